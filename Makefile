@@ -1,0 +1,61 @@
+# Everything works on a fresh machine with make and Python 3.11 or newer: the tools are installed
+# into .venv, again whenever pyproject.toml changes. Another interpreter: make PYTHON=python3.12 test
+
+PYTHON  ?= python3
+VENV    := .venv
+BIN     := $(VENV)/bin
+READY   := $(VENV)/.ready
+SAMPLES := .cache/samples
+MEGABYTES ?= 64
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help demo test test-all static fmt samples models benchmarks clean
+
+help: ## list what can be made
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1|\2/' \
+	  | while IFS='|' read -r target text; do printf '%-18s %s\n' "$$target" "$$text"; done
+
+$(READY): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "make: $(PYTHON) is missing or older than Python 3.11; name another one with PYTHON=..." >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+	  echo "make: $(PYTHON) cannot create environments; install its venv module" \
+	       "(on Debian and Ubuntu: apt-get install python3-venv)." >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+demo: $(READY) ## build a sample model, profile it and write the reports
+	@mkdir -p $(SAMPLES)
+	$(BIN)/python -m sample_models tied_if --megabytes $(MEGABYTES) -o $(SAMPLES)/tied_if.onnx
+	$(BIN)/memdiag profile $(SAMPLES)/tied_if.onnx
+
+test: static ## everything that must pass: lint, types, layers, tests
+	$(BIN)/python -m pytest -q -m "not slow"
+
+test-all: static models ## the same with the slow tests: real models, other runtimes
+	$(BIN)/python -m pytest -q
+
+static: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+fmt: $(READY) ## format the code and apply the safe lint fixes
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+samples: $(READY) ## build every sample model, of MEGABYTES=64 each, into .cache/samples
+	@mkdir -p $(SAMPLES)
+	$(BIN)/python -m sample_models all --megabytes $(MEGABYTES) -o $(SAMPLES)
+
+models: $(READY) ## fetch the real models, pinned, into .cache/real_models
+	$(BIN)/python -m benchmarks.real_models
+
+benchmarks: models ## measure the numbers in benchmarks/README.md again
+	$(BIN)/python -m benchmarks.overhead
+
+clean: ## remove the environment, the caches and the built models
+	rm -rf $(VENV) .cache .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

@@ -1,0 +1,1 @@
+"""The numbers memdiag claims, each measured beside its peers in the same run."""

@@ -1,0 +1,33 @@
+"""memdiag: the memory profiler and diagnostician for ONNX models under ONNX Runtime.
+
+>>> profile = memdiag.profile("model.onnx")
+>>> profile.peak_phase, profile.peak_rss_bytes - profile.baseline_rss_bytes
+
+Importing this module loads nothing else; each name below does when it is first used.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from memdiag.errors import MemdiagError
+    from memdiag.records.profile import Profile
+    from memdiag.workflows.load_profile import load_profile
+    from memdiag.workflows.profile import profile
+
+__version__ = "0.1.0"
+
+__all__ = ["MemdiagError", "Profile", "load_profile", "profile"]
+
+_HOMES = {
+    "MemdiagError": "memdiag.errors",
+    "Profile": "memdiag.records.profile",
+    "load_profile": "memdiag.workflows.load_profile",
+    "profile": "memdiag.workflows.profile",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'memdiag' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)

@@ -1,0 +1,84 @@
+"""Putting the commands together, and turning errors into one sentence and an exit code."""
+
+import functools
+import os
+import signal
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from pkgutil import iter_modules
+from types import FrameType
+from typing import Any, NoReturn
+
+import typer
+
+import memdiag
+from memdiag.cli import commands
+from memdiag.cli.exit_codes import ERROR
+from memdiag.errors import MemdiagError
+
+app = typer.Typer(
+    name="memdiag",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def run() -> NoReturn:
+    """Run the command line with the process's arguments and end with its exit code."""
+    for name in ("SIGTERM", "SIGHUP"):
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), _terminate)
+    for module in iter_modules(commands.__path__):
+        home = import_module(f"{commands.__name__}.{module.name}")
+        app.command(name=module.name.replace("_", "-"))(_guarded(home.command))
+    app()
+    raise SystemExit(0)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"memdiag {memdiag.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: bool = typer.Option(
+        False, "--version", help="Print the version.", callback=_show_version, is_eager=True
+    ),
+) -> None:
+    """The memory profiler and diagnostician for ONNX models under ONNX Runtime."""
+
+
+def _terminate(number: int, frame: FrameType | None) -> NoReturn:
+    """Treat a polite request to end like Ctrl-C: the child is ended and the profile saved."""
+    raise KeyboardInterrupt
+
+
+def _guarded(command: Callable[..., int]) -> Callable[..., None]:
+    """Return `command` with its result as the exit code and its errors as one sentence."""
+
+    @functools.wraps(command)
+    def guarded(*args: Any, **options: Any) -> None:
+        try:
+            code = command(*args, **options)
+            sys.stdout.flush()
+        except MemdiagError as error:
+            code = _fail(str(error))
+        except KeyboardInterrupt:
+            code = _fail("interrupted.")
+        except BrokenPipeError:
+            # Our reader went away (`memdiag … | head`): nobody is left to tell.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            code = ERROR
+        raise typer.Exit(code)
+
+    return guarded
+
+
+def _fail(message: str) -> int:
+    print(f"memdiag: {message}", file=sys.stderr)
+    return ERROR

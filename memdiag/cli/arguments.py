@@ -1,0 +1,36 @@
+"""Reading the ``NAME=VALUE`` options of the command line."""
+
+from collections.abc import Sequence
+
+from memdiag.errors import UsageError
+
+
+def pairs(option: str, values: Sequence[str]) -> dict[str, str]:
+    """Return the ``NAME=VALUE`` texts given to `option` as a mapping.
+
+    Raises:
+        UsageError: one has no ``=`` or no name, or a name comes twice.
+    """
+    found: dict[str, str] = {}
+    for text in values:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise UsageError(f"{option} takes NAME=VALUE, not {text!r}.")
+        if name in found:
+            raise UsageError(f"{option} names {name} twice; give it once.")
+        found[name] = value
+    return found
+
+
+def whole_numbers(option: str, values: Sequence[str]) -> dict[str, int]:
+    """Return the ``NAME=N`` texts given to `option` as a mapping to positive whole numbers.
+
+    Raises:
+        UsageError: as `pairs`, or a value that is no such number.
+    """
+    numbers: dict[str, int] = {}
+    for name, value in pairs(option, values).items():
+        if not value.isascii() or not value.isdigit() or int(value) < 1:
+            raise UsageError(f"{option} {name} takes a whole number from 1, not {value!r}.")
+        numbers[name] = int(value)
+    return numbers

@@ -1,0 +1,80 @@
+"""Where a command's answer goes: reports to a folder, summary or record to the terminal."""
+
+import os
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from memdiag.cli.exit_codes import CLEAN, ERROR
+from memdiag.errors import ReportError
+from memdiag.records.codec import encode
+from memdiag.records.profile import Profile
+from memdiag.reporters import DEFAULT_FORMATS, write
+from memdiag.units import format_size
+
+
+class Destination:
+    """A folder for reports, found to be writable before anything costly starts.
+
+    Raises:
+        ReportError: the folder could not be made or written to.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        there = folder.absolute()
+        while not there.exists():
+            there = there.parent
+        if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+            raise ReportError(
+                f"{folder}: reports cannot be written there; choose another folder with --out."
+            )
+
+    def write(self, profile: Profile, formats: Sequence[str] = DEFAULT_FORMATS) -> tuple[Path, ...]:
+        """Write `profile` in `formats` and return the files' paths.
+
+        Raises:
+            ReportError: a file could not be written; the message says where the record was saved
+                instead.
+        """
+        try:
+            return write(profile, self._folder, formats)
+        except ReportError as error:
+            (saved,) = write(profile, Path(tempfile.mkdtemp(prefix="memdiag-")), ("json",))
+            raise ReportError(f"{error} The profile itself is at {saved}.") from error
+
+
+def print_profile(profile: Profile, written: Sequence[Path], *, as_json: bool, quiet: bool) -> int:
+    """Print `profile` as the user asked for it and return the exit code that its outcome gives."""
+    if as_json:
+        sys.stdout.buffer.write(encode(profile))
+    else:
+        show_summary(profile, written, quiet=quiet)
+    if profile.outcome.status == "completed":
+        return CLEAN
+    print(f"memdiag: {failure(profile)}", file=sys.stderr)
+    for path in written:
+        if path.suffix == ".json":
+            print(f"The profile up to then: {path}", file=sys.stderr)
+    return ERROR
+
+
+def show_summary(profile: Profile, written: Sequence[Path], *, quiet: bool = False) -> None:
+    """Print the summary of `profile` on standard output, and the files that were written."""
+    from rich.console import Console
+
+    from memdiag.reporters.console import show
+
+    show(profile, Console(highlight=False), written=written, quiet=quiet)
+
+
+def failure(profile: Profile) -> str:
+    """Return one sentence that says how the run of `profile` ended, where, and at what size."""
+    outcome = profile.outcome
+    seen = max(profile.samples.rss_bytes, default=0)
+    rss = profile.samples.rss_bytes[-1] if profile.samples.rss_bytes else 0
+    return (
+        f"{profile.model.path}: {outcome.status} in {outcome.phase} at {format_size(rss)}"
+        f" (largest seen {format_size(seen)}): {outcome.message.rstrip('.')}."
+    )

@@ -1,0 +1,41 @@
+"""The errors memdiag raises: one tree, one sentence each, the file first and what to do last.
+
+    MemdiagError
+    ├── UsageError         an argument or option that cannot be honoured
+    ├── ModelError         the model file cannot be read or is not what it says
+    │   └── MissingDataError   external data that the model names is not there
+    ├── RecordError        a saved record cannot be decoded
+    ├── MeasurementError   the child could not be started or watched at all
+    └── ReportError        a report could not be written
+
+A session that fails *while it is being measured* raises none of these: that is an outcome of the
+profile (`Profile.outcome`), so that what was seen until then is kept.
+"""
+
+
+class MemdiagError(Exception):
+    """Base of every error memdiag raises; its text is one sentence for the user."""
+
+
+class UsageError(MemdiagError):
+    """An argument or option that cannot be honoured."""
+
+
+class ModelError(MemdiagError):
+    """A model file that cannot be read or is not a valid ONNX model."""
+
+
+class MissingDataError(ModelError):
+    """External data that the model names is missing or too short."""
+
+
+class RecordError(MemdiagError):
+    """A saved record that does not decode as the schema it should follow."""
+
+
+class MeasurementError(MemdiagError):
+    """A child process that could not be started or observed."""
+
+
+class ReportError(MemdiagError):
+    """A report file that could not be written."""

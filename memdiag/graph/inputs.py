@@ -1,0 +1,283 @@
+"""Inputs made for the user: what each one will be, chosen from the graph, and the arrays."""
+
+import zlib
+from collections.abc import Mapping, Sequence
+from math import prod
+from typing import Any, Literal
+
+import numpy as np
+from onnx import ModelProto, TypeProto, ValueInfoProto
+
+from memdiag.errors import UsageError
+from memdiag.graph.dimensions import Axis, axes_of, choose_sizes, tensor_type
+from memdiag.graph.element_types import ELEMENT_TYPES, STRING, ElementType
+from memdiag.graph.index_ranges import Demands, demands
+from memdiag.graph.reader import ModelFile, decodable
+from memdiag.graph.scopes import main_scope
+from memdiag.graph.tensor_data import Array
+from memdiag.records.base import Record
+
+Kind = Literal["tensor", "sequence", "optional"]
+Fill = Literal["normal", "uniform", "constant", "given"]
+
+# The bits of 1.0 in types that numpy lacks: below a byte, of all elements in the byte.
+_ONE_BITS = {
+    "float8e4m3fn": 0x38,
+    "float8e4m3fnuz": 0x40,
+    "float8e5m2": 0x3C,
+    "float8e5m2fnuz": 0x40,
+    "float8e8m0": 0x7F,
+    "float4e2m1": 0x22,
+    "float6e2m3": 0x08,
+    "float6e3m2": 0x0C,
+    "uint4": 0x11,
+    "int4": 0x11,
+    "uint2": 0x55,
+    "int2": 0x55,
+}
+
+
+class InputPlan(Record, frozen=True, kw_only=True):
+    """What one input will be.
+
+    `kind` ``sequence`` means a list of one such tensor; ``optional`` that the tensor is there
+    though the model would do without. `element_type` is ONNX's number, `dtype` its name in lower
+    case. `note` says in words what was chosen and why. `fill` says how `make` fills the array:
+    ``normal`` (standard normal), ``uniform`` (integers from `low` up to, not including, `high`),
+    ``constant`` (`value` throughout), or ``given`` for an array that the user brings.
+
+    `bits_type` is `element_type` where numpy has no such type and the array carries its bits (see
+    `make`), else None: the runtime must then be told the type.
+    """
+
+    name: str
+    kind: Kind
+    element_type: int
+    dtype: str
+    shape: tuple[int, ...]
+    source: Literal["generated", "given"]
+    note: str
+    fill: Fill
+    low: int | None = None
+    high: int | None = None
+    value: float | int | str | None = None
+
+    @property
+    def bits_type(self) -> int | None:
+        """The element type's number where the array holds bits that numpy cannot type."""
+        return None if ELEMENT_TYPES[self.element_type].native else self.element_type
+
+
+def plan_inputs(
+    model: ModelFile,
+    *,
+    dims: Mapping[str, int],
+    given: Mapping[str, np.ndarray[Any, Any]],
+    free_dim: int = 1,
+) -> tuple[InputPlan, ...]:
+    """Return a plan for every input of `model` that has no default, in the model's order.
+
+    Args:
+        model: the open model.
+        dims: sizes of free dimensions, by name, or ``input:axis`` for those without one.
+        given: arrays for some of the inputs; they also set the dimensions they show.
+        free_dim: the size of the other free dimensions, save those that look like a batch (the
+            first axis of an input, or a name with ``batch`` in it), which are 1.
+
+    Raises:
+        UsageError: a name in `dims` or `given` is not the model's, an array does not fit its
+            input, or an input is of a kind that cannot be made (a map, a sparse tensor).
+        ModelError: the model's names cannot be read.
+    """
+    with decodable(model.path):
+        return _plan(model.proto, dims, given, free_dim)
+
+
+def make(plan: InputPlan, seed: int) -> Array:
+    """Return the array that `plan` describes, the same for the same plan and seed.
+
+    Types that numpy lacks come as their bits: bfloat16 as uint16, float8 as uint8. Below a byte
+    the array is uint8 too and has the tensor's shape, one byte an element, as the runtime wants
+    it; the runtime reads the packed elements from its first bytes.
+
+    Raises:
+        UsageError: the plan's array is the user's own, or it does not fit in memory.
+    """
+    if plan.fill == "given":
+        raise UsageError(f"input {plan.name!r} was given as an array; use that one.")
+    # Of the seed and the name, so that other inputs do not change this one.
+    random = np.random.default_rng((seed, zlib.crc32(plan.name.encode())))
+    element = ELEMENT_TYPES[plan.element_type]
+    try:
+        if plan.fill == "normal":
+            return _normal(random, element, plan.shape)
+        if plan.fill == "uniform":
+            return random.integers(plan.low or 0, plan.high, plan.shape).astype(element.dtype)
+        if element is STRING:
+            return np.full(plan.shape, plan.value, dtype=np.str_)
+        value = plan.value if element.native else _ONE_BITS[element.name]
+        return np.full(plan.shape, value, element.dtype)
+    except (MemoryError, ValueError) as error:
+        raise UsageError(
+            f"input {plan.name!r} of shape {list(plan.shape)} does not fit in memory; "
+            "choose smaller dimensions."
+        ) from error
+
+
+def _plan(
+    proto: ModelProto,
+    dims: Mapping[str, int],
+    given: Mapping[str, np.ndarray[Any, Any]],
+    free_dim: int,
+) -> tuple[InputPlan, ...]:
+    values = _required(proto)
+    for name in given:
+        if name not in values:
+            inputs = ", ".join(values) or "none"
+            raise UsageError(f"there is no input {name!r}; the model's inputs are: {inputs}.")
+    axes = {name: axes_of(value) for name, value in values.items()}
+    for name, array in given.items():
+        _check(array, values[name], axes[name])
+    shapes_given = {name: tuple(array.shape) for name, array in given.items()}
+    sizes = choose_sizes(axes, dims=dims, given=shapes_given, free_dim=free_dim)
+    # An input of unknown rank is tried with one axis: operators take that more often than none.
+    shapes = {name: shapes_given.get(name, _shape(axes[name], sizes, free_dim)) for name in values}
+    scope = main_scope(proto)
+    plans = []
+    for name, value in values.items():
+        element = _element(value)
+        if name in given:
+            chosen: dict[str, Any] = {"fill": "given", "note": "the array that was given"}
+        else:
+            fixed = axes[name] is not None and all(a.size is not None for a in axes[name] or ())
+            asked = demands(scope, name, shapes)
+            chosen = _choose(element, asked, single=fixed and prod(shapes[name]) == 1)
+        plans.append(
+            InputPlan(
+                name=name,
+                kind=_kind(value.type),
+                element_type=element.number,
+                dtype=element.name,
+                shape=shapes[name],
+                source="given" if name in given else "generated",
+                **chosen,
+            )
+        )
+    return tuple(plans)
+
+
+def _required(proto: ModelProto) -> dict[str, ValueInfoProto]:
+    """Return the inputs that must be fed: those that are not initializers too."""
+    defaults = {tensor.name for tensor in proto.graph.initializer}
+    defaults |= {sparse.values.name for sparse in proto.graph.sparse_initializer}
+    return {value.name: value for value in proto.graph.input if value.name not in defaults}
+
+
+def _kind(kind: TypeProto) -> Kind:
+    """Return what a value of type `kind` is fed as; an optional sequence is fed as a sequence."""
+    if kind.HasField("optional_type"):
+        return "sequence" if kind.optional_type.elem_type.HasField("sequence_type") else "optional"
+    return "sequence" if kind.HasField("sequence_type") else "tensor"
+
+
+def _element(value: ValueInfoProto) -> ElementType:
+    tensor = tensor_type(value.type)
+    element = ELEMENT_TYPES.get(tensor.elem_type) if tensor is not None else None
+    if element is None:
+        kind = (value.type.WhichOneof("value") or "unknown").removesuffix("_type")
+        words = f"of the kind {kind}" if tensor is None else f"of element type {tensor.elem_type}"
+        raise UsageError(
+            f"input {value.name!r} is {words}, which memdiag cannot make; use --no-run."
+        )
+    return element
+
+
+def _shape(axes: Sequence[Axis] | None, sizes: Mapping[str, int], free_dim: int) -> tuple[int, ...]:
+    if axes is None:
+        return (free_dim,)
+    return tuple(sizes[axis.key] if axis.size is None else axis.size for axis in axes)
+
+
+def _choose(element: ElementType, asked: Demands, *, single: bool) -> dict[str, Any]:
+    """Return fill, note and numbers for an input; `single` tells that it always is one number."""
+    name = element.name
+    if element is STRING:
+        return {"fill": "constant", "value": "a", "note": "the text 'a'"}
+    if name == "bool":
+        return {"fill": "constant", "value": True, "note": "true"}
+    if not element.native:
+        floats = name in ("bfloat16",) or (name.startswith("float8") and name != "float8e8m0")
+        if floats:
+            return {"fill": "normal", "note": "standard normal, as bits"}
+        return {"fill": "constant", "value": 1, "note": "ones, as bits"}
+    limit = asked.smallest
+    wanted = [
+        value
+        for value in asked.equals
+        if limit is None or limit.size is None or 0 <= value < limit.size
+        if _fits(value, element)
+    ]
+    if single and wanted:
+        value = max(wanted)
+        number = value if element.dtype.kind == "f" else int(value)
+        note = f"{number:g}, which the model compares it with"
+        return {"fill": "constant", "value": number, "note": note}
+    if limit is not None and element.dtype.kind in "iuf":
+        if limit.size is None or limit.size < 2:
+            known = "the only index" if limit.size else "an index"
+            note = f"0, {known} into {limit.table}"
+            return {"fill": "constant", "value": 0, "note": note}
+        high = limit.size
+        if element.dtype.kind in "iu":
+            high = min(high, int(np.iinfo(element.dtype).max) + 1)
+        note = f"indices below {high} ({limit.table})"
+        return {"fill": "uniform", "low": 0, "high": high, "note": note}
+    if element.dtype.kind in "iu":
+        return {"fill": "constant", "value": 1, "note": "ones"}
+    return {"fill": "normal", "note": "standard normal"}
+
+
+def _fits(value: float, element: ElementType) -> bool:
+    if element.dtype.kind not in "iu":
+        return element.dtype.kind == "f"
+    bounds = np.iinfo(element.dtype)
+    return value.is_integer() and bounds.min <= value <= bounds.max
+
+
+def _normal(random: np.random.Generator, element: ElementType, shape: tuple[int, ...]) -> Array:
+    """Return standard normal numbers of type `element`, or their bits where numpy lacks it."""
+    if element.name.startswith("float8"):
+        # Numbers near one, of either sign: one's code up or down by less than an octave or two.
+        codes = _ONE_BITS[element.name] + random.integers(-6, 7, shape)
+        return (codes | random.integers(0, 2, shape) << 7).astype(element.dtype)
+    wide = element.name in ("double", "complex128")
+    values = random.standard_normal(shape, np.float64 if wide else np.float32)
+    if element.name == "bfloat16":
+        return (values.view(np.uint32) >> 16).astype(element.dtype)
+    if element.dtype.kind == "c":
+        return (values + 1j * random.standard_normal(shape, values.dtype)).astype(element.dtype)
+    return values.astype(element.dtype)
+
+
+def _check(array: np.ndarray[Any, Any], value: ValueInfoProto, axes: Sequence[Axis] | None) -> None:
+    """Check that a given array has its input's dtype, rank and fixed sizes."""
+    element = _element(value)
+    fits = array.dtype.kind == "U" if element is STRING else array.dtype == element.dtype
+    if not fits:
+        expected = "text (<U)" if element is STRING else element.dtype.name
+        bits = "" if element.native else f", the bits of {element.name}"
+        raise UsageError(
+            f"the array for input {value.name!r} is {array.dtype.name}, but the model expects "
+            f"{expected}{bits}; convert it."
+        )
+    if axes is None:
+        return
+    declared = [axis.key if axis.size is None else axis.size for axis in axes]
+    words = f"[{', '.join(map(str, declared))}]"
+    if array.ndim != len(axes) or any(
+        axis.size not in (None, size) for axis, size in zip(axes, array.shape, strict=True)
+    ):
+        raise UsageError(
+            f"the array for input {value.name!r} has the shape {list(array.shape)}, but the model "
+            f"expects {words}; change its shape."
+        )

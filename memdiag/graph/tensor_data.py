@@ -1,0 +1,128 @@
+"""The bytes of tensors that lie in the proto itself: raw, typed fields, sparse, plain numbers."""
+
+from typing import Any
+
+import numpy as np
+from onnx import AttributeProto, SparseTensorProto, TensorProto
+
+from memdiag.errors import ModelError
+from memdiag.graph.element_types import (
+    ELEMENT_TYPES,
+    ELEMENT_TYPES_BY_NAME,
+    STRING,
+    ElementType,
+)
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+# The attributes in which a Constant node may hold plain numbers: the field, the type of the result.
+CONSTANT_FIELDS = {
+    "value_float": ("f", "float"),
+    "value_floats": ("floats", "float"),
+    "value_int": ("i", "int64"),
+    "value_ints": ("ints", "int64"),
+    "value_string": ("s", "string"),
+    "value_strings": ("strings", "string"),
+}
+
+
+def element_type(number: int, *, where: str) -> ElementType:
+    """Return the element type `number`.
+
+    Raises:
+        ModelError: ONNX has no such type.
+    """
+    try:
+        return ELEMENT_TYPES[number]
+    except KeyError:
+        raise ModelError(
+            f"{where} has the element type {number}, which memdiag does not know; "
+            "export the model again."
+        ) from None
+
+
+def stored_bytes(tensor: TensorProto, element: ElementType) -> int:
+    """Return how many bytes of data `tensor` holds, without decoding them.
+
+    Numbers in typed fields count as the dense data they stand for.
+    """
+    if tensor.HasField("raw_data"):
+        return len(tensor.raw_data)
+    if element is STRING:
+        return sum(map(len, tensor.string_data))
+    count = len(getattr(tensor, element.field))
+    if element.name.startswith("complex"):
+        return count * element.bits // 16
+    if element.bits < 8 and element.bits != 6:
+        return count  # each int32 is a byte of packed elements
+    return (count * element.bits + 7) // 8
+
+
+def packed_bytes(tensor: TensorProto, element: ElementType) -> bytes:
+    """Return the dense little-endian bytes of a tensor that lies in the proto; no strings."""
+    if tensor.HasField("raw_data"):
+        return tensor.raw_data
+    values = getattr(tensor, element.field)
+    if element.field in ("float_data", "double_data"):
+        return np.array(values, "<f4" if element.field == "float_data" else "<f8").tobytes()
+    if element.bits == 6:
+        return _pack_six(np.array(values, np.int32).astype(np.uint8))
+    wide = np.array(values, np.uint64 if element.field == "uint64_data" else np.int64)
+    return wide.astype(f"<u{max(element.bits // 8, 1)}").tobytes()
+
+
+def as_array(data: memoryview, element: ElementType, shape: tuple[int, ...]) -> Array:
+    """Return `data` as an array of `element` and `shape`, or flat and packed below a byte."""
+    array = np.frombuffer(data, element.dtype)
+    return array if element.bits < 8 else array.reshape(shape)
+
+
+def inline_array(tensor: TensorProto) -> Array | None:
+    """Return the values of a tensor that lies in the proto; None for one that does not.
+
+    Strings, types that numpy lacks and damaged tensors give None as well.
+    """
+    element = ELEMENT_TYPES.get(tensor.data_type)
+    shape = tuple(tensor.dims)
+    if element is None or element is STRING or not element.native or min(shape, default=0) < 0:
+        return None
+    if tensor.data_location == TensorProto.EXTERNAL:
+        return None
+    if stored_bytes(tensor, element) != element.nbytes(shape):
+        return None
+    return as_array(memoryview(packed_bytes(tensor, element)), element, shape)
+
+
+def constant_array(attribute: AttributeProto) -> tuple[ElementType, Array]:
+    """Return the numbers or strings (bytes objects) in one of `CONSTANT_FIELDS`."""
+    field, name = CONSTANT_FIELDS[attribute.name]
+    element = ELEMENT_TYPES_BY_NAME[name]
+    value = getattr(attribute, field)
+    scalar = isinstance(value, float | int | bytes)
+    return element, np.array(value if scalar else list(value), element.dtype)
+
+
+def dense_array(sparse: SparseTensorProto, values: Array, indices: Array, *, where: str) -> Array:
+    """Return the sparse tensor of `values` at `indices` as a dense array.
+
+    `indices` is flat into the dense tensor, [NNZ], or by axis, [NNZ, rank].
+
+    Raises:
+        ModelError: the indices do not fit the shape, or the array does not fit in memory.
+    """
+    shape = tuple(sparse.dims)
+    try:
+        dense = np.zeros(shape, values.dtype)
+        if indices.ndim == 2:
+            dense[tuple(indices.T)] = values
+        else:
+            dense.reshape(-1)[indices] = values
+    except (IndexError, ValueError, MemoryError) as error:
+        raise ModelError(f"{where} is sparse and its indices do not fit its shape.") from error
+    return dense
+
+
+def _pack_six(codes: np.ndarray[Any, np.dtype[np.uint8]]) -> bytes:
+    """Return 6-bit codes as a bit stream, the first code in the lowest bits (onnx.proto)."""
+    bits = np.unpackbits(codes.reshape(-1, 1), axis=1, count=6, bitorder="little")
+    return np.packbits(bits.reshape(-1), bitorder="little").tobytes()

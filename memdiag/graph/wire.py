@@ -1,0 +1,364 @@
+"""A model's skeleton: its protobuf with each large tensor's bytes replaced by a reference to them.
+
+The wire format is walked over a mapping of the file, so that neither time nor memory depends on
+the size of the weights: each raw_data (and packed float_data or double_data, which holds the same
+bytes) becomes external data, naming the file, an offset and a length. All else, unknown fields
+included, is kept byte for byte. See https://protobuf.dev/programming-guides/encoding/ for the
+format and onnx.proto for the field numbers.
+
+What the walk leaves alone is still correct, only larger: it skips messages too small to hold
+a large tensor, and stops replacing after `MAX_FIELDS`.
+"""
+
+import mmap
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple, NoReturn
+
+from memdiag.errors import ModelError
+
+THIS_FILE = "\x00memdiag:this-file"
+"""The location that a skeleton's references name: no file can be called so."""
+
+THRESHOLD = 1024
+"""Tensor data of at least so many bytes is referenced, the rest stays in the skeleton."""
+
+MAX_DEPTH = 100
+"""Messages nested deeper are refused: protobuf's own limit, in every language."""
+
+MAX_FIELDS = 4_000_000
+"""The walk stops after so many fields (some seconds), which no real model was seen to reach."""
+
+NOT_ONNX = "it is not an ONNX model; give the .onnx file that an exporter wrote"
+
+Buffer = bytes | mmap.mmap
+
+_OTHER_FORMATS = (
+    (
+        4,
+        b"ORTM",
+        "it is in ONNX Runtime's own .ort format, which memdiag does not read; "
+        "give the .onnx file it was made from",
+    ),
+    (
+        0,
+        b"version https://git-lfs",
+        "it is a Git LFS pointer, not the model itself; fetch that with 'git lfs pull'",
+    ),
+)
+
+_Kind = Literal[
+    "model", "graph", "node", "attribute", "tensor", "sparse tensor", "function", "training info"
+]
+
+# Where tensors may lie: for each message the fields that lead to one, by field number.
+_CHILDREN: dict[_Kind, dict[int, _Kind]] = {
+    "model": {7: "graph", 20: "training info", 25: "function"},
+    "graph": {1: "node", 5: "tensor", 15: "sparse tensor"},
+    "node": {5: "attribute"},
+    "attribute": {
+        5: "tensor",
+        6: "graph",
+        10: "tensor",
+        11: "graph",
+        22: "sparse tensor",
+        23: "sparse tensor",
+    },
+    "tensor": {},
+    "sparse tensor": {1: "tensor", 2: "tensor"},
+    "function": {7: "node", 11: "attribute"},
+    "training info": {1: "graph", 2: "graph"},
+}
+# Protobuf merges a field that should be there once but is there twice; two references cannot be.
+_ONCE: dict[_Kind, tuple[int, ...]] = {"attribute": (5, 22), "sparse tensor": (1, 2)}
+# Those by which an error names its place. An attribute's own ("value") says less than its node's.
+_NAME: dict[_Kind, int] = {"graph": 2, "node": 3, "tensor": 8, "function": 1}
+
+_ATTRIBUTE_TYPE = b"\xa0\x01"  # the tag of AttributeProto.type, which writers put last of all
+_PLAIN_TYPES = frozenset((1, 2, 3, 6, 7, 8))  # FLOAT, INT, STRING and lists of them: no tensors
+
+_GRAPH = 7
+_DATA_TYPE, _STRING_DATA, _RAW_DATA, _EXTERNAL_DATA, _DATA_LOCATION = 2, 6, 9, 13, 14
+_FLOAT_DATA, _DOUBLE_DATA = 4, 10
+_TYPED_DATA = (_FLOAT_DATA, 5, _STRING_DATA, 7, _DOUBLE_DATA, 11)
+_STRING_TYPE, _EXTERNAL = 8, 1
+# Packed typed fields that hold what raw_data would: field, element types, bytes of a number.
+_SAME_AS_RAW = ((_FLOAT_DATA, (1, 14), 4), (_DOUBLE_DATA, (11, 15), 8))
+
+_LONGEST_NAME = 200
+
+_VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
+
+
+class Skeleton(NamedTuple):
+    """A skeleton: the protobuf bytes, and for each referenced offset how its data is stored."""
+
+    proto: bytes
+    references: Mapping[int, Literal["raw", "typed"]]
+
+
+def skeleton(
+    data: Buffer, *, origin: str, location: str = THIS_FILE, threshold: int = THRESHOLD
+) -> Skeleton:
+    """Return the skeleton of the serialized ModelProto `data`, which `origin` names in errors.
+
+    Tensors of at least `threshold` bytes become external data in `location`, whose offsets and
+    lengths are those in `data`.
+
+    Raises:
+        ModelError: `data` is of another format, or no well-formed ModelProto as far as the walk
+            went (what cannot hold a large tensor is left to the parser).
+    """
+    if not len(data):
+        raise ModelError(f"{origin}: it is empty; download or export it again.")
+    for start, magic, sentence in _OTHER_FORMATS:
+        if data[start : start + len(magic)] == magic:
+            raise ModelError(f"{origin}: {sentence}.")
+    walk = _Walk(data, location, max(threshold, 1))
+    try:
+        replaced = walk.message("model", 0, len(data), 1)
+    except _Damage as damage:
+        raise ModelError(f"{origin}: {damage.sentence()}.") from None
+    return Skeleton(data[:] if replaced is None else replaced, walk.references)
+
+
+class _Damage(Exception):
+    """What is wrong; on its way out it meets the names of the messages it happened in."""
+
+    def __init__(self, what: str, detail: str = "") -> None:
+        super().__init__(what)
+        self.what = what
+        self.detail = detail
+        self.in_graph = False
+        self.subject = ""
+
+    def sentence(self) -> str:
+        if not self.in_graph:
+            return NOT_ONNX
+        subject = self.subject or "the model"
+        return f"{self.what} {subject}{self.detail}; download or export it again"
+
+
+class _Walk:
+    def __init__(self, data: Buffer, location: str, threshold: int) -> None:
+        self.data = data
+        self.size = len(data)
+        self.location = location.encode()
+        self.threshold = threshold
+        self.fields_left = MAX_FIELDS
+        self.references: dict[int, Literal["raw", "typed"]] = {}
+
+    def message(
+        self, kind: _Kind, start: int, end: int, depth: int, noun: str = ""
+    ) -> bytes | None:
+        """Return the message at `start` to `end` with references, or None if it has none to make.
+
+        `noun` is what an error calls it.
+        """
+        if depth > MAX_DEPTH:
+            raise _Damage(f"it nests more than {MAX_DEPTH} messages in each other, inside")
+        place = _Place()
+        try:
+            if kind == "tensor":
+                return self._tensor(start, end, place)
+            if kind == "attribute" and self._is_plain(start, end):
+                return None
+            return self._fields(kind, start, end, depth, place)
+        except _Damage as damage:
+            damage.in_graph = damage.in_graph or kind != "model" or place.graph_seen
+            if not damage.subject:
+                damage.subject = self._subject(kind, noun, place)
+            raise
+
+    def _fields(
+        self, kind: _Kind, start: int, end: int, depth: int, place: "_Place"
+    ) -> bytes | None:
+        data, children, once = self.data, _CHILDREN[kind], _ONCE.get(kind, ())
+        pieces: list[bytes] = []
+        copied = pos = start
+        while pos < end and self.fields_left > 0:
+            field_start = pos
+            number, wire, pos, stop = self._field(kind, pos, end, depth)
+            if wire == _LENGTH and number in children:
+                if number in once and number in place.seen:
+                    raise _Damage("it holds one tensor twice, inside")
+                place.seen.add(number)
+                place.graph_seen = place.graph_seen or (kind == "model" and number == _GRAPH)
+                if stop - pos >= self.threshold:
+                    noun = _noun(kind, number)
+                    child = self.message(children[number], pos, stop, depth + 1, noun)
+                    if child is not None:
+                        pieces += (data[copied:field_start], _length_field(number, child))
+                        copied = stop
+            elif wire == _LENGTH and number == _NAME.get(kind):
+                place.name = pos, stop
+            pos = stop
+        if not pieces:
+            return None
+        pieces.append(data[copied:end])
+        return b"".join(pieces)
+
+    def _tensor(self, start: int, end: int, place: "_Place") -> bytes | None:
+        """Return the TensorProto at `start` to `end` with its data as a reference, or None."""
+        spans: list[_Span] = []
+        element_type = 0
+        pos = start
+        while pos < end:
+            field_start = pos
+            number, wire, pos, stop = self._field("tensor", pos, end, 0)
+            if number == _DATA_TYPE and wire == _VARINT:
+                element_type = self._varint(pos, stop)[0]
+            elif number == _DATA_LOCATION and wire == _VARINT:
+                if self._varint(pos, stop)[0] == _EXTERNAL:
+                    return None
+            elif number == _NAME["tensor"] and wire == _LENGTH:
+                place.name = pos, stop
+            # Strings have a field each, and are not referenced.
+            if element_type == _STRING_TYPE or self.fields_left <= 0:
+                return None
+            spans.append(_Span(number, field_start, pos, stop, wire == _LENGTH))
+            pos = stop
+        data = _replaceable(spans, element_type)
+        if data is None or data.stop - data.content < self.threshold:
+            return None
+        dropped = (data.number, _EXTERNAL_DATA, _DATA_LOCATION)
+        kept = [self.data[span.start : span.stop] for span in spans if span.number not in dropped]
+        self.references[data.content] = "raw" if data.number == _RAW_DATA else "typed"
+        return b"".join((*kept, _reference(self.location, data.content, data.stop - data.content)))
+
+    def _field(self, kind: _Kind, pos: int, end: int, depth: int) -> tuple[int, int, int, int]:
+        """Return number and wire type of the field at `pos`, start and stop of its content."""
+        self.fields_left -= 1
+        tag, pos = self._varint(pos, end)
+        number, wire = tag >> 3, tag & 7
+        if wire == _LENGTH and number:
+            length, pos = self._varint(pos, end)
+            stop = pos + length
+            if stop > end:
+                self._overrun(kind, number, pos, stop, end, depth)
+        elif wire == _VARINT and number:
+            stop = self._varint(pos, end)[1]
+        elif wire in (_FIXED32, _FIXED64) and number:
+            stop = pos + (4 if wire == _FIXED32 else 8)
+            if stop > end:
+                self._ends(pos, end)
+        else:  # field 0, a group (ONNX has none), or no wire type at all
+            self._damaged(pos)
+        return number, wire, pos, stop
+
+    def _varint(self, pos: int, end: int) -> tuple[int, int]:
+        """Return the number at `pos` and the position after it."""
+        value = shift = 0
+        while pos < end:
+            byte = self.data[pos]
+            pos += 1
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return value, pos
+            shift += 7
+            if shift >= 70:
+                self._damaged(pos)
+        self._ends(pos, end)
+
+    def _is_plain(self, start: int, end: int) -> bool:
+        """Tell whether an attribute holds no tensor, by its last field: a type that has none."""
+        tail = self.data[end - 3 : end]
+        return end - start >= 3 and tail[:2] == _ATTRIBUTE_TYPE and tail[2] in _PLAIN_TYPES
+
+    def _subject(self, kind: _Kind, noun: str, place: "_Place") -> str:
+        """Return what an error calls this message, or nothing if its parent has a better name."""
+        if place.name is None or kind not in _NAME:
+            return f"an {noun}" if noun else ""
+        start, stop = place.name
+        text = self.data[start : min(stop, start + _LONGEST_NAME)].decode(errors="replace")
+        return f"{noun or kind} {text!r}"
+
+    def _overrun(
+        self, kind: _Kind, number: int, pos: int, stop: int, end: int, depth: int
+    ) -> NoReturn:
+        """Raise for a field that is longer than what holds it, naming the innermost it is in."""
+        if end < self.size:
+            self._damaged(pos)
+        child = _CHILDREN[kind].get(number)
+        if child is not None:
+            # The field that the file really ends in is further inside, and has the better name.
+            self.message(child, pos, end, depth + 1, _noun(kind, number))
+        detail = ""
+        if kind == "tensor" and number in (_RAW_DATA, *_TYPED_DATA):
+            detail = f" ({stop - pos:,} bytes announced, {end - pos:,} there)"
+        damage = _Damage("the file ends inside", detail)
+        damage.in_graph = child is not None
+        raise damage
+
+    def _ends(self, pos: int, end: int) -> NoReturn:
+        if end < self.size:
+            self._damaged(pos)
+        raise _Damage("the file ends inside")
+
+    def _damaged(self, pos: int) -> NoReturn:
+        raise _Damage(f"it is damaged at byte {pos:,}, inside")
+
+
+@dataclass(slots=True)
+class _Place:
+    """What the walk knows of the message it is in."""
+
+    name: tuple[int, int] | None = None
+    seen: set[int] = field(default_factory=set)
+    graph_seen: bool = False
+
+
+class _Span(NamedTuple):
+    """A field of a tensor: where it starts, where its content does, and where both stop."""
+
+    number: int
+    start: int
+    content: int
+    stop: int
+    has_length: bool
+
+
+def _replaceable(spans: list[_Span], element_type: int) -> _Span | None:
+    """Return the field of a tensor's data, if it is one whose bytes are those of raw_data."""
+    raw = [span for span in spans if span.number == _RAW_DATA and span.has_length]
+    if raw:
+        return raw[-1]  # the last one counts, as protobuf reads a field that is there twice
+    typed = [span for span in spans if span.number in _TYPED_DATA]
+    if len(typed) == 1 and typed[0].has_length:
+        size = typed[0].stop - typed[0].content
+        for number, element_types, width in _SAME_AS_RAW:
+            if typed[0].number == number and element_type in element_types and size % width == 0:
+                return typed[0]
+    return None
+
+
+def _noun(kind: _Kind, number: int) -> str:
+    """Return what an error calls the message in field `number` of a message of `kind`."""
+    return "initializer" if kind == "graph" and number in (5, 15) else ""
+
+
+def _encode_varint(value: int) -> bytes:
+    encoded = bytearray()
+    while value >= 0x80:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    encoded.append(value)
+    return bytes(encoded)
+
+
+def _length_field(number: int, content: bytes) -> bytes:
+    return _encode_varint(number << 3 | _LENGTH) + _encode_varint(len(content)) + content
+
+
+def _reference(location: bytes, offset: int, length: int) -> bytes:
+    """Return the fields that make a TensorProto refer to `length` bytes at `offset`."""
+    entries = (
+        (b"location", location),
+        (b"offset", str(offset).encode()),
+        (b"length", str(length).encode()),
+    )
+    fields = [
+        _length_field(_EXTERNAL_DATA, _length_field(1, key) + _length_field(2, value))
+        for key, value in entries
+    ]
+    return b"".join(fields) + _encode_varint(_DATA_LOCATION << 3) + bytes([_EXTERNAL])

@@ -1,0 +1,212 @@
+"""Load and run one model, stopping at each step until the parent has looked.
+
+The protocol: the parent writes one line of JSON, the job, to our standard input. At each step we
+write one line of JSON, an event, to standard error, where the runtime's log lines mark the phases
+inside session creation, and then wait for a line on standard input.
+
+The file must stay small and import little: everything it holds counts to the measured process.
+It runs under other environments' interpreters too, hence the old-fashioned syntax.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import sys
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+PR_SET_PDEATHSIG = 1
+SIGKILL = 9
+SEVERITY_VERBOSE = 0
+SEVERITY_WARNING = 2
+SEVERITY_FATAL = 4
+EVENT_MARK = b"\x1ememdiag "
+MAX_MESSAGE = 2000
+
+
+class Channel:
+    """The line to the parent: events out, one acknowledgement in for each.
+
+    Events go where the runtime's log goes, so that their order with its lines is kept.
+    """
+
+    def __init__(self) -> None:
+        # The model's libraries may print or read: they get the log and nothing.
+        self._in = os.fdopen(os.dup(0), "rb", buffering=0)
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(nothing, 0)
+        os.close(nothing)
+        os.dup2(2, 1)
+
+    def receive(self) -> Any:
+        """Return the parent's next line; end the process when the parent is gone."""
+        line = self._in.readline()
+        if not line:
+            os._exit(3)
+        return json.loads(line)
+
+    def send(self, event: str, **fields: object) -> None:
+        """Write one event without waiting."""
+        fields["event"] = event
+        # One write below the pipe's atomic size: no other thread's line can come between.
+        os.write(2, EVENT_MARK + json.dumps(fields).encode() + b"\n")
+
+    def step(self, event: str, **fields: object) -> None:
+        """Write one event and wait until the parent has looked."""
+        self.send(event, **fields)
+        self.receive()
+
+
+def die_with_parent(parent: int) -> None:
+    """Ask the kernel to kill this process when its parent ends (Linux; elsewhere a no-op)."""
+    if sys.platform != "linux":
+        return
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(3)
+
+
+def convert(current: Any, text: str, name: str) -> Any:
+    """Return `text` as the type of the attribute's `current` value."""
+    if isinstance(current, bool):
+        words = {"1": True, "true": True, "on": True, "0": False, "false": False, "off": False}
+        if text.lower() not in words:
+            raise ValueError(f"session option {name} takes true or false, not {text!r}")
+        return words[text.lower()]
+    if isinstance(current, int):
+        return int(text)
+    if isinstance(current, str):
+        return text
+    members = getattr(type(current), "__members__", None)
+    if members:
+        for member, value in members.items():
+            short = member.replace("ORT_", "")
+            if text.upper() in (member, short, short.replace("ENABLE_", "")):
+                return value
+        raise ValueError(
+            "session option {} takes one of {}, not {!r}".format(name, ", ".join(members), text)
+        )
+    raise ValueError(f"session option {name} cannot be set from the command line")
+
+
+def session_options(onnxruntime: Any, job: dict[str, Any]) -> Any:
+    """Return SessionOptions as the job asks for them, logging everything."""
+    options = onnxruntime.SessionOptions()
+    for name, text in job["options"].items():
+        if name == "register_custom_ops_library":
+            options.register_custom_ops_library(text)
+            continue
+        current = None if name.startswith("_") else getattr(options, name, None)
+        if current is not None and not callable(current):
+            setattr(options, name, convert(current, text, name))
+        elif "." in name:
+            options.add_session_config_entry(name, text)
+        else:
+            names = [
+                known
+                for known in dir(options)
+                if not known.startswith("_") and not callable(getattr(options, known))
+            ]
+            raise ValueError(
+                "there is no session option called {}; this onnxruntime has {} and config entries"
+                " such as session.disable_prepacking".format(name, ", ".join(names))
+            )
+    options.log_severity_level = SEVERITY_VERBOSE
+    return options
+
+
+def load_inputs(onnxruntime: Any, numpy: Any, entries: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the feeds that the parent saved for us, by input name."""
+    feeds = {}
+    for entry in entries:
+        arrays = [numpy.load(path, allow_pickle=False) for path in entry["files"]]
+        if entry["onnx_type"] is not None:
+            make = onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type
+            arrays = [make(array, entry["onnx_type"]) for array in arrays]
+        feeds[entry["name"]] = arrays if entry["sequence"] else arrays[0]
+    return feeds
+
+
+def model_source(job: dict[str, Any], options: Any) -> str | bytes:
+    """Return what InferenceSession is given: the path, or the file's bytes."""
+    if job["load_from"] == "path":
+        return str(job["model"])
+    folder = "session.model_external_initializers_file_folder_path"
+    if folder not in job["options"]:
+        # Without a path the runtime would look for external data in the working directory.
+        options.add_session_config_entry(folder, os.path.dirname(os.path.abspath(job["model"])))
+    with open(job["model"], "rb") as file:
+        return file.read()
+
+
+def trim() -> bool:
+    """Give freed heap back to the system; return whether this C library can."""
+    malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if os.name == "posix" else None
+    if malloc_trim is None:
+        return False
+    malloc_trim(0)
+    return True
+
+
+def main() -> None:
+    """Do the job step by step; an exception becomes an `error` event."""
+    channel = Channel()
+    job = channel.receive()
+    die_with_parent(job["parent"])
+    stage = "import"
+    try:
+        import numpy
+        import onnxruntime
+
+        onnxruntime.set_default_logger_severity(SEVERITY_VERBOSE)
+        channel.send("versions", onnxruntime=onnxruntime.__version__, python=sys.version.split()[0])
+        stage = "options"
+        options = session_options(onnxruntime, job)
+        stage = "inputs"
+        feeds = load_inputs(onnxruntime, numpy, job["inputs"])
+        run_options = onnxruntime.RunOptions()
+        run_options.log_severity_level = SEVERITY_WARNING
+        channel.step("ready")
+
+        stage = "create"
+        session = onnxruntime.InferenceSession(
+            model_source(job, options),
+            options,
+            providers=job["providers"],
+            disabled_optimizers=job["disabled_optimizers"],
+        )
+        channel.step("created", providers=session.get_providers())
+
+        if job["runs"] is not None:
+            stage = "run"
+            started = time.perf_counter()
+            session.run(None, feeds)
+            channel.step("first_run", latency_s=time.perf_counter() - started)
+            onnxruntime.set_default_logger_severity(SEVERITY_WARNING)
+            for _ in range(job["runs"]):
+                started = time.perf_counter()
+                session.run(None, feeds, run_options)
+                channel.step("run", latency_s=time.perf_counter() - started)
+            channel.step("steady")
+
+        stage = "trim"
+        channel.step("trimmed", possible=trim())
+        channel.step("end")
+    except Exception as error:
+        channel.step(
+            "error", stage=stage, kind=type(error).__name__, message=str(error)[:MAX_MESSAGE]
+        )
+        os._exit(1)
+    # Tearing the session down would only take time: the kernel frees it all.
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    # Our own folder must not shadow anybody's modules.
+    sys.path.pop(0)
+    main()

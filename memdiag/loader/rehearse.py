@@ -1,0 +1,52 @@
+"""Find the first set of inputs that a model runs with, in one plain session.
+
+Run by path beside `child.py`, whose protocol it speaks: one job in, and one `rehearsed` event out
+for each set of inputs that was tried, until one runs.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from memdiag.loader import child
+else:
+    import child
+
+
+def main() -> None:
+    """Create the session once, then try each set of inputs in turn."""
+    channel = child.Channel()
+    job = channel.receive()
+    child.die_with_parent(job["parent"])
+    try:
+        import numpy
+        import onnxruntime
+
+        onnxruntime.set_default_logger_severity(child.SEVERITY_FATAL)
+        options = child.session_options(onnxruntime, job)
+        options.log_severity_level = child.SEVERITY_FATAL
+        session = onnxruntime.InferenceSession(
+            child.model_source(job, options),
+            options,
+            providers=job["providers"],
+            disabled_optimizers=job["disabled_optimizers"],
+        )
+        for index, entries in enumerate(job["rehearsals"]):
+            try:
+                session.run(None, child.load_inputs(onnxruntime, numpy, entries))
+            except Exception as error:
+                channel.step("rehearsed", index=index, message=str(error)[: child.MAX_MESSAGE])
+            else:
+                channel.step("rehearsed", index=index, message=None)
+                break
+    except Exception as error:
+        channel.step("error", message=str(error)[: child.MAX_MESSAGE])
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    sys.path.pop(0)
+    main()

@@ -1,0 +1,1 @@
+"""Watching a child process from outside while it loads and runs a model."""

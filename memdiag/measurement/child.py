@@ -1,0 +1,94 @@
+"""Starting the loader in a process of its own, talking to it, and making sure that it ends."""
+
+import json
+import os
+import signal
+import subprocess
+from types import TracebackType
+from typing import Any, Self
+
+import memdiag.loader
+from memdiag.errors import MeasurementError
+from memdiag.measurement.job import Job
+
+_LOADERS = os.path.dirname(memdiag.loader.__file__)
+_PATIENCE_S = 10.0
+
+
+class Child:
+    """A process that runs `script` of the loader; as a context manager it never outlives the block.
+
+    It is sent `message`, a JSON object, as its job.
+
+    Raises:
+        MeasurementError: the interpreter cannot be started.
+    """
+
+    def __init__(self, job: Job, message: dict[str, Any], script: str = "child.py") -> None:
+        try:
+            self._process = subprocess.Popen(
+                [str(job.python), os.path.join(_LOADERS, script)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                env={**os.environ, **job.environment},
+                # Ctrl-C in the terminal is for us: we end the child after a last look.
+                start_new_session=True,
+                bufsize=0,
+            )
+        except OSError as error:
+            raise MeasurementError(
+                f"{job.python}: cannot be started as a Python interpreter ({error.strerror})."
+            ) from error
+        self.pid = self._process.pid
+        assert self._process.stderr is not None
+        self.log = self._process.stderr.fileno()
+        self._send({**message, "parent": os.getpid()})
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.end()
+
+    def proceed(self) -> None:
+        """Let the child go on from the step at which it waits."""
+        self._send("go")
+
+    def end(self) -> None:
+        """Kill the child, and what it may have started, unless it has ended; then wait for it."""
+        if self._process.poll() is None:
+            if os.name == "posix":
+                os.killpg(self.pid, signal.SIGKILL)
+            else:
+                self._process.kill()
+        self._process.wait()
+        for stream in (self._process.stdin, self._process.stderr):
+            assert stream is not None
+            stream.close()
+
+    def returncode(self) -> int:
+        """Return the exit code of a child that is ending (negative: the signal that ended it)."""
+        try:
+            return self._process.wait(_PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            self.end()
+            return self._process.returncode
+
+    @property
+    def ended(self) -> bool:
+        """Whether the process has ended."""
+        return self._process.poll() is not None
+
+    def _send(self, message: Any) -> None:
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(json.dumps(message).encode() + b"\n")
+        except BrokenPipeError:
+            # It has ended; the watcher sees that next, with the reason.
+            return

@@ -1,0 +1,139 @@
+"""The runtime's log lines that mark where a phase or a graph transformer starts or ends.
+
+The format is ``YYYY-MM-DD HH:MM:SS.nnnnnnnnn [S:category:logger, file line function] message`` in
+local time, with warnings and errors wrapped in terminal colours. Only the message is matched: the
+place in the source moves with every release.
+"""
+
+import json
+import re
+import time
+from typing import Any, Literal, NamedTuple
+
+MarkerKind = Literal[
+    "load",
+    "initialize_session",
+    "transformer_start",
+    "transformer_end",
+    "session_state",
+    "save_initializers",
+    "initializers_saved",
+    "initialized",
+]
+
+_LINE = re.compile(
+    rb"(?:\x1b\[[0-9;]*m)*"
+    rb"(?P<second>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)\.(?P<fraction>\d+) "
+    rb"\[(?P<severity>[VIWEF]):[^\]]*\] ?(?P<message>.*)"
+)
+_TRANSFORMER_START = re.compile(rb"Applying graph transformer (\S+) on step (\d+)\.")
+_TRANSFORMER_END = re.compile(rb"GraphTransformer (\S+) modified: ([01]) with status: ")
+_COLOUR = re.compile(rb"\x1b\[[0-9;]*m")
+_FIXED: dict[bytes, MarkerKind] = {
+    b"Dynamic block base set": "load",
+    b"Initializing session.": "initialize_session",
+    b"SaveMLValueNameIndexMapping": "session_state",
+    b"Saving initialized tensors.": "save_initializers",
+    b"Done saving initialized tensors": "initializers_saved",
+    b"Session successfully initialized.": "initialized",
+}
+_EVENT_MARK = b"\x1ememdiag "
+_MAX_LINES = 20
+_MAX_CHARACTERS = 2000
+
+
+class Marker(NamedTuple):
+    """One log line that means something: `epoch_s` is the runtime's own time stamp.
+
+    `name` and `step` are those of a graph transformer, `modified` is what it said at its end.
+    """
+
+    kind: MarkerKind
+    epoch_s: float
+    name: str = ""
+    step: int | None = None
+    modified: bool | None = None
+
+
+class Event(NamedTuple):
+    """A step of the loader: its name and what it said, for example ``first_run`` and a latency."""
+
+    name: str
+    fields: dict[str, Any]
+
+
+class LogReader:
+    """Turns what arrives on the child's standard error into markers and events.
+
+    `warnings` and `errors` collect the runtime's first lines of those severities; `tail` the last
+    lines that were not the runtime's (a traceback, the message of an abort).
+    """
+
+    def __init__(self) -> None:
+        self.warnings: list[str] = []
+        self.errors: list[str] = []
+        self.tail: list[str] = []
+        self._rest = b""
+        self._second = b""
+        self._second_epoch = 0.0
+
+    def feed(self, chunk: bytes) -> list[Marker | Event]:
+        """Return the markers and events of the lines that `chunk` completes, in order."""
+        *lines, self._rest = (self._rest + chunk).split(b"\n")
+        found = (self._read(line) for line in lines)
+        return [item for item in found if item is not None]
+
+    def finish(self) -> None:
+        """Take what is left as a line: the child is gone."""
+        if self._rest:
+            self._read(self._rest)
+            self._rest = b""
+
+    def _read(self, line: bytes) -> Marker | Event | None:
+        before, mark, event = line.partition(_EVENT_MARK)
+        if mark:
+            # Another thread's unfinished line may stand before it.
+            _keep(self.tail, before)
+            fields = json.loads(event)
+            return Event(fields.pop("event"), fields)
+        match = _LINE.match(line)
+        if match is None:
+            _keep(self.tail, line)
+            del self.tail[:-_MAX_LINES]
+            return None
+        severity, message = match["severity"], match["message"]
+        if severity in b"WEF":
+            lines = self.warnings if severity == b"W" else self.errors
+            if len(lines) < _MAX_LINES:
+                _keep(lines, message)
+            return None
+        return self._mark(message, match)
+
+    def _mark(self, message: bytes, line: re.Match[bytes]) -> Marker | None:
+        if start := _TRANSFORMER_START.match(message):
+            return Marker("transformer_start", self._epoch(line), _text(start[1]), int(start[2]))
+        if end := _TRANSFORMER_END.match(message):
+            return Marker(
+                "transformer_end", self._epoch(line), _text(end[1]), modified=end[2] == b"1"
+            )
+        for text, kind in _FIXED.items():
+            if message.startswith(text):
+                return Marker(kind, self._epoch(line))
+        return None
+
+    def _epoch(self, line: re.Match[bytes]) -> float:
+        second = line["second"]
+        if second != self._second:
+            self._second = second
+            self._second_epoch = time.mktime(time.strptime(second.decode(), "%Y-%m-%d %H:%M:%S"))
+        return self._second_epoch + float(b"0." + line["fraction"])
+
+
+def _keep(lines: list[str], line: bytes) -> None:
+    text = _text(_COLOUR.sub(b"", line)).strip()[:_MAX_CHARACTERS]
+    if text and text not in lines:
+        lines.append(text)
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", errors="replace")

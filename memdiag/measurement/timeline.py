@@ -1,0 +1,55 @@
+"""The samples of a run, kept small without losing a peak."""
+
+from memdiag.measurement.observer import Reading
+from memdiag.records.profile import Samples
+
+_MAX_SAMPLES = 50_000
+_GROUP = 4
+
+
+class Timeline:
+    """Collects readings in order of time.
+
+    Of a stretch in which nothing changes the first and last are kept, which loses nothing. Beyond
+    `_MAX_SAMPLES` every four neighbours are replaced by their smallest and largest, so that a run
+    of hours stays small and no extreme is lost.
+    """
+
+    def __init__(self) -> None:
+        self._times: list[float] = []
+        self._readings: list[Reading] = []
+        self._level = False
+
+    def add(self, at_s: float, reading: Reading) -> None:
+        """Add the reading taken at `at_s` seconds."""
+        readings = self._readings
+        if self._level and readings[-1] == reading:
+            self._times[-1] = at_s
+            return
+        self._level = bool(readings) and readings[-1] == reading
+        self._times.append(at_s)
+        readings.append(reading)
+        if len(readings) > _MAX_SAMPLES:
+            self._thin()
+
+    def samples(self) -> Samples:
+        """Return the timeline as columns."""
+        return Samples(
+            t_s=tuple(round(at_s, 6) for at_s in self._times),
+            rss_bytes=tuple(reading.rss_bytes for reading in self._readings),
+            anonymous_bytes=tuple(reading.anonymous_bytes for reading in self._readings),
+            file_bytes=tuple(reading.file_bytes for reading in self._readings),
+        )
+
+    def _thin(self) -> None:
+        kept: list[int] = []
+        for first in range(0, len(self._readings), _GROUP):
+            group = range(first, min(first + _GROUP, len(self._readings)))
+            low = min(group, key=lambda index: self._readings[index].rss_bytes)
+            high = max(group, key=lambda index: self._readings[index].rss_bytes)
+            kept.extend(sorted({low, high}))
+        # The ends of the timeline are where it starts and stops, whatever their size.
+        kept = sorted({0, *kept, len(self._readings) - 1})
+        self._times = [self._times[index] for index in kept]
+        self._readings = [self._readings[index] for index in kept]
+        self._level = False

@@ -1,0 +1,210 @@
+"""The profile: what one run of a model took, phase by phase (schema ``memdiag.profile/1``)."""
+
+from typing import Final, Literal
+
+from memdiag.records.base import Record
+
+PROFILE_SCHEMA: Final = "memdiag.profile/1"
+
+PhaseName = Literal[
+    "start", "parse", "optimize", "constant_fold", "initialize", "prepack", "first_run", "steady"
+]
+PHASES: tuple[PhaseName, ...] = (
+    "start",
+    "parse",
+    "optimize",
+    "constant_fold",
+    "initialize",
+    "prepack",
+    "first_run",
+    "steady",
+)
+
+PeakKind = Literal["exact", "sampled"]
+"""``exact``: the kernel's own high-water mark; ``sampled``: the largest sample that was seen."""
+
+Status = Literal["completed", "failed", "killed", "timeout", "limit"]
+
+
+class Memory(Record, frozen=True, kw_only=True):
+    """Resident memory at one moment; the parts are None where the system does not tell them.
+
+    `rss_bytes` is the sum of anonymous (heap, arenas, stacks), file-backed (mapped libraries and
+    weights) and shared memory (tmpfs and System V).
+    """
+
+    rss_bytes: int
+    anonymous_bytes: int | None
+    file_bytes: int | None
+    shared_bytes: int | None
+
+
+class Model(Record, frozen=True, kw_only=True):
+    """The model file: `file_bytes` on disk, `external_bytes` beside it, `weight_bytes` of constant
+    tensors wherever they live. Facts that could not be read are None."""
+
+    path: str
+    file_bytes: int
+    external_bytes: int
+    weight_bytes: int | None
+    weight_count: int | None
+    node_count: int | None
+    ir_version: int | None
+    opsets: dict[str, int]
+
+
+class Environment(Record, frozen=True, kw_only=True):
+    """Where it ran: versions and machine, nothing that names a person or a host."""
+
+    memdiag: str
+    onnxruntime: str | None
+    python: str | None
+    platform: str
+    cpu: str
+    cpu_count: int
+    memory_bytes: int
+
+
+class Session(Record, frozen=True, kw_only=True):
+    """The session as it was created.
+
+    `options` holds SessionOptions attributes and config entries by name; `environment` only the
+    variables that were set for the child.
+    """
+
+    options: dict[str, str]
+    environment: dict[str, str]
+    providers: tuple[str, ...]
+    disabled_optimizers: tuple[str, ...]
+    load_from: Literal["path", "bytes"]
+    runs: int | None
+
+
+class Input(Record, frozen=True, kw_only=True):
+    """One input that the model was run with: its shape and dtype, never its values.
+
+    `source` is ``generated`` or ``given``; `note` says what was chosen for it, in words.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...] | None
+    source: Literal["generated", "given"]
+    note: str
+
+
+class Phase(Record, frozen=True, kw_only=True):
+    """All spans of one phase together.
+
+    `duration_s` and `net_rss_bytes` are sums over the phase's spans, `start` and `end` are the
+    memory where its first span starts and its last one ends (constant folding, for example,
+    runs once a step, with other transformers between).
+    """
+
+    name: PhaseName
+    duration_s: float
+    start: Memory
+    end: Memory
+    net_rss_bytes: int
+    peak_rss_bytes: int
+    peak_kind: PeakKind
+
+
+class Span(Record, frozen=True, kw_only=True):
+    """A stretch of time without a seam; the spans of a profile follow each other without gaps.
+
+    `name` is the graph transformer's name for those of `optimize` and `constant_fold`, otherwise
+    what the runtime was doing. `step` counts the transformer's passes from 1; `modified` is
+    what the runtime said of it. Times are seconds since the child was started.
+    """
+
+    name: str
+    phase: PhaseName
+    step: int | None
+    modified: bool | None
+    start_s: float
+    end_s: float
+    start_rss_bytes: int
+    net_rss_bytes: int
+    peak_rss_bytes: int
+    peak_kind: PeakKind
+
+
+class Samples(Record, frozen=True, kw_only=True):
+    """The timeline, as columns of equal length; times are seconds since the child was started.
+
+    A stretch in which nothing changed keeps its first and last sample only. `anonymous_bytes` is
+    None in a row where the system does not split the figure; `file_bytes` includes shared memory.
+    """
+
+    t_s: tuple[float, ...]
+    rss_bytes: tuple[int, ...]
+    anonymous_bytes: tuple[int | None, ...]
+    file_bytes: tuple[int | None, ...]
+
+
+class Sampling(Record, frozen=True, kw_only=True):
+    """How well the child was watched.
+
+    `method` is the source of the samples; `count` how many were taken (before stretches were
+    joined); `period_s` the median time between two and `largest_gap_s` the worst.
+    `boundary_lag_s` is the largest time between the runtime's writing of a line that starts a
+    phase and our reading of it: what moved in that time is counted to the phase before.
+    """
+
+    method: Literal["proc", "psutil"]
+    count: int
+    period_s: float
+    largest_gap_s: float
+    boundary_lag_s: float | None
+
+
+class Run(Record, frozen=True, kw_only=True):
+    """One run after the first: its latency, and the resident set right after it."""
+
+    latency_s: float
+    rss_bytes: int
+
+
+class Outcome(Record, frozen=True, kw_only=True):
+    """How it ended, in which phase, and in words where it did not complete."""
+
+    status: Status
+    phase: PhaseName
+    message: str
+
+
+class Profile(Record, frozen=True, kw_only=True):
+    """What one run of one model took.
+
+    All resident sets are of the whole child process; subtract `baseline_rss_bytes` (interpreter,
+    imported runtime and inputs) to speak of the model.
+
+    `peak_rss_bytes` is the largest peak after `start`; `steady_rss_bytes` the resident set after
+    the last run; `allocator_retained_bytes` what ``malloc_trim`` gave back after that.
+    """
+
+    schema: Literal["memdiag.profile/1"]
+    model: Model
+    environment: Environment
+    session: Session
+    inputs: tuple[Input, ...]
+    baseline_rss_bytes: int
+    phases: tuple[Phase, ...]
+    spans: tuple[Span, ...]
+    samples: Samples
+    sampling: Sampling
+    peak_rss_bytes: int
+    peak_phase: PhaseName
+    peak_kind: PeakKind
+    steady_rss_bytes: int | None
+    steady: Memory | None
+    allocator_retained_bytes: int | None
+    first_run_s: float | None
+    runs: tuple[Run, ...]
+    notes: tuple[str, ...]
+    outcome: Outcome
+
+    def phase(self, name: PhaseName) -> Phase | None:
+        """Return the phase called `name`, or None where it was not reached or not told apart."""
+        return next((phase for phase in self.phases if phase.name == name), None)

@@ -1,0 +1,107 @@
+"""The report for a pull request or a bug report, in GitHub's Markdown."""
+
+import re
+from collections.abc import Sequence
+
+from memdiag.records.profile import Profile
+from memdiag.reporters.views import facts, headline, phase_table, runs, span_table
+
+FORMAT = "markdown"
+FILE_NAME = "report.md"
+
+_SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~$!&])")
+_ALIGN = {"left": ":--", "right": "--:"}
+
+
+def render(profile: Profile) -> bytes:
+    """Return the headline, the phases, the spans that mattered, and how and where it was run."""
+    answer = headline.build(profile)
+    blocks = [
+        f"## Memory profile of {code(answer.model)}",
+        f"**{escape(answer.first)}** {escape(answer.second)}",
+        escape(answer.facts),
+        *_phases(profile),
+        *_spans(profile),
+        *_sentences(profile),
+        _facts("Model", facts.model(profile)),
+        _facts("Session", facts.session(profile)),
+        _inputs(profile),
+        _facts("Environment", facts.environment(profile)),
+        _facts("How it was watched", facts.sampling(profile)),
+    ]
+    return ("\n\n".join(block for block in blocks if block) + "\n").encode()
+
+
+def escape(text: str) -> str:
+    """Return `text` so that Markdown shows it as it is, and GitHub mentions nobody by it."""
+    return _SPECIAL.sub(r"\\\1", text).replace("@", "@\u2060")
+
+
+def code(text: str, *, in_table: bool = False) -> str:
+    """Return `text` as code, fenced by more backticks than it holds in a row."""
+    longest = max((len(run) for run in re.findall("`+", text)), default=0)
+    fence = "`" * (longest + 1)
+    pad = " " if text.startswith("`") or text.endswith("`") else ""
+    shown = text.replace("|", r"\|") if in_table else text
+    return f"{fence}{pad}{shown}{pad}{fence}" if text else ""
+
+
+def _phases(profile: Profile) -> list[str]:
+    view = phase_table.build(profile)
+    if not view.rows:
+        return []
+    rows = [
+        (
+            f"**{row.phase}**" if row.is_peak and row.label == row.phase else row.label,
+            row.time,
+            row.start,
+            f"**{row.peak}**" if row.is_peak else row.peak,
+            row.end,
+            row.kept,
+            code(row.responsible, in_table=True),
+        )
+        for row in view.rows
+    ]
+    headings = ("phase", "time", "at start", view.peak_heading, "at end", "kept", "grown by")
+    return [_table(headings, rows, left=(0, 6)), escape(view.caption)]
+
+
+def _spans(profile: Profile) -> list[str]:
+    rows = [
+        f"- {code(row.title)} ({row.phase}): {row.sentence}, in {row.duration}"
+        for row in span_table.notable(profile, limit=12)
+    ]
+    return ["### What moved memory", "\n".join(rows)] if rows else []
+
+
+def _sentences(profile: Profile) -> list[str]:
+    sentence = runs.build(profile).sentence
+    lines = [f"Runs: {escape(sentence)}."] if sentence else []
+    notes = [f"- {escape(note)}" for note in facts.notes(profile)]
+    return [*lines, *(["### Notes", "\n".join(notes)] if notes else [])]
+
+
+def _inputs(profile: Profile) -> str:
+    rows = [
+        (code(row.name, in_table=True), row.dtype, row.shape, row.source, escape(row.note))
+        for row in facts.inputs(profile)
+    ]
+    if not rows:
+        return ""
+    table = _table(("input", "dtype", "shape", "source", "chosen"), rows, left=range(5))
+    return _folded("Inputs", table)
+
+
+def _facts(title: str, rows: facts.Facts) -> str:
+    cells = [(escape(label), code(value, in_table=True)) for label, value in rows]
+    return _folded(title, _table(("", ""), cells, left=(0, 1)))
+
+
+def _folded(title: str, body: str) -> str:
+    return f"<details><summary>{title}</summary>\n\n{body}\n\n</details>"
+
+
+def _table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, left: Sequence[int]) -> str:
+    rule = [_ALIGN["left" if column in left else "right"] for column in range(len(headings))]
+    lines = [headings, rule, *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

@@ -1,0 +1,268 @@
+"use strict";
+(() => {
+  const data = JSON.parse(document.getElementById("charts").textContent);
+  const line = data.timeline;
+  const dark = window.matchMedia("(prefers-color-scheme: dark)");
+  const coarse = window.matchMedia("(pointer: coarse)").matches;
+  const MIB = 1024 * 1024, GIB = 1024 * MIB;
+  let printing = false;
+
+  // Plotly reads a few tags and entities in every text that it draws.
+  const escaped = (text) => String(text).replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
+  const clipped = (text) => escaped(text.length > 70 ? text.slice(0, 69) + "…" : text);
+
+  const size = (bytes) => {
+    const n = Math.abs(bytes), sign = bytes < 0 ? "−" : "";
+    if (n >= GIB) return `${sign}${(n / GIB).toFixed(2)} GiB`;
+    if (n >= 10 * MIB) return `${sign}${Math.round(n / MIB).toLocaleString("en-US")} MiB`;
+    if (n >= MIB) return `${sign}${(n / MIB).toFixed(1)} MiB`;
+    return `${sign}${Math.round(n / 1024)} KiB`;
+  };
+  const span = line.end - line.start;
+  const seconds = span >= 2 ? { by: 1, name: "s" } : { by: 1000, name: "ms" };
+  const time = (s) => `${Number((s * seconds.by).toPrecision(5))} ${seconds.name}`;
+  const at = (s) => s * seconds.by;
+
+  const colors = () => data.themes[dark.matches && !printing ? "dark" : "light"];
+  const font = (c, px) => ({ family: getComputedStyle(document.body).fontFamily, size: px || 13, color: c.ink });
+  const config = {
+    displaylogo: false, showSendToCloud: false, plotlyServerURL: "", responsive: true, scrollZoom: false,
+    displayModeBar: coarse || document.documentElement.clientWidth < 640 ? false : "hover",
+    modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"],
+    toImageButtonOptions: { filename: "timeline", scale: 2 },
+  };
+
+  // The span a moment lies in: spans are in order and without gaps.
+  const spanAt = (t) => {
+    let low = 0, high = data.spans.length - 1, found = null;
+    while (low <= high) {
+      const middle = (low + high) >> 1;
+      if (data.spans[middle].start <= t) { found = data.spans[middle]; low = middle + 1; } else high = middle - 1;
+    }
+    return found;
+  };
+
+  const unit = line.top >= 2 * GIB ? { by: GIB, name: "GiB" } : { by: MIB, name: "MiB" };
+  const top = Math.max(line.top, line.weights && line.weights <= 3 * line.top ? line.baseline + line.weights : 0) * 1.14 / unit.by;
+  // Where the baseline is most of what there is, the axis starts there unless told otherwise.
+  let fromBaseline = line.top - line.baseline < 0.4 * line.baseline;
+  const axisRange = () => {
+    if (!fromBaseline) return [0, top];
+    const above = Math.max(line.top - line.baseline, MIB / 4);
+    return [y(line.baseline - 0.06 * above), y(line.baseline + 1.16 * above)];
+  };
+  const y = (bytes) => bytes / unit.by;
+  const peak = line.peaks.find((each) => each.overall);
+  const phases = [...new Set(line.bands.map((band) => band.phase))];
+  const tint = (c, phase) =>
+    peak && phase === peak.phase ? c.peak : phases.indexOf(phase) % 2 ? c.muted : c.rail;
+
+  const narrow = () => document.getElementById("timeline").clientWidth < 560;
+
+  function lane(c, axis, items, title) {
+    return {
+      type: "bar", orientation: "h", yaxis: axis, y: items.map(() => 0), width: 0.9, showlegend: false,
+      base: items.map((item) => at(item.start)), x: items.map((item) => at(item.end - item.start)),
+      marker: { color: items.map((item) => item.color), line: { width: 0.8, color: items.map((item) => item.edge || c.surface) } },
+      text: items.map((item) => clipped(item.text)), textposition: "inside", insidetextanchor: "middle",
+      textangle: 0, constraintext: "inside", textfont: { color: items.map((item) => item.ink), size: 12 },
+      customdata: items.map((item) => item.hover), hovertemplate: "%{customdata}<extra></extra>", name: title,
+    };
+  }
+
+  function traces(c) {
+    const t = line.t.map(at), list = [];
+    const area = (values, name, color) => ({
+      x: t, y: values.map(y), name, type: "scatter", mode: "lines", line: { width: 0 }, fillcolor: color,
+      stackgroup: "resident", hoverinfo: "skip",
+    });
+    if (line.file) {
+      list.push(area(line.file, "file-backed", c.file), area(line.anonymous, "anonymous", c.anonymous));
+    } else {
+      list.push(area(line.rss, "resident", c.anonymous));
+    }
+    list.push({
+      x: t, y: line.rss.map(y), type: "scatter", mode: "lines", showlegend: false, line: { width: 1.2, color: c.ink },
+      customdata: line.t.map((moment, i) => {
+        const during = spanAt(moment);
+        const where = during ? `${clipped(during.title)} · ${during.phase}` : "";
+        const above = line.rss[i] - line.baseline;
+        const split = line.file ? `<br>anonymous ${size(line.anonymous[i])}, file-backed ${size(line.file[i])}` : "";
+        return `<b>${size(line.rss[i])}</b> at ${time(moment)}<br>${size(above)} relative to baseline${split}<br>${where}`;
+      }),
+      hovertemplate: "%{customdata}<extra></extra>", name: "resident",
+    });
+    // The highest is drawn last, over its neighbours.
+    const peaks = [...line.peaks].sort((a, b) => Number(a.overall) - Number(b.overall));
+    list.push({
+      x: peaks.map((each) => at(each.t_s)), y: peaks.map((each) => y(each.rss_bytes)), name: "peak of a phase", showlegend: !narrow(),
+      type: "scatter", mode: "markers", cliponaxis: false,
+      marker: {
+        opacity: 1, size: peaks.map((each) => (each.overall ? 13 : 8)), line: { width: 1.6, color: peaks.map((each) => (each.overall ? c.surface : c.ink)) },
+        color: peaks.map((each) => (each.overall ? c.peak : c.surface)),
+        symbol: peaks.map((each) => (each.kind === "exact" ? "circle" : "diamond")),
+      },
+      customdata: peaks.map((each) => `<b>${size(each.rss_bytes - line.baseline)}</b> above baseline<br>peak of ${each.phase}, ${each.kind}`),
+      hovertemplate: "%{customdata}<extra></extra>",
+    });
+    list.push(lane(c, "y2", line.bands.map((band) => ({
+      start: band.start_s, end: band.end_s, text: band.phase, color: tint(c, band.phase),
+      ink: peak && band.phase === peak.phase ? c.surface : phases.indexOf(band.phase) % 2 ? c.surface : c.ink,
+      hover: `<b>${band.phase}</b><br>${time(band.end_s - band.start_s)}`,
+    })), "phases"));
+    const grown = peak ? 0.05 * (peak.rss_bytes - line.baseline) : Infinity;
+    list.push(lane(c, "y3", data.spans.map((each) => ({
+      start: each.start, end: each.end, text: each.title,
+      color: each.growth > Math.max(grown, MIB) ? c.peak_soft : c.band, ink: each.growth > Math.max(grown, MIB) ? c.peak_ink : c.muted,
+      edge: each.growth > Math.max(grown, MIB) ? c.peak : c.line,
+      hover: `<b>${clipped(each.title)}</b> · ${each.phase}<br>${escaped(each.sentence)}<br>${each.duration}`,
+    })), "steps"));
+    return list;
+  }
+
+  function layout(c, range) {
+    const small = narrow();
+    const rule = (bytes, dash, color) => ({
+      type: "line", xref: "paper", x0: 0, x1: 1, y0: y(bytes), y1: y(bytes), line: { width: 1.4, dash, color }, layer: "above",
+    });
+    const label = (bytes, text) => ({
+      xref: "paper", x: 1, xanchor: "right", y: y(bytes), yanchor: "bottom", showarrow: false, text,
+      font: font(c, 12), bgcolor: c.surface, opacity: 0.9, borderpad: 2,
+    });
+    const shapes = line.bands.map((band) => ({
+      type: "rect", yref: "y domain", x0: at(band.start_s), x1: at(band.end_s), y0: 0, y1: 1, layer: "below", line: { width: 0 },
+      fillcolor: peak && band.phase === peak.phase ? c.peak_soft : phases.indexOf(band.phase) % 2 ? c.band : c.surface,
+    }));
+    const annotations = [label(line.baseline, `baseline ${size(line.baseline)}`)];
+    shapes.push(rule(line.baseline, "dot", c.ink));
+    if (line.weights && y(line.baseline + line.weights) < top && line.weights > 0.03 * line.top) {
+      shapes.push({ ...rule(line.baseline + line.weights, "solid", c.surface), opacity: 0.7 }, rule(line.baseline + line.weights, "dash", c.ink));
+      annotations.push(label(line.baseline + line.weights, `baseline + weights ${size(line.weights)}`));
+    }
+    if (peak) {
+      const left = at(peak.t_s) > (range[0] + range[1]) / 2;
+      annotations.push({
+        x: at(peak.t_s), y: y(peak.rss_bytes), text: `<b>+${size(peak.rss_bytes - line.baseline)}</b> ${peak.phase}`, showarrow: false,
+        xanchor: left ? "right" : "left", xshift: left ? -9 : 9, yanchor: "bottom", yshift: 6, font: { ...font(c, small ? 13 : 15), color: c.peak_ink },
+      });
+    }
+    const quiet = { fixedrange: true, showgrid: false, zeroline: false, showticklabels: false, range: [-0.5, 0.5] };
+    return {
+      font: font(c), paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", shapes, annotations,
+      margin: { l: small ? 44 : 62, r: 10, t: 34, b: 44 }, barmode: "overlay", bargap: 0,
+      hovermode: "x", modebar: { bgcolor: "rgba(0,0,0,0)", color: c.muted, activecolor: c.ink }, hoverlabel: { bgcolor: c.surface, bordercolor: c.muted, font: font(c), align: "left" },
+      dragmode: coarse ? false : "zoom", uniformtext: { mode: "hide", minsize: 12 },
+      legend: { orientation: "h", x: 0, y: 1.01, yanchor: "bottom", traceorder: "reversed", itemclick: false, itemdoubleclick: false, bgcolor: "rgba(0,0,0,0)" },
+      xaxis: {
+        range, anchor: "y3", ticksuffix: ` ${seconds.name}`, nticks: small ? 4 : 9, showgrid: false, zeroline: false, linecolor: c.line,
+        ticks: "outside", tickcolor: c.line, minallowed: at(line.start), maxallowed: whole[1],
+      },
+      yaxis: {
+        domain: [0.2, 1], range: axisRange(), fixedrange: true, gridcolor: c.line, zeroline: false, tickformat: ",", nticks: 6,
+        title: small ? undefined : { text: `resident, ${unit.name}${fromBaseline ? ", from the baseline" : ""}`, standoff: 8 },
+      },
+      yaxis2: { ...quiet, domain: [0.105, 0.17] }, yaxis3: { ...quiet, domain: [0.02, 0.085] },
+    };
+  }
+
+  const whole = [at(line.start), at(Math.max(line.end, line.start + 1e-6))];
+  const extent = (phase) => {
+    const own = line.bands.filter((band) => band.phase === phase);
+    return [at(Math.min(...own.map((band) => band.start_s))), at(Math.max(...own.map((band) => band.end_s)))];
+  };
+  const padded = ([first, last], by) => {
+    const more = Math.max((last - first) * by, at(1e-6));
+    return [Math.max(whole[0], first - more), Math.min(whole[1], last + more)];
+  };
+  const model = phases.length > 1 && phases[0] === "start" ? [padded([extent("start")[1], whole[1]], 0.03)[0], whole[1]] : whole;
+  let range = model;
+
+  function draw() {
+    const c = colors();
+    Plotly.react("timeline", traces(c), layout(c, range), config);
+    drawRuns(c);
+  }
+
+  function drawRuns(c) {
+    if (!document.getElementById("runs")) return;
+    const runs = data.runs.latency.map((_, i) => i + 1);
+    const panel = { gridcolor: c.line, zeroline: false, fixedrange: true, nticks: 4, rangemode: "tozero" };
+    const scale = Math.max(...data.runs.latency) >= 1 ? { by: 1, name: "s" } : { by: 1000, name: "ms" };
+    const top = Math.max(...data.runs.rss.map(Math.abs));
+    const by = top >= 2 * GIB ? { by: GIB, name: "GiB" } : { by: MIB, name: "MiB" };
+    Plotly.react("runs", [
+      { x: runs, y: data.runs.latency.map((s) => s * scale.by), type: "bar", marker: { color: c.muted }, hovertemplate: `run %{x}: %{y:.4~g} ${scale.name}<extra></extra>` },
+      { x: runs, y: data.runs.rss.map((b) => b / by.by), yaxis: "y2", type: "scatter", mode: "lines+markers", line: { color: c.anonymous, width: 2 }, marker: { size: 6 },
+        customdata: data.runs.rss.map(size), hovertemplate: "after run %{x}: %{customdata} relative to baseline<extra></extra>" },
+    ], {
+      font: font(c), paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", showlegend: false, bargap: 0.35, dragmode: false,
+      margin: { l: 62, r: 10, t: 10, b: 40 }, hoverlabel: { bgcolor: c.surface, bordercolor: c.muted, font: font(c) },
+      xaxis: { title: { text: "run", standoff: 4 }, fixedrange: true, showgrid: false, zeroline: false, anchor: "y2", tickformat: "d", dtick: runs.length <= 20 ? 1 : undefined },
+      yaxis: { ...panel, domain: [0.56, 1], title: { text: `latency, ${scale.name}` } },
+      yaxis2: { ...panel, domain: [0, 0.46], title: { text: `kept, ${by.name}` } },
+    }, { ...config, displayModeBar: false });
+  }
+
+  function show(next, button) {
+    range = next;
+    for (const each of document.querySelectorAll("#ranges button:not(.apart)")) each.setAttribute("aria-pressed", String(each === button));
+    Plotly.relayout("timeline", { "xaxis.range": [...next] });
+  }
+
+  function addRange(text, next, isPeak) {
+    const button = document.createElement("button");
+    button.type = "button";
+    button.textContent = text;
+    if (isPeak) button.className = "peak";
+    button.setAttribute("aria-pressed", String(next === range));
+    button.addEventListener("click", () => show(next, button));
+    document.getElementById("ranges").append(button);
+    return button;
+  }
+
+  const download = document.getElementById("download");
+  if (download) download.addEventListener("click", async () => {
+    const element = document.getElementById("profile");
+    let record = new Blob([element.textContent], { type: "application/json" });
+    if (element.dataset.encoding === "base64") {
+      const packed = Uint8Array.from(atob(element.textContent), (letter) => letter.charCodeAt(0));
+      const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
+      record = await new Response(stream).blob();
+    }
+    const link = document.createElement("a");
+    link.href = URL.createObjectURL(record);
+    link.download = "profile.json";
+    link.click();
+    setTimeout(() => URL.revokeObjectURL(link.href), 10000);
+  });
+
+  const chart = document.getElementById("timeline");
+  if (!chart) return;
+  draw();
+  const wholeButton = addRange("whole run", whole, false);
+  if (model !== whole) addRange("from loading on", model, false);
+  for (const phase of phases) addRange(phase, padded(extent(phase), 0.06), peak && phase === peak.phase);
+
+  const baseline = document.createElement("button");
+  baseline.type = "button";
+  baseline.className = "apart";
+  baseline.textContent = "without baseline";
+  baseline.setAttribute("aria-pressed", String(fromBaseline));
+  baseline.addEventListener("click", () => {
+    fromBaseline = !fromBaseline;
+    baseline.setAttribute("aria-pressed", String(fromBaseline));
+    draw();
+  });
+  document.getElementById("ranges").append(baseline);
+
+  chart.on("plotly_relayout", (change) => {
+    if (change["xaxis.range[0]"] === undefined) return;
+    range = [change["xaxis.range[0]"], change["xaxis.range[1]"]];
+    for (const each of document.querySelectorAll("#ranges button:not(.apart)")) each.setAttribute("aria-pressed", "false");
+  });
+  chart.on("plotly_doubleclick", () => { show(whole, wholeButton); return false; });
+  dark.addEventListener("change", draw);
+  window.addEventListener("beforeprint", () => { printing = true; draw(); });
+  window.addEventListener("afterprint", () => { printing = false; draw(); });
+
+})();

@@ -1,0 +1,1 @@
+"""What a report says, as plain data: every reporter draws or prints the same views."""

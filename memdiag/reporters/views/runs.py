@@ -1,0 +1,85 @@
+"""The runs after the first: latency, growth from run to run, and what the allocator keeps."""
+
+import math
+import statistics
+from dataclasses import dataclass
+
+from memdiag.records.profile import Profile
+from memdiag.units import format_duration, format_size
+
+_RUNS_FOR_P95 = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Runs:
+    """The runs in figures; `high_name` says whether `high_s` is the ``p95`` or only the ``max``.
+
+    `growth_bytes` is the resident set after the last run less that after the first of them, None
+    where fewer than two ran. `retained_bytes` is what the allocator kept, None where unknown.
+    """
+
+    count: int
+    first_run_s: float | None
+    median_s: float | None
+    high_s: float | None
+    high_name: str
+    growth_bytes: int | None
+    retained_bytes: int | None
+    latency_s: tuple[float, ...]
+    rss_above_bytes: tuple[int, ...]
+
+    @property
+    def latency(self) -> str:
+        """The latencies in words, or an empty string where nothing ran."""
+        parts = []
+        if self.median_s is not None and self.high_s is not None:
+            median, high = format_duration(self.median_s), format_duration(self.high_s)
+            count = f"{self.count} run{'s' if self.count > 1 else ''}"
+            parts.append(f"latency median {median}, {self.high_name} {high} over {count}")
+        if self.first_run_s is not None:
+            parts.append(f"first run {format_duration(self.first_run_s)}")
+        return "; ".join(parts)
+
+    @property
+    def growth(self) -> str:
+        """The growth from run to run in words, or an empty string where it cannot be told."""
+        if self.growth_bytes is None:
+            return ""
+        if self.growth_bytes == 0:
+            return f"no growth from run 1 to run {self.count}"
+        total = format_size(self.growth_bytes, signed=True)
+        return f"{total} from run 1 to run {self.count}"
+
+    @property
+    def retained(self) -> str:
+        """What the allocator kept in words, or an empty string where that was not asked."""
+        if self.retained_bytes is None:
+            return ""
+        if self.retained_bytes <= 0:
+            return "nothing retained by the allocator"
+        return f"{format_size(self.retained_bytes)} retained by the allocator"
+
+    @property
+    def sentence(self) -> str:
+        """All of it in one line, or an empty string where nothing is known."""
+        return "; ".join(part for part in (self.latency, self.growth, self.retained) if part)
+
+
+def build(profile: Profile) -> Runs:
+    """Return the figures of the runs; the 95th percentile (nearest rank) needs 20 of them."""
+    latency = tuple(run.latency_s for run in profile.runs)
+    rss = tuple(run.rss_bytes for run in profile.runs)
+    ordered = sorted(latency)
+    enough = len(ordered) >= _RUNS_FOR_P95
+    high = ordered[math.ceil(0.95 * len(ordered)) - 1 if enough else -1] if ordered else None
+    return Runs(
+        count=len(latency),
+        first_run_s=profile.first_run_s,
+        median_s=statistics.median(latency) if latency else None,
+        high_s=high,
+        high_name="p95" if enough else "max",
+        growth_bytes=rss[-1] - rss[0] if len(rss) > 1 else None,
+        retained_bytes=profile.allocator_retained_bytes,
+        latency_s=latency,
+        rss_above_bytes=tuple(value - profile.baseline_rss_bytes for value in rss),
+    )

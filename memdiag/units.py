@@ -1,0 +1,70 @@
+"""Sizes and durations as people read and write them: binary units out, binary or decimal in."""
+
+import re
+
+from memdiag.errors import UsageError
+
+KIB = 1024
+MIB = 1024 * KIB
+GIB = 1024 * MIB
+
+_FACTORS = {
+    "": 1,
+    "b": 1,
+    "kb": 1000,
+    "mb": 1000**2,
+    "gb": 1000**3,
+    "tb": 1000**4,
+    "kib": KIB,
+    "mib": MIB,
+    "gib": GIB,
+    "tib": 1024 * GIB,
+}
+_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
+
+
+def parse_size(text: str) -> int:
+    """Return the bytes that `text` means: ``2GB``, ``1.5 GiB``, ``800 MB`` or plain bytes.
+
+    Raises:
+        UsageError: the text is no size.
+    """
+    match = _SIZE.fullmatch(text)
+    factor = _FACTORS.get(match[2].lower()) if match else None
+    if match is None or factor is None:
+        raise UsageError(
+            f"{text!r} is not a size; write it like 800MB, 1.5GiB or a number of bytes."
+        )
+    return round(float(match[1]) * factor)
+
+
+def format_size(size: int, *, signed: bool = False) -> str:
+    """Return `size` bytes in MiB or GiB (KiB and bytes below), three digits where they matter."""
+    sign = "-" if size < 0 else "+" if signed and size > 0 else ""
+    size = abs(size)
+    if size >= GIB:
+        return f"{sign}{size / GIB:.2f} GiB"
+    if size >= 10 * MIB:
+        return f"{sign}{size / MIB:,.0f} MiB"
+    if size >= MIB:
+        return f"{sign}{size / MIB:.1f} MiB"
+    if size >= KIB:
+        return f"{sign}{size / KIB:.0f} KiB"
+    return f"{sign}{size} B"
+
+
+def format_duration(seconds: float) -> str:
+    """Return `seconds` as people say it: ``1.9 s``, ``28 ms``, ``410 µs``, ``2 min 05 s``."""
+    if seconds >= 120:
+        minutes, rest = divmod(round(seconds), 60)
+        return f"{minutes} min {rest:02d} s"
+    if seconds >= 10:
+        return f"{seconds:.0f} s"
+    if seconds >= 1:
+        return f"{seconds:.1f} s"
+    milliseconds = seconds * 1000
+    if milliseconds >= 10:
+        return f"{milliseconds:.0f} ms"
+    if milliseconds >= 1:
+        return f"{milliseconds:.1f} ms"
+    return f"{seconds * 1e6:.0f} µs"

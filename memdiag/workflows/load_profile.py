@@ -1,0 +1,15 @@
+"""Read a saved profile."""
+
+from pathlib import Path
+
+from memdiag.records.codec import load
+from memdiag.records.profile import Profile
+
+
+def load_profile(path: str | Path) -> Profile:
+    """Return the profile saved at `path`.
+
+    Raises:
+        RecordError: the file cannot be read, or is not a valid ``memdiag.profile/1``.
+    """
+    return load(Path(path), Profile)

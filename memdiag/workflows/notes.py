@@ -1,0 +1,49 @@
+"""What a reader of a profile must know about how it was measured, in words."""
+
+from collections.abc import Iterator
+
+from memdiag.measurement.job import Job
+from memdiag.measurement.watch import Measurement
+
+_MAX_WARNINGS = 5
+_NOTABLE_LAG_S = 0.002
+
+
+def notes_of(measured: Measurement, job: Job) -> Iterator[str]:
+    """Yield what could not be told apart or measured exactly, and what the runtime warned of."""
+    runtime = f"onnxruntime {measured.onnxruntime}"
+    optimized = any(span.phase == "optimize" for span in measured.spans)
+    transformed = any(span.modified is not None for span in measured.spans)
+    if optimized and not transformed:
+        yield (
+            f"{runtime} logged no graph transformer: constant folding, if there was any, is part"
+            " of optimize"
+        )
+    elif transformed and not measured.explicit_starts:
+        yield (
+            f"{runtime} logs where a graph transformer ends but not where it starts: each span"
+            " begins where the transformer before it ended, and what the runtime does between two"
+            " (such as assigning nodes to providers) counts to the second"
+        )
+    yield from _about_peaks(measured)
+    if job.load_from == "bytes":
+        yield "loaded from bytes: the file's bytes stay resident for as long as the session lives"
+    warnings = measured.warnings
+    for warning in warnings[:_MAX_WARNINGS]:
+        yield f"{runtime} warned: {warning}"
+    if len(warnings) > _MAX_WARNINGS:
+        yield f"{runtime} warned of {len(warnings) - _MAX_WARNINGS} more things or more"
+
+
+def _about_peaks(measured: Measurement) -> Iterator[str]:
+    if all(phase.peak_kind == "sampled" for phase in measured.phases):
+        yield (
+            "this system keeps no high-water mark that can be reset (or does not let us): every"
+            " peak is the largest sample, and a shorter one may have been missed"
+        )
+    lag_s = measured.sampling.boundary_lag_s
+    if lag_s is not None and lag_s > _NOTABLE_LAG_S:
+        yield (
+            f"the machine was busy: up to {lag_s * 1000:.0f} ms passed before a boundary was seen,"
+            " and what moved in that time counts to the phase before it"
+        )

@@ -1,0 +1,216 @@
+"""Profile one model: make its inputs, run it in a child, and put together what was seen."""
+
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+import memdiag
+from memdiag.errors import UsageError
+from memdiag.graph.inputs import plan_inputs
+from memdiag.graph.reader import ModelFile, open_model
+from memdiag.measurement.environment import describe as describe_environment
+from memdiag.measurement.job import DEFAULT_TIMEOUT_S, Job
+from memdiag.measurement.watch import Measurement, Progress, measure
+from memdiag.records.profile import PROFILE_SCHEMA, Input, Model, Profile, Session
+from memdiag.workflows import inputs as inputs_room
+from memdiag.workflows.notes import notes_of
+
+DEFAULT_RUNS = 10
+_OWN_OPTIONS = ("log_severity_level", "log_verbosity_level", "logid")
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C while the model was being measured; `profile` holds what was seen until then."""
+
+    def __init__(self, profile: Profile) -> None:
+        super().__init__()
+        self.profile = profile
+
+
+def profile(
+    model: str | Path,
+    *,
+    runs: int = DEFAULT_RUNS,
+    run: bool = True,
+    dims: Mapping[str, int] | None = None,
+    inputs: inputs_room.Given | None = None,
+    session_options: Mapping[str, str] | None = None,
+    optimization_level: str | None = None,
+    disabled_optimizers: Sequence[str] = (),
+    threads: int | None = None,
+    providers: Sequence[str] = ("CPUExecutionProvider",),
+    environment: Mapping[str, str] | None = None,
+    load_from: Literal["path", "bytes"] = "path",
+    python: str | Path | None = None,
+    timeout_s: float = DEFAULT_TIMEOUT_S,
+    memory_limit_bytes: int | None = None,
+    on_progress: Callable[[Progress], None] | None = None,
+) -> Profile:
+    """Load and run `model` in an isolated child process and return what that took.
+
+    A session that fails, is killed, hangs or passes its limit is no error here: the profile up to
+    that moment is returned, and its `outcome` says what happened.
+
+    Args:
+        model: the ONNX file.
+        runs: how many runs follow the first one.
+        run: False stops after session creation.
+        dims: sizes of symbolic dimensions by name (or ``input:axis``); 1 where not given.
+        inputs: arrays, or paths of ``.npy`` files, by input name; the rest is made up.
+        session_options: SessionOptions attributes and config entries by name.
+        optimization_level: ``disable_all``, ``basic``, ``extended``, ``layout`` or ``all``.
+        disabled_optimizers: names of graph transformers to leave out.
+        threads: the session's intra-op threads; the runtime's choice where None.
+        providers: execution providers, the preferred one first.
+        environment: variables to set for the child.
+        load_from: whether the session is given the path or the file's bytes.
+        python: another interpreter that has onnxruntime; memdiag need not be installed there.
+        timeout_s: seconds after which the child is ended.
+        memory_limit_bytes: resident set (of the whole child) above which it is ended.
+        on_progress: called now and then with where the child is.
+
+    Raises:
+        ModelError: the file is missing, is no ONNX model, or lacks its external data.
+        UsageError: an argument does not fit the model or the runtime.
+        MeasurementError: the interpreter cannot be started.
+        Interrupted: Ctrl-C; it carries the profile up to then.
+    """
+    options = _options(session_options, optimization_level, threads)
+    _check(runs, timeout_s, memory_limit_bytes)
+    path = Path(model)
+    job = Job(
+        model=path,
+        load_from=load_from,
+        options=options,
+        environment=dict(environment or {}),
+        providers=tuple(providers),
+        disabled_optimizers=tuple(disabled_optimizers),
+        runs=runs if run else None,
+        timeout_s=timeout_s,
+        memory_limit_bytes=memory_limit_bytes,
+    )
+    if python is not None:
+        job = replace(job, python=Path(python))
+    given = inputs_room.read_given(inputs or {})
+    sizes = dict(dims or {})
+    with (
+        open_model(path) as file,
+        tempfile.TemporaryDirectory(prefix="memdiag-") as scratch,
+    ):
+        measured, used, notes = _measure(file, job, Path(scratch), sizes, given, on_progress)
+        facts = _facts(file)
+    result = _assemble(facts, job, measured, used, notes)
+    if measured.interrupted:
+        raise Interrupted(result)
+    return result
+
+
+def _measure(
+    file: ModelFile,
+    job: Job,
+    scratch: Path,
+    dims: Mapping[str, int],
+    given: Mapping[str, np.ndarray],
+    on_progress: Callable[[Progress], None] | None,
+) -> tuple[Measurement, tuple[Input, ...], list[str]]:
+    if job.runs is None:
+        return measure(job, on_progress=on_progress), (), []
+    plans = plan_inputs(file, dims=dims, given=given)
+    job = replace(job, feeds=tuple(inputs_room.save(plans, given, scratch / "inputs")))
+    measured = measure(job, on_progress=on_progress)
+    outcome = measured.outcome
+    if outcome.status != "failed" or outcome.phase != "first_run":
+        return measured, inputs_room.describe(plans), []
+    found = inputs_room.find_sizes(file, job, scratch, dims=dims, given=given)
+    if found is None:
+        return measured, inputs_room.describe(plans), []
+    plans, feeds, size = found
+    measured = measure(replace(job, feeds=tuple(feeds)), on_progress=on_progress)
+    note = (
+        f"with its free dimensions at 1 the model does not run ({outcome.message}); {size} is the"
+        f" first of {', '.join(map(str, inputs_room.FREE_SIZES))} that does: set them with --dim"
+    )
+    return measured, inputs_room.describe(plans), [note]
+
+
+def _options(
+    given: Mapping[str, str] | None, optimization_level: str | None, threads: int | None
+) -> dict[str, str]:
+    options = dict(given or {})
+    for name in _OWN_OPTIONS:
+        if name in options:
+            raise UsageError(f"session option {name} is memdiag's own: it reads the log.")
+    if optimization_level is not None:
+        options["graph_optimization_level"] = optimization_level
+    if threads is not None:
+        options["intra_op_num_threads"] = str(threads)
+    return options
+
+
+def _check(runs: int, timeout_s: float, memory_limit_bytes: int | None) -> None:
+    if runs < 1:
+        raise UsageError(f"{runs} runs are too few; ask for 1 or more, or for none with no run.")
+    if timeout_s <= 0:
+        raise UsageError(f"a timeout of {timeout_s:g} s leaves no time; give more than 0.")
+    if memory_limit_bytes is not None and memory_limit_bytes <= 0:
+        raise UsageError("a memory limit of 0 bytes leaves no room; give more than 0.")
+
+
+def _facts(file: ModelFile) -> Model:
+    return Model(
+        path=str(file.path),
+        file_bytes=file.file_bytes,
+        external_bytes=file.external_bytes,
+        weight_bytes=sum(weight.nbytes for weight in file.weights),
+        weight_count=len(file.weights),
+        node_count=file.node_count,
+        ir_version=file.proto.ir_version,
+        opsets={opset.domain or "ai.onnx": opset.version for opset in file.proto.opset_import},
+    )
+
+
+def _assemble(
+    model: Model,
+    job: Job,
+    measured: Measurement,
+    inputs: tuple[Input, ...],
+    notes: Sequence[str],
+) -> Profile:
+    after_start = [phase for phase in measured.phases if phase.name != "start"]
+    top = max(after_start or measured.phases, key=lambda phase: phase.peak_rss_bytes)
+    baseline = measured.baseline or measured.phases[0].end
+    return Profile(
+        schema=PROFILE_SCHEMA,
+        model=model,
+        environment=describe_environment(
+            memdiag.__version__, measured.onnxruntime, measured.python
+        ),
+        session=Session(
+            options=dict(job.options),
+            environment=dict(job.environment),
+            providers=measured.providers or job.providers,
+            disabled_optimizers=job.disabled_optimizers,
+            load_from=job.load_from,
+            runs=job.runs,
+        ),
+        inputs=inputs,
+        baseline_rss_bytes=baseline.rss_bytes,
+        phases=measured.phases,
+        spans=measured.spans,
+        samples=measured.samples,
+        sampling=measured.sampling,
+        peak_rss_bytes=top.peak_rss_bytes,
+        peak_phase=top.name,
+        peak_kind=top.peak_kind,
+        steady_rss_bytes=measured.steady.rss_bytes if measured.steady else None,
+        steady=measured.steady,
+        allocator_retained_bytes=measured.allocator_retained_bytes,
+        first_run_s=measured.first_run_s,
+        runs=measured.runs,
+        notes=(*notes, *notes_of(measured, job)),
+        outcome=measured.outcome,
+    )

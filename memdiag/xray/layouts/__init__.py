@@ -1,0 +1,19 @@
+"""Memory layouts, one a file: a module here that defines ``LAYOUT`` is found by `layouts`."""
+
+import pkgutil
+from functools import cache
+from importlib import import_module
+
+from memdiag.xray.layouts.copy import Piece, VirtualCopy
+from memdiag.xray.layouts.layout import Layout
+from memdiag.xray.layouts.uses import NBits, Quantization, Uses
+
+__all__ = ["Layout", "NBits", "Piece", "Quantization", "Uses", "VirtualCopy", "layouts"]
+
+
+@cache
+def layouts() -> tuple[Layout, ...]:
+    """Return every layout of this package, the plain one first, the others by name."""
+    modules = (import_module(f"{__name__}.{found.name}") for found in pkgutil.iter_modules(__path__))
+    known: list[Layout] = [module.LAYOUT for module in modules if hasattr(module, "LAYOUT")]
+    return tuple(sorted(known, key=lambda layout: (layout.kind != "original", layout.name)))

@@ -1,0 +1,30 @@
+"""The weight's own bytes, as the model holds them."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from numpy.typing import NDArray
+
+from memdiag.xray.layouts.copy import VirtualCopy
+from memdiag.xray.layouts.tiled import tiled
+from memdiag.xray.layouts.uses import Uses
+
+
+@dataclass(frozen=True)
+class Original:
+    """Row-major, the element type of the model."""
+
+    name: str = "original"
+    kind: str = "original"
+
+    def candidates(self, weight: NDArray[Any], uses: Uses) -> Iterator[VirtualCopy]:
+        """Yield the one copy that any weight with elements of fixed size may have."""
+        if weight.dtype.hasobject or not weight.size:
+            return
+        flat = weight.reshape(-1)
+        nbytes, segments = tiled((flat,), (1,), ((0, "outer"),))
+        yield VirtualCopy(self.name, self.kind, nbytes, segments)
+
+
+LAYOUT = Original()

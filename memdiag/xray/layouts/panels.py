@@ -1,0 +1,71 @@
+"""Column panels: how the runtime's matrix kernels want their right-hand operand."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from numpy.typing import NDArray
+
+from memdiag.xray.layouts.segment import Combine, Segment
+from memdiag.xray.layouts.tiled import tiled
+
+Array = NDArray[Any]
+
+WIDTH = 16
+"""Columns of a panel; the last one is padded to it."""
+
+_ORDER = ((0, "outer"), (2, "outer"), (1, "outer"), (2, "inner"), (1, "inner"))
+
+
+def panels(
+    parts: Sequence[Array],
+    *,
+    depth: int,
+    group: int = 1,
+    offset: int = 0,
+    combine: Combine | None = None,
+) -> tuple[int, tuple[Segment, ...]]:
+    """Return (bytes, segments) of a ``[K, N]`` matrix cut into panels of 16 columns.
+
+    The matrix is given as `parts`, one below the other, each but the last a multiple of `group` rows
+    high, as is `depth`. Its rows are cut into slices of `depth` (the last one is shorter); each
+    slice is panel after panel, each panel ``[rows / group][16][group]``. Columns are padded to a
+    whole panel and rows to a whole `group`, with zeros.
+    """
+    rows = sum(map(len, parts))
+    columns = parts[0].shape[1]
+    itemsize = parts[0].itemsize
+    pitch = aligned(columns, WIDTH) * itemsize
+    segments: tuple[Segment, ...] = ()
+    first = 0
+    for part in parts:
+        done = 0
+        while done < len(part):
+            inside = (first + done) % depth
+            begin = first + done - inside
+            count, length = (len(part) - done) // depth, depth
+            if inside or not count:
+                count, length = 1, min(depth - inside, len(part) - done)
+            height = aligned(min(depth, rows - begin), group)
+            _, found = tiled(
+                (part[done : done + count * length].reshape(count, length, columns),),
+                (1, group, WIDTH),
+                _ORDER,
+                offset=offset + begin * pitch + inside * WIDTH * itemsize,
+                combine=combine,
+                strides=(
+                    depth * pitch,
+                    height * WIDTH * itemsize,
+                    WIDTH * group * itemsize,
+                    group * itemsize,
+                    itemsize,
+                ),
+            )
+            segments += found
+            done += count * length
+        first += len(part)
+    return aligned(rows, group) * pitch, segments
+
+
+def aligned(size: int, alignment: int = 64) -> int:
+    """Return `size` rounded up to a multiple of `alignment`."""
+    return -(-size // alignment) * alignment

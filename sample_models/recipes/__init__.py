@@ -1,0 +1,1 @@
+"""The recipes: every file here is one, found by being here."""

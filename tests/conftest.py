@@ -1,0 +1,40 @@
+"""What tests in several rooms share: sample models, real models, and Hypothesis' settings."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+from benchmarks.real_models import FetchError
+from benchmarks.real_models import real_models as fetch_real_models
+from sample_models import recipes
+
+# No deadline: the time an example takes says more about the machine than about the code.
+settings.register_profile("memdiag", max_examples=50, deadline=None)
+settings.load_profile("memdiag")
+
+
+@pytest.fixture(scope="session")
+def sample_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """A function (name, megabytes=1.0, external=False) that builds a sample once a session."""
+    built: dict[tuple[str, float, bool], Path] = {}
+
+    def build(name: str, megabytes: float = 1.0, external: bool = False) -> Path:
+        key = (name, megabytes, external)
+        if key not in built:
+            path = tmp_path_factory.mktemp("sample") / f"{name}.onnx"
+            recipes()[name].build(megabytes, path, external)
+            built[key] = path
+        return built[key]
+
+    return build
+
+
+@pytest.fixture(scope="session")
+def real_models() -> dict[str, Path]:
+    """The path of each real model by its short name; for tests that are marked slow."""
+    try:
+        return fetch_real_models()
+    except FetchError as error:
+        pytest.skip(str(error))

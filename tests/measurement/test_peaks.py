@@ -1,0 +1,57 @@
+from memdiag.measurement.peaks import SLACK_BYTES, Peaks
+
+MB = 1_000_000
+
+
+def test_a_window_of_its_own_gives_a_span_its_exact_peak() -> None:
+    peaks: Peaks[str] = Peaks()
+    peaks.saw("fold", 500 * MB)
+    peaks.window([("fold", 0.2)], 1500 * MB)
+    assert peaks.of("fold") == (1500 * MB, "exact")
+
+
+def test_the_tail_of_a_neighbour_does_not_take_the_mark() -> None:
+    peaks: Peaks[str] = Peaks()
+    peaks.saw("fold", 500 * MB)
+    peaks.saw("next", 1000 * MB)
+    peaks.window([("fold", 0.2), ("next", 0.0001)], 1500 * MB)
+    assert peaks.of("fold") == (1500 * MB, "exact")
+    assert peaks.of("next") == (1000 * MB, "sampled")
+
+
+def test_a_short_span_is_exact_where_the_mark_leaves_nothing_open() -> None:
+    peaks: Peaks[str] = Peaks()
+    peaks.saw("long", 1000 * MB)
+    peaks.saw("short", 1000 * MB)
+    peaks.window([("long", 0.2), ("short", 0.0001)], 1000 * MB + SLACK_BYTES)
+    assert peaks.of("short") == (1000 * MB, "exact")
+
+
+def test_a_contested_window_is_nobodys() -> None:
+    peaks: Peaks[str] = Peaks()
+    for key in ("one", "other"):
+        peaks.saw(key, 500 * MB)
+    peaks.window([("one", 0.05), ("other", 0.04)], 1500 * MB)
+    assert peaks.of("one") == (500 * MB, "sampled")
+    assert peaks.of("other") == (500 * MB, "sampled")
+
+
+def test_a_contested_window_below_an_exact_peak_changes_nothing() -> None:
+    peaks: Peaks[str] = Peaks()
+    peaks.window([("one", 0.05)], 1500 * MB)
+    peaks.window([("one", 0.05), ("other", 0.04)], 1200 * MB)
+    assert peaks.of("one") == (1500 * MB, "exact")
+
+
+def test_segments_of_the_same_key_count_together() -> None:
+    peaks: Peaks[str] = Peaks()
+    peaks.window([("optimize", 0.05), ("fold", 0.0002), ("optimize", 0.04)], 700 * MB)
+    assert peaks.of("optimize") == (700 * MB, "exact")
+
+
+def test_without_a_mark_a_peak_is_sampled() -> None:
+    peaks: Peaks[str] = Peaks()
+    peaks.window([("fold", 0.1)], 1500 * MB)
+    peaks.saw("fold", 900 * MB)
+    peaks.window([("fold", 0.2)], None)
+    assert peaks.of("fold") == (1500 * MB, "sampled")

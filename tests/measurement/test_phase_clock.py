@@ -1,0 +1,177 @@
+"""The clock is fed by hand: a fake epoch, readings made up, no process and no sleeping."""
+
+from itertools import pairwise
+
+from memdiag.measurement.markers import Marker, MarkerKind
+from memdiag.measurement.observer import Boundary
+from memdiag.measurement.phase_clock import BETWEEN, PhaseClock
+from memdiag.records.profile import Memory, Span
+
+MB = 1_000_000
+ORIGIN = 1_000_000.0
+
+
+def at(megabytes: float, peak: float | None = None) -> Boundary:
+    rss = round(megabytes * MB)
+    memory = Memory(rss_bytes=rss, anonymous_bytes=rss, file_bytes=0, shared_bytes=0)
+    return Boundary(memory, None if peak is None else round(peak * MB))
+
+
+class Script:
+    """Drives a clock: one call a wake-up, 50 µs after the last marker it saw."""
+
+    def __init__(self) -> None:
+        self.clock = PhaseClock(at(0).memory)
+        self.now_s = 0.0
+
+    def cut(self, after_s: float, name: str, phase: str, reading: Boundary) -> None:
+        self.now_s += after_s
+        self.clock.cut(name, phase, self.now_s, reading)  # type: ignore[arg-type] # plain text
+
+    def lines(self, *lines: tuple[float, MarkerKind, str], reading: Boundary) -> None:
+        markers = []
+        for after_s, kind, name in lines:
+            self.now_s += after_s
+            modified = True if kind == "transformer_end" else None
+            step = 1 if kind == "transformer_start" else None
+            markers.append(Marker(kind, ORIGIN + self.now_s, name, step, modified))
+        self.now_s += 0.00005
+        self.clock.mark(markers, ORIGIN, self.now_s, reading)
+
+    def stop(self, after_s: float, reading: Boundary) -> None:
+        self.now_s += after_s
+        self.clock.stop(self.now_s, reading)
+
+
+def newest() -> Script:
+    """The tied weight's story on a runtime that logs where a transformer starts."""
+    script = Script()
+    script.cut(0.1, "create the session", "parse", at(40, 40))
+    script.lines((0.001, "load", ""), reading=at(40, 40))
+    script.lines((0.5, "initialize_session", ""), reading=at(540, 800))
+    script.lines((0.2, "transformer_start", "ConstantFolding"), reading=at(540, 1040))
+    script.clock.sample(1500 * MB)
+    script.lines(
+        (0.5, "transformer_end", "ConstantFolding"),
+        (0.000004, "transformer_start", "MatMulAddFusion"),
+        (0.000004, "transformer_end", "MatMulAddFusion"),
+        reading=at(1040, 1540),
+    )
+    script.lines((0.003, "session_state", ""), reading=at(1040, 1040))
+    script.lines(
+        (0.00002, "save_initializers", ""),
+        (0.00002, "initializers_saved", ""),
+        reading=at(1040, 1040),
+    )
+    script.lines((0.3, "initialized", ""), reading=at(1540, 1540))
+    script.cut(0.001, "first run", "first_run", at(1540, 1540))
+    script.cut(0.01, "runs", "steady", at(1550, 1560))
+    script.stop(0.1, at(1550, 1550))
+    return script
+
+
+def named(script: Script, name: str) -> Span:
+    (span,) = [span for span in script.clock.spans() if span.name == name]
+    return span
+
+
+def test_every_phase_is_found_with_its_exact_peak() -> None:
+    phases = {phase.name: phase for phase in newest().clock.phases()}
+    assert list(phases) == [
+        "start",
+        "parse",
+        "optimize",
+        "constant_fold",
+        "initialize",
+        "prepack",
+        "first_run",
+        "steady",
+    ]
+    assert {name: phase.peak_rss_bytes / MB for name, phase in phases.items()} == {
+        "start": 40,
+        "parse": 800,
+        "optimize": 1040,
+        "constant_fold": 1540,
+        "initialize": 1040,
+        "prepack": 1540,
+        "first_run": 1560,
+        "steady": 1550,
+    }
+    assert [phase.name for phase in phases.values() if phase.peak_kind == "sampled"] == []
+
+
+def test_spans_tile_the_time_and_their_growth_adds_up() -> None:
+    script = newest()
+    spans = script.clock.spans()
+    assert spans[0].start_s == 0
+    assert spans[-1].end_s == round(script.now_s, 6)
+    for before, after in pairwise(spans):
+        assert before.end_s == after.start_s
+        assert before.start_rss_bytes + before.net_rss_bytes == after.start_rss_bytes
+    assert sum(phase.net_rss_bytes for phase in script.clock.phases()) == 1550 * MB
+
+
+def test_a_transformer_is_a_span_that_says_what_it_did() -> None:
+    fold = named(newest(), "ConstantFolding")
+    assert (fold.phase, fold.step, fold.modified) == ("constant_fold", 1, True)
+    assert fold.net_rss_bytes == 500 * MB
+    assert (fold.peak_rss_bytes, fold.peak_kind) == (1540 * MB, "exact")
+
+
+def test_a_transformer_of_microseconds_does_not_inherit_its_neighbours_peak() -> None:
+    fusion = named(newest(), "MatMulAddFusion")
+    assert (fusion.peak_rss_bytes, fusion.peak_kind) == (1040 * MB, "sampled")
+
+
+def test_the_runtimes_time_stamps_count_not_our_waking_up() -> None:
+    script = newest()
+    fold = named(script, "ConstantFolding")
+    assert abs((fold.end_s - fold.start_s) - 0.50005) < 1e-6
+    assert script.clock.lag_s is not None
+    assert abs(script.clock.lag_s - 0.00007) < 1e-6
+
+
+def test_without_start_lines_a_transformer_begins_where_the_one_before_ended() -> None:
+    script = Script()
+    script.cut(0.1, "create the session", "parse", at(40, 40))
+    script.lines((0.5, "initialize_session", ""), reading=at(540, 800))
+    script.lines((0.2, "transformer_end", "EnsureUniqueDQForNodeUnit"), reading=at(540, 1040))
+    script.lines((0.01, "transformer_end", "CommonSubexpressionElimination"), reading=at(540, 540))
+    script.clock.sample(1500 * MB)
+    script.lines((0.5, "transformer_end", "ConstantFolding"), reading=at(1040, 1540))
+    script.lines((0.01, "transformer_end", "ConstantFolding"), reading=at(1040, 1040))
+    script.stop(0.1, at(1040, 1040))
+    assert not script.clock.explicit_starts
+    # What went before the first transformer is the graph's preparation, not that transformer.
+    assert [(span.name, span.step) for span in script.clock.spans()] == [
+        ("interpreter and imports", None),
+        ("create the session", None),
+        ("prepare the graph", None),
+        ("CommonSubexpressionElimination", 1),
+        ("ConstantFolding", 1),
+        ("ConstantFolding", 2),
+        (BETWEEN, None),
+    ]
+    phases = {phase.name: phase for phase in script.clock.phases()}
+    # The sample of 1500 came while the span's name was not known yet: it is constant folding's.
+    assert phases["optimize"].peak_rss_bytes == 1040 * MB
+    assert phases["constant_fold"].peak_rss_bytes == 1540 * MB
+
+
+def test_a_clock_in_another_time_zone_falls_back_on_arrival() -> None:
+    script = Script()
+    script.cut(0.1, "create the session", "parse", at(40, 40))
+    marker = Marker("initialize_session", ORIGIN + 0.3 + 7200)
+    script.clock.mark([marker], ORIGIN, 0.5, at(540, 800))
+    script.stop(0.6, at(540, 540))
+    assert script.clock.spans()[-1].start_s == 0.5
+    assert script.clock.lag_s is None
+
+
+def test_without_marks_every_peak_is_the_largest_sample() -> None:
+    script = Script()
+    script.cut(0.1, "create the session", "parse", at(40))
+    script.clock.sample(700 * MB)
+    script.stop(0.1, at(540))
+    parse = script.clock.phases()[-1]
+    assert (parse.peak_rss_bytes, parse.peak_kind) == (700 * MB, "sampled")

@@ -1,0 +1,241 @@
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from memdiag.errors import MeasurementError
+from memdiag.measurement.job import Job
+from memdiag.measurement.portable import PsutilObserver
+from memdiag.measurement.watch import Measurement, Progress, measure
+from memdiag.records.profile import Phase
+
+MB = 1_000_000
+SLACK = 3 * MB  # what the interpreter itself may allocate, and the kernel's lazy counters
+
+MakeJob = Callable[..., Job]
+
+linux = pytest.mark.skipif(sys.platform != "linux", reason="exact peaks need Linux's /proc")
+
+SESSION: list[dict[str, object]] = [
+    {"log": "Dynamic block base set to 0"},
+    {"keep": 20},
+    {"sleep": 0.02},
+    {"log": "Initializing session."},
+    {"sleep": 0.01},
+    {"log": "Applying graph transformer ConstantFolding on step 1."},
+    {"spike": 60},
+    {"keep": 10},
+    {"sleep": 0.01},
+    {"log": "GraphTransformer ConstantFolding modified: 1 with status: OK"},
+    {"sleep": 0.01},
+    {"log": "SaveMLValueNameIndexMapping"},
+    {"sleep": 0.01},
+    {"log": "Saving initialized tensors."},
+    {"log": "Done saving initialized tensors"},
+    {"keep": 30},
+    {"sleep": 0.01},
+    {"log": "Session successfully initialized."},
+]
+
+
+def phase(measured: Measurement, name: str) -> Phase:
+    (found,) = [phase for phase in measured.phases if phase.name == name]
+    return found
+
+
+def near(value: int, megabytes: float) -> bool:
+    return abs(value - megabytes * MB) < SLACK
+
+
+@linux
+def test_each_phase_has_the_memory_that_it_took(fake_job: MakeJob) -> None:
+    measured = measure(fake_job({"create": SESSION, "run": [{"spike": 15}]}))
+    assert measured.outcome.status == "completed"
+    assert measured.baseline is not None
+    baseline = measured.baseline.rss_bytes
+    assert near(phase(measured, "parse").net_rss_bytes, 20)
+    fold = phase(measured, "constant_fold")
+    assert near(fold.net_rss_bytes, 10)
+    assert near(fold.peak_rss_bytes - baseline, 80)
+    assert near(phase(measured, "initialize").peak_rss_bytes - baseline, 30)
+    assert near(phase(measured, "prepack").net_rss_bytes, 30)
+    assert near(phase(measured, "first_run").peak_rss_bytes - baseline, 75)
+    assert near(phase(measured, "steady").peak_rss_bytes - baseline, 75)
+    assert measured.steady is not None
+    assert near(measured.steady.rss_bytes - baseline, 60)
+    assert [found.name for found in measured.phases if found.peak_kind != "exact"] == []
+    assert len(measured.runs) == 3
+
+
+@linux
+def test_samples_come_every_millisecond_and_end_with_the_last_run(fake_job: MakeJob) -> None:
+    measured = measure(fake_job({"create": [{"sleep": 0.3}], "run": []}))
+    assert measured.sampling.method == "proc"
+    assert measured.sampling.period_s <= 0.001
+    assert measured.samples.t_s[-1] <= measured.spans[-1].end_s
+
+
+def test_growth_from_run_to_run_is_seen(fake_job: MakeJob) -> None:
+    measured = measure(fake_job({"run": [{"keep": 8}]}))
+    sizes = [run.rss_bytes for run in measured.runs]
+    assert near(sizes[2] - sizes[0], 16)
+
+
+def test_no_run_stops_after_session_creation(fake_job: MakeJob) -> None:
+    measured = measure(fake_job({"create": SESSION, "run": [{"raise": "it ran"}]}, runs=None))
+    assert measured.outcome.status == "completed"
+    assert measured.outcome.phase == "prepack"
+    assert measured.steady is None
+    assert {"first_run", "steady"}.isdisjoint(found.name for found in measured.phases)
+
+
+def test_an_error_of_the_runtime_is_an_outcome_with_its_phase(fake_job: MakeJob) -> None:
+    script = [*SESSION[:6], {"raise": "node X\n failed"}]
+    measured = measure(fake_job({"create": script}))
+    assert measured.outcome.status == "failed"
+    assert measured.outcome.phase == "constant_fold"
+    assert measured.outcome.message == "node X failed"
+    assert near(phase(measured, "parse").net_rss_bytes, 20)
+
+
+@linux
+@pytest.mark.parametrize(
+    ("last", "status", "words"),
+    [
+        ({"signal": "SIGKILL"}, "killed", "killed by the system"),
+        ({"signal": "SIGSEGV"}, "killed", "died of SIGSEGV"),
+        ({"exit": 7}, "failed", "exit code 7: terminate called"),
+    ],
+)
+def test_a_child_that_dies_leaves_the_profile_up_to_then(
+    fake_job: MakeJob, last: dict[str, object], status: str, words: str
+) -> None:
+    script = [*SESSION[:7], {"sleep": 0.02}, {"say": "terminate called"}, last]
+    measured = measure(fake_job({"create": script}))
+    assert measured.outcome.status == status
+    assert measured.outcome.phase == "constant_fold"
+    assert words in measured.outcome.message
+    fold = phase(measured, "constant_fold")
+    assert fold.peak_kind == "sampled"  # the mark went with the process
+    assert near(phase(measured, "parse").net_rss_bytes, 20)
+
+
+def test_a_child_that_hangs_is_ended_and_leaves_no_process(fake_job: MakeJob) -> None:
+    script = [*SESSION[:4], {"sleep": 600}]
+    measured = measure(fake_job({"create": script}, timeout_s=1.0))
+    assert measured.outcome.status == "timeout"
+    assert measured.outcome.phase == "optimize"
+    assert psutil.Process().children() == []
+
+
+def test_a_child_above_its_limit_is_ended(fake_job: MakeJob) -> None:
+    script = [*SESSION[:4], {"keep": 300}, {"sleep": 600}]
+    measured = measure(fake_job({"create": script}, memory_limit_bytes=200 * MB))
+    assert measured.outcome.status == "limit"
+    assert measured.outcome.phase == "optimize"
+    assert "above the limit of 191 MiB" in measured.outcome.message
+
+
+@linux
+def test_a_spike_above_the_limit_counts_even_if_no_sample_saw_it(fake_job: MakeJob) -> None:
+    job = fake_job({"create": SESSION}, memory_limit_bytes=80 * MB)
+    measured = measure(job)
+    assert measured.outcome.status == "limit"
+    assert measured.outcome.phase in ("constant_fold", "optimize")
+
+
+def test_below_the_limit_nothing_happens(fake_job: MakeJob) -> None:
+    measured = measure(fake_job({"create": SESSION}, memory_limit_bytes=2000 * MB))
+    assert measured.outcome.status == "completed"
+
+
+def test_a_missing_runtime_is_said_to_be_missing(fake_job: MakeJob) -> None:
+    measured = measure(fake_job({"import": [{"raise": "no such library"}]}))
+    assert measured.outcome.status == "failed"
+    assert measured.outcome.phase == "start"
+    assert "cannot import onnxruntime (no such library)" in measured.outcome.message
+
+
+def test_an_interpreter_that_is_none_is_a_measurement_error(fake_job: MakeJob) -> None:
+    with pytest.raises(MeasurementError, match="cannot be started as a Python interpreter"):
+        measure(fake_job({}, python=Path("/no/such/python")))
+
+
+def test_a_program_that_is_no_interpreter_is_an_outcome(fake_job: MakeJob) -> None:
+    measured = measure(fake_job({}, python=Path("/bin/false")))
+    assert measured.outcome.status == "failed"
+    assert measured.outcome.message == "the process ended with exit code 1"
+
+
+def test_ctrl_c_ends_the_child_and_keeps_what_was_seen(fake_job: MakeJob) -> None:
+    job = fake_job({"create": [*SESSION[:4], {"sleep": 600}]})
+    killer = threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT))
+    killer.start()
+    measured = measure(job)
+    assert measured.interrupted
+    assert measured.outcome.status == "killed"
+    assert measured.outcome.phase == "optimize"
+    assert near(phase(measured, "parse").net_rss_bytes, 20)
+    assert psutil.Process().children() == []
+
+
+@linux
+def test_the_child_dies_with_its_parent(tmp_path: Path, fake_job: MakeJob) -> None:
+    marker = tmp_path / "pid"
+    job = fake_job({"create": [{"sleep": 600}]})
+    code = f"""
+import pathlib, threading, time, psutil
+from memdiag.measurement.job import Job
+from memdiag.measurement.watch import measure
+def tell():
+    while not (children := psutil.Process().children()):
+        time.sleep(0.01)
+    time.sleep(0.5)
+    pathlib.Path({str(marker)!r}).write_text(str(children[0].pid))
+threading.Thread(target=tell).start()
+measure(Job(model=pathlib.Path("m"), environment={dict(job.environment)!r}))
+"""
+    with subprocess.Popen([sys.executable, "-c", code]) as parent:
+        deadline = time.monotonic() + 30
+        while not (marker.exists() and marker.read_text()) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        child = int(marker.read_text())
+        parent.kill()
+    deadline = time.monotonic() + 10
+    while psutil.pid_exists(child) and time.monotonic() < deadline:
+        if psutil.Process(child).status() == psutil.STATUS_ZOMBIE:
+            break
+        time.sleep(0.02)
+    else:
+        assert not psutil.pid_exists(child)
+
+
+def test_progress_tells_the_phases_in_order(fake_job: MakeJob) -> None:
+    seen: list[Progress] = []
+    measure(fake_job({"create": SESSION}), on_progress=seen.append)
+    phases = list(dict.fromkeys(progress.phase for progress in seen))
+    assert phases[-2:] == ["first_run", "steady"]
+    assert "parse" in phases
+    assert all(progress.rss_bytes > 0 for progress in seen[1:])
+
+
+def test_without_proc_figures_are_sampled_and_said_to_be(fake_job: MakeJob) -> None:
+    script = {"create": [{"log": "Initializing session."}, {"keep": 30}, {"sleep": 0.1}]}
+    measured = measure(fake_job(script), observer=PsutilObserver)
+    assert measured.sampling.method == "psutil"
+    assert {found.peak_kind for found in measured.phases} == {"sampled"}
+    optimize = phase(measured, "optimize")
+    assert optimize.end.anonymous_bytes is None
+    assert near(optimize.net_rss_bytes, 30)
+
+
+def test_what_the_runtime_warned_of_is_kept(fake_job: MakeJob) -> None:
+    measured = measure(fake_job({"create": [{"warn": "an odd weight"}]}))
+    assert measured.warnings == ("an odd weight",)

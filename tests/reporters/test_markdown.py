@@ -1,0 +1,61 @@
+import pytest
+
+from memdiag.reporters import markdown
+from tests.reporters import profiles
+
+
+def text(profile_text: bytes) -> list[str]:
+    return profile_text.decode().splitlines()
+
+
+def test_the_headline_the_table_and_the_session_are_there() -> None:
+    lines = text(markdown.render(profiles.tied_if()))
+    assert lines[0] == "## Memory profile of `tied_if.onnx`"
+    assert lines[2].startswith(
+        "**Peak 1.50 GiB above baseline (3.1 × the weights) in first\\_run.**"
+    )
+    assert "| constant_fold | 900 ms | 563 | 1,563 | 1,063 | +500 | `ConstantFolding` |" in lines
+    assert "| intra\\_op\\_num\\_threads | `2` |" in lines
+    assert "| onnxruntime | `1.31.1` |" in lines
+
+
+def test_every_row_of_a_table_has_the_same_number_of_cells() -> None:
+    for profile in (profiles.tied_if(), profiles.hostile()):
+        cells: list[int] = []
+        for line in [*text(markdown.render(profile)), ""]:
+            if line.startswith("|"):
+                cells.append(line.replace(r"\|", "").count("|"))
+            elif cells:
+                assert len(set(cells)) == 1
+                cells = []
+
+
+def test_hostile_names_stay_text() -> None:
+    page = markdown.render(profiles.hostile()).decode()
+    outside = "".join(part for part in page.split("`") if "<" in part)
+    assert "<img" in page
+    assert "\n- \\</script>" in page.replace("</script\\>", "</script>") or "\\<img" in page
+    assert "alert" in outside
+    assert "| </script" not in page
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("plain", "`plain`"),
+        ("a`b", "``a`b``"),
+        ("`a``", "``` `a`` ```"),
+        ("", ""),
+    ],
+)
+def test_code_is_fenced_by_more_than_it_holds(name: str, expected: str) -> None:
+    assert markdown.code(name) == expected
+
+
+def test_pipes_are_escaped_in_tables_only() -> None:
+    assert markdown.code("a|b", in_table=True) == r"`a\|b`"
+    assert markdown.code("a|b") == "`a|b`"
+
+
+def test_nobody_is_mentioned() -> None:
+    assert "@\u2060everyone" in markdown.escape("hello @everyone")

@@ -1,0 +1,152 @@
+import msgspec
+import pytest
+
+from memdiag.records.profile import Outcome, Run, Status
+from memdiag.reporters.views import facts, headline, phase_table, runs, span_table
+from memdiag.reporters.views.text import multiple, plain, shortened
+from tests.reporters import profiles
+from tests.reporters.profiles import MIB, Step
+
+
+def test_the_headline_of_a_session_that_was_not_run_says_so() -> None:
+    answer = headline.build(profiles.not_run())
+    assert answer.completed
+    assert answer.second.startswith("Not run; created, the session stays 1.48 GiB above baseline")
+
+
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [
+        ("failed", "Failed in parse at 290 MiB: why."),
+        ("killed", "Killed in parse at 290 MiB: why."),
+        ("timeout", "Timed out in parse at 290 MiB: why."),
+        ("limit", "Passed the memory limit in parse at 290 MiB: why."),
+    ],
+)
+def test_an_early_end_is_the_first_sentence(status: Status, words: str) -> None:
+    outcome = Outcome(status=status, phase="parse", message="why")
+    profile = msgspec.structs.replace(profiles.failed(), outcome=outcome)
+    assert headline.build(profile).first == words
+
+
+def test_the_multiple_of_the_weights_is_left_out_where_it_says_nothing() -> None:
+    assert multiple(profiles.tied_if(), 1500 * MIB) == "3.0 ×"
+    assert multiple(profiles.failed(), 1500 * MIB) is None  # unknown weights
+    assert multiple(profiles.tiny(), 1500 * MIB) is None  # 64 KiB of weights
+    none = profiles.build(profiles.TIED_IF, weights=0, runs=1)
+    assert multiple(none, 1500 * MIB) is None
+    assert "×" not in headline.build(none).first
+
+
+def test_the_steady_state_is_split_beyond_the_baseline() -> None:
+    assert headline.split_above_baseline(profiles.tied_if()) == "anonymous +1.50 GiB"
+    assert headline.split_above_baseline(profiles.failed()) is None
+    whole = profiles.build(profiles.TIED_IF, runs=10, split=False)
+    assert headline.split_above_baseline(whole) is None
+
+
+def test_a_peak_below_the_baseline_is_no_negative_figure() -> None:
+    profile = msgspec.structs.replace(profiles.tied_if(), peak_rss_bytes=40 * MIB)
+    assert headline.build(profile).first == "Peak no higher than the baseline."
+
+
+def test_the_phase_table_follows_the_record() -> None:
+    view = phase_table.build(profiles.tied_if())
+    assert view.peak_heading == "peak (exact)"
+    rows = {row.phase: row for row in view.rows}
+    assert (rows["parse"].start, rows["parse"].peak, rows["parse"].end) == ("46", "825", "563")
+    assert rows["optimize"].kept == "0"
+    assert rows["prepack"].responsible == ""
+    assert rows["constant_fold"].responsible == "ConstantFolding"
+    assert [row.phase for row in view.rows if row.is_peak] == ["first_run"]
+    assert not any(row.is_last for row in view.rows)
+
+
+def test_mixed_kinds_of_peaks_are_marked_one_by_one() -> None:
+    profile = profiles.tied_if()
+    first, *rest = profile.phases
+    phases = (msgspec.structs.replace(first, peak_kind="sampled"), *rest)
+    view = phase_table.build(msgspec.structs.replace(profile, phases=phases))
+    assert view.peak_heading == "peak"
+    assert [row.peak.startswith("~") for row in view.rows[:2]] == [True, False]
+    assert "~ is the largest sample" in view.caption
+    assert "~" not in phase_table.build(profile).caption
+
+
+def test_small_sessions_get_a_digit_more() -> None:
+    assert phase_table.build(profiles.tiny()).rows[0].end == "45.9"
+    assert phase_table.mebibytes(-40, 0, signed=True) == "0"
+
+
+def test_spans_are_sorted_by_what_they_moved() -> None:
+    rows = span_table.build(profiles.tied_if())
+    assert rows[0].title == "ConstantFolding, step 1"
+    assert rows[0].sentence == "+1,000 MiB at its peak, +500 MiB kept"
+    growths = [row.peak_growth_bytes for row in rows]
+    assert growths == sorted(growths, reverse=True)
+    assert {row.phase for row in rows} == {"optimize", "constant_fold"}
+
+
+def test_notable_spans_begin_at_five_per_cent_of_the_peak() -> None:
+    def growing(size: float) -> int:
+        steps = (
+            Step("imports", "start", 0.1, 46, 46),
+            Step("Folding", "constant_fold", 0.1, 46 + size, 46, 1),
+            Step("first run", "first_run", 0.1, 146, 146),
+        )
+        return len(span_table.notable(profiles.build(steps, runs=2)))
+
+    assert growing(5) == 1
+    assert growing(4.99) == 0
+
+
+def test_a_phase_in_which_memory_moved_twice_names_its_spans() -> None:
+    twice = (*profiles.TIED_IF, Step("kernels of a branch", "prepack", 0.1, 1800, 1700))
+    assert any(row.phase == "prepack" for row in span_table.build(profiles.build(twice, runs=1)))
+    still = (*profiles.TIED_IF, Step("hand over", "prepack", 0.1, 1579.5, 1579.5))
+    assert not any(
+        row.phase == "prepack" for row in span_table.build(profiles.build(still, runs=1))
+    )
+
+
+@pytest.mark.parametrize(("count", "name", "high"), [(19, "max", 0.019), (20, "p95", 0.019)])
+def test_the_percentile_needs_twenty_runs(count: int, name: str, high: float) -> None:
+    taken = tuple(Run(latency_s=(i + 1) / 1000, rss_bytes=100 * MIB) for i in range(count))
+    view = runs.build(msgspec.structs.replace(profiles.tied_if(), runs=taken))
+    assert (view.high_name, view.high_s) == (name, high)
+
+
+def test_growth_is_told_in_bytes_and_not_by_one_run() -> None:
+    taken = tuple(Run(latency_s=0.01, rss_bytes=(100 + i) * MIB) for i in range(3))
+    profile = msgspec.structs.replace(profiles.tied_if(), runs=taken)
+    assert runs.build(profile).growth == "+2.0 MiB from run 1 to run 3"
+    assert runs.build(msgspec.structs.replace(profile, runs=taken[:1])).growth == ""
+    assert runs.build(profiles.tied_if()).growth == "no growth from run 1 to run 10"
+    assert runs.build(profiles.failed()).sentence == ""
+
+
+def test_facts_leave_out_what_is_not_known() -> None:
+    assert "weights" not in dict(facts.model(profiles.failed()))
+    assert dict(facts.model(profiles.tied_if()))["weights"] == "500 MiB in 3"
+    assert dict(facts.session(profiles.not_run()))["runs asked for"] == "none"
+    assert dict(facts.session(profiles.tied_if()))["$MALLOC_ARENA_MAX"] == "2"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a b", "a b"),
+        (" two\n lines\t", "two lines"),
+        ("\x1b[31m", r"\x1b[31m"),
+        ("\u202egnp.exe", r"\u202egnp.exe"),
+        ("\udc80", r"\udc80"),
+        ("模型 é 😀", "模型 é 😀"),
+    ],
+)
+def test_plain_text_obeys_nothing(text: str, expected: str) -> None:
+    assert plain(text) == expected
+
+
+def test_shortening_keeps_both_ends() -> None:
+    assert shortened("abcdefghij", 10) == "abcdefghij"
+    assert shortened("abcdefghijk", 5) == "ab…jk"

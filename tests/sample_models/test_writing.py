@@ -1,0 +1,162 @@
+"""The file that is written piece by piece is the one protobuf itself would mean."""
+
+import tracemalloc
+from collections.abc import Iterator
+from pathlib import Path
+
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from memdiag.errors import UsageError
+from sample_models import writing
+from sample_models.weights import Weight
+from sample_models.writing import write_model
+
+SHARED = Weight(name="shared", shape=(4, 64), seed=1)
+INNER = Weight(name="inner", shape=(64, 32), seed=2)
+
+
+def nested_graph() -> onnx.GraphProto:
+    """An If with a weight outside, one inside, a small tensor that stays as it is, and texts."""
+
+    def branch(name: str, weights: list[onnx.TensorProto]) -> onnx.GraphProto:
+        weight = weights[0].name if weights else "small"
+        return helper.make_graph(
+            [
+                helper.make_node("MatMul", ["shared", weight], [name], name=f"{name}/MatMul"),
+            ],
+            name,
+            [],
+            [helper.make_tensor_value_info(name, TensorProto.FLOAT, [4, 32])],
+            weights,
+            doc_string="a branch",
+        )
+
+    return helper.make_graph(
+        [
+            helper.make_node(
+                "If",
+                ["flag"],
+                ["y"],
+                then_branch=branch("then", [INNER.tensor()]),
+                else_branch=branch("else", []),
+            )
+        ],
+        "nested",
+        [helper.make_tensor_value_info("flag", TensorProto.BOOL, [])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [4, 32])],
+        [SHARED.tensor(), helper.make_tensor("small", TensorProto.FLOAT, [64, 32], [0.5] * 2048)],
+    )
+
+
+def content(weight: Weight) -> bytes:
+    return b"".join(weight.chunks())
+
+
+def filled(model: onnx.ModelProto) -> onnx.ModelProto:
+    """`model` with the content put in by protobuf's own means."""
+    model.graph.initializer[0].raw_data = content(SHARED)
+    model.graph.node[0].attribute[1].g.initializer[0].raw_data = content(INNER)
+    return model
+
+
+def test_embedded_is_what_protobuf_would_write(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    graph = nested_graph()
+    write_model(graph, [SHARED, INNER], path, False)
+    written = onnx.load_model(path)
+    assert [attribute.name for attribute in written.graph.node[0].attribute] == [
+        "else_branch",
+        "then_branch",
+    ]
+    expected = onnx.ModelProto()
+    expected.CopyFrom(written)
+    expected.graph.CopyFrom(graph)
+    assert written == filled(expected)
+    assert path.stat().st_size == written.ByteSize()
+
+
+def test_external_is_embedded_in_two_files(tmp_path: Path) -> None:
+    write_model(nested_graph(), [SHARED, INNER], tmp_path / "embedded.onnx", False)
+    write_model(nested_graph(), [SHARED, INNER], tmp_path / "external.onnx", True)
+    external = onnx.load_model(tmp_path / "external.onnx", load_external_data=False)
+    data = (tmp_path / "external.onnx.data").read_bytes()
+    tensors = [
+        external.graph.initializer[0],
+        external.graph.node[0].attribute[1].g.initializer[0],
+    ]
+    for tensor, weight in zip(tensors, [SHARED, INNER], strict=True):
+        where = {entry.key: entry.value for entry in tensor.external_data}
+        offset, length = int(where["offset"]), int(where["length"])
+        assert where["location"] == "external.onnx.data"
+        assert offset % 65536 == 0
+        assert data[offset : offset + length] == content(weight)
+    assert (
+        onnx.load_model(tmp_path / "external.onnx").graph.initializer[1]
+        == (onnx.load_model(tmp_path / "embedded.onnx").graph.initializer[1])
+    )
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (0, b"\x00"),
+        (127, b"\x7f"),
+        (128, b"\x80\x01"),
+        (300, b"\xac\x02"),
+        (2**31, b"\x80" * 4 + b"\x08"),
+    ],
+)
+def test_varints_are_protobufs(value: int, expected: bytes) -> None:
+    assert writing._varint(value) == expected
+
+
+def test_a_file_at_the_limit_is_written_and_one_above_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_model(nested_graph(), [SHARED, INNER], tmp_path / "model.onnx", False)
+    size = (tmp_path / "model.onnx").stat().st_size
+    monkeypatch.setattr(writing, "EMBEDDED_LIMIT", size)
+    write_model(nested_graph(), [SHARED, INNER], tmp_path / "fits.onnx", False)
+    monkeypatch.setattr(writing, "EMBEDDED_LIMIT", size - 1)
+    with pytest.raises(UsageError, match="--external"):
+        write_model(nested_graph(), [SHARED, INNER], tmp_path / "large.onnx", False)
+    write_model(nested_graph(), [SHARED, INNER], tmp_path / "large-external.onnx", True)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "fits.onnx",
+        "large-external.onnx",
+        "large-external.onnx.data",
+        "model.onnx",
+    ]
+
+
+@pytest.mark.parametrize("external", [False, True])
+def test_a_failure_leaves_what_was_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, external: bool
+) -> None:
+    def full(self: Weight) -> Iterator[bytes]:
+        yield b"begun"
+        raise OSError(28, "No space left on device")
+
+    path = tmp_path / "model.onnx"
+    path.write_bytes(b"the one before")
+    monkeypatch.setattr(Weight, "chunks", full)
+    with pytest.raises(UsageError, match=r"model\.onnx: cannot be written \(No space left"):
+        write_model(nested_graph(), [SHARED, INNER], path, external)
+    assert [found.name for found in tmp_path.iterdir()] == ["model.onnx"]
+    assert path.read_bytes() == b"the one before"
+
+
+@pytest.mark.parametrize("external", [False, True])
+def test_memory_does_not_grow_with_the_size(tmp_path: Path, external: bool) -> None:
+    weight = Weight(name="shared", shape=(40, 256, 1024), seed=1)
+    graph = helper.make_graph([], "weight", [], [], [weight.tensor()])
+    tracemalloc.start()
+    try:
+        write_model(graph, [weight], tmp_path / "model.onnx", external)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert weight.nbytes > 40e6
+    assert peak < 20e6

@@ -1,0 +1,154 @@
+"""The rules about the code itself: who imports whom, who prints, how long a file is."""
+
+import ast
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SOURCES = sorted(
+    path
+    for folder in ("memdiag", "sample_models", "benchmarks", "tests")
+    for path in (ROOT / folder).rglob("*.py")
+)
+HEAVY = {
+    "jinja2",
+    "matplotlib",
+    "msgspec",
+    "numpy",
+    "onnx",
+    "onnxruntime",
+    "plotly",
+    "psutil",
+    "rich",
+    "typer",
+}
+# Paths that exist on one machine only: folders of users, of a checkout, of temporary files.
+PRIVATE = re.compile(r"(?<![\w.~*<>-])/(?:home|root|Users|work|tmp)/\w")
+
+
+def lint_imports(root: Path) -> subprocess.CompletedProcess[str]:
+    program = (
+        "from importlinter.cli import lint_imports; raise SystemExit(lint_imports(no_cache=True))"
+    )
+    return subprocess.run(
+        [sys.executable, "-c", program], cwd=root, capture_output=True, text=True, check=False
+    )
+
+
+def prints(source: str) -> list[int]:
+    return [
+        node.lineno
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id == "print"
+    ]
+
+
+def loaded(program: str) -> set[str]:
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            f"{program}\nimport json, sys; print(json.dumps(list(sys.modules)))",
+        ],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return set(json.loads(done.stdout))
+
+
+def tracked_files() -> list[Path]:
+    listing = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if listing.returncode:
+        pytest.skip("this is no git checkout, so nothing tells the project's files from others")
+    return [path for name in listing.stdout.split("\0") if name and (path := ROOT / name).is_file()]
+
+
+def test_the_layers_hold() -> None:
+    done = lint_imports(ROOT)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("module", "line", "contract"),
+    [
+        ("units.py", "import memdiag.records", "Rooms import only rooms below them"),
+        ("loader/__init__.py", "import memdiag.errors", "The child's loader imports"),
+        ("records/__init__.py", "import rich", "Nothing below the reporters"),
+        ("cli/__init__.py", "import sample_models", "memdiag works without its sample models"),
+    ],
+)
+def test_a_layer_that_is_broken_is_noticed(
+    tmp_path: Path, module: str, line: str, contract: str
+) -> None:
+    for name in ("memdiag", "sample_models"):
+        shutil.copytree(
+            ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__", "*.onnx*")
+        )
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    with (tmp_path / "memdiag" / module).open("a") as file:
+        file.write(f"\n{line}\n")
+    done = lint_imports(tmp_path)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert re.search(rf"{re.escape(contract)}.*BROKEN", done.stdout), done.stdout
+
+
+def test_only_the_command_line_prints() -> None:
+    printing = {
+        str(path.relative_to(ROOT)): lines
+        for path in (ROOT / "memdiag").rglob("*.py")
+        if "cli" not in path.relative_to(ROOT).parts and (lines := prints(path.read_text()))
+    }
+    assert printing == {}
+
+
+def test_prints_are_seen() -> None:
+    assert prints("def f():\n    print(1)\n") == [2]
+    assert prints("# print(1)\nconsole.print(1)\nfingerprint(1)\n") == []
+
+
+def test_no_file_is_over_400_lines() -> None:
+    lengths = {str(path.relative_to(ROOT)): path.read_text().count("\n") for path in SOURCES}
+    assert {name: lines for name, lines in lengths.items() if lines > 400} == {}
+
+
+def test_importing_memdiag_is_light() -> None:
+    assert loaded("import memdiag") & HEAVY == set()
+
+
+def test_a_heavy_import_is_seen() -> None:
+    assert loaded("import memdiag.records.profile") & HEAVY == {"msgspec"}
+
+
+def test_files_name_no_private_path() -> None:
+    found = {}
+    for path in tracked_files():
+        try:
+            text = path.read_text()
+        except UnicodeDecodeError:  # pictures
+            continue
+        if match := PRIVATE.search(text):
+            found[str(path.relative_to(ROOT))] = text[match.start() :].split("\n")[0][:60]
+    assert found == {}
+
+
+def test_private_paths_are_told_from_others() -> None:
+    for folder in ("home", "root", "Users", "work", "tmp"):
+        assert PRIVATE.search(f'open("/{folder}/someone/model.onnx")')
+        assert not PRIVATE.search(f"https://example.org/{folder}/page")
+        assert not PRIVATE.search(f"<cache>/{folder}/model.onnx")

@@ -1,0 +1,62 @@
+import pytest
+
+from memdiag.errors import UsageError
+from memdiag.units import GIB, KIB, MIB, format_duration, format_size, parse_size
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("2GB", 2_000_000_000),
+        ("1.5 GiB", 3 * GIB // 2),
+        ("800 mb", 800_000_000),
+        ("64MiB", 64 * MIB),
+        ("12 kb", 12_000),
+        ("4096", 4096),
+        ("7 B", 7),
+    ],
+)
+def test_sizes_are_read_in_decimal_and_binary_units(text: str, size: int) -> None:
+    assert parse_size(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "GB", "-1MB", "1..5GB", "2 gigs", "1e9", "٣MB x"])
+def test_what_is_no_size_is_refused_by_name(text: str) -> None:
+    with pytest.raises(UsageError, match="is not a size"):
+        parse_size(text)
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (KIB, "1 KiB"),
+        (MIB, "1.0 MiB"),
+        (512 * MIB, "512 MiB"),
+        (3 * GIB // 2, "1.50 GiB"),
+        (-64 * MIB, "-64 MiB"),
+    ],
+)
+def test_sizes_print_in_one_style(size: int, text: str) -> None:
+    assert format_size(size) == text
+
+
+def test_a_signed_size_shows_its_plus() -> None:
+    assert format_size(64 * MIB, signed=True) == "+64 MiB"
+    assert format_size(0, signed=True) == "0 B"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.00041, "410 µs"),
+        (0.0028, "2.8 ms"),
+        (0.028, "28 ms"),
+        (1.94, "1.9 s"),
+        (42.4, "42 s"),
+        (125, "2 min 05 s"),
+    ],
+)
+def test_durations_print_as_people_say_them(seconds: float, text: str) -> None:
+    assert format_duration(seconds) == text
