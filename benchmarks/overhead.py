@@ -51,6 +51,7 @@ SPIKING_RUNTIME = """
 import mmap, os
 __version__ = "0"
 def set_default_logger_severity(level): pass
+def get_available_providers(): return ["CPUExecutionProvider"]
 class SessionOptions: log_severity_level = 0
 class RunOptions: pass
 class InferenceSession:

@@ -11,7 +11,7 @@ from memdiag.errors import ReportError
 from memdiag.records.codec import encode
 from memdiag.records.profile import Profile
 from memdiag.reporters import DEFAULT_FORMATS, write
-from memdiag.units import format_size
+from memdiag.reporters.views import headline
 
 
 class Destination:
@@ -46,14 +46,18 @@ class Destination:
 
 
 def print_profile(profile: Profile, written: Sequence[Path], *, as_json: bool, quiet: bool) -> int:
-    """Print `profile` as the user asked for it and return the exit code that its outcome gives."""
+    """Print `profile` as the user asked for it and return the exit code that its outcome gives.
+
+    How a run ended that did not complete is said on standard error as well, in one sentence.
+    """
     if as_json:
         sys.stdout.buffer.write(encode(profile))
-    else:
+    elif not (quiet and profile.outcome.status != "completed"):
         show_summary(profile, written, quiet=quiet)
     if profile.outcome.status == "completed":
         return CLEAN
-    print(f"memdiag: {failure(profile)}", file=sys.stderr)
+    ending = headline.build(profile).first
+    print(f"memdiag: {profile.model.path}: {ending[0].lower()}{ending[1:]}", file=sys.stderr)
     for path in written:
         if path.suffix == ".json":
             print(f"The profile up to then: {path}", file=sys.stderr)
@@ -67,14 +71,3 @@ def show_summary(profile: Profile, written: Sequence[Path], *, quiet: bool = Fal
     from memdiag.reporters.console import show
 
     show(profile, Console(highlight=False), written=written, quiet=quiet)
-
-
-def failure(profile: Profile) -> str:
-    """Return one sentence that says how the run of `profile` ended, where, and at what size."""
-    outcome = profile.outcome
-    seen = max(profile.samples.rss_bytes, default=0)
-    rss = profile.samples.rss_bytes[-1] if profile.samples.rss_bytes else 0
-    return (
-        f"{profile.model.path}: {outcome.status} in {outcome.phase} at {format_size(rss)}"
-        f" (largest seen {format_size(seen)}): {outcome.message.rstrip('.')}."
-    )

@@ -25,20 +25,21 @@ def read_reference(tensor: TensorProto, *, where: str) -> Reference:
         ModelError: an entry is missing or is no number of bytes.
     """
     entries = {entry.key: entry.value for entry in tensor.external_data}
-    if not entries.get("location"):
+    location = entries.get("location")
+    if not location or not isinstance(location, str):
         raise ModelError(f"{where} has external data without a location; export the model again.")
     numbers: dict[str, int] = {}
     for key in ("offset", "length"):
         text = entries.get(key)
         if not text:
             continue
-        if not (text.isascii() and text.isdigit() and len(text) < 20):
+        if not (isinstance(text, str) and text.isascii() and text.isdigit() and len(text) < 20):
             raise ModelError(
                 f"{where} has {text[:40]!r} as the {key} of its external data, which is no number "
                 "of bytes; export the model again."
             )
         numbers[key] = int(text)
-    return Reference(entries["location"], numbers.get("offset", 0), numbers.get("length"))
+    return Reference(location, numbers.get("offset", 0), numbers.get("length"))
 
 
 class ExternalFiles:

@@ -12,7 +12,7 @@ from memdiag.errors import UsageError
 from memdiag.graph.dimensions import Axis, axes_of, choose_sizes, tensor_type
 from memdiag.graph.element_types import ELEMENT_TYPES, STRING, ElementType
 from memdiag.graph.index_ranges import Demands, demands
-from memdiag.graph.reader import ModelFile, decodable
+from memdiag.graph.reader import ModelFile
 from memdiag.graph.scopes import main_scope
 from memdiag.graph.tensor_data import Array
 from memdiag.records.base import Record
@@ -87,10 +87,8 @@ def plan_inputs(
     Raises:
         UsageError: a name in `dims` or `given` is not the model's, an array does not fit its
             input, or an input is of a kind that cannot be made (a map, a sparse tensor).
-        ModelError: the model's names cannot be read.
     """
-    with decodable(model.path):
-        return _plan(model.proto, dims, given, free_dim)
+    return _plan(model.proto, dims, given, free_dim)
 
 
 def make(plan: InputPlan, seed: int) -> Array:

@@ -4,8 +4,6 @@ import errno
 import mmap
 import os
 import stat
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -17,6 +15,7 @@ from onnx import AttributeProto, ModelProto, SparseTensorProto, TensorProto
 from memdiag.errors import ModelError
 from memdiag.graph.element_types import ELEMENT_TYPES_BY_NAME, STRING, ElementType
 from memdiag.graph.external import ExternalFiles, read_reference
+from memdiag.graph.names import check_names
 from memdiag.graph.tensor_data import (
     Array,
     as_array,
@@ -58,9 +57,9 @@ class ModelFile:
         parts = skeleton(mapping, origin=str(path))
         self._references = parts.references
         self.proto = _parse(parts.proto, path)
-        with decodable(path):
-            found = tuple(inventory(self.proto, origin=str(path), locate=self._locate))
-            self.node_count = count_nodes(self.proto.graph)
+        check_names(self.proto, origin=str(path))
+        found = tuple(inventory(self.proto, origin=str(path), locate=self._locate))
+        self.node_count = count_nodes(self.proto.graph)
         self._found: dict[Weight, Found] = {one.weight: one for one in found}
         self.weights: tuple[Weight, ...] = tuple(one.weight for one in found)
         self.external_bytes = self._files.total_bytes
@@ -170,17 +169,6 @@ class ModelFile:
         return dense_array(sparse, *parts, where=where)
 
 
-@contextmanager
-def decodable(path: Path) -> Iterator[None]:
-    """Turn a name in the proto that is no text into a ModelError: protobuf finds out when asked."""
-    try:
-        yield
-    except UnicodeDecodeError as error:
-        raise ModelError(
-            f"{path}: it is damaged, a name in it is not UTF-8 text; download or export it again."
-        ) from error
-
-
 def _map_file(path: Path) -> tuple[int, mmap.mmap]:
     """Return size and mapping of the file at `path`."""
     try:
@@ -215,7 +203,7 @@ def _reason(error: OSError | ValueError) -> str:
 def _parse(serialized: bytes, path: Path) -> ModelProto:
     try:
         proto: ModelProto = ModelProto.FromString(serialized)
-    except DecodeError as error:
+    except (DecodeError, UnicodeDecodeError) as error:
         raise ModelError(
             f"{path}: it is damaged or no ONNX model, protobuf cannot decode it; "
             "download or export it again."

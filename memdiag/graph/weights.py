@@ -190,7 +190,7 @@ class _Finder:
             held = stored_bytes(tensor, element) if location.length is None else location.length
         if held != expected:
             raise ModelError(
-                f"{where} should have {expected:,} {unit} ({element.name} {list(shape)}) but has "
+                f"{where} should have {expected:,} {unit} ({element.name} {_words(shape)}) but has "
                 f"{held:,}; export the model again."
             )
         return element, location
@@ -200,11 +200,15 @@ class _Finder:
         return f"{self.origin}: {noun} {name[:200]!r}{inside}"
 
 
+def _words(shape: tuple[int, ...]) -> str:
+    return str(list(shape)) if len(shape) <= 8 else f"of {len(shape)} axes"
+
+
 def _shape(dims: Sequence[int], where: str) -> tuple[int, ...]:
     shape = tuple(dims)
     if min(shape, default=0) < 0:
         raise ModelError(
-            f"{where} has the shape {list(shape)}, which no tensor can have; "
+            f"{where} has the shape {_words(shape)}, which no tensor can have; "
             "export the model again."
         )
     return shape

@@ -120,6 +120,18 @@ def session_options(onnxruntime: Any, job: dict[str, Any]) -> Any:
     return options
 
 
+def check_providers(onnxruntime: Any, names: list[str]) -> None:
+    """Refuse a provider that this runtime lacks: it would only warn and take another."""
+    available = onnxruntime.get_available_providers()
+    for name in names:
+        if name not in available:
+            raise ValueError(
+                "this onnxruntime has no provider called {}; it has {}".format(
+                    name, ", ".join(available)
+                )
+            )
+
+
 def load_inputs(onnxruntime: Any, numpy: Any, entries: list[dict[str, Any]]) -> dict[str, Any]:
     """Return the feeds that the parent saved for us, by input name."""
     feeds = {}
@@ -167,6 +179,7 @@ def main() -> None:
         channel.send("versions", onnxruntime=onnxruntime.__version__, python=sys.version.split()[0])
         stage = "options"
         options = session_options(onnxruntime, job)
+        check_providers(onnxruntime, job["providers"])
         stage = "inputs"
         feeds = load_inputs(onnxruntime, numpy, job["inputs"])
         run_options = onnxruntime.RunOptions()

@@ -50,6 +50,9 @@ class ProcObserver:
         """Return the resident set from `statm`."""
         fields = self._read(self._statm).split()
         resident, rest = int(fields[1]) * _PAGE, int(fields[2]) * _PAGE
+        if resident == 0:
+            # It is ending: its memory is gone before its files are.
+            raise ProcessGone
         return Reading(resident, resident - rest, rest)
 
     def boundary(self) -> Boundary:

@@ -2,6 +2,7 @@
 
 import array
 import gc
+import re
 import signal
 import statistics
 import sys
@@ -30,9 +31,11 @@ from memdiag.records.profile import (
     Span,
     Status,
 )
-from memdiag.units import format_duration, format_size
+from memdiag.units import format_duration
 
 _PROGRESS_S = 0.2
+# What the runtime's Python binding puts before its messages: "[ONNXRuntimeError] : 1 : FAIL : ".
+_STATUS_CODE = re.compile(r"\[ONNXRuntimeError\] : \d+ : [A-Z_]+ : ")
 _MAX_GAPS = 1_000_000
 
 
@@ -210,8 +213,7 @@ class _Watch:
     def _check_limit(self, rss_bytes: int) -> None:
         limit = self._job.memory_limit_bytes
         if limit is not None and rss_bytes > limit and self._running:
-            reached, allowed = format_size(rss_bytes), format_size(limit)
-            self._stop("limit", f"stopped at {reached}, above the limit of {allowed}")
+            self._stop("limit", f"it took {rss_bytes:,} bytes, more than the limit of {limit:,}")
 
     def _report(self, now_s: float) -> None:
         assert self._on_progress is not None
@@ -388,7 +390,7 @@ class _Watch:
         said = [*self._log.errors[-1:], *self._log.tail[-1:]]
         because = f": {said[-1]}" if said else ""
         if code >= 0:
-            return "failed", f"the process ended with exit code {code}{because}"
+            return "failed", f"the process ended by itself (exit code {code}){because}"
         name = signal.Signals(-code).name
         if name == "SIGKILL":
             return "killed", "killed by the system (SIGKILL, most often for want of memory)"
@@ -397,7 +399,7 @@ class _Watch:
 
 def explain(error: dict[str, Any], job: Job) -> str:
     """Return one sentence for an `error` event of the loader."""
-    message = " ".join(str(error["message"]).split())
+    message = _STATUS_CODE.sub("", " ".join(str(error["message"]).split()))
     if error["stage"] == "import":
         return f"{job.python} cannot import onnxruntime ({message})"
     return message or str(error["kind"])

@@ -67,7 +67,7 @@ def _phases(console: Console, profile: Profile) -> None:
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("", overflow="fold")
     for row in view.rows:
-        here = f"{profile.outcome.status} here" if row.is_last else shortened(row.responsible, 32)
+        here = row.ended_here or shortened(row.responsible, 32)
         cells = (row.label, row.time, row.start, row.peak, row.end, row.kept, here)
         style = "bold" if row.is_peak else ""
         table.add_row(*(Text(_encodable(console, cell)) for cell in cells), style=style)

@@ -25,7 +25,7 @@ _DPI = 160
 _LEFT, _RIGHT, _BOTTOM, _TOP = 0.085, 0.985, 0.13, 0.745
 _TITLE, _TEXT, _SMALL = 19.0, 14.0, 12.5  # points: legible at half of the picture's width
 _POINTS = 72.0
-_SUBTITLE = 84  # letters that fit
+_SUBTITLE = 93  # letters that fit
 _LETTER = 0.62  # a letter's width as a share of its size, generously
 _RIBBON = 0.05  # the phases' ribbon above the plot, as a share of its height
 _STEPS = (1, 2, 2.5, 5, 10)
@@ -249,7 +249,13 @@ def _time_axis(axes: Axes, view: Timeline, times: scale.TimeScale) -> None:
     for t_s in wanted:
         place = times.place(t_s)
         text = "0" if t_s == 0 else format_duration(t_s)
-        if not ticks or (place - ticks[-1][0] >= 0.085 and text != ticks[-1][1]):
+        is_last = place > 0.97
+        room = (
+            0.13 if is_last else 0.085
+        )  # the last one ends at the edge, the others have both sides
+        while is_last and len(ticks) > 1 and place - ticks[-1][0] < room:
+            ticks.pop()
+        if not ticks or (place - ticks[-1][0] >= room and text != ticks[-1][1]):
             ticks.append((place, text))
     axes.set_xticks([place for place, _ in ticks], [text for _, text in ticks])
     for label, (place, _) in zip(axes.get_xticklabels(), ticks, strict=True):

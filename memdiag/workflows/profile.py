@@ -1,6 +1,7 @@
 """Profile one model: make its inputs, run it in a child, and put together what was seen."""
 
 import tempfile
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +21,7 @@ from memdiag.workflows import inputs as inputs_room
 from memdiag.workflows.notes import notes_of
 
 DEFAULT_RUNS = 10
+_MAX_REASON = 300
 _OWN_OPTIONS = ("log_severity_level", "log_verbosity_level", "logid")
 
 
@@ -131,8 +133,9 @@ def _measure(
     plans, feeds, size = found
     measured = measure(replace(job, feeds=tuple(feeds)), on_progress=on_progress)
     note = (
-        f"with its free dimensions at 1 the model does not run ({outcome.message}); {size} is the"
-        f" first of {', '.join(map(str, inputs_room.FREE_SIZES))} that does: set them with --dim"
+        f"the model does not run with its free dimensions at 1; {size} is the first of"
+        f" {', '.join(map(str, inputs_room.FREE_SIZES))} that does (set others with --dim)."
+        f" With 1: {textwrap.shorten(outcome.message, _MAX_REASON, placeholder=' …')}"
     )
     return measured, inputs_room.describe(plans), [note]
 

@@ -111,7 +111,7 @@ def test_an_error_of_the_runtime_is_an_outcome_with_its_phase(fake_job: MakeJob)
     [
         ({"signal": "SIGKILL"}, "killed", "killed by the system"),
         ({"signal": "SIGSEGV"}, "killed", "died of SIGSEGV"),
-        ({"exit": 7}, "failed", "exit code 7: terminate called"),
+        ({"exit": 7}, "failed", "(exit code 7): terminate called"),
     ],
 )
 def test_a_child_that_dies_leaves_the_profile_up_to_then(
@@ -140,7 +140,7 @@ def test_a_child_above_its_limit_is_ended(fake_job: MakeJob) -> None:
     measured = measure(fake_job({"create": script}, memory_limit_bytes=200 * MB))
     assert measured.outcome.status == "limit"
     assert measured.outcome.phase == "optimize"
-    assert "above the limit of 191 MiB" in measured.outcome.message
+    assert "more than the limit of 200,000,000" in measured.outcome.message
 
 
 @linux
@@ -171,7 +171,7 @@ def test_an_interpreter_that_is_none_is_a_measurement_error(fake_job: MakeJob) -
 def test_a_program_that_is_no_interpreter_is_an_outcome(fake_job: MakeJob) -> None:
     measured = measure(fake_job({}, python=Path("/bin/false")))
     assert measured.outcome.status == "failed"
-    assert measured.outcome.message == "the process ended with exit code 1"
+    assert measured.outcome.message == "the process ended by itself (exit code 1)"
 
 
 def test_ctrl_c_ends_the_child_and_keeps_what_was_seen(fake_job: MakeJob) -> None:

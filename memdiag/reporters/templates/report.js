@@ -111,10 +111,11 @@
       hover: `<b>${band.phase}</b><br>${time(band.end_s - band.start_s)}`,
     })), "phases"));
     const grown = peak ? 0.05 * (peak.rss_bytes - line.baseline) : Infinity;
+    const grew = (each) => each.phase !== "start" && each.growth > Math.max(grown, MIB);
     list.push(lane(c, "y3", data.spans.map((each) => ({
       start: each.start, end: each.end, text: each.title,
-      color: each.growth > Math.max(grown, MIB) ? c.peak_soft : c.band, ink: each.growth > Math.max(grown, MIB) ? c.peak_ink : c.muted,
-      edge: each.growth > Math.max(grown, MIB) ? c.peak : c.line,
+      color: grew(each) ? c.peak_soft : c.band, ink: grew(each) ? c.peak_ink : c.muted,
+      edge: grew(each) ? c.peak : c.line,
       hover: `<b>${clipped(each.title)}</b> · ${each.phase}<br>${escaped(each.sentence)}<br>${each.duration}`,
     })), "steps"));
     return list;

@@ -22,6 +22,7 @@ _ENDED: dict[Status, str] = {
     "limit": "passed the memory limit",
 }
 _LONGEST_MESSAGE = 400
+_ALL_BUT = 0.97
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +103,19 @@ def _peak(profile: Profile) -> str:
     times = multiple(profile, above)
     asides = [f"{times} the weights" if times else "", and_kind(profile.peak_kind)]
     aside = ", ".join(part for part in asides if part)
-    return f"{beside_baseline(above)} {f'({aside}) ' if aside else ''}in {profile.peak_phase}"
+    where = f"{beside_baseline(above)} {f'({aside}) ' if aside else ''}in {profile.peak_phase}"
+    return where + _reached_before(profile, above)
+
+
+def _reached_before(profile: Profile, above: int) -> str:
+    """Return which phase came all but as high before: it is the one to look at first."""
+    for span in profile.spans:
+        share = (span.peak_rss_bytes - profile.baseline_rss_bytes) / above
+        if share >= _ALL_BUT:
+            if span.phase == profile.peak_phase:
+                break
+            return f", {min(100, int(share * 100))} % already in {span.phase}"
+    return ""
 
 
 def _steady(profile: Profile) -> str:

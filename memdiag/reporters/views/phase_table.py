@@ -2,19 +2,28 @@
 
 from dataclasses import dataclass
 
-from memdiag.records.profile import PeakKind, Phase, PhaseName, Profile
+from memdiag.records.profile import PeakKind, Phase, PhaseName, Profile, Status
 from memdiag.reporters.views import runs, span_table
 from memdiag.units import MIB, format_duration
 
 SAMPLED_MARK = "~"
 _FEW_MIB = 200  # below this a digit after the point still matters
 
+_ENDED_HERE: dict[Status, str] = {
+    "completed": "",
+    "failed": "failed here",
+    "killed": "killed here",
+    "timeout": "timed out here",
+    "limit": "limit passed here",
+}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PhaseRow:
     """One phase in text, its figures in MiB, and in bytes for what is drawn.
 
-    The time of `steady` is that of one run, the median of all.
+    The time of `steady` is that of one run, the median of all; `ended_here` says how it ended
+    in this phase, where it did not complete.
     `peak` carries `SAMPLED_MARK` where it is the largest sample and not the kernel's own figure.
     """
 
@@ -31,7 +40,7 @@ class PhaseRow:
     end_bytes: int
     peak_kind: PeakKind
     is_peak: bool
-    is_last: bool
+    ended_here: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,5 +96,5 @@ def _row(profile: Profile, phase: Phase, decimals: int) -> PhaseRow:
         end_bytes=phase.end.rss_bytes,
         peak_kind=phase.peak_kind,
         is_peak=phase.name == profile.peak_phase,
-        is_last=outcome.status != "completed" and phase.name == outcome.phase,
+        ended_here=_ENDED_HERE[outcome.status] if phase.name == outcome.phase else "",
     )

@@ -33,6 +33,8 @@ class SpanRow:
     @property
     def sentence(self) -> str:
         """What the span did, in words: ``+1000 MiB at its peak, +500 MiB kept``."""
+        if self.peak_growth_bytes == 0 and self.net_bytes < 0:
+            return f"{format_size(-self.net_bytes)} given back"
         kind = " (sampled)" if self.peak_kind == "sampled" else ""
         peak = f"{format_size(self.peak_growth_bytes, signed=True)} at its peak{kind}"
         if self.net_bytes > 0:

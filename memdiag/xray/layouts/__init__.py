@@ -14,6 +14,7 @@ __all__ = ["Layout", "NBits", "Piece", "Quantization", "Uses", "VirtualCopy", "l
 @cache
 def layouts() -> tuple[Layout, ...]:
     """Return every layout of this package, the plain one first, the others by name."""
-    modules = (import_module(f"{__name__}.{found.name}") for found in pkgutil.iter_modules(__path__))
+    names = sorted(found.name for found in pkgutil.iter_modules(__path__))
+    modules = [import_module(f"{__name__}.{name}") for name in names]
     known: list[Layout] = [module.LAYOUT for module in modules if hasattr(module, "LAYOUT")]
     return tuple(sorted(known, key=lambda layout: (layout.kind != "original", layout.name)))

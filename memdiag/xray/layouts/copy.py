@@ -52,7 +52,7 @@ class VirtualCopy:
 
     def block(self, offset: int, length: int = 64) -> bytes:
         """Return `length` bytes from `offset` on; unspecified ones, and those past the end, are 0."""
-        return self.blocks(np.array([offset], np.int64), length)[0].tobytes()
+        return bytes(self.blocks(np.array([offset], np.int64), length)[0])
 
     def blocks(self, offsets: NDArray[np.int64], length: int = 64) -> NDArray[np.uint8]:
         """Return the `length` bytes from each of `offsets` on, as ``[len(offsets), length]``.

@@ -4,7 +4,6 @@ from math import prod
 from typing import Any
 
 import numpy as np
-from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
 Array = NDArray[Any]
@@ -50,7 +49,7 @@ def _move_staged(view: Array, out: Array) -> None:
     shape = (min(slab, view.shape[0]), *view.shape[1:rows])
     buffer = np.empty(prod(shape) * pitch, np.uint8)
     strides = (*_c_strides(shape, pitch), *row_strides)
-    stage: Array = as_strided(buffer.view(view.dtype), (*shape, *row_shape), strides)
+    stage: Array = np.ndarray((*shape, *row_shape), view.dtype, buffer, strides=strides)
     for start in range(0, view.shape[0], slab):
         part = view[start : start + slab]
         held = stage[: len(part)]

@@ -7,8 +7,9 @@ from typing import Any
 from numpy.typing import NDArray
 
 from memdiag.xray.layouts.copy import VirtualCopy
-from memdiag.xray.layouts.tiled import tiled
+from memdiag.xray.layouts.tiled import row_major
 from memdiag.xray.layouts.uses import Uses
+from memdiag.xray.layouts.values import own
 
 
 @dataclass(frozen=True)
@@ -22,8 +23,7 @@ class Original:
         """Yield the one copy that any weight with elements of fixed size may have."""
         if weight.dtype.hasobject or not weight.size:
             return
-        flat = weight.reshape(-1)
-        nbytes, segments = tiled((flat,), (1,), ((0, "outer"),))
+        nbytes, segments = row_major(own(weight.reshape(-1)))
         yield VirtualCopy(self.name, self.kind, nbytes, segments)
 
 

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from memdiag.xray.layouts.copy import VirtualCopy
 from memdiag.xray.layouts.panels import WIDTH, aligned, panels
 from memdiag.xray.layouts.uses import Uses
+from memdiag.xray.layouts.values import Values, as_fp32
 
 _DEPTH = 256
 
@@ -27,16 +28,18 @@ class PackedFp32:
         The runtime packs matrices only, no stacks of them. A matrix of exactly 16 columns is its
         own packing, and left out.
         """
-        if weight.dtype != np.float32 or weight.ndim != 2 or not weight.size:
+        if weight.ndim != 2 or not weight.size:
             return
-        for transposed, operand in (("0", weight), ("1", weight.T)):
-            if operand.shape[1] == WIDTH and transposed == "0":
-                continue
-            used, segments = panels((operand,), depth=_DEPTH)
-            nbytes = aligned(used)
-            rest = ((used, nbytes - used),) if nbytes > used else ()
-            parameters = {"transB": transposed}
-            yield VirtualCopy(self.name, self.kind, nbytes, segments, parameters, rest)
+        for values in as_fp32(weight, uses):
+            if weight.shape[1] != WIDTH or values.combine is not None:
+                yield self._packed(values, {"transB": "0", **values.parameters})
+            yield self._packed(values.viewed(np.transpose), {"transB": "1", **values.parameters})
+
+    def _packed(self, matrix: Values, parameters: dict[str, str]) -> VirtualCopy:
+        used, segments = panels((matrix,), depth=_DEPTH)
+        nbytes = aligned(used)
+        rest = ((used, nbytes - used),) if nbytes > used else ()
+        return VirtualCopy(self.name, self.kind, nbytes, segments, parameters, rest)
 
 
 LAYOUT = PackedFp32()

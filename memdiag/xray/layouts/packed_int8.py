@@ -11,6 +11,7 @@ from memdiag.xray.layouts.copy import VirtualCopy
 from memdiag.xray.layouts.panels import WIDTH, aligned, panels
 from memdiag.xray.layouts.segment import Combine, Deferred, Segment
 from memdiag.xray.layouts.uses import Uses
+from memdiag.xray.layouts.values import Values, own
 
 Array = NDArray[Any]
 
@@ -64,7 +65,8 @@ class PackedInt8:
                 filters = [_rows(part) for part in np.split(weight, groups)]
                 yield self._packed(filters, form, {"groups": str(groups), **known})
         if weight.ndim > 2 and weight.dtype == np.int8 and weight.shape[1] % 4 == 0:
-            nbytes, segments = panels(_rows(weight), depth=weight[0].size, group=4)
+            parts = [own(part) for part in _rows(weight)]
+            nbytes, segments = panels(parts, depth=weight[0].size, group=4)
             yield VirtualCopy(self.name, self.kind, nbytes, segments, {"symmetric": "1"})
 
     def _packed(
@@ -78,11 +80,10 @@ class PackedInt8:
             segments.append(_sums(parts, form, offset))
             derived.append((offset, columns))
             size, found = panels(
-                parts,
+                [Values((part,), part.dtype, form.combine) for part in parts],
                 depth=_DEPTH,
                 group=form.group,
                 offset=offset + columns,
-                combine=form.combine,
             )
             segments.extend(found)
             end = offset + aligned(columns + size)
@@ -112,7 +113,7 @@ def _rows(filters: Array) -> list[Array]:
 
 
 def _flip(values: Array) -> Array:
-    return values ^ values.dtype.type(0x80)
+    return np.bitwise_xor(values, values.dtype.type(0x80))
 
 
 def _sums(parts: list[Array], form: _Form, offset: int) -> Segment:

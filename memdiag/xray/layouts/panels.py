@@ -1,12 +1,14 @@
 """Column panels: how the runtime's matrix kernels want their right-hand operand."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from numpy.typing import NDArray
 
-from memdiag.xray.layouts.segment import Combine, Segment
+from memdiag.xray.layouts.segment import Segment
 from memdiag.xray.layouts.tiled import tiled
+from memdiag.xray.layouts.values import Values
 
 Array = NDArray[Any]
 
@@ -17,12 +19,11 @@ _ORDER = ((0, "outer"), (2, "outer"), (1, "outer"), (2, "inner"), (1, "inner"))
 
 
 def panels(
-    parts: Sequence[Array],
+    parts: Sequence[Values],
     *,
     depth: int,
     group: int = 1,
     offset: int = 0,
-    combine: Combine | None = None,
 ) -> tuple[int, tuple[Segment, ...]]:
     """Return (bytes, segments) of a ``[K, N]`` matrix cut into panels of 16 columns.
 
@@ -31,30 +32,29 @@ def panels(
     slice is panel after panel, each panel ``[rows / group][16][group]``. Columns are padded to a
     whole panel and rows to a whole `group`, with zeros.
     """
-    rows = sum(map(len, parts))
+    rows = sum(part.shape[0] for part in parts)
     columns = parts[0].shape[1]
-    itemsize = parts[0].itemsize
+    itemsize = parts[0].dtype.itemsize
     pitch = aligned(columns, WIDTH) * itemsize
     segments: tuple[Segment, ...] = ()
     first = 0
     for part in parts:
-        done = 0
-        while done < len(part):
+        height, done = part.shape[0], 0
+        while done < height:
             inside = (first + done) % depth
             begin = first + done - inside
-            count, length = (len(part) - done) // depth, depth
+            count, length = (height - done) // depth, depth
             if inside or not count:
-                count, length = 1, min(depth - inside, len(part) - done)
-            height = aligned(min(depth, rows - begin), group)
+                count, length = 1, min(depth - inside, height - done)
+            padded = aligned(min(depth, rows - begin), group)
             _, found = tiled(
-                (part[done : done + count * length].reshape(count, length, columns),),
+                part.viewed(partial(_slices, start=done, shape=(count, length, columns))),
                 (1, group, WIDTH),
                 _ORDER,
                 offset=offset + begin * pitch + inside * WIDTH * itemsize,
-                combine=combine,
                 strides=(
                     depth * pitch,
-                    height * WIDTH * itemsize,
+                    padded * WIDTH * itemsize,
                     WIDTH * group * itemsize,
                     group * itemsize,
                     itemsize,
@@ -62,10 +62,14 @@ def panels(
             )
             segments += found
             done += count * length
-        first += len(part)
+        first += height
     return aligned(rows, group) * pitch, segments
 
 
 def aligned(size: int, alignment: int = 64) -> int:
     """Return `size` rounded up to a multiple of `alignment`."""
     return -(-size // alignment) * alignment
+
+
+def _slices(source: Array, start: int, shape: tuple[int, int, int]) -> Array:
+    return source[start : start + shape[0] * shape[1]].reshape(shape)

@@ -8,8 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from memdiag.xray.layouts.copy import VirtualCopy
-from memdiag.xray.layouts.tiled import tiled
+from memdiag.xray.layouts.tiled import row_major
 from memdiag.xray.layouts.uses import Uses
+from memdiag.xray.layouts.values import own
 
 
 @dataclass(frozen=True)
@@ -24,11 +25,7 @@ class ReorderedQConv:
         if weight.dtype not in (np.int8, np.uint8) or weight.ndim < 3 or not weight.size:
             return
         perm = (*range(2, weight.ndim), 1, 0)
-        nbytes, segments = tiled(
-            (weight.transpose(perm),),
-            (1,) * weight.ndim,
-            [(axis, "outer") for axis in range(weight.ndim)],
-        )
+        nbytes, segments = row_major(own(weight.transpose(perm)))
         yield VirtualCopy(self.name, self.kind, nbytes, segments)
 
 

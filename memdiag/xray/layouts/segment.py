@@ -44,7 +44,7 @@ class Segment:
     strides nest, the widest first, so that no two elements overlap. Its value is `combine` of
     the elements at the same place of each of `sources` (views of equal shape, along no axis longer
     than `shape`), or that of the only source where `combine` is None. Where the sources end
-    before `shape` does, every byte of the copy is `pad`.
+    before `shape` does, every byte of the copy is 0.
     """
 
     offset: int
@@ -53,7 +53,6 @@ class Segment:
     strides: tuple[int, ...]
     sources: tuple[Array | Deferred, ...]
     combine: Combine | None = None
-    pad: int = 0
 
     @cached_property
     def end(self) -> int:
@@ -88,7 +87,7 @@ class Segment:
         columns = np.minimum(rest, self.dtype.itemsize - 1)
         found = values.view(np.uint8).reshape(-1, self.dtype.itemsize)
         chosen = found[np.arange(len(rest)), columns]
-        chosen[padding] = self.pad
+        chosen[padding] = 0
         out[inside[held]] = chosen[held]
 
     def boxes(self, max_bytes: int) -> Iterator[tuple[Offsets, int, Bytes]]:
@@ -114,15 +113,9 @@ class Segment:
         known = views[0].shape
         if self.combine is None and known == shape and views[0].flags.c_contiguous:
             return views[0].reshape(-1).view(np.uint8)
-        result = np.empty(shape, self.dtype)
-        target = result
-        if known != shape:
-            result.reshape(-1).view(np.uint8)[:] = self.pad
-            target = result[tuple(slice(n) for n in known)]
-        if self.combine is None:
-            move(views[0], target)
-        else:
-            target[...] = self._values(views)
+        result = np.empty(shape, self.dtype) if known == shape else np.zeros(shape, self.dtype)
+        target = result[tuple(slice(n) for n in known)]
+        move(self._values(views), target)
         return result.reshape(-1).view(np.uint8)
 
     def _values(self, values: list[Array]) -> Array:

@@ -5,11 +5,11 @@ from itertools import product
 from math import prod
 from typing import Any
 
-import numpy as np
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
-from memdiag.xray.layouts.segment import Combine, Segment
+from memdiag.xray.layouts.segment import Segment
+from memdiag.xray.layouts.values import Values
 
 Array = NDArray[Any]
 Order = Sequence[tuple[int, str]]
@@ -17,40 +17,44 @@ Order = Sequence[tuple[int, str]]
 
 
 def tiled(
-    sources: Sequence[Array],
+    values: Values,
     blocks: Sequence[int],
     order: Order,
     *,
     offset: int = 0,
-    dtype: np.dtype[Any] | None = None,
-    combine: Combine | None = None,
-    pad: int = 0,
     strides: Sequence[int] | None = None,
 ) -> tuple[int, tuple[Segment, ...]]:
     """Return (bytes of the tiled copy, its segments).
 
-    Each axis ``a`` of `sources` (views of equal shape) is cut into blocks of ``blocks[a]``, the last
+    Each axis ``a`` of `values` is cut into blocks of ``blocks[a]``, the last
     one padded to a whole block. The copy's axes are those of `order`, contiguous from `offset`
     on unless `strides` (bytes, one an axis of `order`) says otherwise. Whole blocks and padded ones
     become segments of their own, because only whole ones are a strided box of the source.
     """
-    first = sources[0]
-    kind = first.dtype if dtype is None else dtype
-    counts = [-(-n // block) for n, block in zip(first.shape, blocks, strict=True)]
+    itemsize = values.dtype.itemsize
+    counts = [-(-n // block) for n, block in zip(values.shape, blocks, strict=True)]
     extents = [counts[axis] if part == "outer" else blocks[axis] for axis, part in order]
     if strides is None:
-        strides = [kind.itemsize * prod(extents[place + 1 :]) for place in range(len(extents))]
+        strides = [itemsize * prod(extents[place + 1 :]) for place in range(len(extents))]
     segments = []
-    for ranges in product(*map(_whole_and_rest, first.shape, blocks)):
+    for ranges in product(*map(_whole_and_rest, values.shape, blocks)):
         start = offset
         shape = []
         for (axis, part), stride in zip(order, strides, strict=True):
             begin, count, _ = ranges[axis]
             start += begin // blocks[axis] * stride if part == "outer" else 0
             shape.append(count if part == "outer" else blocks[axis])
-        views = tuple(_view(source, ranges, order) for source in sources)
-        segments.append(Segment(start, kind, tuple(shape), tuple(strides), views, combine, pad))
-    return kind.itemsize * prod(extents), tuple(segments)
+        views = tuple(_view(source, ranges, order) for source in values.sources)
+        segments.append(
+            Segment(start, values.dtype, tuple(shape), tuple(strides), views, values.combine)
+        )
+    return itemsize * prod(extents), tuple(segments)
+
+
+def row_major(values: Values) -> tuple[int, tuple[Segment, ...]]:
+    """Return (bytes, segments) of `values` laid out without gaps, the last axis fastest."""
+    axes = range(len(values.shape))
+    return tiled(values, (1,) * len(values.shape), [(axis, "outer") for axis in axes])
 
 
 def _whole_and_rest(length: int, block: int) -> list[tuple[int, int, int]]:

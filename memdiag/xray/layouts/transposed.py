@@ -2,13 +2,16 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from memdiag.xray.layouts.copy import VirtualCopy
-from memdiag.xray.layouts.tiled import tiled
+from memdiag.xray.layouts.tiled import row_major
 from memdiag.xray.layouts.uses import Uses
+from memdiag.xray.layouts.values import Values, as_fp32, own
 
 
 @dataclass(frozen=True)
@@ -22,7 +25,7 @@ class Transposed:
         """Yield a copy for each permutation in the graph, and for that of a matrix.
 
         Permutations that move no byte (only axes of length 1 change places) are left out: the copy
-        would be the original.
+        would be the original. Each is also tried with the values converted to fp32.
         """
         if weight.dtype.hasobject or not weight.size:
             return
@@ -36,13 +39,16 @@ class Transposed:
             moved = [axis for axis in perm if weight.shape[axis] != 1]
             if moved == sorted(moved):
                 continue
-            nbytes, segments = tiled(
-                (weight.transpose(perm),),
-                (1,) * weight.ndim,
-                [(axis, "outer") for axis in range(weight.ndim)],
-            )
-            parameters = {"perm": ",".join(map(str, perm))}
-            yield VirtualCopy(self.name, self.kind, nbytes, segments, parameters)
+            for values in self._values(weight, uses):
+                turned = values.viewed(partial(np.transpose, axes=perm))
+                nbytes, segments = row_major(turned)
+                parameters = {"perm": ",".join(map(str, perm)), **values.parameters}
+                yield VirtualCopy(self.name, self.kind, nbytes, segments, parameters)
+
+    def _values(self, weight: NDArray[Any], uses: Uses) -> Iterator[Values]:
+        yield own(weight)
+        if weight.dtype != np.float32:
+            yield from as_fp32(weight, uses)
 
 
 LAYOUT = Transposed()

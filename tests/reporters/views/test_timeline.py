@@ -1,4 +1,6 @@
-from hypothesis import given, settings
+import itertools
+
+from hypothesis import given
 from hypothesis import strategies as st
 
 from memdiag.reporters.views import labels, scale, timeline
@@ -14,7 +16,6 @@ def test_a_long_timeline_keeps_its_spike() -> None:
     assert len(view.t_s) == len(view.rss_bytes) == len(view.anonymous_bytes or ())
 
 
-@settings(max_examples=50, deadline=None)
 @given(st.lists(st.integers(0, 1000), max_size=400), st.integers(2, 60))
 def test_thinning_keeps_ends_extremes_and_order(values: list[int], limit: int) -> None:
     kept = timeline.thin(values, limit)
@@ -91,14 +92,13 @@ def test_even_phases_are_not_stretched() -> None:
     assert not scale.build(timeline.build(profiles.build(steps))).stretched
 
 
-@settings(max_examples=50, deadline=None)
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=8))
 def test_labels_that_fit_never_overlap(wanted: list[float]) -> None:
     widths = [0.1] * len(wanted)
     places = sorted(labels.spread(wanted, widths, gap=0.01, width=1.0))
     assert places[0] >= 0.05 - 1e-9
     assert places[-1] <= 0.95 + 1e-9
-    gaps = [right - left for left, right in zip(places, places[1:], strict=False)]
+    gaps = [right - left for left, right in itertools.pairwise(places)]
     assert all(gap >= 0.11 - 1e-9 for gap in gaps)
 
 

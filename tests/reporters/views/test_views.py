@@ -45,6 +45,20 @@ def test_the_steady_state_is_split_beyond_the_baseline() -> None:
     assert headline.split_above_baseline(whole) is None
 
 
+def test_a_phase_that_came_all_but_as_high_before_is_named() -> None:
+    def peaking(first: float) -> str:
+        steps = (
+            Step("imports", "start", 0.1, 0, 0),
+            Step("Folding", "constant_fold", 0.1, first, 10, 1),
+            Step("between transformers", "optimize", 0.1, 100, 10),
+            Step("runs", "steady", 0.1, 100, 10),
+        )
+        return headline.build(profiles.build(steps, runs=2, weights=None, baseline=0)).first
+
+    assert peaking(97) == "Peak 100 MiB above baseline in optimize, 97 % already in constant_fold."
+    assert peaking(96.9) == "Peak 100 MiB above baseline in optimize."
+
+
 def test_a_peak_below_the_baseline_is_no_negative_figure() -> None:
     profile = msgspec.structs.replace(profiles.tied_if(), peak_rss_bytes=40 * MIB)
     assert headline.build(profile).first == "Peak no higher than the baseline."
@@ -59,7 +73,7 @@ def test_the_phase_table_follows_the_record() -> None:
     assert rows["prepack"].responsible == ""
     assert rows["constant_fold"].responsible == "ConstantFolding"
     assert [row.phase for row in view.rows if row.is_peak] == ["first_run"]
-    assert not any(row.is_last for row in view.rows)
+    assert not any(row.ended_here for row in view.rows)
 
 
 def test_mixed_kinds_of_peaks_are_marked_one_by_one() -> None:

@@ -1,0 +1,31 @@
+import re
+from collections.abc import Callable
+from pkgutil import iter_modules
+from subprocess import CompletedProcess
+
+from memdiag.cli import commands
+from memdiag.reporters import formats
+
+RunMemdiag = Callable[..., "CompletedProcess[str]"]
+
+
+def test_help_names_every_command(memdiag: RunMemdiag) -> None:
+    finished = memdiag("--help")
+    assert finished.returncode == 0
+    for module in iter_modules(commands.__path__):
+        assert re.search(rf"\b{module.name}\b", finished.stdout)
+
+
+def test_the_help_of_report_names_every_format(memdiag: RunMemdiag) -> None:
+    text = memdiag("report", "--help").stdout
+    assert [name for name in formats() if name not in text] == []
+
+
+def test_version_is_the_packages(memdiag: RunMemdiag) -> None:
+    import memdiag as package
+
+    assert memdiag("--version").stdout == f"memdiag {package.__version__}\n"
+
+
+def test_an_unknown_option_is_a_usage_error(memdiag: RunMemdiag) -> None:
+    assert memdiag("profile", "model.onnx", "--nope").returncode == 2

@@ -1,0 +1,280 @@
+"""``memdiag profile`` and ``memdiag report`` on models whose copies are known, and on bad input."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import psutil
+import pytest
+from onnx import TensorProto, helper
+
+from memdiag import load_profile
+from memdiag.records.profile import PHASES, Profile
+
+MB = 1_000_000
+SIZE = 32  # megabytes: large against the runtime's own allocations, small against the clock
+
+linux = pytest.mark.skipif(sys.platform != "linux", reason="exact peaks need Linux's /proc")
+
+
+@pytest.fixture(scope="module")
+def tied(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from sample_models import recipes
+
+    path = tmp_path_factory.mktemp("models") / "tied_if.onnx"
+    recipes()["tied_if"].build(SIZE, path, False)
+    return path
+
+
+def profile_of(finished: "subprocess.CompletedProcess[str]") -> Profile:
+    from memdiag.records.codec import decode
+
+    return decode(finished.stdout.encode(), Profile)
+
+
+def test_a_profile_prints_its_answer_and_writes_four_reports(
+    memdiag: Callable[..., "subprocess.CompletedProcess[str]"], tmp_path: Path, tied: Path
+) -> None:
+    finished = memdiag("profile", tied)
+    assert finished.returncode == 0, finished.stderr
+    assert finished.stderr == ""
+    assert finished.stdout.startswith("tied_if.onnx: peak ")
+    assert "ConstantFolding, step 1: +" in finished.stdout
+    assert "\x1b" not in finished.stdout
+    assert max(map(len, finished.stdout.splitlines())) <= 80
+    folder = tmp_path / "reports" / "tied_if"
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "profile.json",
+        "report.html",
+        "report.md",
+        "timeline.png",
+    ]
+    assert load_profile(folder / "profile.json").model.weight_bytes == pytest.approx(
+        SIZE * MB, rel=0.01
+    )
+
+
+@linux
+def test_the_record_tells_when_the_tied_weight_is_copied(
+    memdiag: Callable[..., "subprocess.CompletedProcess[str]"], tied: Path
+) -> None:
+    # Without the pinned threshold, glibc keeps folding's own copy of the weight in its heap.
+    finished = memdiag(
+        "profile", tied, "--format=json", "--threads=1", "--env=MALLOC_MMAP_THRESHOLD_=131072"
+    )
+    assert finished.returncode == 0
+    profile = profile_of(finished)
+    assert [phase.name for phase in profile.phases] == list(PHASES)
+    assert {phase.peak_kind for phase in profile.phases if phase.duration_s > 0.01} == {"exact"}
+    fold = profile.phase("constant_fold")
+    parse = profile.phase("parse")
+    assert fold is not None
+    assert parse is not None
+    tolerance = 0.15 * SIZE * MB
+    # One copy is read from the file; folding makes the transposed one, from a copy of its own.
+    assert abs(parse.net_rss_bytes - SIZE * MB) < tolerance + 8 * MB
+    assert abs(fold.net_rss_bytes - SIZE * MB) < tolerance
+    assert abs(fold.peak_rss_bytes - fold.start.rss_bytes - 2 * SIZE * MB) < tolerance
+    assert profile.peak_rss_bytes == max(phase.peak_rss_bytes for phase in profile.phases)
+    assert len(profile.runs) == 10
+    assert profile.steady_rss_bytes is not None
+    assert profile.steady_rss_bytes - profile.baseline_rss_bytes > 2.5 * SIZE * MB
+    assert profile.session.options == {"intra_op_num_threads": "1"}
+
+
+def test_options_reach_the_session(
+    memdiag: Callable[..., "subprocess.CompletedProcess[str]"], tied: Path
+) -> None:
+    finished = memdiag(
+        "profile",
+        tied,
+        "--format=json",
+        "--disable-optimizer=ConstantFolding",
+        "--session-option=session.disable_prepacking=1",
+        "--session-option=enable_cpu_mem_arena=false",
+        "--env=MALLOC_MMAP_THRESHOLD_=131072",
+        "--runs=2",
+        "--dim=tokens=3",
+    )
+    assert finished.returncode == 0, finished.stderr
+    profile = profile_of(finished)
+    assert profile.steady_rss_bytes is not None
+    # Neither folded nor packed: one copy.
+    assert profile.steady_rss_bytes - profile.baseline_rss_bytes < 1.8 * SIZE * MB
+    assert profile.session.environment == {"MALLOC_MMAP_THRESHOLD_": "131072"}
+    assert profile.session.disabled_optimizers == ("ConstantFolding",)
+    assert {given.name: given.shape for given in profile.inputs}["ids"] == (3,)
+    assert len(profile.runs) == 2
+
+
+def test_the_users_own_inputs_are_used(
+    memdiag: Callable[..., "subprocess.CompletedProcess[str]"], tmp_path: Path, tied: Path
+) -> None:
+    np.save(tmp_path / "flag.npy", np.array(False))
+    np.savez(tmp_path / "rest.npz", ids=np.array([0, 1]), hidden=np.ones((2, 1024), np.float32))
+    finished = memdiag(
+        "profile",
+        tied,
+        "--format=json",
+        "--input=use_embedding=flag.npy",
+        "--inputs=rest.npz",
+    )
+    assert finished.returncode == 0, finished.stderr
+    assert {given.source for given in profile_of(finished).inputs} == {"given"}
+
+
+def test_a_saved_profile_is_rendered_again_without_model_or_runtime(
+    memdiag: Callable[..., "subprocess.CompletedProcess[str]"], tmp_path: Path, tied: Path
+) -> None:
+    assert memdiag("profile", tied, "--no-run", "--out", "first", "-q").returncode == 0
+    blocked = tmp_path / "blocked"
+    blocked.mkdir()
+    for name in ("onnxruntime", "onnx"):
+        (blocked / f"{name}.py").write_text("raise ImportError('not here')\n")
+    saved = tmp_path / "first" / "profile.json"
+    (tmp_path / "alone.json").write_bytes(saved.read_bytes())
+    finished = memdiag("report", "alone.json", "--out", "again", PYTHONPATH=str(blocked))
+    assert finished.returncode == 0, finished.stderr
+    assert sorted(path.name for path in (tmp_path / "again").iterdir()) == [
+        "profile.json",
+        "report.html",
+        "report.md",
+        "timeline.png",
+    ]
+    assert (tmp_path / "again" / "profile.json").read_bytes() == saved.read_bytes()
+    as_json = memdiag("report", "alone.json", "--format=json")
+    assert as_json.stdout.encode() == saved.read_bytes()
+    assert memdiag("report", "alone.json", "--format=pdf").returncode == 2
+
+
+def test_loading_from_bytes_keeps_them_resident(
+    memdiag: Callable[..., "subprocess.CompletedProcess[str]"], tied: Path
+) -> None:
+    words = ("profile", tied, "--format=json", "--no-run")
+    by_path, by_bytes = (
+        profile_of(memdiag(*words, f"--load-from={source}")) for source in ("path", "bytes")
+    )
+    kept = [profile.phases[-1].end.rss_bytes for profile in (by_path, by_bytes)]
+    assert abs(kept[1] - kept[0] - SIZE * MB) < 0.3 * SIZE * MB
+    assert any("loaded from bytes" in note for note in by_bytes.notes)
+
+
+def unknown_operator(path: Path) -> None:
+    value = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        [helper.make_node("Nope", ["x"], ["y"], domain="my.own")],
+        "main",
+        [value("x", TensorProto.FLOAT, [1])],
+        [value("y", TensorProto.FLOAT, [1])],
+    )
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("my.own", 1)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=9), path)
+
+
+def test_what_the_runtime_refuses_is_one_sentence_and_a_saved_profile(
+    memdiag: Callable[..., "subprocess.CompletedProcess[str]"], tmp_path: Path
+) -> None:
+    unknown_operator(tmp_path / "odd.onnx")
+    finished = memdiag("profile", "odd.onnx", "-q")
+    assert finished.returncode == 2
+    sentence, saved = finished.stderr.splitlines()
+    assert sentence.startswith("memdiag: odd.onnx: failed in parse at ")
+    assert "my.own:Nope" in sentence
+    assert saved.endswith("reports/odd/profile.json")
+    profile = load_profile(tmp_path / "reports" / "odd" / "profile.json")
+    assert (profile.outcome.status, profile.outcome.phase) == ("failed", "parse")
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["missing.onnx"], "missing.onnx: there is no such file"),
+        (["text.onnx"], "text.onnx: it is not an ONNX model"),
+        (["short.onnx"], "the file ends inside initializer 'model.shared.weight'"),
+        (["tied.onnx", "--dim=nope=2"], "there is no dimension 'nope'"),
+        (["tied.onnx", "--dim=tokens=0"], "--dim tokens takes a whole number from 1"),
+        (["tied.onnx", "--input=ids"], "--input takes NAME=VALUE"),
+        (["tied.onnx", "--input=ids=text.onnx"], "cannot be read as an .npy array"),
+        (["tied.onnx", "--inputs=text.onnx"], "cannot be read as an .npz archive"),
+        (["tied.onnx", "--memory-limit=2 gigs"], "'2 gigs' is not a size"),
+        (["tied.onnx", "--timeout=0"], "leaves no time"),
+        (["tied.onnx", "--runs=0"], "too few"),
+        (["tied.onnx", "--session-option=logid=me"], "logid is memdiag's own"),
+        (["tied.onnx", "--python=/no/python"], "cannot be started as a Python interpreter"),
+        (["tied.onnx", "--provider=Nope"], "no provider called Nope"),
+        (["tied.onnx", "--session-option=nope=1"], "no session option called nope"),
+        (["tied.onnx", "--optimization-level=most"], "takes one of"),
+        (["tied.onnx", "--out=text.onnx"], "reports cannot be written there"),
+    ],
+)
+def test_bad_input_is_one_sentence_with_exit_code_2(
+    memdiag: Callable[..., "subprocess.CompletedProcess[str]"],
+    tmp_path: Path,
+    tied: Path,
+    words: list[str],
+    sentence: str,
+) -> None:
+    (tmp_path / "tied.onnx").symlink_to(tied)
+    (tmp_path / "text.onnx").write_text("hello\n")
+    with tied.open("rb") as file:
+        (tmp_path / "short.onnx").write_bytes(file.read(2 * MB))
+    finished = memdiag("profile", *words, "-q")
+    assert finished.returncode == 2
+    assert finished.stderr.startswith("memdiag: ")
+    assert sentence in finished.stderr
+    assert "Traceback" not in finished.stderr
+
+
+def test_missing_external_data_is_named(
+    memdiag: Callable[..., "subprocess.CompletedProcess[str]"],
+    tmp_path: Path,
+    sample_model: Callable[..., Path],
+) -> None:
+    model = sample_model("tied_if", 1.0, external=True)
+    Path(f"{model}.data").unlink()
+    finished = memdiag("profile", model)
+    assert finished.returncode == 2
+    assert f"{model.name}.data" in finished.stderr
+
+
+@linux
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_profile_is_saved_and_its_child_ended(
+    tmp_path: Path, tied: Path, number: signal.Signals
+) -> None:
+    command = [sys.executable, "-m", "memdiag", "profile", str(tied), "-q", "--runs=100000000"]
+    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as process:
+        watched = psutil.Process(process.pid)
+        deadline = time.monotonic() + 60
+        while not (children := watched.children()) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        time.sleep(1.5)
+        process.send_signal(number)
+        assert process.stderr is not None
+        message = process.stderr.read()
+        assert process.wait() == 2
+    assert "interrupted" in message
+    assert not any(child.is_running() for child in children)
+    profile = load_profile(tmp_path / "reports" / "tied_if" / "profile.json")
+    assert profile.outcome.status == "killed"
+    assert profile.samples.t_s
+
+
+def test_python_api_returns_the_same_record(tied: Path, tmp_path: Path) -> None:
+    import memdiag
+
+    profile = memdiag.profile(tied, runs=1, dims={"tokens": 2})
+    assert profile.outcome.status == "completed"
+    path = tmp_path / "profile.json"
+    from memdiag.records.codec import encode
+
+    path.write_bytes(encode(profile))
+    assert memdiag.load_profile(path) == profile
+    assert json.loads(path.read_text())["schema"] == "memdiag.profile/1"

@@ -1,0 +1,118 @@
+import json
+import re
+from html.parser import HTMLParser
+
+import msgspec
+import pytest
+
+from memdiag.records import codec
+from memdiag.records.profile import Profile
+from memdiag.reporters import html
+from tests.reporters import profiles
+
+
+class Page(HTMLParser):
+    """Collects a page's elements, and the text of those outside of scripts and styles."""
+
+    def __init__(self, page: bytes) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.scripts: list[tuple[dict[str, str | None], str]] = []
+        self.text = ""
+        self.open: tuple[str, dict[str, str | None]] = ("", {})
+        self.feed(page.decode())
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.open = (tag, dict(attrs))
+        self.elements.append(self.open)
+
+    def handle_endtag(self, tag: str) -> None:
+        self.open = ("", {})
+
+    def handle_data(self, data: str) -> None:
+        tag, attrs = self.open
+        if tag == "script":
+            self.scripts.append((attrs, data))
+        elif tag != "style":
+            self.text += data
+
+
+def embedded(page: Page, name: str) -> str:
+    return "".join(text for attrs, text in page.scripts if attrs.get("id") == name)
+
+
+def test_the_page_asks_nobody_for_anything() -> None:
+    page = Page(html.render(profiles.tied_if()))
+    links = {
+        value
+        for _, attrs in page.elements
+        for name, value in attrs.items()
+        if name in ("src", "href", "srcset", "action", "data")
+    }
+    assert links == {"data:,"}
+    (policy,) = [a["content"] for _, a in page.elements if "http-equiv" in a]
+    assert policy is not None
+    assert policy.startswith("default-src 'none'")
+    assert "unsafe-inline' 'unsafe-eval" not in policy
+    assert len(re.findall("sha256-", policy)) == 2
+
+
+@pytest.mark.parametrize("build", [profiles.tied_if, profiles.hostile, profiles.nothing_seen])
+def test_the_record_inside_is_the_record(build: object) -> None:
+    assert callable(build)
+    profile = build()
+    text = embedded(Page(html.render(profile)), "profile")
+    assert codec.decode(text.encode(), Profile) == profile
+
+
+def test_the_longest_record_stays_below_eight_megabytes() -> None:
+    page = html.render(profiles.long())
+    assert len(page) < 8_000_000
+    assert b'<script type="application/gzip" id="profile"' in page
+
+
+def test_hostile_names_are_text() -> None:
+    page = Page(html.render(profiles.hostile()))
+    plain = Page(html.render(profiles.tied_if()))
+    assert not [tag for tag, _ in page.elements if tag in ("img", "b")]
+    assert len([1 for tag, _ in page.elements if tag == "script"]) == len(
+        [1 for tag, _ in plain.elements if tag == "script"]
+    )
+    assert page.text.count(profiles.HOSTILE) > 5
+
+
+def test_every_number_of_the_phase_table_is_there() -> None:
+    page = Page(html.render(profiles.tied_if()))
+    for figure in ("825", "1,563", "+517", "ConstantFolding, step 1", "steady ×10"):
+        assert figure in page.text
+
+
+def test_bars_are_never_longer_than_their_track() -> None:
+    steps = (profiles.Step("imports", "start", 0.1, 46, 46), profiles.Step("x", "parse", 1, 50, 30))
+    for profile in (profiles.build(steps), profiles.tiny(), profiles.tied_if()):
+        widths = re.findall(rb"width:([-\d.]+)%", html.render(profile))
+        assert widths
+        assert all(0 <= float(width) <= 100 for width in widths)
+
+
+def test_many_spans_are_folded_and_the_rest_is_counted() -> None:
+    span = profiles.tied_if().spans[4]
+    few = Page(html.render(msgspec.structs.replace(profiles.tied_if(), spans=(span,) * 8)))
+    assert ("details", {}) not in few.elements
+    many = Page(html.render(msgspec.structs.replace(profiles.tied_if(), spans=(span,) * 600)))
+    assert ("details", {}) in many.elements
+    assert "100 smaller ones are in the profile below only" in many.text
+
+
+def test_what_is_drawn_is_what_was_recorded() -> None:
+    charts = json.loads(embedded(Page(html.render(profiles.tied_if())), "charts"))
+    assert max(charts["timeline"]["rss"]) == 1579 * profiles.MIB
+    assert charts["timeline"]["baseline"] == 46 * profiles.MIB
+    assert len(charts["spans"]) == len(profiles.tied_if().spans)
+    assert charts["runs"]["latency"][0] == 0.028
+
+
+def test_without_anything_seen_there_is_no_empty_chart() -> None:
+    page = html.render(profiles.nothing_seen())
+    assert b'id="timeline"' not in page
+    assert b"Failed in start" in page

@@ -1,0 +1,205 @@
+"""The page in a real browser: it draws, asks the network for nothing, and obeys no name."""
+
+import json
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from memdiag import reporters
+from memdiag.records import codec
+from memdiag.records.profile import Profile
+from tests.reporters import profiles
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+ARGUMENTS = (
+    "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync",
+    "--disable-dev-shm-usage", "--window-size=1280,900",
+)  # fmt: skip
+PATIENCE_S = 20.0
+DRAWN = "return document.querySelectorAll('#timeline .scatterlayer .trace').length"
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    binary = next((path for name in BROWSERS if (path := shutil.which(name))), None)
+    driver = shutil.which("chromedriver")
+    if binary is None or driver is None:
+        pytest.skip("no Chromium with its chromedriver was found on PATH")
+    from selenium import webdriver
+    from selenium.webdriver.chrome.service import Service
+
+    options = webdriver.ChromeOptions()
+    options.binary_location = binary
+    folder = tmp_path_factory.mktemp("browser")
+    for argument in (*ARGUMENTS, f"--user-data-dir={folder / 'user'}"):
+        options.add_argument(argument)
+    options.add_experimental_option(
+        "prefs", {"download.default_directory": str(folder / "downloads")}
+    )
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    started: Any = webdriver.Chrome(options=options, service=Service(driver))
+    started.downloads = folder / "downloads"
+    yield started
+    started.quit()
+
+
+@pytest.fixture
+def opened(browser: Any, tmp_path: Path) -> Callable[..., Any]:
+    """A function that opens the page of a profile in a theme and a width."""
+
+    def open_page(profile: Profile, *, dark: bool = False, width: int = 1280) -> Any:
+        (page,) = reporters.write(profile, tmp_path, ("html",))
+        theme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [theme]})
+        size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
+        browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+        browser.get("about:blank")
+        browser.get_log("browser")
+        browser.get_log("performance")
+        browser.get(page.as_uri())
+        return browser
+
+    return open_page
+
+
+def wait_for(condition: Callable[[], Any]) -> Any:
+    end = time.monotonic() + PATIENCE_S
+    while not (value := condition()):
+        assert time.monotonic() < end, "the page did not get there"
+        time.sleep(0.02)
+    return value
+
+
+def requested(browser: Any) -> set[str]:
+    messages = (json.loads(entry["message"])["message"] for entry in browser.get_log("performance"))
+    urls = (
+        message["params"]["request"]["url"]
+        for message in messages
+        if message["method"] == "Network.requestWillBeSent"
+    )
+    return {url for url in urls if not url.startswith(("data:", "blob:"))}
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        profiles.tied_if,
+        profiles.failed,
+        profiles.killed,
+        profiles.tiny,
+        profiles.sampled,
+        profiles.not_run,
+        profiles.hostile,
+        profiles.long,
+    ],
+    ids=lambda build: build.__name__,
+)
+def test_it_draws_without_an_error_or_a_request(
+    opened: Callable[..., Any], build: Callable[[], Profile]
+) -> None:
+    page = opened(build())
+    wait_for(lambda: page.execute_script(DRAWN) >= 3)
+    page.execute_script("document.getElementById('ranges').lastElementChild.click()")
+    assert page.get_log("browser") == []
+    (only,) = requested(page)
+    assert only.startswith("file:///")
+
+
+def test_a_profile_in_which_nothing_was_seen_shows_its_words(opened: Callable[..., Any]) -> None:
+    page = opened(profiles.nothing_seen())
+    assert "Failed in start at 46 MiB" in page.find_element("tag name", "body").text
+    assert page.get_log("browser") == []
+
+
+@pytest.mark.parametrize("build", [profiles.tied_if, profiles.hostile])
+@pytest.mark.parametrize("width", [390, 1280])
+def test_nothing_runs_over_the_edge(
+    opened: Callable[..., Any], build: Callable[[], Profile], width: int
+) -> None:
+    page = opened(build(), width=width)
+    wait_for(lambda: page.execute_script(DRAWN) >= 3)
+    assert page.execute_script("return document.documentElement.scrollWidth") <= width
+    assert page.execute_script("return document.documentElement.clientWidth") >= width - 20
+
+
+def test_both_themes_have_their_own_colours_and_follow_the_system(
+    opened: Callable[..., Any],
+) -> None:
+    ground = "return getComputedStyle(document.documentElement).backgroundColor"
+    ink = "return document.querySelector('#timeline .xtick text').style.fill"
+    page = opened(profiles.tied_if())
+    wait_for(lambda: page.execute_script(DRAWN) >= 3)
+    light = page.execute_script(ground), page.execute_script(ink)
+    theme = {"name": "prefers-color-scheme", "value": "dark"}
+    page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [theme]})
+    wait_for(lambda: page.execute_script(ink) != light[1])
+    assert page.execute_script(ground) != light[0]
+    assert page.get_log("browser") == []
+
+
+def test_a_hostile_name_stays_text_also_on_hover(opened: Callable[..., Any]) -> None:
+    page = opened(profiles.hostile())
+    wait_for(lambda: page.execute_script(DRAWN) >= 3)
+    assert page.execute_script("return document.images.length") == 0
+    assert page.execute_script("return document.querySelectorAll('main b').length") == 0
+    assert profiles.HOSTILE in page.execute_script(
+        "return document.querySelector('main').innerText"
+    )
+    hover = "Plotly.Fx.hover('timeline', [{curveNumber: arguments[0], pointNumber: 100}]);"
+    page.execute_script(hover, 2)
+    label = wait_for(
+        lambda: page.execute_script(
+            "const l = document.querySelector('#timeline .hoverlayer'); return l.textContent"
+        )
+    )
+    assert "</script><img src=x onerror=alert(1)>" in label
+    assert page.execute_script("return document.images.length") == 0
+    assert page.get_log("browser") == []
+
+
+def test_a_phase_is_shown_by_its_button_from_the_keyboard(opened: Callable[..., Any]) -> None:
+    from selenium.webdriver.common.keys import Keys
+
+    page = opened(profiles.tied_if())
+    wait_for(lambda: page.execute_script(DRAWN) >= 3)
+    shown = "return document.getElementById('timeline')._fullLayout.xaxis.range"
+    buttons = {b.text: b for b in page.find_elements("css selector", "#ranges button")}
+    assert list(buttons)[:3] == ["whole run", "from loading on", "start"]
+    assert page.execute_script(shown)[0] > 0.1
+    buttons["whole run"].send_keys(Keys.ENTER)
+    wait_for(lambda: page.execute_script(shown)[0] == 0)
+    buttons["parse"].send_keys(Keys.SPACE)
+    wait_for(lambda: page.execute_script(shown)[1] < 1)
+    assert buttons["parse"].get_attribute("aria-pressed") == "true"
+    assert buttons["whole run"].get_attribute("aria-pressed") == "false"
+
+
+@pytest.mark.parametrize("build", [profiles.hostile, profiles.long])
+def test_the_profile_can_be_downloaded_from_the_page(
+    opened: Callable[..., Any], build: Callable[[], Profile]
+) -> None:
+    profile = build()
+    page = opened(profile)
+    target = page.downloads / "profile.json"
+    target.unlink(missing_ok=True)
+    wait_for(lambda: page.execute_script(DRAWN) >= 3)
+    page.find_element("id", "download").click()
+    wait_for(target.exists)
+    assert codec.load(target, Profile) == profile
+
+
+def test_the_chart_offers_no_way_to_send_it_anywhere(opened: Callable[..., Any]) -> None:
+    page = opened(profiles.tied_if())
+    wait_for(lambda: page.execute_script(DRAWN) >= 3)
+    titles = {
+        button.get_attribute("data-title")
+        for button in page.find_elements("css selector", "#timeline .modebar-btn")
+    }
+    assert titles == {
+        "Download plot as a PNG", "Zoom", "Pan", "Zoom in", "Zoom out", "Reset axes",
+    }  # fmt: skip
