@@ -10,7 +10,7 @@ MEGABYTES ?= 64
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-all static fmt samples models benchmarks clean
+.PHONY: help demo test test-all static fmt samples models gallery benchmarks clean
 
 help: ## list what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1|\2/' \
@@ -53,6 +53,9 @@ samples: $(READY) ## build every sample model, of MEGABYTES=64 each, into .cache
 
 models: $(READY) ## fetch the real models, pinned, into .cache/real_models
 	$(BIN)/python -m benchmarks.real_models
+
+gallery: models ## make the pictures and reports in reports/gallery again
+	$(BIN)/python -m benchmarks.gallery
 
 benchmarks: models ## measure the numbers in benchmarks/README.md again
 	$(BIN)/python -m benchmarks.overhead

@@ -14,6 +14,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -78,7 +79,7 @@ class Creation(NamedTuple):
 
 def plain(model: Path) -> Creation:
     """Create a session with nobody watching."""
-    return _creation(subprocess.run([sys.executable, "-c", PLAIN, str(model)], **_CAPTURE))
+    return _creation("-c", PLAIN, str(model))
 
 
 def under_memray(model: Path) -> Creation:
@@ -87,7 +88,7 @@ def under_memray(model: Path) -> Creation:
         script = Path(folder) / "plain.py"
         script.write_text(PLAIN)
         words = ["-m", "memray", "run", "--native", "-q", "-o", f"{folder}/out.bin", str(script)]
-        return _creation(subprocess.run([sys.executable, *words, str(model)], **_CAPTURE))
+        return _creation(*words, str(model))
 
 
 def under_psutil(model: Path) -> Creation:
@@ -115,10 +116,10 @@ WATCHERS: dict[str, Callable[[Path], Creation]] = {
     "memray --native": under_memray,
 }
 
-_CAPTURE: dict[str, object] = {"check": True, "capture_output": True, "text": True}
 
-
-def _creation(finished: "subprocess.CompletedProcess[str]") -> Creation:
+def _creation(*words: str) -> Creation:
+    """Run the interpreter with `words`, of which the script prints its seconds and its mark."""
+    finished = subprocess.run([sys.executable, *words], check=True, capture_output=True, text=True)
     seconds, peak = finished.stdout.split()[:2]
     return Creation(float(seconds), float(peak))
 
@@ -140,9 +141,10 @@ def creation_part(models: dict[str, Path], rounds: int) -> str:
     """Return the table of session creation, plain and watched."""
     rows = []
     for title, model in models.items():
-        results = interleave(
-            {name: (lambda watch=watch: watch(model)) for name, watch in WATCHERS.items()}, rounds
-        )
+        subjects: dict[str, Callable[[], Creation]] = {
+            name: partial(watch, model) for name, watch in WATCHERS.items()
+        }
+        results = interleave(subjects, rounds)
         for name, creations in results.items():
             pairs = list(zip(creations, results["plain"], strict=True))
             ratio = spread([mine.seconds / base.seconds for mine, base in pairs])
@@ -176,7 +178,7 @@ def spike_part(rounds: int) -> str:
             marks = Path(folder, "marks")
             environment = {"PYTHONPATH": folder, "MARKS": str(marks)}
             peer: list[int] = []
-            sampler = threading.Thread(target=lambda peer=peer: peer.append(_sample_child()))
+            sampler = threading.Thread(target=_sample_child, args=(peer,))
             sampler.start()
             measured = measure(Job(model=Path("none"), environment=environment, runs=1))
             sampler.join()
@@ -192,12 +194,12 @@ def spike_part(rounds: int) -> str:
     )
 
 
-def _sample_child() -> int:
-    """Wait for a child of ours and sample it every 10 ms until it ends."""
+def _sample_child(largest: list[int]) -> None:
+    """Wait for a child of ours, sample it every 10 ms until it ends, and add what was largest."""
     me = psutil.Process(os.getpid())
     while not (children := me.children()):
         time.sleep(0.001)
-    return _sample_until_end(children[0])
+    largest.append(_sample_until_end(children[0]))
 
 
 def help_part(rounds: int) -> str:
@@ -217,9 +219,8 @@ def help_part(rounds: int) -> str:
         },
         rounds,
     )
-    return table(
-        ["command", "ms"], [[f"`{name}`", spread(values).text()] for name, values in results.items()]
-    )
+    rows = [[f"`{name}`", spread(values).text()] for name, values in results.items()]
+    return table(["command", "ms"], rows)
 
 
 def main() -> None:

@@ -6,7 +6,8 @@
     │   └── MissingDataError   external data that the model names is not there
     ├── RecordError        a saved record cannot be decoded
     ├── MeasurementError   the child could not be started or watched at all
-    └── ReportError        a report could not be written
+    ├── ReportError        a report could not be written
+    └── XrayError          a process whose memory cannot be looked into
 
 A session that fails *while it is being measured* raises none of these: that is an outcome of the
 profile (`Profile.outcome`), so that what was seen until then is kept.
@@ -39,3 +40,7 @@ class MeasurementError(MemdiagError):
 
 class ReportError(MemdiagError):
     """A report file that could not be written."""
+
+
+class XrayError(MemdiagError):
+    """A process whose memory cannot be looked into: it is gone, not ours, or not on Linux."""

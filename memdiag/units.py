@@ -55,16 +55,16 @@ def format_size(size: int, *, signed: bool = False) -> str:
 
 def format_duration(seconds: float) -> str:
     """Return `seconds` as people say it: ``1.9 s``, ``28 ms``, ``410 µs``, ``2 min 05 s``."""
-    if seconds >= 120:
+    # Each bound is where rounding would reach the next unit.
+    if seconds >= 119.5:
         minutes, rest = divmod(round(seconds), 60)
         return f"{minutes} min {rest:02d} s"
-    if seconds >= 10:
+    if seconds >= 9.95:
         return f"{seconds:.0f} s"
-    if seconds >= 1:
+    if seconds >= 0.9995:
         return f"{seconds:.1f} s"
-    milliseconds = seconds * 1000
-    if milliseconds >= 10:
-        return f"{milliseconds:.0f} ms"
-    if milliseconds >= 1:
-        return f"{milliseconds:.1f} ms"
+    if seconds >= 0.00995:
+        return f"{seconds * 1e3:.0f} ms"
+    if seconds >= 0.0009995:
+        return f"{seconds * 1e3:.1f} ms"
     return f"{seconds * 1e6:.0f} µs"

@@ -56,6 +56,11 @@ def test_a_signed_size_shows_its_plus() -> None:
         (1.94, "1.9 s"),
         (42.4, "42 s"),
         (125, "2 min 05 s"),
+        (0.00099999, "1.0 ms"),
+        (0.0099999, "10 ms"),
+        (0.99999, "1.0 s"),
+        (9.9999, "10 s"),
+        (119.9, "2 min 00 s"),
     ],
 )
 def test_durations_print_as_people_say_them(seconds: float, text: str) -> None:

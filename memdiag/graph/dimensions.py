@@ -17,7 +17,7 @@ _OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
     ast.Mult: operator.mul,
     ast.FloorDiv: operator.floordiv,
 }
-_EXPRESSION = re.compile(r"[\w ]+(?:(?:\+|-|\*|//)[\w +*/()-]+)+", re.ASCII)
+_EXPRESSION = re.compile(r"[\w +*/()-]+", re.ASCII)
 
 
 class Axis(NamedTuple):
@@ -154,7 +154,7 @@ def _known(
 
 def _parse(symbol: str, keys: Mapping[str, Axis]) -> ast.expr | None:
     """Return `symbol` as an expression over other symbols; None if it is a plain name."""
-    if len(symbol) > 200 or not _EXPRESSION.fullmatch(symbol):
+    if len(symbol) > 200 or symbol.isidentifier() or not _EXPRESSION.fullmatch(symbol):
         return None
     try:
         with warnings.catch_warnings():

@@ -115,7 +115,7 @@ def make(plan: InputPlan, seed: int) -> Array:
             return np.full(plan.shape, plan.value, dtype=np.str_)
         value = plan.value if element.native else _ONE_BITS[element.name]
         return np.full(plan.shape, value, element.dtype)
-    except (MemoryError, ValueError) as error:
+    except (MemoryError, OverflowError, ValueError) as error:
         raise UsageError(
             f"input {plan.name!r} of shape {list(plan.shape)} does not fit in memory; "
             "choose smaller dimensions."

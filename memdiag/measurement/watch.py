@@ -8,8 +8,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from memdiag.measurement.child import Child
 from memdiag.measurement.job import Job
@@ -19,59 +18,15 @@ from memdiag.measurement.phase_clock import PhaseClock
 from memdiag.measurement.portable import PsutilObserver
 from memdiag.measurement.proc import ProcObserver
 from memdiag.measurement.pump import make_pump
+from memdiag.measurement.seen import Measurement, Progress
 from memdiag.measurement.timeline import Timeline
-from memdiag.records.profile import (
-    Memory,
-    Outcome,
-    Phase,
-    PhaseName,
-    Run,
-    Samples,
-    Sampling,
-    Span,
-    Status,
-)
+from memdiag.records.profile import Memory, Outcome, PhaseName, Run, Sampling, Status
 from memdiag.units import format_duration
 
 _PROGRESS_S = 0.2
 # What the runtime's Python binding puts before its messages: "[ONNXRuntimeError] : 1 : FAIL : ".
 _STATUS_CODE = re.compile(r"\[ONNXRuntimeError\] : \d+ : [A-Z_]+ : ")
 _MAX_GAPS = 1_000_000
-
-
-class Progress(NamedTuple):
-    """Where the child is: for a display, called seldom enough not to disturb the watching."""
-
-    phase: PhaseName
-    span: str
-    elapsed_s: float
-    rss_bytes: int
-    runs_done: int
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Measurement:
-    """What was seen of one child. `baseline` is None where it ended before the runtime was ready.
-
-    `interrupted` says that it ended because we were asked to stop (Ctrl-C).
-    """
-
-    onnxruntime: str | None
-    python: str | None
-    providers: tuple[str, ...] | None
-    baseline: Memory | None
-    phases: tuple[Phase, ...]
-    spans: tuple[Span, ...]
-    samples: Samples
-    sampling: Sampling
-    steady: Memory | None
-    first_run_s: float | None
-    runs: tuple[Run, ...]
-    allocator_retained_bytes: int | None
-    warnings: tuple[str, ...]
-    explicit_starts: bool
-    outcome: Outcome
-    interrupted: bool
 
 
 def observe(pid: int) -> Observer:

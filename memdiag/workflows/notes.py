@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from memdiag.measurement.job import Job
-from memdiag.measurement.watch import Measurement
+from memdiag.measurement.seen import Measurement
 
 _MAX_WARNINGS = 5
 _NOTABLE_LAG_S = 0.002

@@ -15,8 +15,9 @@ from memdiag.graph.inputs import plan_inputs
 from memdiag.graph.reader import ModelFile, open_model
 from memdiag.measurement.environment import describe as describe_environment
 from memdiag.measurement.job import DEFAULT_TIMEOUT_S, Job
-from memdiag.measurement.watch import Measurement, Progress, measure
-from memdiag.records.profile import PROFILE_SCHEMA, Input, Model, Profile, Session
+from memdiag.measurement.seen import Measurement, Progress
+from memdiag.measurement.watch import measure
+from memdiag.records.profile import PROFILE_SCHEMA, Input, Model, Phase, Profile, Session
 from memdiag.workflows import inputs as inputs_room
 from memdiag.workflows.notes import notes_of
 
@@ -165,7 +166,8 @@ def _check(runs: int, timeout_s: float, memory_limit_bytes: int | None) -> None:
 
 def _facts(file: ModelFile) -> Model:
     return Model(
-        path=str(file.path),
+        # A file name need not be text, but a record is.
+        path=str(file.path).encode(errors="backslashreplace").decode(),
         file_bytes=file.file_bytes,
         external_bytes=file.external_bytes,
         weight_bytes=sum(weight.nbytes for weight in file.weights),
@@ -183,8 +185,7 @@ def _assemble(
     inputs: tuple[Input, ...],
     notes: Sequence[str],
 ) -> Profile:
-    after_start = [phase for phase in measured.phases if phase.name != "start"]
-    top = max(after_start or measured.phases, key=lambda phase: phase.peak_rss_bytes)
+    top = _top_phase(measured)
     baseline = measured.baseline or measured.phases[0].end
     return Profile(
         schema=PROFILE_SCHEMA,
@@ -217,3 +218,13 @@ def _assemble(
         notes=(*notes, *notes_of(measured, job)),
         outcome=measured.outcome,
     )
+
+
+def _top_phase(measured: Measurement) -> Phase:
+    """Return the phase with the largest peak; of several, the one that reached it first."""
+    phases = [phase for phase in measured.phases if phase.name != "start"] or measured.phases
+    peak = max(phase.peak_rss_bytes for phase in phases)
+    tops = {phase.name: phase for phase in phases if phase.peak_rss_bytes == peak}
+    reached = (span.phase for span in measured.spans if span.peak_rss_bytes == peak)
+    first = next((name for name in reached if name in tops), next(iter(tops)))
+    return tops[first]

@@ -1,7 +1,6 @@
 """``memdiag profile`` and ``memdiag report`` on models whose copies are known, and on bad input."""
 
 import json
-import os
 import signal
 import subprocess
 import sys

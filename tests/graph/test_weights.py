@@ -1,4 +1,5 @@
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -80,7 +81,7 @@ def test_every_place_where_a_weight_hides(tmp_path: Path) -> None:
 )
 def test_constants_of_plain_numbers(
     tmp_path: Path,
-    attributes: dict[str, object],
+    attributes: dict[str, Any],
     dtype: str,
     shape: tuple[int, ...],
     nbytes: int,
@@ -175,7 +176,7 @@ def test_types_that_numpy_lacks_are_given_as_their_bits(tmp_path: Path) -> None:
 def test_typed_fields_hold_what_raw_data_would(
     tmp_path: Path, number: int, numpy_type: type
 ) -> None:
-    values = np.array([0, 1, 3, -2]).astype(numpy_type)
+    values: np.ndarray = np.array([0, 1, 3, -2]).astype(numpy_type)
     typed = helper.make_tensor("typed", number, [4], values)
     raw = helper.make_tensor("raw", number, [4], values.tobytes(), raw=True)
     with opened(tmp_path / "m.onnx", graph_of(tensors=[typed, raw])) as model:
@@ -188,7 +189,7 @@ def test_typed_fields_hold_what_raw_data_would(
 
 
 def test_strings_count_their_characters(tmp_path: Path) -> None:
-    strings = helper.make_tensor("s", TensorProto.STRING, [2], [b"abc", b"de"])
+    strings = TensorProto(name="s", data_type=8, dims=[2], string_data=[b"abc", b"de"])
     with opened(tmp_path / "m.onnx", graph_of(tensors=[strings])) as model:
         assert only(model).nbytes == 5
         assert model.data(only(model)).tolist() == [b"abc", b"de"]
@@ -205,7 +206,10 @@ def test_strings_count_their_characters(tmp_path: Path) -> None:
         (TensorProto(name="w", data_type=1, dims=[-1]), "the shape [-1]"),
         (TensorProto(name="w", data_type=0, dims=[1]), "element type 0"),
         (TensorProto(name="w", data_type=99, dims=[1], raw_data=b"1"), "element type 99"),
-        (TensorProto(name="w", data_type=8, dims=[1], data_location=1), "strings as external"),
+        (
+            TensorProto(name="w", data_type=8, dims=[1], data_location="EXTERNAL"),
+            "strings as",
+        ),
     ],
 )
 def test_tensors_that_make_no_sense(tmp_path: Path, damaged: TensorProto, words: str) -> None:

@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from onnx import ModelProto, TensorProto, helper, parser
+from onnx import GraphProto, ModelProto, TensorProto, helper, parser
 
 from memdiag.errors import ModelError
 from memdiag.graph.wire import MAX_DEPTH, THIS_FILE, THRESHOLD, skeleton
@@ -15,7 +15,7 @@ def with_weight(data: bytes, name: str = "encoder.weight") -> bytes:
     return serialized(helper.make_graph([node], "main", [], [], [weight]))
 
 
-def serialized(graph: object) -> bytes:
+def serialized(graph: GraphProto) -> bytes:
     model = helper.make_model(graph)
     return bytes(model.SerializeToString())
 
@@ -75,7 +75,7 @@ def test_the_location_can_be_a_real_file_name() -> None:
     [(TensorProto.FLOAT, np.float32), (TensorProto.DOUBLE, np.float64)],
 )
 def test_packed_floats_are_referenced_as_typed_data(element_type: int, numpy_type: type) -> None:
-    values = np.arange(500).astype(numpy_type)
+    values: np.ndarray = np.arange(500).astype(numpy_type)
     weight = helper.make_tensor("w", element_type, [500], values)
     data = serialized(helper.make_graph([], "g", [], [], [weight]))
     [(offset, storage)] = skeleton(data, origin="m.onnx").references.items()

@@ -14,7 +14,7 @@ import pytest
 
 from memdiag.measurement.job import Job
 
-RUNTIME = '''
+RUNTIME = """
 import json, mmap, os, signal, sys, time
 
 __version__ = "99.0.0"
@@ -84,7 +84,7 @@ class InferenceSession:
         act("run")
 
 act("import")
-'''
+"""
 
 
 @pytest.fixture

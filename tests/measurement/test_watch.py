@@ -13,7 +13,8 @@ import pytest
 from memdiag.errors import MeasurementError
 from memdiag.measurement.job import Job
 from memdiag.measurement.portable import PsutilObserver
-from memdiag.measurement.watch import Measurement, Progress, measure
+from memdiag.measurement.seen import Measurement, Progress
+from memdiag.measurement.watch import measure
 from memdiag.records.profile import Phase
 
 MB = 1_000_000

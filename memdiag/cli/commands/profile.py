@@ -2,13 +2,16 @@
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from memdiag.cli.arguments import pairs, whole_numbers
 from memdiag.errors import UsageError
 from memdiag.units import parse_size
+
+if TYPE_CHECKING:
+    import numpy as np
 
 
 class _Format(StrEnum):
@@ -146,7 +149,7 @@ def command(
     from memdiag.workflows.profile import Interrupted
     from memdiag.workflows.profile import profile as run_profile
 
-    given: dict[str, object] = dict(pairs("--input", input or ()))
+    given: dict[str, np.ndarray | str | Path] = dict(pairs("--input", input or ()))
     if inputs is not None:
         archive = read_archive(inputs)
         twice = sorted(given.keys() & archive.keys())

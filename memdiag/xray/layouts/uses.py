@@ -23,19 +23,30 @@ class Quantization:
 
 @dataclass(frozen=True, kw_only=True)
 class NBits:
-    """What a MatMulNBits says of its weight: `columns` is N, `depth` is K, both in elements.
+    """What a MatMulNBits, or a DequantizeLinear before a MatMul, says of its blocks.
 
-    `scales` is ``[N, ceil(K / block_size)]`` in any shape; `zero_points`, where there are any, has
-    two 4-bit values a byte, each column's padded to a whole byte.
+    The matrix has `columns` (N) of `depth` (K) values of `bits` (4 or 8) each, divided into blocks of
+    `block_size` along K. MatMulNBits stores ``[N, blocks, bytes of a block]``. With `by_row` the weight is
+    ``[K, N]`` instead, an operand of DequantizeLinear that the runtime makes a MatMulNBits of: one
+    value an element, or, of 4 bits, two a byte in one row-major stretch; `signed` says that it is.
+
+    `scales` and `zero_points` (unsigned, one value an element) are both ``[N, blocks]``; None
+    where they are not known, and for `zero_points` also where the operator has none.
     """
 
     columns: int
     depth: int
     block_size: int
     bits: int = 4
-    accuracy_level: int = 0
+    by_row: bool = False
+    signed: bool = False
     scales: NDArray[Any] | None = None
     zero_points: NDArray[Any] | None = None
+
+    @property
+    def blocks(self) -> int:
+        """The number of blocks of a column."""
+        return -(-self.depth // self.block_size)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,58 @@
+"""What the README says works as it stands there."""
+
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text()
+
+
+def test_its_python_runs(tmp_path: Path, sample_model: Callable[..., Path]) -> None:
+    (block,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    (tmp_path / "model.onnx").symlink_to(sample_model("tied_if"))
+    finished = subprocess.run(
+        [sys.executable, "-c", block], cwd=tmp_path, capture_output=True, text=True, timeout=100
+    )
+    assert finished.returncode == 0, finished.stderr
+    assert re.fullmatch(r"\d+ MiB in [a-z_]+ \((exact|sampled)\)\n", finished.stdout)
+
+
+def test_its_options_exist(memdiag: Callable[..., "subprocess.CompletedProcess[str]"]) -> None:
+    known = set(re.findall(r"--[a-z-]+", memdiag("profile", "--help", COLUMNS="200").stdout))
+    named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", README))
+    assert named <= known
+
+
+@pytest.mark.parametrize("options", re.findall(r"`(--[^`]+)`", README))
+def test_its_options_are_taken(
+    memdiag: Callable[..., "subprocess.CompletedProcess[str]"],
+    tmp_path: Path,
+    sample_model: Callable[..., Path],
+    options: str,
+) -> None:
+    import numpy as np
+
+    np.save(tmp_path / "ids.npy", np.array([1]))
+    np.savez(tmp_path / "all.npz", ids=np.array([1]))
+    words = options.replace("batch=", "tokens=").replace("NAME", "CPUExecutionProvider")
+    words = words.replace("other/bin/python", sys.executable)
+    finished = memdiag("profile", sample_model("tied_if"), *words.split(), "--out", "out")
+    assert finished.returncode == 0, finished.stderr
+
+
+def test_its_make_targets_exist() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    targets = re.findall(r"(?:^|`)make ([a-z-]+)", README, re.MULTILINE)
+    assert targets[:2] == ["demo", "test"]
+    assert [target for target in targets if f"\n{target}:" not in makefile] == []
+
+
+def test_its_links_lead_somewhere() -> None:
+    links = re.findall(r"\]\(([^)#:]+)\)", README)
+    assert links
+    assert [link for link in links if not (ROOT / link).exists()] == []

@@ -1,0 +1,32 @@
+"""Every real model profiles to the end with no flag at all."""
+
+from pathlib import Path
+
+import pytest
+
+import memdiag
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+
+def test_all_profile_with_no_flag(real_models: dict[str, Path]) -> None:
+    endings = {}
+    for name, path in real_models.items():
+        profile = memdiag.profile(path, runs=2)
+        endings[name] = (profile.outcome.status, profile.outcome.message)
+        assert profile.model.weight_bytes
+        assert profile.peak_rss_bytes >= profile.baseline_rss_bytes
+    assert {name: end for name, end in endings.items() if end[0] != "completed"} == {}
+    assert len(endings) >= 20
+
+
+def test_a_model_that_needs_longer_inputs_says_what_was_chosen(
+    real_models: dict[str, Path],
+) -> None:
+    profile = memdiag.profile(real_models["silero_vad"], runs=1)
+    shapes = {given.name: given.shape for given in profile.inputs}
+    assert shapes["input"] == (1, 256)
+    assert any("256 is the first of" in note for note in profile.notes)
+    given = memdiag.profile(real_models["silero_vad"], runs=1, dims={"input:1": 512})
+    assert {each.name: each.shape for each in given.inputs}["input"] == (1, 512)
+    assert given.notes == () or not any("is the first of" in note for note in given.notes)

@@ -1,0 +1,52 @@
+"""The tied weight on the runtimes that matter: phases are found on each, and figures are right."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import memdiag
+from benchmarks.runtimes import VERSIONS, ProvisionError, runtime
+from memdiag.records.profile import PHASES
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+MB = 1_000_000
+PINNED = {"MALLOC_MMAP_THRESHOLD_": "131072"}  # glibc would keep copies that were freed
+
+
+def interpreter(version: str) -> Path | None:
+    if version == "newest":
+        return None
+    try:
+        return runtime(version)
+    except ProvisionError as error:
+        pytest.skip(str(error))
+
+
+@pytest.mark.parametrize("external", [False, True], ids=["embedded", "external"])
+@pytest.mark.parametrize("megabytes", [64, 500])
+@pytest.mark.parametrize("version", [*VERSIONS, "newest"])
+def test_the_tied_weight_is_told_by_phase(
+    sample_model: Callable[..., Path], version: str, megabytes: int, external: bool
+) -> None:
+    python = interpreter(version)
+    model = sample_model("tied_if", megabytes, external=external)
+    profile = memdiag.profile(model, python=python, environment=PINNED, threads=1, runs=3)
+    assert profile.outcome.status == "completed"
+    if version != "newest":
+        assert profile.environment.onnxruntime == version
+    assert [phase.name for phase in profile.phases] == list(PHASES)
+    weight = megabytes * MB
+    tolerance = 0.1 * weight + 8 * MB
+    parse, fold = profile.phase("parse"), profile.phase("constant_fold")
+    assert parse is not None
+    assert fold is not None
+    # Embedded weights are read while parsing, external ones are mapped or read later.
+    assert abs(parse.net_rss_bytes - (0 if external else weight)) < tolerance
+    # Folding keeps one transposed copy, and needs at least one more while it works.
+    assert abs(fold.net_rss_bytes - weight) < tolerance
+    assert fold.peak_rss_bytes - fold.start.rss_bytes > 1.9 * weight - tolerance
+    assert fold.peak_kind == "exact"
+    said = any("logs where a graph transformer ends but not where" in note for note in profile.notes)
+    assert said == (version != "newest")

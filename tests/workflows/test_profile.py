@@ -1,0 +1,116 @@
+"""What the workflow adds to the measurement: inputs that run, facts of the model, honest notes."""
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+import memdiag
+from memdiag.errors import ModelError, UsageError
+from memdiag.records.codec import encode
+
+# Reads four neighbours at once: it runs with 4 or more, not with 1 or 2.
+NEEDS_FOUR = """
+<ir_version: 9, opset_import: ["" : 17]>
+needs_four (float[batch, length] x) => (float[batch, out] y)
+<float[1, 1, 4] w = {1, 2, 3, 4}>
+{
+    axes = Constant<value = int64[1] {1}>()
+    wide = Unsqueeze(x, axes)
+    conv = Conv(wide, w)
+    y = Squeeze(conv, axes)
+}
+"""
+
+PLAIN = """
+<ir_version: 9, opset_import: ["" : 17]>
+plain (float[batch, 3] x) => (float[batch, 3] y)
+<float[3] w = {1, 2, 3}>
+{
+    y = Add(x, w)
+}
+"""
+
+
+def saved(tmp_path: Path, text: str, name: str = "model.onnx") -> Path:
+    path = tmp_path / name
+    onnx.save(onnx.parser.parse_model(text), path)
+    return path
+
+
+def test_a_model_that_does_not_run_with_ones_is_rehearsed(tmp_path: Path) -> None:
+    profile = memdiag.profile(saved(tmp_path, NEEDS_FOUR), runs=1)
+    assert profile.outcome.status == "completed"
+    assert [given.shape for given in profile.inputs] == [(1, 4)]
+    assert any("4 is the first of" in note for note in profile.notes)
+
+
+def test_a_size_that_the_user_gave_is_not_overridden(tmp_path: Path) -> None:
+    profile = memdiag.profile(saved(tmp_path, NEEDS_FOUR), runs=1, dims={"length": 2})
+    assert profile.outcome.status == "failed"
+    assert profile.outcome.phase == "first_run"
+    assert [given.shape for given in profile.inputs] == [(1, 2)]
+
+
+def test_a_model_that_runs_needs_no_rehearsal(tmp_path: Path) -> None:
+    profile = memdiag.profile(saved(tmp_path, PLAIN), runs=2)
+    assert profile.outcome.status == "completed"
+    assert not any("is the first of" in note for note in profile.notes)
+    assert profile.model.weight_bytes == 12
+    assert profile.model.opsets == {"ai.onnx": 17}
+    assert profile.steady is not None
+    assert profile.steady.rss_bytes == profile.steady_rss_bytes
+
+
+def test_what_was_given_is_used_and_nothing_of_it_is_recorded(tmp_path: Path) -> None:
+    secret = np.array([[1.5, 271828.25, 3]], np.float32)
+    profile = memdiag.profile(
+        saved(tmp_path, PLAIN),
+        runs=1,
+        inputs={"x": secret},
+        environment={"MINE": "1"},
+    )
+    assert [(given.source, given.shape) for given in profile.inputs] == [("given", (1, 3))]
+    assert profile.session.environment == {"MINE": "1"}
+    text = encode(profile).decode()
+    assert "271828" not in text
+    assert str(Path.home()) not in text.replace(profile.model.path, "")
+
+
+def test_without_optimization_constant_folding_is_not_guessed(tmp_path: Path) -> None:
+    profile = memdiag.profile(saved(tmp_path, PLAIN), run=False, optimization_level="disable_all")
+    assert profile.session.options == {"graph_optimization_level": "disable_all"}
+    fold = profile.phase("constant_fold")
+    assert fold is None
+    assert profile.steady_rss_bytes is None
+
+
+def test_a_name_that_is_no_text_is_escaped(tmp_path: Path) -> None:
+    profile = memdiag.profile(saved(tmp_path, PLAIN, "odd\udcff.onnx"), run=False)
+    assert profile.model.path.endswith("odd\\udcff.onnx")
+    encode(profile)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"runs": 0}, "too few"),
+        ({"timeout_s": 0}, "leaves no time"),
+        ({"memory_limit_bytes": 0}, "leaves no room"),
+        ({"session_options": {"log_severity_level": "2"}}, "memdiag's own"),
+        ({"dims": {"nope": 3}}, "no dimension 'nope'"),
+        ({"inputs": {"nope": np.zeros(1)}}, "nope"),
+        ({"inputs": {"x": np.zeros((1, 3))}}, "float"),
+    ],
+)
+def test_arguments_that_cannot_be_honoured_are_refused(
+    tmp_path: Path, arguments: dict[str, object], words: str
+) -> None:
+    with pytest.raises(UsageError, match=words):
+        memdiag.profile(saved(tmp_path, PLAIN), **arguments)  # type: ignore[arg-type] # on purpose
+
+
+def test_a_model_that_is_not_there_is_a_model_error(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="there is no such file"):
+        memdiag.profile(tmp_path / "nope.onnx")
