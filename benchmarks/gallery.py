@@ -12,7 +12,7 @@ from pathlib import Path
 import memdiag
 from benchmarks.real_models import real_models
 from memdiag.reporters import write
-from sample_models import recipes
+from sample_models import load_recipes
 
 GALLERY = Path(__file__).parents[1] / "reports" / "gallery"
 FORMATS = ("json", "markdown", "png")
@@ -25,7 +25,7 @@ def main() -> None:
         # Profiled from their own folder, so that no path of this machine enters a record.
         shutil.copyfile(minilm, Path(folder, "minilm_int8.onnx"))
         os.chdir(folder)
-        recipes()["tied_if"].build(500, Path("tied_if.onnx"), False)
+        load_recipes()["tied_if"].build(500, Path("tied_if.onnx"), False)
         profiles = {
             "tied_if": memdiag.profile("tied_if.onnx"),
             "tied_if_1GB": memdiag.profile("tied_if.onnx", memory_limit_bytes=10**9),

@@ -27,7 +27,7 @@ from benchmarks.statistics import interleave, spread
 from memdiag.measurement.environment import describe
 from memdiag.measurement.job import Job
 from memdiag.measurement.watch import measure
-from sample_models import recipes
+from sample_models import load_recipes
 
 MB = 1e6
 
@@ -231,7 +231,7 @@ def main() -> None:
     real = real_models()
     with tempfile.TemporaryDirectory() as folder:
         tied = Path(folder) / "tied_if.onnx"
-        recipes()["tied_if"].build(500, tied, False)
+        load_recipes()["tied_if"].build(500, tied, False)
         creation = creation_part(
             {
                 "tied_if, 500 MB": tied,

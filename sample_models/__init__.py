@@ -26,7 +26,7 @@ class Recipe(Protocol):
         """
 
 
-def recipes() -> dict[str, Recipe]:
+def load_recipes() -> dict[str, Recipe]:
     """Return every recipe by its name, in alphabetical order."""
     package = importlib.import_module("sample_models.recipes")
     modules = (

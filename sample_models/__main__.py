@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from memdiag.errors import MemdiagError
-from sample_models import recipes
+from sample_models import load_recipes
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Build or list the samples and return the exit code: 2 for what cannot be done."""
-    known = recipes()
+    known = load_recipes()
     parser = argparse.ArgumentParser(prog="sample_models", description="Build a sample model.")
     parser.add_argument(
         "recipe",

@@ -8,7 +8,7 @@ from hypothesis import settings
 
 from benchmarks.real_models import FetchError
 from benchmarks.real_models import real_models as fetch_real_models
-from sample_models import recipes
+from sample_models import load_recipes
 
 # No deadline: the time an example takes says more about the machine than about the code.
 settings.register_profile("memdiag", max_examples=50, deadline=None)
@@ -24,7 +24,7 @@ def sample_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path
         key = (name, megabytes, external)
         if key not in built:
             path = tmp_path_factory.mktemp("sample") / f"{name}.onnx"
-            recipes()[name].build(megabytes, path, external)
+            load_recipes()[name].build(megabytes, path, external)
             built[key] = path
         return built[key]
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from memdiag.measurement.markers import Marker
-from memdiag.measurement.observer import Boundary
+from memdiag.measurement.observer import Boundary, Reading
 from memdiag.measurement.peaks import Peaks
 from memdiag.records.profile import PHASES, Memory, PeakKind, Phase, PhaseName, Span
 
@@ -37,7 +37,8 @@ class _Stretch:
 class PhaseClock:
     """Cuts the child's life into spans as its markers and events arrive.
 
-    Times are seconds since the child was started. Feed it in the order things happen: `sample`
+    Times are seconds since the child was started. Where a line is read late, the memory at its
+    time is the last sample's if that was nearer. Feed it in the order things happen: `sample`
     between boundaries, `mark` for log lines, `cut` for an event at which the child waits, and
     `stop` at the end.
     """
@@ -47,6 +48,8 @@ class PhaseClock:
         self._open = _Stretch("interpreter and imports", "start", None, 0.0, start)
         self._window_start_s = 0.0
         self._window: list[_Segment] = []
+        self._sampled_s = 0.0
+        self._sampled: Reading | None = None
         self._windows: list[tuple[list[_Segment], int | None]] = []
         self._ends_seen: Counter[str] = Counter()
         self.explicit_starts = False
@@ -62,9 +65,10 @@ class PhaseClock:
         """The name of the span that is open now."""
         return self._open.name
 
-    def sample(self, rss_bytes: int) -> None:
+    def sample(self, now_s: float, reading: Reading) -> None:
         """Count a sample to the open span."""
-        self._open.largest = max(self._open.largest, rss_bytes)
+        self._sampled_s, self._sampled = now_s, reading
+        self._saw(reading.rss_bytes)
 
     def mark(
         self, markers: Sequence[Marker], origin_epoch_s: float, now_s: float, reading: Boundary
@@ -76,8 +80,11 @@ class PhaseClock:
                 # Another time zone than ours, or a clock that was set: the arrival will do.
                 lag_s = 0.0
             else:
+                lag_s = max(0.0, lag_s)
+            phase = self.phase
+            self._apply(marker, now_s - lag_s, self._memory_at(now_s - lag_s, now_s, reading))
+            if self.phase != phase and lag_s:
                 self.lag_s = max(self.lag_s or 0.0, lag_s)
-            self._apply(marker, min(now_s, now_s - lag_s), reading.memory)
         self._close_window(now_s, reading)
 
     def cut(self, name: str, phase: PhaseName, now_s: float, reading: Boundary) -> None:
@@ -107,6 +114,22 @@ class PhaseClock:
     def ended(self, name: PhaseName) -> Memory | None:
         """Return the memory where phase `name` last ended, or None where it was not seen."""
         return next((done.end for done in reversed(self._done) if done.phase == name), None)
+
+    def _saw(self, rss_bytes: int) -> None:
+        self._open.largest = max(self._open.largest, rss_bytes)
+
+    def _memory_at(self, at_s: float, now_s: float, reading: Boundary) -> Memory:
+        """Return the memory at `at_s`: of the present reading and the last sample, the nearer."""
+        if self._sampled is None or now_s - at_s <= abs(at_s - self._sampled_s):
+            return reading.memory
+        shared = reading.memory.shared_bytes
+        file = self._sampled.file_bytes
+        return Memory(
+            rss_bytes=self._sampled.rss_bytes,
+            anonymous_bytes=self._sampled.anonymous_bytes,
+            file_bytes=None if file is None else file - (shared or 0),
+            shared_bytes=shared,
+        )
 
     def _apply(self, marker: Marker, at_s: float, memory: Memory) -> None:
         match marker.kind:
@@ -144,14 +167,14 @@ class PhaseClock:
     ) -> None:
         self._end_open(at_s, memory)
         self._open = _Stretch(name, phase, step, self._done[-1].end_s, memory)
-        self.sample(memory.rss_bytes)
+        self._saw(memory.rss_bytes)
 
     def _end_open(self, at_s: float, memory: Memory) -> None:
         stretch = self._open
         stretch.end_s = max(at_s, stretch.start_s)
         stretch.end = memory
-        self.sample(stretch.start.rss_bytes)
-        self.sample(memory.rss_bytes)
+        self._saw(stretch.start.rss_bytes)
+        self._saw(memory.rss_bytes)
         index = len(self._done)
         self._window.append((index, stretch.end_s - max(stretch.start_s, self._window_start_s)))
         self._done.append(stretch)

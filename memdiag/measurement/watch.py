@@ -146,9 +146,7 @@ class _Watch:
         now_s = self._now()
         if self._observer is None or now_s < self._sampled_s + self._observer.period_s * 0.5:
             return
-        reading = self._observer.sample()
-        self._take(now_s, reading)
-        self._check_limit(reading.rss_bytes)
+        self._check_limit(self._sample(now_s).rss_bytes)
         if now_s > self._job.timeout_s:
             self._stop("timeout", f"stopped after {format_duration(self._job.timeout_s)}")
         if self._on_progress and now_s >= self._progress_s:
@@ -160,10 +158,16 @@ class _Watch:
         self._count += 1
         self._sampled_s = now_s
         self._rss_bytes = reading.rss_bytes
-        if not self._running:
-            return
-        self._timeline.add(now_s, reading)
-        self._clock.sample(reading.rss_bytes)
+        if self._running:
+            self._timeline.add(now_s, reading)
+
+    def _sample(self, now_s: float) -> Reading:
+        assert self._observer is not None
+        reading = self._observer.sample()
+        self._take(now_s, reading)
+        if self._running:
+            self._clock.sample(now_s, reading)
+        return reading
 
     def _check_limit(self, rss_bytes: int) -> None:
         limit = self._job.memory_limit_bytes
@@ -267,9 +271,7 @@ class _Watch:
         self._child.proceed()
 
     def _on_run(self, latency_s: float) -> None:
-        assert self._observer is not None
-        reading = self._observer.sample()
-        self._take(self._now(), reading)
+        reading = self._sample(self._now())
         self._runs.append(Run(latency_s=latency_s, rss_bytes=reading.rss_bytes))
         self._child.proceed()
 

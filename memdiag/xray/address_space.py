@@ -2,10 +2,10 @@
 
 Regions and their resident bytes come from ``/proc/PID/smaps``, single pages from
 ``/proc/PID/pagemap`` (Documentation/admin-guide/mm/pagemap.rst in the kernel's sources: bit 63
-present, bit 61 a page of a file or of shared memory, bit 56 mapped by this process alone). A page that
-a process may see is not always resident in the kernel's sense: the page of zeros that stands for
-memory which was read before it was written, and the clock pages of the vdso, count nowhere. They
-are left out here, so that the resident ranges sum to the kernel's figure.
+present, bit 61 a page of a file or of shared memory, bit 56 mapped by this process alone). A page
+that a process may see is not always resident in the kernel's sense: the page of zeros that stands
+for memory which was read before it was written, and the clock pages of the vdso, count nowhere.
+They are left out here, so that the resident ranges sum to the kernel's figure.
 """
 
 import os
@@ -83,8 +83,8 @@ class AddressSpace:
     """The regions of process `pid` at one moment, in order, and what of them is resident.
 
     `resident` are the resident byte ranges of all regions, `anonymous` those of them that no file
-    backs. `partial` says that the process ended while it was read. `drift_bytes` is by how much pages
-    and the kernel's counts differ, regions added up: what a running process changed meanwhile.
+    backs. `partial` says that the process ended while it was read. `drift_bytes` is by how much
+    pages and the kernel's counts differ, regions added up: what a running process has changed.
     """
 
     pid: int
@@ -296,8 +296,9 @@ def _page_flags(region: Region, pagemap: int) -> NDArray[np.uint64] | None:
 
 def _may_be_zeros(flags: NDArray[np.uint64], region: Region) -> NDArray[np.bool_]:
     """The shared page of zeros is never exclusive; only the large one has the mark of a file."""
-    shared = flags & _EXCLUSIVE == 0
-    return shared & (flags & _FILE == 0) if region.file_backed else shared
+    marks = _EXCLUSIVE | _FILE if region.file_backed else _EXCLUSIVE
+    unmarked: NDArray[np.bool_] = np.equal(flags & marks, 0)
+    return unmarked
 
 
 def _resident_pages(flags: NDArray[np.uint64], region: Region) -> NDArray[np.bool_]:
@@ -306,7 +307,7 @@ def _resident_pages(flags: NDArray[np.uint64], region: Region) -> NDArray[np.boo
     Pages of zeros cannot be told from pages shared with a forked process, except by number: where
     a region has both, the first ones are taken for the counted ones.
     """
-    present = flags & _PRESENT != 0
+    present: NDArray[np.bool_] = np.not_equal(flags & _PRESENT, 0)
     surplus = int(present.sum()) - region.rss // PAGE
     if surplus > 0:
         doubtful = np.flatnonzero(present & _may_be_zeros(flags, region))

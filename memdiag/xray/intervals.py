@@ -1,7 +1,8 @@
-"""Sets of byte ranges as arrays ``[n, 2]`` of (start, end): what every division of memory is made of.
+"""Sets of byte ranges as arrays ``[n, 2]`` of (start, end): what a division of memory is made of.
 
-A set is *normal*: sorted, without empty ranges, overlaps or neighbours that touch. All functions but
-`normal` expect normal sets and return normal ones, in O(n log n), without a loop in Python.
+A set is *normal*: sorted, without empty ranges, overlaps or neighbours that touch. Functions
+expect normal sets unless they say otherwise, and return normal ones, in O(n log n), without a loop
+in Python.
 """
 
 from collections.abc import Iterable, Sequence

@@ -12,6 +12,7 @@ from memdiag.records.profile import PHASES
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 MB = 1_000_000
+FASTEST = 6e9  # bytes a second that a copy takes at most
 PINNED = {"MALLOC_MMAP_THRESHOLD_": "131072"}  # glibc would keep copies that were freed
 
 
@@ -38,7 +39,9 @@ def test_the_tied_weight_is_told_by_phase(
         assert profile.environment.onnxruntime == version
     assert [phase.name for phase in profile.phases] == list(PHASES)
     weight = megabytes * MB
-    tolerance = 0.1 * weight + 8 * MB
+    # What may move between a line's writing and its reading counts to the phase before.
+    lag_s = profile.sampling.boundary_lag_s or 0.0
+    tolerance = 0.1 * weight + 8 * MB + lag_s * FASTEST
     parse, fold = profile.phase("parse"), profile.phase("constant_fold")
     assert parse is not None
     assert fold is not None
@@ -48,5 +51,7 @@ def test_the_tied_weight_is_told_by_phase(
     assert abs(fold.net_rss_bytes - weight) < tolerance
     assert fold.peak_rss_bytes - fold.start.rss_bytes > 1.9 * weight - tolerance
     assert fold.peak_kind == "exact"
-    said = any("logs where a graph transformer ends but not where" in note for note in profile.notes)
+    said = any(
+        "logs where a graph transformer ends but not where" in note for note in profile.notes
+    )
     assert said == (version != "newest")

@@ -12,6 +12,7 @@ import pytest
 
 from memdiag.errors import MeasurementError
 from memdiag.measurement.job import Job
+from memdiag.measurement.peaks import LAG_TOLERANCE_S
 from memdiag.measurement.portable import PsutilObserver
 from memdiag.measurement.seen import Measurement, Progress
 from memdiag.measurement.watch import measure
@@ -55,9 +56,18 @@ def near(value: int, megabytes: float) -> bool:
     return abs(value - megabytes * MB) < SLACK
 
 
+def quietly(job: Job) -> Measurement:
+    """Measure until each boundary was seen at once, as it is unless another process has our CPU."""
+    for _ in range(20):
+        measured = measure(job)
+        if (measured.sampling.boundary_lag_s or 0.0) < LAG_TOLERANCE_S:
+            return measured
+    raise AssertionError("the machine was never quiet enough for exact boundaries")
+
+
 @linux
 def test_each_phase_has_the_memory_that_it_took(fake_job: MakeJob) -> None:
-    measured = measure(fake_job({"create": SESSION, "run": [{"spike": 15}]}))
+    measured = quietly(fake_job({"create": SESSION, "run": [{"spike": 15}]}))
     assert measured.outcome.status == "completed"
     assert measured.baseline is not None
     baseline = measured.baseline.rss_bytes
@@ -228,8 +238,8 @@ def test_progress_tells_the_phases_in_order(fake_job: MakeJob) -> None:
 
 
 def test_without_proc_figures_are_sampled_and_said_to_be(fake_job: MakeJob) -> None:
-    script = {"create": [{"log": "Initializing session."}, {"keep": 30}, {"sleep": 0.1}]}
-    measured = measure(fake_job(script), observer=PsutilObserver)
+    steps = [{"log": "Initializing session."}, {"sleep": 0.05}, {"keep": 30}, {"sleep": 0.1}]
+    measured = measure(fake_job({"create": steps}), observer=PsutilObserver)
     assert measured.sampling.method == "psutil"
     assert {found.peak_kind for found in measured.phases} == {"sampled"}
     optimize = phase(measured, "optimize")

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from sample_models import recipes
+from sample_models import load_recipes
 from sample_models.__main__ import main
 
 
@@ -35,13 +35,13 @@ def test_the_default_name_is_the_recipes(
 
 def test_all_writes_every_sample_into_a_folder(tmp_path: Path) -> None:
     assert main(["all", "--megabytes", "0.5", "-o", str(tmp_path)]) == 0
-    assert sorted(path.stem for path in tmp_path.iterdir()) == sorted(recipes())
+    assert sorted(path.stem for path in tmp_path.iterdir()) == sorted(load_recipes())
 
 
 def test_list_tells_each_sample_in_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["list"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines] == list(recipes())
+    assert [line.split()[0] for line in lines] == list(load_recipes())
 
 
 @pytest.mark.parametrize(

@@ -10,12 +10,12 @@ import onnxruntime as ort
 import pytest
 from numpy.typing import NDArray
 
-from sample_models import recipes
+from sample_models import load_recipes
 
 MEGABYTES = 2.0
 Arrays = dict[str, NDArray[np.generic]]
 
-every_recipe = pytest.mark.parametrize("name", recipes())
+every_recipe = pytest.mark.parametrize("name", load_recipes())
 
 
 def session(path: Path, options: ort.SessionOptions | None = None) -> ort.InferenceSession:
@@ -52,7 +52,7 @@ def initializers(path: Path) -> dict[str, NDArray[np.generic]]:
 
 @every_recipe
 def test_the_name_is_the_file_name_and_the_summary_a_line(name: str) -> None:
-    recipe = recipes()[name]
+    recipe = load_recipes()[name]
     assert recipe is sys.modules[f"sample_models.recipes.{name}"]
     assert 20 < len(recipe.SUMMARY) < 100
     assert "\n" not in recipe.SUMMARY

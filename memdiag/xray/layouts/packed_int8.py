@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from memdiag.xray.layouts.copy import VirtualCopy
-from memdiag.xray.layouts.panels import WIDTH, aligned, panels
+from memdiag.xray.layouts.panels import WIDTH, aligned, head_columns, panels
 from memdiag.xray.layouts.segment import Combine, Deferred, Segment
 from memdiag.xray.layouts.uses import Uses
 from memdiag.xray.layouts.values import Values, own
@@ -49,7 +49,11 @@ class PackedInt8:
     kind: str = "packed"
 
     def candidates(self, weight: Array, uses: Uses) -> Iterator[VirtualCopy]:
-        """Yield the packings of a matrix and of its transpose, or those of a filter ``[O, I, …]``."""
+        """Yield the packings of a matrix and of its transpose, or those of a filter ``[O, I, …]``.
+
+        Attention packs each head's columns apart. Weights ``[directions, K, N]`` of recurrent
+        operators are packed one direction after the other (``stacked``).
+        """
         if weight.dtype not in (np.int8, np.uint8) or weight.ndim < 2 or not weight.size:
             return
         forms = _SIGNED if weight.dtype == np.int8 else _UNSIGNED
@@ -58,7 +62,13 @@ class PackedInt8:
             if weight.ndim == 2:
                 yield self._packed([[weight]], form, {"transB": "0", **known})
                 yield self._packed([[weight.T]], form, {"transB": "1", **known})
+                for heads, parts in head_columns(weight.shape[1], uses.heads):
+                    matrices = [[weight[:, part]] for part in parts]
+                    yield self._packed(matrices, form, {"heads": str(heads), **known})
                 continue
+            if weight.ndim == 3:
+                matrices = [[direction] for direction in weight]
+                yield self._packed(matrices, form, {"stacked": "1", **known})
             for groups in dict.fromkeys((*uses.groups, 1)):
                 if groups < 1 or weight.shape[0] % groups:
                     continue
@@ -113,7 +123,7 @@ def _rows(filters: Array) -> list[Array]:
 
 
 def _flip(values: Array) -> Array:
-    return np.bitwise_xor(values, values.dtype.type(0x80))
+    return np.asarray(values ^ values.dtype.type(0x80))
 
 
 def _sums(parts: list[Array], form: _Form, offset: int) -> Segment:

@@ -30,7 +30,7 @@ class PackedNBits:
     becomes nibbles of values half a run apart, nothing moves otherwise. Products in 8 bits (level 4):
     runs of 128 values (AVX-512) or 64 (AVX2) of four columns side by side; then ``-scale *
     zero_point`` of each block as ``[N / 16][blocks][16]`` fp32, then the scales in the order of
-    their blocks.
+    their blocks. ``none``: what the runtime makes of a DequantizeLinear's weight before any packing.
     """
 
     name: str = "packed_nbits"
@@ -49,6 +49,13 @@ class PackedNBits:
                 nbytes = matrix.columns * matrix.column_bytes
                 yield VirtualCopy(
                     self.name, self.kind, nbytes, segments, {"products": "fp32", **_said(nbits)}
+                )
+            if nbits.by_row:
+                pair = 8 // nbits.bits
+                segments = matrix.packed(nbits.block_size, pair, tiled=False)
+                nbytes = matrix.columns * matrix.column_bytes
+                yield VirtualCopy(
+                    self.name, self.kind, nbytes, segments, {"products": "none", **_said(nbits)}
                 )
             for kernel, run in _RUNS.items():
                 yield self._for_int8(matrix, nbits, kernel, run)
@@ -129,9 +136,7 @@ def _sums(nbits: NBits, offset: int) -> tuple[Segment, ...]:
     return segments
 
 
-def _scales(
-    nbits: NBits, offset: int, per_run: int, *, tiled_columns: bool
-) -> tuple[Segment, ...]:
+def _scales(nbits: NBits, offset: int, per_run: int, *, tiled_columns: bool) -> tuple[Segment, ...]:
     """Return the scales, ordered as the blocks of the packed values are."""
     assert nbits.scales is not None
     scales = nbits.scales.reshape(nbits.columns, nbits.blocks)
@@ -152,8 +157,8 @@ def _scales(
             segments += found
     if full < nbits.columns:
         rest = _fp32(scales[full:])
-        order = ((0, "outer"), (1, "outer"))
-        segments += tiled(rest, (1, 1), order, offset=offset + full * row)[1]
+        rows = ((0, "outer"), (1, "outer"))
+        segments += tiled(rest, (1, 1), rows, offset=offset + full * row)[1]
     return segments
 
 

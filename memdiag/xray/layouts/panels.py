@@ -1,6 +1,6 @@
 """Column panels: how the runtime's matrix kernels want their right-hand operand."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -64,6 +64,14 @@ def panels(
             done += count * length
         first += height
     return aligned(rows, group) * pitch, segments
+
+
+def head_columns(columns: int, heads: Sequence[int]) -> Iterator[tuple[int, list[slice]]]:
+    """Yield (heads, the columns of each head of query, key and value) as Attention packs them."""
+    for count in dict.fromkeys(heads):
+        if count > 0 and columns % (3 * count) == 0:
+            size = columns // (3 * count)
+            yield count, [slice(first, first + size) for first in range(0, columns, size)]
 
 
 def aligned(size: int, alignment: int = 64) -> int:

@@ -32,12 +32,12 @@ class QuantizedMatrix:
     @property
     def columns(self) -> int:
         """The number of columns, N."""
-        return self.values.shape[0] * self.values.shape[1]
+        return int(self.values.shape[0] * self.values.shape[1])
 
     @property
     def column_bytes(self) -> int:
         """The bytes of one packed column."""
-        return self.values.shape[2] * self.values.shape[3] * self.bits // 8
+        return int(self.values.shape[2] * self.values.shape[3] * self.bits // 8)
 
     def packed(self, block: int, run: int, *, tiled: bool) -> tuple[Segment, ...]:
         """Return the segments of the packed values, from offset 0 on.

@@ -18,9 +18,7 @@ def contiguous_axes(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: 
     Axes of length 1 never break a run.
     """
     length = itemsize
-    for count, (extent, stride) in enumerate(
-        zip(reversed(shape), reversed(strides), strict=True)
-    ):
+    for count, (extent, stride) in enumerate(zip(reversed(shape), reversed(strides), strict=True)):
         if extent != 1 and stride != length:
             return count
         length *= extent
@@ -78,10 +76,12 @@ def tiles(
     """Yield boxes of at most `extents` that cover `shape` once, the widest source stride slowest."""
     order = sorted(range(len(shape)), key=lambda axis: -abs(source_strides[axis]))
     cuts = [
-        [slice(i, min(i + extents[axis], shape[axis])) for i in range(0, shape[axis], extents[axis])]
+        [
+            slice(i, min(i + extents[axis], shape[axis]))
+            for i in range(0, shape[axis], extents[axis])
+        ]
         for axis in order
     ]
     places = [order.index(axis) for axis in range(len(shape))]
     for chosen in product(*cuts):
         yield tuple(chosen[place] for place in places)
-

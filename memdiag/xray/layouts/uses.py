@@ -53,11 +53,12 @@ class NBits:
 class Uses:
     """How the graph uses one weight; the default says nothing, and layouts then try what they can.
 
-    `permutations` are those of the Transpose nodes that read the weight. `groups` are the group
-    attributes of the convolutions that do.
+    `permutations` are those of the Transpose nodes that read the weight, `groups` the group attributes
+    of the convolutions, `heads` the numbers of heads of the Attention and QAttention nodes.
     """
 
     permutations: tuple[tuple[int, ...], ...] = ()
     groups: tuple[int, ...] = ()
+    heads: tuple[int, ...] = ()
     quantizations: tuple[Quantization, ...] = ()
     nbits: tuple[NBits, ...] = ()

@@ -10,9 +10,7 @@ from tests.xray.layouts.sessions import RUNTIMES, ProcessMemory, loaded
 
 
 @pytest.fixture(params=RUNTIMES, ids=lambda path: Path(path).parent.parent.name)
-def session_memory(
-    request: pytest.FixtureRequest, tmp_path: Path
-) -> Callable[..., ProcessMemory]:
+def session_memory(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., ProcessMemory]:
     """A function: a model and session config entries to the memory of a process that loaded it."""
     python: str = request.param
 

@@ -47,7 +47,7 @@ def folded(q: Quantization, weight: Any, *after: Any, columns: str | int = 20) -
     constants = {"w": weight, "s": q.scale}
     if q.zero_point is not None:
         constants["z"] = q.zero_point
-    attributes: dict[str, int] = {"axis": q.axis} if q.scale.ndim else {}
+    attributes: dict[str, Any] = {"axis": q.axis} if q.scale.ndim else {}
     if q.block_size:
         attributes["block_size"] = q.block_size
     dequantize = helper.make_node("DequantizeLinear", list(constants), ["v"], **attributes)

@@ -36,7 +36,7 @@ def test_copies_carry_their_layouts_name_and_kind() -> None:
 
 def test_no_candidate_reads_a_large_weight() -> None:
     weight = np.lib.stride_tricks.as_strided(np.zeros(1, np.float32), (1 << 20, 1 << 20), (0, 0))
-    for layout in layouts()[1:]:
+    for layout in layouts()[1:]:  # the original of such a broadcast view would be made whole
         for copy in layout.candidates(weight, Uses()):
             assert copy.nbytes >= 1 << 42
             assert copy.block(copy.nbytes // 2) == bytes(64)

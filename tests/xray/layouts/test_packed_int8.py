@@ -68,13 +68,16 @@ def test_other_operators_pack_the_same_way(
     weight = integers(np.int8, 120, 70) if operator != "QGemm" else integers(np.int8, 70, 120)
     zero, point = np.int8(0), np.uint8(3)
     constants = {"w": weight, "s": SCALE, "z": zero, "p": point}
-    kind, domain, attributes = UINT8, "", {}
+    kind: int = UINT8
+    domain = ""
+    attributes: dict[str, Any] = {}
     inputs = ["x", "s", "p", "w", "s", "z", "s", "p"]
     if operator == "DynamicQuantizeMatMul":
         kind, domain, inputs = 1, "com.microsoft", ["x", "w", "s", "z"]
         del constants["p"]
     elif operator == "QGemm":
-        domain, attributes = "com.microsoft", {"transB": 1}
+        domain = "com.microsoft"
+        attributes["transB"] = 1
         inputs = ["x", "s", "p", "w", "s", "z", "", "s", "p"]
     node = helper.make_node(operator, inputs, ["y"], domain=domain, **attributes)
     memory = session_memory(model([node], constants, x=(kind, ["n", 120]), y=kind))
@@ -135,6 +138,59 @@ def test_filters_that_no_kernel_packs_are_reordered(
     (copy,) = offered(weight, "reordered_qconv")
     assert assembled(copy) == weight.transpose(2, 3, 1, 0).tobytes()
     assert memory.find(copy)
+
+
+def test_quantized_attention_packs_each_head(
+    session_memory: Callable[..., ProcessMemory],
+) -> None:
+    weight = integers(np.int8, 96, 288)
+    inputs = ["x", "w", "b", "s", "s", "", "p", "z"]
+    node = helper.make_node("QAttention", inputs, ["y"], domain="com.microsoft", num_heads=3)
+    bias = np.zeros(288, np.float32)
+    constants = {"w": weight, "b": bias, "s": SCALE, "p": np.uint8(1), "z": np.int8(0)}
+    memory = session_memory(model([node], constants, x=(UINT8, ["n", "s", 96])))
+    assert memory.find(one(weight, "packed_int8", {"heads": "3"}, heads=(3,)))
+    assert not memory.find(one(weight, "packed_int8", {"heads": "6"}, heads=(6,)))
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8])
+@pytest.mark.parametrize("directions", [1, 2])
+def test_a_quantized_lstm_packs_each_direction(
+    session_memory: Callable[..., ProcessMemory], dtype: Any, directions: int
+) -> None:
+    inputs, states = integers(dtype, directions, 70, 80), integers(dtype, directions, 20, 80)
+    names = ["x", "w", "r", "", "", "", "", "", "s", "z", "s", "z"]
+    direction = "bidirectional" if directions == 2 else "forward"
+    node = helper.make_node(
+        "DynamicQuantizeLSTM",
+        names,
+        ["y"],
+        domain="com.microsoft",
+        hidden_size=20,
+        direction=direction,
+    )
+    scale, zero = np.full(directions, SCALE), np.zeros(directions, dtype)
+    constants = {"w": inputs, "r": states, "s": scale, "z": zero}
+    memory = session_memory(model([node], constants, x=(1, ["s", "b", 70])))
+    for weight in (inputs, states):
+        copies = offered(weight, "packed_int8")
+        assert any_form(memory, [copy for copy in copies if "stacked" in copy.parameters])
+
+
+@given(
+    shape=st.tuples(st.integers(1, 3), st.integers(1, 50), st.integers(1, 40)),
+    heads=st.integers(1, 3),
+)
+def test_stacks_and_heads_are_packed_one_after_the_other(
+    shape: tuple[int, int, int], heads: int
+) -> None:
+    weight = integers(np.int8, *shape)
+    parts = [naive(matrix, 4, False) for matrix in weight]
+    expected = b"".join(part + bytes(-len(part) % 64) for part in parts)
+    assert assembled(one(weight, "packed_int8", {"stacked": "1"})) == expected
+    joined = np.concatenate(list(weight) * 3 * heads, axis=1)
+    copy = one(joined, "packed_int8", {"heads": str(shape[0] * heads)}, heads=(shape[0] * heads,))
+    assert assembled(copy) == expected * 3 * heads
 
 
 @given(

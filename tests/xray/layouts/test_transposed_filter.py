@@ -23,9 +23,7 @@ def test_conv_transpose_packs_its_filter(
     assert not memory.find(other)
 
 
-@given(
-    groups=st.integers(1, 4), shape=st.lists(st.integers(1, 7), min_size=3, max_size=4)
-)
+@given(groups=st.integers(1, 4), shape=st.lists(st.integers(1, 7), min_size=3, max_size=4))
 def test_each_group_is_transposed(groups: int, shape: list[int]) -> None:
     weight = noise(shape[0] * groups, *shape[1:])
     (copy,) = offered(weight, "transposed_filter", groups=(groups,))
