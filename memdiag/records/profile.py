@@ -180,7 +180,8 @@ class Profile(Record, frozen=True, kw_only=True):
     All resident sets are of the whole child process; subtract `baseline_rss_bytes` (interpreter,
     imported runtime and inputs) to speak of the model.
 
-    `peak_rss_bytes` is the largest peak after `start`; `steady_rss_bytes` the resident set after
+    `peak_rss_bytes` is the largest peak after `start`, and `peak_phase` the first phase that came
+    within 0.5 % of it (above the baseline); `steady_rss_bytes` the resident set after
     the last run; `allocator_retained_bytes` what ``malloc_trim`` gave back after that.
     """
 

@@ -12,7 +12,7 @@ _NOTABLE_LAG_S = 0.002
 def notes_of(measured: Measurement, job: Job) -> Iterator[str]:
     """Yield what could not be told apart or measured exactly, and what the runtime warned of."""
     runtime = f"onnxruntime {measured.onnxruntime}"
-    optimized = any(span.phase == "optimize" for span in measured.spans)
+    optimized = any(span.phase == "initialize" for span in measured.spans)
     transformed = any(span.modified is not None for span in measured.spans)
     if optimized and not transformed:
         yield (

@@ -23,6 +23,7 @@ from memdiag.workflows.notes import notes_of
 
 DEFAULT_RUNS = 10
 _MAX_REASON = 300
+_SAME_PEAK = 0.005
 _OWN_OPTIONS = ("log_severity_level", "log_verbosity_level", "logid")
 
 
@@ -185,8 +186,8 @@ def _assemble(
     inputs: tuple[Input, ...],
     notes: Sequence[str],
 ) -> Profile:
-    top = _top_phase(measured)
     baseline = measured.baseline or measured.phases[0].end
+    peak_rss_bytes, top = _peak(measured, baseline.rss_bytes)
     return Profile(
         schema=PROFILE_SCHEMA,
         model=model,
@@ -207,7 +208,7 @@ def _assemble(
         spans=measured.spans,
         samples=measured.samples,
         sampling=measured.sampling,
-        peak_rss_bytes=top.peak_rss_bytes,
+        peak_rss_bytes=peak_rss_bytes,
         peak_phase=top.name,
         peak_kind=top.peak_kind,
         steady_rss_bytes=measured.steady.rss_bytes if measured.steady else None,
@@ -220,11 +221,17 @@ def _assemble(
     )
 
 
-def _top_phase(measured: Measurement) -> Phase:
-    """Return the phase with the largest peak; of several, the one that reached it first."""
-    phases = [phase for phase in measured.phases if phase.name != "start"] or measured.phases
-    peak = max(phase.peak_rss_bytes for phase in phases)
-    tops = {phase.name: phase for phase in phases if phase.peak_rss_bytes == peak}
-    reached = (span.phase for span in measured.spans if span.peak_rss_bytes == peak)
-    first = next((name for name in reached if name in tops), next(iter(tops)))
-    return tops[first]
+def _peak(measured: Measurement, baseline_rss_bytes: int) -> tuple[int, Phase]:
+    """Return the largest peak after `start` in bytes, and the phase that reached it.
+
+    Phases that keep what they took differ by a few pages that mean nothing: it is the first, in
+    time, that came within 0.5 % of the largest peak above the baseline.
+    """
+    phases = {phase.name: phase for phase in measured.phases if phase.name != "start"}
+    phases = phases or {phase.name: phase for phase in measured.phases}
+    peak = max(phase.peak_rss_bytes for phase in phases.values())
+    enough = peak - max(0.0, _SAME_PEAK * (peak - baseline_rss_bytes))
+    tops = [name for name, phase in phases.items() if phase.peak_rss_bytes >= enough]
+    reached = [span.phase for span in measured.spans if span.peak_rss_bytes >= enough]
+    first = next((name for name in reached if name in tops), tops[0])
+    return peak, phases[first]

@@ -191,7 +191,7 @@ def _open(pid: int, name: str) -> int:
     try:
         return os.open(f"/proc/{pid}/{name}", os.O_RDONLY | os.O_CLOEXEC)
     except (FileNotFoundError, ProcessLookupError) as error:
-        if os.path.exists(f"/proc/{pid}"):
+        if isinstance(error, FileNotFoundError) and os.path.exists(f"/proc/{pid}"):
             raise XrayError(
                 f"process {pid}: this system's /proc has no {name} file; "
                 "run memdiag outside the sandbox that hides it."

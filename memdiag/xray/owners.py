@@ -75,9 +75,9 @@ def divide(
     """Divide all resident bytes of `space` among owners.
 
     Copies that overlap are counted once, for the kind that comes first in `copies`; what of them
-    lies in blocks that malloc keeps after they were freed is the allocator's. Pages that were
-    resident at the `baseline`, anonymous, and are nobody else's are Python's: by then only the interpreter,
-    its modules and the runtime's own start had run.
+    lies in blocks that malloc keeps after they were freed is the allocator's. Anonymous pages that
+    were resident at the `baseline` and are nobody else's are Python's: by then only the
+    interpreter, its modules and the runtime's own start had run.
     """
     claims = _Claims(space.resident)
     heap = surroundings.heap

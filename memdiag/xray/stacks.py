@@ -3,8 +3,8 @@
 The kernel names the first thread's stack only. Those of other threads are plain mappings. What
 tells them is the thread's stack pointer (``/proc/PID/task/TID/syscall``, for a thread that waits in
 the kernel) together with the page below that nothing may touch. A thread that runs just then tells
-no pointer: its stack is known by being of the same make, guard and size, as one that does. Where the
-guard is inside the mapping (glibc 2.42 and newer), only the resident pages from the pointer on
+no pointer: its stack is known by being of the same make, guard and size, as one that does. Where
+the guard is inside the mapping (glibc 2.42 and newer), only the resident pages from the pointer on
 count. What this misses stays without a name.
 """
 

@@ -114,3 +114,20 @@ def test_arguments_that_cannot_be_honoured_are_refused(
 def test_a_model_that_is_not_there_is_a_model_error(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="there is no such file"):
         memdiag.profile(tmp_path / "nope.onnx")
+
+
+def test_a_run_that_ended_early_is_not_said_to_lack_transformers(tmp_path: Path) -> None:
+    path = saved(tmp_path, PLAIN.replace("Add(x, w)", "Nope(x, w)"))
+    profile = memdiag.profile(path)
+    assert (profile.outcome.status, profile.outcome.phase) == ("failed", "parse")
+    assert not any("graph transformer" in note for note in profile.notes)
+
+
+def test_the_peak_is_the_first_phases_that_came_up_to_it(tmp_path: Path) -> None:
+    profile = memdiag.profile(saved(tmp_path, PLAIN), runs=1)
+    after_start = [phase for phase in profile.phases if phase.name != "start"]
+    assert profile.peak_rss_bytes == max(phase.peak_rss_bytes for phase in after_start)
+    top = profile.phase(profile.peak_phase)
+    assert top is not None
+    above = profile.peak_rss_bytes - profile.baseline_rss_bytes
+    assert profile.peak_rss_bytes - top.peak_rss_bytes <= 0.005 * above

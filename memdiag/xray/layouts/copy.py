@@ -1,4 +1,4 @@
-"""A virtual copy: the bytes a weight would have in another layout, made piece by piece, never whole."""
+"""A virtual copy: a weight's bytes in another layout, made piece by piece and never whole."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -51,7 +51,7 @@ class VirtualCopy:
         return not self.unspecified
 
     def block(self, offset: int, length: int = 64) -> bytes:
-        """Return `length` bytes from `offset` on; unspecified ones, and those past the end, are 0."""
+        """Return `length` bytes from `offset` on; 0 where unspecified, and past the end."""
         return bytes(self.blocks(np.array([offset], np.int64), length)[0])
 
     def blocks(self, offsets: NDArray[np.int64], length: int = 64) -> NDArray[np.uint8]:
@@ -69,8 +69,8 @@ class VirtualCopy:
     def pieces(self, max_bytes: int = PIECE_BYTES) -> Iterator[Piece]:
         """Yield pieces of at most `max_bytes` that cover each specified byte exactly once.
 
-        A piece has at most 1024 runs. Pieces follow each other nearly in the order of the source, so
-        that a mapped file is read in sequence; beside the piece itself at most about as many
+        A piece has at most 1024 runs. Pieces follow each other nearly in the order of the source,
+        so that a mapped file is read in sequence; beside the piece itself at most about as many
         bytes again are allocated.
         """
         for segment in self.segments:

@@ -16,10 +16,11 @@ _ROW_BYTES = 16 << 10
 """Contiguous axes are joined to rows up to this length."""
 _WIDEST_BYTES = 256
 """Short last axes that are contiguous on both sides are copied as one wide element each."""
+_SHORT = 4
 
 
 def move(view: Array, out: Array) -> None:
-    """Copy `view` into `out`: equal shapes and dtypes, any strides; an empty view copies nothing."""
+    """Copy `view` into `out`: equal shapes and dtypes, any strides; it may be empty."""
     if view.ndim == 0 or view.size == 0:
         out[...] = view
         return
@@ -54,7 +55,18 @@ def _move_staged(view: Array, out: Array) -> None:
         part = view[start : start + slab]
         held = stage[: len(part)]
         held[...] = part
-        out[start : start + slab] = held
+        _scatter(held, out[start : start + slab])
+
+
+def _scatter(held: Array, out: Array) -> None:
+    """Copy between two orders of axes; a short innermost one would make for short inner loops."""
+    axis = min(range(out.ndim), key=lambda place: (out.shape[place] == 1, out.strides[place]))
+    if out.shape[axis] > _SHORT:
+        out[...] = held
+        return
+    for place in range(out.shape[axis]):
+        index = (*[slice(None)] * axis, place)
+        out[index] = held[index]
 
 
 def _rows(view: Array) -> tuple[int, int]:

@@ -28,9 +28,9 @@ class PackedFp32:
         """Yield the packing of the matrix as it is and of its transpose (``transB``).
 
         A matrix of exactly 16 columns is its own packing, and left out. Matrices are not packed
-        in stacks, but for the weights of LSTM and GRU, ``[directions, gates * H, K]``: each direction
-        is packed like a ``transB`` operand, and a GRU's ``[directions, 3 * H, H]`` also in two
-        parts, the first two gates and the last one. Attention packs each head's columns
+        in stacks, but for the weights of LSTM and GRU, ``[directions, gates * H, K]``: each
+        direction is packed like a ``transB`` operand, and a GRU's ``[directions, 3 * H, H]`` also
+        in two parts, the first two gates and the last one. Attention packs each head's columns
         apart, in one buffer each for queries, keys and values.
         """
         if weight.ndim not in (2, 3) or not weight.size:

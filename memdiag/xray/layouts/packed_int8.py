@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -17,11 +18,12 @@ Array = NDArray[Any]
 
 _DEPTH = 384
 _SUM_ROWS = 4096
+_MOST_PLACES = 512
 
 
 @dataclass(frozen=True)
 class _Form:
-    """How a kernel wants its operand: rows packed together, and unsigned values made signed or not."""
+    """How a kernel wants its operand: rows packed together, unsigned values made signed."""
 
     group: int
     flipped: bool = False
@@ -70,13 +72,13 @@ class PackedInt8:
                 matrices = [[direction] for direction in weight]
                 yield self._packed(matrices, form, {"stacked": "1", **known})
             for groups in dict.fromkeys((*uses.groups, 1)):
-                if groups < 1 or weight.shape[0] % groups:
+                if groups < 1 or weight.shape[0] % groups or not _is_filter(weight):
                     continue
                 filters = [_rows(part) for part in np.split(weight, groups)]
                 yield self._packed(filters, form, {"groups": str(groups), **known})
-        if weight.ndim > 2 and weight.dtype == np.int8 and weight.shape[1] % 4 == 0:
-            parts = [own(part) for part in _rows(weight)]
-            nbytes, segments = panels(parts, depth=weight[0].size, group=4)
+        if _is_filter(weight) and weight.dtype == np.int8 and weight.shape[1] % 4 == 0:
+            places = [own(place) for place in _rows(weight)]
+            nbytes, segments = panels(places, depth=weight[0].size, group=4)
             yield VirtualCopy(self.name, self.kind, nbytes, segments, {"symmetric": "1"})
 
     def _packed(
@@ -109,6 +111,11 @@ class PackedInt8:
             tuple(unspecified),
             tuple(derived),
         )
+
+
+def _is_filter(weight: Array) -> bool:
+    """Tell whether a weight may be a convolution's: other stacks have far more than its places."""
+    return weight.ndim > 2 and prod(weight.shape[2:]) <= _MOST_PLACES
 
 
 def _rows(filters: Array) -> list[Array]:

@@ -27,10 +27,11 @@ class PackedNBits:
     """Packed values for products in fp32; or those for products in 8 bits, block sums and scales.
 
     Products in fp32 (accuracy level 0 or 1, 4-bit weights only): each run of 16, 32 or 64 values
-    becomes nibbles of values half a run apart, nothing moves otherwise. Products in 8 bits (level 4):
-    runs of 128 values (AVX-512) or 64 (AVX2) of four columns side by side; then ``-scale *
+    becomes nibbles of values half a run apart, nothing moves otherwise. Products in 8 bits (level
+    4): runs of 128 values (AVX-512) or 64 (AVX2) of four columns side by side; then ``-scale *
     zero_point`` of each block as ``[N / 16][blocks][16]`` fp32, then the scales in the order of
-    their blocks. ``none``: what the runtime makes of a DequantizeLinear's weight before any packing.
+    their blocks. ``none``: what the runtime makes of a DequantizeLinear's weight before any
+    packing.
     """
 
     name: str = "packed_nbits"

@@ -27,10 +27,10 @@ def panels(
 ) -> tuple[int, tuple[Segment, ...]]:
     """Return (bytes, segments) of a ``[K, N]`` matrix cut into panels of 16 columns.
 
-    The matrix is given as `parts`, one below the other, each but the last a multiple of `group` rows
-    high, as is `depth`. Its rows are cut into slices of `depth` (the last one is shorter); each
-    slice is panel after panel, each panel ``[rows / group][16][group]``. Columns are padded to a
-    whole panel and rows to a whole `group`, with zeros.
+    The matrix is given as `parts`, one below the other, each but the last a multiple of `group`
+    rows high, as is `depth`. Its rows are cut into slices of `depth` (the last one is shorter);
+    each slice is panel after panel, each panel ``[rows / group][16][group]``. Columns are padded
+    to a whole panel and rows to a whole `group`, with zeros.
     """
     rows = sum(part.shape[0] for part in parts)
     columns = parts[0].shape[1]

@@ -1,4 +1,4 @@
-"""A quantized matrix of 4 or 8 bits a value, seen the way MatMulNBits packs it: column by column."""
+"""A quantized matrix of 4 or 8 bits a value, seen as MatMulNBits packs it: by columns."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -20,8 +20,8 @@ class QuantizedMatrix:
     """N columns of K values each, wherever the model keeps them.
 
     Both arrays have the axes ``[N / n, n, K / k, k]``, where n columns (or k places in K) share a
-    byte: value ``[a, b, c, d]`` is the low `bits` of ``values[a, b, c, d] >> shifts[a, b, c, d]``. The
-    runtime keeps values unsigned: `signed` ones with half their range added.
+    byte: value ``[a, b, c, d]`` is the low `bits` of ``values[a, b, c, d] >> shifts[a, b, c,
+    d]``. The runtime keeps values unsigned: `signed` ones with half their range added.
     """
 
     values: Array
@@ -42,9 +42,9 @@ class QuantizedMatrix:
     def packed(self, block: int, run: int, *, tiled: bool) -> tuple[Segment, ...]:
         """Return the segments of the packed values, from offset 0 on.
 
-        A `run` of values of one column stays together; of 4-bit values, those half a run apart share
-        a byte. `tiled` puts the same run of four columns side by side. What fills no run is packed
-        by blocks of `block` values, and columns that fill no tile one after the other.
+        A `run` of values of one column stays together; of 4-bit values, those half a run apart
+        share a byte. `tiled` puts the same run of four columns side by side. What fills no run is
+        packed by blocks of `block` values, and columns that fill no tile one after the other.
         """
         depth = self.values.shape[2] * self.values.shape[3]
         whole = depth - depth % run

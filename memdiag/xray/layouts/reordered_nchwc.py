@@ -1,4 +1,4 @@
-"""Convolution filters reordered for the blocked (NCHWc) kernels: a rewrite of the graph, not a packing."""
+"""Convolution filters reordered for the blocked (NCHWc) kernels, by a rewrite of the graph."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""A segment is a box of a virtual copy: strided values of the source at strided bytes of the copy."""
+"""A segment is a box of a virtual copy: strided values of the source at strided offsets."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -17,10 +17,12 @@ Bytes = NDArray[np.uint8]
 Offsets = NDArray[np.int64]
 Combine = Callable[..., Array]
 
+_SHORT = 4
+
 
 @dataclass
 class Deferred:
-    """A one-dimensional source whose values take a pass over the weight, made when first asked for."""
+    """A one-dimensional source whose values take a pass over the weight, at first use."""
 
     shape: tuple[int]
     strides: tuple[int]
@@ -115,10 +117,48 @@ class Segment:
             return views[0].reshape(-1).view(np.uint8)
         result = np.empty(shape, self.dtype) if known == shape else np.zeros(shape, self.dtype)
         target = result[tuple(slice(n) for n in known)]
-        move(self._values(views), target)
+        self._write(views, target)
         return result.reshape(-1).view(np.uint8)
+
+    def _write(self, views: list[Array], out: Array) -> None:
+        """Write the values of equally shaped views, in vectors as long as they can be.
+
+        Short axes along which the source stays the same are taken one place after the other, and
+        what is left of each view is made contiguous before the values are combined.
+        """
+        if self.combine is None:
+            move(views[0], out)
+            return
+        short = [
+            axis
+            for axis, (extent, stride) in enumerate(
+                zip(views[0].shape, views[0].strides, strict=True)
+            )
+            if stride == 0 and extent <= _SHORT
+        ]
+        for place in np.ndindex(*(out.shape[axis] for axis in short)):
+            index: list[Any] = [slice(None)] * out.ndim
+            for axis, position in zip(short, place, strict=True):
+                index[axis] = position
+            parts = [_compact(view[tuple(index)]) for view in views]
+            move(np.broadcast_to(self._values(parts), out[tuple(index)].shape), out[tuple(index)])
 
     def _values(self, values: list[Array]) -> Array:
         if self.combine is None:
             return values[0]
         return np.asarray(self.combine(*values), self.dtype)
+
+
+def _compact(view: Array) -> Array:
+    """Return `view` as a scalar where it is constant, and contiguous where nothing repeats."""
+    if not any(view.strides) and view.size:
+        scalar: Array = view[(0,) * view.ndim]
+        return scalar
+    if view.flags.c_contiguous or not all(view.strides):
+        return view
+    order = sorted(range(view.ndim), key=lambda axis: -abs(view.strides[axis]))
+    if order != list(range(view.ndim)):
+        return view
+    result = np.empty(view.shape, view.dtype)
+    move(view, result)
+    return result

@@ -13,7 +13,7 @@ from memdiag.xray.layouts.values import Values
 
 Array = NDArray[Any]
 Order = Sequence[tuple[int, str]]
-"""Axes of a tiled copy, slowest first: (axis, "outer") counts blocks, (axis, "inner") within one."""
+"""Axes of a tiled copy, slowest first: (axis, "outer") is a block, (axis, "inner") within one."""
 
 
 def tiled(
@@ -58,7 +58,7 @@ def row_major(values: Values) -> tuple[int, tuple[Segment, ...]]:
 
 
 def _whole_and_rest(length: int, block: int) -> list[tuple[int, int, int]]:
-    """Return (start, blocks, length of each block) of the whole blocks, and of a shorter last one."""
+    """Return (start, blocks, length of each) of the whole blocks, and of a shorter last one."""
     whole, rest = divmod(length, block)
     parts = [(0, whole, block)] if whole else []
     return parts + ([(whole * block, 1, rest)] if rest else [])

@@ -73,7 +73,7 @@ def tile_extents(
 def tiles(
     shape: tuple[int, ...], source_strides: tuple[int, ...], extents: tuple[int, ...]
 ) -> Iterator[Box]:
-    """Yield boxes of at most `extents` that cover `shape` once, the widest source stride slowest."""
+    """Yield boxes of at most `extents` that cover `shape` once, in the order of the source."""
     order = sorted(range(len(shape)), key=lambda axis: -abs(source_strides[axis]))
     cuts = [
         [

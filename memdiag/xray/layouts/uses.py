@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 class Quantization:
     """What a DequantizeLinear (or a quantized operator) says of an integer weight.
 
-    `scale` and `zero_point` are the arrays as stored: a scalar or one element for the whole weight, one
-    value for each index of `axis`, or of the weight's rank with `axis` divided into blocks of
-    `block_size`. `zero_point` is None where the operator has none (0 then).
+    `scale` and `zero_point` are the arrays as stored: a scalar or one element for the whole
+    weight, one value for each index of `axis`, or of the weight's rank with `axis` divided into
+    blocks of `block_size`. `zero_point` is None where the operator has none (0 then).
     """
 
     scale: NDArray[Any]
@@ -25,10 +25,11 @@ class Quantization:
 class NBits:
     """What a MatMulNBits, or a DequantizeLinear before a MatMul, says of its blocks.
 
-    The matrix has `columns` (N) of `depth` (K) values of `bits` (4 or 8) each, divided into blocks of
-    `block_size` along K. MatMulNBits stores ``[N, blocks, bytes of a block]``. With `by_row` the weight is
-    ``[K, N]`` instead, an operand of DequantizeLinear that the runtime makes a MatMulNBits of: one
-    value an element, or, of 4 bits, two a byte in one row-major stretch; `signed` says that it is.
+    The matrix has `columns` (N) of `depth` (K) values of `bits` (4 or 8) each, divided into
+    blocks of `block_size` along K. MatMulNBits stores ``[N, blocks, bytes of a block]``. With
+    `by_row` the weight is ``[K, N]`` instead, an operand of DequantizeLinear that the runtime
+    makes a MatMulNBits of: one value an element, or, of 4 bits, two a byte in one row-major
+    stretch; `signed` says that it is.
 
     `scales` and `zero_points` (unsigned, one value an element) are both ``[N, blocks]``; None
     where they are not known, and for `zero_points` also where the operator has none.
@@ -53,8 +54,9 @@ class NBits:
 class Uses:
     """How the graph uses one weight; the default says nothing, and layouts then try what they can.
 
-    `permutations` are those of the Transpose nodes that read the weight, `groups` the group attributes
-    of the convolutions, `heads` the numbers of heads of the Attention and QAttention nodes.
+    `permutations` are those of the Transpose nodes that read the weight, `groups` the group
+    attributes of the convolutions, `heads` the numbers of heads of the Attention and QAttention
+    nodes.
     """
 
     permutations: tuple[tuple[int, ...], ...] = ()

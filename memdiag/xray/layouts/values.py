@@ -51,8 +51,8 @@ def cast(weight: Array) -> Iterator[Values]:
 def dequantized(weight: Array, uses: Uses) -> Iterator[Values]:
     """Yield ``(weight - zero_point) * scale`` in fp32 for each quantization that fits the weight.
 
-    The formula and the rounding of its two steps are those of ONNX's DequantizeLinear. Scales of blocks
-    give values with one axis more: the blocked one, divided.
+    The formula and the rounding of its two steps are those of ONNX's DequantizeLinear. Scales of
+    blocks give values with one axis more: the blocked one, divided.
     """
     if weight.dtype not in (np.int8, np.uint8, np.int32):
         return

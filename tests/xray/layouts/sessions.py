@@ -1,4 +1,4 @@
-"""Real sessions in child processes: models of one node, and all memory of a process that loaded one."""
+"""Real sessions in child processes: small models, and all memory of a process that has one."""
 
 import os
 import subprocess

@@ -150,7 +150,7 @@ def test_quantized_attention_packs_each_head(
     constants = {"w": weight, "b": bias, "s": SCALE, "p": np.uint8(1), "z": np.int8(0)}
     memory = session_memory(model([node], constants, x=(UINT8, ["n", "s", 96])))
     assert memory.find(one(weight, "packed_int8", {"heads": "3"}, heads=(3,)))
-    assert not memory.find(one(weight, "packed_int8", {"heads": "6"}, heads=(6,)))
+    assert not memory.find(one(weight, "packed_int8", {"heads": "4"}, heads=(4,)))
 
 
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8])
@@ -239,6 +239,13 @@ def test_groups_that_do_not_divide_the_filters_are_left_out() -> None:
     weight = integers(np.int8, 10, 4, 3, 3)
     found = {c.parameters.get("groups") for c in offered(weight, "packed_int8", groups=(3, 5))}
     assert found == {"1", "5", None}
+
+
+def test_a_stack_of_wide_matrices_is_no_filter() -> None:
+    assert [set(c.parameters) for c in offered(integers(np.int8, 2, 4, 513), "packed_int8")] == [
+        {"stacked", "rows", "flipped"}
+    ]
+    assert len(offered(integers(np.int8, 2, 4, 512), "packed_int8")) == 3
 
 
 def test_only_8_bit_weights_of_two_axes_or_more_are_packed() -> None:

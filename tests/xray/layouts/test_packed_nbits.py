@@ -35,7 +35,7 @@ def example(seed: int, bits: int, columns: int, depth: int, block: int) -> tuple
 def nibbles(values: Values) -> Values:
     """Two values a byte along the last axis, the first one low."""
     padded = np.pad(values, ((0, 0), (0, values.shape[1] % 2)))
-    return padded[:, ::2] | padded[:, 1::2] << 4
+    return padded[:, ::2] | (padded[:, 1::2] << np.uint8(4)).astype(np.uint8)
 
 
 def stored(values: Values, nbits: NBits) -> Values:
