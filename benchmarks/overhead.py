@@ -46,7 +46,7 @@ with open("/proc/self/status") as file:
 print(seconds, mark * 1024)
 """
 
-# Stands in for onnxruntime: a run is a spike of 16 MB that is gone after some milliseconds, and
+# Stands in for onnxruntime: a run is a spike of 6 MB that is gone after some milliseconds, and
 # writes the high-water mark that the kernel kept of it. The mark is reset by the watcher alone.
 SPIKING_RUNTIME = """
 import ctypes, mmap, os
@@ -59,7 +59,7 @@ class InferenceSession:
     def __init__(self, *args, **options): pass
     def get_providers(self): return []
     def run(self, *args):
-        area = mmap.mmap(-1, 16_000_000, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        area = mmap.mmap(-1, 6_000_000, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         view = ctypes.c_char.from_buffer(area)
         ctypes.memset(ctypes.addressof(view), 1, len(area))
         del view
@@ -194,7 +194,7 @@ def spike_part(rounds: int) -> str:
         ["watched by", "reported peak − the kernel's, MB"],
         [[name, spread(values).text(digits=3)] for name, values in errors.items()],
     )
-    return f"A spike of 16 MB lasted {spread(durations).text(' ms')}.\n\n{figures}"
+    return f"A spike of 6 MB lasted {spread(durations).text(' ms')}.\n\n{figures}"
 
 
 def _sample_child(largest: list[int]) -> None:

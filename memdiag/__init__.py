@@ -14,16 +14,18 @@ if TYPE_CHECKING:
     from memdiag.records.profile import Profile
     from memdiag.workflows.load_profile import load_profile
     from memdiag.workflows.profile import profile
+    from memdiag.workflows.xray import xray
 
 __version__ = "0.1.0"
 
-__all__ = ["MemdiagError", "Profile", "load_profile", "profile"]
+__all__ = ["MemdiagError", "Profile", "load_profile", "profile", "xray"]
 
 _HOMES = {
     "MemdiagError": "memdiag.errors",
     "Profile": "memdiag.records.profile",
     "load_profile": "memdiag.workflows.load_profile",
     "profile": "memdiag.workflows.profile",
+    "xray": "memdiag.workflows.xray",
 }
 
 

@@ -8,6 +8,8 @@ from pathlib import Path
 
 from memdiag.cli.exit_codes import CLEAN, ERROR
 from memdiag.errors import ReportError
+from memdiag.records.attribution import Attribution
+from memdiag.records.base import Record
 from memdiag.records.codec import encode
 from memdiag.records.profile import Profile
 from memdiag.reporters import DEFAULT_FORMATS, write
@@ -71,3 +73,29 @@ def show_summary(profile: Profile, written: Sequence[Path], *, quiet: bool = Fal
     from memdiag.reporters.console import show
 
     show(profile, Console(highlight=False), written=written, quiet=quiet)
+
+
+def show_attribution(attribution: Attribution, *, quiet: bool = False) -> None:
+    """Print the summary of `attribution` on standard output."""
+    from rich.console import Console
+
+    from memdiag.reporters import attribution_console
+
+    attribution_console.show_attribution(attribution, Console(highlight=False), quiet=quiet)
+
+
+def save_record(record: Record, path: Path) -> None:
+    """Write `record` to `path`, whole or not at all.
+
+    Raises:
+        ReportError: the file cannot be written.
+    """
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        beside.write_bytes(encode(record))
+        os.replace(beside, path)
+    except OSError as error:
+        beside.unlink(missing_ok=True)
+        raise ReportError(
+            f"{path}: cannot be written ({error.strerror}); choose another file with --out."
+        ) from error

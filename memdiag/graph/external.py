@@ -56,6 +56,11 @@ class ExternalFiles:
         self._found: dict[str, tuple[Path, int]] = {}
 
     @property
+    def paths(self) -> tuple[Path, ...]:
+        """The distinct files found so far, without links."""
+        return tuple(dict.fromkeys(path for path, _ in self._found.values()))
+
+    @property
     def total_bytes(self) -> int:
         """The sizes of the distinct files found so far, together."""
         return sum(dict(self._found.values()).values())

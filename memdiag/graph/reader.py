@@ -80,6 +80,17 @@ class ModelFile:
         self._maps.clear()
         self._found.clear()
 
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The model's file and its external files, without links."""
+        return (self.path.resolve(), *self._files.paths)
+
+    def release(self) -> None:
+        """Give back the pages of the files that were read so far; the views stay valid."""
+        for mapping in self._maps.values():
+            if hasattr(mapping, "madvise"):
+                mapping.madvise(mmap.MADV_DONTNEED)
+
     def data(self, weight: Weight) -> Array:
         """Return the values of `weight`, a weight of this model, in its shape.
 

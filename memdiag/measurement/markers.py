@@ -28,6 +28,7 @@ _LINE = re.compile(
 )
 _TRANSFORMER_START = re.compile(rb"Applying graph transformer (\S+) on step (\d+)\.")
 _TRANSFORMER_END = re.compile(rb"GraphTransformer (\S+) modified: ([01]) with status: ")
+_ARENA = re.compile(rb"Allocated memory at (?:0x)?([0-9a-fA-F]+) to (?:0x)?([0-9a-fA-F]+)")
 _COLOUR = re.compile(rb"\x1b\[[0-9;]*m")
 _FIXED: dict[bytes, MarkerKind] = {
     b"Dynamic block base set": "load",
@@ -66,13 +67,15 @@ class LogReader:
     """Turns what arrives on the child's standard error into markers and events.
 
     `warnings` and `errors` collect the runtime's first lines of those severities; `tail` the last
-    lines that were not the runtime's (a traceback, the message of an abort).
+    lines that were not the runtime's (a traceback, the message of an abort). `arena` are the
+    address ranges by which the runtime's arena grew.
     """
 
     def __init__(self) -> None:
         self.warnings: list[str] = []
         self.errors: list[str] = []
         self.tail: list[str] = []
+        self.arena: list[tuple[int, int]] = []
         self._rest = b""
         self._second = b""
         self._second_epoch = 0.0
@@ -116,6 +119,9 @@ class LogReader:
             return Marker(
                 "transformer_end", self._epoch(line), _text(end[1]), modified=end[2] == b"1"
             )
+        if grown := _ARENA.match(message):
+            self.arena.append((int(grown[1], 16), int(grown[2], 16)))
+            return None
         for text, kind in _FIXED.items():
             if message.startswith(text):
                 return Marker(kind, self._epoch(line))

@@ -76,11 +76,9 @@ class PhaseClock:
         """Cut at each of `markers`, which arrived together at `now_s` with `reading`."""
         for marker in markers:
             lag_s = now_s - (marker.epoch_s - origin_epoch_s)
-            if not -0.01 <= lag_s <= _MAX_PLAUSIBLE_LAG_S:
-                # Another time zone than ours, or a clock that was set: the arrival will do.
-                lag_s = 0.0
-            else:
-                lag_s = max(0.0, lag_s)
+            # Another time zone than ours, or a clock that was set: the arrival will do.
+            plausible = -0.01 <= lag_s <= _MAX_PLAUSIBLE_LAG_S
+            lag_s = max(0.0, lag_s) if plausible else 0.0
             phase = self.phase
             self._apply(marker, now_s - lag_s, self._memory_at(now_s - lag_s, now_s, reading))
             if self.phase != phase and lag_s:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from memdiag.measurement.child import Child
+from memdiag.measurement.inspector import Inspector
 from memdiag.measurement.job import Job
 from memdiag.measurement.markers import Event, LogReader, Marker
 from memdiag.measurement.observer import Boundary, Observer, ObserverFactory, ProcessGone, Reading
@@ -45,8 +46,11 @@ def measure(
     *,
     observer: ObserverFactory = observe,
     on_progress: Callable[[Progress], None] | None = None,
+    inspector: Inspector | None = None,
 ) -> Measurement:
     """Run `job` in a child of its own and return what was seen, however it ended.
+
+    An `inspector` looks into the child's memory while it waits, outside all phases.
 
     Raises:
         MeasurementError: the child's interpreter cannot be started.
@@ -56,7 +60,7 @@ def measure(
     gc.disable()
     try:
         with Child(job, job.message()) as child:
-            return _Watch(job, child, observer, on_progress).follow()
+            return _Watch(job, child, observer, on_progress, inspector).follow()
     finally:
         if collecting:
             gc.enable()
@@ -73,6 +77,7 @@ class _Watch:
         child: Child,
         observer: ObserverFactory,
         on_progress: Callable[[Progress], None] | None,
+        inspector: Inspector | None,
     ) -> None:
         self._origin = time.perf_counter()
         self._origin_epoch = time.time()
@@ -80,6 +85,7 @@ class _Watch:
         self._child = child
         self._make_observer = observer
         self._on_progress = on_progress
+        self._inspector = inspector
         self._log = LogReader()
         self._timeline = Timeline()
         self._versions: dict[str, str] = {}
@@ -254,6 +260,8 @@ class _Watch:
         self._versions = versions
 
     def _on_ready(self) -> None:
+        if self._inspector:
+            self._inspector.baseline(self._child.pid)
         self._baseline = self._cut("create the session", "parse")
         self._child.proceed()
 
@@ -287,6 +295,9 @@ class _Watch:
         self._child.proceed()
 
     def _on_end(self) -> None:
+        if self._inspector:
+            spans, arena = self._clock.spans(), self._log.arena
+            self._inspector.steady(self._child.pid, spans, arena)
         self._child.proceed()
         raise _Done
 

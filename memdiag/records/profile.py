@@ -2,6 +2,7 @@
 
 from typing import Final, Literal
 
+from memdiag.records.attribution import Attribution
 from memdiag.records.base import Record
 
 PROFILE_SCHEMA: Final = "memdiag.profile/1"
@@ -182,7 +183,8 @@ class Profile(Record, frozen=True, kw_only=True):
 
     `peak_rss_bytes` is the largest peak after `start`, and `peak_phase` the first phase that came
     within 0.5 % of it (above the baseline); `steady_rss_bytes` the resident set after
-    the last run; `allocator_retained_bytes` what ``malloc_trim`` gave back after that.
+    the last run; `allocator_retained_bytes` what ``malloc_trim`` gave back after that;
+    `attribution` who owned what then (None where no X-ray was taken).
     """
 
     schema: Literal["memdiag.profile/1"]
@@ -205,6 +207,7 @@ class Profile(Record, frozen=True, kw_only=True):
     runs: tuple[Run, ...]
     notes: tuple[str, ...]
     outcome: Outcome
+    attribution: Attribution | None = None
 
     def phase(self, name: PhaseName) -> Phase | None:
         """Return the phase called `name`, or None where it was not reached or not told apart."""

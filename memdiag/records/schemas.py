@@ -5,11 +5,15 @@
 
 from pathlib import Path
 
+from memdiag.records.attribution import Attribution
 from memdiag.records.base import Record
 from memdiag.records.codec import json_schema
 from memdiag.records.profile import Profile
 
-RECORDS: dict[str, type[Record]] = {"memdiag.profile-1": Profile}
+RECORDS: dict[str, type[Record]] = {
+    "memdiag.attribution-1": Attribution,
+    "memdiag.profile-1": Profile,
+}
 
 
 def path_of(name: str) -> Path:

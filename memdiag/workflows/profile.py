@@ -4,9 +4,11 @@ import tempfile
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
+import msgspec
 import numpy as np
 
 import memdiag
@@ -20,6 +22,7 @@ from memdiag.measurement.watch import measure
 from memdiag.records.profile import PROFILE_SCHEMA, Input, Model, Phase, Profile, Session
 from memdiag.workflows import inputs as inputs_room
 from memdiag.workflows.notes import notes_of
+from memdiag.workflows.xray import SteadyXray
 
 DEFAULT_RUNS = 10
 _MAX_REASON = 300
@@ -52,6 +55,8 @@ def profile(
     python: str | Path | None = None,
     timeout_s: float = DEFAULT_TIMEOUT_S,
     memory_limit_bytes: int | None = None,
+    xray: bool = True,
+    verify: Literal["full", "sampled"] = "full",
     on_progress: Callable[[Progress], None] | None = None,
 ) -> Profile:
     """Load and run `model` in an isolated child process and return what that took.
@@ -75,6 +80,8 @@ def profile(
         python: another interpreter that has onnxruntime; memdiag need not be installed there.
         timeout_s: seconds after which the child is ended.
         memory_limit_bytes: resident set (of the whole child) above which it is ended.
+        xray: name the owner of every resident byte at steady state.
+        verify: compare each copy that is found byte for byte, or a spread of its blocks.
         on_progress: called now and then with where the child is.
 
     Raises:
@@ -105,9 +112,16 @@ def profile(
         open_model(path) as file,
         tempfile.TemporaryDirectory(prefix="memdiag-") as scratch,
     ):
-        measured, used, notes = _measure(file, job, Path(scratch), sizes, given, on_progress)
+        inspector = SteadyXray(file, sampled=verify == "sampled") if xray else None
+        watch = partial(measure, on_progress=on_progress, inspector=inspector)
+        measured, used, notes = _measure(file, job, Path(scratch), sizes, given, watch)
         facts = _facts(file)
     result = _assemble(facts, job, measured, used, notes)
+    if inspector and inspector.failure:
+        note = f"no X-ray: {inspector.failure}"
+        result = msgspec.structs.replace(result, notes=(*result.notes, note))
+    elif inspector:
+        result = msgspec.structs.replace(result, attribution=inspector.attribution)
     if measured.interrupted:
         raise Interrupted(result)
     return result
@@ -119,13 +133,13 @@ def _measure(
     scratch: Path,
     dims: Mapping[str, int],
     given: Mapping[str, np.ndarray],
-    on_progress: Callable[[Progress], None] | None,
+    watch: Callable[[Job], Measurement],
 ) -> tuple[Measurement, tuple[Input, ...], list[str]]:
     if job.runs is None:
-        return measure(job, on_progress=on_progress), (), []
+        return watch(job), (), []
     plans = plan_inputs(file, dims=dims, given=given)
     job = replace(job, feeds=tuple(inputs_room.save(plans, given, scratch / "inputs")))
-    measured = measure(job, on_progress=on_progress)
+    measured = watch(job)
     outcome = measured.outcome
     if outcome.status != "failed" or outcome.phase != "first_run":
         return measured, inputs_room.describe(plans), []
@@ -133,7 +147,7 @@ def _measure(
     if found is None:
         return measured, inputs_room.describe(plans), []
     plans, feeds, size = found
-    measured = measure(replace(job, feeds=tuple(feeds)), on_progress=on_progress)
+    measured = watch(replace(job, feeds=tuple(feeds)))
     note = (
         f"the model does not run with its free dimensions at 1; {size} is the first of"
         f" {', '.join(map(str, inputs_room.FREE_SIZES))} that does (set others with --dim)."
@@ -227,8 +241,8 @@ def _peak(measured: Measurement, baseline_rss_bytes: int) -> tuple[int, Phase]:
     Phases that keep what they took differ by a few pages that mean nothing: it is the first, in
     time, that came within 0.5 % of the largest peak above the baseline.
     """
-    phases = {phase.name: phase for phase in measured.phases if phase.name != "start"}
-    phases = phases or {phase.name: phase for phase in measured.phases}
+    started = [phase for phase in measured.phases if phase.name != "start"]
+    phases = {phase.name: phase for phase in started or measured.phases}
     peak = max(phase.peak_rss_bytes for phase in phases.values())
     enough = peak - max(0.0, _SAME_PEAK * (peak - baseline_rss_bytes))
     tops = [name for name, phase in phases.items() if phase.peak_rss_bytes >= enough]

@@ -24,9 +24,15 @@ class _LoadFrom(StrEnum):
     bytes = "bytes"
 
 
+class _Verify(StrEnum):
+    full = "full"
+    sampled = "sampled"
+
+
 _INPUTS = "Inputs"
 _SESSION = "Session"
 _LIMITS = "Limits"
+_XRAY = "X-ray"
 _OUTPUT = "Output"
 
 
@@ -122,6 +128,20 @@ def command(
             rich_help_panel=_LIMITS,
         ),
     ] = None,
+    xray: Annotated[
+        bool,
+        typer.Option(
+            "--xray/--no-xray",
+            help="Name the owner of every resident byte at steady state.",
+            rich_help_panel=_XRAY,
+        ),
+    ] = True,
+    verify: Annotated[
+        _Verify,
+        typer.Option(
+            help="Compare every byte of each copy, or a spread of blocks.", rich_help_panel=_XRAY
+        ),
+    ] = _Verify.full,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -175,6 +195,8 @@ def command(
                 python=python,
                 timeout_s=timeout,
                 memory_limit_bytes=parse_size(memory_limit) if memory_limit else None,
+                xray=xray,
+                verify=verify.value,
                 on_progress=line.show,
             )
         except Interrupted as interrupted:

@@ -1,0 +1,322 @@
+"""The address space of a live process: its regions, and which bytes of them are resident.
+
+Regions and their resident bytes come from ``/proc/PID/smaps``, single pages from
+``/proc/PID/pagemap`` (Documentation/admin-guide/mm/pagemap.rst in the kernel's sources: bit 63
+present, bit 61 a page of a file or of shared memory, bit 56 mapped by this process alone). A page
+that a process may see is not always resident in the kernel's sense: the page of zeros that stands
+for memory which was read before it was written, and the clock pages of the vdso, count nowhere.
+They are left out here, so that the resident ranges sum to the kernel's figure.
+"""
+
+import os
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from memdiag.attribution import intervals
+from memdiag.attribution.intervals import Ranges
+from memdiag.errors import XrayError
+
+PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
+
+_PRESENT = np.uint64(1 << 63)
+_FILE = np.uint64(1 << 61)
+_EXCLUSIVE = np.uint64(1 << 56)
+_ENTRIES_A_READ = 1 << 17
+_HEADER = re.compile(
+    rb"([0-9a-f]+)-([0-9a-f]+) (\S{4}) ([0-9a-f]+) ([0-9a-f]+):([0-9a-f]+) (\d+) *(.*)"
+)
+_FIELD = re.compile(rb"(\w+): +(\d+) kB")
+_OCTAL = re.compile(r"\\([0-7]{3})")
+_DELETED = " (deleted)"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Region:
+    """One mapping of a process, as the kernel lists it; all sizes are bytes.
+
+    `path` is the mapped file, the kernel's name in brackets such as ``[heap]``, or empty; `deleted`
+    says that the file has no name any more. `rss` is the kernel's count, `anonymous` its part that
+    no file backs, `private` the part that no other process maps.
+    """
+
+    start: int
+    end: int
+    permissions: str
+    offset: int
+    device: tuple[int, int]
+    inode: int
+    path: str
+    deleted: bool
+    rss: int
+    anonymous: int
+    private: int
+
+    @property
+    def size(self) -> int:
+        """The size of the mapping, resident or not."""
+        return self.end - self.start
+
+    @property
+    def name(self) -> str:
+        """The file's name without its folders, or the kernel's name for the region."""
+        return self.path.rpartition("/")[2]
+
+    @property
+    def file_backed(self) -> bool:
+        """Whether a file, or shared memory, is mapped here."""
+        return self.inode != 0
+
+    @property
+    def nameless(self) -> bool:
+        """Whether this is plain private memory that mmap gave out."""
+        return self.inode == 0 and (not self.path or self.path.startswith("[anon"))
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class AddressSpace:
+    """The regions of process `pid` at one moment, in order, and what of them is resident.
+
+    `resident` are the resident byte ranges of all regions, `anonymous` those of them that no file
+    backs. `partial` says that the process ended while it was read. `drift_bytes` is by how much
+    pages and the kernel's counts differ, regions added up: what a running process has changed.
+    """
+
+    pid: int
+    regions: tuple[Region, ...]
+    resident: Ranges
+    anonymous: Ranges
+    partial: bool
+    drift_bytes: int
+
+    @property
+    def resident_bytes(self) -> int:
+        """The resident set: the sum of all resident ranges."""
+        return intervals.total(self.resident)
+
+    def resident_ranges(self, region: Region) -> Ranges:
+        """Return the resident byte ranges of `region`, as ``[n, 2]``."""
+        return intervals.intersect(self.resident, np.array([[region.start, region.end]]))
+
+    def resident_bytes_of(self, ranges: Ranges) -> int:
+        """Return how many bytes of the set `ranges` are resident."""
+        return intervals.total(intervals.intersect(self.resident, ranges))
+
+    def region_at(self, address: int) -> Region | None:
+        """Return the region that `address` lies in."""
+        low, high = 0, len(self.regions)
+        while low < high:
+            middle = (low + high) // 2
+            if self.regions[middle].end <= address:
+                low = middle + 1
+            else:
+                high = middle
+        if low < len(self.regions) and self.regions[low].start <= address:
+            return self.regions[low]
+        return None
+
+
+def read_address_space(pid: int) -> AddressSpace:
+    """Return the address space of process `pid` as it is now.
+
+    Raises:
+        XrayError: there is no such process, it may not be looked into, or this is not Linux.
+    """
+    if sys.platform != "linux":
+        raise XrayError(
+            f"process {pid}: its memory can only be looked into on Linux; run memdiag there."
+        )
+    smaps, pagemap = _open(pid, "smaps"), -1
+    try:
+        pagemap = _open(pid, "pagemap")
+        regions = tuple(_ascending(parse_smaps(_read_all(smaps))))
+        if not regions:
+            raise _gone(pid)
+        return _with_pages(pid, regions, pagemap)
+    finally:
+        os.close(smaps)
+        if pagemap >= 0:
+            os.close(pagemap)
+
+
+def parse_smaps(text: bytes) -> Iterator[Region]:
+    """Yield the regions that the text of a ``smaps`` file lists."""
+    header: tuple[bytes, ...] | None = None
+    fields: dict[bytes, int] = {}
+    for line in text.split(b"\n"):
+        if field := _FIELD.match(line):
+            fields[field[1]] = int(field[2]) * 1024
+        elif found := _HEADER.fullmatch(line):
+            if header:
+                yield _region(header, fields)
+            header, fields = found.groups(), {}
+    # Of a process that ends meanwhile, the last region may be cut short: it then has no figures.
+    if header and b"Rss" in fields:
+        yield _region(header, fields)
+
+
+def denied(pid: int) -> XrayError:
+    """Return the error for a process that the kernel does not let us look into."""
+    return XrayError(
+        f"process {pid}: its memory may not be read; run memdiag as the same user or with "
+        "CAP_SYS_PTRACE, and see that the sysctl kernel.yama.ptrace_scope allows it."
+    )
+
+
+def is_file(region: Region, files: Iterable[Path]) -> bool:
+    """Return whether `region` maps one of `files`, by its real path or by device and inode."""
+    for file in files:
+        if region.path == os.path.realpath(file):
+            return True
+        try:
+            status = file.stat()
+        except OSError:
+            continue
+        device = (os.major(status.st_dev), os.minor(status.st_dev))
+        if (device, status.st_ino) == (region.device, region.inode):
+            return True
+    return False
+
+
+def _gone(pid: int) -> XrayError:
+    return XrayError(f"process {pid}: it has ended or never was; give the id of a live process.")
+
+
+def _open(pid: int, name: str) -> int:
+    try:
+        return os.open(f"/proc/{pid}/{name}", os.O_RDONLY | os.O_CLOEXEC)
+    except (FileNotFoundError, ProcessLookupError) as error:
+        if isinstance(error, FileNotFoundError) and os.path.exists(f"/proc/{pid}"):
+            raise XrayError(
+                f"process {pid}: this system's /proc has no {name} file; "
+                "run memdiag outside the sandbox that hides it."
+            ) from error
+        raise _gone(pid) from error
+    except PermissionError as error:
+        raise denied(pid) from error
+    except OSError as error:
+        raise XrayError(
+            f"process {pid}: its {name} file in /proc cannot be opened ({error.strerror}); "
+            "run memdiag outside the sandbox that hides it."
+        ) from error
+
+
+def _read_all(file: int) -> bytes:
+    pieces = []
+    try:
+        while piece := os.read(file, 1 << 20):
+            pieces.append(piece)
+    except ProcessLookupError:
+        pass  # it ended: what was read so far counts
+    except PermissionError:
+        return b""  # it became another program that is not ours
+    return b"".join(pieces)
+
+
+def _region(header: tuple[bytes, ...], fields: dict[bytes, int]) -> Region:
+    start, end, permissions, offset, major, minor, inode, raw = header
+    # The kernel writes the line feeds of a name as octal escapes, and nothing else so.
+    path = _OCTAL.sub(lambda code: chr(int(code[1], 8)), os.fsdecode(raw))
+    deleted = path.endswith(_DELETED) and path.startswith("/")
+    return Region(
+        start=int(start, 16),
+        end=int(end, 16),
+        permissions=permissions.decode(),
+        offset=int(offset, 16),
+        device=(int(major, 16), int(minor, 16)),
+        inode=int(inode),
+        path=path.removesuffix(_DELETED) if deleted else path,
+        deleted=deleted,
+        rss=fields.get(b"Rss", 0),
+        anonymous=fields.get(b"Anonymous", 0),
+        private=fields.get(b"Private_Clean", 0) + fields.get(b"Private_Dirty", 0),
+    )
+
+
+def _ascending(regions: Iterable[Region]) -> Iterator[Region]:
+    """Leave out regions that overlap earlier ones: the map may change between two reads of it."""
+    reach = 0
+    for region in regions:
+        if reach <= region.start and region.end < intervals.LAST_ADDRESS:
+            reach = region.end
+            yield region
+
+
+def _with_pages(pid: int, regions: tuple[Region, ...], pagemap: int) -> AddressSpace:
+    resident, anonymous = [intervals.empty()], [intervals.empty()]
+    partial, drift = False, 0
+    for region in regions:
+        if not region.rss:
+            continue
+        flags = _page_flags(region, pagemap)
+        if flags is None:
+            partial = True
+            break
+        counted = _resident_pages(flags, region)
+        drift += abs(int(counted.sum()) * PAGE - region.rss)
+        resident.append(_runs(counted, region.start))
+        anonymous.append(_runs(counted & (flags & _FILE == 0), region.start))
+    return AddressSpace(
+        pid=pid,
+        regions=regions,
+        resident=intervals.union(*resident),
+        anonymous=intervals.union(*anonymous),
+        partial=partial,
+        drift_bytes=drift,
+    )
+
+
+def _page_flags(region: Region, pagemap: int) -> NDArray[np.uint64] | None:
+    """Return one entry a page, as far as there are resident ones; None when the process ended."""
+    count = region.size // PAGE
+    pieces: list[NDArray[np.uint64]] = []
+    position, certain = 0, 0
+    while position < count:
+        wanted = min(_ENTRIES_A_READ, count - position)
+        try:
+            data = os.pread(pagemap, wanted * 8, (region.start // PAGE + position) * 8)
+        except OSError:
+            return None
+        if len(data) < wanted * 8:
+            return None
+        piece = np.frombuffer(data, np.uint64)
+        pieces.append(piece)
+        position += wanted
+        # Runtimes reserve terabytes: stop once all that the kernel counted was seen.
+        certain += int(((piece & _PRESENT != 0) & ~_may_be_zeros(piece, region)).sum())
+        if certain * PAGE >= region.rss:
+            break
+    return np.concatenate(pieces)
+
+
+def _may_be_zeros(flags: NDArray[np.uint64], region: Region) -> NDArray[np.bool_]:
+    """The shared page of zeros is never exclusive; only the large one has the mark of a file."""
+    marks = _EXCLUSIVE | _FILE if region.file_backed else _EXCLUSIVE
+    unmarked: NDArray[np.bool_] = np.equal(flags & marks, 0)
+    return unmarked
+
+
+def _resident_pages(flags: NDArray[np.uint64], region: Region) -> NDArray[np.bool_]:
+    """Return which pages the kernel counts, given how many it counts.
+
+    Pages of zeros cannot be told from pages shared with a forked process, except by number: where
+    a region has both, the first ones are taken for the counted ones.
+    """
+    present: NDArray[np.bool_] = np.not_equal(flags & _PRESENT, 0)
+    surplus = int(present.sum()) - region.rss // PAGE
+    if surplus > 0:
+        doubtful = np.flatnonzero(present & _may_be_zeros(flags, region))
+        present[doubtful[max(len(doubtful) - surplus, 0) :]] = False
+    return present
+
+
+def _runs(pages: NDArray[np.bool_], start: int) -> Ranges:
+    """Return the runs of true pages as byte ranges, for a region that begins at `start`."""
+    steps = np.diff(np.concatenate(([False], pages, [False])).astype(np.int8))
+    first, last = np.flatnonzero(steps == 1), np.flatnonzero(steps == -1)
+    return np.stack((first, last), axis=1).astype(np.int64) * PAGE + start

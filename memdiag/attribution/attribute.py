@@ -1,0 +1,156 @@
+"""The X-ray as a whole: read a process, find the weights in it, and give every byte an owner."""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from memdiag.attribution.address_space import AddressSpace, read_address_space
+from memdiag.attribution.heap import Heap
+from memdiag.attribution.mapped import mapped_weights
+from memdiag.attribution.owners import Arena, BaselinePages, Extent, divide
+from memdiag.attribution.process_memory import ProcessMemory
+from memdiag.attribution.search import Found, search
+from memdiag.attribution.subjects import Subject, subjects
+from memdiag.attribution.surroundings import read_surroundings
+from memdiag.graph.reader import ModelFile
+from memdiag.records.attribution import Attribution, Backing, Copy, CopyKind, Indistinct, ScanTiming
+
+Maker = Callable[[Subject, str], str | None]
+"""Says, for a subject and the kind of a copy, what made it; None where that is not known."""
+
+
+class Looked(NamedTuple):
+    """A model as the X-ray looks for it: read once, for any number of processes and moments."""
+
+    model: ModelFile
+    subjects: tuple[Subject, ...]
+    indistinct: tuple[Indistinct, ...]
+
+
+def look_for(model: ModelFile) -> Looked:
+    """Return `model` with its weights grouped by content."""
+    found, indistinct = subjects(model)
+    model.release()
+    return Looked(model, found, indistinct)
+
+
+def attribute(
+    pid: int,
+    models: Sequence[Looked],
+    *,
+    baseline: BaselinePages | None = None,
+    arena: Arena | None = None,
+    sampled: bool = False,
+    made_by: Maker | None = None,
+) -> Attribution:
+    """Return who owns what is resident in process `pid`.
+
+    Nothing is written to the process, and nothing is brought into its memory. Without a `baseline`
+    figures are of the whole process.
+
+    Raises:
+        XrayError: the process cannot be read.
+    """
+    started = time.perf_counter()
+
+    def release() -> None:
+        for one in models:
+            one.model.release()
+
+    with ProcessMemory(pid) as memory:
+        space = read_address_space(pid)
+        surroundings = read_surroundings(space, memory)
+        searched = search(
+            space,
+            memory,
+            [subject for one in models for subject in one.subjects],
+            release,
+            sampled=sampled,
+        )
+        ended = memory.ended
+    copies = [_copy(found, space, surroundings.heap, made_by) for found in searched.found]
+    for one in models:
+        copies.extend(_mapped_copies(space, one))
+    division = divide(
+        space,
+        [Extent(copy.address, copy.bytes, copy.kind) for copy in copies],
+        surroundings,
+        baseline=baseline,
+        arena=arena,
+        model_files=[path for one in models for path in one.model.files],
+    )
+    partial = space.partial or ended
+    return Attribution(
+        schema="memdiag.attribution/1",
+        pid=pid,
+        resident_bytes=division.resident_bytes,
+        baseline_bytes=division.baseline_bytes,
+        named_share=division.named_share,
+        owners=division.owners,
+        copies=tuple(sorted(copies, key=lambda copy: -copy.bytes)),
+        indistinct=tuple(group for one in models for group in one.indistinct),
+        partial=partial,
+        notes=tuple(_notes(space, surroundings.heap, partial)),
+        timing=ScanTiming(
+            total_s=round(time.perf_counter() - started, 6),
+            scan_s=round(searched.scan_s, 6),
+            verify_s=round(searched.verify_s, 6),
+            scanned_bytes=searched.scanned_bytes,
+            verified_bytes=searched.verified_bytes,
+        ),
+    )
+
+
+def _copy(found: Found, space: AddressSpace, heap: Heap, made_by: Maker | None) -> Copy:
+    copy, address = found.copy, found.address
+    extent = np.array([[address, address + copy.nbytes]], np.int64)
+    kind: CopyKind = copy.kind  # type: ignore[assignment] # the layouts' kinds are the records'
+    return Copy(
+        weights=found.subject.names,
+        layout=copy.layout,
+        kind=kind,
+        parameters=copy.parameters,
+        bytes=copy.nbytes,
+        resident_bytes=space.resident_bytes_of(extent),
+        address=address,
+        backing=Backing(kind="anonymous"),
+        verified_bytes=found.verified_bytes,
+        live=heap.live(address, copy.nbytes),
+        made_by=made_by(found.subject, copy.kind) if made_by else None,
+    )
+
+
+def _mapped_copies(space: AddressSpace, looked: Looked) -> list[Copy]:
+    names = {name: subject.names for subject in looked.subjects for name in subject.names}
+    return [
+        Copy(
+            weights=names.get(mapped.weight.name, (mapped.weight.name,)),
+            layout="original",
+            kind="original",
+            parameters={},
+            bytes=mapped.weight.length or 0,
+            resident_bytes=mapped.resident_bytes,
+            address=mapped.address,
+            backing=Backing(kind="file", file=mapped.file, offset=mapped.offset),
+            # The kernel itself says that these pages are the file's.
+            verified_bytes=mapped.resident_bytes,
+            live=True,
+            made_by=None,
+        )
+        for mapped in mapped_weights(space, looked.model)
+    ]
+
+
+def _notes(space: AddressSpace, heap: Heap, partial: bool) -> list[str]:
+    notes = []
+    if partial:
+        notes.append("the process ended while it was read: what had been read is reported")
+    if heap.allocator is None:
+        notes.append("the allocator is not glibc's: freed blocks cannot be told from live ones")
+    if space.drift_bytes:
+        notes.append(
+            f"the process ran while it was read: {space.drift_bytes:,} bytes moved meanwhile"
+        )
+    return notes

@@ -1,0 +1,31 @@
+"""An integer weight in fp32: what folding its DequantizeLinear leaves behind."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from numpy.typing import NDArray
+
+from memdiag.attribution.layouts.copy import VirtualCopy
+from memdiag.attribution.layouts.tiled import row_major
+from memdiag.attribution.layouts.uses import Uses
+from memdiag.attribution.layouts.values import dequantized
+
+
+@dataclass(frozen=True)
+class Dequantized:
+    """Row-major, ``(weight - zero_point) * scale``."""
+
+    name: str = "dequantized"
+    kind: str = "dequantized"
+
+    def candidates(self, weight: NDArray[Any], uses: Uses) -> Iterator[VirtualCopy]:
+        """Yield a copy for each quantization: per tensor, per axis or in blocks of one axis."""
+        if not weight.size:
+            return
+        for values in dequantized(weight, uses):
+            nbytes, segments = row_major(values)
+            yield VirtualCopy(self.name, self.kind, nbytes, segments, values.parameters)
+
+
+LAYOUT = Dequantized()

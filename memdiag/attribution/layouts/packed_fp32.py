@@ -1,0 +1,87 @@
+"""The fp32 operand of MatMul, Gemm, LSTM and GRU, packed for the runtime's kernels on x86."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from memdiag.attribution.layouts.copy import VirtualCopy
+from memdiag.attribution.layouts.panels import WIDTH, aligned, head_columns, panels
+from memdiag.attribution.layouts.segment import Segment
+from memdiag.attribution.layouts.uses import Uses
+from memdiag.attribution.layouts.values import Values, as_fp32
+
+_DEPTH = 256
+
+
+@dataclass(frozen=True)
+class PackedFp32:
+    """Slices of 256 rows, each cut into panels of 16 columns; the columns are padded with zeros."""
+
+    name: str = "packed_fp32"
+    kind: str = "packed"
+
+    def candidates(self, weight: NDArray[Any], uses: Uses) -> Iterator[VirtualCopy]:
+        """Yield the packing of the matrix as it is and of its transpose (``transB``).
+
+        A matrix of exactly 16 columns is its own packing, and left out. Matrices are not packed
+        in stacks, but for the weights of LSTM and GRU, ``[directions, gates * H, K]``: each
+        direction is packed like a ``transB`` operand, and a GRU's ``[directions, 3 * H, H]`` also
+        in two parts, the first two gates and the last one. Attention packs each head's columns
+        apart, in one buffer each for queries, keys and values.
+        """
+        if weight.ndim not in (2, 3) or not weight.size:
+            return
+        for values in as_fp32(weight, uses):
+            if weight.ndim == 3:
+                yield from self._recurrent(values)
+                continue
+            if weight.shape[1] != WIDTH or values.combine is not None:
+                yield self._packed([values], {"transB": "0", **values.parameters})
+            turned = values.viewed(np.transpose)
+            yield self._packed([turned], {"transB": "1", **values.parameters})
+            for heads, parts in head_columns(weight.shape[1], uses.heads):
+                for third, operand in enumerate("QKV"):
+                    taken = parts[third * heads : (third + 1) * heads]
+                    matrices = [values.viewed(partial(_columns, columns=part)) for part in taken]
+                    known = {"heads": str(heads), "operand": operand, **values.parameters}
+                    yield self._packed(matrices, known)
+
+    def _recurrent(self, values: Values) -> Iterator[VirtualCopy]:
+        directions, outputs, inputs = values.shape
+        parts = {"all": slice(0, outputs)}
+        if outputs == 3 * inputs:
+            parts |= {"zr": slice(0, 2 * inputs), "h": slice(2 * inputs, outputs)}
+        for gates, rows in parts.items():
+            matrices = [
+                values.viewed(partial(_direction, number=number, rows=rows))
+                for number in range(directions)
+            ]
+            yield self._packed(matrices, {"transB": "1", "gates": gates, **values.parameters})
+
+    def _packed(self, matrices: list[Values], parameters: dict[str, str]) -> VirtualCopy:
+        segments: tuple[Segment, ...] = ()
+        gaps = []
+        offset = 0
+        for matrix in matrices:
+            used, found = panels((matrix,), depth=_DEPTH, offset=offset)
+            end = aligned(offset + used)
+            if end > offset + used:
+                gaps.append((offset + used, end - offset - used))
+            segments += found
+            offset = end
+        return VirtualCopy(self.name, self.kind, offset, segments, parameters, tuple(gaps))
+
+
+def _columns(source: NDArray[Any], columns: slice) -> NDArray[Any]:
+    return source[:, columns]
+
+
+def _direction(source: NDArray[Any], number: int, rows: slice) -> NDArray[Any]:
+    return source[number, rows].T
+
+
+LAYOUT = PackedFp32()

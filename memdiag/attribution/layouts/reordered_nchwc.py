@@ -1,0 +1,46 @@
+"""Convolution filters reordered for the blocked (NCHWc) kernels, by a rewrite of the graph."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from numpy.typing import NDArray
+
+from memdiag.attribution.layouts.copy import VirtualCopy
+from memdiag.attribution.layouts.tiled import Order, tiled
+from memdiag.attribution.layouts.uses import Uses
+from memdiag.attribution.layouts.values import as_fp32
+
+_BLOCKS = (16, 8)
+_OUTER = tuple((axis, "outer") for axis in range(4))
+_BOTH: Order = (*_OUTER, (1, "inner"), (0, "inner"))
+_OUTPUT: Order = (*_OUTER, (0, "inner"))
+
+
+@dataclass(frozen=True)
+class ReorderedNchwc:
+    """Filters ``[O, I, H, W]`` in blocks of 16 channels (AVX-512) or 8, padded with zeros.
+
+    ``OIHWBiBo`` blocks both kinds of channels; ``OIHWBo`` only the output channels: that is for
+    depthwise convolutions, and for those with fewer input channels than a block.
+    """
+
+    name: str = "reordered_nchwc"
+    kind: str = "reordered"
+
+    def candidates(self, weight: NDArray[Any], uses: Uses) -> Iterator[VirtualCopy]:
+        """Yield both orders for both block lengths."""
+        if weight.ndim != 4 or not weight.size:
+            return
+        for values in as_fp32(weight, uses):
+            for block in _BLOCKS:
+                orders = [("OIHWBo", 1, _OUTPUT)]
+                if weight.shape[1] >= block:
+                    orders.append(("OIHWBiBo", block, _BOTH))
+                for order, inputs, axes in orders:
+                    nbytes, segments = tiled(values, (block, inputs, 1, 1), axes)
+                    parameters = {"order": order, "block": str(block), **values.parameters}
+                    yield VirtualCopy(self.name, self.kind, nbytes, segments, parameters)
+
+
+LAYOUT = ReorderedNchwc()

@@ -1,0 +1,42 @@
+"""ConvTranspose filters: each group's matrix ``[C, M * H * W]`` transposed ahead of time."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from memdiag.attribution.layouts.copy import VirtualCopy
+from memdiag.attribution.layouts.tiled import row_major
+from memdiag.attribution.layouts.uses import Uses
+from memdiag.attribution.layouts.values import Values, as_fp32
+
+
+@dataclass(frozen=True)
+class TransposedFilter:
+    """``[C, M / groups, …]`` as ``[groups, M / groups * …, C / groups]``."""
+
+    name: str = "transposed_filter"
+    kind: str = "transposed"
+
+    def candidates(self, weight: NDArray[Any], uses: Uses) -> Iterator[VirtualCopy]:
+        """Yield one copy for each number of groups in the graph, or for one group."""
+        if weight.ndim < 3 or not weight.size:
+            return
+        for values in as_fp32(weight, uses):
+            for groups in dict.fromkeys(uses.groups or (1,)):
+                if groups >= 1 and weight.shape[0] % groups == 0:
+                    nbytes, segments = row_major(_grouped(values, groups))
+                    parameters = {"groups": str(groups), **values.parameters}
+                    yield VirtualCopy(self.name, self.kind, nbytes, segments, parameters)
+
+
+def _grouped(values: Values, groups: int) -> Values:
+    channels, *kernel = values.shape
+    return values.viewed(
+        lambda source: np.moveaxis(source.reshape(groups, channels // groups, *kernel), 1, -1)
+    )
+
+
+LAYOUT = TransposedFilter()

@@ -1,0 +1,110 @@
+"""Elementwise values of a weight, as they are or converted: made on demand, viewed in any order."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from memdiag.attribution.layouts.segment import Combine
+from memdiag.attribution.layouts.uses import Quantization, Uses
+
+Array = NDArray[Any]
+
+_FP32 = np.dtype(np.float32)
+
+
+@dataclass(frozen=True)
+class Values:
+    """An array of `dtype` whose elements are `combine` of the elements of equally shaped views.
+
+    `parameters` tell how the values differ from the weight's own; nothing where they do not.
+    """
+
+    sources: tuple[Array, ...]
+    dtype: np.dtype[Any]
+    combine: Combine | None = None
+    parameters: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of each source and of the result."""
+        return self.sources[0].shape
+
+    def viewed(self, view: Callable[[Array], Array]) -> "Values":
+        """Return the values with `view` (which must move no data) applied to each source."""
+        return replace(self, sources=tuple(view(source) for source in self.sources))
+
+
+def own(weight: Array) -> Values:
+    """Return the weight's own values."""
+    return Values((weight,), weight.dtype)
+
+
+def cast(weight: Array) -> Iterator[Values]:
+    """Yield the values in fp32, where the weight has half as many bits."""
+    if weight.dtype == np.float16 or weight.dtype.name == "bfloat16":
+        yield Values((weight,), _FP32, _widen, {"from": weight.dtype.name})
+
+
+def dequantized(weight: Array, uses: Uses) -> Iterator[Values]:
+    """Yield ``(weight - zero_point) * scale`` in fp32 for each quantization that fits the weight.
+
+    The formula and the rounding of its two steps are those of ONNX's DequantizeLinear. Scales of
+    blocks give values with one axis more: the blocked one, divided.
+    """
+    if weight.dtype not in (np.int8, np.uint8, np.int32):
+        return
+    for quantization in uses.quantizations:
+        views = _quantized_views(weight, quantization)
+        if views is not None:
+            combine = _dequantize if len(views) == 3 else _scale
+            yield Values(views, _FP32, combine, {"from": weight.dtype.name})
+
+
+def as_fp32(weight: Array, uses: Uses) -> Iterator[Values]:
+    """Yield the fp32 arrays that `weight` may become before a kernel sees it, of its own shape."""
+    if weight.dtype == np.float32:
+        yield own(weight)
+    yield from cast(weight)
+    yield from (values for values in dequantized(weight, uses) if values.shape == weight.shape)
+
+
+def _quantized_views(weight: Array, quantization: Quantization) -> tuple[Array, ...] | None:
+    scale, zero = quantization.scale, quantization.zero_point
+    if scale.dtype != np.float32 or (zero is not None and zero.shape != scale.shape):
+        return None
+    parts = [part for part in (zero, scale) if part is not None]
+    if scale.size == 1:
+        parts = [np.broadcast_to(part.reshape(()), weight.shape) for part in parts]
+        return weight, *parts
+    if scale.ndim == weight.ndim > 1 and all(
+        n in (1, length) for n, length in zip(scale.shape, weight.shape, strict=True)
+    ):
+        return weight, *(np.broadcast_to(part, weight.shape) for part in parts)
+    axis = quantization.axis + weight.ndim if quantization.axis < 0 else quantization.axis
+    if not 0 <= axis < weight.ndim:
+        return None
+    before, length, after = weight.shape[:axis], weight.shape[axis], weight.shape[axis + 1 :]
+    if scale.shape == (length,):
+        inner = (1,) * len(after)
+        return weight, *(np.broadcast_to(p.reshape(-1, *inner), weight.shape) for p in parts)
+    block = quantization.block_size
+    if block < 1 or length % block or scale.shape != (*before, length // block, *after):
+        return None
+    divided = weight.reshape(*before, length // block, block, *after)
+    return divided, *(np.broadcast_to(np.expand_dims(p, axis + 1), divided.shape) for p in parts)
+
+
+def _widen(values: Array) -> Array:
+    return values.astype(np.float32)
+
+
+def _scale(values: Array, scale: Array) -> Array:
+    return np.multiply(values, scale, dtype=np.float32)
+
+
+def _dequantize(values: Array, zero: Array, scale: Array) -> Array:
+    difference = np.subtract(values, zero, dtype=np.int32)
+    return np.multiply(difference, scale, dtype=np.float32, casting="same_kind")

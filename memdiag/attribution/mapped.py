@@ -1,0 +1,57 @@
+"""Weights that a process maps from the model's own files: no content needs to be compared."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from memdiag.attribution import intervals
+from memdiag.attribution.address_space import AddressSpace, Region, is_file
+from memdiag.graph.reader import ModelFile
+from memdiag.records.weights import Weight
+
+
+class Mapped(NamedTuple):
+    """A weight at `address`, where a mapping of `file` from `offset` on shows it.
+
+    `resident_bytes` is how much of it is resident and still the file's (not written to).
+    """
+
+    weight: Weight
+    address: int
+    file: str
+    offset: int
+    resident_bytes: int
+
+
+def mapped_weights(space: AddressSpace, model: ModelFile) -> Iterator[Mapped]:
+    """Yield the weights of `model` that regions of `space` map whole."""
+    by_file = {path.name: path for path in model.files}
+    for path in by_file.values():
+        regions = [region for region in space.regions if is_file(region, [path])]
+        if not regions:
+            continue
+        for weight in model.weights:
+            if weight.file is None or (model.path.parent / weight.file).resolve() != path:
+                continue
+            for region in regions:
+                address = _address(weight, region)
+                if address is not None:
+                    yield _mapped(space, weight, address, path.name)
+
+
+def _address(weight: Weight, region: Region) -> int | None:
+    if weight.offset is None or weight.length is None:
+        return None
+    start = weight.offset - region.offset
+    if start < 0 or start + weight.length > region.size:
+        return None
+    return region.start + start
+
+
+def _mapped(space: AddressSpace, weight: Weight, address: int, file: str) -> Mapped:
+    assert weight.offset is not None
+    assert weight.length is not None
+    extent = np.array([[address, address + weight.length]], np.int64)
+    clean = intervals.subtract(extent, space.anonymous)
+    return Mapped(weight, address, file, weight.offset, space.resident_bytes_of(clean))

@@ -1,0 +1,89 @@
+"""The programs and libraries of a process, with the memory that belongs to each.
+
+Beside the pages of its file, a module has variables that start as zeros: plain memory behind the
+mapped data, which the kernel may join with whatever lies next. How far it goes is read from the
+module's own header in memory (ELF-64, program headers of type PT_LOAD; see elf(5)).
+"""
+
+import re
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from memdiag.attribution import intervals
+from memdiag.attribution.address_space import PAGE, AddressSpace, Region
+from memdiag.attribution.intervals import Ranges
+from memdiag.attribution.process_memory import ProcessMemory
+
+ModuleKind = Literal["runtime", "python", "other"]
+
+_MAGIC = b"\x7fELF\x02\x01"
+_PT_LOAD = 1
+_HEADER_BYTES = 4096
+_FILE_HEADER = struct.Struct("<32xQ14xHH")  # where the program headers are, their size and number
+_PROGRAM_HEADER = struct.Struct("<I12xQ16xQ8x")  # type, virtual address, size in memory
+
+_PYTHON = re.compile(
+    r".*/(site-packages|dist-packages|lib-dynload)/.*"
+    r"|.*/(lib)?python[\d.]*\w*(\.so[\d.]*)?"
+    r"|.*\.(cpython-\w+(-[\w-]+)?|abi3)\.so"
+)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Module:
+    """A program or library in memory; `ranges` are its pages, those behind its file's included."""
+
+    path: str
+    kind: ModuleKind
+    ranges: Ranges
+
+
+def kind_of(path: str) -> ModuleKind:
+    """Return what the module at `path` is part of, by its name and folder."""
+    if "onnxruntime" in path.rpartition("/")[2] or "/onnxruntime/" in path:
+        return "runtime"
+    return "python" if _PYTHON.fullmatch(path) else "other"
+
+
+def read_modules(space: AddressSpace, memory: ProcessMemory) -> tuple[Module, ...]:
+    """Return the modules in `space`, each loaded copy by itself, in the order of addresses."""
+    return tuple(_modules(space, memory))
+
+
+def _modules(space: AddressSpace, memory: ProcessMemory) -> Iterator[Module]:
+    buffer = np.zeros(_HEADER_BYTES, np.uint8)
+    # A library that is merely read as a file has a header, but nothing to run.
+    loaded = {(r.device, r.inode) for r in space.regions if "x" in r.permissions}
+    reach = 0
+    for region in space.regions:
+        known = region.file_backed and (region.device, region.inode) in loaded
+        if not known or region.offset or region.start < reach:
+            continue
+        got = memory.read_into(region.start, buffer)
+        ranges = _loaded(region, buffer[:got].tobytes())
+        if len(ranges):
+            reach = int(ranges[-1, 1])
+            yield Module(path=region.path, kind=kind_of(region.path), ranges=ranges)
+
+
+def _loaded(region: Region, head: bytes) -> Ranges:
+    """Return the pages of the module whose file starts with `head`, which `region` maps."""
+    if not head.startswith(_MAGIC) or len(head) < _FILE_HEADER.size:
+        return intervals.empty()
+    offset, size, count = _FILE_HEADER.unpack_from(head)
+    spans: list[tuple[int, int]] = []
+    for number in range(count):
+        at = offset + number * size
+        if size < _PROGRAM_HEADER.size or at + size > len(head):
+            break
+        kind, address, nbytes = _PROGRAM_HEADER.unpack_from(head, at)
+        if kind == _PT_LOAD and address + nbytes < intervals.LAST_ADDRESS - region.end:
+            spans.append((address // PAGE * PAGE, -(-(address + nbytes) // PAGE) * PAGE))
+    if not spans:
+        return intervals.empty()
+    base = region.start - min(start for start, _ in spans)
+    return intervals.normal([(base + start, base + end) for start, end in spans])

@@ -1,0 +1,94 @@
+"""The stacks of a process's threads.
+
+The kernel names the first thread's stack only. Those of other threads are plain mappings. What
+tells them is the thread's stack pointer (``/proc/PID/task/TID/syscall``, for a thread that waits in
+the kernel) together with the page below that nothing may touch. A thread that runs just then tells
+no pointer: its stack is known by being of the same make, guard and size, as one that does. Where
+the guard is inside the mapping (glibc 2.42 and newer), only the resident pages from the pointer on
+count. What this misses stays without a name.
+"""
+
+import os
+import re
+from collections.abc import Iterator
+
+import numpy as np
+
+from memdiag.attribution import intervals
+from memdiag.attribution.address_space import PAGE, AddressSpace, Region
+from memdiag.attribution.intervals import Ranges
+
+_LIMIT = re.compile(r"^Max stack size +(\d+)", re.MULTILINE)
+_DEFAULT_BYTES = 8 << 20
+_LARGEST_GUARD = 1 << 20
+
+
+def read_stacks(space: AddressSpace) -> Ranges:
+    """Return the memory of the threads' stacks, as far as it can be told; never raises."""
+    found = [(r.start, r.end) for r in space.regions if r.path.startswith("[stack")]
+    makes: set[tuple[int, int]] = set()
+    for pointer in _stack_pointers(space.pid):
+        region = space.region_at(pointer)
+        if region is None or not _may_be_stack(region):
+            continue
+        guard = _guard_bytes(space, region)
+        if guard:
+            makes.add((guard, region.size))
+            found.append((region.start, region.end))
+        else:
+            found.append(_from_pointer(space, region, pointer))
+    if makes:
+        for region in space.regions:
+            if _may_be_stack(region) and (_guard_bytes(space, region), region.size) in makes:
+                found.append((region.start, region.end))
+    return intervals.normal(found)
+
+
+def _stack_pointers(pid: int) -> Iterator[int]:
+    """Yield the stack pointers of the threads that wait in the kernel."""
+    folder = f"/proc/{pid}/task"
+    try:
+        threads = os.listdir(folder)
+    except OSError:
+        return
+    for thread in threads:
+        try:
+            with open(f"{folder}/{thread}/syscall") as file:
+                fields = file.read().split()
+        except OSError:
+            continue
+        # "running", or "number [arguments] pointer counter"
+        if len(fields) >= 3:
+            yield int(fields[-2], 16)
+
+
+def _may_be_stack(region: Region) -> bool:
+    return region.nameless and region.permissions.startswith("rw-p")
+
+
+def _guard_bytes(space: AddressSpace, region: Region) -> int:
+    """Return the size of the untouchable mapping right below `region`, 0 where there is none."""
+    below = space.region_at(region.start - 1)
+    if below is None or below.permissions != "---p" or below.size > _LARGEST_GUARD:
+        return 0
+    return below.size
+
+
+def _from_pointer(space: AddressSpace, region: Region, pointer: int) -> tuple[int, int]:
+    """Return the run of resident pages that the pointer lies in, at most a default stack's size."""
+    page = pointer // PAGE * PAGE
+    most = np.array([[page, min(region.end, page + _default_bytes(space.pid))]], np.int64)
+    runs = intervals.intersect(space.resident, most)
+    if not len(runs) or int(runs[0, 0]) != page:
+        return (page, page)
+    return (page, int(runs[0, 1]))
+
+
+def _default_bytes(pid: int) -> int:
+    """Return the size of a stack that nobody chose, from the process's limits."""
+    try:
+        with open(f"/proc/{pid}/limits") as file:
+            limit = _LIMIT.search(file.read())
+    except OSError:
+        limit = None
+    return int(limit[1]) if limit else _DEFAULT_BYTES

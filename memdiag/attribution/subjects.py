@@ -1,0 +1,163 @@
+"""What the X-ray looks for: a model's weights by content, with what is known of their use."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from memdiag.attribution.layouts import Uses
+from memdiag.attribution.usage import Consumer, Graphs
+from memdiag.graph.reader import ModelFile
+from memdiag.records.attribution import Indistinct
+from memdiag.records.weights import Weight
+
+Array = NDArray[Any]
+
+MIN_BYTES = 256
+"""Smaller weights are found by chance too easily."""
+
+_PROBES = 32
+_PROBE_BYTES = 64
+_COMPARE_BYTES = 4 << 20
+_RELEASE_BYTES = 64 << 20
+_MOST_NAMES = 20
+
+
+@dataclass(frozen=True, eq=False)
+class Subject:
+    """Weights with the same bytes: all their `names`, and the values of the first.
+
+    Names are qualified by the path of their graph where that is not the main one. `values` is
+    C-contiguous and read-only, a view of the mapped file where the model has it as it is; `uses`
+    and `consumers` are those of all the weights together.
+    """
+
+    names: tuple[str, ...]
+    values: Array
+    uses: Uses
+    consumers: tuple[Consumer, ...]
+
+
+def subjects(
+    model: ModelFile, *, min_bytes: int = MIN_BYTES
+) -> tuple[tuple[Subject, ...], tuple[Indistinct, ...]]:
+    """Return the weights of `model` that can be told by their content, and those that cannot."""
+    graphs = Graphs(model)
+    groups: dict[tuple[int, int, bytes], list[list[tuple[Weight, Array]]]] = defaultdict(list)
+    vague: dict[str, list[Weight]] = defaultdict(list)
+    budget = _Budget(model)
+    for weight in model.weights:
+        values = np.ascontiguousarray(model.data(weight))
+        reason = _indistinct(values, min_bytes)
+        if reason:
+            vague[reason].append(weight)
+            continue
+        # Views of another rank have other transposes: they stay apart.
+        known = groups[values.nbytes, values.ndim, _probe(values)]
+        for group in known:
+            if _equal(group[0][1], values, budget):
+                group.append((weight, values))
+                break
+        else:
+            known.append([(weight, values)])
+    found = tuple(_subject(group, graphs) for candidates in groups.values() for group in candidates)
+    model.release()
+    return found, tuple(_vague(reason, weights) for reason, weights in vague.items())
+
+
+def qualified(weight: Weight) -> str:
+    """Return the weight's name, with its graph's path where that is not the main graph."""
+    return f"{weight.graph}/{weight.name}" if weight.graph else weight.name
+
+
+class _Budget:
+    """Lets go of the model's pages whenever much of it has been read."""
+
+    def __init__(self, model: ModelFile) -> None:
+        self._model = model
+        self._read = 0
+
+    def count(self, nbytes: int) -> None:
+        self._read += nbytes
+        if self._read > _RELEASE_BYTES:
+            self._model.release()
+            self._read = 0
+
+
+def _octets(values: Array) -> NDArray[np.uint8]:
+    return values.reshape(-1).view(np.uint8)
+
+
+def _spread(octets: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Return blocks spread over the bytes, one below the other."""
+    last = max(0, len(octets) - _PROBE_BYTES)
+    starts = np.unique(np.linspace(0, last, num=_PROBES).astype(np.int64))
+    blocks: NDArray[np.uint8] = octets[starts[:, None] + np.arange(min(_PROBE_BYTES, len(octets)))]
+    return blocks
+
+
+def _probe(values: Array) -> bytes:
+    return _spread(_octets(values)).tobytes()
+
+
+def _indistinct(values: Array, min_bytes: int) -> str | None:
+    if values.dtype.hasobject:
+        return "strings, which have no fixed layout"
+    if values.nbytes < min_bytes:
+        return f"smaller than {min_bytes} bytes"
+    blocks = _spread(_octets(values))
+    words = blocks[:, : blocks.shape[1] // 8 * 8].reshape(len(blocks), -1, 8)
+    if np.all(words == words[:, :1]) or len(np.unique(words.reshape(-1, 8), axis=0)) < 4:
+        return "the same few values throughout"
+    return None
+
+
+def _equal(one: Array, other: Array, budget: _Budget) -> bool:
+    left, right = _octets(one), _octets(other)
+    for start in range(0, len(left), _COMPARE_BYTES):
+        part = slice(start, start + _COMPARE_BYTES)
+        if not np.array_equal(left[part], right[part]):
+            return False
+        budget.count(2 * _COMPARE_BYTES)
+    return True
+
+
+def _subject(group: list[tuple[Weight, Array]], graphs: Graphs) -> Subject:
+    weights = [weight for weight, _ in group]
+    consumers = [consumer for weight in weights for consumer, _ in graphs.consumers(weight)]
+    return Subject(
+        names=tuple(dict.fromkeys(map(qualified, weights))),
+        values=group[0][1],
+        uses=_together(graphs.uses(weight) for weight in weights),
+        consumers=tuple(dict.fromkeys(consumers)),
+    )
+
+
+def _together(every: Iterable[Uses]) -> Uses:
+    uses = list(every)
+    if len(uses) == 1:
+        return uses[0]
+    return Uses(**{field.name: tuple(_joined(uses, field.name)) for field in fields(Uses)})
+
+
+def _joined(uses: list[Uses], name: str) -> Iterator[Any]:
+    seen: list[Any] = []
+    for one in uses:
+        for value in getattr(one, name):
+            # Arrays inside cannot be compared as a whole; more of the same only costs time.
+            if isinstance(value, (int, tuple)) and value in seen:
+                continue
+            seen.append(value)
+            yield value
+
+
+def _vague(reason: str, weights: list[Weight]) -> Indistinct:
+    return Indistinct(
+        reason=reason,
+        count=len(weights),
+        bytes=sum(weight.nbytes for weight in weights),
+        weights=tuple(qualified(weight) for weight in weights[:_MOST_NAMES]),
+    )

@@ -1,0 +1,128 @@
+"""Real sessions in child processes: small models, and all memory of a process that has one."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.numpy_helper
+from numpy.typing import NDArray
+from onnx import TensorProto, helper
+
+from memdiag.attribution.layouts import VirtualCopy
+
+RUNTIMES = [sys.executable, *filter(None, os.environ.get("MEMDIAG_RUNTIMES", "").split(":"))]
+"""Interpreters to make sessions with: this one, and those that MEMDIAG_RUNTIMES names."""
+
+FLOAT, HALF = TensorProto.FLOAT, TensorProto.FLOAT16
+INT8, UINT8, INT32 = TensorProto.INT8, TensorProto.UINT8, TensorProto.INT32
+
+_CHILD = """
+import sys, onnxruntime as ort
+options = ort.SessionOptions()
+options.intra_op_num_threads = 1
+options.log_severity_level = 4
+for pair in sys.argv[2:]:
+    options.add_session_config_entry(*pair.split("=", 1))
+session = ort.InferenceSession(sys.argv[1], options, providers=["CPUExecutionProvider"])
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
+def model(
+    nodes: Sequence[onnx.NodeProto],
+    constants: dict[str, Any],
+    *,
+    x: tuple[int, Sequence[int | str]] = (FLOAT, ["n", "k"]),
+    y: int = FLOAT,
+) -> onnx.ModelProto:
+    """Return a model from ``x`` (element type, shape) to ``y`` (element type) with `constants`."""
+    graph = helper.make_graph(
+        list(nodes),
+        "g",
+        [helper.make_tensor_value_info("x", *x)],
+        [helper.make_tensor_value_info("y", y, None)],
+        [
+            onnx.numpy_helper.from_array(np.asarray(value), name)
+            for name, value in constants.items()
+        ],
+    )
+    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=10)
+
+
+@dataclass(frozen=True)
+class ProcessMemory:
+    """All writable memory of a process at one moment: (address, bytes) by region."""
+
+    regions: list[tuple[int, bytes]]
+
+    def find(self, copy: VirtualCopy) -> list[int]:
+        """Return the addresses at which every specified byte of `copy` is."""
+        places = [
+            offset
+            for offset in range(0, max(1, copy.nbytes - 63), 64)
+            if not any(start <= offset < start + length for start, length in copy.derived)
+        ]
+        anchor = max(places[:64], key=lambda offset: len(set(copy.block(offset))))
+        key = copy.block(anchor, min(64, copy.nbytes))
+        found = []
+        for address, memory in self.regions:
+            at = memory.find(key)
+            while at >= 0:
+                if _holds(memory, at - anchor, copy):
+                    found.append(address + at - anchor)
+                at = memory.find(key, at + 1)
+        return found
+
+
+def loaded(
+    python: str, folder: Path, of: onnx.ModelProto, config: Sequence[str] = ()
+) -> ProcessMemory:
+    """Return the memory of a process under `python` that has made a session of a model."""
+    path = folder / "model.onnx"
+    onnx.save(of, path)
+    command = [python, "-c", _CHILD, str(path), *config]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"ready\n"
+        return ProcessMemory(_read(child.pid))
+
+
+def noise(*shape: int, seed: int = 3) -> NDArray[np.float32]:
+    """Return normally distributed fp32 values, the same each time."""
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def integers(dtype: Any, *shape: int, seed: int = 3) -> NDArray[Any]:
+    """Return 8-bit values over their whole range, the same each time."""
+    values = np.random.default_rng(seed).integers(0, 256, shape).astype(np.uint8)
+    return values.view(dtype)
+
+
+def _holds(memory: bytes, base: int, copy: VirtualCopy) -> bool:
+    if base < 0 or base + copy.nbytes > len(memory):
+        return False
+    return all(
+        b"".join(memory[base + start : base + start + length] for start, length in piece.runs)
+        == piece.expected.tobytes()
+        for piece in copy.pieces()
+    )
+
+
+def _read(pid: int) -> list[tuple[int, bytes]]:
+    regions = []
+    with open(f"/proc/{pid}/maps") as maps, open(f"/proc/{pid}/mem", "rb", 0) as memory:
+        for line in maps:
+            span, rights, *_ = line.split()
+            if rights.startswith("rw") and "[v" not in line:
+                start, end = (int(part, 16) for part in span.split("-"))
+                memory.seek(start)
+                regions.append((start, memory.read(end - start)))
+    return regions

@@ -1,0 +1,42 @@
+import pkgutil
+from importlib import import_module
+
+import numpy as np
+
+from memdiag.attribution import layouts as package
+from memdiag.attribution.layouts import Uses, layouts
+
+KINDS = {"original", "transposed", "packed", "reordered", "cast", "dequantized"}
+
+
+def test_a_module_that_defines_a_layout_is_found() -> None:
+    modules = [
+        import_module(f"{package.__name__}.{found.name}")
+        for found in pkgutil.iter_modules(package.__path__)
+    ]
+    defined = {module.LAYOUT.name: module for module in modules if hasattr(module, "LAYOUT")}
+    assert {layout.name for layout in layouts()} == set(defined)
+    for name, module in defined.items():
+        assert module.__name__.endswith(f".{name}")
+
+
+def test_the_original_comes_first_and_names_are_unique() -> None:
+    names = [layout.name for layout in layouts()]
+    assert names[0] == "original"
+    assert len(set(names)) == len(names)
+    assert {layout.kind for layout in layouts()} == KINDS
+
+
+def test_copies_carry_their_layouts_name_and_kind() -> None:
+    weight = np.ones((20, 20), np.float32)
+    for layout in layouts():
+        for copy in layout.candidates(weight, Uses()):
+            assert (copy.layout, copy.kind) == (layout.name, layout.kind)
+
+
+def test_no_candidate_reads_a_large_weight() -> None:
+    weight = np.lib.stride_tricks.as_strided(np.zeros(1, np.float32), (1 << 20, 1 << 20), (0, 0))
+    for layout in layouts()[1:]:  # the original of such a broadcast view would be made whole
+        for copy in layout.candidates(weight, Uses()):
+            assert copy.nbytes >= 1 << 42
+            assert copy.block(copy.nbytes // 2) == bytes(64)

@@ -1,0 +1,59 @@
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from onnx import helper
+
+from tests.attribution.layouts.assembly import assembled, offered
+from tests.attribution.layouts.sessions import ProcessMemory, model, noise
+
+
+def added(weight: Any) -> Any:
+    return model([helper.make_node("Add", ["x", "w"], ["y"])], {"w": weight})
+
+
+def test_a_weight_stays_as_it_is(session_memory: Callable[..., ProcessMemory]) -> None:
+    weight = noise(50, 33)
+    assert session_memory(added(weight)).find(offered(weight, "original")[0])
+
+
+def test_another_weight_and_a_changed_element_are_not_found(
+    session_memory: Callable[..., ProcessMemory],
+) -> None:
+    weight = noise(50, 33)
+    memory = session_memory(added(weight))
+    changed = weight.copy()
+    changed[49, 32] += 1
+    assert not memory.find(offered(changed, "original")[0])
+    assert not memory.find(offered(noise(50, 33, seed=4), "original")[0])
+
+
+@given(shape=st.lists(st.integers(1, 9), max_size=4), limit=st.integers(1, 500))
+def test_pieces_and_blocks_are_the_bytes(shape: list[int], limit: int) -> None:
+    weight = noise(*shape)
+    (copy,) = offered(weight, "original")
+    assert assembled(copy, limit * 4) == weight.tobytes()
+    assert copy.exact
+    assert not copy.parameters
+
+
+def test_pieces_of_the_original_are_views() -> None:
+    weight = noise(64, 64)
+    (copy,) = offered(weight, "original")
+    (piece,) = copy.pieces()
+    assert np.shares_memory(piece.expected, weight)
+    assert piece.runs == [(0, weight.nbytes)]
+
+
+@pytest.mark.parametrize("dtype", [np.bool_, np.int64, np.complex64, np.float16])
+def test_any_fixed_size_elements_will_do(dtype: Any) -> None:
+    weight = noise(7, 5).astype(dtype)
+    assert assembled(offered(weight, "original")[0]) == weight.tobytes()
+
+
+def test_text_and_nothing_have_no_copies() -> None:
+    assert not offered(np.array(["a", "b"], object), "original")
+    assert not offered(noise(0, 3), "original")

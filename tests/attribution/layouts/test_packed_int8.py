@@ -1,0 +1,256 @@
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from onnx import helper
+
+from tests.attribution.layouts.assembly import assembled, offered, one
+from tests.attribution.layouts.sessions import (
+    INT8,
+    INT32,
+    UINT8,
+    ProcessMemory,
+    integers,
+    model,
+)
+
+SCALE = np.float32(0.1)
+
+
+def naive(matrix: NDArray[Any], group: int, flipped: bool, depth: int = 384) -> bytes:
+    rows, columns = matrix.shape
+    panels = -(-columns // 16)
+    body = []
+    for start in range(0, rows, depth):
+        stop = min(start + depth, rows)
+        for panel in range(panels):
+            for row in range(start, stop, group):
+                for column in range(panel * 16, panel * 16 + 16):
+                    for k in range(row, row + group):
+                        inside = k < stop and column < columns
+                        value = int(matrix[k, column]) & 255 if inside else 0
+                        body.append(value ^ 128 if inside and flipped else value)
+    signed = matrix.astype(np.int64) - 128 * flipped
+    sums = np.zeros(panels * 16, np.int32)
+    sums[:columns] = signed.sum(0)
+    return sums.tobytes() + bytes(body)
+
+
+def any_form(memory: ProcessMemory, copies: list[Any]) -> bool:
+    """Kernels for unsigned weights differ by processor and version: one of the forms is there."""
+    assert copies
+    return any(memory.find(copy) for copy in copies)
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8])
+@pytest.mark.parametrize("shape", [(800, 64), (401, 50), (90, 7)])
+def test_matmul_integer_packs_its_weight(
+    session_memory: Callable[..., ProcessMemory], dtype: Any, shape: tuple[int, int]
+) -> None:
+    weight = integers(dtype, *shape)
+    node = helper.make_node("MatMulInteger", ["x", "w"], ["y"])
+    memory = session_memory(model([node], {"w": weight}, x=(UINT8, ["n", "k"]), y=INT32))
+    copies = [c for c in offered(weight, "packed_int8") if c.parameters["transB"] == "0"]
+    assert any_form(memory, copies)
+    changed = weight.copy()
+    changed[-1, -1] ^= 1
+    assert not any_form(memory, offered(changed, "packed_int8"))
+
+
+@pytest.mark.parametrize("operator", ["QLinearMatMul", "DynamicQuantizeMatMul", "QGemm"])
+def test_other_operators_pack_the_same_way(
+    session_memory: Callable[..., ProcessMemory], operator: str
+) -> None:
+    weight = integers(np.int8, 120, 70) if operator != "QGemm" else integers(np.int8, 70, 120)
+    zero, point = np.int8(0), np.uint8(3)
+    constants = {"w": weight, "s": SCALE, "z": zero, "p": point}
+    kind: int = UINT8
+    domain = ""
+    attributes: dict[str, Any] = {}
+    inputs = ["x", "s", "p", "w", "s", "z", "s", "p"]
+    if operator == "DynamicQuantizeMatMul":
+        kind, domain, inputs = 1, "com.microsoft", ["x", "w", "s", "z"]
+        del constants["p"]
+    elif operator == "QGemm":
+        domain = "com.microsoft"
+        attributes["transB"] = 1
+        inputs = ["x", "s", "p", "w", "s", "z", "", "s", "p"]
+    node = helper.make_node(operator, inputs, ["y"], domain=domain, **attributes)
+    memory = session_memory(model([node], constants, x=(kind, ["n", 120]), y=kind))
+    wanted = {"transB": "1" if operator == "QGemm" else "0"}
+    assert memory.find(one(weight, "packed_int8", wanted))
+
+
+def convolution(weight: NDArray[Any], groups: int, zero: int, kind: int = UINT8) -> Any:
+    point = np.int8(3) if kind == INT8 else np.uint8(3)
+    constants = {"w": weight, "s": SCALE, "z": weight.dtype.type(zero), "p": point}
+    inputs = ["x", "s", "p", "w", "s", "z", "s", "p"]
+    node = helper.make_node("QLinearConv", inputs, ["y"], group=groups)
+    shape = [1, weight.shape[1] * groups, *([20] * (weight.ndim - 2))]
+    return model([node], constants, x=(kind, shape), y=kind)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "shape", "groups"),
+    [
+        (np.int8, (64, 64, 3, 3), 1),
+        (np.int8, (70, 64, 3, 3), 1),
+        (np.int8, (64, 16, 3, 3), 2),
+        (np.int8, (64, 3, 7, 7), 1),
+        (np.int8, (32, 16, 5), 1),
+        (np.uint8, (64, 16, 3, 3), 2),
+    ],
+)
+def test_convolutions_pack_each_group(
+    session_memory: Callable[..., ProcessMemory],
+    dtype: Any,
+    shape: tuple[int, ...],
+    groups: int,
+) -> None:
+    weight = integers(dtype, *shape)
+    memory = session_memory(convolution(weight, groups, 3))
+    copies = offered(weight, "packed_int8", groups=(groups,))
+    wanted = [copy for copy in copies if copy.parameters.get("groups") == str(groups)]
+    assert any_form(memory, wanted)
+    assert not any_form(memory, offered(integers(dtype, *shape, seed=4), "packed_int8"))
+
+
+def test_a_symmetric_convolution_packs_without_sums(
+    session_memory: Callable[..., ProcessMemory],
+) -> None:
+    weight = integers(np.int8, 64, 64, 3, 3)
+    memory = session_memory(convolution(weight, 1, 0))
+    assert memory.find(one(weight, "packed_int8", {"symmetric": "1"}))
+
+
+@pytest.mark.parametrize(
+    ("shape", "groups", "kind"), [((64, 48, 3, 3), 1, INT8), ((64, 1, 3, 3), 64, UINT8)]
+)
+def test_filters_that_no_kernel_packs_are_reordered(
+    session_memory: Callable[..., ProcessMemory], shape: tuple[int, ...], groups: int, kind: int
+) -> None:
+    weight = integers(np.int8, *shape)
+    memory = session_memory(convolution(weight, groups, 0, kind))
+    (copy,) = offered(weight, "reordered_qconv")
+    assert assembled(copy) == weight.transpose(2, 3, 1, 0).tobytes()
+    assert memory.find(copy)
+
+
+def test_quantized_attention_packs_each_head(
+    session_memory: Callable[..., ProcessMemory],
+) -> None:
+    weight = integers(np.int8, 96, 288)
+    inputs = ["x", "w", "b", "s", "s", "", "p", "z"]
+    node = helper.make_node("QAttention", inputs, ["y"], domain="com.microsoft", num_heads=3)
+    bias = np.zeros(288, np.float32)
+    constants = {"w": weight, "b": bias, "s": SCALE, "p": np.uint8(1), "z": np.int8(0)}
+    memory = session_memory(model([node], constants, x=(UINT8, ["n", "s", 96])))
+    assert memory.find(one(weight, "packed_int8", {"heads": "3"}, heads=(3,)))
+    assert not memory.find(one(weight, "packed_int8", {"heads": "4"}, heads=(4,)))
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8])
+@pytest.mark.parametrize("directions", [1, 2])
+def test_a_quantized_lstm_packs_each_direction(
+    session_memory: Callable[..., ProcessMemory], dtype: Any, directions: int
+) -> None:
+    inputs, states = integers(dtype, directions, 70, 80), integers(dtype, directions, 20, 80)
+    names = ["x", "w", "r", "", "", "", "", "", "s", "z", "s", "z"]
+    direction = "bidirectional" if directions == 2 else "forward"
+    node = helper.make_node(
+        "DynamicQuantizeLSTM",
+        names,
+        ["y"],
+        domain="com.microsoft",
+        hidden_size=20,
+        direction=direction,
+    )
+    scale, zero = np.full(directions, SCALE), np.zeros(directions, dtype)
+    constants = {"w": inputs, "r": states, "s": scale, "z": zero}
+    memory = session_memory(model([node], constants, x=(1, ["s", "b", 70])))
+    for weight in (inputs, states):
+        copies = offered(weight, "packed_int8")
+        assert any_form(memory, [copy for copy in copies if "stacked" in copy.parameters])
+
+
+@given(
+    shape=st.tuples(st.integers(1, 3), st.integers(1, 50), st.integers(1, 40)),
+    heads=st.integers(1, 3),
+)
+def test_stacks_and_heads_are_packed_one_after_the_other(
+    shape: tuple[int, int, int], heads: int
+) -> None:
+    weight = integers(np.int8, *shape)
+    parts = [naive(matrix, 4, False) for matrix in weight]
+    expected = b"".join(part + bytes(-len(part) % 64) for part in parts)
+    assert assembled(one(weight, "packed_int8", {"stacked": "1"})) == expected
+    joined = np.concatenate(list(weight) * 3 * heads, axis=1)
+    copy = one(joined, "packed_int8", {"heads": str(shape[0] * heads)}, heads=(shape[0] * heads,))
+    assert assembled(copy) == expected * 3 * heads
+
+
+@given(
+    rows=st.integers(1, 800),
+    columns=st.integers(1, 40),
+    dtype=st.sampled_from([np.int8, np.uint8]),
+)
+def test_pieces_and_blocks_are_the_naive_packing(rows: int, columns: int, dtype: Any) -> None:
+    weight = integers(dtype, rows, columns)
+    copies = offered(weight, "packed_int8")
+    assert len(copies) == (2 if dtype is np.int8 else 4)
+    for copy in copies:
+        operand = weight.T if copy.parameters["transB"] == "1" else weight
+        flipped = copy.parameters["flipped"] == "1"
+        expected = naive(operand, int(copy.parameters["rows"]), flipped)
+        assert assembled(copy)[: len(expected)] == expected
+        assert copy.nbytes == -(-len(expected) // 64) * 64
+
+
+@given(
+    outputs=st.integers(1, 20),
+    inputs=st.integers(1, 50),
+    kernel=st.sampled_from([(1, 1), (3, 3), (2,), (5,), (1, 2, 2)]),
+    groups=st.integers(1, 3),
+)
+def test_filters_are_packed_group_by_group(
+    outputs: int, inputs: int, kernel: tuple[int, ...], groups: int
+) -> None:
+    weight = integers(np.int8, outputs * groups, inputs, *kernel)
+    whole = weight.reshape(*weight.shape[:2], -1)
+    copy = one(weight, "packed_int8", {"groups": str(groups)}, groups=(groups,))
+    expected = b""
+    for group in np.split(whole, groups):
+        packed = naive(group.transpose(2, 1, 0).reshape(-1, outputs), 4, False)
+        expected += packed + bytes(-len(packed) % 64)
+    assert assembled(copy) == expected
+    symmetric = [c for c in offered(weight, "packed_int8") if "symmetric" in c.parameters]
+    assert len(symmetric) == (inputs % 4 == 0)
+    for copy in symmetric:
+        rows = whole.transpose(2, 1, 0).reshape(-1, len(weight))
+        sums = -(-len(weight) // 16) * 64
+        assert assembled(copy) == naive(rows, 4, False, depth=len(rows))[sums:]
+
+
+def test_groups_that_do_not_divide_the_filters_are_left_out() -> None:
+    weight = integers(np.int8, 10, 4, 3, 3)
+    found = {c.parameters.get("groups") for c in offered(weight, "packed_int8", groups=(3, 5))}
+    assert found == {"1", "5", None}
+
+
+def test_a_stack_of_wide_matrices_is_no_filter() -> None:
+    assert [set(c.parameters) for c in offered(integers(np.int8, 2, 4, 513), "packed_int8")] == [
+        {"stacked", "rows", "flipped"}
+    ]
+    assert len(offered(integers(np.int8, 2, 4, 512), "packed_int8")) == 3
+
+
+def test_only_8_bit_weights_of_two_axes_or_more_are_packed() -> None:
+    assert not offered(integers(np.int8, 30), "packed_int8")
+    assert not offered(np.ones((30, 30), np.int16), "packed_int8")
+    assert not offered(integers(np.int8, 0, 30), "packed_int8")
+    assert not offered(integers(np.int8, 30, 30), "reordered_qconv")
+    assert not offered(np.ones((4, 4, 3, 3), np.float32), "reordered_qconv")

@@ -1,0 +1,268 @@
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from onnx import TensorProto, helper
+
+from memdiag.attribution.layouts import NBits
+from tests.attribution.layouts.assembly import assembled, offered, one
+from tests.attribution.layouts.sessions import ProcessMemory, model
+
+Values = NDArray[np.uint8]
+
+
+def example(seed: int, bits: int, columns: int, depth: int, block: int) -> tuple[Values, NBits]:
+    """Random unsigned values ``[N, blocks * block]`` and what MatMulNBits says of them."""
+    random = np.random.default_rng(seed)
+    blocks = -(-depth // block)
+    values = random.integers(0, 1 << bits, (columns, blocks * block)).astype(np.uint8)
+    return values, NBits(
+        columns=columns,
+        depth=depth,
+        block_size=block,
+        bits=bits,
+        scales=random.random((columns, blocks)).astype(np.float32),
+        zero_points=random.integers(0, 1 << bits, (columns, blocks)).astype(np.uint8),
+    )
+
+
+def nibbles(values: Values) -> Values:
+    """Two values a byte along the last axis, the first one low."""
+    padded = np.pad(values, ((0, 0), (0, values.shape[1] % 2)))
+    return padded[:, ::2] | (padded[:, 1::2] << np.uint8(4)).astype(np.uint8)
+
+
+def stored(values: Values, nbits: NBits) -> Values:
+    """The weight as MatMulNBits has it: ``[N, blocks, bytes of a block]``."""
+    flat = nibbles(values) if nbits.bits == 4 else values
+    return flat.reshape(nbits.columns, nbits.blocks, -1)
+
+
+def naive_run(values: Values, bits: int) -> bytes:
+    if bits == 8:
+        return values.tobytes()
+    half = len(values) // 2
+    return bytes(int(values[i]) | int(values[i + half]) << 4 for i in range(half))
+
+
+def naive(values: Values, nbits: NBits, run: int, tiled: bool) -> tuple[bytes, list[float]]:
+    """Packed values, and scales in the order of their blocks."""
+    assert nbits.scales is not None
+    block, depth = nbits.block_size, values.shape[1]
+    runs = [(start, run) for start in range(0, depth - run + 1, run)]
+    rest = len(runs) * run
+    runs += [(start, min(run, block)) for start in range(rest, depth, min(run, block))]
+    packed, order = b"", []
+    full = nbits.columns // 4 * 4 if tiled else 0
+    groups = [range(first, first + 4) for first in range(0, full, 4)]
+    groups += [range(column, column + 1) for column in range(full, nbits.columns)]
+    for group in groups:
+        for start, length in runs:
+            for column in group:
+                packed += naive_run(values[column, start : start + length], nbits.bits)
+        span = max(1, run // block) if tiled else 1
+        whole = nbits.blocks // span * span
+        cuts = [(at, span) for at in range(0, whole, span)]
+        cuts += [(at, 1) for at in range(whole, nbits.blocks)]
+        for at, length in cuts:
+            for column in group:
+                order += nbits.scales[column, at : at + length].tolist()
+    return packed, order
+
+
+def naive_sums(nbits: NBits) -> bytes:
+    assert nbits.scales is not None
+    sums = np.zeros((-(-nbits.columns // 16), nbits.blocks, 16), np.float32)
+    for column in range(nbits.columns):
+        for block in range(nbits.blocks):
+            zero = 1 << nbits.bits - 1
+            if nbits.zero_points is not None:
+                zero = nbits.zero_points[column, block]
+            sums[column // 16, block, column % 16] = -nbits.scales[column, block] * np.float32(zero)
+    return sums.tobytes()
+
+
+def multiplication(values: Values, nbits: NBits, accuracy: int) -> onnx.ModelProto:
+    constants: dict[str, Any] = {"w": stored(values, nbits), "s": nbits.scales}
+    if nbits.zero_points is not None:
+        zeros = nbits.zero_points
+        constants["z"] = nibbles(zeros) if nbits.bits == 4 else zeros
+    node = helper.make_node(
+        "MatMulNBits",
+        ["x", *constants],
+        ["y"],
+        domain="com.microsoft",
+        K=nbits.depth,
+        N=nbits.columns,
+        bits=nbits.bits,
+        block_size=nbits.block_size,
+        accuracy_level=accuracy,
+    )
+    return model([node], constants, x=(1, ["n", nbits.depth]))
+
+
+@pytest.mark.parametrize("block", [16, 32, 64, 128, 256])
+def test_products_in_fp32_interleave_nibbles(
+    session_memory: Callable[..., ProcessMemory], block: int
+) -> None:
+    values, nbits = example(1, 4, 39, 600, block)
+    memory = session_memory(multiplication(values, nbits, 0))
+    weight = stored(values, nbits)
+    assert memory.find(one(weight, "packed_nbits", {"products": "fp32"}, nbits=(nbits,)))
+    changed = weight.copy()
+    changed[-1, -1, -1] ^= 1
+    assert not memory.find(one(changed, "packed_nbits", {"products": "fp32"}, nbits=(nbits,)))
+
+
+@pytest.mark.parametrize("zero_points", [True, False])
+@pytest.mark.parametrize("block", [16, 32, 128, 256])
+@pytest.mark.parametrize("bits", [4, 8])
+def test_products_in_8_bits_tile_columns(
+    session_memory: Callable[..., ProcessMemory], bits: int, block: int, zero_points: bool
+) -> None:
+    values, nbits = example(2, bits, 39, 600, block)
+    if not zero_points:
+        nbits = replace(nbits, zero_points=None)
+    memory = session_memory(multiplication(values, nbits, 4))
+    copies = offered(stored(values, nbits), "packed_nbits", nbits=(nbits,))
+    assert any(memory.find(copy) for copy in copies if copy.parameters["products"] == "int8")
+    assert nbits.scales is not None
+    other = replace(nbits, scales=nbits.scales + np.float32(1))
+    copies = offered(stored(values, nbits), "packed_nbits", nbits=(other,))
+    assert not any(memory.find(copy) for copy in copies if copy.parameters["products"] == "int8")
+
+
+def dequantization(values: Values, nbits: NBits, element: int) -> onnx.ModelProto:
+    """DequantizeLinear of ``[K, N]`` in blocks, then MatMul; `values` as the model stores them."""
+    assert nbits.scales is not None
+    by_row = np.ascontiguousarray(values.T)
+    flat = nibbles(by_row.reshape(1, -1)) if nbits.bits == 4 else by_row
+    weight = helper.make_tensor("w", element, by_row.shape, flat.tobytes(), raw=True)
+    dequantize = helper.make_node(
+        "DequantizeLinear", ["w", "s"], ["v"], axis=0, block_size=nbits.block_size
+    )
+    multiply = helper.make_node("MatMul", ["x", "v"], ["y"])
+    of = model([dequantize, multiply], {"s": nbits.scales.T.copy()}, x=(1, ["n", nbits.depth]))
+    of.graph.initializer.append(weight)
+    return of
+
+
+@pytest.mark.parametrize("element", [TensorProto.UINT4, TensorProto.INT4])
+@pytest.mark.parametrize("prepacked", [True, False])
+@pytest.mark.parametrize(("columns", "block"), [(38, 32), (33, 128)])
+def test_a_dequantized_operand_becomes_a_matmulnbits(
+    session_memory: Callable[..., ProcessMemory],
+    element: int,
+    prepacked: bool,
+    columns: int,
+    block: int,
+) -> None:
+    values, nbits = example(3, 4, columns, 256, block)
+    signed = element == TensorProto.INT4
+    zeros = np.full((columns, nbits.blocks), 8 if signed else 0, np.uint8)
+    nbits = replace(nbits, by_row=True, signed=signed, zero_points=zeros)
+    config = [] if prepacked else ["session.disable_prepacking=1"]
+    memory = session_memory(dequantization(values, nbits, element), *config)
+    by_row = np.ascontiguousarray(values.T)
+    forms = [by_row] if columns % 2 else [by_row, nibbles(by_row.reshape(1, -1))]
+    for weight in forms:
+        copies = offered(weight, "packed_nbits", nbits=(nbits,))
+        found = {copy.parameters["products"] for copy in copies if memory.find(copy)}
+        assert ("int8" in found) == prepacked  # the form before packing may be left in freed memory
+        assert prepacked or "none" in found
+
+
+@given(
+    bits=st.sampled_from([4, 8]),
+    columns=st.integers(1, 21),
+    depth=st.integers(1, 300),
+    block=st.sampled_from([16, 32, 64, 128]),
+    zero_points=st.booleans(),
+    by_row=st.booleans(),
+    signed=st.booleans(),
+)
+def test_pieces_and_blocks_are_the_naive_packing(
+    bits: int,
+    columns: int,
+    depth: int,
+    block: int,
+    zero_points: bool,
+    by_row: bool,
+    signed: bool,
+) -> None:
+    if by_row:
+        depth, columns = -(-depth // block) * block, columns * 2
+    values, nbits = example(4, bits, columns, depth, block)
+    nbits = replace(nbits, by_row=by_row, signed=signed)
+    if not zero_points:
+        nbits = replace(nbits, zero_points=None)
+    weight = np.ascontiguousarray(values.T) if by_row else stored(values, nbits)
+    if by_row and bits == 4:
+        weight = nibbles(weight)
+    kept = values ^ np.uint8(1 << bits - 1) if signed else values
+    for copy in offered(weight, "packed_nbits", nbits=(nbits,)):
+        products, kernel = copy.parameters["products"], copy.parameters.get("kernel")
+        tiled = products == "int8" and (bits, block) != (4, 16)
+        run = {"fp32": min(block, 64), "none": 2 if bits == 4 else block}.get(products, 0)
+        if products == "int8":
+            run = 128 if kernel == "avx512" else 64 if tiled else 16
+        packed, scales = naive(kept, nbits, run, tiled)
+        whole = assembled(copy, 16384)
+        assert whole[: len(packed)] == packed
+        if products != "int8":
+            assert copy.nbytes == len(packed)
+            continue
+        first = -(-len(packed) // 64) * 64
+        sums = naive_sums(nbits)
+        assert whole[first : first + len(sums)] == sums
+        expected = np.array(scales, np.float32).tobytes()
+        second = first + len(sums)
+        assert whole[second : second + len(expected)] == expected
+        assert copy.nbytes == len(packed) + 63 + len(sums) + len(expected) + 63
+
+
+def test_without_scales_only_the_values_are_specified() -> None:
+    values, nbits = example(5, 4, 8, 64, 32)
+    bare = replace(nbits, scales=None)
+    (copy, _) = (
+        copy
+        for copy in offered(stored(values, nbits), "packed_nbits", nbits=(bare,))
+        if copy.parameters["products"] == "int8"
+    )
+    assert copy.unspecified == ((256, copy.nbytes - 256),)
+
+
+def test_half_precision_scales_are_widened() -> None:
+    values, nbits = example(6, 8, 8, 64, 32)
+    assert nbits.scales is not None
+    half = replace(nbits, scales=nbits.scales.astype(np.float16))
+    wide = replace(
+        nbits, scales=half.scales.astype(np.float32) if half.scales is not None else None
+    )
+    weight = stored(values, nbits)
+    wanted = {"kernel": "avx512"}
+    first = one(weight, "packed_nbits", wanted, nbits=(half,))
+    assert assembled(first) == assembled(one(weight, "packed_nbits", wanted, nbits=(wide,)))
+
+
+def test_weights_that_do_not_fit_the_use_give_nothing() -> None:
+    values, nbits = example(7, 4, 8, 64, 32)
+    weight = stored(values, nbits)
+    for other in (
+        replace(nbits, columns=9),
+        replace(nbits, depth=65),
+        replace(nbits, bits=2),
+        replace(nbits, block_size=24),
+        replace(nbits, by_row=True, depth=63),
+        replace(nbits, by_row=True, columns=7),
+    ):
+        assert not offered(weight, "packed_nbits", nbits=(other,))
+    assert not offered(weight, "packed_nbits")
+    assert not offered(weight.astype(np.float32), "packed_nbits", nbits=(nbits,))
+    assert not offered(weight[:0], "packed_nbits", nbits=(nbits,))

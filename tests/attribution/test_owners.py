@@ -1,0 +1,260 @@
+import sys
+from array import array
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memdiag.attribution import intervals
+from memdiag.attribution.address_space import PAGE, AddressSpace, Region, read_address_space
+from memdiag.attribution.heap import Heap
+from memdiag.attribution.modules import Module, ModuleKind
+from memdiag.attribution.owners import Arena, BaselinePages, Division, Extent, divide
+from memdiag.attribution.process_memory import ProcessMemory
+from memdiag.attribution.surroundings import Surroundings, read_surroundings
+from memdiag.records.attribution import CopyKind, OwnerKind
+from tests.attribution.conftest import Start
+
+PAGES = 40
+NOTHING = intervals.empty()
+
+pages = st.integers(0, PAGES)
+page_ranges = st.lists(st.tuples(pages, pages), max_size=4).map(
+    lambda pairs: intervals.normal([(a * PAGE, b * PAGE) for a, b in pairs])
+)
+byte_pairs = st.tuples(st.integers(0, PAGES * PAGE), st.integers(1, 9 * PAGE))
+byte_ranges = st.lists(byte_pairs, max_size=4).map(
+    lambda pairs: intervals.normal([(at, at + nbytes) for at, nbytes in pairs])
+)
+kinds: st.SearchStrategy[CopyKind] = st.sampled_from(["original", "transposed", "packed"])
+extents = st.builds(lambda pair, kind: Extent(pair[0], pair[1], kind), byte_pairs, kinds)
+module_kinds: st.SearchStrategy[ModuleKind] = st.sampled_from(["runtime", "python", "other"])
+modules = st.builds(
+    lambda kind, ranges: Module(path="/m", kind=kind, ranges=ranges), module_kinds, page_ranges
+)
+
+
+def space_of(
+    resident: intervals.Ranges,
+    anonymous: intervals.Ranges = NOTHING,
+    paths: tuple[str, ...] = ("", "/lib/a.so", "/data/model.bin", "[vdso]"),
+) -> AddressSpace:
+    """A space of equal regions, with the resident ranges given."""
+    size = PAGES // len(paths) * PAGE
+    regions = tuple(
+        Region(
+            start=at * size,
+            end=(at + 1) * size,
+            permissions="rw-p",
+            offset=0,
+            device=(0, 0),
+            inode=at + 1 if path.startswith("/") else 0,
+            path=path,
+            deleted=False,
+            rss=PAGE,
+            anonymous=0,
+            private=0,
+        )
+        for at, path in enumerate(paths)
+    )
+    return AddressSpace(
+        pid=1,
+        regions=regions,
+        resident=resident,
+        anonymous=anonymous,
+        partial=False,
+        drift_bytes=0,
+    )
+
+
+def heap_of(*chunks: tuple[int, int, int]) -> Heap:
+    starts, ends, states = zip(*chunks, strict=True) if chunks else ((), (), ())
+    return Heap("glibc", array("q", starts), array("q", ends), array("b", states))
+
+
+heaps = st.lists(st.tuples(st.integers(16, 9 * PAGE), st.integers(0, 2)), max_size=8).map(
+    lambda parts: heap_of(
+        *(
+            (sum(size for size, _ in parts[:n]), sum(size for size, _ in parts[: n + 1]), state)
+            for n, (_, state) in enumerate(parts)
+        )
+    )
+)
+
+
+def surroundings_of(
+    heap: Heap | None = None,
+    modules: tuple[Module, ...] = (),
+    stacks: intervals.Ranges = NOTHING,
+    pools: intervals.Ranges = NOTHING,
+) -> Surroundings:
+    return Surroundings(heap=heap or Heap(None), modules=modules, stacks=stacks, python_pools=pools)
+
+
+def bytes_of(division: Division, kind: OwnerKind, name: str | None = None) -> int:
+    return sum(o.bytes for o in division.owners if o.kind == kind and name in (None, o.name))
+
+
+@given(
+    resident=page_ranges,
+    copies=st.lists(extents, max_size=6),
+    heap=heaps,
+    known=st.lists(modules, max_size=3),
+    stacks=page_ranges,
+    pools=byte_ranges,
+    arena=st.none() | st.builds(Arena, byte_ranges, st.none() | st.integers(0, 20 * PAGE)),
+    baseline=st.none() | st.builds(BaselinePages, st.integers(0, 2 * PAGES * PAGE), page_ranges),
+)
+def test_the_owners_have_every_byte_once(
+    resident: intervals.Ranges,
+    copies: list[Extent],
+    heap: Heap,
+    known: list[Module],
+    stacks: intervals.Ranges,
+    pools: intervals.Ranges,
+    arena: Arena | None,
+    baseline: BaselinePages | None,
+) -> None:
+    found = divide(
+        space_of(resident),
+        copies,
+        surroundings_of(heap, tuple(known), stacks, pools),
+        baseline=baseline,
+        arena=arena,
+        model_files=[Path("/data/model.bin")],
+    )
+    assert sum(owner.bytes for owner in found.owners) == intervals.total(resident)
+    assert all(owner.bytes > 0 for owner in found.owners)
+    assert len({(owner.kind, owner.name) for owner in found.owners}) == len(found.owners)
+    assert 0 <= found.named_share <= 1
+    kept = intervals.intersect(resident, heap.retained)
+    assert bytes_of(found, "allocator_retained") == intervals.total(kept)
+    every = intervals.normal([(copy.address, copy.address + copy.nbytes) for copy in copies])
+    weights = intervals.subtract(intervals.intersect(resident, every), heap.retained)
+    assert bytes_of(found, "weights") == intervals.total(weights)
+
+
+ALL = intervals.normal([(0, PAGES * PAGE)])
+
+
+def test_copies_that_overlap_are_counted_once_for_the_first() -> None:
+    copies = [
+        Extent(100, 1000, "original"),
+        Extent(600, 1000, "packed"),
+        Extent(50, 100, "original"),
+    ]
+    found = divide(space_of(ALL), copies, surroundings_of())
+    assert bytes_of(found, "weights", "original") == 1050
+    assert bytes_of(found, "weights", "packed") == 500
+
+
+def test_only_what_is_resident_of_a_copy_counts() -> None:
+    resident = intervals.normal([(0, PAGE), (2 * PAGE, 3 * PAGE)])
+    found = divide(space_of(resident), [Extent(10, 3 * PAGE, "original")], surroundings_of())
+    assert bytes_of(found, "weights") == PAGE - 10 + PAGE
+    assert bytes_of(found, "unnamed") == 10
+
+
+def test_a_stale_copy_is_the_allocators() -> None:
+    heap = heap_of((0, 500, 0), (500, 1500, 1), (1500, 2000, 0))
+    copies = [Extent(600, 800, "original"), Extent(1600, 300, "packed")]
+    found = divide(space_of(ALL), copies, surroundings_of(heap))
+    assert bytes_of(found, "allocator_retained") == 1000
+    assert bytes_of(found, "weights", "original") == 0
+    assert bytes_of(found, "weights", "packed") == 300
+    assert bytes_of(found, "other_heap") == 500 + 200
+
+
+def test_the_arena_is_divided_only_as_far_as_the_runtime_says() -> None:
+    ranges = np.array([[0, 2 * PAGE], [PAGE, 4 * PAGE]])
+    copies = [Extent(0, 1000, "original")]
+    said = divide(space_of(ALL), copies, surroundings_of(), arena=Arena(ranges, 5000))
+    assert bytes_of(said, "arena", "in use") == 4000
+    assert bytes_of(said, "arena", "slack") == 4 * PAGE - 5000
+    silent = divide(space_of(ALL), copies, surroundings_of(), arena=Arena(ranges))
+    assert bytes_of(silent, "arena", "in use or slack") == 4 * PAGE - 1000
+    more = divide(space_of(ALL), copies, surroundings_of(), arena=Arena(ranges, 10 * PAGE))
+    assert bytes_of(more, "arena", "slack") == 0
+
+
+def test_mapped_files_and_models_are_told_apart() -> None:
+    quarter = PAGES // 4 * PAGE
+    found = divide(
+        space_of(ALL),
+        [Extent(2 * quarter, 100, "original")],
+        surroundings_of(),
+        model_files=[Path("/data/model.bin")],
+    )
+    assert bytes_of(found, "external_data") == quarter - 100
+    assert bytes_of(found, "mapped_files") == quarter
+    assert bytes_of(found, "other_libraries") == quarter
+    other = divide(space_of(ALL), [], surroundings_of(), model_files=[Path("/data/other.bin")])
+    assert bytes_of(other, "external_data") == 0
+
+
+def test_what_was_there_before_is_pythons_unless_it_is_someone_elses() -> None:
+    baseline = BaselinePages(3 * PAGE, intervals.normal([(0, 3 * PAGE)]))
+    heap = heap_of((0, 8 * PAGE, 0))
+    copies = [Extent(PAGE, PAGE, "original")]
+    found = divide(space_of(ALL), copies, surroundings_of(heap), baseline=baseline)
+    assert bytes_of(found, "weights") == PAGE
+    assert bytes_of(found, "python") == 2 * PAGE
+    assert bytes_of(found, "other_heap") == 5 * PAGE
+    without = divide(space_of(ALL), copies, surroundings_of(heap))
+    assert bytes_of(without, "python") == 0
+    assert bytes_of(without, "other_heap") == 7 * PAGE
+    assert without.baseline_bytes is None
+
+
+def test_the_named_share_is_of_what_is_above_the_baseline() -> None:
+    resident = intervals.normal([(0, 10 * PAGE)])
+    baseline = BaselinePages(2 * PAGE, intervals.normal([(0, 2 * PAGE)]))
+    copies = [Extent(2 * PAGE, 6 * PAGE, "original")]
+    found = divide(space_of(resident), copies, surroundings_of(), baseline=baseline)
+    assert found.named_share == pytest.approx(1 - 2 / 8)
+    assert divide(space_of(resident), copies, surroundings_of()).named_share == pytest.approx(0.6)
+    nothing = divide(space_of(NOTHING), [], surroundings_of(), baseline=baseline)
+    assert nothing.named_share == 1
+    smaller = BaselinePages(50 * PAGE, NOTHING)
+    assert divide(space_of(resident), [], surroundings_of(), baseline=smaller).named_share == 0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads Linux's /proc")
+def test_a_real_process_is_divided_to_the_last_byte(start: Start, tmp_path: Path) -> None:
+    model = tmp_path / "weights.bin"
+    model.write_bytes(b"w" * 3_000_000)
+    child = start(f"""
+import numpy, threading
+libc.mallopt(M_MMAP_THRESHOLD, 1 << 30)
+libc.mallopt(M_TRIM_THRESHOLD, 1 << 30)
+weight = libc.malloc(8_000_000)
+other = libc.malloc(4_000_000)
+doomed = [libc.malloc(20_000_000)]
+last = libc.malloc(5000)
+for block, size in ((weight, 8_000_000), (other, 4_000_000), (doomed[0], 20_000_000)):
+    ctypes.memset(block, 1, size)
+with open({str(model)!r}, "rb") as file:
+    area = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+for at in range(0, len(area), 4096):
+    area[at]
+threading.Thread(target=libc.pause, daemon=True).start()
+out["weight"] = weight
+""")
+    space = read_address_space(child.pid)
+    with ProcessMemory(child.pid) as memory:
+        around = read_surroundings(space, memory)
+    if around.heap.allocator != "glibc":
+        pytest.skip("this Python's malloc is not glibc's")
+    copies = [Extent(child.out["weight"], 8_000_000, "original")]
+    found = divide(space, copies, around, model_files=[model])
+    assert sum(owner.bytes for owner in found.owners) == space.resident_bytes
+    assert bytes_of(found, "weights") == 8_000_000
+    assert 0 <= bytes_of(found, "external_data") - 3_000_000 < PAGE
+    assert 20_000_000 - PAGE <= bytes_of(found, "allocator_retained") < 21_000_000
+    assert 4_000_000 <= bytes_of(found, "other_heap") < 16_000_000
+    assert bytes_of(found, "thread_stacks") > 0
+    assert bytes_of(found, "python", "interpreter and extension modules") > 1_000_000
+    assert bytes_of(found, "runtime_libraries") == 0
+    assert found.named_share > 0.98

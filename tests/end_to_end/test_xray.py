@@ -1,0 +1,217 @@
+"""The X-ray on sessions whose copies are known by construction, ours and other people's."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import memdiag
+from memdiag.errors import UsageError, XrayError
+from memdiag.records.attribution import Attribution, Copy
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads Linux's /proc")
+
+# A program that memdiag did not start: it creates a session for each model named, and waits.
+SERVER = """
+import ctypes, sys
+import onnxruntime
+options = onnxruntime.SessionOptions()
+options.intra_op_num_threads = 1
+names = ["CPUExecutionProvider"]
+sessions = [onnxruntime.InferenceSession(path, options, providers=names) for path in sys.argv[1:]]
+ctypes.CDLL(None).malloc_trim(0)
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
+@contextmanager
+def serving(*models: Path) -> Iterator[int]:
+    with subprocess.Popen(
+        [sys.executable, "-c", SERVER, *map(str, models)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        yield process.pid
+
+
+def two_products(path: Path, seed: int, *, shared: bool = False) -> Path:
+    """Two MatMuls, with a weight each of 1 MB, or both with the same one."""
+    random = np.random.default_rng(seed)
+    weights = [random.standard_normal((512, 512), np.float32) for _ in range(2)]
+    if shared:
+        weights[1] = weights[0]
+    graph = helper.make_graph(
+        [
+            helper.make_node("MatMul", ["x", "w0"], ["h"], name="first"),
+            helper.make_node("MatMul", ["h", "w1"], ["y"], name="second"),
+        ],
+        "main",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 512])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 512])],
+        [numpy_helper.from_array(weight, f"w{i}") for i, weight in enumerate(weights)],
+    )
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path
+    )
+    return path
+
+
+def of(attribution: Attribution, name: str, layout: str | None = None) -> list[Copy]:
+    return [
+        copy
+        for copy in attribution.copies
+        if name in copy.weights and layout in (None, copy.layout) and copy.live is not False
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "layouts"),
+    [
+        ({}, ["original", "packed_fp32", "transposed"]),
+        ({"session.disable_prepacking": "1"}, ["original", "transposed"]),
+    ],
+)
+def test_the_tied_weights_copies_are_told_apart(
+    sample_model: Callable[..., Path], changes: dict[str, str], layouts: list[str]
+) -> None:
+    model = sample_model("tied_if", 8)
+    profile = memdiag.profile(model, session_options=changes, runs=1)
+    attribution = profile.attribution
+    assert attribution is not None
+    copies = of(attribution, "model.shared.weight")
+    assert sorted(copy.layout for copy in copies) == layouts
+    made = {copy.layout: copy.made_by for copy in copies}
+    assert made["original"] == "parse"
+    assert made["transposed"] == "ConstantFolding · lm/Transpose"
+    if "packed_fp32" in made:
+        assert made["packed_fp32"] == "prepack · lm/MatMul"
+    for copy in copies:
+        assert copy.backing.kind == "anonymous"
+        assert copy.verified_bytes >= 0.99 * copy.bytes
+        assert copy.resident_bytes == copy.bytes
+
+
+def test_one_copy_is_one(sample_model: Callable[..., Path]) -> None:
+    model = sample_model("tied_if", 8)
+    profile = memdiag.profile(
+        model,
+        disabled_optimizers=["ConstantFolding"],
+        session_options={"session.disable_prepacking": "1"},
+        runs=1,
+    )
+    assert profile.attribution is not None
+    (copy,) = of(profile.attribution, "model.shared.weight")
+    assert copy.layout == "original"
+
+
+def test_external_data_is_a_copy_in_the_file(sample_model: Callable[..., Path]) -> None:
+    model = sample_model("tied_if", 8, external=True)
+    profile = memdiag.profile(model, disabled_optimizers=["ConstantFolding"], runs=1)
+    assert profile.attribution is not None
+    backings = [copy.backing for copy in of(profile.attribution, "model.shared.weight", "original")]
+    assert [(one.kind, one.file) for one in backings] == [("file", f"{model.name}.data")]
+
+
+def test_the_parts_sum_to_the_whole_and_most_has_a_name(
+    sample_model: Callable[..., Path],
+) -> None:
+    attribution = memdiag.profile(sample_model("tied_if", 8), runs=1).attribution
+    assert attribution is not None
+    assert sum(owner.bytes for owner in attribution.owners) == attribution.resident_bytes
+    assert attribution.named_share >= 0.95
+    assert attribution.baseline_bytes is not None
+    assert not attribution.partial
+
+
+def test_no_xray_leaves_it_out(sample_model: Callable[..., Path]) -> None:
+    assert memdiag.profile(sample_model("tied_if"), runs=1, xray=False).attribution is None
+
+
+def test_a_live_process_is_read_and_goes_on(tmp_path: Path) -> None:
+    model = two_products(tmp_path / "a.onnx", seed=1)
+    with serving(model) as pid:
+        attribution = memdiag.xray(pid, model)
+        paused = memdiag.xray(pid, [model], pause=True)
+        assert Path(f"/proc/{pid}/stat").read_text().split()[2] in ("S", "R")
+    for one in (attribution, paused):
+        assert {layout for copy in one.copies for layout in [copy.layout]} == {"packed_fp32"}
+        assert len(one.copies) == 2
+    assert attribution.baseline_bytes is None
+
+
+def test_a_model_that_is_not_there_has_no_copies(tmp_path: Path) -> None:
+    other = two_products(tmp_path / "b.onnx", seed=2)
+    with serving(two_products(tmp_path / "a.onnx", seed=1)) as pid:
+        assert memdiag.xray(pid, other).copies == ()
+
+
+def test_two_models_in_one_process_are_told_apart(tmp_path: Path) -> None:
+    one, two = (two_products(tmp_path / f"{seed}.onnx", seed=seed) for seed in (1, 2))
+    with serving(one, two) as pid:
+        alone = memdiag.xray(pid, one)
+        both = memdiag.xray(pid, [one, two])
+    assert len(alone.copies) == 2
+    assert len(both.copies) == 4
+
+
+def test_two_sessions_have_two_of_each(tmp_path: Path) -> None:
+    model = two_products(tmp_path / "a.onnx", seed=1)
+    with serving(model, model) as pid:
+        attribution = memdiag.xray(pid, model)
+    assert len(of(attribution, "w0")) == 2
+    assert len(of(attribution, "w1")) == 2
+
+
+def test_equal_weights_are_one_group_with_all_names(tmp_path: Path) -> None:
+    model = two_products(tmp_path / "a.onnx", seed=1, shared=True)
+    with serving(model) as pid:
+        attribution = memdiag.xray(pid, model)
+    assert {copy.weights for copy in attribution.copies} == {("w0", "w1")}
+
+
+def test_the_record_holds_no_content(tmp_path: Path) -> None:
+    model = two_products(tmp_path / "a.onnx", seed=1)
+    with serving(model) as pid:
+        finished = subprocess.run(
+            [
+                *(sys.executable, "-m", "memdiag", "xray", str(pid), "--model", str(model)),
+                *("--format", "json", "--verify", "sampled"),
+            ],
+            capture_output=True,
+            text=True,
+            timeout=100,
+        )
+    assert finished.returncode == 0, finished.stderr
+    record = json.loads(finished.stdout)
+    assert record["schema"] == "memdiag.attribution/1"
+    assert str(tmp_path) not in finished.stdout
+    assert {"resident_bytes", "baseline_bytes", "named_share", "owners", "copies"} <= set(record)
+
+
+def test_what_cannot_be_read_is_one_sentence(tmp_path: Path) -> None:
+    model = two_products(tmp_path / "a.onnx", seed=1)
+    with serving(model) as pid:
+        pass
+    with pytest.raises(XrayError, match=str(pid)):
+        memdiag.xray(pid, model)
+    with pytest.raises(UsageError, match="no model was given"):
+        memdiag.xray(pid, [])
+    finished = subprocess.run(
+        [sys.executable, "-m", "memdiag", "xray", str(pid), "--model", str(model)],
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert finished.returncode == 2
+    assert "Traceback" not in finished.stderr
+    assert finished.stderr.startswith(f"memdiag: process {pid}")
