@@ -6,7 +6,7 @@ at a time, which steps deserve a closer look; sorted keys then tell which anchor
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +26,7 @@ _SPARSITY = 64
 _MOST_OF_A_KEY = 32
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Anchors:
     """Anchors of many copies: `keys` (sorted), and for each the copy's number and the offset.
 
@@ -40,13 +40,23 @@ class Anchors:
     counts: NDArray[np.int64]
     table: NDArray[np.bool_]
     shift: np.uint64
+    _hashes: NDArray[np.uint64] = field(default_factory=lambda: np.empty(0, np.uint64), repr=False)
+    _marks: NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, np.bool_), repr=False)
 
     def find(self, steps: NDArray[np.uint64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return (number of the step, number of the anchor) of all hits in `steps`.
 
         `steps` holds the first 8 bytes of each step of a buffer.
         """
-        likely = np.flatnonzero(self.table[(steps * _MULTIPLIER) >> self.shift])
+        count = len(steps)
+        if len(self._hashes) < count:
+            self._hashes, self._marks = np.empty(count, np.uint64), np.empty(count, np.bool_)
+        hashes, marks = self._hashes[:count], self._marks[:count]
+        np.multiply(steps, _MULTIPLIER, out=hashes)
+        np.right_shift(hashes, self.shift, out=hashes)
+        # Seen as signed integers, and clipped: indexing would convert and check them all.
+        self.table.take(hashes.view(np.int64), mode="clip", out=marks)
+        likely = np.flatnonzero(marks)
         if not len(likely):
             return likely, likely
         wanted = steps[likely]

@@ -12,7 +12,7 @@ from memdiag.attribution.mapped import mapped_weights
 from memdiag.attribution.owners import Arena, BaselinePages, Extent, divide
 from memdiag.attribution.process_memory import ProcessMemory
 from memdiag.attribution.search import Found, search
-from memdiag.attribution.subjects import Subject, subjects
+from memdiag.attribution.subjects import Subject, content_probe, subjects
 from memdiag.attribution.surroundings import read_surroundings
 from memdiag.graph.reader import ModelFile
 from memdiag.records.attribution import Attribution, Backing, Copy, CopyKind, Indistinct, ScanTiming
@@ -27,13 +27,22 @@ class Looked(NamedTuple):
     model: ModelFile
     subjects: tuple[Subject, ...]
     indistinct: tuple[Indistinct, ...]
+    fused: bool = False
+    """Whether these are not the user's weights, but what the runtime computed from them."""
 
 
 def look_for(model: ModelFile) -> Looked:
     """Return `model` with its weights grouped by content."""
     found, indistinct = subjects(model)
-    model.release()
     return Looked(model, found, indistinct)
+
+
+def look_for_fused(optimized: ModelFile, original: Looked) -> Looked:
+    """Return the weights of the runtime's `optimized` model that `original` does not have."""
+    known = {content_probe(subject.values) for subject in original.subjects}
+    found, _ = subjects(optimized)
+    new = tuple(one for one in found if content_probe(one.values) not in known)
+    return Looked(optimized, new, (), fused=True)
 
 
 def attribute(
@@ -70,9 +79,14 @@ def attribute(
             sampled=sampled,
         )
         ended = memory.ended
-    copies = [_copy(found, space, surroundings.heap, made_by) for found in searched.found]
+    fused = {subject for one in models if one.fused for subject in one.subjects}
+    copies = [
+        _copy(found, space, surroundings.heap, made_by, found.subject in fused)
+        for found in searched.found
+    ]
     for one in models:
-        copies.extend(_mapped_copies(space, one))
+        if not one.fused:
+            copies.extend(_mapped_copies(space, one))
     division = divide(
         space,
         [Extent(copy.address, copy.bytes, copy.kind) for copy in copies],
@@ -103,10 +117,18 @@ def attribute(
     )
 
 
-def _copy(found: Found, space: AddressSpace, heap: Heap, made_by: Maker | None) -> Copy:
+def missing(looked: Looked, attribution: Attribution) -> int:
+    """Return the bytes of the weights of `looked` of which no copy in use was found."""
+    seen = {name for copy in attribution.copies if copy.live is not False for name in copy.weights}
+    return sum(one.values.nbytes for one in looked.subjects if not seen & {*one.names})
+
+
+def _copy(
+    found: Found, space: AddressSpace, heap: Heap, made_by: Maker | None, fused: bool
+) -> Copy:
     copy, address = found.copy, found.address
     extent = np.array([[address, address + copy.nbytes]], np.int64)
-    kind: CopyKind = copy.kind  # type: ignore[assignment] # the layouts' kinds are the records'
+    kind: CopyKind = "fused" if fused else copy.kind  # type: ignore[assignment] # the layouts' kinds are the records'
     return Copy(
         weights=found.subject.names,
         layout=copy.layout,
@@ -118,7 +140,7 @@ def _copy(found: Found, space: AddressSpace, heap: Heap, made_by: Maker | None) 
         backing=Backing(kind="anonymous"),
         verified_bytes=found.verified_bytes,
         live=heap.live(address, copy.nbytes),
-        made_by=made_by(found.subject, copy.kind) if made_by else None,
+        made_by=made_by(found.subject, kind) if made_by else None,
     )
 
 

@@ -31,7 +31,11 @@ _PACKING = {
     "QLinearMatMul",
 }
 
-_FOLDED = {"transposed": "Transpose", "cast": "Cast", "dequantized": "DequantizeLinear"}
+_FOLDED = {
+    "transposed": ("Transpose",),
+    "cast": ("Cast",),
+    "dequantized": ("DequantizeLinear", "Mul"),
+}
 
 
 def maker(spans: Sequence[Span]) -> Maker:
@@ -41,6 +45,8 @@ def maker(spans: Sequence[Span]) -> Maker:
     def made_by(subject: Subject, kind: str) -> str | None:
         if kind == "original":
             return "parse"
+        if kind == "fused":
+            return _named("optimize", subject.consumers)
         if kind == "packed":
             return _named("prepack", (one for one in subject.consumers if one.op_type in _PACKING))
         if kind == "reordered" and "NchwcTransformer" in changed:
@@ -54,10 +60,10 @@ def maker(spans: Sequence[Span]) -> Maker:
     return made_by
 
 
-def _folded(consumers: Sequence[Consumer], step: str) -> list[Consumer]:
-    """Return the nodes that were folded away: those of operator `step` itself, where there are."""
-    steps = [one for one in consumers if one.op_type == step]
-    return steps or [one for one in consumers if step in one.through]
+def _folded(consumers: Sequence[Consumer], steps: Sequence[str]) -> list[Consumer]:
+    """Return the nodes that were folded away: those of the operators `steps`, where there are."""
+    found = [one for one in consumers if one.op_type in steps]
+    return found or [one for one in consumers if {*steps} & {*one.through}]
 
 
 def _named(what: str, consumers: Iterable[Consumer]) -> str | None:

@@ -1,18 +1,16 @@
 """Scanning a process's memory for copies: anchors vote for the address at which a copy starts."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from memdiag.attribution.anchors import STEP, Anchors, choose
+from memdiag.attribution.anchors import STEP, Anchors
 from memdiag.attribution.intervals import Ranges
-from memdiag.attribution.layouts import VirtualCopy
 from memdiag.attribution.process_memory import ProcessMemory
 
-BUFFER_BYTES = 256 << 10
-"""One reused buffer of this size stays in the processor's cache."""
+BUFFER_BYTES = 2 << 20
+"""One reused buffer: large enough that the steps in Python cost little beside reading it."""
 
 _WORDS_A_STEP = STEP // 8
 _MOST_HITS = 1 << 20
@@ -27,14 +25,11 @@ class Candidate:
     votes: int
 
 
-def scan(
-    memory: ProcessMemory, ranges: Ranges, copies: Sequence[VirtualCopy]
-) -> tuple[list[Candidate], int]:
-    """Return where `copies` may lie in `ranges`, the best supported first, and the bytes read.
+def scan(memory: ProcessMemory, ranges: Ranges, anchors: Anchors) -> tuple[list[Candidate], int]:
+    """Return where copies may lie in `ranges`, the best supported first, and the bytes read.
 
     `ranges` are resident, so that reading brings nothing into the process that was not there.
     """
-    anchors = choose(copies)
     buffer = np.empty(BUFFER_BYTES, np.uint8)
     words = buffer.view(np.uint64)
     votes = _Votes(anchors)

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from memdiag.attribution.address_space import AddressSpace
+from memdiag.attribution.anchors import choose
 from memdiag.attribution.layouts import VirtualCopy, layouts
 from memdiag.attribution.process_memory import ProcessMemory
 from memdiag.attribution.scan import Candidate, scan
@@ -49,9 +50,10 @@ def search(
             for copy in layout.candidates(subject.values, subject.uses):
                 copies.append(copy)
                 owners.append(subject)
-    started = time.perf_counter()
-    candidates, scanned_bytes = scan(memory, space.anonymous, copies)
+    anchors = choose(copies)
     release()
+    started = time.perf_counter()
+    candidates, scanned_bytes = scan(memory, space.anonymous, anchors)
     scanned = time.perf_counter()
     verifier = Verifier(memory, release, sampled=sampled)
     taken = _Taken()

@@ -46,7 +46,9 @@ def subjects(
 ) -> tuple[tuple[Subject, ...], tuple[Indistinct, ...]]:
     """Return the weights of `model` that can be told by their content, and those that cannot."""
     graphs = Graphs(model)
-    groups: dict[tuple[int, int, bytes], list[list[tuple[Weight, Array]]]] = defaultdict(list)
+    groups: dict[tuple[int, tuple[int, bytes]], list[list[tuple[Weight, Array]]]] = defaultdict(
+        list
+    )
     vague: dict[str, list[Weight]] = defaultdict(list)
     budget = _Budget(model)
     for weight in model.weights:
@@ -56,7 +58,7 @@ def subjects(
             vague[reason].append(weight)
             continue
         # Views of another rank have other transposes: they stay apart.
-        known = groups[values.nbytes, values.ndim, _probe(values)]
+        known = groups[values.ndim, content_probe(values)]
         for group in known:
             if _equal(group[0][1], values, budget):
                 group.append((weight, values))
@@ -99,8 +101,10 @@ def _spread(octets: NDArray[np.uint8]) -> NDArray[np.uint8]:
     return blocks
 
 
-def _probe(values: Array) -> bytes:
-    return _spread(_octets(values)).tobytes()
+def content_probe(values: Array) -> tuple[int, bytes]:
+    """Return what tells the content of `values` apart without reading it all."""
+    octets = _octets(values)
+    return len(octets), _spread(octets).tobytes()
 
 
 def _indistinct(values: Array, min_bytes: int) -> str | None:

@@ -18,6 +18,7 @@ Array = NDArray[Any]
 
 _TRANSPARENT = {"Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten"}
 _FOLLOWED = {*_TRANSPARENT, "Transpose", "Cast", "DequantizeLinear"}
+_DEEPEST = 8
 _PRODUCTS = {"MatMul", "Gemm"}
 _BIASED = {"int4": 8, "int8": 128}
 _BITS = {"int4": 4, "uint4": 4, "int8": 8, "uint8": 8}
@@ -75,8 +76,14 @@ class Graphs:
             node = use.node
             label = self._labels.get(id(node), node.name or node.op_type)
             yield Consumer(label, node.op_type, use.slot, through), use
-            if node.op_type in _FOLLOWED and use.slot == 0 and len(through) < 8:
+            if len(through) < _DEEPEST and self._keeps_the_weight(use):
                 yield from self._follow(use.scope, node.output[0], (*through, node.op_type))
+
+    def _keeps_the_weight(self, use: Use) -> bool:
+        """Return whether the node's output is still the weight, moved, cast or scaled."""
+        if use.node.op_type == "Mul":
+            return self._constant(use.scope, use.node, 1 - use.slot) is not None
+        return use.node.op_type in _FOLLOWED and use.slot == 0
 
     def _constant(self, scope: Scope, node: NodeProto, slot: int) -> tuple[Array, Weight] | None:
         """Return the constant at an input of `node`: small ones only are read."""

@@ -9,9 +9,11 @@ from memdiag.attribution.layouts.copy import PIECE_BYTES
 from memdiag.attribution.process_memory import ProcessMemory
 
 _FIRST_LOOK = 16
-_SAMPLED_BLOCKS = 4096
+_SAMPLED_BLOCKS = 1024
+_BATCH = 64
+_PAGES_A_BLOCK = 1 << 20
 _BLOCK_BYTES = 64
-_SAMPLED_FROM = 4 * _SAMPLED_BLOCKS * _BLOCK_BYTES  # less is compared whole at once
+_SAMPLED_FROM = 16 * _SAMPLED_BLOCKS * _BLOCK_BYTES  # less is compared whole at once
 _RELEASE_BYTES = 32 << 20
 
 
@@ -53,6 +55,7 @@ class Verifier:
             if not np.array_equal(there, piece.expected):
                 return 0
             verified += size
+            self.compared_bytes += size
             self._count(size)
         return verified
 
@@ -65,16 +68,24 @@ class Verifier:
         length = min(_BLOCK_BYTES, copy.nbytes)
         if not len(offsets):
             return 1
-        expected = copy.blocks(offsets, length)
-        runs = np.stack((offsets + address, np.full(len(offsets), length)), axis=1)
-        there = self._buffer[: expected.size]
-        if self._memory.read_runs(runs, there) < expected.size:
-            return 0
-        self._count(expected.size)
-        return expected.size if np.array_equal(there, expected.reshape(-1)) else 0
+        agreed = 0
+        for first in range(0, len(offsets), _BATCH):
+            batch = offsets[first : first + _BATCH]
+            expected = copy.blocks(batch, length)
+            runs = np.stack((batch + address, np.full(len(batch), length)), axis=1)
+            there = self._buffer[: expected.size]
+            if self._memory.read_runs(runs, there) < expected.size:
+                return 0
+            if not np.array_equal(there, expected.reshape(-1)):
+                return 0
+            agreed += expected.size
+            # A block may be gathered from many pages, of which the kernel maps the neighbours too.
+            self._count(len(batch) * _PAGES_A_BLOCK)
+        self.compared_bytes += agreed
+        return agreed
 
     def _count(self, nbytes: int) -> None:
-        self.compared_bytes += nbytes
+        """Count bytes of the model that are in our memory now, and let go of them in time."""
         self._since_release += nbytes
         if self._since_release > _RELEASE_BYTES:
             self._release()

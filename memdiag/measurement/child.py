@@ -4,6 +4,8 @@ import json
 import os
 import signal
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self
 
@@ -59,6 +61,15 @@ class Child:
     def proceed(self) -> None:
         """Let the child go on from the step at which it waits."""
         self._send("go")
+
+    @contextmanager
+    def stopped(self) -> Iterator[None]:
+        """Keep the child from running for the while."""
+        os.kill(self.pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(self.pid, signal.SIGCONT)
 
     def end(self) -> None:
         """Kill the child, and what it may have started, unless it has ended; then wait for it."""

@@ -3,20 +3,29 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-from memdiag.records.profile import Span
+from memdiag.records.profile import PhaseName, Span
+
+Arena = Sequence[tuple[int, int]]
+"""The address ranges by which the runtime's arena has grown."""
 
 
 class Inspector(Protocol):
-    """Looks at the child while it waits; what fails in there is for the inspector to keep."""
+    """Looks at the child while it waits; what fails in there is for the inspector to keep.
+
+    The time that it takes belongs to no phase.
+    """
+
+    phases: bool
+    """Whether the child is to be stopped at the end of each phase."""
 
     def baseline(self, pid: int) -> None:
         """The runtime is imported, nothing of the model is loaded."""
         ...
 
-    def steady(self, pid: int, spans: Sequence[Span], arena: Sequence[tuple[int, int]]) -> None:
-        """All runs are done and freed heap was given back.
+    def phase(self, pid: int, name: PhaseName, arena: Arena) -> None:
+        """Phase `name` has ended; it may come again, and the last time counts."""
+        ...
 
-        `spans` are all that were seen; `arena` the address ranges by which the runtime's arena
-        grew.
-        """
+    def steady(self, pid: int, spans: Sequence[Span], arena: Arena) -> None:
+        """All runs are done and freed heap was given back; `spans` are all that were seen."""
         ...

@@ -78,7 +78,8 @@ class PhaseClock:
             lag_s = now_s - (marker.epoch_s - origin_epoch_s)
             # Another time zone than ours, or a clock that was set: the arrival will do.
             plausible = -0.01 <= lag_s <= _MAX_PLAUSIBLE_LAG_S
-            lag_s = max(0.0, lag_s) if plausible else 0.0
+            # Nor can a line be older than the span that it ends.
+            lag_s = min(max(0.0, lag_s), now_s - self._open.start_s) if plausible else 0.0
             phase = self.phase
             self._apply(marker, now_s - lag_s, self._memory_at(now_s - lag_s, now_s, reading))
             if self.phase != phase and lag_s:

@@ -147,6 +147,17 @@ class _Watch:
     def _now(self) -> float:
         return time.perf_counter() - self._origin
 
+    def _inspect(self, ended: PhaseName) -> None:
+        """Let the inspector look at the end of a phase; the time it takes did not pass."""
+        if self._inspector is None or not self._inspector.phases:
+            return
+        started = time.perf_counter()
+        with self._child.stopped():
+            self._inspector.phase(self._child.pid, ended, self._log.arena)
+        taken = time.perf_counter() - started
+        self._origin += taken
+        self._origin_epoch += taken
+
     def _look(self) -> None:
         """Take a sample if it is time, and see to the limits and the display."""
         now_s = self._now()
@@ -224,15 +235,20 @@ class _Watch:
         now_s, reading = self._boundary()
         self._clock.mark(markers, self._origin_epoch, now_s, reading)
         self._check_limit(reading.peak_rss_bytes or reading.memory.rss_bytes)
-        if self._on_progress and self._clock.phase != phase:
-            self._report(now_s)
+        if self._clock.phase != phase:
+            if self._on_progress:
+                self._report(now_s)
+            self._inspect(phase)
 
     def _cut(self, name: str, phase: PhaseName) -> Memory:
+        ended = self._clock.phase
         now_s, reading = self._boundary()
         self._clock.cut(name, phase, now_s, reading)
         self._check_limit(reading.peak_rss_bytes or reading.memory.rss_bytes)
         if self._on_progress:
             self._report(now_s)
+        if ended != "start":
+            self._inspect(ended)
         return reading.memory
 
     def _close(self) -> Memory:

@@ -25,7 +25,10 @@ they are no copy already; ``arena``: the runtime's arena, apart from the weights
 modules and Python's heap; ``mapped_files``: files that are no libraries, and shared memory;
 ``other_heap``: blocks of malloc in use for anything else; ``unnamed``: the rest."""
 
-CopyKind = Literal["original", "transposed", "packed", "reordered", "dequantized", "cast"]
+CopyKind = Literal["original", "transposed", "packed", "reordered", "dequantized", "cast", "fused"]
+"""``fused``: values that the runtime computed from weights (a Conv with its BatchNormalization, a
+folded product), recognised through the model that it saves after optimizing, whatever their
+layout."""
 
 
 class Owner(Record, frozen=True, kw_only=True):

@@ -175,6 +175,13 @@ class Outcome(Record, frozen=True, kw_only=True):
     message: str
 
 
+class PhaseAttribution(Record, frozen=True, kw_only=True):
+    """Who owned what when a phase ended (for the last time, where it comes several times)."""
+
+    phase: PhaseName
+    attribution: Attribution
+
+
 class Profile(Record, frozen=True, kw_only=True):
     """What one run of one model took.
 
@@ -184,7 +191,8 @@ class Profile(Record, frozen=True, kw_only=True):
     `peak_rss_bytes` is the largest peak after `start`, and `peak_phase` the first phase that came
     within 0.5 % of it (above the baseline); `steady_rss_bytes` the resident set after
     the last run; `allocator_retained_bytes` what ``malloc_trim`` gave back after that;
-    `attribution` who owned what then (None where no X-ray was taken).
+    `attribution` who owned what then (None where no X-ray was taken), `phase_attributions` who
+    did at the ends of earlier phases, where that was asked for.
     """
 
     schema: Literal["memdiag.profile/1"]
@@ -208,6 +216,7 @@ class Profile(Record, frozen=True, kw_only=True):
     notes: tuple[str, ...]
     outcome: Outcome
     attribution: Attribution | None = None
+    phase_attributions: tuple[PhaseAttribution, ...] = ()
 
     def phase(self, name: PhaseName) -> Phase | None:
         """Return the phase called `name`, or None where it was not reached or not told apart."""

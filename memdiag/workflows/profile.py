@@ -17,12 +17,21 @@ from memdiag.graph.inputs import plan_inputs
 from memdiag.graph.reader import ModelFile, open_model
 from memdiag.measurement.environment import describe as describe_environment
 from memdiag.measurement.job import DEFAULT_TIMEOUT_S, Job
+from memdiag.measurement.rehearsal import rehearse
 from memdiag.measurement.seen import Measurement, Progress
 from memdiag.measurement.watch import measure
-from memdiag.records.profile import PROFILE_SCHEMA, Input, Model, Phase, Profile, Session
+from memdiag.records.profile import (
+    PROFILE_SCHEMA,
+    Input,
+    Model,
+    Phase,
+    PhaseAttribution,
+    Profile,
+    Session,
+)
 from memdiag.workflows import inputs as inputs_room
 from memdiag.workflows.notes import notes_of
-from memdiag.workflows.xray import SteadyXray
+from memdiag.workflows.xray import ChildXray
 
 DEFAULT_RUNS = 10
 _MAX_REASON = 300
@@ -55,7 +64,7 @@ def profile(
     python: str | Path | None = None,
     timeout_s: float = DEFAULT_TIMEOUT_S,
     memory_limit_bytes: int | None = None,
-    xray: bool = True,
+    xray: Literal["steady", "phases", "none"] = "steady",
     verify: Literal["full", "sampled"] = "full",
     on_progress: Callable[[Progress], None] | None = None,
 ) -> Profile:
@@ -80,7 +89,8 @@ def profile(
         python: another interpreter that has onnxruntime; memdiag need not be installed there.
         timeout_s: seconds after which the child is ended.
         memory_limit_bytes: resident set (of the whole child) above which it is ended.
-        xray: name the owner of every resident byte at steady state.
+        xray: name the owner of every resident byte at ``steady`` state, also at the ends of all
+            ``phases`` (the child is stopped for a moment at each), or never (``none``).
         verify: compare each copy that is found byte for byte, or a spread of its blocks.
         on_progress: called now and then with where the child is.
 
@@ -112,16 +122,20 @@ def profile(
         open_model(path) as file,
         tempfile.TemporaryDirectory(prefix="memdiag-") as scratch,
     ):
-        inspector = SteadyXray(file, sampled=verify == "sampled") if xray else None
+        inspector = None
+        if xray != "none":
+            inspector = ChildXray(
+                file,
+                sampled=verify == "sampled",
+                phases=xray == "phases",
+                optimize=partial(_save_optimized, job, Path(scratch)),
+            )
         watch = partial(measure, on_progress=on_progress, inspector=inspector)
         measured, used, notes = _measure(file, job, Path(scratch), sizes, given, watch)
         facts = _facts(file)
     result = _assemble(facts, job, measured, used, notes)
-    if inspector and inspector.failure:
-        note = f"no X-ray: {inspector.failure}"
-        result = msgspec.structs.replace(result, notes=(*result.notes, note))
-    elif inspector:
-        result = msgspec.structs.replace(result, attribution=inspector.attribution)
+    if inspector:
+        result = _with_xray(result, inspector)
     if measured.interrupted:
         raise Interrupted(result)
     return result
@@ -249,3 +263,32 @@ def _peak(measured: Measurement, baseline_rss_bytes: int) -> tuple[int, Phase]:
     reached = [span.phase for span in measured.spans if span.peak_rss_bytes >= enough]
     first = next((name for name in reached if name in tops), tops[0])
     return peak, phases[first]
+
+
+def _with_xray(profile: Profile, inspector: ChildXray) -> Profile:
+    notes = profile.notes
+    if inspector.failure:
+        notes = (*notes, f"no X-ray: {inspector.failure}")
+    return msgspec.structs.replace(
+        profile,
+        notes=notes,
+        attribution=inspector.attribution,
+        phase_attributions=tuple(
+            PhaseAttribution(phase=name, attribution=found)
+            for name, found in inspector.by_phase.items()
+        ),
+    )
+
+
+def _save_optimized(job: Job, scratch: Path) -> Path | None:
+    """Let the runtime save its optimized model in a child of its own; None where it does not."""
+    folder = scratch / "optimized"
+    folder.mkdir(exist_ok=True)
+    path = folder / "model.onnx"
+    options = {
+        **job.options,
+        "optimized_model_filepath": str(path),
+        "session.optimized_model_external_initializers_file_name": "model.onnx.data",
+    }
+    rehearse(replace(job, options=options, runs=None), ())
+    return path if path.exists() else None

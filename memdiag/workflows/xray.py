@@ -2,19 +2,29 @@
 
 import os
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import cached_property
 from pathlib import Path
 
 from memdiag.attribution.address_space import read_address_space
-from memdiag.attribution.attribute import attribute, look_for
+from memdiag.attribution.attribute import (
+    Looked,
+    Maker,
+    attribute,
+    look_for,
+    look_for_fused,
+    missing,
+)
 from memdiag.attribution.intervals import normal
 from memdiag.attribution.made_by import maker
 from memdiag.attribution.owners import Arena, BaselinePages
-from memdiag.errors import UsageError, XrayError
+from memdiag.errors import MemdiagError, UsageError, XrayError
 from memdiag.graph.reader import ModelFile, open_model
 from memdiag.records.attribution import Attribution
-from memdiag.records.profile import Span
+from memdiag.records.profile import PhaseName, Span
+
+_MISSING_SHARE = 0.02
 
 
 def xray(
@@ -50,38 +60,87 @@ def xray(
         return attribute(pid, looked, sampled=sampled)
 
 
-class SteadyXray:
-    """An inspector that X-rays a profile's child at steady state.
+Optimize = Callable[[], Path | None]
+"""Makes the runtime save its optimized model, and returns where; None where it did not."""
 
-    `attribution` is the result, and `failure` the reason where there is none.
+
+class ChildXray:
+    """An inspector that X-rays a profile's child at steady state, and at the ends of phases.
+
+    Where weights are missing, `optimize` is called for the runtime's optimized model: what it
+    computed from them is then looked for as well. `attribution` and `by_phase` are the results,
+    and `failure` the reason where there are none.
     """
 
-    def __init__(self, model: ModelFile, *, sampled: bool) -> None:
+    def __init__(
+        self, model: ModelFile, *, sampled: bool, phases: bool, optimize: Optimize
+    ) -> None:
+        self.phases = phases
+        self.attribution: Attribution | None = None
+        self.by_phase: dict[PhaseName, Attribution] = {}
+        self.failure: str | None = None
         self._model = model
         self._sampled = sampled
+        self._optimize = optimize
         self._baseline: BaselinePages | None = None
-        self.attribution: Attribution | None = None
-        self.failure: str | None = None
 
     def baseline(self, pid: int) -> None:
         """Note what is resident before the model."""
-        try:
+        # A model that is profiled again, with other inputs, is another child.
+        self.by_phase.clear()
+        self.attribution = self.failure = None
+        with self._reasoned():
             self._baseline = BaselinePages.of(read_address_space(pid))
-        except XrayError as error:
-            self.failure = str(error)
+
+    def phase(self, pid: int, name: PhaseName, arena: Sequence[tuple[int, int]]) -> None:
+        """X-ray the end of a phase; the last one counts where it comes several times."""
+        with self._reasoned():
+            # Taken out first, so that the phases stand in the order in which they ended.
+            self.by_phase.pop(name, None)
+            self.by_phase[name] = self._look(pid, [self._looked], arena, None)
 
     def steady(self, pid: int, spans: Sequence[Span], arena: Sequence[tuple[int, int]]) -> None:
-        """Take the X-ray."""
+        """X-ray the steady state, and look again for what was fused where weights are missing."""
+        with self._reasoned():
+            made_by = maker(spans)
+            seen = self._look(pid, [self._looked], arena, made_by)
+            self.attribution = seen
+            lost = missing(self._looked, seen)
+            if lost <= _MISSING_SHARE * sum(one.values.nbytes for one in self._looked.subjects):
+                return
+            saved = self._optimize()
+            if saved is None:
+                return
+            with open_model(saved) as optimized:
+                fused = look_for_fused(optimized, self._looked)
+                self.attribution = self._look(pid, [self._looked, fused], arena, made_by)
+
+    @cached_property
+    def _looked(self) -> Looked:
+        return look_for(self._model)
+
+    def _look(
+        self,
+        pid: int,
+        models: list[Looked],
+        arena: Sequence[tuple[int, int]],
+        made_by: Maker | None,
+    ) -> Attribution:
+        return attribute(
+            pid,
+            models,
+            baseline=self._baseline,
+            arena=Arena(normal(arena)) if arena else None,
+            sampled=self._sampled,
+            made_by=made_by,
+        )
+
+    @contextmanager
+    def _reasoned(self) -> Iterator[None]:
+        """Keep an error as the reason: the measurement goes on without an X-ray."""
         try:
-            self.attribution = attribute(
-                pid,
-                [look_for(self._model)],
-                baseline=self._baseline,
-                arena=Arena(normal(arena)) if arena else None,
-                sampled=self._sampled,
-                made_by=maker(spans),
-            )
-        except XrayError as error:
+            yield
+        except MemdiagError as error:
             self.failure = str(error)
 
 

@@ -65,7 +65,7 @@ def copies_of(weight: np.ndarray) -> list[VirtualCopy]:
 def found(pid: int, copies: list[VirtualCopy], *, sampled: bool = False) -> set[tuple[str, int]]:
     """The verified copies as (layout, address)."""
     with ProcessMemory(pid) as memory:
-        candidates, read = scan(memory, read_address_space(pid).anonymous, copies)
+        candidates, read = scan(memory, read_address_space(pid).anonymous, choose(copies))
         assert read > 0
         verifier = Verifier(memory, lambda: None, sampled=sampled)
         return {

@@ -134,7 +134,7 @@ def test_the_parts_sum_to_the_whole_and_most_has_a_name(
 
 
 def test_no_xray_leaves_it_out(sample_model: Callable[..., Path]) -> None:
-    assert memdiag.profile(sample_model("tied_if"), runs=1, xray=False).attribution is None
+    assert memdiag.profile(sample_model("tied_if"), runs=1, xray="none").attribution is None
 
 
 def test_a_live_process_is_read_and_goes_on(tmp_path: Path) -> None:

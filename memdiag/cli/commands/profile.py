@@ -24,6 +24,12 @@ class _LoadFrom(StrEnum):
     bytes = "bytes"
 
 
+class _Xray(StrEnum):
+    steady = "steady"
+    phases = "phases"
+    none = "none"
+
+
 class _Verify(StrEnum):
     full = "full"
     sampled = "sampled"
@@ -129,13 +135,16 @@ def command(
         ),
     ] = None,
     xray: Annotated[
-        bool,
+        _Xray,
         typer.Option(
-            "--xray/--no-xray",
-            help="Name the owner of every resident byte at steady state.",
+            help="Name the owner of every resident byte at steady state, or also at each phase's"
+            " end.",
             rich_help_panel=_XRAY,
         ),
-    ] = True,
+    ] = _Xray.steady,
+    no_xray: Annotated[
+        bool, typer.Option("--no-xray", help="The same as --xray none.", rich_help_panel=_XRAY)
+    ] = False,
     verify: Annotated[
         _Verify,
         typer.Option(
@@ -195,7 +204,7 @@ def command(
                 python=python,
                 timeout_s=timeout,
                 memory_limit_bytes=parse_size(memory_limit) if memory_limit else None,
-                xray=xray,
+                xray="none" if no_xray else xray.value,
                 verify=verify.value,
                 on_progress=line.show,
             )
