@@ -14,7 +14,16 @@ from typing import Any
 from memdiag.records.profile import Profile
 from memdiag.reporters import json_file
 from memdiag.reporters.palette import DARK, LIGHT
-from memdiag.reporters.views import facts, headline, phase_table, runs, span_table, timeline
+from memdiag.reporters.views import (
+    attribution,
+    copies_by_phase,
+    facts,
+    headline,
+    phase_table,
+    runs,
+    span_table,
+    timeline,
+)
 
 FORMAT = "html"
 FILE_NAME = "report.html"
@@ -22,6 +31,7 @@ FILE_NAME = "report.html"
 _LARGEST_RECORD = 2_200_000  # bytes of JSON that are embedded as they are
 _SPANS_SHOWN = 8
 _SPANS_LISTED = 500
+_WEIGHTS_LISTED = 300
 
 
 def render(profile: Profile) -> bytes:
@@ -32,6 +42,7 @@ def render(profile: Profile) -> bytes:
     """
     plotly, script = _plotly(), _template("report.js")
     spans = span_table.build(profile)
+    owned = attribution.build(profile.attribution) if profile.attribution else None
     values = {
         "answer": headline.build(profile),
         "drawable": bool(profile.samples.t_s or profile.spans),
@@ -42,6 +53,10 @@ def render(profile: Profile) -> bytes:
         "more_spans": spans[_SPANS_SHOWN:_SPANS_LISTED],
         "unlisted_spans": max(0, len(spans) - _SPANS_LISTED),
         "runs": runs.build(profile),
+        "owners": owned,
+        "more_weights": attribution.rest(owned.weights[_WEIGHTS_LISTED:]) if owned else "",
+        "copies_by_phase": copies_by_phase.build(profile),
+        "weights_listed": _WEIGHTS_LISTED,
         "inputs": facts.inputs(profile),
         "facts": (
             ("Model", facts.model(profile)),

@@ -4,12 +4,21 @@ import re
 from collections.abc import Sequence
 
 from memdiag.records.profile import Profile
-from memdiag.reporters.views import facts, headline, phase_table, runs, span_table
+from memdiag.reporters.views import (
+    attribution,
+    copies_by_phase,
+    facts,
+    headline,
+    phase_table,
+    runs,
+    span_table,
+)
 
 FORMAT = "markdown"
 FILE_NAME = "report.md"
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~$!&])")
+_MOST_WEIGHTS = 20
 _ALIGN = {"left": ":--", "right": "--:"}
 
 
@@ -23,6 +32,7 @@ def render(profile: Profile) -> bytes:
         *_phases(profile),
         *_spans(profile),
         *_sentences(profile),
+        *_owners(profile),
         _facts("Model", facts.model(profile)),
         _facts("Session", facts.session(profile)),
         _inputs(profile),
@@ -44,6 +54,35 @@ def code(text: str, *, in_table: bool = False) -> str:
     pad = " " if text.startswith("`") or text.endswith("`") else ""
     shown = text.replace("|", r"\|") if in_table else text
     return f"{fence}{pad}{shown}{pad}{fence}" if text else ""
+
+
+def _owners(profile: Profile) -> list[str]:
+    if profile.attribution is None:
+        return []
+    owned = attribution.build(profile.attribution)
+    rows = [
+        (
+            code(weight.titled(60), in_table=True),
+            escape(row.label),
+            f"{row.count:,}",
+            row.resident if row.resident_bytes < row.size_bytes else row.size,
+            escape(row.backing + (", freed" if row.is_freed else "")),
+            escape(row.made_by),
+        )
+        for weight in owned.weights[:_MOST_WEIGHTS]
+        for row in weight.copies
+    ]
+    columns = ("weight", "copy", "copies", "resident", "backing", "made by")
+    owners = [(row.label, row.size, row.percent, escape(row.detail)) for row in owned.owners]
+    lines = [*owned.remarks, *(row.sentence for row in copies_by_phase.build(profile))]
+    return [
+        "### Who owns it",
+        f"**{escape(owned.first)}.** {escape(owned.share)}.",
+        _table(columns, rows, left=(0, 1, 4, 5)) if rows else "",
+        escape(attribution.rest(owned.weights[_MOST_WEIGHTS:])),
+        _table(("owner", "size", "of all", "made up of"), owners, left=(0, 3)),
+        "\n".join(f"- {escape(line)}" for line in lines),
+    ]
 
 
 def _phases(profile: Profile) -> list[str]:

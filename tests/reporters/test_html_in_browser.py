@@ -7,12 +7,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from memdiag import reporters
 from memdiag.records import codec
 from memdiag.records.profile import Profile
 from tests.reporters import profiles
+from tests.reporters.attributions import SHARED, attribution
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 ARGUMENTS = (
@@ -203,3 +205,27 @@ def test_the_chart_offers_no_way_to_send_it_anywhere(opened: Callable[..., Any])
     assert titles == {
         "Download plot as a PNG", "Zoom", "Pan", "Zoom in", "Zoom out", "Reset axes",
     }  # fmt: skip
+
+
+def test_the_copies_are_sorted_by_their_headings(opened: Callable[..., Any]) -> None:
+    profile = msgspec.structs.replace(profiles.tied_if(), attribution=attribution(*SHARED))
+    browser = opened(profile)
+    wait_for(lambda: browser.execute_script(DRAWN))
+
+    def sizes() -> list[int]:
+        script = (
+            "return [...document.querySelectorAll('#copies tbody tr')]"
+            ".map((row) => Number(row.cells[3].dataset.value))"
+        )
+        found: list[int] = browser.execute_script(script)
+        return found
+
+    heading = browser.find_element("css selector", "#copies thead th:nth-child(4) button")
+    heading.click()
+    down = sizes()
+    heading.send_keys("\n")
+    assert down == sorted(down, reverse=True)
+    assert sizes() == sorted(down)
+    assert len(down) == 3
+    errors = [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"]
+    assert errors == []

@@ -1,0 +1,50 @@
+"""Lines on a terminal: text as it is, never markup, in signs that the terminal has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_ASCII = str.maketrans({"×": "x", "·": "|", "…": "...", "µ": "u"})
+
+
+def draw(console: Console, print_all: Callable[[], None]) -> None:
+    """Call `print_all`, which prints on `console`, and leave out blanks that end a piped line."""
+    if console.is_terminal:
+        print_all()
+        return
+    # Where no terminal reads, the blanks that rich ends its lines with are left out.
+    with console.capture() as captured:
+        print_all()
+    for text in captured.get().splitlines():
+        console.out(text.rstrip(), highlight=False)
+
+
+def line(console: Console, text: str, style: str = "") -> None:
+    """Print `text`, wrapped at the width; nothing where it is empty."""
+    from rich.text import Text
+
+    if text:
+        console.print(Text(encodable(console, text), style=style), highlight=False)
+
+
+def block(console: Console, lines: Sequence[str]) -> None:
+    """Print `lines` below a blank one; nothing where all are empty."""
+    lines = [text for text in lines if text]
+    if lines:
+        console.print()
+    for text in lines:
+        line(console, text)
+
+
+def encodable(console: Console, text: str) -> str:
+    """Return `text` in signs that the terminal's encoding has."""
+    try:
+        text.encode(console.encoding)
+    except UnicodeEncodeError:
+        plainer = text.translate(_ASCII)
+        return plainer.encode(console.encoding, "backslashreplace").decode(console.encoding)
+    return text
