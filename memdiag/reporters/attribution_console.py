@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 _MOST_WEIGHTS = 8
 _LONGEST_LABEL = 30
 _LONGEST_BACKING = 24
-_NARROWEST_MAKER = 16
+_NARROWEST_MAKER = 30
+_SHORTEST_MAKER = 12
 
 
 def show_attribution(attribution: Attribution, console: Console, *, quiet: bool = False) -> None:
@@ -57,17 +58,21 @@ def _weights(console: Console, owned: view.Owned, heading: str) -> None:
     if not shown:
         line(console, f"{heading}: {owned.first}")
         return
-    rows = [_cells(row) for weight in shown for row in weight.copies]
     # One precision for the column, as figures below each other must be comparable.
     digits = owner_table.decimals(max(row.size_bytes for each in shown for row in each.copies))
     sizes = [_size(row, digits) for weight in shown for row in weight.copies]
     headings = (heading, "copies", "MiB", "backing")
-    table = [
-        (label, count, size, backing)
-        for (label, count, backing, _), size in zip(rows, sizes, strict=True)
-    ]
-    widths = [max(len(cells[i]) for cells in (headings, *table)) for i in range(4)]
-    left = max(_NARROWEST_MAKER, console.width - sum(widths) - 2 * len(widths))
+    for brief in (False, True):
+        rows = [_cells(row, brief) for weight in shown for row in weight.copies]
+        table = [
+            (label, count, size, backing)
+            for (label, count, backing, _), size in zip(rows, sizes, strict=True)
+        ]
+        widths = [max(len(cells[i]) for cells in (headings, *table)) for i in range(4)]
+        left = console.width - sum(widths) - 2 * len(widths)
+        if left >= _NARROWEST_MAKER:
+            break
+    left = max(_SHORTEST_MAKER, left)
     makers = [shortened(maker, left) for *_, maker in rows]
     line(console, _aligned((*headings, "made by" if any(makers) else ""), widths), "dim")
     lines = iter(
@@ -81,13 +86,18 @@ def _weights(console: Console, owned: view.Owned, heading: str) -> None:
     line(console, view.rest(owned.weights[_MOST_WEIGHTS:]))
 
 
-def _cells(row: view.CopyRow) -> tuple[str, str, str, str]:
-    """Return the label, the count, the backing and the maker of `row`."""
-    label = f"  {row.label} ({row.parameters})" if row.parameters else f"  {row.label}"
+def _cells(row: view.CopyRow, brief: bool) -> tuple[str, str, str, str]:
+    """Return the label, the count, the backing and the maker of `row`.
+
+    Where it has to be `brief`, a layout's parameters and a file's name are left out.
+    """
+    detailed = row.parameters and not brief
+    label = f"  {row.label} ({row.parameters})" if detailed else f"  {row.label}"
     if len(label) > _LONGEST_LABEL:
         label = f"  {shortened(row.label, _LONGEST_LABEL - 2)}"
     longest = _LONGEST_BACKING - (len(", freed") if row.is_freed else 0)
-    backing = shortened(row.backing, longest) + (", freed" if row.is_freed else "")
+    backing = row.backing.partition(":")[0] if brief else row.backing
+    backing = shortened(backing, longest) + (", freed" if row.is_freed else "")
     return label, f"{row.count:,}", backing, row.made_by
 
 
