@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from memdiag.attribution.graphs import Graphs
 from memdiag.attribution.layouts import Uses
-from memdiag.attribution.usage import Consumer, Graphs
+from memdiag.attribution.usage import Consumer, Usage
 from memdiag.graph.reader import ModelFile
 from memdiag.records.attribution import Indistinct
 from memdiag.records.weights import Weight
@@ -45,7 +46,7 @@ def subjects(
     model: ModelFile, *, min_bytes: int = MIN_BYTES
 ) -> tuple[tuple[Subject, ...], tuple[Indistinct, ...]]:
     """Return the weights of `model` that can be told by their content, and those that cannot."""
-    graphs = Graphs(model)
+    usage = Usage(Graphs(model))
     groups: dict[tuple[int, tuple[int, bytes]], list[list[tuple[Weight, Array]]]] = defaultdict(
         list
     )
@@ -65,7 +66,7 @@ def subjects(
                 break
         else:
             known.append([(weight, values)])
-    found = tuple(_subject(group, graphs) for candidates in groups.values() for group in candidates)
+    found = tuple(_subject(group, usage) for candidates in groups.values() for group in candidates)
     model.release()
     return found, tuple(_vague(reason, weights) for reason, weights in vague.items())
 
@@ -96,7 +97,8 @@ def _octets(values: Array) -> NDArray[np.uint8]:
 def _spread(octets: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """Return blocks spread over the bytes, one below the other."""
     last = max(0, len(octets) - _PROBE_BYTES)
-    starts = np.unique(np.linspace(0, last, num=_PROBES).astype(np.int64))
+    # At whole words: a value that returns every 8 bytes is to look the same in every block.
+    starts = np.unique(np.linspace(0, last, num=_PROBES).astype(np.int64) // 8 * 8)
     blocks: NDArray[np.uint8] = octets[starts[:, None] + np.arange(min(_PROBE_BYTES, len(octets)))]
     return blocks
 
@@ -129,13 +131,14 @@ def _equal(one: Array, other: Array, budget: _Budget) -> bool:
     return True
 
 
-def _subject(group: list[tuple[Weight, Array]], graphs: Graphs) -> Subject:
+def _subject(group: list[tuple[Weight, Array]], usage: Usage) -> Subject:
     weights = [weight for weight, _ in group]
-    consumers = [consumer for weight in weights for consumer, _ in graphs.consumers(weight)]
+    used = [usage.of(weight) for weight in weights]
+    consumers = [consumer for _, readers in used for consumer in readers]
     return Subject(
         names=tuple(dict.fromkeys(map(qualified, weights))),
         values=group[0][1],
-        uses=_together(graphs.uses(weight) for weight in weights),
+        uses=_together(uses for uses, _ in used),
         consumers=tuple(dict.fromkeys(consumers)),
     )
 

@@ -1,27 +1,35 @@
 """What the graph says of a weight's use: who reads it, and with which parameters."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-from onnx import AttributeProto, NodeProto, helper
+from onnx import NodeProto
 
+from memdiag.attribution.blocks import of_dequantized, of_matmulnbits
+from memdiag.attribution.graphs import Graphs, integer, integers
 from memdiag.attribution.layouts import NBits, Quantization, Uses
-from memdiag.graph.reader import ModelFile
-from memdiag.graph.scopes import Scope, Use, main_scope
-from memdiag.graph.weights import node_label, subgraphs
+from memdiag.graph.scopes import Scope
 from memdiag.records.weights import Weight
 
-Array = NDArray[Any]
-
-_TRANSPARENT = {"Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten"}
-_FOLLOWED = {*_TRANSPARENT, "Transpose", "Cast", "DequantizeLinear"}
+_SAME_ORDER = {"Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten"}
+_SAME_SHAPE = {"Identity", "Cast", "DequantizeLinear", "Mul"}
+_FOLLOWED = {*_SAME_ORDER, "Transpose", "Cast", "DequantizeLinear"}
 _DEEPEST = 8
-_PRODUCTS = {"MatMul", "Gemm"}
-_BIASED = {"int4": 8, "int8": 128}
-_BITS = {"int4": 4, "uint4": 4, "int8": 8, "uint8": 8}
+_MOST_READERS = 2000
+
+# Operators with the weight of a convolution, or of an attention: at which input.
+_FILTERS = {
+    "Conv": 1,
+    "ConvInteger": 1,
+    "ConvTranspose": 1,
+    "ConvTransposeWithDynamicPads": 1,
+    "FusedConv": 1,
+    "NhwcConv": 1,
+    "NhwcFusedConv": 1,
+    "QLinearConv": 3,
+}
+_ATTENTIONS = {"Attention": 1, "QAttention": 1}
 
 
 @dataclass(frozen=True)
@@ -34,176 +42,144 @@ class Consumer:
     through: tuple[str, ...] = ()
 
 
-class Graphs:
-    """The scopes of a model's graphs by their path, and the weights in them."""
+class _Step(NamedTuple):
+    """A node and the scope it is in."""
 
-    def __init__(self, model: ModelFile) -> None:
-        self._model = model
-        self._scopes = dict(_by_path(main_scope(model.proto), ""))
-        self._labels = {
-            id(node): node_label(node, index)
-            for scope in self._scopes.values()
-            for index, node in enumerate(scope.nodes)
-        }
-        self._paths = {id(scope): path for path, scope in self._scopes.items()}
-        self._weights = {(weight.graph, weight.name): weight for weight in model.weights}
+    scope: Scope
+    node: NodeProto
 
-    def consumers(self, weight: Weight) -> tuple[tuple[Consumer, Use], ...]:
-        """Return all readers of `weight`, also those behind operators that only reshape or cast."""
-        scope = self._scopes.get(weight.graph)
-        return tuple(self._follow(scope, weight.name, ())) if scope else ()
 
-    def uses(self, weight: Weight) -> Uses:
-        """Return what the layouts want to know of the use of `weight`."""
-        found = self.consumers(weight)
-        nodes = [use.node for _, use in found]
-        return Uses(
-            permutations=_unique(
-                _permutation(use.node, len(weight.shape))
-                for consumer, use in found
-                if use.node.op_type == "Transpose" and not {*consumer.through} - _TRANSPARENT
-            ),
-            groups=_unique(_number(n, "group", 1) for n in nodes if "Conv" in n.op_type),
-            heads=_unique(_number(n, "num_heads", 0) for n in nodes if "Attention" in n.op_type),
-            quantizations=tuple(self._quantizations(weight, found)),
-            nbits=tuple(self._nbits(weight, found)),
+class _Reader(NamedTuple):
+    """A consumer, the node itself in its scope, and the steps between the weight and it."""
+
+    consumer: Consumer
+    scope: Scope
+    node: NodeProto
+    path: tuple[_Step, ...]
+
+
+class Usage:
+    """The uses of a model's weights."""
+
+    def __init__(self, graphs: Graphs) -> None:
+        self._graphs = graphs
+
+    def of(self, weight: Weight) -> tuple[Uses, tuple[Consumer, ...]]:
+        """Return what the layouts want to know of the use of `weight`, and all its readers."""
+        readers = list(self._readers(weight))
+        uses = Uses(
+            permutations=_unique(_permutations(readers, len(weight.shape))),
+            groups=_unique(_numbers(readers, _FILTERS, "group", 1)),
+            heads=_unique(_numbers(readers, _ATTENTIONS, "num_heads", 0)),
+            quantizations=tuple(self._quantizations(weight, readers)),
+            nbits=tuple(self._nbits(weight, readers)),
         )
+        return uses, tuple(dict.fromkeys(reader.consumer for reader in readers))
 
-    def _follow(
-        self, scope: Scope, name: str, through: tuple[str, ...]
-    ) -> Iterator[tuple[Consumer, Use]]:
-        for use in scope.uses(name):
-            node = use.node
-            label = self._labels.get(id(node), node.name or node.op_type)
-            yield Consumer(label, node.op_type, use.slot, through), use
-            if len(through) < _DEEPEST and self._keeps_the_weight(use):
-                yield from self._follow(use.scope, node.output[0], (*through, node.op_type))
+    def _readers(self, weight: Weight) -> Iterator[_Reader]:
+        """Yield the readers of `weight`, also those behind operators that keep it in other form."""
+        pending: list[tuple[Scope, str, tuple[_Step, ...]]] = [
+            (scope, weight.name, ()) for scope in reversed(self._graphs.scopes(weight))
+        ]
+        seen: set[tuple[Scope, str]] = set()
+        count = 0
+        while pending and count < _MOST_READERS:
+            scope, name, path = pending.pop()
+            if (scope, name) in seen:
+                continue
+            seen.add((scope, name))
+            for use in scope.uses(name):
+                count += 1
+                node, through = use.node, tuple(step.node.op_type for step in path)
+                label = self._graphs.label(use.scope, node)
+                consumer = Consumer(label, node.op_type, use.slot, through)
+                yield _Reader(consumer, use.scope, node, path)
+                body = use.scope.call(node)
+                if body is not None and use.slot < len(body.inputs):
+                    pending.append((body, body.inputs[use.slot], path))
+                elif len(path) < _DEEPEST and self._keeps_the_weight(use.scope, node, use.slot):
+                    pending.append((use.scope, node.output[0], (*path, _Step(use.scope, node))))
 
-    def _keeps_the_weight(self, use: Use) -> bool:
+    def _keeps_the_weight(self, scope: Scope, node: NodeProto, slot: int) -> bool:
         """Return whether the node's output is still the weight, moved, cast or scaled."""
-        if use.node.op_type == "Mul":
-            return self._constant(use.scope, use.node, 1 - use.slot) is not None
-        return use.node.op_type in _FOLLOWED and use.slot == 0
+        if not node.output:
+            return False
+        if node.op_type == "Mul":
+            return len(node.input) == 2 and bool(self._graphs.constant(scope, node, 1 - slot))
+        return node.op_type in _FOLLOWED and slot == 0
 
-    def _constant(self, scope: Scope, node: NodeProto, slot: int) -> tuple[Array, Weight] | None:
-        """Return the constant at an input of `node`: small ones only are read."""
-        if slot >= len(node.input) or not node.input[slot]:
-            return None
-        home = scope.home(node.input[slot])
-        path = self._paths.get(id(home))
-        weight = None if path is None else self._weights.get((path, node.input[slot]))
-        return None if weight is None else (self._model.data(weight), weight)
-
-    def _quantizations(
-        self, weight: Weight, found: tuple[tuple[Consumer, Use], ...]
-    ) -> Iterator[Quantization]:
-        for consumer, use in found:
-            if use.node.op_type == "DequantizeLinear" and use.slot == 0:
-                scale = self._constant(use.scope, use.node, 1)
-                zero = self._constant(use.scope, use.node, 2)
-                if scale is not None:
-                    axis = _number(use.node, "axis", 1)
-                    yield Quantization(
-                        scale=scale[0],
-                        zero_point=zero[0] if zero else None,
-                        axis=axis + len(weight.shape) if axis < 0 else axis,
-                        block_size=_number(use.node, "block_size", 0),
-                    )
-            if use.node.op_type == "Mul" and consumer.through == ("Cast",):
-                factor = self._constant(use.scope, use.node, 1 - use.slot)
+    def _quantizations(self, weight: Weight, readers: list[_Reader]) -> Iterator[Quantization]:
+        for consumer, scope, node, _ in readers:
+            steps = {step for step in consumer.through if step != "Identity"}
+            if node.op_type == "DequantizeLinear" and consumer.slot == 0 and not steps:
+                scale = self._graphs.constant(scope, node, 1)
+                zero = self._graphs.constant(scope, node, 2)
+                if scale is None or (zero is None and _given(node, 2)):
+                    continue
+                axis = integer(node, "axis", 1)
+                points = zero[0] if zero else None
+                if points is not None and points.size == scale[0].size == 1:
+                    points = points.reshape(scale[0].shape)
+                yield Quantization(
+                    scale=scale[0],
+                    zero_point=points,
+                    axis=axis + len(weight.shape) if axis < 0 else axis,
+                    block_size=integer(node, "block_size", 0),
+                )
+            if node.op_type == "Mul" and steps == {"Cast"}:
+                factor = self._graphs.constant(scope, node, 1 - consumer.slot)
                 if factor is not None and factor[0].ndim <= len(weight.shape):
                     shape = (1,) * (len(weight.shape) - factor[0].ndim) + factor[0].shape
                     yield Quantization(scale=factor[0].reshape(shape))
 
-    def _nbits(self, weight: Weight, found: tuple[tuple[Consumer, Use], ...]) -> Iterator[NBits]:
-        for consumer, use in found:
-            if use.node.op_type == "MatMulNBits" and use.slot == 1:
-                yield self._of_operator(use)
-            if use.node.op_type in _PRODUCTS and consumer.through == ("DequantizeLinear",):
-                dequantize = use.scope.producers.get(use.node.input[use.slot])
-                made = self._of_dequantized(weight, use.scope, dequantize)
-                if made is not None:
-                    yield made
-
-    def _of_operator(self, use: Use) -> NBits:
-        node = use.node
-        bits, columns = _number(node, "bits", 4), _number(node, "N", 0)
-        depth, block_size = _number(node, "K", 0), _number(node, "block_size", 32)
-        blocks = -(-depth // block_size)
-        scales = self._constant(use.scope, node, 2)
-        zeros = self._constant(use.scope, node, 3)
-        unpacked = None
-        if zeros is not None and zeros[0].dtype == np.uint8:
-            rows = zeros[0].reshape(columns, -1)
-            unpacked = _unpack(rows, bits)[:, :blocks]
-        return NBits(
-            columns=columns,
-            depth=depth,
-            block_size=block_size,
-            bits=bits,
-            scales=scales[0].reshape(columns, blocks) if scales else None,
-            zero_points=unpacked,
-        )
-
-    def _of_dequantized(self, weight: Weight, scope: Scope, node: NodeProto | None) -> NBits | None:
-        block_size = _number(node, "block_size", 0) if node else 0
-        bits = _BITS.get(weight.dtype)
-        if node is None or not block_size or bits is None or len(weight.shape) != 2:
-            return None
-        depth, columns = weight.shape
-        blocks = -(-depth // block_size)
-        scales = self._constant(scope, node, 1)
-        zeros = self._constant(scope, node, 2)
-        signed = weight.dtype in _BIASED
-        points = np.zeros((columns, blocks), np.uint8) if not signed else None
-        if zeros is not None:
-            values = zeros[0].reshape(1, -1).view(np.uint8)
-            flat = _unpack(values, bits)[0, : blocks * columns].astype(np.int64)
-            half = _BIASED.get(weight.dtype, 0)
-            flat = (flat + half) % (2 * half) if half else flat
-            points = flat.astype(np.uint8).reshape(blocks, columns).T
-        return NBits(
-            columns=columns,
-            depth=depth,
-            block_size=block_size,
-            bits=bits,
-            by_row=True,
-            signed=signed,
-            scales=scales[0].reshape(blocks, columns).T if scales else None,
-            zero_points=points,
-        )
+    def _nbits(self, weight: Weight, readers: list[_Reader]) -> Iterator[NBits]:
+        for consumer, scope, node, path in readers:
+            made = None
+            steps = [step for step in path if step.node.op_type != "Identity"]
+            if node.op_type == "MatMulNBits" and consumer.slot == 1 and not steps:
+                made = of_matmulnbits(self._graphs, scope, node)
+            elif (
+                node.op_type in ("MatMul", "Gemm")
+                and consumer.slot == 1
+                and not integer(node, "transB", 0)
+                and [step.node.op_type for step in steps] == ["DequantizeLinear"]
+            ):
+                made = of_dequantized(self._graphs, *steps[0], weight)
+            if made is not None:
+                yield made
 
 
-def _by_path(scope: Scope, path: str) -> Iterator[tuple[str, Scope]]:
-    yield path, scope
-    prefix = f"{path}/" if path else ""
-    for index, node in enumerate(scope.nodes):
-        bodies = scope.bodies.get(id(node), ())
-        for (attribute, _), body in zip(subgraphs(node), bodies, strict=False):
-            yield from _by_path(body, f"{prefix}{node_label(node, index)}/{attribute}")
+def _permutations(readers: list[_Reader], rank: int) -> Iterator[tuple[int, ...]]:
+    """Yield those of the Transpose nodes, each together with the ones before it."""
+    for _, scope, node, path in readers:
+        if node.op_type != "Transpose":
+            continue
+        order = tuple(range(rank))
+        for _, step in (*path, _Step(scope, node)):
+            if step.op_type == "Transpose":
+                perm = integers(step, "perm") or tuple(reversed(range(rank)))
+                if sorted(perm) != [*range(rank)]:
+                    break
+                order = tuple(order[axis] for axis in perm)
+            elif step.op_type not in _SAME_SHAPE:
+                break  # its axes are others
+        else:
+            yield order
 
 
-def _attributes(node: NodeProto) -> Mapping[str, Any]:
-    kinds = (AttributeProto.INT, AttributeProto.INTS)
-    return {
-        one.name: helper.get_attribute_value(one) for one in node.attribute if one.type in kinds
-    }
+def _numbers(
+    readers: list[_Reader], slots: dict[str, int], name: str, default: int
+) -> Iterator[int]:
+    for consumer, _, node, _ in readers:
+        if slots.get(node.op_type) == consumer.slot:
+            number = integer(node, name, default)
+            if number > 0:
+                yield number
 
 
-def _number(node: NodeProto, name: str, default: int) -> int:
-    return int(_attributes(node).get(name, default))
-
-
-def _permutation(node: NodeProto, rank: int) -> tuple[int, ...]:
-    return tuple(_attributes(node).get("perm", reversed(range(rank))))
+def _given(node: NodeProto, slot: int) -> bool:
+    return slot < len(node.input) and bool(node.input[slot])
 
 
 def _unique(values: Iterator[Any]) -> tuple[Any, ...]:
     return tuple(dict.fromkeys(values))
-
-
-def _unpack(rows: Array, bits: int) -> Array:
-    """Return the values of rows of packed bytes, those in the low bits first."""
-    if bits == 8:
-        return rows
-    return np.stack((rows & 15, rows >> 4), axis=-1).reshape(len(rows), -1)

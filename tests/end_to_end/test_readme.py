@@ -23,7 +23,8 @@ def test_its_python_runs(tmp_path: Path, sample_model: Callable[..., Path]) -> N
 
 
 def test_its_options_exist(memdiag: Callable[..., "subprocess.CompletedProcess[str]"]) -> None:
-    known = set(re.findall(r"--[a-z-]+", memdiag("profile", "--help", COLUMNS="200").stdout))
+    helps = [memdiag(command, "--help", COLUMNS="200").stdout for command in ("profile", "xray")]
+    known = set(re.findall(r"--[a-z-]+", "".join(helps)))
     named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", README))
     assert named <= known
 

@@ -27,6 +27,12 @@ for line in sys.stdin:
 """
 
 
+def touch(area: mmap.mmap) -> None:
+    """Make all of `area` resident, and nothing else with it."""
+    for start in range(0, len(area), mmap.PAGESIZE):
+        area[start] = 1
+
+
 class Spiker:
     """A child that spikes on demand."""
 
@@ -80,9 +86,9 @@ def test_the_parts_are_told_apart() -> None:
     observer = ProcObserver(os.getpid())
     before = observer.boundary().memory
     shared = mmap.mmap(-1, 20 * MB)
-    shared.write(b"x" * 20 * MB)
+    touch(shared)
     private = mmap.mmap(-1, 30 * MB, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    private.write(b"x" * 30 * MB)
+    touch(private)
     after, sample = observer.boundary().memory, observer.sample()
     private.close()
     shared.close()

@@ -8,7 +8,7 @@ import pytest
 from memdiag.records import codec
 from memdiag.records.profile import Profile
 from memdiag.reporters import html
-from tests.reporters import profiles
+from tests.reporters import profiles, tied_xray
 
 
 class Page(HTMLParser):
@@ -116,3 +116,34 @@ def test_without_anything_seen_there_is_no_empty_chart() -> None:
     page = html.render(profiles.nothing_seen())
     assert b'id="timeline"' not in page
     assert b"Failed in start" in page
+
+
+def test_who_owns_it_is_there_with_addresses_only_where_an_xray_was_taken() -> None:
+    page = Page(html.render(tied_xray.with_attribution()))
+    for part in ("Who owns it", "model.shared.weight +1 more", "0x7f0000000040", "by its mapping"):
+        assert part in page.text
+    assert "Who owns it" not in Page(html.render(profiles.tied_if())).text
+
+
+def test_addresses_that_are_not_listed_are_counted() -> None:
+    profile = tied_xray.with_attribution()
+    assert profile.attribution is not None
+    copy = profile.attribution.copies[0]
+    for count, more in ((3, False), (4, True)):
+        copies = tuple(msgspec.structs.replace(copy, address=64 * i) for i in range(count))
+        record = msgspec.structs.replace(profile.attribution, copies=copies)
+        page = Page(html.render(msgspec.structs.replace(profile, attribution=record)))
+        assert ("0x80 +1 more" in page.text) is more
+
+
+def test_an_xray_of_many_weights_stays_below_eight_megabytes() -> None:
+    long = msgspec.structs.replace(profiles.long(), attribution=tied_xray.attribution(100))
+    assert long.attribution is not None
+    copies = tuple(
+        msgspec.structs.replace(long.attribution.copies[0], weights=(f"{i}/" + "x" * 500,))
+        for i in range(2000)
+    )
+    record = msgspec.structs.replace(long.attribution, copies=copies)
+    page = html.render(msgspec.structs.replace(long, attribution=record))
+    assert len(page) < 8_000_000
+    assert b"1,700 weights more: 1,700 copies, 830.08 GiB" in page

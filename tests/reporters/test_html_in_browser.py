@@ -13,7 +13,7 @@ import pytest
 from memdiag import reporters
 from memdiag.records import codec
 from memdiag.records.profile import Profile
-from tests.reporters import profiles
+from tests.reporters import profiles, tied_xray
 from tests.reporters.attributions import SHARED, attribution
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
@@ -229,3 +229,28 @@ def test_the_copies_are_sorted_by_their_headings(opened: Callable[..., Any]) -> 
     assert len(down) == 3
     errors = [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"]
     assert errors == []
+
+
+def test_names_are_sorted_from_the_first_letter_on_and_headings_are_printed(
+    opened: Callable[..., Any],
+) -> None:
+    page = opened(tied_xray.with_attribution())
+    wait_for(lambda: page.execute_script(DRAWN))
+    heading = "document.querySelector('#copies thead th')"
+    names = "return [...document.querySelectorAll('#copies tbody th')].map((c) => c.textContent)"
+    assert page.execute_script(names)[0] == "model.shared.weight +1 more"
+    page.execute_script(f"{heading}.querySelector('button').click()")
+    assert page.execute_script(f"return {heading}.ariaSort") == "ascending"
+    assert page.execute_script(names)[0] == "bias"
+    page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+    shown = page.execute_script(f"return {heading}.querySelector('button').offsetWidth")
+    page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
+    assert shown > 0
+    assert page.get_log("browser") == []
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_the_owners_do_not_run_over_the_edge(opened: Callable[..., Any], width: int) -> None:
+    page = opened(tied_xray.with_attribution(), width=width)
+    wait_for(lambda: page.execute_script(DRAWN))
+    assert page.execute_script("return document.documentElement.scrollWidth") <= width

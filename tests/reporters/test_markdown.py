@@ -3,7 +3,7 @@ import re
 import pytest
 
 from memdiag.reporters import markdown
-from tests.reporters import profiles
+from tests.reporters import profiles, tied_xray
 
 
 def text(profile_text: bytes) -> list[str]:
@@ -22,7 +22,7 @@ def test_the_headline_the_table_and_the_session_are_there() -> None:
 
 
 def test_every_row_of_a_table_has_the_same_number_of_cells() -> None:
-    for profile in (profiles.tied_if(), profiles.hostile()):
+    for profile in (profiles.tied_if(), profiles.hostile(), tied_xray.with_attribution()):
         cells: list[int] = []
         for line in [*text(markdown.render(profile)), ""]:
             if line.startswith("|"):
@@ -62,3 +62,14 @@ def test_pipes_are_escaped_in_tables_only() -> None:
 
 def test_nobody_is_mentioned() -> None:
     assert "@\u2060everyone" in markdown.escape("hello @everyone")
+
+
+def test_the_copies_and_the_owners_are_tables_where_an_xray_was_taken() -> None:
+    lines = text(markdown.render(tied_xray.with_attribution()))
+    assert "### Who owns it" in lines
+    assert (
+        "| `model.shared.weight +1 more` | transposed | 1 | 500 MiB | anonymous"
+        " | ConstantFolding · lm/Transpose |"
+    ) in lines
+    assert "| arena | 16 MiB | 1 % | slack 12 MiB · in use 4.0 MiB |" in lines
+    assert "### Who owns it" not in text(markdown.render(profiles.tied_if()))

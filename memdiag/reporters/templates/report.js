@@ -231,7 +231,8 @@
       button.textContent = heading.textContent;
       heading.replaceChildren(button);
       button.addEventListener("click", () => {
-        const down = heading.getAttribute("aria-sort") !== "descending";
+        const now = heading.getAttribute("aria-sort");
+        const down = now ? now === "ascending" : heading.classList.contains("n");
         const value = (row) => {
           const cell = row.cells[column];
           return cell.dataset.value === undefined ? cell.textContent : Number(cell.dataset.value);

@@ -1,0 +1,116 @@
+"""The graphs of a model: which scopes a weight is in, what is constant, how nodes are called."""
+
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any
+
+from numpy.typing import NDArray
+from onnx import NodeProto
+
+from memdiag.graph.reader import ModelFile
+from memdiag.graph.scopes import FunctionKey, Scope, main_scope
+from memdiag.graph.weights import node_label, subgraphs
+from memdiag.records.weights import Weight
+
+Array = NDArray[Any]
+Constant = tuple[Array, Weight]
+
+_MOST_STEPS = 50
+
+
+class Graphs:
+    """The scopes of a model's graphs and called functions, and the weights in them.
+
+    Of a function's calls only the first is among the scopes: its own constants are the same in all.
+    """
+
+    def __init__(self, model: ModelFile) -> None:
+        self._model = model
+        self._by_path: dict[str, list[Scope]] = defaultdict(list)
+        self._labels: dict[Scope, dict[int, str]] = {}
+        self._paths: dict[Scope, str] = {}
+        self._called: set[FunctionKey] = set()
+        for path, scope in self._walk(main_scope(model.proto), ""):
+            self._by_path[path].append(scope)
+        self._weights: dict[tuple[str, str], list[Weight]] = defaultdict(list)
+        for weight in model.weights:
+            self._weights[weight.graph, weight.name].append(weight)
+
+    def scopes(self, weight: Weight) -> list[Scope]:
+        """Return the scopes in which `weight` is defined."""
+        return self._by_path.get(weight.graph, [])
+
+    def label(self, scope: Scope, node: NodeProto) -> str:
+        """Return the label of `node`, a node of `scope`."""
+        if scope not in self._labels:
+            self._labels[scope] = {
+                id(one): node_label(one, index) for index, one in enumerate(scope.nodes)
+            }
+        return self._labels[scope][id(node)]
+
+    def constant(self, scope: Scope, node: NodeProto, slot: int) -> Constant | None:
+        """Return values and weight of an input of `node`; None where they are not constant."""
+        name: str = node.input[slot] if slot < len(node.input) else ""
+        home = scope.home(name) if name else None
+        for _ in range(_MOST_STEPS):
+            if home is None:
+                return None
+            known = self._weights.get((self._path(home), name), ())
+            if known:
+                # Of two that go by one name it is not known which is meant.
+                return (self._model.data(known[0]), known[0]) if len(known) == 1 else None
+            producer = home.producers.get(name)
+            if producer is not None and producer.op_type == "Identity" and producer.input:
+                name = producer.input[0]
+            elif home.is_function and name in home.inputs and home.owner is not None:
+                place, caller = home.inputs.index(name), home.owner
+                name = caller.input[place] if place < len(caller.input) else ""
+                home = home.parent
+            else:
+                return None
+            home = home.home(name) if home is not None and name else None
+        return None
+
+    def _walk(self, scope: Scope, path: str) -> Iterator[tuple[str, Scope]]:
+        self._paths[scope] = path
+        yield path, scope
+        for body in (body for bodies in scope.bodies.values() for body in bodies):
+            yield from self._walk(body, self._path(body))
+        if not self._model.proto.functions:
+            return
+        for node in scope.nodes:
+            key = (node.domain, node.op_type, node.overload)
+            called = None if key in self._called else scope.call(node)
+            if called is not None:
+                self._called.add(key)
+                yield from self._walk(called, self._path(called))
+
+    def _path(self, scope: Scope) -> str:
+        """Return the path of a scope as weights name it."""
+        if scope not in self._paths:
+            node, parent = scope.owner, scope.parent
+            assert node is not None
+            assert parent is not None
+            self._paths[scope] = (
+                f"{node.domain}::{node.op_type}"
+                if scope.is_function
+                else self._inner_path(scope, node, parent)
+            )
+        return self._paths[scope]
+
+    def _inner_path(self, scope: Scope, node: NodeProto, parent: Scope) -> str:
+        place = parent.bodies[id(node)].index(scope)
+        attribute = [name for name, _ in subgraphs(node)][place]
+        inner = f"{self.label(parent, node)}/{attribute}"
+        outer = self._path(parent)
+        return f"{outer}/{inner}" if outer else inner
+
+
+def integer(node: NodeProto, name: str, default: int) -> int:
+    """Return an integer attribute of `node`."""
+    return next((int(one.i) for one in node.attribute if one.name == name), default)
+
+
+def integers(node: NodeProto, name: str) -> tuple[int, ...]:
+    """Return an attribute of `node` that is a list of integers; empty where it has none."""
+    return next((tuple(one.ints) for one in node.attribute if one.name == name), ())
