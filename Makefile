@@ -35,7 +35,8 @@ test: static ## everything that must pass: lint, types, layers, tests
 	$(BIN)/python -m pytest -q -m "not slow"
 
 test-all: static models ## the same with the slow tests: real models, other runtimes
-	$(BIN)/python -m pytest -q
+	$(BIN)/python -m benchmarks.runtimes
+	MEMDIAG_RUNTIMES="$$($(BIN)/python -m benchmarks.runtimes --list 1.22.1 1.24.4)" $(BIN)/python -m pytest -q
 
 static: $(READY)
 	$(BIN)/ruff check .
@@ -59,6 +60,7 @@ gallery: models ## make the pictures and reports in reports/gallery again
 
 benchmarks: models ## measure the numbers in benchmarks/README.md again
 	$(BIN)/python -m benchmarks.overhead
+	$(BIN)/python -m benchmarks.xray
 
 clean: ## remove the environment, the caches and the built models
 	rm -rf $(VENV) .cache .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

@@ -58,13 +58,21 @@ def runtime(version: str) -> Path:
 
 
 def main() -> int:
-    """Make all environments and return the exit code."""
-    for version in VERSIONS:
-        try:
-            print(f"{version}  {runtime(version)}")
-        except ProvisionError as error:
-            print(f"runtimes: {error}", file=sys.stderr)
-            return 2
+    """Make the environments and return the exit code.
+
+    Versions may be named; ``--list`` prints the interpreters' paths in one line.
+    """
+    versions = [word for word in sys.argv[1:] if word != "--list"] or VERSIONS
+    try:
+        found = {version: runtime(version) for version in versions}
+    except ProvisionError as error:
+        print(f"runtimes: {error}", file=sys.stderr)
+        return 2
+    if "--list" in sys.argv[1:]:
+        print(os.pathsep.join(map(str, found.values())))
+    else:
+        for version, python in found.items():
+            print(f"{version}  {python}")
     return 0
 
 
