@@ -12,8 +12,9 @@ _RUNS_FOR_P95 = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Runs:
-    """The runs in figures; `high_name` says whether `high_s` is the ``p95`` or only the ``max``.
+    """The runs in figures; `high_s` is the 95th percentile, by nearest rank.
 
+    `high_name` says so, and that it is the largest where there are fewer than 20 runs.
     `growth_bytes` is the resident set after the last run less that after the first of them, None
     where fewer than two ran. `retained_bytes` is what the allocator kept, None where unknown.
     """
@@ -66,18 +67,18 @@ class Runs:
 
 
 def build(profile: Profile) -> Runs:
-    """Return the figures of the runs; the 95th percentile (nearest rank) needs 20 of them."""
+    """Return the figures of the runs."""
     latency = tuple(run.latency_s for run in profile.runs)
     rss = tuple(run.rss_bytes for run in profile.runs)
     ordered = sorted(latency)
     enough = len(ordered) >= _RUNS_FOR_P95
-    high = ordered[math.ceil(0.95 * len(ordered)) - 1 if enough else -1] if ordered else None
+    high = ordered[math.ceil(0.95 * len(ordered)) - 1] if ordered else None
     return Runs(
         count=len(latency),
         first_run_s=profile.first_run_s,
         median_s=statistics.median(latency) if latency else None,
         high_s=high,
-        high_name="p95" if enough else "max",
+        high_name="p95" if enough else "p95 (the largest)",
         growth_bytes=rss[-1] - rss[0] if len(rss) > 1 else None,
         retained_bytes=profile.allocator_retained_bytes,
         latency_s=latency,
