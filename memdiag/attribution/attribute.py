@@ -12,7 +12,7 @@ from memdiag.attribution.mapped import mapped_weights
 from memdiag.attribution.owners import Arena, BaselinePages, Extent, divide
 from memdiag.attribution.process_memory import ProcessMemory
 from memdiag.attribution.search import Found, search
-from memdiag.attribution.subjects import Subject, content_probe, subjects
+from memdiag.attribution.subjects import FILE, Subject, content_probe, subjects, whole_file
 from memdiag.attribution.surroundings import read_surroundings
 from memdiag.graph.reader import ModelFile
 from memdiag.records.attribution import Attribution, Backing, Copy, CopyKind, Indistinct, ScanTiming
@@ -34,7 +34,7 @@ class Looked(NamedTuple):
 def look_for(model: ModelFile) -> Looked:
     """Return `model` with its weights grouped by content."""
     found, indistinct = subjects(model)
-    return Looked(model, found, indistinct)
+    return Looked(model, (*found, *whole_file(model)), indistinct)
 
 
 def look_for_fused(optimized: ModelFile, original: Looked) -> Looked:
@@ -120,6 +120,7 @@ def attribute(
 def missing(looked: Looked, attribution: Attribution) -> int:
     """Return the bytes of the weights of `looked` of which no copy in use was found."""
     seen = {name for copy in attribution.copies if copy.live is not False for name in copy.weights}
+    seen.add(FILE)
     return sum(one.values.nbytes for one in looked.subjects if not seen & {*one.names})
 
 

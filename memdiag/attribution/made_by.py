@@ -6,7 +6,7 @@ A transformer is named only where the runtime said that it changed the graph.
 from collections.abc import Iterable, Sequence
 
 from memdiag.attribution.attribute import Maker
-from memdiag.attribution.subjects import Subject
+from memdiag.attribution.subjects import FILE, Subject
 from memdiag.attribution.usage import Consumer
 from memdiag.records.profile import Span
 
@@ -44,7 +44,7 @@ def maker(spans: Sequence[Span]) -> Maker:
 
     def made_by(subject: Subject, kind: str) -> str | None:
         if kind == "original":
-            return "parse"
+            return "loading from bytes" if FILE in subject.names else "parse"
         if kind == "fused":
             return _named("optimize", subject.consumers)
         if kind == "packed":

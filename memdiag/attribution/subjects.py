@@ -27,6 +27,12 @@ _RELEASE_BYTES = 64 << 20
 _MOST_NAMES = 20
 
 
+FILE = "(the model's file)"
+"""The name of the subject that is the whole file: a program may keep the bytes it loaded from."""
+
+_SMALLEST_FILE = 64 << 10
+
+
 @dataclass(frozen=True, eq=False)
 class Subject:
     """Weights with the same bytes: all their `names`, and the values of the first.
@@ -69,6 +75,13 @@ def subjects(
     found = tuple(_subject(group, usage) for candidates in groups.values() for group in candidates)
     model.release()
     return found, tuple(_vague(reason, weights) for reason, weights in vague.items())
+
+
+def whole_file(model: ModelFile) -> tuple[Subject, ...]:
+    """Return the file itself as a subject; none where it is too small to matter."""
+    if model.file_bytes < _SMALLEST_FILE:
+        return ()
+    return (Subject(names=(FILE,), values=model.contents, uses=Uses(), consumers=()),)
 
 
 def qualified(weight: Weight) -> str:

@@ -85,6 +85,11 @@ class ModelFile:
         """The model's file and its external files, without links."""
         return (self.path.resolve(), *self._files.paths)
 
+    @property
+    def contents(self) -> Array:
+        """The bytes of the model's own file: a read-only view of it, mapped."""
+        return np.frombuffer(self._maps[self.path.resolve()], np.uint8)
+
     def release(self) -> None:
         """Give back the pages of the files that were read so far; the views stay valid."""
         for mapping in self._maps.values():

@@ -106,7 +106,7 @@ class ChildXray:
             seen = self._look(pid, [self._looked], arena, made_by)
             self.attribution = seen
             lost = missing(self._looked, seen)
-            if lost <= _MISSING_SHARE * sum(one.values.nbytes for one in self._looked.subjects):
+            if lost <= _MISSING_SHARE * sum(weight.nbytes for weight in self._model.weights):
                 return
             saved = self._optimize()
             if saved is None:

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import onnx
@@ -131,6 +132,20 @@ def test_the_parts_sum_to_the_whole_and_most_has_a_name(
     assert attribution.named_share >= 0.95
     assert attribution.baseline_bytes is not None
     assert not attribution.partial
+
+
+@pytest.mark.parametrize(("source", "count"), [("path", 0), ("bytes", 1)])
+def test_bytes_that_a_session_was_loaded_from_are_a_copy_of_the_file(
+    sample_model: Callable[..., Path], source: Literal["path", "bytes"], count: int
+) -> None:
+    model = sample_model("tied_if", 8)
+    attribution = memdiag.profile(model, runs=1, load_from=source).attribution
+    assert attribution is not None
+    copies = of(attribution, "(the model's file)")
+    assert [copy.bytes for copy in copies] == [model.stat().st_size] * count
+    assert {copy.made_by for copy in copies} <= {"loading from bytes"}
+    # The weight's own copies are counted apart from it.
+    assert len(of(attribution, "model.shared.weight")) == 3
 
 
 def test_no_xray_leaves_it_out(sample_model: Callable[..., Path]) -> None:
