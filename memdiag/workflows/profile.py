@@ -157,7 +157,11 @@ def _measure(
     outcome = measured.outcome
     if outcome.status != "failed" or outcome.phase != "first_run":
         return measured, inputs_room.describe(plans), []
-    found = inputs_room.find_sizes(file, job, scratch, dims=dims, given=given)
+    try:
+        found = inputs_room.find_sizes(file, job, scratch, dims=dims, given=given)
+    except KeyboardInterrupt:
+        # What was seen of the run that failed is kept, as of any that is interrupted.
+        return replace(measured, interrupted=True), inputs_room.describe(plans), []
     if found is None:
         return measured, inputs_room.describe(plans), []
     plans, feeds, size = found

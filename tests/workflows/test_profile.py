@@ -9,6 +9,7 @@ import pytest
 import memdiag
 from memdiag.errors import ModelError, UsageError
 from memdiag.records.codec import encode
+from memdiag.workflows.profile import Interrupted
 
 # Reads four neighbours at once: it runs with 4 or more, not with 1 or 2.
 NEEDS_FOUR = """
@@ -131,3 +132,15 @@ def test_the_peak_is_the_first_phases_that_came_up_to_it(tmp_path: Path) -> None
     assert top is not None
     above = profile.peak_rss_bytes - profile.baseline_rss_bytes
     assert profile.peak_rss_bytes - top.peak_rss_bytes <= 0.005 * above
+
+
+def test_ctrl_c_while_sizes_are_tried_keeps_the_run_that_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("memdiag.workflows.inputs.rehearse", interrupted)
+    with pytest.raises(Interrupted) as caught:
+        memdiag.profile(saved(tmp_path, NEEDS_FOUR), runs=1)
+    assert caught.value.profile.outcome.phase == "first_run"

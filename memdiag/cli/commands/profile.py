@@ -7,16 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from memdiag.cli.arguments import pairs, whole_numbers
+from memdiag.cli.choices import Format, Verify
 from memdiag.errors import UsageError
 from memdiag.units import parse_size
 
 if TYPE_CHECKING:
     import numpy as np
-
-
-class _Format(StrEnum):
-    console = "console"
-    json = "json"
 
 
 class _LoadFrom(StrEnum):
@@ -28,11 +24,6 @@ class _Xray(StrEnum):
     steady = "steady"
     phases = "phases"
     none = "none"
-
-
-class _Verify(StrEnum):
-    full = "full"
-    sampled = "sampled"
 
 
 _INPUTS = "Inputs"
@@ -146,11 +137,11 @@ def command(
         bool, typer.Option("--no-xray", help="The same as --xray none.", rich_help_panel=_XRAY)
     ] = False,
     verify: Annotated[
-        _Verify,
+        Verify,
         typer.Option(
             help="Compare every byte of each copy, or a spread of blocks.", rich_help_panel=_XRAY
         ),
-    ] = _Verify.full,
+    ] = Verify.full,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -158,11 +149,11 @@ def command(
         ),
     ] = None,
     format: Annotated[
-        _Format,
+        Format,
         typer.Option(
             help="What to print: a summary, or the record alone.", rich_help_panel=_OUTPUT
         ),
-    ] = _Format.console,
+    ] = Format.console,
     quiet: Annotated[
         bool, typer.Option("--quiet", "-q", help="Print only the answer.", rich_help_panel=_OUTPUT)
     ] = False,
@@ -211,4 +202,4 @@ def command(
         except Interrupted as interrupted:
             result = interrupted.profile
     written = destination.write(result)
-    return print_profile(result, written, as_json=format is _Format.json, quiet=quiet)
+    return print_profile(result, written, as_json=format is Format.json, quiet=quiet)

@@ -1,23 +1,13 @@
 """``memdiag xray``: name the owner of every resident byte of a live process."""
 
 import sys
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from memdiag.cli.choices import Format, Verify
 from memdiag.cli.exit_codes import CLEAN
-
-
-class _Format(StrEnum):
-    console = "console"
-    json = "json"
-
-
-class _Verify(StrEnum):
-    full = "full"
-    sampled = "sampled"
 
 
 def command(
@@ -27,14 +17,14 @@ def command(
         typer.Option(help="The ONNX model that it runs; may be repeated.", show_default=False),
     ],
     verify: Annotated[
-        _Verify, typer.Option(help="Compare every byte of each copy, or a spread of blocks.")
-    ] = _Verify.full,
+        Verify, typer.Option(help="Compare every byte of each copy, or a spread of blocks.")
+    ] = Verify.full,
     pause: Annotated[
         bool, typer.Option("--pause", help="Stop the process while it is read.")
     ] = False,
     format: Annotated[
-        _Format, typer.Option(help="What to print: a summary, or the record alone.")
-    ] = _Format.console,
+        Format, typer.Option(help="What to print: a summary, or the record alone.")
+    ] = Format.console,
     out: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Save the record there as well.")
     ] = None,
@@ -48,10 +38,10 @@ def command(
     from memdiag.records.codec import encode
     from memdiag.workflows.xray import xray
 
-    attribution = xray(pid, model, sampled=verify is _Verify.sampled, pause=pause)
+    attribution = xray(pid, model, sampled=verify is Verify.sampled, pause=pause)
     if out is not None:
         save_record(attribution, out)
-    if format is _Format.json:
+    if format is Format.json:
         sys.stdout.buffer.write(encode(attribution))
     else:
         show_attribution(attribution, quiet=quiet)

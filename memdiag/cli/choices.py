@@ -1,0 +1,17 @@
+"""The values that options of several commands choose from."""
+
+from enum import StrEnum
+
+
+class Format(StrEnum):
+    """What a command prints: a summary for people, or the record alone."""
+
+    console = "console"
+    json = "json"
+
+
+class Verify(StrEnum):
+    """How much of each copy the X-ray compares: every byte, or a spread of blocks."""
+
+    full = "full"
+    sampled = "sampled"
