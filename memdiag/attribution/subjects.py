@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from memdiag.attribution.graphs import Graphs
 from memdiag.attribution.layouts import Uses
 from memdiag.attribution.usage import Consumer, Usage
+from memdiag.graph.graphs import Graphs
 from memdiag.graph.reader import ModelFile
 from memdiag.records.attribution import Indistinct
 from memdiag.records.weights import Weight

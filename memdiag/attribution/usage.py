@@ -7,16 +7,13 @@ from typing import Any, NamedTuple
 from onnx import NodeProto
 
 from memdiag.attribution.blocks import of_dequantized, of_matmulnbits
-from memdiag.attribution.graphs import Graphs, integer, integers
 from memdiag.attribution.layouts import NBits, Quantization, Uses
+from memdiag.graph.graphs import Graphs, integer, integers
+from memdiag.graph.readers import Step, readers
 from memdiag.graph.scopes import Scope
 from memdiag.records.weights import Weight
 
-_SAME_ORDER = {"Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten"}
 _SAME_SHAPE = {"Identity", "Cast", "DequantizeLinear", "Mul"}
-_FOLLOWED = {*_SAME_ORDER, "Transpose", "Cast", "DequantizeLinear"}
-_DEEPEST = 8
-_MOST_READERS = 2000
 
 # Operators with the weight of a convolution, or of an attention: at which input.
 _FILTERS = {
@@ -42,20 +39,13 @@ class Consumer:
     through: tuple[str, ...] = ()
 
 
-class _Step(NamedTuple):
-    """A node and the scope it is in."""
-
-    scope: Scope
-    node: NodeProto
-
-
-class _Reader(NamedTuple):
+class _Read(NamedTuple):
     """A consumer, the node itself in its scope, and the steps between the weight and it."""
 
     consumer: Consumer
     scope: Scope
     node: NodeProto
-    path: tuple[_Step, ...]
+    path: tuple[Step, ...]
 
 
 class Usage:
@@ -66,50 +56,24 @@ class Usage:
 
     def of(self, weight: Weight) -> tuple[Uses, tuple[Consumer, ...]]:
         """Return what the layouts want to know of the use of `weight`, and all its readers."""
-        readers = list(self._readers(weight))
+        found = list(self._readers(weight))
         uses = Uses(
-            permutations=_unique(_permutations(readers, len(weight.shape))),
-            groups=_unique(_numbers(readers, _FILTERS, "group", 1)),
-            heads=_unique(_numbers(readers, _ATTENTIONS, "num_heads", 0)),
-            quantizations=tuple(self._quantizations(weight, readers)),
-            nbits=tuple(self._nbits(weight, readers)),
+            permutations=_unique(_permutations(found, len(weight.shape))),
+            groups=_unique(_numbers(found, _FILTERS, "group", 1)),
+            heads=_unique(_numbers(found, _ATTENTIONS, "num_heads", 0)),
+            quantizations=tuple(self._quantizations(weight, found)),
+            nbits=tuple(self._nbits(weight, found)),
         )
-        return uses, tuple(dict.fromkeys(reader.consumer for reader in readers))
+        return uses, tuple(dict.fromkeys(read.consumer for read in found))
 
-    def _readers(self, weight: Weight) -> Iterator[_Reader]:
-        """Yield the readers of `weight`, also those behind operators that keep it in other form."""
-        pending: list[tuple[Scope, str, tuple[_Step, ...]]] = [
-            (scope, weight.name, ()) for scope in reversed(self._graphs.scopes(weight))
-        ]
-        seen: set[tuple[Scope, str]] = set()
-        count = 0
-        while pending and count < _MOST_READERS:
-            scope, name, path = pending.pop()
-            if (scope, name) in seen:
-                continue
-            seen.add((scope, name))
-            for use in scope.uses(name):
-                count += 1
-                node, through = use.node, tuple(step.node.op_type for step in path)
-                label = self._graphs.label(use.scope, node)
-                consumer = Consumer(label, node.op_type, use.slot, through)
-                yield _Reader(consumer, use.scope, node, path)
-                body = use.scope.call(node)
-                if body is not None and use.slot < len(body.inputs):
-                    pending.append((body, body.inputs[use.slot], path))
-                elif len(path) < _DEEPEST and self._keeps_the_weight(use.scope, node, use.slot):
-                    pending.append((use.scope, node.output[0], (*path, _Step(use.scope, node))))
+    def _readers(self, weight: Weight) -> Iterator[_Read]:
+        for reader in readers(self._graphs, weight):
+            label = self._graphs.label(reader.scope, reader.node)
+            consumer = Consumer(label, reader.node.op_type, reader.slot, reader.through)
+            yield _Read(consumer, reader.scope, reader.node, reader.path)
 
-    def _keeps_the_weight(self, scope: Scope, node: NodeProto, slot: int) -> bool:
-        """Return whether the node's output is still the weight, moved, cast or scaled."""
-        if not node.output:
-            return False
-        if node.op_type == "Mul":
-            return len(node.input) == 2 and bool(self._graphs.constant(scope, node, 1 - slot))
-        return node.op_type in _FOLLOWED and slot == 0
-
-    def _quantizations(self, weight: Weight, readers: list[_Reader]) -> Iterator[Quantization]:
-        for consumer, scope, node, _ in readers:
+    def _quantizations(self, weight: Weight, found: list[_Read]) -> Iterator[Quantization]:
+        for consumer, scope, node, _ in found:
             steps = {step for step in consumer.through if step != "Identity"}
             if node.op_type == "DequantizeLinear" and consumer.slot == 0 and not steps:
                 scale = self._graphs.constant(scope, node, 1)
@@ -132,8 +96,8 @@ class Usage:
                     shape = (1,) * (len(weight.shape) - factor[0].ndim) + factor[0].shape
                     yield Quantization(scale=factor[0].reshape(shape))
 
-    def _nbits(self, weight: Weight, readers: list[_Reader]) -> Iterator[NBits]:
-        for consumer, scope, node, path in readers:
+    def _nbits(self, weight: Weight, found: list[_Read]) -> Iterator[NBits]:
+        for consumer, scope, node, path in found:
             made = None
             steps = [step for step in path if step.node.op_type != "Identity"]
             if node.op_type == "MatMulNBits" and consumer.slot == 1 and not steps:
@@ -149,13 +113,13 @@ class Usage:
                 yield made
 
 
-def _permutations(readers: list[_Reader], rank: int) -> Iterator[tuple[int, ...]]:
+def _permutations(readers: list[_Read], rank: int) -> Iterator[tuple[int, ...]]:
     """Yield those of the Transpose nodes, each together with the ones before it."""
     for _, scope, node, path in readers:
         if node.op_type != "Transpose":
             continue
         order = tuple(range(rank))
-        for _, step in (*path, _Step(scope, node)):
+        for _, step in (*path, Step(scope, node)):
             if step.op_type == "Transpose":
                 perm = integers(step, "perm") or tuple(reversed(range(rank)))
                 if sorted(perm) != [*range(rank)]:
@@ -168,7 +132,7 @@ def _permutations(readers: list[_Reader], rank: int) -> Iterator[tuple[int, ...]
 
 
 def _numbers(
-    readers: list[_Reader], slots: dict[str, int], name: str, default: int
+    readers: list[_Read], slots: dict[str, int], name: str, default: int
 ) -> Iterator[int]:
     for consumer, _, node, _ in readers:
         if slots.get(node.op_type) == consumer.slot:

@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from memdiag.attribution.graphs import Graphs
+from memdiag.graph.graphs import Graphs
 from memdiag.attribution.layouts import Uses
 from memdiag.attribution.usage import Consumer, Usage
 from memdiag.graph.reader import open_model

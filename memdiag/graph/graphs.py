@@ -36,6 +36,21 @@ class Graphs:
         for weight in model.weights:
             self._weights[weight.graph, weight.name].append(weight)
 
+    def __iter__(self) -> Iterator[tuple[str, Scope]]:
+        """Yield each path with its scopes, the main graph first; functions once."""
+        for path, scopes in self._by_path.items():
+            for scope in scopes:
+                yield path, scope
+
+    def weight(self, scope: Scope, name: str) -> Weight | None:
+        """Return the weight that `name` is in `scope`, its own or an outer one; None if it is not.
+
+        None as well where two weights of one graph go by one name.
+        """
+        home = scope.home(name)
+        known = self._weights.get((self.path(home), name), ()) if home is not None else ()
+        return known[0] if len(known) == 1 else None
+
     def scopes(self, weight: Weight) -> list[Scope]:
         """Return the scopes in which `weight` is defined."""
         return self._by_path.get(weight.graph, [])
@@ -55,7 +70,7 @@ class Graphs:
         for _ in range(_MOST_STEPS):
             if home is None:
                 return None
-            known = self._weights.get((self._path(home), name), ())
+            known = self._weights.get((self.path(home), name), ())
             if known:
                 # Of two that go by one name it is not known which is meant.
                 return (self._model.data(known[0]), known[0]) if len(known) == 1 else None
@@ -75,7 +90,7 @@ class Graphs:
         self._paths[scope] = path
         yield path, scope
         for body in (body for bodies in scope.bodies.values() for body in bodies):
-            yield from self._walk(body, self._path(body))
+            yield from self._walk(body, self.path(body))
         if not self._model.proto.functions:
             return
         for node in scope.nodes:
@@ -83,9 +98,9 @@ class Graphs:
             called = None if key in self._called else scope.call(node)
             if called is not None:
                 self._called.add(key)
-                yield from self._walk(called, self._path(called))
+                yield from self._walk(called, self.path(called))
 
-    def _path(self, scope: Scope) -> str:
+    def path(self, scope: Scope) -> str:
         """Return the path of a scope as weights name it."""
         if scope not in self._paths:
             node, parent = scope.owner, scope.parent
@@ -102,7 +117,7 @@ class Graphs:
         place = parent.bodies[id(node)].index(scope)
         attribute = [name for name, _ in subgraphs(node)][place]
         inner = f"{self.label(parent, node)}/{attribute}"
-        outer = self._path(parent)
+        outer = self.path(parent)
         return f"{outer}/{inner}" if outer else inner
 
 

@@ -1,0 +1,73 @@
+"""A model as the rules see it: its graphs, weights and shapes, each found out once, when asked."""
+
+from collections.abc import Mapping
+from functools import cached_property
+
+from onnx import NodeProto
+
+from memdiag.graph.contents import same_content
+from memdiag.graph.graphs import Graphs
+from memdiag.graph.reader import ModelFile
+from memdiag.graph.readers import Reader, readers
+from memdiag.graph.scopes import Scope
+from memdiag.graph.shapes import Shapes, infer_shapes
+from memdiag.prediction.folding import Fold, folds
+from memdiag.prediction.runtime import Runtime
+from memdiag.records.weights import Weight
+
+
+class Examined:
+    """A model under examination, for one release of the runtime.
+
+    `sizes` are those of free dimensions, by name, where the user gave them. A rule that cannot
+    look at something appends a sentence to `notes`.
+    """
+
+    def __init__(
+        self, model: ModelFile, runtime: Runtime, *, sizes: Mapping[str, int] | None = None
+    ) -> None:
+        self.model = model
+        self.runtime = runtime
+        self.sizes = dict(sizes or {})
+        self.notes: list[str] = []
+        self._readers: dict[Weight, tuple[Reader, ...]] = {}
+
+    @cached_property
+    def graphs(self) -> Graphs:
+        """The scopes of the model, and the weights in them."""
+        return Graphs(self.model)
+
+    @cached_property
+    def shapes(self) -> Shapes:
+        """The inferred types and shapes of all values."""
+        return infer_shapes(self.model, self.graphs, self.sizes, self.notes)
+
+    @cached_property
+    def folds(self) -> tuple[Fold, ...]:
+        """The nodes whose outputs the runtime will make constants of."""
+        return folds(self.graphs, self.shapes, self.runtime)
+
+    @cached_property
+    def same_content(self) -> tuple[tuple[Weight, ...], ...]:
+        """Groups of two weights or more that hold the same bytes, compared byte for byte."""
+        return same_content(self.model)
+
+    def readers(self, weight: Weight) -> tuple[Reader, ...]:
+        """Return the nodes that read `weight`, also behind operators that keep it."""
+        if weight not in self._readers:
+            self._readers[weight] = tuple(readers(self.graphs, weight))
+        return self._readers[weight]
+
+    def node(self, scope: Scope, node: NodeProto) -> str:
+        """Return the name of `node`, qualified by the path of its graph."""
+        path, label = self.graphs.path(scope), self.graphs.label(scope, node)
+        return f"{path}/{label}" if path else label
+
+    def weight(self, scope: Scope, name: str) -> Weight | None:
+        """Return the weight that `name` is, seen from `scope`; None if it is none."""
+        return self.graphs.weight(scope, name)
+
+
+def qualified(weight: Weight) -> str:
+    """Return the weight's name, with its graph's path where that is not the main graph."""
+    return f"{weight.graph}/{weight.name}" if weight.graph else weight.name

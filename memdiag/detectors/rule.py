@@ -1,0 +1,70 @@
+"""What every rule is: a code, a name, its remedies, and a way to say what it found."""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from memdiag.detectors.examined import Examined
+from memdiag.records.finding import ExpectedCopies, Finding
+from memdiag.records.profile import PhaseName
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rule:
+    """A rule: `code` such as ``MD103``, `name` in kebab case, `remedies` the preferred one first.
+
+    `summary` is one line without a full stop, for lists of rules.
+    """
+
+    code: str
+    name: str
+    summary: str
+    remedies: tuple[str, ...] = ()
+
+    def finding(
+        self,
+        examined: Examined,
+        message: str,
+        *,
+        detail: str = "",
+        weights: Iterable[str] = (),
+        nodes: Iterable[str] = (),
+        graph: str = "",
+        nbytes: int = 0,
+        peak_bytes: int | None = None,
+        phase: PhaseName | None = None,
+        expected: Iterable[ExpectedCopies] = (),
+        remedies: tuple[str, ...] | None = None,
+    ) -> Finding:
+        """Return a finding of this rule in the model of `examined`.
+
+        `nbytes` can be saved at steady state, `peak_bytes` at the peak (as much, unless said).
+        """
+        return Finding(
+            model=str(examined.model.path),
+            rule=self.code,
+            name=self.name,
+            message=message,
+            detail=detail,
+            weights=tuple(dict.fromkeys(weights)),
+            nodes=tuple(dict.fromkeys(nodes)),
+            graph=graph,
+            bytes=nbytes,
+            peak_bytes=nbytes if peak_bytes is None else peak_bytes,
+            phase=phase,
+            evidence="predicted",
+            measured_bytes=None,
+            expected=tuple(expected),
+            remedies=self.remedies if remedies is None else remedies,
+        )
+
+
+Detect = Callable[[Examined], Iterator[Finding]]
+
+
+class Detector(NamedTuple):
+    """A rule, the function that looks for it, and its documentation in Markdown."""
+
+    rule: Rule
+    detect: Detect
+    documentation: str

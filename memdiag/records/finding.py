@@ -1,0 +1,83 @@
+"""Findings: what a model wastes, by which rule (schema ``memdiag.check/1``)."""
+
+from typing import Final, Literal
+
+from memdiag.records.attribution import CopyKind
+from memdiag.records.base import Record
+from memdiag.records.profile import PhaseName
+
+CHECK_SCHEMA: Final = "memdiag.check/1"
+
+Evidence = Literal["predicted", "measured", "refuted"]
+"""``predicted``: from the file alone; ``measured``: the X-ray of a run found what was predicted;
+``refuted``: it looked and did not."""
+
+
+class ExpectedCopies(Record, frozen=True, kw_only=True):
+    """Copies that a finding expects at steady state, beyond what the model needs.
+
+    `weights` are qualified names of weights with the same content; `count` copies of `kind` are
+    expected, of `bytes` together.
+    """
+
+    weights: tuple[str, ...]
+    kind: CopyKind
+    count: int
+    bytes: int
+
+
+class Finding(Record, frozen=True, kw_only=True):
+    """One waste in one model.
+
+    `rule` is the code and `name` the name of the rule, `model` the file's path as it was given.
+    `message` is one sentence that says what was found and where, `detail` one that says what comes
+    of it under this version of the runtime (empty where the message says all).
+
+    `weights` are names qualified by the path of their graph, like ``If_0/then_branch/w``; `nodes`
+    likewise; `graph` is the path of the graph where it happens (``""`` is the main one).
+
+    `bytes` is what could be saved at steady state, 0 where the waste is not in resident bytes;
+    `peak_bytes` what could be saved at the peak; `phase` where the cost comes to be. `expected` are
+    the copies that a measurement can confirm or refute, `measured_bytes` what it saw of them (None
+    without one). `remedies` are names, the preferred one first.
+    """
+
+    model: str
+    rule: str
+    name: str
+    message: str
+    detail: str
+    weights: tuple[str, ...]
+    nodes: tuple[str, ...]
+    graph: str
+    bytes: int
+    peak_bytes: int
+    phase: PhaseName | None
+    evidence: Evidence
+    measured_bytes: int | None
+    expected: tuple[ExpectedCopies, ...]
+    remedies: tuple[str, ...]
+
+
+class CheckedModel(Record, frozen=True, kw_only=True):
+    """One model that was examined: its size, and sentences on what could not be examined."""
+
+    path: str
+    file_bytes: int
+    external_bytes: int
+    weight_bytes: int
+    node_count: int
+    notes: tuple[str, ...]
+
+
+class Check(Record, frozen=True, kw_only=True):
+    """What the rules found in some models, for one version of onnxruntime.
+
+    `findings` come model by model, the costliest first. `duration_s` is the time it all took.
+    """
+
+    schema: Literal["memdiag.check/1"]
+    onnxruntime: str
+    models: tuple[CheckedModel, ...]
+    findings: tuple[Finding, ...]
+    duration_s: float
