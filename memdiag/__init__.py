@@ -11,18 +11,22 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from memdiag.errors import MemdiagError
+    from memdiag.records.finding import Finding
     from memdiag.records.profile import Profile
+    from memdiag.workflows.check import check
     from memdiag.workflows.load_profile import load_profile
     from memdiag.workflows.profile import profile
     from memdiag.workflows.xray import xray
 
 __version__ = "0.1.0"
 
-__all__ = ["MemdiagError", "Profile", "load_profile", "profile", "xray"]
+__all__ = ["Finding", "MemdiagError", "Profile", "check", "load_profile", "profile", "xray"]
 
 _HOMES = {
     "MemdiagError": "memdiag.errors",
     "Profile": "memdiag.records.profile",
+    "Finding": "memdiag.records.finding",
+    "check": "memdiag.workflows.check",
     "load_profile": "memdiag.workflows.load_profile",
     "profile": "memdiag.workflows.profile",
     "xray": "memdiag.workflows.xray",

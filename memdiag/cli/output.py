@@ -6,11 +6,13 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+import memdiag
 from memdiag.cli.exit_codes import CLEAN, ERROR
 from memdiag.errors import ReportError
 from memdiag.records.attribution import Attribution
 from memdiag.records.base import Record
 from memdiag.records.codec import encode
+from memdiag.records.finding import Check
 from memdiag.records.profile import Profile
 from memdiag.reporters import DEFAULT_FORMATS, write
 from memdiag.reporters.views import headline
@@ -99,3 +101,35 @@ def save_record(record: Record, path: Path) -> None:
         raise ReportError(
             f"{path}: cannot be written ({error.strerror}); choose another file with --out."
         ) from error
+
+
+def print_check(check: Check, format: str, *, quiet: bool = False) -> None:
+    """Print `check` on standard output: for people, or in one of the formats for machines."""
+    if format == "json":
+        sys.stdout.buffer.write(encode(check))
+    elif format == "sarif":
+        from memdiag.reporters.checks import sarif
+
+        sys.stdout.buffer.write(sarif.render(check, version=memdiag.__version__))
+    elif format == "markdown":
+        from memdiag.reporters.checks import markdown
+
+        sys.stdout.buffer.write(markdown.render(check).encode())
+    else:
+        from rich.console import Console
+
+        from memdiag.reporters.checks import console
+
+        console.show_check(check, Console(highlight=False), quiet=quiet)
+
+
+def print_markdown(text: str) -> None:
+    """Print Markdown: drawn on a terminal, as it is elsewhere."""
+    from rich.console import Console
+    from rich.markdown import Markdown
+
+    console = Console()
+    if console.is_terminal:
+        console.print(Markdown(text), width=min(console.width, 90))
+    else:
+        sys.stdout.buffer.write(text.encode())

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from memdiag.detectors.examined import Examined
 from memdiag.records.finding import ExpectedCopies, Finding
-from memdiag.records.profile import PhaseName
+from memdiag.records.phases import PhaseName
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +41,7 @@ class Rule:
         `nbytes` can be saved at steady state, `peak_bytes` at the peak (as much, unless said).
         """
         return Finding(
-            model=str(examined.model.path),
+            model=str(examined.model.path).encode(errors="backslashreplace").decode(),
             rule=self.code,
             name=self.name,
             message=message,

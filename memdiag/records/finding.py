@@ -4,7 +4,7 @@ from typing import Final, Literal
 
 from memdiag.records.attribution import CopyKind
 from memdiag.records.base import Record
-from memdiag.records.profile import PhaseName
+from memdiag.records.phases import PhaseName
 
 CHECK_SCHEMA: Final = "memdiag.check/1"
 
@@ -14,10 +14,10 @@ Evidence = Literal["predicted", "measured", "refuted"]
 
 
 class ExpectedCopies(Record, frozen=True, kw_only=True):
-    """Copies that a finding expects at steady state, beyond what the model needs.
+    """All copies of one kind that a finding expects of some weights at steady state.
 
     `weights` are qualified names of weights with the same content; `count` copies of `kind` are
-    expected, of `bytes` together.
+    expected in all, those that the model needs among them, of `bytes` together.
     """
 
     weights: tuple[str, ...]
@@ -60,14 +60,18 @@ class Finding(Record, frozen=True, kw_only=True):
 
 
 class CheckedModel(Record, frozen=True, kw_only=True):
-    """One model that was examined: its size, and sentences on what could not be examined."""
+    """One model: its size, and sentences on what could not be examined.
+
+    `error` says why it could not be examined at all; figures are 0 then.
+    """
 
     path: str
-    file_bytes: int
-    external_bytes: int
-    weight_bytes: int
-    node_count: int
-    notes: tuple[str, ...]
+    file_bytes: int = 0
+    external_bytes: int = 0
+    weight_bytes: int = 0
+    node_count: int = 0
+    notes: tuple[str, ...] = ()
+    error: str | None = None
 
 
 class Check(Record, frozen=True, kw_only=True):

@@ -4,22 +4,11 @@ from typing import Final, Literal
 
 from memdiag.records.attribution import Attribution
 from memdiag.records.base import Record
+from memdiag.records.finding import Finding
+from memdiag.records.phases import PHASES as PHASES
+from memdiag.records.phases import PhaseName as PhaseName
 
 PROFILE_SCHEMA: Final = "memdiag.profile/1"
-
-PhaseName = Literal[
-    "start", "parse", "optimize", "constant_fold", "initialize", "prepack", "first_run", "steady"
-]
-PHASES: tuple[PhaseName, ...] = (
-    "start",
-    "parse",
-    "optimize",
-    "constant_fold",
-    "initialize",
-    "prepack",
-    "first_run",
-    "steady",
-)
 
 PeakKind = Literal["exact", "sampled"]
 """``exact``: the kernel's own high-water mark; ``sampled``: the largest sample that was seen."""
@@ -192,7 +181,8 @@ class Profile(Record, frozen=True, kw_only=True):
     within 0.5 % of it (above the baseline); `steady_rss_bytes` the resident set after
     the last run; `allocator_retained_bytes` what ``malloc_trim`` gave back after that;
     `attribution` who owned what then (None where no X-ray was taken), `phase_attributions` who
-    did at the ends of earlier phases, where that was asked for.
+    did at the ends of earlier phases, where that was asked for. `findings` are what the rules say
+    of the model for this version of the runtime, confronted with `attribution`.
     """
 
     schema: Literal["memdiag.profile/1"]
@@ -217,6 +207,7 @@ class Profile(Record, frozen=True, kw_only=True):
     outcome: Outcome
     attribution: Attribution | None = None
     phase_attributions: tuple[PhaseAttribution, ...] = ()
+    findings: tuple[Finding, ...] = ()
 
     def phase(self, name: PhaseName) -> Phase | None:
         """Return the phase called `name`, or None where it was not reached or not told apart."""

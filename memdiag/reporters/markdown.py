@@ -1,9 +1,7 @@
 """The report for a pull request or a bug report, in GitHub's Markdown."""
 
-import re
-from collections.abc import Sequence
-
 from memdiag.records.profile import Profile
+from memdiag.reporters.markdown_text import code, escape, table
 from memdiag.reporters.views import (
     attribution,
     copies_by_phase,
@@ -17,9 +15,7 @@ from memdiag.reporters.views import (
 FORMAT = "markdown"
 FILE_NAME = "report.md"
 
-_SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~$!&])")
 _MOST_WEIGHTS = 20
-_ALIGN = {"left": ":--", "right": "--:"}
 
 
 def render(profile: Profile) -> bytes:
@@ -40,20 +36,6 @@ def render(profile: Profile) -> bytes:
         _facts("How it was watched", facts.sampling(profile)),
     ]
     return ("\n\n".join(block for block in blocks if block) + "\n").encode()
-
-
-def escape(text: str) -> str:
-    """Return `text` so that Markdown shows it as it is, and GitHub mentions nobody by it."""
-    return _SPECIAL.sub(r"\\\1", text).replace("@", "@\u2060")
-
-
-def code(text: str, *, in_table: bool = False) -> str:
-    """Return `text` as code, fenced by more backticks than it holds in a row."""
-    longest = max((len(run) for run in re.findall("`+", text)), default=0)
-    fence = "`" * (longest + 1)
-    pad = " " if text.startswith("`") or text.endswith("`") else ""
-    shown = text.replace("|", r"\|") if in_table else text
-    return f"{fence}{pad}{shown}{pad}{fence}" if text else ""
 
 
 def _owners(profile: Profile) -> list[str]:
@@ -78,9 +60,9 @@ def _owners(profile: Profile) -> list[str]:
     return [
         "### Who owns it",
         f"**{escape(owned.first)}.** {escape(owned.share)}.",
-        _table(columns, rows, left=(0, 1, 4, 5)) if rows else "",
+        table(columns, rows, left=(0, 1, 4, 5)) if rows else "",
         escape(attribution.rest(owned.weights[_MOST_WEIGHTS:])),
-        _table(("owner", "size", "of all", "made up of"), owners, left=(0, 3)),
+        table(("owner", "size", "of all", "made up of"), owners, left=(0, 3)),
         "\n".join(f"- {escape(line)}" for line in lines),
     ]
 
@@ -102,7 +84,7 @@ def _phases(profile: Profile) -> list[str]:
         for row in view.rows
     ]
     headings = ("phase", "time", "at start", view.peak_heading, "at end", "kept", "grown by")
-    return [_table(headings, rows, left=(0, 6)), escape(view.caption)]
+    return [table(headings, rows, left=(0, 6)), escape(view.caption)]
 
 
 def _spans(profile: Profile) -> list[str]:
@@ -127,20 +109,14 @@ def _inputs(profile: Profile) -> str:
     ]
     if not rows:
         return ""
-    table = _table(("input", "dtype", "shape", "source", "chosen"), rows, left=range(5))
-    return _folded("Inputs", table)
+    rows_shown = table(("input", "dtype", "shape", "source", "chosen"), rows, left=range(5))
+    return _folded("Inputs", rows_shown)
 
 
 def _facts(title: str, rows: facts.Facts) -> str:
     cells = [(escape(label), code(value, in_table=True)) for label, value in rows]
-    return _folded(title, _table(("", ""), cells, left=(0, 1)))
+    return _folded(title, table(("", ""), cells, left=(0, 1)))
 
 
 def _folded(title: str, body: str) -> str:
     return f"<details><summary>{title}</summary>\n\n{body}\n\n</details>"
-
-
-def _table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, left: Sequence[int]) -> str:
-    rule = [_ALIGN["left" if column in left else "right"] for column in range(len(headings))]
-    lines = [headings, rule, *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

@@ -2,7 +2,7 @@ import re
 
 import pytest
 
-from memdiag.reporters import markdown
+from memdiag.reporters import markdown, markdown_text
 from tests.reporters import profiles, tied_xray
 
 
@@ -52,16 +52,16 @@ def test_hostile_names_are_code_or_escaped() -> None:
     ],
 )
 def test_code_is_fenced_by_more_than_it_holds(name: str, expected: str) -> None:
-    assert markdown.code(name) == expected
+    assert markdown_text.code(name) == expected
 
 
 def test_pipes_are_escaped_in_tables_only() -> None:
-    assert markdown.code("a|b", in_table=True) == r"`a\|b`"
-    assert markdown.code("a|b") == "`a|b`"
+    assert markdown_text.code("a|b", in_table=True) == r"`a\|b`"
+    assert markdown_text.code("a|b") == "`a|b`"
 
 
 def test_nobody_is_mentioned() -> None:
-    assert "@\u2060everyone" in markdown.escape("hello @everyone")
+    assert "@\u2060everyone" in markdown_text.escape("hello @everyone")
 
 
 def test_the_copies_and_the_owners_are_tables_where_an_xray_was_taken() -> None:

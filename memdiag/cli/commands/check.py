@@ -1,0 +1,87 @@
+"""``memdiag check``: find waste in models without running them."""
+
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from memdiag.cli.arguments import whole_numbers
+from memdiag.cli.exit_codes import CLEAN, ERROR, FINDINGS
+from memdiag.units import parse_size
+
+
+class _Format(StrEnum):
+    console = "console"
+    json = "json"
+    sarif = "sarif"
+    markdown = "markdown"
+
+
+def command(
+    model: Annotated[list[Path], typer.Argument(help="ONNX models.", show_default=False)],
+    for_onnxruntime: Annotated[
+        str | None,
+        typer.Option(
+            metavar="VERSION", help="The release to predict for (default: the installed one)."
+        ),
+    ] = None,
+    select: Annotated[
+        list[str] | None,
+        typer.Option(metavar="RULE", help="Run only these rules: names, codes or their beginning."),
+    ] = None,
+    ignore: Annotated[
+        list[str] | None, typer.Option(metavar="RULE", help="Leave these rules out.")
+    ] = None,
+    min_bytes: Annotated[
+        str | None,
+        typer.Option(metavar="SIZE", help="Leave out what costs less (default: 4KiB)."),
+    ] = None,
+    dim: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=N", help="Size of a free dimension, for activations."),
+    ] = None,
+    format: Annotated[_Format, typer.Option(help="How to print it.")] = _Format.console,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Save the record (JSON) there as well.")
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the answer.")] = False,
+) -> int:
+    """Find what models waste, without running them.
+
+    Ends with 1 where something is found, 0 where nothing is, 2 where a model could not be read.
+    Defaults come from [tool.memdiag] in pyproject.toml: select, ignore, min-bytes,
+    for-onnxruntime, dim.
+    """
+    from memdiag.cli.output import print_check, save_record
+    from memdiag.workflows.check import DEFAULT_MIN_BYTES, Selection, check_models
+    from memdiag.workflows.configuration import read_configuration
+
+    settings = read_configuration()
+    least = parse_size(min_bytes) if min_bytes is not None else settings.least_bytes
+    result = check_models(
+        model,
+        selection=Selection(
+            select=_listed(select) or settings.select,
+            ignore=_listed(ignore) or settings.ignore,
+            min_bytes=DEFAULT_MIN_BYTES if least is None else least,
+        ),
+        for_onnxruntime=for_onnxruntime or settings.for_onnxruntime,
+        dims={**settings.dim, **whole_numbers("--dim", dim or ())},
+    )
+    if out is not None:
+        save_record(result, out)
+    print_check(result, format.value, quiet=quiet)
+    failures = [one.error for one in result.models if one.error is not None]
+    for failure in failures:
+        print(f"memdiag: {failure}", file=sys.stderr)
+    if failures:
+        return ERROR
+    return FINDINGS if result.findings else CLEAN
+
+
+def _listed(values: list[str] | None) -> tuple[str, ...]:
+    """Return the rules given, each option's value split at its commas."""
+    names = (name.strip() for value in values or () for name in value.split(","))
+    return tuple(name for name in names if name)

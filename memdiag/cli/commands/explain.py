@@ -1,0 +1,19 @@
+"""``memdiag explain``: print a rule's own documentation."""
+
+from typing import Annotated
+
+import typer
+
+from memdiag.cli.exit_codes import CLEAN
+
+
+def command(
+    rule: Annotated[str, typer.Argument(help="A rule's name or code.", show_default=False)],
+) -> int:
+    """Explain a rule: what it finds, why that costs memory, and what to do."""
+    from memdiag.cli.output import print_markdown
+    from memdiag.detectors import find_detector
+    from memdiag.detectors.pages import page
+
+    print_markdown(page(find_detector(rule)))
+    return CLEAN

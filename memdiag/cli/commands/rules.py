@@ -1,0 +1,13 @@
+"""``memdiag rules``: list the rules."""
+
+from memdiag.cli.exit_codes import CLEAN
+
+
+def command() -> int:
+    """List the rules that `memdiag check` and `memdiag profile` know."""
+    from memdiag.detectors import detectors
+
+    longest = max(len(each.rule.name) for each in detectors())
+    for each in detectors():
+        print(f"{each.rule.code}  {each.rule.name:<{longest}}  {each.rule.summary}")
+    return CLEAN

@@ -1,0 +1,17 @@
+"""The phases of a session's life, in the order in which they first come."""
+
+from typing import Literal
+
+PhaseName = Literal[
+    "start", "parse", "optimize", "constant_fold", "initialize", "prepack", "first_run", "steady"
+]
+PHASES: tuple[PhaseName, ...] = (
+    "start",
+    "parse",
+    "optimize",
+    "constant_fold",
+    "initialize",
+    "prepack",
+    "first_run",
+    "steady",
+)

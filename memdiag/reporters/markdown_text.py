@@ -1,0 +1,28 @@
+"""Text, code and tables in GitHub's Markdown, whatever signs they hold."""
+
+import re
+from collections.abc import Sequence
+
+_SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~$!&])")
+_ALIGN = {"left": ":--", "right": "--:"}
+
+
+def escape(text: str) -> str:
+    """Return `text` so that Markdown shows it as it is, and GitHub mentions nobody by it."""
+    return _SPECIAL.sub(r"\\\1", text).replace("@", "@\u2060")
+
+
+def code(text: str, *, in_table: bool = False) -> str:
+    """Return `text` as code, fenced by more backticks than it holds in a row."""
+    longest = max((len(run) for run in re.findall("`+", text)), default=0)
+    fence = "`" * (longest + 1)
+    pad = " " if text.startswith("`") or text.endswith("`") else ""
+    shown = text.replace("|", r"\|") if in_table else text
+    return f"{fence}{pad}{shown}{pad}{fence}" if text else ""
+
+
+def table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, left: Sequence[int]) -> str:
+    """Return a table whose columns `left` are set left, the others right."""
+    rule = [_ALIGN["left" if column in left else "right"] for column in range(len(headings))]
+    lines = [headings, rule, *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
