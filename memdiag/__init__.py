@@ -14,19 +14,30 @@ if TYPE_CHECKING:
     from memdiag.records.finding import Finding
     from memdiag.records.profile import Profile
     from memdiag.workflows.check import check
+    from memdiag.workflows.inspect import inspect
     from memdiag.workflows.load_profile import load_profile
     from memdiag.workflows.profile import profile
     from memdiag.workflows.xray import xray
 
 __version__ = "0.1.0"
 
-__all__ = ["Finding", "MemdiagError", "Profile", "check", "load_profile", "profile", "xray"]
+__all__ = [
+    "Finding",
+    "MemdiagError",
+    "Profile",
+    "check",
+    "inspect",
+    "load_profile",
+    "profile",
+    "xray",
+]
 
 _HOMES = {
     "MemdiagError": "memdiag.errors",
     "Profile": "memdiag.records.profile",
     "Finding": "memdiag.records.finding",
     "check": "memdiag.workflows.check",
+    "inspect": "memdiag.workflows.inspect",
     "load_profile": "memdiag.workflows.load_profile",
     "profile": "memdiag.workflows.profile",
     "xray": "memdiag.workflows.xray",

@@ -1,0 +1,169 @@
+"""Take the inventory of a model without loading its weights."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from onnx import FunctionProto, GraphProto, ValueInfoProto
+
+from memdiag.graph.dimensions import axes_of, tensor_type
+from memdiag.graph.element_types import ELEMENT_TYPES
+from memdiag.graph.graphs import Graphs
+from memdiag.graph.reader import ModelFile, open_model
+from memdiag.graph.readers import readers
+from memdiag.graph.weights import count_nodes, node_label, subgraphs
+from memdiag.records.inventory import (
+    INVENTORY_SCHEMA,
+    ExternalFile,
+    GraphValue,
+    Inventory,
+    LargeWeight,
+    Operator,
+    Subgraph,
+    Tally,
+)
+from memdiag.records.weights import Weight
+
+_MOST_WEIGHTS = 20
+_MOST_READERS = 4
+
+Body = GraphProto | FunctionProto
+
+
+def inspect(model: str | Path) -> Inventory:
+    """Return what `model` is made of: its weights, graphs, files and operators.
+
+    Raises:
+        ModelError: the file is missing, is no ONNX model, or lacks its external data.
+    """
+    with open_model(Path(model)) as opened:
+        return _inventory(opened)
+
+
+def _inventory(model: ModelFile) -> Inventory:
+    proto, weights = model.proto, model.weights
+    bodies = list(_bodies(proto.graph, ""))
+    for function in proto.functions:
+        bodies += _bodies(function, f"{function.domain}::{function.name}")
+    initializers = {tensor.name for tensor in proto.graph.initializer}
+    inputs = [value for value in proto.graph.input if value.name not in initializers]
+    return Inventory(
+        schema=INVENTORY_SCHEMA,
+        path=str(model.path).encode(errors="backslashreplace").decode(),
+        file_bytes=model.file_bytes,
+        external_bytes=model.external_bytes,
+        ir_version=proto.ir_version,
+        opsets={opset.domain or "ai.onnx": opset.version for opset in proto.opset_import},
+        producer=f"{proto.producer_name} {proto.producer_version}".strip(),
+        inputs=tuple(map(_value, inputs)),
+        outputs=tuple(map(_value, proto.graph.output)),
+        node_count=model.node_count,
+        weight_count=len(weights),
+        weight_bytes=sum(weight.nbytes for weight in weights),
+        by_dtype=_tallies((weight.dtype, weight.nbytes) for weight in weights),
+        by_place=_tallies((_place(weight), weight.nbytes) for weight in weights),
+        by_storage=_tallies((weight.storage, weight.nbytes) for weight in weights),
+        subgraphs=tuple(_subgraphs(bodies, weights)),
+        external_files=tuple(_external_files(model)),
+        operators=_operators(body for _, body in bodies),
+        largest=tuple(_largest(model)),
+    )
+
+
+def _bodies(body: Body, path: str) -> Iterator[tuple[str, Body]]:
+    """Yield a graph or function and all graphs in it, with their paths as weights name them."""
+    yield path, body
+    for index, node in enumerate(body.node):
+        for name, inner in subgraphs(node):
+            label = f"{node_label(node, index)}/{name}"
+            yield from _bodies(inner, f"{path}/{label}" if path else label)
+
+
+def _tallies(sizes: Iterable[tuple[str, int]]) -> tuple[Tally, ...]:
+    counts: Counter[str] = Counter()
+    totals: Counter[str] = Counter()
+    for name, nbytes in sizes:
+        counts[name] += 1
+        totals[name] += nbytes
+    found = (Tally(name=name, count=counts[name], bytes=totals[name]) for name in counts)
+    return tuple(sorted(found, key=lambda tally: (-tally.bytes, tally.name)))
+
+
+def _place(weight: Weight) -> str:
+    in_subgraph = weight.place == "initializer" and weight.graph
+    return "subgraph initializer" if in_subgraph else weight.place
+
+
+def _subgraphs(bodies: Iterable[tuple[str, Body]], weights: Iterable[Weight]) -> Iterator[Subgraph]:
+    owned: defaultdict[str, list[Weight]] = defaultdict(list)
+    for weight in weights:
+        owned[weight.graph].append(weight)
+    for path, body in bodies:
+        if path:
+            yield Subgraph(
+                path=path,
+                node_count=len(body.node) if isinstance(body, FunctionProto) else count_nodes(body),
+                weight_count=len(owned[path]),
+                weight_bytes=sum(weight.nbytes for weight in owned[path]),
+            )
+
+
+def _external_files(model: ModelFile) -> Iterator[ExternalFile]:
+    ranges: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
+    for weight in model.weights:
+        if weight.storage == "external" and weight.file is not None:
+            start = weight.offset or 0
+            ranges[weight.file].append((start, start + (weight.length or 0)))
+    for name, pairs in sorted(ranges.items()):
+        size = (model.path.parent / name).stat().st_size
+        yield ExternalFile(name=name, bytes=size, used_bytes=_covered(pairs))
+
+
+def _covered(pairs: list[tuple[int, int]]) -> int:
+    """Return the bytes in ranges that may overlap."""
+    covered = end = 0
+    for start, stop in sorted(pairs):
+        covered += max(0, stop - max(start, end))
+        end = max(end, stop)
+    return covered
+
+
+def _operators(bodies: Iterable[Body]) -> tuple[Operator, ...]:
+    counts = Counter(
+        ("" if node.domain == "ai.onnx" else node.domain, node.op_type)
+        for body in bodies
+        for node in body.node
+    )
+    found = (
+        Operator(domain=domain, op_type=op_type, count=count)
+        for (domain, op_type), count in counts.items()
+    )
+    return tuple(sorted(found, key=lambda one: (-one.count, one.domain, one.op_type)))
+
+
+def _largest(model: ModelFile) -> Iterator[LargeWeight]:
+    graphs = Graphs(model)
+    ordered = sorted(model.weights, key=lambda weight: (-weight.nbytes, weight.graph, weight.name))
+    for weight in ordered[:_MOST_WEIGHTS]:
+        operators = dict.fromkeys(one.node.op_type for one in readers(graphs, weight))
+        yield LargeWeight(
+            name=f"{weight.graph}/{weight.name}" if weight.graph else weight.name,
+            dtype=weight.dtype,
+            shape=weight.shape,
+            bytes=weight.nbytes,
+            place=weight.place,
+            storage=weight.storage,
+            readers=tuple(operators)[:_MOST_READERS],
+        )
+
+
+def _value(value: ValueInfoProto) -> GraphValue:
+    axes, tensor = axes_of(value), tensor_type(value.type)
+    element = ELEMENT_TYPES.get(tensor.elem_type) if tensor is not None else None
+    return GraphValue(
+        name=value.name,
+        dtype=element.name if element is not None else "unknown",
+        shape=None
+        if axes is None
+        else tuple(axis.symbol or "?" if axis.size is None else axis.size for axis in axes),
+    )
