@@ -9,7 +9,7 @@ from memdiag.errors import UsageError
 OLDEST = (1, 19)
 """The oldest release whose behaviour was measured; older ones are predicted like it."""
 
-_VERSION = re.compile(r"(\d+)\.(\d+)(?:\.(\d+))?(?:[.+-]?(?:dev|rc|post|a|b)[\w.+]*)?")
+_VERSION = re.compile(r"(\d+)\.(\d+)(?:\.(\d+))?(?:\.?(?:dev|rc|post|a|b)\d*)?(?:\+[\w.]+)?")
 _PACKAGES = ("onnxruntime", "onnxruntime-gpu", "onnxruntime-directml", "onnxruntime-openvino")
 
 

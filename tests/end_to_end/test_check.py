@@ -1,0 +1,124 @@
+"""memdiag check, explain, rules and inspect as a user starts them."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from subprocess import CompletedProcess
+
+import pytest
+
+from memdiag.detectors import detectors
+
+RunMemdiag = Callable[..., "CompletedProcess[str]"]
+SampleModel = Callable[..., Path]
+
+
+def test_findings_are_printed_and_end_with_1(
+    memdiag: RunMemdiag, sample_model: SampleModel
+) -> None:
+    finished = memdiag("check", sample_model("tied_if"), "--min-bytes", "0")
+    assert finished.returncode == 1
+    assert "[shared-weight-transposed]" in finished.stdout.replace("\n", "")
+    assert finished.stderr == ""
+    assert max(map(len, finished.stdout.splitlines())) <= 80
+
+
+def test_a_clean_model_ends_with_0(memdiag: RunMemdiag, sample_model: SampleModel) -> None:
+    finished = memdiag("check", sample_model("plain_mlp"))
+    assert finished.returncode == 0, finished.stdout
+    assert finished.stdout.startswith("no findings")
+
+
+def test_a_broken_model_ends_with_2_and_the_others_are_examined(
+    memdiag: RunMemdiag, sample_model: SampleModel, tmp_path: Path
+) -> None:
+    broken = tmp_path / "broken.onnx"
+    broken.write_bytes(sample_model("tied_if").read_bytes()[:5000])
+    finished = memdiag("check", broken, sample_model("tied_if"))
+    assert finished.returncode == 2
+    assert finished.stderr.startswith(f"memdiag: {broken}: ")
+    assert finished.stderr.count("\n") == 1
+    assert "shared-weight-transposed" in finished.stdout
+
+
+def test_json_is_the_record(memdiag: RunMemdiag, sample_model: SampleModel, tmp_path: Path) -> None:
+    path = sample_model("tied_if")
+    finished = memdiag(
+        "check", path, "--format", "json", "--for-onnxruntime", "1.24.4", "--out", "c.json"
+    )
+    record = json.loads(finished.stdout)
+    assert record["schema"] == "memdiag.check/1"
+    assert record["onnxruntime"] == "1.24.4"
+    (found,) = [one for one in record["findings"] if one["rule"] == "MD103"]
+    assert {"rule", "name", "weights", "nodes", "graph", "bytes", "evidence", "remedies"} <= {
+        *found
+    }
+    assert json.loads((tmp_path / "c.json").read_text()) == record
+
+
+def test_sarif_and_markdown(memdiag: RunMemdiag, sample_model: SampleModel) -> None:
+    path = sample_model("tied_if")
+    log = json.loads(memdiag("check", path, "--format", "sarif").stdout)
+    assert "MD103" in {result["ruleId"] for result in log["runs"][0]["results"]}
+    text = memdiag("check", path, "--format", "markdown").stdout
+    assert text.startswith("## Memory check\n")
+    assert "`shared-weight-transposed`" in text
+
+
+def test_settings_come_from_pyproject_and_options_win(
+    memdiag: RunMemdiag, sample_model: SampleModel, tmp_path: Path
+) -> None:
+    path = sample_model("tied_if")
+    settings = tmp_path / "pyproject.toml"
+    settings.write_text('[tool.memdiag]\nselect = ["MD103"]\nfor-onnxruntime = "1.22.1"\n')
+    record = json.loads(memdiag("check", path, "--format", "json").stdout)
+    assert record["onnxruntime"] == "1.22.1"
+    assert {one["rule"] for one in record["findings"]} == {"MD103"}
+    record = json.loads(memdiag("check", path, "--format", "json", "--ignore", "MD103").stdout)
+    assert record["findings"] == []
+    settings.write_text("[tool.memdiag]\nselct = []\n")
+    finished = memdiag("check", path)
+    assert finished.returncode == 2
+    assert "selct" in finished.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--select", "nonsense"), "there is no rule 'nonsense'"),
+        (("--for-onnxruntime", "newest"), "no version of onnxruntime"),
+        (("--min-bytes", "much"), "is not a size"),
+        (("--dim", "batch"), "NAME=VALUE"),
+    ],
+)
+def test_bad_options_are_one_sentence(
+    memdiag: RunMemdiag, sample_model: SampleModel, options: tuple[str, ...], said: str
+) -> None:
+    finished = memdiag("check", sample_model("tied_if"), *options)
+    assert finished.returncode == 2
+    assert said in finished.stderr
+    assert finished.stdout == ""
+
+
+def test_rules_are_listed_and_explained(memdiag: RunMemdiag) -> None:
+    listed = memdiag("rules").stdout
+    for each in detectors():
+        assert f"{each.rule.code}  {each.rule.name} " in listed
+    explained = memdiag("explain", "MD103")
+    assert explained.returncode == 0
+    assert explained.stdout.startswith("# shared-weight-transposed (MD103)\n")
+    unknown = memdiag("explain", "nonsense")
+    assert unknown.returncode == 2
+    assert "there is no rule" in unknown.stderr
+
+
+def test_inspect_prints_the_inventory(memdiag: RunMemdiag, sample_model: SampleModel) -> None:
+    path = sample_model("tied_if")
+    finished = memdiag("inspect", path)
+    assert finished.returncode == 0
+    assert "1 weight of" in finished.stdout.splitlines()[0].replace("\n", "")
+    assert "model.shared.weight" in finished.stdout
+    record = json.loads(memdiag("inspect", path, "--format", "json").stdout)
+    assert record["schema"] == "memdiag.inventory/1"
+    assert record["largest"][0]["name"] == "model.shared.weight"
+    assert memdiag("inspect", "missing.onnx").returncode == 2
