@@ -5,21 +5,12 @@ They hold onnxruntime and numpy alone and go to ``.cache/runtimes``, or to the f
 """
 
 import os
-import shutil
-import subprocess
 import sys
-import venv
 from pathlib import Path
 
-from memdiag.errors import MemdiagError
+from benchmarks.environments import ProvisionError, environment
 
 VERSIONS = ("1.20.1", "1.22.1", "1.23.2", "1.24.4")
-_DEFAULT_CACHE = Path(__file__).parents[1] / ".cache"
-_TIMEOUT_S = 600.0
-
-
-class ProvisionError(MemdiagError):
-    """An environment that cannot be made: no such wheel, or no network."""
 
 
 def runtime(version: str) -> Path:
@@ -28,33 +19,7 @@ def runtime(version: str) -> Path:
     Raises:
         ProvisionError: it cannot be installed.
     """
-    cache = Path(os.environ.get("MEMDIAG_CACHE") or _DEFAULT_CACHE)
-    home = cache.absolute() / "runtimes" / version
-    python = home / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
-    ready = home / ".ready"
-    if ready.exists():
-        return python
-    # What an interruption left behind is made anew.
-    shutil.rmtree(home, ignore_errors=True)
-    venv.create(home, with_pip=True)
-    words = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    try:
-        subprocess.run(
-            [python, *words, f"onnxruntime=={version}", "numpy"],
-            check=True,
-            capture_output=True,
-            text=True,
-            timeout=_TIMEOUT_S,
-        )
-    except subprocess.CalledProcessError as error:
-        reason = error.stderr.strip().splitlines()[-1:] or ["pip said nothing"]
-        raise ProvisionError(
-            f"onnxruntime {version}: cannot be installed ({reason[0]})."
-        ) from error
-    except subprocess.TimeoutExpired as error:
-        raise ProvisionError(f"onnxruntime {version}: pip did not end in time.") from error
-    ready.touch()
-    return python
+    return environment(f"runtimes/{version}", (f"onnxruntime=={version}", "numpy"))
 
 
 def main() -> int:

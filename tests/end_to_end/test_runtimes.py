@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 import memdiag
-from benchmarks.runtimes import VERSIONS, ProvisionError, runtime
+from benchmarks.environments import ProvisionError
+from benchmarks.runtimes import VERSIONS, runtime
 from memdiag.records.profile import PHASES
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]

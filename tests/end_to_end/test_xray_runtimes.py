@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 import memdiag
-from benchmarks.runtimes import ProvisionError, runtime
+from benchmarks.environments import ProvisionError
+from benchmarks.runtimes import runtime
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 

@@ -1,0 +1,242 @@
+"""How fast models are examined, and in how little memory: ``python -m benchmarks.check``.
+
+Each command runs in a process of its own, in turn with the others: memdiag's reading of the
+structure alone, its whole check, hashing all weights and nothing else, and the peers that read or
+simplify models. The figures go to ``benchmarks/README.md``.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+import memdiag
+from benchmarks.environments import environment
+from benchmarks.readme import replace_part, table
+from benchmarks.statistics import interleave, spread
+from memdiag.measurement.environment import describe
+from sample_models import load_recipes
+
+MB = 1e6
+_PEERS = ("onnx", "onnx-ir", "onnxsim", "onnxslim", "onnxruntime", "numpy", "xxhash")
+_TIMEOUT_S = 600.0
+
+# What is imported before the clock starts is in the baseline: a reader of a model has onnx there.
+STRUCTURE = """
+from pathlib import Path
+from memdiag.graph.graphs import Graphs
+from memdiag.graph.reader import open_model
+def work(path):
+    with open_model(Path(path)) as model:
+        Graphs(model)
+"""
+CHECK = """
+from memdiag.detectors import detectors
+from memdiag.workflows.check import check
+detectors()
+def work(path):
+    return len(check(path))
+"""
+HASH = """
+import mmap, os
+import xxhash
+from pathlib import Path
+from memdiag.graph.reader import open_model
+def work(path):
+    with open_model(Path(path)) as model:
+        for weight in model.weights:
+            if weight.nbytes >= 1024:
+                view = model.raw_bytes(weight)
+                for start in range(0, len(view), 64 << 20):
+                    xxhash.xxh3_128(view[start : start + (64 << 20)]).digest()
+                    model.release()
+"""
+ONNX = """
+import onnx
+def work(path):
+    onnx.load(path)
+"""
+ONNX_IR = """
+import onnx_ir
+def work(path):
+    onnx_ir.load(path)
+"""
+ONNXSLIM = """
+import onnxslim
+def work(path):
+    onnxslim.slim(path)
+"""
+ONNXSIM = """
+import onnx, onnxsim
+def work(path):
+    onnxsim.simplify(onnx.load(path))
+"""
+
+MEASURE = """
+import json, resource, sys, time
+def high():
+    for line in open("/proc/self/status"):
+        if line.startswith("VmHWM"):
+            return int(line.split()[1]) * 1024
+base = high()
+started = time.perf_counter()
+work(sys.argv[1])
+print(json.dumps([time.perf_counter() - started, high(), high() - base]))
+"""
+
+
+class Run(NamedTuple):
+    """One run: seconds without the imports, peak RSS, and how far that is above the imports'.
+
+    `reason` says in a word why there are no figures.
+    """
+
+    seconds: float = float("nan")
+    peak_bytes: float = float("nan")
+    above_bytes: float = float("nan")
+    reason: str = ""
+
+
+def run(python: Path, code: str, model: Path) -> Run:
+    """Run `code` on `model` in a process of its own."""
+    words = [str(python), "-c", code + MEASURE, str(model)]
+    folder = {"PYTHONPATH": str(Path(memdiag.__file__).parents[1])} if "memdiag" in code else {}
+    try:
+        done = subprocess.run(
+            words,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=_TIMEOUT_S,
+            env={**os.environ, **folder},
+        )
+    except subprocess.TimeoutExpired:
+        return Run(reason="timed out")
+    if done.returncode:
+        return Run(reason=f"ended with {done.returncode}")
+    return Run(*json.loads(done.stdout.splitlines()[-1]))
+
+
+def many_nodes(path: Path, nodes: int = 20_000, weights: int = 5_000) -> None:
+    """Write a chain of `nodes` that reads `weights` different weights of 16 KiB."""
+    rng = np.random.default_rng(0)
+    tensors = [
+        numpy_helper.from_array(rng.standard_normal((64, 64), np.float32), f"w{i}")
+        for i in range(weights)
+    ]
+    made, last = [], "x"
+    for i in range(nodes):
+        inputs = [last, f"w{i // 2 % weights}"] if i % 2 else [last]
+        made.append(helper.make_node("MatMul" if i % 2 else "Relu", inputs, [f"v{i}"], f"n{i}"))
+        last = f"v{i}"
+    value = partial(helper.make_tensor_value_info, elem_type=TensorProto.FLOAT, shape=["n", 64])
+    graph = helper.make_graph(made, "chain", [value("x")], [value(last)], tensors)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), path)
+
+
+def sparse(path: Path, gigabytes: int = 50) -> None:
+    """Write a model of `gigabytes` in an external file that holds nothing but holes."""
+    rows = 1 << 18  # by 1024 floats: a GiB
+    tensors, nodes, last = [], [], "x"
+    for i in range(gigabytes):
+        tensor = TensorProto(name=f"w{i}", data_type=TensorProto.FLOAT, dims=[1024, rows])
+        tensor.data_location = TensorProto.EXTERNAL
+        entries = {"location": "sparse.data", "offset": i << 30, "length": 1 << 30}
+        for key, text in entries.items():
+            tensor.external_data.add(key=key, value=str(text))
+        tensors.append(tensor)
+        nodes.append(helper.make_node("MatMul", ["x", f"w{i}"], [f"v{i}"], f"n{i}"))
+    value = partial(helper.make_tensor_value_info, elem_type=TensorProto.FLOAT)
+    outputs = [value(f"v{i}", shape=["n", rows]) for i in range(gigabytes)]
+    graph = helper.make_graph(nodes, "big", [value(last, shape=["n", 1024])], outputs, tensors)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), path)
+    with (path.parent / "sparse.data").open("wb") as data:
+        data.truncate(gigabytes << 30)
+
+
+def part(models: dict[str, Path], rounds: int) -> str:
+    """Return the table of all commands on all models."""
+    ours, peers = Path(sys.executable), environment("peers", _PEERS)
+    commands = {
+        "memdiag, structure": (ours, STRUCTURE),
+        "memdiag, check": (ours, CHECK),
+        "xxh3_128 of all weights": (ours, HASH),
+        "onnx.load": (peers, ONNX),
+        "onnx_ir.load": (peers, ONNX_IR),
+        "onnxslim": (peers, ONNXSLIM),
+        "onnxsim": (peers, ONNXSIM),
+    }
+    rows = []
+    for title, model in models.items():
+        # Peers that load 50 GB would end this machine, and those of minutes need no seven rounds.
+        chosen = dict(list(commands.items())[: 3 if "50 GB" in title else 5])
+        subjects: dict[str, Callable[[], Run]] = {
+            name: partial(run, *command, model) for name, command in chosen.items()
+        }
+        results = interleave(subjects, rounds)
+        if "50 GB" not in title:
+            for name in ("onnxslim", "onnxsim"):
+                results[name] = [run(*commands[name], model)]
+        for name, runs in results.items():
+            rows.append([title if name == "memdiag, structure" else "", name, *_cells(runs)])
+            print(*rows[-1], sep=" | ", flush=True)
+    return table(["model", "command", "seconds", "peak RSS, MB", "above the imports, MB"], rows)
+
+
+def _cells(runs: list[Run]) -> list[str]:
+    failed = next((one.reason for one in runs if one.reason), "")
+    if failed:
+        return [failed, "", ""]
+    if len(runs) == 1:
+        (one,) = runs
+        figures = (one.seconds, one.peak_bytes / MB, one.above_bytes / MB)
+        return [f"{figures[0]:.3f}", *(f"{figure:.0f}" for figure in figures[1:])]
+    return [
+        spread([one.seconds for one in runs]).text(digits=3),
+        spread([one.peak_bytes / MB for one in runs]).text(digits=0),
+        spread([one.above_bytes / MB for one in runs]).text(digits=0),
+    ]
+
+
+def main() -> None:
+    """Measure everything and write the figures into the README."""
+    parser = argparse.ArgumentParser(description="How fast models are examined.")
+    parser.add_argument("--rounds", type=int, default=5, help="interleaved rounds (default 5)")
+    rounds = parser.parse_args().rounds
+    with tempfile.TemporaryDirectory() as folder:
+        names = ("tied", "tied_external", "many", "sparse")
+        tied, external, many, big = (Path(folder, f"{name}.onnx") for name in names)
+        load_recipes()["tied_if"].build(500, tied, False)
+        load_recipes()["tied_if"].build(500, external, True)
+        many_nodes(many)
+        sparse(big)
+        text = part(
+            {
+                "tied_if, 500 MB": tied,
+                "tied_if, 500 MB external": external,
+                "20,000 nodes, 5,000 weights (82 MB)": many,
+                "50 GB external, a sparse file": big,
+            },
+            rounds,
+        )
+    machine = describe(memdiag.__version__, None, None)
+    replace_part(
+        "check",
+        f"{machine.cpu}, {machine.cpu_count} processors, {machine.platform}; medians of {rounds}"
+        " interleaved rounds, smallest and largest in brackets (onnxslim and onnxsim ran once)."
+        f"\n\n{text}",
+    )
+
+
+if __name__ == "__main__":
+    main()
