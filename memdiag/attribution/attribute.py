@@ -13,7 +13,7 @@ from memdiag.attribution.owners import Arena, BaselinePages, Extent, divide
 from memdiag.attribution.process_memory import ProcessMemory
 from memdiag.attribution.search import Found, search
 from memdiag.attribution.subjects import FILE, Subject, content_probe, subjects, whole_file
-from memdiag.attribution.surroundings import read_surroundings
+from memdiag.attribution.surroundings import Surroundings, read_surroundings
 from memdiag.graph.reader import ModelFile
 from memdiag.records.attribution import Attribution, Backing, Copy, CopyKind, Indistinct, ScanTiming
 
@@ -81,7 +81,7 @@ def attribute(
         ended = memory.ended
     fused = {subject for one in models if one.fused for subject in one.subjects}
     copies = [
-        _copy(found, space, surroundings.heap, made_by, found.subject in fused)
+        _copy(found, space, surroundings, made_by, found.subject in fused)
         for found in searched.found
     ]
     for one in models:
@@ -105,6 +105,7 @@ def attribute(
         owners=division.owners,
         copies=tuple(sorted(copies, key=lambda copy: -copy.bytes)),
         indistinct=tuple(group for one in models for group in one.indistinct),
+        verification="sampled" if sampled else "full",
         partial=partial,
         notes=tuple(_notes(space, surroundings.heap, partial)),
         timing=ScanTiming(
@@ -125,7 +126,11 @@ def missing(looked: Looked, attribution: Attribution) -> int:
 
 
 def _copy(
-    found: Found, space: AddressSpace, heap: Heap, made_by: Maker | None, fused: bool
+    found: Found,
+    space: AddressSpace,
+    surroundings: Surroundings,
+    made_by: Maker | None,
+    fused: bool,
 ) -> Copy:
     copy, address = found.copy, found.address
     extent = np.array([[address, address + copy.nbytes]], np.int64)
@@ -140,7 +145,7 @@ def _copy(
         address=address,
         backing=Backing(kind="anonymous"),
         verified_bytes=found.verified_bytes,
-        live=heap.live(address, copy.nbytes),
+        live=surroundings.live(address, copy.nbytes),
         made_by=made_by(found.subject, kind) if made_by else None,
     )
 

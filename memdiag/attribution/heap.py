@@ -114,20 +114,29 @@ class Heap:
             return None
         return parts[0] == parts[1]
 
+    def blocks_in_use(self, at_least: int, at_most: int) -> Ranges:
+        """Return the chunks in use of `at_least` to `at_most` bytes, ``[n, 2]``.
+
+        They come in the order of addresses; neighbours touch and are not joined.
+        """
+        blocks = self._blocks(_IN_USE)
+        sizes = blocks[:, 1] - blocks[:, 0]
+        return blocks[(at_least <= sizes) & (sizes <= at_most)]
+
     @property
     def in_use(self) -> Ranges:
         """The bytes of chunks in use, headers included."""
-        return self._ranges(_IN_USE)
+        return intervals.normal(self._blocks(_IN_USE))
 
     @property
     def retained(self) -> Ranges:
         """The bytes of free and top chunks, headers included: kept by the allocator for later."""
-        return intervals.union(self._ranges(_FREE), self._ranges(_TOP))
+        return intervals.union(self._blocks(_FREE), self._blocks(_TOP))
 
-    def _ranges(self, state: int) -> Ranges:
+    def _blocks(self, state: int) -> Ranges:
         chosen = np.frombuffer(self.states, np.int8) == state if self.states else np.zeros(0, bool)
         starts = np.array(self.starts, np.int64)[chosen]
-        return intervals.normal(np.stack((starts, np.array(self.ends, np.int64)[chosen]), axis=1))
+        return np.stack((starts, np.array(self.ends, np.int64)[chosen]), axis=1)
 
 
 def read_heap(space: AddressSpace, memory: ProcessMemory) -> Heap:

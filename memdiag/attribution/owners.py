@@ -27,14 +27,9 @@ class Extent(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Arena:
-    """The runtime's arena: `ranges` as its log lines tell them, need not be normal.
-
-    `in_use_bytes` is what the runtime says is in use in it, weights included; None if it says
-    nothing.
-    """
+    """The runtime's arena: `ranges` as its log lines tell them, need not be normal."""
 
     ranges: Ranges
-    in_use_bytes: int | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,21 +70,26 @@ def divide(
     """Divide all resident bytes of `space` among owners.
 
     Copies that overlap are counted once, for the kind that comes first in `copies`; what of them
-    lies in blocks that malloc keeps after they were freed is the allocator's. Anonymous pages that
-    were resident at the `baseline` and are nobody else's are Python's: by then only the
-    interpreter, its modules and the runtime's own start had run.
+    lies in blocks that malloc keeps after they were freed is the allocator's, what lies in free
+    chunks of an arena is slack. The `arena` of the log counts where none was found in memory: it
+    says neither what is in use nor what was given back. Anonymous pages that were resident at the
+    `baseline` and are nobody else's are Python's: by then only the interpreter, its modules and the
+    runtime's own start had run.
     """
     claims = _Claims(space.resident)
-    heap = surroundings.heap
+    heap, arenas = surroundings.heap, surroundings.arenas
     claims.give("allocator_retained", "freed blocks that malloc keeps", heap.retained)
+    claims.give("arena", "slack", arenas.slack)
     for kind, ranges in _by_kind(copies).items():
         claims.give("weights", kind, ranges)
     files = tuple(model_files)
     claims.give(
         "external_data", "the model's files, mapped", _of(space, lambda r: is_file(r, files))
     )
-    if arena is not None:
-        _divide_arena(claims, space, arena, copies)
+    claims.give("arena", "in use", arenas.in_use)
+    claims.give("arena", "in use or slack", arenas.unsettled)
+    if arena is not None and not arenas.found:
+        claims.give("arena", "in use or slack", intervals.normal(arena.ranges))
     claims.give("thread_stacks", "stacks", surroundings.stacks)
     for module_kind, (owner, name) in _MODULE_OWNERS.items():
         claims.give(owner, name, _modules(surroundings.modules, module_kind))
@@ -160,20 +160,3 @@ def _of(space: AddressSpace, wanted: Callable[[Region], bool]) -> Ranges:
 
 def _modules(modules: tuple[Module, ...], kind: ModuleKind) -> Ranges:
     return intervals.union(*(module.ranges for module in modules if module.kind == kind))
-
-
-def _divide_arena(
-    claims: _Claims, space: AddressSpace, arena: Arena, copies: Sequence[Extent]
-) -> None:
-    """Give away the arena: how much of it is in use is known, which bytes are not."""
-    ranges = intervals.normal(arena.ranges)
-    rest = intervals.total(intervals.intersect(claims.left, ranges))
-    if arena.in_use_bytes is None:
-        claims.give("arena", "in use or slack", ranges)
-        return
-    claims.left = intervals.subtract(claims.left, ranges)
-    every_copy = intervals.normal([(copy.address, copy.address + copy.nbytes) for copy in copies])
-    weights = space.resident_bytes_of(intervals.intersect(every_copy, ranges))
-    in_use = min(rest, max(arena.in_use_bytes - weights, 0))
-    claims.note("arena", "in use", in_use)
-    claims.note("arena", "slack", rest - in_use)

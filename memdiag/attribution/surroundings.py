@@ -1,9 +1,10 @@
-"""What a process holds beside the copies of weights: heap, modules, stacks, Python's objects."""
+"""What a process holds beside the copies of weights: heap, arenas, modules, stacks, objects."""
 
 from dataclasses import dataclass
 
 from memdiag.attribution import intervals
 from memdiag.attribution.address_space import AddressSpace
+from memdiag.attribution.bfc_arena import Arenas, read_arenas
 from memdiag.attribution.heap import Heap, read_heap
 from memdiag.attribution.intervals import Ranges
 from memdiag.attribution.modules import Module, read_modules
@@ -16,13 +17,24 @@ from memdiag.attribution.stacks import read_stacks
 class Surroundings:
     """The parts of a process that can be told without knowing any model.
 
-    `stacks` are the threads' stacks, `python_pools` the small-object heap of CPython.
+    `arenas` are the runtime's, `stacks` the threads' stacks, `python_pools` the small-object heap
+    of CPython.
     """
 
     heap: Heap
+    arenas: Arenas
     modules: tuple[Module, ...]
     stacks: Ranges
     python_pools: Ranges
+
+    def live(self, address: int, nbytes: int) -> bool | None:
+        """Return whether the extent lies in one block in use (True) or not (False).
+
+        A block is one of malloc's, or within it a chunk of the runtime's arena. None where neither
+        is known.
+        """
+        block, chunk = self.heap.live(address, nbytes), self.arenas.live(address, nbytes)
+        return False if block is False else block if chunk is None else chunk
 
 
 def read_surroundings(space: AddressSpace, memory: ProcessMemory) -> Surroundings:
@@ -30,6 +42,7 @@ def read_surroundings(space: AddressSpace, memory: ProcessMemory) -> Surrounding
     heap = read_heap(space, memory)
     return Surroundings(
         heap=heap,
+        arenas=read_arenas(space, memory, heap),
         modules=read_modules(space, memory),
         stacks=read_stacks(space),
         python_pools=read_pools(space, memory, known=intervals.union(heap.in_use, heap.retained)),

@@ -75,6 +75,22 @@ def test_a_block_over_two_chunks_is_not_known_to_live(start: Start) -> None:
     assert heap.live(1, 10) is None
 
 
+def test_blocks_in_use_are_listed_by_size(start: Start) -> None:
+    child = start("""
+out["all"] = [libc.malloc(size) for size in (1990, 2000, 2008, 2010, 2010, 2030)]
+doomed = out["all"][4:5]
+""")
+    heap, _ = heap_of(child.pid)
+    blocks = heap.blocks_in_use(2016, 2032).tolist()
+    at = [address - 8 for address in child.out["all"]]
+    found = [(start, end - start) for start, end in blocks if start in at]
+    # malloc adds a word, in sixteens.
+    assert found == sorted([(at[1], 2016), (at[2], 2016), (at[3], 2032)])
+    assert all(2016 <= end - start <= 2032 for start, end in blocks)
+    everything = heap.blocks_in_use(0, 1 << 60)
+    assert intervals.total(everything) == intervals.total(heap.in_use)
+
+
 def test_retained_memory_is_what_trimming_gives_back(start: Start) -> None:
     code = """
 libc.mallopt(M_MMAP_THRESHOLD, 1 << 30)

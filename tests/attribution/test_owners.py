@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from memdiag.attribution import intervals
 from memdiag.attribution.address_space import PAGE, AddressSpace, Region, read_address_space
+from memdiag.attribution.bfc_arena import Arenas
 from memdiag.attribution.heap import Heap
 from memdiag.attribution.modules import Module, ModuleKind
 from memdiag.attribution.owners import Arena, BaselinePages, Division, Extent, divide
@@ -84,13 +85,43 @@ heaps = st.lists(st.tuples(st.integers(16, 9 * PAGE), st.integers(0, 2)), max_si
 )
 
 
+def arenas_of(*chunks: tuple[int, int, bool], unsettled: intervals.Ranges = NOTHING) -> Arenas:
+    extents = np.array([chunk[:2] for chunk in chunks], np.int64).reshape(-1, 2)
+    return Arenas(extents, np.array([chunk[2] for chunk in chunks], np.bool_), unsettled)
+
+
+arenas = st.builds(
+    lambda at, parts, unsettled: arenas_of(
+        *(
+            (
+                at + 256 * sum(units for units, _ in parts[:n]),
+                at + 256 * sum(units for units, _ in parts[: n + 1]),
+                used,
+            )
+            for n, (_, used) in enumerate(parts)
+        ),
+        unsettled=unsettled,
+    ),
+    st.integers(0, PAGES * PAGE),
+    st.lists(st.tuples(st.integers(1, 99), st.booleans()), max_size=5),
+    byte_ranges,
+)
+
+
 def surroundings_of(
     heap: Heap | None = None,
     modules: tuple[Module, ...] = (),
     stacks: intervals.Ranges = NOTHING,
     pools: intervals.Ranges = NOTHING,
+    arenas: Arenas | None = None,
 ) -> Surroundings:
-    return Surroundings(heap=heap or Heap(None), modules=modules, stacks=stacks, python_pools=pools)
+    return Surroundings(
+        heap=heap or Heap(None),
+        arenas=arenas or Arenas(),
+        modules=modules,
+        stacks=stacks,
+        python_pools=pools,
+    )
 
 
 def bytes_of(division: Division, kind: OwnerKind, name: str | None = None) -> int:
@@ -104,7 +135,8 @@ def bytes_of(division: Division, kind: OwnerKind, name: str | None = None) -> in
     known=st.lists(modules, max_size=3),
     stacks=page_ranges,
     pools=byte_ranges,
-    arena=st.none() | st.builds(Arena, byte_ranges, st.none() | st.integers(0, 20 * PAGE)),
+    in_memory=arenas,
+    logged=st.none() | st.builds(Arena, byte_ranges),
     baseline=st.none() | st.builds(BaselinePages, st.integers(0, 2 * PAGES * PAGE), page_ranges),
 )
 def test_the_owners_have_every_byte_once(
@@ -114,15 +146,16 @@ def test_the_owners_have_every_byte_once(
     known: list[Module],
     stacks: intervals.Ranges,
     pools: intervals.Ranges,
-    arena: Arena | None,
+    in_memory: Arenas,
+    logged: Arena | None,
     baseline: BaselinePages | None,
 ) -> None:
     found = divide(
         space_of(resident),
         copies,
-        surroundings_of(heap, tuple(known), stacks, pools),
+        surroundings_of(heap, tuple(known), stacks, pools, in_memory),
         baseline=baseline,
-        arena=arena,
+        arena=logged,
         model_files=[Path("/data/model.bin")],
     )
     assert sum(owner.bytes for owner in found.owners) == intervals.total(resident)
@@ -132,7 +165,10 @@ def test_the_owners_have_every_byte_once(
     kept = intervals.intersect(resident, heap.retained)
     assert bytes_of(found, "allocator_retained") == intervals.total(kept)
     every = intervals.normal([(copy.address, copy.address + copy.nbytes) for copy in copies])
-    weights = intervals.subtract(intervals.intersect(resident, every), heap.retained)
+    slack = intervals.subtract(intervals.intersect(resident, in_memory.slack), heap.retained)
+    assert bytes_of(found, "arena", "slack") == intervals.total(slack)
+    free = intervals.union(heap.retained, in_memory.slack)
+    weights = intervals.subtract(intervals.intersect(resident, every), free)
     assert bytes_of(found, "weights") == intervals.total(weights)
 
 
@@ -167,16 +203,51 @@ def test_a_stale_copy_is_the_allocators() -> None:
     assert bytes_of(found, "other_heap") == 500 + 200
 
 
-def test_the_arena_is_divided_only_as_far_as_the_runtime_says() -> None:
-    ranges = np.array([[0, 2 * PAGE], [PAGE, 4 * PAGE]])
+ARENA = arenas_of((0, 2048, True), (2048, 3 * PAGE, False), (3 * PAGE, 4 * PAGE, True))
+
+
+def test_the_arena_is_what_is_in_use_and_what_is_slack() -> None:
+    found = divide(space_of(ALL), [], surroundings_of(arenas=ARENA))
+    assert bytes_of(found, "arena", "in use") == 2048 + PAGE
+    assert bytes_of(found, "arena", "slack") == 3 * PAGE - 2048
+    assert bytes_of(found, "arena", "in use or slack") == 0
+
+
+def test_a_stale_copy_in_the_arena_is_slack() -> None:
+    copies = [Extent(512, 1000, "original"), Extent(PAGE, PAGE, "packed")]
+    found = divide(space_of(ALL), copies, surroundings_of(arenas=ARENA))
+    assert bytes_of(found, "weights", "original") == 1000
+    assert bytes_of(found, "weights", "packed") == 0
+    assert bytes_of(found, "arena", "in use") == 2048 + PAGE - 1000
+    assert bytes_of(found, "arena", "slack") == 3 * PAGE - 2048
+
+
+def test_only_what_is_resident_of_the_arena_counts() -> None:
+    resident = intervals.normal([(0, PAGE), (3 * PAGE, 4 * PAGE)])
+    found = divide(space_of(resident), [], surroundings_of(arenas=ARENA))
+    assert bytes_of(found, "arena", "in use") == 2048 + PAGE
+    assert bytes_of(found, "arena", "slack") == PAGE - 2048
+
+
+def test_the_arena_of_the_log_counts_where_memory_shows_none() -> None:
+    logged = Arena(np.array([[0, 2 * PAGE], [PAGE, 8 * PAGE]]))
     copies = [Extent(0, 1000, "original")]
-    said = divide(space_of(ALL), copies, surroundings_of(), arena=Arena(ranges, 5000))
-    assert bytes_of(said, "arena", "in use") == 4000
-    assert bytes_of(said, "arena", "slack") == 4 * PAGE - 5000
-    silent = divide(space_of(ALL), copies, surroundings_of(), arena=Arena(ranges))
-    assert bytes_of(silent, "arena", "in use or slack") == 4 * PAGE - 1000
-    more = divide(space_of(ALL), copies, surroundings_of(), arena=Arena(ranges, 10 * PAGE))
-    assert bytes_of(more, "arena", "slack") == 0
+    silent = divide(space_of(ALL), copies, surroundings_of(), arena=logged)
+    assert bytes_of(silent, "arena", "in use or slack") == 8 * PAGE - 1000
+    assert bytes_of(silent, "arena") == 8 * PAGE - 1000
+    # What the log says beyond what was found was given back since.
+    found = divide(space_of(ALL), copies, surroundings_of(arenas=ARENA), arena=logged)
+    assert bytes_of(found, "arena", "in use or slack") == 0
+    assert bytes_of(found, "arena") == 4 * PAGE - 1000
+
+
+def test_an_arena_that_contradicts_itself_is_not_divided() -> None:
+    unsettled = intervals.normal([(0, 2 * PAGE)])
+    arenas = arenas_of((5 * PAGE, 6 * PAGE, False), unsettled=unsettled)
+    copies = [Extent(0, 1000, "original")]
+    found = divide(space_of(ALL), copies, surroundings_of(arenas=arenas))
+    assert bytes_of(found, "arena", "in use or slack") == 2 * PAGE - 1000
+    assert bytes_of(found, "arena", "slack") == PAGE
 
 
 def test_mapped_files_and_models_are_told_apart() -> None:

@@ -1,0 +1,99 @@
+"""Copies of weights in the arena: those in use are weights, those in free chunks are slack."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from memdiag.attribution.attribute import attribute, look_for, missing
+from memdiag.graph.reader import open_model
+from memdiag.records.attribution import Attribution
+from tests.attribution.conftest import Start
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads Linux's /proc")
+
+NBYTES = 512 * 512 * 4
+
+# The activation `a` is the weight itself, because nothing is added to it.
+SESSION = """
+import numpy as np
+import onnxruntime as rt
+options = rt.SessionOptions()
+options.intra_op_num_threads = 1
+options.enable_cpu_mem_arena = ARENA
+session = rt.InferenceSession(MODEL, options, providers=["CPUExecutionProvider"])
+x = rt.OrtValue.ortvalue_from_numpy(np.zeros(1, np.float32))
+kept = session.run_with_ort_values(OUTPUTS, {"x": x})
+libc.malloc_trim(0)
+"""
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """A model that adds its weight `w`, of 1 MB, to its input, and sums that up."""
+    weight = np.random.default_rng(5).standard_normal((512, 512), np.float32)
+    graph = helper.make_graph(
+        [
+            helper.make_node("Add", ["w", "x"], ["a"]),
+            helper.make_node("ReduceSum", ["a"], ["y"], keepdims=0),
+        ],
+        "main",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1])],
+        [
+            helper.make_tensor_value_info("y", TensorProto.FLOAT, []),
+            helper.make_tensor_value_info("a", TensorProto.FLOAT, [512, 512]),
+        ],
+        [numpy_helper.from_array(weight, "w")],
+    )
+    path = tmp_path / "m.onnx"
+    opset = [helper.make_opsetid("", 17)]
+    onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=9), path)
+    return path
+
+
+def look(start: Start, model: Path, outputs: list[str], *, arena: bool = True) -> Attribution:
+    pytest.importorskip("onnxruntime")
+    names = {"MODEL": str(model), "OUTPUTS": outputs, "ARENA": arena}
+    child = start("".join(f"{name} = {value!r}\n" for name, value in names.items()) + SESSION)
+    with open_model(model) as read:
+        looked = look_for(read)
+        found = attribute(child.pid, [looked])
+        assert missing(looked, found) == 0
+    if any("glibc" in note for note in found.notes):
+        pytest.skip("this Python's malloc is not glibc's")
+    assert sum(owner.bytes for owner in found.owners) == found.resident_bytes
+    return found
+
+
+def owner(found: Attribution, kind: str, name: str) -> int:
+    return sum(one.bytes for one in found.owners if (one.kind, one.name) == (kind, name))
+
+
+def states(found: Attribution) -> list[bool]:
+    return sorted(copy.live is True for copy in found.copies if copy.weights == ("w",))
+
+
+def test_a_copy_in_use_in_the_arena_is_a_weight(start: Start, model: Path) -> None:
+    found = look(start, model, ["y", "a"])
+    assert states(found) == [True, True]
+    assert owner(found, "weights", "original") == 2 * NBYTES
+    assert 0 < owner(found, "arena", "in use") < 65536  # the sum
+    assert owner(found, "arena", "in use or slack") == 0
+
+
+def test_a_copy_in_a_free_chunk_of_the_arena_is_slack(start: Start, model: Path) -> None:
+    found = look(start, model, ["y"])
+    assert states(found) == [False, True]
+    assert {copy.live for copy in found.copies} == {True, False}
+    assert owner(found, "weights", "original") == NBYTES
+    assert owner(found, "arena", "slack") >= NBYTES
+    assert owner(found, "arena", "in use or slack") == 0
+
+
+def test_without_an_arena_nothing_is_its_own(start: Start, model: Path) -> None:
+    found = look(start, model, ["y", "a"], arena=False)
+    assert found.bytes_of("arena") == 0
+    assert owner(found, "weights", "original") == 2 * NBYTES
