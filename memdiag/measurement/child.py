@@ -62,6 +62,10 @@ class Child:
         """Let the child go on from the step at which it waits."""
         self._send("go")
 
+    def ask(self, request: dict[str, Any]) -> None:
+        """Send a request to a child that waits for one."""
+        self._send(request)
+
     @contextmanager
     def stopped(self) -> Iterator[None]:
         """Keep the child from running for the while."""

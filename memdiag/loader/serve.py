@@ -1,0 +1,90 @@
+"""Hold one session and run it when asked, so that two models can take turns.
+
+Run by path beside `child.py`, whose protocol it speaks: one job in, then a request a line. Each is
+answered by an event: ``ran`` with the latencies, ``saved`` with the outputs' files, ``error``.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from memdiag.loader import child
+else:
+    import child
+
+
+def save_outputs(numpy: Any, values: list[Any], folder: str) -> list[list[str]]:
+    """Write each output to `folder` and return its files: several for sequences and maps."""
+    saved = []
+    for index, value in enumerate(values):
+        files = []
+        for part, array in enumerate(arrays_of(numpy, value)):
+            path = os.path.join(folder, f"{index}_{part}.npy")
+            if array.dtype == object:
+                array = array.astype(str)
+            numpy.save(path, array, allow_pickle=False)
+            files.append(path)
+        saved.append(files)
+    return saved
+
+
+def arrays_of(numpy: Any, value: Any) -> list[Any]:
+    """Return the arrays of an output, whatever type it has: keys and values of a map."""
+    if value is None:
+        return []
+    if isinstance(value, (list, tuple)):
+        return [array for each in value for array in arrays_of(numpy, each)]
+    if isinstance(value, dict):
+        return [numpy.array(list(value.keys())), numpy.array(list(value.values()))]
+    return [numpy.asarray(value)]
+
+
+def main() -> None:
+    """Create the session, then do what is asked until the parent has no more."""
+    channel = child.Channel()
+    job = channel.receive()
+    child.die_with_parent(job["parent"])
+    try:
+        import numpy
+        import onnxruntime
+
+        onnxruntime.set_default_logger_severity(child.SEVERITY_FATAL)
+        options = child.session_options(onnxruntime, job)
+        options.log_severity_level = child.SEVERITY_FATAL
+        session = onnxruntime.InferenceSession(
+            child.model_source(job, options),
+            options,
+            providers=job["providers"],
+            disabled_optimizers=job["disabled_optimizers"],
+        )
+        sets = [child.load_inputs(onnxruntime, numpy, entries) for entries in job["feed_sets"]]
+        channel.send("serving", onnxruntime=onnxruntime.__version__)
+        while True:
+            asked = channel.receive()
+            feeds = sets[asked["feeds"]]
+            if asked["do"] == "run":
+                latencies = []
+                for _ in range(asked["times"]):
+                    started = time.perf_counter()
+                    session.run(None, feeds)
+                    latencies.append(time.perf_counter() - started)
+                channel.send("ran", latencies=latencies)
+            else:
+                values = session.run(None, feeds)
+                files = save_outputs(numpy, values, asked["folder"])
+                outputs = {one.name: each for one, each in zip(session.get_outputs(), files)}  # noqa: B905 # other interpreters may lack strict=
+                channel.send("saved", outputs=outputs)
+    except Exception as error:
+        channel.send("error", message=str(error)[: child.MAX_MESSAGE])
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    sys.path.pop(0)
+    main()

@@ -1,0 +1,99 @@
+"""A child that holds a session and runs it when asked, so that two models can take turns."""
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from memdiag.errors import MeasurementError
+from memdiag.measurement.child import Child
+from memdiag.measurement.job import Feed, Job
+from memdiag.measurement.markers import Event, LogReader
+from memdiag.measurement.pump import make_pump
+
+_POLL_S = 0.05
+
+
+class Server:
+    """A session of `job`'s model in a process of its own; a context manager.
+
+    `feed_sets` are the inputs that it can be run with, by index; `onnxruntime` is the version.
+
+    Raises:
+        MeasurementError: the interpreter cannot be started, or the session not be created.
+    """
+
+    def __init__(self, job: Job, feed_sets: Sequence[Sequence[Feed]]) -> None:
+        self._job = job
+        message = job.message() | {
+            "feed_sets": [[feed.message() for feed in feeds] for feeds in feed_sets]
+        }
+        self._child = Child(job, message, "serve.py")
+        self._pump = make_pump(self._child.log)
+        self._log = LogReader()
+        self._events: list[Event] = []
+        try:
+            self.onnxruntime = str(self._answer("serving")["onnxruntime"])
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the child."""
+        self._pump.close()
+        self._child.end()
+
+    def run(self, feeds: int, times: int = 1) -> tuple[float, ...]:
+        """Run with the inputs of that index and return the latencies in seconds.
+
+        Raises:
+            MeasurementError: the model fails, or takes longer than the job's timeout.
+        """
+        self._child.ask({"do": "run", "feeds": feeds, "times": times})
+        return tuple(map(float, self._answer("ran")["latencies"]))
+
+    def save(self, feeds: int, folder: Path) -> dict[str, tuple[Path, ...]]:
+        """Run once and save the outputs to `folder`; return their files by name.
+
+        Sequences and maps have several files, absent optional outputs none.
+
+        Raises:
+            MeasurementError: the model fails, or takes longer than the job's timeout.
+        """
+        folder.mkdir(parents=True, exist_ok=True)
+        self._child.ask({"do": "save", "feeds": feeds, "folder": str(folder)})
+        outputs = self._answer("saved")["outputs"]
+        return {name: tuple(map(Path, files)) for name, files in outputs.items()}
+
+    def _answer(self, wanted: str) -> dict[str, Any]:
+        deadline = time.monotonic() + self._job.timeout_s
+        while not self._events and time.monotonic() < deadline:
+            if self._pump.ended:
+                break
+            self._pump.wait(_POLL_S)
+            self._events += [
+                event
+                for event in self._log.feed(self._pump.take())
+                if isinstance(event, Event) and event.name in (wanted, "error")
+            ]
+        if not self._events:
+            why = "ended without a word" if self._pump.ended else "did not answer in time"
+            raise MeasurementError(f"{self._job.model}: the process that holds it {why}.")
+        event = self._events.pop(0)
+        if event.name == "error":
+            raise MeasurementError(
+                f"{self._job.model}: the runtime refuses it: {event.fields['message']}"
+            )
+        return event.fields

@@ -1,0 +1,1 @@
+"""What ends a waste: rewrites of the graph, and options of the session."""

@@ -1,0 +1,195 @@
+"""Writing a draft: its weights stay where they lie, move to external data, or go into the file.
+
+Weights are copied from file to file by the kernel and are never held in memory, except where they
+are embedded. Files are written beside their place and renamed, so that an error leaves what was
+there.
+"""
+
+import contextlib
+import errno
+import os
+import secrets
+from collections.abc import Iterator
+from io import FileIO
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from google.protobuf.message import EncodeError
+from onnx import ModelProto, TensorProto
+
+from memdiag.errors import ReportError, UsageError
+from memdiag.remedies.draft import Draft, tensors
+
+Storage = Literal["in_place", "external", "embedded"]
+"""``in_place``: references into the original's files, which must stay; ``external``: an aligned
+data file beside the model; ``embedded``: in the model file itself."""
+
+ALIGNMENT = 4096
+"""Of weights in external data: the page, by which files are mapped."""
+
+LARGEST_EMBEDDED = 64 << 20
+"""Models whose weights have more bytes than this are better off with external data."""
+
+_LARGEST_PROTO = (1 << 31) - 1
+_CHUNK = 8 << 20
+_SMALLEST_MOVED = 1 << 16
+"""A weight that a rewrite made, and of so many bytes, becomes external data as well."""
+
+
+class _Source(NamedTuple):
+    path: Path
+    offset: int
+    length: int
+
+
+def save(draft: Draft, path: Path, storage: Storage) -> tuple[Path, ...]:
+    """Write `draft` to `path` and return the files written, the model first.
+
+    Raises:
+        UsageError: `path` is one of the original's own files, or the weights cannot be referenced
+            from its folder, or are too many to embed.
+        ReportError: a file cannot be written.
+    """
+    if path.resolve() in draft.file.files:
+        raise UsageError(f"{path}: that is the original's own file; choose another output.")
+    proto = draft.proto()
+    beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    data, data_beside = path.with_name(f"{path.name}.data"), beside.with_name(f"{beside.name}.data")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if storage == "in_place":
+            _refer(proto, draft, path)
+            moved = False
+        elif storage == "external":
+            if data.resolve() in draft.file.files:
+                raise UsageError(
+                    f"{data}: that holds the original's weights; choose another output."
+                )
+            moved = _move(proto, draft, data_beside, data.name)
+        else:
+            _embed(proto, draft, path)
+            moved = False
+        beside.write_bytes(_serialized(proto, path))
+        if moved:
+            os.replace(data_beside, data)
+        os.replace(beside, path)
+    except OSError as error:
+        raise ReportError(
+            f"{path}: cannot be written ({error.strerror}); free space or choose another output."
+        ) from error
+    finally:
+        for left in (beside, data_beside):
+            with contextlib.suppress(OSError):
+                left.unlink(missing_ok=True)
+    return (path, data) if moved else (path,)
+
+
+def weight_bytes(draft: Draft) -> int:
+    """Return the bytes of the distinct ranges of files that `draft` refers to."""
+    sources = {_source(tensor, draft) for tensor in _external(draft.proto())}
+    return sum(source.length for source in sources)
+
+
+def can_stay(draft: Draft, path: Path, alignment: int) -> bool:
+    """Return whether a model at `path` can refer to the weights where they lie.
+
+    They have to lie in its own folder, at multiples of `alignment`.
+    """
+    folder = path.resolve().parent
+    sources = [_source(tensor, draft) for tensor in _external(draft.proto())]
+    return all(one.path.parent == folder and one.offset % alignment == 0 for one in sources)
+
+
+def _external(proto: ModelProto) -> Iterator[TensorProto]:
+    for tensor in tensors(proto):
+        if tensor.data_location == TensorProto.EXTERNAL:
+            yield tensor
+
+
+def _source(tensor: TensorProto, draft: Draft) -> _Source:
+    entries = {entry.key: entry.value for entry in tensor.external_data}
+    location = entries["location"]
+    own = draft.file.path.resolve()
+    path = own if location == own.name else (draft.file.path.parent / location).resolve()
+    return _Source(path, int(entries.get("offset", 0)), int(entries["length"]))
+
+
+def _refer(proto: ModelProto, draft: Draft, path: Path) -> None:
+    folder = path.resolve().parent
+    for tensor in _external(proto):
+        source = _source(tensor, draft)
+        if source.path.parent != folder:
+            raise UsageError(
+                f"{path}: weights can only be referenced from their own folder,"
+                f" {source.path.parent}; write the output there, or let them be copied."
+            )
+        _set(tensor, source.path.name, source.offset, source.length)
+
+
+def _move(proto: ModelProto, draft: Draft, target: Path, name: str) -> bool:
+    """Copy what is referenced to `target`, which will be called `name`; tell whether any was."""
+    placed: dict[_Source, int] = {}
+    with target.open("xb", buffering=0) as out:
+        for tensor in tensors(proto):
+            if tensor.data_location == TensorProto.EXTERNAL:
+                source = _source(tensor, draft)
+                if source not in placed:
+                    placed[source] = _aligned(out)
+                    _copy(source, out)
+                _set(tensor, name, placed[source], source.length)
+            elif len(tensor.raw_data) >= _SMALLEST_MOVED:
+                offset = _aligned(out)
+                _set(tensor, name, offset, out.write(tensor.raw_data))
+                tensor.data_location = TensorProto.EXTERNAL
+                tensor.ClearField("raw_data")
+        return out.tell() > 0
+
+
+def _aligned(out: FileIO) -> int:
+    """Go to the next aligned position and return it."""
+    return out.seek(-(-out.tell() // ALIGNMENT) * ALIGNMENT)
+
+
+def _copy(source: _Source, out: FileIO) -> None:
+    """Append the bytes of `source` at the position of `out`, which has no buffer."""
+    offset, left = source.offset, source.length
+    with source.path.open("rb") as file:
+        while left and hasattr(os, "copy_file_range"):
+            try:
+                done = os.copy_file_range(file.fileno(), out.fileno(), min(left, 1 << 30), offset)
+            except OSError:
+                break  # not between these file systems
+            if not done:
+                break
+            offset, left = offset + done, left - done
+        file.seek(offset)
+        while left:
+            chunk = file.read(min(left, _CHUNK))
+            if not chunk:
+                raise OSError(errno.EIO, "a file of the model became shorter")
+            left -= out.write(chunk)
+
+
+def _embed(proto: ModelProto, draft: Draft, path: Path) -> None:
+    if sum(_source(tensor, draft).length for tensor in _external(proto)) > _LARGEST_PROTO:
+        raise UsageError(f"{path}: a file of 2 GB and more cannot embed its weights.")
+    for tensor in _external(proto):
+        source = _source(tensor, draft)
+        with source.path.open("rb") as file:
+            file.seek(source.offset)
+            tensor.raw_data = file.read(source.length)
+        tensor.ClearField("external_data")
+        tensor.ClearField("data_location")
+
+
+def _set(tensor: TensorProto, location: str, offset: int, length: int) -> None:
+    del tensor.external_data[:]
+    for key, value in (("location", location), ("offset", offset), ("length", length)):
+        tensor.external_data.add(key=key, value=str(value))
+
+
+def _serialized(proto: ModelProto, path: Path) -> bytes:
+    try:
+        return bytes(proto.SerializeToString())
+    except (EncodeError, ValueError) as error:
+        raise UsageError(f"{path}: the graph alone is too large for one file.") from error

@@ -1,0 +1,1 @@
+"""Whether a changed model is as good as the original: its outputs, its memory, its speed."""
