@@ -51,3 +51,28 @@ class ProgressLine:
             f"{self._title} · {progress.phase} · {what} · {format_size(progress.rss_bytes)}"
             f" · {format_duration(progress.elapsed_s)}"
         )
+
+
+class Doing:
+    """What is being done, in one line on standard error; nothing where that is no terminal."""
+
+    def __init__(self, title: str) -> None:
+        self._title = title
+        self._status = Console(stderr=True).status("")
+
+    def __enter__(self) -> Self:
+        if self._status.console.is_terminal:
+            self._status.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._status.stop()
+
+    def show(self, words: str) -> None:
+        """Say what is being done now."""
+        self._status.update(Text(f"{self._title} · {words}"))

@@ -13,6 +13,7 @@ from memdiag.records.attribution import Attribution
 from memdiag.records.base import Record
 from memdiag.records.codec import encode
 from memdiag.records.finding import Check
+from memdiag.records.fix import Fix
 from memdiag.records.inventory import Inventory
 from memdiag.records.profile import Profile
 from memdiag.reporters import DEFAULT_FORMATS, write
@@ -94,6 +95,15 @@ def show_inventory(inventory: Inventory, *, quiet: bool = False) -> None:
     from memdiag.reporters import inventory_console
 
     inventory_console.show_inventory(inventory, Console(highlight=False), quiet=quiet)
+
+
+def show_fix(fix: Fix, *, quiet: bool = False) -> None:
+    """Print the summary of `fix` on standard output."""
+    from rich.console import Console
+
+    from memdiag.reporters import fix_console
+
+    fix_console.show_fix(fix, Console(highlight=False), quiet=quiet)
 
 
 def save_record(record: Record, path: Path) -> None:

@@ -6,6 +6,7 @@ answered by an event: ``ran`` with the latencies, ``saved`` with the outputs' fi
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import time
@@ -45,6 +46,16 @@ def arrays_of(numpy: Any, value: Any) -> list[Any]:
     return [numpy.asarray(value)]
 
 
+def signature(session: Any) -> dict[str, Any]:
+    """Return what a program sees of the model: inputs, outputs and metadata."""
+    meta = session.get_modelmeta()
+    return {
+        "inputs": [[one.name, one.type, one.shape] for one in session.get_inputs()],
+        "outputs": [[one.name, one.type, one.shape] for one in session.get_outputs()],
+        "metadata": dict(meta.custom_metadata_map),
+    }
+
+
 def main() -> None:
     """Create the session, then do what is asked until the parent has no more."""
     channel = child.Channel()
@@ -64,6 +75,9 @@ def main() -> None:
             disabled_optimizers=job["disabled_optimizers"],
         )
         sets = [child.load_inputs(onnxruntime, numpy, entries) for entries in job["feed_sets"]]
+        # Not in the event itself, which must stay below the size of one write to a pipe.
+        with open(job["signature"], "w", encoding="utf-8") as file:
+            json.dump(signature(session), file)
         channel.send("serving", onnxruntime=onnxruntime.__version__)
         while True:
             asked = channel.receive()

@@ -8,6 +8,7 @@ place in the source moves with every release.
 import json
 import re
 import time
+from collections import Counter
 from typing import Any, Literal, NamedTuple
 
 MarkerKind = Literal[
@@ -29,6 +30,9 @@ _LINE = re.compile(
 _TRANSFORMER_START = re.compile(rb"Applying graph transformer (\S+) on step (\d+)\.")
 _TRANSFORMER_END = re.compile(rb"GraphTransformer (\S+) modified: ([01]) with status: ")
 _ARENA = re.compile(rb"Allocated memory at (?:0x)?([0-9a-fA-F]+) to (?:0x)?([0-9a-fA-F]+)")
+_REMOVED = re.compile(rb"Removing initializer '(.+)'\. It is no longer used by any node\.")
+_RESERVED = re.compile(rb"Reserving memory in BFCArena for Cpu size: (\d+)")
+_ARENA_MADE = b"Creating BFCArena for Cpu "
 _COLOUR = re.compile(rb"\x1b\[[0-9;]*m")
 _FIXED: dict[bytes, MarkerKind] = {
     b"Dynamic block base set": "load",
@@ -41,6 +45,7 @@ _FIXED: dict[bytes, MarkerKind] = {
 _EVENT_MARK = b"\x1ememdiag "
 _MAX_LINES = 20
 _MAX_CHARACTERS = 2000
+_MAX_REMOVED = 100_000
 
 
 class Marker(NamedTuple):
@@ -69,6 +74,13 @@ class LogReader:
     `warnings` and `errors` collect the runtime's first lines of those severities; `tail` the last
     lines that were not the runtime's (a traceback, the message of an abort). `arena` are the
     address ranges by which the runtime's arena grew.
+
+    `changed` are the graph transformers that changed the graph. `removed` has the initializers that
+    went, by name, each with the transformer after whose change it was no longer used (empty for a
+    name, of several graphs, that went after different ones); `removed_all` is False where there
+    were more than are kept. `reserved` counts the buffers, by
+    their bytes, that kernels reserved for packed weights; it is None where there is no arena for
+    them.
     """
 
     def __init__(self) -> None:
@@ -76,6 +88,12 @@ class LogReader:
         self.errors: list[str] = []
         self.tail: list[str] = []
         self.arena: list[tuple[int, int]] = []
+        self.changed: set[str] = set()
+        self.removed: dict[str, str] = {}
+        self.removed_all = True
+        self.reserved: Counter[int] | None = None
+        self._changed_by = ""
+        self._packing = False
         self._rest = b""
         self._second = b""
         self._second_epoch = 0.0
@@ -113,19 +131,48 @@ class LogReader:
         return self._mark(message, match)
 
     def _mark(self, message: bytes, line: re.Match[bytes]) -> Marker | None:
+        if message.startswith(b"Removing "):
+            self._remove(message)
+            return None
+        # A transformer that changed the graph resolves it at once: what that removes is logged
+        # right after the line of its end. Any other line is somebody else's.
+        self._changed_by = ""
         if start := _TRANSFORMER_START.match(message):
             return Marker("transformer_start", self._epoch(line), _text(start[1]), int(start[2]))
         if end := _TRANSFORMER_END.match(message):
-            return Marker(
-                "transformer_end", self._epoch(line), _text(end[1]), modified=end[2] == b"1"
-            )
+            name, modified = _text(end[1]), end[2] == b"1"
+            if modified:
+                self._changed_by = name
+                self.changed.add(name)
+            return Marker("transformer_end", self._epoch(line), name, modified=modified)
         if grown := _ARENA.match(message):
             self.arena.append((int(grown[1], 16), int(grown[2], 16)))
             return None
+        if message.startswith(_ARENA_MADE) and self.reserved is None:
+            self.reserved = Counter()
+        if reserved := _RESERVED.match(message):
+            if self._packing and self.reserved is not None:
+                self.reserved[int(reserved[1])] += 1
+            return None
         for text, kind in _FIXED.items():
             if message.startswith(text):
+                # Small initializers are reserved too, before; and runs may reserve, after.
+                self._packing = kind == "initializers_saved"
                 return Marker(kind, self._epoch(line))
         return None
+
+    def _remove(self, message: bytes) -> None:
+        removed = _REMOVED.fullmatch(message.rstrip())
+        if not removed or not self._changed_by:
+            return
+        name = _text(removed[1])
+        if name in self.removed:
+            if self.removed[name] != self._changed_by:
+                self.removed[name] = ""
+        elif len(name) <= _MAX_CHARACTERS and len(self.removed) < _MAX_REMOVED:
+            self.removed[name] = self._changed_by
+        else:
+            self.removed_all = False
 
     def _epoch(self, line: re.Match[bytes]) -> float:
         second = line["second"]

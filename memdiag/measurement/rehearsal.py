@@ -30,6 +30,8 @@ def rehearse(job: Job, candidates: Sequence[Sequence[Feed]]) -> int | None:
             while not pump.ended and time.monotonic() < deadline:
                 pump.wait(_POLL_S)
                 for event in log.feed(pump.take()):
+                    if isinstance(event, Event) and event.name == "error":
+                        return None
                     if isinstance(event, Event) and event.name == "rehearsed":
                         if event.fields["message"] is None:
                             return int(event.fields["index"])

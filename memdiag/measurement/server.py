@@ -1,5 +1,7 @@
 """A child that holds a session and runs it when asked, so that two models can take turns."""
 
+import json
+import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,7 +20,9 @@ _POLL_S = 0.05
 class Server:
     """A session of `job`'s model in a process of its own; a context manager.
 
-    `feed_sets` are the inputs that it can be run with, by index; `onnxruntime` is the version.
+    `feed_sets` are the inputs that it can be run with, by index; `onnxruntime` is the version, and
+    `signature` what a program sees of the model: names, types and shapes of ``inputs`` and
+    ``outputs``, and its ``metadata``.
 
     Raises:
         MeasurementError: the interpreter cannot be started, or the session not be created.
@@ -26,8 +30,11 @@ class Server:
 
     def __init__(self, job: Job, feed_sets: Sequence[Sequence[Feed]]) -> None:
         self._job = job
+        self._scratch = tempfile.TemporaryDirectory(prefix="memdiag-")
+        described = Path(self._scratch.name, "signature.json")
         message = job.message() | {
-            "feed_sets": [[feed.message() for feed in feeds] for feeds in feed_sets]
+            "feed_sets": [[feed.message() for feed in feeds] for feeds in feed_sets],
+            "signature": str(described),
         }
         self._child = Child(job, message, "serve.py")
         self._pump = make_pump(self._child.log)
@@ -35,6 +42,7 @@ class Server:
         self._events: list[Event] = []
         try:
             self.onnxruntime = str(self._answer("serving")["onnxruntime"])
+            self.signature: dict[str, Any] = json.loads(described.read_text(encoding="utf-8"))
         except BaseException:
             self.close()
             raise
@@ -54,6 +62,12 @@ class Server:
         """End the child."""
         self._pump.close()
         self._child.end()
+        self._scratch.cleanup()
+
+    @property
+    def pid(self) -> int:
+        """The child's process number."""
+        return self._child.pid
 
     def run(self, feeds: int, times: int = 1) -> tuple[float, ...]:
         """Run with the inputs of that index and return the latencies in seconds.

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from memdiag.measurement.child import Child
-from memdiag.measurement.inspector import Inspector
+from memdiag.measurement.inspector import Inspector, LogEvidence
 from memdiag.measurement.job import Job
 from memdiag.measurement.markers import Event, LogReader, Marker
 from memdiag.measurement.observer import Boundary, Observer, ObserverFactory, ProcessGone, Reading
@@ -312,8 +312,13 @@ class _Watch:
 
     def _on_end(self) -> None:
         if self._inspector:
-            spans, arena = self._clock.spans(), self._log.arena
-            self._inspector.steady(self._child.pid, spans, arena)
+            log = LogEvidence(
+                changed=frozenset(self._log.changed),
+                removed=self._log.removed,
+                removed_all=self._log.removed_all,
+                reserved=self._log.reserved,
+            )
+            self._inspector.steady(self._child.pid, log, self._log.arena)
         self._child.proceed()
         raise _Done
 

@@ -31,6 +31,11 @@ folded product), recognised through the model that it saves after optimizing, wh
 layout."""
 
 
+Verification = Literal["full", "sampled"]
+"""``full``: every byte of a copy was compared that the layout defines; ``sampled``: of copies above
+1 MiB a spread of blocks."""
+
+
 class Owner(Record, frozen=True, kw_only=True):
     """One owner and the resident bytes it has; no byte has two owners."""
 
@@ -57,7 +62,8 @@ class Copy(Record, frozen=True, kw_only=True):
     such as block sizes. `bytes` is the extent at `address`, `resident_bytes` its resident part,
     `verified_bytes` how much of it was compared with the model. `live` is True in a block in
     use, False in one that the allocator keeps after it was freed, None where that is not known.
-    `made_by` names the transformer or kernel that made it.
+    `made_by` names what made it, and for which node, as far as that is known: ``parse``, a graph
+    transformer, ``prepack`` (a kernel, ahead of the first run) or ``kernel`` (one that ran).
     """
 
     weights: tuple[str, ...]
@@ -106,8 +112,9 @@ class Attribution(Record, frozen=True, kw_only=True):
 
     The owners' bytes sum to `resident_bytes`. `baseline_bytes` is what was resident before the
     model was loaded, None for a process that was not seen then. `named_share` is the part
-    with a name of what is resident above the baseline (of all, without one). `partial` says that
-    not all could be read; `notes` tell what, in sentences.
+    with a name of what is resident above the baseline (of all, without one). `verification` says
+    how the copies were compared with the model. `partial` says that not all could be read; `notes`
+    tell what, in sentences.
 
     Raises:
         ValueError: the owners do not sum up, or a figure is out of bounds.
@@ -121,6 +128,7 @@ class Attribution(Record, frozen=True, kw_only=True):
     owners: tuple[Owner, ...]
     copies: tuple[Copy, ...]
     indistinct: tuple[Indistinct, ...]
+    verification: Verification
     partial: bool
     notes: tuple[str, ...]
     timing: ScanTiming

@@ -9,12 +9,14 @@ from memdiag.records.attribution import Attribution
 from memdiag.records.base import Record
 from memdiag.records.codec import json_schema
 from memdiag.records.finding import Check
+from memdiag.records.fix import Fix
 from memdiag.records.inventory import Inventory
 from memdiag.records.profile import Profile
 
 RECORDS: dict[str, type[Record]] = {
     "memdiag.attribution-1": Attribution,
     "memdiag.check-1": Check,
+    "memdiag.fix-1": Fix,
     "memdiag.inventory-1": Inventory,
     "memdiag.profile-1": Profile,
 }

@@ -85,3 +85,100 @@ def test_the_last_words_of_a_crash_need_no_newline_and_are_bounded() -> None:
 def test_bytes_that_are_no_text_do_not_stop_the_reader() -> None:
     reader = LogReader()
     assert reader.feed(b"\xff\xfe\x00\n" + line("Initializing session.")) != []
+
+
+def removing(name: str) -> bytes:
+    return line(f"Removing initializer '{name}'. It is no longer used by any node.")
+
+
+def ended(transformer: str, modified: int = 1) -> bytes:
+    return line(f"GraphTransformer {transformer} modified: {modified} with status: OK")
+
+
+def read(*lines: bytes) -> LogReader:
+    reader = LogReader()
+    reader.feed(b"".join(lines))
+    return reader
+
+
+def test_what_goes_right_after_a_change_went_by_that_transformer() -> None:
+    reader = read(
+        ended("ConstantFolding"),
+        removing("a"),
+        line("Removing NodeArg 't'. It is no longer used by any node."),
+        removing("it's b"),
+        ended("NchwcTransformer"),
+        removing("c"),
+    )
+    assert reader.removed == {
+        "a": "ConstantFolding",
+        "it's b": "ConstantFolding",
+        "c": "NchwcTransformer",
+    }
+    assert reader.changed == {"ConstantFolding", "NchwcTransformer"}
+
+
+def test_what_goes_otherwise_went_by_nobody_we_know() -> None:
+    reader = read(
+        removing("before"),
+        ended("ConstantFolding", modified=0),
+        removing("unchanged"),
+        ended("ConstantFolding"),
+        line("Applying graph transformer MatMulAddFusion on step 1.", "V"),
+        removing("later"),
+        ended("MatMulAddFusion"),
+        line("Removing initializer 'w'. It is not used by any node and should be removed.", "W"),
+    )
+    assert reader.removed == {}
+    assert reader.changed == {"ConstantFolding", "MatMulAddFusion"}
+
+
+def test_a_name_that_goes_by_two_transformers_is_nobodys() -> None:
+    both = (ended("ConstantFolding"), removing("w"), ended("NchwcTransformer"), removing("w"))
+    assert read(*both).removed == {"w": ""}
+    assert read(*both, ended("ConstantFolding"), removing("w")).removed == {"w": ""}
+
+
+def test_names_that_are_gone_are_bounded() -> None:
+    reader = read(ended("ConstantFolding"))
+    for start in range(0, 100_000, 1000):
+        reader.feed(b"".join(removing(str(number)) for number in range(start, start + 1000)))
+    assert reader.removed_all
+    reader.feed(removing("99999"))
+    assert reader.removed_all
+    reader.feed(removing("one more"))
+    assert not reader.removed_all
+    assert len(reader.removed) == 100_000
+    assert not read(ended("ConstantFolding"), removing("n" * 10_000)).removed_all
+
+
+ARENA = line("Creating BFCArena for Cpu with following configs: initial_chunk_size_bytes: 1048576")
+
+
+def reserving(size: int) -> bytes:
+    return line(f"Reserving memory in BFCArena for Cpu size: {size}")
+
+
+def test_buffers_for_packed_weights_are_those_reserved_after_the_initializers() -> None:
+    reader = read(
+        ARENA,
+        line("Saving initialized tensors."),
+        reserving(8),
+        line("Done saving initialized tensors"),
+        reserving(640),
+        reserving(64),
+        line("SaveMLValueNameIndexMapping"),
+        reserving(16),
+        line("Done saving initialized tensors"),
+        reserving(640),
+        line("Session successfully initialized."),
+        reserving(32),
+    )
+    assert reader.reserved == {640: 2, 64: 1}
+
+
+def test_without_an_arena_nothing_is_known_of_buffers() -> None:
+    packing = line("Done saving initialized tensors")
+    assert read(packing).reserved is None
+    assert read(ARENA, packing).reserved == {}
+    assert read(ARENA.replace(b"Cpu", b"Cuda"), packing).reserved is None

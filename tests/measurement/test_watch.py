@@ -11,12 +11,13 @@ import psutil
 import pytest
 
 from memdiag.errors import MeasurementError
+from memdiag.measurement.inspector import Arena, LogEvidence
 from memdiag.measurement.job import Job
 from memdiag.measurement.peaks import LAG_TOLERANCE_S
 from memdiag.measurement.portable import PsutilObserver
 from memdiag.measurement.seen import Measurement, Progress
 from memdiag.measurement.watch import measure
-from memdiag.records.profile import Phase
+from memdiag.records.profile import Phase, PhaseName
 
 MB = 1_000_000
 SLACK = 3 * MB  # what the interpreter itself may allocate, and the kernel's lazy counters
@@ -250,3 +251,40 @@ def test_without_proc_figures_are_sampled_and_said_to_be(fake_job: MakeJob) -> N
 def test_what_the_runtime_warned_of_is_kept(fake_job: MakeJob) -> None:
     measured = measure(fake_job({"create": [{"warn": "an odd weight"}]}))
     assert measured.warnings == ("an odd weight",)
+
+
+class Listener:
+    """An inspector that keeps what it is told of the log."""
+
+    phases = False
+
+    def __init__(self) -> None:
+        self.told: list[LogEvidence] = []
+
+    def baseline(self, pid: int) -> None:
+        pass
+
+    def phase(self, pid: int, name: PhaseName, arena: Arena) -> None:
+        raise AssertionError("phases were not asked for")
+
+    def steady(self, pid: int, log: LogEvidence, arena: Arena) -> None:
+        self.told.append(log)
+
+
+def test_the_inspector_is_told_what_the_log_proves(fake_job: MakeJob) -> None:
+    said = [
+        "Initializing session.",
+        "Creating BFCArena for Cpu with following configs: none",
+        "GraphTransformer ConstantFolding modified: 1 with status: OK",
+        "Removing initializer 'w'. It is no longer used by any node.",
+        "Done saving initialized tensors",
+        "Reserving memory in BFCArena for Cpu size: 4096",
+        "Session successfully initialized.",
+    ]
+    listener = Listener()
+    measure(fake_job({"create": [{"log": one} for one in said]}), inspector=listener)
+    (log,) = listener.told
+    assert log.changed == {"ConstantFolding"}
+    assert log.removed == {"w": "ConstantFolding"}
+    assert log.removed_all
+    assert log.reserved == {4096: 1}

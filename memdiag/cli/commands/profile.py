@@ -162,9 +162,13 @@ def command(
 
     Writes profile.json, report.html, report.md and timeline.png. Ends with 0, or with 2 where the
     model could not be loaded or run to the end; the profile up to then is saved all the same.
+    Which rules are confronted with the measurement: select, ignore and min-bytes in [tool.memdiag]
+    of pyproject.toml, as for `memdiag check`.
     """
     from memdiag.cli.display import ProgressLine
     from memdiag.cli.output import Destination, print_profile
+    from memdiag.workflows.check import DEFAULT_MIN_BYTES
+    from memdiag.workflows.configuration import read_configuration
     from memdiag.workflows.inputs import read_archive
     from memdiag.workflows.profile import Interrupted
     from memdiag.workflows.profile import profile as run_profile
@@ -176,6 +180,8 @@ def command(
         if twice:
             raise UsageError(f"input {twice[0]} is given by --input and by --inputs; give it once.")
         given |= archive
+    settings = read_configuration()
+    least_bytes = settings.least_bytes
     destination = Destination(out or Path("reports") / model.stem)
     with ProgressLine(model.name, runs) as line:
         try:
@@ -197,6 +203,9 @@ def command(
                 memory_limit_bytes=parse_size(memory_limit) if memory_limit else None,
                 xray="none" if no_xray else xray.value,
                 verify=verify.value,
+                select=settings.select,
+                ignore=settings.ignore,
+                min_bytes=DEFAULT_MIN_BYTES if least_bytes is None else least_bytes,
                 on_progress=line.show,
             )
         except Interrupted as interrupted:

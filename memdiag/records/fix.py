@@ -1,0 +1,89 @@
+"""What a fix did, and how it was verified (schema ``memdiag.fix/1``)."""
+
+from typing import Final, Literal
+
+from memdiag.records.base import Record
+
+FIX_SCHEMA: Final = "memdiag.fix/1"
+
+RemedyStatus = Literal["applied", "refused", "rejected", "possible", "unverified"]
+"""``applied``: it is in the output, verified; ``refused``: it cannot be done here; ``rejected``: it
+was built and measured, and is not in the output; ``possible``: it would be tried (a dry run);
+``unverified``: it is in the output, but the model could not be run."""
+
+
+class Remedy(Record, frozen=True, kw_only=True):
+    """One remedy for one finding: what became of it, and why, in a few words.
+
+    `name` is the remedy's, `rule` the name of the rule that asked for it, `weights` the weights
+    concerned.
+    """
+
+    name: str
+    rule: str
+    status: RemedyStatus
+    reason: str
+    weights: tuple[str, ...]
+
+
+class LatencyAt(Record, frozen=True, kw_only=True):
+    """The latency with one set of inputs, in seconds (medians of runs that took turns).
+
+    `ratio` is after / before, with its 95 % confidence interval `low` to `high` over `pairs`.
+    """
+
+    inputs: str
+    before_s: float
+    after_s: float
+    ratio: float
+    low: float
+    high: float
+    pairs: int
+
+
+class Figures(Record, frozen=True, kw_only=True):
+    """What a model takes, memory above the baseline: medians of fresh processes.
+
+    `peak_spread_bytes` and `steady_spread_bytes` are from the smallest to the largest of them.
+    `file_bytes` is what steady memory is mapped from files, `disk_bytes` the model's files.
+    `latency_s` is None where the model could not be run.
+    """
+
+    peak_bytes: int
+    peak_spread_bytes: int
+    steady_bytes: int
+    steady_spread_bytes: int
+    anonymous_bytes: int
+    file_bytes: int
+    load_s: float
+    latency_s: float | None
+    disk_bytes: int
+
+
+class Fix(Record, frozen=True, kw_only=True):
+    """What became of a model's findings.
+
+    `output` is the fixed model's path, None where nothing was worth changing; `output_files` are
+    all files it needs, the original's among them where weights are referenced in place.
+    `session_options` and `environment` are what the saving depends on beside the file.
+    `largest_difference` is that of any output, relative to its largest value, and `bound` what it
+    was held to.
+    """
+
+    schema: Literal["memdiag.fix/1"]
+    model: str
+    onnxruntime: str
+    output: str | None
+    output_files: tuple[str, ...]
+    session_options: dict[str, str]
+    environment: dict[str, str]
+    remedies: tuple[Remedy, ...]
+    before: Figures | None
+    after: Figures | None
+    latencies: tuple[LatencyAt, ...]
+    largest_difference: float | None
+    bound: float | None
+    bound_reason: str
+    verified: bool
+    notes: tuple[str, ...]
+    duration_s: float

@@ -1,0 +1,98 @@
+"""The inputs that two models are compared on: several sizes, several values, both branches."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from memdiag.graph.inputs import InputPlan, make, plan_inputs
+from memdiag.graph.reader import ModelFile
+from memdiag.measurement.job import Feed, Job
+from memdiag.measurement.rehearsal import rehearse
+from memdiag.verification.bench import Trial
+from memdiag.workflows.inputs import FREE_SIZES
+
+LARGER = 16
+"""Free dimensions are tried with the smallest size that runs, and with this one."""
+
+
+def trials(
+    model: ModelFile,
+    job: Job,
+    folder: Path,
+    *,
+    dims: Mapping[str, int],
+    given: Mapping[str, np.ndarray],
+) -> tuple[Trial, ...]:
+    """Return sets of inputs that the model of `job` runs with, saved below `folder`.
+
+    For the smallest size of the free dimensions that runs, and for a larger one if that runs too:
+    two sets of random values, with flags that choose a branch once true and once false. Empty where
+    the model runs with none.
+    """
+    found: list[Trial] = []
+    for size, plans in _sizes(model, job, folder, dims, given):
+        for seed in (0, 1):
+            name = f"free dimensions of {size}" if size else "its inputs"
+            feeds = _save(plans, given, folder / f"{size}-{seed}", seed)
+            if seed and rehearse(job, [feeds]) is None:
+                continue  # the other branch does not run with such values
+            found.append(Trial(f"{name}, values {seed + 1}", tuple(feeds), seed == 0))
+        if not _is_random(plans):
+            break
+    return tuple(found)
+
+
+def _sizes(
+    model: ModelFile,
+    job: Job,
+    folder: Path,
+    dims: Mapping[str, int],
+    given: Mapping[str, np.ndarray],
+) -> Iterator[tuple[int, tuple[InputPlan, ...]]]:
+    """Yield the sizes to try, 0 where none is free, with the plans that run."""
+    ones = plan_inputs(model, dims=dims, given=given)
+    larger = plan_inputs(model, dims=dims, given=given, free_dim=LARGER)
+    if larger == ones:
+        if rehearse(job, [_save(ones, given, folder / "only", 0)]) is not None:
+            yield 0, ones
+        return
+    sizes = (1, *FREE_SIZES)
+    plans = [plan_inputs(model, dims=dims, given=given, free_dim=size) for size in sizes]
+    feeds = [
+        _save(each, given, folder / f"free-{size}", 0)
+        for size, each in zip(sizes, plans, strict=True)
+    ]
+    first = rehearse(job, feeds)
+    if first is None:
+        return
+    yield sizes[first], plans[first]
+    at = sizes.index(LARGER)
+    if first < at and rehearse(job, [feeds[at]]) is not None:
+        yield LARGER, plans[at]
+
+
+def _save(
+    plans: Sequence[InputPlan], given: Mapping[str, np.ndarray], folder: Path, seed: int
+) -> list[Feed]:
+    folder.mkdir(parents=True, exist_ok=True)
+    feeds = []
+    for index, plan in enumerate(plans):
+        path = folder / f"{index}.npy"
+        array = given[plan.name] if plan.name in given else make(plan, seed)
+        if seed and plan.name not in given and array.dtype == np.bool_:
+            array = np.logical_not(array)
+        np.save(path, array)
+        feeds.append(
+            Feed(
+                name=plan.name,
+                files=(path,),
+                sequence=plan.kind == "sequence",
+                onnx_type=plan.bits_type,
+            )
+        )
+    return feeds
+
+
+def _is_random(plans: Sequence[InputPlan]) -> bool:
+    return any(plan.fill != "given" for plan in plans)

@@ -1,0 +1,96 @@
+"""Models judged beside an original: right ones pass, and each way of being wrong is seen."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper, parser
+
+from memdiag.errors import MeasurementError
+from memdiag.measurement.job import Feed, Job
+from memdiag.verification.bench import Bench, Trial
+from memdiag.verification.outputs import Bound
+
+Write = Callable[..., Path]
+ORIGINAL = "y = MatMul(x, w)"
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    """A function that writes a model with a 2 MiB weight w and the nodes given."""
+
+    def model(name: str, nodes: str = ORIGINAL, output: str = "y", weight_scale: float = 1) -> Path:
+        text = f"""<ir_version: 9, opset_import: ["" : 17]>
+            g (float[n, 512] x) => (float[n, 1024] {output}) {{ {nodes} }}"""
+        proto = parser.parse_model(text)
+        values = np.random.default_rng(0).standard_normal((512, 1024), np.float32) * weight_scale
+        proto.graph.initializer.append(numpy_helper.from_array(values.astype(np.float32), "w"))
+        path = tmp_path / f"{name}.onnx"
+        onnx.save(proto, path)
+        return path
+
+    return model
+
+
+@pytest.fixture
+def bench(tmp_path: Path, write: Write) -> Callable[..., Bench]:
+    def make(path: Path) -> Bench:
+        trials = []
+        for rows in (1, 4):
+            file = tmp_path / f"x{rows}.npy"
+            values = np.random.default_rng(rows).standard_normal((rows, 512), np.float32)
+            np.save(file, values)
+            trials.append(Trial(f"{rows} rows", (Feed(name="x", files=(file,)),), True))
+        scratch = tmp_path / "scratch"
+        scratch.mkdir()
+        return Bench(Job(model=path), trials, scratch, path.stat().st_size)
+
+    return make
+
+
+def test_the_same_model_passes(write: Write, bench: Callable[..., Bench]) -> None:
+    with bench(write("original")) as judge:
+        assert judge.unstable == frozenset()
+        verdict = judge.judge(write("same"), Bound.exact(), disk_bytes=1, pairs=10)
+    assert verdict.problem is None
+    assert verdict.difference is not None
+    assert verdict.difference.relative == 0
+    assert [name for name, _ in verdict.races] == ["1 rows", "4 rows"]
+    assert verdict.figures is not None
+    assert verdict.figures.steady_bytes > 0
+    assert verdict.figures.latency_s is not None
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"weight_scale": 1.001}, "output y differs by"),
+        ({"nodes": "z = MatMul(x, w) y = Neg(z)"}, "output y differs by"),
+        ({"nodes": "z = MatMul(x, w) y = Log(z)"}, "output y"),
+        ({"nodes": "z = MatMul(x, w)", "output": "z"}, "its inputs, outputs or metadata"),
+        ({"nodes": "y = Nonsense(x, w)"}, "it does not run: "),
+    ],
+    ids=["a weight", "a sign", "NaN", "a name", "an operator"],
+)
+def test_a_wrong_model_is_refused(
+    write: Write, bench: Callable[..., Bench], changes: dict[str, object], said: str
+) -> None:
+    with bench(write("original")) as judge:
+        verdict = judge.judge(write("wrong", **changes), Bound.reordered(512), disk_bytes=1)
+    assert verdict.problem is not None
+    assert said in verdict.problem
+    assert verdict.figures is None
+
+
+def test_what_is_random_is_not_compared(write: Write, bench: Callable[..., Bench]) -> None:
+    noisy = write("noisy", "r = RandomNormalLike(x) y = MatMul(r, w)")
+    with bench(noisy) as judge:
+        assert judge.unstable == {"y"}
+        assert judge.judge(noisy, Bound.exact(), disk_bytes=1, pairs=10).problem is None
+
+
+def test_an_original_that_does_not_run_is_told(write: Write, bench: Callable[..., Bench]) -> None:
+    with pytest.raises(MeasurementError, match="Nonsense"):
+        bench(write("broken", "y = Nonsense(x, w)"))
