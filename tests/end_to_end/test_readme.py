@@ -5,8 +5,12 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from pkgutil import iter_modules
 
 import pytest
+
+from memdiag.cli import commands
+from memdiag.workflows.configuration import read_configuration
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
@@ -19,17 +23,39 @@ def test_its_python_runs(tmp_path: Path, sample_model: Callable[..., Path]) -> N
         [sys.executable, "-c", block], cwd=tmp_path, capture_output=True, text=True, timeout=100
     )
     assert finished.returncode == 0, finished.stderr
-    assert re.fullmatch(r"\d+ MiB in [a-z_]+ \((exact|sampled)\)\n", finished.stdout)
+    *found, last = finished.stdout.splitlines()
+    assert any(line.startswith("shared-weight-transposed: ") for line in found)
+    assert re.fullmatch(r"\d+ MiB in [a-z_]+ \((exact|sampled)\)", last)
 
 
 def test_its_options_exist(memdiag: Callable[..., "subprocess.CompletedProcess[str]"]) -> None:
-    helps = [memdiag(command, "--help", COLUMNS="200").stdout for command in ("profile", "xray")]
+    names = [module.name for module in iter_modules(commands.__path__)]
+    helps = [memdiag(command, "--help", COLUMNS="200").stdout for command in names]
     known = set(re.findall(r"--[a-z-]+", "".join(helps)))
     named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", README))
     assert named <= known
 
 
-@pytest.mark.parametrize("options", re.findall(r"`(--[^`]+)`", README))
+@pytest.mark.parametrize(
+    "words", re.findall(r"^memdiag ((?:check|explain|inspect).*)$", README, re.M)
+)
+def test_its_commands_that_run_nothing_work(
+    memdiag: Callable[..., "subprocess.CompletedProcess[str]"],
+    tmp_path: Path,
+    sample_model: Callable[..., Path],
+    words: str,
+) -> None:
+    (tmp_path / "model.onnx").symlink_to(sample_model("tied_if"))
+    assert memdiag(*words.split()).returncode == (1 if words.startswith("check") else 0)
+
+
+def test_its_settings_are_known(tmp_path: Path) -> None:
+    (block,) = re.findall(r"```toml\n(.*?)```", README, re.DOTALL)
+    (tmp_path / "pyproject.toml").write_text(block)
+    assert read_configuration(tmp_path).least_bytes == 1 << 20
+
+
+@pytest.mark.parametrize("options", re.findall(r"^\|.*`(--[^`]+)`", README, re.MULTILINE))
 def test_its_options_are_taken(
     memdiag: Callable[..., "subprocess.CompletedProcess[str]"],
     tmp_path: Path,
