@@ -1,9 +1,9 @@
 """How fast the memory X-ray is, and how much it names: ``python -m benchmarks.xray``.
 
-A process that memdiag did not start holds a session; raw reading, the X-ray that compares every
-byte and the one that samples take turns on it. The share of resident bytes with an owner is set
-beside what the runtime's own profile and memray say of the same model. The figures go to
-``benchmarks/README.md``.
+A process that memdiag did not start holds a session; raw reading (by one thread, and by as many as
+the X-ray scans with), the X-ray that compares every byte and the one that samples take turns on it.
+The share of resident bytes with an owner is set beside what the runtime's own profile and memray
+say of the same model. The figures go to ``benchmarks/README.md``.
 """
 
 import argparse
@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -26,6 +27,7 @@ from benchmarks.real_models import real_models
 from benchmarks.statistics import interleave, spread
 from memdiag.attribution.address_space import read_address_space
 from memdiag.attribution.process_memory import PIECE_BYTES, ProcessMemory
+from memdiag.attribution.scan import MOST_THREADS, SPAN_BYTES
 from memdiag.measurement.environment import describe
 from sample_models import load_recipes
 
@@ -91,13 +93,23 @@ def serving(model: Path) -> Iterator[int]:
         yield process.pid
 
 
-def raw(pid: int) -> Look:
-    """Read all anonymous resident memory, and do nothing with it."""
-    buffer = np.empty(PIECE_BYTES, np.uint8)
-    with ProcessMemory(pid) as memory:
+def raw(pid: int, threads: int) -> Look:
+    """Read all anonymous resident memory, each thread its part, and do nothing with it."""
+    with ProcessMemory(pid) as memory, ThreadPoolExecutor(threads) as pool:
         ranges = read_address_space(pid).anonymous
+
+        def part(number: int) -> int:
+            buffer = np.empty(PIECE_BYTES, np.uint8)
+            spans = [
+                (at, min(at + SPAN_BYTES, end))
+                for start, end in ranges.tolist()
+                for at in range(start, end, SPAN_BYTES)
+            ]
+            mine = np.array(spans[number::threads]).reshape(-1, 2)
+            return sum(nbytes for _, nbytes in memory.pieces(mine, buffer))
+
         started = time.perf_counter()
-        total = sum(nbytes for _, nbytes in memory.pieces(ranges, buffer))
+        total = sum(pool.map(part, range(threads)))
         seconds = time.perf_counter() - started
     return Look(seconds, total / seconds, 0.0)
 
@@ -119,7 +131,8 @@ def speed_part(model: Path, rounds: int) -> str:
     with serving(model) as pid:
         resident = read_address_space(pid).resident_bytes
         subjects: dict[str, Callable[[], Look]] = {
-            "raw reading": partial(raw, pid),
+            "raw reading": partial(raw, pid, 1),
+            f"raw reading, {MOST_THREADS} threads": partial(raw, pid, MOST_THREADS),
             "X-ray, every byte compared": partial(look, pid, model, "full"),
             "X-ray, sampled": partial(look, pid, model, "sampled"),
         }
@@ -135,7 +148,7 @@ def speed_part(model: Path, rounds: int) -> str:
                 spread([one.seconds for one in looks]).text(digits=2),
                 spread([one.rate / 1e9 for one in looks]).text(digits=2),
                 "" if name == "raw reading" else spread(shares).text(digits=2),
-                "" if name == "raw reading" else spread([one.peak / MB for one in looks]).text(),
+                "" if name.startswith("raw") else spread([one.peak / MB for one in looks]).text(),
             ]
         )
     head = ["", "seconds", "scanning, GB/s", "of raw reading", "memdiag's own peak RSS, MB"]

@@ -175,8 +175,9 @@ def _notes(space: AddressSpace, heap: Heap, partial: bool) -> list[str]:
     notes = []
     if partial:
         notes.append("the process ended while it was read: what had been read is reported")
-    if heap.allocator is None:
-        notes.append("the allocator is not glibc's: freed blocks cannot be told from live ones")
+    if heap.allocator != "glibc":
+        name = f"{heap.allocator}, not glibc's" if heap.allocator else "not glibc's"
+        notes.append(f"the allocator is {name}: freed blocks cannot be told from live ones")
     if space.drift_bytes:
         notes.append(
             f"the process ran while it was read: {space.drift_bytes:,} bytes moved meanwhile"

@@ -9,6 +9,7 @@ import ctypes
 import errno
 import os
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import Any, Self
@@ -38,7 +39,7 @@ class ProcessMemory:
     """The memory of process `pid`, for reading; a context manager that closes what it opens.
 
     Memory that is not mapped, or no longer, makes a read short and never raises; the same goes for
-    a process that ends meanwhile, which `ended` then tells.
+    a process that ends meanwhile, which `ended` then tells. Threads may read at the same time.
 
     Raises:
         XrayError: there is no such process, it may not be read, or this is not Linux.
@@ -52,11 +53,7 @@ class ProcessMemory:
         self.pid = pid
         self.ended = False
         self._file = -1
-        # One pair each, (pointer, length): filled in anew for each call.
-        self._local = np.zeros((1, 2), np.uint64)
-        self._remote = np.zeros((RUNS_A_CALL, 2), np.uint64)
-        self._local_at = self._local.ctypes.data
-        self._remote_at = self._remote.ctypes.data
+        self._tables = _Tables()
         self._call = _process_vm_readv()
         if not self._probe():
             self._call = None
@@ -98,7 +95,7 @@ class ProcessMemory:
         for first in range(0, len(table), RUNS_A_CALL):
             part = table[first : first + RUNS_A_CALL]
             wanted = int(part[:, 1].sum())
-            self._remote[: len(part)] = part
+            self._tables.remote[: len(part)] = part
             got = self._transfer(len(part), pointer + done, wanted)
             done += got
             if got < wanted:
@@ -150,7 +147,7 @@ class ProcessMemory:
         if self._call is None:
             return False
         byte = np.zeros(1, np.uint8)
-        self._remote[0] = (0, 1)
+        self._tables.remote[0] = (0, 1)
         code = self._raw(1, byte.ctypes.data, 1)
         if code == -errno.ESRCH:
             raise _gone(self.pid)
@@ -165,8 +162,7 @@ class ProcessMemory:
             raise denied(self.pid) from error
 
     def _read(self, address: int, pointer: int, nbytes: int) -> int:
-        self._remote[0, 0] = address
-        self._remote[0, 1] = nbytes
+        self._tables.remote[0] = (address, nbytes)
         return self._transfer(1, pointer, nbytes)
 
     def _transfer(self, count: int, pointer: int, nbytes: int) -> int:
@@ -183,15 +179,15 @@ class ProcessMemory:
     def _raw(self, count: int, pointer: int, nbytes: int) -> int:
         """Make the system call; return the bytes read, or minus the error's number."""
         assert self._call is not None
-        self._local[0, 0] = pointer
-        self._local[0, 1] = nbytes
-        code: int = self._call(self.pid, self._local_at, 1, self._remote_at, count, 0)
+        tables = self._tables
+        tables.local[0] = (pointer, nbytes)
+        code: int = self._call(self.pid, tables.local_at, 1, tables.remote_at, count, 0)
         return code if code >= 0 else -ctypes.get_errno()
 
     def _from_file(self, count: int, pointer: int, nbytes: int) -> int:
         view = memoryview((ctypes.c_ubyte * nbytes).from_address(pointer)).cast("B")
         done = 0
-        for address, length in self._remote[:count].tolist():
+        for address, length in self._tables.remote[:count].tolist():
             if address + length > _LAST_OFFSET:
                 break
             end = done + length
@@ -206,6 +202,16 @@ class ProcessMemory:
                     return done
                 done += got
         return done
+
+
+class _Tables(threading.local):
+    """What one call reads and where to, as (address, length); each thread fills in its own."""
+
+    def __init__(self) -> None:
+        self.local = np.zeros((1, 2), np.uint64)
+        self.remote = np.zeros((RUNS_A_CALL, 2), np.uint64)
+        self.local_at = self.local.ctypes.data
+        self.remote_at = self.remote.ctypes.data
 
 
 def _gone(pid: int) -> XrayError:

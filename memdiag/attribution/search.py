@@ -1,6 +1,7 @@
 """Finding every copy of some weights in a process: candidates, verified, none counted twice."""
 
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -13,6 +14,9 @@ from memdiag.attribution.process_memory import ProcessMemory
 from memdiag.attribution.scan import Candidate, scan
 from memdiag.attribution.subjects import Subject
 from memdiag.attribution.verify import Verifier
+
+_MOST_FAILURES = 1024
+"""After so many places at which one copy is not, its content is taken to repeat itself there."""
 
 
 class Found(NamedTuple):
@@ -50,22 +54,25 @@ def search(
             for copy in layout.candidates(subject.values, subject.uses):
                 copies.append(copy)
                 owners.append(subject)
-    anchors = choose(copies)
+    anchors = choose(copies, release)
     release()
     started = time.perf_counter()
     candidates, scanned_bytes = scan(memory, space.anonymous, anchors)
     scanned = time.perf_counter()
     verifier = Verifier(memory, release, sampled=sampled)
     taken = _Taken()
+    failures: Counter[int] = Counter()
     found = []
     # Large extents first: what lies inside one is a part of it, whatever else it looks like.
     for candidate in sorted(candidates, key=lambda one: (-copies[one.number].nbytes, one.number)):
         copy = copies[candidate.number]
-        if taken.holds(candidate, copy.nbytes):
+        if failures[candidate.number] > _MOST_FAILURES or taken.holds(candidate, copy.nbytes):
             continue
         verified = verifier.verify(copy, candidate.address)
-        if verified:
-            taken.add(candidate.address, copy.nbytes)
+        if not verified:
+            failures[candidate.number] += 1
+        else:
+            taken.add(candidate, copy.nbytes)
             found.append(Found(owners[candidate.number], copy, candidate.address, verified))
     release()
     return Search(
@@ -81,15 +88,23 @@ class _Taken:
     """The extents that copies have been found in."""
 
     def __init__(self) -> None:
+        self._numbers = np.empty(0, np.int64)
         self._starts = np.empty(0, np.int64)
         self._ends = np.empty(0, np.int64)
 
     def holds(self, candidate: Candidate, nbytes: int) -> bool:
-        """Return whether the candidate's extent lies inside one that is taken."""
-        start, end = candidate.address, candidate.address + nbytes
-        return bool(np.any((self._starts <= start) & (end <= self._ends)))
+        """Return whether the candidate's extent is taken.
 
-    def add(self, address: int, nbytes: int) -> None:
+        That is, whether it lies inside one that is, or overlaps one of the same copy: content that
+        repeats itself may seem to start anywhere in itself.
+        """
+        start, end = candidate.address, candidate.address + nbytes
+        inside = (self._starts <= start) & (end <= self._ends)
+        overlaps = (self._starts < end) & (start < self._ends)
+        return bool(np.any(inside | (overlaps & (self._numbers == candidate.number))))
+
+    def add(self, candidate: Candidate, nbytes: int) -> None:
         """Take an extent."""
-        self._starts = np.append(self._starts, address)
-        self._ends = np.append(self._ends, address + nbytes)
+        self._numbers = np.append(self._numbers, candidate.number)
+        self._starts = np.append(self._starts, candidate.address)
+        self._ends = np.append(self._ends, candidate.address + nbytes)

@@ -2,6 +2,7 @@ import ctypes
 import errno
 import os
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -96,6 +97,19 @@ def test_blocks_after_a_hole_are_read_all_the_same(child: Started) -> None:
         assert blocks[there].tolist() == [[0] * 4, [9] * 4, [9, 9, 10, 10]]
         child.end()
         assert not memory.read_blocks(at + np.arange(100), 4)[1].any()
+
+
+@pytest.mark.usefixtures("way")
+def test_threads_that_read_at_the_same_time_each_get_what_they_asked_for(child: Started) -> None:
+    def numbers(page: int) -> set[int]:
+        buffer, seen = np.zeros(PAGE, np.uint8), set()
+        for _ in range(200):
+            assert memory.read_into(child.out["at"] + page * PAGE, buffer) == PAGE
+            seen |= {*np.unique(buffer).tolist()}
+        return seen
+
+    with ProcessMemory(child.pid) as memory, ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(numbers, range(8))) == [{page} for page in range(8)]
 
 
 def test_runs_must_fit_the_buffer(child: Started) -> None:

@@ -10,8 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from memdiag.attribution import scan as scanning
 from memdiag.attribution.address_space import read_address_space
-from memdiag.attribution.anchors import choose
+from memdiag.attribution.anchors import Sieve, choose
+from memdiag.attribution.intervals import Ranges
 from memdiag.attribution.layouts import Uses, VirtualCopy, layouts
 from memdiag.attribution.process_memory import ProcessMemory
 from memdiag.attribution.scan import scan
@@ -83,8 +85,8 @@ def test_copies_are_found_where_they_are_in_each_layout(tmp_path: Path, sampled:
     assert {("original", addresses[0]), ("transposed", addresses[1])} <= seen
 
 
-@pytest.mark.parametrize("alignment", [0, 16, 32, 48])
-def test_a_plain_copy_may_lie_at_mallocs_own_alignment(tmp_path: Path, alignment: int) -> None:
+@pytest.mark.parametrize("alignment", range(0, 64, 8))
+def test_a_plain_copy_may_lie_at_any_multiple_of_8(tmp_path: Path, alignment: int) -> None:
     with holding(tmp_path, ("plain", WEIGHT, alignment)) as (pid, addresses):
         assert ("original", addresses[0]) in found(pid, copies_of(WEIGHT))
 
@@ -140,3 +142,66 @@ def test_verifying_says_how_many_bytes_it_compared(tmp_path: Path) -> None:
     ):
         assert Verifier(memory, lambda: None).verify(original, addresses[0]) == WEIGHT.nbytes
         assert Verifier(memory, lambda: None).verify(original, addresses[0] + 64) == 0
+
+
+@pytest.fixture
+def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spans and buffers so small that copies lie across many of them."""
+    monkeypatch.setattr(scanning, "SPAN_BYTES", 64 << 10)
+    monkeypatch.setattr(scanning, "BUFFER_BYTES", 16 << 10)
+
+
+@pytest.mark.usefixtures("small_steps")
+def test_the_number_of_threads_makes_no_difference(tmp_path: Path) -> None:
+    turned = np.ascontiguousarray(WEIGHT.T)
+    held = [("plain", WEIGHT, 64), ("turned", turned, 128), ("again", WEIGHT, 16)]
+    copies = copies_of(WEIGHT)
+    with holding(tmp_path, *held) as (pid, addresses), ProcessMemory(pid) as memory:
+        ranges, anchors = read_address_space(pid).anonymous, choose(copies)
+        alone, *others = [scan(memory, ranges, anchors, threads=count) for count in (1, 2, 5)]
+    assert others == [alone, alone]
+    assert set(addresses) <= {one.address for one in alone[0]}
+
+
+class _Dying(ProcessMemory):
+    """The memory of a process that ends as soon as something of it was read."""
+
+    def __init__(self, process: "subprocess.Popen[bytes]") -> None:
+        super().__init__(process.pid)
+        self._process = process
+
+    def pieces(
+        self, ranges: Ranges, buffer: np.ndarray, *, overlap: int = 0
+    ) -> Iterator[tuple[int, int]]:
+        for piece in super().pieces(ranges, buffer, overlap=overlap):
+            self._process.kill()
+            self._process.wait()
+            yield piece
+
+
+@pytest.mark.usefixtures("small_steps")
+def test_a_process_that_ends_meanwhile_is_read_as_far_as_it_was_there() -> None:
+    code = "print('ready', flush=True); import sys; sys.stdin.read()"
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        ranges = read_address_space(process.pid).anonymous
+        with _Dying(process) as memory:
+            candidates, read = scan(memory, ranges, choose(copies_of(WEIGHT)))
+            assert memory.ended
+    assert candidates == []
+    assert 0 < read < int((ranges[:, 1] - ranges[:, 0]).sum())
+
+
+@pytest.mark.usefixtures("small_steps")
+def test_an_error_in_a_thread_is_the_scans(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(sieve: Sieve, steps: np.ndarray) -> np.ndarray:
+        raise MemoryError("no room for marks")
+
+    with holding(tmp_path, ("plain", WEIGHT, 64)) as (pid, _), ProcessMemory(pid) as memory:
+        ranges, anchors = read_address_space(pid).anonymous, choose(copies_of(WEIGHT))
+        monkeypatch.setattr(Sieve, "likely", fail)
+        with pytest.raises(MemoryError, match="no room for marks"):
+            scan(memory, ranges, anchors, threads=2)
