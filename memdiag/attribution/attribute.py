@@ -1,7 +1,7 @@
 """The X-ray as a whole: read a process, find the weights in it, and give every byte an owner."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -16,9 +16,6 @@ from memdiag.attribution.subjects import FILE, Subject, content_probe, subjects,
 from memdiag.attribution.surroundings import Surroundings, read_surroundings
 from memdiag.graph.reader import ModelFile
 from memdiag.records.attribution import Attribution, Backing, Copy, CopyKind, Indistinct, ScanTiming
-
-Maker = Callable[[Subject, str], str | None]
-"""Says, for a subject and the kind of a copy, what made it; None where that is not known."""
 
 
 class Looked(NamedTuple):
@@ -52,7 +49,6 @@ def attribute(
     baseline: BaselinePages | None = None,
     arena: Arena | None = None,
     sampled: bool = False,
-    made_by: Maker | None = None,
 ) -> Attribution:
     """Return who owns what is resident in process `pid`.
 
@@ -80,10 +76,7 @@ def attribute(
         )
         ended = memory.ended
     fused = {subject for one in models if one.fused for subject in one.subjects}
-    copies = [
-        _copy(found, space, surroundings, made_by, found.subject in fused)
-        for found in searched.found
-    ]
+    copies = [_copy(found, space, surroundings, found.subject in fused) for found in searched.found]
     for one in models:
         if not one.fused:
             copies.extend(_mapped_copies(space, one))
@@ -129,7 +122,6 @@ def _copy(
     found: Found,
     space: AddressSpace,
     surroundings: Surroundings,
-    made_by: Maker | None,
     fused: bool,
 ) -> Copy:
     copy, address = found.copy, found.address
@@ -146,7 +138,7 @@ def _copy(
         backing=Backing(kind="anonymous"),
         verified_bytes=found.verified_bytes,
         live=surroundings.live(address, copy.nbytes),
-        made_by=made_by(found.subject, kind) if made_by else None,
+        made_by=None,
     )
 
 

@@ -7,9 +7,11 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from onnx import TensorProto, helper
 
 from memdiag.attribution.layouts import Uses
 from memdiag.attribution.usage import Consumer, Usage
+from memdiag.graph.contents import FAULT, Budget, same_content
 from memdiag.graph.graphs import Graphs
 from memdiag.graph.reader import ModelFile
 from memdiag.records.attribution import Indistinct
@@ -22,8 +24,6 @@ MIN_BYTES = 256
 
 _PROBES = 32
 _PROBE_BYTES = 64
-_COMPARE_BYTES = 4 << 20
-_RELEASE_BYTES = 64 << 20
 _MOST_NAMES = 20
 
 
@@ -32,14 +32,19 @@ FILE = "(the model's file)"
 
 _SMALLEST_FILE = 64 << 10
 
+# With the package that brings numpy this type, onnx names it; older ones name another.
+_BFLOAT16 = helper.tensor_dtype_to_np_dtype(TensorProto.BFLOAT16)
+
 
 @dataclass(frozen=True, eq=False)
 class Subject:
-    """Weights with the same bytes: all their `names`, and the values of the first.
+    """Weights with the same bytes: all their `names`, and their values in one type and shape.
 
     Names are qualified by the path of their graph where that is not the main one. `values` is
-    C-contiguous and read-only, a view of the mapped file where the model has it as it is; `uses`
-    and `consumers` are those of all the weights together.
+    C-contiguous and read-only, a view of the mapped file where the model has it as it is; bfloat16
+    has its own type where onnx brings it. Weights with equal bytes of another type or shape are
+    subjects of their own, with the same names: other layouts are theirs. `uses` are those of the
+    weights of this type and shape, `consumers` those of all the weights together.
     """
 
     names: tuple[str, ...]
@@ -53,26 +58,19 @@ def subjects(
 ) -> tuple[tuple[Subject, ...], tuple[Indistinct, ...]]:
     """Return the weights of `model` that can be told by their content, and those that cannot."""
     usage = Usage(Graphs(model))
-    groups: dict[tuple[int, tuple[int, bytes]], list[list[tuple[Weight, Array]]]] = defaultdict(
-        list
-    )
+    groups: dict[int, list[tuple[Weight, Array]]] = defaultdict(list)
+    numbers = {weight: -1 - n for n, group in enumerate(same_content(model)) for weight in group}
     vague: dict[str, list[Weight]] = defaultdict(list)
-    budget = _Budget(model)
-    for weight in model.weights:
-        values = np.ascontiguousarray(model.data(weight))
+    budget = Budget(model)
+    for place, weight in enumerate(model.weights):
+        budget.touch(min(weight.nbytes, _PROBES * FAULT))
+        values = _typed(np.ascontiguousarray(model.data(weight)), weight)
         reason = _indistinct(values, min_bytes)
         if reason:
             vague[reason].append(weight)
-            continue
-        # Views of another rank have other transposes: they stay apart.
-        known = groups[values.ndim, content_probe(values)]
-        for group in known:
-            if _equal(group[0][1], values, budget):
-                group.append((weight, values))
-                break
         else:
-            known.append([(weight, values)])
-    found = tuple(_subject(group, usage) for candidates in groups.values() for group in candidates)
+            groups[numbers.get(weight, place)].append((weight, values))
+    found = tuple(subject for group in groups.values() for subject in _subjects(group, usage))
     model.release()
     return found, tuple(_vague(reason, weights) for reason, weights in vague.items())
 
@@ -89,18 +87,11 @@ def qualified(weight: Weight) -> str:
     return f"{weight.graph}/{weight.name}" if weight.graph else weight.name
 
 
-class _Budget:
-    """Lets go of the model's pages whenever much of it has been read."""
-
-    def __init__(self, model: ModelFile) -> None:
-        self._model = model
-        self._read = 0
-
-    def count(self, nbytes: int) -> None:
-        self._read += nbytes
-        if self._read > _RELEASE_BYTES:
-            self._model.release()
-            self._read = 0
+def _typed(values: Array, weight: Weight) -> Array:
+    """Return `values` with the type of their own that halves of another kind may have."""
+    if weight.dtype == "bfloat16" and _BFLOAT16.name == "bfloat16":
+        return values.view(_BFLOAT16)
+    return values
 
 
 def _octets(values: Array) -> NDArray[np.uint8]:
@@ -134,26 +125,17 @@ def _indistinct(values: Array, min_bytes: int) -> str | None:
     return None
 
 
-def _equal(one: Array, other: Array, budget: _Budget) -> bool:
-    left, right = _octets(one), _octets(other)
-    for start in range(0, len(left), _COMPARE_BYTES):
-        part = slice(start, start + _COMPARE_BYTES)
-        if not np.array_equal(left[part], right[part]):
-            return False
-        budget.count(2 * _COMPARE_BYTES)
-    return True
-
-
-def _subject(group: list[tuple[Weight, Array]], usage: Usage) -> Subject:
-    weights = [weight for weight, _ in group]
-    used = [usage.of(weight) for weight in weights]
-    consumers = [consumer for _, readers in used for consumer in readers]
-    return Subject(
-        names=tuple(dict.fromkeys(map(qualified, weights))),
-        values=group[0][1],
-        uses=_together(uses for uses, _ in used),
-        consumers=tuple(dict.fromkeys(consumers)),
-    )
+def _subjects(group: list[tuple[Weight, Array]], usage: Usage) -> Iterator[Subject]:
+    """Yield a subject for each type and shape of the weights of `group`, all of equal bytes."""
+    names = tuple(dict.fromkeys(qualified(weight) for weight, _ in group))
+    consumers: dict[Consumer, None] = {}
+    forms: dict[tuple[Any, ...], tuple[Array, list[Uses]]] = {}
+    for weight, values in group:
+        uses, readers = usage.of(weight)
+        consumers.update(dict.fromkeys(readers))
+        forms.setdefault((values.dtype, values.shape), (values, []))[1].append(uses)
+    for values, used in forms.values():
+        yield Subject(names=names, values=values, uses=_together(used), consumers=tuple(consumers))
 
 
 def _together(every: Iterable[Uses]) -> Uses:

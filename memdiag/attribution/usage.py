@@ -28,15 +28,32 @@ _FILTERS = {
 }
 _ATTENTIONS = {"Attention": 1, "QAttention": 1}
 
+_PRODUCTS = {
+    "FusedGemm",
+    "FusedMatMul",
+    "Gemm",
+    "MatMul",
+    "MatMulInteger",
+    "MatMulIntegerToFloat",
+    "QGemm",
+    "QLinearMatMul",
+}
+
 
 @dataclass(frozen=True)
 class Consumer:
-    """A node that reads a weight at input `slot`, after the operators in `through`."""
+    """A node that reads a weight at input `slot`, after the operators in `through`.
+
+    `turned` says of a matrix product whether it multiplies with the transposed weight, by an
+    attribute or a Transpose before it; None where that is not known, and for other operators.
+    """
 
     node: str
     op_type: str
     slot: int
     through: tuple[str, ...] = ()
+    domain: str = ""
+    turned: bool | None = None
 
 
 class _Read(NamedTuple):
@@ -68,9 +85,16 @@ class Usage:
 
     def _readers(self, weight: Weight) -> Iterator[_Read]:
         for reader in readers(self._graphs, weight):
-            label = self._graphs.label(reader.scope, reader.node)
-            consumer = Consumer(label, reader.node.op_type, reader.slot, reader.through)
-            yield _Read(consumer, reader.scope, reader.node, reader.path)
+            node = reader.node
+            consumer = Consumer(
+                node=self._graphs.label(reader.scope, node),
+                op_type=node.op_type,
+                slot=reader.slot,
+                through=reader.through,
+                domain=node.domain,
+                turned=_turned(node, reader.through),
+            )
+            yield _Read(consumer, reader.scope, node, reader.path)
 
     def _quantizations(self, weight: Weight, found: list[_Read]) -> Iterator[Quantization]:
         for consumer, scope, node, _ in found:
@@ -113,6 +137,13 @@ class Usage:
                 yield made
 
 
+def _turned(node: NodeProto, through: tuple[str, ...]) -> bool | None:
+    """Return whether a product takes a weight, a matrix, the other way round."""
+    if node.op_type not in _PRODUCTS or {*through} - {*_SAME_SHAPE, "Transpose"}:
+        return None
+    return bool(integer(node, "transB", 0)) ^ bool(through.count("Transpose") % 2)
+
+
 def _permutations(readers: list[_Read], rank: int) -> Iterator[tuple[int, ...]]:
     """Yield those of the Transpose nodes, each together with the ones before it."""
     for _, scope, node, path in readers:
@@ -131,9 +162,7 @@ def _permutations(readers: list[_Read], rank: int) -> Iterator[tuple[int, ...]]:
             yield order
 
 
-def _numbers(
-    readers: list[_Read], slots: dict[str, int], name: str, default: int
-) -> Iterator[int]:
+def _numbers(readers: list[_Read], slots: dict[str, int], name: str, default: int) -> Iterator[int]:
     for consumer, _, node, _ in readers:
         if slots.get(node.op_type) == consumer.slot:
             number = integer(node, name, default)

@@ -61,7 +61,7 @@ class Copy(Record, frozen=True, kw_only=True):
     `weights` are the names of all weights with this content. `parameters` say more of the layout,
     such as block sizes. `bytes` is the extent at `address`, `resident_bytes` its resident part,
     `verified_bytes` how much of it was compared with the model. `live` is True in a block in
-    use, False in one that the allocator keeps after it was freed, None where that is not known.
+    use, False in one that malloc or the arena keeps after it was freed, None where not known.
     `made_by` names what made it, and for which node, as far as that is known: ``parse``, a graph
     transformer, ``prepack`` (a kernel, ahead of the first run) or ``kernel`` (one that ran).
     """

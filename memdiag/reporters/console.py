@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING
 
 from memdiag.records.profile import Profile
 from memdiag.reporters import attribution_console
+from memdiag.reporters.checks.console import show_findings
 from memdiag.reporters.terminal import block, draw, encodable, line
 from memdiag.reporters.views import (
     copies_by_phase,
     facts,
+    findings,
     headline,
     phase_table,
     runs,
@@ -53,6 +55,10 @@ def _show(profile: Profile, console: Console, written: Sequence[Path], quiet: bo
     block(console, [f"{row.title}: {row.sentence}" for row in span_table.notable(profile)])
     if profile.attribution is not None:
         attribution_console.section(profile.attribution, console, heading="who owns it (steady)")
+    if profile.findings:
+        console.print()
+        show_findings(profile.findings, console)
+        line(console, f"{findings.summary(profile.findings)}.")
     block(console, [_lowered(runs.build(profile).sentence, upper=True)])
     block(console, [row.sentence for row in copies_by_phase.build(profile)])
     block(console, _inputs(profile))

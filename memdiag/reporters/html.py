@@ -18,6 +18,7 @@ from memdiag.reporters.views import (
     attribution,
     copies_by_phase,
     facts,
+    findings,
     headline,
     phase_table,
     runs,
@@ -32,6 +33,7 @@ _LARGEST_RECORD = 2_200_000  # bytes of JSON that are embedded as they are
 _SPANS_SHOWN = 8
 _SPANS_LISTED = 500
 _WEIGHTS_LISTED = 300
+_FINDINGS_LISTED = 100
 
 
 def render(profile: Profile) -> bytes:
@@ -57,6 +59,9 @@ def render(profile: Profile) -> bytes:
         "more_weights": attribution.rest(owned.weights[_WEIGHTS_LISTED:]) if owned else "",
         "copies_by_phase": copies_by_phase.build(profile),
         "weights_listed": _WEIGHTS_LISTED,
+        "findings": [findings.build(one) for one in profile.findings[:_FINDINGS_LISTED]],
+        "findings_summary": findings.summary(profile.findings) if profile.findings else "",
+        "unlisted_findings": max(0, len(profile.findings) - _FINDINGS_LISTED),
         "inputs": facts.inputs(profile),
         "facts": (
             ("Model", facts.model(profile)),

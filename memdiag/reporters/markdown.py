@@ -1,11 +1,13 @@
 """The report for a pull request or a bug report, in GitHub's Markdown."""
 
 from memdiag.records.profile import Profile
+from memdiag.reporters.checks.markdown import section as findings_section
 from memdiag.reporters.markdown_text import code, escape, table
 from memdiag.reporters.views import (
     attribution,
     copies_by_phase,
     facts,
+    findings,
     headline,
     phase_table,
     runs,
@@ -29,6 +31,7 @@ def render(profile: Profile) -> bytes:
         *_spans(profile),
         *_sentences(profile),
         *_owners(profile),
+        *_findings(profile),
         _facts("Model", facts.model(profile)),
         _facts("Session", facts.session(profile)),
         _inputs(profile),
@@ -65,6 +68,13 @@ def _owners(profile: Profile) -> list[str]:
         table(("owner", "size", "of all", "made up of"), owners, left=(0, 3)),
         "\n".join(f"- {escape(line)}" for line in lines),
     ]
+
+
+def _findings(profile: Profile) -> list[str]:
+    if not profile.findings:
+        return []
+    answer = f"**{escape(findings.summary(profile.findings))}.**"
+    return ["### Findings", answer, *findings_section(profile.findings)]
 
 
 def _phases(profile: Profile) -> list[str]:

@@ -16,6 +16,8 @@ from memdiag.records.finding import CHECK_SCHEMA, Check, CheckedModel, Finding
 DEFAULT_MIN_BYTES = 4096
 """A waste of fewer bytes is left out, unless it is asked for."""
 
+_LONGEST_REASON = 200
+
 
 @dataclass(frozen=True, kw_only=True)
 class Selection:
@@ -121,12 +123,18 @@ def examine(
 ) -> tuple[tuple[Finding, ...], tuple[str, ...]]:
     """Return the findings in an open model, the costliest first, and what was not examined."""
     examined = Examined(model, runtime, sizes=dims)
-    findings = [
-        finding
-        for detector in selection.chosen
-        for finding in detector.detect(examined)
-        if selection.keeps(finding)
-    ]
+    findings: list[Finding] = []
+    for detector in selection.chosen:
+        try:
+            found = list(detector.detect(examined))
+        except Exception as error:  # a defect of one rule must not lose the others, or a profile
+            what = f"{type(error).__name__}: {error}"[:_LONGEST_REASON]
+            examined.notes.append(
+                f"rule {detector.rule.name} failed on this model, which is a defect of memdiag's;"
+                f" please report it ({what})"
+            )
+        else:
+            findings += filter(selection.keeps, found)
     findings.sort(key=lambda one: (-one.bytes, -one.peak_bytes, one.rule, one.weights))
     model.release()
     return tuple(findings), tuple(dict.fromkeys(examined.notes))

@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 
 import memdiag
+from memdiag.detectors.confront import confront
 from memdiag.errors import UsageError
 from memdiag.graph.inputs import plan_inputs
 from memdiag.graph.reader import ModelFile, open_model
@@ -20,6 +21,7 @@ from memdiag.measurement.job import DEFAULT_TIMEOUT_S, Job
 from memdiag.measurement.rehearsal import rehearse
 from memdiag.measurement.seen import Measurement, Progress
 from memdiag.measurement.watch import measure
+from memdiag.prediction.runtime import Runtime
 from memdiag.records.profile import (
     PROFILE_SCHEMA,
     Input,
@@ -30,6 +32,7 @@ from memdiag.records.profile import (
     Session,
 )
 from memdiag.workflows import inputs as inputs_room
+from memdiag.workflows.check import DEFAULT_MIN_BYTES, Selection, examine
 from memdiag.workflows.notes import notes_of
 from memdiag.workflows.xray import ChildXray
 
@@ -66,6 +69,9 @@ def profile(
     memory_limit_bytes: int | None = None,
     xray: Literal["steady", "phases", "none"] = "steady",
     verify: Literal["full", "sampled"] = "full",
+    select: Sequence[str] = (),
+    ignore: Sequence[str] = (),
+    min_bytes: int = DEFAULT_MIN_BYTES,
     on_progress: Callable[[Progress], None] | None = None,
 ) -> Profile:
     """Load and run `model` in an isolated child process and return what that took.
@@ -92,6 +98,9 @@ def profile(
         xray: name the owner of every resident byte at ``steady`` state, also at the ends of all
             ``phases`` (the child is stopped for a moment at each), or never (``none``).
         verify: compare each copy that is found byte for byte, or a spread of its blocks.
+        select: rules to run on the model, as in `memdiag.check`; all where empty.
+        ignore: rules to leave out.
+        min_bytes: leave out findings that cost fewer bytes.
         on_progress: called now and then with where the child is.
 
     Raises:
@@ -102,6 +111,7 @@ def profile(
     """
     options = _options(session_options, optimization_level, threads)
     _check(runs, timeout_s, memory_limit_bytes)
+    selection = Selection(select=select, ignore=ignore, min_bytes=min_bytes)
     path = Path(model)
     job = Job(
         model=path,
@@ -132,10 +142,11 @@ def profile(
             )
         watch = partial(measure, on_progress=on_progress, inspector=inspector)
         measured, used, notes = _measure(file, job, Path(scratch), sizes, given, watch)
-        facts = _facts(file)
-    result = _assemble(facts, job, measured, used, notes)
-    if inspector:
-        result = _with_xray(result, inspector)
+        result = _assemble(_facts(file), job, measured, used, notes)
+        if inspector:
+            result = _with_xray(result, inspector)
+        if not measured.interrupted:
+            result = _with_findings(result, file, selection, sizes)
     if measured.interrupted:
         raise Interrupted(result)
     return result
@@ -282,6 +293,19 @@ def _with_xray(profile: Profile, inspector: ChildXray) -> Profile:
             for name, found in inspector.by_phase.items()
         ),
     )
+
+
+def _with_findings(
+    profile: Profile, file: ModelFile, selection: Selection, dims: Mapping[str, int]
+) -> Profile:
+    """Return `profile` with what the rules find in the model, confronted with the X-ray."""
+    version = profile.environment.onnxruntime
+    if version is None:
+        return profile
+    found, notes = examine(file, Runtime.parse(version), selection, dims=dims)
+    if profile.attribution is not None:
+        found = tuple(confront(finding, profile.attribution) for finding in found)
+    return msgspec.structs.replace(profile, findings=found, notes=(*profile.notes, *notes))
 
 
 def _save_optimized(job: Job, scratch: Path) -> Path | None:

@@ -10,19 +10,19 @@ from pathlib import Path
 from memdiag.attribution.address_space import read_address_space
 from memdiag.attribution.attribute import (
     Looked,
-    Maker,
     attribute,
     look_for,
     look_for_fused,
     missing,
 )
 from memdiag.attribution.intervals import normal
-from memdiag.attribution.made_by import maker
+from memdiag.attribution.made_by import with_makers
 from memdiag.attribution.owners import Arena, BaselinePages
 from memdiag.errors import MemdiagError, UsageError, XrayError
 from memdiag.graph.reader import ModelFile, open_model
+from memdiag.measurement.inspector import LogEvidence
 from memdiag.records.attribution import Attribution
-from memdiag.records.profile import PhaseName, Span
+from memdiag.records.profile import PhaseName
 
 _MISSING_SHARE = 0.02
 
@@ -97,14 +97,13 @@ class ChildXray:
         with self._reasoned():
             # Taken out first, so that the phases stand in the order in which they ended.
             self.by_phase.pop(name, None)
-            self.by_phase[name] = self._look(pid, [self._looked], arena, None)
+            self.by_phase[name] = self._look(pid, [self._looked], arena)
 
-    def steady(self, pid: int, spans: Sequence[Span], arena: Sequence[tuple[int, int]]) -> None:
+    def steady(self, pid: int, log: LogEvidence, arena: Sequence[tuple[int, int]]) -> None:
         """X-ray the steady state, and look again for what was fused where weights are missing."""
         with self._reasoned():
-            made_by = maker(spans)
-            seen = self._look(pid, [self._looked], arena, made_by)
-            self.attribution = seen
+            seen = self._look(pid, [self._looked], arena)
+            self.attribution = with_makers(seen, [self._looked], log)
             lost = missing(self._looked, seen)
             if lost <= _MISSING_SHARE * sum(weight.nbytes for weight in self._model.weights):
                 return
@@ -112,8 +111,8 @@ class ChildXray:
             if saved is None:
                 return
             with open_model(saved) as optimized:
-                fused = look_for_fused(optimized, self._looked)
-                self.attribution = self._look(pid, [self._looked, fused], arena, made_by)
+                models = [self._looked, look_for_fused(optimized, self._looked)]
+                self.attribution = with_makers(self._look(pid, models, arena), models, log)
 
     @cached_property
     def _looked(self) -> Looked:
@@ -124,7 +123,6 @@ class ChildXray:
         pid: int,
         models: list[Looked],
         arena: Sequence[tuple[int, int]],
-        made_by: Maker | None,
     ) -> Attribution:
         return attribute(
             pid,
@@ -132,7 +130,6 @@ class ChildXray:
             baseline=self._baseline,
             arena=Arena(normal(arena)) if arena else None,
             sampled=self._sampled,
-            made_by=made_by,
         )
 
     @contextmanager

@@ -1,54 +1,426 @@
+"""Who made a copy: what the graph and the log say together, and where they say nothing."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
 import numpy as np
+import onnx
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 
-from memdiag.attribution.layouts import Uses
-from memdiag.attribution.made_by import maker
-from memdiag.attribution.subjects import Subject
-from memdiag.attribution.usage import Consumer
-from memdiag.records.profile import Span
+from memdiag.attribution.attribute import Looked, look_for, look_for_fused
+from memdiag.attribution.made_by import with_makers
+from memdiag.attribution.subjects import FILE
+from memdiag.graph.reader import open_model
+from memdiag.measurement.inspector import LogEvidence
+from memdiag.records.attribution import Attribution, Backing, Copy, CopyKind, Owner, ScanTiming
 
-SUBJECT = Subject(
-    names=("w",),
-    values=np.zeros(1),
-    uses=Uses(),
-    consumers=(
-        Consumer("embed", "Gather", 0),
-        Consumer("turn", "Transpose", 0),
-        Consumer("product", "MatMul", 1, ("Transpose",)),
-        Consumer("conv", "Conv", 1),
-    ),
-)
+RANDOM = np.random.default_rng(11)
+node = helper.make_node
+
+KINDS: dict[str, CopyKind] = {
+    "original": "original",
+    "transposed": "transposed",
+    "transposed_filter": "transposed",
+    "cast": "cast",
+    "dequantized": "dequantized",
+    "packed_fp32": "packed",
+    "packed_int8": "packed",
+    "packed_nbits": "packed",
+    "reordered_nchwc": "reordered",
+    "reordered_qconv": "reordered",
+}
 
 
-def span(name: str, modified: bool) -> Span:
-    return Span(
-        name=name,
-        phase="optimize",
-        step=1,
-        modified=modified,
-        start_s=0.0,
-        end_s=1.0,
-        start_rss_bytes=0,
-        net_rss_bytes=0,
-        peak_rss_bytes=0,
-        peak_kind="exact",
+def noise(*shape: int) -> Any:
+    return RANDOM.standard_normal(shape, np.float32)
+
+
+def octets(*shape: int) -> Any:
+    return RANDOM.integers(-128, 128, shape).astype(np.int8)
+
+
+def branch(*nodes: onnx.NodeProto, **weights: Any) -> onnx.GraphProto:
+    output = helper.make_tensor_value_info(nodes[-1].output[0], TensorProto.FLOAT, None)
+    tensors = [numpy_helper.from_array(values, name) for name, values in weights.items()]
+    return helper.make_graph(list(nodes), "branch", [], [output], tensors)
+
+
+class Models:
+    """Models to look for, written into a folder and open until the test is over."""
+
+    def __init__(self, folder: Path, stack: ExitStack) -> None:
+        self._folder = folder
+        self._stack = stack
+
+    def look(self, nodes: Sequence[onnx.NodeProto], weights: Mapping[str, Any]) -> Looked:
+        return look_for(self._open("model", nodes, weights))
+
+    def optimized(
+        self, original: Looked, nodes: Sequence[onnx.NodeProto], weights: Mapping[str, Any]
+    ) -> list[Looked]:
+        return [original, look_for_fused(self._open("optimized", nodes, weights), original)]
+
+    def _open(self, name: str, nodes: Sequence[onnx.NodeProto], weights: Mapping[str, Any]) -> Any:
+        graph = helper.make_graph(
+            nodes,
+            "main",
+            [helper.make_tensor_value_info("x", TensorProto.FLOAT, None)],
+            [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+            [numpy_helper.from_array(np.asarray(one), key) for key, one in weights.items()],
+        )
+        opsets = [helper.make_opsetid(domain, 1) for domain in ("com.microsoft", NCHWC)]
+        opsets.append(helper.make_opsetid("", 21))
+        path = self._folder / f"{name}.onnx"
+        onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=10), path)
+        return self._stack.enter_context(open_model(path))
+
+
+NCHWC = "com.microsoft.nchwc"
+
+
+@pytest.fixture
+def models(tmp_path: Path) -> Iterator[Models]:
+    with ExitStack() as stack:
+        yield Models(tmp_path, stack)
+
+
+def log(
+    *changed: str,
+    removed: Mapping[str, str] | None = None,
+    removed_all: bool = True,
+    reserved: Mapping[int, int] | None = None,
+) -> LogEvidence:
+    return LogEvidence(
+        changed=frozenset(changed),
+        removed=removed or {},
+        removed_all=removed_all,
+        reserved=reserved,
     )
 
 
+def copy(layout: str, name: str = "w", **changes: Any) -> Copy:
+    fields: dict[str, Any] = {
+        "weights": (name,),
+        "layout": layout,
+        "kind": KINDS[layout],
+        "parameters": {},
+        "bytes": 4096,
+        "resident_bytes": 4096,
+        "address": 0x7F0000000040,
+        "backing": Backing(kind="anonymous"),
+        "verified_bytes": 4096,
+        "live": True,
+        "made_by": None,
+        **changes,
+    }
+    return Copy(**fields)
+
+
+def made_by(looked: Looked | Sequence[Looked], evidence: LogEvidence, one: Copy) -> str | None:
+    seen = Attribution(
+        schema="memdiag.attribution/1",
+        pid=1,
+        resident_bytes=1,
+        baseline_bytes=None,
+        named_share=0.0,
+        owners=(Owner(kind="unnamed", name="unnamed", bytes=1),),
+        copies=(one,),
+        indistinct=(),
+        verification="full",
+        partial=False,
+        notes=(),
+        timing=ScanTiming(total_s=0, scan_s=0, verify_s=0, scanned_bytes=0, verified_bytes=0),
+    )
+    every = [looked] if isinstance(looked, Looked) else list(looked)
+    (told,) = with_makers(seen, every, evidence).copies
+    assert told == Copy(**{name: getattr(one, name) for name in COPY}, made_by=told.made_by)
+    return told.made_by
+
+
+COPY = [name for name in Copy.__struct_fields__ if name != "made_by"]
+
+
+def product(weight: Any, **more: Any) -> tuple[list[onnx.NodeProto], dict[str, Any]]:
+    return [node("MatMul", ["x", "w"], ["y"], name="product")], {"w": weight, **more}
+
+
+# The original, and the file.
+
+
+def test_an_original_was_parsed_and_the_file_loaded(models: Models) -> None:
+    looked = models.look(*product(noise(200, 200)))
+    assert made_by(looked, log(), copy("original")) == "parse"
+    assert made_by(looked, log(), copy("original", FILE)) == "loading from bytes"
+
+
+def test_nobody_made_what_is_mapped_or_not_known(models: Models) -> None:
+    looked = models.look(*product(noise(16, 16)))
+    mapped = copy("original", backing=Backing(kind="file", file="w.data", offset=0))
+    assert made_by(looked, log(), mapped) is None
+    assert made_by(looked, log(), copy("original", "another")) is None
+
+
+# Packed ahead of time, or by a kernel that ran.
+
+
+def test_a_reserved_buffer_is_that_of_the_node_that_packs(models: Models) -> None:
+    nodes = [
+        node("Gather", ["w", "x"], ["g"], name="embed"),
+        node("MatMul", ["w", "x"], ["m"], name="on the left"),
+        node("MatMul", ["x", "w"], ["y"], name="product"),
+    ]
+    looked = models.look(nodes, {"w": noise(32, 32)})
+    packed = copy("packed_fp32", parameters={"transB": "0"})
+    assert made_by(looked, log(reserved={4096: 1}), packed) == "prepack · product"
+    assert made_by(looked, log(reserved=None), packed) == "prepack · product"
+
+
+def test_what_was_not_reserved_was_packed_by_a_kernel_that_ran(models: Models) -> None:
+    looked = models.look(*product(noise(32, 32)))
+    packed = copy("packed_fp32", parameters={"transB": "0"})
+    assert made_by(looked, log(reserved={640: 1}), packed) == "kernel · product"
+    # Of other packings it is not known that every buffer is reserved.
+    assert made_by(looked, log(reserved={640: 1}), copy("packed_nbits")) == "prepack · product"
+
+
+def test_the_way_a_product_takes_the_weight_tells_which_node_packed_it(models: Models) -> None:
+    nodes = [
+        node("MatMul", ["x", "w"], ["m"], name="straight"),
+        node("Transpose", ["w"], ["t"], perm=[1, 0]),
+        node("MatMul", ["m", "t"], ["n"], name="behind a Transpose"),
+        node("Gemm", ["n", "w"], ["y"], name="turned", transB=1),
+    ]
+    looked = models.look(nodes, {"w": noise(32, 32)})
+    evidence = log(reserved={4096: 3})
+    straight = copy("packed_fp32", parameters={"transB": "0"})
+    turned = copy("packed_fp32", parameters={"transB": "1"})
+    assert made_by(looked, evidence, straight) == "prepack · straight"
+    made = made_by(looked, evidence, turned)
+    assert made in ("prepack · behind a Transpose and 1 more", "prepack · turned and 1 more")
+
+
+def test_a_packing_that_no_node_asks_for_has_no_maker(models: Models) -> None:
+    looked = models.look(*product(noise(32, 32)))
+    assert made_by(looked, log(), copy("packed_fp32", parameters={"transB": "1"})) is None
+
+
 @pytest.mark.parametrize(
-    ("kind", "transformer", "expected"),
+    ("reserved", "expected"),
     [
-        ("original", "", "parse"),
-        ("packed", "", "prepack · product"),
-        ("transposed", "ConstantFolding", "ConstantFolding · turn"),
-        ("reordered", "NchwcTransformer", "NchwcTransformer · embed and 3 more"),
+        ({4096: 2}, "prepack · first and 1 more"),
+        ({4096: 1}, "prepack · one of first and 1 more"),
+        ({}, "kernel · one of first and 1 more"),
+        (None, "prepack · first and 1 more"),
     ],
 )
-def test_a_copy_is_laid_to_what_the_graph_and_the_log_say(
-    kind: str, transformer: str, expected: str
+def test_fewer_buffers_than_nodes_are_those_of_some(
+    models: Models, reserved: dict[int, int] | None, expected: str
 ) -> None:
-    assert maker([span(transformer, True)])(SUBJECT, kind) == expected
+    nodes = [
+        node("MatMul", ["x", "w"], ["m"], name="first"),
+        node("MatMul", ["m", "w"], ["y"], name="second"),
+    ]
+    looked = models.look(nodes, {"w": noise(32, 32)})
+    packed = copy("packed_fp32", parameters={"transB": "0"})
+    assert made_by(looked, log(reserved=reserved), packed) == expected
 
 
-def test_a_transformer_that_changed_nothing_made_nothing() -> None:
-    assert maker([span("ConstantFolding", False)])(SUBJECT, "transposed") is None
+def test_a_dequantized_operand_is_packed_by_the_product(models: Models) -> None:
+    nodes = [
+        node("DequantizeLinear", ["w", "scale"], ["f"], name="scale"),
+        node("MatMul", ["x", "f"], ["y"], name="product"),
+    ]
+    looked = models.look(nodes, {"w": octets(32, 32), "scale": np.float32(0.5)})
+    assert made_by(looked, log(), copy("packed_nbits")) == "prepack · product"
+
+
+@pytest.mark.parametrize(
+    ("layout", "operator"), [("transposed_filter", "ConvTranspose"), ("reordered_qconv", "Conv")]
+)
+def test_filters_are_reordered_by_their_convolutions(
+    models: Models, layout: str, operator: str
+) -> None:
+    nodes = [
+        node("Identity", ["w"], ["i"], name="same"),
+        node(operator, ["x", "w"], ["y"], name="filter"),
+    ]
+    looked = models.look(nodes, {"w": noise(8, 8, 3, 3)})
+    every = log("ConstantFolding", "NchwcTransformer")
+    assert made_by(looked, every, copy(layout)) == "prepack · filter"
+
+
+def test_blocked_filters_are_the_transformers_if_it_changed_anything(models: Models) -> None:
+    nodes = [
+        node("Shape", ["w"], ["s"], name="shape"),
+        node("Conv", ["x", "w"], ["y"], name="filter"),
+    ]
+    looked = models.look(nodes, {"w": noise(8, 8, 3, 3)})
+    blocked = copy("reordered_nchwc")
+    assert made_by(looked, log("NchwcTransformer"), blocked) == "NchwcTransformer · filter"
+    assert made_by(looked, log("ConstantFolding"), blocked) is None
+
+
+# Folded, or replaced by another transformer.
+
+
+def tied() -> tuple[list[onnx.NodeProto], dict[str, Any]]:
+    nodes = [
+        node("Gather", ["w", "x"], ["g"], name="embed"),
+        node("Transpose", ["w"], ["t"], perm=[1, 0], name="turn"),
+        node("MatMul", ["g", "t"], ["y"], name="product"),
+    ]
+    return nodes, {"w": noise(32, 32)}
+
+
+def halves() -> tuple[list[onnx.NodeProto], dict[str, Any]]:
+    nodes = [
+        node("MatMul", ["x", "w"], ["m"], name="first"),
+        node("MatMul", ["m", "w"], ["y"], name="second"),
+    ]
+    return nodes, {"w": noise(32, 32).astype(np.float16)}
+
+
+def test_a_weight_with_another_reader_may_have_been_folded(models: Models) -> None:
+    looked = models.look(*tied())
+    turned = copy("transposed")
+    assert made_by(looked, log("ConstantFolding"), turned) == "ConstantFolding · turn"
+    gone = log("ConstantFolding", removed={"w": "ConstantFolding"})
+    assert made_by(looked, gone, turned) == "ConstantFolding · turn"
+    assert made_by(looked, log(), turned) is None
+
+
+def test_a_weight_whose_only_reader_is_left_was_not_folded(models: Models) -> None:
+    nodes = [
+        node("DequantizeLinear", ["w", "scale"], ["f"], name="scale"),
+        node("MatMul", ["x", "f"], ["y"], name="product"),
+    ]
+    looked = models.look(nodes, {"w": octets(32, 32), "scale": np.float32(0.5)})
+    wide = copy("dequantized")
+    # Folding changed something, but not this.
+    assert made_by(looked, log("ConstantFolding"), wide) == "kernel · scale"
+    # Where not all that went is known, it may have been this.
+    assert made_by(looked, log("ConstantFolding", removed_all=False), wide) is None
+    gone = log("ConstantFolding", removed={"w": "ConstantFolding"})
+    assert made_by(looked, gone, wide) == "ConstantFolding · scale"
+
+
+def test_what_dequantize_gives_is_not_laid_to_folding_unless_proven(models: Models) -> None:
+    nodes = [
+        node("DequantizeLinear", ["w", "scale"], ["f"], name="scale"),
+        node("Gather", ["w", "x"], ["y"], name="embed"),
+    ]
+    looked = models.look(nodes, {"w": octets(32, 32), "scale": np.float32(0.5)})
+    assert made_by(looked, log("ConstantFolding"), copy("dequantized")) is None
+
+
+def test_who_took_the_weight_from_its_readers_made_the_copy(models: Models) -> None:
+    looked = models.look(*halves())
+    fuse = "FuseFp16InitializerToFp32NodeTransformer"
+    evidence = log("ConstantFolding", fuse, removed={"w": fuse})
+    assert made_by(looked, evidence, copy("cast")) == f"{fuse} · first and 1 more"
+    assert made_by(looked, log("ConstantFolding", fuse), copy("cast")) is None
+
+
+def test_who_took_a_weight_that_goes_on_in_another_shape_made_no_copy(models: Models) -> None:
+    nodes = [
+        node("Reshape", ["w", "shape"], ["r"], name="shape"),
+        node("MatMul", ["x", "r"], ["y"], name="product"),
+    ]
+    weights = {"w": noise(16, 64).astype(np.float16), "shape": np.array([32, 32])}
+    looked = models.look(nodes, weights)
+    for transformer in ("ReshapeFusion", "ConstantFolding"):
+        evidence = log(transformer, removed={"w": transformer})
+        assert made_by(looked, evidence, copy("cast")) is None
+
+
+def test_with_a_step_that_may_have_been_folded_the_last_transformer_is_not_named(
+    models: Models,
+) -> None:
+    nodes = [
+        node("Cast", ["w"], ["f"], to=TensorProto.FLOAT, name="widen"),
+        node("MatMul", ["x", "w"], ["m"], name="half"),
+        node("MatMul", ["m", "f"], ["y"], name="full"),
+    ]
+    looked = models.look(nodes, {"w": noise(32, 32).astype(np.float16)})
+    evidence = log("ConstantFolding", "Other", removed={"w": "Other"})
+    assert made_by(looked, evidence, copy("cast")) == "ConstantFolding · widen"
+
+
+def test_a_name_that_several_graphs_have_proves_nothing(models: Models) -> None:
+    def body(label: str) -> onnx.GraphProto:
+        return branch(
+            node("Transpose", ["w"], [f"{label}_t"], perm=[1, 0], name=f"{label}_turn"),
+            node("MatMul", ["x", f"{label}_t"], [f"{label}_y"], name=f"{label}_product"),
+            w=noise(32, 32),
+        )
+
+    choice = node(
+        "If", ["flag"], ["y"], name="if", then_branch=body("then"), else_branch=body("else")
+    )
+    looked = models.look([choice], {"flag": np.array(True)})
+    turned = copy("transposed", "if/then_branch/w")
+    elsewhere = log("ConstantFolding", "Other", removed={"w": "Other"})
+    assert made_by(looked, elsewhere, turned) == "ConstantFolding · then_turn"
+
+
+# Computed from several weights: known through the runtime's optimized model.
+
+
+def fused(models: Models, name: str, reader: onnx.NodeProto) -> list[Looked]:
+    nodes = [
+        node("Mul", ["w", "k"], ["wk"], name="scale"),
+        node("Conv", ["x", "wk"], ["y"], name="filter"),
+    ]
+    original = models.look(nodes, {"w": noise(8, 8, 3, 3), "k": noise(8, 1, 1, 1)})
+    return models.optimized(original, [reader], {name: noise(8, 8, 3, 3)})
+
+
+def test_a_blocked_convolutions_filter_was_blocked_last(models: Models) -> None:
+    blocked = node("Conv", ["x", "reorder"], ["y"], name="y_nchwc", domain=NCHWC)
+    looked = fused(models, "reorder", blocked)
+    one = copy("original", "reorder", kind="fused")
+    every = log("ConstantFolding", "NchwcTransformer")
+    assert made_by(looked, every, one) == "NchwcTransformer · y_nchwc"
+    assert made_by(looked, log("ConstantFolding", "Other"), one) == "optimize · y_nchwc"
+
+
+def test_an_output_that_became_a_weight_was_folded(models: Models) -> None:
+    looked = fused(models, "wk", node("Conv", ["x", "wk"], ["y"], name="filter"))
+    one = copy("original", "wk", kind="fused")
+    assert made_by(looked, log("ConstantFolding", "Other"), one) == "ConstantFolding · scale"
+    # That one changes weights under the name that they had.
+    moved = log("ConstantFolding", "TransposeOptimizer")
+    assert made_by(looked, moved, one) == "optimize · filter"
+
+
+def test_the_runtimes_names_tell_the_fusion(models: Models) -> None:
+    name = "ConvMulFusion_W_w"
+    looked = fused(models, name, node("Conv", ["x", name], ["y"], name="filter"))
+    one = copy("original", name, kind="fused")
+    every = log("Level1_RuleBasedTransformer", "Other")
+    assert made_by(looked, every, one) == "ConvMulFusion · filter"
+
+
+def test_a_name_that_the_model_had_tells_no_fusion(models: Models) -> None:
+    name = "ConvMulFusion_W_w"
+    reader = node("Conv", ["x", name], ["y"], name="filter")
+    original = models.look([reader], {name: noise(8, 8, 3, 3)})
+    looked = models.optimized(original, [reader], {name: noise(8, 8, 3, 3)})
+    one = copy("original", name, kind="fused")
+    assert made_by(looked, log("A", "B"), one) == "optimize · filter"
+
+
+def test_the_only_transformer_that_changed_anything_is_named(models: Models) -> None:
+    looked = fused(models, "new", node("Conv", ["x", "new"], ["y"], name="filter"))
+    one = copy("original", "new", kind="fused")
+    assert made_by(looked, log("TransposeOptimizer"), one) == "TransposeOptimizer · filter"
+    assert made_by(looked, log("TransposeOptimizer", "B"), one) == "optimize · filter"
+
+
+def test_what_was_computed_and_then_packed_was_packed_last(models: Models) -> None:
+    looked = fused(models, "new", node("MatMul", ["x", "new"], ["y"], name="product"))
+    one = copy("packed_fp32", "new", kind="fused", parameters={"transB": "0"})
+    assert made_by(looked, log("Other", reserved={4096: 1}), one) == "prepack · product"

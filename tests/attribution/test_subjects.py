@@ -18,13 +18,12 @@ def noise(*shape: int) -> np.ndarray:
     return RANDOM.standard_normal(shape, np.float32)
 
 
-def found(
+def saved(
     folder: Path,
     nodes: list[onnx.NodeProto],
     weights: dict[str, np.ndarray],
-    *,
-    raw: tuple[onnx.TensorProto, ...] = (),
-) -> tuple[dict[str, Subject], tuple[Indistinct, ...]]:
+    raw: tuple[onnx.TensorProto, ...],
+) -> Path:
     graph = helper.make_graph(
         nodes,
         "main",
@@ -35,7 +34,29 @@ def found(
     opsets = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
     path = folder / "model.onnx"
     onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=10), path)
-    with open_model(path) as model:
+    return path
+
+
+def every(
+    folder: Path,
+    nodes: list[onnx.NodeProto],
+    weights: dict[str, np.ndarray],
+    *,
+    raw: tuple[onnx.TensorProto, ...] = (),
+) -> tuple[Subject, ...]:
+    with open_model(saved(folder, nodes, weights, raw)) as model:
+        # The values are views of the file: they outlive it.
+        return subjects(model)[0]
+
+
+def found(
+    folder: Path,
+    nodes: list[onnx.NodeProto],
+    weights: dict[str, np.ndarray],
+    *,
+    raw: tuple[onnx.TensorProto, ...] = (),
+) -> tuple[dict[str, Subject], tuple[Indistinct, ...]]:
+    with open_model(saved(folder, nodes, weights, raw)) as model:
         groups, indistinct = subjects(model)
         # The values are views of the file: they outlive it.
         return {name: one for one in groups for name in one.names}, indistinct
@@ -132,17 +153,54 @@ def test_matmulnbits_tells_its_blocks(tmp_path: Path) -> None:
     assert blocks.zero_points is None
 
 
-def test_equal_content_is_one_subject_and_other_shapes_of_it_are_apart(tmp_path: Path) -> None:
+def test_equal_content_is_one_subject(tmp_path: Path) -> None:
     same = noise(32, 16)
     seen, _ = found(
         tmp_path,
         [helper.make_node("Sum", ["x", "a", "b"], ["y"])],
-        {"a": same, "b": same, "flat": same.reshape(-1), "other": noise(32, 16)},
+        {"a": same, "b": same, "other": noise(32, 16)},
     )
     assert seen["a"] is seen["b"]
     assert seen["a"].names == ("a", "b")
-    assert seen["flat"] is not seen["a"]
     assert seen["other"].names == ("other",)
+
+
+def test_equal_content_in_other_shapes_and_types_is_looked_for_in_each(tmp_path: Path) -> None:
+    same = noise(32, 16)
+    groups = every(
+        tmp_path,
+        [
+            helper.make_node("Transpose", ["a"], ["t"], perm=[1, 0], name="turn"),
+            helper.make_node("Conv", ["x", "wide"], ["y"], group=2, name="conv"),
+        ],
+        {
+            "a": same,
+            "wide": same.reshape(8, 16, 2, 2),
+            "b": same,
+            "bits": same.view(np.int32),
+        },
+    )
+    forms = {(one.values.dtype.name, one.values.shape): one for one in groups}
+    assert set(forms) == {
+        ("float32", (32, 16)),
+        ("float32", (8, 16, 2, 2)),
+        ("int32", (32, 16)),
+    }
+    assert {one.names for one in groups} == {("a", "wide", "b", "bits")}
+    assert {tuple(reader.node for reader in one.consumers) for one in groups} == {("turn", "conv")}
+    assert forms["float32", (32, 16)].uses.permutations == ((1, 0),)
+    assert forms["float32", (32, 16)].uses.groups == ()
+    assert forms["float32", (8, 16, 2, 2)].uses.groups == (2,)
+
+
+def test_bfloat16_is_told_from_the_integers_that_carry_it(tmp_path: Path) -> None:
+    bits = RANDOM.integers(0, 1 << 16, (16, 24)).astype(np.uint16)
+    half = helper.make_tensor("half", TensorProto.BFLOAT16, bits.shape, bits.tobytes(), raw=True)
+    groups = every(
+        tmp_path, [helper.make_node("Sum", ["x"], ["y"])], {"integers": bits}, raw=(half,)
+    )
+    types = {one.values.dtype.name: one.values.tobytes() for one in groups}
+    assert types == {"bfloat16": bits.tobytes(), "uint16": bits.tobytes()}
 
 
 @pytest.mark.parametrize(

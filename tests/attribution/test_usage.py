@@ -10,9 +10,9 @@ import pytest
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from memdiag.graph.graphs import Graphs
 from memdiag.attribution.layouts import Uses
 from memdiag.attribution.usage import Consumer, Usage
+from memdiag.graph.graphs import Graphs
 from memdiag.graph.reader import open_model
 
 RANDOM = np.random.default_rng(7)
@@ -263,7 +263,7 @@ def test_a_product_in_a_branch_sees_what_is_dequantized_outside(tmp_path: Path) 
     (nbits,) = uses.nbits
     assert nbits.zero_points is not None
     assert not nbits.zero_points.any()
-    assert Consumer("product", "MatMul", 1, ("DequantizeLinear",)) in consumers
+    assert Consumer("product", "MatMul", 1, ("DequantizeLinear",), turned=False) in consumers
 
 
 def function(*nodes: onnx.NodeProto, inputs: Sequence[str]) -> onnx.FunctionProto:
@@ -319,3 +319,39 @@ def test_a_name_that_a_subgraph_gives_anew_is_another_value(tmp_path: Path) -> N
     )
     nodes = [node("If", ["flag"], ["y"], then_branch=shadow, else_branch=shadow)]
     assert used(tmp_path, nodes, {"w": noise(16, 16)}, FLAG)[1] == ()
+
+
+@pytest.mark.parametrize(
+    ("operator", "attributes", "turned"),
+    [("MatMul", {}, False), ("Gemm", {"transB": 1}, True), ("Conv", {}, None)],
+)
+def test_a_product_tells_which_way_it_takes_the_weight(
+    tmp_path: Path, operator: str, attributes: dict[str, Any], turned: bool | None
+) -> None:
+    nodes = [
+        node("Transpose", ["w"], ["t"], perm=[1, 0]),
+        node(operator, ["x", "w"], ["a"], name="as it is", **attributes),
+        node(operator, ["x", "t"], ["y"], name="behind a Transpose", **attributes),
+    ]
+    _, consumers = used(tmp_path, nodes, {"w": noise(8, 8)})
+    ways = {one.node: one.turned for one in consumers if one.op_type == operator}
+    other = None if turned is None else not turned
+    assert ways == {"as it is": turned, "behind a Transpose": other}
+
+
+def test_behind_a_reshape_nothing_is_said_of_the_way(tmp_path: Path) -> None:
+    nodes = [
+        node("Reshape", ["w", "shape"], ["r"]),
+        node("MatMul", ["x", "r"], ["y"], name="product"),
+    ]
+    _, consumers = used(tmp_path, nodes, {"w": noise(4, 16), "shape": np.array([8, 8])})
+    assert [one.turned for one in consumers if one.node == "product"] == [None]
+
+
+def test_the_domain_of_a_consumer_is_known(tmp_path: Path) -> None:
+    _, consumers = used(
+        tmp_path,
+        [node("FusedMatMul", ["x", "w"], ["y"], domain="com.microsoft", transB=1)],
+        {"w": noise(8, 8)},
+    )
+    assert [(one.domain, one.turned) for one in consumers] == [("com.microsoft", True)]

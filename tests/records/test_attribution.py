@@ -45,6 +45,7 @@ def attribution(**changes: Any) -> Attribution:
         ),
         "copies": (COPY,),
         "indistinct": (Indistinct(reason="all zeros", count=1, bytes=64, weights=("bias",)),),
+        "verification": "full",
         "partial": False,
         "notes": (),
         "timing": ScanTiming(

@@ -74,6 +74,7 @@ def attribution(weights: int = 12) -> Attribution:
         indistinct=(
             Indistinct(reason="smaller than 256 bytes", count=3, bytes=24, weights=("a", "b", "c")),
         ),
+        verification="full",
         partial=False,
         notes=(),
         timing=ScanTiming(

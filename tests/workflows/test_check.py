@@ -9,7 +9,6 @@ from memdiag.errors import ModelError, UsageError
 from memdiag.workflows.check import Selection, check_models
 from tests.reporters.checks.checks import finding
 
-
 SampleModel = Callable[..., Path]
 
 
@@ -79,3 +78,20 @@ def test_one_broken_model_of_several_does_not_hide_the_others(
     assert result.findings
     with pytest.raises(ModelError):
         memdiag.check(broken)
+
+
+def test_a_rule_that_fails_does_not_lose_the_others(
+    sample_model: SampleModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(examined: object) -> None:
+        raise KeyError("a defect")
+
+    ours = tuple(
+        each._replace(detect=broken) if each.rule.code == "MD101" else each for each in detectors()
+    )
+    monkeypatch.setattr("memdiag.workflows.check.detectors", lambda: ours)
+    result = check_models([sample_model("tied_if")], selection=Selection(min_bytes=0))
+    assert "MD103" in {one.rule for one in result.findings}
+    (note,) = [one for one in result.models[0].notes if "failed" in one]
+    assert "identical-weights" in note
+    assert "KeyError: 'a defect'" in note

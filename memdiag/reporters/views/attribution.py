@@ -9,7 +9,7 @@ from memdiag.reporters.views import owner_table
 from memdiag.reporters.views.text import plain, shortened
 from memdiag.units import format_duration, format_size
 
-FREED = "freed, kept by malloc"
+FREED = "freed, kept by malloc or the arena"
 
 _KINDS: tuple[str, ...] = get_args(CopyKind)
 _LONGEST_NAME = 160
@@ -136,7 +136,7 @@ def build(attribution: Attribution) -> Owned:
         owners=owner_table.build(attribution),
         owner_line=owner_table.line(attribution),
         freed=_freed(attribution.copies),
-        verification=_verification(attribution.copies),
+        verification=_verification(attribution),
         indistinct=tuple(_indistinct(group) for group in attribution.indistinct),
         notes=_notes(attribution),
         timing=_timing(attribution),
@@ -226,9 +226,9 @@ def _freed(copies: Iterable[Copy]) -> str:
     )
 
 
-def _verification(copies: Iterable[Copy]) -> str:
-    """Return how the copies are known, told by what was compared and not by what was asked."""
-    copies = tuple(copies)
+def _verification(attribution: Attribution) -> str:
+    """Return how the copies are known, told by what was compared."""
+    copies = attribution.copies
     scanned = [copy for copy in copies if copy.backing.kind == "anonymous"]
     parts = []
     if scanned:
@@ -240,10 +240,12 @@ def _verification(copies: Iterable[Copy]) -> str:
         else:
             share = owner_table.percent(compared / whole)
             complete = sum(copy.verified_bytes == copy.bytes for copy in scanned)
+            rest = "padding of the layout"
+            if attribution.verification == "sampled":
+                rest = f"between the blocks that were sampled, or {rest}"
             parts.append(
                 f"{share} of {size} of copies was compared with the model"
-                f" ({complete:,} of {len(scanned):,} copies byte for byte); the rest is padding of"
-                " the layout, or between blocks that were compared"
+                f" ({complete:,} of {len(scanned):,} copies byte for byte); the rest is {rest}"
             )
     if len(scanned) < len(copies):
         parts.append("copies mapped from a file are known by the mapping")

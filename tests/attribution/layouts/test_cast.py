@@ -1,10 +1,14 @@
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
+import onnx
 from hypothesis import given
 from hypothesis import strategies as st
-from onnx import helper
+from onnx import TensorProto, helper
 
+from memdiag.attribution.subjects import subjects
+from memdiag.graph.reader import open_model
 from tests.attribution.layouts.assembly import assembled, offered
 from tests.attribution.layouts.sessions import ProcessMemory, model, noise
 
@@ -18,6 +22,31 @@ def test_a_folded_cast_is_found(session_memory: Callable[..., ProcessMemory]) ->
     memory = session_memory(model(nodes, {"w": weight}, x=(1, ["n", 40])))
     assert memory.find(offered(weight, "cast")[0])
     assert not memory.find(offered(noise(50, 40, seed=4).astype(np.float16), "cast")[0])
+
+
+def test_a_folded_cast_of_bfloat16_is_found(
+    session_memory: Callable[..., ProcessMemory], tmp_path: Path
+) -> None:
+    bits = (noise(50, 40).view(np.uint32) >> 16).astype(np.uint16)
+    nodes = [
+        helper.make_node("Cast", ["w"], ["wide"], to=1),
+        helper.make_node("Add", ["x", "wide"], ["y"]),
+    ]
+    proto = model(nodes, {}, x=(1, ["n", 40]))
+    proto.graph.initializer.append(
+        helper.make_tensor("w", TensorProto.BFLOAT16, bits.shape, bits.tobytes(), raw=True)
+    )
+    path = tmp_path / "half.onnx"
+    onnx.save(proto, path)
+    with open_model(path) as file:
+        (weight,) = subjects(file)[0]
+        (copy,) = offered(weight.values, "cast")
+        expected = (bits.astype(np.uint32) << 16).tobytes()
+        assert assembled(copy, 64) == expected
+        assert copy.parameters == {"from": "bfloat16"}
+        assert session_memory(proto).find(copy)
+    # The same bits as integers are no halves.
+    assert not offered(bits, "cast")
 
 
 @given(shape=st.lists(st.integers(1, 9), max_size=3))

@@ -86,6 +86,16 @@ def test_weights_that_cannot_be_told_apart_are_counted() -> None:
     assert view.build(attribution(*SHARED, partial=True)).notes[0].startswith("partial: ")
 
 
+def test_what_was_not_compared_is_padding_or_was_left_out() -> None:
+    part = copy("packed_fp32", 4 * MIB, verified_bytes=3 * MIB)
+    full = view.build(attribution(part)).verification
+    assert full.endswith("(0 of 1 copies byte for byte); the rest is padding of the layout")
+    sampled = view.build(attribution(part, verification="sampled")).verification
+    assert "the rest is between the blocks that were sampled" in sampled
+    whole = view.build(attribution(*SHARED, verification="sampled")).verification
+    assert "byte for byte" in whole
+
+
 def test_no_copy_is_said_to_be_none() -> None:
     assert view.build(attribution()).first == "no weight was found"
 
