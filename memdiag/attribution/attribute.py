@@ -12,7 +12,14 @@ from memdiag.attribution.mapped import mapped_weights
 from memdiag.attribution.owners import Arena, BaselinePages, Extent, divide
 from memdiag.attribution.process_memory import ProcessMemory
 from memdiag.attribution.search import Found, search
-from memdiag.attribution.subjects import FILE, Subject, content_probe, subjects, whole_file
+from memdiag.attribution.subjects import (
+    FILE,
+    Subject,
+    content_probe,
+    qualified,
+    subjects,
+    whole_file,
+)
 from memdiag.attribution.surroundings import Surroundings, read_surroundings
 from memdiag.graph.reader import ModelFile
 from memdiag.records.attribution import Attribution, Backing, Copy, CopyKind, Indistinct, ScanTiming
@@ -146,7 +153,7 @@ def _mapped_copies(space: AddressSpace, looked: Looked) -> list[Copy]:
     names = {name: subject.names for subject in looked.subjects for name in subject.names}
     return [
         Copy(
-            weights=names.get(mapped.weight.name, (mapped.weight.name,)),
+            weights=names.get(qualified(mapped.weight), (qualified(mapped.weight),)),
             layout="original",
             kind="original",
             parameters={},

@@ -25,18 +25,23 @@ class Mapped(NamedTuple):
 
 
 def mapped_weights(space: AddressSpace, model: ModelFile) -> Iterator[Mapped]:
-    """Yield the weights of `model` that regions of `space` map whole."""
+    """Yield the weights of `model` that regions of `space` map whole.
+
+    Of weights that are the same bytes of a file only the first is told.
+    """
     by_file = {path.name: path for path in model.files}
     for path in by_file.values():
         regions = [region for region in space.regions if is_file(region, [path])]
         if not regions:
             continue
+        seen: set[tuple[int, int | None]] = set()
         for weight in model.weights:
             if weight.file is None or (model.path.parent / weight.file).resolve() != path:
                 continue
             for region in regions:
                 address = _address(weight, region)
-                if address is not None:
+                if address is not None and (address, weight.length) not in seen:
+                    seen.add((address, weight.length))
                     yield _mapped(space, weight, address, path.name)
 
 

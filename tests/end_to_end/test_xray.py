@@ -230,3 +230,32 @@ def test_what_cannot_be_read_is_one_sentence(tmp_path: Path) -> None:
     assert finished.returncode == 2
     assert "Traceback" not in finished.stderr
     assert finished.stderr.startswith(f"memdiag: process {pid}")
+
+
+def test_one_mapping_of_two_weights_is_one_copy_with_both_names(tmp_path: Path) -> None:
+    values = np.random.default_rng(0).standard_normal(65536, np.float32)
+    (tmp_path / "m.data").write_bytes(values.tobytes())
+    value = helper.make_tensor_value_info("x", TensorProto.FLOAT, [65536])
+    branches = {}
+    for key in ("then_branch", "else_branch"):
+        weight = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[65536])
+        weight.data_location = TensorProto.EXTERNAL
+        for entry, text in (("location", "m.data"), ("offset", "0"), ("length", "262144")):
+            weight.external_data.add(key=entry, value=text)
+        node = helper.make_node("Add", ["x", "w"], [f"{key}_y"])
+        output = helper.make_tensor_value_info(f"{key}_y", TensorProto.FLOAT, [65536])
+        branches[key] = helper.make_graph([node], key, [], [output], [weight])
+    condition = helper.make_tensor_value_info("c", TensorProto.BOOL, [])
+    output = helper.make_tensor_value_info("y", TensorProto.FLOAT, [65536])
+    node = helper.make_node("If", ["c"], ["y"], "if", **branches)
+    graph = helper.make_graph([node], "g", [condition, value], [output])
+    path = tmp_path / "m.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), path)
+    found = memdiag.profile(path, runs=1).attribution
+    assert found is not None
+    mapped = [copy for copy in found.copies if copy.backing.kind == "file"]
+    assert mapped
+    assert len({copy.address for copy in mapped}) == len(mapped)
+    assert {frozenset(copy.weights) for copy in mapped} == {
+        frozenset(("if/else_branch/w", "if/then_branch/w"))
+    }
