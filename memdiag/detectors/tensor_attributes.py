@@ -1,0 +1,127 @@
+"""Large attributes of a node stay in memory as parsed, after its kernel has read them.
+
+## Why it costs
+
+Kernels such as those of tree ensembles, support vector machines and scalers read their
+parameters from attributes into structures of their own when a session is created. The
+node keeps the attributes all the same, in every release up to 1.31.1: 8 bytes an integer,
+4 a float, about 56 a string, tensors with their bytes. In a subgraph there are three such
+copies. A TreeEnsembleRegressor or TreeEnsembleClassifier has six integers, two floats and
+a string for each node of its trees, which is several times what its kernel makes of them.
+
+## What to do
+
+- `tree-ensemble-5`: export trees as the newer `TreeEnsemble` (ai.onnx.ml 5, onnxruntime
+  1.20 and newer), which takes a quarter of the attributes.
+- Leave out optional lists that say nothing: `nodes_hitrates`, on which no result
+  depends, and `nodes_missing_value_tracks_true` where all are 0.
+- Fewer or shallower trees.
+
+There is no option that frees them.
+
+## Not reported
+
+Less than 4 MiB a node; nodes in functions; Constant nodes, whose value becomes a weight.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from onnx import AttributeProto, TensorProto
+
+from memdiag.detectors.examined import Examined, qualified
+from memdiag.detectors.rule import Rule
+from memdiag.detectors.wording import some_of
+from memdiag.graph.element_types import ELEMENT_TYPES, STRING
+from memdiag.graph.weights import node_label
+from memdiag.records.finding import ExpectedCopies, Finding
+from memdiag.records.weights import Weight
+from memdiag.units import KIB, MIB, format_size
+
+RULE = Rule(
+    code="MD407",
+    name="tensor-attributes",
+    summary="Large attributes of a node stay in memory after its kernel has read them",
+    remedies=("tree-ensemble-5",),
+)
+
+_LEAST = 4 * MIB
+_LEAST_TENSOR = 64 * KIB
+_INT, _FLOAT = 8, 4
+_STRING = 56
+"""A pointer, and a std::string in a block of malloc; more than 15 characters lie in another."""
+
+_SHORT = 15
+_IN_SUBGRAPHS = 3
+_TREES = ("TreeEnsembleRegressor", "TreeEnsembleClassifier")
+
+
+class _Kept(NamedTuple):
+    name: str
+    nbytes: int
+
+
+def detect(examined: Examined) -> Iterator[Finding]:
+    """Yield a finding for each node whose attributes take much."""
+    tensors: dict[tuple[str, str], list[Weight]] = {}
+    for weight in examined.model.weights:
+        if weight.place == "attribute" and weight.nbytes >= _LEAST_TENSOR:
+            node_name = weight.name.rpartition(".")[0]
+            tensors.setdefault((weight.graph, node_name), []).append(weight)
+    for path, scope in examined.graphs:
+        if scope.is_function:
+            continue
+        copies = _IN_SUBGRAPHS if path else 1
+        for index, node in enumerate(scope.nodes):
+            if not node.attribute or node.op_type == "Constant":
+                continue
+            kept = [_Kept(one.name, size) for one in node.attribute if (size := _nbytes(one))]
+            total = sum(one.nbytes for one in kept) * copies
+            if total < _LEAST:
+                continue
+            label = node_label(node, index)
+            largest = sorted(kept, key=lambda one: -one.nbytes)
+            named = [f"{one.name} {format_size(one.nbytes)}" for one in largest]
+            yield RULE.finding(
+                examined,
+                f"{f'{path}/{label}' if path else label} ({node.op_type}) keeps its attributes "
+                f"with {format_size(total)} after its kernel has read them ({some_of(named)})",
+                detail=f"They are there {copies} times, in a subgraph." if copies > 1 else "",
+                weights=[qualified(weight) for weight in tensors.get((path, label), ())],
+                nodes=[f"{path}/{label}" if path else label],
+                graph=path,
+                nbytes=total,
+                phase="parse",
+                expected=(
+                    ExpectedCopies(
+                        weights=(qualified(weight),),
+                        kind="original",
+                        count=copies,
+                        bytes=weight.nbytes * copies,
+                    )
+                    for weight in tensors.get((path, label), ())
+                ),
+                remedies=None if node.op_type in _TREES else (),
+            )
+
+
+def _nbytes(attribute: AttributeProto) -> int:
+    """Return what the numbers, strings and tensors of an attribute take once parsed."""
+    size = len(attribute.ints) * _INT + len(attribute.floats) * _FLOAT
+    size += _strings(attribute.strings)
+    tensors = [*attribute.tensors, *([attribute.t] if attribute.HasField("t") else [])]
+    return size + sum(map(_tensor, tensors))
+
+
+def _strings(strings: Sequence[bytes]) -> int:
+    longer = (length for text in strings if (length := len(text)) > _SHORT)
+    return len(strings) * _STRING + sum(longer)
+
+
+def _tensor(tensor: TensorProto) -> int:
+    element = ELEMENT_TYPES.get(tensor.data_type)
+    # Large tensors of the model's own file are references in the skeleton, like external ones;
+    # kernels cannot read external data from attributes.
+    if element is None or element is STRING or min(tensor.dims, default=0) < 0:
+        return 0
+    return element.nbytes(tuple(tensor.dims))
