@@ -250,7 +250,8 @@ def test_one_mapping_of_two_weights_is_one_copy_with_both_names(tmp_path: Path) 
     node = helper.make_node("If", ["c"], ["y"], "if", **branches)
     graph = helper.make_graph([node], "g", [condition, value], [output])
     path = tmp_path / "m.onnx"
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), path)
+    opsets = [helper.make_opsetid("", 17)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=9), path)
     found = memdiag.profile(path, runs=1).attribution
     assert found is not None
     mapped = [copy for copy in found.copies if copy.backing.kind == "file"]
