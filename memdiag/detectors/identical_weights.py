@@ -52,7 +52,7 @@ from memdiag.units import format_size
 RULE = Rule(
     code="MD101",
     name="identical-weights",
-    summary="weights with the same content, stored and loaded once each",
+    summary="Weights with the same content, stored and loaded once each",
     remedies=("deduplicate",),
 )
 

@@ -40,7 +40,7 @@ from memdiag.units import format_size
 RULE = Rule(
     code="MD102",
     name="stored-transpose",
-    summary="a weight stored a second time as its transpose",
+    summary="A weight stored a second time as its transpose",
     remedies=("gemm-transposed", "overridable-weight", "disable-prepacking"),
 )
 

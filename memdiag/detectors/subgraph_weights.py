@@ -48,7 +48,7 @@ from memdiag.units import format_size
 RULE = Rule(
     code="MD104",
     name="subgraph-weights",
-    summary="weights owned by a subgraph, of which stale copies stay",
+    summary="Weights owned by a subgraph, of which stale copies stay",
     remedies=("hoist-subgraph-weights",),
 )
 

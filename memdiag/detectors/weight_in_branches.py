@@ -50,7 +50,7 @@ from memdiag.units import format_size
 RULE = Rule(
     code="MD105",
     name="weight-in-branches",
-    summary="the same weight stored inside several branches or bodies",
+    summary="The same weight stored inside several branches or bodies",
     remedies=("hoist-subgraph-weights", "deduplicate"),
 )
 
