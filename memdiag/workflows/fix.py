@@ -5,12 +5,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from math import prod
 from pathlib import Path
 
 from memdiag.errors import MemdiagError, UsageError
+from memdiag.graph.graphs import Graphs
 from memdiag.graph.reader import ModelFile, open_model
 from memdiag.measurement.job import Job
+from memdiag.prediction.reductions import largest_reduction
 from memdiag.prediction.runtime import Runtime
 from memdiag.records.finding import Finding
 from memdiag.records.fix import FIX_SCHEMA, Figures, Fix, LatencyAt, Remedy, RemedyStatus
@@ -308,11 +309,7 @@ class _Attempt:
     def _bound(self, changes: Sequence[Change]) -> Bound:
         if all(rewriter.rewrite.arithmetic == "same" for rewriter, _ in changes):
             return Bound.exact()
-        reduction = max(
-            (prod(one.shape[1:]) for one in self.file.weights if len(one.shape) > 1), default=1
-        )
-        deepest = max((one.shape[0] for one in self.file.weights if len(one.shape) == 2), default=1)
-        return Bound.reordered(max(reduction, deepest))
+        return Bound.reordered(largest_reduction(self.file, Graphs(self.file)))
 
     def _storage(self, draft: Draft, path: Path) -> Storage:
         if self.file.external_bytes or weight_bytes(draft) > LARGEST_EMBEDDED:

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import numpy as np
 
+from memdiag.errors import UsageError
+from memdiag.graph.dimensions import axes_of
 from memdiag.graph.inputs import InputPlan, make, plan_inputs
 from memdiag.graph.reader import ModelFile
 from memdiag.measurement.job import Feed, Job
@@ -51,14 +53,13 @@ def _sizes(
     given: Mapping[str, np.ndarray],
 ) -> Iterator[tuple[int, tuple[InputPlan, ...]]]:
     """Yield the sizes to try, 0 where none is free, with the plans that run."""
-    ones = plan_inputs(model, dims=dims, given=given)
-    larger = plan_inputs(model, dims=dims, given=given, free_dim=LARGER)
-    if larger == ones:
-        if rehearse(job, [_save(ones, given, folder / "only", 0)]) is not None:
-            yield 0, ones
-        return
     sizes = (1, *FREE_SIZES)
     plans = [plan_inputs(model, dims=dims, given=given, free_dim=size) for size in sizes]
+    larger = _all_of(LARGER, model, dims, given)
+    if larger == plans[0] and plans[0] == plans[1]:
+        if rehearse(job, [_save(plans[0], given, folder / "only", 0)]) is not None:
+            yield 0, plans[0]
+        return
     feeds = [
         _save(each, given, folder / f"free-{size}", 0)
         for size, each in zip(sizes, plans, strict=True)
@@ -67,9 +68,25 @@ def _sizes(
     if first is None:
         return
     yield sizes[first], plans[first]
-    at = sizes.index(LARGER)
-    if first < at and rehearse(job, [feeds[at]]) is not None:
-        yield LARGER, plans[at]
+    for number, each in enumerate((plans[sizes.index(LARGER)], larger)):
+        if each == plans[first]:
+            continue
+        if rehearse(job, [_save(each, given, folder / f"larger-{number}", 0)]) is not None:
+            yield LARGER, each
+            return
+
+
+def _all_of(
+    size: int, model: ModelFile, dims: Mapping[str, int], given: Mapping[str, np.ndarray]
+) -> tuple[InputPlan, ...]:
+    """Return plans with every free dimension of `size`, those that look like a batch too."""
+    axes = [axis for value in model.proto.graph.input for axis in axes_of(value) or ()]
+    free = {axis.key: size for axis in axes if axis.size is None and axis.key not in dims}
+    try:
+        return plan_inputs(model, dims={**free, **dims}, given=given, free_dim=size)
+    except UsageError:
+        # Some dimensions are arithmetic over others, and some belong to inputs that were given.
+        return plan_inputs(model, dims=dims, given=given, free_dim=size)
 
 
 def _save(

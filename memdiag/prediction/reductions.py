@@ -1,0 +1,50 @@
+"""How many products a model adds up at most for one value: what rounding depends on."""
+
+from math import prod
+
+from memdiag.graph.graphs import Graphs, integer
+from memdiag.graph.reader import ModelFile
+from memdiag.graph.readers import Reader, readers
+from memdiag.records.weights import Weight
+
+_PRODUCTS = {
+    "FusedGemm",
+    "FusedMatMul",
+    "Gemm",
+    "MatMul",
+    "MatMulInteger",
+    "MatMulIntegerToFloat",
+    "DynamicQuantizeMatMul",
+    "QLinearMatMul",
+}
+
+
+def largest_reduction(model: ModelFile, graphs: Graphs) -> int:
+    """Return the largest number of products that are added up with any one weight; at least 1.
+
+    It is a matrix product's shared dimension, and all but the first of a convolution's or a
+    recurrent layer's weight. Products of two activations are not seen.
+    """
+    found = 1
+    for weight in model.weights:
+        if len(weight.shape) > 1 and prod(weight.shape[1:]) > 0:
+            for reader in readers(graphs, weight):
+                found = max(found, _of(weight, reader))
+    return found
+
+
+def _of(weight: Weight, reader: Reader) -> int:
+    node = reader.node
+    if node.op_type == "MatMulNBits":
+        return integer(node, "K", 1) if reader.slot == 1 else 1
+    if node.op_type in _PRODUCTS:
+        if len(weight.shape) != 2:
+            return max(weight.shape[-2:])
+        turned = reader.through.count("Transpose") % 2
+        name = "transA" if reader.slot == 0 else "transB"
+        turned ^= integer(node, name, 0) != 0
+        # The left operand is reduced over its columns, the right one over its rows.
+        return weight.shape[(reader.slot == 0) ^ turned]
+    if reader.slot and ("Conv" in node.op_type or node.op_type in ("LSTM", "GRU", "RNN")):
+        return prod(weight.shape[1:])
+    return 1
