@@ -74,6 +74,7 @@ def main() -> None:
             providers=job["providers"],
             disabled_optimizers=job["disabled_optimizers"],
         )
+        each_run = child.run_options(onnxruntime, job)
         sets = [child.load_inputs(onnxruntime, numpy, entries) for entries in job["feed_sets"]]
         # Not in the event itself, which must stay below the size of one write to a pipe.
         with open(job["signature"], "w", encoding="utf-8") as file:
@@ -86,11 +87,11 @@ def main() -> None:
                 latencies = []
                 for _ in range(asked["times"]):
                     started = time.perf_counter()
-                    session.run(None, feeds)
+                    session.run(None, feeds, each_run)
                     latencies.append(time.perf_counter() - started)
                 channel.send("ran", latencies=latencies)
             else:
-                values = session.run(None, feeds)
+                values = session.run(None, feeds, each_run)
                 files = save_outputs(numpy, values, asked["folder"])
                 outputs = {one.name: each for one, each in zip(session.get_outputs(), files)}  # noqa: B905 # other interpreters may lack strict=
                 channel.send("saved", outputs=outputs)

@@ -38,7 +38,8 @@ class Job:
 
     `runs` counts the runs after the first one; None stops after session creation. `environment`
     is added to ours for the child. `memory_limit_bytes` is compared with the child's whole
-    resident set.
+    resident set. `run_options` are config entries of each run; `shared_arena` has the session use
+    an arena of the environment that grows by no more than is asked for (kSameAsRequested).
     """
 
     model: Path
@@ -47,6 +48,8 @@ class Job:
     environment: Mapping[str, str] = field(default_factory=dict)
     providers: tuple[str, ...] = ("CPUExecutionProvider",)
     disabled_optimizers: tuple[str, ...] = ()
+    run_options: Mapping[str, str] = field(default_factory=dict)
+    shared_arena: bool = False
     feeds: tuple[Feed, ...] = ()
     runs: int | None = 10
     python: Path = Path(sys.executable)
@@ -61,6 +64,8 @@ class Job:
             "options": dict(self.options),
             "providers": list(self.providers),
             "disabled_optimizers": list(self.disabled_optimizers),
+            "run_options": dict(self.run_options),
+            "shared_arena": self.shared_arena,
             "inputs": [feed.message() for feed in self.feeds],
             "runs": self.runs,
         }

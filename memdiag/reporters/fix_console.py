@@ -36,5 +36,6 @@ def _show(fix: Fix, console: Console, quiet: bool) -> None:
                 f"{label:<{widths[0]}}  {before:>{widths[1]}}  {after:>{widths[2]}}"
                 f"  {note}".rstrip(),
             )
+        line(console, shown.outputs)
     block(console, [f"note: {note}" for note in shown.notes])
     block(console, [shown.answer])

@@ -48,12 +48,14 @@ class Verdict:
 class Bench:
     """Holds the original's session, its outputs and its figures; a context manager.
 
+    `job` is the original's. `before` are its figures, `unstable` the outputs that are random.
+
     Raises:
         MeasurementError: the original cannot be run.
     """
 
     def __init__(self, job: Job, trials: Sequence[Trial], scratch: Path, disk_bytes: int) -> None:
-        self._job = job
+        self.job = job
         self._trials = trials
         self._scratch = scratch
         self._count = 0
@@ -69,7 +71,7 @@ class Bench:
         self.unstable = _unstable(self._outputs, again)
         self.onnxruntime = self._server.onnxruntime
         self.before = memory.figures(
-            memory.look_in_turn([self._measured(job.model)], _RUNS)[0], disk_bytes=disk_bytes
+            memory.look_in_turn([self._measured(job)], _RUNS)[0], disk_bytes=disk_bytes
         )
 
     def __enter__(self) -> Self:
@@ -84,16 +86,15 @@ class Bench:
         self._exits.close()
 
     def judge(
-        self, model: Path, bound: Bound, *, disk_bytes: int, times: int = 1, pairs: int = 15
+        self, job: Job, bound: Bound, *, disk_bytes: int, times: int = 1, pairs: int = 15
     ) -> Verdict:
-        """Return what is to be said of `model`, whose outputs are held to `bound`.
+        """Return what is to be said of another model, or of other options for the same one.
 
-        Its memory is measured `times` times, in fresh processes.
+        Its outputs are held to `bound`; its memory is measured `times` times, in fresh processes.
         """
         try:
-            with Server(
-                replace(self._job, model=model, runs=None), [trial.feeds for trial in self._trials]
-            ) as server:
+            feeds = [trial.feeds for trial in self._trials]
+            with Server(replace(job, runs=None), feeds) as server:
                 if server.signature != self._server.signature:
                     return Verdict(problem="its inputs, outputs or metadata are others")
                 self._count += 1
@@ -109,29 +110,29 @@ class Bench:
                     for index, trial in enumerate(self._trials)
                     if trial.timed
                 )
-            seen = memory.look_in_turn([self._measured(model)], times)[0]
+            seen = memory.look_in_turn([self._measured(job)], times)[0]
         except MeasurementError as error:
             return Verdict(problem=f"it does not run: {error}")
         figures = memory.figures(seen, disk_bytes=disk_bytes)
         return Verdict(problem=None, difference=worst, races=races, figures=figures)
 
     def measure_both(
-        self, model: Path, times: int, *, before_bytes: int, after_bytes: int
+        self, job: Job, times: int, *, before_bytes: int, after_bytes: int
     ) -> tuple[Figures, Figures]:
-        """Return the figures of the original and of `model`, measured in turn.
+        """Return the figures of the original and of `job`, measured in turn.
 
         Raises:
             MeasurementError: one does not run.
         """
-        jobs = [self._measured(self._job.model), self._measured(model)]
+        jobs = [self._measured(self.job), self._measured(job)]
         one, other = memory.look_in_turn(jobs, times)
         return (
             memory.figures(one, disk_bytes=before_bytes),
             memory.figures(other, disk_bytes=after_bytes),
         )
 
-    def _measured(self, model: Path) -> Job:
-        return replace(self._job, model=model, feeds=self._trials[0].feeds, runs=_RUNS)
+    def _measured(self, job: Job) -> Job:
+        return replace(job, feeds=self._trials[0].feeds, runs=_RUNS)
 
     def _save(self, server: Server, name: str) -> list[Saved]:
         return [

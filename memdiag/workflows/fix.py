@@ -4,8 +4,10 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+
+import msgspec
 
 from memdiag.errors import MemdiagError, UsageError
 from memdiag.graph.graphs import Graphs
@@ -245,7 +247,11 @@ class _Attempt:
         try:
             draft = self._draft(changes)
             files = save(draft, candidate, self._storage(draft, candidate))
-            verdict = bench.judge(candidate, self._bound(changes), disk_bytes=_disk_bytes(files))
+            verdict = bench.judge(
+                replace(bench.job, model=candidate),
+                self._bound(changes),
+                disk_bytes=_disk_bytes(files),
+            )
         except MemdiagError as error:
             self._note(change, "rejected", f"it could not be built: {error}")
             return None
@@ -268,11 +274,12 @@ class _Attempt:
         bound = self._bound(self.accepted)
         files = save(draft, self.target, self._storage(draft, self.target))
         disk_bytes = _disk_bytes(files)
-        verdict = bench.judge(self.target, bound, disk_bytes=disk_bytes, pairs=_FINAL_PAIRS)
+        job = replace(bench.job, model=self.target)
+        verdict = bench.judge(job, bound, disk_bytes=disk_bytes, pairs=_FINAL_PAIRS)
         problem = verdict.problem or self._too_slow(verdict)
         if problem is None:
             self.before, self.after = bench.measure_both(
-                self.target,
+                job,
                 _FINAL_TIMES,
                 before_bytes=_disk_bytes(self.file.files),
                 after_bytes=disk_bytes,
@@ -284,7 +291,10 @@ class _Attempt:
                 path.unlink(missing_ok=True)
             self.after = None
             self.remedies = [
-                replaced(one, problem) if one.status == "applied" else one for one in self.remedies
+                msgspec.structs.replace(one, status="rejected", reason=problem)
+                if one.status == "applied"
+                else one
+                for one in self.remedies
             ]
             return
         self.written, self.verdict, self.bound = files, verdict, bound
@@ -334,13 +344,6 @@ class _Attempt:
                 weights=tuple(dict.fromkeys(name for one in findings for name in one.weights)),
             )
         )
-
-
-def replaced(remedy: Remedy, problem: str) -> Remedy:
-    """Return an applied remedy as rejected, because the whole did not hold."""
-    import msgspec
-
-    return msgspec.structs.replace(remedy, status="rejected", reason=problem)
 
 
 def _groups(findings: Sequence[Finding]) -> Iterator[Change]:

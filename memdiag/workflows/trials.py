@@ -1,6 +1,7 @@
 """The inputs that two models are compared on: several sizes, several values, both branches."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from math import prod
 from pathlib import Path
 
 import numpy as np
@@ -35,11 +36,13 @@ def trials(
     found: list[Trial] = []
     for size, plans in _sizes(model, job, folder, dims, given):
         for seed in (0, 1):
-            name = f"free dimensions of {size}" if size else "its inputs"
             feeds = _save(plans, given, folder / f"{size}-{seed}", seed)
             if seed and rehearse(job, [feeds]) is None:
                 continue  # the other branch does not run with such values
-            found.append(Trial(f"{name}, values {seed + 1}", tuple(feeds), seed == 0))
+            flags = _flags(plans, given, seed)
+            words = ", ".join(part for part in (f"size {size}" if size else "", flags) if part)
+            name = words or "its inputs"
+            found.append(Trial(name, tuple(feeds), timed=not seed or bool(flags)))
         if not _is_random(plans):
             break
     return tuple(found)
@@ -96,10 +99,7 @@ def _save(
     feeds = []
     for index, plan in enumerate(plans):
         path = folder / f"{index}.npy"
-        array = given[plan.name] if plan.name in given else make(plan, seed)
-        if seed and plan.name not in given and array.dtype == np.bool_:
-            array = np.logical_not(array)
-        np.save(path, array)
+        np.save(path, _array(plan, given, seed))
         feeds.append(
             Feed(
                 name=plan.name,
@@ -109,6 +109,23 @@ def _save(
             )
         )
     return feeds
+
+
+def _array(plan: InputPlan, given: Mapping[str, np.ndarray], seed: int) -> np.ndarray:
+    """Return the values of one input; what is true in the first set is false in the second."""
+    if plan.name in given:
+        return given[plan.name]
+    array = make(plan, seed)
+    return np.logical_not(array) if seed and array.dtype == np.bool_ else array
+
+
+def _flags(plans: Sequence[InputPlan], given: Mapping[str, np.ndarray], seed: int) -> str:
+    """Return the values of single flags, which may choose a branch: ``c true``."""
+    return ", ".join(
+        f"{plan.name} {'true' if _array(plan, given, seed).all() else 'false'}"
+        for plan in plans
+        if plan.dtype == "bool" and prod(plan.shape) == 1 and plan.name not in given
+    )
 
 
 def _is_random(plans: Sequence[InputPlan]) -> bool:

@@ -53,7 +53,7 @@ def bench(tmp_path: Path, write: Write) -> Callable[..., Bench]:
 def test_the_same_model_passes(write: Write, bench: Callable[..., Bench]) -> None:
     with bench(write("original")) as judge:
         assert judge.unstable == frozenset()
-        verdict = judge.judge(write("same"), Bound.exact(), disk_bytes=1, pairs=10)
+        verdict = judge.judge(Job(model=write("same")), Bound.exact(), disk_bytes=1, pairs=10)
     assert verdict.problem is None
     assert verdict.difference is not None
     assert verdict.difference.relative == 0
@@ -78,7 +78,7 @@ def test_a_wrong_model_is_refused(
     write: Write, bench: Callable[..., Bench], changes: dict[str, object], said: str
 ) -> None:
     with bench(write("original")) as judge:
-        verdict = judge.judge(write("wrong", **changes), Bound.reordered(512), disk_bytes=1)
+        verdict = judge.judge(Job(model=write("wrong", **changes)), Bound.reordered(512), disk_bytes=1)
     assert verdict.problem is not None
     assert said in verdict.problem
     assert verdict.figures is None
@@ -88,7 +88,7 @@ def test_what_is_random_is_not_compared(write: Write, bench: Callable[..., Bench
     noisy = write("noisy", "r = RandomNormalLike(x) y = MatMul(r, w)")
     with bench(noisy) as judge:
         assert judge.unstable == {"y"}
-        assert judge.judge(noisy, Bound.exact(), disk_bytes=1, pairs=10).problem is None
+        assert judge.judge(Job(model=noisy), Bound.exact(), disk_bytes=1, pairs=10).problem is None
 
 
 def test_an_original_that_does_not_run_is_told(write: Write, bench: Callable[..., Bench]) -> None:

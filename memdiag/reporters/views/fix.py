@@ -25,6 +25,7 @@ class FixView:
     answer: str
     remedies: tuple[RemedyRow, ...]
     rows: tuple[tuple[str, str, str, str], ...]
+    outputs: str
     notes: tuple[str, ...]
 
 
@@ -33,7 +34,6 @@ def build(fix: Fix) -> FixView:
     rows = []
     if fix.before is not None and fix.after is not None:
         rows = [*_memory(fix.before, fix.after), *map(_latency, fix.latencies)]
-        rows.append(("outputs", "", "", _outputs(fix)))
     return FixView(
         answer=_answer(fix),
         remedies=tuple(
@@ -41,6 +41,7 @@ def build(fix: Fix) -> FixView:
             for one in fix.remedies
         ),
         rows=tuple(rows),
+        outputs=f"outputs: {_outputs(fix)}" if rows else "",
         notes=tuple(map(plain, fix.notes)),
     )
 
