@@ -53,7 +53,8 @@ class ModelFile:
         self.path = path
         self.file_bytes, mapping = _map_file(path)
         self._files = ExternalFiles(path)
-        self._maps: dict[Path, mmap.mmap] = {path.resolve(): mapping}
+        self._real_path = path.resolve()
+        self._maps: dict[Path, mmap.mmap] = {self._real_path: mapping}
         parts = skeleton(mapping, origin=str(path))
         self._references = parts.references
         self.proto = _parse(parts.proto, path)
@@ -83,12 +84,12 @@ class ModelFile:
     @property
     def files(self) -> tuple[Path, ...]:
         """The model's file and its external files, without links."""
-        return (self.path.resolve(), *self._files.paths)
+        return (self._real_path, *self._files.paths)
 
     @property
     def contents(self) -> Array:
         """The bytes of the model's own file: a read-only view of it, mapped."""
-        return np.frombuffer(self._maps[self.path.resolve()], np.uint8)
+        return np.frombuffer(self._maps[self._real_path], np.uint8)
 
     def release(self) -> None:
         """Give back the pages of the files that were read so far; the views stay valid."""
@@ -167,7 +168,7 @@ class ModelFile:
         if not length:
             return memoryview(b"")
         if location == THIS_FILE:
-            path = self.path.resolve()
+            path = self._real_path
         else:
             path = self._files.check(location, offset + length, where=where)
         if path not in self._maps:

@@ -1,0 +1,211 @@
+"""How much memory a run's activations take at most: what is held while each node is computed.
+
+Nodes come in the order in which the runtime executes them: its GraphViewer's depth-first walk up
+from the nodes that nobody reads. Their values lie in buffers as its allocation planner shares them
+(see `buffers`); a graph's output is held to the end. Subgraphs are counted at their node, once,
+whatever the number of iterations; of branches the larger one counts, and a function's body like a
+subgraph.
+
+Not counted are what the caller holds (the inputs), scratch memory of kernels, and what the arena
+holds beyond what is in use. Fusions leave out more values, or add some (layouts, padded channels).
+"""
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from functools import partial
+from typing import NamedTuple
+
+from onnx import NodeProto
+
+from memdiag.graph.graphs import Graphs
+from memdiag.graph.scopes import Scope
+from memdiag.graph.shapes import Shapes
+from memdiag.prediction.buffers import BufferPlan
+from memdiag.prediction.folding import Fold
+
+_MOST_ALIVE = 20
+_DEEPEST = 50
+
+
+class Alive(NamedTuple):
+    """A value that takes memory: its name, the scope that makes it, and its bytes."""
+
+    scope: Scope
+    name: str
+    nbytes: int
+
+
+class Liveness(NamedTuple):
+    """The most that activations take at once.
+
+    It is reached at `node` of `scope` (both None where nothing takes memory), while those in
+    `alive` are, the largest first and at most 20. `largest` is the largest of all values, and
+    `unknown` tells how many have no known size and were taken for nothing.
+    """
+
+    peak_bytes: int
+    scope: Scope | None
+    node: NodeProto | None
+    alive: tuple[Alive, ...]
+    largest: Alive | None
+    unknown: int
+
+
+_NOTHING = Liveness(0, None, None, (), None, 0)
+_NOT_FOLLOWED = Liveness(0, None, None, (), None, 1)
+
+
+def liveness(
+    graphs: Graphs,
+    shapes: Shapes,
+    folds: Iterable[Fold],
+    *,
+    declared: Shapes | None = None,
+    sizes: Collection[int] = (),
+) -> Liveness:
+    """Return what the activations of a model take at most, without the nodes that are folded.
+
+    `sizes` are those that `shapes` were inferred with for free dimensions, `declared` the shapes
+    without them (by default asked of `shapes`).
+    """
+    declared = declared or shapes.as_declared
+    model = _Model(graphs, shapes, declared, folds, sizes)
+    return model.of(next(scope for _, scope in graphs), 0)
+
+
+class _Model:
+    """What the graphs of a model have in common; functions are looked into once."""
+
+    def __init__(
+        self,
+        graphs: Graphs,
+        shapes: Shapes,
+        declared: Shapes,
+        folds: Iterable[Fold],
+        sizes: Collection[int],
+    ) -> None:
+        self._shapes, self._declared = shapes, declared
+        self._sizes = frozenset(sizes)
+        self._folded: dict[Scope, set[int]] = defaultdict(set)
+        for fold in folds:
+            self._folded[fold.scope].add(id(fold.node))
+        # Of a function's calls only the first is known to `graphs` and `shapes`.
+        self._functions = {_key(scope): scope for _, scope in graphs if scope.is_function}
+        self._inside: dict[Scope, Liveness] = {}
+        self._captured: dict[Scope, frozenset[str]] = {}
+
+    def of(self, scope: Scope, depth: int) -> Liveness:
+        """Return what the graph `scope` takes at most, with all that is inside its nodes."""
+        if scope not in self._inside:
+            self._inside[scope] = _NOT_FOLLOWED  # what a function sees that calls itself
+            if depth <= _DEEPEST:
+                self._inside[scope] = self._peak(scope, depth)
+        return self._inside[scope]
+
+    def _nodes(self, scope: Scope) -> list[NodeProto]:
+        """Return the nodes of `scope` that are computed in each run."""
+        gone = self._folded.get(scope, ())
+        return [node for node in scope.nodes if id(node) not in gone and node.op_type != "Constant"]
+
+    def _bodies(self, scope: Scope, node: NodeProto) -> Sequence[Scope]:
+        """Return the graphs inside `node`: its subgraphs, or the function that it calls."""
+        inner = scope.bodies.get(id(node), ())
+        called = self._functions.get((node.domain, node.op_type, node.overload))
+        return (*inner, called) if called is not None else inner
+
+    def _reads(self, scope: Scope, node: NodeProto) -> frozenset[str]:
+        """Return the names that `node` reads, also in its subgraphs."""
+        names = {name for name in node.input if name}
+        for body in scope.bodies.get(id(node), ()):
+            names |= self._captures(body)
+        return frozenset(names)
+
+    def _captures(self, body: Scope) -> frozenset[str]:
+        if body not in self._captured:
+            names = {name for node in body.nodes for name in self._reads(body, node)}
+            names |= set(body.outputs)
+            self._captured[body] = frozenset(name for name in names if body.home(name) is not body)
+        return self._captured[body]
+
+    def _has_shared_shape(self, scope: Scope, name: str) -> bool:
+        """Return whether the runtime can tell that values have the shape of `name`.
+
+        Of a free dimension it knows no size but the name; those computed from one, as a stride
+        does, have none. What is as large as a free dimension is taken for that dimension.
+        """
+        actual, declared = (shapes.of(scope, name) for shapes in (self._shapes, self._declared))
+        if actual is None or actual.shape is None or declared is None or declared.shape is None:
+            return False
+        pairs = zip(actual.shape, declared.shape, strict=False)
+        return len(actual.shape) == len(declared.shape) and all(
+            stated is not None or size in self._sizes for size, stated in pairs
+        )
+
+    def _peak(self, scope: Scope, depth: int) -> Liveness:
+        """Go through the nodes of `scope`, and return where the most is held."""
+        nodes = self._nodes(scope)
+        reads = [self._reads(scope, node) for node in nodes]
+        order = list(_order(nodes, reads))
+        nodes, reads = [nodes[index] for index in order], [reads[index] for index in order]
+        plan = BufferPlan(
+            scope,
+            nodes,
+            reads,
+            partial(self._shapes.of, scope),
+            partial(self._has_shared_shape, scope),
+        )
+        made, freed = [0] * (len(nodes) + 1), [0] * (len(nodes) + 2)
+        for buffer in plan.buffers:
+            made[buffer.first] += buffer.nbytes
+            freed[buffer.last + 1] += buffer.nbytes
+        values = [Alive(scope, buffer.name, buffer.nbytes) for buffer in plan.buffers]
+        unknown, now, most = plan.unknown, 0, 0
+        where: tuple[int, Liveness] | None = None
+        for step, node in enumerate(nodes):
+            inner = _NOTHING
+            for body in self._bodies(scope, node):
+                found = self.of(body, depth + 1)
+                unknown += found.unknown
+                values += [found.largest] if found.largest is not None else []
+                inner = max(inner, found, key=lambda one: one.peak_bytes)
+            now -= freed[step]
+            here = now + max(made[step], inner.peak_bytes)
+            now += made[step]
+            if here > most:
+                most, where = here, (step, inner if here > now else _NOTHING)
+        largest = max(values, key=lambda value: value.nbytes, default=None)
+        if where is None:
+            return _NOTHING._replace(largest=largest, unknown=unknown)
+        step, inner = where
+        alive = [
+            Alive(scope, buffer.name, buffer.nbytes)
+            for buffer in plan.buffers
+            if buffer.first <= step <= buffer.last and (buffer.first < step or not inner.alive)
+        ]
+        alive = sorted((*alive, *inner.alive), key=lambda value: -value.nbytes)[:_MOST_ALIVE]
+        return Liveness(most, scope, nodes[step], tuple(alive), largest, unknown)
+
+
+def _key(scope: Scope) -> tuple[str, str, str]:
+    node = scope.owner
+    return (node.domain, node.op_type, node.overload) if node is not None else ("", "", "")
+
+
+def _order(nodes: Sequence[NodeProto], reads: Sequence[Iterable[str]]) -> Iterator[int]:
+    """Yield the indices of `nodes` in the runtime's order, those in circles not at all."""
+    makers = {name: index for index, node in enumerate(nodes) for name in node.output if name}
+    before = [
+        sorted({makers[name] for name in names if name in makers} - {index})
+        for index, names in enumerate(reads)
+    ]
+    read = {index for indices in before for index in indices}
+    pending = [(index, False) for index in range(len(nodes)) if index not in read]
+    seen: set[int] = set()
+    while pending:
+        index, leaving = pending.pop()
+        if leaving:
+            yield index
+        elif index not in seen:
+            seen.add(index)
+            pending.append((index, True))
+            pending += [(each, False) for each in before[index] if each not in seen]
