@@ -14,9 +14,11 @@ if TYPE_CHECKING:
     from memdiag.records.finding import Finding
     from memdiag.records.profile import Profile
     from memdiag.workflows.check import check
+    from memdiag.workflows.fix import fix
     from memdiag.workflows.inspect import inspect
     from memdiag.workflows.load_profile import load_profile
     from memdiag.workflows.profile import profile
+    from memdiag.workflows.tune import tune
     from memdiag.workflows.xray import xray
 
 __version__ = "0.1.0"
@@ -26,9 +28,11 @@ __all__ = [
     "MemdiagError",
     "Profile",
     "check",
+    "fix",
     "inspect",
     "load_profile",
     "profile",
+    "tune",
     "xray",
 ]
 
@@ -37,9 +41,11 @@ _HOMES = {
     "Profile": "memdiag.records.profile",
     "Finding": "memdiag.records.finding",
     "check": "memdiag.workflows.check",
+    "fix": "memdiag.workflows.fix",
     "inspect": "memdiag.workflows.inspect",
     "load_profile": "memdiag.workflows.load_profile",
     "profile": "memdiag.workflows.profile",
+    "tune": "memdiag.workflows.tune",
     "xray": "memdiag.workflows.xray",
 }
 

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from memdiag.errors import UsageError
+from memdiag.units import parse_size
 
 
 def pairs(option: str, values: Sequence[str]) -> dict[str, str]:
@@ -34,3 +35,13 @@ def whole_numbers(option: str, values: Sequence[str]) -> dict[str, int]:
             raise UsageError(f"{option} {name} takes a whole number from 1, not {value!r}.")
         numbers[name] = int(value)
     return numbers
+
+
+def budget(option: str, text: str | None) -> dict[str, int]:
+    """Return the ``NAME=SIZE,NAME=SIZE`` text given to `option` as bytes by name.
+
+    Raises:
+        UsageError: as `pairs`, or a value that is no size.
+    """
+    parts = [part.strip() for part in (text or "").split(",") if part.strip()]
+    return {name: parse_size(size) for name, size in pairs(option, parts).items()}

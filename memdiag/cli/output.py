@@ -106,20 +106,38 @@ def show_fix(fix: Fix, *, quiet: bool = False) -> None:
     fix_console.show_fix(fix, Console(highlight=False), quiet=quiet)
 
 
+def show_tuning(tuning: Fix, *, quiet: bool = False) -> None:
+    """Print the summary of `tuning` on standard output."""
+    from rich.console import Console
+
+    from memdiag.reporters import tuning_console
+
+    tuning_console.show_tuning(tuning, Console(highlight=False), quiet=quiet)
+
+
 def save_record(record: Record, path: Path) -> None:
     """Write `record` to `path`, whole or not at all.
 
     Raises:
         ReportError: the file cannot be written.
     """
+    save_bytes(encode(record), path)
+
+
+def save_bytes(content: bytes, path: Path) -> None:
+    """Write `content` to `path`, whole or not at all.
+
+    Raises:
+        ReportError: the file cannot be written.
+    """
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        beside.write_bytes(encode(record))
+        beside.write_bytes(content)
         os.replace(beside, path)
     except OSError as error:
         beside.unlink(missing_ok=True)
         raise ReportError(
-            f"{path}: cannot be written ({error.strerror}); choose another file with --out."
+            f"{path}: cannot be written ({error.strerror}); choose another file."
         ) from error
 
 

@@ -60,6 +60,29 @@ class Figures(Record, frozen=True, kw_only=True):
     disk_bytes: int
 
 
+class Point(Record, frozen=True, kw_only=True):
+    """One combination of options that was measured: what it is, and what it takes.
+
+    `ratio` is its latency beside that of the defaults: the largest median of all inputs, with its
+    95 % confidence interval. `on_front` says that no other point takes less memory at the peak and
+    in the end and less time; `problem` why it cannot be used, empty where it can.
+    """
+
+    options: tuple[str, ...]
+    session_options: dict[str, str]
+    environment: dict[str, str]
+    run_options: dict[str, str]
+    disabled_optimizers: tuple[str, ...]
+    shared_arena: bool
+    figures: Figures | None
+    ratio: float | None
+    low: float | None
+    high: float | None
+    on_front: bool
+    fits: bool
+    problem: str
+
+
 class Fix(Record, frozen=True, kw_only=True):
     """What became of a model's findings.
 
@@ -67,7 +90,8 @@ class Fix(Record, frozen=True, kw_only=True):
     all files it needs, the original's among them where weights are referenced in place.
     `session_options` and `environment` are what the saving depends on beside the file.
     `largest_difference` is that of any output, relative to its largest value, and `bound` what it
-    was held to.
+    was held to. `points` are the combinations of options that a tuning measured, in the order in
+    which they were tried (the defaults first); `snippet` is Python that sets up the chosen one.
     """
 
     schema: Literal["memdiag.fix/1"]
@@ -87,3 +111,7 @@ class Fix(Record, frozen=True, kw_only=True):
     verified: bool
     notes: tuple[str, ...]
     duration_s: float
+    points: tuple[Point, ...] = ()
+    chosen: tuple[str, ...] = ()
+    snippet: str = ""
+    session_count: int = 0

@@ -35,9 +35,14 @@ def shortened(text: str, length: int) -> str:
     return f"{text[: length - 1 - tail]}…{text[len(text) - tail :]}"
 
 
+def model_file(path: str) -> str:
+    """Return the file name of a model's `path` as plain text."""
+    return plain(Path(path).name) or "model"
+
+
 def model_name(profile: Profile) -> str:
     """Return the model's file name as plain text."""
-    return plain(Path(profile.model.path).name) or "model"
+    return model_file(profile.model.path)
 
 
 def multiple(profile: Profile, size: int) -> str | None:

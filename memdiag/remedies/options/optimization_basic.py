@@ -1,0 +1,11 @@
+"""The graph is optimized to the level basic only."""
+
+from memdiag.remedies.option import Option
+
+OPTION = Option(
+    name="optimization-basic",
+    does="Graph optimization stops at basic: folding, dropping and simple fusions.",
+    hurts="Fused and blocked kernels are missed: usually slower.",
+    session={"graph_optimization_level": "basic"},
+    excludes=("optimization-basic", "optimization-extended", "optimization-off", "disable-nchwc"),
+)
