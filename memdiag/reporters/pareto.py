@@ -24,14 +24,17 @@ def draw(tuning: Fix) -> bytes:
         axes.plot(*_at(one), marker, color=color, markersize=8 if one.on_front else 5)
     front = sorted(_at(one) for one in points if one.on_front)
     axes.plot(*zip(*front, strict=True), "-", color=LIGHT.rail, zorder=0)
+    middle = sum(axes.get_xlim()) / 2
     for one in points:
         if one.on_front or not one.options:
+            leftwards = _at(one)[0] > middle
             text = shortened(plain(label(one)), _LONGEST_LABEL)
             weight = "bold" if one.options == tuning.chosen else "normal"
             axes.annotate(
                 text,
                 _at(one),
-                xytext=(6, 5),
+                xytext=(-7 if leftwards else 7, 4),
+                ha="right" if leftwards else "left",
                 textcoords="offset points",
                 fontsize=8,
                 color=LIGHT.ink,

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
 
 import msgspec
@@ -18,6 +19,7 @@ from memdiag.prediction.runtime import Runtime
 from memdiag.records.fix import FIX_SCHEMA, Figures, Fix, Point
 from memdiag.remedies.option import Option
 from memdiag.remedies.options import options
+from memdiag.units import MIB
 from memdiag.verification.bench import Bench, Verdict
 from memdiag.verification.outputs import Bound
 from memdiag.workflows.fix import fix
@@ -244,7 +246,7 @@ class _Search:
         fitting = [one for one in usable if one.fits]
         if self.budget:
             if fitting:
-                return min(fitting, key=lambda one: (one.ratio or 1.0, len(one.options)))
+                return min(fitting, key=lambda one: (_merits(one)[2], len(one.options)))
             return min(usable, key=self._excess)
         return min(fitting, key=lambda one: (_cost(one), len(one.options)))
 
@@ -270,12 +272,18 @@ def _fronted(points: Sequence[Point]) -> Iterator[Point]:
 
 
 def _dominates(one: Point, other: Point) -> bool:
-    if one.figures is None or other.figures is None:
-        return False
-    mine = (one.figures.peak_bytes, one.figures.steady_bytes, one.ratio or 1.0)
-    theirs = (other.figures.peak_bytes, other.figures.steady_bytes, other.ratio or 1.0)
-    pairs = list(zip(mine, theirs, strict=True))
+    """Return whether `one` is as good in everything and better in something, beyond doubt."""
+    pairs = list(zip(_merits(one), _merits(other), strict=True))
     return all(a <= b for a, b in pairs) and any(a < b for a, b in pairs)
+
+
+def _merits(point: Point) -> tuple[float, float, float]:
+    """Return peak and steady memory in whole MiB, and the ratio: 1 where it may as well be 1."""
+    if point.figures is None:
+        return inf, inf, inf
+    sizes = (point.figures.peak_bytes / MIB, point.figures.steady_bytes / MIB)
+    undecided = point.low is None or point.high is None or point.low <= 1 <= point.high
+    return round(sizes[0]), round(sizes[1]), 1.0 if undecided else point.ratio or 1.0
 
 
 def _cost(point: Point) -> int:
