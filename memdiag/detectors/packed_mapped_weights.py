@@ -1,0 +1,149 @@
+"""Kernels pack weights that were mapped from a file, into private memory of the same size.
+
+## Why it costs
+
+Weights in external data are mapped: their pages are read when they are touched, shared by
+all processes that run the model, and given back by the system when memory is short.
+Packing reads them once and keeps a copy in a layout of the kernel's own, in the heap:
+private to each session, not shared, never given back. A large model that would start at
+once and take next to no private memory is read, packed and held as a whole, per process.
+
+For one process with memory to spare that is a fair price for faster products. With
+several processes, several sessions, or memory that is short, it is not.
+
+## What to do
+
+- `save-prepacked` (since 1.21): let the runtime write the packed weights to a file once,
+  and map that: set `session.save_external_prepacked_constant_initializers` to 1 together
+  with `optimized_model_filepath`, and load the model that was written. It fits machines
+  with the same instruction set.
+- `disable-prepacking`: the session option `session.disable_prepacking`. Products are then
+  computed from the mapped file; measure how much longer they take.
+- `overridable-weight`: listing a weight as a graph input keeps that one from being
+  packed.
+
+## Not reported
+
+Less than 64 MiB of packed copies in all; weights in the model file itself, which are
+copied in any case (see `embedded-weights`); weights that are resident in two forms (see
+`original-kept`). The resident set counts mapped pages as well once they were read: what
+is saved is private memory.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from memdiag.detectors.examined import Examined, qualified
+from memdiag.detectors.rule import Rule
+from memdiag.detectors.wording import counted, some_of
+from memdiag.graph.readers import Reader
+from memdiag.prediction.packing import (
+    PACKED_SHARED_SINCE,
+    Packed,
+    direct,
+    original_freed,
+    overridable,
+    packed,
+)
+from memdiag.prediction.runtime import Runtime
+from memdiag.records.finding import ExpectedCopies, Finding
+from memdiag.records.weights import Weight
+from memdiag.units import KIB, MIB, format_size
+
+RULE = Rule(
+    code="MD202",
+    name="packed-mapped-weights",
+    summary="Packing copies weights that were mapped from a file into private memory",
+    remedies=("save-prepacked", "disable-prepacking", "overridable-weight"),
+)
+
+SAVED_SINCE = Runtime(1, 21)
+"""Since then a session can save its packed weights, and map them when they are loaded again."""
+
+_LEAST = 64 * MIB
+_LEAST_WEIGHT = 64 * KIB
+
+
+class _Copied(NamedTuple):
+    """A weight, the nodes that pack it, and the bytes of their packed copies."""
+
+    weight: Weight
+    readers: list[Reader]
+    packs: list[Packed]
+
+    @property
+    def nbytes(self) -> int:
+        return sum(pack.nbytes for pack in self.packs)
+
+
+def detect(examined: Examined) -> Iterator[Finding]:
+    """Yield at most one finding, for all mapped weights that are packed and nothing else."""
+    external = [
+        weight
+        for weight in examined.model.weights
+        if weight.storage == "external"
+        and weight.place == "initializer"
+        and not weight.graph
+        and weight.nbytes >= _LEAST_WEIGHT
+    ]
+    if 4 * sum(weight.nbytes for weight in external) < _LEAST:
+        return
+    folded = {id(fold.node) for fold in examined.folds}
+    free = overridable(examined.model)
+    found = [
+        copied
+        for weight in external
+        if weight.name not in free and (copied := _copied(examined, weight, folded))
+    ]
+    found.sort(key=lambda copied: -copied.nbytes)
+    total = sum(copied.nbytes for copied in found)
+    if total >= _LEAST:
+        yield _finding(examined, found, total)
+
+
+def _copied(examined: Examined, weight: Weight, folded: set[int]) -> _Copied | None:
+    graphs, runtime = examined.graphs, examined.runtime
+    readers = examined.readers(weight)
+    if not original_freed(graphs, runtime, weight, readers, folded):
+        return None
+    left = [one for one in direct(readers) if id(one.node) not in folded]
+    packs: dict[tuple[object, ...], Packed] = {}
+    for one in left:
+        made = packed(graphs, runtime, one.scope, one.node, one.slot, weight.dtype, weight.shape)
+        # What the graph's rewrites make of a filter, or of fp16, is private with or without it.
+        if made is None or made.kind == "reordered" or weight.dtype in ("float16", "bfloat16"):
+            return None
+        turned = any(each.name == "transB" and each.i for each in one.node.attribute)
+        key = (one.node.op_type, made, turned)
+        packs[key if runtime >= PACKED_SHARED_SINCE else (id(one.node),)] = made
+    return _Copied(weight, left, list(packs.values())) if packs else None
+
+
+def _finding(examined: Examined, found: list[_Copied], total: int) -> Finding:
+    names = [qualified(copied.weight) for copied in found]
+    nodes = [examined.node(one.scope, one.node) for copied in found for one in copied.readers]
+    mapped = sum(copied.weight.nbytes for copied in found)
+    remedies = RULE.remedies if examined.runtime >= SAVED_SINCE else RULE.remedies[1:]
+    what = f"{counted(len(found), 'weight')} ({format_size(mapped)}: {some_of(names)})"
+    are = "is" if len(found) == 1 else "are"
+    return RULE.finding(
+        examined,
+        f"{what} that would stay mapped from the file {are} packed into private memory, for "
+        f"{some_of(list(dict.fromkeys(nodes)))}",
+        detail=f"Each session holds {format_size(total)} of packed copies; from the file those "
+        "pages would be shared and could be given back.",
+        weights=names,
+        nodes=nodes,
+        nbytes=total,
+        phase="prepack",
+        expected=(
+            ExpectedCopies(
+                weights=(name,),
+                kind=copied.packs[0].kind,
+                count=len(copied.packs),
+                bytes=copied.nbytes,
+            )
+            for name, copied in zip(names, found, strict=True)
+        ),
+        remedies=remedies,
+    )
