@@ -51,7 +51,8 @@ def tune(
 ) -> Fix:
     """Return the options that make `model` fit `budget` with the least latency.
 
-    Every option is tried alone; those that save memory are then combined, the most saving first.
+    Every option is tried alone; those that save memory are then combined, the most saving first;
+    to the best combination each other option is added in turn, for some help only together.
     Each point is verified like a fix: outputs, latency in turn with the defaults, memory in fresh
     processes. Ctrl-C ends the search with the best so far.
 
@@ -123,6 +124,7 @@ class _Search:
             alone = {one.name: self._measure((one,)) for one in usable}
             for combined in self._combinations(usable, alone):
                 self._measure(combined)
+            self._grow(usable)
         except KeyboardInterrupt:
             self.interrupted = True
 
@@ -222,6 +224,23 @@ class _Search:
                 for left in chosen:
                     yield tuple(one for one in chosen if one is not left)
 
+    def _grow(self, usable: Sequence[Option]) -> None:
+        """Add to the point with the least memory each option that it lacks, and keep what helps."""
+        by_name = {one.name: one for one in usable}
+        known = [one for one in self.points if one.figures is not None and not one.problem]
+        within = [one for one in known if (one.low or 1.0) <= self.max_slowdown]
+        best = min(within, key=lambda one: (_cost(one), len(one.options)))
+        for one in usable:
+            chosen = [by_name[name] for name in best.options]
+            barred = {name for each in chosen for name in each.excludes}
+            if one in chosen or one.name in barred or {*one.excludes} & {*best.options}:
+                continue
+            point = self._measure((*chosen, one))
+            if point.problem or point.figures is None or (point.low or 1.0) > self.max_slowdown:
+                continue
+            if _cost(best) - _cost(point) > max(_LEAST_SAVING, _LEAST_SHARE * _cost(best)):
+                best = point
+
     def _helps(self, point: Point) -> bool:
         base = self.points[0].figures
         if point.figures is None or base is None or point.problem:
@@ -248,7 +267,8 @@ class _Search:
             if fitting:
                 return min(fitting, key=lambda one: (_merits(one)[2], len(one.options)))
             return min(usable, key=self._excess)
-        return min(fitting, key=lambda one: (_cost(one), len(one.options)))
+        # Sizes in whole MiB: an option that saves less is not worth having.
+        return min(fitting, key=lambda one: (sum(_merits(one)[:2]), len(one.options)))
 
     def _excess(self, point: Point) -> int:
         assert point.figures is not None

@@ -1,4 +1,4 @@
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -6,6 +6,7 @@ import pytest
 import memdiag
 from memdiag.detectors import detectors
 from memdiag.errors import ModelError, UsageError
+from memdiag.records.finding import Finding
 from memdiag.workflows.check import Selection, check_models
 from tests.reporters.checks.checks import finding
 
@@ -83,7 +84,7 @@ def test_one_broken_model_of_several_does_not_hide_the_others(
 def test_a_rule_that_fails_does_not_lose_the_others(
     sample_model: SampleModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(examined: object) -> None:
+    def broken(examined: object) -> Iterator[Finding]:
         raise KeyError("a defect")
 
     ours = tuple(

@@ -7,5 +7,5 @@ OPTION = Option(
     does="Graph optimization stops at basic: folding, dropping and simple fusions.",
     hurts="Fused and blocked kernels are missed: usually slower.",
     session={"graph_optimization_level": "basic"},
-    excludes=("optimization-basic", "optimization-extended", "optimization-off", "disable-nchwc"),
+    excludes=("disable-nchwc", "optimization-extended", "optimization-off"),
 )

@@ -7,5 +7,5 @@ OPTION = Option(
     does="Graph optimization stops at extended: no convolution is blocked.",
     hurts="Fused and blocked kernels are missed: usually slower.",
     session={"graph_optimization_level": "extended"},
-    excludes=("optimization-basic", "optimization-extended", "optimization-off", "disable-nchwc"),
+    excludes=("disable-nchwc", "optimization-basic", "optimization-off"),
 )
