@@ -19,7 +19,7 @@ from memdiag.records.finding import Finding
 from memdiag.records.fix import FIX_SCHEMA, Figures, Fix, LatencyAt, Remedy, RemedyStatus
 from memdiag.remedies.draft import Draft
 from memdiag.remedies.rewrite import Rewriter
-from memdiag.remedies.rewrites import rewriters
+from memdiag.remedies.rewrites import rewriters_for
 from memdiag.remedies.saving import (
     ALIGNMENT,
     LARGEST_EMBEDDED,
@@ -347,13 +347,17 @@ class _Attempt:
 
 
 def _groups(findings: Sequence[Finding]) -> Iterator[Change]:
-    """Yield each rule's rewriters, the preferred one first, with the findings they are for."""
-    by_name = {one.rewrite.name: one for one in rewriters()}
+    """Yield each rule's rewriters, those that its findings name first, with those findings."""
     for rule in dict.fromkeys(finding.name for finding in findings):
         mine = tuple(finding for finding in findings if finding.name == rule)
-        for name in dict.fromkeys(name for finding in mine for name in finding.remedies):
-            if name in by_name:
-                yield by_name[name], tuple(one for one in mine if name in one.remedies)
+        named = list(dict.fromkeys(name for finding in mine for name in finding.remedies))
+        answering = rewriters_for(rule)
+        for one in sorted(answering, key=lambda one: _place(one.rewrite.name, named)):
+            yield one, mine
+
+
+def _place(name: str, named: Sequence[str]) -> int:
+    return named.index(name) if name in named else len(named)
 
 
 def _saves(before: Figures, after: Figures) -> bool:
