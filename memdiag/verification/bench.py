@@ -18,6 +18,7 @@ from memdiag.verification.latency import Race, race
 from memdiag.verification.outputs import Bound, Difference, compare
 
 _RUNS = 3
+_MORE = 4
 _RANDOM = 1e-3
 """Outputs that differ by more between two runs of one session are random, not rounded."""
 
@@ -86,11 +87,19 @@ class Bench:
         self._exits.close()
 
     def judge(
-        self, job: Job, bound: Bound, *, disk_bytes: int, times: int = 1, pairs: int = 15
+        self,
+        job: Job,
+        bound: Bound,
+        *,
+        disk_bytes: int,
+        times: int = 1,
+        pairs: int = 15,
+        limit: float | None = None,
     ) -> Verdict:
         """Return what is to be said of another model, or of other options for the same one.
 
         Its outputs are held to `bound`; its memory is measured `times` times, in fresh processes.
+        Where it cannot be told yet whether it is slower by more than `limit`, it is run more often.
         """
         try:
             feeds = [trial.feeds for trial in self._trials]
@@ -103,10 +112,7 @@ class Bench:
                 if worst is not None and worst.relative > bound.relative:
                     return Verdict(problem=_problem(worst, bound), difference=worst)
                 races = tuple(
-                    (
-                        trial.name,
-                        race(self._server, server, index, pairs=pairs, clock=time.monotonic),
-                    )
+                    (trial.name, self._race(server, index, pairs, limit))
                     for index, trial in enumerate(self._trials)
                     if trial.timed
                 )
@@ -130,6 +136,12 @@ class Bench:
             memory.figures(one, disk_bytes=before_bytes),
             memory.figures(other, disk_bytes=after_bytes),
         )
+
+    def _race(self, server: Server, index: int, pairs: int, limit: float | None) -> Race:
+        found = race(self._server, server, index, pairs=pairs, clock=time.monotonic)
+        if limit is None or not found.ratio.low <= limit < found.ratio.median:
+            return found
+        return race(self._server, server, index, pairs=_MORE * pairs, clock=time.monotonic)
 
     def _measured(self, job: Job) -> Job:
         return replace(job, feeds=self._trials[0].feeds, runs=_RUNS)

@@ -28,16 +28,14 @@ from memdiag.remedies.saving import (
     save,
     weight_bytes,
 )
-from memdiag.units import format_size
 from memdiag.verification.bench import Bench, Verdict
+from memdiag.verification.judgement import in_words, is_better, is_faster, saves
 from memdiag.verification.outputs import Bound
 from memdiag.workflows.check import Selection, examine
 from memdiag.workflows.inputs import Given, read_given
 from memdiag.workflows.trials import trials
 
 DEFAULT_MAX_SLOWDOWN = 1.05
-_LEAST_SAVING = 1 << 20
-_LEAST_SHARE = 0.01
 _FINAL_TIMES = 3
 _FINAL_PAIRS = 40
 
@@ -185,7 +183,7 @@ class _Attempt:
                     found = self._try(change, bench, current)
                     if found is None:
                         continue
-                    if best is not None and not _is_better(found[1], best[1]):
+                    if best is not None and not is_better(found[1], best[1]):
                         self._note(found[0], "rejected", _worse(found[1], best[1], best[0]))
                         continue
                     if best is not None:
@@ -193,7 +191,7 @@ class _Attempt:
                     best = found
             if best is not None:
                 self.accepted.append(best[0])
-                self._note(best[0], "applied", _saving(current, best[1]))
+                self._note(best[0], "applied", in_words(current, best[1]))
                 current = best[1]
         if self.accepted:
             self._finish(bench)
@@ -260,8 +258,9 @@ class _Attempt:
                 left.unlink()
         problem = verdict.problem or self._too_slow(verdict)
         figures = verdict.figures
-        if problem is None and figures is not None and not _saves(current, figures):
-            problem = f"it saves nothing that can be measured ({_figures(current, figures)})"
+        worthwhile = figures is not None and (saves(current, figures) or is_faster(verdict))
+        if problem is None and figures is not None and not worthwhile:
+            problem = f"it saves nothing that can be measured ({in_words(current, figures)})"
         if problem is not None or figures is None:
             self._note(change, "rejected", problem or "it could not be measured")
             return None
@@ -275,7 +274,9 @@ class _Attempt:
         files = save(draft, self.target, self._storage(draft, self.target))
         disk_bytes = _disk_bytes(files)
         job = replace(bench.job, model=self.target)
-        verdict = bench.judge(job, bound, disk_bytes=disk_bytes, pairs=_FINAL_PAIRS)
+        verdict = bench.judge(
+            job, bound, disk_bytes=disk_bytes, pairs=_FINAL_PAIRS, limit=self.max_slowdown
+        )
         problem = verdict.problem or self._too_slow(verdict)
         if problem is None:
             self.before, self.after = bench.measure_both(
@@ -284,8 +285,8 @@ class _Attempt:
                 before_bytes=_disk_bytes(self.file.files),
                 after_bytes=disk_bytes,
             )
-            if not _saves(self.before, self.after):
-                problem = f"together they save nothing ({_figures(self.before, self.after)})"
+            if not saves(self.before, self.after) and not is_faster(verdict):
+                problem = f"together they save nothing ({in_words(self.before, self.after)})"
         if problem is not None:
             for path in files:
                 path.unlink(missing_ok=True)
@@ -328,7 +329,7 @@ class _Attempt:
 
     def _too_slow(self, verdict: Verdict) -> str | None:
         for name, race in verdict.races:
-            if race.ratio.low > self.max_slowdown:
+            if race.ratio.median > self.max_slowdown:
                 low, high = race.ratio.low, race.ratio.high
                 return f"slower: {race.ratio.median:.2f} × ({low:.2f}–{high:.2f}) with {name}"
         return None
@@ -360,42 +361,8 @@ def _place(name: str, named: Sequence[str]) -> int:
     return named.index(name) if name in named else len(named)
 
 
-def _saves(before: Figures, after: Figures) -> bool:
-    """Return whether `after` takes less beyond doubt, at the peak or in the end, and no more."""
-    spreads = (before.peak_spread_bytes, before.steady_spread_bytes)
-    doubt = max(_LEAST_SAVING, *spreads, round(_LEAST_SHARE * before.peak_bytes))
-    gains = (before.peak_bytes - after.peak_bytes, before.steady_bytes - after.steady_bytes)
-    smaller = before.disk_bytes - after.disk_bytes > _LEAST_SHARE * before.disk_bytes
-    return (max(gains) > doubt or smaller) and min(gains) > -doubt
-
-
-def _is_better(one: Figures, other: Figures) -> bool:
-    """Return whether `one` is to be preferred: less anonymous memory, then less at the peak."""
-    doubt = max(_LEAST_SAVING, round(_LEAST_SHARE * max(one.peak_bytes, other.peak_bytes)))
-    pairs = (
-        (one.anonymous_bytes, other.anonymous_bytes),
-        (one.steady_bytes, other.steady_bytes),
-        (one.peak_bytes, other.peak_bytes),
-    )
-    for mine, others in pairs:
-        if abs(mine - others) > doubt:
-            return mine < others
-    return (one.latency_s or 0.0) < (other.latency_s or 0.0)
-
-
 def _worse(one: Figures, other: Figures, by: Change) -> str:
-    return f"{by[0].rewrite.name} is better ({_figures(one, other)})"
-
-
-def _saving(before: Figures, after: Figures) -> str:
-    return _figures(before, after)
-
-
-def _figures(before: Figures, after: Figures) -> str:
-    return (
-        f"peak {format_size(before.peak_bytes)} → {format_size(after.peak_bytes)},"
-        f" steady {format_size(before.steady_bytes)} → {format_size(after.steady_bytes)}"
-    )
+    return f"{by[0].rewrite.name} is better ({in_words(one, other)})"
 
 
 def _disk_bytes(files: Sequence[Path]) -> int:

@@ -174,7 +174,13 @@ class _Search:
         for one in chosen:
             job = one.added_to(job)
         self.sessions += _SESSIONS_A_POINT
-        verdict = self.bench.judge(job, self._bound(), disk_bytes=self.disk_bytes, pairs=_PAIRS)
+        verdict = self.bench.judge(
+            job,
+            self._bound(),
+            disk_bytes=self.disk_bytes,
+            pairs=_PAIRS,
+            limit=self.max_slowdown,
+        )
         self.points.append(self._point(names, job, verdict))
         return self.points[-1]
 
@@ -186,7 +192,7 @@ class _Search:
             default=None,
         )
         problem = verdict.problem if verdict else None
-        within = slowest is None or slowest.low <= self.max_slowdown
+        within = slowest is None or slowest.median <= self.max_slowdown
         return Point(
             options=names,
             session_options=dict(job.options),
@@ -212,7 +218,7 @@ class _Search:
         for limit in (self.max_slowdown, float("inf")):
             chosen: list[Option] = []
             for one in helpful:
-                ratio = alone[one.name].low or 1.0
+                ratio = alone[one.name].ratio or 1.0
                 if ratio > limit or any(one.name in each.excludes for each in chosen):
                     continue
                 if any(each.name in one.excludes for each in chosen):
@@ -228,7 +234,7 @@ class _Search:
         """Add to the point with the least memory each option that it lacks, and keep what helps."""
         by_name = {one.name: one for one in usable}
         known = [one for one in self.points if one.figures is not None and not one.problem]
-        within = [one for one in known if (one.low or 1.0) <= self.max_slowdown]
+        within = [one for one in known if (one.ratio or 1.0) <= self.max_slowdown]
         best = min(within, key=lambda one: (_cost(one), len(one.options)))
         for one in usable:
             chosen = [by_name[name] for name in best.options]
@@ -236,7 +242,7 @@ class _Search:
             if one in chosen or one.name in barred or {*one.excludes} & {*best.options}:
                 continue
             point = self._measure((*chosen, one))
-            if point.problem or point.figures is None or (point.low or 1.0) > self.max_slowdown:
+            if point.problem or point.figures is None or (point.ratio or 1.0) > self.max_slowdown:
                 continue
             if _cost(best) - _cost(point) > max(_LEAST_SAVING, _LEAST_SHARE * _cost(best)):
                 best = point
