@@ -1,8 +1,10 @@
 """Writing a draft: its weights stay where they lie, move to external data, or go into the file.
 
-Weights are copied from file to file by the kernel and are never held in memory, except where they
-are embedded. Files are written beside their place and renamed, so that an error leaves what was
-there.
+Weights are copied from file to file by the kernel and are never held in memory. Files are written
+beside their place and renamed, so that an error leaves what was there.
+
+Tensors in attributes of other nodes than Constant, and sparse ones, are embedded in any case, by
+way of memory.
 """
 
 import contextlib
@@ -18,7 +20,8 @@ from google.protobuf.message import EncodeError
 from onnx import ModelProto, TensorProto
 
 from memdiag.errors import ReportError, UsageError
-from memdiag.remedies.draft import Draft, tensors
+from memdiag.remedies.draft import Draft, placed_tensors, tensors
+from memdiag.remedies.wire_pieces import Piece, data_length, length, pieces
 
 Storage = Literal["in_place", "external", "embedded"]
 """``in_place``: references into the original's files, which must stay; ``external``: an aligned
@@ -49,27 +52,30 @@ def save(draft: Draft, path: Path, storage: Storage) -> tuple[Path, ...]:
         UsageError: `path` is one of the original's own files, or the weights cannot be referenced
             from its folder, or are too many to embed.
         ReportError: a file cannot be written.
+        ModelError: the draft cannot be written as a model.
     """
+    data = path.with_name(f"{path.name}.data")
     if path.resolve() in draft.file.files:
         raise UsageError(f"{path}: that is the original's own file; choose another output.")
+    if storage == "external" and data.resolve() in draft.file.files:
+        raise UsageError(f"{data}: that holds the original's weights; choose another output.")
+    for target in (path, data):
+        if target.is_dir():
+            raise UsageError(f"{target}: that is a folder; choose another output.")
     proto = draft.proto()
-    beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    data, data_beside = path.with_name(f"{path.name}.data"), beside.with_name(f"{beside.name}.data")
+    beside = path.with_name(f".memdiag-{secrets.token_hex(8)}")
+    data_beside = beside.with_name(f"{beside.name}.data")
+    moved = False
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        for tensor, stays_inside in placed_tensors(proto):
+            if stays_inside:
+                _embed(tensor, draft)
         if storage == "in_place":
             _refer(proto, draft, path)
-            moved = False
         elif storage == "external":
-            if data.resolve() in draft.file.files:
-                raise UsageError(
-                    f"{data}: that holds the original's weights; choose another output."
-                )
             moved = _move(proto, draft, data_beside, data.name)
-        else:
-            _embed(proto, draft, path)
-            moved = False
-        beside.write_bytes(_serialized(proto, path))
+        _write_model(proto, draft, path, beside, referred=storage != "embedded")
         if moved:
             os.replace(data_beside, data)
         os.replace(beside, path)
@@ -93,11 +99,19 @@ def weight_bytes(draft: Draft) -> int:
 def can_stay(draft: Draft, path: Path, alignment: int) -> bool:
     """Return whether a model at `path` can refer to the weights where they lie.
 
-    They have to lie in its own folder, at multiples of `alignment`.
+    They have to lie in its own folder or below, at multiples of `alignment`.
     """
     folder = path.resolve().parent
-    sources = [_source(tensor, draft) for tensor in _external(draft.proto())]
-    return all(one.path.parent == folder and one.offset % alignment == 0 for one in sources)
+    sources = [
+        _source(tensor, draft)
+        for tensor, stays_inside in placed_tensors(draft.proto())
+        if tensor.data_location == TensorProto.EXTERNAL and not stays_inside
+    ]
+    return all(
+        one.path.is_relative_to(folder) and one.offset % alignment == 0
+        for one in sources
+        if one.length
+    )
 
 
 def _external(proto: ModelProto) -> Iterator[TensorProto]:
@@ -111,35 +125,43 @@ def _source(tensor: TensorProto, draft: Draft) -> _Source:
     location = entries["location"]
     own = draft.file.path.resolve()
     path = own if location == own.name else (draft.file.path.parent / location).resolve()
-    return _Source(path, int(entries.get("offset", 0)), int(entries["length"]))
+    return _Source(path, int(entries.get("offset") or 0), data_length(tensor))
 
 
 def _refer(proto: ModelProto, draft: Draft, path: Path) -> None:
     folder = path.resolve().parent
     for tensor in _external(proto):
         source = _source(tensor, draft)
-        if source.path.parent != folder:
+        if not source.length:
+            _embed(tensor, draft)
+        elif not source.path.is_relative_to(folder):
             raise UsageError(
                 f"{path}: weights can only be referenced from their own folder,"
                 f" {source.path.parent}; write the output there, or let them be copied."
             )
-        _set(tensor, source.path.name, source.offset, source.length)
+        else:
+            location = source.path.relative_to(folder).as_posix()
+            _set(tensor, location, source.offset, source.length)
 
 
 def _move(proto: ModelProto, draft: Draft, target: Path, name: str) -> bool:
     """Copy what is referenced to `target`, which will be called `name`; tell whether any was."""
     placed: dict[_Source, int] = {}
     with target.open("xb", buffering=0) as out:
-        for tensor in tensors(proto):
+        for tensor, stays_inside in placed_tensors(proto):
             if tensor.data_location == TensorProto.EXTERNAL:
                 source = _source(tensor, draft)
+                if not source.length:
+                    _embed(tensor, draft)
+                    continue
                 if source not in placed:
                     placed[source] = _aligned(out)
                     _copy(source, out)
                 _set(tensor, name, placed[source], source.length)
-            elif len(tensor.raw_data) >= _SMALLEST_MOVED:
+            elif len(tensor.raw_data) >= _SMALLEST_MOVED and not stays_inside:
                 offset = _aligned(out)
-                _set(tensor, name, offset, out.write(tensor.raw_data))
+                _write(out, tensor.raw_data)
+                _set(tensor, name, offset, len(tensor.raw_data))
                 tensor.data_location = TensorProto.EXTERNAL
                 tensor.ClearField("raw_data")
         return out.tell() > 0
@@ -148,6 +170,13 @@ def _move(proto: ModelProto, draft: Draft, target: Path, name: str) -> bool:
 def _aligned(out: FileIO) -> int:
     """Go to the next aligned position and return it."""
     return out.seek(-(-out.tell() // ALIGNMENT) * ALIGNMENT)
+
+
+def _write(out: FileIO, data: bytes) -> None:
+    """Write all of `data`: where space ends a file without a buffer takes a part without a word."""
+    view = memoryview(data)
+    while view:
+        view = view[out.write(view) :]
 
 
 def _copy(source: _Source, out: FileIO) -> None:
@@ -167,19 +196,25 @@ def _copy(source: _Source, out: FileIO) -> None:
             chunk = file.read(min(left, _CHUNK))
             if not chunk:
                 raise OSError(errno.EIO, "a file of the model became shorter")
-            left -= out.write(chunk)
+            _write(out, chunk)
+            left -= len(chunk)
 
 
-def _embed(proto: ModelProto, draft: Draft, path: Path) -> None:
-    if sum(_source(tensor, draft).length for tensor in _external(proto)) > _LARGEST_PROTO:
-        raise UsageError(f"{path}: a file of 2 GB and more cannot embed its weights.")
-    for tensor in _external(proto):
-        source = _source(tensor, draft)
+def _embed(tensor: TensorProto, draft: Draft) -> None:
+    """Read the bytes of `tensor` into it, if they are elsewhere."""
+    if tensor.data_location != TensorProto.EXTERNAL:
+        return
+    source = _source(tensor, draft)
+    data = b""
+    if source.length:
         with source.path.open("rb") as file:
             file.seek(source.offset)
-            tensor.raw_data = file.read(source.length)
-        tensor.ClearField("external_data")
-        tensor.ClearField("data_location")
+            data = file.read(source.length)
+    if len(data) != source.length:
+        raise OSError(errno.EIO, "a file of the model became shorter")
+    tensor.raw_data = data
+    tensor.ClearField("external_data")
+    tensor.ClearField("data_location")
 
 
 def _set(tensor: TensorProto, location: str, offset: int, length: int) -> None:
@@ -188,8 +223,19 @@ def _set(tensor: TensorProto, location: str, offset: int, length: int) -> None:
         tensor.external_data.add(key=key, value=str(value))
 
 
-def _serialized(proto: ModelProto, path: Path) -> bytes:
+def _write_model(
+    proto: ModelProto, draft: Draft, path: Path, beside: Path, *, referred: bool
+) -> None:
+    """Write `proto`, which will be called `path`, to `beside`: weights inside unless `referred`."""
     try:
-        return bytes(proto.SerializeToString())
-    except (EncodeError, ValueError) as error:
-        raise UsageError(f"{path}: the graph alone is too large for one file.") from error
+        parts: list[Piece] = [proto.SerializeToString()] if referred else pieces(proto)
+    except (EncodeError, ValueError):
+        parts = []
+    if not parts or length(parts) > _LARGEST_PROTO:
+        raise UsageError(f"{path}: a file of 2 GB and more cannot embed its weights.")
+    with beside.open("xb", buffering=0) as out:
+        for part in parts:
+            if isinstance(part, bytes):
+                _write(out, part)
+            else:
+                _copy(_source(part, draft), out)

@@ -1,0 +1,180 @@
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import ModelProto, helper
+
+from memdiag.graph.reader import open_model
+from memdiag.remedies.draft import Draft
+from memdiag.remedies.rewrites import overridable_weight
+from memdiag.remedies.saving import save
+from memdiag.verification.outputs import Bound
+from tests.remedies.rewrites.rewriting import (
+    finding,
+    largest_difference,
+    random,
+    refusal,
+    saved,
+)
+from tests.remedies.rewrites.tied_models import (
+    BODIES,
+    COLUMNS,
+    ROWS,
+    SHARED,
+    apply_unchecked,
+    model,
+    stored_twice,
+    tied,
+    tied_feeds,
+    weight,
+)
+
+BOUND = Bound.reordered(COLUMNS).relative
+
+
+def listed(original: ModelProto | Path, folder: Path, *names: str) -> Path:
+    """Return the model with the weights listed; what a program has to give stays the same."""
+    path, target = saved(original, folder), folder / "listed.onnx"
+    before = path.read_bytes()
+    of = finding(*(names or ("w",)))
+    with open_model(path) as file:
+        draft = Draft(file)
+        assert overridable_weight.check(draft, of) is None
+        assert overridable_weight.apply(draft, of) is True
+        assert overridable_weight.apply(draft, of) is False
+        assert overridable_weight.check(draft, of) == "the weight is listed as an input already"
+        save(draft, target, "embedded")
+    assert path.read_bytes() == before
+    onnx.checker.check_model(target, full_check=True)
+    one, other = (
+        onnxruntime.InferenceSession(each, providers=["CPUExecutionProvider"])
+        for each in (path, target)
+    )
+    for which in ("get_inputs", "get_outputs"):
+        seen = [
+            [(each.name, each.type, each.shape) for each in getattr(session, which)()]
+            for session in (one, other)
+        ]
+        assert seen[0] == seen[1]
+    return target
+
+
+def overridable(path: Path) -> list[str]:
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    return [each.name for each in session.get_overridable_initializers()]
+
+
+@pytest.mark.parametrize("sizes", [(), ("n",), ("b", "s")])
+def test_the_weight_becomes_a_default(tmp_path: Path, sizes: tuple[str, ...]) -> None:
+    path = listed(tied(sizes), tmp_path)
+    assert overridable(path) == ["w"]
+    assert [value.name for value in onnx.load(path).graph.input] == ["x", "ids", "w"]
+    feeds = tied_feeds(*(3 for _ in sizes))
+    assert largest_difference(tmp_path / "original.onnx", path, feeds, tmp_path) <= BOUND
+
+
+@pytest.mark.parametrize("body", BODIES)
+def test_weights_that_bodies_read(tmp_path: Path, body: str) -> None:
+    original, runs = BODIES[body]
+    path = listed(original, tmp_path)
+    for feeds in runs:
+        assert largest_difference(tmp_path / "original.onnx", path, feeds, tmp_path) <= BOUND
+
+
+def test_of_several_weights_those_that_can_be_are_listed(tmp_path: Path) -> None:
+    original = model(
+        f"g (float[n, {COLUMNS}] x) => (float[n, {COLUMNS}] z)"
+        " { t = Transpose(w) y = MatMul(x, t) s = Softmax(v) z = MatMul(y, s) }",
+        w=weight(),
+        v=weight(1),
+    )
+    path = saved(original, tmp_path)
+    with open_model(path) as file:
+        draft = Draft(file)
+        assert overridable_weight.apply(draft, finding("v", "w")) is True
+        assert [value.name for value in draft.model.graph.inputs] == ["x", "w"]
+
+
+def _third_ir() -> ModelProto:
+    old = tied(opset=8)
+    old.ir_version = 3
+    old.graph.input.append(helper.make_tensor_value_info("w", 1, [ROWS, COLUMNS]))
+    return old
+
+
+def _output() -> ModelProto:
+    both = tied()
+    both.graph.output.append(helper.make_tensor_value_info("w", 1, [ROWS, COLUMNS]))
+    return both
+
+
+def _in_a_function() -> ModelProto:
+    return model(
+        f"""g (float[n, {COLUMNS}] x) => (float[n, {ROWS}] y) {{ y = local.F(x, w) }}
+        <domain: "local", opset_import: ["" : 17]>
+        F (x, w) => (y) {{ t = Transpose(w) y = MatMul(x, t) }}"""
+    )
+
+
+CAST = "c = Cast <to = 1> (w) t = Transpose(c) y = MatMul(x, t)"
+
+
+@pytest.mark.parametrize(
+    ("original", "reason"),
+    [
+        (_third_ir(), "in models of IR version 3"),
+        (_output(), "the weight is an output"),
+        (tied(dtype=np.float16), "onnxruntime would convert the weight in every run"),
+        (tied(nodes=CAST), "Cast of the weight would be computed in every run"),
+        (tied(nodes="t = Transpose(w) y = Relu(t)"), "computed in every run, for Relu"),
+        (tied(nodes="y = Transpose(w)"), "the transposed weight is an output"),
+        (tied(nodes="s = Softmax(w) y = MatMul(x, s)"), "Softmax of the weight would be computed"),
+        (_in_a_function(), "F may want a constant"),
+        (
+            tied(nodes="i = Identity(w) s = Softmax(i) y = MatMul(x, s)"),
+            "Softmax of the weight would be computed",
+        ),
+    ],
+)
+def test_near_misses_are_refused(tmp_path: Path, original: ModelProto, reason: str) -> None:
+    assert reason in refusal(overridable_weight, original, SHARED, tmp_path)
+
+
+def test_weights_of_subgraphs_and_constants_are_refused(tmp_path: Path) -> None:
+    original = model(
+        f"""g (bool c, float[n, {COLUMNS}] x) => (float[n, m] y) {{
+            y = If (c) <
+                then_branch = a () => (float[n, m] p) {{ p = MatMul(x, w) }},
+                else_branch = b () => (float[n, m] q) {{ v = Identity(w) q = MatMul(x, v) }}
+            > }}""",
+        w=random((COLUMNS, COLUMNS)),
+    )
+    inner = original.graph.node[0].attribute[0].g
+    inner.initializer.add().CopyFrom(original.graph.initializer[0])
+    inner.initializer[0].name = inner.node[0].input[1] = "own"
+    named = finding("If_0/then_branch/own")
+    reason = refusal(overridable_weight, original, named, tmp_path)
+    assert reason == "the weight is owned by a subgraph"
+    assert refusal(overridable_weight, original, finding("v"), tmp_path).endswith("no initializer")
+    assert refusal(overridable_weight, original, finding(), tmp_path) == "it names no weight"
+
+
+def test_a_wrong_rewrite_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = saved(stored_twice("e = Gather(w, ids) y = MatMul(x, t)"), tmp_path)
+    monkeypatch.setattr(overridable_weight, "problem", lambda draft, weight: "")
+    real = Draft.value
+    # What is listed is then another value than the name says.
+    monkeypatch.setattr(Draft, "value", lambda self, name: _renamed(real(self, name)))
+    wrong = apply_unchecked(overridable_weight, path, finding("t"), tmp_path / "wrong.onnx")
+    assert largest_difference(path, wrong, tied_feeds(3), tmp_path) > BOUND
+
+
+def _renamed(value: object) -> object:
+    """Return the weight with its columns in another order."""
+    import onnx_ir as ir
+
+    assert isinstance(value, ir.Value)
+    value.const_value = ir.tensor(random((COLUMNS, ROWS), 9), name=value.name)
+    return value
