@@ -38,7 +38,7 @@ RULE = Rule(
     code="MD410",
     name="external-data-unused",
     summary="An external file holds much that is no weight of the model, or one that nothing reads",
-    remedies=("externalize", "drop-unused"),
+    remedies=("externalize",),
 )
 
 _LEAST = 64 * MIB

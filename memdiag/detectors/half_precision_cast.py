@@ -51,7 +51,7 @@ RULE = Rule(
     code="MD204",
     name="half-precision-cast",
     summary="fp16 weights are held in fp32, which is all that the CPU kernels know",
-    remedies=("fp16-to-fp32", "save-prepacked"),
+    remedies=("fp16-to-fp32",),
 )
 
 CAST_ONCE_SINCE = Runtime(1, 23)

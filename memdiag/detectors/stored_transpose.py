@@ -41,7 +41,15 @@ RULE = Rule(
     code="MD102",
     name="stored-transpose",
     summary="A weight stored a second time as its transpose",
-    remedies=("gemm-transposed", "overridable-weight", "disable-prepacking"),
+    remedies=(
+        "merge-transposed",
+        "product-by-rows",
+        "gemm-transposed",
+        "fused-matmul-transposed",
+        "transpose-small-side",
+        "overridable-weight",
+        "disable-prepacking",
+    ),
 )
 
 

@@ -11,7 +11,7 @@ a string for each node of its trees, which is several times what its kernel make
 
 ## What to do
 
-- `tree-ensemble-5`: export trees as the newer `TreeEnsemble` (ai.onnx.ml 5, onnxruntime
+- Export trees as the newer `TreeEnsemble` (ai.onnx.ml 5, onnxruntime
   1.20 and newer), which takes a quarter of the attributes.
 - Leave out optional lists that say nothing: `nodes_hitrates`, on which no result
   depends, and `nodes_missing_value_tracks_true` where all are 0.
@@ -42,7 +42,6 @@ RULE = Rule(
     code="MD407",
     name="tensor-attributes",
     summary="Large attributes of a node stay in memory after its kernel has read them",
-    remedies=("tree-ensemble-5",),
 )
 
 _LEAST = 4 * MIB

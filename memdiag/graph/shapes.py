@@ -1,12 +1,43 @@
 """Types and shapes of values, inferred without running the model or reading its weights."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import cached_property
 from typing import NamedTuple
 
-from memdiag.graph.element_types import ELEMENT_TYPES_BY_NAME
+from google.protobuf.message import DecodeError, EncodeError
+from onnx import (
+    GraphProto,
+    ModelProto,
+    NodeProto,
+    TensorShapeProto,
+    TypeProto,
+    defs,
+    helper,
+    numpy_helper,
+)
+from onnx.checker import ValidationError
+from onnx.shape_inference import InferenceError, infer_node_outputs
+from onnx.shape_inference import infer_shapes as infer_model
+
+from memdiag.graph.element_types import ELEMENT_TYPES, ELEMENT_TYPES_BY_NAME
 from memdiag.graph.graphs import Graphs
+from memdiag.graph.inference_copy import InferenceCopy, inference_copy, is_safe
+from memdiag.graph.memory_bound import at_most
 from memdiag.graph.reader import ModelFile
 from memdiag.graph.scopes import Scope
+from memdiag.graph.tensor_data import Array
+from memdiag.graph.weights import subgraphs
+
+_ONNX = ("", "ai.onnx")
+
+# What the library raises for a model that makes no sense to it.
+_FAILURES = (
+    *(InferenceError, ValidationError, defs.SchemaError, DecodeError, EncodeError),
+    *(RuntimeError, ValueError, TypeError, LookupError, MemoryError),
+)
+
+
+_MOST_BYTES = 1 << 29
 
 
 class TensorType(NamedTuple):
@@ -23,16 +54,66 @@ class TensorType(NamedTuple):
         return ELEMENT_TYPES_BY_NAME[self.dtype].nbytes(tuple(size or 0 for size in self.shape))
 
 
-class Shapes:
-    """The types of a model's values."""
+Types = dict[tuple[Scope, str], TensorType]
 
-    def __init__(self, types: Mapping[tuple[Scope, str], TensorType]) -> None:
+
+class Shapes:
+    """The types of a model's values.
+
+    `opset` is the version of ONNX's own operators that the model imports. `overridable` are the
+    initializers that are also listed as inputs of the main graph, so that a caller may give other
+    values for them (from IR 4 on; older models list all initializers so). `has_calls` says whether
+    calls of functions can be followed: there are some, and they end.
+    """
+
+    def __init__(
+        self,
+        types: Mapping[tuple[Scope, str], TensorType],
+        *,
+        opset: int = 1,
+        overridable: frozenset[str] = frozenset(),
+        has_calls: bool = False,
+        declared: "Callable[[], Shapes] | None" = None,
+    ) -> None:
         self._types = types
+        self._declared = declared
+        self.opset = opset
+        self.overridable = overridable
+        self.has_calls = has_calls
 
     def of(self, scope: Scope, name: str) -> TensorType | None:
         """Return the type of the value that `name` is, seen from `scope`; None if not known."""
         home = scope.home(name)
         return self._types.get((home, name)) if home is not None else None
+
+    @cached_property
+    def as_declared(self) -> "Shapes":
+        """The shapes without the sizes that a user gave for free dimensions: as the runtime's."""
+        return self._declared() if self._declared is not None else self
+
+    def of_outputs(
+        self, node: NodeProto, types: Mapping[str, TensorType], values: Mapping[str, Array]
+    ) -> dict[str, TensorType]:
+        """Return the types of the outputs of `node`, an operator of ONNX, as far as they are known.
+
+        `types` are those of its inputs by name, `values` those inputs that are constant and small;
+        nothing is known where the type of an input is not.
+        """
+        whole = all(name in types for name in node.input if name)
+        if node.domain not in _ONNX or not whole or not is_safe(node):
+            return {}
+        try:
+            inferred = infer_node_outputs(
+                defs.get_schema(node.op_type, self.opset, ""),
+                node,
+                {name: _type_proto(kind) for name, kind in types.items()},
+                {name: numpy_helper.from_array(value) for name, value in values.items()},
+                opset_imports=[helper.make_opsetid("", self.opset)],
+            )
+        except _FAILURES:
+            return {}
+        known = ((name, _tensor_type(kind)) for name, kind in inferred.items())
+        return {name: kind for name, kind in known if kind is not None}
 
 
 def infer_shapes(
@@ -40,6 +121,115 @@ def infer_shapes(
 ) -> Shapes:
     """Return the types of the values of `model`; `sizes` are those of free dimensions, by name.
 
-    What could not be inferred is missing, and a sentence is appended to `notes`.
+    What could not be inferred is missing, and where that is not only because a size is free, a
+    sentence is appended to `notes`.
     """
-    return Shapes({})
+    proto = model.proto
+    listed = {value.name for value in proto.graph.input} if proto.ir_version >= 4 else set()
+    inference = _Inference(model, graphs, sizes, notes)
+    return Shapes(
+        inference.types,
+        opset=next((one.version for one in proto.opset_import if one.domain in _ONNX), 1),
+        overridable=frozenset(tensor.name for tensor in proto.graph.initializer) & listed,
+        has_calls=inference.has_calls,
+        declared=(lambda: infer_shapes(model, graphs, {}, [])) if sizes else None,
+    )
+
+
+class _Inference:
+    """One inference over a model, its subgraphs, and the first call of each of its functions."""
+
+    def __init__(
+        self, model: ModelFile, graphs: Graphs, sizes: Mapping[str, int], notes: list[str]
+    ) -> None:
+        self.types: Types = {}
+        copy = inference_copy(model.proto, sizes)
+        notes.extend(copy.notes)
+        self.has_calls = bool(copy.functions)
+        scopes = [scope for _, scope in graphs]
+        for scope in scopes[:1]:
+            inferred, problem = _infer(copy.proto, copy.propagates)
+            if problem:
+                notes.append(
+                    f"Shapes could not be inferred ({problem}); only those that the model itself "
+                    "states are known."
+                )
+            self._read(scope, inferred.graph)
+        for weight in model.weights:
+            if weight.place != "attribute":
+                for scope in graphs.scopes(weight):
+                    self.types[scope, weight.name] = TensorType(weight.dtype, weight.shape)
+        for scope in scopes:
+            if scope.is_function:
+                self._read_function(scope, copy)
+
+    def _read(self, scope: Scope, graph: GraphProto) -> None:
+        for values in (graph.input, graph.value_info, graph.output):
+            for value in values:
+                kind = _tensor_type(value.type)
+                if kind is not None:
+                    self.types[scope, value.name] = kind
+        if scope.bodies:
+            for node, inferred in zip(scope.nodes, graph.node, strict=True):
+                bodies = scope.bodies.get(id(node), ())
+                for body, (_, inner) in zip(bodies, subgraphs(inferred), strict=bool(bodies)):
+                    self._read(body, inner)
+
+    def _read_function(self, scope: Scope, copy: InferenceCopy) -> None:
+        caller, parent = scope.owner, scope.parent
+        assert caller is not None
+        assert parent is not None
+        inputs = {}
+        for name, given in zip(scope.inputs, caller.input, strict=False):
+            home = parent.home(given)
+            kind = self.types.get((home, given)) if home is not None else None
+            if kind is not None:
+                self.types[scope, name] = kind
+                inputs[name] = _type_proto(kind)
+        body = copy.function(caller, inputs)
+        if body is not None:
+            own = {key: kind for key, kind in self.types.items() if key[0] is scope}
+            self._read(scope, _infer(body, copy.propagates)[0].graph)
+            self.types.update(own)
+
+
+def _infer(model: ModelProto, propagates: bool) -> tuple[ModelProto, str]:
+    """Return `model` with all types that were inferred, or as it is and the reason why.
+
+    Where it `propagates` values of shapes, the library takes memory by the length of each list: for
+    one that is absurdly long that is refused, and no values are propagated.
+    """
+    try:
+        with at_most(_MOST_BYTES):
+            return infer_model(model, data_prop=propagates), ""
+    except _FAILURES as error:
+        if propagates and isinstance(error, MemoryError):
+            return _infer(model, False)
+        words = " ".join(str(error).split())
+        return model, words[:150].rstrip(" .") or type(error).__name__
+
+
+def _tensor_type(kind: TypeProto) -> TensorType | None:
+    if not kind.HasField("tensor_type"):
+        return None
+    tensor = kind.tensor_type
+    element = ELEMENT_TYPES.get(tensor.elem_type)
+    if element is None:
+        return None
+    if not tensor.HasField("shape"):
+        return TensorType(element.name, None)
+    sizes = [
+        size.dim_value if size.dim_value > 0 or _is_zero(size) else None
+        for size in tensor.shape.dim
+    ]
+    return TensorType(element.name, tuple(sizes))
+
+
+def _is_zero(size: TensorShapeProto.Dimension) -> bool:
+    return size.HasField("dim_value") and not size.dim_value
+
+
+def _type_proto(kind: TensorType) -> TypeProto:
+    number = ELEMENT_TYPES_BY_NAME[kind.dtype].number
+    proto: TypeProto = helper.make_tensor_type_proto(number, kind.shape)
+    return proto

@@ -1,22 +1,47 @@
 """Which nodes the runtime will evaluate once and for all, and how large their results are."""
 
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import numpy as np
 from onnx import NodeProto
 
-from memdiag.graph.graphs import Graphs
-from memdiag.graph.scopes import Scope
-from memdiag.graph.shapes import Shapes
+from memdiag.graph.element_types import ELEMENT_TYPES_BY_NAME
+from memdiag.graph.graphs import Graphs, integer
+from memdiag.graph.scopes import MAX_CALLS, Scope
+from memdiag.graph.shapes import Shapes, TensorType
+from memdiag.graph.tensor_data import Array
+from memdiag.graph.weights import subgraphs
+from memdiag.prediction.constants import Constant, dtypes_of, likeness, weights_of
+from memdiag.prediction.foldable import becomes_a_flag, can_run, ends_quantized, is_dropped
 from memdiag.prediction.runtime import Runtime
+from memdiag.prediction.values import MOST_VALUES, evaluate
 from memdiag.records.weights import Weight
+
+SIZE_LIMIT = 1 << 30
+"""Since 1.27 a node is not folded if its outputs take more bytes together: the option
+``optimization.constant_folding_max_output_size_in_bytes``, by default."""
+
+LIMITED_SINCE = (1, 27)
+
+# The runtime infers no shapes for these before this opset, and folds nothing of unknown size since
+# there is a limit.
+_UNSIZED = frozenset({"GreaterOrEqual", "LessOrEqual"})
+_UNSIZED_BEFORE = 16
+
+_ONNX = ("", "ai.onnx")
+_MOST_NODES = 200_000
+_MOST_PASSES = 3
 
 
 class Fold(NamedTuple):
     """A node whose output becomes an initializer: `output` of `node` in `scope`.
 
-    `weights` are the constants that it is computed from, directly or through other folds. `stays`
-    says that a node which is not folded reads it (or that it is an output of the graph), so that
-    it is resident at steady state.
+    `weights` are the constants that it is computed from, directly or through other folds (64 at
+    most). `stays` says that a node which is not folded reads it (or that it is an output of the
+    graph), so that it is resident at steady state. Of nodes that do the same to the same inputs in
+    one graph only the first stays: the runtime merges them.
     """
 
     scope: Scope
@@ -30,5 +55,311 @@ class Fold(NamedTuple):
 
 
 def folds(graphs: Graphs, shapes: Shapes, runtime: Runtime) -> tuple[Fold, ...]:
-    """Return the nodes that constant folding of `runtime` evaluates, in topological order."""
-    return ()
+    """Return the nodes that constant folding of `runtime` evaluates, in topological order.
+
+    Functions are written out by the runtime first, so that each call of one has folds of its own.
+    Nodes in a branch of an If that is never taken, as its condition is a constant, are left out,
+    and those the size of whose results cannot be told.
+    """
+    return tuple(Folding(graphs, shapes.as_declared, runtime).folds())
+
+
+@dataclass(eq=False)
+class _Folded:
+    scope: Scope
+    node: NodeProto
+    outputs: dict[str, Constant]
+    merged: bool = False
+
+
+@dataclass(eq=False)
+class Folding:
+    """One prediction of what is folded, for a model and a release of the runtime."""
+
+    graphs: Graphs
+    shapes: Shapes
+    runtime: Runtime
+    removed: set[tuple[Scope, int]] = field(default_factory=set)
+    """The nodes (by scope and id) that are folded, merged with others, or dropped as no-ops."""
+
+    def __post_init__(self) -> None:
+        self._constants: dict[tuple[Scope, str], Constant | None] = {}
+        self._kinds: dict[tuple[Scope, str], TensorType] = {}
+        self._folded: list[_Folded] = []
+        self._same: dict[tuple[object, ...], _Folded] = {}
+        self._left: list[tuple[Scope, NodeProto]] = []
+        self._visited: list[Scope] = []
+        self._inlined: set[Scope] = set()
+        self._late = False
+        scopes = [scope for _, scope in self.graphs]
+        if scopes:
+            self._run(scopes[0])
+
+    def folds(self) -> Iterator[Fold]:
+        """Yield the folds in topological order."""
+        for folded in self._folded:
+            for output, constant in folded.outputs.items():
+                kind = constant.kind
+                if kind is None or kind.nbytes is None or kind.shape is None:
+                    continue
+                yield Fold(
+                    folded.scope,
+                    folded.node,
+                    output,
+                    kind.dtype,
+                    tuple(size or 0 for size in kind.shape),
+                    kind.nbytes,
+                    constant.weights,
+                    constant.read and not folded.merged,
+                )
+
+    def _run(self, main: Scope) -> None:
+        for _ in range(_MOST_PASSES):
+            # A node may stand before those that it reads: what they make is known the next time.
+            before = len(self.removed)
+            self._late = False
+            self._left, self._visited, self._budget = [], [], _MOST_NODES
+            self._visit(main)
+            if not self._late or len(self.removed) == before:
+                break
+        for scope, node in self._left:
+            for name in node.input:
+                self._mark_read(scope, name)
+        for scope in self._visited:
+            if not scope.is_function:
+                for name in scope.outputs:
+                    self._mark_read(scope, name)
+
+    def _mark_read(self, scope: Scope, name: str) -> None:
+        constant = self._known(scope, name)
+        if constant is not None:
+            constant.read = True
+
+    def _visit(self, scope: Scope) -> None:
+        self._visited.append(scope)
+        self._budget -= len(scope.nodes)
+        seen: set[str] = set()
+        for node in scope.nodes:
+            if not self._late and any(
+                name in scope.producers and name not in seen for name in node.input
+            ):
+                self._late = True
+            seen.update(node.output)
+            if (scope, id(node)) not in self.removed and not self._settle(scope, node):
+                self._left.append((scope, node))
+
+    def _settle(self, scope: Scope, node: NodeProto) -> bool:
+        """Look at `node`, and return whether it will be gone."""
+        bodies = scope.bodies.get(id(node))
+        if bodies:
+            return self._settle_control(scope, node, bodies)
+        if node.op_type == "Constant":
+            return True
+        called = scope.call(node) if self.shapes.has_calls and self._budget > 0 else None
+        if called is not None:
+            self._visit(called)
+            self._pass_on(called, scope, node)
+            return True
+        if node.domain not in _ONNX and node.op_type not in ("QuantizeLinear", "DequantizeLinear"):
+            return False
+        if node.op_type == "Shape":
+            return self._fold_shape(scope, node)
+        inputs = [self._known(scope, name) if name else None for name in node.input]
+        constants = [one for one in inputs if one is not None]
+        if len(constants) < sum(bool(name) for name in node.input) or not node.output:
+            self._infer(scope, node, inputs)
+            return False
+        dropped = bool(constants) and is_dropped(node, dtypes_of(constants))
+        if dropped and node.output[0] not in scope.outputs:
+            self._constants[scope, node.output[0]] = constants[0]
+            self.removed.add((scope, id(node)))
+            return True
+        return self._fold(scope, node, inputs)
+
+    def _settle_control(self, scope: Scope, node: NodeProto, bodies: list[Scope]) -> bool:
+        condition = self._known(scope, node.input[0]) if node.input else None
+        value = self._value(condition, scope, node, 0) if node.op_type == "If" else None
+        branches = [name for name, _ in subgraphs(node)]
+        wanted = "then_branch" if value is not None and value.any() else "else_branch"
+        if value is None or value.size != 1 or wanted not in branches:
+            for body in bodies:
+                self._visit(body)
+            return False
+        # The runtime puts the branch in the place of the node, and drops the other one.
+        body = bodies[branches.index(wanted)]
+        self._inlined.add(body)
+        self._visit(body)
+        self._pass_on(body, scope, node)
+        return True
+
+    def _pass_on(self, body: Scope, scope: Scope, node: NodeProto) -> None:
+        """Make the outputs of `node` what `body`, which is put in its place, returns."""
+        for output, name in zip(node.output, body.outputs, strict=False):
+            constant = self._known(body, name)
+            if constant is not None and output:
+                self._constants[scope, output] = constant
+
+    def _fold(self, scope: Scope, node: NodeProto, inputs: list[Constant | None]) -> bool:
+        """Fold `node`, all of whose inputs are constant; None is one that is left out."""
+        constants = [one for one in inputs if one is not None]
+        if not can_run(node, dtypes_of(constants)):
+            return False
+        if node.op_type == "DequantizeLinear" and not ends_quantized(scope, node):
+            return False
+        kinds, values = self._results(scope, node, inputs)
+        opset = self.shapes.opset
+        if any(kind is not None and len(kind.shape or ()) == 2 for kind in kinds.values()) and (
+            becomes_a_flag(scope, node, opset, self.runtime)
+        ):
+            return False
+        if self.runtime >= LIMITED_SINCE:
+            sizes = [None if kind is None else kind.nbytes for kind in kinds.values()]
+            if None in sizes or sum(size or 0 for size in sizes) > SIZE_LIMIT:
+                return False
+            if node.op_type in _UNSIZED and opset < _UNSIZED_BEFORE:
+                return False
+        weights = weights_of(constants)
+        outputs = {name: Constant(kind, weights, values.get(name)) for name, kind in kinds.items()}
+        self._keep(scope, node, inputs, outputs)
+        return True
+
+    def _fold_shape(self, scope: Scope, node: NodeProto) -> bool:
+        """Fold a Shape whose input's shape is known, be it constant or not."""
+        kind = self._kind(scope, node.input[0]) if node.input else None
+        if kind is None or kind.shape is None or None in kind.shape or not node.output:
+            return False
+        end = integer(node, "end", len(kind.shape))
+        part = kind.shape[slice(integer(node, "start", 0), end)]
+        value = np.array([size or 0 for size in part], np.int64)
+        constant = Constant(TensorType("int64", value.shape), (), value)
+        self._keep(scope, node, [], {node.output[0]: constant}, of=node.input[0])
+        return True
+
+    def _keep(
+        self,
+        scope: Scope,
+        node: NodeProto,
+        inputs: list[Constant | None],
+        outputs: dict[str, Constant],
+        of: str = "",
+    ) -> None:
+        """Note the outputs of a folded node; those of a like node before it, where there is one."""
+        attributes = tuple(sorted(one.SerializeToString() for one in node.attribute))
+        operands = (*(likeness(one) for one in inputs), of)
+        graph = self._graph(scope)
+        key = (graph, node.domain, node.op_type, len(node.output), attributes, operands)
+        first = self._same.get(key)
+        if first is None:
+            self._same[key] = folded = _Folded(scope, node, outputs)
+        else:
+            like = dict(zip(outputs, first.outputs.values(), strict=False))
+            folded = _Folded(scope, node, like, merged=True)
+        self._folded.append(folded)
+        self.removed.add((scope, id(node)))
+        for name, constant in folded.outputs.items():
+            self._constants[scope, name] = constant
+
+    def _graph(self, scope: Scope) -> Scope:
+        """Return the scope of the graph that the nodes of `scope` will be in."""
+        while scope.parent is not None and (scope.is_function or scope in self._inlined):
+            scope = scope.parent
+        return scope
+
+    def _known(self, scope: Scope, name: str) -> Constant | None:
+        """Return the constant that `name` is, seen from `scope`; None if it is none."""
+        for _ in range(MAX_CALLS + 1):
+            home = scope.home(name)
+            if home is None:
+                return None
+            known = self._constants.get((home, name))
+            if known is not None:
+                return known
+            weight = self.graphs.weight(home, name)
+            if weight is not None:
+                if home.parent is None and name in self.shapes.overridable:
+                    return None
+                known = Constant(TensorType(weight.dtype, weight.shape), (weight,), stored=True)
+                self._constants[home, name] = known
+                return known
+            caller = home.owner
+            if not home.is_function or caller is None or home.parent is None:
+                return None
+            if name not in home.inputs or home.inputs.index(name) >= len(caller.input):
+                return None
+            scope, name = home.parent, caller.input[home.inputs.index(name)]
+        return None
+
+    def _value(
+        self, constant: Constant | None, scope: Scope, node: NodeProto, slot: int
+    ) -> Array | None:
+        """Return the values of a constant input, where they are few."""
+        if constant is None or constant.value is not None or constant.kind is None:
+            return None if constant is None else constant.value
+        nbytes = constant.kind.nbytes
+        element = ELEMENT_TYPES_BY_NAME[constant.kind.dtype]
+        if nbytes is None or nbytes > 8 * MOST_VALUES or not element.native or not element.bits:
+            return None
+        found = self.graphs.constant(scope, node, slot)
+        if found is not None and found[1] in constant.weights and len(constant.weights) == 1:
+            constant.value = found[0].reshape(found[1].shape)
+        return constant.value
+
+    def _results(
+        self, scope: Scope, node: NodeProto, inputs: list[Constant | None]
+    ) -> tuple[dict[str, TensorType | None], dict[str, Array]]:
+        """Return types and, where they are few, values of the outputs of a node to be folded."""
+        outputs = [name for name in node.output if name]
+        kinds = {name: self._kind(scope, name) for name in outputs}
+        operands = [self._value(one, scope, node, slot) for slot, one in enumerate(inputs)]
+        values: dict[str, Array] = {}
+        if all(value is not None for value in operands) and len(outputs) == 1:
+            result = evaluate(node, [value for value in operands if value is not None])
+            if result is not None:
+                values[outputs[0]] = result
+        if any(kind is None or kind.nbytes is None for kind in kinds.values()):
+            known = dict(zip(node.input, (one and one.kind for one in inputs), strict=True))
+            few = dict(zip(node.input, operands, strict=True))
+            kinds |= self._inferred(node, known, few)
+        for name, value in values.items():
+            kind = kinds[name]
+            if kind is not None and self.runtime < LIMITED_SINCE:
+                kinds[name] = TensorType(kind.dtype, value.shape)
+        return kinds, values
+
+    def _infer(self, scope: Scope, node: NodeProto, inputs: list[Constant | None]) -> None:
+        """Infer the types of outputs again where a fold told more than the file did."""
+        if all(one is None or one.value is None for one in inputs) and not any(
+            (scope, name) in self._kinds for name in node.input
+        ):
+            return
+        outputs = [(scope, name) for name in node.output if name]
+        known = [self._kind(scope, name) for _, name in outputs]
+        if all(kind is not None and kind.nbytes is not None for kind in known):
+            return
+        kinds = {name: self._kind(scope, name) for name in node.input if name}
+        few = {
+            name: self._value(one, scope, node, slot)
+            for slot, (name, one) in enumerate(zip(node.input, inputs, strict=True))
+        }
+        for name, kind in self._inferred(node, kinds, few).items():
+            self._kinds[scope, name] = kind
+
+    def _inferred(
+        self,
+        node: NodeProto,
+        kinds: Mapping[str, TensorType | None],
+        values: Mapping[str, Array | None],
+    ) -> dict[str, TensorType]:
+        return self.shapes.of_outputs(
+            node,
+            {name: kind for name, kind in kinds.items() if kind is not None},
+            {name: value for name, value in values.items() if value is not None},
+        )
+
+    def _kind(self, scope: Scope, name: str) -> TensorType | None:
+        constant = self._known(scope, name) if name else None
+        if constant is not None and constant.kind is not None:
+            return constant.kind
+        home = scope.home(name)
+        found = self._kinds.get((home, name)) if home is not None else None
+        return found if found is not None else self.shapes.of(scope, name)

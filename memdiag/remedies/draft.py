@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 from weakref import WeakKeyDictionary
 
 import onnx_ir as ir
@@ -16,6 +16,10 @@ from memdiag.graph.scopes import Scope
 from memdiag.graph.shapes import Shapes, TensorType, infer_shapes
 from memdiag.graph.wire import THIS_FILE
 from memdiag.remedies.unheld import Unheld
+
+Storage = Literal["in_place", "external", "embedded"]
+"""``in_place``: references into the original's files, which must stay; ``external``: an aligned
+data file beside the model; ``embedded``: in the model file itself."""
 
 T = TypeVar("T", ir.Value, ir.Node, Scope)
 
@@ -32,7 +36,8 @@ class Draft:
     `model` is the graph; its large tensors are `onnx_ir.ExternalTensor` objects that refer to the
     model's own files, so that neither time nor memory depends on their size. `file` must stay open
     as long as their values are read. What `onnx_ir` cannot hold (sparse tensors, maps, graphs for
-    training) is out of sight in `model`, and in `proto` again.
+    training) is out of sight in `model`, and in `proto` again. `storage` is how its weights are to
+    be stored, None where no rewrite has said.
 
     Raises:
         ModelError: the graph makes no sense, such as two values of one name in it.
@@ -40,6 +45,7 @@ class Draft:
 
     def __init__(self, file: ModelFile) -> None:
         self.file = file
+        self.storage: Storage | None = None
         proto = ModelProto()
         proto.CopyFrom(file.proto)
         name = file.path.resolve().name

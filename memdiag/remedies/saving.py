@@ -14,21 +14,21 @@ import secrets
 from collections.abc import Iterator
 from io import FileIO
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from google.protobuf.message import EncodeError
 from onnx import ModelProto, TensorProto
 
 from memdiag.errors import ReportError, UsageError
-from memdiag.remedies.draft import Draft, placed_tensors, tensors
+from memdiag.remedies.draft import Draft, Storage, placed_tensors, tensors
 from memdiag.remedies.wire_pieces import Piece, data_length, length, pieces
-
-Storage = Literal["in_place", "external", "embedded"]
-"""``in_place``: references into the original's files, which must stay; ``external``: an aligned
-data file beside the model; ``embedded``: in the model file itself."""
 
 ALIGNMENT = 4096
 """Of weights in external data: the page, by which files are mapped."""
+
+IN_PLACE_ALIGNMENT = 64
+"""Of weights that stay where they lie: what onnxruntime gives its own tensors, on which kernels may
+rely."""
 
 LARGEST_EMBEDDED = 64 << 20
 """Models whose weights have more bytes than this are better off with external data."""
@@ -102,16 +102,22 @@ def can_stay(draft: Draft, path: Path, alignment: int) -> bool:
     They have to lie in its own folder or below, at multiples of `alignment`.
     """
     folder = path.resolve().parent
+    sources = _movable(draft)
+    return all(one.path.is_relative_to(folder) for one in sources) and aligned(draft, alignment)
+
+
+def aligned(draft: Draft, alignment: int) -> bool:
+    """Return whether all weights that could be moved lie at multiples of `alignment`."""
+    return all(one.offset % alignment == 0 for one in _movable(draft))
+
+
+def _movable(draft: Draft) -> list[_Source]:
     sources = [
         _source(tensor, draft)
         for tensor, stays_inside in placed_tensors(draft.proto())
         if tensor.data_location == TensorProto.EXTERNAL and not stays_inside
     ]
-    return all(
-        one.path.is_relative_to(folder) and one.offset % alignment == 0
-        for one in sources
-        if one.length
-    )
+    return [source for source in sources if source.length]
 
 
 def _external(proto: ModelProto) -> Iterator[TensorProto]:

@@ -1,5 +1,6 @@
 """Which of two models is faster, by runs that take turns."""
 
+import time
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -10,6 +11,9 @@ _WARM_RUNS = 2
 _LEAST_PAIRS = 10
 _BATCH_S = 0.005
 """Runs shorter than this are timed several at a time: a pair is then of their medians."""
+
+_REST_S = 0.01
+"""A session's threads look for work for some milliseconds after a run, at the other's expense."""
 
 
 class Race(NamedTuple):
@@ -27,12 +31,14 @@ def race(
     *,
     pairs: int = 30,
     budget_s: float = 20.0,
-    clock: Callable[[], float],
+    clock: Callable[[], float] = time.monotonic,
+    rest: Callable[[float], None] = time.sleep,
 ) -> Race:
     """Run two sessions in turn with the inputs of index `feeds`, `pairs` times or for `budget_s`.
 
-    Which goes first changes with every pair, so that drift of the machine hits both alike. At least
-    ten pairs are run whatever they take.
+    Which goes first changes with every pair, so that drift of the machine hits both alike. Before
+    its turn a session rests, and runs once without being timed. At least ten pairs are run whatever
+    they take.
 
     Raises:
         MeasurementError: a model fails.
@@ -48,7 +54,8 @@ def race(
         if number >= _LEAST_PAIRS and clock() - started > budget_s:
             break
         for index in (0, 1) if number % 2 == 0 else (1, 0):
-            seen[index].append(_middle(both[index].run(feeds, times)))
+            rest(_REST_S)
+            seen[index].append(_middle(both[index].run(feeds, times + 1)[1:]))
     return Race(_middle(seen[0]), _middle(seen[1]), ratio(*seen))
 
 

@@ -17,13 +17,12 @@ from memdiag.prediction.reductions import largest_reduction
 from memdiag.prediction.runtime import Runtime
 from memdiag.records.finding import Finding
 from memdiag.records.fix import FIX_SCHEMA, Figures, Fix, LatencyAt, Remedy, RemedyStatus
-from memdiag.remedies.draft import Draft
+from memdiag.remedies.draft import Draft, Storage
 from memdiag.remedies.rewrite import Rewriter
 from memdiag.remedies.rewrites import rewriters_for
 from memdiag.remedies.saving import (
-    ALIGNMENT,
+    IN_PLACE_ALIGNMENT,
     LARGEST_EMBEDDED,
-    Storage,
     can_stay,
     save,
     weight_bytes,
@@ -323,9 +322,12 @@ class _Attempt:
         return Bound.reordered(largest_reduction(self.file, Graphs(self.file)))
 
     def _storage(self, draft: Draft, path: Path) -> Storage:
-        if self.file.external_bytes or weight_bytes(draft) > LARGEST_EMBEDDED:
-            return "in_place" if can_stay(draft, path, ALIGNMENT) else "external"
-        return "embedded"
+        """Return how weights are stored: as a rewrite wants it, or else as the original does."""
+        large = weight_bytes(draft) > LARGEST_EMBEDDED
+        if draft.storage is None and not self.file.external_bytes and not large:
+            return "embedded"
+        stays = draft.storage != "external" and can_stay(draft, path, IN_PLACE_ALIGNMENT)
+        return "in_place" if stays else "external"
 
     def _too_slow(self, verdict: Verdict) -> str | None:
         for name, race in verdict.races:

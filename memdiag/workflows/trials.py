@@ -15,8 +15,8 @@ from memdiag.measurement.rehearsal import rehearse
 from memdiag.verification.bench import Trial
 from memdiag.workflows.inputs import FREE_SIZES
 
-LARGER = 16
-"""Free dimensions are tried with the smallest size that runs, and with this one."""
+LARGER = (4, 16)
+"""Free dimensions are tried with the smallest size that runs, and with these."""
 
 
 def trials(
@@ -29,8 +29,8 @@ def trials(
 ) -> tuple[Trial, ...]:
     """Return sets of inputs that the model of `job` runs with, saved below `folder`.
 
-    For the smallest size of the free dimensions that runs, and for a larger one if that runs too:
-    two sets of random values, with flags that choose a branch once true and once false. Empty where
+    For the smallest size of the free dimensions that runs, and for larger ones that run too: two
+    sets of random values, with flags that choose a branch once true and once false. Empty where
     the model runs with none.
     """
     found: list[Trial] = []
@@ -58,8 +58,7 @@ def _sizes(
     """Yield the sizes to try, 0 where none is free, with the plans that run."""
     sizes = (1, *FREE_SIZES)
     plans = [plan_inputs(model, dims=dims, given=given, free_dim=size) for size in sizes]
-    larger = _all_of(LARGER, model, dims, given)
-    if larger == plans[0] and plans[0] == plans[1]:
+    if plans[0] == plans[1] and plans[0] == _all_of(LARGER[0], model, dims, given):
         if rehearse(job, [_save(plans[0], given, folder / "only", 0)]) is not None:
             yield 0, plans[0]
         return
@@ -71,12 +70,16 @@ def _sizes(
     if first is None:
         return
     yield sizes[first], plans[first]
-    for number, each in enumerate((plans[sizes.index(LARGER)], larger)):
-        if each == plans[first]:
-            continue
-        if rehearse(job, [_save(each, given, folder / f"larger-{number}", 0)]) is not None:
-            yield LARGER, each
-            return
+    for size in LARGER:
+        # Where all free dimensions look like a batch, it is they that grow.
+        larger = plans[sizes.index(size)]
+        if larger == plans[0]:
+            larger = _all_of(size, model, dims, given)
+        if (
+            size > sizes[first]
+            and rehearse(job, [_save(larger, given, folder / f"of-{size}", 0)]) is not None
+        ):
+            yield size, larger
 
 
 def _all_of(

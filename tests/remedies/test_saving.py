@@ -19,8 +19,8 @@ from onnx import TensorProto, numpy_helper, parser
 from memdiag.errors import ReportError, UsageError
 from memdiag.graph.reader import open_model
 from memdiag.remedies import saving
-from memdiag.remedies.draft import Draft
-from memdiag.remedies.saving import ALIGNMENT, Storage, can_stay, save, weight_bytes
+from memdiag.remedies.draft import Draft, Storage
+from memdiag.remedies.saving import ALIGNMENT, can_stay, save, weight_bytes
 from tests.remedies.weights_everywhere import (
     BIG,
     RNG,

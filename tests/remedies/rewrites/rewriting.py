@@ -19,8 +19,8 @@ from benchmarks.environments import ProvisionError
 from benchmarks.runtimes import runtime
 from memdiag.graph.reader import open_model
 from memdiag.records.finding import Finding
-from memdiag.remedies.draft import Draft, tensors
-from memdiag.remedies.saving import Storage, save
+from memdiag.remedies.draft import Draft, Storage, tensors
+from memdiag.remedies.saving import save
 from memdiag.verification.outputs import compare
 
 Array = NDArray[Any]

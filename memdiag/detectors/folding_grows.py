@@ -1,0 +1,198 @@
+"""Constant folding turns something small into a constant that is large.
+
+Nodes whose inputs are all constant are evaluated when a session is made, and their results kept as
+weights. Expand, Tile, ConstantOfShape, Range, Gather and Concat can make much of little; a Cast
+from float16 doubles its input; Reshape or Slice of a weight that is needed as it is, too, makes a
+second copy of it.
+
+## Why it costs
+
+The result is resident for the session's life, whatever the file's size: a model of a few
+kilobytes can take gigabytes. While a node is evaluated, releases up to 1.23 hold its result three
+times. Since 1.27 a node is not folded when its results would take more than 1 GiB
+(`optimization.constant_folding_max_output_size_in_bytes`); smaller ones are, on all releases.
+
+## What to do
+
+- Let the consumer broadcast: most operators do that by themselves, so that an Expand or Tile before
+  them can go. Gather from the small operand, and expand what was gathered.
+- Store the weight in the type that it is used in, or gather first and cast what was gathered.
+- `grow-later`: move the Expand, Tile or Cast behind the node that can do with the small operand.
+- `fp16-to-fp32`: store the weight in the type that it is cast to.
+- `keep-unfolded`: list the small operand among the inputs, so that it is no constant; the large one
+  is then computed in every run.
+- `folding-size-limit`: set the option above to a smaller number of bytes (since 1.27).
+- `disable-constant-folding`: leave the optimizer `ConstantFolding` out, on all releases.
+
+With either option the node runs each time instead: its result is then in the arena while it is
+used, and the next node takes its place.
+
+## Not reported
+
+- Results that replace what they are computed from, or are less than half as much again.
+- Transposed copies: see `shared-weight-transposed`.
+- Growth of less than 1 MiB in all nodes of one operator together.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from memdiag.detectors.examined import Examined, qualified
+from memdiag.detectors.folded import (
+    Folded,
+    FoldingPeak,
+    Results,
+    buffers,
+    left_in_arena,
+)
+from memdiag.detectors.rule import Rule
+from memdiag.detectors.wording import some_of
+from memdiag.prediction.folding import LIMITED_SINCE, Fold
+from memdiag.records.finding import ExpectedCopies, Finding
+from memdiag.records.weights import Weight
+from memdiag.units import KIB, MIB, format_size
+
+RULE = Rule(
+    code="MD301",
+    name="folding-grows",
+    summary="Constant folding makes a large constant of something small",
+    remedies=(
+        "grow-later",
+        "fp16-to-fp32",
+        "keep-unfolded",
+        "folding-size-limit",
+        "disable-constant-folding",
+    ),
+)
+
+_LEAST = MIB
+_LEAST_NODE = 64 * KIB
+_GROWTH = 1.5
+"""What is there after folding, over what was before, from which a node is reported."""
+
+
+class _Grown(NamedTuple):
+    """A folded node, and the weights that it was made from and that go or stay."""
+
+    copy: Folded
+    goes: tuple[Weight, ...]
+    stays: tuple[Weight, ...]
+
+
+def detect(examined: Examined) -> Iterator[Finding]:
+    """Yield a finding for each operator whose folded results are larger than what they replace."""
+    results = Results(examined)
+    needed: dict[Weight, bool] = {}
+    groups: dict[str, list[_Grown]] = defaultdict(list)
+    for fold in examined.folds:
+        if not fold.stays or fold.nbytes < _LEAST_NODE or fold.node.op_type == "Transpose":
+            continue
+        for weight in fold.weights:
+            if weight not in needed:
+                needed[weight] = _is_needed(results, weight)
+        grown = _Grown(
+            results.of(fold),
+            tuple(one for one in fold.weights if not needed[one]),
+            tuple(one for one in fold.weights if needed[one]),
+        )
+        before = sum(one.nbytes for one in fold.weights)
+        after = fold.nbytes + sum(one.nbytes for one in grown.stays)
+        if after >= _GROWTH * before:
+            groups[fold.node.op_type].append(grown)
+    for operator, found in groups.items():
+        yield from _judge(examined, operator, found)
+
+
+def _judge(examined: Examined, operator: str, found: list[_Grown]) -> Iterator[Finding]:
+    folds = [one.copy.fold for one in found]
+    results = sum(fold.nbytes for fold in folds)
+    sources = sum(weight.nbytes for weight in {w for fold in folds for w in fold.weights})
+    replaced = sum(weight.nbytes for weight in {w for one in found for w in one.goes})
+    beside = {weight for one in found for weight in one.stays if weight.nbytes >= _LEAST_NODE}
+    held = _held(examined, [one.copy for one in found])
+    growth = sum(held) - replaced
+    if growth < _LEAST:
+        return
+    nodes = [examined.node(fold.scope, fold.node) for fold in folds]
+    limited = examined.runtime >= LIMITED_SINCE
+    yield RULE.finding(
+        examined,
+        _message(operator, folds, nodes, results, sources),
+        detail=_detail(examined, sum(held), replaced, [qualified(one) for one in beside]),
+        weights=(qualified(weight) for fold in folds for weight in fold.weights),
+        nodes=nodes,
+        graph=_common_graph(examined, folds),
+        nbytes=growth,
+        peak_bytes=max(growth, _peak(examined, found, sum(held))),
+        phase="constant_fold",
+        expected=_expected(examined, found),
+        remedies=RULE.remedies if limited else ("disable-constant-folding",),
+    )
+
+
+def _is_needed(results: Results, weight: Weight) -> bool:
+    """Return whether anything that is not folded reads the weight itself."""
+    return results.is_output(weight) or bool(results.plain_uses(weight))
+
+
+def _held(examined: Examined, found: list[Folded]) -> tuple[int, int, int]:
+    """Return the bytes of results that stay, of packed copies of them, and left in the arena."""
+    runtime = examined.runtime
+    kept = sum(one.fold.nbytes for one in found if not one.is_freed(runtime))
+    packs = [((id(one.fold.node), one.fold.scope), pack) for one in found for pack in one.packs]
+    return kept, sum(buffers(runtime, packs)), left_in_arena(found, runtime)
+
+
+def _peak(examined: Examined, found: list[_Grown], held: int) -> int:
+    """Return what the peak would be lower by, were nothing made of the sources."""
+    folds = [one.copy.fold for one in found]
+    sources = {weight for fold in folds for weight in fold.weights}
+    loaded = sum(one.nbytes for one in sources if one.storage != "external")
+    mapped = sum(one.nbytes for one in sources if one.storage == "external")
+    stays = sum(one.nbytes for one in {w for grown in found for w in grown.stays})
+    # Loaded alone, an embedded weight is there twice for a moment.
+    return max(loaded + FoldingPeak(examined).of(folds), held + stays) - (2 * loaded + mapped)
+
+
+def _message(operator: str, folds: list[Fold], nodes: list[str], results: int, sources: int) -> str:
+    origin = format_size(sources) if sources else "shapes alone"
+    if len(folds) == 1:
+        shape = " × ".join(map(str, folds[0].shape)) or "scalar"
+        return (
+            f"{nodes[0]} ({operator}) is evaluated at load and makes {format_size(results)} "
+            f"({folds[0].dtype} {shape}) of {origin}."
+        )
+    return (
+        f"{len(folds):,} {operator} nodes ({some_of(nodes)}) are evaluated at load and make "
+        f"{format_size(results)} of {origin}."
+    )
+
+
+def _detail(examined: Examined, held: int, replaced: int, beside: list[str]) -> str:
+    place = f"in place of {format_size(replaced)}" if replaced else "in addition to the file's own"
+    if beside:
+        place = f"beside {some_of(sorted(beside))}"
+    return f"onnxruntime {examined.runtime} keeps {format_size(held)} for it, {place}."
+
+
+def _expected(examined: Examined, found: list[_Grown]) -> Iterator[ExpectedCopies]:
+    """Yield the copies that the X-ray knows by a layout of their own: half floats made wider."""
+    folds = [one.copy.fold for one in found]
+    weights = {weight for fold in folds for weight in fold.weights}
+    if (
+        all(fold.node.op_type == "Cast" and fold.dtype == "float" for fold in folds)
+        and all(weight.dtype in ("float16", "bfloat16") for weight in weights)
+        and not any(one.copy.is_freed(examined.runtime) for one in found)
+    ):
+        yield ExpectedCopies(
+            weights=tuple(qualified(weight) for weight in weights),
+            kind="cast",
+            count=len(folds),
+            bytes=sum(fold.nbytes for fold in folds),
+        )
+
+
+def _common_graph(examined: Examined, folds: Iterable[Fold]) -> str:
+    paths = {examined.graphs.path(fold.scope) for fold in folds}
+    return paths.pop() if len(paths) == 1 else ""

@@ -1,0 +1,310 @@
+"""A weight is used both as it is and through Transpose, which makes a copy of it at load.
+
+The classic case is a tied embedding: Gather reads the rows of a table, and the output projection
+multiplies with the same table through Transpose. The two uses may be in one graph or in the
+branches and bodies of If, Loop and Scan, and Identity, Cast or Reshape may be on the way.
+
+## Why it costs
+
+Constant folding evaluates the Transpose and keeps the result as a weight of its own, in each
+subgraph that has one: one copy a branch. MatMul then packs that copy once more. For a weight of
+500 MB this gives, embedded in the model, at the peak and at steady state:
+
+- up to 1.22: 2.5 GB and 1.5 GB; the transposed copy stays in the arena after it was packed;
+- 1.23: 2.5 GB and 1.0 GB; 1.24 to 1.28: 1.5 GB and 1.0 GB: it is freed, the packed copy stays;
+- 1.29 to 1.31.1: 1.5 GB and, where a subgraph has the Transpose, 1.5 GB, for there it is not freed.
+
+At the peak Transpose's input, which is copied for the evaluation, and its output are there at once.
+A weight in an external file takes one copy less: it stays mapped.
+
+## What to do
+
+- `product-by-rows`: multiply by the weight as it lies, in the form that suits the number of rows.
+  One copy remains, and a single row takes no longer; some sizes between do.
+- `overridable-weight`: list the weight among the graph's inputs as well (it need not be given).
+  It is then no constant to the runtime: nothing folds or packs it, and one copy remains.
+- `gemm-transposed`: replace Transpose and MatMul by Gemm or FusedMatMul with `transB`, which read
+  the weight as it is. The packed copy remains, unless `disable-prepacking` ends it, too.
+- `disable-constant-folding` with `disable-prepacking`: the same by session options alone; the
+  Transpose then runs each time.
+
+## Not reported
+
+- A weight that is only used through Transpose, once: the original is freed.
+- Transpose before Gemm alone: the runtime makes `transB` of it, without a copy.
+- A Transpose that moves only axes of size 1, weights that a caller may override, and those
+  whose copies are below 64 KiB.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from onnx import NodeProto
+
+from memdiag.detectors.examined import Examined, qualified
+from memdiag.detectors.folded import (
+    Folded,
+    FoldingPeak,
+    Results,
+    buffers,
+    left_in_arena,
+)
+from memdiag.detectors.rule import Rule
+from memdiag.detectors.wording import some_of
+from memdiag.graph.graphs import integers
+from memdiag.graph.readers import SAME_ORDER
+from memdiag.graph.scopes import MAX_CALLS, Scope
+from memdiag.prediction.folding import Fold
+from memdiag.prediction.packing import (
+    ARENA_FREED_SINCE,
+    SUBGRAPH_KEPT_SINCE,
+    Packed,
+)
+from memdiag.records.attribution import CopyKind
+from memdiag.records.finding import ExpectedCopies, Finding
+from memdiag.records.weights import Weight
+from memdiag.units import KIB, format_size
+
+RULE = Rule(
+    code="MD103",
+    name="shared-weight-transposed",
+    summary="A weight used as it is and through Transpose, which is folded to a copy at load",
+    remedies=(
+        "product-by-rows",
+        "overridable-weight",
+        "gemm-transposed",
+        "fused-matmul-transposed",
+        "transpose-small-side",
+        "disable-constant-folding",
+        "disable-prepacking",
+    ),
+)
+
+_LEAST = 64 * KIB
+_MOST_STEPS = 8
+_SAME_VALUES = SAME_ORDER | {"Cast"}
+
+
+class _Turned(NamedTuple):
+    """A folded copy that holds a weight transposed, and the node that turns it."""
+
+    copy: Folded
+    transpose: str
+
+
+def detect(examined: Examined) -> Iterator[Finding]:
+    """Yield a finding for each weight of which transposed copies stay beside another form."""
+    results, peaks = Results(examined), FoldingPeak(examined)
+    by_weight: dict[Weight, list[_Turned]] = defaultdict(list)
+    for fold in examined.folds:
+        # Beside the weight itself there are the axes and shapes that a Reshape takes.
+        large = [one for one in fold.weights if one.nbytes >= _LEAST]
+        if len(large) == 1 and fold.stays and fold.nbytes >= _LEAST:
+            transpose = _transpose(examined, fold)
+            if transpose:
+                by_weight[large[0]].append(_Turned(results.of(fold), transpose))
+    for weight, turned in by_weight.items():
+        yield from _judge(examined, results, peaks, weight, turned)
+
+
+def _judge(
+    examined: Examined,
+    results: Results,
+    peaks: FoldingPeak,
+    weight: Weight,
+    turned: list[_Turned],
+) -> Iterator[Finding]:
+    plain = results.plain_uses(weight)
+    is_output = results.is_output(weight)
+    plain_packs = [pack for _, pack in plain] + [None] * is_output
+    held = _Held(examined, peaks, weight, turned, plain_packs)
+    if held.nbytes < _LEAST or not (plain_packs or len(turned) > 1):
+        return
+    transposes = [one.transpose for one in turned]
+    nodes = [examined.node(one.scope, one.node) for one, _ in plain]
+    readers = [examined.node(use.scope, use.node) for one in turned for use in one.copy.uses]
+    yield RULE.finding(
+        examined,
+        _message(weight, nodes, transposes, readers, is_output),
+        detail=held.detail(),
+        weights=[qualified(weight)],
+        nodes=[*nodes, *transposes, *readers],
+        graph=_common_graph(examined, turned),
+        nbytes=held.nbytes,
+        peak_bytes=held.peak_bytes,
+        phase="constant_fold",
+        expected=held.expected(),
+        remedies=_remedies(weight, turned),
+    )
+
+
+def _message(
+    weight: Weight,
+    nodes: list[str],
+    transposes: list[str],
+    readers: list[str],
+    is_output: bool,
+) -> str:
+    plainly = some_of(nodes) if nodes else "the graph's output" if is_output else ""
+    behind = some_of(list(dict.fromkeys(transposes)))
+    by = f" by {some_of(list(dict.fromkeys(readers)))}" if readers else ""
+    used = f"as it is by {plainly} and{by}" if plainly else by[1:]
+    copies = f"{len(transposes)} transposed copies" if len(transposes) > 1 else "a transposed copy"
+    return (
+        f"{qualified(weight)} ({format_size(weight.nbytes)}) is used {used} through {behind}, "
+        f"which is folded to {copies}."
+    )
+
+
+def _common_graph(examined: Examined, turned: list[_Turned]) -> str:
+    paths = {examined.graphs.path(one.copy.fold.scope) for one in turned}
+    return paths.pop() if len(paths) == 1 else ""
+
+
+class _Held:
+    """What one release of the runtime holds of a weight that it also transposes, in bytes."""
+
+    def __init__(
+        self,
+        examined: Examined,
+        peaks: FoldingPeak,
+        weight: Weight,
+        turned: list[_Turned],
+        plain_packs: list[Packed | None],
+    ) -> None:
+        self.runtime = runtime = examined.runtime
+        self.weight = weight
+        self.external = weight.storage == "external"
+        copies = [one.copy for one in turned]
+        in_arena = runtime < ARENA_FREED_SINCE and not self.external
+        # The original goes when nothing reads it, or when all that reads it packs it.
+        self.original = weight.nbytes if None in plain_packs else 0
+        self.retained = weight.nbytes if plain_packs and not self.original and in_arena else 0
+        self.retained += left_in_arena(copies, runtime)
+        self.folding = peaks.of(one.fold for one in copies)
+        self.copied = sum(one.fold.nbytes for one in copies)
+        self.plain = bool(plain_packs)
+        self.turned = [one.fold.nbytes for one in copies if not one.is_freed(runtime)]
+        packs: list[tuple[object, Packed | None]] = [("", pack) for pack in plain_packs]
+        for one in copies:
+            content = one.fold.dtype, one.fold.shape
+            packs += [
+                ((content, use.node.op_type), pack)
+                for use, pack in zip(one.uses, one.packs, strict=False)
+            ]
+        self.packs = buffers(runtime, packs)
+        self.packed_again = sum(pack is not None for one in copies for pack in one.packs) > 1
+        self.nbytes = max(
+            self.original + self.retained + sum(self.turned) + sum(self.packs) - weight.nbytes, 0
+        )
+
+    @property
+    def peak_bytes(self) -> int:
+        """What the peak would be lower by, if the weight alone were loaded."""
+        size = self.weight.nbytes
+        loaded = 0 if self.external else size
+        folding = loaded + self.folding
+        packing = self.copied + max(self.packs, default=0)
+        if self.plain:
+            packing += loaded
+        if self.runtime >= SUBGRAPH_KEPT_SINCE and self.packed_again:
+            packing += max(self.packs, default=0)  # for a moment, until it is known to be the same
+        steady = self.nbytes + size
+        # Loaded alone, an embedded weight is there twice for a moment; one in a file is mapped.
+        alone = size if self.external else 2 * size
+        return max(folding, packing, steady) - alone
+
+    def expected(self) -> Iterator[ExpectedCopies]:
+        """Yield the copies that the X-ray would see."""
+        kinds: dict[CopyKind, list[int]] = {"transposed": self.turned, "packed": self.packs}
+        for kind, sizes in kinds.items():
+            if sizes:
+                yield ExpectedCopies(
+                    weights=(qualified(self.weight),),
+                    kind=kind,
+                    count=len(sizes),
+                    bytes=sum(sizes),
+                )
+
+    def detail(self) -> str:
+        """Return a sentence on what stays in memory."""
+        parts = []
+        if self.original:
+            parts.append("the original")
+        if self.turned:
+            parts.append(
+                f"{_copies(len(self.turned), 'transposed')} of {format_size(sum(self.turned))}"
+            )
+        if self.packs:
+            parts.append(f"{_copies(len(self.packs), 'packed')} of {format_size(sum(self.packs))}")
+        if self.retained:
+            parts.append(f"{format_size(self.retained)} that the arena does not give back")
+        listed = parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
+        return (
+            f"onnxruntime {self.runtime} keeps {listed}; the peak is "
+            f"{format_size(self.peak_bytes)} higher than it need be."
+        )
+
+
+def _copies(count: int, kind: str) -> str:
+    return f"{count} {kind} copies" if count > 1 else f"one {kind} copy"
+
+
+def _transpose(examined: Examined, fold: Fold) -> str:
+    """Return the name of the node that turns a weight into `fold`.
+
+    Empty if it is not turned, or if anything else is done to its values.
+    """
+    scope, node, shape = fold.scope, fold.node, fold.shape
+    transpose = ""
+    for _ in range(_MOST_STEPS):
+        if node.op_type == "Transpose":
+            axes = integers(node, "perm") or tuple(reversed(range(len(shape))))
+            moved = [axis for axis, size in zip(axes, shape, strict=False) if size != 1]
+            if moved != sorted(moved):
+                transpose = examined.node(scope, node)
+        elif node.op_type not in _SAME_VALUES:
+            return ""
+        found = _maker(scope, node.input[0])
+        if found is None:
+            return transpose
+        scope, node = found
+        kind = examined.shapes.of(scope, node.output[0])
+        if kind is None or kind.shape is None:
+            return ""
+        shape = tuple(size or 0 for size in kind.shape)
+    return ""
+
+
+def _maker(scope: Scope, name: str) -> tuple[Scope, NodeProto] | None:
+    """Return the node that makes the value `name`, also outside of the function; not a Constant."""
+    for _ in range(MAX_CALLS + _MOST_STEPS):
+        home = scope.home(name)
+        if home is None:
+            return None
+        producer = home.producers.get(name)
+        if producer is not None and producer.op_type == "Identity" and producer.input:
+            scope, name = home, producer.input[0]
+        elif producer is not None:
+            return None if producer.op_type == "Constant" else (home, producer)
+        elif home.is_function and home.owner is not None and home.parent is not None:
+            place = home.inputs.index(name)
+            if place >= len(home.owner.input):
+                return None
+            scope, name = home.parent, home.owner.input[place]
+        else:
+            return None
+    return None
+
+
+def _remedies(weight: Weight, turned: list[_Turned]) -> tuple[str, ...]:
+    """Return the remedies that fit: only the main graph's initializers can be made overridable."""
+    remedies = list(RULE.remedies)
+    readers = {use.node.op_type for one in turned for use in one.copy.uses}
+    ranks = {len(one.copy.fold.shape) for one in turned}
+    if weight.graph or weight.place != "initializer":
+        remedies.remove("overridable-weight")
+    if not readers <= {"MatMul", "FusedMatMul"} or ranks != {2}:
+        remedies.remove("gemm-transposed")
+    return tuple(remedies)

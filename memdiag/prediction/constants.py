@@ -1,0 +1,55 @@
+"""Values of a graph that are the same in every run."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from memdiag.graph.shapes import TensorType
+from memdiag.graph.tensor_data import Array
+from memdiag.records.weights import Weight
+
+_MOST_WEIGHTS = 64
+
+_SHARED = 8
+"""The runtime makes one of equal scalars and lists of up to so many numbers."""
+
+
+@dataclass(eq=False)
+class Constant:
+    """A value that is the same in every run: a weight, or what was computed from weights."""
+
+    kind: TensorType | None
+    weights: tuple[Weight, ...]
+    value: Array | None = None
+    stored: bool = False
+    """Whether the model itself has it."""
+    read: bool = False
+    """Whether a node that is not folded reads it."""
+
+
+def dtypes_of(constants: Sequence[Constant]) -> list[str]:
+    """Return the element types that are known of `constants`."""
+    return [one.kind.dtype for one in constants if one.kind is not None]
+
+
+def weights_of(constants: Sequence[Constant]) -> tuple[Weight, ...]:
+    """Return the weights that `constants` come from, each once, and not more than the most."""
+    found = {id(weight): weight for one in constants[:1] for weight in one.weights}
+    for one in constants[1:]:
+        for weight in one.weights:
+            if len(found) < _MOST_WEIGHTS:
+                found[id(weight)] = weight
+    if constants and len(found) == len(constants[0].weights):
+        return constants[0].weights
+    return tuple(found.values())
+
+
+def likeness(constant: Constant | None) -> object:
+    """Return what is equal for constants that the runtime takes for the same."""
+    if constant is None:
+        return None
+    value, kind = constant.value, constant.kind
+    few = value is not None and value.ndim < 2 and value.size <= _SHARED
+    # What was folded comes too late for that.
+    if value is None or kind is None or not few or not constant.stored:
+        return id(constant)
+    return (kind.dtype, value.shape, value.tobytes())

@@ -1,0 +1,185 @@
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from numpy.typing import NDArray
+from onnx import numpy_helper, parser
+
+from tests.detectors.examining import findings
+from tests.detectors.measuring import xray
+
+RULE = "folding-grows"
+MIB = 1024 * 1024
+
+
+def model(body: str, **weights: NDArray[np.generic]) -> onnx.ModelProto:
+    proto = parser.parse_model(
+        f'<ir_version: 9, opset_import: ["":17]> g (int64[n] ids, float[n,1024] x, '
+        f"bool c) => (float[p,q] y) {{ {body} }}"
+    )
+    proto.graph.initializer.extend(
+        numpy_helper.from_array(value, name) for name, value in weights.items()
+    )
+    return proto
+
+
+def floats(*shape: int, dtype: type[np.generic] = np.float32) -> NDArray[np.generic]:
+    return np.random.default_rng(1).standard_normal(shape).astype(dtype)
+
+
+def ints(*values: int) -> NDArray[np.generic]:
+    return np.array(values, np.int64)
+
+
+HALF = floats(1024, 1024, dtype=np.float16)
+# A model, what stays beyond what was, and what the peak could be lower by, in MiB.
+CASES: dict[str, tuple[onnx.ModelProto, float, float]] = {
+    "Expand": (
+        model("t = Expand(row, k) y = Gather(t, ids)", row=floats(1, 1024), k=ints(1024, 1024)),
+        4,
+        4,
+    ),
+    "Tile": (
+        model("t = Tile(w, k) y = Gather(t, ids)", w=floats(1024, 1024), k=ints(3, 1)),
+        8,
+        12,
+    ),
+    "ConstantOfShape": (
+        model("t = ConstantOfShape<value=float[1]{2.5}>(k) y = Gather(t, ids)", k=ints(1024, 1024)),
+        4,
+        4,
+    ),
+    "Range, with larger steps between": (
+        model(
+            "r = Range(a, b, d) m = Reshape(r, k) t = Cast<to=1>(m) y = Gather(t, ids)",
+            a=np.array(0),
+            b=np.array(1024 * 1024),
+            d=np.array(1),
+            k=ints(1024, 1024),
+        ),
+        4,
+        28,
+    ),
+    "Concat": (
+        model("t = Concat<axis=0>(w, w) y = Gather(t, ids)", w=floats(1024, 1024)),
+        4,
+        8,
+    ),
+    "Reshape beside the original": (
+        model(
+            "t = Reshape(w, k) a = Gather(t, ids) b = Gather(w, ids) y = Concat<axis=1>(a, b)",
+            w=floats(1024, 1024),
+            k=ints(512, 2048),
+        ),
+        4,
+        4,
+    ),
+    "Cast of halves": (model("t = Cast<to=1>(w) y = Gather(t, ids)", w=HALF), 2, 4),
+    "Cast of halves that is packed": (
+        model("t = Cast<to=1>(w) y = MatMul(x, t)", w=HALF),
+        2,
+        4,
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_it_fires(tmp_path: Path, case: str) -> None:
+    proto, steady, peak = CASES[case]
+    (found,) = findings(RULE, proto, tmp_path)
+    assert found.rule == "MD301"
+    assert found.bytes == pytest.approx(steady * MIB, abs=8192)
+    assert found.peak_bytes == pytest.approx(peak * MIB, abs=16384)
+    assert found.phase == "constant_fold"
+
+
+def test_what_it_says(tmp_path: Path) -> None:
+    (found,) = findings(RULE, CASES["Expand"][0], tmp_path)
+    assert found.weights == ("row", "k")
+    assert found.nodes == ("Expand_0",)
+    assert found.remedies == ("folding-size-limit", "disable-constant-folding")
+    assert found.message == (
+        "Expand_0 (Expand) is evaluated at load and makes 4.0 MiB (float 1024 × 1024) of 4 KiB."
+    )
+    assert found.detail == "onnxruntime 1.31.1 keeps 4.0 MiB for it, in place of 4 KiB."
+
+
+def test_the_limit_is_an_option_since_1_27(tmp_path: Path) -> None:
+    (found,) = findings(RULE, CASES["Expand"][0], tmp_path, runtime="1.26.0")
+    assert found.remedies == ("disable-constant-folding",)
+
+
+def test_what_is_above_the_limit_is_not_folded_since_1_27(tmp_path: Path) -> None:
+    proto = model("t = Expand(row, k) y = Gather(t, ids)", row=floats(1, 1024), k=ints(2**19, 1024))
+    assert findings(RULE, proto, tmp_path) == []
+    (found,) = findings(RULE, proto, tmp_path, runtime="1.24.4")
+    assert found.bytes == 2**31 - 4096 - 16
+
+
+def test_the_arena_and_the_peak_of_old_releases(tmp_path: Path) -> None:
+    proto = CASES["Cast of halves that is packed"][0]
+    (found,) = findings(RULE, proto, tmp_path, runtime="1.22.1")
+    # The cast stays in the arena, beside the packed copy; three results at once when folding.
+    assert found.bytes == pytest.approx(6 * MIB, abs=8192)
+    assert found.peak_bytes == pytest.approx(12 * MIB, abs=8192)
+
+
+def test_nodes_of_one_operator_are_one_finding(tmp_path: Path) -> None:
+    weights = {f"w{number}": floats(256, 1024, dtype=np.float16) for number in range(4)}
+    casts = " ".join(f"t{number} = Cast<to=1>(w{number})" for number in range(4))
+    body = f"{casts} a = Where(c, t0, t1) b = Max(a, t2, t3) y = Gather(b, ids)"
+    proto = model(body, **weights)
+    (found,) = findings(RULE, proto, tmp_path)
+    assert found.message.startswith("4 Cast nodes (Cast_0, Cast_1, Cast_2 and 1 more) are")
+    assert found.bytes == 2 * MIB
+    (copies,) = found.expected
+    assert (copies.kind, copies.count, copies.bytes) == ("cast", 4, 4 * MIB)
+
+
+NEAR_MISSES = {
+    "replaced by as much": model("t = Neg(w) y = Gather(t, ids)", w=floats(1024, 1024)),
+    "a little more": model(
+        "t = Concat<axis=0>(w, v) y = Gather(t, ids)", w=floats(1024, 1024), v=floats(16, 1024)
+    ),
+    "not constant": model("t = Expand(x, k) y = Gather(t, ids)", k=ints(1024, 1)),
+    "small": model("t = Expand(row, k) y = Gather(t, ids)", row=floats(1, 1024), k=ints(255, 1024)),
+    "not large in the end": model(
+        "t = Expand(row, k) s = ReduceSum<keepdims=1>(t) y = Max(x, s)",
+        row=floats(1, 1024),
+        k=ints(1024, 1024),
+    ),
+    "transposed": model(
+        "t = Transpose(w) a = MatMul(x, t) b = Gather(w, ids) y = Concat<axis=1>(a, b)",
+        w=floats(1024, 1024),
+    ),
+    "a part of it": model(
+        "t = Gather(w, k) a = Gather(t, ids) b = Gather(w, ids) y = Concat<axis=1>(a, b)",
+        w=floats(4096, 1024),
+        k=np.arange(1024),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", NEAR_MISSES)
+def test_near_misses(tmp_path: Path, case: str) -> None:
+    assert findings(RULE, NEAR_MISSES[case], tmp_path) == []
+
+
+def test_the_sample(sample_model: Callable[..., Path], tmp_path: Path) -> None:
+    (found,) = findings(RULE, sample_model("expand_bomb", 8), tmp_path)
+    assert found.nodes == ("position/Expand",)
+    assert found.bytes == pytest.approx(8e6, rel=0.01)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("version", ["1.22.1", "1.24.4", "1.31.1"])
+def test_what_is_predicted_is_measured(
+    sample_model: Callable[..., Path], tmp_path: Path, version: str
+) -> None:
+    path = sample_model("expand_bomb", 32)
+    (found,) = findings(RULE, path, tmp_path, runtime=version)
+    # The table is nothing but copies of the row, which the X-ray knows.
+    assert xray(path, version).bytes_of("weights") == pytest.approx(found.bytes, rel=0.05)
