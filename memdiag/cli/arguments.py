@@ -45,3 +45,15 @@ def budget(option: str, text: str | None) -> dict[str, int]:
     """
     parts = [part.strip() for part in (text or "").split(",") if part.strip()]
     return {name: parse_size(size) for name, size in pairs(option, parts).items()}
+
+
+def sizes_of(option: str, text: str) -> tuple[int, ...]:
+    """Return the ``N,N`` text given to `option` as positive whole numbers, in order.
+
+    Raises:
+        UsageError: one is no such number, or there is none.
+    """
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if not parts or not all(part.isascii() and part.isdigit() and int(part) for part in parts):
+        raise UsageError(f"{option} takes whole numbers from 1, such as 1,16, not {text!r}.")
+    return tuple(sorted({int(part) for part in parts}))

@@ -68,6 +68,7 @@ RULE = Rule(
 
 _LEAST = MIB
 _LEAST_NODE = 64 * KIB
+_GROWN_LATER = frozenset({"Expand", "Tile", "ConstantOfShape", "Cast"})
 _GROWTH = 1.5
 """What is there after folding, over what was before, from which a node is reported."""
 
@@ -115,7 +116,6 @@ def _judge(examined: Examined, operator: str, found: list[_Grown]) -> Iterator[F
     if growth < _LEAST:
         return
     nodes = [examined.node(fold.scope, fold.node) for fold in folds]
-    limited = examined.runtime >= LIMITED_SINCE
     yield RULE.finding(
         examined,
         _message(operator, folds, nodes, results, sources),
@@ -127,7 +127,7 @@ def _judge(examined: Examined, operator: str, found: list[_Grown]) -> Iterator[F
         peak_bytes=max(growth, _peak(examined, found, sum(held))),
         phase="constant_fold",
         expected=_expected(examined, found),
-        remedies=RULE.remedies if limited else ("disable-constant-folding",),
+        remedies=_remedies(examined, operator, folds),
     )
 
 
@@ -191,6 +191,19 @@ def _expected(examined: Examined, found: list[_Grown]) -> Iterator[ExpectedCopie
             count=len(folds),
             bytes=sum(fold.nbytes for fold in folds),
         )
+
+
+def _remedies(examined: Examined, operator: str, folds: list[Fold]) -> tuple[str, ...]:
+    """Return the remedies that fit the operator and the release."""
+    unfit: set[str] = set()
+    if operator not in _GROWN_LATER:
+        unfit.add("grow-later")
+    dtypes = {weight.dtype for fold in folds for weight in fold.weights}
+    if operator != "Cast" or "float16" not in dtypes:
+        unfit.add("fp16-to-fp32")
+    if examined.runtime < LIMITED_SINCE:
+        unfit.add("folding-size-limit")
+    return tuple(name for name in RULE.remedies if name not in unfit)
 
 
 def _common_graph(examined: Examined, folds: Iterable[Fold]) -> str:

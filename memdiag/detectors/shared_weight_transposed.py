@@ -23,8 +23,9 @@ A weight in an external file takes one copy less: it stays mapped.
   One copy remains, and a single row takes no longer; some sizes between do.
 - `overridable-weight`: list the weight among the graph's inputs as well (it need not be given).
   It is then no constant to the runtime: nothing folds or packs it, and one copy remains.
-- `gemm-transposed`: replace Transpose and MatMul by Gemm or FusedMatMul with `transB`, which read
-  the weight as it is. The packed copy remains, unless `disable-prepacking` ends it, too.
+- `gemm-transposed`, `fused-matmul-transposed`: replace Transpose and MatMul by Gemm or FusedMatMul
+  with `transB`, which read the weight as it is. The packed copy remains, unless
+  `disable-prepacking` ends it, too. `transpose-small-side` turns input and product instead.
 - `disable-constant-folding` with `disable-prepacking`: the same by session options alone; the
   Transpose then runs each time.
 
@@ -83,6 +84,13 @@ RULE = Rule(
 
 _LEAST = 64 * KIB
 _MOST_STEPS = 8
+# Rewrites of a product by a transposed matrix.
+_OF_PRODUCTS = {
+    "product-by-rows",
+    "gemm-transposed",
+    "fused-matmul-transposed",
+    "transpose-small-side",
+}
 _SAME_VALUES = SAME_ORDER | {"Cast"}
 
 
@@ -300,11 +308,11 @@ def _maker(scope: Scope, name: str) -> tuple[Scope, NodeProto] | None:
 
 def _remedies(weight: Weight, turned: list[_Turned]) -> tuple[str, ...]:
     """Return the remedies that fit: only the main graph's initializers can be made overridable."""
-    remedies = list(RULE.remedies)
+    unfit: set[str] = set()
     readers = {use.node.op_type for one in turned for use in one.copy.uses}
     ranks = {len(one.copy.fold.shape) for one in turned}
     if weight.graph or weight.place != "initializer":
-        remedies.remove("overridable-weight")
+        unfit |= {"overridable-weight", "product-by-rows"}
     if not readers <= {"MatMul", "FusedMatMul"} or ranks != {2}:
-        remedies.remove("gemm-transposed")
-    return tuple(remedies)
+        unfit |= _OF_PRODUCTS
+    return tuple(name for name in RULE.remedies if name not in unfit)

@@ -78,9 +78,7 @@ class InferenceCopy:
         self._body_nodes = 0
         for field in ("training_info", "metadata_props"):
             self.proto.ClearField(field)
-        self.functions = {
-            (one.domain, one.name, one.overload): one for one in self.proto.functions
-        }
+        self.functions = {(one.domain, one.name, one.overload): one for one in self.proto.functions}
         if _written_out(self.proto.graph, self.functions) > _MOST_INLINED:
             self.notes.append(
                 "The model's functions call each other without end, or are too large when written "

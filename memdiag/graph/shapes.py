@@ -37,7 +37,8 @@ _FAILURES = (
 )
 
 
-_MOST_BYTES = 1 << 29
+_MOST_BYTES = 1 << 28
+"""What an inference may take, beside 64 times the size of the model without its weights."""
 
 
 class TensorType(NamedTuple):
@@ -200,7 +201,7 @@ def _infer(model: ModelProto, propagates: bool) -> tuple[ModelProto, str]:
     one that is absurdly long that is refused, and no values are propagated.
     """
     try:
-        with at_most(_MOST_BYTES):
+        with at_most(_MOST_BYTES + 64 * model.ByteSize()):
             return infer_model(model, data_prop=propagates), ""
     except _FAILURES as error:
         if propagates and isinstance(error, MemoryError):

@@ -36,6 +36,8 @@ class Feed:
 class Job:
     """One session to create and run in a child of its own.
 
+    Runs after the first take `later_feeds` in turn; the first run's `feeds` where there are none.
+
     `runs` counts the runs after the first one; None stops after session creation. `environment`
     is added to ours for the child. `memory_limit_bytes` is compared with the child's whole
     resident set. `run_options` are config entries of each run; `shared_arena` has the session use
@@ -51,6 +53,7 @@ class Job:
     run_options: Mapping[str, str] = field(default_factory=dict)
     shared_arena: bool = False
     feeds: tuple[Feed, ...] = ()
+    later_feeds: tuple[tuple[Feed, ...], ...] = ()
     runs: int | None = 10
     python: Path = Path(sys.executable)
     timeout_s: float = DEFAULT_TIMEOUT_S
@@ -67,5 +70,6 @@ class Job:
             "run_options": dict(self.run_options),
             "shared_arena": self.shared_arena,
             "inputs": [feed.message() for feed in self.feeds],
+            "later_inputs": [[feed.message() for feed in feeds] for feeds in self.later_feeds],
             "runs": self.runs,
         }

@@ -46,7 +46,7 @@ class Figures(Record, frozen=True, kw_only=True):
 
     `peak_spread_bytes` and `steady_spread_bytes` are from the smallest to the largest of them.
     `file_bytes` is what steady memory is mapped from files, `disk_bytes` the model's files.
-    `latency_s` is None where the model could not be run.
+    `latency_s` is over all inputs that it was run with.
     """
 
     peak_bytes: int
@@ -63,6 +63,8 @@ class Figures(Record, frozen=True, kw_only=True):
 class Point(Record, frozen=True, kw_only=True):
     """One combination of options that was measured: what it is, and what it takes.
 
+    With `saved_options` the runtime writes its optimized model once, and that model is loaded.
+
     `ratio` is its latency beside that of the defaults: the largest median of all inputs, with its
     95 % confidence interval. `on_front` says that no other point takes less memory at the peak and
     in the end and less time; `problem` why it cannot be used, empty where it can.
@@ -74,6 +76,7 @@ class Point(Record, frozen=True, kw_only=True):
     run_options: dict[str, str]
     disabled_optimizers: tuple[str, ...]
     shared_arena: bool
+    saved_options: dict[str, str]
     figures: Figures | None
     ratio: float | None
     low: float | None

@@ -30,6 +30,7 @@ class Option:
     run: dict[str, str] = field(default_factory=dict)
     disabled: tuple[str, ...] = ()
     shared_arena: bool = False
+    saved: dict[str, str] = field(default_factory=dict)
     excludes: tuple[str, ...] = ()
     changes_values: bool = False
     applies: Callable[[Runtime], bool] = _always

@@ -16,7 +16,7 @@ from memdiag.verification import memory
 from memdiag.verification.latency import Race, race
 from memdiag.verification.outputs import Bound, Difference, compare
 
-_RUNS = 3
+_TIMES = 3
 _MORE = 4
 _RANDOM = 1e-3
 """Outputs that differ by more between two runs of one session are random, not rounded."""
@@ -48,7 +48,7 @@ class Verdict:
 class Bench:
     """Holds the original's session, its outputs and its figures; a context manager.
 
-    At least one of the `trials` is timed. `job` is the original's, `before` are its figures,
+    `job` is the original's, `before` are its figures,
     `unstable` the outputs that are random.
 
     Raises:
@@ -70,12 +70,9 @@ class Bench:
             self._exits.close()
             raise
         self.unstable = _unstable(self._outputs, again)
-        # The one that takes longest does most: memory is that of a session which has run it.
-        timed = [index for index, trial in enumerate(trials) if trial.timed]
-        self._heaviest = trials[max(timed, key=lambda index: min(self._server.run(index, _RUNS)))]
         self.onnxruntime = self._server.onnxruntime
         self.before = memory.figures(
-            memory.look_in_turn([self._measured(job)], _RUNS)[0], disk_bytes=disk_bytes
+            memory.look_in_turn([self._measured(job)], _TIMES)[0], disk_bytes=disk_bytes
         )
 
     def __enter__(self) -> Self:
@@ -141,13 +138,15 @@ class Bench:
         )
 
     def _race(self, server: Server, index: int, pairs: int, limit: float | None) -> Race:
-        found = race(self._server, server, index, pairs=pairs)
+        found = race(self._server, server, index, pairs=pairs, limit=limit)
         if limit is None or not found.ratio.low <= limit < found.ratio.median:
             return found
-        return race(self._server, server, index, pairs=_MORE * pairs)
+        return race(self._server, server, index, pairs=_MORE * pairs, limit=limit)
 
     def _measured(self, job: Job) -> Job:
-        return replace(job, feeds=self._heaviest.feeds, runs=_RUNS)
+        # What runs with all inputs has touched all that it needs, and its arena has grown.
+        sets = tuple(trial.feeds for trial in self._trials)
+        return replace(job, feeds=sets[0], later_feeds=sets, runs=len(sets))
 
     def _save(self, server: Server, name: str) -> list[Saved]:
         return [

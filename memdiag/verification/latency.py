@@ -7,17 +7,19 @@ from typing import NamedTuple
 from memdiag.measurement.server import Server
 from memdiag.verification.ratio import Ratio, ratio
 
-_WARM_RUNS = 2
-_LEAST_PAIRS = 10
-_BATCH_S = 0.005
-"""Runs shorter than this are timed several at a time: a pair is then of their medians."""
+_WARM_RUNS = 3
+_LEAST_PAIRS = 8
+_TURN_S = 0.05
+"""What a turn takes, roughly: several runs of a fast model, one of a slow one."""
 
-_REST_S = 0.01
-"""A session's threads look for work for some milliseconds after a run, at the other's expense."""
+_MOST_RUNS = 5
+_REST_S = 0.05
+"""After a run the threads of a session look for work for tens of milliseconds, at the expense of
+the other one: without a rest, two equal sessions were seen to differ by a factor of two."""
 
 
 class Race(NamedTuple):
-    """The latencies of two models in seconds (medians), and the ratio of the pairs."""
+    """The latencies of two models in seconds (medians of the turns), and the ratio of the pairs."""
 
     before_s: float
     after_s: float
@@ -30,15 +32,18 @@ def race(
     feeds: int,
     *,
     pairs: int = 30,
-    budget_s: float = 20.0,
+    budget_s: float = 30.0,
+    limit: float | None = None,
     clock: Callable[[], float] = time.monotonic,
     rest: Callable[[float], None] = time.sleep,
 ) -> Race:
     """Run two sessions in turn with the inputs of index `feeds`, `pairs` times or for `budget_s`.
 
-    Which goes first changes with every pair, so that drift of the machine hits both alike. Before
-    its turn a session rests, and runs once without being timed. At least ten pairs are run whatever
-    they take.
+    In its turn a session rests, runs a few times without being timed, and then is timed: the
+    fastest of its runs counts, the one that was disturbed least. Which session goes first changes
+    with every pair, so that drift of the machine hits both alike. At least eight pairs are run
+    whatever they take; with a `limit`, no more than it takes to tell on which side of it the ratio
+    is.
 
     Raises:
         MeasurementError: a model fails.
@@ -47,18 +52,21 @@ def race(
     for server in both:
         server.run(feeds, _WARM_RUNS)
     longest = max(max(server.run(feeds)) for server in both)
-    times = max(1, int(_BATCH_S / longest)) if longest > 0 else 1
+    times = max(1, min(_MOST_RUNS, int(_TURN_S / longest))) if longest > 0 else _MOST_RUNS
+    warm = _WARM_RUNS if times > 1 else 1
     started = clock()
     seen: tuple[list[float], list[float]] = ([], [])
     for number in range(pairs):
-        if number >= _LEAST_PAIRS and clock() - started > budget_s:
-            break
+        if number >= _LEAST_PAIRS:
+            found = ratio(*seen)
+            decided = limit is not None and not found.low <= limit <= found.high
+            if decided or clock() - started > budget_s:
+                break
         for index in (0, 1) if number % 2 == 0 else (1, 0):
             rest(_REST_S)
-            seen[index].append(_middle(both[index].run(feeds, times + 1)[1:]))
+            seen[index].append(min(both[index].run(feeds, warm + times)[warm:]))
     return Race(_middle(seen[0]), _middle(seen[1]), ratio(*seen))
 
 
-def _middle(values: tuple[float, ...] | list[float]) -> float:
-    ordered = sorted(values)
-    return ordered[len(ordered) // 2]
+def _middle(values: list[float]) -> float:
+    return sorted(values)[len(values) // 2]

@@ -32,11 +32,11 @@ from memdiag.verification.judgement import in_words, is_better, is_faster, saves
 from memdiag.verification.outputs import Bound
 from memdiag.workflows.check import Selection, examine
 from memdiag.workflows.inputs import Given, read_given
-from memdiag.workflows.trials import trials
+from memdiag.workflows.trials import SIZES, trials
 
 DEFAULT_MAX_SLOWDOWN = 1.05
 _FINAL_TIMES = 3
-_FINAL_PAIRS = 40
+_FINAL_PAIRS = 25
 
 Change = tuple[Rewriter, tuple[Finding, ...]]
 OnProgress = Callable[[str], None]
@@ -53,6 +53,7 @@ def fix(
     max_slowdown: float = DEFAULT_MAX_SLOWDOWN,
     dims: Mapping[str, int] | None = None,
     inputs: Given | None = None,
+    sizes: Sequence[int] = SIZES,
     on_progress: OnProgress | None = None,
 ) -> Fix:
     """Rewrite `model` so that it wastes less, verified, and return what was done.
@@ -71,6 +72,7 @@ def fix(
         max_slowdown: the largest ratio of latencies that a remedy may cost.
         dims: sizes of free dimensions by name.
         inputs: arrays, or paths of ``.npy`` files, by input name; the rest is made up.
+        sizes: of free dimensions, with which latency is compared.
         on_progress: called with a few words about what is being done.
 
     Raises:
@@ -104,7 +106,7 @@ def fix(
         else:
             attempt.say("finding inputs that the model runs with")
             job = Job(model=path, runs=None)
-            sets = trials(file, job, scratch / "inputs", dims=dims or {}, given=given)
+            sets = trials(file, job, scratch / "inputs", dims=dims or {}, given=given, sizes=sizes)
             if sets:
                 attempt.say("measuring the original")
                 bench = exits.enter_context(Bench(job, sets, scratch, _disk_bytes(file.files)))
@@ -273,9 +275,7 @@ class _Attempt:
         files = save(draft, self.target, self._storage(draft, self.target))
         disk_bytes = _disk_bytes(files)
         job = replace(bench.job, model=self.target)
-        verdict = bench.judge(
-            job, bound, disk_bytes=disk_bytes, pairs=_FINAL_PAIRS, limit=self.max_slowdown
-        )
+        verdict = bench.judge(job, bound, disk_bytes=disk_bytes, pairs=_FINAL_PAIRS)
         problem = verdict.problem or self._too_slow(verdict)
         if problem is None:
             self.before, self.after = bench.measure_both(

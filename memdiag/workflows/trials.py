@@ -15,8 +15,8 @@ from memdiag.measurement.rehearsal import rehearse
 from memdiag.verification.bench import Trial
 from memdiag.workflows.inputs import FREE_SIZES
 
-LARGER = (4, 16)
-"""Free dimensions are tried with the smallest size that runs, and with these."""
+SIZES = (1, 4, 16)
+"""Of free dimensions: the first size that runs, from the first of these on, and the larger ones."""
 
 
 def trials(
@@ -26,6 +26,7 @@ def trials(
     *,
     dims: Mapping[str, int],
     given: Mapping[str, np.ndarray],
+    sizes: Sequence[int] = SIZES,
 ) -> tuple[Trial, ...]:
     """Return sets of inputs that the model of `job` runs with, saved below `folder`.
 
@@ -34,7 +35,7 @@ def trials(
     the model runs with none.
     """
     found: list[Trial] = []
-    for size, plans in _sizes(model, job, folder, dims, given):
+    for size, plans in _sizes(model, job, folder, dims, given, sizes):
         for seed in (0, 1):
             feeds = _save(plans, given, folder / f"{size}-{seed}", seed)
             if seed and rehearse(job, [feeds]) is None:
@@ -54,11 +55,13 @@ def _sizes(
     folder: Path,
     dims: Mapping[str, int],
     given: Mapping[str, np.ndarray],
+    wanted: Sequence[int],
 ) -> Iterator[tuple[int, tuple[InputPlan, ...]]]:
     """Yield the sizes to try, 0 where none is free, with the plans that run."""
-    sizes = (1, *FREE_SIZES)
+    sizes = tuple(sorted({*wanted, *(size for size in FREE_SIZES if size > min(wanted))}))
     plans = [plan_inputs(model, dims=dims, given=given, free_dim=size) for size in sizes]
-    if plans[0] == plans[1] and plans[0] == _all_of(LARGER[0], model, dims, given):
+    others = (*plans, *(_all_of(size, model, dims, given) for size in wanted))
+    if all(each == plans[0] for each in others):
         if rehearse(job, [_save(plans[0], given, folder / "only", 0)]) is not None:
             yield 0, plans[0]
         return
@@ -70,7 +73,7 @@ def _sizes(
     if first is None:
         return
     yield sizes[first], plans[first]
-    for size in LARGER:
+    for size in sorted(wanted):
         # Where all free dimensions look like a batch, it is they that grow.
         larger = plans[sizes.index(size)]
         if larger == plans[0]:

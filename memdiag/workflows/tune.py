@@ -4,7 +4,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from memdiag.errors import MeasurementError, UsageError
 from memdiag.graph.graphs import Graphs
 from memdiag.graph.reader import ModelFile, open_model
 from memdiag.measurement.job import Job
+from memdiag.measurement.rehearsal import rehearse
 from memdiag.prediction.reductions import largest_reduction
 from memdiag.prediction.runtime import Runtime
 from memdiag.records.fix import FIX_SCHEMA, Figures, Fix, Point
@@ -24,8 +25,8 @@ from memdiag.verification.bench import Bench, Verdict
 from memdiag.verification.outputs import Bound
 from memdiag.workflows.fix import fix
 from memdiag.workflows.inputs import Given, read_given
-from memdiag.workflows.snippet import snippet
-from memdiag.workflows.trials import trials
+from memdiag.workflows.snippet import saving, snippet
+from memdiag.workflows.trials import SIZES, trials
 
 DEFAULT_MAX_SLOWDOWN = 1.05
 BUDGETS = ("peak", "steady", "anonymous")
@@ -47,6 +48,7 @@ def tune(
     output: str | Path | None = None,
     dims: Mapping[str, int] | None = None,
     inputs: Given | None = None,
+    sizes: Sequence[int] = SIZES,
     on_progress: OnProgress | None = None,
 ) -> Fix:
     """Return the options that make `model` fit `budget` with the least latency.
@@ -65,6 +67,7 @@ def tune(
         output: where the fixed model goes, as in `memdiag.fix`.
         dims: sizes of free dimensions by name.
         inputs: arrays, or paths of ``.npy`` files, by input name; the rest is made up.
+        sizes: of free dimensions, with which latency is compared.
         on_progress: called with a few words about what is being done.
 
     Raises:
@@ -82,7 +85,13 @@ def tune(
     path = Path(model)
     if rewrite:
         fixed = fix(
-            path, output, max_slowdown=max_slowdown, dims=dims, inputs=inputs, on_progress=say
+            path,
+            output,
+            max_slowdown=max_slowdown,
+            dims=dims,
+            inputs=inputs,
+            sizes=sizes,
+            on_progress=say,
         )
         path = Path(fixed.output) if fixed.output is not None else path
     given = read_given(inputs or {})
@@ -90,13 +99,13 @@ def tune(
         scratch = Path(exits.enter_context(tempfile.TemporaryDirectory(prefix="memdiag-")))
         say("finding inputs that the model runs with")
         job = Job(model=path, runs=None)
-        sets = trials(file, job, scratch / "inputs", dims=dims or {}, given=given)
+        sets = trials(file, job, scratch / "inputs", dims=dims or {}, given=given, sizes=sizes)
         if not sets:
             raise MeasurementError(f"{path}: it does not run here with any inputs; give --input.")
         say("measuring the defaults")
         disk_bytes = sum(each.stat().st_size for each in file.files)
         bench = exits.enter_context(Bench(job, sets, scratch, disk_bytes))
-        search = _Search(file, bench, disk_bytes, wanted, max_slowdown, say)
+        search = _Search(file, bench, scratch, disk_bytes, wanted, max_slowdown, say)
         search.run()
         return search.result(fixed, round(time.perf_counter() - started, 6))
 
@@ -107,6 +116,7 @@ class _Search:
 
     file: ModelFile
     bench: Bench
+    scratch: Path
     disk_bytes: int
     budget: Mapping[str, int]
     max_slowdown: float
@@ -173,18 +183,38 @@ class _Search:
         job = self.bench.job
         for one in chosen:
             job = one.added_to(job)
+        saved = {name: text for one in chosen for name, text in one.saved.items()}
+        model = job.model
+        if saved:
+            self.sessions += 1
+            model = self._saved(job, saved)
         self.sessions += _SESSIONS_A_POINT
         verdict = self.bench.judge(
-            job,
+            replace(job, model=model),
             self._bound(),
             disk_bytes=self.disk_bytes,
             pairs=_PAIRS,
             limit=self.max_slowdown,
         )
-        self.points.append(self._point(names, job, verdict))
+        self.points.append(self._point(names, job, verdict, saved))
         return self.points[-1]
 
-    def _point(self, names: tuple[str, ...], job: Job, verdict: Verdict | None) -> Point:
+    def _saved(self, job: Job, entries: Mapping[str, str]) -> Path:
+        """Have the runtime write its optimized model with these config entries."""
+        folder = self.scratch / f"saved-{len(self.points)}"
+        folder.mkdir()
+        path = folder / "model.onnx"
+        options = {**job.options, **entries, **saving(str(path))}
+        rehearse(replace(job, options=options, runs=None), ())
+        return path
+
+    def _point(
+        self,
+        names: tuple[str, ...],
+        job: Job,
+        verdict: Verdict | None,
+        saved: Mapping[str, str] | None = None,
+    ) -> Point:
         figures = self.bench.before if verdict is None else verdict.figures
         slowest = max(
             (race.ratio for _, race in verdict.races) if verdict else (),
@@ -200,6 +230,7 @@ class _Search:
             run_options=dict(job.run_options),
             disabled_optimizers=tuple(job.disabled_optimizers),
             shared_arena=job.shared_arena,
+            saved_options=dict(saved or {}),
             figures=figures,
             ratio=slowest.median if slowest else 1.0 if verdict is None else None,
             low=slowest.low if slowest else None,

@@ -7,11 +7,13 @@ from pathlib import Path
 import pytest
 
 import memdiag
+from memdiag.detectors import detectors
 from memdiag.measurement.job import Job
 from memdiag.measurement.server import Server
 from memdiag.prediction.runtime import Runtime
 from memdiag.remedies.option import Option
 from memdiag.remedies.options import options
+from memdiag.remedies.rewrites import rewriters
 
 SampleModel = Callable[..., Path]
 BY_NAME = pytest.mark.parametrize("option", options(), ids=lambda option: option.name)
@@ -37,7 +39,7 @@ def test_the_runtime_takes_it(option: Option, tmp_path: Path, sample_model: Samp
     if not option.applies(Runtime.installed()):
         pytest.skip("not on this machine")
     job = option.added_to(Job(model=sample_model("plain_mlp")))
-    assert job != Job(model=job.model)
+    assert job != Job(model=job.model) or option.saved
     with Server(job, []) as server:
         assert server.signature["inputs"]
 
@@ -58,3 +60,14 @@ def test_without_prepacking_there_is_no_packed_copy(sample_model: SampleModel) -
     profile = memdiag.profile(sample_model("plain_mlp", 8), session_options=option.session, runs=1)
     assert profile.attribution is not None
     assert {copy.kind for copy in profile.attribution.copies} == {"original"}
+
+
+def test_every_remedy_that_a_rule_names_is_there() -> None:
+    known = {one.name for one in options()} | {one.rewrite.name for one in rewriters()}
+    named = {name: each.rule.name for each in detectors() for name in each.rule.remedies}
+    assert {name: rule for name, rule in named.items() if name not in known} == {}
+
+
+def test_every_rewrite_answers_rules_that_there_are() -> None:
+    known = {each.rule.name for each in detectors()}
+    assert {rule for one in rewriters() for rule in one.rewrite.rules} <= known

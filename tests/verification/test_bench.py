@@ -78,7 +78,8 @@ def test_a_wrong_model_is_refused(
     write: Write, bench: Callable[..., Bench], changes: dict[str, object], said: str
 ) -> None:
     with bench(write("original")) as judge:
-        verdict = judge.judge(Job(model=write("wrong", **changes)), Bound.reordered(512), disk_bytes=1)
+        job = Job(model=write("wrong", **changes))
+        verdict = judge.judge(job, Bound.reordered(512), disk_bytes=1)
     assert verdict.problem is not None
     assert said in verdict.problem
     assert verdict.figures is None

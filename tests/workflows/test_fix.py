@@ -1,6 +1,6 @@
 """Fixing models whose waste is known; what must not be written is not."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -103,7 +103,7 @@ def test_a_limit_that_nothing_keeps_leaves_the_model_as_it_is(tied: Path) -> Non
 
 
 @pytest.fixture
-def wrong(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+def wrong(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """A rewrite for tied weights that saves all memory and computes something else."""
 
     def check(draft: Draft, finding: Finding) -> str | None:
@@ -128,7 +128,7 @@ def wrong(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
         "memdiag.workflows.fix.rewriters_for",
         lambda rule: (Rewriter(rewrite, check, apply),) if rule in rewrite.rules else (),
     )
-    yield ["wrong"]
+    return ["wrong"]
 
 
 def test_a_wrong_rewrite_is_rejected(tied: Path, wrong: list[str]) -> None:

@@ -24,6 +24,7 @@ def point(*chosen: Option) -> Point:
         run_options=dict(job.run_options),
         disabled_optimizers=tuple(job.disabled_optimizers),
         shared_arena=job.shared_arena,
+        saved_options={name: text for one in chosen for name, text in one.saved.items()},
         figures=None,
         ratio=None,
         low=None,
@@ -40,7 +41,9 @@ def test_the_program_runs_as_it_stands(
 ) -> None:
     if not option.applies(Runtime.installed()):
         pytest.skip("not on this machine")
-    program = snippet(str(sample_model("plain_mlp")), point(option))
+    model = tmp_path / "m.onnx"
+    model.write_bytes(sample_model("plain_mlp").read_bytes())
+    program = snippet(str(model), point(option))
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, cwd=tmp_path
     )

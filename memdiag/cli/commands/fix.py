@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from memdiag.cli.arguments import pairs, whole_numbers
+from memdiag.cli.arguments import pairs, sizes_of, whole_numbers
 from memdiag.cli.choices import Format
 from memdiag.cli.exit_codes import CLEAN
 from memdiag.errors import UsageError
@@ -50,6 +50,9 @@ def command(
     inputs: Annotated[
         Path | None, typer.Option(metavar="FILE.npz", help="Several inputs' data, by name.")
     ] = None,
+    sizes: Annotated[
+        str, typer.Option(metavar="N,N…", help="Sizes of free dimensions to compare latency with.")
+    ] = "1,4,16",
     format: Annotated[
         Format, typer.Option(help="What to print: a summary, or the record alone.")
     ] = Format.console,
@@ -84,6 +87,7 @@ def command(
             max_slowdown=max_slowdown,
             dims=whole_numbers("--dim", dim or ()),
             inputs=given,
+            sizes=sizes_of("--sizes", sizes),
             on_progress=line.show,
         )
     if format is Format.json:

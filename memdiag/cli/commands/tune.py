@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from memdiag.cli.arguments import budget, pairs, whole_numbers
+from memdiag.cli.arguments import budget, pairs, sizes_of, whole_numbers
 from memdiag.cli.choices import Format
 from memdiag.cli.exit_codes import CLEAN, FINDINGS
 from memdiag.errors import UsageError
@@ -49,6 +49,9 @@ def command(
     inputs: Annotated[
         Path | None, typer.Option(metavar="FILE.npz", help="Several inputs' data, by name.")
     ] = None,
+    sizes: Annotated[
+        str, typer.Option(metavar="N,N…", help="Sizes of free dimensions to compare latency with.")
+    ] = "1,4,16",
     format: Annotated[
         Format, typer.Option(help="What to print: a summary, or the record alone.")
     ] = Format.console,
@@ -82,6 +85,7 @@ def command(
             output=output,
             dims=whole_numbers("--dim", dim or ()),
             inputs=given,
+            sizes=sizes_of("--sizes", sizes),
             on_progress=line.show,
         )
     if picture is not None:

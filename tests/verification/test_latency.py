@@ -1,0 +1,54 @@
+from collections.abc import Callable
+from typing import cast
+
+from memdiag.measurement.server import Server
+from memdiag.verification.latency import race
+
+
+class Made:
+    """A session whose runs take `seconds` each, of which `clock` is told."""
+
+    def __init__(self, seconds: Callable[[int], float]) -> None:
+        self.seconds = seconds
+        self.count = 0
+
+    def run(self, feeds: int, times: int = 1) -> tuple[float, ...]:
+        found = tuple(self.seconds(self.count + number) for number in range(times))
+        self.count += times
+        return found
+
+
+def pair(before: Callable[[int], float], after: Callable[[int], float]) -> tuple[Server, Server]:
+    return cast(Server, Made(before)), cast(Server, Made(after))
+
+
+def rested(seconds: float) -> None:
+    assert seconds > 0
+
+
+def test_the_ratio_is_that_of_the_undisturbed_runs() -> None:
+    # Every third run is disturbed, in each session at another time.
+    before, after = pair(lambda n: 0.01 + (n % 3 == 0), lambda n: 0.012 + (n % 3 == 1))
+    found = race(before, after, 0, pairs=20, rest=rested)
+    assert abs(found.ratio.median - 1.2) < 1e-9
+    assert found.before_s == 0.01
+    assert found.after_s == 0.012
+    assert found.ratio.pairs == 20
+
+
+def test_a_limit_ends_the_race_when_it_is_decided() -> None:
+    before, after = pair(lambda n: 0.01, lambda n: 0.02)
+    assert race(before, after, 0, pairs=100, limit=1.05, rest=rested).ratio.pairs == 8
+    # Each turn's fastest run is 1.0 or 1.1 of the other's: it is never told on which side that is.
+    undecided = pair(lambda n: 0.01, lambda n: 0.01 if n // 16 % 2 else 0.011)
+    assert race(*undecided, 0, pairs=30, limit=1.05, rest=rested).ratio.pairs == 30
+
+
+def test_slow_models_run_once_a_turn() -> None:
+    before, after = pair(lambda n: 2.0, lambda n: 2.0)
+    now = iter(range(0, 10_000, 5))
+    found = race(before, after, 0, pairs=50, budget_s=30, rest=rested, clock=lambda: next(now))
+    # Eight pairs whatever they take, then one for each five seconds of the thirty.
+    assert found.ratio.pairs == 8 + 6
+    made = cast(Made, before)
+    assert made.count == 3 + 1 + 2 * found.ratio.pairs
