@@ -76,5 +76,6 @@ def test_dependencies_are_what_is_imported() -> None:
     declared = {re.split(r"[<>=!~; ]", line)[0] for line in PROJECT["dependencies"]}
     # The loader runs by its path, where its files know each other by their bare names.
     ours = {"memdiag"} | {path.stem for path in (ROOT / "memdiag" / "loader").glob("*.py")}
-    imported = {"protobuf" if name == "google" else name for name in imported}
+    distributions = {"google": "protobuf", "onnx_ir": "onnx-ir"}
+    imported = {distributions.get(name, name) for name in imported}
     assert imported - sys.stdlib_module_names - ours == declared

@@ -35,6 +35,7 @@ def attribution(*copies: Copy, partial: bool = False, vague: tuple[str, ...] = (
         named_share=1.0,
         owners=(),
         copies=copies,
+        verification="full",
         indistinct=(Indistinct(reason="zeros", count=1, bytes=1, weights=vague),) if vague else (),
         partial=partial,
         notes=(),
