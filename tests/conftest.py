@@ -1,6 +1,7 @@
 """What tests in several rooms share: sample models, real models, and Hypothesis' settings."""
 
-from collections.abc import Callable
+import signal
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -38,3 +39,11 @@ def real_models() -> dict[str, Path]:
         return fetch_real_models()
     except FetchError as error:
         pytest.skip(str(error))
+
+
+@pytest.fixture
+def heeding_ctrl_c() -> Iterator[None]:
+    """Have children heed SIGINT, which a job in the background is started to ignore."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)

@@ -244,6 +244,7 @@ def test_missing_external_data_is_named(
 
 
 @linux
+@pytest.mark.usefixtures("heeding_ctrl_c")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_profile_is_saved_and_its_child_ended(
     tmp_path: Path, tied: Path, number: signal.Signals

@@ -186,6 +186,7 @@ def test_a_program_that_is_no_interpreter_is_an_outcome(fake_job: MakeJob) -> No
     assert measured.outcome.message == "the process ended by itself (exit code 1)"
 
 
+@pytest.mark.usefixtures("heeding_ctrl_c")
 def test_ctrl_c_ends_the_child_and_keeps_what_was_seen(fake_job: MakeJob) -> None:
     job = fake_job({"create": [*SESSION[:4], {"sleep": 600}]})
     killer = threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT))
