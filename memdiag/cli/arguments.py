@@ -1,9 +1,18 @@
 """Reading the ``NAME=VALUE`` options of the command line."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from memdiag.errors import UsageError
 from memdiag.units import parse_size
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from memdiag.workflows.inputs import Given
 
 
 def pairs(option: str, values: Sequence[str]) -> dict[str, str]:
@@ -21,6 +30,24 @@ def pairs(option: str, values: Sequence[str]) -> dict[str, str]:
             raise UsageError(f"{option} names {name} twice; give it once.")
         found[name] = value
     return found
+
+
+def given_inputs(input: Sequence[str], inputs: Path | None) -> Given:
+    """Return what ``--input NAME=FILE.npy`` and ``--inputs FILE.npz`` give, by input name.
+
+    Raises:
+        UsageError: as `pairs`, the archive cannot be read, or an input is given by both.
+    """
+    given: dict[str, np.ndarray | str | Path] = dict(pairs("--input", input))
+    if inputs is None:
+        return given
+    from memdiag.workflows.inputs import read_archive
+
+    archive = read_archive(inputs)
+    twice = sorted(given.keys() & archive.keys())
+    if twice:
+        raise UsageError(f"input {twice[0]} is given by --input and by --inputs; give it once.")
+    return given | archive
 
 
 def whole_numbers(option: str, values: Sequence[str]) -> dict[str, int]:

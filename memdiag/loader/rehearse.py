@@ -11,9 +11,10 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from memdiag.loader import child
+    from memdiag.loader import child, quiet
 else:
     import child
+    import quiet
 
 
 def main() -> None:
@@ -25,15 +26,7 @@ def main() -> None:
         import numpy
         import onnxruntime
 
-        onnxruntime.set_default_logger_severity(child.SEVERITY_FATAL)
-        options = child.session_options(onnxruntime, job)
-        options.log_severity_level = child.SEVERITY_FATAL
-        session = onnxruntime.InferenceSession(
-            child.model_source(job, options),
-            options,
-            providers=job["providers"],
-            disabled_optimizers=job["disabled_optimizers"],
-        )
+        session = quiet.create_session(onnxruntime, job)
         for index, entries in enumerate(job["rehearsals"]):
             try:
                 session.run(None, child.load_inputs(onnxruntime, numpy, entries))

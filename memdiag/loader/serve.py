@@ -15,9 +15,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from memdiag.loader import child
+    from memdiag.loader import child, quiet
 else:
     import child
+    import quiet
 
 
 def save_outputs(numpy: Any, values: list[Any], folder: str) -> list[list[str]]:
@@ -65,15 +66,7 @@ def main() -> None:
         import numpy
         import onnxruntime
 
-        onnxruntime.set_default_logger_severity(child.SEVERITY_FATAL)
-        options = child.session_options(onnxruntime, job)
-        options.log_severity_level = child.SEVERITY_FATAL
-        session = onnxruntime.InferenceSession(
-            child.model_source(job, options),
-            options,
-            providers=job["providers"],
-            disabled_optimizers=job["disabled_optimizers"],
-        )
+        session = quiet.create_session(onnxruntime, job)
         each_run = child.run_options(onnxruntime, job)
         sets = [child.load_inputs(onnxruntime, numpy, entries) for entries in job["feed_sets"]]
         # Not in the event itself, which must stay below the size of one write to a pipe.

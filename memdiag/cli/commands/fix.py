@@ -2,17 +2,13 @@
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from memdiag.cli.arguments import pairs, sizes_of, whole_numbers
+from memdiag.cli.arguments import given_inputs, sizes_of, whole_numbers
 from memdiag.cli.choices import Format
 from memdiag.cli.exit_codes import CLEAN
-from memdiag.errors import UsageError
-
-if TYPE_CHECKING:
-    import numpy as np
 
 
 def command(
@@ -67,15 +63,7 @@ def command(
     from memdiag.cli.output import show_fix
     from memdiag.records.codec import encode
     from memdiag.workflows.fix import fix
-    from memdiag.workflows.inputs import read_archive
 
-    given: dict[str, np.ndarray | str | Path] = dict(pairs("--input", input or ()))
-    if inputs is not None:
-        archive = read_archive(inputs)
-        twice = sorted(given.keys() & archive.keys())
-        if twice:
-            raise UsageError(f"input {twice[0]} is given by --input and by --inputs; give it once.")
-        given |= archive
     with Doing(model.name) as line:
         result = fix(
             model,
@@ -86,7 +74,7 @@ def command(
             dry_run=dry_run,
             max_slowdown=max_slowdown,
             dims=whole_numbers("--dim", dim or ()),
-            inputs=given,
+            inputs=given_inputs(input or (), inputs),
             sizes=sizes_of("--sizes", sizes),
             on_progress=line.show,
         )

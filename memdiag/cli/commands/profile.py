@@ -2,17 +2,13 @@
 
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from memdiag.cli.arguments import pairs, whole_numbers
+from memdiag.cli.arguments import given_inputs, pairs, whole_numbers
 from memdiag.cli.choices import Format, Verify
-from memdiag.errors import UsageError
 from memdiag.units import parse_size
-
-if TYPE_CHECKING:
-    import numpy as np
 
 
 class _LoadFrom(StrEnum):
@@ -169,17 +165,9 @@ def command(
     from memdiag.cli.output import Destination, print_profile
     from memdiag.workflows.check import DEFAULT_MIN_BYTES
     from memdiag.workflows.configuration import read_configuration
-    from memdiag.workflows.inputs import read_archive
     from memdiag.workflows.profile import Interrupted
     from memdiag.workflows.profile import profile as run_profile
 
-    given: dict[str, np.ndarray | str | Path] = dict(pairs("--input", input or ()))
-    if inputs is not None:
-        archive = read_archive(inputs)
-        twice = sorted(given.keys() & archive.keys())
-        if twice:
-            raise UsageError(f"input {twice[0]} is given by --input and by --inputs; give it once.")
-        given |= archive
     settings = read_configuration()
     least_bytes = settings.least_bytes
     destination = Destination(out or Path("reports") / model.stem)
@@ -190,7 +178,7 @@ def command(
                 runs=runs,
                 run=run,
                 dims=whole_numbers("--dim", dim or ()),
-                inputs=given,
+                inputs=given_inputs(input or (), inputs),
                 session_options=pairs("--session-option", session_option or ()),
                 optimization_level=optimization_level,
                 disabled_optimizers=disable_optimizer or (),

@@ -2,17 +2,13 @@
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from memdiag.cli.arguments import budget, pairs, sizes_of, whole_numbers
+from memdiag.cli.arguments import budget, given_inputs, sizes_of, whole_numbers
 from memdiag.cli.choices import Format
 from memdiag.cli.exit_codes import CLEAN, FINDINGS
-from memdiag.errors import UsageError
-
-if TYPE_CHECKING:
-    import numpy as np
 
 
 def command(
@@ -65,16 +61,8 @@ def command(
     from memdiag.cli.display import Doing
     from memdiag.cli.output import save_bytes, show_tuning
     from memdiag.records.codec import encode
-    from memdiag.workflows.inputs import read_archive
     from memdiag.workflows.tune import tune
 
-    given: dict[str, np.ndarray | str | Path] = dict(pairs("--input", input or ()))
-    if inputs is not None:
-        archive = read_archive(inputs)
-        twice = sorted(given.keys() & archive.keys())
-        if twice:
-            raise UsageError(f"input {twice[0]} is given by --input and by --inputs; give it once.")
-        given |= archive
     wanted = budget("--budget", budget_)
     with Doing(model.name) as line:
         result = tune(
@@ -84,7 +72,7 @@ def command(
             rewrite=rewrite,
             output=output,
             dims=whole_numbers("--dim", dim or ()),
-            inputs=given,
+            inputs=given_inputs(input or (), inputs),
             sizes=sizes_of("--sizes", sizes),
             on_progress=line.show,
         )
