@@ -1,13 +1,12 @@
 """Models, logs and copies of which it is known who made what."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
-import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from memdiag.attribution.attribute import Looked, look_for, look_for_fused
@@ -78,12 +77,6 @@ class Models:
 
 
 NCHWC = "com.microsoft.nchwc"
-
-
-@pytest.fixture
-def models(tmp_path: Path) -> Iterator[Models]:
-    with ExitStack() as stack:
-        yield Models(tmp_path, stack)
 
 
 def log(

@@ -1,5 +1,8 @@
 """Who made a copy: what the graph and the log say together, and where they say nothing."""
 
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,6 +25,12 @@ from tests.attribution.made_models import (
     octets,
     product,
 )
+
+
+@pytest.fixture
+def models(tmp_path: Path) -> Iterator[Models]:
+    with ExitStack() as stack:
+        yield Models(tmp_path, stack)
 
 
 def test_an_original_was_parsed_and_the_file_loaded(models: Models) -> None:
