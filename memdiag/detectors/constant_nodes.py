@@ -17,7 +17,8 @@ While the calls are inlined there is a further copy, and since 1.23 two.
 ## What to do
 
 - `constant-to-initializer`: make initializers of Constant nodes.
-- Pass a function's weight as an argument, from one initializer of the main graph.
+- `pass-function-weights`: give a function's weight as an argument to each call, from one
+  initializer of the main graph.
 - `externalize`: Constants with external data are mapped, like initializers.
 
 ## Not reported
@@ -42,7 +43,7 @@ RULE = Rule(
     code="MD403",
     name="constant-nodes",
     summary="Weights in Constant nodes are there twice while parsed, in functions once a call",
-    remedies=("constant-to-initializer", "externalize"),
+    remedies=("constant-to-initializer", "pass-function-weights", "externalize"),
 )
 
 _LEAST_PEAK = 64 * MIB
@@ -84,6 +85,7 @@ def _while_parsed(examined: Examined, graphs: dict[str, list[Weight]]) -> Iterat
         nbytes=0,
         peak_bytes=peak,
         phase="parse",
+        remedies=("constant-to-initializer", "externalize"),
     )
 
 
@@ -121,6 +123,7 @@ def _in_function(
             )
             for one, weight in zip(names, kept, strict=True)
         ),
+        remedies=("pass-function-weights", "externalize"),
     )
 
 

@@ -49,7 +49,7 @@ from memdiag.graph.denormals import (
     scaled_denormals,
 )
 from memdiag.graph.graphs import integer
-from memdiag.graph.holes import Holes
+from memdiag.graph.holes import ModelHoles
 from memdiag.graph.readers import Reader
 from memdiag.graph.scopes import Scope
 from memdiag.records.finding import Finding
@@ -86,6 +86,14 @@ _OUTPUT_AXES: dict[str, dict[int, int | None]] = {
 
 _SMALLEST_NORMAL = float(np.finfo(np.float32).smallest_normal)
 _FLOAT_ONLY = "float"
+
+
+class _Multiplied(NamedTuple):
+    """A weight, the readers that multiply by it, and its axis of output channels if they agree."""
+
+    weight: Weight
+    readers: list[Reader]
+    axis: int | None
 
 
 class _Affected(NamedTuple):
@@ -128,18 +136,8 @@ def detect(examined: Examined) -> Iterator[Finding]:
 
 
 def _affected(examined: Examined) -> Iterator[_Affected]:
-    candidates = [weight for weight in examined.model.weights if _can_be_read(examined, weight)]
-    # In the order of the files, which is the fastest to read.
-    candidates.sort(key=lambda weight: (weight.file or "", weight.offset or 0))
-    holes = _HolesOfFiles(examined)
-    for weight in candidates:
-        if holes.cover(weight):
-            continue
-        multiplying = [reader for reader in examined.readers(weight) if _multiplies(reader, weight)]
-        if not multiplying:
-            continue
-        axes = {_output_axis(reader, weight) for reader in multiplying}
-        found = denormals(examined.model, weight, axes.pop() if len(axes) == 1 else None)
+    wanted = list(_multiplied(examined))
+    for (weight, multiplying, _), found in zip(wanted, _counted(examined, wanted), strict=True):
         nodes = tuple(examined.node(reader.scope, reader.node) for reader in multiplying)
         total = int(np.prod(weight.shape, dtype=np.int64))
         plain = _Affected(weight, nodes, total, found, "")
@@ -149,20 +147,35 @@ def _affected(examined: Examined) -> Iterator[_Affected]:
         yield from (one for one in folded if _matters(one))
 
 
-class _HolesOfFiles:
-    """The holes of a model's files, which need not be read: they are zeros."""
+def _multiplied(examined: Examined) -> Iterator[_Multiplied]:
+    """Yield the weights to be looked at, in the order of the files, which is the fastest to read.
 
-    def __init__(self, examined: Examined) -> None:
-        self._folder = examined.model.path.parent
-        self._holes: dict[str, Holes] = {}
+    Holes of sparse files need not be: they are zeros.
+    """
+    candidates = [weight for weight in examined.model.weights if _can_be_read(examined, weight)]
+    candidates.sort(key=lambda weight: (weight.file or "", weight.offset or 0))
+    holes = ModelHoles(examined.model)
+    for weight in candidates:
+        if holes.cover(weight, 0, weight.nbytes):
+            continue
+        readers = [reader for reader in examined.readers(weight) if _multiplies(reader, weight)]
+        if readers:
+            axes = {_output_axis(reader, weight) for reader in readers}
+            yield _Multiplied(weight, readers, axes.pop() if len(axes) == 1 else None)
 
-    def cover(self, weight: Weight) -> bool:
-        """Return whether all of the weight lies in a hole of its file."""
-        if weight.file is None or weight.offset is None or weight.length is None:
-            return False
-        if weight.file not in self._holes:
-            self._holes[weight.file] = Holes(self._folder / weight.file)
-        return self._holes[weight.file].cover(weight.offset, weight.offset + weight.length)
+
+def _counted(examined: Examined, wanted: list[_Multiplied]) -> Iterator[Denormals]:
+    """Yield the denormals of each weight; the same content is read once."""
+    first = {weight: group[0] for group in examined.same_content for weight in group}
+    keys = [
+        (first.get(one.weight, one.weight), one.weight.dtype, one.weight.shape, one.axis)
+        for one in wanted
+    ]
+    distinct: dict[object, tuple[Weight, int | None]] = {}
+    for key, one in zip(keys, wanted, strict=True):
+        distinct.setdefault(key, (one.weight, one.axis))
+    found = dict(zip(distinct, denormals(examined.model, distinct.values()), strict=True))
+    yield from (found[key] for key in keys)
 
 
 def _can_be_read(examined: Examined, weight: Weight) -> bool:

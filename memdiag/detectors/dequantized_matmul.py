@@ -52,6 +52,7 @@ from memdiag.detectors.wording import counted, some_of
 from memdiag.graph.graphs import integer
 from memdiag.graph.readers import Reader, Step
 from memdiag.graph.scopes import Scope, Use
+from memdiag.prediction.gemm import becomes_gemm
 from memdiag.prediction.packing import nbits_blocks
 from memdiag.prediction.runtime import Runtime
 from memdiag.records.finding import Finding
@@ -257,31 +258,10 @@ def _behind(examined: Examined, one: Reader) -> str:
     if operator in ("Relu", "Clip") and examined.runtime >= CLIPPED_SINCE:
         last = bool(use.node.output) and use.node.output[0] in use.scope.outputs
         return "" if last else f"a {operator} takes the product"
-    if operator == "Add" and one.node.op_type == "MatMul" and _becomes_gemm(examined, one, use):
+    if becomes_gemm(examined.graphs, examined.shapes, scope, one.node):
         fuses = examined.runtime >= MORE_FUSED_SINCE and _adds_constant(examined, use)
         return "" if fuses else "an Add makes the product a Gemm"
     return ""
-
-
-def _becomes_gemm(examined: Examined, one: Reader, use: Use) -> bool:
-    """Return whether a product of matrices and what is added to it are surely one Gemm."""
-    shapes = examined.shapes
-    if len(use.node.input) != 2:
-        return False
-    left = shapes.of(one.scope, one.node.input[0])
-    right = shapes.of(one.scope, one.node.input[1])
-    added = shapes.of(use.scope, use.node.input[1 - use.slot])
-    known = [each.shape for each in (left, right, added) if each is not None]
-    if len(known) < 3 or any(each is None for each in known):
-        return False
-    product, operand, third = (tuple(each or ()) for each in known)
-    if len(product) != 2 or len(operand) != 2:
-        return False
-    rows, columns = product[0], operand[1]
-    fitting = [(columns,), (1, columns)]
-    if rows is not None:
-        fitting += [(rows, 1), (rows, columns)]
-    return third in fitting
 
 
 def _adds_constant(examined: Examined, use: Use) -> bool:

@@ -30,6 +30,7 @@ weights that are cast: what becomes of them is private memory in any case.
 """
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import msgspec
 
@@ -61,6 +62,16 @@ _HALF = ("float16", "bfloat16")
 _AS_THEY_ARE = frozenset({"Gather", "GatherElements", "GatherND"})
 
 
+class _Kept(NamedTuple):
+    """A weight that stays in private memory, and the bytes that it is packed into.
+
+    Where it is packed, it is no more than a free place in the arena.
+    """
+
+    weight: Weight
+    packed: int
+
+
 def detect(examined: Examined) -> Iterator[Finding]:
     """Yield at most one finding, for all embedded weights that would be mapped."""
     candidates = [
@@ -77,13 +88,15 @@ def detect(examined: Examined) -> Iterator[Finding]:
     folded = {id(fold.node) for fold in examined.folds}
     free = overridable(examined.model)
     kept = [
-        weight for weight in candidates if weight.name in free or _kept(examined, weight, folded)
+        found
+        for weight in candidates
+        if (found := _Kept(weight, 0) if weight.name in free else _kept(examined, weight, folded))
     ]
-    kept.sort(key=lambda weight: -weight.nbytes)
-    total = sum(weight.nbytes for weight in kept)
+    kept.sort(key=lambda one: -one.weight.nbytes)
+    total = sum(one.weight.nbytes for one in kept)
     if total < _LEAST:
         return
-    names = [qualified(weight) for weight in kept]
+    names = [qualified(one.weight) for one in kept]
     older = " The arena keeps those that are packed as well." if _arena_keeps(examined) else ""
     yield RULE.finding(
         examined,
@@ -92,33 +105,48 @@ def detect(examined: Examined) -> Iterator[Finding]:
         detail=f"Each session holds a private copy of them.{older}",
         weights=names,
         nbytes=total,
+        peak_bytes=_peak(examined, kept),
         phase="parse",
         expected=(
-            ExpectedCopies(weights=(name,), kind="original", count=1, bytes=weight.nbytes)
-            for name, weight in zip(names, kept, strict=True)
+            ExpectedCopies(weights=(name,), kind="original", count=1, bytes=one.weight.nbytes)
+            for name, one in zip(names, kept, strict=True)
+            if not one.packed
         ),
+        retained_bytes=sum(one.weight.nbytes for one in kept if one.packed),
     )
+
+
+def _peak(examined: Examined, kept: list[_Kept]) -> int:
+    """Return what the peak of private memory would be lower by."""
+    among = {one.weight for one in kept}
+    others = (one for one in examined.model.weights if one not in among)
+    # One embedded weight at a time is there twice while all are loaded.
+    other = max((one.nbytes for one in others if one.storage != "external"), default=0)
+    largest = max(other, kept[0].weight.nbytes)
+    packed = sum(one.packed for one in kept)
+    return sum(one.weight.nbytes for one in kept) + max(largest, packed) - max(other, packed)
 
 
 def _arena_keeps(examined: Examined) -> bool:
     return examined.runtime < ARENA_FREED_SINCE
 
 
-def _kept(examined: Examined, weight: Weight, folded: set[int]) -> bool:
-    """Return whether `weight` itself is in private memory, and would not be as external data."""
+def _kept(examined: Examined, weight: Weight, folded: set[int]) -> _Kept | None:
+    """Return the weight if it is itself in private memory, and would not be as external data."""
     readers = examined.readers(weight)
     left = [one for one in direct(readers) if id(one.node) not in folded]
     if any(one.node.op_type == "DequantizeLinear" for one in left):
-        return False
+        return None
     if weight.dtype in _HALF and not any(one.node.op_type in _AS_THEY_ARE for one in left):
-        return False
+        return None
     graphs, runtime = examined.graphs, examined.runtime
     outside = msgspec.structs.replace(weight, storage="external")
     if not original_freed(graphs, runtime, outside, readers, folded):
-        return True
+        return _Kept(weight, 0)
     makes = [
         packed(graphs, runtime, one.scope, one.node, one.slot, weight.dtype, weight.shape)
         for one in left
     ]
     # What a rewrite of the graph reordered is gone before there is an arena.
-    return _arena_keeps(examined) and any(each and each.kind == "packed" for each in makes)
+    packs = [each.nbytes for each in makes if each is not None and each.kind == "packed"]
+    return _Kept(weight, max(packs)) if _arena_keeps(examined) and packs else None

@@ -24,7 +24,7 @@ and two weights that name the same range share its pages.
 """
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from pathlib import Path
 
 from memdiag.detectors.examined import Examined
@@ -67,7 +67,7 @@ def detect(examined: Examined) -> Iterator[Finding]:
             yield from _in_file(examined, path, locations[0], spans)
 
 
-def _is_read(examined: Examined, weight: Weight, read: frozenset[Value]) -> bool:
+def _is_read(examined: Examined, weight: Weight, read: Set[Value]) -> bool:
     if weight.place not in ("initializer", "constant"):
         return True
     return any((scope, weight.name) in read for scope in examined.graphs.scopes(weight))

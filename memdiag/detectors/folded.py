@@ -44,6 +44,12 @@ class Folded(NamedTuple):
         """Whether it belongs to a subgraph."""
         return self.fold.scope.parent is not None and not self.fold.scope.is_function
 
+    def joined(self, other: "Folded") -> "Folded":
+        """Return this result as it would be if the readers of `other` read it, too."""
+        read, more = len(self.uses), len(other.uses)
+        packs = (*self.packs[:read], *other.packs[:more], *self.packs[read:], *other.packs[more:])
+        return Folded(self.fold, (*self.uses, *other.uses), packs)
+
 
 class Results:
     """What becomes of the results of folding in one examined model."""

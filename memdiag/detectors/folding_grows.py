@@ -41,11 +41,11 @@ from typing import NamedTuple
 from memdiag.detectors.examined import Examined, qualified
 from memdiag.detectors.folded import (
     Folded,
-    FoldingPeak,
     Results,
     buffers,
     left_in_arena,
 )
+from memdiag.detectors.load_peak import LoadPeak, Made, alone
 from memdiag.detectors.rule import Rule
 from memdiag.detectors.wording import some_of
 from memdiag.prediction.folding import LIMITED_SINCE, Fold
@@ -124,7 +124,7 @@ def _judge(examined: Examined, operator: str, found: list[_Grown]) -> Iterator[F
         nodes=nodes,
         graph=_common_graph(examined, folds),
         nbytes=growth,
-        peak_bytes=max(growth, _peak(examined, found, sum(held))),
+        peak_bytes=max(growth, _peak(examined, found)),
         phase="constant_fold",
         expected=_expected(examined, found),
         remedies=_remedies(examined, operator, folds),
@@ -144,15 +144,16 @@ def _held(examined: Examined, found: list[Folded]) -> tuple[int, int, int]:
     return kept, sum(buffers(runtime, packs)), left_in_arena(found, runtime)
 
 
-def _peak(examined: Examined, found: list[_Grown], held: int) -> int:
+def _peak(examined: Examined, found: list[_Grown]) -> int:
     """Return what the peak would be lower by, were nothing made of the sources."""
-    folds = [one.copy.fold for one in found]
-    sources = {weight for fold in folds for weight in fold.weights}
-    loaded = sum(one.nbytes for one in sources if one.storage != "external")
-    mapped = sum(one.nbytes for one in sources if one.storage == "external")
-    stays = sum(one.nbytes for one in {w for grown in found for w in grown.stays})
-    # Loaded alone, an embedded weight is there twice for a moment.
-    return max(loaded + FoldingPeak(examined).of(folds), held + stays) - (2 * loaded + mapped)
+    peaks = LoadPeak(examined)
+    sources = {weight: None for grown in found for weight in grown.copy.fold.weights}
+    made: dict[Weight, list[Made]] = defaultdict(list)
+    for grown in found:
+        for weight in grown.copy.fold.weights:
+            made[weight].append(Made(grown.copy, weight))
+    loads = [peaks.load(weight)._replace(folds=tuple(made[weight])) for weight in sources]
+    return peaks.saved(loads, [alone(weight) for weight in sources])
 
 
 def _message(operator: str, folds: list[Fold], nodes: list[str], results: int, sources: int) -> str:

@@ -38,6 +38,7 @@ from math import prod
 from typing import NamedTuple
 
 from memdiag.detectors.examined import Examined, qualified
+from memdiag.detectors.folded import LEAN_FOLDING_SINCE
 from memdiag.detectors.rule import Rule
 from memdiag.detectors.wording import counted, some_of
 from memdiag.graph.readers import Reader
@@ -164,10 +165,31 @@ def _finding(examined: Examined, found: list[_Widened], total: int) -> Finding:
         weights=names,
         nodes=nodes,
         nbytes=total,
+        peak_bytes=max(total, _peak(examined.runtime, found)),
         phase="optimize" if once else "first_run",
         # Before, part of it is in blocks that were freed, or freed and taken again.
         expected=_expected(found) if settled else (),
     )
+
+
+def _peak(runtime: Runtime, found: list[_Widened]) -> int:
+    """Return what the peak would be lower by, were the weights read as they are stored."""
+    stored = [widened.weight.nbytes for widened in found]
+    embedded = [one.weight.nbytes for one in found if one.weight.storage != "external"]
+    wide = [prod(widened.weight.shape) * 4 for widened in found]
+    # Loaded alone, one embedded weight at a time is there twice.
+    alone = sum(stored) + max(embedded, default=0)
+    if runtime < CAST_ONCE_SINCE:
+        return sum(stored) + 2 * sum(wide) - alone
+    # A weight is cast like a node is folded: what it reads is copied, and all results are held.
+    casting = sum(embedded) + sum(wide) + max(stored)
+    if runtime < LEAN_FOLDING_SINCE:
+        casting += 2 * max(wide)
+    packs = [copy.nbytes for one in found for copy in one.copies if copy.kind != "cast"]
+    # In turn a weight is packed and let go, where the runtime does let go of it.
+    packing = sum(packs) if runtime < CAST_FREED_SINCE else max(packs, default=0)
+    beside = sum(one.weight.nbytes for one in found if one.kept)
+    return max(casting, sum(wide) + packing + beside) - alone
 
 
 def _expected(found: list[_Widened]) -> Iterator[ExpectedCopies]:

@@ -43,6 +43,7 @@ from memdiag.detectors.groups import (
     places,
     shareable,
 )
+from memdiag.detectors.load_peak import LoadPeak, together
 from memdiag.detectors.residents import Resident, Residents
 from memdiag.detectors.rule import Rule
 from memdiag.records.attribution import CopyKind
@@ -63,6 +64,7 @@ class _Waste(NamedTuple):
     nbytes: int
     peak: int
     expected: tuple[ExpectedCopies, ...]
+    retained: int
 
     @property
     def most(self) -> int:
@@ -71,10 +73,9 @@ class _Waste(NamedTuple):
 
 def detect(examined: Examined) -> Iterator[Finding]:
     """Yield a finding for each large group, and one for the small ones together."""
-    residents = Residents(examined)
-    largest = max((weight.nbytes for weight in examined.model.weights), default=0)
+    residents, peaks = Residents(examined), LoadPeak(examined)
     wastes = [
-        _waste(examined, residents, group, largest)
+        _waste(examined, residents, peaks, group)
         for group in shareable(examined)
         if not in_branches(examined, group)
     ]
@@ -85,25 +86,26 @@ def detect(examined: Examined) -> Iterator[Finding]:
         yield _together(examined, small)
 
 
-def _waste(examined: Examined, residents: Residents, group: Group, largest: int) -> _Waste:
+def _waste(examined: Examined, residents: Residents, peaks: LoadPeak, group: Group) -> _Waste:
     size = group[0].nbytes
     stays = [residents.of(weight) for weight in group]
-    stored = (places(group) - 1) * size
+    loads = [peaks.load(weight, group[0]) for weight in group]
     held = _held(group, stays)
-    originals = max(0, held - 1) * size
     folded = Counter(copy for one in stays for copy in one.folded)
     copies = sum((count - 1) * copy.nbytes for copy, count in folded.items())
-    # What the X-ray lists in another way is left out: freed ones, and one range mapped twice.
-    seen = held == sum(one.original for one in stays) and all(
+    # One range that is mapped twice is listed once.
+    seen = held == sum(one.original or one.retained for one in stays) and all(
         listed_by_name(examined, weight) for weight in group
     )
-    retained = any(copy.retained for copy in folded)
+    nbytes = max(0, held - 1) * size + copies
+    retained = sum(one.retained_bytes(weight) for one, weight in zip(stays, group, strict=True))
     return _Waste(
         group,
-        stored,
-        originals + copies,
-        max(originals, _peak(group, stays, largest)) + copies,
-        _expected(group, stays) if seen and not retained else (),
+        (places(group) - 1) * size,
+        nbytes,
+        max(nbytes, peaks.saved(loads, [together(loads)])),
+        _expected(group, stays) if seen and nbytes else (),
+        retained if seen and nbytes else 0,
     )
 
 
@@ -117,19 +119,6 @@ def _held(group: Group, stays: list[Resident]) -> int:
     return len(held)
 
 
-def _peak(group: Group, stays: list[Resident], largest: int) -> int:
-    """Return what the peak would lose: all embedded originals are there when packing begins."""
-    embedded = sum(weight.storage != "external" for weight in group)
-    if not embedded:
-        return 0
-    size = group[0].nbytes
-    spared = min(embedded, len(group) - 1) * size
-    if any(one.original or not one.packs for one in stays):
-        return spared
-    # With one weight, its second reader packs while the original and the first copy are there.
-    return max(0, spared + largest - max(largest, 2 * size))
-
-
 def _expected(group: Group, stays: list[Resident]) -> tuple[ExpectedCopies, ...]:
     """Return all copies that the X-ray would see of the kinds of which some are too many."""
     labels = tuple(map(qualified, group))
@@ -137,7 +126,8 @@ def _expected(group: Group, stays: list[Resident]) -> tuple[ExpectedCopies, ...]
     for one in stays:
         found.setdefault("original", []).extend([group[0].nbytes] * one.originals)
         for copy in one.folded:
-            found.setdefault(copy.kind, []).append(copy.nbytes)
+            if not copy.retained:
+                found.setdefault(copy.kind, []).append(copy.nbytes)
     return tuple(
         ExpectedCopies(weights=labels, kind=kind, count=len(sizes), bytes=sum(sizes))
         for kind, sizes in found.items()
@@ -163,7 +153,8 @@ def _finding(examined: Examined, waste: _Waste) -> Finding:
         nbytes=waste.nbytes,
         peak_bytes=waste.peak,
         phase="steady" if waste.nbytes else "parse",
-        expected=waste.expected if waste.nbytes else (),
+        expected=waste.expected,
+        retained_bytes=waste.retained,
     )
 
 

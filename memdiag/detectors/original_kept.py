@@ -17,6 +17,9 @@ share one.
 - `overridable-weight`: list the weight as a graph input as well. It is then no constant
   to the runtime, which neither packs nor folds it; nothing has to be given for it at run
   time.
+- `separate-packed-weight`: where a Gather keeps a weight that products pack, let those read an
+  initializer of their own over the same bytes of external data. It is packed and let go, and of
+  the other one only what is gathered is ever read.
 - `disable-prepacking`: the session option `session.disable_prepacking`, for the whole
   model.
 - `disable-nchwc`: leave the optimizer `NchwcTransformer` out, where a filter was
@@ -36,10 +39,19 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from memdiag.detectors.examined import Examined, qualified
+from memdiag.detectors.load_peak import LoadPeak, alone
 from memdiag.detectors.rule import Rule
 from memdiag.detectors.wording import some_of
 from memdiag.graph.readers import Reader
-from memdiag.prediction.packing import PACKED_SHARED_SINCE, Packed, direct, overridable, packed
+from memdiag.prediction.gemm import kernel
+from memdiag.prediction.packing import (
+    ARENA_FREED_SINCE,
+    PACKED_SHARED_SINCE,
+    Packed,
+    direct,
+    overridable,
+    packed,
+)
 from memdiag.records.attribution import CopyKind
 from memdiag.records.finding import ExpectedCopies, Finding
 from memdiag.records.weights import Weight
@@ -49,7 +61,7 @@ RULE = Rule(
     code="MD201",
     name="original-kept",
     summary="A weight stays resident beside its packed copy, for a reader that does not pack it",
-    remedies=("overridable-weight", "disable-prepacking"),
+    remedies=("overridable-weight", "separate-packed-weight", "disable-prepacking"),
 )
 
 _LEAST = 64 * KIB
@@ -67,6 +79,7 @@ def detect(examined: Examined) -> Iterator[Finding]:
     """Yield a finding for each weight that is resident packed and in another form."""
     free = overridable(examined.model)
     folded = {id(fold.node) for fold in examined.folds}
+    peaks = LoadPeak(examined)
     for weight in examined.model.weights:
         if (
             weight.nbytes >= _LEAST
@@ -74,10 +87,12 @@ def detect(examined: Examined) -> Iterator[Finding]:
             and weight.name not in free
             and weight.dtype not in ("float16", "bfloat16", "string")
         ):
-            yield from _look_at(examined, weight, folded)
+            yield from _look_at(examined, peaks, weight, folded)
 
 
-def _look_at(examined: Examined, weight: Weight, folded: set[int]) -> Iterator[Finding]:
+def _look_at(
+    examined: Examined, peaks: LoadPeak, weight: Weight, folded: set[int]
+) -> Iterator[Finding]:
     uses = [
         _Use(one, _pack(examined, one, weight))
         for one in direct(examined.readers(weight))
@@ -90,9 +105,9 @@ def _look_at(examined: Examined, weight: Weight, folded: set[int]) -> Iterator[F
     if "DequantizeLinear" in nodes or not packs:
         return
     if keeping or output:
-        yield _kept(examined, weight, uses, packs)
+        yield _kept(examined, peaks, weight, uses, packs)
     elif len(packs) > 1 and sum(pack.nbytes for pack in packs) > weight.nbytes:
-        yield _packed_twice(examined, weight, uses, packs)
+        yield _packed_twice(examined, peaks, weight, uses, packs)
 
 
 def _pack(examined: Examined, one: Reader, weight: Weight) -> Packed | None:
@@ -113,15 +128,17 @@ def _buffers(examined: Examined, uses: list[_Use]) -> list[Packed]:
     found: dict[tuple[object, ...], Packed] = {}
     for use in uses:
         node = use.reader.node
-        turned = any(one.name == "transB" and one.i for one in node.attribute)
+        made_by = kernel(examined.graphs, examined.shapes, use.reader.scope, node)
         one_for_all = use.pack is not None and (shared or use.pack.kind == "reordered")
-        key = (use.pack, node.op_type, turned) if one_for_all else (id(node),)
+        key = (use.pack, made_by) if one_for_all else (id(node),)
         if use.pack is not None:
             found.setdefault(key, use.pack)
     return list(found.values())
 
 
-def _kept(examined: Examined, weight: Weight, uses: list[_Use], packs: list[Packed]) -> Finding:
+def _kept(
+    examined: Examined, peaks: LoadPeak, weight: Weight, uses: list[_Use], packs: list[Packed]
+) -> Finding:
     total = sum(pack.nbytes for pack in packs)
     keep = [use.reader for use in uses if use.pack is None]
     pack = [use.reader for use in uses if use.pack is not None]
@@ -131,6 +148,7 @@ def _kept(examined: Examined, weight: Weight, uses: list[_Use], packs: list[Pack
     many = "s" if len(pack) == 1 else ""
     return _finding(
         examined,
+        peaks,
         weight,
         f"{qualified(weight)} ({format_size(weight.nbytes)}) stays beside its packed copy: "
         f"{some_of(_nodes(examined, pack))} pack{many} it, and {readers} as it is",
@@ -143,12 +161,15 @@ def _kept(examined: Examined, weight: Weight, uses: list[_Use], packs: list[Pack
 
 
 def _packed_twice(
-    examined: Examined, weight: Weight, uses: list[_Use], packs: list[Packed]
+    examined: Examined, peaks: LoadPeak, weight: Weight, uses: list[_Use], packs: list[Packed]
 ) -> Finding:
     total = sum(pack.nbytes for pack in packs)
+    embedded = weight.storage != "external"
+    retained = weight.nbytes if embedded and examined.runtime < ARENA_FREED_SINCE else 0
     readers = [use.reader for use in uses]
     return _finding(
         examined,
+        peaks,
         weight,
         f"{qualified(weight)} ({format_size(weight.nbytes)}) is packed {len(packs)} times, by "
         f"{some_of(_nodes(examined, readers))}",
@@ -156,18 +177,21 @@ def _packed_twice(
         "all.",
         readers,
         packs,
-        total - weight.nbytes,
+        total + retained - weight.nbytes,
+        retained,
     )
 
 
 def _finding(
     examined: Examined,
+    peaks: LoadPeak,
     weight: Weight,
     message: str,
     detail: str,
     readers: list[Reader],
     packs: list[Packed],
     nbytes: int,
+    retained: int = 0,
 ) -> Finding:
     name = qualified(weight)
     kinds: dict[CopyKind, list[int]] = {}
@@ -180,6 +204,8 @@ def _finding(
         weights=[name],
         nodes=_nodes(examined, readers),
         nbytes=nbytes,
+        peak_bytes=peaks.saved([peaks.load(weight)._replace(folds=())], [alone(weight)]),
+        retained_bytes=retained,
         phase="optimize" if "reordered" in kinds else "prepack",
         expected=(
             ExpectedCopies(weights=(name,), kind=kind, count=len(sizes), bytes=sum(sizes))

@@ -37,6 +37,7 @@ from memdiag.detectors.examined import Examined, qualified
 from memdiag.detectors.rule import Rule
 from memdiag.detectors.wording import counted, some_of
 from memdiag.graph.readers import Reader
+from memdiag.prediction.gemm import kernel
 from memdiag.prediction.packing import (
     PACKED_SHARED_SINCE,
     Packed,
@@ -113,8 +114,7 @@ def _copied(examined: Examined, weight: Weight, folded: set[int]) -> _Copied | N
         # What the graph's rewrites make of a filter, or of fp16, is private with or without it.
         if made is None or made.kind == "reordered" or weight.dtype in ("float16", "bfloat16"):
             return None
-        turned = any(each.name == "transB" and each.i for each in one.node.attribute)
-        key = (one.node.op_type, made, turned)
+        key = (made, kernel(graphs, examined.shapes, one.scope, one.node))
         packs[key if runtime >= PACKED_SHARED_SINCE else (id(one.node),)] = made
     return _Copied(weight, left, list(packs.values())) if packs else None
 

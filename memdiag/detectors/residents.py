@@ -9,6 +9,7 @@ from memdiag.detectors.examined import Examined
 from memdiag.graph.graphs import Graphs
 from memdiag.graph.readers import SAME_ORDER, Reader
 from memdiag.graph.scopes import Scope
+from memdiag.prediction.gemm import kernel
 from memdiag.prediction.packing import (
     ARENA_FREED_SINCE,
     PACKED_SHARED_SINCE,
@@ -58,6 +59,11 @@ class Resident(NamedTuple):
         """How many originals the X-ray would see, stale ones included."""
         return self.stale + (self.original or self.kept)
 
+    def retained_bytes(self, weight: Weight) -> int:
+        """Return what `weight`, which this is of, and its copies leave behind in the arena."""
+        copies = sum(copy.nbytes for copy in self.folded if copy.retained)
+        return copies + weight.nbytes * self.retained
+
 
 class Residents:
     """Finds out what stays of the weights of one examined model."""
@@ -98,17 +104,14 @@ class Residents:
         )
 
     def _shared(self, packs: list[tuple[Reader, Packed | None]]) -> Iterator[Packed]:
-        seen = set()
+        examined, seen = self._examined, set()
         for one, pack in packs:
             if pack is None:
                 continue
-            key = (one.node.op_type, pack, self._turned(one))
-            if self._examined.runtime < PACKED_SHARED_SINCE or key not in seen:
+            key = (kernel(examined.graphs, examined.shapes, one.scope, one.node), pack)
+            if examined.runtime < PACKED_SHARED_SINCE or key not in seen:
                 seen.add(key)
                 yield pack
-
-    def _turned(self, one: Reader) -> bool:
-        return any(each.name == "transB" and each.i for each in one.node.attribute)
 
     def _folded(self, readers: tuple[Reader, ...]) -> Iterator[Folded]:
         """Yield the folded copies that a node reads as they are."""

@@ -34,11 +34,13 @@ class Rule:
         peak_bytes: int | None = None,
         phase: PhaseName | None = None,
         expected: Iterable[ExpectedCopies] = (),
+        retained_bytes: int = 0,
         remedies: tuple[str, ...] | None = None,
     ) -> Finding:
         """Return a finding of this rule in the model of `examined`.
 
-        `nbytes` can be saved at steady state, `peak_bytes` at the peak (as much, unless said).
+        `nbytes` can be saved at steady state, `peak_bytes` at the peak (as much, unless said). Of
+        what is there at steady state, `retained_bytes` were freed but stay in the arena.
         """
         return Finding(
             model=str(examined.model.path).encode(errors="backslashreplace").decode(),
@@ -55,6 +57,7 @@ class Rule:
             evidence="predicted",
             measured_bytes=None,
             expected=tuple(expected),
+            retained_bytes=retained_bytes,
             remedies=self.remedies if remedies is None else remedies,
         )
 

@@ -19,6 +19,9 @@ A weight in an external file takes one copy less: it stays mapped.
 
 ## What to do
 
+- `separate-packed-weight`: let the products read an initializer of their own over the same bytes
+  of external data. It is packed and let go, and of the other one only gathered rows are ever read:
+  one copy remains, and products take no longer.
 - `product-by-rows`: multiply by the weight as it lies, in the form that suits the number of rows.
   One copy remains, and a single row takes no longer; some sizes between do.
 - `overridable-weight`: list the weight among the graph's inputs as well (it need not be given).
@@ -44,24 +47,15 @@ from typing import NamedTuple
 from onnx import NodeProto
 
 from memdiag.detectors.examined import Examined, qualified
-from memdiag.detectors.folded import (
-    Folded,
-    FoldingPeak,
-    Results,
-    buffers,
-    left_in_arena,
-)
+from memdiag.detectors.folded import Folded, Results, buffers, left_in_arena
+from memdiag.detectors.load_peak import LoadPeak, Made, alone
 from memdiag.detectors.rule import Rule
 from memdiag.detectors.wording import some_of
 from memdiag.graph.graphs import integers
 from memdiag.graph.readers import SAME_ORDER
 from memdiag.graph.scopes import MAX_CALLS, Scope
 from memdiag.prediction.folding import Fold
-from memdiag.prediction.packing import (
-    ARENA_FREED_SINCE,
-    SUBGRAPH_KEPT_SINCE,
-    Packed,
-)
+from memdiag.prediction.packing import ARENA_FREED_SINCE
 from memdiag.records.attribution import CopyKind
 from memdiag.records.finding import ExpectedCopies, Finding
 from memdiag.records.weights import Weight
@@ -72,6 +66,7 @@ RULE = Rule(
     name="shared-weight-transposed",
     summary="A weight used as it is and through Transpose, which is folded to a copy at load",
     remedies=(
+        "separate-packed-weight",
         "product-by-rows",
         "overridable-weight",
         "gemm-transposed",
@@ -86,6 +81,7 @@ _LEAST = 64 * KIB
 _MOST_STEPS = 8
 # Rewrites of a product by a transposed matrix.
 _OF_PRODUCTS = {
+    "separate-packed-weight",
     "product-by-rows",
     "gemm-transposed",
     "fused-matmul-transposed",
@@ -103,7 +99,7 @@ class _Turned(NamedTuple):
 
 def detect(examined: Examined) -> Iterator[Finding]:
     """Yield a finding for each weight of which transposed copies stay beside another form."""
-    results, peaks = Results(examined), FoldingPeak(examined)
+    results, peaks = Results(examined), LoadPeak(examined)
     by_weight: dict[Weight, list[_Turned]] = defaultdict(list)
     for fold in examined.folds:
         # Beside the weight itself there are the axes and shapes that a Reshape takes.
@@ -119,15 +115,14 @@ def detect(examined: Examined) -> Iterator[Finding]:
 def _judge(
     examined: Examined,
     results: Results,
-    peaks: FoldingPeak,
+    peaks: LoadPeak,
     weight: Weight,
     turned: list[_Turned],
 ) -> Iterator[Finding]:
     plain = results.plain_uses(weight)
     is_output = results.is_output(weight)
-    plain_packs = [pack for _, pack in plain] + [None] * is_output
-    held = _Held(examined, peaks, weight, turned, plain_packs)
-    if held.nbytes < _LEAST or not (plain_packs or len(turned) > 1):
+    held = _Held(examined, peaks, weight, turned)
+    if held.nbytes < _LEAST or not (plain or is_output or len(turned) > 1):
         return
     transposes = [one.transpose for one in turned]
     nodes = [examined.node(one.scope, one.node) for one, _ in plain]
@@ -143,6 +138,7 @@ def _judge(
         peak_bytes=held.peak_bytes,
         phase="constant_fold",
         expected=held.expected(),
+        retained_bytes=held.retained,
         remedies=_remedies(weight, turned),
     )
 
@@ -176,52 +172,25 @@ class _Held:
     def __init__(
         self,
         examined: Examined,
-        peaks: FoldingPeak,
+        peaks: LoadPeak,
         weight: Weight,
         turned: list[_Turned],
-        plain_packs: list[Packed | None],
     ) -> None:
         self.runtime = runtime = examined.runtime
         self.weight = weight
-        self.external = weight.storage == "external"
         copies = [one.copy for one in turned]
-        in_arena = runtime < ARENA_FREED_SINCE and not self.external
+        load = peaks.load(weight)._replace(folds=tuple(Made(one, weight) for one in copies))
+        in_arena = runtime < ARENA_FREED_SINCE and weight.storage != "external"
         # The original goes when nothing reads it, or when all that reads it packs it.
-        self.original = weight.nbytes if None in plain_packs else 0
-        self.retained = weight.nbytes if plain_packs and not self.original and in_arena else 0
+        self.original = weight.nbytes if load.stays else 0
+        self.retained = weight.nbytes if load.packs and not self.original and in_arena else 0
         self.retained += left_in_arena(copies, runtime)
-        self.folding = peaks.of(one.fold for one in copies)
-        self.copied = sum(one.fold.nbytes for one in copies)
-        self.plain = bool(plain_packs)
         self.turned = [one.fold.nbytes for one in copies if not one.is_freed(runtime)]
-        packs: list[tuple[object, Packed | None]] = [("", pack) for pack in plain_packs]
-        for one in copies:
-            content = one.fold.dtype, one.fold.shape
-            packs += [
-                ((content, use.node.op_type), pack)
-                for use, pack in zip(one.uses, one.packs, strict=False)
-            ]
-        self.packs = buffers(runtime, packs)
-        self.packed_again = sum(pack is not None for one in copies for pack in one.packs) > 1
+        self.packs = buffers(runtime, peaks.packs(load))
         self.nbytes = max(
             self.original + self.retained + sum(self.turned) + sum(self.packs) - weight.nbytes, 0
         )
-
-    @property
-    def peak_bytes(self) -> int:
-        """What the peak would be lower by, if the weight alone were loaded."""
-        size = self.weight.nbytes
-        loaded = 0 if self.external else size
-        folding = loaded + self.folding
-        packing = self.copied + max(self.packs, default=0)
-        if self.plain:
-            packing += loaded
-        if self.runtime >= SUBGRAPH_KEPT_SINCE and self.packed_again:
-            packing += max(self.packs, default=0)  # for a moment, until it is known to be the same
-        steady = self.nbytes + size
-        # Loaded alone, an embedded weight is there twice for a moment; one in a file is mapped.
-        alone = size if self.external else 2 * size
-        return max(folding, packing, steady) - alone
+        self.peak_bytes = peaks.saved([load], [alone(weight)])
 
     def expected(self) -> Iterator[ExpectedCopies]:
         """Yield the copies that the X-ray would see."""
@@ -312,7 +281,7 @@ def _remedies(weight: Weight, turned: list[_Turned]) -> tuple[str, ...]:
     readers = {use.node.op_type for one in turned for use in one.copy.uses}
     ranks = {len(one.copy.fold.shape) for one in turned}
     if weight.graph or weight.place != "initializer":
-        unfit |= {"overridable-weight", "product-by-rows"}
+        unfit |= {"overridable-weight", "product-by-rows", "separate-packed-weight"}
     if not readers <= {"MatMul", "FusedMatMul"} or ranks != {2}:
         unfit |= _OF_PRODUCTS
     return tuple(name for name in RULE.remedies if name not in unfit)

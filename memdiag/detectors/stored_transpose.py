@@ -15,6 +15,7 @@ matrix in memory would do for both.
 first matrix; the second is gone from file and load. The kernel still packs a copy for
 itself. `overridable-weight` (list the matrix among the graph's inputs too) or the option
 `disable-prepacking` ends that copy as well; the products may then be slower.
+`separate-packed-weight` leaves the packed copy alone, and of the matrix what Gather reads.
 
 The bytes given are what one matrix, unpacked, would spare.
 
@@ -29,6 +30,7 @@ from collections.abc import Iterator
 
 from memdiag.detectors.examined import Examined, qualified
 from memdiag.detectors.groups import LEAST_BYTES, listed_by_name
+from memdiag.detectors.load_peak import LoadPeak, alone
 from memdiag.detectors.residents import Resident, Residents
 from memdiag.detectors.rule import Rule
 from memdiag.graph.transposes import transposes
@@ -43,6 +45,7 @@ RULE = Rule(
     summary="A weight stored a second time as its transpose",
     remedies=(
         "merge-transposed",
+        "separate-packed-weight",
         "product-by-rows",
         "gemm-transposed",
         "fused-matmul-transposed",
@@ -55,7 +58,7 @@ RULE = Rule(
 
 def detect(examined: Examined) -> Iterator[Finding]:
     """Yield a finding for each pair of matrices."""
-    residents = Residents(examined)
+    residents, peaks = Residents(examined), LoadPeak(examined)
     again = {weight for group in examined.same_content for weight in group[1:]}
     candidates = [
         weight
@@ -66,23 +69,23 @@ def detect(examined: Examined) -> Iterator[Finding]:
         and examined.graphs.scopes(weight)
     ]
     for one, other in transposes(examined.model, candidates):
-        yield _finding(examined, one, residents.of(one), other, residents.of(other))
+        yield _finding(examined, peaks, (one, other), (residents.of(one), residents.of(other)))
 
 
 def _finding(
-    examined: Examined, one: Weight, stays: Resident, other: Weight, others: Resident
+    examined: Examined,
+    peaks: LoadPeak,
+    pair: tuple[Weight, Weight],
+    both: tuple[Resident, Resident],
 ) -> Finding:
+    one, other = pair
     size = one.nbytes
-    pair = (one, other)
-    both = (stays, others)
     originals = sum(each.original or each.retained or each.kept for each in both)
     folded = sum(copy.nbytes for each in both for copy in each.folded)
     packs = sum(pack.nbytes for each in both for pack in each.packs)
     nbytes = max(0, originals * size + folded + packs - size)
-    embedded = any(weight.storage != "external" for weight in pair)
-    seen = all(listed_by_name(examined, weight) for weight in pair) and not any(
-        each.retained or any(copy.retained for copy in each.folded) for each in both
-    )
+    external = (weight for weight in pair if weight.storage == "external")
+    seen = all(listed_by_name(examined, weight) for weight in pair)
     held = f"originals of {format_size(originals * size)}" if originals else "no original"
     copies = f"copies of {format_size(folded + packs)}" if folded + packs else "no copies"
     return RULE.finding(
@@ -101,7 +104,12 @@ def _finding(
             if not reader.path
         ),
         nbytes=nbytes,
-        peak_bytes=size if embedded else min(nbytes, size),
+        peak_bytes=peaks.saved(
+            [peaks.load(weight) for weight in pair], [alone(next(external, one))]
+        ),
+        retained_bytes=sum(
+            each.retained_bytes(weight) for weight, each in zip(pair, both, strict=True)
+        ),
         phase="steady" if nbytes else "parse",
         expected=tuple(_expected(pair, both)) if seen and nbytes else (),
     )
@@ -118,7 +126,8 @@ def _expected(
         kind: CopyKind = "transposed" if turned else "original"
         sizes.setdefault(kind, []).extend([weight.nbytes] * stays.originals)
         for copy in stays.folded:
-            sizes.setdefault(copy.kind, []).append(copy.nbytes)
+            if not copy.retained:
+                sizes.setdefault(copy.kind, []).append(copy.nbytes)
         for pack in stays.packs:
             sizes.setdefault(pack.kind, []).append(pack.nbytes)
     labels = tuple(map(qualified, pair))

@@ -37,6 +37,7 @@ from onnx import NodeProto
 
 from memdiag.detectors.examined import Examined, qualified
 from memdiag.detectors.groups import LEAST_BYTES, in_branches, listed_by_name, names, shareable
+from memdiag.detectors.load_peak import LoadPeak
 from memdiag.detectors.residents import Resident, Residents, depth
 from memdiag.detectors.rule import Rule
 from memdiag.graph.scopes import Scope
@@ -57,7 +58,7 @@ _SMALLEST = 256
 
 def detect(examined: Examined) -> Iterator[Finding]:
     """Yield a finding for each outermost node whose subgraphs own weights that cost something."""
-    residents = Residents(examined)
+    residents, peaks = Residents(examined), LoadPeak(examined)
     elsewhere = {
         weight for group in shareable(examined) if in_branches(examined, group) for weight in group
     }
@@ -78,7 +79,7 @@ def detect(examined: Examined) -> Iterator[Finding]:
             if weight.nbytes >= _SMALLEST and (one.stale or one.kept)
         ]
         if sum((one.stale + one.kept) * weight.nbytes for weight, one in costly) >= LEAST_BYTES:
-            yield _finding(examined, residents, *nodes[key], costly)
+            yield _finding(examined, residents, peaks, *nodes[key], costly)
 
 
 def _outermost(examined: Examined, weight: Weight) -> tuple[Scope, NodeProto]:
@@ -96,6 +97,7 @@ def _outermost(examined: Examined, weight: Weight) -> tuple[Scope, NodeProto]:
 def _finding(
     examined: Examined,
     residents: Residents,
+    peaks: LoadPeak,
     scope: Scope,
     node: NodeProto,
     costly: list[tuple[Weight, Resident]],
@@ -103,20 +105,20 @@ def _finding(
     costly.sort(key=lambda pair: -pair[0].nbytes)
     weights = tuple(weight for weight, _ in costly)
     stale = sum(one.stale * weight.nbytes for weight, one in costly)
-    kept = [weight.nbytes for weight, one in costly if one.kept]
+    kept = sum(weight.nbytes for weight, one in costly if one.kept)
+    loads = [peaks.load(weight) for weight in weights]
     size = sum(weight.nbytes for weight in weights)
     have = "weight" if len(weights) == 1 else "weights"
     return RULE.finding(
         examined,
         f"The subgraphs of {examined.node(scope, node)} own {len(weights)} {have} "
         f"({format_size(size)}): {names(weights)}.",
-        detail=_detail(examined, stale, sum(kept)),
+        detail=_detail(examined, stale, kept),
         weights=map(qualified, weights),
         nodes=(examined.node(scope, node),),
         graph=weights[0].graph,
-        nbytes=max(0, stale + sum(kept) - _retained(examined, costly)),
-        # In the main graph each original is there until it is packed, the largest at least.
-        peak_bytes=stale + sum(kept) - max(kept, default=0),
+        nbytes=max(0, stale + kept - _retained(examined, costly)),
+        peak_bytes=peaks.saved(loads, [one._replace(inside=0) for one in loads]),
         phase="initialize",
         expected=_expected(examined, residents, weights),
     )

@@ -33,7 +33,6 @@ from memdiag.detectors.examined import Examined, qualified
 from memdiag.detectors.rule import Rule
 from memdiag.detectors.wording import some_of
 from memdiag.graph.element_types import ELEMENT_TYPES, STRING
-from memdiag.graph.weights import node_label
 from memdiag.records.finding import ExpectedCopies, Finding
 from memdiag.records.weights import Weight
 from memdiag.units import KIB, MIB, format_size
@@ -71,14 +70,14 @@ def detect(examined: Examined) -> Iterator[Finding]:
         if scope.is_function:
             continue
         copies = _IN_SUBGRAPHS if path else 1
-        for index, node in enumerate(scope.nodes):
-            if not node.attribute or node.op_type == "Constant":
+        for node in scope.attributed:
+            if node.op_type == "Constant":
                 continue
             kept = [_Kept(one.name, size) for one in node.attribute if (size := _nbytes(one))]
             total = sum(one.nbytes for one in kept) * copies
             if total < _LEAST:
                 continue
-            label = node_label(node, index)
+            label = examined.graphs.label(scope, node)
             largest = sorted(kept, key=lambda one: -one.nbytes)
             named = [f"{one.name} {format_size(one.nbytes)}" for one in largest]
             yield RULE.finding(

@@ -42,6 +42,7 @@ from memdiag.detectors.groups import (
     places,
     shareable,
 )
+from memdiag.detectors.load_peak import LoadPeak, together
 from memdiag.detectors.residents import Resident, Residents
 from memdiag.detectors.rule import Rule
 from memdiag.records.finding import ExpectedCopies, Finding
@@ -57,7 +58,7 @@ RULE = Rule(
 
 def detect(examined: Examined) -> Iterator[Finding]:
     """Yield a finding for each group of equal weights that subgraphs own."""
-    residents = Residents(examined)
+    residents, peaks = Residents(examined), LoadPeak(examined)
     for group in shareable(examined):
         if not in_branches(examined, group):
             continue
@@ -67,7 +68,8 @@ def detect(examined: Examined) -> Iterator[Finding]:
         alive = _alive(group, stays)
         needed = any(one.original for one in stays)
         nbytes = stale + (alive - needed) * size
-        peak = stale + max(0, alive - 1) * size
+        loads = [peaks.load(weight, group[0]) for weight in group]
+        peak = peaks.saved(loads, [together(loads)])
         if max(nbytes, (places(group) - 1) * size) >= LEAST_BYTES:
             yield _finding(examined, group, stays, nbytes, peak)
 

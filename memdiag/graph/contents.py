@@ -1,14 +1,15 @@
 """Weights with the same content, found without reading what cannot be equal.
 
 Weights of one size are told apart by a few blocks each. Those that still agree are read once, side
-by side and slice by slice: each slice is hashed, those with one hash are compared byte for byte
-while they are in the cache, and a weight that is alone is not read on. What is not read at all:
-bytes that two weights share in a file, and holes of sparse files, which are zeros.
+by side and slice by slice: each is compared byte for byte with the first of them, whose slice is in
+the cache by then, and a weight that is alone is not read on. Only those that differ from the first
+are hashed, to find out which of them are equal. What is not read at all: bytes that two weights
+share in a file, and holes of sparse files, which are zeros.
 """
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from functools import cache
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 from memdiag.errors import ModelError
 from memdiag.graph.holes import ModelHoles
 from memdiag.graph.reader import ModelFile
+from memdiag.graph.workers import Workers
 from memdiag.records.weights import Weight
 
 Octets = NDArray[np.uint8]
@@ -29,6 +31,7 @@ _WHOLE = 512
 _PROBES = 8
 _PROBE_BYTES = 64
 _SLICE = 1 << 20
+_MOST_AT_ONCE = 16 << 20
 _RELEASE = 32 << 20
 FAULT = 2 << 20
 """What the system may map around a page that is touched: a whole huge page of the cache."""
@@ -46,17 +49,18 @@ def same_content(model: ModelFile) -> Groups:
     numbers in unpacked fields). A model whose weights overlap so much that comparing them would
     take far more than its files have bytes is compared only so far.
     """
-    contents = _Contents(model)
     sizes: dict[int, list[Weight]] = defaultdict(list)
     for weight in model.weights:
         if weight.nbytes and weight.dtype != "string":
             sizes[weight.nbytes].append(weight)
-    found = [
-        group
-        for weights in sizes.values()
-        if len(weights) > 1
-        for group in _same_of_one_size(contents, weights)
-    ]
+    with Workers() as workers:
+        contents = _Contents(model, workers)
+        found = [
+            group
+            for weights in sizes.values()
+            if len(weights) > 1
+            for group in _same_of_one_size(contents, weights)
+        ]
     model.release()
     order = {weight: place for place, weight in enumerate(model.weights)}
     return tuple(
@@ -68,25 +72,28 @@ def same_content(model: ModelFile) -> Groups:
 
 
 class Budget:
-    """Lets go of the model's pages whenever much of it has been touched."""
+    """Lets go of the model's pages whenever much of it has been touched, by any thread."""
 
     def __init__(self, model: ModelFile) -> None:
         self._model = model
         self._touched = 0
+        self._lock = Lock()
 
     def touch(self, nbytes: int) -> None:
         """Count `nbytes` that were or will be mapped, after letting go of earlier ones."""
-        self._touched += nbytes
-        if self._touched > _RELEASE:
-            self._model.release()
-            self._touched = nbytes
+        with self._lock:
+            self._touched += nbytes
+            if self._touched > _RELEASE:
+                self._model.release()
+                self._touched = nbytes
 
 
 class _Contents:
     """Access to the bytes of weights, their ranges in files, and the holes of these."""
 
-    def __init__(self, model: ModelFile) -> None:
+    def __init__(self, model: ModelFile, workers: Workers) -> None:
         self.model = model
+        self.workers = workers
         self.budget = Budget(model)
         # Weights that do not overlap need less than this.
         self.left = 2 * (model.file_bytes + model.external_bytes) + _RELEASE
@@ -155,37 +162,42 @@ def _refined(candidates: list[_Member], contents: _Contents) -> list[list[_Membe
     """Return the members divided by content, each read at most once."""
     size = len(candidates[0].octets)
     groups = [candidates]
-    if size <= _WHOLE:
+    if size <= _WHOLE or all(member.hole(0, size) for member in candidates):
         return groups
     alone: list[list[_Member]] = []
-    for start in range(0, size, _SLICE):
-        # One that is alone is not read on.
-        alone += [group for group in groups if len(group) == 1]
-        groups = [group for group in groups if len(group) > 1]
-        end = min(start + _SLICE, size)
-        contents.left -= (end - start) * sum(map(len, groups))
+    start, step = 0, _SLICE
+    while start < size and groups:
+        count = sum(map(len, groups))
+        end = min(start + step, size)
+        contents.left -= (end - start) * count
         if contents.left < 0:
             return alone + [[member] for group in groups for member in group]
-        groups = [part for group in groups for part in _divided(group, start, end, contents.budget)]
-        if not groups:
-            break
+        parts = [part for group in groups for part in _divided(group, start, end, contents)]
+        # One that is alone is not read on.
+        alone += [part for part in parts if len(part) == 1]
+        groups = [part for part in parts if len(part) > 1]
+        # Those that are still equal will mostly stay so, and more at once is faster.
+        step = max(min(2 * step, _MOST_AT_ONCE, _RELEASE // count // _SLICE * _SLICE), _SLICE)
+        start = end
     return alone + groups
 
 
-def _divided(group: list[_Member], start: int, end: int, budget: Budget) -> Iterator[list[_Member]]:
+def _divided(
+    group: list[_Member], start: int, end: int, contents: _Contents
+) -> Iterator[list[_Member]]:
     """Yield the members of `group` divided by their bytes from `start` to before `end`."""
+    first, *others = group
+    equal = _equal_to_first(group, start, end, contents)
+    yield [first, *(other for other, same in zip(others, equal, strict=True) if same)]
+    rest = [other for other, same in zip(others, equal, strict=True) if not same]
+    if len(rest) < 2:
+        yield from ([member] for member in rest)
+        return
     known: dict[bytes, list[list[_Member]]] = defaultdict(list)
-    parts = {}
-    # Of two, the comparison alone says it.
-    pair = len(group) == 2
-    for member in group:
-        hole = member.hole(start, end)
-        part = parts[member] = _ZEROS[: end - start] if hole else member.octets[start:end]
-        if not hole:
-            budget.touch(end - start)
-        digest = b"" if pair else _zeros_digest(end - start) if hole else _digest(part)
+    for member in rest:
+        digest = _digest(member, start, end, contents.budget)
         for same in known[digest]:
-            if equal_octets(parts[same[0]], part):
+            if all(_equal_to_first([same[0], member], start, end, contents)):
                 same.append(member)
                 break
         else:
@@ -194,20 +206,43 @@ def _divided(group: list[_Member], start: int, end: int, budget: Budget) -> Iter
         yield from found
 
 
-def _digest(octets: Octets) -> bytes:
-    return xxhash.xxh3_128_digest(octets.data)
+def _equal_to_first(
+    group: list[_Member], start: int, end: int, contents: _Contents
+) -> tuple[bool, ...]:
+    """Return which members but the first have its bytes, from `start` to before `end`."""
+
+    def compared(begin: int) -> tuple[bool, ...]:
+        limit = min(begin + _SLICE, end)
+        first = _part(group[0], begin, limit, contents.budget)
+        return tuple(
+            equal_octets(first, _part(other, begin, limit, contents.budget)) for other in group[1:]
+        )
+
+    starts = range(start, end, _SLICE)
+    slices = contents.workers.map(compared, starts) if len(starts) > 1 else map(compared, starts)
+    return tuple(all(column) for column in zip(*slices, strict=True))
 
 
-@cache
-def _zeros_digest(size: int) -> bytes:
-    return _digest(_ZEROS[:size])
+def _part(member: _Member, start: int, end: int, budget: Budget) -> Octets:
+    """Return some of a member's bytes, of which those in a hole are not read."""
+    if member.hole(start, end):
+        return _ZEROS[: end - start]
+    budget.touch(end - start)
+    return member.octets[start:end]
+
+
+def _digest(member: _Member, start: int, end: int, budget: Budget) -> bytes:
+    hashed = xxhash.xxh3_128()
+    for begin in range(start, end, _SLICE):
+        hashed.update(_part(member, begin, min(begin + _SLICE, end), budget).data)
+    return hashed.digest()
 
 
 def equal_octets(one: Octets, other: Octets) -> bool:
-    """Return whether two runs of as many bytes are equal, compared by words."""
-    if one.__array_interface__["data"] == other.__array_interface__["data"]:
+    """Return whether two runs of as many bytes are equal."""
+    if one.ctypes.data == other.ctypes.data:
         return True
     words = len(one) // 8 * 8
-    return np.array_equal(one[:words].view(np.uint64), other[:words].view(np.uint64)) and (
-        np.array_equal(one[words:], other[words:])
-    )
+    if one.ctypes.data % 8 or other.ctypes.data % 8 or words < len(one):
+        return np.array_equal(one, other)
+    return np.array_equal(one.view(np.uint64), other.view(np.uint64))

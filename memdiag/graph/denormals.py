@@ -1,19 +1,25 @@
 """Denormal values in weights, counted at the speed of memory: all bytes are looked at, as bits.
 
-A denormal (subnormal) float has no exponent bits but a mantissa. Doubling a value's bits drops its
-sign, and then the denormals are what lies between zero and the first exponent bit, so that one
-minimum tells of a whole slice whether there are any.
+A denormal (subnormal) float has no exponent bits but a mantissa, so of all values only zero is
+nearer to zero. Two minima tell of a whole slice whether there are any: taken as numbers without a
+sign, the smallest of all is the least positive value; taken as numbers with one, it is the least
+negative value.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from functools import partial
+from itertools import chain, groupby
 from math import prod
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from memdiag.graph.contents import Budget, Octets
 from memdiag.graph.reader import ModelFile
 from memdiag.graph.tensor_data import Array
+from memdiag.graph.workers import Workers
 from memdiag.records.weights import Weight
 
 Counts = NDArray[np.int64]
@@ -24,8 +30,8 @@ MANTISSA_BITS = {"float": 23, "double": 52, "bfloat16": 7}
 float16 is not among them: the CPU provider computes in float, where its denormals are normal.
 """
 
-_SLICE_BYTES = 1024 * 1024  # what a core's own caches hold together with the work on it
-_RELEASE_BYTES = 64 * 1024 * 1024
+_SLICE_BYTES = 1 << 19  # what a core's own caches hold together with the work on it
+_TASK_BYTES = 4 << 20  # enough for one thread to be worth handing over
 
 
 class Denormals(NamedTuple):
@@ -40,52 +46,50 @@ class Denormals(NamedTuple):
     smallest: float
 
 
-def denormals(model: ModelFile, weight: Weight, axis: int | None) -> Denormals:
-    """Return the denormals of `weight`, which is dense and of a type in `MANTISSA_BITS`.
+class _Piece(NamedTuple):
+    """Some of the bytes of a weight, the `place`-th of all, from the element `first` on."""
 
-    They are counted by channel along `axis`, where there are any.
+    place: int
+    weight: Weight
+    axis: int | None
+    first: int
+    octets: Octets
+
+
+class _Found(NamedTuple):
+    """The denormals in a piece; `smallest` as the bits of the value, None where all are 0."""
+
+    place: int
+    weight: Weight
+    number: int
+    channels: Counts
+    smallest: int | None
+
+
+def denormals(
+    model: ModelFile, weights: Iterable[tuple[Weight, int | None]]
+) -> Iterator[Denormals]:
+    """Yield the denormals of each of `weights`, dense ones of a type in `MANTISSA_BITS`.
+
+    They are counted by channel along the axis that comes with each weight, where there is one.
     """
-    mantissa = MANTISSA_BITS[weight.dtype]
-    raw = np.frombuffer(model.raw_bytes(weight), np.uint8)
-    bits = np.dtype(f"<u{_width(weight.dtype)}")
-    one = bits.type(1)
-    first_normal = bits.type(1 << mantissa + 1)
-    work = np.empty(min(len(raw), _SLICE_BYTES) // bits.itemsize, bits)
-    smallest: int | None = None
-    count = 0
-    channels = np.zeros(weight.shape[axis] if axis is not None else 0, np.int64)
-    for start, values in _slices(model, raw, bits):
-        doubled = values if values.flags.writeable else work[: len(values)]
-        np.add(values, values, out=doubled)
-        lowest = int(doubled.min())
-        if lowest == 0:
-            # One less makes zeros the largest values of all.
-            np.subtract(doubled, one, out=doubled)
-            lowest = int(doubled.min()) + 1
-            np.add(doubled, one, out=doubled)
-            if lowest > np.iinfo(bits).max:
-                continue
-        smallest = lowest if smallest is None else min(smallest, lowest)
-        if lowest < first_normal:
-            found = np.flatnonzero((doubled != 0) & (doubled < first_normal))
-            count += len(found)
-            if axis is not None:
-                _add_by_channel(channels, found + start, weight.shape, axis)
-    return Denormals(
-        count,
-        channels if count else np.zeros(0, np.int64),
-        np.inf if smallest is None else _value(smallest // 2, weight.dtype),
-    )
+    budget = Budget(model)
+    with Workers() as workers:
+        found = chain.from_iterable(workers.map(partial(_look, budget), _tasks(model, weights)))
+        for _, parts in groupby(found, key=attrgetter("place")):
+            yield _together(list(parts))
 
 
 def scaled_denormals(model: ModelFile, weight: Weight, factors: NDArray[np.float32]) -> Denormals:
     """Return the denormals of `weight` (float) once its channels along axis 0 are scaled."""
-    raw = np.frombuffer(model.raw_bytes(weight), np.uint8)
+    octets = np.frombuffer(model.raw_bytes(weight), np.uint8)
     inner = max(prod(weight.shape[1:]), 1)
     channels = np.zeros(len(factors), np.int64)
     first_normal = np.finfo(np.float32).smallest_normal
     smallest = np.inf
-    for start, bits in _slices(model, raw, np.dtype("<u4")):
+    budget = Budget(model)
+    for start, bits in _slices(octets, np.dtype("<u4")):
+        budget.touch(bits.nbytes)
         of_channel = np.arange(start, start + len(bits)) // inner
         with np.errstate(all="ignore"):
             size = np.abs(bits.view(np.float32) * factors[of_channel])
@@ -95,34 +99,101 @@ def scaled_denormals(model: ModelFile, weight: Weight, factors: NDArray[np.float
     return Denormals(int(channels.sum()), channels, smallest)
 
 
-def _slices(
-    model: ModelFile, raw: NDArray[np.uint8], bits: np.dtype[Any]
-) -> Iterator[tuple[int, Array]]:
-    """Yield slices of `raw` as aligned `bits`, each with its first index; pages are released.
+def _tasks(
+    model: ModelFile, weights: Iterable[tuple[Weight, int | None]]
+) -> Iterator[list[_Piece]]:
+    """Yield pieces of the weights in their order, in lists of about `_TASK_BYTES`."""
+    task: list[_Piece] = []
+    nbytes = 0
+    for place, (weight, axis) in enumerate(weights):
+        octets = np.frombuffer(model.raw_bytes(weight), np.uint8)
+        width = _width(weight.dtype)
+        for start in range(0, max(len(octets), 1), _TASK_BYTES):
+            piece = octets[start : start + _TASK_BYTES]
+            task.append(_Piece(place, weight, axis, start // width, piece))
+            nbytes += len(piece)
+            if nbytes >= _TASK_BYTES:
+                yield task
+                task, nbytes = [], 0
+    if task:
+        yield task
 
-    Slices that may be written to are copies, made anew for each.
-    """
-    aligned = raw.ctypes.data % bits.itemsize == 0
-    copy = np.empty(0 if aligned else min(len(raw), _SLICE_BYTES), np.uint8)
-    unreleased = 0
-    for start in range(0, len(raw), _SLICE_BYTES):
-        piece = raw[start : start + _SLICE_BYTES]
+
+def _look(budget: Budget, pieces: list[_Piece]) -> list[_Found]:
+    found = []
+    for piece in pieces:
+        budget.touch(len(piece.octets))
+        found.append(_found(piece))
+    return found
+
+
+def _found(piece: _Piece) -> _Found:
+    weight, axis = piece.weight, piece.axis
+    bits = np.dtype(f"<u{_width(weight.dtype)}")
+    first_normal = 1 << MANTISSA_BITS[weight.dtype]
+    smallest: list[int] = []
+    number = 0
+    channels = np.zeros(0, np.int64)
+    for start, values in _slices(piece.octets, bits):
+        least = _least(values)
+        if least >= first_normal:
+            smallest.append(least)
+            continue
+        # Doubled, bits have no sign; one less makes zeros the largest values of all.
+        below = np.add(values, values)
+        np.subtract(below, bits.type(1), out=below)
+        least = int(np.minimum.reduce(below))
+        if least == np.iinfo(bits).max:
+            continue
+        smallest.append((least + 1) // 2)
+        if smallest[-1] < first_normal:
+            where = np.flatnonzero(below < 2 * first_normal - 1)
+            number += len(where)
+            if axis is not None:
+                channels = _by_channel(where + (piece.first + start), weight.shape, axis, channels)
+    return _Found(piece.place, weight, number, channels, min(smallest, default=None))
+
+
+def _least(values: Array) -> int:
+    """Return the bits of the smallest absolute value; `values` are bits, signs included."""
+    signed = values.view(f"<i{values.itemsize}")
+    no_sign = int(np.iinfo(signed.dtype).max)
+    return min(
+        int(np.minimum.reduce(values)) & no_sign,
+        int(np.minimum.reduce(signed)) & no_sign,
+    )
+
+
+def _together(parts: list[_Found]) -> Denormals:
+    counted = [part.channels for part in parts if len(part.channels)]
+    smallest = min((part.smallest for part in parts if part.smallest is not None), default=None)
+    return Denormals(
+        sum(part.number for part in parts),
+        np.sum(counted, axis=0) if counted else np.zeros(0, np.int64),
+        np.inf if smallest is None else _value(smallest, parts[0].weight.dtype),
+    )
+
+
+def _slices(octets: Octets, bits: np.dtype[Any]) -> Iterator[tuple[int, Array]]:
+    """Yield slices as aligned `bits`, each with its first index; they are valid until the next."""
+    aligned = octets.ctypes.data % bits.itemsize == 0
+    copy = np.empty(0 if aligned else min(len(octets), _SLICE_BYTES), np.uint8)
+    for start in range(0, len(octets), _SLICE_BYTES):
+        piece = octets[start : start + _SLICE_BYTES]
         if not aligned:
             # Numpy is several times slower on unaligned numbers than this copy takes.
             copy[: len(piece)] = piece
             piece = copy[: len(piece)]
         yield start // bits.itemsize, piece.view(bits)
-        unreleased += len(piece)
-        if unreleased >= _RELEASE_BYTES:
-            model.release()
-            unreleased = 0
 
 
-def _add_by_channel(
-    channels: Counts, found: NDArray[np.int64], shape: tuple[int, ...], axis: int
-) -> None:
+def _by_channel(
+    found: NDArray[np.int64], shape: tuple[int, ...], axis: int, channels: Counts
+) -> Counts:
+    """Return `channels` with the values at the flat indices `found` counted as well."""
     inner = prod(shape[axis + 1 :])
-    channels += np.bincount(found // inner % shape[axis], minlength=shape[axis])
+    more = np.bincount(found // inner % shape[axis], minlength=shape[axis])
+    return more + channels if len(channels) else more
 
 
 def _width(dtype: str) -> int:

@@ -1,7 +1,7 @@
 """The graphs of a model: which scopes a weight is in, what is constant, how nodes are called."""
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from numpy.typing import NDArray
@@ -27,14 +27,16 @@ class Graphs:
     def __init__(self, model: ModelFile) -> None:
         self._model = model
         self._by_path: dict[str, list[Scope]] = defaultdict(list)
-        self._labels: dict[Scope, dict[int, str]] = {}
+        self._places: dict[Scope, dict[int, int]] = {}
         self._paths: dict[Scope, str] = {}
         self._called: set[FunctionKey] = set()
         for path, scope in self._walk(main_scope(model.proto), ""):
             self._by_path[path].append(scope)
-        self._weights: dict[tuple[str, str], list[Weight]] = defaultdict(list)
+        # By graph and name; None where two of one graph go by one name.
+        self._weights: dict[str, dict[str, Weight | None]] = defaultdict(dict)
         for weight in model.weights:
-            self._weights[weight.graph, weight.name].append(weight)
+            named = self._weights[weight.graph]
+            named[weight.name] = None if weight.name in named else weight
 
     def __iter__(self) -> Iterator[tuple[str, Scope]]:
         """Yield each path with its scopes, the main graph first; functions once."""
@@ -48,8 +50,7 @@ class Graphs:
         None as well where two weights of one graph go by one name.
         """
         home = scope.home(name)
-        known = self._weights.get((self.path(home), name), ()) if home is not None else ()
-        return known[0] if len(known) == 1 else None
+        return self._weights_in(home).get(name) if home is not None else None
 
     def scopes(self, weight: Weight) -> list[Scope]:
         """Return the scopes in which `weight` is defined."""
@@ -57,11 +58,11 @@ class Graphs:
 
     def label(self, scope: Scope, node: NodeProto) -> str:
         """Return the label of `node`, a node of `scope`."""
-        if scope not in self._labels:
-            self._labels[scope] = {
-                id(one): node_label(one, index) for index, one in enumerate(scope.nodes)
-            }
-        return self._labels[scope][id(node)]
+        if node.name:
+            return node.name
+        if scope not in self._places:
+            self._places[scope] = {id(one): index for index, one in enumerate(scope.nodes)}
+        return node_label(node, self._places[scope][id(node)])
 
     def constant(self, scope: Scope, node: NodeProto, slot: int) -> Constant | None:
         """Return values and weight of an input of `node`; None where they are not constant."""
@@ -70,10 +71,10 @@ class Graphs:
         for _ in range(_MOST_STEPS):
             if home is None:
                 return None
-            known = self._weights.get((self.path(home), name), ())
-            if known:
-                # Of two that go by one name it is not known which is meant.
-                return (self._model.data(known[0]), known[0]) if len(known) == 1 else None
+            known = self._weights_in(home)
+            if name in known:
+                weight = known[name]
+                return (self._model.data(weight), weight) if weight is not None else None
             producer = home.producers.get(name)
             if producer is not None and producer.op_type == "Identity" and producer.input:
                 name = producer.input[0]
@@ -85,6 +86,9 @@ class Graphs:
                 return None
             home = home.home(name) if home is not None and name else None
         return None
+
+    def _weights_in(self, scope: Scope) -> Mapping[str, Weight | None]:
+        return self._weights.get(self.path(scope), {})
 
     def _walk(self, scope: Scope, path: str) -> Iterator[tuple[str, Scope]]:
         self._paths[scope] = path

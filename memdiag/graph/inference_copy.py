@@ -14,6 +14,7 @@ from onnx import (
     GraphProto,
     ModelProto,
     NodeProto,
+    TensorProto,
     TypeProto,
     ValueInfoProto,
     helper,
@@ -64,39 +65,44 @@ def inference_copy(model: ModelProto, sizes: Mapping[str, int]) -> "InferenceCop
 
 
 class InferenceCopy:
-    """A copy of a model to infer from: `proto`; all nodes are in their places.
+    """A copy of a model to infer from: `serialized`; all nodes are in their places.
 
     `propagates` says whether values of shapes may be carried along, `notes` in sentences what was
     taken out. `functions` are those that can be called: none if their calls do not end.
     """
 
     def __init__(self, model: ModelProto, sizes: Mapping[str, int]) -> None:
-        self.proto = ModelProto.FromString(model.SerializeToString())
         self.notes: list[str] = []
         self._unknown: dict[str, int] = {}
-        self._dims: dict[str, tuple[int, ...]] | None = None
+        self._dims = {one.name: tuple(one.dims) for one in model.graph.initializer}
         self._body_nodes = 0
+        proto = ModelProto.FromString(model.SerializeToString())
         for field in ("training_info", "metadata_props"):
-            self.proto.ClearField(field)
-        self.functions = {(one.domain, one.name, one.overload): one for one in self.proto.functions}
-        if _written_out(self.proto.graph, self.functions) > _MOST_INLINED:
+            proto.ClearField(field)
+        # Copies of their own: a part of the model would keep all of it in memory.
+        functions = [FunctionProto.FromString(one.SerializeToString()) for one in proto.functions]
+        self.functions = {(one.domain, one.name, one.overload): one for one in functions}
+        if _written_out(proto.graph, self.functions) > _MOST_INLINED:
             self.notes.append(
                 "The model's functions call each other without end, or are too large when written "
                 "out: what they return was not examined."
             )
             self.functions = {}
-        if not any(one.domain in ("", "ai.onnx") for one in self.proto.opset_import):
-            self.proto.opset_import.append(helper.make_opsetid("", 17))
-        for one in (self.proto, *self.functions.values()):
+        if not any(one.domain in ("", "ai.onnx") for one in proto.opset_import):
+            proto.opset_import.append(helper.make_opsetid("", 17))
+        for one in (proto, *self.functions.values()):
             one.opset_import.append(helper.make_opsetid(_OTHER_DOMAIN, 1))
-        self._prepare(self.proto.graph, sizes)
+        self._ir_version = proto.ir_version
+        self._imports = {one.domain: one.version for one in proto.opset_import}
+        self._prepare(proto.graph, sizes)
         for function in self.functions.values():
             self._prepare_nodes(function)
         # Those of functions are copied with each: only now are they as they should be.
-        del self.proto.functions[:]
-        self.proto.functions.extend(self.functions.values())
-        joins = any(node.op_type == "Concat" for node in _all_nodes(self.proto.graph))
-        self.propagates = not joins or _values(self.proto.graph) <= _MOST_VALUES
+        del proto.functions[:]
+        proto.functions.extend(self.functions.values())
+        joins = any(node.op_type == "Concat" for node in _all_nodes(proto.graph))
+        self.propagates = not joins or _values(proto.graph) <= _MOST_VALUES
+        self.serialized: bytes = proto.SerializeToString()
         if self._unknown:
             names = ", ".join(sorted(self._unknown)[:5]) + (", …" if len(self._unknown) > 5 else "")
             count = sum(self._unknown.values())
@@ -120,10 +126,9 @@ class InferenceCopy:
         _fill_in(graph, given)
         called = self._called(function)
         self._body_nodes += len(graph.node) + sum(len(one.node) for one in called)
-        imports = {one.domain: one.version for one in self.proto.opset_import}
-        imports |= {one.domain: one.version for one in function.opset_import}
+        imports = self._imports | {one.domain: one.version for one in function.opset_import}
         return ModelProto(
-            ir_version=self.proto.ir_version,
+            ir_version=self._ir_version,
             graph=graph,
             functions=called,
             opset_import=[helper.make_opsetid(*one) for one in imports.items()],
@@ -145,6 +150,9 @@ class InferenceCopy:
         for values in (graph.input, graph.output, graph.value_info) if sizes else ():
             for value in values:
                 _put_in(value, sizes)
+        # What the inference does not read would only make the native code's own copies larger.
+        for tensor in graph.initializer:
+            tensor.ClearField("external_data")
         self._prepare_nodes(graph)
         for node in graph.node:
             for _, body in subgraphs(node):
@@ -153,10 +161,12 @@ class InferenceCopy:
     def _prepare_nodes(self, graph: GraphProto | FunctionProto) -> None:
         made_up: dict[str, tuple[int, ...]] = {}
         for node in graph.node:
+            node.ClearField("doc_string")
+            node.ClearField("metadata_props")
             if not is_safe(node):
                 node.domain = _OTHER_DOMAIN
             elif node.domain not in _KNOWN_DOMAINS and _key(node) not in self.functions:
-                stand = stand_in(node, self._shape) if node.domain in DOMAINS else None
+                stand = stand_in(node, self._dims.get) if node.domain in DOMAINS else None
                 if stand is None:
                     kind = f"{node.domain}.{node.op_type}"
                     self._unknown[kind] = self._unknown.get(kind, 0) + 1
@@ -171,11 +181,6 @@ class InferenceCopy:
             graph.value_info.extend(
                 helper.make_tensor_value_info(name, 1, shape) for name, shape in made_up.items()
             )
-
-    def _shape(self, name: str) -> tuple[int, ...] | None:
-        if self._dims is None:
-            self._dims = {one.name: tuple(one.dims) for one in self.proto.graph.initializer}
-        return self._dims.get(name)
 
 
 def is_safe(node: NodeProto) -> bool:
@@ -227,6 +232,10 @@ def _fill_in(graph: GraphProto, given: Mapping[str, AttributeProto]) -> None:
             _fill_in(body, given)
 
 
+def _is_external(tensor: TensorProto) -> bool:
+    return tensor.data_location == TensorProto.EXTERNAL
+
+
 def _key(node: NodeProto) -> FunctionKey:
     return (node.domain, node.op_type, node.overload)
 
@@ -261,7 +270,7 @@ def _values(graph: GraphProto, known: Mapping[str, int] | None = None) -> int:
     length = dict(known or {})
     most = 0
     for tensor in graph.initializer:
-        if tensor.data_type in (6, 7) and len(tensor.dims) < 2 and not tensor.external_data:
+        if tensor.data_type in (6, 7) and len(tensor.dims) < 2 and not _is_external(tensor):
             length[tensor.name] = tensor.dims[0] if tensor.dims else 1
     for node in graph.node:
         if node.op_type in ("Shape", "Constant"):

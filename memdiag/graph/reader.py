@@ -24,9 +24,15 @@ from memdiag.graph.tensor_data import (
     element_type,
     packed_bytes,
 )
-from memdiag.graph.weights import Found, Location, count_nodes, inventory
+from memdiag.graph.weights import Location, Source, count_nodes, inventory
 from memdiag.graph.wire import NOT_ONNX, THIS_FILE, skeleton
 from memdiag.records.weights import Weight
+
+_RELEASE = 16 << 20
+"""Bytes of weights that may be handed out before the pages of earlier ones are given back."""
+
+_FAULT = 1 << 16
+"""What the system mostly maps around a page that is touched."""
 
 
 def open_model(path: Path) -> "ModelFile":
@@ -55,15 +61,17 @@ class ModelFile:
         self._files = ExternalFiles(path)
         self._real_path = path.resolve()
         self._maps: dict[Path, mmap.mmap] = {self._real_path: mapping}
+        self._handed_out = 0
         parts = skeleton(mapping, origin=str(path))
         self._references = parts.references
         self.proto = _parse(parts.proto, path)
         check_names(self.proto, origin=str(path))
         found = tuple(inventory(self.proto, origin=str(path), locate=self._locate))
         self.node_count = count_nodes(self.proto.graph)
-        self._found: dict[Weight, Found] = {one.weight: one for one in found}
+        self._sources: dict[Weight, Source] = {one.weight: one.source for one in found}
         self.weights: tuple[Weight, ...] = tuple(one.weight for one in found)
         self.external_bytes = self._files.total_bytes
+        self.release()
 
     def __enter__(self) -> Self:
         return self
@@ -79,7 +87,7 @@ class ModelFile:
     def close(self) -> None:
         """Let go of the files; `data` and `raw_bytes` cannot be used any more."""
         self._maps.clear()
-        self._found.clear()
+        self._sources.clear()
 
     @property
     def files(self) -> tuple[Path, ...]:
@@ -92,7 +100,11 @@ class ModelFile:
         return np.frombuffer(self._maps[self._real_path], np.uint8)
 
     def release(self) -> None:
-        """Give back the pages of the files that were read so far; the views stay valid."""
+        """Give back the pages of the files that were read so far; the views stay valid.
+
+        It happens by itself whenever many weights were handed out, as if each had been read.
+        """
+        self._handed_out = 0
         for mapping in self._maps.values():
             if hasattr(mapping, "madvise"):
                 mapping.madvise(mmap.MADV_DONTNEED)
@@ -116,7 +128,7 @@ class ModelFile:
             return self._dense(source, weight)
         if element is STRING:
             return np.array(list(source.string_data), element.dtype).reshape(weight.shape)
-        return as_array(self._bytes(source), element, weight.shape)
+        return as_array(self.raw_bytes(weight), element, weight.shape)
 
     def raw_bytes(self, weight: Weight) -> memoryview:
         """Return the bytes of `weight` as the runtime holds them: dense, packed, little-endian.
@@ -128,15 +140,18 @@ class ModelFile:
         """
         source = self._source(weight)
         if isinstance(source, TensorProto) and weight.dtype != STRING.name:
-            return self._bytes(source)
+            if weight.file is None or weight.offset is None or weight.length is None:
+                return self._bytes(source)
+            location = weight.file if weight.storage == "external" else THIS_FILE
+            return self._mapped(location, weight.offset, weight.length)
         array = self.data(weight)
         return memoryview(
             b"".join(array.reshape(-1)) if array.dtype == STRING.dtype else array.tobytes()
         )
 
-    def _source(self, weight: Weight) -> TensorProto | SparseTensorProto | AttributeProto:
+    def _source(self, weight: Weight) -> Source:
         try:
-            return self._found[weight].source
+            return self._sources[weight]
         except KeyError:
             raise ModelError(
                 f"{self.path}: it has no weight {weight.name!r} or is closed; take one of its own "
@@ -165,15 +180,27 @@ class ModelFile:
         location, offset, length = read_reference(tensor, where=where)
         if length is None:
             length = element.nbytes(tuple(tensor.dims))
+        return self._mapped(location, offset, length)
+
+    def _mapped(self, location: str, offset: int, length: int) -> memoryview:
+        """Return a view of bytes of the file at `location`, which were found to be there."""
         if not length:
             return memoryview(b"")
         if location == THIS_FILE:
             path = self._real_path
         else:
-            path = self._files.check(location, offset + length, where=where)
+            path = self._files.check(location, offset + length, where=str(self.path))
         if path not in self._maps:
             self._maps[path] = _map_file(path)[1]
+        self._count(length + _FAULT)
         return memoryview(self._maps[path])[offset : offset + length]
+
+    def _count(self, nbytes: int) -> None:
+        """Count `nbytes` that will be mapped, after giving back earlier ones if they are many."""
+        self._handed_out += nbytes
+        if self._handed_out > _RELEASE:
+            self.release()
+            self._handed_out = nbytes
 
     def _dense(self, sparse: SparseTensorProto, weight: Weight) -> Array:
         where = f"{self.path}: {weight.name!r}"

@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 from typing import NamedTuple
 
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
@@ -27,6 +28,7 @@ class Scope:
 
     `owner` is the node that holds or calls it, in `parent`; both are None for the main graph.
     `call_depth` counts the function calls around it. A function's body sees no outer names.
+    `attributed` are those of the `nodes` that have attributes.
     """
 
     def __init__(
@@ -42,35 +44,51 @@ class Scope:
         self.call_depth: int = (parent.call_depth if parent else 0) + self.is_function
         self._functions = functions
         self._calls: dict[int, Scope | None] = {}
-        self.tensors: dict[str, TensorProto] = {}
-        self.shapes: dict[str, tuple[int | None, ...]] = {}
+        self._graph = graph
         if isinstance(graph, FunctionProto):
             self.inputs, self.outputs = list(graph.input), list(graph.output)
+            self.tensors: dict[str, TensorProto] = {}
         else:
             self.inputs = [value.name for value in graph.input]
             self.outputs = [value.name for value in graph.output]
-            self._read_tensors(graph)
+            self.tensors = {tensor.name: tensor for tensor in graph.initializer}
+        self._inputs = frozenset(self.inputs)
         self.producers: dict[str, NodeProto] = {}
         self._uses: dict[str, list[Use]] = defaultdict(list)
         self.bodies: dict[int, list[Scope]] = {}
+        # A node that is kept and is asked for attributes where it has none takes twice the memory
+        # from then on: so they are asked while they are not.
+        attributed = [index for index, node in enumerate(graph.node) if node.attribute]
         # Kept, so that a node is the same object whenever it is met: its id then names it.
         self.nodes = list(graph.node)
+        self.attributed = [self.nodes[index] for index in attributed]
         for node in self.nodes:
             self._read_node(node)
-        self._defined = {*self.inputs, *self.tensors, *self.producers}
+        for node in self.attributed:
+            self._read_attributes(node)
+
+    @cached_property
+    def shapes(self) -> dict[str, tuple[int | None, ...]]:
+        """The shapes that the graph itself states, by the value's name."""
+        stated = dict(_stated(self._graph)) if isinstance(self._graph, GraphProto) else {}
+        return stated | {name: tuple(tensor.dims) for name, tensor in self.tensors.items()}
+
+    def defines(self, name: str) -> bool:
+        """Return whether `name` is a value of this very graph."""
+        return name in self.producers or name in self.tensors or name in self._inputs
 
     def uses(self, name: str) -> Iterator[Use]:
         """Yield the uses of `name` here and in the subgraphs that see this scope's value."""
         yield from self._uses.get(name, ())
         for bodies in self.bodies.values():
             for body in bodies:
-                if name not in body._defined:
+                if not body.defines(name):
                     yield from body.uses(name)
 
     def home(self, name: str) -> "Scope | None":
         """Return the scope that defines `name` as it is seen from here."""
         scope: Scope | None = self
-        while scope is not None and name not in scope._defined:
+        while scope is not None and not scope.defines(name):
             scope = None if scope.is_function else scope.parent
         return scope
 
@@ -85,32 +103,35 @@ class Scope:
             )
         return self._calls[key]
 
-    def _read_tensors(self, graph: GraphProto) -> None:
-        for value in (*graph.input, *graph.value_info, *graph.output):
-            tensor = value.type.tensor_type
-            if tensor.HasField("shape"):
-                self.shapes[value.name] = tuple(
-                    size.dim_value if size.HasField("dim_value") and size.dim_value >= 0 else None
-                    for size in tensor.shape.dim
-                )
-        for tensor_proto in graph.initializer:
-            self.tensors[tensor_proto.name] = tensor_proto
-            self.shapes[tensor_proto.name] = tuple(tensor_proto.dims)
-
     def _read_node(self, node: NodeProto) -> None:
         for index, name in enumerate(node.input):
             if name:
                 self._uses[name].append(Use(self, node, index))
         for name in node.output:
             self.producers[name] = node
+
+    def _read_attributes(self, node: NodeProto) -> None:
         if node.op_type == "Constant" and node.output:
             for attribute in node.attribute:
                 if attribute.HasField("t"):
                     self.tensors[node.output[0]] = attribute.t
-                    self.shapes[node.output[0]] = tuple(attribute.t.dims)
         bodies = [Scope(body, self._functions, self, node) for _, body in subgraphs(node)]
         if bodies:
             self.bodies[id(node)] = bodies
+
+
+def _stated(graph: GraphProto) -> Iterator[tuple[str, tuple[int | None, ...]]]:
+    """Yield the values of `graph` with the shapes that it states for them."""
+    for value in (*graph.input, *graph.value_info, *graph.output):
+        tensor = value.type.tensor_type
+        if tensor.HasField("shape"):
+            yield (
+                value.name,
+                tuple(
+                    size.dim_value if size.HasField("dim_value") and size.dim_value >= 0 else None
+                    for size in tensor.shape.dim
+                ),
+            )
 
 
 def main_scope(model: ModelProto) -> Scope:

@@ -1,5 +1,6 @@
 """Types and shapes of values, inferred without running the model or reading its weights."""
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import NamedTuple
@@ -23,6 +24,7 @@ from memdiag.graph.element_types import ELEMENT_TYPES, ELEMENT_TYPES_BY_NAME
 from memdiag.graph.graphs import Graphs
 from memdiag.graph.inference_copy import InferenceCopy, inference_copy, is_safe
 from memdiag.graph.memory_bound import at_most
+from memdiag.graph.native_heap import give_back
 from memdiag.graph.reader import ModelFile
 from memdiag.graph.scopes import Scope
 from memdiag.graph.tensor_data import Array
@@ -55,7 +57,7 @@ class TensorType(NamedTuple):
         return ELEMENT_TYPES_BY_NAME[self.dtype].nbytes(tuple(size or 0 for size in self.shape))
 
 
-Types = dict[tuple[Scope, str], TensorType]
+Types = Mapping[Scope, Mapping[str, TensorType]]
 
 
 class Shapes:
@@ -69,7 +71,7 @@ class Shapes:
 
     def __init__(
         self,
-        types: Mapping[tuple[Scope, str], TensorType],
+        types: Types,
         *,
         opset: int = 1,
         overridable: frozenset[str] = frozenset(),
@@ -85,7 +87,7 @@ class Shapes:
     def of(self, scope: Scope, name: str) -> TensorType | None:
         """Return the type of the value that `name` is, seen from `scope`; None if not known."""
         home = scope.home(name)
-        return self._types.get((home, name)) if home is not None else None
+        return self._types.get(home, {}).get(name) if home is not None else None
 
     @cached_property
     def as_declared(self) -> "Shapes":
@@ -143,33 +145,40 @@ class _Inference:
     def __init__(
         self, model: ModelFile, graphs: Graphs, sizes: Mapping[str, int], notes: list[str]
     ) -> None:
-        self.types: Types = {}
+        self.types: dict[Scope, dict[str, TensorType]] = defaultdict(dict)
+        self._kinds: dict[TensorType, TensorType] = {}
         copy = inference_copy(model.proto, sizes)
         notes.extend(copy.notes)
         self.has_calls = bool(copy.functions)
         scopes = [scope for _, scope in graphs]
         for scope in scopes[:1]:
-            inferred, problem = _infer(copy.proto, copy.propagates)
+            inferred, problem = _infer(copy.serialized, copy.propagates)
             if problem:
                 notes.append(
                     f"Shapes could not be inferred ({problem}); only those that the model itself "
                     "states are known."
                 )
             self._read(scope, inferred.graph)
+            del inferred
         for weight in model.weights:
             if weight.place != "attribute":
                 for scope in graphs.scopes(weight):
-                    self.types[scope, weight.name] = TensorType(weight.dtype, weight.shape)
+                    self._set(scope, weight.name, TensorType(weight.dtype, weight.shape))
         for scope in scopes:
             if scope.is_function:
                 self._read_function(scope, copy)
+        give_back()
+
+    def _set(self, scope: Scope, name: str, kind: TensorType) -> None:
+        # Most values of a model have one of a few types: each is kept once.
+        self.types[scope][name] = self._kinds.setdefault(kind, kind)
 
     def _read(self, scope: Scope, graph: GraphProto) -> None:
         for values in (graph.input, graph.value_info, graph.output):
             for value in values:
                 kind = _tensor_type(value.type)
                 if kind is not None:
-                    self.types[scope, value.name] = kind
+                    self._set(scope, value.name, kind)
         if scope.bodies:
             for node, inferred in zip(scope.nodes, graph.node, strict=True):
                 bodies = scope.bodies.get(id(node), ())
@@ -183,31 +192,34 @@ class _Inference:
         inputs = {}
         for name, given in zip(scope.inputs, caller.input, strict=False):
             home = parent.home(given)
-            kind = self.types.get((home, given)) if home is not None else None
+            kind = self.types[home].get(given) if home is not None else None
             if kind is not None:
-                self.types[scope, name] = kind
+                self._set(scope, name, kind)
                 inputs[name] = _type_proto(kind)
         body = copy.function(caller, inputs)
         if body is not None:
-            own = {key: kind for key, kind in self.types.items() if key[0] is scope}
+            own = dict(self.types[scope])
             self._read(scope, _infer(body, copy.propagates)[0].graph)
-            self.types.update(own)
+            self.types[scope] |= own
 
 
-def _infer(model: ModelProto, propagates: bool) -> tuple[ModelProto, str]:
+def _infer(model: ModelProto | bytes, propagates: bool) -> tuple[ModelProto, str]:
     """Return `model` with all types that were inferred, or as it is and the reason why.
 
-    Where it `propagates` values of shapes, the library takes memory by the length of each list: for
-    one that is absurdly long that is refused, and no values are propagated.
+    As `bytes` it is serialized, and takes less memory meanwhile. Where it `propagates` values of
+    shapes, the library takes memory by the length of each list: for one that is absurdly long that
+    is refused, and no values are propagated.
     """
     try:
-        with at_most(_MOST_BYTES + 64 * model.ByteSize()):
+        size = len(model) if isinstance(model, bytes) else model.ByteSize()
+        with at_most(_MOST_BYTES + 64 * size):
             return infer_model(model, data_prop=propagates), ""
     except _FAILURES as error:
         if propagates and isinstance(error, MemoryError):
             return _infer(model, False)
         words = " ".join(str(error).split())
-        return model, words[:150].rstrip(" .") or type(error).__name__
+        parsed = ModelProto.FromString(model) if isinstance(model, bytes) else model
+        return parsed, words[:150].rstrip(" .") or type(error).__name__
 
 
 def _tensor_type(kind: TypeProto) -> TensorType | None:

@@ -7,7 +7,8 @@ included, is kept byte for byte. See https://protobuf.dev/programming-guides/enc
 format and onnx.proto for the field numbers.
 
 What the walk leaves alone is still correct, only larger: it skips messages too small to hold
-a large tensor, and stops replacing after `MAX_FIELDS`.
+a large tensor, and stops replacing after `MAX_FIELDS`. Pages of the mapping are given back behind
+it, or a file of many small weights would be resident as a whole.
 """
 
 import mmap
@@ -86,6 +87,7 @@ _STRING_TYPE, _EXTERNAL = 8, 1
 _SAME_AS_RAW = ((_FLOAT_DATA, (1, 14), 4), (_DOUBLE_DATA, (11, 15), 8))
 
 _LONGEST_NAME = 200
+_RELEASE = 8 << 20  # bytes between the places where pages are given back
 
 _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
 
@@ -143,9 +145,10 @@ class _Walk:
     def __init__(self, data: Buffer, location: str, threshold: int) -> None:
         self.data = data
         self.size = len(data)
-        self.location = location.encode()
+        self.location = _entry(b"location", location.encode())
         self.threshold = threshold
         self.fields_left = MAX_FIELDS
+        self.released = 0
         self.references: dict[int, Literal["raw", "typed"]] = {}
 
     def message(
@@ -190,6 +193,7 @@ class _Walk:
                     if child is not None:
                         pieces += (data[copied:field_start], _length_field(number, child))
                         copied = stop
+                    self._release(stop)
             elif wire == _LENGTH and number == _NAME.get(kind):
                 place.name = pos, stop
             pos = stop
@@ -197,6 +201,15 @@ class _Walk:
             return None
         pieces.append(data[copied:end])
         return b"".join(pieces)
+
+    def _release(self, end: int) -> None:
+        """Give back the pages that the walk has passed on its way to `end`, if they are many."""
+        if end - self.released < _RELEASE or not isinstance(self.data, mmap.mmap):
+            return
+        if hasattr(self.data, "madvise"):
+            start = self.released // mmap.PAGESIZE * mmap.PAGESIZE
+            self.data.madvise(mmap.MADV_DONTNEED, start, end - start)
+        self.released = end
 
     def _tensor(self, start: int, end: int, place: "_Place") -> bytes | None:
         """Return the TensorProto at `start` to `end` with its data as a reference, or None."""
@@ -248,6 +261,8 @@ class _Walk:
 
     def _varint(self, pos: int, end: int) -> tuple[int, int]:
         """Return the number at `pos` and the position after it."""
+        if pos < end and self.data[pos] < 0x80:
+            return self.data[pos], pos + 1  # most of them are one byte
         value = shift = 0
         while pos < end:
             byte = self.data[pos]
@@ -346,19 +361,23 @@ def _encode_varint(value: int) -> bytes:
     return bytes(encoded)
 
 
+_IS_EXTERNAL = _encode_varint(_DATA_LOCATION << 3) + bytes([_EXTERNAL])
+
+
 def _length_field(number: int, content: bytes) -> bytes:
     return _encode_varint(number << 3 | _LENGTH) + _encode_varint(len(content)) + content
 
 
+def _entry(key: bytes, value: bytes) -> bytes:
+    """Return an entry of a TensorProto's external_data."""
+    return _length_field(_EXTERNAL_DATA, _length_field(1, key) + _length_field(2, value))
+
+
 def _reference(location: bytes, offset: int, length: int) -> bytes:
-    """Return the fields that make a TensorProto refer to `length` bytes at `offset`."""
-    entries = (
-        (b"location", location),
-        (b"offset", str(offset).encode()),
-        (b"length", str(length).encode()),
-    )
-    fields = [
-        _length_field(_EXTERNAL_DATA, _length_field(1, key) + _length_field(2, value))
-        for key, value in entries
-    ]
-    return b"".join(fields) + _encode_varint(_DATA_LOCATION << 3) + bytes([_EXTERNAL])
+    """Return the fields that make a TensorProto refer to `length` bytes at `offset`.
+
+    `location` is the entry of that name.
+    """
+    offset_entry = _entry(b"offset", str(offset).encode())
+    length_entry = _entry(b"length", str(length).encode())
+    return location + offset_entry + length_entry + _IS_EXTERNAL

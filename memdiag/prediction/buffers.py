@@ -10,7 +10,7 @@ Of fusions only those of BatchNormalization, sums and scales into the Conv befor
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from onnx import NodeProto
@@ -60,7 +60,7 @@ class Buffer:
 class BufferPlan:
     """The buffers of one graph, whose `nodes` come in the order in which they run.
 
-    `reads` has the names that each of them reads, also in its subgraphs. `unknown` counts the
+    `reads` has the names that each of them reads once, also in its subgraphs. `unknown` counts the
     values whose size is not known: they are in no buffer, or in one of no bytes.
     """
 
@@ -68,7 +68,7 @@ class BufferPlan:
         self,
         scope: Scope,
         nodes: Sequence[NodeProto],
-        reads: Sequence[frozenset[str]],
+        reads: Sequence[Collection[str]],
         type_of: TypeOf,
         shared_shape: SharedShape,
     ) -> None:

@@ -13,7 +13,7 @@ _SHARED = 8
 """The runtime makes one of equal scalars and lists of up to so many numbers."""
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Constant:
     """A value that is the same in every run: a weight, or what was computed from weights."""
 

@@ -92,7 +92,7 @@ class _Model:
         # Of a function's calls only the first is known to `graphs` and `shapes`.
         self._functions = {_key(scope): scope for _, scope in graphs if scope.is_function}
         self._inside: dict[Scope, Liveness] = {}
-        self._captured: dict[Scope, frozenset[str]] = {}
+        self._captured: dict[Scope, tuple[str, ...]] = {}
 
     def of(self, scope: Scope, depth: int) -> Liveness:
         """Return what the graph `scope` takes at most, with all that is inside its nodes."""
@@ -113,18 +113,18 @@ class _Model:
         called = self._functions.get((node.domain, node.op_type, node.overload))
         return (*inner, called) if called is not None else inner
 
-    def _reads(self, scope: Scope, node: NodeProto) -> frozenset[str]:
-        """Return the names that `node` reads, also in its subgraphs."""
-        names = {name for name in node.input if name}
+    def _reads(self, scope: Scope, node: NodeProto) -> tuple[str, ...]:
+        """Return the names that `node` reads, also in its subgraphs, each once."""
+        names = dict.fromkeys(name for name in node.input if name)
         for body in scope.bodies.get(id(node), ()):
-            names |= self._captures(body)
-        return frozenset(names)
+            names |= dict.fromkeys(self._captures(body))
+        return tuple(names)
 
-    def _captures(self, body: Scope) -> frozenset[str]:
+    def _captures(self, body: Scope) -> tuple[str, ...]:
         if body not in self._captured:
-            names = {name for node in body.nodes for name in self._reads(body, node)}
-            names |= set(body.outputs)
-            self._captured[body] = frozenset(name for name in names if body.home(name) is not body)
+            names = [name for node in body.nodes for name in self._reads(body, node)]
+            outer = (name for name in (*names, *body.outputs) if not body.defines(name))
+            self._captured[body] = tuple(dict.fromkeys(outer))
         return self._captured[body]
 
     def _has_shared_shape(self, scope: Scope, name: str) -> bool:

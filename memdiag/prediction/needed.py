@@ -4,6 +4,7 @@ The runtime drops constants that nobody reads, but executes every node it is giv
 outputs lead nowhere.
 """
 
+from collections.abc import Set
 from typing import NamedTuple
 
 from onnx import NodeProto
@@ -19,8 +20,8 @@ class Needed(NamedTuple):
     (`read`), and those that an output of the model depends on (`wanted`).
     """
 
-    read: frozenset[Value]
-    wanted: frozenset[Value]
+    read: Set[Value]
+    wanted: Set[Value]
 
 
 def needed(graphs: Graphs) -> Needed:
@@ -51,7 +52,7 @@ def needed(graphs: Graphs) -> Needed:
         pending += _inputs(scope, node)
         for body in scope.bodies.get(id(node), ()):
             pending += [value for name in body.outputs if (value := _value(body, name))]
-    return Needed(frozenset(read), frozenset(wanted))
+    return Needed(read, wanted)
 
 
 def _inputs(scope: Scope, node: NodeProto) -> list[Value]:

@@ -135,8 +135,8 @@ def examine(
             )
         else:
             findings += filter(selection.keeps, found)
+        model.release()
     findings.sort(key=lambda one: (-one.bytes, -one.peak_bytes, one.rule, one.weights))
-    model.release()
     return tuple(findings), tuple(dict.fromkeys(examined.notes))
 
 

@@ -1,6 +1,7 @@
-"""A model run under a release of onnxruntime, to hold predictions against what the X-ray saw."""
+"""A model run under a release of onnxruntime, to hold predictions against what was measured."""
 
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -8,20 +9,23 @@ import memdiag
 from benchmarks.environments import ProvisionError
 from benchmarks.runtimes import runtime
 from memdiag.records.attribution import Attribution
+from memdiag.records.profile import Profile
 
 NEWEST = "1.31.1"
 """The release that the tests run with; others have environments of their own."""
 
 
-def xray(model: Path, version: str = NEWEST, *, run: bool = True) -> Attribution:
-    """Return what is resident after two runs of `model`, or after loading it alone."""
+def profile(
+    model: Path, version: str = NEWEST, *, run: bool = True, look: Literal["steady", "none"]
+) -> Profile:
+    """Return the profile of two runs of `model`, or of loading it alone."""
     python = None
     if version != NEWEST:
         try:
             python = runtime(version)
         except ProvisionError as error:
             pytest.skip(str(error))
-    profile = memdiag.profile(
+    return memdiag.profile(
         model,
         python=python,
         # Blocks of freed weights would otherwise stay in malloc's heap, more or less by chance.
@@ -29,9 +33,30 @@ def xray(model: Path, version: str = NEWEST, *, run: bool = True) -> Attribution
         threads=1,
         runs=1,
         run=run,
+        xray=look,
     )
-    assert profile.attribution is not None, profile.outcome.message
-    return profile.attribution
+
+
+def xray(model: Path, version: str = NEWEST, *, run: bool = True) -> Attribution:
+    """Return what is resident after two runs of `model`, or after loading it alone."""
+    found = profile(model, version, run=run, look="steady")
+    assert found.attribution is not None, found.outcome.message
+    return found.attribution
+
+
+def peak(model: Path, version: str = NEWEST) -> int:
+    """Return how far the peak of two runs of `model` is above the baseline."""
+    found = profile(model, version, look="none")
+    assert found.outcome.status == "completed", found.outcome.message
+    return found.peak_rss_bytes - found.baseline_rss_bytes
+
+
+def private_peak(model: Path, version: str = NEWEST) -> int:
+    """Return how far the largest sample of private memory is above the first one."""
+    found = profile(model, version, look="none")
+    sampled = [size for size in found.samples.anonymous_bytes if size is not None]
+    assert found.outcome.status == "completed", found.outcome.message
+    return max(sampled) - sampled[0]
 
 
 def private(found: Attribution) -> int:

@@ -2,7 +2,15 @@ import msgspec
 import pytest
 
 from memdiag.detectors.confront import confront
-from memdiag.records.attribution import Attribution, Backing, Copy, CopyKind, Indistinct, ScanTiming
+from memdiag.records.attribution import (
+    Attribution,
+    Backing,
+    Copy,
+    CopyKind,
+    Indistinct,
+    Owner,
+    ScanTiming,
+)
 from memdiag.records.finding import ExpectedCopies, Finding
 from tests.reporters.checks.checks import MIB, finding
 
@@ -26,14 +34,16 @@ def copy(weights: str, kind: CopyKind, nbytes: int, live: bool | None = True) ->
     )
 
 
-def attribution(*copies: Copy, partial: bool = False, vague: tuple[str, ...] = ()) -> Attribution:
+def attribution(
+    *copies: Copy, partial: bool = False, vague: tuple[str, ...] = (), arena: tuple[Owner, ...] = ()
+) -> Attribution:
     return Attribution(
         schema="memdiag.attribution/1",
         pid=1,
-        resident_bytes=0,
+        resident_bytes=sum(owner.bytes for owner in arena),
         baseline_bytes=None,
         named_share=1.0,
-        owners=(),
+        owners=arena,
         copies=copies,
         verification="full",
         indistinct=(Indistinct(reason="zeros", count=1, bytes=1, weights=vague),) if vague else (),
@@ -88,3 +98,39 @@ def test_what_cannot_be_told_stays_predicted() -> None:
     assert confront(predicted, attribution(vague=("w",))) is predicted
     silent = msgspec.structs.replace(predicted, expected=())
     assert confront(silent, attribution()) is silent
+
+
+def arena(name: str, nbytes: int) -> Owner:
+    return Owner(kind="arena", name=name, bytes=nbytes)
+
+
+@pytest.mark.parametrize(
+    ("slack", "evidence", "measured"),
+    [(3 * MIB, "measured", 2 * MIB), (MIB, "measured", MIB), (0, "refuted", 0)],
+    ids=["room for all", "for half of it", "none"],
+)
+def test_what_was_freed_counts_as_far_as_the_arena_has_slack(
+    slack: int, evidence: str, measured: int
+) -> None:
+    predicted = finding(expected=(), bytes=2 * MIB, retained_bytes=2 * MIB)
+    seen = confront(predicted, attribution(arena=(arena("slack", slack), arena("in use", MIB))))
+    assert (seen.evidence, seen.measured_bytes) == (evidence, measured)
+
+
+def test_copies_and_what_was_freed_count_together() -> None:
+    predicted = msgspec.structs.replace(
+        expecting(ORIGINALS, nbytes=3 * MIB), retained_bytes=2 * MIB
+    )
+    slack = (arena("slack", 2 * MIB),)
+    freed = copy("a b", "original", MIB, live=False)
+    both = [copy("a b", "original", MIB)] * 2
+    assert confront(predicted, attribution(*both, freed, arena=slack)).measured_bytes == 3 * MIB
+    assert confront(predicted, attribution(both[0], freed, arena=slack)).measured_bytes == 2 * MIB
+
+
+def test_an_arena_whose_slack_is_not_known_says_nothing() -> None:
+    predicted = finding(expected=(), bytes=2 * MIB, retained_bytes=2 * MIB)
+    unknown = arena("in use or slack", 4 * MIB)
+    assert confront(predicted, attribution(arena=(unknown,))) is predicted
+    enough = (arena("slack", 2 * MIB), unknown)
+    assert confront(predicted, attribution(arena=enough)).evidence == "measured"

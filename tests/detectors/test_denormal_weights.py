@@ -1,3 +1,4 @@
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
+from memdiag.graph.denormals import Denormals, denormals
 from memdiag.graph.reader import ModelFile
 from memdiag.records.finding import Finding
 from memdiag.records.weights import Weight
@@ -220,3 +222,33 @@ def test_the_runtime_folds_the_same_values(tmp_path: Path) -> None:
     size = np.abs(folded)
     number = int(((size > 0) & (size < np.finfo(np.float32).smallest_normal)).sum())
     assert f"({number:,} of {weight.size:,})" in found.message
+
+
+def test_equal_weights_are_read_once_and_named_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[Weight] = []
+
+    def noted(
+        model: ModelFile, weights: Iterable[tuple[Weight, int | None]]
+    ) -> Iterator[Denormals]:
+        wanted = list(weights)
+        read.extend(weight for weight, _ in wanted)
+        return denormals(model, wanted)
+
+    monkeypatch.setattr("memdiag.detectors.denormal_weights.denormals", noted)
+    values = np.ones((32, 32), np.float32)
+    values[:, 3] = DENORMAL
+    nodes = [
+        helper.make_node("MatMul", ["x", "a"], ["p"]),
+        helper.make_node("MatMul", ["p", "b"], ["q"]),
+        helper.make_node("Gemm", ["q", "turned"], ["y"], transB=1),
+    ]
+    weights = {"a": values, "b": values.copy(), "turned": values.copy()}
+    (found,) = findings("denormal-weights", model(nodes, weights), tmp_path)
+    # Along another axis the channels are others.
+    assert [weight.name for weight in read] == ["a", "turned"]
+    words = "3.12 % (32 of 1,024)"
+    channel = f"{words}, output channel 3 up to 100 %"
+    assert found.weights == ("a", "b", "turned")
+    assert found.message.endswith(f": a {channel}; b {channel}; turned {words}")

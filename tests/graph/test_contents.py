@@ -166,6 +166,18 @@ def test_holes_of_a_sparse_file_equal_zeros_that_were_written(tmp_path: Path) ->
     assert _groups(path) == []
 
 
+def test_large_weights_are_told_apart_in_every_part_that_is_read_at_once(tmp_path: Path) -> None:
+    values = _random(5 * MIB + 3)
+    places = [1000, 3 * MIB // 4, 3 * MIB, 5 * MIB + 1]
+    arrays = [values, *(_changed(values, place) for place in places)]
+    tensors = [
+        numpy_helper.from_array(arrays[number], f"w{index}")
+        for index, number in enumerate([0, 1, 2, 0, 3, 3, 4, 2, 0])
+    ]
+    groups = _groups(_save(tmp_path / "m.onnx", tensors))
+    assert groups == [["w0", "w3", "w8"], ["w2", "w7"], ["w4", "w5"]]
+
+
 @settings(
     max_examples=25,
     deadline=None,

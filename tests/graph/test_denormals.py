@@ -22,7 +22,7 @@ def opened(folder: Path, *tensors: onnx.TensorProto) -> ModelFile:
 
 def counted(folder: Path, values: NDArray[np.float32], axis: int | None = 0) -> Denormals:
     with opened(folder, onnx.numpy_helper.from_array(values, "w")) as model:
-        return denormals(model, model.weights[0], axis)
+        return next(denormals(model, [(model.weights[0], axis)]))
 
 
 def test_both_signs_count_and_zero_and_the_smallest_normal_do_not(tmp_path: Path) -> None:
@@ -51,8 +51,33 @@ def test_every_slice_of_a_large_weight_is_looked_at_wherever_it_lies(tmp_path: P
         folder.mkdir()
         before = helper.make_tensor("p" * (pad + 1), TensorProto.FLOAT, [1], [1.0])
         with opened(folder, before, onnx.numpy_helper.from_array(values, "w")) as model:
-            found = denormals(model, model.weights[1], 0)
+            (found,) = denormals(model, [(model.weights[1], 0)])
         assert found.channels.tolist() == [0, 1, 1]
+
+
+def test_each_of_many_weights_has_its_own_denormals(tmp_path: Path) -> None:
+    # Small ones are looked at together, large ones in parts.
+    arrays = [np.ones((2, size), np.float32) for size in (3, 1 << 20, 5, 700_001, 7)]
+    for number, array in enumerate(arrays):
+        array[1, -1 - number :] = LARGEST * np.float32(0.5)
+    tensors = [onnx.numpy_helper.from_array(one, f"w{n}") for n, one in enumerate(arrays)]
+    with opened(tmp_path, *tensors) as model:
+        found = list(denormals(model, [(weight, 0) for weight in model.weights]))
+    assert [one.channels.tolist() for one in found] == [[0, 1], [0, 2], [0, 3], [0, 4], [0, 5]]
+    assert {one.smallest for one in found} == {float(LARGEST * np.float32(0.5))}
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_the_smallest_value_is_found_among_zeros_and_without_them(
+    tmp_path: Path, sign: int
+) -> None:
+    values = np.full((2, 300_000), sign * 3.5, np.float32)
+    values[1, 77] = sign * 2.25
+    for folder, zeros in (("none", []), ("some", [0, 299_999])):
+        values[0, zeros] = 0
+        (tmp_path / folder).mkdir()
+        found = counted(tmp_path / folder, values)
+        assert (found.number, found.smallest) == (0, 2.25)
 
 
 def test_zeros_have_no_smallest_value(tmp_path: Path) -> None:
@@ -66,8 +91,9 @@ def test_double_and_bfloat16_have_limits_of_their_own(tmp_path: Path) -> None:
     bits = np.array([0x0001, 0x807F, 0x0080, 0x0000, 0x8000], np.uint16)
     half = helper.make_tensor("b", TensorProto.BFLOAT16, [5], bits.tobytes(), raw=True)
     with opened(tmp_path, double, half) as model:
-        assert [denormals(model, weight, None).number for weight in model.weights] == [2, 2]
-        assert denormals(model, model.weights[1], None).smallest == 2.0**-133
+        found = list(denormals(model, [(weight, None) for weight in model.weights]))
+    assert [one.number for one in found] == [2, 2]
+    assert found[1].smallest == 2.0**-133
 
 
 def test_scaling_makes_some_and_sends_some_to_zero(tmp_path: Path) -> None:
@@ -86,5 +112,5 @@ def test_no_page_stays_behind(tmp_path: Path) -> None:
     with opened(tmp_path, onnx.numpy_helper.from_array(values, "w")) as model:
         weight = model.weights[0]
         view = model.data(weight)
-        assert denormals(model, weight, None).number == 1
+        assert [one.number for one in denormals(model, [(weight, None)])] == [1]
         assert view[0, 77] == LARGEST

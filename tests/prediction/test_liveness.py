@@ -23,10 +23,12 @@ def alive(
         graphs = Graphs(model)
         shapes = Shapes(
             {
-                (scope, name): TensorType("uint8", (sizes[name],))
+                scope: {
+                    name: TensorType("uint8", (sizes[name],))
+                    for name in (*scope.inputs, *scope.producers)
+                    if name in sizes
+                }
                 for _, scope in graphs
-                for name in (*scope.inputs, *scope.producers)
-                if name in sizes
             }
         )
         folds = [

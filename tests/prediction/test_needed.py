@@ -1,4 +1,4 @@
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -20,7 +20,7 @@ def graphs(text: str, folder: Path) -> Iterator[Graphs]:
         yield Graphs(model)
 
 
-def names(values: frozenset[tuple[object, str]]) -> set[str]:
+def names(values: Set[tuple[object, str]]) -> set[str]:
     return {name for _, name in values}
 
 

@@ -1,0 +1,70 @@
+from onnx import helper, parser
+
+from memdiag.graph.scopes import Scope, main_scope
+
+MODEL = """<ir_version: 9, opset_import: ["":17]>
+g (bool c, float[n,4] x) => (float[n,4] y) <float[4] w = {1, 2, 3, 4}> {
+  k = Constant <value = float[2] {1, 2}> ()
+  z = Add(x, w)
+  y = If(c) <
+    then_branch = t () => (float[n,4] a) { a = Mul(z, z) },
+    else_branch = e () => (float[n,4] b) { z = Neg(x)  b = Relu(z) }
+  >
+}
+"""
+
+
+def bodies(main: Scope) -> list[Scope]:
+    [found] = main.bodies.values()
+    return found
+
+
+def test_uses_are_seen_from_subgraphs_but_not_of_values_that_these_define_themselves() -> None:
+    main = main_scope(parser.parse_model(MODEL))
+    then, other = bodies(main)
+    found = [(use.scope, use.node.op_type, use.slot) for use in main.uses("z")]
+    assert found == [(then, "Mul", 0), (then, "Mul", 1)]
+    assert [use.node.op_type for use in main.uses("x")] == ["Add", "Neg"]
+    assert [use.node.op_type for use in other.uses("z")] == ["Relu"]
+    assert list(main.uses("absent")) == []
+
+
+def test_the_home_of_a_name_is_the_nearest_scope_that_defines_it() -> None:
+    main = main_scope(parser.parse_model(MODEL))
+    then, other = bodies(main)
+    assert then.home("z") is main
+    assert other.home("z") is other
+    assert other.home("w") is main
+    assert other.home("absent") is None
+    assert [main.defines(name) for name in ("x", "w", "k", "z", "a", "")] == [True] * 4 + [
+        False
+    ] * 2
+
+
+def test_shapes_are_those_that_the_graph_states() -> None:
+    main = main_scope(parser.parse_model(MODEL))
+    assert main.shapes == {"c": (), "x": (None, 4), "y": (None, 4), "w": (4,), "k": (2,)}
+    assert bodies(main)[1].shapes == {"b": (None, 4)}
+
+
+def test_nodes_with_attributes_are_told_apart() -> None:
+    main = main_scope(parser.parse_model(MODEL))
+    assert [node.op_type for node in main.attributed] == ["Constant", "If"]
+    assert bodies(main)[0].attributed == []
+
+
+def test_what_a_function_defines_is_its_own() -> None:
+    function = helper.make_function(
+        "local", "F", ["x"], ["y"], [helper.make_node("Relu", ["x"], ["y"])], []
+    )
+    model = parser.parse_model(
+        '<ir_version: 9, opset_import: ["":17, "local":1]>'
+        "g (float[4] x, float[4] w) => (float[4] y) { y = local.F(w) }"
+    )
+    model.functions.append(function)
+    main = main_scope(model)
+    called = main.call(main.nodes[0])
+    assert called is not None
+    assert called.home("x") is called
+    assert called.home("w") is None
+    assert called.shapes == {}

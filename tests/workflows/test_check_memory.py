@@ -1,0 +1,49 @@
+"""What examining a model takes, in processes of their own: it must not grow with the weights."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import memdiag
+from benchmarks.check import CHECK, MEASURE, STRUCTURE, many_nodes
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads Linux's /proc")
+
+MB = 1e6
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model of 20,000 nodes and 5,000 weights: larger than the room that the bounds leave."""
+    path = tmp_path_factory.mktemp("many") / "many.onnx"
+    many_nodes(path)
+    assert path.stat().st_size > 80 * MB
+    return path
+
+
+def peak(code: str, model: Path) -> tuple[float, float]:
+    """Return the peak resident set of running `code` on `model`, and that above the imports'."""
+    done = subprocess.run(
+        [sys.executable, "-c", code + MEASURE, str(model)],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=110,
+        env={**os.environ, "PYTHONPATH": str(Path(memdiag.__file__).parents[1])},
+    )
+    _, total, above = json.loads(done.stdout.splitlines()[-1])
+    return total, above
+
+
+def test_the_structure_of_many_nodes_takes_little(many: Path) -> None:
+    _, above = peak(STRUCTURE, many)
+    assert above < 40 * MB
+
+
+def test_a_check_of_many_nodes_stays_within_150_mb(many: Path) -> None:
+    total, _ = peak(CHECK, many)
+    assert total < 150 * MB
