@@ -27,6 +27,7 @@ SEVERITY_WARNING = 2
 SEVERITY_FATAL = 4
 EVENT_MARK = b"\x1ememdiag "
 MAX_MESSAGE = 2000
+SHARED: list[Any] = []  # the runtime does not hold what it is given: here it lives long enough
 
 
 class Channel:
@@ -141,6 +142,16 @@ def run_options(onnxruntime: Any, job: dict[str, Any]) -> Any:
     return options
 
 
+def share_weights(onnxruntime: Any, numpy: Any, options: Any, job: dict[str, Any]) -> None:
+    """Map the weights that all sessions share, and have `options` give them to each."""
+    for entry in job["shared_weights"]:
+        shape = tuple(entry["shape"])
+        array = numpy.memmap(entry["path"], entry["dtype"], "r", entry["offset"], shape)
+        value = onnxruntime.OrtValue.ortvalue_from_numpy(array)
+        options.add_initializer(entry["name"], value)
+        SHARED.append(value)
+
+
 def check_providers(onnxruntime: Any, names: list[str]) -> None:
     """Refuse a provider that this runtime lacks: it would only warn and take another."""
     available = onnxruntime.get_available_providers()
@@ -177,6 +188,22 @@ def model_source(job: dict[str, Any], options: Any) -> str | bytes:
         return file.read()
 
 
+def create_session(onnxruntime: Any, options: Any, job: dict[str, Any]) -> Any:
+    """Return a session of the job's model."""
+    return onnxruntime.InferenceSession(
+        model_source(job, options),
+        options,
+        providers=job["providers"],
+        disabled_optimizers=job["disabled_optimizers"],
+    )
+
+
+def create_others(onnxruntime: Any, options: Any, job: dict[str, Any]) -> list[Any]:
+    """Return the sessions after the first, whose log would look like more phases of that one."""
+    options.log_severity_level = SEVERITY_WARNING
+    return [create_session(onnxruntime, options, job) for _ in range(job["sessions"] - 1)]
+
+
 def trim() -> bool:
     """Give freed heap back to the system; return whether this C library can."""
     malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if os.name == "posix" else None
@@ -208,12 +235,8 @@ def main() -> None:
         channel.step("ready")
 
         stage = "create"
-        session = onnxruntime.InferenceSession(
-            model_source(job, options),
-            options,
-            providers=job["providers"],
-            disabled_optimizers=job["disabled_optimizers"],
-        )
+        share_weights(onnxruntime, numpy, options, job)
+        session = create_session(onnxruntime, options, job)
         channel.step("created", providers=session.get_providers())
 
         if job["runs"] is not None:
@@ -223,11 +246,15 @@ def main() -> None:
             channel.step("first_run", latency_s=time.perf_counter() - started)
             onnxruntime.set_default_logger_severity(SEVERITY_WARNING)
             each_run.log_severity_level = SEVERITY_WARNING
+            others = create_others(onnxruntime, options, job)
             for number in range(job["runs"]):
                 given = later[number % len(later)] if later else feeds
                 started = time.perf_counter()
                 session.run(None, given, each_run)
-                channel.step("run", latency_s=time.perf_counter() - started)
+                latency_s = time.perf_counter() - started
+                for other in others:
+                    other.run(None, given, each_run)
+                channel.step("run", latency_s=latency_s)
             channel.step("steady")
 
         stage = "trim"

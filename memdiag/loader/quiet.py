@@ -11,14 +11,10 @@ else:
     import child
 
 
-def create_session(onnxruntime: Any, job: dict[str, Any]) -> Any:
+def create_session(onnxruntime: Any, numpy: Any, job: dict[str, Any]) -> Any:
     """Return the session that the job asks for."""
     onnxruntime.set_default_logger_severity(child.SEVERITY_FATAL)
     options = child.session_options(onnxruntime, job)
     options.log_severity_level = child.SEVERITY_FATAL
-    return onnxruntime.InferenceSession(
-        child.model_source(job, options),
-        options,
-        providers=job["providers"],
-        disabled_optimizers=job["disabled_optimizers"],
-    )
+    child.share_weights(onnxruntime, numpy, options, job)
+    return child.create_session(onnxruntime, options, job)

@@ -26,7 +26,7 @@ def main() -> None:
         import numpy
         import onnxruntime
 
-        session = quiet.create_session(onnxruntime, job)
+        session = quiet.create_session(onnxruntime, numpy, job)
         for index, entries in enumerate(job["rehearsals"]):
             try:
                 session.run(None, child.load_inputs(onnxruntime, numpy, entries))

@@ -66,7 +66,7 @@ def main() -> None:
         import numpy
         import onnxruntime
 
-        session = quiet.create_session(onnxruntime, job)
+        session = quiet.create_session(onnxruntime, numpy, job)
         each_run = child.run_options(onnxruntime, job)
         sets = [child.load_inputs(onnxruntime, numpy, entries) for entries in job["feed_sets"]]
         # Not in the event itself, which must stay below the size of one write to a pipe.

@@ -33,10 +33,36 @@ class Feed:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class SharedWeight:
+    """An initializer whose bytes lie in a file, mapped once for all sessions of a process.
+
+    `path` is the file and `offset` the first byte in it, `dtype` what numpy calls the type.
+    """
+
+    name: str
+    path: Path
+    offset: int
+    dtype: str
+    shape: tuple[int, ...]
+
+    def message(self) -> dict[str, Any]:
+        """Return what the loader is sent of it."""
+        return {
+            "name": self.name,
+            "path": str(self.path),
+            "offset": self.offset,
+            "dtype": self.dtype,
+            "shape": list(self.shape),
+        }
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Job:
-    """One session to create and run in a child of its own.
+    """One model to create a session of and to run, in a child of its own.
 
     Runs after the first take `later_feeds` in turn; the first run's `feeds` where there are none.
+    Where `sessions` are more than one, the others are created after the first one's first run and
+    run like it; the times are the first one's. `shared_weights` are mapped once, for all of them.
 
     `runs` counts the runs after the first one; None stops after session creation. `environment`
     is added to ours for the child. `memory_limit_bytes` is compared with the child's whole
@@ -52,6 +78,8 @@ class Job:
     disabled_optimizers: tuple[str, ...] = ()
     run_options: Mapping[str, str] = field(default_factory=dict)
     shared_arena: bool = False
+    sessions: int = 1
+    shared_weights: tuple[SharedWeight, ...] = ()
     feeds: tuple[Feed, ...] = ()
     later_feeds: tuple[tuple[Feed, ...], ...] = ()
     runs: int | None = 10
@@ -69,6 +97,8 @@ class Job:
             "disabled_optimizers": list(self.disabled_optimizers),
             "run_options": dict(self.run_options),
             "shared_arena": self.shared_arena,
+            "sessions": self.sessions,
+            "shared_weights": [one.message() for one in self.shared_weights],
             "inputs": [feed.message() for feed in self.feeds],
             "later_inputs": [[feed.message() for feed in feeds] for feeds in self.later_feeds],
             "runs": self.runs,

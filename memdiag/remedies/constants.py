@@ -88,10 +88,10 @@ def take_out(nesting: Nesting, value: ir.Value) -> None:
     del graph.initializers[value.name]
 
 
-def put_in(graph: ir.Graph, value: ir.Value, tensor: Tensor, name: str) -> ir.Value:
+def put_in(draft: Draft, graph: ir.Graph, value: ir.Value, tensor: Tensor, name: str) -> ir.Value:
     """Make a weight, which has been taken out, an initializer of `graph`; return its value.
 
-    That is `value` itself, unless a Constant node made it.
+    That is `value` itself, unless a Constant node made it; the names of findings mean it still.
     """
     made = value
     if value.producer() is not None:
@@ -103,6 +103,7 @@ def put_in(graph: ir.Graph, value: ir.Value, tensor: Tensor, name: str) -> ir.Va
         made.metadata_props.update(value.metadata_props)
         made.meta.update(value.meta)
         value.replace_all_uses_with(made)
+        draft.note_move(value, made)
     made.const_value = tensor
     made.name = name
     graph.register_initializer(made)

@@ -65,6 +65,7 @@ class Draft:
         for external in self._external_tensors():
             external.base_dir = own if str(external.location) == name else beside
         self._values: dict[str, ir.Value | None] = {}
+        self._moved: dict[ir.Value, ir.Value] = {}
         self._nodes: dict[str, ir.Node | None] = {}
         self._names = set(self._unheld.names)
         self._paths: dict[ir.Graph, str] = {}
@@ -78,10 +79,17 @@ class Draft:
     def value(self, name: str) -> ir.Value | None:
         """Return the value of the weight with the qualified `name`; None if it is gone.
 
-        For a Constant node it is the node's output. None as well where two go by that name.
+        For a Constant node it is the node's output, and where a rewrite put another value in its
+        place, that one. None as well where two go by that name.
         """
         value = self._values.get(name)
+        while value in self._moved:
+            value = self._moved[value]
         return value if value is not None and value.graph is not None else None
+
+    def note_move(self, old: ir.Value, new: ir.Value) -> None:
+        """Note that the weight `old` is the value `new` from now on: its names mean that one."""
+        self._moved[old] = new
 
     def node(self, name: str) -> ir.Node | None:
         """Return the node with the qualified `name`; None if there is none, or if there are two.

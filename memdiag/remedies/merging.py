@@ -82,7 +82,7 @@ def merge(draft: Draft, nesting: Nesting, merger: Merger) -> bool:
         assert tensor is not None
         assert name is not None
         take_out(nesting, kept)
-        put_in(draft.model.graph, kept, tensor, nesting.claim(name))
+        put_in(draft, draft.model.graph, kept, tensor, nesting.claim(name))
         return True
     return bool(merger.others)
 

@@ -83,6 +83,27 @@ def recast(draft: Draft, product: Product) -> ir.Value:
     return matrix
 
 
+def replace_products(
+    draft: Draft,
+    finding: Finding,
+    problem_of: Callable[[Draft, Product], str],
+    replace: Callable[[Draft, Product], None],
+) -> bool:
+    """Replace the `products` and drop what only they read; return whether there were any."""
+    found = products(draft, finding, problem_of).found
+    for product in found:
+        replace(draft, product)
+    finish(found)
+    return bool(found)
+
+
+def no_matmul(product: Product) -> str:
+    """Return that `product` is none of two operands alone; empty if it is."""
+    if product.node.op_type == "MatMul":
+        return ""
+    return f"the product is a {product.node.op_type}, which can read the weight as it is"
+
+
 def finish(done: Iterable[Product]) -> None:
     """Remove what only the products of `done` read, as they were."""
     for product in done:

@@ -54,13 +54,13 @@ def _strips(tensor: Tensor, rows: int, row_bytes: int, step: int) -> Iterator[Ar
         end = min(start + step, row_bytes)
         strip = np.empty((rows, end - start), np.uint8)
         at = 0
-        for panel in _panels(tensor, rows, row_bytes):
+        for panel in panels(tensor, rows, row_bytes):
             strip[at : at + len(panel)] = panel[:, start:end]
             at += len(panel)
         yield strip
 
 
-def _panels(tensor: Tensor, rows: int, row_bytes: int) -> Iterator[Array]:
+def panels(tensor: Tensor, rows: int, row_bytes: int) -> Iterator[Array]:
     """Yield some rows after the other, mapped only for as long as they are looked at."""
     if not isinstance(tensor, ir.ExternalTensor):
         yield np.frombuffer(tensor.tobytes(), np.uint8).reshape(rows, row_bytes)

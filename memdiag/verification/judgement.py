@@ -1,45 +1,94 @@
 """Whether a change is worth having, by figures that scatter."""
 
+from collections.abc import Sequence
+
 from memdiag.records.fix import Figures
 from memdiag.units import format_size
-from memdiag.verification.bench import Verdict
+from memdiag.verification.latency import Race
+from memdiag.verification.ratio import Ratio
 
 _LEAST_SAVING = 1 << 20
 _LEAST_SHARE = 0.01
 _CLEARLY_FASTER = 0.9
 
+Races = Sequence[tuple[str, Race]]
+
+
+def is_worth_it(before: Figures, after: Figures, races: Races, before_races: Races) -> bool:
+    """Return whether a change saves memory or, at no cost in memory, much time.
+
+    `before_races` are those of the model that was changed; all were run against the original.
+    """
+    return saves(before, after) or (is_faster(races, before_races) and not _grows(before, after))
+
 
 def saves(before: Figures, after: Figures) -> bool:
-    """Return whether `after` takes less beyond doubt, at the peak or in the end, and no more."""
-    spreads = (before.peak_spread_bytes, before.steady_spread_bytes)
-    doubt = max(_LEAST_SAVING, *spreads, round(_LEAST_SHARE * before.peak_bytes))
-    gains = (before.peak_bytes - after.peak_bytes, before.steady_bytes - after.steady_bytes)
-    smaller = before.disk_bytes - after.disk_bytes > _LEAST_SHARE * before.disk_bytes
-    return (max(gains) > doubt or smaller) and min(gains) > -doubt
+    """Return whether `after` takes less beyond doubt, at the peak or in the end, and no more.
 
-
-def is_faster(verdict: Verdict) -> bool:
-    """Return whether the model became faster beyond doubt with some inputs, and slower with none.
-
-    That alone is worth a remedy against lost time, such as denormal values.
+    Beyond doubt is what exceeds the spread of both, 1 MiB, and a hundredth of the peak.
     """
-    ratios = [race.ratio for _, race in verdict.races]
-    faster = any(ratio.high < _CLEARLY_FASTER for ratio in ratios)
-    return faster and all(ratio.median <= 1 for ratio in ratios)
+    smaller = before.disk_bytes - after.disk_bytes > _LEAST_SHARE * before.disk_bytes
+    gained = smaller or any(gain > doubt for gain, doubt in _gains(before, after))
+    return gained and not _grows(before, after)
 
 
-def is_better(one: Figures, other: Figures) -> bool:
-    """Return whether `one` is to be preferred: less anonymous memory, then less at the peak."""
-    doubt = max(_LEAST_SAVING, round(_LEAST_SHARE * max(one.peak_bytes, other.peak_bytes)))
-    pairs = (
-        (one.anonymous_bytes, other.anonymous_bytes),
-        (one.steady_bytes, other.steady_bytes),
-        (one.peak_bytes, other.peak_bytes),
+def is_faster(races: Races, before: Races) -> bool:
+    """Return whether `races` were won beyond doubt with some inputs, and lost with none.
+
+    `before` are those of the model that was changed; both were run against the original. It is
+    what remedies against lost time are for, such as those against denormal values.
+    """
+    standing = {name: race.ratio for name, race in before}
+    pairs = [(race.ratio, standing.get(name)) for name, race in races]
+    faster = any(
+        new.high < _CLEARLY_FASTER * (old.low if old is not None else 1.0) for new, old in pairs
     )
-    for mine, others in pairs:
+    return faster and all(
+        new.median <= (old.median if old is not None else 1.0) for new, old in pairs
+    )
+
+
+def too_slow(races: Races, limit: float) -> str | None:
+    """Return with which inputs the ratio of latencies is above `limit`; None if with none.
+
+    It says as well whether the interval leaves a doubt: that is not enough to be called as fast.
+    """
+    for name, race in races:
+        if race.ratio.median > limit:
+            low, high = race.ratio.low, race.ratio.high
+            words = "slower" if low > limit else "perhaps slower"
+            return f"{words}: {race.ratio.median:.2f} × ({low:.2f}–{high:.2f}) with {name}"
+    return None
+
+
+def takes_less(one: Figures, other: Figures) -> bool | None:
+    """Return whether `one` takes less memory than `other`; None where it cannot be told.
+
+    What counts is anonymous memory, then all at the steady state, then the peak.
+    """
+    floor = _floor(one.peak_bytes, other.peak_bytes)
+    steady = max(floor, one.steady_spread_bytes, other.steady_spread_bytes)
+    peak = max(floor, one.peak_spread_bytes, other.peak_spread_bytes)
+    for mine, others, doubt in (
+        (one.anonymous_bytes, other.anonymous_bytes, steady),
+        (one.steady_bytes, other.steady_bytes, steady),
+        (one.peak_bytes, other.peak_bytes, peak),
+    ):
         if abs(mine - others) > doubt:
             return mine < others
-    return (one.latency_s or 0.0) < (other.latency_s or 0.0)
+    return None
+
+
+def takes_less_time(one: Races, other: Races) -> bool | None:
+    """Return whether `one` wins with some inputs, and loses with none; None if it cannot be told.
+
+    Both were run against the same original.
+    """
+    others = {name: race.ratio for name, race in other}
+    pairs = [(race.ratio, others[name]) for name, race in one if name in others]
+    wins = any(_is_below(mine, theirs) for mine, theirs in pairs)
+    losses = any(_is_below(theirs, mine) for mine, theirs in pairs)
+    return None if wins == losses else wins
 
 
 def in_words(before: Figures, after: Figures) -> str:
@@ -48,3 +97,30 @@ def in_words(before: Figures, after: Figures) -> str:
         f"peak {format_size(before.peak_bytes)} → {format_size(after.peak_bytes)},"
         f" steady {format_size(before.steady_bytes)} → {format_size(after.steady_bytes)}"
     )
+
+
+def _grows(before: Figures, after: Figures) -> bool:
+    return any(gain < -doubt for gain, doubt in _gains(before, after))
+
+
+def _gains(before: Figures, after: Figures) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Return what is saved at the peak and in the end, each with what may be chance."""
+    floor = _floor(before.peak_bytes)
+    return (
+        (
+            before.peak_bytes - after.peak_bytes,
+            max(floor, before.peak_spread_bytes, after.peak_spread_bytes),
+        ),
+        (
+            before.steady_bytes - after.steady_bytes,
+            max(floor, before.steady_spread_bytes, after.steady_spread_bytes),
+        ),
+    )
+
+
+def _floor(*peaks: int) -> int:
+    return max(_LEAST_SAVING, round(_LEAST_SHARE * max(peaks)))
+
+
+def _is_below(one: Ratio, other: Ratio) -> bool:
+    return one.high < other.low

@@ -8,7 +8,7 @@ from memdiag.measurement.server import Server
 from memdiag.verification.ratio import Ratio, ratio
 
 _WARM_RUNS = 3
-_LEAST_PAIRS = 8
+LEAST_PAIRS = 8
 _TURN_S = 0.05
 """What a turn takes, roughly: several runs of a fast model, one of a slow one."""
 
@@ -34,6 +34,7 @@ def race(
     pairs: int = 30,
     budget_s: float = 30.0,
     limit: float | None = None,
+    least_pairs: int = LEAST_PAIRS,
     clock: Callable[[], float] = time.monotonic,
     rest: Callable[[float], None] = time.sleep,
 ) -> Race:
@@ -42,8 +43,8 @@ def race(
     In its turn a session rests, runs a few times without being timed, and then is timed: the
     fastest of its runs counts, the one that was disturbed least. Which session goes first changes
     with every pair, so that drift of the machine hits both alike. At least eight pairs are run
-    whatever they take; with a `limit`, no more than it takes to tell on which side of it the ratio
-    is.
+    whatever they take; with a `limit`, from `least_pairs` on no more than it takes to tell on which
+    side of it the ratio is.
 
     Raises:
         MeasurementError: a model fails.
@@ -57,10 +58,11 @@ def race(
     started = clock()
     seen: tuple[list[float], list[float]] = ([], [])
     for number in range(pairs):
-        if number >= _LEAST_PAIRS:
+        if number >= LEAST_PAIRS and clock() - started > budget_s:
+            break
+        if number >= least_pairs and limit is not None:
             found = ratio(*seen)
-            decided = limit is not None and not found.low <= limit <= found.high
-            if decided or clock() - started > budget_s:
+            if not found.low <= limit <= found.high:
                 break
         for index in (0, 1) if number % 2 == 0 else (1, 0):
             rest(_REST_S)

@@ -17,8 +17,11 @@ def look(job: Job) -> Measurement:
 
     Raises:
         MeasurementError: it did not complete; the message says how it ended.
+        KeyboardInterrupt: that is how it ended; the watcher keeps what it saw up to then.
     """
     seen = measure(job)
+    if seen.interrupted:
+        raise KeyboardInterrupt
     if seen.outcome.status != "completed" or seen.baseline is None:
         outcome = seen.outcome
         raise MeasurementError(

@@ -11,6 +11,12 @@ from numpy.typing import NDArray
 
 Array = NDArray[Any]
 
+Saved = Mapping[str, Sequence[Path]]
+"""The files of a model's outputs, by name."""
+
+RANDOM = 1e-3
+"""Outputs that differ by more between two runs of one session are random, not rounded."""
+
 _LEAST_REDUCTION = 64
 _SLICE = 1 << 22
 
@@ -55,9 +61,7 @@ class Difference:
     reason: str = ""
 
 
-def compare(
-    before: Mapping[str, Sequence[Path]], after: Mapping[str, Sequence[Path]]
-) -> tuple[Difference, ...]:
+def compare(before: Saved, after: Saved) -> tuple[Difference, ...]:
     """Return the difference of each output, by the arrays saved in ``.npy`` files."""
     found = []
     for name, files in before.items():
@@ -72,6 +76,19 @@ def compare(
         ]
         found.append(max(parts, key=_size, default=Difference(output=name, relative=0.0)))
     return tuple(found)
+
+
+def unstable(one: Sequence[Saved], other: Sequence[Saved]) -> frozenset[str]:
+    """Return the outputs that differ between two runs of one session: nothing can be held to them.
+
+    The same inputs gave other values, as random operators do.
+    """
+    return frozenset(
+        difference.output
+        for before, after in zip(one, other, strict=True)
+        for difference in compare(before, after)
+        if difference.relative > RANDOM
+    )
 
 
 def difference(name: str, before: Array, after: Array) -> Difference:

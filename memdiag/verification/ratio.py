@@ -29,16 +29,25 @@ class Ratio(NamedTuple):
 def ratio(before: Sequence[float], after: Sequence[float]) -> Ratio:
     """Return the ratio of the pairs, of which there is at least one.
 
-    The interval is that of the median by order statistics, which holds for any distribution
-    (Conover, "Practical Nonparametric Statistics", 1999, section 3.2). Fewer than six pairs have
-    none of 95 %: it is then from the smallest to the largest ratio.
+    The interval is that of the median (see `median_interval`).
     """
-    ratios = sorted(two / one for one, two in zip(before, after, strict=True) if one > 0)
+    ratios = [two / one for one, two in zip(before, after, strict=True) if one > 0]
     if not ratios:
         raise ValueError("there is no pair with a time above 0")
+    return Ratio(median(ratios), *median_interval(ratios), len(ratios))
+
+
+def median_interval(values: Sequence[float]) -> tuple[float, float]:
+    """Return the 95 % confidence interval of the median of `values`, of which there is one.
+
+    It is that by order statistics, which holds for any distribution (Conover, "Practical
+    Nonparametric Statistics", 1999, section 3.2). Fewer than six values have none of 95 %: it is
+    then from the smallest to the largest.
+    """
+    ordered = sorted(values)
     outside = 0.0
     rank = 0
-    count = len(ratios)
+    count = len(ordered)
     # The rank-th smallest and largest enclose the median, unless fewer than `rank` lie on a side.
     while rank < count // 2:
         outside += 2 * comb(count, rank) / 2**count
@@ -46,4 +55,4 @@ def ratio(before: Sequence[float], after: Sequence[float]) -> Ratio:
             break
         rank += 1
     rank = max(rank, 1)
-    return Ratio(median(ratios), ratios[rank - 1], ratios[count - rank], count)
+    return ordered[rank - 1], ordered[count - rank]

@@ -1,6 +1,6 @@
 """Python that sets a session up as a point of a tuning says, ready to be pasted."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import PurePath
 
 from memdiag.records.fix import Point
@@ -10,11 +10,21 @@ _LEVELS = {
     "basic": "ORT_ENABLE_BASIC",
     "extended": "ORT_ENABLE_EXTENDED",
 }
+_MALLOPT = {
+    "MALLOC_MMAP_THRESHOLD_": (-3, "M_MMAP_THRESHOLD"),
+    "MALLOC_ARENA_MAX": (-8, "M_ARENA_MAX"),
+}
+"""Variables of glibc that a running process can set as well, by malloc.h's numbers and names."""
+
+_PROVIDERS = 'providers=["CPUExecutionProvider"]'
 
 
-def snippet(model: str, point: Point) -> str:
-    """Return a program that creates the session of `point` for `model`, and runs it."""
-    return "\n".join(_lines(model, point)) + "\n"
+def snippet(model: str, point: Point, sessions: int = 1, *, embedded: bool = True) -> str:
+    """Return a program that creates the session of `point` for `model`, or several of them.
+
+    `embedded` says that the model has its weights inside.
+    """
+    return "\n".join(_lines(model, point, sessions, embedded)) + "\n"
 
 
 def saving(path: str) -> dict[str, str]:
@@ -26,39 +36,22 @@ def saving(path: str) -> dict[str, str]:
     }
 
 
-def _lines(model: str, point: Point) -> Iterator[str]:
-    if point.environment:
-        yield "# Set before Python starts, for it is read once:"
-        for name, value in point.environment.items():
-            yield f"#   export {name}={value}"
-    yield "import onnxruntime as ort"
-    yield ""
-    yield "options = ort.SessionOptions()"
-    for name, value in point.session_options.items():
-        yield from _setting("options", name, value)
-    if point.shared_arena:
-        yield "from onnxruntime.capi import onnxruntime_pybind11_state as kinds"
-        yield "info = kinds.OrtMemoryInfo("
-        yield '    "Cpu", kinds.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, kinds.OrtMemType.DEFAULT'
-        yield ")"
-        yield "ort.create_and_register_allocator(info, kinds.OrtArenaCfg(0, 1, -1, -1))"
-        yield 'options.add_session_config_entry("session.use_env_allocators", "1")'
+def _lines(model: str, point: Point, sessions: int, embedded: bool) -> Iterator[str]:
+    yield from _environment(point.environment)
+    yield from _imports(point)
+    yield f"MODEL = {model!r}"
     if point.saved_options:
-        optimized = f"{PurePath(model).with_suffix('')}.prepacked.onnx"
-        yield "# Once, on the machine where it will run:"
-        yield "saving = ort.SessionOptions()"
-        for name, value in {**point.saved_options, **saving(optimized)}.items():
-            yield from _setting("saving", name, value)
-        yield f'ort.InferenceSession({model!r}, saving, providers=["CPUExecutionProvider"])'
-        yield "# and from then on:"
-        model = optimized
-    yield "session = ort.InferenceSession("
-    yield f"    {model!r},"
-    yield "    options,"
-    yield '    providers=["CPUExecutionProvider"],'
-    if point.disabled_optimizers:
-        yield f"    disabled_optimizers={list(point.disabled_optimizers)!r},"
-    yield ")"
+        yield from _save_once(model, point)
+    if point.shares_weights:
+        yield from _share_once(model, embedded)
+    yield ""
+    yield from _options("options", point.session_options)
+    if point.shared_arena:
+        yield from _shared_arena()
+    if point.shares_weights:
+        yield "for name, value in weights.items():"
+        yield "    options.add_initializer(name, value)"
+    yield from _creation(point, sessions)
     if point.run_options:
         yield "run_options = ort.RunOptions()"
         for name, value in point.run_options.items():
@@ -66,13 +59,113 @@ def _lines(model: str, point: Point) -> Iterator[str]:
         yield "# session.run(outputs, inputs, run_options)"
 
 
-def _setting(options: str, name: str, value: str) -> Iterator[str]:
-    if "." in name:
-        yield f"{options}.add_session_config_entry({name!r}, {value!r})"
-    elif name == "graph_optimization_level":
-        yield f"{options}.graph_optimization_level = ort.GraphOptimizationLevel.{_LEVELS[value]}"
-    else:
-        yield f"{options}.{name} = {_value(value)}"
+def _environment(variables: Mapping[str, str]) -> Iterator[str]:
+    """Yield what stands for the `variables`: first of all, for it counts from then on."""
+    within = {name: text for name, text in variables.items() if name in _MALLOPT}
+    for name, text in variables.items() - within.items():
+        yield f"# Before Python starts: export {name}={text}"
+    if within:
+        yield "import ctypes"
+        yield ""
+        yield "libc = ctypes.CDLL(None)"
+    for name, text in within.items():
+        number, constant = _MALLOPT[name]
+        yield f"libc.mallopt({number}, {text})  # {constant}, or export {name}={text}"
+    if within:
+        yield ""
+
+
+def _imports(point: Point) -> Iterator[str]:
+    if point.shares_weights:
+        yield "import json"
+    if point.shares_weights or point.saved_options or point.load_from == "bytes":
+        yield "from pathlib import Path"
+        yield ""
+    if point.shares_weights:
+        yield "import numpy as np"
+    yield "import onnxruntime as ort"
+    if point.shared_arena:
+        yield "from onnxruntime.capi import onnxruntime_pybind11_state as kinds"
+    yield ""
+
+
+def _save_once(model: str, point: Point) -> Iterator[str]:
+    optimized = f"{PurePath(model).with_suffix('')}.prepacked.onnx"
+    settings = {**point.session_options, **point.saved_options, **saving(optimized)}
+    yield f"OPTIMIZED = {optimized!r}"
+    yield ""
+    yield "if not Path(OPTIMIZED).exists():  # once, on the machine where it will run"
+    for line in _options("saving", settings):
+        yield f"    {line}"
+    yield f"    ort.InferenceSession(MODEL, saving, {_PROVIDERS}{_disabled(point)})"
+
+
+def _share_once(model: str, embedded: bool) -> Iterator[str]:
+    external = f"{PurePath(model).with_suffix('')}.external.onnx"
+    yield f"EXTERNAL = Path({external!r})" if embedded else "EXTERNAL = Path(MODEL)"
+    yield 'PLACES = EXTERNAL.with_suffix(".places.json")'
+    yield ""
+    yield "if not PLACES.exists():  # once: where each weight lies, which onnx can tell"
+    yield "    import onnx"
+    yield ""
+    if embedded:
+        yield '    model, data = onnx.load(MODEL), f"{EXTERNAL.name}.data"'
+        yield "    onnx.save(model, EXTERNAL, save_as_external_data=True, location=data)"
+    yield "    places = {}"
+    yield "    for tensor in onnx.load(EXTERNAL, load_external_data=False).graph.initializer:"
+    yield "        dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)"
+    yield "        at = {entry.key: entry.value for entry in tensor.external_data}"
+    yield "        if at and dtype.isbuiltin == 1 and all(tensor.dims):"
+    yield '            offset = int(at.get("offset", 0))'
+    yield '            places[tensor.name] = at["location"], dtype.name, offset, [*tensor.dims]'
+    yield "    PLACES.write_text(json.dumps(places))"
+    yield ""
+    yield "weights = {}  # must live as long as the sessions"
+    yield "for name, (file, dtype, offset, shape) in json.loads(PLACES.read_text()).items():"
+    yield '    mapped = np.memmap(EXTERNAL.parent / file, dtype, "r", offset, tuple(shape))'
+    yield "    weights[name] = ort.OrtValue.ortvalue_from_numpy(mapped)"
+
+
+def _options(variable: str, settings: Mapping[str, str]) -> Iterator[str]:
+    yield f"{variable} = ort.SessionOptions()"
+    for name, value in settings.items():
+        if "." in name:
+            yield f"{variable}.add_session_config_entry({name!r}, {value!r})"
+        elif name == "graph_optimization_level":
+            level = f"ort.GraphOptimizationLevel.{_LEVELS[value]}"
+            yield f"{variable}.graph_optimization_level = {level}"
+        else:
+            yield f"{variable}.{name} = {_value(value)}"
+
+
+def _shared_arena() -> Iterator[str]:
+    yield "info = kinds.OrtMemoryInfo("
+    yield '    "Cpu", kinds.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, kinds.OrtMemType.DEFAULT'
+    yield ")"
+    yield "ort.create_and_register_allocator(info, kinds.OrtArenaCfg(0, 1, -1, -1))"
+    yield 'options.add_session_config_entry("session.use_env_allocators", "1")'
+
+
+def _creation(point: Point, sessions: int) -> Iterator[str]:
+    source = "OPTIMIZED" if point.saved_options else "MODEL"
+    source = "str(EXTERNAL)" if point.shares_weights else source
+    if point.load_from == "bytes":
+        folder = "session.model_external_initializers_file_folder_path"
+        yield f"options.add_session_config_entry({folder!r}, str(Path({source}).resolve().parent))"
+        source = f"Path({source}).read_bytes()"
+    created = f"ort.InferenceSession({source}, options, {_PROVIDERS}{_disabled(point)})"
+    if sessions == 1:
+        yield f"session = {created}"
+        return
+    yield "sessions = ["
+    yield f"    {created}"
+    yield f"    for _ in range({sessions})"
+    yield "]"
+
+
+def _disabled(point: Point) -> str:
+    names = list(point.disabled_optimizers)
+    return f", disabled_optimizers={names!r}" if names else ""
 
 
 def _value(text: str) -> str:

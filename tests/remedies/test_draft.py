@@ -11,8 +11,11 @@ from onnx import AttributeProto, ModelProto, NodeProto, TensorProto, helper, num
 
 from memdiag.errors import ModelError
 from memdiag.graph.reader import ModelFile, open_model
+from memdiag.remedies.constants import tensor_of
 from memdiag.remedies.draft import Draft, tensors
+from memdiag.remedies.rewrites import constant_to_initializer, hoist_subgraph_weights
 from memdiag.remedies.saving import save
+from tests.remedies.rewrites.rewriting import finding
 
 WEIGHT = np.arange(600, dtype=np.float32).reshape(20, 30)
 
@@ -97,6 +100,25 @@ def test_what_was_removed_is_found_no_more(tmp_path: Path) -> None:
         assert node.graph is not None
         node.graph.remove(node)
         assert draft.node("If_0/else_branch/F_0") is None
+
+
+def test_a_constant_that_became_an_initializer_keeps_its_name(tmp_path: Path) -> None:
+    name = "If_0/then_branch/k"
+    with opened(nested(), tmp_path) as file:
+        draft = Draft(file)
+        before = draft.value(name)
+        assert before is not None
+        assert constant_to_initializer.apply(draft, finding(name))
+        moved = draft.value(name)
+        assert moved is not None
+        assert moved is not before
+        assert moved.is_initializer()
+        # Another rewrite finds it there, and moves it on.
+        assert hoist_subgraph_weights.apply(draft, finding(name))
+        hoisted = draft.value(name)
+        assert hoisted is not None
+        assert hoisted.graph is draft.model.graph
+        assert tensor_of(hoisted) is not None
 
 
 def test_a_name_that_means_two_things_means_none(tmp_path: Path) -> None:

@@ -38,10 +38,18 @@ def test_exclusions_are_mutual() -> None:
 def test_the_runtime_takes_it(option: Option, tmp_path: Path, sample_model: SampleModel) -> None:
     if not option.applies(Runtime.installed()):
         pytest.skip("not on this machine")
-    job = option.added_to(Job(model=sample_model("plain_mlp")))
-    assert job != Job(model=job.model) or option.saved
+    plain = Job(model=sample_model("plain_mlp"), load_from="bytes", sessions=2)
+    assert option.suits(plain)
+    job = option.added_to(plain)
+    assert job != plain or option.saved or option.shares_weights
     with Server(job, []) as server:
         assert server.signature["inputs"]
+
+
+def test_some_options_suit_some_jobs_only() -> None:
+    plain = Job(model=Path("m.onnx"))
+    unsuited = {one.name for one in options() if not one.suits(plain)}
+    assert unsuited == {"load-by-path", "share-weights"}
 
 
 def test_options_add_up() -> None:

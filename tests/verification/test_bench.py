@@ -10,8 +10,11 @@ from onnx import numpy_helper, parser
 
 from memdiag.errors import MeasurementError
 from memdiag.measurement.job import Feed, Job
+from memdiag.measurement.server import Server
 from memdiag.verification.bench import Bench, Trial
+from memdiag.verification.latency import Race
 from memdiag.verification.outputs import Bound
+from memdiag.verification.ratio import Ratio
 
 Write = Callable[..., Path]
 ORIGINAL = "y = MatMul(x, w)"
@@ -95,3 +98,57 @@ def test_what_is_random_is_not_compared(write: Write, bench: Callable[..., Bench
 def test_an_original_that_does_not_run_is_told(write: Write, bench: Callable[..., Bench]) -> None:
     with pytest.raises(MeasurementError, match="Nonsense"):
         bench(write("broken", "y = Nonsense(x, w)"))
+
+
+def raced(monkeypatch: pytest.MonkeyPatch, *medians: float) -> list[dict[str, object]]:
+    """Have races come out with these ratios, one after the other; return how each was asked for."""
+    asked: list[dict[str, object]] = []
+    left = iter(medians)
+
+    def made(before: Server, after: Server, feeds: int, **how: object) -> Race:
+        asked.append({**how, "before": before.pid, "after": after.pid, "feeds": feeds})
+        median = next(left)
+        return Race(1.0, median, Ratio(median, median, median, 15))
+
+    monkeypatch.setattr("memdiag.verification.bench.race", made)
+    return asked
+
+
+def test_new_sessions_confirm_that_a_model_is_slower(
+    write: Write, bench: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = write("original")
+    with bench(original) as judge:
+        asked = raced(monkeypatch, 1.0, 1.3, 1.2)
+        job = Job(model=original)
+        verdict = judge.judge(job, Bound.exact(), disk_bytes=0, times=0, limit=1.05)
+    assert [race.ratio.median for _, race in verdict.races] == [1.0, 1.2]
+    assert [one["feeds"] for one in asked] == [0, 1, 1]
+    assert {asked[0]["before"], asked[0]["after"]}.isdisjoint(
+        {asked[2]["before"], asked[2]["after"]}
+    )
+    assert asked[0]["before"] == asked[1]["before"]
+
+
+def test_what_is_not_slower_is_not_raced_again(
+    write: Write, bench: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = write("original")
+    with bench(original) as judge:
+        asked = raced(monkeypatch, 1.0, 1.04, 2.0, 2.0)
+        for limit in (1.05, None):
+            judge.judge(
+                Job(model=original), Bound.exact(), disk_bytes=0, times=0, limit=limit, pairs=9
+            )
+    assert len(asked) == 4
+    assert {one["pairs"] for one in asked} == {9}
+
+
+def test_two_models_are_measured_in_turn(write: Write, bench: Callable[..., Bench]) -> None:
+    original, larger = write("original"), write("larger", "z = MatMul(x, w) y = Relu(z)")
+    with bench(original) as judge:
+        one, other = judge.measure_both(
+            Job(model=larger), 1, before_bytes=1, after_bytes=2, before=Job(model=larger)
+        )
+    assert (one.disk_bytes, other.disk_bytes) == (1, 2)
+    assert abs(one.steady_bytes - other.steady_bytes) < 4 << 20

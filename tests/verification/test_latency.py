@@ -43,6 +43,11 @@ def test_a_limit_ends_the_race_when_it_is_decided() -> None:
     undecided = pair(lambda n: 0.01, lambda n: 0.01 if n // 16 % 2 else 0.011)
     assert race(*undecided, 0, pairs=30, limit=1.05, rest=rested).ratio.pairs == 30
 
+    # Where more are asked for, they are run before anything is decided.
+    before, after = pair(lambda n: 0.01, lambda n: 0.02)
+    found = race(before, after, 0, pairs=100, limit=1.05, least_pairs=20, rest=rested)
+    assert found.ratio.pairs == 20
+
 
 def test_slow_models_run_once_a_turn() -> None:
     before, after = pair(lambda n: 2.0, lambda n: 2.0)

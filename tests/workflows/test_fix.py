@@ -1,5 +1,7 @@
 """Fixing models whose waste is known; what must not be written is not."""
 
+import os
+import resource
 from collections.abc import Callable
 from pathlib import Path
 
@@ -7,10 +9,10 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from onnx import numpy_helper, parser
+from onnx import external_data_helper, numpy_helper, parser
 
 import memdiag
-from memdiag.errors import UsageError
+from memdiag.errors import ReportError, UsageError
 from memdiag.records.finding import Finding
 from memdiag.records.fix import Fix
 from memdiag.remedies.draft import Draft
@@ -35,7 +37,7 @@ def statuses(fix: Fix) -> dict[str, str]:
 
 def run(path: Path, **feeds: np.ndarray) -> np.ndarray:
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-    (output,) = session.run(None, feeds)
+    output = session.run(None, feeds)[0]
     assert isinstance(output, np.ndarray)
     return output
 
@@ -48,7 +50,7 @@ def two_rewrites(monkeypatch: pytest.MonkeyPatch) -> None:
         wanted = ("overridable-weight", "gemm-transposed")
         return tuple(one for one in rewriters_for(rule) if one.rewrite.name in wanted)
 
-    monkeypatch.setattr("memdiag.workflows.fix.rewriters_for", chosen)
+    monkeypatch.setattr("memdiag.workflows.fix_changes.rewriters_for", chosen)
 
 
 @pytest.mark.usefixtures("two_rewrites")
@@ -136,7 +138,7 @@ def wrong(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         name="wrong", summary="x", rules=("shared-weight-transposed",), arithmetic="reordered"
     )
     monkeypatch.setattr(
-        "memdiag.workflows.fix.rewriters_for",
+        "memdiag.workflows.fix_changes.rewriters_for",
         lambda rule: (Rewriter(rewrite, check, apply),) if rule in rewrite.rules else (),
     )
     return ["wrong"]
@@ -169,5 +171,142 @@ def test_a_model_that_does_not_run_is_fixed_only_unverified(tmp_path: Path) -> N
     fix = memdiag.fix(path, unverified=True)
     assert "unverified" in statuses(fix).values()
     assert not fix.verified
+    assert fix.verified_on == ()
+    assert fix.oldest_onnxruntime == "1.20.0"
+    assert fix.is_valid
     assert fix.output is not None
     onnx.checker.check_model(fix.output)
+
+
+def test_a_weight_that_stays_in_the_original_is_counted_and_named(
+    sample_model: SampleModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "memdiag.workflows.fix_changes.rewriters_for",
+        lambda rule: [
+            one for one in rewriters_for(rule) if one.rewrite.name == "overridable-weight"
+        ],
+    )
+    built = sample_model("tied_if", 24, external=True)
+    model, data = tmp_path / built.name, tmp_path / f"{built.name}.data"
+    model.write_bytes(built.read_bytes())
+    data.write_bytes(Path(f"{built}.data").read_bytes())
+    fix = memdiag.fix(model, max_slowdown=10, sizes=[1])
+    assert fix.output is not None
+    assert fix.after is not None
+    output = Path(fix.output)
+    assert output.stat().st_size < 2000
+    assert fix.output_files == (str(output), str(data))
+    assert fix.kept_files == (str(data),)
+    assert 24_000_000 - 4096 < fix.kept_bytes <= data.stat().st_size
+    assert fix.after.disk_bytes == output.stat().st_size + data.stat().st_size
+    assert fix.is_valid
+    assert fix.verified_on == (onnxruntime.__version__,)
+    assert fix.oldest_onnxruntime == "1.20.0"
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(
+        [model.name, data.name, output.name]
+    )
+
+
+def test_an_interpreter_that_is_none_is_an_error_before_anything_is_measured(tied: Path) -> None:
+    with pytest.raises(UsageError, match="cannot be started as a Python interpreter"):
+        memdiag.fix(tied, check_with=[tied.parent / "nothing"])
+    assert [path.name for path in tied.parent.iterdir()] == ["tied.onnx"]
+
+
+def test_a_place_that_cannot_be_written_is_an_error_before_anything_is_measured(
+    tied: Path,
+) -> None:
+    said: list[str] = []
+    with pytest.raises(ReportError, match="cannot be written"):
+        memdiag.fix(tied, tied / "out.onnx", on_progress=said.append)
+    assert said == []
+
+
+def many_files(folder: Path, rows: int = 65536) -> Path:
+    """Write a tied weight and another one, each in an external file of its own."""
+    proto = parser.parse_model(
+        f"""<ir_version: 9, opset_import: ["" : 17]>
+        g (float[n, 64] x, int64[i] ids) => (float[n, {rows}] y, float[i, 64] z) {{
+            h = MatMul(x, v)
+            t = Transpose <perm = [1, 0]> (w)
+            y = MatMul(h, t)
+            z = Gather(w, ids)
+        }}"""
+    )
+    rng = np.random.default_rng(0)
+    for name, shape in (("w", (rows, 64)), ("v", (64, 64))):
+        values = rng.standard_normal(shape).astype(np.float32)
+        proto.graph.initializer.append(numpy_helper.from_array(values, name))
+        external_data_helper.set_external_data(proto.graph.initializer[-1], f"{name}.bin")
+    path = folder / "m.onnx"
+    onnx.save(proto, path)
+    return path
+
+
+@pytest.mark.usefixtures("two_rewrites")
+def test_several_external_files(tmp_path: Path) -> None:
+    fix = memdiag.fix(many_files(tmp_path), max_slowdown=10, sizes=[1])
+    assert fix.output is not None
+    assert {*fix.kept_files} == {str(tmp_path / "w.bin"), str(tmp_path / "v.bin")}
+    assert fix.kept_bytes == 65536 * 64 * 4 + 64 * 64 * 4
+    onnx.checker.check_model(fix.output)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.usefixtures("two_rewrites")
+def test_more_than_two_gigabytes_of_weights(tmp_path: Path) -> None:
+    # All zeros, and no bytes on disk: a sparse file of 2.5 GB.
+    rows, columns = 10240, 65536
+    proto = parser.parse_model(
+        f"""<ir_version: 9, opset_import: ["" : 17]>
+        g (float[n, 64] x, int64[i] ids) => (float[n, 65536] y, float[i, 64] z,
+           float[i, {columns}] b) {{
+            t = Transpose <perm = [1, 0]> (w)
+            y = MatMul(x, t)
+            z = Gather(w, ids)
+            b = Gather(big, ids)
+        }}"""
+    )
+    values = np.random.default_rng(0).standard_normal((65536, 64)).astype(np.float32)
+    values.tofile(tmp_path / "w.bin")
+    with (tmp_path / "big.bin").open("wb") as file:
+        file.truncate(rows * columns * 4)
+    for name, shape in (("w", values.shape), ("big", (rows, columns))):
+        made = proto.graph.initializer.add()
+        made.name, made.data_type = name, onnx.TensorProto.FLOAT
+        made.dims.extend(shape)
+        made.data_location = onnx.TensorProto.EXTERNAL
+        made.external_data.add(key="location", value=f"{name}.bin")
+    path = tmp_path / "m.onnx"
+    path.write_bytes(proto.SerializeToString())
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    fix = memdiag.fix(path, max_slowdown=10, sizes=[1])
+    assert (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024 < 200 * MIB
+    assert fix.output is not None
+    assert {*fix.kept_files} == {str(tmp_path / "big.bin"), str(tmp_path / "w.bin")}
+    assert fix.kept_bytes == (rows * columns + values.size) * 4
+    assert fix.is_valid
+    assert run(Path(fix.output), x=values[:2], ids=np.array([1])).shape == (2, 65536)
+
+
+RUNTIMES = [Path(one) for one in os.environ.get("MEMDIAG_RUNTIMES", "").split(":") if one]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("rewrite", ["gemm-transposed", "fused-matmul-transposed"])
+def test_a_fixed_model_is_as_good_on_all_runtimes(
+    tied: Path, monkeypatch: pytest.MonkeyPatch, rewrite: str
+) -> None:
+    if not RUNTIMES:
+        pytest.skip("MEMDIAG_RUNTIMES names none")
+    monkeypatch.setattr(
+        "memdiag.workflows.fix_changes.rewriters_for",
+        lambda rule: [one for one in rewriters_for(rule) if one.rewrite.name == rewrite],
+    )
+    fix = memdiag.fix(tied, max_slowdown=10, sizes=[1], check_with=RUNTIMES)
+    assert statuses(fix) == {rewrite: "applied"}, fix.remedies
+    assert len(fix.verified_on) == 1 + len(RUNTIMES)
+    assert fix.oldest_onnxruntime == "1.20.0"

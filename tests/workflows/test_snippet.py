@@ -1,3 +1,7 @@
+"""The program that a tuning prints runs as it stands, and takes what the tuning says."""
+
+import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -10,11 +14,39 @@ from memdiag.prediction.runtime import Runtime
 from memdiag.records.fix import Point
 from memdiag.remedies.option import Option
 from memdiag.remedies.options import options
+from memdiag.units import MIB
 from memdiag.workflows.snippet import snippet
 
+SampleModel = Callable[..., Path]
+BY_NAME = {one.name: one for one in options()}
+_MEASURED = """
+import json
+import numpy as np
+session = sessions[0] if "sessions" in globals() else session
+for one in sessions if "sessions" in globals() else [session]:
+    x = {each.name: np.ones([1, each.shape[-1]], np.float32) for each in one.get_inputs()}
+    one.run(None, x)
+fields = dict(line.split(":", 1) for line in open("/proc/self/status"))
+print(json.dumps({name: int(fields[name].split()[0]) * 1024 for name in ("VmHWM", "RssAnon")}))
+"""
 
-def point(*chosen: Option) -> Point:
-    job = Job(model=Path("m.onnx"))
+_LIBC = "import ctypes\nlibc = ctypes.CDLL(None)\n"
+_MAPPED_BLOCKS = """
+class Info(ctypes.Structure):
+    _fields_ = [(f"field{index}", ctypes.c_size_t) for index in range(10)]
+
+libc.mallinfo2.restype = Info
+libc.malloc.restype = ctypes.c_void_p
+libc.free.argtypes = [ctypes.c_void_p]
+libc.free(libc.malloc(1 << 20))
+before = libc.mallinfo2().field3
+block = libc.malloc(200 << 10)
+print(libc.mallinfo2().field3 - before)
+"""
+
+
+def point(*chosen: Option, load_from: str = "path") -> Point:
+    job = Job(model=Path("m.onnx"), load_from="bytes" if load_from == "bytes" else "path")
     for one in chosen:
         job = one.added_to(job)
     return Point(
@@ -25,6 +57,8 @@ def point(*chosen: Option) -> Point:
         disabled_optimizers=tuple(job.disabled_optimizers),
         shared_arena=job.shared_arena,
         saved_options={name: text for one in chosen for name, text in one.saved.items()},
+        load_from=job.load_from,
+        shares_weights=any(one.shares_weights for one in chosen),
         figures=None,
         ratio=None,
         low=None,
@@ -35,21 +69,88 @@ def point(*chosen: Option) -> Point:
     )
 
 
-@pytest.mark.parametrize("option", options(), ids=lambda option: option.name)
-def test_the_program_runs_as_it_stands(
-    option: Option, sample_model: Callable[..., Path], tmp_path: Path
-) -> None:
-    if not option.applies(Runtime.installed()):
-        pytest.skip("not on this machine")
-    model = tmp_path / "m.onnx"
-    model.write_bytes(sample_model("plain_mlp").read_bytes())
-    program = snippet(str(model), point(option))
+def run(program: str, folder: Path) -> dict[str, int]:
+    """Run `program` in a process of its own and return the memory that it took, in bytes."""
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, cwd=tmp_path
+        [sys.executable, "-W", "error", "-c", program + _MEASURED],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        cwd=folder,
     )
     assert done.returncode == 0, done.stderr
-    for name, value in option.environment.items():
-        assert f"export {name}={value}" in program
+    taken: dict[str, int] = json.loads(done.stdout)
+    return taken
+
+
+@pytest.fixture
+def model(sample_model: SampleModel, tmp_path: Path) -> Path:
+    path = tmp_path / "m.onnx"
+    path.write_bytes(sample_model("plain_mlp", 16).read_bytes())
+    return path
+
+
+@pytest.mark.parametrize("option", options(), ids=lambda option: option.name)
+def test_the_program_runs_as_it_stands(option: Option, model: Path) -> None:
+    if not option.applies(Runtime.installed()):
+        pytest.skip("not on this machine")
+    for sessions in (1, 2):
+        program = snippet(str(model), point(option), sessions)
+        run(program, model.parent)
+        for name, value in option.environment.items():
+            assert f"export {name}={value}" in program
+
+
+def test_options_together_run_as_well(model: Path) -> None:
+    names = ("save-prepacked", "mmap-threshold", "disable-constant-folding", "arena-shrinkage")
+    program = snippet(str(model), point(*(BY_NAME[name] for name in names)))
+    run(program, model.parent)
+    assert (model.parent / "m.prepacked.onnx").exists()
+    # What is saved is what was measured: with the same settings.
+    assert program.count("disabled_optimizers=['ConstantFolding']") == 2
+
+
+def test_bytes_are_loaded_with_their_external_data(
+    sample_model: SampleModel, tmp_path: Path
+) -> None:
+    external = sample_model("plain_mlp", 1, external=True)
+    run(snippet(str(external), point(load_from="bytes"), embedded=False), tmp_path)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is read from Linux's /proc")
+def test_the_program_takes_less_by_what_its_options_save(model: Path) -> None:
+    off = run(snippet(str(model), point(BY_NAME["disable-prepacking"])), model.parent)
+    on = run(snippet(str(model), point()), model.parent)
+    assert on["RssAnon"] - off["RssAnon"] > 10 * MIB
+    assert on["VmHWM"] - off["VmHWM"] > 10 * MIB
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is read from Linux's /proc")
+@pytest.mark.parametrize("external", [False, True])
+def test_shared_weights_are_there_once_for_all_sessions(
+    external: bool, sample_model: SampleModel, tmp_path: Path
+) -> None:
+    original = sample_model("plain_mlp", 16, external=external)
+    path = shutil.copytree(original.parent, tmp_path / "copy") / original.name
+    shared = point(BY_NAME["share-weights"])
+    taken = []
+    # The first start writes what the later ones map.
+    for sessions in (1, 1, 4):
+        program = snippet(str(path), shared, sessions, embedded=not external)
+        taken.append(run(program, tmp_path)["VmHWM"])
+    assert taken[2] - taken[1] < 6 * MIB
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="it is an option of glibc")
+@pytest.mark.parametrize("pinned", [False, True])
+def test_a_variable_of_glibc_counts_within_the_program(pinned: bool) -> None:
+    program = snippet("m.onnx", point(BY_NAME["mmap-threshold"]))
+    start = program.split("import onnxruntime")[0] if pinned else _LIBC
+    done = subprocess.run(
+        [sys.executable, "-c", start + _MAPPED_BLOCKS], capture_output=True, text=True, timeout=60
+    )
+    # Having freed a mapped block, glibc maps no smaller ones any more, unless it is told to.
+    assert done.stdout.strip() == ("1" if pinned else "0"), done.stderr
 
 
 def test_a_path_with_quotes_is_written_as_python_needs_it() -> None:

@@ -7,5 +7,5 @@ OPTION = Option(
     does="Weights stay as they are: no packed copies, and external ones stay mapped.",
     hurts="Matrix products pack their operand in every run: slower, most of all with few rows.",
     session={"session.disable_prepacking": "1"},
-    excludes=("save-prepacked",),
+    excludes=("save-prepacked", "share-weights"),
 )

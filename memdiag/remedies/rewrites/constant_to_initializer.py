@@ -48,7 +48,7 @@ def apply(draft: Draft, finding: Finding) -> bool:
         assert tensor is not None
         assert name is not None
         take_out(nesting, value)
-        put_in(graph, value, tensor, name)
+        put_in(draft, graph, value, tensor, name)
     return bool(values)
 
 

@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from memdiag.records.finding import Finding
 from memdiag.remedies.draft import Draft
-from memdiag.remedies.products import Product, finish, products, recast
+from memdiag.remedies.products import Product, no_matmul, products, recast, replace_products
 from memdiag.remedies.rewrite import Rewrite
 
 REWRITE = Rewrite(
@@ -32,21 +32,18 @@ def check(draft: Draft, finding: Finding) -> str | None:
 
 def apply(draft: Draft, finding: Finding) -> bool:
     """Replace the products and drop what only they read; return whether there were any."""
-    found = products(draft, finding, _problem).found
-    for product in found:
-        matrix = recast(draft, product)
-        node = product.node
-        draft.require_domain(_DOMAIN, node=node)
-        node.op_type, node.domain = "FusedMatMul", _DOMAIN
-        node.replace_input_with(1, matrix)
-        node.attributes.add(ir.AttrInt64("transB", 1))
-    finish(found)
-    return bool(found)
+    return replace_products(draft, finding, _problem, _replace)
 
 
 def _problem(draft: Draft, product: Product) -> str:
-    if product.node.op_type != "MatMul":
-        return f"the product is a {product.node.op_type}, which can read the weight as it is"
     if product.dtype != "float":
         return f"FusedMatMul does not take {product.dtype or 'the type of the weight'} on the CPU"
-    return ""
+    return no_matmul(product)
+
+
+def _replace(draft: Draft, product: Product) -> None:
+    matrix, node = recast(draft, product), product.node
+    draft.require_domain(_DOMAIN, node=node)
+    node.op_type, node.domain = "FusedMatMul", _DOMAIN
+    node.replace_input_with(1, matrix)
+    node.attributes.add(ir.AttrInt64("transB", 1))

@@ -14,7 +14,7 @@ import onnx_ir as ir
 from memdiag.records.finding import Finding
 from memdiag.remedies.draft import Draft
 from memdiag.remedies.flattening import cannot_flatten, flatten
-from memdiag.remedies.products import Product, finish, products, recast
+from memdiag.remedies.products import Product, products, recast, replace_products
 from memdiag.remedies.rewrite import Rewrite
 
 REWRITE = Rewrite(
@@ -35,11 +35,7 @@ def check(draft: Draft, finding: Finding) -> str | None:
 
 def apply(draft: Draft, finding: Finding) -> bool:
     """Replace the products and drop what only they read; return whether there were any."""
-    found = products(draft, finding, problem).found
-    for product in found:
-        _replace(draft, product)
-    finish(found)
-    return bool(found)
+    return replace_products(draft, finding, problem, replace)
 
 
 def problem(draft: Draft, product: Product) -> str:
@@ -55,7 +51,8 @@ def problem(draft: Draft, product: Product) -> str:
     return cannot_flatten(draft, product)
 
 
-def _replace(draft: Draft, product: Product) -> None:
+def replace(draft: Draft, product: Product) -> None:
+    """Let `product` be a Gemm that reads the matrix as it is; `finish` removes what is left."""
     matrix, node = recast(draft, product), product.node
     turned = node.attributes.get("transB")
     if node.op_type == "MatMul":

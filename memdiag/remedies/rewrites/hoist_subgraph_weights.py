@@ -7,7 +7,8 @@ content become one.
 It hurts up to onnxruntime 1.22, where the main graph's arena keeps the places of weights that were
 packed, while bodies share them: then it may gain little. A weight of the main graph that is read
 two levels further in, as in an If within a Loop, is not packed (1.20 to 1.31.1): that spares the
-packed copy, but the kernel may be slower, and adds in another order. Bodies within functions are
+packed copy, but the kernel may be slower, and adds in another order (`hoist-shallow-weights` leaves
+such weights alone). Bodies within functions are
 left alone, as a function sees no values from outside.
 """
 

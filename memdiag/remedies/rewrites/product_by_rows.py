@@ -16,7 +16,7 @@ import onnx_ir as ir
 from memdiag.records.finding import Finding
 from memdiag.remedies.draft import Draft
 from memdiag.remedies.flattening import flatten
-from memdiag.remedies.products import Product, finish, products
+from memdiag.remedies.products import Product, finish, no_matmul, products
 from memdiag.remedies.rewrite import Rewrite
 from memdiag.remedies.rewrites import gemm_transposed, overridable_weight
 
@@ -49,11 +49,9 @@ def apply(draft: Draft, finding: Finding) -> bool:
 
 
 def _problem(draft: Draft, product: Product) -> str:
-    if product.node.op_type != "MatMul":
-        return f"the product is a {product.node.op_type}, which can read the weight as it is"
     if product.casts:
         return "the weight is cast before the product, in every run if it were no constant"
-    weight = overridable_weight.problem(draft, product.source)
+    weight = no_matmul(product) or overridable_weight.problem(draft, product.source)
     return weight or gemm_transposed.problem(draft, product)
 
 

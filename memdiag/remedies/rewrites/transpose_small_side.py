@@ -13,7 +13,7 @@ import onnx_ir as ir
 from memdiag.records.finding import Finding
 from memdiag.remedies.draft import Draft
 from memdiag.remedies.flattening import cannot_flatten, flatten, leading
-from memdiag.remedies.products import Product, finish, products, recast
+from memdiag.remedies.products import Product, no_matmul, products, recast, replace_products
 from memdiag.remedies.rewrite import Rewrite
 
 REWRITE = Rewrite(
@@ -31,17 +31,12 @@ def check(draft: Draft, finding: Finding) -> str | None:
 
 def apply(draft: Draft, finding: Finding) -> bool:
     """Replace the products and drop what only they read; return whether there were any."""
-    found = products(draft, finding, _problem).found
-    for product in found:
-        _replace(draft, product)
-    finish(found)
-    return bool(found)
+    return replace_products(draft, finding, _problem, _replace)
 
 
 def _problem(draft: Draft, product: Product) -> str:
-    if product.node.op_type != "MatMul":
-        return f"the product is a {product.node.op_type}, which can read the weight as it is"
-    return "" if leading(draft, product) == () else cannot_flatten(draft, product)
+    is_vector = leading(draft, product) == ()
+    return no_matmul(product) or ("" if is_vector else cannot_flatten(draft, product))
 
 
 def _replace(draft: Draft, product: Product) -> None:

@@ -1,9 +1,10 @@
 """A model rewritten for one finding, saved, and run beside the original."""
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from math import inf
 from pathlib import Path
+from tempfile import mkdtemp
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -18,10 +19,13 @@ import memdiag
 from benchmarks.environments import ProvisionError
 from benchmarks.runtimes import runtime
 from memdiag.graph.reader import open_model
+from memdiag.measurement.job import Feed, Job
+from memdiag.measurement.server import Server
 from memdiag.records.finding import Finding
 from memdiag.remedies.draft import Draft, Storage, tensors
 from memdiag.remedies.saving import save
-from memdiag.verification.outputs import compare
+from memdiag.verification.bench import Bench, Trial
+from memdiag.verification.outputs import Bound, compare
 
 Array = NDArray[Any]
 Feeds = Mapping[str, Array]
@@ -64,13 +68,17 @@ def rewrite(
     of: Finding,
     folder: Path,
     *,
-    storage: Storage = "embedded",
+    storage: Storage | None = "embedded",
     full_check: bool = True,
+    overridable: bool = False,
 ) -> Path:
     """Return the rewritten model, saved in `folder`; `model` becomes ``original.onnx`` there.
 
     The rewrite has to be possible, to be nothing the second time, and to leave the original alone.
+    A `storage` of None is the one that the rewrite asks for.
     The checker infers shapes as well in a `full_check`, which sparse weights do not allow.
+    Programs see the same inputs and outputs, and initializers that they may set, unless the rewrite
+    changes which ones are `overridable`.
     """
     path = saved(model, folder)
     before = hashlib.sha256(path.read_bytes()).digest()
@@ -85,11 +93,25 @@ def rewrite(
         assert module.check(draft, of) is not None
         assert draft.proto().SerializeToString(deterministic=True) == done
         target = folder / "rewritten.onnx"
-        save(draft, target, storage)
+        save(draft, target, storage or draft.storage or "embedded")
     assert hashlib.sha256(path.read_bytes()).digest() == before
     onnx.checker.check_model(target, full_check=full_check)
-    _assert_same_interface(path, target)
+    _assert_same_interface(path, target, overridable=overridable)
     return target
+
+
+def judged(module: ModuleType, path: Path, of: Finding, feeds: Feeds) -> str | None:
+    """Return what the bench finds wrong with the model that a rewrite makes of `path`."""
+    target, scratch = path.with_name("judged.onnx"), Path(mkdtemp(dir=path.parent))
+    with open_model(path) as file:
+        draft = Draft(file)
+        assert module.apply(draft, of) is True
+        save(draft, target, draft.storage or "embedded")
+    same = module.REWRITE.arithmetic == "same"
+    trial = Trial("these", tuple(_saved_feeds(feeds, scratch)), False)
+    with Bench(Job(model=path), [trial], scratch, 1) as bench:
+        bound = Bound.exact() if same else Bound.reordered(1024)
+        return bench.judge(Job(model=target), bound, disk_bytes=1).problem
 
 
 def refusal(module: ModuleType, model: ModelProto | Path, of: Finding, folder: Path) -> str:
@@ -149,6 +171,12 @@ def largest_difference(original: Path, other: Path, feeds: Feeds, folder: Path) 
     return max((one.relative for one in compare(*files)), default=inf)
 
 
+def overridable(path: Path) -> list[str]:
+    """Return the initializers that a caller could set."""
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    return [each.name for each in session.get_overridable_initializers()]
+
+
 def stored(path: Path) -> list[TensorProto]:
     """Return the tensors of a model that hold 64 bytes and more, wherever they are."""
     return [
@@ -195,6 +223,22 @@ def runs_on(version: str, path: Path) -> bool:
     return memdiag.profile(path, python=python, runs=1).outcome.status == "completed"
 
 
+def difference_on(version: str, one: Path, other: Path, feeds: Feeds) -> float:
+    """Return the largest relative difference of outputs, under a release of onnxruntime."""
+    try:
+        python = runtime(version)
+    except ProvisionError as error:
+        pytest.skip(str(error))
+    scratch = Path(mkdtemp(dir=one.parent))
+    sets = [[*_saved_feeds(feeds, scratch)]]
+    outputs = []
+    for number, path in enumerate((one, other)):
+        with Server(Job(model=path, python=python, runs=None), sets) as server:
+            assert server.onnxruntime == version
+            outputs.append(server.save(0, scratch / str(number)))
+    return max(found.relative for found in compare(*outputs))
+
+
 def random(shape: Sequence[int], seed: int = 0, dtype: Any = np.float32) -> Array:
     """Return random values."""
     generator = np.random.default_rng(seed)
@@ -208,6 +252,13 @@ def random(shape: Sequence[int], seed: int = 0, dtype: Any = np.float32) -> Arra
 def tensor(array: Array, name: str) -> TensorProto:
     """Return a tensor with raw data."""
     return numpy_helper.from_array(array, name)
+
+
+def _saved_feeds(feeds: Feeds, folder: Path) -> Iterator[Feed]:
+    for name, array in feeds.items():
+        file = folder / f"{name}.npy"
+        np.save(file, array)
+        yield Feed(name=name, files=(file,))
 
 
 def _put(graph: onnx.GraphProto, weights: Mapping[str, Array]) -> None:
@@ -226,7 +277,7 @@ def _put(graph: onnx.GraphProto, weights: Mapping[str, Array]) -> None:
                 _put(attribute.g, weights)
 
 
-def _assert_same_interface(one: Path, other: Path) -> None:
+def _assert_same_interface(one: Path, other: Path, *, overridable: bool) -> None:
     sessions = [
         onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
         for path in (one, other)
@@ -235,7 +286,7 @@ def _assert_same_interface(one: Path, other: Path) -> None:
         (
             [(each.name, each.type, each.shape) for each in session.get_inputs()],
             [(each.name, each.type, each.shape) for each in session.get_outputs()],
-            [(each.name, each.shape) for each in session.get_overridable_initializers()],
+            [] if overridable else [each.name for each in session.get_overridable_initializers()],
             session.get_modelmeta().custom_metadata_map,
         )
         for session in sessions

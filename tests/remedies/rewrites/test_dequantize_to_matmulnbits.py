@@ -1,8 +1,6 @@
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 import onnx
 import pytest
@@ -11,9 +9,18 @@ from hypothesis import strategies as st
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from memdiag.records.finding import Finding
+from memdiag.remedies import nbits
 from memdiag.remedies.rewrites import dequantize_to_matmulnbits
 from memdiag.remedies.turned import turned_nibbles
 from memdiag.verification.outputs import Bound
+from tests.remedies.rewrites.quantized_models import (
+    FUSED,
+    IN_EACH_RUN,
+    KINDS,
+    level,
+    model,
+    operators,
+)
 from tests.remedies.rewrites.rewriting import (
     finding,
     largest_difference,
@@ -25,67 +32,6 @@ from tests.remedies.rewrites.rewriting import (
 )
 
 MIB = 1 << 20
-KINDS = {"int4": TensorProto.INT4, "uint4": TensorProto.UINT4}
-FUSED = finding("w", nodes=("dequantize", "product"))
-IN_EACH_RUN = msgspec.structs.replace(FUSED, phase="first_run")
-
-
-def quantized(name: str, kind: int, shape: tuple[int, ...], seed: int = 0) -> TensorProto:
-    """Return a tensor of random values of 4 or 8 bits."""
-    bits = 4 if kind in KINDS.values() else 8
-    octets = -(-int(np.prod(shape)) * bits // 8)
-    data = np.random.default_rng(seed).integers(0, 256, octets).astype(np.uint8).tobytes()
-    return helper.make_tensor(name, kind, shape, data, raw=True)
-
-
-def model(
-    kind: int = TensorProto.INT4,
-    *,
-    depth: int = 64,
-    columns: int = 48,
-    block: int = 32,
-    zeros: bool = True,
-    axis: int = 0,
-    sizes: tuple[Any, ...] = ("n",),
-    scale: Any = np.float32,
-    more: tuple[Any, ...] = (),
-    outputs: tuple[str, ...] = ("y",),
-) -> ModelProto:
-    """Return a product by a dequantized weight."""
-    blocks = -(-depth // block)
-    scales = (random((blocks, columns), 1) * 0.1).astype(scale)
-    weights = [quantized("w", kind, (depth, columns)), numpy_helper.from_array(scales, "s")]
-    if zeros:
-        weights.append(quantized("z", kind, (blocks, columns), 2))
-    attributes: dict[str, Any] = {"axis": axis, "block_size": block}
-    inputs = ["w", "s", *(["z"] if zeros else [])]
-    element = weights[1].data_type
-    graph = helper.make_graph(
-        [
-            helper.make_node("DequantizeLinear", inputs, ["d"], name="dequantize", **attributes),
-            helper.make_node("MatMul", ["x", "d"], ["y"], name="product"),
-            *more,
-        ],
-        "g",
-        [helper.make_tensor_value_info("x", element, [*sizes, depth])],
-        [
-            helper.make_tensor_value_info(
-                name, element, [depth, columns] if name == "d" else [*sizes, columns]
-            )
-            for name in outputs
-        ],
-        weights,
-    )
-    return helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 21)])
-
-
-def operators(path: Path) -> Counter[str]:
-    return Counter(node.op_type for node in onnx.load(path).graph.node)
-
-
-def level(path: Path) -> int:
-    node = next(one for one in onnx.load(path).graph.node if one.op_type == "MatMulNBits")
-    return next(int(one.i) for one in node.attribute if one.name == "accuracy_level")
 
 
 @pytest.mark.parametrize("zeros", [True, False])
@@ -180,13 +126,18 @@ def test_in_a_branch(tmp_path: Path) -> None:
         assert largest_difference(tmp_path / "original.onnx", fixed, feeds, tmp_path) == 0
 
 
-def changed(original: ModelProto, **attributes: Any) -> ModelProto:
-    """Return the model with other attributes of the DequantizeLinear."""
-    node = original.graph.node[0]
-    kept = [one for one in node.attribute if one.name not in attributes]
-    del node.attribute[:]
-    node.attribute.extend(kept)
-    node.attribute.extend(helper.make_attribute(*one) for one in attributes.items())
+def changed_left(original: ModelProto) -> ModelProto:
+    """Return the model with a left operand that is quantized and dequantized."""
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "one"], ["xq"]),
+        helper.make_node("DequantizeLinear", ["xq", "one"], ["xd"], name="left"),
+    ]
+    original.graph.node.extend(nodes)
+    original.graph.node[1].input[0] = "xd"
+    rest = list(original.graph.node)
+    del original.graph.node[:]
+    original.graph.node.extend([*rest[2:], *rest[:2]])
+    original.graph.initializer.append(numpy_helper.from_array(np.array(0.1, np.float32), "one"))
     return original
 
 
@@ -199,13 +150,25 @@ def overridable(original: ModelProto, name: str, shape: list[int]) -> ModelProto
 @pytest.mark.parametrize(
     ("original", "said"),
     [
-        (model(axis=1, depth=48, block=48), "by blocks of 16 to 256"),
-        (model(block=8), "by blocks of 16 to 256"),
-        (model(depth=1024, block=512), "by blocks of 16 to 256"),
-        (model(TensorProto.INT8), "8 bits only since onnxruntime 1.22"),
-        (model(TensorProto.UINT8), "8 bits only since onnxruntime 1.22"),
-        (model(columns=47, zeros=False), "odd number of columns"),
-        (model(scale=np.float16), "the scales are float16"),
+        (model(axis=1, depth=48, columns=48, block=16), "the blocks are not of 16 to 256"),
+        (model(block=8), "the blocks are not of 16 to 256"),
+        (model(depth=1024, block=512), "the blocks are not of 16 to 256"),
+        (model(depth=48, block=None, axis=0), "the values that a product sums have scales"),
+        (model(columns=47, zeros=False), "4-bit values, of an odd number"),
+        (model(depth=47, zeros=False, gemm={"transB": 1}), "4-bit values, of an odd number"),
+        (model(depth=96, gemm={"transB": 1}), "the zero points of 4 bits, an odd number"),
+        (model(scale=np.float16), "the left operand of the product is no fp32"),
+        (model(gemm={"alpha": 0.5}), "the Gemm transposes its left operand, or scales"),
+        (model(gemm={"beta": 0.5}, bias=(48,)), "the Gemm transposes its left operand, or scales"),
+        (
+            model(depth=64, sizes=(64,), gemm={"transA": 1}),
+            "the Gemm transposes its left operand",
+        ),
+        (
+            model(columns=64, more=(helper.make_node("Gemm", ["x", "d"], ["e"], transB=1),)),
+            "one product reads the weight transposed",
+        ),
+        (changed_left(model()), "the left operand is dequantized as well"),
         (model(outputs=("y", "d")), "the dequantized weight is an output"),
         (overridable(model(), "w", [64, 48]), "w is no constant"),
         (overridable(model(), "s", [2, 48]), "s is no constant"),
@@ -249,7 +212,7 @@ def test_a_wrong_order_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         for piece in right(*arguments, **options):
             yield (piece >> 4) | (piece << 4)  # the two values of a byte in each other's place
 
-    monkeypatch.setattr(dequantize_to_matmulnbits, "turned_nibbles", wrong)
+    monkeypatch.setattr(nbits, "turned_nibbles", wrong)
     fixed = rewrite(dequantize_to_matmulnbits, model(), FUSED, tmp_path)
     feeds = {"x": random((3, 64), 3)}
     found = largest_difference(tmp_path / "original.onnx", fixed, feeds, tmp_path)

@@ -247,8 +247,8 @@ def test_any_shapes_and_names(
 
 
 def test_wrong_contents_are_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def transposed(graph, value, tensor, name):  # type: ignore[no-untyped-def] # a stand-in
-        return constants.put_in(graph, value, onnx_ir.Tensor(tensor.numpy().T.copy()), name)
+    def transposed(draft, graph, value, tensor, name):  # type: ignore[no-untyped-def] # a stand-in
+        return constants.put_in(draft, graph, value, onnx_ir.Tensor(tensor.numpy().T.copy()), name)
 
     monkeypatch.setattr(merging, "put_in", transposed)
     wrong = rewrite(hoist, text_model(BRANCHES, w=W, v=V), finding(*NAMES), tmp_path)

@@ -10,11 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx import ModelProto, TensorProto, helper
 
-from memdiag.graph.reader import open_model
 from memdiag.records.finding import Finding
-from memdiag.remedies.draft import Draft
 from memdiag.remedies.rewrites import keep_unfolded
-from memdiag.remedies.saving import save
 from memdiag.verification.outputs import Bound
 from tests.remedies.rewrites.rewriting import (
     assert_same_outputs,
@@ -22,6 +19,7 @@ from tests.remedies.rewrites.rewriting import (
     largest_difference,
     random,
     refusal,
+    rewrite,
     runs_on,
     saved,
     taken,
@@ -34,23 +32,7 @@ ROW = random((1, 6))
 
 def rewritten(model: ModelProto, of: Finding, folder: Path) -> Path:
     """Return the rewritten model; what it shows as inputs and outputs is as before."""
-    path = saved(model, folder)
-    before = path.read_bytes()
-    with open_model(path) as file:
-        draft = Draft(file)
-        assert keep_unfolded.check(draft, of) is None
-        assert keep_unfolded.apply(draft, of) is True
-        assert keep_unfolded.apply(draft, of) is False
-        assert keep_unfolded.check(draft, of) is not None
-        target = folder / "rewritten.onnx"
-        save(draft, target, "embedded")
-    assert path.read_bytes() == before
-    onnx.checker.check_model(target, full_check=True)
-    sessions = [session(one) for one in (path, target)]
-    for kind in ("get_inputs", "get_outputs"):
-        seen = [[(v.name, v.type, v.shape) for v in getattr(one, kind)()] for one in sessions]
-        assert seen[0] == seen[1]
-    return target
+    return rewrite(keep_unfolded, model, of, folder, overridable=True)
 
 
 def session(path: Path, optimized: Path | None = None) -> onnxruntime.InferenceSession:

@@ -14,11 +14,21 @@ from memdiag.graph.reader import open_model
 from memdiag.records.finding import Finding
 from memdiag.remedies.draft import Draft
 from memdiag.remedies.saving import save
-from tests.remedies.rewrites.rewriting import Array, Feeds, finding, random
+from memdiag.verification.outputs import Bound
+from tests.remedies.rewrites.rewriting import (
+    Array,
+    Feeds,
+    finding,
+    largest_difference,
+    random,
+    rewrite,
+    saved,
+)
 
 ROWS, COLUMNS = 24, 16
 
 SHARED = finding("w")
+BOUND = Bound.reordered(COLUMNS).relative
 STORED = msgspec.structs.replace(finding("w", "t"), name="stored-transpose")
 
 
@@ -207,10 +217,34 @@ def weights(path: Path) -> list[str]:
     return [tensor.name for tensor in onnx.load(path).graph.initializer]
 
 
+def rewritten(
+    module: ModuleType, original: ModelProto, folder: Path, *feeds: Feeds, of: Finding = SHARED
+) -> Path:
+    """Return the rewritten model; its outputs with `feeds` are the original's, but for rounding."""
+    overridable = module.REWRITE.name in ("overridable-weight", "product-by-rows")
+    path = rewrite(module, original, of, folder, storage=None, overridable=overridable)
+    for each in feeds:
+        assert largest_difference(folder / "original.onnx", path, each, folder) <= BOUND
+    return path
+
+
+def assert_wrong_is_seen(module: ModuleType, folder: Path, rows: int = 3) -> None:
+    """Hold the outputs that a rewrite gives, which was made a wrong one, to be beyond the bound."""
+    square = model(
+        "g (float[n, 20] x, int64[i] ids) => (float[n, 20] y, float[i, 20] e)"
+        " { e = Gather(w, ids) t = Transpose(w) y = MatMul(x, t) }",
+        w=random((20, 20)),
+    )
+    path = saved(square, folder)
+    wrong = apply_unchecked(module, path, SHARED, folder / "wrong.onnx")
+    feeds = {"x": random((rows, 20)), "ids": np.array([1])}
+    assert largest_difference(path, wrong, feeds, folder) > Bound.reordered(20).relative
+
+
 def apply_unchecked(module: ModuleType, path: Path, of: Finding, target: Path) -> Path:
     """Apply a rewrite, which may be wrong, and save the result."""
     with open_model(path) as file:
         draft = Draft(file)
         assert module.apply(draft, of) is True
-        save(draft, target, "embedded")
+        save(draft, target, draft.storage or "embedded")
     return target

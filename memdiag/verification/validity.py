@@ -1,0 +1,123 @@
+"""Whether a changed model is as valid as the original, and asks for nothing newer."""
+
+import subprocess
+import sys
+from collections.abc import Iterable
+from functools import cached_property
+from pathlib import Path
+from typing import NamedTuple
+
+from onnx import ModelProto, NodeProto, OperatorSetIdProto
+
+from memdiag.errors import MeasurementError
+from memdiag.graph.weights import subgraphs
+
+_TIMEOUT_S = 120.0
+_LONGEST = 200
+_CHECK = """
+import sys
+import onnx
+try:
+    onnx.checker.check_model(sys.argv[1])
+except onnx.checker.ValidationError as error:
+    sys.stdout.buffer.write(str(error).encode("utf-8", "backslashreplace"))
+"""
+
+
+class Checked(NamedTuple):
+    """What is wrong with a model, empty where nothing is; `is_new` if the original is better."""
+
+    complaint: str
+    is_new: bool
+
+
+class Checker:
+    """Asks `onnx.checker` about models that were made of the one at `original`.
+
+    Operators of other domains than ONNX's own are not checked, only that their domain is imported.
+    """
+
+    def __init__(self, original: Path, timeout_s: float = _TIMEOUT_S) -> None:
+        self._original = original
+        self._timeout_s = timeout_s
+
+    @cached_property
+    def complaint(self) -> str:
+        """What is wrong with the original, empty where nothing is."""
+        return complaint(self._original, self._timeout_s)
+
+    def check(self, model: Path) -> Checked:
+        """Return what is wrong with `model`, and whether that is wrong with the original as well.
+
+        The checker ends with the first thing it finds: what comes behind is not seen.
+        """
+        found = complaint(model, self._timeout_s)
+        return Checked(found, bool(found) and found != self.complaint)
+
+
+def complaint(model: Path, timeout_s: float = _TIMEOUT_S) -> str:
+    """Return the first thing that `onnx.checker` says is wrong with a model, empty if nothing is.
+
+    It runs in a process of its own, for some models crash it. External data is not read.
+
+    Raises:
+        MeasurementError: the process cannot be started.
+    """
+    try:
+        done = subprocess.run(
+            # Without -P a module of the working directory could be taken for onnx.
+            [sys.executable, "-P", "-c", _CHECK, str(model)],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=timeout_s,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return f"the checker does not end within {timeout_s:g} s"
+    except OSError as error:
+        raise MeasurementError(
+            f"{sys.executable}: cannot be started to check a model ({error.strerror})."
+        ) from error
+    if done.returncode < 0:
+        return f"the checker crashes (signal {-done.returncode})"
+    said = done.stdout if not done.returncode else done.stderr.strip().rpartition(b"\n")[2]
+    # What follows the first line is where it was found, and differs with every change.
+    first = said.decode("utf-8", "replace").strip().partition("\n")[0]
+    return first.replace(f"{model.parent}/", "")[:_LONGEST].rstrip(" .")
+
+
+def newer(before: ModelProto, after: ModelProto) -> str | None:
+    """Return what `after` declares that asks for a newer runtime than `before`; None if nothing.
+
+    The version of the IR and those of operator sets have to stay as they are. A domain may come in
+    by which a node goes.
+    """
+    if after.ir_version > before.ir_version:
+        return f"version {after.ir_version} of the IR instead of {before.ir_version}"
+    had, has = _versions(before.opset_import), _versions(after.opset_import)
+    for domain, version in has.items():
+        name = domain or "ai.onnx"
+        if domain not in had and domain not in _domains(after):
+            return f"an import of {name}, which no node uses"
+        if had.get(domain, version) != version:
+            return f"opset {version} of {name} instead of {had[domain]}"
+    return None
+
+
+def _versions(imports: Iterable[OperatorSetIdProto]) -> dict[str, int]:
+    return {_domain(one.domain): one.version for one in imports}
+
+
+def _domains(model: ModelProto) -> set[str]:
+    """Return the domains of all nodes."""
+    found: set[str] = set()
+    pending: list[Iterable[NodeProto]] = [model.graph.node, *(one.node for one in model.functions)]
+    while pending:
+        for node in pending.pop():
+            found.add(_domain(node.domain))
+            pending += [body.node for _, body in subgraphs(node)]
+    return found
+
+
+def _domain(name: str) -> str:
+    return "" if name == "ai.onnx" else name

@@ -1,0 +1,70 @@
+"""Changes that are worth having, which of two is the better one, and what proves the result."""
+
+from dataclasses import dataclass
+
+from memdiag.records.fix import Figures
+from memdiag.verification.bench import Verdict
+from memdiag.verification.judgement import Races, takes_less, takes_less_time
+from memdiag.verification.outputs import Bound
+from memdiag.workflows.fix_changes import Change
+from memdiag.workflows.fix_files import Output
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """A change that is worth having: what the model takes with it, and before it.
+
+    `digest` is that of the model, `kept_count` how many of the original's files it needs, and
+    `file_count` how many in all.
+    """
+
+    change: Change
+    before: Figures
+    after: Figures
+    races: Races
+    digest: bytes
+    kept_count: int
+    file_count: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Proof:
+    """What was found of the result beside the original, and where it is.
+
+    `verified_on` are the releases of onnxruntime on which it gives what the original gives.
+    """
+
+    output: Output
+    verdict: Verdict
+    bound: Bound
+    before: Figures
+    after: Figures
+    verified_on: tuple[str, ...]
+
+
+def preferred(one: Candidate, other: Candidate) -> tuple[Candidate, str]:
+    """Return the better of two candidates, and what speaks for it.
+
+    That is memory, or else time, where it can be told. Otherwise a model that needs fewer of the
+    original's files is preferred, then fewer files at all, then one whose arithmetic is the
+    original's, then the first.
+    """
+    orders = (
+        (takes_less(one.after, other.after), "takes less"),
+        (takes_less_time(one.races, other.races), "takes as much, and less time"),
+        (_is_less(one.kept_count, other.kept_count), "is as good, and stands alone"),
+        (_is_less(one.file_count, other.file_count), "is as good, in fewer files"),
+        (_is_less(_is_inexact(one), _is_inexact(other)), "is as good, and changes no bit"),
+    )
+    for is_better, why in orders:
+        if is_better is not None:
+            return (one if is_better else other), why
+    return one, "is as good"
+
+
+def _is_inexact(candidate: Candidate) -> bool:
+    return not candidate.change.is_exact
+
+
+def _is_less(one: int, other: int) -> bool | None:
+    return None if one == other else one < other

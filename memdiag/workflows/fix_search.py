@@ -1,0 +1,270 @@
+"""The search of a fix: every remedy of every rule tried on top of what was accepted before."""
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+
+from memdiag.errors import MeasurementError, MemdiagError, ReportError
+from memdiag.measurement.job import Job
+from memdiag.records.fix import Figures
+from memdiag.verification.bench import Bench, Verdict
+from memdiag.verification.judgement import Races, in_words, is_worth_it, saves, too_slow
+from memdiag.verification.latency import LEAST_PAIRS
+from memdiag.verification.other_runtimes import OtherRuntimes
+from memdiag.verification.outputs import Bound
+from memdiag.workflows.fix_attempt import Attempt, Rules
+from memdiag.workflows.fix_candidates import Candidate, Proof, preferred
+from memdiag.workflows.fix_changes import Change
+from memdiag.workflows.fix_files import Built
+
+_TIMES = 3
+_PAIRS = 15
+_FINAL_PAIRS = 25
+
+
+@dataclass
+class Search:
+    """Finds the best change of each rule, one rule after the other, the costliest first.
+
+    A change is tried on top of those that were accepted before, and has to save something beside
+    them: it is measured in turn with the model that has them. `max_slowdown` is beside the
+    original.
+    """
+
+    attempt: Attempt
+    bench: Bench
+    others: OtherRuntimes
+    max_slowdown: float
+    say: Callable[[str], None]
+    _kept: list[list[Candidate]] = field(init=False, default_factory=list)
+    _tried: dict[bytes, str] = field(init=False, default_factory=dict)
+    _unwritable: ReportError | None = field(init=False, default=None)
+
+    def run(self, rules: Rules) -> Proof | None:
+        """Try everything; return what was published, None where nothing is worth changing.
+
+        Raises:
+            ReportError: a model that might have been, or the result, could not be written.
+        """
+        self.attempt.before = self.bench.before
+        self.attempt.notes += self.others.notes
+        if self.bench.unstable:
+            names = ", ".join(sorted(self.bench.unstable))
+            self.attempt.notes.append(f"outputs that are random are not compared: {names}")
+        for changes in rules:
+            self._keep_best(changes)
+        while self._kept:
+            proof = self._finish()
+            if proof is not None:
+                return proof
+        if self._unwritable is not None:
+            raise self._unwritable
+        return None
+
+    def _keep_best(self, changes: tuple[Change, ...]) -> None:
+        """Accept the best change of one rule, if any is worth having."""
+        ranked: list[Candidate] = []
+        for change in changes:
+            found = self._try(change)
+            if found is not None:
+                self._rank(found, ranked)
+        self._accept(ranked)
+
+    def _rank(self, found: Candidate, ranked: list[Candidate]) -> None:
+        """Put a candidate where it belongs in `ranked`, the best of which is the last."""
+        place = len(ranked)
+        while place and preferred(ranked[place - 1], found)[0] is not found:
+            place -= 1
+        ranked.insert(place, found)
+        best = ranked[-1]
+        for other in ranked[:-1]:
+            why = preferred(best, other)[1]
+            reason = f"{best.change.name} {why} ({in_words(other.after, best.after)})"
+            self.attempt.note(other.change, "rejected", reason)
+
+    def _accept(self, ranked: list[Candidate]) -> None:
+        """Accept the best of `ranked` that is worth it also when it is measured thoroughly."""
+        while ranked:
+            best = self._confirmed(ranked[-1])
+            if isinstance(best, Candidate):
+                ranked[-1] = best
+                self._kept.append(ranked)
+                self.attempt.accepted.append(best.change)
+                self.attempt.note(best.change, "applied", in_words(best.before, best.after))
+                return
+            self.attempt.note(ranked.pop().change, "rejected", best)
+
+    def _confirmed(self, found: Candidate) -> Candidate | str:
+        """Return a candidate with thorough figures, or what speaks against it.
+
+        The model is measured in turn with the one that has only what is accepted.
+        """
+        files, accepted = self.attempt.files, self.attempt.accepted
+        changes = [*accepted, found.change]
+        before, disk_bytes = self.bench.job, self.bench.before.disk_bytes
+        try:
+            with ExitStack() as exits:
+                if accepted:
+                    standing = exits.enter_context(files.built(files.draft(accepted)))
+                    before, disk_bytes = self._job(standing), standing.disk_bytes
+                built = exits.enter_context(files.built(files.draft(changes)))
+                figures, after = self.bench.measure_both(
+                    self._job(built),
+                    _TIMES,
+                    before_bytes=disk_bytes,
+                    after_bytes=built.disk_bytes,
+                    before=before,
+                )
+                if not is_worth_it(figures, after, found.races, self._races()):
+                    return _saves_nothing(figures, after)
+                problem = self.others.problem(self._job(built), self.attempt.bound(changes))
+        except MemdiagError as error:
+            return self._failed(error)
+        return problem or replace(found, before=figures, after=after)
+
+    @property
+    def _last(self) -> Candidate | None:
+        """What was accepted last: the model has it, and all before it."""
+        return self._kept[-1][-1] if self._kept else None
+
+    def _races(self) -> Races:
+        """Return how the model with what is accepted did beside the original."""
+        return self._last.races if self._last is not None else ()
+
+    def _try(self, change: Change) -> Candidate | None:
+        """Build and judge a change; note why it is not worth having, if it is not."""
+        found = self.attempt.possible(change)
+        if found is None:
+            return None
+        change, draft = found
+        self.say(f"trying {change.name}")
+        try:
+            with self.attempt.files.built(draft) as built:
+                judged = self._judge(change, built)
+        except MemdiagError as error:
+            judged = self._failed(error)
+        if isinstance(judged, Candidate):
+            return judged
+        self.attempt.note(change, "rejected", judged)
+        return None
+
+    def _judge(self, change: Change, built: Built) -> Candidate | str:
+        """Return the change as a candidate, or why it is not worth having.
+
+        What costs least to find out comes first; memory is measured once.
+        """
+        if built.digest in self._tried:
+            return f"it gives the same model as {self._tried[built.digest]}"
+        self._tried[built.digest] = change.name
+        problem = self.attempt.invalidity(built)
+        if problem is not None:
+            return problem
+        bound = self.attempt.bound([*self.attempt.accepted, change])
+        job = self._job(built)
+        before = self.bench.before if self._last is None else self._last.after
+        after = self.bench.measure(job, 1, disk_bytes=built.disk_bytes)
+        is_saving = saves(before, after)
+        verdict = self._compared(job, bound, is_saving)
+        if verdict.problem is not None:
+            return verdict.problem
+        if not is_worth_it(before, after, verdict.races, self._races()):
+            return _saves_nothing(before, after)
+        return too_slow(verdict.races, self.max_slowdown) or Candidate(
+            change=change,
+            before=before,
+            after=after,
+            races=verdict.races,
+            digest=built.digest,
+            kept_count=len(built.kept),
+            file_count=len(built.written) + len(built.kept),
+        )
+
+    def _compared(self, job: Job, bound: Bound, is_saving: bool) -> Verdict:
+        """Return what is to be said of outputs and latency, briefly where no memory is saved."""
+        return self.bench.judge(
+            job,
+            bound,
+            disk_bytes=0,
+            times=0,
+            pairs=_PAIRS if is_saving else LEAST_PAIRS,
+            limit=self.max_slowdown if is_saving else None,
+        )
+
+    def _finish(self) -> Proof | None:
+        """Verify the result thoroughly, beside the original; publish it if it holds.
+
+        If it does not, the change that was accepted last gives way to the next best of its rule.
+        """
+        self.say("verifying the result")
+        ranked = self._kept[-1]
+        files = self.attempt.files
+        with files.built(files.draft(self.attempt.accepted)) as built:
+            try:
+                proof = self._prove(built, ranked[-1])
+            except MeasurementError as error:
+                proof = self._failed(error)
+        if isinstance(proof, Proof):
+            return proof
+        del self._kept[-1]
+        self.attempt.accepted.pop()
+        self.attempt.note(ranked.pop().change, "rejected", proof)
+        self._accept(ranked)
+        return None
+
+    def _prove(self, built: Built, last: Candidate) -> Proof | str:
+        """Return what was found of the result, which is published, or what is wrong with it."""
+        problem = self.attempt.invalidity(built)
+        if problem is not None:
+            return problem
+        bound = self.attempt.bound(self.attempt.accepted)
+        job = self._job(built)
+        verdict = self.bench.judge(
+            job,
+            bound,
+            disk_bytes=0,
+            times=0,
+            pairs=_FINAL_PAIRS,
+            least_pairs=_FINAL_PAIRS,
+            limit=self.max_slowdown,
+        )
+        problem = (
+            verdict.problem
+            or too_slow(verdict.races, self.max_slowdown)
+            or self.others.problem(job, bound)
+        )
+        if problem is not None:
+            return problem
+        before, after = last.before, last.after
+        # A single change was measured beside the original already, if it is the very same model.
+        if len(self.attempt.accepted) > 1 or built.digest != last.digest:
+            before, after = self.bench.measure_both(
+                job,
+                _TIMES,
+                before_bytes=self.bench.before.disk_bytes,
+                after_bytes=built.disk_bytes,
+            )
+        if not is_worth_it(before, after, verdict.races, ()):
+            return f"together they save nothing ({in_words(before, after)})"
+        self.attempt.excuse()
+        return Proof(
+            output=self.attempt.files.publish(built),
+            verdict=verdict,
+            bound=bound,
+            before=before,
+            after=after,
+            verified_on=(self.bench.onnxruntime, *self.others.versions),
+        )
+
+    def _failed(self, error: MemdiagError) -> str:
+        """Return why a model came to nothing."""
+        if isinstance(error, ReportError):
+            self._unwritable = self._unwritable or error
+        what = "run" if isinstance(error, MeasurementError) else "be built"
+        return f"it cannot {what}: {error}"
+
+    def _job(self, built: Built) -> Job:
+        return replace(self.bench.job, model=built.path)
+
+
+def _saves_nothing(before: Figures, after: Figures) -> str:
+    return f"it saves nothing that can be measured ({in_words(before, after)})"

@@ -1,0 +1,171 @@
+"""Combinations of options, tried out beside the defaults on a bench."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from memdiag.errors import MemdiagError
+from memdiag.graph.reader import open_model
+from memdiag.measurement.job import Job
+from memdiag.records.fix import Figures, Point
+from memdiag.remedies.option import Option
+from memdiag.verification.bench import Bench, Verdict
+from memdiag.verification.judgement import saves
+from memdiag.verification.outputs import Bound
+from memdiag.verification.ratio import Ratio
+from memdiag.workflows.tune_files import TuneFiles
+from memdiag.workflows.tune_points import excess
+
+_PAIRS = 15
+_FINAL_PAIRS = 25
+_FINAL_TIMES = 3
+
+
+@dataclass(kw_only=True)
+class Attempts:
+    """Makes points of combinations of options, each verified like a fix.
+
+    `limit` is the largest ratio of latencies that fits. `sessions` counts those that were started.
+    """
+
+    bench: Bench
+    bound: Bound
+    scratch: Path
+    disk_bytes: int
+    limit: float
+    budget: dict[str, int]
+    sessions: int = field(init=False)
+    before: Figures = field(init=False)
+    verdict: Verdict | None = field(init=False, default=None)
+    """What was found of the point that was confirmed."""
+
+    def __post_init__(self) -> None:
+        self._files = TuneFiles(self.scratch)
+        self.before = self.bench.before
+        # One of the defaults runs in turn with the others, and its memory was measured thrice.
+        self.sessions = 1 + _FINAL_TIMES * self.bench.job.sessions
+
+    def defaults(self) -> Point:
+        """Return the point without options."""
+        return msgspec.structs.replace(
+            _point(self.bench.job, ()), figures=self.before, ratio=1.0, fits=self._fits(self.before)
+        )
+
+    def weigh(self, chosen: tuple[Option, ...]) -> Point:
+        """Return the point of `chosen` with its memory, measured once, and nothing else."""
+        settings = _configured(self.bench.job, chosen)
+        point = _point(settings, chosen)
+        try:
+            job = self._ready(settings, chosen)
+            self.sessions += job.sessions
+            figures = self.bench.measure(job, 1, disk_bytes=_disk_bytes(job))
+        except MemdiagError as error:
+            return self._refused(point, f"it does not run: {error}")
+        return msgspec.structs.replace(point, figures=figures)
+
+    def judge(self, point: Point, chosen: tuple[Option, ...]) -> Point:
+        """Return `point`, the one of `chosen`, with what is to be said of outputs and latency."""
+        return self._judged(point, chosen, _PAIRS)[0]
+
+    def confirm(self, point: Point, chosen: tuple[Option, ...]) -> tuple[Point, bool]:
+        """Return `point` measured thoroughly, and whether it still is worth having.
+
+        Its memory and that of the defaults are measured in turn, in several processes each.
+        """
+        point, verdict = self._judged(point, chosen, _FINAL_PAIRS)
+        if point.problem or point.ratio is None or point.ratio > self.limit:
+            return point, False
+        try:
+            job = self._ready(_configured(self.bench.job, chosen), chosen)
+            self.sessions += 2 * _FINAL_TIMES * job.sessions
+            before, after = self.bench.measure_both(
+                job, _FINAL_TIMES, before_bytes=self.disk_bytes, after_bytes=_disk_bytes(job)
+            )
+        except MemdiagError as error:
+            return self._refused(point, f"it does not run: {error}"), False
+        fits = self._fits(after)
+        point = msgspec.structs.replace(point, figures=after, fits=fits)
+        is_needed = fits and not self._fits(before)
+        is_faster = fits and point.high is not None and point.high < 1
+        if not (is_needed or (self.budget and is_faster) or saves(before, after)):
+            return point, False
+        self.before, self.verdict = before, verdict
+        return point, True
+
+    def _judged(
+        self, point: Point, chosen: tuple[Option, ...], pairs: int
+    ) -> tuple[Point, Verdict | None]:
+        try:
+            job = self._ready(_configured(self.bench.job, chosen), chosen)
+        except MemdiagError as error:
+            return self._refused(point, f"it does not run: {error}"), None
+        self.sessions += 1
+        verdict = self.bench.judge(
+            job, self.bound, disk_bytes=0, times=0, pairs=pairs, limit=self.limit
+        )
+        if verdict.problem is not None:
+            return self._refused(point, verdict.problem), verdict
+        slowest = max(
+            (race.ratio for _, race in verdict.races), key=lambda one: one.median, default=None
+        )
+        return self._raced(point, slowest), verdict
+
+    def _raced(self, point: Point, slowest: Ratio | None) -> Point:
+        ratio = slowest.median if slowest else 1.0
+        return msgspec.structs.replace(
+            point,
+            ratio=ratio,
+            low=slowest.low if slowest else None,
+            high=slowest.high if slowest else None,
+            fits=ratio <= self.limit and point.figures is not None and self._fits(point.figures),
+        )
+
+    def _ready(self, settings: Job, chosen: tuple[Option, ...]) -> Job:
+        saved = self._files.saved_count
+        try:
+            return self._files.ready(settings, chosen)
+        finally:
+            self.sessions += self._files.saved_count - saved
+
+    def _refused(self, point: Point, problem: str) -> Point:
+        """Return `point` with a problem, in words that name no file of ours."""
+        words = " ".join(problem.replace(f"{self.scratch}/", "").split())
+        return msgspec.structs.replace(point, problem=words, fits=False)
+
+    def _fits(self, figures: Figures) -> bool:
+        return not excess(figures, self.budget)
+
+
+def _configured(job: Job, chosen: Sequence[Option]) -> Job:
+    for one in chosen:
+        job = one.added_to(job)
+    return job
+
+
+def _disk_bytes(job: Job) -> int:
+    with open_model(job.model) as file:
+        return sum(path.stat().st_size for path in file.files)
+
+
+def _point(job: Job, chosen: Sequence[Option]) -> Point:
+    """Return the point of `chosen`, of whose settings `job` is made, before anything is known."""
+    return Point(
+        options=tuple(one.name for one in chosen),
+        session_options=dict(job.options),
+        environment=dict(job.environment),
+        run_options=dict(job.run_options),
+        disabled_optimizers=tuple(job.disabled_optimizers),
+        shared_arena=job.shared_arena,
+        saved_options={name: text for one in chosen for name, text in one.saved.items()},
+        load_from=job.load_from,
+        shares_weights=any(one.shares_weights for one in chosen),
+        figures=None,
+        ratio=None,
+        low=None,
+        high=None,
+        on_front=False,
+        fits=False,
+        problem="",
+    )

@@ -1,0 +1,114 @@
+"""The record of a tuning, put together from what was found."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from memdiag.graph.reader import ModelFile, open_model
+from memdiag.records.fix import FIX_SCHEMA, Fix
+from memdiag.remedies.option import Option
+from memdiag.workflows.snippet import snippet
+from memdiag.workflows.tune_search import Search
+
+_REWRITE = "rewrite"
+
+
+def rewrite_option(path: str) -> Option:
+    """Return the option to load the model that a fix wrote to `path`."""
+    return Option(
+        name=_REWRITE,
+        does="The model that the fix wrote is loaded.",
+        hurts="It is another file than the original.",
+        model=Path(path),
+    )
+
+
+def record_of(file: ModelFile, search: Search, fixed: Fix | None, duration_s: float) -> Fix:
+    """Return the record of a tuning of `file`, which was `fixed` first or not.
+
+    What it says of the fixed model stays; before and after are the original and the chosen point.
+    """
+    attempts, chosen = search.attempts, search.chosen
+    verdict, sessions = attempts.verdict, attempts.bench.job.sessions
+    difference = verdict.difference if verdict else None
+    rewritten = fixed.output if fixed and _REWRITE in chosen.options else None
+    model = rewritten or _text(file.path)
+    record = Fix(
+        schema=FIX_SCHEMA,
+        model=_text(file.path),
+        onnxruntime=attempts.bench.onnxruntime,
+        output=None,
+        output_files=(),
+        session_options=chosen.session_options,
+        environment=chosen.environment,
+        remedies=(),
+        before=attempts.before,
+        after=chosen.figures,
+        latencies=verdict.latencies if verdict else (),
+        largest_difference=difference.relative if difference else None,
+        bound=attempts.bound.relative,
+        bound_reason=attempts.bound.why,
+        verified=True,
+        notes=tuple(_notes(search, fixed)),
+        duration_s=duration_s,
+        points=search.points,
+        chosen=chosen.options,
+        snippet=snippet(
+            model, chosen, sessions, embedded=_is_embedded(Path(rewritten or file.path))
+        ),
+        session_count=attempts.sessions,
+        sessions=sessions,
+    )
+    return _with_fix(record, fixed) if fixed else record
+
+
+def _with_fix(record: Fix, fixed: Fix) -> Fix:
+    """Return `record` with what only the fix knows."""
+    return msgspec.structs.replace(
+        record,
+        output=fixed.output,
+        output_files=fixed.output_files,
+        kept_files=fixed.kept_files,
+        kept_bytes=fixed.kept_bytes,
+        remedies=fixed.remedies,
+        verified_on=fixed.verified_on,
+        is_valid=fixed.is_valid,
+        oldest_onnxruntime=fixed.oldest_onnxruntime,
+        oldest_reason=fixed.oldest_reason,
+        notes=(*fixed.notes, *record.notes),
+    )
+
+
+def _notes(search: Search, fixed: Fix | None) -> Iterator[str]:
+    """Yield what there is to know about the chosen point."""
+    chosen = search.chosen
+    for one in search.chosen_options:
+        yield f"{one.name}: {one.does} {one.hurts}"
+    if search.timed_out:
+        yield "the time limit ended the search: the best so far"
+    if search.interrupted:
+        once = "" if search.is_confirmed else ", its memory measured once"
+        yield f"the search was interrupted: the best so far{once}"
+    if search.budget and not chosen.fits:
+        yield "no point fits the budget; this is the one that comes nearest"
+        slower = search.cheaper_but_slower()
+        if slower is not None:
+            yield f"{' + '.join(slower.options)} would fit it at {slower.ratio:.2f} × the latency"
+    if fixed is not None and fixed.output is None:
+        yield "no rewrite was worth it: only options were tuned"
+    if fixed is not None and fixed.output is not None and _REWRITE not in chosen.options:
+        yield f"{fixed.output} was written, but the chosen point does without it"
+    if chosen.run_options:
+        yield "the run options are part of it: pass them to every run"
+    if search.attempts.bench.job.sessions > 1:
+        yield "what each session maps from a file counts once a session, though pages are shared"
+
+
+def _is_embedded(path: Path) -> bool:
+    with open_model(path) as file:
+        return not file.external_bytes
+
+
+def _text(path: Path) -> str:
+    return str(path).encode(errors="backslashreplace").decode()

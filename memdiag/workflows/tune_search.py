@@ -1,0 +1,222 @@
+"""The search of a tuning: every option alone, then what helps together, then the choice."""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import inf
+
+from memdiag.records.fix import Figures, Point
+from memdiag.remedies.option import Option
+from memdiag.workflows.tune_attempts import Attempts
+from memdiag.workflows.tune_points import choice, compared, cost, excess, fronted, is_less
+
+Names = frozenset[str]
+
+
+class _DeadlinePassedError(Exception):
+    """Ends the exploring; what was found until then is chosen from."""
+
+
+@dataclass(kw_only=True)
+class Search:
+    """The points that were measured so far, the defaults first, and which of them is chosen.
+
+    `always` are options that are part of every point but the first. Memory decides what is looked
+    at more closely: outputs and latency are compared only where enough of it would be saved.
+    From `deadline` on, by `clock`, nothing new is tried. `interrupted` says that Ctrl-C ended the
+    search, `timed_out` that the deadline did.
+    """
+
+    attempts: Attempts
+    usable: Sequence[Option]
+    always: tuple[Option, ...]
+    budget: Mapping[str, int]
+    limit: float
+    say: Callable[[str], None]
+    deadline: float = inf
+    clock: Callable[[], float] = time.monotonic
+    interrupted: bool = False
+    timed_out: bool = False
+    _points: dict[Names, Point] = field(default_factory=dict)
+    _chosen: dict[Names, tuple[Option, ...]] = field(default_factory=dict)
+    _refuted: set[Names] = field(default_factory=set)
+    _confirmed: Names | None = None
+
+    def run(self) -> None:
+        """Search until nothing more helps, the deadline passes, or Ctrl-C comes."""
+        self._keep(self.attempts.defaults(), ())
+        try:
+            self._explore()
+            self._confirm()
+        except KeyboardInterrupt:
+            self.interrupted = True
+
+    @property
+    def points(self) -> tuple[Point, ...]:
+        """All points, in the order in which they were tried."""
+        return tuple(fronted(tuple(self._points.values())))
+
+    @property
+    def chosen(self) -> Point:
+        """The point to take: the one that was confirmed, or the best so far."""
+        if self._confirmed is not None:
+            return next(one for one in self.points if {*one.options} == self._confirmed)
+        standing = [
+            point
+            for point in self.points
+            if not point.options or frozenset(point.options) not in self._refuted
+        ]
+        return choice(standing, self.budget, self.limit)
+
+    @property
+    def chosen_options(self) -> tuple[Option, ...]:
+        """What the chosen point is made of."""
+        return self._chosen[frozenset(self.chosen.options)]
+
+    @property
+    def is_confirmed(self) -> bool:
+        """Whether the chosen point was measured thoroughly, which the defaults are at the start."""
+        return self._confirmed is not None or not self.chosen.options
+
+    def cheaper_but_slower(self) -> Point | None:
+        """Return the fastest point that would keep within the budget if it were not too slow."""
+        slow = [
+            (ratio, point)
+            for point, figures, ratio in compared(self.points)
+            if ratio > self.limit and not excess(figures, self.budget)
+        ]
+        return min(slow, key=lambda one: one[0])[1] if slow else None
+
+    def _explore(self) -> None:
+        """Try each option alone, then what helps together."""
+        try:
+            if self.always:
+                self._try((), self.attempts.before)
+            base = self._base()
+            for one in self.usable:
+                self._try((one,), base)
+            for start, limit in self._starts(base):
+                self._shrink(self._grow(start, limit), limit)
+        except _DeadlinePassedError:
+            self.timed_out = True
+
+    def _starts(self, base: Figures) -> Iterator[tuple[tuple[Option, ...], float]]:
+        """Yield what to grow from, and how slow it may become.
+
+        The best single option; the best of those that cannot stand beside it; and the best however
+        slow it is, for the front shows what patience would buy.
+        """
+        best = self._best_alone(self.usable, base, self.limit)
+        yield best, self.limit
+        others = [one for one in self.usable if any(_clash(one, each) for each in best)]
+        if rival := self._best_alone(others, base, self.limit):
+            yield rival, self.limit
+        slow = self._best_alone(self.usable, base, inf)
+        if slow not in (best, rival):
+            yield slow, inf
+
+    def _best_alone(
+        self, among: Sequence[Option], base: Figures, limit: float
+    ) -> tuple[Option, ...]:
+        """Return the option that takes the least, in a tuple; an empty one where none helps."""
+        found = [
+            (cost(figures), one)
+            for one in among
+            if (figures := self._figures((one,), limit)) is not None and is_less(figures, base)
+        ]
+        return (min(found, key=lambda each: each[0])[1],) if found else ()
+
+    def _grow(self, best: tuple[Option, ...], limit: float) -> tuple[Option, ...]:
+        """Add each option in turn, the most saving first, and keep those that save more."""
+        least = self._figures(best) or self._base()
+        for one in sorted(self.usable, key=self._cost_alone):
+            if one in best or any(_clash(one, each) for each in best):
+                continue
+            self._try((*best, one), least)
+            found = self._figures((*best, one), limit)
+            if found is not None and is_less(found, least):
+                best, least = (*best, one), found
+        return best
+
+    def _shrink(self, best: tuple[Option, ...], limit: float) -> None:
+        """Leave out each option in turn, and those for good without which it is as good."""
+        for one in best if len(best) > 2 else ():
+            fewer = tuple(each for each in best if each is not one)
+            least = self._figures(best)
+            figures = self._weigh(fewer).figures
+            if least is None or figures is None or is_less(least, figures):
+                continue
+            self._judge(fewer)
+            if self._figures(fewer, limit) is not None:
+                best = fewer
+
+    def _confirm(self) -> None:
+        """Measure the chosen point thoroughly; where it does not stand, the next one."""
+        while (point := self.chosen).options:
+            names = frozenset(point.options)
+            chosen = self._chosen[names]
+            self.say(f"verifying {_words(chosen)}")
+            self._points[names], stands = self.attempts.confirm(point, chosen)
+            if stands:
+                self._confirmed = names
+                return
+            self._refuted.add(names)
+
+    def _try(self, added: tuple[Option, ...], beside: Figures) -> None:
+        """Measure what `added` take; if that is less than `beside`, outputs and latency as well.
+
+        So are they where it keeps within a budget that the defaults exceed, however narrowly.
+        """
+        figures = self._weigh(added).figures
+        if figures is None:
+            return
+        exceeded = excess(self.attempts.before, self.budget)
+        if is_less(figures, beside) or (exceeded and not excess(figures, self.budget)):
+            self._judge(added)
+
+    def _weigh(self, added: tuple[Option, ...]) -> Point:
+        chosen = (*self.always, *added)
+        known = self._points.get(_names(chosen))
+        if known is not None:
+            return known
+        if self.clock() >= self.deadline:
+            raise _DeadlinePassedError
+        self.say(f"trying {_words(chosen)} ({len(self._points)} points so far)")
+        return self._keep(self.attempts.weigh(chosen), chosen)
+
+    def _judge(self, added: tuple[Option, ...]) -> None:
+        chosen = (*self.always, *added)
+        point = self._points[_names(chosen)]
+        if point.ratio is None and not point.problem:
+            self._keep(self.attempts.judge(point, chosen), chosen)
+
+    def _keep(self, point: Point, chosen: tuple[Option, ...]) -> Point:
+        self._points[_names(chosen)], self._chosen[_names(chosen)] = point, chosen
+        return point
+
+    def _base(self) -> Figures:
+        """Return what the options are to improve on."""
+        return self._figures(()) or self.attempts.bench.before
+
+    def _figures(self, added: tuple[Option, ...], limit: float = inf) -> Figures | None:
+        """Return the figures of a point that can be used and is not slower than `limit`."""
+        point = self._points.get(_names((*self.always, *added)))
+        if point is None or point.problem or point.ratio is None or point.ratio > limit:
+            return None
+        return point.figures
+
+    def _cost_alone(self, one: Option) -> float:
+        point = self._points[_names((*self.always, one))]
+        return cost(point.figures) if point.figures is not None and not point.problem else inf
+
+
+def _clash(one: Option, other: Option) -> bool:
+    return one.name in other.excludes or other.name in one.excludes
+
+
+def _names(chosen: Sequence[Option]) -> Names:
+    return frozenset(one.name for one in chosen)
+
+
+def _words(chosen: Sequence[Option]) -> str:
+    return " + ".join(one.name for one in chosen)
