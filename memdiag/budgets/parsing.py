@@ -1,0 +1,110 @@
+"""Reading budgets as people write them: ``peak=1.2GB``, ``"800 MB"``, ``tolerance="2%"``."""
+
+from collections.abc import Collection, Iterable, Mapping
+
+from memdiag.budgets.figures import FIGURES
+from memdiag.errors import UsageError
+from memdiag.records.budget import Budget
+from memdiag.units import parse_size
+
+TOLERANCE = "tolerance"
+
+
+def parse_budget(values: Mapping[str, object], *, where: str, others: Iterable[str] = ()) -> Budget:
+    """Return the budget that `values` give by the names of figures, ``tolerance`` among them.
+
+    Sizes are texts with a unit, or numbers of bytes. `where` begins the errors; `others` are names
+    that would be right there and are no figures.
+
+    Raises:
+        UsageError: a name or a value means nothing; the message names the alternatives.
+    """
+    limits = {}
+    for name, value in values.items():
+        if name == TOLERANCE:
+            continue
+        if name not in FIGURES:
+            also = f"; {', '.join(others)} can be set too" if others else ""
+            raise UsageError(
+                f"{where}: there is no figure {name!r}; give one of {', '.join(FIGURES)},"
+                f" or {TOLERANCE}{also}."
+            )
+        limits[name] = _limit(name, value, where)
+    tolerance = parse_tolerance(values[TOLERANCE], where=where) if TOLERANCE in values else None
+    return Budget(limits=limits, tolerance=tolerance)
+
+
+def parse_sizes(
+    values: Mapping[str, object], names: Collection[str], *, where: str
+) -> dict[str, int]:
+    """Return the bytes that `values` give by names that are all of `names`.
+
+    Raises:
+        UsageError: there is no such name, or a value is no size with a unit.
+    """
+    for name in values:
+        if name not in names:
+            raise UsageError(
+                f"{where}: there is no budget {name!r}; give one of {', '.join(names)}."
+            )
+    return {name: _size(name, value, where) for name, value in values.items()}
+
+
+def parse_tolerance(value: object, *, where: str) -> float:
+    """Return the share that `value` means: ``"2%"`` or ``0.02``.
+
+    Raises:
+        UsageError: it is no share from 0 up to 1.
+    """
+    share: float | None = None
+    if isinstance(value, str) and value.strip().endswith("%"):
+        share = _number(value.strip()[:-1], 100)
+    elif isinstance(value, str):
+        share = _number(value, 1)
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        share = float(value)
+    if share is None or not 0 <= share < 1:
+        raise UsageError(
+            f"{where}: {value!r} is no tolerance; write it like 2%, or as a share below 1."
+        )
+    return share
+
+
+def merged(first: Budget, second: Budget) -> Budget:
+    """Return both budgets as one, where what `second` says comes before what `first` says."""
+    return Budget(
+        limits={**first.limits, **second.limits},
+        tolerance=first.tolerance if second.tolerance is None else second.tolerance,
+    )
+
+
+def _limit(name: str, value: object, where: str) -> int:
+    if FIGURES[name].unit == "bytes":
+        return _size(name, value, where)
+    text = str(value).strip()
+    if isinstance(value, bool) or not text.isascii() or not text.isdigit():
+        raise UsageError(f"{where}: {name} takes a whole number, not {value!r}.")
+    return int(text)
+
+
+def _size(name: str, value: object, where: str) -> int:
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+        return value
+    if not isinstance(value, str):
+        raise UsageError(f"{where}: {name} takes a size such as 800MB, not {value!r}.")
+    if value.strip().replace(".", "", 1).isdigit():
+        number = value.strip()
+        raise UsageError(
+            f"{where}: {name}={number} has no unit; write {number}MB, {number}MiB or {number}B."
+        )
+    try:
+        return parse_size(value)
+    except UsageError as error:
+        raise UsageError(f"{where}: {name}: {error}") from error
+
+
+def _number(text: str, divisor: float) -> float | None:
+    try:
+        return float(text) / divisor
+    except ValueError:
+        return None

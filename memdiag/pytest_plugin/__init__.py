@@ -1,0 +1,93 @@
+"""The pytest plugin: models are held to memory budgets, as tests.
+
+The package's import and its hooks cost next to nothing; what measures is imported when a test
+asks for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from memdiag.pytest_plugin.fixture import Memdiag
+
+MARK = "memory_budget"
+_MARKER = (
+    f'{MARK}(model, *, peak="1.2 GB", steady=…, tolerance=…, baseline=…, **options): profile the'
+    " model in an isolated process before the test, and fail where a figure is above its budget"
+    " or its baseline (memdiag)"
+)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the ``--memdiag-*`` flags and the ini options of the same names."""
+    from memdiag.pytest_plugin.settings import add_options
+
+    add_options(parser)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Make the marker known, and read the settings."""
+    from memdiag.pytest_plugin.settings import SETTINGS, read_settings
+
+    config.addinivalue_line("markers", _MARKER)
+    config.stash[SETTINGS] = read_settings(config)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(session: pytest.Session, items: list[pytest.Item]) -> None:
+    """Add a test for each model of ``--memdiag-models``, before others select among them."""
+    from memdiag.pytest_plugin.settings import SETTINGS
+
+    if session.config.stash[SETTINGS].models:
+        from memdiag.pytest_plugin.models import model_items
+
+        items.extend(model_items(session))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Measure the models of a test that has the marker: what fails here is an error, no failure."""
+    if item.get_closest_marker(MARK) is not None:
+        from memdiag.pytest_plugin.marked import measure_marked
+
+        measure_marked(item)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_call(item: pytest.Item) -> None:
+    """Fail a test whose models exceed their budgets, before its own code runs."""
+    if item.get_closest_marker(MARK) is not None:
+        from memdiag.pytest_plugin.marked import judge_marked
+
+        judge_marked(item)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Hand what was measured on with the report, which may go to another process."""
+    from memdiag.pytest_plugin.rows import attach
+
+    report = yield
+    attach(item, report)
+    return report
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say at the end what was measured."""
+    from memdiag.pytest_plugin.rows import write_summary
+
+    write_summary(terminalreporter)
+
+
+@pytest.fixture
+def memdiag(request: pytest.FixtureRequest) -> Memdiag:
+    """Measure memory: ``profile(model, …)``, ``assert_budget(…)`` and ``session_probe()``."""
+    from memdiag.pytest_plugin.fixture import Memdiag
+
+    return Memdiag(request.config, request.node)

@@ -1,0 +1,132 @@
+"""Tests with the marker ``memory_budget``: what it asks for, and whether that holds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from memdiag.budgets.parsing import merged, parse_budget, parse_tolerance
+from memdiag.errors import MemdiagError, UsageError
+from memdiag.pytest_plugin import MARK
+from memdiag.pytest_plugin.measuring import Once, how_it_ended, shown_path
+from memdiag.pytest_plugin.rows import record
+from memdiag.pytest_plugin.settings import SETTINGS, Settings
+from memdiag.records.budget import Budget
+from memdiag.reporters.views.judgement import lines
+from memdiag.workflows.baselines import baseline_path
+from memdiag.workflows.budget import DEFAULT_REPEAT, Held, hold
+from memdiag.workflows.configuration import read_configuration
+
+PROFILE_OPTIONS = (
+    "runs",
+    "run",
+    "dims",
+    "inputs",
+    "session_options",
+    "optimization_level",
+    "disabled_optimizers",
+    "threads",
+    "providers",
+    "environment",
+    "load_from",
+    "python",
+    "timeout_s",
+    "memory_limit_bytes",
+)
+_OWN_OPTIONS = ("baseline", "repeat", "pinned")
+_HELD = pytest.StashKey[list[Held]]()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """One marker, read: the model as the rootdir sees it, its budget, and how to measure."""
+
+    model: Path
+    budget: Budget
+    baseline: Path
+    repeat: int
+    pinned: bool
+    options: dict[str, Any]
+
+    @classmethod
+    def of(cls, mark: pytest.Mark, settings: Settings) -> Request:
+        """Return what `mark` asks for, on top of ``[tool.memdiag.budgets]``.
+
+        Raises:
+            UsageError: an argument means nothing.
+        """
+        if len(mark.args) != 1 or not isinstance(mark.args[0], str | Path):
+            raise UsageError(f'{MARK} takes the path of one model, as {MARK}("model.onnx", …).')
+        model = Path(mark.args[0])
+        others = (*_OWN_OPTIONS, *PROFILE_OPTIONS)
+        given = {name: value for name, value in mark.kwargs.items() if name not in others}
+        budget = merged(_usual(model, settings), parse_budget(given, where=MARK, others=others))
+        name = mark.kwargs.get("baseline")
+        return cls(
+            model=model,
+            budget=budget,
+            baseline=settings.baselines / f"{name}.json"
+            if name
+            else baseline_path(settings.baselines, model, settings.root),
+            repeat=int(mark.kwargs.get("repeat", settings.repeat or DEFAULT_REPEAT)),
+            pinned=bool(mark.kwargs.get("pinned", True)),
+            options={name: mark.kwargs[name] for name in PROFILE_OPTIONS if name in mark.kwargs},
+        )
+
+
+def measure_marked(item: pytest.Item) -> None:
+    """Measure the models that the markers of `item` name; its setup fails where that fails.
+
+    A test whose only measure is a baseline of another class of machine is skipped.
+    """
+    settings = item.config.stash[SETTINGS]
+    held = item.stash.setdefault(_HELD, [])
+    try:
+        for mark in item.iter_markers(MARK):
+            held.append(_measure(item, Request.of(mark, settings), settings))
+    except MemdiagError as error:
+        raise pytest.fail.Exception(str(error), pytrace=False) from None
+    unsound = [one for one in held if one.incomparable]
+    if unsound and not any(one.judgement and one.judgement.budget.limits for one in held):
+        pytest.skip(f"{unsound[0].profile.model.path}: {unsound[0].incomparable}")
+
+
+def judge_marked(item: pytest.Item) -> None:
+    """Fail `item` where what was measured is above its budget or its baseline."""
+    judgements = [one.judgement for one in item.stash.get(_HELD, []) if one.judgement]
+    texts = ["\n".join(lines(one)) for one in judgements if not one.holds]
+    if texts:
+        pytest.fail("\n".join(texts), pytrace=False)
+
+
+def _measure(item: pytest.Item, request: Request, settings: Settings) -> Held:
+    config = item.config
+    held = hold(
+        Once(config, request.model, request.options, pinned=request.pinned),
+        request.budget,
+        model=str(shown_path(config, request.model)),
+        baseline=request.baseline,
+        update=settings.update,
+        repeat=request.repeat,
+    )
+    if held.judgement is None:
+        pytest.fail(how_it_ended(held.profile), pytrace=False)
+    shown = shown_path(config, request.baseline)
+    written = f"{shown} {held.written}" if held.written else ""
+    record(item, held.judgement, remark=held.incomparable or written)
+    return held
+
+
+def _usual(model: Path, settings: Settings) -> Budget:
+    """Return what the settings say of all models, and the configuration of this one."""
+    usual = Budget()
+    if settings.tolerance is not None:
+        share = parse_tolerance(settings.tolerance, where="--memdiag-tolerance")
+        usual = Budget(tolerance=share)
+    path = settings.root / model
+    inside = path.is_relative_to(settings.root)
+    seen = path.relative_to(settings.root) if inside else path
+    return merged(usual, read_configuration(settings.root).budget_for(seen.as_posix()))

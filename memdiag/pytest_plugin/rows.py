@@ -1,0 +1,66 @@
+"""What was measured by tests: as properties of their reports, and as a section at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from memdiag.records.budget import Judgement
+
+_ROWS = pytest.StashKey[list[dict[str, str]]]()
+# Reports cross from worker to controller with all plain attributes that they have.
+_ATTRIBUTE = "memdiag_rows"
+
+
+def record(item: pytest.Item, judgement: Judgement, *, remark: str = "") -> None:
+    """Keep `judgement` for the summary, and its figures as properties of the test (JUnit XML)."""
+    from memdiag.budgets.figures import FIGURES
+    from memdiag.reporters.views.judgement import verdict
+
+    for name, value in judgement.figures.items():
+        item.user_properties.append((f"memdiag.{judgement.model}.{name}", value))
+    shown = {
+        name: FIGURES[name].show(judgement.figures[name]) if name in judgement.figures else "–"
+        for name in ("peak", "steady")
+    }
+    said = "; ".join(part for part in (verdict(judgement), remark) if part)
+    rows = item.stash.setdefault(_ROWS, [])
+    rows.append({"model": judgement.model, **shown, "said": said})
+
+
+def attach(item: pytest.Item, report: pytest.TestReport) -> None:
+    """Put what was kept for `item` on the report of its last step that ran."""
+    if report.when == "call" or (report.when == "setup" and not report.passed):
+        rows = item.stash.get(_ROWS, None)
+        if rows:
+            report.__dict__[_ATTRIBUTE] = rows
+
+
+def write_summary(terminal: pytest.TerminalReporter) -> None:
+    """Write the section at the end; nothing where nothing was measured."""
+    reports = (report for each in terminal.stats.values() for report in each)
+    rows = [
+        row
+        for report in reports
+        if isinstance(report, pytest.TestReport)
+        for row in getattr(report, _ATTRIBUTE, ())
+    ]
+    if not rows:
+        return
+    terminal.section("memory above the baseline (memdiag)")
+    for line in _table(sorted(rows, key=lambda row: row["model"])):
+        terminal.write_line(line)
+
+
+def _table(rows: Sequence[dict[str, str]]) -> list[str]:
+    heading = {"model": "", "peak": "peak", "steady": "steady", "said": ""}
+    all_rows = [heading, *rows]
+    widths = {name: max(len(row[name]) for row in all_rows) for name in heading}
+    return [
+        f"{row['model']:<{widths['model']}}  {row['peak']:>{widths['peak']}}"
+        f"  {row['steady']:>{widths['steady']}}  {row['said']}".rstrip()
+        for row in all_rows
+    ]

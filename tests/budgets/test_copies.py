@@ -1,0 +1,49 @@
+import msgspec
+
+from memdiag.budgets.copies import MOST_KEPT, held, most_held, new_since
+from memdiag.records.baseline import HeldCopy
+from tests.reporters import tied_xray
+
+
+def row(weight: str, kind: str = "original", count: int = 1, size: int = 100) -> HeldCopy:
+    return msgspec.convert(
+        {"weight": weight, "kind": kind, "count": count, "bytes": size, "made_by": None}, HeldCopy
+    )
+
+
+def test_live_copies_are_held_the_largest_first() -> None:
+    attribution = tied_xray.with_attribution().attribution
+    assert attribution is not None
+    rows = held(attribution)
+    assert {each.kind for each in rows} == {"original", "transposed", "packed"}
+    assert [each.bytes for each in rows] == sorted((each.bytes for each in rows), reverse=True)
+
+
+def test_freed_small_and_absent_copies_are_not_held() -> None:
+    attribution = tied_xray.with_attribution().attribution
+    assert attribution is not None
+    for change in ({"live": False}, {"resident_bytes": 0}):
+        copies = tuple(msgspec.structs.replace(copy, **change) for copy in attribution.copies)
+        gone = msgspec.structs.replace(attribution, copies=copies)
+        assert held(gone) == ()
+
+
+def test_the_weight_with_the_most_bytes_in_several_copies_is_named() -> None:
+    rows = (row("a", size=500), row("b", size=200), row("b", "packed", size=200), row("c"))
+    assert most_held(rows) == rows[1:3]
+    assert most_held(rows[:1]) == ()
+    assert most_held((row("a", count=2),)) == (row("a", count=2),)
+
+
+def test_copies_that_a_baseline_had_not_are_new() -> None:
+    before = (row("a"), row("b", count=1))
+    now = (row("a"), row("b", count=2), row("a", "packed"))
+    assert new_since(before, now) == now[1:]
+    assert new_since(now, before) == ()
+
+
+def test_below_what_a_full_baseline_kept_nothing_is_called_new() -> None:
+    before = tuple(row(f"w{index}", size=100 + index) for index in range(MOST_KEPT))
+    assert new_since(before, (row("small", size=99),)) == ()
+    assert new_since(before, (row("large", size=101),)) == (row("large", size=101),)
+    assert new_since(before[1:], (row("small", size=99),)) == (row("small", size=99),)

@@ -1,0 +1,143 @@
+import msgspec
+import pytest
+
+from memdiag.budgets.baselines import allowed, take
+from memdiag.budgets.figures import figures_of
+from memdiag.budgets.judging import judge, judge_probe
+from memdiag.errors import UsageError
+from memdiag.records.baseline import Taken
+from memdiag.records.budget import Budget
+from memdiag.records.probe import Probe
+from memdiag.records.profile import Profile
+from tests.reporters import profiles, tied_xray
+from tests.reporters.profiles import MIB
+
+PEAK = (1579 - 46) * MIB
+
+
+def taken(profile: Profile, **figures: int) -> Taken:
+    """Return what a baseline has of `profile`, with other `figures`."""
+    kept = take([profile])
+    return msgspec.structs.replace(kept, figures={**kept.figures, **figures})
+
+
+def test_exactly_the_budget_passes_and_a_byte_less_does_not() -> None:
+    profile = profiles.tied_if()
+    assert judge([profile], Budget(limits={"peak": PEAK})).holds
+    (breach,) = judge([profile], Budget(limits={"peak": PEAK - 1})).breaches
+    assert (breach.over, breach.against, breach.phase) == (1, "budget", profile.peak_phase)
+
+
+def test_the_tolerance_widens_the_limit() -> None:
+    limit = round(PEAK / 1.02) + 1
+    assert judge([profiles.tied_if()], Budget(limits={"peak": limit}, tolerance=0.02)).holds
+    assert not judge([profiles.tied_if()], Budget(limits={"peak": limit}, tolerance=0.019)).holds
+
+
+def test_breaches_come_in_the_order_of_the_phases() -> None:
+    limits = {"steady": 1, "prepack": 1, "parse": 1}
+    breaches = judge([profiles.tied_if()], Budget(limits=limits)).breaches
+    assert [breach.figure for breach in breaches] == ["parse", "prepack", "steady"]
+
+
+def test_a_figure_that_cannot_be_had_is_a_usage_error_with_the_alternatives() -> None:
+    with pytest.raises(UsageError, match="budget for steady cannot be judged") as caught:
+        judge([profiles.not_run()], Budget(limits={"steady": 1}))
+    assert "the model was not run" in str(caught.value)
+    assert "prepack" in str(caught.value)
+
+
+def test_growth_beyond_the_baselines_tolerance_is_a_breach() -> None:
+    profile = profiles.tied_if()
+    figures = figures_of(profile)
+    before = taken(profile, parse=figures["parse"] - 20 * MIB)
+    (breach,) = judge([profile], Budget(), taken=before).breaches
+    assert (breach.figure, breach.against, breach.over) == ("parse", "baseline", 20 * MIB)
+    assert judge([profile], Budget(tolerance=0.05), taken=before).holds
+
+
+def test_what_a_busy_machine_saw_late_is_no_breach_of_a_baseline() -> None:
+    profile = profiles.tied_if()
+    figures = figures_of(profile)
+    before = taken(profile, parse=figures["parse"] - 30 * MIB)
+    sampling = msgspec.structs.replace(profile.sampling, boundary_lag_s=0.02)
+    busy = msgspec.structs.replace(profile, sampling=sampling)
+    judgement = judge([busy], Budget(), taken=before)
+    assert judgement.holds
+    assert judgement.notes[0].startswith("the machine was busy: up to 114 MiB may count")
+    assert not judge([busy, profile], Budget(), taken=before).holds
+    kept_when_busy = msgspec.structs.replace(before, late_bytes=40 * MIB)
+    assert judge([profile], Budget(), taken=kept_when_busy).holds
+    lower = taken(profile, peak=figures["peak"] - 40 * MIB)
+    assert not judge([busy], Budget(), taken=lower).holds
+    assert not judge([busy], Budget(limits={"parse": figures["parse"] - 1})).holds
+
+
+def test_the_baseline_knows_no_process_peak_and_one_more_copy_is_a_breach() -> None:
+    profile = tied_xray.with_attribution()
+    before = taken(profile, copies=2)
+    assert "process_peak" not in before.figures
+    (breach,) = judge([profile], Budget(tolerance=0.5), taken=before).breaches
+    assert (breach.figure, breach.over) == ("copies", 1)
+
+
+def test_small_growth_is_within_any_tolerance() -> None:
+    assert allowed("steady", 10 * MIB, 0.0) == 11 * MIB
+    assert allowed("steady", 1000 * MIB, None) == 1020 * MIB
+    assert allowed("growth_per_run", 0, None) == 64 * 1024
+    assert allowed("copies", 2, 0.9) == 2
+    assert allowed("parse", 0, 0.0, late=5) == MIB + 5
+    assert allowed("peak", 0, 0.0, late=5) == MIB
+
+
+def test_what_is_new_since_the_baseline_is_named_and_its_finding() -> None:
+    profile = tied_xray.with_attribution()
+    kept = take([profile])
+    figures = {**kept.figures, "steady": kept.figures["steady"] // 2}
+    copies = tuple(row for row in kept.copies if row.kind != "transposed")
+    before = msgspec.structs.replace(kept, copies=copies, figures=figures)
+    judgement = judge([profile], Budget(), taken=before)
+    assert judgement.copies_are_new
+    assert [row.kind for row in judgement.copies] == ["transposed"]
+    assert not judge([profile], Budget(limits={"peak": 1}), taken=kept).copies_are_new
+
+
+def test_another_setup_cannot_be_compared() -> None:
+    profile = profiles.tied_if()
+    session = msgspec.structs.replace(profile.session, options={})
+    other = msgspec.structs.replace(profile, session=session)
+    with pytest.raises(UsageError, match="options as usual instead of intra_op_num_threads=2"):
+        judge([other], Budget(), taken=take([profile]))
+
+
+def test_another_runtime_is_compared() -> None:
+    profile = profiles.tied_if()
+    before = msgspec.structs.replace(take([profile]), onnxruntime="1.24.4")
+    judgement = judge([profile], Budget(), taken=before)
+    assert judgement.holds
+    assert (judgement.baseline_onnxruntime, judgement.onnxruntime) == ("1.24.4", "1.31.1")
+
+
+def test_much_less_than_the_baseline_is_worth_a_word() -> None:
+    profile = profiles.tied_if()
+    before = taken(profile, peak=2 * PEAK)
+    notes = judge([profile], Budget(), taken=before).notes
+    assert [note.split(" is ")[0] for note in notes] == ["peak"]
+    assert judge([profile], Budget(), taken=take([profile])).notes == ()
+
+
+def test_a_phase_that_only_the_baseline_has_is_worth_a_word() -> None:
+    profile = profiles.tied_if()
+    before = take([profile])
+    phases = tuple(phase for phase in profile.phases if phase.name != "optimize")
+    judgement = judge([msgspec.structs.replace(profile, phases=phases)], Budget(), taken=before)
+    assert judgement.holds
+    assert judgement.notes == ("the baseline has optimize, which this run did not tell apart",)
+
+
+def test_a_probe_has_no_phases() -> None:
+    probe = Probe(name="this process", figures={"peak": 5}, peak_kind="exact", notes=())
+    assert judge_probe(probe, Budget(limits={"peak": 5})).holds
+    assert judge_probe(probe, Budget(limits={"peak": 4})).breaches[0].over == 1
+    with pytest.raises(UsageError, match="only the whole can be told; this run has peak"):
+        judge_probe(probe, Budget(limits={"parse": 5}))

@@ -1,0 +1,94 @@
+"""The fixture: profiles, budgets, and sessions that a test makes itself; figures in JUnit's XML."""
+
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from tests.pytest_plugin.conftest import RunPytest
+
+
+@pytest.mark.usefixtures("model")
+def test_a_profile_is_judged_and_its_figures_are_properties(
+    pytester: pytest.Pytester, run_pytest: RunPytest
+) -> None:
+    pytester.makepyfile(
+        """
+        def test_model(memdiag):
+            profile = memdiag.profile("model.onnx", runs=2, threads=1)
+            memdiag.assert_budget(profile, copies=3, process_peak="500 MB")
+            assert profile.session.options == {"intra_op_num_threads": "1"}
+        """
+    )
+    run_pytest("--junit-xml=result.xml").assert_outcomes(passed=1)
+    tree = ElementTree.parse(pytester.path / "result.xml")
+    found = {each.get("name"): each.get("value") for each in tree.iter("property")}
+    assert found["memdiag.model.onnx.copies"] == "3"
+    assert int(found["memdiag.model.onnx.peak"] or 0) > 1_000_000
+
+
+@pytest.mark.usefixtures("model")
+def test_a_session_of_this_process_is_probed(
+    pytester: pytest.Pytester, run_pytest: RunPytest
+) -> None:
+    pytester.makepyfile(
+        """
+        import onnxruntime
+        import pytest
+
+        def session():
+            return onnxruntime.InferenceSession("model.onnx")
+
+        def test_fits(memdiag):
+            with memdiag.session_probe() as probe:
+                kept = session()
+            memdiag.assert_budget(probe, peak="500 MB", steady="500 MB")
+
+        def test_does_not(memdiag):
+            with memdiag.session_probe() as probe:
+                kept = bytearray(50_000_000)
+            memdiag.assert_budget(probe.result, peak="40 MB")
+
+        def test_phases(memdiag):
+            with memdiag.session_probe() as probe:
+                kept = session()
+            memdiag.assert_budget(probe, parse="500 MB")
+        """
+    )
+    result = run_pytest()
+    result.assert_outcomes(passed=1, failed=2)
+    result.stdout.fnmatch_lines(
+        [
+            "memory budget: this process: * MiB over its budget",
+            "  this process runs other code too: *",
+            "E * this process: a budget for parse cannot be judged,*",
+        ]
+    )
+
+
+@pytest.mark.usefixtures("model")
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        ("assert_budget(memdiag.profile('model.onnx'))", "*assert_budget: there is no limit*"),
+        ("assert_budget(memdiag.profile('model.onnx'), peek=1)", "*there is no figure 'peek'*"),
+        (
+            "assert_budget(memdiag.profile('model.onnx', providers=['Nope']), peak=1)",
+            "*MeasurementError: model.onnx: Failed in start at *",
+        ),
+        ("profile('nope.onnx')", "*nope.onnx: there is no such file*"),
+    ],
+)
+def test_what_cannot_be_judged_fails_the_test(
+    pytester: pytest.Pytester, run_pytest: RunPytest, call: str, words: str
+) -> None:
+    pytester.makepyfile(f"def test_it(memdiag): memdiag.{call}")
+    result = run_pytest()
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines([words])
+
+
+def test_the_plugin_is_found_by_its_name(run_pytest: RunPytest, model: Path) -> None:
+    result = run_pytest("--fixtures")
+    result.stdout.fnmatch_lines(["memdiag -- *memdiag/pytest_plugin/__init__.py:*"])
+    run_pytest("--markers").stdout.fnmatch_lines(["@pytest.mark.memory_budget(model, *"])

@@ -1,0 +1,178 @@
+"""Tests with the marker: at the limit, above it, and with budgets that mean nothing."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.pytest_plugin.conftest import RunPytest
+
+MARKED = """
+import pytest
+
+@pytest.mark.memory_budget("model.onnx", {arguments})
+def test_model():
+    print("its own code ran")
+"""
+
+
+def marked(pytester: pytest.Pytester, arguments: str) -> None:
+    pytester.makepyfile(MARKED.format(arguments=arguments))
+
+
+@pytest.mark.usefixtures("model")
+def test_within_its_budget_the_test_runs(pytester: pytest.Pytester, run_pytest: RunPytest) -> None:
+    marked(pytester, 'peak="100 MB", steady="100 MB", copies=3')
+    result = run_pytest("-s", "--strict-markers")
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "*its own code ran*",
+            "*memory above the baseline (memdiag)*",
+            "model.onnx *within its budget",
+        ]
+    )
+
+
+@pytest.mark.usefixtures("model")
+def test_above_its_budget_it_fails_before_it_runs(
+    pytester: pytest.Pytester, run_pytest: RunPytest
+) -> None:
+    marked(pytester, 'peak="1 MB", copies=2')
+    result = run_pytest("-s")
+    result.assert_outcomes(failed=1)
+    result.stdout.no_fnmatch_line("*its own code ran*")
+    result.stdout.fnmatch_lines(
+        [
+            "memory budget: model.onnx: * MiB over its budget in *",
+            "  peak * budget 977 KiB *",
+            "  copies * 3   budget       2 *",
+            "  most copies: model.shared.weight, 3 of them, *",
+            "  try: memdiag fix model.onnx --only shared-weight-transposed",
+        ]
+    )
+
+
+@pytest.mark.usefixtures("model")
+def test_exactly_the_budget_passes_and_a_byte_over_fails(
+    pytester: pytest.Pytester, run_pytest: RunPytest
+) -> None:
+    pytester.makepyfile(
+        """
+        import pytest
+
+        @pytest.mark.parametrize("less", [0, 1])
+        def test_peak(memdiag, less):
+            profile = memdiag.profile("model.onnx", xray="none")
+            peak = profile.peak_rss_bytes - profile.baseline_rss_bytes
+            memdiag.assert_budget(profile, peak=peak - less)
+        """
+    )
+    result = run_pytest()
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(["memory budget: model.onnx: 1 B over its budget in *"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ('peek="1 GB"', "*memory_budget: there is no figure 'peek'; give one of peak, steady,*"),
+        ('peak="800"', "*memory_budget: peak=800 has no unit; write 800MB*"),
+        ('peak="1 GB", tolerance=2', "*memory_budget: 2 is no tolerance; write it like 2%*"),
+        ("", "*model.onnx: there is nothing to hold it to; give a budget*"),
+        (
+            'steady="1 GB", run=False',
+            "*a budget for steady cannot be judged, for the model was not run*",
+        ),
+        (
+            'constant_fold="1 GB", optimization_level="disable_all"',
+            "*a budget for constant_fold cannot be judged, for onnxruntime * did not tell that"
+            " phase apart*; this run has peak, *parse, *",
+        ),
+        ('peak="1 GB", dims={"nope": 1}', "*there is no dimension 'nope'*"),
+    ],
+)
+@pytest.mark.usefixtures("model")
+def test_a_budget_that_cannot_be_judged_is_an_error(
+    pytester: pytest.Pytester, run_pytest: RunPytest, arguments: str, words: str
+) -> None:
+    marked(pytester, arguments)
+    result = run_pytest()
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines([words])
+    result.stdout.no_fnmatch_line("*Traceback*")
+
+
+def test_a_model_that_is_not_there_is_an_error(
+    pytester: pytest.Pytester, run_pytest: RunPytest
+) -> None:
+    marked(pytester, 'peak="1 GB"')
+    result = run_pytest()
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["*model.onnx: there is no such file*"])
+
+
+def test_a_model_that_fails_is_an_error_with_the_recorders_words(
+    pytester: pytest.Pytester, run_pytest: RunPytest, model: Path
+) -> None:
+    marked(pytester, 'peak="1 GB", providers=["NopeExecutionProvider"]')
+    result = run_pytest()
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["model.onnx: Failed in start at *no provider called Nope*"])
+
+
+@pytest.mark.usefixtures("model")
+def test_a_crash_is_an_error_with_the_recorders_words(
+    pytester: pytest.Pytester, run_pytest: RunPytest
+) -> None:
+    crashing = pytester.path / "crashing"
+    crashing.write_text("#!/bin/sh\nread job\necho 'something broke' >&2\nkill -SEGV $$\n")
+    crashing.chmod(0o700)
+    marked(pytester, 'peak="1 GB"')
+    result = run_pytest("--memdiag-python=./crashing")
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["model.onnx: Killed in start at *SIGSEGV: something broke*"])
+
+
+@pytest.mark.usefixtures("model")
+def test_a_test_that_is_skipped_measures_nothing(
+    pytester: pytest.Pytester, run_pytest: RunPytest
+) -> None:
+    pytester.makepyfile(
+        """
+        import pytest
+
+        @pytest.mark.skip
+        @pytest.mark.memory_budget("model.onnx", peek=1)
+        def test_model(): ...
+        """
+    )
+    result = run_pytest()
+    result.assert_outcomes(skipped=1)
+    result.stdout.no_fnmatch_line("*memory above the baseline*")
+
+
+@pytest.mark.usefixtures("model")
+def test_every_marker_of_a_test_counts_and_the_same_question_is_asked_once(
+    pytester: pytest.Pytester, run_pytest: RunPytest
+) -> None:
+    counting = pytester.path / "counting"
+    counting.write_text('#!/bin/sh\necho one >> started\nexec "$REAL" "$@"\n')
+    counting.chmod(0o700)
+    pytester.makepyfile(
+        """
+        import sys
+        import pytest
+
+        options = {"environment": {"REAL": sys.executable}}
+        pytestmark = pytest.mark.memory_budget("model.onnx", peak="1 GB", **options)
+
+        @pytest.mark.memory_budget("model.onnx", steady="1 kB", repeat=1, **options)
+        def test_one(): ...
+
+        def test_two(): ...
+        """
+    )
+    result = run_pytest("--memdiag-python=./counting")
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(["memory budget: model.onnx: * over its budget in steady"])
+    assert (pytester.path / "started").read_text().splitlines() == ["one"]

@@ -1,0 +1,120 @@
+"""Flags and ini options: either alone, both, and neither; and the plugin switched off."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.pytest_plugin.conftest import RunPytest
+
+BUDGETS = """
+[tool.memdiag.budgets."*"]
+peak = "100 MB"
+[tool.memdiag.budgets."models/large*"]
+peak = "1 MB"
+"""
+
+
+@pytest.fixture
+def models(pytester: pytest.Pytester, sample_model: Callable[..., Path]) -> Path:
+    folder = pytester.mkdir("models")
+    for name in ("large.onnx", "small.onnx"):
+        (folder / name).symlink_to(sample_model("tied_if", 1.0))
+    (pytester.path / "pyproject.toml").write_text(BUDGETS)
+    return folder
+
+
+@pytest.mark.usefixtures("models")
+def test_flags_alone(run_pytest: RunPytest, pytester: pytest.Pytester) -> None:
+    result = run_pytest("-v", "--memdiag-models=models/*.onnx", "--memdiag-repeat=1")
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "models/large.onnx::memory_budget FAILED*",
+            "models/small.onnx::memory_budget PASSED*",
+            "models/large.onnx * over its budget in *",
+            "models/small.onnx * within its budget",
+        ]
+    )
+
+
+@pytest.mark.usefixtures("models")
+def test_the_ini_file_alone(run_pytest: RunPytest, pytester: pytest.Pytester) -> None:
+    pytester.makeini(
+        "[pytest]\nmemdiag_models = models/small.onnx\nmemdiag_baselines = kept\n"
+        "memdiag_repeat = 1\nmemdiag_parallel = true\nmemdiag_tolerance = 5%\n"
+    )
+    result = run_pytest("--memdiag-update-baseline")
+    result.assert_outcomes(passed=1)
+    assert (pytester.path / "kept" / "models" / "small.onnx.json").exists()
+
+
+@pytest.mark.usefixtures("models")
+def test_a_flag_comes_before_the_ini_file(run_pytest: RunPytest, pytester: pytest.Pytester) -> None:
+    pytester.makeini("[pytest]\nmemdiag_models = models/large.onnx\nmemdiag_repeat = none\n")
+    result = run_pytest("--memdiag-models=models/small.onnx", "--memdiag-repeat=1")
+    result.assert_outcomes(passed=1)
+
+
+@pytest.mark.usefixtures("models")
+def test_other_tests_are_collected_beside_and_the_marker_selects(
+    run_pytest: RunPytest, pytester: pytest.Pytester
+) -> None:
+    pytester.makepyfile("def test_other(): ...")
+    result = run_pytest("--memdiag-models=models/small.onnx")
+    result.assert_outcomes(passed=2)
+    result = run_pytest("--memdiag-models=models/small.onnx", "-m", "memory_budget")
+    result.assert_outcomes(passed=1, deselected=1)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--memdiag-models=nothing/*.onnx"], "*no file matches 'nothing/[*].onnx' in *"),
+        (["--memdiag-repeat=0"], "*--memdiag-repeat takes a whole number from 1, not '0'*"),
+    ],
+)
+def test_what_means_nothing_ends_pytest(
+    run_pytest: RunPytest, pytester: pytest.Pytester, words: list[str], said: str
+) -> None:
+    pytester.makepyfile("def test_other(): ...")
+    result = run_pytest(*words)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines([said])
+
+
+@pytest.mark.usefixtures("models")
+def test_a_model_without_any_budget_is_an_error(
+    run_pytest: RunPytest, pytester: pytest.Pytester
+) -> None:
+    (pytester.path / "pyproject.toml").write_text("[tool.memdiag]\n")
+    result = run_pytest("--memdiag-models=models/small.onnx")
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["*models/small.onnx: there is nothing to hold it to*"])
+
+
+def test_without_the_plugin_its_flags_are_unknown(
+    run_pytest: RunPytest, pytester: pytest.Pytester
+) -> None:
+    pytester.makepyfile("def test_other(request): assert 'memdiag' not in request.fixturenames")
+    run_pytest("-p", "no:memdiag").assert_outcomes(passed=1)
+    result = run_pytest("-p", "no:memdiag", "--memdiag-repeat=1")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+
+
+def test_where_nothing_is_asked_for_nothing_is_said_nor_imported(
+    run_pytest: RunPytest, pytester: pytest.Pytester
+) -> None:
+    pytester.makepyfile(
+        """
+        import sys
+
+        def test_other():
+            heavy = {"msgspec", "numpy", "onnx", "onnxruntime", "psutil", "matplotlib"}
+            assert not heavy & sys.modules.keys()
+            assert "memdiag.pytest_plugin" in sys.modules
+        """
+    )
+    result = run_pytest("-p", "no:hypothesispytest")
+    result.assert_outcomes(passed=1)
+    result.stdout.no_fnmatch_line("*(memdiag)*")
