@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from memdiag.records.finding import Finding
     from memdiag.records.profile import Profile
     from memdiag.workflows.check import check
+    from memdiag.workflows.compare import compare
     from memdiag.workflows.fix import fix
     from memdiag.workflows.inspect import inspect
     from memdiag.workflows.load_profile import load_profile
@@ -28,6 +29,7 @@ __all__ = [
     "MemdiagError",
     "Profile",
     "check",
+    "compare",
     "fix",
     "inspect",
     "load_profile",
@@ -41,6 +43,7 @@ _HOMES = {
     "Profile": "memdiag.records.profile",
     "Finding": "memdiag.records.finding",
     "check": "memdiag.workflows.check",
+    "compare": "memdiag.workflows.compare",
     "fix": "memdiag.workflows.fix",
     "inspect": "memdiag.workflows.inspect",
     "load_profile": "memdiag.workflows.load_profile",

@@ -7,6 +7,7 @@
     ├── RecordError        a saved record cannot be decoded
     ├── MeasurementError   the child could not be started or watched at all
     ├── ReportError        a report could not be written
+    ├── ProvisionError     an environment with other packages cannot be made
     └── XrayError          a process whose memory cannot be looked into
 
 A session that fails *while it is being measured* raises none of these: that is an outcome of the
@@ -44,3 +45,7 @@ class ReportError(MemdiagError):
 
 class XrayError(MemdiagError):
     """A process whose memory cannot be looked into: it is gone, not ours, or not on Linux."""
+
+
+class ProvisionError(MemdiagError):
+    """An environment that cannot be made, or a version that is not to be had."""

@@ -52,6 +52,7 @@ def test_the_wheel_names_its_command_and_licence(wheel: zipfile.ZipFile) -> None
     information = f"memdiag-{PROJECT['version']}.dist-info"
     entry_points = wheel.read(f"{information}/entry_points.txt").decode()
     assert "memdiag = memdiag.cli:main" in entry_points
+    assert "[pytest11]\nmemdiag = memdiag.pytest_plugin" in entry_points
     metadata = wheel.read(f"{information}/METADATA").decode()
     assert "License-Expression: MIT" in metadata
     assert f"{information}/licenses/LICENSE" in wheel.namelist()
@@ -73,9 +74,14 @@ def test_dependencies_are_what_is_imported() -> None:
                 imported |= {alias.name.partition(".")[0] for alias in node.names}
             elif isinstance(node, ast.ImportFrom) and node.module:
                 imported.add(node.module.partition(".")[0])
-    declared = {re.split(r"[<>=!~; ]", line)[0] for line in PROJECT["dependencies"]}
+    extras = PROJECT["optional-dependencies"]
+    lines = [*PROJECT["dependencies"], *extras["compare"], *extras["uv"]]
+    declared = {re.split(r"[<>=!~; ]", line)[0] for line in lines}
     # The loader runs by its path, where its files know each other by their bare names.
-    ours = {"memdiag"} | {path.stem for path in (ROOT / "memdiag" / "loader").glob("*.py")}
+    # pytest is there where its plugin is loaded.
+    ours = {"memdiag", "pytest"} | {
+        path.stem for path in (ROOT / "memdiag" / "loader").glob("*.py")
+    }
     distributions = {"google": "protobuf", "onnx_ir": "onnx-ir"}
     imported = {distributions.get(name, name) for name in imported}
     assert imported - sys.stdlib_module_names - ours == declared

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from memdiag.errors import UsageError
-from memdiag.units import parse_size
 
 if TYPE_CHECKING:
     import numpy as np
 
+    from memdiag.records.budget import Budget
     from memdiag.workflows.inputs import Given
 
 
@@ -64,14 +64,36 @@ def whole_numbers(option: str, values: Sequence[str]) -> dict[str, int]:
     return numbers
 
 
-def budget(option: str, text: str | None) -> dict[str, int]:
-    """Return the ``NAME=SIZE,NAME=SIZE`` text given to `option` as bytes by name.
+def budget(option: str, text: str | None) -> Budget | None:
+    """Return the budget of the ``NAME=SIZE,NAME=SIZE`` text given to `option`; None without one.
 
     Raises:
-        UsageError: as `pairs`, or a value that is no size.
+        UsageError: as `pairs`, or there is no such figure, no such size, or no figure at all.
     """
-    parts = [part.strip() for part in (text or "").split(",") if part.strip()]
-    return {name: parse_size(size) for name, size in pairs(option, parts).items()}
+    from memdiag.budgets.parsing import parse_budget
+
+    if text is None:
+        return None
+    found = parse_budget(_comma_pairs(option, text), where=option)
+    if not found.limits:
+        raise UsageError(f"{option} gives no figure; write it like peak=1.2GB,steady=800MB.")
+    return found
+
+
+def sizes_by_name(option: str, text: str | None, names: Collection[str]) -> dict[str, int]:
+    """Return the ``NAME=SIZE,NAME=SIZE`` text given to `option` as bytes by name, of `names`.
+
+    Raises:
+        UsageError: as `pairs`, or a name that is not one of `names`, or a value that is no size.
+    """
+    from memdiag.budgets.parsing import parse_sizes
+
+    return parse_sizes(_comma_pairs(option, text or ""), names, where=option)
+
+
+def _comma_pairs(option: str, text: str) -> dict[str, str]:
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    return pairs(option, parts)
 
 
 def sizes_of(option: str, text: str) -> tuple[int, ...]:

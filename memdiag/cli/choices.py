@@ -10,6 +10,13 @@ class Format(StrEnum):
     json = "json"
 
 
+class LoadFrom(StrEnum):
+    """What a session is given: the model's path, or its bytes."""
+
+    path = "path"
+    bytes = "bytes"
+
+
 class Verify(StrEnum):
     """How much of each copy the X-ray compares: every byte, or a spread of blocks."""
 

@@ -3,21 +3,23 @@
 import os
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import memdiag
-from memdiag.cli.exit_codes import CLEAN, ERROR
 from memdiag.errors import ReportError
 from memdiag.records.attribution import Attribution
 from memdiag.records.base import Record
 from memdiag.records.codec import encode
+from memdiag.records.comparison import Comparison
+from memdiag.records.files import save_bytes as save_bytes
 from memdiag.records.finding import Check
 from memdiag.records.fix import Fix
+from memdiag.records.history import History
 from memdiag.records.inventory import Inventory
 from memdiag.records.profile import Profile
 from memdiag.reporters import DEFAULT_FORMATS, write
-from memdiag.reporters.views import headline
 
 
 class Destination:
@@ -44,30 +46,29 @@ class Destination:
             ReportError: a file could not be written; the message says where the record was saved
                 instead.
         """
+        return self._save(partial(write, profile), formats, "profile")
+
+    def write_comparison(self, comparison: Comparison) -> tuple[Path, ...]:
+        """Write `comparison` in all formats and return the files' paths.
+
+        Raises:
+            ReportError: as `write`.
+        """
+        from memdiag.reporters import comparison as reporters
+
+        return self._save(partial(reporters.write, comparison), DEFAULT_FORMATS, "comparison")
+
+    def _save(
+        self,
+        writing: Callable[[Path, Sequence[str]], tuple[Path, ...]],
+        formats: Sequence[str],
+        what: str,
+    ) -> tuple[Path, ...]:
         try:
-            return write(profile, self._folder, formats)
+            return writing(self._folder, formats)
         except ReportError as error:
-            (saved,) = write(profile, Path(tempfile.mkdtemp(prefix="memdiag-")), ("json",))
-            raise ReportError(f"{error} The profile itself is at {saved}.") from error
-
-
-def print_profile(profile: Profile, written: Sequence[Path], *, as_json: bool, quiet: bool) -> int:
-    """Print `profile` as the user asked for it and return the exit code that its outcome gives.
-
-    How a run ended that did not complete is said on standard error as well, in one sentence.
-    """
-    if as_json:
-        sys.stdout.buffer.write(encode(profile))
-    elif not (quiet and profile.outcome.status != "completed"):
-        show_summary(profile, written, quiet=quiet)
-    if profile.outcome.status == "completed":
-        return CLEAN
-    ending = headline.build(profile).first
-    print(f"memdiag: {profile.model.path}: {ending[0].lower()}{ending[1:]}", file=sys.stderr)
-    for path in written:
-        if path.suffix == ".json":
-            print(f"The profile up to then: {path}", file=sys.stderr)
-    return ERROR
+            (saved,) = writing(Path(tempfile.mkdtemp(prefix="memdiag-")), ("json",))
+            raise ReportError(f"{error} The {what} itself is at {saved}.") from error
 
 
 def show_summary(profile: Profile, written: Sequence[Path], *, quiet: bool = False) -> None:
@@ -97,6 +98,15 @@ def show_inventory(inventory: Inventory, *, quiet: bool = False) -> None:
     inventory_console.show_inventory(inventory, Console(highlight=False), quiet=quiet)
 
 
+def show_history(history: History, figure: str) -> None:
+    """Print `figure` of the models in `history` on standard output."""
+    from rich.console import Console
+
+    from memdiag.reporters import history_console
+
+    history_console.show_history(history, figure, Console(highlight=False))
+
+
 def show_fix(fix: Fix, *, quiet: bool = False) -> None:
     """Print the summary of `fix` on standard output."""
     from rich.console import Console
@@ -106,13 +116,25 @@ def show_fix(fix: Fix, *, quiet: bool = False) -> None:
     fix_console.show_fix(fix, Console(highlight=False), quiet=quiet)
 
 
-def show_tuning(tuning: Fix, *, quiet: bool = False) -> None:
-    """Print the summary of `tuning` on standard output."""
+def show_tuning(tuning: Fix, *, quiet: bool = False, every: bool = False) -> None:
+    """Print the summary of `tuning` on standard output; `every` shows all points."""
     from rich.console import Console
 
     from memdiag.reporters import tuning_console
 
-    tuning_console.show_tuning(tuning, Console(highlight=False), quiet=quiet)
+    console = Console(highlight=False)
+    tuning_console.show_tuning(tuning, console, quiet=quiet, every=every)
+
+
+def show_comparison(
+    comparison: Comparison, written: Sequence[Path], *, quiet: bool = False
+) -> None:
+    """Print `comparison` on standard output, and the files that were written."""
+    from rich.console import Console
+
+    from memdiag.reporters.comparison import console
+
+    console.show(comparison, Console(highlight=False), written=written, quiet=quiet)
 
 
 def save_record(record: Record, path: Path) -> None:
@@ -122,23 +144,6 @@ def save_record(record: Record, path: Path) -> None:
         ReportError: the file cannot be written.
     """
     save_bytes(encode(record), path)
-
-
-def save_bytes(content: bytes, path: Path) -> None:
-    """Write `content` to `path`, whole or not at all.
-
-    Raises:
-        ReportError: the file cannot be written.
-    """
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        beside.write_bytes(content)
-        os.replace(beside, path)
-    except OSError as error:
-        beside.unlink(missing_ok=True)
-        raise ReportError(
-            f"{path}: cannot be written ({error.strerror}); choose another file."
-        ) from error
 
 
 def print_check(check: Check, format: str, *, quiet: bool = False) -> None:

@@ -21,6 +21,12 @@ def encode(record: Record) -> bytes:
     return b"{\n" + b",\n".join(lines) + b"\n}\n"
 
 
+def encode_readable(record: Record) -> bytes:
+    """Return `record` as JSON that people read and version control compares: sorted, indented."""
+    compact = msgspec.json.encode(record, order="sorted")
+    return msgspec.json.format(compact, indent=2) + b"\n"
+
+
 def decode(data: bytes, kind: type[R], *, origin: str = "record") -> R:
     """Return the record of type `kind` that `data` holds; `origin` names it in errors.
 

@@ -38,7 +38,9 @@ class Finding(Record, frozen=True, kw_only=True):
 
     `bytes` is what could be saved at steady state, 0 where the waste is not in resident bytes;
     `peak_bytes` what could be saved at the peak; `phase` where the cost comes to be. `expected` are
-    the copies that a measurement can confirm or refute, `measured_bytes` what it saw of them (None
+    the copies that a measurement can confirm or refute, `retained_bytes` what is expected beside
+    them of weights and copies that were freed, but whose place the runtime's arena keeps: of these
+    a measurement sees the place, not the content. `measured_bytes` is what it saw of all this (None
     without one). `remedies` are names, the preferred one first.
     """
 
@@ -57,6 +59,7 @@ class Finding(Record, frozen=True, kw_only=True):
     measured_bytes: int | None
     expected: tuple[ExpectedCopies, ...]
     remedies: tuple[str, ...]
+    retained_bytes: int = 0
 
 
 class CheckedModel(Record, frozen=True, kw_only=True):

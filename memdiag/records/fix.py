@@ -63,11 +63,15 @@ class Figures(Record, frozen=True, kw_only=True):
 class Point(Record, frozen=True, kw_only=True):
     """One combination of options that was measured: what it is, and what it takes.
 
-    With `saved_options` the runtime writes its optimized model once, and that model is loaded.
+    `options` are the names, ``rewrite`` among them where it is the fixed model that is loaded. With
+    `saved_options` the runtime writes its optimized model once, and that model is loaded; with
+    `shares_weights` the weights are mapped once for all sessions of the process.
 
     `ratio` is its latency beside that of the defaults: the largest median of all inputs, with its
-    95 % confidence interval. `on_front` says that no other point takes less memory at the peak and
-    in the end and less time; `problem` why it cannot be used, empty where it can.
+    95 % confidence interval; None where it was not compared, for too little memory would be saved.
+    `on_front` says that no other point takes less memory at the peak and in the end and less time;
+    `fits` that it keeps within the budget and the largest slowdown; `problem` why it cannot be
+    used, empty where it can.
     """
 
     options: tuple[str, ...]
@@ -77,6 +81,8 @@ class Point(Record, frozen=True, kw_only=True):
     disabled_optimizers: tuple[str, ...]
     shared_arena: bool
     saved_options: dict[str, str]
+    load_from: Literal["path", "bytes"] = "path"
+    shares_weights: bool = False
     figures: Figures | None
     ratio: float | None
     low: float | None
@@ -90,11 +96,19 @@ class Fix(Record, frozen=True, kw_only=True):
     """What became of a model's findings.
 
     `output` is the fixed model's path, None where nothing was worth changing; `output_files` are
-    all files it needs, the original's among them where weights are referenced in place.
-    `session_options` and `environment` are what the saving depends on beside the file.
+    all files it needs. Those of the original are `kept_files`: `kept_bytes` of its weights stay
+    there. `session_options` and `environment` are what the saving depends on beside the file.
+
     `largest_difference` is that of any output, relative to its largest value, and `bound` what it
-    was held to. `points` are the combinations of options that a tuning measured, in the order in
-    which they were tried (the defaults first); `snippet` is Python that sets up the chosen one.
+    was held to. `verified_on` are the releases of onnxruntime on which the outputs were compared,
+    the first that on which all was measured; `oldest_onnxruntime` is the oldest supported one that
+    can load what the file declares (None: none is known that can), `oldest_reason` what of it needs
+    that (empty: all can). `is_valid` says whether it passes ``onnx.checker`` (None: no output).
+
+    `points` are the combinations of options that a tuning measured, in the order in which they were
+    tried (the defaults first); `snippet` is Python that sets up the chosen one.
+    `session_count` is how many sessions were started for them; all memory is that of a process
+    with `sessions` sessions of the model.
     """
 
     schema: Literal["memdiag.fix/1"]
@@ -118,3 +132,10 @@ class Fix(Record, frozen=True, kw_only=True):
     chosen: tuple[str, ...] = ()
     snippet: str = ""
     session_count: int = 0
+    kept_files: tuple[str, ...] = ()
+    kept_bytes: int = 0
+    verified_on: tuple[str, ...] = ()
+    is_valid: bool | None = None
+    oldest_onnxruntime: str | None = None
+    oldest_reason: str = ""
+    sessions: int = 1

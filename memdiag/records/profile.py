@@ -44,7 +44,11 @@ class Model(Record, frozen=True, kw_only=True):
 
 
 class Environment(Record, frozen=True, kw_only=True):
-    """Where it ran: versions and machine, nothing that names a person or a host."""
+    """Where it ran: versions and machine, nothing that names a person or a host.
+
+    `machine` is the class of machines on which the same model takes the same memory, as far as
+    that depends on them: system, architecture, widest vector instructions, C library.
+    """
 
     memdiag: str
     onnxruntime: str | None
@@ -53,6 +57,7 @@ class Environment(Record, frozen=True, kw_only=True):
     cpu: str
     cpu_count: int
     memory_bytes: int
+    machine: str = ""
 
 
 class Session(Record, frozen=True, kw_only=True):

@@ -7,16 +7,22 @@ from pathlib import Path
 
 from memdiag.records.attribution import Attribution
 from memdiag.records.base import Record
+from memdiag.records.baseline import Baseline
 from memdiag.records.codec import json_schema
+from memdiag.records.comparison import Comparison
 from memdiag.records.finding import Check
 from memdiag.records.fix import Fix
+from memdiag.records.history import History
 from memdiag.records.inventory import Inventory
 from memdiag.records.profile import Profile
 
 RECORDS: dict[str, type[Record]] = {
     "memdiag.attribution-1": Attribution,
+    "memdiag.baseline-1": Baseline,
     "memdiag.check-1": Check,
+    "memdiag.comparison-1": Comparison,
     "memdiag.fix-1": Fix,
+    "memdiag.history-1": History,
     "memdiag.inventory-1": Inventory,
     "memdiag.profile-1": Profile,
 }

@@ -46,20 +46,32 @@ def render(profile: Profile, format: str) -> bytes:
 def write(profile: Profile, directory: Path, formats: Sequence[str]) -> tuple[Path, ...]:
     """Write `profile` into `directory`, made where it is missing, and return the files' paths.
 
-    All formats are rendered and written beside their target before the first one replaces it,
-    so that an error leaves what was there, and never half a file.
+    All formats are rendered before the first one is written.
 
     Raises:
         UsageError: there is no such format.
         ReportError: a file could not be written.
     """
     reporters = [_reporter(name) for name in dict.fromkeys(formats)]
-    contents = [(directory / each.FILE_NAME, each.render(profile)) for each in reporters]
+    return write_files([(directory / each.FILE_NAME, each.render(profile)) for each in reporters])
+
+
+def write_files(contents: Sequence[tuple[Path, bytes]]) -> tuple[Path, ...]:
+    """Write files with their contents, their folders made where missing, and return their paths.
+
+    All are written beside their target before the first one replaces it, so that an error leaves
+    what was there, and never half a file.
+
+    Raises:
+        ReportError: a file could not be written.
+    """
     staged: list[tuple[Path, Path]] = []
-    target = directory
+    target = Path()
     try:
-        directory.mkdir(parents=True, exist_ok=True)
-        for target, content in contents:
+        for path, content in contents:
+            target = path.parent
+            target.mkdir(parents=True, exist_ok=True)
+            target = path
             beside = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
             staged.append((beside, target))
             with beside.open("xb") as file:

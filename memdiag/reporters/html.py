@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import base64
-import functools
-import gzip
-import hashlib
-import json
 from dataclasses import asdict
-from importlib import resources
 from typing import Any
 
 from memdiag.records.profile import Profile
 from memdiag.reporters import json_file
-from memdiag.reporters.palette import DARK, LIGHT
+from memdiag.reporters.page import page
 from memdiag.reporters.views import (
     attribution,
     copies_by_phase,
@@ -29,7 +23,6 @@ from memdiag.reporters.views import (
 FORMAT = "html"
 FILE_NAME = "report.html"
 
-_LARGEST_RECORD = 2_200_000  # bytes of JSON that are embedded as they are
 _SPANS_SHOWN = 8
 _SPANS_LISTED = 500
 _WEIGHTS_LISTED = 300
@@ -42,7 +35,6 @@ def render(profile: Profile) -> bytes:
     Raises:
         ReportError: the record holds what no page can show (see `json_file.render`).
     """
-    plotly, script = _plotly(), _template("report.js")
     spans = span_table.build(profile)
     owned = attribution.build(profile.attribution) if profile.attribution else None
     values = {
@@ -70,21 +62,19 @@ def render(profile: Profile) -> bytes:
             ("How it was watched", facts.sampling(profile)),
         ),
         "notes": facts.notes(profile),
-        "light": asdict(LIGHT),
-        "dark": asdict(DARK),
-        "css": _template("report.css"),
-        "plotly": plotly,
-        "script": script,
-        "script_hashes": " ".join(f"'sha256-{_sha256(text)}'" for text in (plotly, script)),
-        "charts": _json(_charts(profile)),
-        **_embedded(json_file.render(profile)),
     }
-    text: str = _page().render(values)
-    return text.encode()
+    return page(
+        "report.html.j2",
+        "report.js",
+        values,
+        charts=_charts(profile),
+        record=json_file.render(profile),
+        record_name="profile",
+    )
 
 
 def _charts(profile: Profile) -> dict[str, Any]:
-    """Return what the script draws: columns and spans, and both palettes."""
+    """Return what the script draws: columns and spans."""
     view = timeline.build(profile)
     run = runs.build(profile)
     rows = {index: span_table.row(span) for index, span in enumerate(profile.spans)}
@@ -115,7 +105,6 @@ def _charts(profile: Profile) -> dict[str, Any]:
             for index, row in rows.items()
         ],
         "runs": {"latency": run.latency_s, "rss": run.rss_above_bytes},
-        "themes": {"light": asdict(LIGHT), "dark": asdict(DARK)},
     }
 
 
@@ -128,45 +117,3 @@ def _bars(profile: Profile) -> list[dict[str, Any]]:
         for figure in figures
         if longest > 0
     ]
-
-
-def _embedded(record: bytes) -> dict[str, Any]:
-    """Return the record for the page: as JSON, compressed where it is long, or left out."""
-    if len(record) <= _LARGEST_RECORD:
-        return {"record": record.decode().replace("<", "\\u003c"), "record_encoding": "json"}
-    packed = base64.b64encode(gzip.compress(record, mtime=0)).decode()
-    if len(packed) <= _LARGEST_RECORD:
-        return {"record": packed, "record_encoding": "gzip"}
-    return {"record": "", "record_encoding": ""}
-
-
-def _json(value: object) -> str:
-    """Return `value` as JSON that cannot end the script element it stands in."""
-    text = json.dumps(value, ensure_ascii=True, separators=(",", ":"))
-    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
-
-
-def _sha256(text: str) -> str:
-    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
-
-
-def _template(name: str) -> str:
-    return (resources.files(__package__) / "templates" / name).read_text("utf-8")
-
-
-@functools.cache
-def _page() -> Any:
-    from jinja2 import Environment, StrictUndefined
-
-    environment = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    return environment.from_string(_template("report.html.j2"))
-
-
-@functools.cache
-def _plotly() -> str:
-    from plotly.offline import get_plotlyjs
-
-    # A browser reads every line end as a line feed, and the page's policy hashes what it reads.
-    return str(get_plotlyjs()).replace("\r\n", "\n").replace("\r", "\n")

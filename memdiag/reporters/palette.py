@@ -53,3 +53,18 @@ DARK = Palette(
     peak_ink="#f7a76a",
     peak_soft="#33231a",
 )
+
+SERIES = (
+    "#0072b2",
+    "#e69f00",
+    "#009e73",
+    "#d55e00",
+    "#cc79a7",
+    "#56b4e9",
+    "#8a6d1c",
+    "#17202a",
+    "#7a8691",
+    "#9b5de5",
+)
+"""Things side by side: Okabe and Ito's colours, their yellow darkened to show on white, and three
+more."""

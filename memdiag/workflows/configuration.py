@@ -1,12 +1,15 @@
 """The project's own settings: ``[tool.memdiag]`` of the nearest ``pyproject.toml``."""
 
 import tomllib
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from memdiag.budgets.parsing import merged, parse_budget
 from memdiag.errors import UsageError
+from memdiag.records.budget import Budget
 from memdiag.units import parse_size
 
 _FILE = "pyproject.toml"
@@ -16,7 +19,8 @@ class Configuration(msgspec.Struct, frozen=True, forbid_unknown_fields=True, ren
     """What ``[tool.memdiag]`` says; the fields are those of `memdiag check`'s options.
 
     `min_bytes` is a number of bytes or a text such as ``"1 MiB"``. `dim` are sizes of free
-    dimensions by name.
+    dimensions by name. `budgets` are limits of figures by pattern of the model's path, as
+    ``[tool.memdiag.budgets."models/*.onnx"]``.
     """
 
     select: tuple[str, ...] = ()
@@ -24,6 +28,7 @@ class Configuration(msgspec.Struct, frozen=True, forbid_unknown_fields=True, ren
     min_bytes: int | str | None = None
     for_onnxruntime: str | None = None
     dim: dict[str, int] = {}
+    budgets: dict[str, dict[str, Any]] = {}
 
     @property
     def least_bytes(self) -> int | None:
@@ -33,6 +38,22 @@ class Configuration(msgspec.Struct, frozen=True, forbid_unknown_fields=True, ren
             UsageError: the text is no size.
         """
         return parse_size(self.min_bytes) if isinstance(self.min_bytes, str) else self.min_bytes
+
+    def budget_for(self, model: str) -> Budget:
+        """Return the budget of the model at path `model`, as patterns see it; empty where none is.
+
+        Where several patterns match, what a later one says comes before what an earlier one says;
+        ``*`` stands for any signs, folders too.
+
+        Raises:
+            UsageError: a budget means nothing.
+        """
+        found = Budget()
+        for pattern, values in self.budgets.items():
+            budget = parse_budget(values, where=f'budgets."{pattern}"')
+            if fnmatchcase(model, pattern):
+                found = merged(found, budget)
+        return found
 
 
 def read_configuration(start: Path | None = None) -> Configuration:
@@ -51,6 +72,7 @@ def read_configuration(start: Path | None = None) -> Configuration:
             try:
                 configuration = msgspec.convert(table, Configuration)
                 _ = configuration.least_bytes
+                configuration.budget_for("")
             except (msgspec.ValidationError, UsageError) as error:
                 raise UsageError(f"{path}: in [tool.memdiag]: {error}") from error
             return configuration

@@ -152,6 +152,29 @@ def profile(
     return result
 
 
+def profile_job(file: ModelFile, job: Job, used: tuple[Input, ...], *, xray: bool) -> Profile:
+    """Return the profile of one run of `job`, whose inputs `used` are made already.
+
+    Without `xray` nothing looks into the child, and no rule is run.
+
+    Raises:
+        MeasurementError: the child's interpreter cannot be started.
+        KeyboardInterrupt: the run was interrupted.
+    """
+    with tempfile.TemporaryDirectory(prefix="memdiag-") as scratch:
+        inspector = None
+        if xray:
+            optimize = partial(_save_optimized, job, Path(scratch))
+            inspector = ChildXray(file, sampled=False, phases=False, optimize=optimize)
+        measured = measure(job, inspector=inspector)
+    if measured.interrupted:
+        raise KeyboardInterrupt
+    result = _assemble(_facts(file), job, measured, used, [])
+    if inspector is None:
+        return result
+    return _with_findings(_with_xray(result, inspector), file, Selection(), {})
+
+
 def _measure(
     file: ModelFile,
     job: Job,

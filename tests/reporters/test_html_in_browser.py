@@ -12,8 +12,10 @@ import pytest
 
 from memdiag import reporters
 from memdiag.records import codec
+from memdiag.records.comparison import Comparison
 from memdiag.records.profile import Profile
-from tests.reporters import profiles, tied_xray
+from memdiag.reporters import comparison
+from tests.reporters import comparisons, profiles, tied_xray
 from tests.reporters.attributions import SHARED, attribution
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
@@ -52,10 +54,13 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 @pytest.fixture
 def opened(browser: Any, tmp_path: Path) -> Callable[..., Any]:
-    """A function that opens the page of a profile in a theme and a width."""
+    """A function that opens the page of a record in a theme and a width."""
 
-    def open_page(profile: Profile, *, dark: bool = False, width: int = 1280) -> Any:
-        (page,) = reporters.write(profile, tmp_path, ("html",))
+    def open_page(record: Profile | Comparison, *, dark: bool = False, width: int = 1280) -> Any:
+        if isinstance(record, Comparison):
+            (page,) = comparison.write(record, tmp_path, ("html",))
+        else:
+            (page,) = reporters.write(record, tmp_path, ("html",))
         theme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [theme]})
         size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
@@ -254,3 +259,25 @@ def test_the_owners_do_not_run_over_the_edge(opened: Callable[..., Any], width: 
     page = opened(tied_xray.with_attribution(), width=width)
     wait_for(lambda: page.execute_script(DRAWN))
     assert page.execute_script("return document.documentElement.scrollWidth") <= width
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("build", comparisons.ALL, ids=lambda build: build.__name__)
+def test_a_comparison_draws_its_lines_without_an_error_or_a_request(
+    opened: Callable[..., Any], build: Callable[[], Comparison], dark: bool
+) -> None:
+    record = build()
+    page = opened(record, dark=dark)
+    lines = sum(column.measured is not None for column in record.columns)
+    drawn = "return document.querySelectorAll('#lines .scatterlayer .trace').length"
+    wait_for(lambda: page.execute_script(drawn) == lines)
+    assert page.get_log("browser") == []
+    assert {url.rpartition("/")[2] for url in requested(page)} == {"comparison.html"}
+
+
+def test_a_comparison_can_be_saved_from_its_page(opened: Callable[..., Any]) -> None:
+    page = opened(comparisons.versions())
+    page.execute_script("document.getElementById('download').click()")
+    saved = page.downloads / "comparison.json"
+    wait_for(saved.exists)
+    assert codec.load(saved, Comparison) == comparisons.versions()

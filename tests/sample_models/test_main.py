@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import numpy as np
+import onnx
 import pytest
 
 from sample_models import load_recipes
@@ -50,6 +52,10 @@ def test_list_tells_each_sample_in_a_line(capsys: pytest.CaptureFixture[str]) ->
         (["tied_if", "--megabytes", "2200"], "add --external"),
         (["tied_if", "--megabytes", "0"], "is no size"),
         (["tied_if", "--megabytes", "1", "-o", "missing/model.onnx"], "cannot be written"),
+        (["phi_like", "--megabytes", "-1"], "is no size"),
+        (["crnn", "--megabytes", "nan"], "is no size"),
+        (["denormal_conv", "--megabytes", "1", "--denormals", "1"], "is no share"),
+        (["phi_like", "--megabytes", "0.2"], "ask for 0.239"),
     ],
 )
 def test_what_cannot_be_done_is_said_in_a_sentence(
@@ -74,3 +80,26 @@ def test_an_unknown_sample_is_refused(capsys: pytest.CaptureFixture[str]) -> Non
         main(["tied_iff"])
     assert stopped.value.code == 2
     assert "tied_if" in capsys.readouterr().err
+
+
+def test_the_share_of_denormals_can_be_chosen(tmp_path: Path) -> None:
+    sizes = []
+    for share in ("0", "0.25"):
+        path = tmp_path / f"{share}.onnx"
+        words = ["denormal_conv", "--megabytes", "0.5", "-o", str(path), "--denormals", share]
+        assert main(words) == 0
+        values = np.concatenate(
+            [
+                onnx.numpy_helper.to_array(tensor).ravel()
+                for tensor in onnx.load_model(path).graph.initializer
+            ]
+        )
+        sizes.append(float(np.mean(np.abs(values) < np.finfo(np.float32).tiny)))
+    assert sizes == [0, pytest.approx(0.25, abs=0.01)]
+
+
+def test_other_samples_have_no_denormals_to_choose(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(["tied_if", "--denormals", "0.5"])
+    assert stopped.value.code == 2
+    assert "denormal_conv alone" in capsys.readouterr().err

@@ -81,7 +81,10 @@ def test_both_forms_run_and_give_the_same(
     np.testing.assert_array_equal(result, expected)
 
 
-@pytest.mark.parametrize("name", ["tied_if", "two_gemms", "subgraph_weights", "plain_mlp"])
+SIZED = ["tied_if", "two_gemms", "subgraph_weights", "plain_mlp", "qdq_matmul", "matmul_nbits"]
+
+
+@pytest.mark.parametrize("name", SIZED)
 @pytest.mark.parametrize("megabytes", [0.5, MEGABYTES])
 def test_the_weights_take_what_was_asked(
     sample_model: Callable[..., Path], name: str, megabytes: float

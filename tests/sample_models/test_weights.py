@@ -32,6 +32,12 @@ def test_megabytes_are_a_million_bytes(megabytes: float, per: int, expected: int
     assert floats(megabytes, per=per) == expected
 
 
+def test_what_lies_beside_is_taken_off() -> None:
+    assert floats(4, beside=2_000_000) == 500_000
+    with pytest.raises(UsageError, match="ask for 2 or more"):
+        floats(1, beside=2_000_000)
+
+
 @pytest.mark.parametrize("megabytes", [0, -1, 0.0000019, float("nan"), float("inf")])
 def test_a_size_that_holds_nothing_is_refused(megabytes: float) -> None:
     with pytest.raises(UsageError, match="is no size for this sample"):

@@ -8,11 +8,23 @@ import typer
 
 from memdiag.cli.arguments import given_inputs, sizes_of, whole_numbers
 from memdiag.cli.choices import Format
+from memdiag.cli.declarations import (
+    DEFAULT_MAX_SLOWDOWN,
+    DEFAULT_SIZES,
+    Dims,
+    InputArchive,
+    InputFiles,
+    MaxSlowdown,
+    Model,
+    Printed,
+    Quiet,
+    Sizes,
+)
 from memdiag.cli.exit_codes import CLEAN
 
 
 def command(
-    model: Annotated[Path, typer.Argument(help="The ONNX model.", show_default=False)],
+    model: Model,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -23,9 +35,7 @@ def command(
         list[str] | None,
         typer.Option(metavar="RULE", help="Only what these rules find; may be repeated."),
     ] = None,
-    max_slowdown: Annotated[
-        float, typer.Option(metavar="RATIO", help="How much slower the model may become.")
-    ] = 1.05,
+    max_slowdown: MaxSlowdown = DEFAULT_MAX_SLOWDOWN,
     unsafe: Annotated[
         bool, typer.Option("--unsafe", help="Also try remedies that change values.")
     ] = False,
@@ -36,23 +46,19 @@ def command(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only say what would be tried.")
     ] = False,
-    dim: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME=N", help="Size of a symbolic dimension (or INPUT:AXIS=N)."),
+    dim: Dims = None,
+    input: InputFiles = None,
+    inputs: InputArchive = None,
+    sizes: Sizes = DEFAULT_SIZES,
+    check_with: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="PYTHON",
+            help="An interpreter with another onnxruntime, to verify on too; may be repeated.",
+        ),
     ] = None,
-    input: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=FILE.npy", help="An input's data.")
-    ] = None,
-    inputs: Annotated[
-        Path | None, typer.Option(metavar="FILE.npz", help="Several inputs' data, by name.")
-    ] = None,
-    sizes: Annotated[
-        str, typer.Option(metavar="N,N…", help="Sizes of free dimensions to compare latency with.")
-    ] = "1,4,16",
-    format: Annotated[
-        Format, typer.Option(help="What to print: a summary, or the record alone.")
-    ] = Format.console,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the answer.")] = False,
+    format: Printed = Format.console,
+    quiet: Quiet = False,
 ) -> int:
     """Rewrite a model so that it wastes less, verified and measured.
 
@@ -76,6 +82,7 @@ def command(
             dims=whole_numbers("--dim", dim or ()),
             inputs=given_inputs(input or (), inputs),
             sizes=sizes_of("--sizes", sizes),
+            check_with=check_with or (),
             on_progress=line.show,
         )
     if format is Format.json:

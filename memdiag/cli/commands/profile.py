@@ -1,19 +1,17 @@
 """``memdiag profile``: run a model in a child process and show what it took, phase by phase."""
 
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
+from memdiag.cli.arguments import budget as budget_of
 from memdiag.cli.arguments import given_inputs, pairs, whole_numbers
-from memdiag.cli.choices import Format, Verify
+from memdiag.cli.choices import LoadFrom, Verify
+from memdiag.errors import UsageError
 from memdiag.units import parse_size
-
-
-class _LoadFrom(StrEnum):
-    path = "path"
-    bytes = "bytes"
 
 
 class _Xray(StrEnum):
@@ -22,10 +20,18 @@ class _Xray(StrEnum):
     none = "none"
 
 
+class _Format(StrEnum):
+    console = "console"
+    json = "json"
+    markdown = "markdown"
+    github = "github"
+
+
 _INPUTS = "Inputs"
 _SESSION = "Session"
 _LIMITS = "Limits"
 _XRAY = "X-ray"
+_BUDGET = "Budget"
 _OUTPUT = "Output"
 
 
@@ -102,9 +108,9 @@ def command(
         ),
     ] = None,
     load_from: Annotated[
-        _LoadFrom,
+        LoadFrom,
         typer.Option(help="Give the session the path or the bytes.", rich_help_panel=_SESSION),
-    ] = _LoadFrom.path,
+    ] = LoadFrom.path,
     python: Annotated[
         Path | None,
         typer.Option(help="Another interpreter that has onnxruntime.", rich_help_panel=_SESSION),
@@ -138,6 +144,43 @@ def command(
             help="Compare every byte of each copy, or a spread of blocks.", rich_help_panel=_XRAY
         ),
     ] = Verify.full,
+    budget: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FIGURE=SIZE,…",
+            help="What it may take, e.g. peak=1.2GB,steady=800MB,copies=1.",
+            rich_help_panel=_BUDGET,
+        ),
+    ] = None,
+    baseline: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="What it took before, to compare with.", rich_help_panel=_BUDGET
+        ),
+    ] = None,
+    update_baseline: Annotated[
+        bool,
+        typer.Option(
+            "--update-baseline", help="Write the baseline instead.", rich_help_panel=_BUDGET
+        ),
+    ] = False,
+    repeat: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            help="A breach, and a baseline, are the medians of so many processes.",
+            rich_help_panel=_BUDGET,
+        ),
+    ] = 3,
+    pin: Annotated[
+        bool,
+        typer.Option(
+            "--pin/--no-pin",
+            help="With a budget or baseline, have malloc give back what is freed, so that figures"
+            " repeat.",
+            rich_help_panel=_BUDGET,
+        ),
+    ] = True,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -145,24 +188,30 @@ def command(
         ),
     ] = None,
     format: Annotated[
-        Format,
+        _Format,
         typer.Option(
-            help="What to print: a summary, or the record alone.", rich_help_panel=_OUTPUT
+            help="What to print: a summary, the record alone, a report for a pull request, or"
+            " annotations (and a job summary) for GitHub Actions.",
+            rich_help_panel=_OUTPUT,
         ),
-    ] = Format.console,
+    ] = _Format.console,
     quiet: Annotated[
         bool, typer.Option("--quiet", "-q", help="Print only the answer.", rich_help_panel=_OUTPUT)
     ] = False,
 ) -> int:
     """Run a model in a child process and show when it takes memory, and how much.
 
-    Writes profile.json, report.html, report.md and timeline.png. Ends with 0, or with 2 where the
-    model could not be loaded or run to the end; the profile up to then is saved all the same.
+    Writes profile.json, report.html, report.md and timeline.png. Ends with 0, with 1 where a budget
+    or a baseline is exceeded, or with 2 where the model could not be loaded or run to the end; the
+    profile up to then is saved all the same.
     Which rules are confronted with the measurement: select, ignore and min-bytes in [tool.memdiag]
     of pyproject.toml, as for `memdiag check`.
     """
     from memdiag.cli.display import ProgressLine
-    from memdiag.cli.output import Destination, print_profile
+    from memdiag.cli.output import Destination
+    from memdiag.cli.profile_output import print_result
+    from memdiag.records.budget import Budget
+    from memdiag.workflows.budget import Held, hold, pinned
     from memdiag.workflows.check import DEFAULT_MIN_BYTES
     from memdiag.workflows.configuration import read_configuration
     from memdiag.workflows.profile import Interrupted
@@ -171,32 +220,51 @@ def command(
     settings = read_configuration()
     least_bytes = settings.least_bytes
     destination = Destination(out or Path("reports") / model.stem)
+    wanted = budget_of("--budget", budget)
+    is_judged = wanted is not None or baseline is not None
+    if baseline is None and update_baseline:
+        raise UsageError("--update-baseline needs the file; name it with --baseline.")
+    if baseline is not None and not update_baseline and not baseline.exists():
+        raise UsageError(f"{baseline}: there is no baseline; write it with --update-baseline.")
+    variables = pairs("--env", env or ())
     with ProgressLine(model.name, runs) as line:
+        once = partial(
+            run_profile,
+            model,
+            runs=runs,
+            run=run,
+            dims=whole_numbers("--dim", dim or ()),
+            inputs=given_inputs(input or (), inputs),
+            session_options=pairs("--session-option", session_option or ()),
+            optimization_level=optimization_level,
+            disabled_optimizers=disable_optimizer or (),
+            threads=threads,
+            providers=provider or ("CPUExecutionProvider",),
+            environment=pinned(variables) if is_judged and pin else variables,
+            load_from=load_from.value,
+            python=python,
+            timeout_s=timeout,
+            memory_limit_bytes=parse_size(memory_limit) if memory_limit else None,
+            verify=verify.value,
+            select=settings.select,
+            ignore=settings.ignore,
+            min_bytes=DEFAULT_MIN_BYTES if least_bytes is None else least_bytes,
+            on_progress=line.show,
+        )
+        looked: Literal["steady", "phases", "none"] = "none" if no_xray else xray.value
         try:
-            result = run_profile(
-                model,
-                runs=runs,
-                run=run,
-                dims=whole_numbers("--dim", dim or ()),
-                inputs=given_inputs(input or (), inputs),
-                session_options=pairs("--session-option", session_option or ()),
-                optimization_level=optimization_level,
-                disabled_optimizers=disable_optimizer or (),
-                threads=threads,
-                providers=provider or ("CPUExecutionProvider",),
-                environment=pairs("--env", env or ()),
-                load_from=load_from.value,
-                python=python,
-                timeout_s=timeout,
-                memory_limit_bytes=parse_size(memory_limit) if memory_limit else None,
-                xray="none" if no_xray else xray.value,
-                verify=verify.value,
-                select=settings.select,
-                ignore=settings.ignore,
-                min_bytes=DEFAULT_MIN_BYTES if least_bytes is None else least_bytes,
-                on_progress=line.show,
-            )
+            if is_judged:
+                held = hold(
+                    lambda wished: once(xray=looked if wished == "steady" else wished),
+                    wanted or Budget(),
+                    model=str(model),
+                    baseline=baseline,
+                    update=update_baseline,
+                    repeat=repeat,
+                )
+            else:
+                held = Held(profile=once(xray=looked), judgement=None)
         except Interrupted as interrupted:
-            result = interrupted.profile
-    written = destination.write(result)
-    return print_profile(result, written, as_json=format is Format.json, quiet=quiet)
+            held = Held(profile=interrupted.profile, judgement=None)
+    written = destination.write(held.profile)
+    return print_result(held, written, format=format.value, quiet=quiet)

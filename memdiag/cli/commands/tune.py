@@ -6,24 +6,33 @@ from typing import Annotated
 
 import typer
 
-from memdiag.cli.arguments import budget, given_inputs, sizes_of, whole_numbers
-from memdiag.cli.choices import Format
+from memdiag.cli.arguments import given_inputs, sizes_by_name, sizes_of, whole_numbers
+from memdiag.cli.choices import Format, LoadFrom
+from memdiag.cli.declarations import (
+    DEFAULT_MAX_SLOWDOWN,
+    DEFAULT_SIZES,
+    Dims,
+    InputArchive,
+    InputFiles,
+    MaxSlowdown,
+    Model,
+    Printed,
+    Quiet,
+    Sizes,
+)
 from memdiag.cli.exit_codes import CLEAN, FINDINGS
 
 
 def command(
-    model: Annotated[Path, typer.Argument(help="The ONNX model.", show_default=False)],
-    budget_: Annotated[
+    model: Model,
+    budget: Annotated[
         str | None,
         typer.Option(
-            "--budget",
             metavar="NAME=SIZE,…",
             help="What it may take above the baseline: peak, steady, anonymous (e.g. peak=1.2GB).",
         ),
     ] = None,
-    max_slowdown: Annotated[
-        float, typer.Option(metavar="RATIO", help="How much slower the model may become.")
-    ] = 1.05,
+    max_slowdown: MaxSlowdown = DEFAULT_MAX_SLOWDOWN,
     rewrite: Annotated[
         bool, typer.Option("--rewrite", help="Fix the model first, and tune the result.")
     ] = False,
@@ -31,39 +40,44 @@ def command(
         Path | None,
         typer.Option("--output", "-o", metavar="FILE", help="Where a fixed model goes."),
     ] = None,
+    unsafe: Annotated[
+        bool, typer.Option("--unsafe", help="Also try options and remedies that change values.")
+    ] = False,
+    sessions: Annotated[int, typer.Option(min=1, help="Sessions of the model in one process.")] = 1,
+    load_from: Annotated[
+        LoadFrom, typer.Option(help="Give the session the path or the bytes.")
+    ] = LoadFrom.path,
+    time_limit: Annotated[
+        float | None,
+        typer.Option(metavar="SECONDS", help="Try options no longer than that."),
+    ] = None,
     picture: Annotated[
         Path | None,
         typer.Option(metavar="FILE.png", help="Draw the points and the Pareto front there."),
     ] = None,
-    dim: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME=N", help="Size of a symbolic dimension (or INPUT:AXIS=N)."),
-    ] = None,
-    input: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=FILE.npy", help="An input's data.")
-    ] = None,
-    inputs: Annotated[
-        Path | None, typer.Option(metavar="FILE.npz", help="Several inputs' data, by name.")
-    ] = None,
-    sizes: Annotated[
-        str, typer.Option(metavar="N,N…", help="Sizes of free dimensions to compare latency with.")
-    ] = "1,4,16",
-    format: Annotated[
-        Format, typer.Option(help="What to print: a summary, or the record alone.")
-    ] = Format.console,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the answer.")] = False,
+    every: Annotated[
+        bool, typer.Option("--all", help="Show every point, not the Pareto front alone.")
+    ] = False,
+    dim: Dims = None,
+    input: InputFiles = None,
+    inputs: InputArchive = None,
+    sizes: Sizes = DEFAULT_SIZES,
+    format: Printed = Format.console,
+    quiet: Quiet = False,
 ) -> int:
     """Find the session options and environment with which a model takes the least memory.
 
-    Every option is measured alone, then those that help together; Ctrl-C ends the search with the
-    best so far. Ends with 1 where a budget was given and nothing fits it.
+    Every option is measured alone, then those that help together; Ctrl-C or
+    --time-limit ends the search with the best so far. Ends with 1 where a budget was given and
+    nothing fits it.
     """
     from memdiag.cli.display import Doing
     from memdiag.cli.output import save_bytes, show_tuning
     from memdiag.records.codec import encode
     from memdiag.workflows.tune import tune
+    from memdiag.workflows.tune_points import BUDGETS
 
-    wanted = budget("--budget", budget_)
+    wanted = sizes_by_name("--budget", budget, BUDGETS)
     with Doing(model.name) as line:
         result = tune(
             model,
@@ -71,18 +85,23 @@ def command(
             max_slowdown=max_slowdown,
             rewrite=rewrite,
             output=output,
+            unsafe=unsafe,
+            sessions=sessions,
+            load_from=load_from.value,
             dims=whole_numbers("--dim", dim or ()),
             inputs=given_inputs(input or (), inputs),
             sizes=sizes_of("--sizes", sizes),
+            time_limit_s=time_limit,
             on_progress=line.show,
         )
-    if picture is not None:
-        from memdiag.reporters.pareto import draw
-
-        save_bytes(draw(result), picture)
     if format is Format.json:
         sys.stdout.buffer.write(encode(result))
     else:
-        show_tuning(result, quiet=quiet)
+        show_tuning(result, quiet=quiet, every=every)
+    # Last: where it cannot be written, the answer has been given all the same.
+    if picture is not None:
+        from memdiag.reporters.pareto import render
+
+        save_bytes(render(result), picture)
     fits = any(point.fits and point.options == result.chosen for point in result.points)
     return CLEAN if fits or not wanted else FINDINGS

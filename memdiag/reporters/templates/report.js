@@ -247,22 +247,6 @@
     });
   }
 
-  const download = document.getElementById("download");
-  if (download) download.addEventListener("click", async () => {
-    const element = document.getElementById("profile");
-    let record = new Blob([element.textContent], { type: "application/json" });
-    if (element.dataset.encoding === "base64") {
-      const packed = Uint8Array.from(atob(element.textContent), (letter) => letter.charCodeAt(0));
-      const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
-      record = await new Response(stream).blob();
-    }
-    const link = document.createElement("a");
-    link.href = URL.createObjectURL(record);
-    link.download = "profile.json";
-    link.click();
-    setTimeout(() => URL.revokeObjectURL(link.href), 10000);
-  });
-
   const chart = document.getElementById("timeline");
   if (!chart) return;
   draw();

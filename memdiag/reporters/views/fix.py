@@ -1,11 +1,14 @@
 """What a fix did, as text: the remedies, and the figures before and after."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isinf
 
-from memdiag.records.fix import Figures, Fix, LatencyAt, RemedyStatus
+from memdiag.records.fix import Figures, Fix, LatencyAt, Remedy, RemedyStatus
 from memdiag.reporters.views.text import plain
 from memdiag.units import format_duration, format_size
+
+_MOST_WEIGHTS = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +29,7 @@ class FixView:
     remedies: tuple[RemedyRow, ...]
     rows: tuple[tuple[str, str, str, str], ...]
     outputs: str
+    runtimes: str
     notes: tuple[str, ...]
 
 
@@ -37,27 +41,65 @@ def build(fix: Fix) -> FixView:
     return FixView(
         answer=_answer(fix),
         remedies=tuple(
-            RemedyRow(status=one.status, name=one.name, rule=one.rule, reason=plain(one.reason))
+            RemedyRow(
+                status=one.status,
+                name=one.name,
+                rule=one.rule,
+                reason=f"{_where(one, fix.remedies)}{plain(one.reason)}",
+            )
             for one in fix.remedies
         ),
         rows=tuple(rows),
         outputs=f"outputs: {_outputs(fix)}" if rows else "",
+        runtimes=_runtimes(fix),
         notes=tuple(map(plain, fix.notes)),
     )
+
+
+def _where(remedy: Remedy, among: Sequence[Remedy]) -> str:
+    """Return the weights concerned where a remedy is done for some of a rule's, not for others."""
+    key = (remedy.name, remedy.rule)
+    if sum((one.name, one.rule) == key for one in among) == 1:
+        return ""
+    shown = ", ".join(map(plain, remedy.weights[:_MOST_WEIGHTS]))
+    more = len(remedy.weights) - _MOST_WEIGHTS
+    return f"{shown}{f' and {more} more' if more > 0 else ''}: " if shown else ""
 
 
 def _answer(fix: Fix) -> str:
     took = format_duration(fix.duration_s)
     if fix.output is not None:
-        files = ", ".join(plain(path) for path in fix.output_files)
+        written = (path for path in fix.output_files if path not in fix.kept_files)
         verified = "" if fix.verified else ", unverified"
-        return f"wrote {files} in {took}{verified}"
+        return f"wrote {', '.join(map(plain, written))} in {took}{verified}{_kept(fix)}"
     if not fix.remedies:
         return f"{plain(fix.model)}: nothing to fix was found, in {took}"
     possible = [one.name for one in fix.remedies if one.status == "possible"]
     if possible:
-        return f"{plain(fix.model)}: {len(possible)} remedies would be tried; nothing was written"
+        remedies = "1 remedy" if len(possible) == 1 else f"{len(possible)} remedies"
+        return f"{plain(fix.model)}: {remedies} would be tried; nothing was written"
     return f"{plain(fix.model)}: nothing was worth changing, in {took}; nothing was written"
+
+
+def _kept(fix: Fix) -> str:
+    """Say what stays in the original's files, without which the output is worth nothing."""
+    if not fix.kept_files:
+        return ""
+    files = ", ".join(plain(path) for path in fix.kept_files)
+    together = "both files" if len(fix.output_files) == 2 else f"all {len(fix.output_files)} files"
+    return f"; it keeps {format_size(fix.kept_bytes)} in {files}: keep {together} together"
+
+
+def _runtimes(fix: Fix) -> str:
+    """Say which releases of onnxruntime the output was verified on, and which can load it."""
+    if fix.output is None:
+        return ""
+    verified = f"verified on {', '.join(fix.verified_on)}" if fix.verified_on else "not verified"
+    needed = "no release is known that can load it"
+    if fix.oldest_onnxruntime is not None:
+        needed = f"by what it declares, {fix.oldest_onnxruntime} and newer can load it"
+    why = f" ({plain(fix.oldest_reason)})" if fix.oldest_reason else ""
+    return f"onnxruntime: {verified}; {needed}{why}"
 
 
 def _memory(before: Figures, after: Figures) -> list[tuple[str, str, str, str]]:

@@ -3,8 +3,10 @@
 from dataclasses import dataclass
 
 from memdiag.records.fix import Fix, Point
-from memdiag.reporters.views.text import plain
+from memdiag.reporters.views.text import plain, shortened
 from memdiag.units import format_duration, format_size
+
+_LONGEST_PROBLEM = 200
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,10 +23,17 @@ class PointRow:
 
 @dataclass(frozen=True, kw_only=True)
 class TuningView:
-    """A tuning in words, the points with the least memory first."""
+    """A tuning in words, the points with the least memory first.
+
+    `rows` are those on the Pareto front, the defaults and the chosen one; `others` the rest, with
+    the reasons why some cannot be used in `problems`.
+    """
 
     answer: str
     rows: tuple[PointRow, ...]
+    others: tuple[PointRow, ...]
+    problems: tuple[str, ...]
+    effort: str
     snippet: str
     notes: tuple[str, ...]
 
@@ -32,9 +41,21 @@ class TuningView:
 def build(tuning: Fix) -> TuningView:
     """Return `tuning` in words."""
     ordered = sorted(tuning.points, key=_memory)
+    shown = [one for one in ordered if one.on_front or one.options in ((), tuning.chosen)]
+    sessions = f"{tuning.sessions} sessions a process, " if tuning.sessions > 1 else ""
     return TuningView(
         answer=_answer(tuning),
-        rows=tuple(_row(point, tuning) for point in ordered),
+        rows=tuple(_row(point, tuning) for point in shown),
+        others=tuple(_row(point, tuning) for point in ordered if point not in shown),
+        problems=tuple(
+            f"{label(point)}: {shortened(plain(point.problem), _LONGEST_PROBLEM)}"
+            for point in ordered
+            if point.problem
+        ),
+        effort=(
+            f"{len(ordered)} points, {len(shown)} shown without --all; {sessions}"
+            f"{tuning.session_count} sessions in all, in {format_duration(tuning.duration_s)}"
+        ),
         snippet=tuning.snippet,
         notes=tuple(map(plain, tuning.notes)),
     )
@@ -46,40 +67,43 @@ def label(point: Point) -> str:
 
 
 def _answer(tuning: Fix) -> str:
+    """Return what was won, and by what."""
+    before, after = tuning.before, tuning.after
     chosen = next(point for point in tuning.points if point.options == tuning.chosen)
-    base = tuning.points[0].figures
-    words = f"{plain(tuning.model)}: {label(chosen)}"
-    if chosen.figures is not None and base is not None and chosen.options:
-        words += (
-            f": peak {format_size(base.peak_bytes)} → {format_size(chosen.figures.peak_bytes)},"
-            f" steady {format_size(base.steady_bytes)} → {format_size(chosen.figures.steady_bytes)}"
-        )
-        if chosen.ratio is not None:
-            words += f", latency {chosen.ratio:.2f} ×"
-    elif not chosen.options:
-        words += ", no option is worth it"
-    took = format_duration(tuning.duration_s)
-    return f"{words} ({tuning.session_count} sessions in {took})"
+    start = plain(tuning.model) + (": " if chosen.fits else ": nothing fits; the nearest is ")
+    if before is None or after is None:
+        return f"{start}{label(chosen)}"
+    if not chosen.options:
+        sizes = f"peak {format_size(after.peak_bytes)}, steady {format_size(after.steady_bytes)}"
+        return f"{start}the defaults ({sizes}): no option is worth it"
+    ratio = f", latency {chosen.ratio:.2f} ×" if chosen.ratio is not None else ""
+    return (
+        f"{start}{_change('peak', before.peak_bytes, after.peak_bytes)},"
+        f" {_change('steady', before.steady_bytes, after.steady_bytes)}{ratio},"
+        f" with {label(chosen)}"
+    )
+
+
+def _change(name: str, before: int, after: int) -> str:
+    ratio = f" ({after / before:.2f} ×)" if before > 0 and after >= 0 else ""
+    return f"{name} {format_size(before)} → {format_size(after)}{ratio}"
 
 
 def _row(point: Point, tuning: Fix) -> PointRow:
     figures = point.figures
-    remarks = [
-        "chosen" if point.options == tuning.chosen else "",
-        "Pareto front" if point.on_front else "",
-        plain(point.problem),
-    ]
-    ratio = ""
+    ratio = "" if point.problem else "not compared"
     if point.ratio is not None:
         interval = f" ({point.low:.2f}–{point.high:.2f})" if point.low and point.high else ""
         ratio = f"{point.ratio:.2f} ×{interval}"
+    is_chosen = point.options == tuning.chosen
+    remark = "chosen" if is_chosen else "cannot be used" if point.problem else ""
     return PointRow(
         label=label(point),
         peak=format_size(figures.peak_bytes) if figures else "",
         steady=format_size(figures.steady_bytes) if figures else "",
         ratio=ratio,
-        remark=", ".join(remark for remark in remarks if remark),
-        is_chosen=point.options == tuning.chosen,
+        remark=remark,
+        is_chosen=is_chosen,
     )
 
 

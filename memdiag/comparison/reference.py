@@ -1,0 +1,84 @@
+"""The first column's session, beside which those of the others compute and race."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from memdiag.measurement.job import Job
+from memdiag.measurement.server import Server
+from memdiag.verification.bench import Trial
+from memdiag.verification.latency import Race, race
+from memdiag.verification.outputs import Difference, Saved, compare, unstable
+
+_PAIRS = 25
+_RACE_S = 20.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Beside:
+    """What was found of a session beside the first: the largest difference of any output (None:
+    there is no output to compare), and the race; `why` says why there is neither."""
+
+    largest: Difference | None = None
+    raced: Race | None = None
+    why: str = ""
+
+
+class Reference:
+    """Holds the session of `job` and its outputs for `sets` of inputs; a context manager.
+
+    `random` are the outputs that differ from run to run: they are not compared.
+
+    Raises:
+        MeasurementError: it does not run.
+    """
+
+    def __init__(self, job: Job, sets: Sequence[Trial], scratch: Path) -> None:
+        self._feeds = [trial.feeds for trial in sets]
+        self._scratch = scratch
+        self._count = 0
+        self._server = Server(replace(job, runs=None), self._feeds)
+        try:
+            self._outputs = self._save(self._server)
+            self.random = unstable(self._outputs, self._save(self._server))
+        except BaseException:
+            self._server.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._server.close()
+
+    def beside(self, job: Job, timed: int) -> Beside:
+        """Return how the outputs, and the latency with the inputs of index `timed`, compare.
+
+        Raises:
+            MeasurementError: it does not run.
+        """
+        with Server(replace(job, runs=None), self._feeds) as other:
+            differences = [
+                each
+                for before, after in zip(self._outputs, self._save(other), strict=True)
+                for each in compare(before, after)
+                if each.output not in self.random
+            ]
+            raced = race(self._server, other, timed, pairs=_PAIRS, budget_s=_RACE_S)
+        return Beside(largest=max(differences, key=_size, default=None), raced=raced)
+
+    def _save(self, server: Server) -> list[Saved]:
+        folder = self._scratch / f"outputs-{self._count}"
+        self._count += 1
+        return [server.save(index, folder / str(index)) for index in range(len(self._feeds))]
+
+
+def _size(difference: Difference) -> float:
+    return difference.relative

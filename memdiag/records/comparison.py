@@ -1,0 +1,187 @@
+"""The comparison: versions, optimizers, models or saved profiles side by side (schema
+``memdiag.comparison/1``)."""
+
+from typing import Final, Literal
+
+import msgspec
+
+from memdiag.records.attribution import CopyKind
+from memdiag.records.base import Record
+from memdiag.records.phases import PhaseName
+from memdiag.records.profile import PeakKind, Profile
+
+COMPARISON_SCHEMA: Final = "memdiag.comparison/1"
+
+ComparisonKind = Literal["onnxruntime", "optimizers", "models", "profiles"]
+
+ColumnStatus = Literal["completed", "failed", "killed", "timeout", "limit", "unavailable"]
+"""``failed``, ``killed``, ``timeout`` and ``limit``: the optimizer, or the run of the model, ended
+like that; ``unavailable``: there is no such runtime or optimizer to be had here."""
+
+Metric = Literal["peak", "steady", "kept", "load", "latency", "disk", "outputs"]
+"""``peak``, ``steady``: memory above the baseline; ``kept``: what a phase adds; ``load``: session
+creation; ``latency``: of a run; ``disk``: the model's files; ``outputs``: what it computes."""
+
+
+class Bytes(Record, frozen=True, kw_only=True):
+    """The median, the smallest and the largest of several measurements, in bytes."""
+
+    median: int
+    low: int
+    high: int
+
+
+class Seconds(Record, frozen=True, kw_only=True):
+    """The median, the smallest and the largest of several measurements, in seconds."""
+
+    median: float
+    low: float
+    high: float
+
+
+class PhaseFigures(Record, frozen=True, kw_only=True):
+    """What one phase takes: its time, its peak above the baseline, and what it adds and keeps."""
+
+    phase: PhaseName
+    duration: Seconds
+    peak: Bytes
+    peak_kind: PeakKind
+    kept: Bytes
+
+
+class Measured(Record, frozen=True, kw_only=True):
+    """What a column takes, over `times` fresh processes; memory is above each one's baseline.
+
+    `steady` is the end: after the last run, or after session creation where nothing was run. Its
+    parts are None where the system does not tell them. `load` is session creation.
+    """
+
+    times: int
+    peak: Bytes
+    peak_phase: PhaseName
+    peak_kind: PeakKind
+    steady: Bytes
+    anonymous: Bytes | None
+    file: Bytes | None
+    load: Seconds
+    phases: tuple[PhaseFigures, ...]
+
+
+class Latency(Record, frozen=True, kw_only=True):
+    """The latency over `runs` runs: median and its 95 % confidence interval, in seconds.
+
+    `ratio` is that to the first column in runs that took turns, with its 95 % confidence interval
+    over `pairs`; None for the first column, and where the two could not take turns.
+    """
+
+    median_s: float
+    low_s: float
+    high_s: float
+    runs: int
+    ratio: float | None = None
+    ratio_low: float | None = None
+    ratio_high: float | None = None
+    pairs: int = 0
+
+
+class Graph(Record, frozen=True, kw_only=True):
+    """The model of a column: its nodes, its initializers (those of subgraphs too), the elements of
+    all its weights, and the bytes of all its files. Facts that are not known are None."""
+
+    nodes: int | None
+    initializers: int | None
+    parameters: int | None
+    saved_bytes: int
+
+
+class OptimizerRun(Record, frozen=True, kw_only=True):
+    """What an optimizer itself took: its time (without imports), and the largest resident set of
+    its whole process and the processes that it started."""
+
+    version: str
+    duration_s: float
+    peak_rss_bytes: int
+
+
+class Column(Record, frozen=True, kw_only=True):
+    """One thing that is compared; `message` says why it could not be measured, or what is to know.
+
+    `profile` is one of its runs, the one with the X-ray. `largest_difference` is that of any output
+    to the first column's, relative to the output's largest value; None where outputs were not
+    compared, or where `difference` says what makes them more different than a figure can tell.
+    """
+
+    label: str
+    status: ColumnStatus
+    message: str
+    model: str
+    onnxruntime: str | None = None
+    graph: Graph | None = None
+    optimizer: OptimizerRun | None = None
+    measured: Measured | None = None
+    latency: Latency | None = None
+    largest_difference: float | None = None
+    difference: str = ""
+    profile: Profile | None = None
+
+
+class CopyChange(Record, frozen=True, kw_only=True):
+    """Copies of weights that came (`count` above 0) or went (below) from one column to another.
+
+    `weights` are the weights concerned, the largest first; `bytes` is what all these copies
+    together add to, or take from, what is resident. `made_by` is who made the largest of them.
+    """
+
+    from_: str = msgspec.field(name="from")
+    to: str
+    kind: CopyKind
+    weights: tuple[str, ...]
+    count: int
+    bytes: int
+    made_by: str | None
+
+
+class Change(Record, frozen=True, kw_only=True):
+    """A figure that differs between two columns beyond what scatters from run to run.
+
+    `bytes` is what it became more by (0 for times and outputs), `ratio` the new figure by the old
+    one where that has a meaning; `why` is the cause in words, empty where it is not known.
+    """
+
+    metric: Metric
+    phase: PhaseName | None
+    from_: str = msgspec.field(name="from")
+    to: str
+    bytes: int
+    ratio: float | None
+    why: str
+
+
+class Bisection(Record, frozen=True, kw_only=True):
+    """The search for the version where `metric` jumped.
+
+    `before` and `after` are two versions next to each other among those that could be measured;
+    both are None where the ends of the range do not differ beyond doubt.
+    """
+
+    metric: Metric
+    before: str | None
+    after: str | None
+    candidates: int
+
+
+class Comparison(Record, frozen=True, kw_only=True):
+    """Columns side by side, and what differs between them.
+
+    `onnxruntime`: `changes` go from each version to the next one; otherwise from the first column
+    to each other one. `notes` say what was not compared, and why.
+    """
+
+    schema: Literal["memdiag.comparison/1"]
+    kind: ComparisonKind
+    columns: tuple[Column, ...]
+    changes: tuple[Change, ...]
+    copies: tuple[CopyChange, ...]
+    bisection: Bisection | None
+    notes: tuple[str, ...]
+    duration_s: float

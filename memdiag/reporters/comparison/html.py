@@ -1,0 +1,53 @@
+"""A comparison as one self-contained page: timelines over each other, and every table."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from memdiag.records import codec
+from memdiag.records.comparison import Comparison
+from memdiag.reporters.page import page
+from memdiag.reporters.palette import SERIES
+from memdiag.reporters.views import comparison as view
+from memdiag.reporters.views import comparison_bars, comparison_lines
+from memdiag.reporters.views.text import plain
+
+FORMAT = "html"
+FILE_NAME = "comparison.html"
+
+
+def render(comparison: Comparison) -> bytes:
+    """Return the page for `comparison`."""
+    shown = view.build(comparison)
+    values = {
+        "shown": shown,
+        "bars": comparison_bars.build(comparison),
+        "colors": SERIES,
+        "drawable": any(_lines(comparison)),
+    }
+    return page(
+        "comparison.html.j2",
+        "comparison.js",
+        values,
+        charts={"lines": _lines(comparison)},
+        record=codec.encode(comparison),
+        record_name="comparison",
+    )
+
+
+def _lines(comparison: Comparison) -> list[dict[str, Any]]:
+    """Return the timelines of the columns that were measured, each with its colour."""
+    found = []
+    measured = [column for column in comparison.columns if column.measured is not None]
+    for index, column in enumerate(measured):
+        line = comparison_lines.build(column)
+        if line is not None:
+            found.append(
+                {
+                    "label": plain(column.label),
+                    "color": SERIES[index % len(SERIES)],
+                    "t": line.t_s,
+                    "above": line.above_bytes,
+                }
+            )
+    return found

@@ -1,0 +1,192 @@
+"""A comparison as tables: memory, speed, the models themselves, and the peak of each phase."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from memdiag.records.comparison import Bytes, Column, Comparison, Latency
+from memdiag.records.profile import PHASES
+from memdiag.reporters.views import comparison_words as words
+from memdiag.reporters.views.phase_table import SAMPLED_MARK, mebibytes
+from memdiag.reporters.views.text import plain
+from memdiag.units import MIB, format_duration, format_size
+
+_FEW_MIB = 200  # below this a digit after the point still matters
+_SPREAD = 0.02  # a spread of less than this share of the figure is not worth the room
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """One table: a caption, headings, and rows of as many cells; the first cell is the label."""
+
+    title: str
+    caption: str
+    headings: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparisonView:
+    """A comparison in words: the answer, what ended badly, tables, and what differs."""
+
+    title: str
+    answer: str
+    found: str
+    problems: tuple[str, ...]
+    tables: tuple[Table, ...]
+    changes: tuple[str, ...]
+    copies: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+def build(comparison: Comparison) -> ComparisonView:
+    """Return `comparison` in words and tables."""
+    measured = [column for column in comparison.columns if column.measured is not None]
+    tables = (_memory(measured), _speed(measured), _models(comparison), _phases(measured))
+    return ComparisonView(
+        title=words.title(comparison),
+        answer=words.answer(comparison),
+        found=words.found(comparison),
+        problems=words.problems(comparison),
+        tables=tuple(table for table in tables if table is not None and table.rows),
+        changes=tuple(words.change(comparison, one) for one in comparison.changes),
+        copies=tuple(words.copies(one) for one in comparison.copies),
+        notes=tuple(plain(note) for note in comparison.notes),
+    )
+
+
+def _memory(columns: Sequence[Column]) -> Table:
+    rows = []
+    for column in columns:
+        one = column.measured
+        assert one is not None
+        rows.append(
+            (
+                plain(column.label),
+                ("" if one.peak_kind == "exact" else SAMPLED_MARK) + _size(one.peak),
+                one.peak_phase,
+                _size(one.steady),
+                _size(one.anonymous),
+                _size(one.file),
+            )
+        )
+    times = max((column.measured.times for column in columns if column.measured), default=0)
+    caption = "above the baseline"
+    if times > 1:
+        caption += f"; medians of {times} fresh processes, ± half of the range where it shows"
+    headings = ("memory", "peak", "in", "steady", "anonymous", "mapped")
+    return Table(title="Memory", caption=caption, headings=headings, rows=tuple(rows))
+
+
+def _speed(columns: Sequence[Column]) -> Table:
+    rows = []
+    for column in columns:
+        assert column.measured is not None
+        run = column.latency
+        rows.append(
+            (
+                plain(column.label),
+                format_duration(column.measured.load.median),
+                format_duration(run.median_s) if run else "",
+                _interval(run) if run else "",
+                _ratio(run) if run else "",
+                _outputs(column),
+            )
+        )
+    raced = any(column.latency and column.latency.ratio is not None for column in columns)
+    caption = "latency: median and its 95 % confidence interval"
+    if raced:
+        caption += "; beside the first: ratio of runs in turn, and its interval"
+    headings = ("speed", "load", "latency", "", "beside the first", "outputs")
+    return Table(title="Speed and outputs", caption=caption, headings=headings, rows=tuple(rows))
+
+
+def _models(comparison: Comparison) -> Table | None:
+    """Return the sizes of the models, and what the optimizers took; None where all are one."""
+    if comparison.kind == "onnxruntime":
+        return None
+    rows = []
+    for column in comparison.columns:
+        graph, run = column.graph, column.optimizer
+        if graph is None or (column.measured is None and run is None):
+            continue
+        rows.append(
+            (
+                plain(column.label),
+                _count(graph.nodes),
+                _count(graph.initializers),
+                _count(graph.parameters),
+                format_size(graph.saved_bytes),
+                format_duration(run.duration_s) if run else "",
+                format_size(run.peak_rss_bytes) if run else "",
+            )
+        )
+    optimizers = comparison.kind == "optimizers"
+    headings = ("model", "nodes", "initializers", "parameters", "on disk")
+    if not optimizers:
+        return Table(
+            title="Models",
+            caption="",
+            headings=headings,
+            rows=tuple(row[: len(headings)] for row in rows),
+        )
+    return Table(
+        title="Models, and what the optimizers took",
+        caption="took: the optimizer's own time, without imports; its peak: resident set of its"
+        " processes",
+        headings=(*headings, "took", "its peak"),
+        rows=tuple(rows),
+    )
+
+
+def _phases(columns: Sequence[Column]) -> Table:
+    names = [
+        name
+        for name in PHASES
+        if any(
+            each.phase == name for one in columns if one.measured for each in one.measured.phases
+        )
+    ]
+    largest = max((one.measured.peak.median for one in columns if one.measured), default=0)
+    decimals = 1 if largest < _FEW_MIB * MIB else 0
+    rows = []
+    for column in columns:
+        assert column.measured is not None
+        peaks = {each.phase: each.peak.median for each in column.measured.phases}
+        cells = (mebibytes(peaks[name], decimals) if name in peaks else "" for name in names)
+        rows.append((plain(column.label), *cells))
+    # Headings in a row of 80 letters: words that wrap where they may.
+    headings = tuple(name.replace("_", " ") for name in names)
+    return Table(
+        title="Peak by phase",
+        caption="MiB above the baseline",
+        headings=("peak by phase", *headings),
+        rows=tuple(rows),
+    )
+
+
+def _size(value: Bytes | None) -> str:
+    if value is None:
+        return ""
+    half = (value.high - value.low) / 2
+    spread = f" ± {mebibytes(round(half), 0)}" if half > max(_SPREAD * value.median, MIB) else ""
+    return format_size(value.median) + spread
+
+
+def _interval(latency: Latency) -> str:
+    return f"{format_duration(latency.low_s)} – {format_duration(latency.high_s)}"
+
+
+def _ratio(latency: Latency) -> str:
+    if latency.ratio is None:
+        return ""
+    return f"{latency.ratio:.2f} × ({latency.ratio_low:.2f}–{latency.ratio_high:.2f})"
+
+
+def _outputs(column: Column) -> str:
+    if column.largest_difference is not None:
+        return f"{column.largest_difference:.1e}" if column.largest_difference else "equal"
+    return "differ" if column.difference else ""
+
+
+def _count(number: int | None) -> str:
+    return "" if number is None else f"{number:,}"

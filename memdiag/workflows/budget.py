@@ -1,0 +1,105 @@
+"""Hold a model to a budget and a baseline: measured so that the figures repeat."""
+
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from memdiag.budgets.baselines import take
+from memdiag.budgets.judging import judge
+from memdiag.errors import UsageError
+from memdiag.records.baseline import Baseline
+from memdiag.records.budget import Budget, Judgement
+from memdiag.records.profile import Profile
+from memdiag.workflows.baselines import Status, read_baseline, update_baseline
+
+DEFAULT_REPEAT = 3
+PINNED = {"MALLOC_MMAP_THRESHOLD_": str(128 << 10)}
+"""With this in its environment glibc gives back what is freed in blocks of 128 KiB and more. As it
+is, it keeps some of them, which ones by chance, and figures spread by several percent."""
+
+Once = Callable[[Literal["steady", "none"]], Profile]
+"""Profiles the model in a fresh process, with an X-ray or without."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Held:
+    """What became of it.
+
+    `judgement` is None where the model did not complete, which `profile` tells of. `incomparable`
+    says why there was a baseline and yet nothing was compared with it, empty otherwise; `written`
+    what became of a baseline that was to be updated.
+    """
+
+    profile: Profile
+    judgement: Judgement | None
+    incomparable: str = ""
+    written: Status | None = None
+
+
+def pinned(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return `environment` for a child whose figures are to repeat; what it sets itself stays."""
+    return {**PINNED, **environment} if sys.platform == "linux" else dict(environment)
+
+
+def hold(
+    once: Once,
+    budget: Budget,
+    *,
+    model: str,
+    baseline: Path | None = None,
+    update: bool = False,
+    repeat: int = DEFAULT_REPEAT,
+) -> Held:
+    """Profile a model and compare it with `budget`, and with its `baseline` where that exists.
+
+    One process is enough where all holds. A breach, and what becomes a baseline, are settled by
+    `repeat` processes.
+
+    Raises:
+        UsageError: there is nothing to hold it to, a figure cannot be had, or the baseline was
+            measured otherwise.
+        RecordError: the baseline file is none.
+        ReportError: the baseline cannot be written.
+    """
+    if repeat < 1:
+        raise UsageError(f"{repeat} processes are too few; measure in 1 or more.")
+    saved = read_baseline(baseline) if baseline else None
+    if not budget.limits and saved is None and not update:
+        raise UsageError(
+            f"{model}: there is nothing to hold it to; give a budget such as peak=1.2GB, or write"
+            " a baseline."
+        )
+    first = once("steady")
+    if first.outcome.status != "completed":
+        return Held(profile=first, judgement=None)
+    machine = first.environment.machine
+    taken = saved.machines.get(machine) if saved and not update else None
+    profiles = [first]
+    judgement = judge(profiles, budget, taken=taken)
+    if (update or not judgement.holds) and repeat > 1:
+        for _ in range(repeat - 1):
+            profiles.append(once("none"))
+            if profiles[-1].outcome.status != "completed":
+                return Held(profile=profiles[-1], judgement=None)
+        judgement = judge(profiles, budget, taken=taken)
+    written = None
+    if update and baseline is not None:
+        now = take(profiles)
+        written = update_baseline(baseline, model, machine, now, budget.tolerance)
+    incomparable = ""
+    if saved is not None and taken is None and not update:
+        incomparable = _incomparable(saved, machine)
+        notes = (*judgement.notes, incomparable)
+        judgement = msgspec.structs.replace(judgement, notes=notes)
+    return Held(profile=first, judgement=judgement, incomparable=incomparable, written=written)
+
+
+def _incomparable(saved: Baseline, machine: str) -> str:
+    return (
+        f"its baseline has nothing for this class of machine ({machine}), only for"
+        f" {', '.join(sorted(saved.machines))}: comparing would be unsound; update it here"
+    )

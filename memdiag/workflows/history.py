@@ -1,0 +1,169 @@
+"""Profiles over time, in an SQLite file that several processes may append to."""
+
+import hashlib
+import sqlite3
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+from memdiag.budgets.figures import figures_of
+from memdiag.errors import RecordError, UsageError
+from memdiag.records.codec import encode
+from memdiag.records.history import HISTORY_SCHEMA, Entry, History
+from memdiag.records.profile import Profile
+
+_APPLICATION = 0x6D656D64  # "memd": tells the file from other programs' databases
+_VERSION = 1
+_PATIENCE_S = 30.0
+_TABLES = """
+CREATE TABLE profiles (
+    id INTEGER PRIMARY KEY,
+    digest TEXT NOT NULL UNIQUE,
+    added_s REAL NOT NULL,
+    label TEXT NOT NULL,
+    model TEXT NOT NULL,
+    onnxruntime TEXT,
+    memdiag TEXT NOT NULL,
+    machine TEXT NOT NULL
+) STRICT;
+CREATE TABLE figures (
+    profile INTEGER NOT NULL REFERENCES profiles (id),
+    name TEXT NOT NULL,
+    value INTEGER NOT NULL,
+    PRIMARY KEY (profile, name)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX profiles_of_model ON profiles (model, id);
+"""
+
+
+def add(path: Path, profiles: Sequence[Profile], *, label: str = "") -> int:
+    """Append `profiles` to the history at `path`, made where it is missing; all or none.
+
+    Return how many were new: a profile that is there already is not added again.
+
+    Raises:
+        UsageError: a profile is of a run that did not complete.
+        RecordError: the file is no history, or is one of a newer memdiag, or cannot be written.
+    """
+    for profile in profiles:
+        if profile.outcome.status != "completed":
+            raise UsageError(
+                f"{profile.model.path}: it {profile.outcome.status} in {profile.outcome.phase};"
+                " add profiles of runs that completed."
+            )
+    with _opened(path, create=True) as database, _transaction(database):
+        return sum(_add(database, profile, label) for profile in profiles)
+
+
+def show(path: Path, *, model: str | None = None) -> History:
+    """Return what the history at `path` has, of `model` alone where that is given.
+
+    Raises:
+        UsageError: it has no such model.
+        RecordError: there is no such file, it is no history, or it is one of a newer memdiag.
+    """
+    with _opened(path, create=False) as database:
+        entries = tuple(_entries(database))
+    if model is None:
+        return History(schema=HISTORY_SCHEMA, entries=entries)
+    chosen = tuple(entry for entry in entries if entry.model == model)
+    if not chosen:
+        known = ", ".join(sorted({entry.model for entry in entries})) or "nothing"
+        raise UsageError(f"{path}: there is no model {model!r} in it; it has {known}.")
+    return History(schema=HISTORY_SCHEMA, entries=chosen)
+
+
+@contextmanager
+def _opened(path: Path, *, create: bool) -> Iterator[sqlite3.Connection]:
+    """Open the database, with its tables there; what SQLite complains of is our error."""
+    if not create and not path.exists():
+        raise RecordError(f"{path}: there is no such history; memdiag history add makes it.")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # No implicit transactions: each is begun where it is meant.
+        with closing(sqlite3.connect(path, timeout=_PATIENCE_S, isolation_level=None)) as database:
+            # A journal that writers append to, beside which others may read.
+            database.execute("PRAGMA journal_mode = WAL")
+            database.execute("PRAGMA foreign_keys = ON")
+            _prepare(database, path)
+            yield database
+    except (sqlite3.Error, OSError) as error:
+        raise RecordError(f"{path}: it cannot be used as a history ({error}).") from error
+
+
+def _prepare(database: sqlite3.Connection, path: Path) -> None:
+    """Make the tables in a new file; refuse one that is not ours."""
+    with _transaction(database):
+        (tables,) = database.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+        (application,) = database.execute("PRAGMA application_id").fetchone()
+        (version,) = database.execute("PRAGMA user_version").fetchone()
+        if application == _APPLICATION and version > _VERSION:
+            raise RecordError(
+                f"{path}: this history is of a newer memdiag (its version {version}, known up to"
+                f" {_VERSION}); update memdiag."
+            )
+        if application != _APPLICATION and (tables or application or version):
+            raise RecordError(f"{path}: this database is no history of memdiag's; name another.")
+        if application != _APPLICATION:
+            for statement in _TABLES.strip().split(";\n"):
+                database.execute(statement)
+            database.execute(f"PRAGMA application_id = {_APPLICATION}")
+            database.execute(f"PRAGMA user_version = {_VERSION}")
+
+
+@contextmanager
+def _transaction(database: sqlite3.Connection) -> Iterator[None]:
+    """Have the block written whole or not at all, one writer at a time."""
+    database.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+    except BaseException:
+        database.execute("ROLLBACK")
+        raise
+    database.execute("COMMIT")
+
+
+def _add(database: sqlite3.Connection, profile: Profile, label: str) -> bool:
+    place = profile.environment
+    row = (
+        hashlib.sha256(encode(profile)).hexdigest(),
+        time.time(),
+        label,
+        profile.model.path,
+        place.onnxruntime,
+        place.memdiag,
+        place.machine,
+    )
+    added = database.execute(
+        "INSERT INTO profiles (digest, added_s, label, model, onnxruntime, memdiag, machine)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (digest) DO NOTHING",
+        row,
+    )
+    if added.rowcount == 0:
+        return False
+    database.executemany(
+        "INSERT INTO figures (profile, name, value) VALUES (?, ?, ?)",
+        [(added.lastrowid, name, value) for name, value in figures_of(profile).items()],
+    )
+    return True
+
+
+def _entries(database: sqlite3.Connection) -> Iterator[Entry]:
+    figures: dict[int, dict[str, int]] = {}
+    rows = database.execute("SELECT profile, name, value FROM figures ORDER BY profile, name")
+    for profile, name, value in rows:
+        figures.setdefault(profile, {})[name] = value
+    rows = database.execute(
+        "SELECT id, added_s, label, model, onnxruntime, memdiag, machine FROM profiles ORDER BY id"
+    )
+    for key, added_s, label, model, onnxruntime, memdiag, machine in rows:
+        yield Entry(
+            added_s=added_s,
+            label=label,
+            model=model,
+            onnxruntime=onnxruntime,
+            memdiag=memdiag,
+            machine=machine,
+            figures=figures.get(key, {}),
+        )

@@ -1,0 +1,93 @@
+"""Watch this very process around code that makes a session of its own."""
+
+import gc
+import os
+import threading
+from types import TracebackType
+from typing import Self
+
+from memdiag.budgets.figures import above
+from memdiag.errors import UsageError
+from memdiag.loader.child import trim
+from memdiag.measurement.watch import observe
+from memdiag.records.probe import Probe
+
+LIMITS = (
+    "this process runs other code too: what other threads take meanwhile is counted, and what was"
+    " freed before may be used again and is not",
+    "phases and copies of weights cannot be told from within; memdiag.profile tells them",
+)
+_NAME = "this process"
+
+
+class SessionProbe:
+    """What the process takes during a ``with`` block: at most, and when the block ends.
+
+    Whatever it keeps must still be held by a name when the block ends, or it is not counted.
+    `result` is there after the block, also where that raised.
+
+    Raises:
+        UsageError: `result` is asked for before the block has ended.
+    """
+
+    def __init__(self) -> None:
+        self._result: Probe | None = None
+
+    @property
+    def result(self) -> Probe:
+        """What was seen."""
+        if self._result is None:
+            raise UsageError("the probed block has not ended yet; ask for figures after it.")
+        return self._result
+
+    def __enter__(self) -> Self:
+        gc.collect()
+        trim()
+        self._observer = observe(os.getpid())
+        first = self._observer.boundary()
+        self._before = first.memory
+        self._sampler = None if first.peak_rss_bytes is not None else _Sampler()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        last = self._observer.boundary()
+        self._observer.close()
+        peak = last.peak_rss_bytes
+        if self._sampler is not None:
+            peak = max(self._sampler.stop(), last.memory.rss_bytes)
+        assert peak is not None
+        base = self._before.rss_bytes
+        figures = {"peak": peak - base, **above(last.memory, self._before, base)}
+        self._result = Probe(
+            name=_NAME,
+            figures=figures | {"process_peak": peak},
+            peak_kind="exact" if self._sampler is None else "sampled",
+            notes=LIMITS,
+        )
+
+
+class _Sampler:
+    """The largest resident set, by samples: for systems without a high-water mark to reset."""
+
+    def __init__(self) -> None:
+        self._observer = observe(os.getpid())
+        self._largest = 0
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._sample, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> int:
+        """Return the largest sample, in bytes."""
+        self._ended.set()
+        self._thread.join()
+        self._observer.close()
+        return self._largest
+
+    def _sample(self) -> None:
+        while not self._ended.wait(self._observer.period_s):
+            self._largest = max(self._largest, self._observer.sample().rss_bytes)

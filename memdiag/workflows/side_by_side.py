@@ -1,0 +1,202 @@
+"""Measuring subjects side by side: the same inputs for all, in turn, each in fresh processes."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+
+from memdiag.comparison.reference import Beside, Reference
+from memdiag.errors import MeasurementError, MemdiagError
+from memdiag.graph.reader import ModelFile, open_model
+from memdiag.measurement.job import Job
+from memdiag.measurement.rehearsal import rehearse
+from memdiag.records.comparison import Column
+from memdiag.records.profile import Input, Profile
+from memdiag.verification.bench import Trial
+from memdiag.workflows.columns import column_of
+from memdiag.workflows.profile import profile_job
+from memdiag.workflows.subjects import Say, Subject
+from memdiag.workflows.trials import trials
+
+_SIZES = (1,)
+
+Trials = tuple[Trial, ...]
+
+
+@dataclass(kw_only=True)
+class SideBySide:
+    """Measures subjects, all at once or later, with the inputs of the first one that runs.
+
+    `own_inputs` says that a model that does not run with those gets inputs of its own. `notes` are
+    what there is to say of all columns; `interrupted` that Ctrl-C ended it: what had been measured
+    until then was returned.
+    """
+
+    scratch: Path
+    exits: ExitStack
+    dims: Mapping[str, int]
+    given: Mapping[str, np.ndarray]
+    runs: int
+    repeats: int
+    xray: bool
+    own_inputs: bool
+    say: Say
+    notes: list[str] = field(default_factory=list)
+    interrupted: bool = False
+    _files: dict[Path, ModelFile | MemdiagError] = field(default_factory=dict)
+    _sets: Trials = ()
+    _own: dict[str, Trials] = field(default_factory=dict)
+    _reference: Job | None = None
+    _timed: int = 0
+    _folders: int = 0
+
+    def measure(self, subjects: Sequence[Subject]) -> list[Column]:
+        """Return a column for each of `subjects`, whatever became of it.
+
+        Raises:
+            UsageError: the inputs or dimensions that are given do not fit.
+        """
+        live = [each for each in subjects if each.status == "completed" and self._opens(each)]
+        profiles: dict[str, list[Profile]] = {each.label: [] for each in live}
+        failures: dict[str, str] = {}
+        beside: dict[str, Beside] = {}
+        try:
+            self._find_inputs(live)
+            for turn in range(self.repeats):
+                for subject in live if turn % 2 == 0 else live[::-1]:
+                    seen = profiles[subject.label]
+                    if subject.label in failures or not all(map(_is_complete, seen)):
+                        continue
+                    self.say(f"{subject.label}, {turn + 1} of {self.repeats}")
+                    try:
+                        seen.append(self._profile(subject, turn))
+                    except MeasurementError as error:
+                        failures[subject.label] = str(error)
+            ran = [
+                each
+                for each in live
+                if each.label not in failures and all(map(_is_complete, profiles[each.label]))
+            ]
+            if self._reference is None and ran:
+                self._choose_timed(profiles[ran[0].label])
+            beside = self._beside(ran)
+        except KeyboardInterrupt:
+            self.interrupted = True
+        return [
+            column_of(
+                each,
+                self._files.get(each.job.model),
+                profiles.get(each.label, ()),
+                failures.get(each.label, ""),
+                beside.get(each.label),
+                self._timed_runs(each),
+            )
+            for each in subjects
+        ]
+
+    def _opens(self, subject: Subject) -> bool:
+        path = subject.job.model
+        if path not in self._files:
+            try:
+                self._files[path] = self.exits.enter_context(open_model(path))
+            except MemdiagError as error:
+                self._files[path] = error
+        return isinstance(self._files[path], ModelFile)
+
+    def _file(self, subject: Subject) -> ModelFile:
+        file = self._files[subject.job.model]
+        assert isinstance(file, ModelFile)
+        return file
+
+    def _find_inputs(self, live: Sequence[Subject]) -> None:
+        """Make the inputs of all columns, with the first subject that runs with any."""
+        self.say("finding inputs that the model runs with")
+        for subject in live:
+            self._sets = self._sets or self._trials(subject)
+        if live and not self._sets:
+            self.notes.append("nothing runs with inputs that were made: sessions are only created")
+        for subject in live if self.own_inputs and self._sets else ():
+            if rehearse(replace(subject.job, runs=None), [self._sets[0].feeds]) is None:
+                self._own[subject.label] = self._trials(subject)
+
+    def _trials(self, subject: Subject) -> Trials:
+        job = replace(subject.job, runs=None)
+        folder = self._folder("inputs")
+        file = self._file(subject)
+        return trials(file, job, folder, dims=self.dims, given=self.given, sizes=_SIZES)
+
+    def _profile(self, subject: Subject, turn: int) -> Profile:
+        # Without inputs of its own, a model that does not run says so in the profile.
+        sets = self._own.get(subject.label) or self._sets
+        job = replace(subject.job, runs=self.runs if sets else None)
+        if sets:
+            feeds = tuple(trial.feeds for trial in sets)
+            job = replace(job, feeds=feeds[0], later_feeds=feeds)
+        used = self._described(sets[0]) if sets else ()
+        return profile_job(self._file(subject), job, used, xray=self.xray and not turn)
+
+    def _described(self, trial: Trial) -> tuple[Input, ...]:
+        """Return what a profile says of the inputs."""
+        arrays = {
+            feed.name: np.load(feed.files[0], mmap_mode="r") for feed in trial.feeds if feed.files
+        }
+        return tuple(
+            Input(
+                name=feed.name,
+                dtype=str(arrays[feed.name].dtype) if feed.name in arrays else "",
+                shape=None if feed.sequence else arrays[feed.name].shape,
+                source="given" if feed.name in self.given else "generated",
+                note=f"with {trial.name}",
+            )
+            for feed in trial.feeds
+        )
+
+    def _choose_timed(self, profiles: Sequence[Profile]) -> None:
+        """Tell the latency with the inputs that take longest: those of the larger branch."""
+        count = len(self._sets)
+        runs = [
+            [run.latency_s for one in profiles for run in one.runs[index::count]]
+            for index in range(count)
+        ]
+        medians = [median(latencies) for latencies in runs if latencies]
+        self._timed = medians.index(max(medians)) if medians else 0
+
+    def _timed_runs(self, subject: Subject) -> slice:
+        if subject.label in self._own:
+            return slice(None)
+        return slice(self._timed, None, max(1, len(self._sets)))
+
+    def _beside(self, ran: Sequence[Subject]) -> dict[str, Beside]:
+        """Compare outputs and latencies with those of the first subject of all that ran."""
+        found = {
+            each.label: Beside(why="it runs with inputs of its own")
+            for each in ran
+            if each.label in self._own
+        }
+        others = [each for each in ran if each.label not in found]
+        if self._reference is None and others:
+            self._reference = others.pop(0).job
+        if self._reference is None or not others or not self._sets:
+            return found
+        with Reference(self._reference, self._sets, self._folder("outputs")) as reference:
+            if reference.random:
+                names = ", ".join(sorted(reference.random))
+                self.notes.append(f"outputs that are random are not compared: {names}")
+            for subject in others:
+                self.say(f"{subject.label} beside the first")
+                try:
+                    found[subject.label] = reference.beside(subject.job, self._timed)
+                except MeasurementError as error:
+                    found[subject.label] = Beside(why=str(error))
+        return found
+
+    def _folder(self, what: str) -> Path:
+        self._folders += 1
+        return self.scratch / f"{what}-{self._folders}"
+
+
+def _is_complete(profile: Profile) -> bool:
+    return profile.outcome.status == "completed"

@@ -1,0 +1,98 @@
+"""Columns made by hand, with figures that are easy to tell apart."""
+
+import msgspec
+
+from memdiag.records.attribution import Attribution
+from memdiag.records.comparison import (
+    Bytes,
+    Column,
+    Graph,
+    Latency,
+    Measured,
+    PhaseFigures,
+    Seconds,
+)
+from memdiag.records.profile import PhaseName
+from memdiag.units import MIB
+from tests.reporters import profiles
+
+
+def mib(median: float, spread: float = 0.0) -> Bytes:
+    """Return a figure in MiB that scatters by `spread` to both sides."""
+    low, middle, high = (round((median + by) * MIB) for by in (-spread, 0, spread))
+    return Bytes(median=middle, low=low, high=high)
+
+
+def seconds(median: float, spread: float = 0.0) -> Seconds:
+    return Seconds(median=median, low=median - spread, high=median + spread)
+
+
+def phase(name: PhaseName, peak: float, kept: float, duration: float = 0.1) -> PhaseFigures:
+    return PhaseFigures(
+        phase=name,
+        duration=seconds(duration),
+        peak=mib(peak),
+        peak_kind="exact",
+        kept=mib(kept),
+    )
+
+
+def measured(
+    peak: float = 1000,
+    steady: float = 500,
+    *,
+    spread: float = 1.0,
+    load: float = 1.0,
+    **more: object,
+) -> Measured:
+    """Return figures in MiB and seconds, as of five processes."""
+    made = Measured(
+        times=5,
+        peak=mib(peak, spread),
+        peak_phase="constant_fold",
+        peak_kind="exact",
+        steady=mib(steady, spread),
+        anonymous=mib(steady - 10, spread),
+        file=mib(10),
+        load=seconds(load, 0.01),
+        phases=(
+            phase("parse", 500, 500, load / 2),
+            phase("constant_fold", peak, 0, load / 4),
+            phase("prepack", steady, steady - 500, load / 4),
+        ),
+    )
+    return msgspec.structs.replace(made, **more)
+
+
+def column(
+    label: str,
+    figures: Measured | None = None,
+    *,
+    attribution: Attribution | None = None,
+    ratio: tuple[float, float, float] | None = None,
+    **more: object,
+) -> Column:
+    """Return a column that was measured; `ratio` is that of its latency to the first one's."""
+    middle, low, high = ratio or (None, None, None)
+    latency_s = 0.01 * (middle or 1.0)
+    made = Column(
+        label=label,
+        status="completed",
+        message="",
+        model="models/model.onnx",
+        onnxruntime="1.31.1",
+        graph=Graph(nodes=12, initializers=3, parameters=1000, saved_bytes=500 * MIB),
+        measured=figures or measured(),
+        latency=Latency(
+            median_s=latency_s,
+            low_s=0.9 * latency_s,
+            high_s=1.1 * latency_s,
+            runs=50,
+            ratio=middle,
+            ratio_low=low,
+            ratio_high=high,
+            pairs=15 if ratio else 0,
+        ),
+        profile=msgspec.structs.replace(profiles.tied_if(), attribution=attribution),
+    )
+    return msgspec.structs.replace(made, **more)

@@ -1,0 +1,177 @@
+import msgspec
+import pytest
+
+from memdiag.comparison.changes import changes, raced_ratio
+from memdiag.comparison.comparable import Comparable
+from memdiag.records.comparison import Change, Column, Graph
+from memdiag.units import MIB
+from tests.comparison.columns import column, measured, mib, phase, seconds
+from tests.reporters.attributions import attribution, copy
+
+W = copy("original", 500 * MIB, "w")
+PACKED = copy("packed_fp32", 500 * MIB, "w", made_by="prepack · lm/MatMul")
+
+
+def between(before: Column, after: Column, comparable: Comparable | None = None) -> list[Change]:
+    return list(changes(before, after, comparable or Comparable())[0])
+
+
+def metrics(before: Column, after: Column) -> list[str]:
+    return [one.metric for one in between(before, after)]
+
+
+def test_a_column_beside_itself_has_no_difference() -> None:
+    assert metrics(column("a"), column("b")) == []
+
+
+def test_memory_that_became_more_is_told_with_the_copies_that_came() -> None:
+    before = column("1.24.4", measured(1500, 1000), attribution=attribution(W))
+    after = column("1.31.1", measured(1500, 1500), attribution=attribution(W, PACKED))
+    found, copies = changes(before, after, Comparable())
+    steady, kept = found
+    assert (steady.metric, steady.bytes, steady.ratio) == ("steady", 500 * MIB, 1.5)
+    assert (steady.from_, steady.to) == ("1.24.4", "1.31.1")
+    assert steady.why == "lm/MatMul now packs w"
+    assert (kept.metric, kept.phase, kept.bytes) == ("kept", "prepack", 500 * MIB)
+    assert kept.why == "lm/MatMul now packs w"
+    assert [one.weights for one in copies] == [("w",)]
+
+
+def test_the_other_way_round_it_became_less() -> None:
+    before = column("a", measured(1500, 1500), attribution=attribution(W, PACKED))
+    after = column("b", measured(1500, 1000), attribution=attribution(W))
+    steady = between(before, after)[0]
+    assert steady.bytes == -500 * MIB
+    assert steady.why == "lm/MatMul no longer packs w"
+
+
+def test_what_scatters_is_no_difference() -> None:
+    assert metrics(column("a", measured(spread=60)), column("b", measured(1100, 600, spread=60)))[
+        :1
+    ] == ["kept"]  # that of prepack does not scatter here
+    noisy = measured(1100, 500, spread=60, phases=())
+    assert metrics(column("a", measured(spread=60, phases=())), column("b", noisy)) == []
+
+
+def test_less_than_a_share_of_the_peak_is_no_difference() -> None:
+    assert metrics(column("a"), column("b", measured(1019, 519, phases=()))) == []
+    assert metrics(column("a"), column("b", measured(1025, 525, phases=()))) == ["steady", "peak"]
+
+
+def test_one_measurement_alone_is_doubted_more() -> None:
+    once = measured(times=1, spread=0, phases=())
+    more = measured(1000, 530, times=1, spread=0, phases=())
+    assert metrics(column("a", once), column("b", more)) == []
+    # 6 MiB of these profiles are retained by malloc: as much may be chance.
+    assert metrics(
+        column("a", once), column("b", measured(1000, 560, times=1, spread=0, phases=()))
+    ) == ["steady"]
+
+
+def test_a_peak_of_a_phase_is_told() -> None:
+    after = measured(800, 500, peak_phase="parse")
+    peak = next(one for one in between(column("a"), column("b", after)) if one.metric == "peak")
+    assert peak.why == (
+        "constant_fold reaches 800 MiB instead of 1,000 MiB; the peak is in parse instead of"
+        " constant_fold"
+    )
+
+
+def test_other_owners_are_named_where_no_copy_is() -> None:
+    from memdiag.records.attribution import Owner
+
+    plain = attribution(W)
+    grown = msgspec.structs.replace(
+        plain,
+        resident_bytes=plain.resident_bytes + 100 * MIB,
+        owners=(*plain.owners, Owner(kind="arena", name="slack", bytes=100 * MIB)),
+    )
+    before = column("a", attribution=plain)
+    after = column("b", measured(1000, 600), attribution=grown)
+    assert between(before, after)[0].why == ("+100 MiB in the runtime's arena, apart from weights")
+
+
+def test_a_load_is_told_with_the_phase_that_takes_it() -> None:
+    (load,) = between(column("a"), column("b", measured(load=2.0)))
+    assert (load.metric, load.ratio, load.bytes) == ("load", 2.0, 0)
+    assert load.why == "parse takes 500 ms more"
+    assert metrics(column("a"), column("b", measured(load=1.05))) == []
+    slow = measured(load=2.0)
+    scattered = msgspec.structs.replace(slow, load=seconds(2.0, 1.5))
+    assert metrics(column("a"), column("b", scattered)) == []
+
+
+def test_a_latency_must_be_beyond_doubt() -> None:
+    assert metrics(column("a"), column("b", ratio=(1.5, 1.2, 1.8))) == ["latency"]
+    assert metrics(column("a"), column("b", ratio=(0.5, 0.3, 0.8))) == ["latency"]
+    assert metrics(column("a"), column("b", ratio=(1.5, 0.9, 2.5))) == []
+    assert metrics(column("a"), column("b", ratio=(1.05, 1.04, 1.06))) == []
+
+
+def test_a_race_that_the_latencies_contradict_is_not_believed() -> None:
+    faster = column("b", ratio=(0.5, 0.3, 0.8))
+    assert faster.latency is not None
+    as_slow = msgspec.structs.replace(faster.latency, median_s=0.01)
+    assert metrics(column("a"), msgspec.structs.replace(faster, latency=as_slow)) == []
+
+
+def test_a_phase_is_not_explained_by_what_is_of_another_size() -> None:
+    before = column("a", measured(2000, 1000), attribution=attribution(W))
+    shifted = measured(2000, 1000, phases=(phase("parse", 500, 500), phase("prepack", 900, 600)))
+    after = column("b", shifted, attribution=attribution(W, PACKED))
+    (kept,) = between(before, after)
+    assert (kept.phase, kept.bytes) == ("prepack", 100 * MIB)
+    assert kept.why == "lm/MatMul now packs w"  # it is made there
+    elsewhere = copy("transposed", 500 * MIB, "w", kind="transposed", made_by="parse")
+    after = column("b", shifted, attribution=attribution(W, elsewhere))
+    assert between(before, after)[0].why == ""
+
+
+def test_two_that_raced_with_the_first_have_the_quotient() -> None:
+    before, after = column("b", ratio=(2.0, 1.0, 4.0)), column("c", ratio=(4.0, 3.0, 6.0))
+    assert raced_ratio(before, after) == (2.0, 0.75, 6.0)
+    assert raced_ratio(column("a"), before) == (2.0, 1.0, 4.0)
+    assert raced_ratio(column("a"), column("a")) is None
+
+
+def test_latencies_of_saved_profiles_are_compared_as_they_are() -> None:
+    slower = column("b")
+    assert slower.latency is not None
+    latency = msgspec.structs.replace(slower.latency, median_s=0.02, low_s=0.018, high_s=0.022)
+    slower = msgspec.structs.replace(slower, latency=latency)
+    apart = Comparable(raced=False)
+    assert [one.metric for one in between(column("a"), slower, apart)] == ["latency"]
+    assert between(column("a"), slower) == []
+
+
+def test_a_larger_file_and_other_outputs_are_told() -> None:
+    graph = Graph(nodes=12, initializers=4, parameters=2000, saved_bytes=1000 * MIB)
+    disk, outputs = between(column("a"), column("b", graph=graph, largest_difference=0.5))
+    assert (disk.metric, disk.bytes) == ("disk", 500 * MIB)
+    assert disk.why == "1,000 parameters became 2,000"
+    assert outputs.why == "an output differs by 5.0e-01 of its largest value"
+    (shape,) = between(column("a"), column("b", difference="output y has the shape (1,)"))
+    assert shape.why == "output y has the shape (1,)"
+    assert metrics(column("a"), column("b", largest_difference=1e-6)) == []
+
+
+@pytest.mark.parametrize("missing", ["before", "after"])
+def test_a_column_that_was_not_measured_has_no_differences(missing: str) -> None:
+    dead = column("a", measured=None)
+    pair = (dead, column("b")) if missing == "before" else (column("b"), dead)
+    assert changes(*pair, Comparable()) == ((), ())
+
+
+def test_what_may_not_be_compared_is_not() -> None:
+    after = column("b", measured(2000, 1500, load=9.0))
+    all_metrics = {one.metric for one in between(column("a"), after)}
+    barred = Comparable(barred={"load": "they were taken elsewhere"})
+    left = {one.metric for one in between(column("a"), after, barred)}
+    assert all_metrics - left == {"load"}
+
+
+def test_phases_that_only_one_has_are_left_out() -> None:
+    one = measured(phases=(phase("parse", 500, 500),))
+    other = measured(phases=(phase("prepack", 500, 500),))
+    assert metrics(column("a", one), column("b", other)) == []
+    assert mib(1.5).median == 3 * MIB // 2

@@ -1,0 +1,91 @@
+from memdiag.comparison.copies import copy_changes, in_words, phase_of
+from memdiag.records.attribution import Attribution, Copy
+from memdiag.records.comparison import CopyChange
+from memdiag.units import MIB
+from tests.reporters.attributions import attribution, copy
+
+W = copy("original", 64 * MIB, "w")
+PACKED = copy("packed_fp32", 64 * MIB, "w", made_by="prepack · lm/MatMul")
+TRANSPOSED = copy(
+    "transposed", 64 * MIB, "w", kind="transposed", made_by="ConstantFolding · lm/Transpose"
+)
+
+
+def found(
+    before: Attribution, after: Attribution, least_bytes: int = MIB
+) -> tuple[CopyChange, ...]:
+    return copy_changes(before, after, labels=("a", "b"), least_bytes=least_bytes)
+
+
+def words(*copies: tuple[tuple[Copy, ...], tuple[Copy, ...]]) -> list[str]:
+    ((before, after),) = copies
+    return [in_words(one) for one in found(attribution(*before), attribution(*after))]
+
+
+def test_the_same_copies_are_no_change() -> None:
+    assert found(attribution(W, PACKED), attribution(PACKED, W)) == ()
+
+
+def test_a_copy_that_came_is_told_with_who_made_it() -> None:
+    (one,) = found(attribution(W), attribution(W, PACKED))
+    assert (one.from_, one.to, one.kind, one.count) == ("a", "b", "packed", 1)
+    assert (one.bytes, one.weights) == (64 * MIB, ("w",))
+    assert in_words(one) == "lm/MatMul now packs w"
+    assert phase_of(one) == "prepack"
+
+
+def test_a_copy_that_went_is_told() -> None:
+    (one,) = found(attribution(W, PACKED), attribution(W))
+    assert (one.count, one.bytes) == (-1, -64 * MIB)
+    assert in_words(one) == "lm/MatMul no longer packs w"
+
+
+def test_every_kind_has_its_words() -> None:
+    assert words(((PACKED,), (PACKED, W))) == ["w is now kept as it is"]
+    assert words(((PACKED, W), (PACKED,))) == ["w is no longer kept as it is"]
+    assert words(((W,), (W, TRANSPOSED))) == [
+        "w now has a transposed copy, made by ConstantFolding · lm/Transpose"
+    ]
+    assert words(((W, TRANSPOSED), (W,))) == ["w no longer has a transposed copy"]
+
+
+def test_another_copy_of_the_same_is_a_change() -> None:
+    (one,) = found(attribution(W), attribution(W, W, W))
+    assert (one.count, one.bytes) == (2, 128 * MIB)
+    assert in_words(one) == "w is now kept as it is (and 1 copy more like it)"
+
+
+def test_freed_copies_are_gone() -> None:
+    freed = copy("original", 64 * MIB, "w", live=False)
+    assert found(attribution(W), attribution(W, freed)) == ()
+    (one,) = found(attribution(W), attribution(freed))
+    assert one.count == -1
+
+
+def test_small_groups_are_left_out_and_large_ones_are_joined() -> None:
+    small = [copy("packed_fp32", MIB // 4, f"s{i}", made_by=f"prepack · m{i}") for i in range(8)]
+    assert found(attribution(W), attribution(W, small[0])) == ()
+    (one,) = found(attribution(W), attribution(W, *small))
+    assert (one.count, one.bytes) == (8, 2 * MIB)
+    assert len(one.weights) == 8
+
+
+def test_a_weight_of_another_name_is_the_same_weight() -> None:
+    renamed = copy("original", 64 * MIB, "renamed")
+    assert found(attribution(W), attribution(renamed)) == ()
+    larger = copy("original", 65 * MIB, "renamed")
+    assert {one.count for one in found(attribution(W), attribution(larger))} == {1, -1}
+
+
+def test_phases_are_told_by_the_maker() -> None:
+    makers = {
+        "parse": "parse",
+        "ConstantFolding · n": "constant_fold",
+        "prepack · n": "prepack",
+        "kernel · n": "first_run",
+        "NchwcTransformer · n": "optimize",
+        None: None,
+    }
+    for made_by, expected in makers.items():
+        (one,) = found(attribution(), attribution(copy("original", MIB, "w", made_by=made_by)))
+        assert phase_of(one) == expected

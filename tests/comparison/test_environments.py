@@ -1,0 +1,168 @@
+"""Environments are made whole or not at all, from a package that the test builds itself."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import zipfile
+from collections import namedtuple
+from pathlib import Path
+
+import pytest
+
+from memdiag.comparison import environments
+from memdiag.comparison.environments import environment, is_ready, uv
+from memdiag.errors import ProvisionError
+
+PACKAGE = "memdiag-made-for-a-test"
+MODULE = "made_for_a_test"
+
+
+@pytest.fixture
+def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder that is the only place from which packages come, with one wheel in it."""
+    folder = tmp_path / "packages"
+    folder.mkdir()
+    name = PACKAGE.replace("-", "_")
+    information = f"{name}-1.0.dist-info"
+    with zipfile.ZipFile(folder / f"{name}-1.0-py3-none-any.whl", "w") as wheel:
+        wheel.writestr(f"{MODULE}.py", "VALUE = 7\n")
+        wheel.writestr(
+            f"{information}/METADATA", f"Metadata-Version: 2.1\nName: {PACKAGE}\nVersion: 1.0\n"
+        )
+        wheel.writestr(
+            f"{information}/WHEEL",
+            "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        )
+        wheel.writestr(f"{information}/RECORD", "")
+    for tool in ("PIP", "UV"):
+        monkeypatch.setenv(f"{tool}_NO_INDEX", "1")
+        monkeypatch.setenv(f"{tool}_FIND_LINKS", str(folder))
+    return folder
+
+
+@pytest.fixture(params=["uv", pytest.param("pip", marks=pytest.mark.slow)])
+def installer(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    if request.param == "pip":
+        monkeypatch.setattr(environments, "uv", lambda: None)
+    elif uv() is None:
+        pytest.skip("uv is not installed")
+    return str(request.param)
+
+
+def value(python: Path) -> str:
+    words = [str(python), "-c", f"import {MODULE}; print({MODULE}.VALUE)"]
+    return subprocess.run(words, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def test_an_environment_is_made_once(packages: Path, installer: str, tmp_path: Path) -> None:
+    home = tmp_path / "cache" / "tool"
+    python = environment(home, [PACKAGE])
+    assert value(python) == "7"
+    shutil.rmtree(packages)  # what is there needs no packages any more
+    assert environment(home, [PACKAGE]) == python
+    assert [path.name for path in home.parent.iterdir()] == ["tool"]
+
+
+def test_uv_is_given_the_index_that_pip_is_set_up_for(
+    packages: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if uv() is None:
+        pytest.skip("uv is not installed")
+    name = PACKAGE.replace("_", "-")
+    index = tmp_path / "index" / name
+    index.mkdir(parents=True)
+    (wheel,) = packages.iterdir()
+    (index / "index.html").write_text(f'<a href="{wheel.as_uri()}">{wheel.name}</a>')
+    for variable in ("UV_NO_INDEX", "UV_FIND_LINKS"):
+        monkeypatch.delenv(variable)
+    monkeypatch.setenv("PIP_INDEX_URL", index.parent.as_uri())
+    assert value(environment(tmp_path / "cache" / "tool", [PACKAGE])) == "7"
+
+
+def test_a_package_that_is_not_to_be_had_leaves_nothing(
+    packages: Path, installer: str, tmp_path: Path
+) -> None:
+    home = tmp_path / "cache" / "tool"
+    with pytest.raises(ProvisionError, match=r"^memdiag-not-there==9: there is no such version"):
+        environment(home, ["memdiag-not-there==9"])
+    assert [*home.parent.iterdir()] == []
+
+
+def test_a_killed_build_leaves_no_environment(packages: Path, tmp_path: Path) -> None:
+    home = tmp_path / "cache" / "tool"
+    program = (
+        "import sys, time\nfrom pathlib import Path\n"
+        "from memdiag.comparison import environments\n"
+        "def build(folder, packages):\n"
+        "    (folder / 'bin').mkdir(parents=True)\n"
+        "    print('building', flush=True)\n"
+        "    time.sleep(60)\n"
+        "environments._build = build\n"
+        "environments.environment(Path(sys.argv[1]), ['anything'])\n"
+    )
+    words = [sys.executable, "-c", program, str(home)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as building:
+        assert building.stdout is not None
+        assert building.stdout.readline() == "building\n"
+        building.send_signal(signal.SIGKILL)
+    assert not home.exists()
+    (left,) = home.parent.iterdir()
+    assert not is_ready(home)
+    assert value(environment(home, [PACKAGE])) == "7"
+    assert not left.exists()
+
+
+def test_what_another_process_builds_is_left_alone(packages: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "cache"
+    theirs = folder / f".building-{os.getppid()}-tool"
+    theirs.mkdir(parents=True)
+    environment(folder / "other", [PACKAGE])
+    assert theirs.exists()
+
+
+def test_ctrl_c_leaves_nothing(
+    packages: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(home: Path, wanted: object) -> None:
+        home.mkdir()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(environments, "_build", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        environment(tmp_path / "cache" / "tool", [PACKAGE])
+    assert [*(tmp_path / "cache").iterdir()] == []
+
+
+def test_an_environment_without_its_interpreter_is_made_anew(
+    packages: Path, tmp_path: Path
+) -> None:
+    home = tmp_path / "cache" / "tool"
+    python = environment(home, [PACKAGE])
+    python.unlink()  # as after an upgrade of the interpreter that it was made with
+    assert value(environment(home, [PACKAGE])) == "7"
+
+
+def test_too_little_room_is_said_before_anything_is_fetched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(1 << 30, 1 << 30, 1 << 20))
+    with pytest.raises(ProvisionError, match=r"only 1\.0 MiB are free.*MEMDIAG_CACHE"):
+        environment(tmp_path / "cache" / "tool", [PACKAGE])
+
+
+def test_a_cache_that_is_a_file_is_an_error_in_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "cache").write_text("mine")
+    with pytest.raises(ProvisionError, match="cannot be made"):
+        environment(tmp_path / "cache" / "tool", [PACKAGE])
+
+
+def test_an_installer_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environments, "_TIMEOUT_S", 0.2)
+    started = time.monotonic()
+    with pytest.raises(ProvisionError, match=r"^numpy: the installer did not end in time"):
+        environments.run_tool([sys.executable, "-c", "import time; time.sleep(60)"], "numpy")
+    assert time.monotonic() - started < 30

@@ -1,0 +1,84 @@
+import msgspec
+import pytest
+
+from memdiag.comparison.figures import latency, measured
+from memdiag.records.profile import Profile
+from memdiag.units import MIB
+from memdiag.verification.latency import Race
+from memdiag.verification.ratio import Ratio
+from tests.reporters import profiles
+
+
+def grown(by: int) -> Profile:
+    """Return the profile of the tied weight with a peak and an end that are higher by that."""
+    profile = profiles.tied_if()
+    assert profile.steady is not None
+    steady = msgspec.structs.replace(
+        profile.steady,
+        rss_bytes=profile.steady.rss_bytes + by,
+        anonymous_bytes=(profile.steady.anonymous_bytes or 0) + by,
+    )
+    return msgspec.structs.replace(
+        profile,
+        peak_rss_bytes=profile.peak_rss_bytes + by,
+        steady=steady,
+        steady_rss_bytes=steady.rss_bytes,
+    )
+
+
+def test_figures_are_above_the_baseline_with_their_range() -> None:
+    one = profiles.tied_if()
+    found = measured([one, grown(10 * MIB), grown(2 * MIB)])
+    peak = one.peak_rss_bytes - one.baseline_rss_bytes
+    assert (found.times, found.peak_phase) == (3, one.peak_phase)
+    assert (found.peak.low, found.peak.median, found.peak.high) == (
+        peak,
+        peak + 2 * MIB,
+        peak + 10 * MIB,
+    )
+    assert found.steady.high - found.steady.low == 10 * MIB
+    assert found.anonymous is not None
+    assert found.file is not None
+    assert found.anonymous.median + found.file.median == found.steady.median
+
+
+def test_phases_and_the_time_of_creation_are_those_of_the_profile() -> None:
+    one = profiles.tied_if()
+    found = measured([one])
+    assert "start" not in [each.phase for each in found.phases]
+    parse = one.phase("parse")
+    assert parse is not None
+    told = next(each for each in found.phases if each.phase == "parse")
+    assert told.peak.median == parse.peak_rss_bytes - one.baseline_rss_bytes
+    assert told.kept.median == parse.net_rss_bytes
+    later = {"start", "first_run", "steady"}
+    assert found.load.median == pytest.approx(
+        sum(each.duration_s for each in one.phases if each.name not in later)
+    )
+
+
+def test_without_a_split_there_are_no_parts() -> None:
+    whole = profiles.build(profiles.TIED_IF, runs=3, split=False)
+    found = measured([whole])
+    assert found.anonymous is None
+    assert found.file is None
+
+
+def test_a_session_that_was_only_created_ends_there() -> None:
+    one = profiles.not_run()
+    assert measured([one]).steady.median == one.phases[-1].end.rss_bytes - one.baseline_rss_bytes
+    assert latency([one], None) is None
+
+
+def test_latency_is_over_the_timed_runs_of_all() -> None:
+    one = profiles.tied_if()
+    found = latency([one, one], None)
+    assert found is not None
+    assert found.runs == 2 * len(one.runs)
+    assert found.low_s <= found.median_s <= found.high_s
+    assert (found.ratio, found.pairs) == (None, 0)
+    race = Race(0.01, 0.02, Ratio(2.0, 1.9, 2.1, 15))
+    every_other = latency([one], race, slice(1, None, 2))
+    assert every_other is not None
+    assert every_other.runs == len(one.runs) // 2
+    assert (every_other.ratio, every_other.ratio_high, every_other.pairs) == (2.0, 2.1, 15)

@@ -1,0 +1,172 @@
+"""Optimizers that do what optimizers do: write, refuse, crash, hang, and take all memory."""
+
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from memdiag.comparison.optimizers import Adapter, chosen
+from memdiag.comparison.optimizing import Optimized, interpreter_for, optimize
+from memdiag.errors import ProvisionError
+from memdiag.units import MIB
+
+SampleModel = Callable[..., Path]
+Run = Callable[..., Optimized]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """A function that runs an optimizer whose body is `lines`, on a file of 3 bytes."""
+    model = tmp_path / "model.onnx"
+    model.write_bytes(b"abc")
+
+    def optimized(lines: str, *, timeout_s: float = 60, limit: int | None = None) -> Optimized:
+        body = "\n".join(f"    {line}" for line in lines.splitlines())
+        path = tmp_path / "optimizer.py"
+        path.write_text(
+            "import os, shutil, subprocess, sys, time\n"
+            f"PACKAGES = ('json',)\ndef optimize(name, source, target, large):\n{body}\n"
+        )
+        return optimize(
+            Adapter(name="made", path=path, packages=("json",), place=0),
+            model,
+            tmp_path / "out" / "model.onnx",
+            python=Path(sys.executable),
+            model_bytes=3,
+            timeout_s=timeout_s,
+            memory_limit_bytes=limit,
+        )
+
+    return optimized
+
+
+def test_what_it_writes_and_takes_is_told(run: Run) -> None:
+    done = run(
+        "block = bytearray(64 << 20)\ntime.sleep(0.3)\nprint('noise')\nshutil.copy(source, target)"
+    )
+    assert done.status == "completed"
+    assert done.message == ""
+    assert done.path is not None
+    assert done.path.read_bytes() == b"abc"
+    assert done.run is not None
+    assert 0.3 <= done.run.duration_s < 30
+    assert 64 * MIB < done.run.peak_rss_bytes < 256 * MIB
+
+
+def test_memory_of_what_it_starts_counts(run: Run) -> None:
+    done = run(
+        "code = 'import time; block = bytearray(96 << 20); time.sleep(1)'\n"
+        "subprocess.run([sys.executable, '-c', code])\nshutil.copy(source, target)"
+    )
+    assert done.run is not None
+    assert done.run.peak_rss_bytes > 96 * MIB
+
+
+def test_a_remark_instead_of_a_file_is_no_failure(run: Run) -> None:
+    done = run("return 'nothing was worth changing'")
+    assert (done.status, done.message) == ("completed", "nothing was worth changing")
+    assert done.path is None
+    assert run("pass").status == "failed"
+
+
+def test_a_refusal_says_why(run: Run) -> None:
+    done = run("raise ValueError('no such\\noperator')")
+    assert done.status == "failed"
+    assert done.message == "the optimizer says: ValueError: no such operator"
+    assert done.path is None
+
+
+def test_a_crash_is_told_by_its_signal(run: Run) -> None:
+    done = run("print('deep inside', file=sys.stderr, flush=True)\nos.abort()")
+    assert done.status == "killed"
+    assert done.message.startswith("the optimizer died of SIGABRT")
+    assert "deep inside" in done.message
+    ended = run("os._exit(7)")
+    assert (ended.status, ended.run) == ("failed", None)
+    assert "exit code 7" in ended.message
+
+
+def test_one_that_hangs_is_ended_with_all_that_it_started(run: Run, tmp_path: Path) -> None:
+    started = time.monotonic()
+    done = run(
+        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
+        "open(target, 'w').write(str(child.pid))\ntime.sleep(600)",
+        timeout_s=3,
+    )
+    assert time.monotonic() - started < 60
+    assert done.status == "timeout"
+    assert "did not end within 3.0 s" in done.message
+    assert done.path is None
+    child = int((tmp_path / "out" / "model.onnx").read_text())
+    for _ in range(100):
+        if not psutil.pid_exists(child) or psutil.Process(child).status() == "zombie":
+            break
+        time.sleep(0.1)
+    else:
+        pytest.fail("the child of the optimizer lives on")
+
+
+def test_one_that_takes_too_much_is_ended(run: Run) -> None:
+    done = run(
+        "blocks = []\nwhile True:\n    blocks.append(bytearray(8 << 20)); time.sleep(0.02)",
+        limit=300 * MIB,
+    )
+    assert done.status == "limit"
+    assert "300 MiB" in done.message
+
+
+def test_one_that_leaves_a_process_behind_is_not_waited_for(run: Run) -> None:
+    started = time.monotonic()
+    done = run(
+        "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(50)'])\nos._exit(3)"
+    )
+    assert done.status == "failed"
+    assert time.monotonic() - started < 40
+
+
+@pytest.mark.parametrize("name", ["onnxruntime-basic", "onnxruntime-all"])
+def test_the_runtime_writes_its_optimized_model(
+    sample_model: SampleModel, tmp_path: Path, name: str
+) -> None:
+    (adapter,) = chosen([name])
+    done = real(adapter, sample_model("tied_if", 1), tmp_path)
+    assert done.status == "completed"
+    assert done.path is not None
+    import onnx
+
+    # The transposed weight is folded into one of its own.
+    assert "Transpose" not in str(onnx.load(done.path).graph)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    "name", ["onnxoptimizer", "onnxsim", "onnxslim", "onnxscript", "memdiag-fix"]
+)
+def test_every_optimizer_writes_a_model_or_says_why_not(
+    sample_model: SampleModel, tmp_path: Path, name: str
+) -> None:
+    (adapter,) = chosen([name])
+    try:
+        done = real(adapter, sample_model("plain_mlp", 1), tmp_path)
+    except ProvisionError as error:
+        pytest.skip(str(error))
+    assert done.status == "completed", done.message
+    assert done.path is not None or done.message == "nothing was worth changing"
+    assert done.run is not None
+    assert done.run.version
+
+
+def real(adapter: Adapter, model: Path, folder: Path) -> Optimized:
+    return optimize(
+        adapter,
+        model,
+        folder / "out" / "model.onnx",
+        python=interpreter_for(adapter),
+        model_bytes=model.stat().st_size,
+        timeout_s=600,
+        memory_limit_bytes=None,
+    )

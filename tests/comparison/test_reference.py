@@ -1,0 +1,87 @@
+from collections.abc import Callable
+from math import isinf
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import parser
+
+from memdiag.comparison.reference import Beside, Reference
+from memdiag.errors import MeasurementError
+from memdiag.measurement.job import Feed, Job
+from memdiag.verification.bench import Trial
+
+Judge = Callable[[str, str], Beside]
+
+
+def saved(path: Path, body: str) -> Path:
+    text = f'<ir_version: 9, opset_import: ["" : 17]> g (float[n] x) => (float[n] y) {{ {body} }}'
+    onnx.save(parser.parse_model(text), path)
+    return path
+
+
+@pytest.fixture
+def trials(tmp_path: Path) -> list[Trial]:
+    found = []
+    for number in (1, 2):
+        path = tmp_path / f"{number}.npy"
+        np.save(path, np.full(4, number, np.float32))
+        found.append(Trial(str(number), (Feed(name="x", files=(path,)),), timed=True))
+    return found
+
+
+@pytest.fixture
+def beside(trials: list[Trial], tmp_path: Path) -> Judge:
+    """A function (body of the first, body of the other) that returns what is found."""
+
+    def judge(first: str, other: str) -> Beside:
+        jobs = [
+            Job(model=saved(tmp_path / f"{name}.onnx", body), runs=None)
+            for name, body in (("first", first), ("other", other))
+        ]
+        with Reference(jobs[0], trials, tmp_path / "outputs") as reference:
+            return reference.beside(jobs[1], 1)
+
+    return judge
+
+
+def test_the_same_model_is_equal_and_about_as_fast(beside: Judge) -> None:
+    found = beside("y = Abs(x)", "y = Abs(x)")
+    assert found.largest is not None
+    assert found.largest.relative == 0
+    assert found.raced is not None
+    assert found.raced.ratio.pairs >= 8
+
+
+def test_the_largest_difference_of_all_inputs_is_told(beside: Judge) -> None:
+    found = beside("y = Abs(x)", "y = Sqrt(x)")
+    assert found.largest is not None
+    # Equal at 1; at 2 the root of 2 instead of 2.
+    assert found.largest.relative == pytest.approx(1 - 2**-0.5, rel=1e-5)
+
+
+def test_values_that_are_no_numbers_are_as_different_as_can_be(beside: Judge) -> None:
+    found = beside("y = Abs(x)", "m = Neg(x) y = Sqrt(m)")
+    assert found.largest is not None
+    assert isinf(found.largest.relative)
+    assert found.largest.reason
+
+
+def test_random_outputs_are_known_and_not_compared(trials: list[Trial], tmp_path: Path) -> None:
+    job = Job(model=saved(tmp_path / "m.onnx", "y = RandomNormalLike(x)"), runs=None)
+    with Reference(job, trials, tmp_path / "outputs") as reference:
+        assert reference.random == {"y"}
+        assert reference.beside(job, 0).largest is None
+
+
+def test_what_does_not_run_is_an_error(trials: list[Trial], tmp_path: Path) -> None:
+    good = Job(model=saved(tmp_path / "good.onnx", "y = Abs(x)"), runs=None)
+    bad = Job(model=saved(tmp_path / "bad.onnx", "y = Odd(x)"), runs=None)
+    with pytest.raises(MeasurementError):
+        Reference(bad, trials, tmp_path / "outputs")
+    with (
+        Reference(good, trials, tmp_path / "outputs") as reference,
+        pytest.raises(MeasurementError),
+    ):
+        reference.beside(bad, 0)

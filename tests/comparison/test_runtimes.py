@@ -1,0 +1,127 @@
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from memdiag.comparison import runtimes
+from memdiag.comparison.cache import cache_folder
+from memdiag.errors import ProvisionError, UsageError
+
+LISTING = "onnxruntime (1.31.1)\nAvailable versions: 1.31.1, 1.9.0, 1.24.4, 1.25.0.dev1\n"
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.setenv("MEMDIAG_CACHE", str(tmp_path))
+    runtimes.versions.cache_clear()
+    yield tmp_path
+    runtimes.versions.cache_clear()
+
+
+def cached(cache: Path, version: str, *, ready: bool = True) -> Path:
+    python = cache / "runtimes" / version / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.symlink_to(sys.executable)
+    if ready:
+        (cache / "runtimes" / version / ".ready").touch()
+    return python
+
+
+def no_network(words: object, what: str) -> str:
+    raise ProvisionError(f"{what}: the package registry cannot be reached.")
+
+
+def test_the_version_that_is_installed_needs_no_other_interpreter(cache: Path) -> None:
+    version = runtimes.installed()
+    assert version is not None
+    assert runtimes.runtime(version) == Path(sys.executable)
+    assert [*cache.iterdir()] == []
+
+
+def test_a_cached_version_is_taken(cache: Path) -> None:
+    python = cached(cache, "1.2.3")
+    assert runtimes.runtime("1.2.3") == python
+
+
+def test_a_version_for_numpy_1_is_made_with_it(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: dict[str, tuple[str, ...]] = {}
+
+    def environment(home: Path, packages: tuple[str, ...]) -> Path:
+        asked[home.name] = packages
+        return home
+
+    monkeypatch.setattr(runtimes, "environment", environment)
+    runtimes.runtime("1.18.1")
+    runtimes.runtime("1.19.2")
+    assert asked == {
+        "1.18.1": ("onnxruntime==1.18.1", "numpy<2"),
+        "1.19.2": ("onnxruntime==1.19.2", "numpy"),
+    }
+
+
+@pytest.mark.parametrize("text", ["", "newest", "1.24.4; rm", "1"])
+def test_what_is_no_version_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match=r"write it like 1\.24\.4"):
+        runtimes.runtime(text)
+
+
+def test_releases_are_listed_by_their_age(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runtimes, "run_tool", lambda words, what: LISTING)
+    assert runtimes.versions() == ("1.9.0", "1.24.4", "1.31.1")
+    assert runtimes.latest() == ("1.31.1", "")
+
+
+def test_without_network_the_newest_is_one_that_is_here(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cached(cache, "1.2.3")
+    cached(cache, "99.0.0")
+    cached(cache, "99.1.0", ready=False)
+    monkeypatch.setattr(runtimes, "run_tool", no_network)
+    version, remark = runtimes.latest()
+    assert version == "99.0.0"
+    assert "cannot be reached" in remark
+    assert runtimes.available() == ("1.2.3", runtimes.installed(), "99.0.0")
+
+
+def test_with_nothing_here_there_is_no_newest(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runtimes, "run_tool", no_network)
+    monkeypatch.setattr(runtimes, "installed", lambda: None)
+    with pytest.raises(ProvisionError, match="cannot be reached"):
+        runtimes.latest()
+
+
+def test_a_registry_without_a_release_is_said(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runtimes, "run_tool", lambda words, what: "onnxruntime\n")
+    with pytest.raises(ProvisionError, match="names none"):
+        runtimes.versions()
+
+
+def test_interpreters_are_found_by_path(cache: Path) -> None:
+    python = cached(cache, "1.2.3")
+    assert runtimes.existing(python) == python
+    assert runtimes.existing(cache / "runtimes" / "1.2.3") == python
+    for path in (cache, cache / "nothing"):
+        with pytest.raises(UsageError, match="neither a Python interpreter nor an environment"):
+            runtimes.existing(path)
+
+
+def test_an_interpreter_says_what_it_has(tmp_path: Path) -> None:
+    assert runtimes.version_of(Path(sys.executable)) == runtimes.installed()
+    assert runtimes.version_of(tmp_path / "nothing") is None
+
+
+def test_the_cache_is_where_it_is_named_or_where_users_have_theirs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setenv("MEMDIAG_CACHE", str(tmp_path / "named"))
+    assert cache_folder() == tmp_path / "named"
+    monkeypatch.delenv("MEMDIAG_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert cache_folder() == tmp_path / "memdiag"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    assert cache_folder() == Path.home() / ".cache" / "memdiag"

@@ -1,0 +1,133 @@
+"""``memdiag profile`` with a budget or a baseline, for people and for GitHub Actions."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from subprocess import CompletedProcess
+
+import pytest
+
+from memdiag import load_profile
+
+RunMemdiag = Callable[..., "CompletedProcess[str]"]
+
+
+@pytest.fixture
+def model(tmp_path: Path, sample_model: Callable[..., Path]) -> Path:
+    """``model.onnx`` in the folder where memdiag is run."""
+    path = tmp_path / "model.onnx"
+    path.symlink_to(sample_model("tied_if", 1.0))
+    return path
+
+
+@pytest.mark.usefixtures("model")
+def test_a_budget_that_holds_ends_with_0_and_a_breach_with_1(memdiag: RunMemdiag) -> None:
+    words = ("profile", "model.onnx", "--repeat=1")
+    holds = memdiag(*words, "--budget=peak=100MB,copies=3")
+    assert holds.returncode == 0, holds.stderr
+    assert "memory budget: model.onnx: within its budget\n" in holds.stdout
+    breach = memdiag(*words, "--budget=peak=1MB,copies=2", "-q")
+    assert breach.returncode == 1
+    *_, last = breach.stdout.splitlines()
+    assert last.startswith("memory budget: model.onnx: ")
+    assert "over its budget in" in last
+
+
+@pytest.mark.usefixtures("model")
+def test_budgets_are_measured_with_the_threshold_pinned(
+    memdiag: RunMemdiag, tmp_path: Path
+) -> None:
+    def environment(*words: str) -> dict[str, str]:
+        memdiag("profile", "model.onnx", *words, "-q", "--repeat=1", "--out=out")
+        return load_profile(tmp_path / "out" / "profile.json").session.environment
+
+    assert environment("--budget=peak=1GB") == {"MALLOC_MMAP_THRESHOLD_": "131072"}
+    assert environment("--budget=peak=1GB", "--no-pin") == {}
+    assert environment() == {}
+
+
+@pytest.mark.usefixtures("model")
+def test_a_baseline_is_written_and_compared_with(memdiag: RunMemdiag, tmp_path: Path) -> None:
+    words = ("profile", "model.onnx", "--baseline=kept.json", "--repeat=1")
+    missing = memdiag(*words)
+    assert missing.returncode == 2
+    assert "kept.json: there is no baseline; write it with --update-baseline" in missing.stderr
+    assert "baseline created\n" in memdiag(*words, "--update-baseline").stdout
+    again = memdiag(*words)
+    assert again.returncode == 0, again.stdout
+    assert "memory budget: model.onnx: within its baseline\n" in again.stdout
+    kept = json.loads((tmp_path / "kept.json").read_text())
+    (taken,) = kept["machines"].values()
+    taken["figures"] = {name: value // 4 for name, value in taken["figures"].items()}
+    (tmp_path / "kept.json").write_text(json.dumps(kept))
+    grown = memdiag(*words, "--format=json")
+    assert grown.returncode == 1
+    assert grown.stderr.startswith("memory baseline: model.onnx: ")
+    assert json.loads(grown.stdout)["schema"] == "memdiag.profile/1"
+
+
+@pytest.mark.usefixtures("model")
+def test_a_baseline_of_another_machine_is_no_pass(memdiag: RunMemdiag, tmp_path: Path) -> None:
+    words = ("profile", "model.onnx", "--baseline=kept.json", "--repeat=1")
+    memdiag(*words, "--update-baseline")
+    kept = json.loads((tmp_path / "kept.json").read_text())
+    kept["machines"] = {"Darwin arm64": next(iter(kept["machines"].values()))}
+    (tmp_path / "kept.json").write_text(json.dumps(kept))
+    alone = memdiag(*words)
+    assert alone.returncode == 2
+    assert "model.onnx: its baseline has nothing for this class of machine" in alone.stderr
+    beside = memdiag(*words, "--budget=peak=1GB")
+    assert beside.returncode == 0
+    assert "  its baseline has nothing for this class of machine" in beside.stdout
+
+
+@pytest.mark.usefixtures("model")
+def test_github_gets_annotations_and_a_summary(memdiag: RunMemdiag, tmp_path: Path) -> None:
+    words = ("profile", "model.onnx", "--budget=peak=1MB", "--repeat=1", "--format=github")
+    (tmp_path / "summary").write_text("before\n")
+    finished = memdiag(*words, GITHUB_STEP_SUMMARY=str(tmp_path / "summary"))
+    assert finished.returncode == 1
+    first, *rest = finished.stdout.splitlines()
+    assert first.startswith("::error file=model.onnx,title=memory budget::model.onnx: ")
+    assert all(line.startswith("::warning file=model.onnx,title=") for line in rest)
+    summary = (tmp_path / "summary").read_text()
+    assert summary.startswith("before\n## Memory budget of `model.onnx`\n")
+    assert "## Memory profile of `model.onnx`" in summary
+    nowhere = memdiag(*words, GITHUB_STEP_SUMMARY=str(tmp_path / "no" / "summary"))
+    assert nowhere.returncode == 2
+    assert "it cannot be appended to" in nowhere.stderr
+
+
+@pytest.mark.usefixtures("model")
+def test_a_pull_request_gets_markdown(memdiag: RunMemdiag) -> None:
+    words = ("profile", "model.onnx", "--budget=peak=1GB", "--format=markdown")
+    finished = memdiag(*words, GITHUB_STEP_SUMMARY="")
+    assert finished.returncode == 0
+    assert finished.stdout.startswith("## Memory budget of `model.onnx`\n\n**Within its budget.**")
+
+
+@pytest.mark.usefixtures("model")
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--budget=peek=1GB"], "--budget: there is no figure 'peek'; give one of peak, steady,"),
+        (["--budget=steady=1GB", "--no-run"], "a budget for steady cannot be judged"),
+        (["--budget=copies=1", "--no-xray"], "for no X-ray was taken"),
+        (["--update-baseline"], "--update-baseline needs the file; name it with --baseline"),
+    ],
+)
+def test_what_cannot_be_judged_is_one_sentence(
+    memdiag: RunMemdiag, words: list[str], sentence: str
+) -> None:
+    finished = memdiag("profile", "model.onnx", *words)
+    assert finished.returncode == 2
+    assert sentence in finished.stderr
+    assert "Traceback" not in finished.stderr
+
+
+def test_a_model_that_fails_is_no_breach(memdiag: RunMemdiag, model: Path) -> None:
+    words = ("profile", model, "--budget=peak=1B", "--provider=Nope", "--format=github")
+    finished = memdiag(*words, GITHUB_STEP_SUMMARY="")
+    assert finished.returncode == 2
+    assert finished.stdout.startswith("::error ")
+    assert "title=memory profile::Failed in start at" in finished.stdout

@@ -1,0 +1,65 @@
+"""What the page on budgets and the workflow to copy say works as it stands there."""
+
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from pkgutil import iter_modules
+from subprocess import CompletedProcess
+
+import pytest
+
+from memdiag.budgets.figures import FIGURES
+from memdiag.cli import commands
+from memdiag.workflows.configuration import read_configuration
+
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = (DOCS / "pytest.md").read_text()
+WORKFLOW = (DOCS / "github-workflow.yml").read_text()
+HOOKS = (DOCS.parent / ".pre-commit-hooks.yaml").read_text()
+OPTION = r"(?<![\w-])--[a-z][a-z-]+"
+
+
+def test_its_options_exist(memdiag: Callable[..., "CompletedProcess[str]"], tmp_path: Path) -> None:
+    names = [module.name for module in iter_modules(commands.__path__)]
+    helps = [memdiag(command, "--help", COLUMNS="200").stdout for command in names]
+    asked = [sys.executable, "-m", "pytest", "--help"]
+    helps += [subprocess.run(asked, cwd=tmp_path, capture_output=True, text=True).stdout]
+    known = set(re.findall(OPTION, "\n".join(helps)))
+    named = set(re.findall(OPTION, PAGE.replace("git rev-parse --short", "") + WORKFLOW))
+    assert len(named) > 10
+    assert named - known == set()
+
+
+def test_its_settings_are_known(tmp_path: Path) -> None:
+    (block,) = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
+    (tmp_path / "pyproject.toml").write_text(block)
+    assert read_configuration(tmp_path).budget_for("models/a_int8.onnx").tolerance == 0.02
+
+
+def test_it_names_every_figure() -> None:
+    assert [name for name in FIGURES if f"`{name}`" not in PAGE] == []
+
+
+def test_its_tests_can_be_collected(pytester: pytest.Pytester) -> None:
+    blocks = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    assert len(blocks) == 2
+    pytester.makepyfile("\n".join(blocks))
+    result = pytester.runpytest_subprocess("--collect-only", "-q", "--strict-markers")
+    result.stdout.fnmatch_lines(["3 tests collected*"])
+
+
+def test_its_links_lead_somewhere() -> None:
+    links = re.findall(r"\]\(([^)#:]+)\)", PAGE)
+    assert links
+    assert [link for link in links if not (DOCS / link).exists()] == []
+
+
+def test_the_hook_runs_a_command_that_there_is(
+    memdiag: Callable[..., "CompletedProcess[str]"],
+) -> None:
+    (hook,) = re.findall(r"- id: (\S+)", HOOKS)
+    assert f"- id: {hook}\n" in PAGE
+    (command,) = re.findall(r"entry: memdiag (\S+)", HOOKS)
+    assert memdiag(command, "--help").returncode == 0

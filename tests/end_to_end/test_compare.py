@@ -1,0 +1,143 @@
+"""memdiag compare as a user starts it."""
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from subprocess import CompletedProcess
+
+import pytest
+
+from memdiag.comparison import runtimes
+
+RunMemdiag = Callable[..., "CompletedProcess[str]"]
+SampleModel = Callable[..., Path]
+
+QUICK = ("--repeats", "1", "--runs", "2", "--no-xray")
+OTHERS = [Path(path) for path in os.environ.get("MEMDIAG_RUNTIMES", "").split(os.pathsep) if path]
+
+
+def test_two_models_are_compared_and_reported(
+    memdiag: RunMemdiag, sample_model: SampleModel, tmp_path: Path
+) -> None:
+    models = (sample_model("tied_if", 4), sample_model("plain_mlp", 4))
+    finished = memdiag("compare", *models, *QUICK, "-o", "out")
+    assert finished.returncode == 0, finished.stderr
+    assert finished.stderr == ""
+    lines = finished.stdout.splitlines()
+    assert lines[0].startswith("2 models: ")
+    assert max(map(len, lines)) <= 80
+    for model in models:
+        assert sum(line.startswith(model.name) for line in lines) >= 4
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {
+        "comparison.html",
+        "comparison.json",
+        "comparison.md",
+        "comparison.png",
+    }
+
+
+def test_the_record_alone_is_json_and_the_report_markdown(
+    memdiag: RunMemdiag, sample_model: SampleModel
+) -> None:
+    model = sample_model("plain_mlp", 1)
+    words = ("compare", model, "--environment", sys.executable, *QUICK)
+    record = json.loads(memdiag(*words, "--format", "json").stdout)
+    assert record["schema"] == "memdiag.comparison/1"
+    (column,) = record["columns"]
+    assert column["label"] == runtimes.installed()
+    assert column["profile"]["schema"] == "memdiag.profile/1"
+    assert memdiag(*words, "--format", "markdown").stdout.startswith(
+        "## plain\\_mlp.onnx: 1 version of"
+    )
+
+
+def test_saved_profiles_need_no_onnxruntime(
+    memdiag: RunMemdiag, sample_model: SampleModel, tmp_path: Path
+) -> None:
+    for name, megabytes in (("before", 2), ("after", 24)):
+        model = sample_model("plain_mlp", megabytes)
+        done = memdiag("profile", model, "--runs", "2", "--no-xray", "--format", "json")
+        assert done.returncode == 0, done.stderr
+        (tmp_path / f"{name}.json").write_text(done.stdout)
+    bare = tmp_path / "bare" / "onnxruntime"
+    bare.mkdir(parents=True)
+    (bare / "__init__.py").write_text("raise ImportError('there is none')\n")
+    finished = memdiag(
+        "compare", "before.json", "after.json", "-o", "out", PYTHONPATH=str(bare.parent)
+    )
+    assert finished.returncode == 0, finished.stderr
+    assert "2 saved profiles: peak from " in finished.stdout
+    assert "after.json: steady +" in finished.stdout
+    assert "profiles hold none" in finished.stdout
+
+
+def test_errors_are_one_sentence(memdiag: RunMemdiag, sample_model: SampleModel) -> None:
+    model = sample_model("plain_mlp", 1)
+    for words, message in (
+        ((model,), "there is nothing to compare it with"),
+        ((model, "--optimizers", "onnxmin"), "there is no optimizer 'onnxmin'; choose from"),
+        ((model, "--onnxruntime", "new"), "'new' is no version of onnxruntime"),
+        ((model, "--environment", "nowhere"), "neither a Python interpreter nor an environment"),
+    ):
+        finished = memdiag("compare", *words)
+        assert finished.returncode == 2
+        assert finished.stdout == ""
+        (line,) = finished.stderr.splitlines()
+        assert line.startswith("memdiag: ")
+        assert message in line
+
+
+def test_with_nothing_measured_it_ends_with_an_error(memdiag: RunMemdiag, tmp_path: Path) -> None:
+    finished = memdiag("compare", "a.onnx", "b.onnx", *QUICK)
+    assert finished.returncode == 2
+    assert "nothing could be measured" in finished.stdout
+    assert "a.onnx failed" in finished.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not OTHERS, reason="MEMDIAG_RUNTIMES names no other runtimes")
+@pytest.mark.timeout(300)
+def test_versions_differ_by_the_copies_that_they_keep(
+    memdiag: RunMemdiag, sample_model: SampleModel
+) -> None:
+    versions = {str(runtimes.version_of(path)): path for path in OTHERS}
+    if "1.24.4" not in versions:
+        pytest.skip("MEMDIAG_RUNTIMES has no onnxruntime 1.24.4")
+    finished = memdiag(
+        "compare",
+        sample_model("tied_if", 48),
+        "--environment",
+        versions["1.24.4"],
+        "--environment",
+        sys.executable,
+        "--repeats",
+        "3",
+        "--format",
+        "json",
+    )
+    assert finished.returncode == 0, finished.stderr
+    record = json.loads(finished.stdout)
+    newest = runtimes.installed()
+    # 1.24.4 frees the transposed copy once it is packed; the newest frees nothing of a subgraph.
+    (steady,) = [each for each in record["changes"] if each["metric"] == "steady"]
+    assert (steady["from"], steady["to"]) == ("1.24.4", newest)
+    assert abs(steady["bytes"] - 48_000_000) < 8_000_000
+    assert "model.shared.weight" in steady["why"]
+    (copy,) = record["copies"]
+    assert (copy["kind"], copy["count"]) == ("transposed", 1)
+    assert [column["largest_difference"] for column in record["columns"]] == [None, 0.0]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_real_models_beside_themselves_do_not_differ(
+    memdiag: RunMemdiag, real_models: dict[str, Path]
+) -> None:
+    # Times depend on what else the machine does.
+    for name in ("minilm_int8", "light_squeezenet", "silero_vad"):
+        model = real_models[name]
+        finished = memdiag("compare", model, model, "--format", "json")
+        changes = json.loads(finished.stdout)["changes"]
+        assert [each for each in changes if each["metric"] not in ("load", "latency")] == []

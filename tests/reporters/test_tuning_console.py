@@ -1,0 +1,87 @@
+"""What a tuning prints: the answer first, the front, and the program last."""
+
+import io
+
+import pytest
+from rich.console import Console
+
+from memdiag.records.fix import Fix, Remedy
+from memdiag.reporters.tuning_console import show_tuning
+from tests.reporters import tunings
+
+
+def printed(
+    tuning: Fix, *, quiet: bool = False, every: bool = False, width: int = 80, to: str = "utf-8"
+) -> list[str]:
+    out = io.TextIOWrapper(io.BytesIO(), encoding=to)
+    show_tuning(tuning, Console(file=out, width=width), quiet=quiet, every=every)
+    out.seek(0)
+    return out.read().splitlines()
+
+
+ANSWER = (
+    "dir/m.onnx: peak 200 MiB → 150 MiB (0.75 ×), steady 150 MiB → 75 MiB (0.50 ×),"
+    " latency 1.02 ×, with disable-prepacking + mmap-threshold"
+)
+
+
+def test_the_first_line_says_what_was_won_and_quiet_prints_no_more() -> None:
+    assert printed(tunings.tuning(), quiet=True, width=200) == [ANSWER]
+    assert printed(tunings.tuning(), width=200)[0] == ANSWER
+
+
+def test_where_no_option_is_worth_it_the_defaults_are_the_answer() -> None:
+    (line,) = printed(tunings.tuning(tunings.DEFAULTS), quiet=True, width=200)
+    assert line == (
+        "dir/m.onnx: the defaults (peak 200 MiB, steady 150 MiB): no option is worth it"
+    )
+
+
+def test_what_does_not_fit_is_said_first() -> None:
+    near = tunings.point("arena-off", at=(150, 75), ratio=1.0, fits=False)
+    (line,) = printed(tunings.tuning(near, (tunings.DEFAULTS, near)), quiet=True, width=200)
+    assert line.startswith("dir/m.onnx: nothing fits; the nearest is peak 200 MiB → 150 MiB")
+
+
+def test_the_table_holds_the_front_and_the_defaults() -> None:
+    lines = printed(tunings.tuning(), width=100)
+    start = next(i for i, line in enumerate(lines) if line.startswith("options"))
+    assert [" ".join(line.split()) for line in lines[start : start + 5]] == [
+        "options peak steady latency",
+        "optimization-off 100 MiB 60 MiB 2.50 × (2.45–2.55)",
+        "disable-prepacking + mmap-threshold 150 MiB 75 MiB 1.02 × (0.97–1.07) chosen",
+        "defaults 200 MiB 150 MiB 1.00 ×",
+        "",
+    ]
+    assert "6 points, 3 shown without --all; 20 sessions in all, in 12 s" in lines
+    assert "note: a note" in lines
+    assert lines[-1] == "import onnxruntime as ort"
+
+
+def test_all_points_are_shown_on_demand_and_why_some_cannot_be_used() -> None:
+    lines = printed(tunings.tuning(), every=True, width=100)
+    assert any(line.startswith("mmap-threshold") and "not compared" in line for line in lines)
+    assert any(line.startswith("save-prepacked") and "cannot be used" in line for line in lines)
+    reason = next(i for i, line in enumerate(lines) if line.startswith("save-prepacked: it does"))
+    text = "".join(lines[reason : reason + 5])
+    assert "\\x1b[31mxxx" in text
+    assert 100 < text.count("x") < 200
+
+
+def test_remedies_are_told_where_the_model_was_rewritten() -> None:
+    remedy = Remedy(
+        name="hoist-subgraph-weights", rule="r", status="applied", reason="less", weights=()
+    )
+    lines = printed(tunings.tuning(remedies=(remedy,)))
+    assert any(line.split() == ["applied", "hoist-subgraph-weights", "less"] for line in lines)
+    assert not any(line.startswith("applied") for line in printed(tunings.tuning()))
+
+
+def test_several_sessions_are_told() -> None:
+    text = "\n".join(printed(tunings.tuning(sessions=3), width=120))
+    assert "3 sessions a process" in text
+
+
+@pytest.mark.parametrize("to", ["utf-8", "ascii"])
+def test_it_fits_a_terminal_of_80_columns(to: str) -> None:
+    assert max(map(len, printed(tunings.tuning(), to=to))) <= 80
