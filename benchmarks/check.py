@@ -144,6 +144,26 @@ def many_nodes(path: Path, nodes: int = 20_000, weights: int = 5_000) -> None:
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), path)
 
 
+def alike(path: Path, rows: int = 3072) -> None:
+    """Write a model that must be read to be told: of five weights three are equal, two nearly so.
+
+    They have `rows` of 8192 floats, 500 MB in all. One of them differs from the others in the
+    middle, one at the end.
+    """
+    values = np.random.default_rng(0).standard_normal((rows, 8192), np.float32)
+    middle, end = values.copy(), values.copy()
+    middle[rows // 2, 77] += 1
+    end[-1, -77] += 1
+    tensors, nodes = [], []
+    for i, array in enumerate((values, middle, values, end, values)):
+        tensors.append(numpy_helper.from_array(array, f"w{i}"))
+        nodes.append(helper.make_node("MatMul", ["x", f"w{i}"], [f"v{i}"], f"n{i}"))
+    value = partial(helper.make_tensor_value_info, elem_type=TensorProto.FLOAT)
+    outputs = [value(f"v{i}", shape=["n", 8192]) for i in range(len(nodes))]
+    graph = helper.make_graph(nodes, "alike", [value("x", shape=["n", rows])], outputs, tensors)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), path)
+
+
 def sparse(path: Path, gigabytes: int = 50) -> None:
     """Write a model of `gigabytes` in an external file that holds nothing but holes."""
     rows = 1 << 18  # by 1024 floats: a GiB
@@ -214,16 +234,18 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5, help="interleaved rounds (default 5)")
     rounds = parser.parse_args().rounds
     with tempfile.TemporaryDirectory() as folder:
-        names = ("tied", "tied_external", "many", "sparse")
-        tied, external, many, big = (Path(folder, f"{name}.onnx") for name in names)
+        names = ("tied", "tied_external", "equal", "many", "sparse")
+        tied, external, equal, many, big = (Path(folder, f"{name}.onnx") for name in names)
         load_recipes()["tied_if"].build(500, tied, False)
         load_recipes()["tied_if"].build(500, external, True)
+        alike(equal)
         many_nodes(many)
         sparse(big)
         text = part(
             {
                 "tied_if, 500 MB": tied,
                 "tied_if, 500 MB external": external,
+                "5 weights, equal and nearly equal, 500 MB": equal,
                 "20,000 nodes, 5,000 weights (82 MB)": many,
                 "50 GB external, a sparse file": big,
             },

@@ -1,159 +1,73 @@
 """What fixing saves, beside the optimizers that there are: ``python -m benchmarks.fix``.
 
-The five duplicate patterns, each of known weights, and any model named. Every tool writes a model,
-whose memory is measured in fresh processes like the original's. The figures go to
-``benchmarks/README.md``.
+The five duplicate patterns, each of known weights; a tied weight of 500 MB; int4 weights that are
+dequantized; and every real model. Every tool writes a model, whose memory is measured in fresh
+processes like the original's. The figures go to ``benchmarks/README.md``, a part of it each;
+``python -m benchmarks.fix patterns`` makes one part alone.
 """
 
 import argparse
+import json
 import os
+import shutil
 import subprocess
+import sys
 import tempfile
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
-import numpy as np
-import onnx
-from onnx import TensorProto, helper, numpy_helper
-
 import memdiag
-from benchmarks.environments import environment
+from benchmarks.optimizers import OPTIMIZERS, optimize
+from benchmarks.patterns import MB, PATTERNS, WEIGHT_MB
 from benchmarks.readme import replace_part, table
+from benchmarks.real_models import real_models
+from benchmarks.statistics import interleave, spread
 from memdiag.graph.reader import open_model
 from memdiag.measurement.environment import describe
 from memdiag.measurement.job import Job
-from memdiag.records.fix import Figures
+from memdiag.records.fix import Figures, Fix, LatencyAt
 from memdiag.verification.memory import figures, look_in_turn
 from memdiag.workflows.trials import trials
 from sample_models import load_recipes
 
-MB = 1e6
-_PEERS = ("onnx", "onnxruntime", "onnxsim", "onnxslim", "onnxoptimizer", "onnxscript", "numpy")
-_TIMEOUT_S = 600.0
 _SIZES = (1, 16)
 _TIMES = 3
+_ROUNDS = 5
+_SEARCH_S = 60.0
+"""For the options of a real model; what is chosen is measured thoroughly after that."""
 
-TOOLS = {
-    "onnxsim": "import onnx, onnxsim; onnx.save(onnxsim.simplify(onnx.load(A))[0], B)",
-    "onnxslim": "import onnx, onnxslim; onnx.save(onnxslim.slim(A), B)",
-    "onnxoptimizer": ("import onnx, onnxoptimizer as o; onnx.save(o.optimize(onnx.load(A)), B)"),
-    "onnxscript": (
-        "import onnx, onnxscript.optimizer as o; onnx.save(o.optimize(onnx.load(A)), B)"
-    ),
-    "onnxruntime, saved offline": (
-        "import onnxruntime as o; s = o.SessionOptions(); s.optimized_model_filepath = B;"
-        " s.graph_optimization_level = o.GraphOptimizationLevel.ORT_ENABLE_EXTENDED;"
-        " o.InferenceSession(A, s, providers=['CPUExecutionProvider'])"
-    ),
-}
+_LAYERS_MB = 160
+_REWRITE = "product-by-rows"
+_HEAD = ["model", "by", "peak, MB", "steady, MB", "anonymous, MB", "of its weights", ""]
 
-
-def graph(
-    name: str, nodes: list[onnx.NodeProto], weights: dict[str, np.ndarray]
-) -> onnx.GraphProto:
-    """Return a graph from tokens and a flag to `y`."""
-    tokens = helper.make_tensor_value_info("ids", TensorProto.INT64, ["n"])
-    hidden = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 1024])
-    flag = helper.make_tensor_value_info("c", TensorProto.BOOL, [])
-    output = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
-    tensors = [numpy_helper.from_array(array, key) for key, array in weights.items()]
-    return helper.make_graph(nodes, name, [tokens, hidden, flag], [output], tensors)
-
-
-def save(path: Path, made: onnx.GraphProto) -> None:
-    """Write a model with the graph `made`."""
-    opsets = [helper.make_opsetid("", 17)]
-    onnx.save(helper.make_model(made, opset_imports=opsets, ir_version=9), path)
-
-
-def noise(rows: int, seed: int = 0) -> np.ndarray:
-    """Return a matrix of 1024 columns."""
-    return np.random.default_rng(seed).standard_normal((rows, 1024), np.float32)
-
-
-def tied_in_branches(path: Path) -> None:
-    """If: Gather(W) / MatMul(x, Transpose(W)), 64 MB."""
-    load_recipes()["tied_if"].build(64, path, False)
-
-
-def three_equal(path: Path) -> None:
-    """Three equal weights of 16 MB."""
-    weight = noise(4096)
-    nodes = [
-        helper.make_node("Gather", ["w0", "ids"], ["g0"]),
-        helper.make_node("Gather", ["w1", "ids"], ["g1"]),
-        helper.make_node("Gather", ["w2", "ids"], ["g2"]),
-        helper.make_node("Sum", ["g0", "g1", "g2", "x"], ["s"]),
-        helper.make_node("Where", ["c", "s", "x"], ["y"]),
-    ]
-    save(path, graph("three", nodes, {f"w{i}": weight for i in range(3)}))
-
-
-def stored_twice(path: Path) -> None:
-    """E and its transpose both stored, 32 MB each."""
-    weight = noise(8192)
-    nodes = [
-        helper.make_node("Gather", ["e", "ids"], ["g"]),
-        helper.make_node("Add", ["g", "x"], ["h"]),
-        helper.make_node("Where", ["c", "h", "x"], ["k"]),
-        helper.make_node("MatMul", ["k", "et"], ["y"]),
-    ]
-    save(path, graph("twice", nodes, {"e": weight, "et": np.ascontiguousarray(weight.T)}))
-
-
-def tied_in_one_graph(path: Path) -> None:
-    """Gather(W) and MatMul(x, Transpose(W)) in one graph, 64 MB."""
-    nodes = [
-        helper.make_node("Gather", ["w", "ids"], ["g"]),
-        helper.make_node("Add", ["g", "x"], ["h"]),
-        helper.make_node("Where", ["c", "h", "x"], ["k"]),
-        helper.make_node("Transpose", ["w"], ["t"], perm=[1, 0]),
-        helper.make_node("MatMul", ["k", "t"], ["y"]),
-    ]
-    save(path, graph("tied", nodes, {"w": noise(16384)}))
-
-
-def in_both_branches(path: Path) -> None:
-    """The same weight of 16 MB inside both branches of an If."""
-    weight = noise(4096).T.copy()
-    bodies = {}
-    for key in ("then_branch", "else_branch"):
-        output = helper.make_tensor_value_info(f"{key}_y", TensorProto.FLOAT, None)
-        extra = [helper.make_node("Neg", ["p"], [f"{key}_y"])]
-        if key == "then_branch":
-            extra = [helper.make_node("Identity", ["p"], [f"{key}_y"])]
-        nodes = [helper.make_node("MatMul", ["x", f"{key}_w"], ["p"]), *extra]
-        tensor = numpy_helper.from_array(weight, f"{key}_w")
-        bodies[key] = helper.make_graph(nodes, key, [], [output], [tensor])
-    save(path, graph("branches", [helper.make_node("If", ["c"], ["y"], name="if", **bodies)], {}))
-
-
-PATTERNS: dict[str, tuple[Callable[[Path], None], float]] = {
-    "tied weight in If branches": (tied_in_branches, 64.0),
-    "three equal weights": (three_equal, 4096 * 1024 * 4 / MB),
-    "a weight and its transpose stored": (stored_twice, 8192 * 1024 * 4 / MB),
-    "tied weight in one graph": (tied_in_one_graph, 16384 * 1024 * 4 / MB),
-    "one weight in both branches": (in_both_branches, 4096 * 1024 * 4 / MB),
-}
-"""Each with the megabytes of its distinct weights."""
-
-
-def optimized(tool: str, python: Path, model: Path, target: Path) -> str:
-    """Let a peer write `target`; return why it did not, in a few words, or nothing."""
-    code = f"A, B = {str(model)!r}, {str(target)!r}\n{TOOLS[tool]}"
-    try:
-        done = subprocess.run(
-            [str(python), "-c", code],
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=_TIMEOUT_S,
-            env={**os.environ, "PYTHONWARNINGS": "ignore"},
-        )
-    except subprocess.TimeoutExpired:
-        return "timed out"
-    return "" if done.returncode == 0 and target.exists() else f"ended with {done.returncode}"
+# The fix alone: everything that `memdiag fix` does without measuring, from findings to files.
+_BUILD = """
+import json, resource, sys, time
+from pathlib import Path
+from memdiag.detectors import detectors
+from memdiag.graph.reader import open_model
+from memdiag.prediction.runtime import Runtime
+from memdiag.remedies.draft import Draft
+from memdiag.remedies.rewrites import rewriters_for
+from memdiag.remedies.saving import save
+from memdiag.workflows.check import Selection, examine
+model, target, storage, name = sys.argv[1:]
+detectors(), Runtime.installed()
+started = time.perf_counter()
+with open_model(Path(model)) as file:
+    findings, _ = examine(file, Runtime.installed(), Selection(select=(), min_bytes=0), dims=None)
+    draft = Draft(file)
+    for finding in findings:
+        for rewriter in rewriters_for(finding.name):
+            if rewriter.rewrite.name == name and rewriter.check(draft, finding) is None:
+                rewriter.apply(draft, finding)
+    save(draft, Path(target), storage)
+seconds = time.perf_counter() - started
+print(json.dumps([seconds, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024]))
+"""
 
 
 def measured(model: Path, folder: Path) -> Figures | None:
@@ -169,34 +83,187 @@ def measured(model: Path, folder: Path) -> Figures | None:
     return figures(look_in_turn([job], _TIMES)[0], disk_bytes=disk_bytes)
 
 
-def rows_of(title: str, model: Path, unique: float | None, peers: Path) -> list[list[str]]:
-    """Return the rows of one model: itself, fixed, and by every peer."""
+def rows_of(
+    title: str, model: Path, unique: float, slowdowns: Sequence[float] = (1.05,)
+) -> list[list[str]]:
+    """Return the rows of one model: itself, fixed, and by every optimizer."""
     rows = []
-    with tempfile.TemporaryDirectory() as scratch:
+    with tempfile.TemporaryDirectory(dir=model.parent) as scratch:
         folder = Path(scratch)
         before = measured(model, folder / "inputs")
         rows.append([title, "unchanged", *_cells(before, unique), ""])
-        for slowdown in (1.05, 2.0):
+        for slowdown in slowdowns:
             fixed = memdiag.fix(
                 model, folder / f"{slowdown}.onnx", sizes=_SIZES, max_slowdown=slowdown
             )
-            applied = ", ".join(one.name for one in fixed.remedies if one.status == "applied")
-            said = "; ".join(f"{at.inputs} {at.ratio:.2f} ×" for at in fixed.latencies)
-            remark = f"{applied} ({said})" if applied else "nothing was worth changing"
-            after = fixed.after or before
             name = f"memdiag fix, at most {slowdown:g} × as slow"
-            rows.append(["", name, *_cells(after, unique), remark])
-        for tool in TOOLS:
-            target = folder / f"{tool.partition(',')[0]}.onnx"
-            why = optimized(tool, peers, model, target)
-            found = None if why else measured(target, folder / f"inputs-{tool}")
-            rows.append(["", tool, *_cells(found, unique), why])
+            rows.append(["", name, *_cells(fixed.after or before, unique), _remark(fixed)])
+        for name in OPTIMIZERS:
+            target = folder / f"{name.partition(',')[0]}.onnx"
+            why = optimize(name, model, target)
+            found = None if why else measured(target, folder / f"inputs-{name}")
+            rows.append(["", name, *_cells(found, unique), why])
     for row in rows:
         print(*row, sep=" | ", flush=True)
     return rows
 
 
-def _cells(found: Figures | None, unique: float | None) -> list[str]:
+def patterns(folder: Path) -> str:
+    """Return the table of the five duplicate patterns."""
+    rows: list[list[str]] = []
+    for number, (title, build) in enumerate(PATTERNS.items()):
+        path = folder / f"{number}.onnx"
+        build(path)
+        rows += rows_of(title, path, WEIGHT_MB)
+    return table(_HEAD, rows)
+
+
+def tied(folder: Path) -> str:
+    """Return the tables of the tied weight of 500 MB: memory, and what writing the fix costs."""
+    rows, costs = [], []
+    for title, external in (("embedded", False), ("external", True)):
+        home = folder / title
+        home.mkdir()
+        model = home / "tied.onnx"
+        load_recipes()["tied_if"].build(500, model, external)
+        rows += rows_of(f"tied_if, 500 MB {title}", model, 500.0, (1.05, 2.0))
+        costs += _costs(title, model, home)
+    head = ["weights", "what", "seconds", "× copying", "peak RSS, MB"]
+    return f"{table(_HEAD, rows)}\n\nWriting the fix, without measuring:\n\n{table(head, costs)}"
+
+
+def int4(folder: Path) -> str:
+    """Return the table of 16 layers with int4 weights that are dequantized."""
+    model = folder / "qdq.onnx"
+    load_recipes()["qdq_matmul"].build(_LAYERS_MB, model, False)
+    return table(_HEAD, rows_of(f"qdq_matmul, {_LAYERS_MB} MB", model, _LAYERS_MB))
+
+
+def real(folder: Path) -> str:
+    """Return the table of all real models: fix and tune, and the optimizers."""
+    head = ["model", "peak, MB", "steady, MB", "fixed and tuned", "latency", "by"]
+    rows = [_real_row(name, path, folder) for name, path in sorted(real_models().items())]
+    return table(head + list(OPTIMIZERS), rows)
+
+
+PARTS: dict[str, Callable[[Path], str]] = {
+    "patterns": patterns,
+    "tied": tied,
+    "int4": int4,
+    "real": real,
+}
+
+
+def _costs(title: str, model: Path, folder: Path) -> list[list[str]]:
+    """Return rows: the time of copying the model's files, and of writing the fix in each way."""
+    with open_model(model) as file:
+        files = file.files
+    ways = ("in_place", "external", "embedded")
+    target = folder / "written.onnx"
+    subjects: dict[str, Callable[[], tuple[float, float]]] = {
+        "copying the files": partial(_copy, files, folder),
+        **{f"fix, {way}": partial(_build, model, target, way) for way in ways},
+    }
+    results = interleave(subjects, _ROUNDS)
+    copying = spread([seconds for seconds, _ in results["copying the files"]]).median
+    return [
+        [
+            title,
+            name,
+            (taken := spread([seconds for seconds, _ in runs])).text(digits=3),
+            f"{taken.median / copying:.2f}",
+            f"{max(peak for _, peak in runs) / MB:.0f}" if name.startswith("fix") else "",
+        ]
+        for name, runs in results.items()
+    ]
+
+
+def _copy(files: tuple[Path, ...], folder: Path) -> tuple[float, float]:
+    targets = [folder / f"copy-{number}" for number in range(len(files))]
+    started = time.perf_counter()
+    for source, target in zip(files, targets, strict=True):
+        shutil.copyfile(source, target)
+    seconds = time.perf_counter() - started
+    for target in targets:
+        target.unlink()
+    return seconds, 0.0
+
+
+def _build(model: Path, target: Path, way: str) -> tuple[float, float]:
+    root = Path(memdiag.__file__).parents[1]
+    done = subprocess.run(
+        [sys.executable, "-c", _BUILD, str(model), str(target), way, _REWRITE],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "PYTHONPATH": str(root)},
+    )
+    for left in (target, target.with_name(f"{target.name}.data")):
+        left.unlink(missing_ok=True)
+    seconds, peak = json.loads(done.stdout)
+    return seconds, peak
+
+
+def _real_row(name: str, path: Path, folder: Path) -> list[str]:
+    home = folder / name
+    home.mkdir()
+    model = home / path.name
+    shutil.copy(path, model)
+    found = memdiag.tune(
+        model, rewrite=True, output=home / "fixed.onnx", sizes=(1,), time_limit_s=_SEARCH_S
+    )
+    row = [*_real_cells(name, found), *_peers(model, home)]
+    print(*row, sep=" | ", flush=True)
+    shutil.rmtree(home)
+    return row
+
+
+def _real_cells(name: str, found: Fix) -> list[str]:
+    before, after = found.before, found.after
+    assert before is not None
+    assert after is not None
+    used = "rewrite" in found.chosen
+    applied = [one.name for one in found.remedies if one.status == "applied" and used]
+    options = [one for one in found.chosen if one != "rewrite"]
+    return [
+        name,
+        f"{before.peak_bytes / MB:.0f}",
+        f"{before.steady_bytes / MB:.0f}",
+        f"{after.peak_bytes / MB:.0f} / {after.steady_bytes / MB:.0f}",
+        _slowest(found),
+        ", ".join((*applied, *options)) or "nothing",
+    ]
+
+
+def _slowest(found: Fix) -> str:
+    ratios = [(at.ratio, at.low, at.high) for at in found.latencies]
+    return "{:.2f} × ({:.2f}–{:.2f})".format(*max(ratios)) if ratios else ""
+
+
+def _peers(model: Path, folder: Path) -> Iterator[str]:
+    """Yield peak and steady memory of a real model as each optimizer writes it."""
+    for name in OPTIMIZERS:
+        target = folder / f"{name.partition(',')[0]}.onnx"
+        why = optimize(name, model, target)
+        found = None if why else measured(target, folder / f"inputs-{name}")
+        if found is None:
+            yield why or "does not run"
+        else:
+            yield f"{found.peak_bytes / MB:.0f} / {found.steady_bytes / MB:.0f}"
+
+
+def _remark(fixed: Fix) -> str:
+    applied = ", ".join(one.name for one in fixed.remedies if one.status == "applied")
+    return f"{applied} ({_said(fixed.latencies)})" if applied else "nothing was worth changing"
+
+
+def _said(latencies: tuple[LatencyAt, ...]) -> str:
+    return "; ".join(
+        f"{at.inputs} {at.ratio:.2f} × ({at.low:.2f}–{at.high:.2f})" for at in latencies
+    )
+
+
+def _cells(found: Figures | None, unique: float) -> list[str]:
     if found is None:
         return ["", "", "", ""]
     steady = found.steady_bytes / MB
@@ -204,32 +271,27 @@ def _cells(found: Figures | None, unique: float | None) -> list[str]:
         f"{found.peak_bytes / MB:.0f}",
         f"{steady:.0f}",
         f"{found.anonymous_bytes / MB:.0f}",
-        f"{steady / unique:.2f}" if unique else "",
+        f"{steady / unique:.2f}",
     ]
 
 
 def main() -> None:
-    """Measure everything and write the figures into the README."""
+    """Measure the parts that are named, or all, and write the figures into the README."""
     parser = argparse.ArgumentParser(description="What fixing saves.")
-    parser.add_argument("models", nargs="*", type=Path, help="further models")
-    given = parser.parse_args().models
-    peers = environment("optimizers", _PEERS)
-    rows: list[list[str]] = []
-    with tempfile.TemporaryDirectory() as folder:
-        for number, (title, (build, unique)) in enumerate(PATTERNS.items()):
-            path = Path(folder, f"{number}.onnx")
-            build(path)
-            rows += rows_of(title, path, unique, peers)
-    for path in given:
-        rows += rows_of(path.stem, path, None, peers)
+    parser.add_argument("parts", nargs="*", metavar="part", help=f"of {', '.join(PARTS)}")
+    chosen = parser.parse_args().parts or list(PARTS)
+    unknown = [name for name in chosen if name not in PARTS]
+    if unknown:
+        parser.error(f"there is no part {unknown[0]!r}; give of {', '.join(PARTS)}")
     machine = describe(memdiag.__version__, None, None)
-    head = ["model", "by", "peak, MB", "steady, MB", "anonymous, MB", "of its weights", ""]
-    replace_part(
-        "fix",
-        f"{machine.cpu}, {machine.cpu_count} processors, {machine.platform}; memory above the"
-        f" baseline, medians of {_TIMES} fresh processes that ran with all inputs.\n\n"
-        f"{table(head, rows)}",
-    )
+    for name in chosen:
+        with tempfile.TemporaryDirectory() as folder:
+            text = PARTS[name](Path(folder))
+        replace_part(
+            f"fix {name}",
+            f"{machine.cpu}, {machine.cpu_count} processors, {machine.platform}; memory above the"
+            f" baseline, medians of {_TIMES} fresh processes that ran with all inputs.\n\n{text}",
+        )
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from memdiag.errors import MemdiagError
 from sample_models import load_recipes
+from sample_models.recipes import denormal_conv
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -36,7 +37,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--external", action="store_true", help="keep the weights in a second file, PATH.data"
     )
+    parser.add_argument(
+        "--denormals",
+        type=float,
+        metavar="SHARE",
+        help="of denormal_conv: the share of its weights that is denormal (default 0.5)",
+    )
     options = parser.parse_args(arguments)
+    if options.denormals is not None and options.recipe != denormal_conv.NAME:
+        parser.error(f"--denormals is for {denormal_conv.NAME} alone")
     if options.recipe == "list":
         width = max(map(len, known))
         for name, recipe in known.items():
@@ -49,7 +58,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         chosen = {options.recipe: output or Path(f"{options.recipe}.onnx")}
     try:
         for name, path in chosen.items():
-            known[name].build(options.megabytes, path, options.external)
+            if options.denormals is None:
+                known[name].build(options.megabytes, path, options.external)
+            else:
+                share = options.denormals
+                denormal_conv.build(options.megabytes, path, options.external, share=share)
             print(f"wrote {path}" + (f" and {path}.data" if options.external else ""))
     except MemdiagError as error:
         print(f"sample_models: {error}", file=sys.stderr)

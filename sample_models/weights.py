@@ -1,34 +1,55 @@
 """Random weights that are described first and made in pieces when they are written."""
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import onnx
+from onnx import TensorProto
 
 from memdiag.errors import UsageError
 
 FLOAT_BYTES = 4
 _CHUNK_FLOATS = 1 << 20
+_BITS: dict[int, int] = {TensorProto.FLOAT: 32, TensorProto.UINT8: 8, TensorProto.INT4: 4}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Weight:
-    """A float32 tensor of normal random numbers; the same `seed` gives the same content."""
+class Tensor(ABC):
+    """A tensor whose content is made when it is written; `data_type` is its number in onnx.proto.
+
+    Content is little-endian; values of four bits lie two in a byte, the first in its low half.
+    """
 
     name: str
     shape: tuple[int, ...]
-    seed: int
-    scale: float = 0.02
+    data_type: int = TensorProto.FLOAT
 
     @property
     def nbytes(self) -> int:
         """The bytes of its content."""
-        return math.prod(self.shape) * FLOAT_BYTES
+        return math.prod(self.shape) * _BITS[self.data_type] // 8
+
+    @abstractmethod
+    def chunks(self) -> Iterator[bytes]:
+        """Yield the content, row-major, in pieces that do not grow with the tensor's size."""
+
+    def tensor(self) -> onnx.TensorProto:
+        """Return the tensor without its content, to be placed in a graph."""
+        return onnx.TensorProto(name=self.name, dims=self.shape, data_type=self.data_type)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Weight(Tensor):
+    """A float32 tensor of normal random numbers; the same `seed` gives the same content."""
+
+    seed: int
+    scale: float = 0.02
 
     def chunks(self) -> Iterator[bytes]:
-        """Yield the content, row-major and little-endian, at most 4 MiB at a time."""
+        """Yield the content, at most 4 MiB at a time."""
         generator = np.random.default_rng(self.seed)
         left = math.prod(self.shape)
         while left:
@@ -38,19 +59,18 @@ class Weight:
             yield values.astype("<f4", copy=False).tobytes()
             left -= count
 
-    def tensor(self) -> onnx.TensorProto:
-        """Return the tensor without its content, to be placed in a graph."""
-        return onnx.TensorProto(name=self.name, dims=self.shape, data_type=onnx.TensorProto.FLOAT)
 
-
-def floats(megabytes: float, *, per: int = 1) -> int:
+def floats(megabytes: float, *, per: int = 1, beside: int = 0) -> int:
     """Return how many groups of `per` float32 values take `megabytes` (of a million bytes).
+
+    `beside` bytes of them are taken by something else.
 
     Raises:
         UsageError: not even one group fits.
     """
-    count = round(megabytes * 1e6 / (FLOAT_BYTES * per)) if math.isfinite(megabytes) else 0
+    size = megabytes * 1e6 - beside
+    count = round(size / (FLOAT_BYTES * per)) if math.isfinite(megabytes) else 0
     if count < 1:
-        least = FLOAT_BYTES * per / 1e6
+        least = (FLOAT_BYTES * per + beside) / 1e6
         raise UsageError(f"{megabytes:g} MB is no size for this sample; ask for {least:g} or more.")
     return count

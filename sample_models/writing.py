@@ -10,7 +10,7 @@ import onnx
 from google.protobuf.message import Message
 
 from memdiag.errors import UsageError
-from sample_models.weights import Weight
+from sample_models.weights import Tensor
 
 EMBEDDED_LIMIT = 2**31 - 1
 """The largest message protobuf reads, in bytes."""
@@ -21,20 +21,28 @@ _ON_THE_WAY = (onnx.ModelProto, onnx.GraphProto, onnx.NodeProto, onnx.AttributeP
 
 
 def write_model(
-    graph: onnx.GraphProto, weights: Iterable[Weight], path: Path, external: bool
+    graph: onnx.GraphProto,
+    weights: Iterable[Tensor],
+    path: Path,
+    external: bool,
+    *,
+    opset: int = 17,
+    domains: Iterable[str] = (),
 ) -> None:
     """Write `graph` as a model to `path`, giving each tensor named in `weights` its content.
 
     Where `external`, the content goes to `path` + ``.data``. Both files appear whole or not at all.
+    `domains` are those of operators that are not ONNX's own.
 
     Raises:
         UsageError: an embedded model would pass protobuf's limit, or a file cannot be written.
     """
+    standard = onnx.helper.make_opsetid("", opset)
     model = onnx.helper.make_model(
         graph,
         producer_name="memdiag sample_models",
-        ir_version=8,
-        opset_imports=[onnx.helper.make_opsetid("", 17)],
+        ir_version=onnx.helper.find_min_ir_version_for([standard]),
+        opset_imports=[standard, *(onnx.helper.make_opsetid(domain, 1) for domain in domains)],
     )
     by_name = {weight.name: weight for weight in weights}
     try:
@@ -46,7 +54,7 @@ def write_model(
         raise UsageError(f"{path}: cannot be written ({error.strerror}).") from error
 
 
-def _write_external(model: onnx.ModelProto, weights: dict[str, Weight], path: Path) -> None:
+def _write_external(model: onnx.ModelProto, weights: dict[str, Tensor], path: Path) -> None:
     data_path = path.with_name(path.name + ".data")
     with _replacing(data_path) as data, _replacing(path) as file:
         for tensor in _tensors(model.graph):
@@ -63,7 +71,7 @@ def _write_external(model: onnx.ModelProto, weights: dict[str, Weight], path: Pa
         file.write(model.SerializeToString())
 
 
-def _write_embedded(model: onnx.ModelProto, weights: dict[str, Weight], path: Path) -> None:
+def _write_embedded(model: onnx.ModelProto, weights: dict[str, Tensor], path: Path) -> None:
     pieces = list(_pieces(model, weights))
     if (size := _length(pieces)) > EMBEDDED_LIMIT:
         raise UsageError(
@@ -72,7 +80,7 @@ def _write_embedded(model: onnx.ModelProto, weights: dict[str, Weight], path: Pa
         )
     with _replacing(path) as file:
         for piece in pieces:
-            file.writelines(piece.chunks() if isinstance(piece, Weight) else (piece,))
+            file.writelines(piece.chunks() if isinstance(piece, Tensor) else (piece,))
 
 
 def _tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
@@ -84,8 +92,8 @@ def _tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
     yield from graph.initializer
 
 
-def _pieces(message: Message, weights: dict[str, Weight]) -> Iterator[bytes | Weight]:
-    """Yield what serializing `message` gives, with a `Weight` wherever its content belongs.
+def _pieces(message: Message, weights: dict[str, Tensor]) -> Iterator[bytes | Tensor]:
+    """Yield what serializing `message` gives, with a `Tensor` wherever its content belongs.
 
     Protobuf's own serializer needs the whole content in memory, twice. Its wire format
     (https://protobuf.dev/programming-guides/encoding/) is simple enough to do without: a message
@@ -132,8 +140,8 @@ def _varint(value: int) -> bytes:
     return bytes(groups)
 
 
-def _length(pieces: Iterable[bytes | Weight]) -> int:
-    return sum(piece.nbytes if isinstance(piece, Weight) else len(piece) for piece in pieces)
+def _length(pieces: Iterable[bytes | Tensor]) -> int:
+    return sum(piece.nbytes if isinstance(piece, Tensor) else len(piece) for piece in pieces)
 
 
 @contextmanager

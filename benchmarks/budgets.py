@@ -1,0 +1,90 @@
+"""How well budgets' figures repeat: ``python -m benchmarks.budgets``.
+
+Each model is profiled in fresh processes, in turn as glibc is and with its threshold pinned, as
+budgets are measured; a breach is settled by several. The figures go to ``docs/pytest.md``.
+"""
+
+import argparse
+import os
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from statistics import median
+
+import memdiag
+from benchmarks.readme import replace_part, table
+from benchmarks.real_models import real_models
+from benchmarks.statistics import interleave
+from memdiag.budgets.figures import BUDGET_PHASES, figures_of, settled
+from memdiag.measurement.environment import describe
+from memdiag.records.profile import Profile
+from memdiag.units import format_size
+from memdiag.workflows.budget import DEFAULT_REPEAT, PINNED
+from sample_models import load_recipes
+
+_REAL = ("light_resnet50", "minilm_int8", "ocr_recognition", "silero_vad")
+_SAMPLE_MB = 64
+PAGE = Path(__file__).parents[1] / "docs" / "pytest.md"
+
+
+def main() -> None:
+    """Measure, and write the table into the page."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=12)
+    rounds = parser.parse_args().rounds
+    load = os.getloadavg()[0]
+    available = real_models()
+    with tempfile.TemporaryDirectory() as folder:
+        sample = Path(folder) / "tied_if.onnx"
+        load_recipes()["tied_if"].build(_SAMPLE_MB, sample, False)
+        rows = [
+            row
+            for path in (sample, *(available[name] for name in _REAL))
+            for row in measure(path, rounds)
+        ]
+    place = describe(memdiag.__version__, None, None)
+    runtime = memdiag.profile(available[_REAL[-1]], run=False, xray="none").environment.onnxruntime
+    heading = (
+        f"{rounds} fresh processes each, in turn; onnxruntime {runtime}, {place.cpu},"
+        f" {place.cpu_count} processors under a load of {load:.0f}. Farthest from the median:"
+    )
+    columns = ["model", "malloc", "peak", "", "steady", "", "worst phase"]
+    replace_part("repeatability", f"{heading}\n\n{table(columns, rows)}", PAGE)
+
+
+def measure(path: Path, rounds: int) -> list[list[str]]:
+    """Return the rows of one model: as glibc is, pinned, and settled by several processes."""
+    once = partial(memdiag.profile, path, xray="none")
+    subjects: dict[str, Callable[[], Profile]] = {
+        "as it is": partial(once, environment={}),
+        "pinned": partial(once, environment=PINNED),
+    }
+    found = interleave(subjects, rounds)
+    figures = {name: [figures_of(one) for one in profiles] for name, profiles in found.items()}
+    pinned = found["pinned"]
+    starts = range(0, rounds - DEFAULT_REPEAT + 1, DEFAULT_REPEAT)
+    figures[f"pinned, {DEFAULT_REPEAT} settle it"] = [
+        settled(pinned[start : start + DEFAULT_REPEAT]) for start in starts
+    ]
+    return [[path.stem, name, *distances(each)] for name, each in figures.items()]
+
+
+def distances(each: Sequence[Mapping[str, int]]) -> list[str]:
+    """Return the medians of peak and steady state with their spread, and the spread of phases."""
+
+    def distance(name: str) -> tuple[int, int]:
+        values = [figures[name] for figures in each if name in figures]
+        middle = round(median(values))
+        return max(abs(value - middle) for value in values), middle
+
+    cells: list[str] = []
+    for name in ("peak", "steady"):
+        farthest, middle = distance(name)
+        cells += [format_size(middle), f"±{farthest / middle:.1%} ({format_size(farthest)})"]
+    worst = max(distance(name)[0] for name in BUDGET_PHASES if name in each[0])
+    return [*cells, f"±{format_size(worst)}"]
+
+
+if __name__ == "__main__":
+    main()

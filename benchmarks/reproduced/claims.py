@@ -1,0 +1,94 @@
+"""Public figures beside ours, as ratios, and what is to be said of the two."""
+
+import textwrap
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from math import isnan, nan
+from pathlib import Path
+from typing import NamedTuple
+
+from benchmarks.readme import table
+
+ALIKE = 0.1
+"""Ratios that differ by no more than this share are called alike."""
+
+_NO_CHANGE = 0.05
+_WIDTH = 110
+
+
+class Claim(NamedTuple):
+    """What a public figure and ours became in relation to what they were.
+
+    `ratio` is public, `found` ours, NaN where it could not be measured; `said` and `measured` are
+    the figures behind them, in words.
+    """
+
+    what: str
+    said: str
+    ratio: float
+    measured: str
+    found: float
+
+    @property
+    def verdict(self) -> str:
+        """Whether ours agrees: alike, in the same direction, or not."""
+        if isnan(self.found):
+            return "not measured"
+        if abs(self.found / self.ratio - 1) <= ALIKE:
+            return "alike"
+        there, here = self.ratio - 1, self.found - 1
+        if min(abs(there), abs(here)) > _NO_CHANGE and there * here > 0:
+            return "the same way, " + ("less" if abs(here) < abs(there) else "more")
+        return "not here"
+
+
+@dataclass(kw_only=True)
+class Part:
+    """One reproduction: its claims, what explains the differences, and the tables behind them."""
+
+    claims: Sequence[Claim] = ()
+    remarks: list[str] = field(default_factory=list)
+    tables: list[str] = field(default_factory=list)
+
+    def text(self) -> str:
+        """Return it as Markdown."""
+        head = ["", "public", "ratio", "here", "ratio", ""]
+        rows = [
+            [one.what, one.said, f"{one.ratio:.2f}", one.measured, _ratio(one), one.verdict]
+            for one in self.claims
+        ]
+        remarks = "\n".join(wrapped(f"- {remark}", indent="  ") for remark in self.remarks)
+        return "\n\n".join(filter(None, [table(head, rows), remarks, *self.tables]))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """How to measure: `rounds` fresh processes each, models of `scale` times their size.
+
+    `folder` is where models are written; `say` is told what is being done.
+    """
+
+    rounds: int
+    scale: float
+    folder: Path
+    say: Callable[[str], None]
+
+
+def wrapped(text: str, indent: str = "") -> str:
+    """Return `text` in lines as long as those of the other pages; links stay whole."""
+    return textwrap.fill(
+        text,
+        _WIDTH,
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def quotient(after: float, before: float) -> float:
+    """Return the ratio of two figures, NaN where one is missing."""
+    return after / before if before and not isnan(before) else nan
+
+
+def _ratio(one: Claim) -> str:
+    return "" if isnan(one.found) else f"{one.found:.2f}"

@@ -1,0 +1,208 @@
+"""Optimizers of graphs on a small network of convolutions, recurrent and dense layers."""
+
+from collections.abc import Sequence
+from math import isnan, nan
+from pathlib import Path
+
+import msgspec
+
+from benchmarks.readme import table
+from benchmarks.reproduced.claims import Claim, Part, Setting, quotient
+from benchmarks.reproduced.versions import MB, in_words, peak, seconds, steady
+from memdiag.comparison.optimizers import chosen
+from memdiag.comparison.optimizing import interpreter_for, optimize
+from memdiag.errors import MeasurementError, MemdiagError
+from memdiag.graph.reader import open_model
+from memdiag.records.comparison import Column
+from memdiag.workflows.compare import compare
+from sample_models import load_recipes
+
+TITLE = "Optimizers on a convolutional recurrent network"
+SOURCE = (
+    "An [overview of optimization tools](https://github.com/K0mp0t/ONNXRuntimePythonOptimizations)"
+    " takes a CRNN of 1.492 million parameters from TensorFlow to ONNX and runs ONNXOptimizer and"
+    " ONNXSimplifier on it: 29.454 ms a batch became 28.541, with the same loss (0.293844) and as"
+    " many parameters, in 5837 kB instead of 5835. Here: `crnn`, {parameters:.3f} million"
+    " parameters, images of 32 by 128; both tools one after the other, and below each alone. For"
+    " the loss we have the largest difference of an output, relative to its largest value."
+)
+
+MEGABYTES = 6.02
+BOTH = ("onnxoptimizer", "onnxsim")
+TOOLS = (*BOTH, "onnxslim", "onnxscript")
+LEVELS = ("onnxruntime-basic", "onnxruntime-extended", "onnxruntime-all")
+_BATCH = 8
+_RUNS = 10
+_TIMEOUT_S = 300.0
+
+
+def measure(setting: Setting) -> tuple[str, Part]:
+    """Measure the original, what both tools in turn make of it, and what each one does."""
+    path = setting.folder / "crnn.onnx"
+    load_recipes()["crnn"].build(MEGABYTES * setting.scale, path, False)
+    dims = {"batch": _BATCH}
+    alone = compare(
+        path,
+        optimizers=[*TOOLS, *LEVELS],
+        dims=dims,
+        runs=_RUNS,
+        repeats=setting.rounds,
+        timeout_s=_TIMEOUT_S,
+        on_progress=lambda words: setting.say(f"crnn: {words}"),
+    )
+    columns = list(alone.columns)
+    remarks = []
+    both: Column | None = None
+    try:
+        between, target = _by_both(path, setting)
+        together = compare(path, target, dims=dims, runs=_RUNS, repeats=setting.rounds)
+        both = together.columns[1]
+        remarks += _constants(between)
+        columns.append(msgspec.structs.replace(both, label=" + ".join(BOTH)))
+    except MemdiagError as error:
+        remarks.append(f"Both tools one after the other: {error}")
+    original = columns[0]
+    assert original.graph is not None
+    part = Part(
+        claims=_claims(original, both),
+        remarks=[*remarks, *_remarks(columns)],
+        tables=[f"`crnn`, batches of {_BATCH}, MB above the baseline:", _table(columns)],
+    )
+    return SOURCE.format(parameters=(original.graph.parameters or 0) / 1e6), part
+
+
+def _by_both(path: Path, setting: Setting) -> list[Path]:
+    """Return what the first tool makes of the model, and what the second one makes of that.
+
+    Raises:
+        MeasurementError: one of them wrote nothing.
+        ProvisionError: one of them cannot be had.
+    """
+    made = []
+    for adapter in chosen(BOTH):
+        setting.say(f"crnn: {adapter.name} of {path.name}")
+        done = optimize(
+            adapter,
+            path,
+            setting.folder / f"{path.stem}-{adapter.name}.onnx",
+            python=interpreter_for(adapter),
+            model_bytes=path.stat().st_size,
+            timeout_s=_TIMEOUT_S,
+            memory_limit_bytes=None,
+        )
+        if done.path is None:
+            raise MeasurementError(f"{adapter.name} {done.status}: {done.message}.")
+        path = done.path
+        made.append(path)
+    return made
+
+
+def _constants(path: Path) -> list[str]:
+    """Say how many of the nodes that the first tool left are constants, where there are any."""
+    with open_model(path) as file:
+        count = sum(node.op_type == "Constant" for node in file.proto.graph.node)
+    if not count:
+        return []
+    return [f"{BOTH[0]} moves {count} constants into nodes of their own, which count as nodes."]
+
+
+def _claims(original: Column, both: Column | None) -> list[Claim]:
+    latency = both.latency if both else None
+    ratio = latency.ratio if latency and latency.ratio else nan
+    base = original.latency.median_s * 1e3 if original.latency else nan
+    parameters = [_size(one, "parameters") / 1e6 for one in (original, both)]
+    saved = [_size(one, "saved_bytes") / 1e3 for one in (original, both)]
+    return [
+        Claim(
+            "inference time",
+            "29.454 → 28.541 ms",
+            28.541 / 29.454,
+            "not measured" if isnan(ratio) else f"{base:.2f} → {base * ratio:.2f} ms",
+            ratio,
+        ),
+        Claim(
+            "parameters",
+            "1.492 → 1.492 million",
+            1.0,
+            f"{parameters[0]:.4f} → {parameters[1]:.4f} million",
+            quotient(parameters[1], parameters[0]),
+        ),
+        Claim(
+            "saved size",
+            "5835 → 5837 kB",
+            5837 / 5835,
+            in_words(saved[0], saved[1], "kB"),
+            quotient(saved[1], saved[0]),
+        ),
+    ]
+
+
+def _size(column: Column | None, of: str) -> float:
+    graph = column.graph if column else None
+    return nan if graph is None else getattr(graph, of) or nan
+
+
+def _remarks(columns: Sequence[Column]) -> list[str]:
+    original, *others = columns
+    said = []
+    for one in others:
+        fewer = _size(original, "parameters") - _size(one, "parameters")
+        nodes = _size(one, "nodes") - _size(original, "nodes")
+        if fewer or nodes:
+            said.append(f"{one.label}: {-fewer:+,.0f} parameters, {nodes:+,.0f} nodes.")
+    alike = [one.label for one in others if _same_nodes(columns, one)]
+    if alike:
+        said.append(
+            f"{LEVELS[0]}, which the runtime does at every load, leaves as many nodes as"
+            f" {', '.join(alike)}: what they write to the file is done again, or anyway."
+        )
+    doubtless = [one.label for one in others if _is_decided(one)]
+    if doubtless:
+        said.append(f"The latency differs beyond doubt with {', '.join(doubtless)}.")
+    else:
+        said.append("No optimizer changes the latency beyond doubt.")
+    return said
+
+
+def _same_nodes(columns: Sequence[Column], one: Column) -> bool:
+    """Return whether `one` has as many nodes as the runtime's basic optimizations leave."""
+    basic = next((each for each in columns if each.label == LEVELS[0]), None)
+    return one.label not in LEVELS and _size(one, "nodes") == _size(basic, "nodes")
+
+
+def _is_decided(one: Column) -> bool:
+    """Return whether the interval of the latency's ratio leaves out 1."""
+    found = one.latency
+    if found is None or found.ratio_low is None or found.ratio_high is None:
+        return False
+    return not found.ratio_low <= 1 <= found.ratio_high
+
+
+def _table(columns: Sequence[Column]) -> str:
+    rows = []
+    for one in columns:
+        if one.measured is None:
+            rows.append([one.label, f"{one.status}: {one.message}", *[""] * 9])
+            continue
+        run, found = one.optimizer, one.latency
+        interval = ""
+        if found and found.ratio and found.ratio_low and found.ratio_high:
+            interval = f"{found.ratio:.2f} ({found.ratio_low:.2f}–{found.ratio_high:.2f})"
+        rows.append(
+            [
+                one.label,
+                f"{_size(one, 'nodes'):.0f}",
+                f"{_size(one, 'parameters'):,.0f}",
+                f"{_size(one, 'saved_bytes') / 1e3:,.0f}",
+                f"{run.duration_s:.2f}" if run else "",
+                f"{run.peak_rss_bytes / MB:.0f}" if run else "",
+                f"{found.median_s * 1e3:.1f}" if found else "",
+                interval,
+                seconds(one.measured.load),
+                f"{peak(one):.0f} / {steady(one):.0f}",
+                "" if one.largest_difference is None else f"{one.largest_difference:.1e}",
+            ]
+        )
+    head = ["", "nodes", "parameters", "saved, kB", "its own, s", "its peak RSS, MB", "latency, ms"]
+    head += ["ratio, with 95 % interval", "load, s", "peak / steady", "output difference"]
+    return table(head, rows)
