@@ -28,7 +28,7 @@ Written by `python -m benchmarks.reproductions`, from real runs. Sample models (
 sample_models list`) stand for the models that were reported on, so that the comparable figures are
 ratios: what something became, divided by what it was. Ours are *alike* where the two ratios differ
 by no more than {alike:.0%}, *the same way* where both rise or both fall, by less or more; all else
-is *not here*.
+is *not here*, or *in doubt* where it is a latency whose 95 % interval reaches the public ratio.
 
 Memory is the resident set above that of the process with its runtime imported and its inputs
 made, unless it is said otherwise; a peak is the kernel's own high-water mark. `memdiag compare`
@@ -42,7 +42,7 @@ def page(parts: dict[str, tuple[str, Part]], rounds: int, scale: float, took_s: 
     machine = describe(memdiag.__version__, None, None)
     sized = "" if scale == 1 else f" Models are {scale:g} times their usual size."
     rows = [
-        [title, one.what, f"{one.ratio:.2f}", f"{one.found:.2f}", one.verdict]
+        [title, one.what, f"{one.ratio:.2f}", one.shown, one.verdict]
         for title, (_, part) in parts.items()
         for one in part.claims
     ]

@@ -19,8 +19,8 @@ _WIDTH = 110
 class Claim(NamedTuple):
     """What a public figure and ours became in relation to what they were.
 
-    `ratio` is public, `found` ours, NaN where it could not be measured; `said` and `measured` are
-    the figures behind them, in words.
+    `ratio` is public, `found` ours, NaN where it could not be measured, with its 95 % confidence
+    interval where it has one; `said` and `measured` are the figures behind them, in words.
     """
 
     what: str
@@ -28,14 +28,25 @@ class Claim(NamedTuple):
     ratio: float
     measured: str
     found: float
+    interval: tuple[float, float] | None = None
+
+    @property
+    def shown(self) -> str:
+        """Our ratio as text, empty where there is none."""
+        if isnan(self.found):
+            return ""
+        low, high = self.interval or (nan, nan)
+        return f"{self.found:.2f}" + (f" ({low:.2f}–{high:.2f})" if self.interval else "")
 
     @property
     def verdict(self) -> str:
-        """Whether ours agrees: alike, in the same direction, or not."""
+        """Whether ours agrees: alike, in the same direction, or not, or that scatter hides it."""
         if isnan(self.found):
             return "not measured"
         if abs(self.found / self.ratio - 1) <= ALIKE:
             return "alike"
+        if self.interval and self.interval[0] <= self.ratio <= self.interval[1]:
+            return "in doubt"
         there, here = self.ratio - 1, self.found - 1
         if min(abs(there), abs(here)) > _NO_CHANGE and there * here > 0:
             return "the same way, " + ("less" if abs(here) < abs(there) else "more")
@@ -54,7 +65,7 @@ class Part:
         """Return it as Markdown."""
         head = ["", "public", "ratio", "here", "ratio", ""]
         rows = [
-            [one.what, one.said, f"{one.ratio:.2f}", one.measured, _ratio(one), one.verdict]
+            [one.what, one.said, f"{one.ratio:.2f}", one.measured, one.shown, one.verdict]
             for one in self.claims
         ]
         remarks = "\n".join(wrapped(f"- {remark}", indent="  ") for remark in self.remarks)
@@ -88,7 +99,3 @@ def wrapped(text: str, indent: str = "") -> str:
 def quotient(after: float, before: float) -> float:
     """Return the ratio of two figures, NaN where one is missing."""
     return after / before if before and not isnan(before) else nan
-
-
-def _ratio(one: Claim) -> str:
-    return "" if isnan(one.found) else f"{one.found:.2f}"

@@ -1,10 +1,12 @@
 """DequantizeLinear + MatMul, made MatMulNBits at load, against MatMulNBits in the file."""
 
 from collections.abc import Iterable
+from math import nan
 
 from benchmarks.readme import table
 from benchmarks.reproduced.claims import Claim, Part, Setting, quotient
 from benchmarks.reproduced.versions import (
+    MB,
     Runtimes,
     causes,
     in_words,
@@ -13,8 +15,10 @@ from benchmarks.reproduced.versions import (
     peak,
     phases_table,
     resident,
+    steady,
     steps,
 )
+from memdiag.records.comparison import Column
 
 TITLE = "DequantizeLinear + MatMul against MatMulNBits"
 SOURCE = (
@@ -32,6 +36,7 @@ _OLDEST = "1.19.2"
 _REPACKED_TWICE = 1.4
 """Half way between the public ratios before the change (1.71) and after it (1)."""
 
+_SAME = 0.02
 _EARLIER = {"1.19.2": 1058, "1.23.2": 1696, "1.31.1": 1198}
 
 
@@ -108,7 +113,31 @@ def _remarks(qdq: Runtimes, nbits: Runtimes, embedded: Runtimes) -> list[str]:
             f"{_listed(high)} takes {max(high.values()):.2f} times as much as MatMulNBits, as the"
             f" code before the change did ({4.8 / 2.8:.2f})."
         )
-    return said + causes(embedded, ("steady",))
+    return said + _live(qdq, nbits) + causes(embedded, ("steady",))
+
+
+def _live(qdq: Runtimes, nbits: Runtimes) -> list[str]:
+    """Say where what is left of the difference lies, by the X-rays of the newest version."""
+    live = [found.figure(found.newest, _weights) for found in (nbits, qdq)]
+    kept = [found.figure(found.newest, _retained) for found in (nbits, qdq)]
+    more = qdq.figure(qdq.newest, steady) - nbits.figure(nbits.newest, steady)
+    if not abs(quotient(live[1], live[0]) - 1) < _SAME:
+        return []
+    return [
+        f"In {qdq.newest} the copies of weights that are in use take the same in both forms"
+        f" ({live[1]:.0f} MB); of the {more:.0f} MB that DequantizeLinear + MatMul has more in the"
+        f" end, malloc keeps {kept[1] - kept[0]:.0f} MB that were freed."
+    ]
+
+
+def _weights(column: Column) -> float:
+    found = column.profile.attribution if column.profile else None
+    return nan if found is None else found.bytes_of("weights") / MB
+
+
+def _retained(column: Column) -> float:
+    profile = column.profile
+    return nan if profile is None else (profile.allocator_retained_bytes or 0) / MB
 
 
 def _listed(versions: Iterable[str]) -> str:

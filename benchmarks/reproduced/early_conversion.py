@@ -70,8 +70,8 @@ def _remarks(found: Runtimes) -> list[str]:
         said.append(
             f"In {_AFTER} the peak of optimization is reached in `{limit}`"
             f" ({found.figure(_AFTER, peak_in(limit)):.0f} MB) and no longer in folding: there the"
-            " int4 weights are repacked for MatMulNBits, in both forms at once. That bounds what"
-            " can be saved here, while a model that stores MatMulNBits has no such step."
+            " int4 weights are repacked for MatMulNBits, as `qdq_matmul` shows below. That bounds"
+            " what can be saved here, while a model that stores MatMulNBits has no such step."
         )
     return said + causes(found, ("steady",))
 

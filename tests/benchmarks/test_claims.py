@@ -32,6 +32,17 @@ def test_the_verdict_is_of_the_ratios(public: float, ours: float, verdict: str) 
     assert claim(public, ours).verdict == verdict
 
 
+@pytest.mark.parametrize(
+    ("interval", "verdict"), [((0.9, 1.9), "in doubt"), ((1.1, 1.9), "not here")]
+)
+def test_what_scatters_as_far_as_the_public_ratio_is_in_doubt(
+    interval: tuple[float, float], verdict: str
+) -> None:
+    one = claim(0.97, 1.4)._replace(interval=interval)
+    assert one.verdict == verdict
+    assert one.shown == f"1.40 ({interval[0]:.2f}–{interval[1]:.2f})"
+
+
 def test_a_part_shows_claims_then_remarks_then_tables() -> None:
     part = Part(claims=[claim(0.5, 0.42), claim(0.5, nan)], remarks=["Why."], tables=["A table."])
     assert part.text().splitlines()[2:] == [

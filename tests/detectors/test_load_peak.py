@@ -3,6 +3,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from numpy.typing import NDArray
 from onnx import ModelProto, numpy_helper, parser
 
 from memdiag.detectors.examined import Examined
@@ -15,7 +16,7 @@ SIZE = ROWS * COLUMNS * 4
 VALUES = np.random.default_rng(0).standard_normal((ROWS, COLUMNS), np.float32)
 
 
-def model(body: str, *names: str, **more: np.ndarray) -> ModelProto:  # type: ignore[type-arg] # of any dtype
+def model(body: str, *names: str, **more: NDArray[np.float32]) -> ModelProto:
     proto = parser.parse_model(
         f'<ir_version: 10, opset_import: ["":17]> g (bool c, int64[n] ids, float[n,{COLUMNS}] x, '
         f"float[n,{ROWS}] v) => (float[p,q] y, float[r,s] z) {{ {body} }}"

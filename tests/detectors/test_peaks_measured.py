@@ -37,7 +37,7 @@ def model(body: str, **weights: Array) -> ModelProto:
 
 
 def branches(
-    then: str, other: str = "l = Neg(v)", *, beside: str = "Neg(x)", **weights: Array
+    then: str, other: str = "l = Neg(v)", beside: str = "Neg(x)", /, **weights: Array
 ) -> ModelProto:
     """Return an If, of which one branch makes k and the other one l."""
     return model(
@@ -110,7 +110,7 @@ CASES = {
         branches(
             "t = Transpose<perm=[1,0]>(W) k = MatMul(x, t)",
             "t = Transpose<perm=[1,0]>(W) m = MatMul(x, t) l = Neg(m)",
-            beside="Gather(W, ids)",
+            "Gather(W, ids)",
             W=W,
         ),
         TIED,

@@ -178,6 +178,16 @@ def test_large_weights_are_told_apart_in_every_part_that_is_read_at_once(tmp_pat
     assert groups == [["w0", "w3", "w8"], ["w2", "w7"], ["w4", "w5"]]
 
 
+def test_without_the_c_library_numpy_compares(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("memdiag.graph.contents._memcmp", lambda: None)
+    values = _random(MIB)
+    arrays = {"a": values, "b": _changed(values, 1000), "c": values}
+    path = _save(tmp_path / "m.onnx", [numpy_helper.from_array(v, k) for k, v in arrays.items()])
+    assert _groups(path) == [["a", "c"]]
+
+
 @settings(
     max_examples=25,
     deadline=None,
