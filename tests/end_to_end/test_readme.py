@@ -17,7 +17,7 @@ README = (ROOT / "README.md").read_text()
 
 
 def test_its_python_runs(tmp_path: Path, sample_model: Callable[..., Path]) -> None:
-    (block,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    _, block = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
     (tmp_path / "model.onnx").symlink_to(sample_model("tied_if"))
     finished = subprocess.run(
         [sys.executable, "-c", block], cwd=tmp_path, capture_output=True, text=True, timeout=100
@@ -26,6 +26,21 @@ def test_its_python_runs(tmp_path: Path, sample_model: Callable[..., Path]) -> N
     *found, last = finished.stdout.splitlines()
     assert any(line.startswith("shared-weight-transposed: ") for line in found)
     assert re.fullmatch(r"\d+ MiB in [a-z_]+ \((exact|sampled)\)", last)
+
+
+def test_its_budget_is_a_test(tmp_path: Path, sample_model: Callable[..., Path]) -> None:
+    block, _ = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    (tmp_path / "model.onnx").symlink_to(sample_model("tied_if"))
+    (tmp_path / "test_memory.py").write_text(block)
+    finished = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert finished.returncode == 0, finished.stdout
+    assert "1 passed" in finished.stdout
 
 
 def test_its_options_exist(memdiag: Callable[..., "subprocess.CompletedProcess[str]"]) -> None:
