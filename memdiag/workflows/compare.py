@@ -25,13 +25,13 @@ from memdiag.records.comparison import (
     Graph,
     Metric,
 )
-from memdiag.workflows import subjects
-from memdiag.workflows.columns import with_profiles
+from memdiag.workflows.comparing import subjects
+from memdiag.workflows.comparing.columns import with_profiles
+from memdiag.workflows.comparing.side_by_side import SideBySide
+from memdiag.workflows.comparing.subjects import Say, Subject
+from memdiag.workflows.comparing.version_search import VersionSearch
 from memdiag.workflows.inputs import Given, read_given
 from memdiag.workflows.load_profile import load_profile
-from memdiag.workflows.side_by_side import SideBySide
-from memdiag.workflows.subjects import Say, Subject
-from memdiag.workflows.version_search import VersionSearch
 
 DEFAULT_RUNS = 10
 DEFAULT_REPEATS = 5

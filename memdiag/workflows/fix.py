@@ -14,12 +14,12 @@ from memdiag.records.fix import Fix
 from memdiag.verification.bench import Bench
 from memdiag.verification.other_runtimes import OtherRuntimes
 from memdiag.workflows.check import Selection, examine
-from memdiag.workflows.fix_attempt import Attempt
-from memdiag.workflows.fix_candidates import Proof
-from memdiag.workflows.fix_changes import changes_by_rule
-from memdiag.workflows.fix_files import FixFiles, Output
-from memdiag.workflows.fix_record import record_of
-from memdiag.workflows.fix_search import Search
+from memdiag.workflows.fixing.attempt import Attempt
+from memdiag.workflows.fixing.candidates import Proof
+from memdiag.workflows.fixing.changes import changes_by_rule
+from memdiag.workflows.fixing.files import FixFiles, Output
+from memdiag.workflows.fixing.record import record_of
+from memdiag.workflows.fixing.search import Search
 from memdiag.workflows.inputs import Given, read_given
 from memdiag.workflows.trials import SIZES, trials
 

@@ -21,10 +21,10 @@ from memdiag.verification.outputs import Bound
 from memdiag.workflows.fix import fix
 from memdiag.workflows.inputs import Given, read_given
 from memdiag.workflows.trials import SIZES, trials
-from memdiag.workflows.tune_attempts import Attempts
-from memdiag.workflows.tune_points import BUDGETS
-from memdiag.workflows.tune_record import record_of, rewrite_option
-from memdiag.workflows.tune_search import Search
+from memdiag.workflows.tuning.attempts import Attempts
+from memdiag.workflows.tuning.points import BUDGETS
+from memdiag.workflows.tuning.record import record_of, rewrite_option
+from memdiag.workflows.tuning.search import Search
 
 DEFAULT_MAX_SLOWDOWN = 1.05
 

@@ -15,7 +15,7 @@ from memdiag.measurement.server import Server
 from memdiag.measurement.watch import measure
 from memdiag.remedies.options import options
 from memdiag.units import MIB
-from memdiag.workflows.tune_files import TuneFiles
+from memdiag.workflows.tuning.files import TuneFiles
 
 SampleModel = Callable[..., Path]
 BY_NAME = {one.name: one for one in options()}

@@ -176,7 +176,7 @@ def test_an_optimizer_that_cannot_be_had_is_a_column_that_says_so(
         raise ProvisionError(f"{adapter.name}: the package registry cannot be reached.")
 
     adapter("far", "pass")
-    monkeypatch.setattr("memdiag.workflows.subjects.interpreter_for", unavailable)
+    monkeypatch.setattr("memdiag.workflows.comparing.subjects.interpreter_for", unavailable)
     model = save(tmp_path / "model.onnx", "y = Abs(x)")
     found = memdiag.compare(model, optimizers=["far"], repeats=1, runs=1, xray=False)
     assert [each.status for each in found.columns] == ["completed", "unavailable"]

@@ -50,7 +50,7 @@ def two_rewrites(monkeypatch: pytest.MonkeyPatch) -> None:
         wanted = ("overridable-weight", "gemm-transposed")
         return tuple(one for one in rewriters_for(rule) if one.rewrite.name in wanted)
 
-    monkeypatch.setattr("memdiag.workflows.fix_changes.rewriters_for", chosen)
+    monkeypatch.setattr("memdiag.workflows.fixing.changes.rewriters_for", chosen)
 
 
 @pytest.mark.usefixtures("two_rewrites")
@@ -138,7 +138,7 @@ def wrong(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         name="wrong", summary="x", rules=("shared-weight-transposed",), arithmetic="reordered"
     )
     monkeypatch.setattr(
-        "memdiag.workflows.fix_changes.rewriters_for",
+        "memdiag.workflows.fixing.changes.rewriters_for",
         lambda rule: (Rewriter(rewrite, check, apply),) if rule in rewrite.rules else (),
     )
     return ["wrong"]
@@ -182,7 +182,7 @@ def test_a_weight_that_stays_in_the_original_is_counted_and_named(
     sample_model: SampleModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "memdiag.workflows.fix_changes.rewriters_for",
+        "memdiag.workflows.fixing.changes.rewriters_for",
         lambda rule: [
             one for one in rewriters_for(rule) if one.rewrite.name == "overridable-weight"
         ],
@@ -303,7 +303,7 @@ def test_a_fixed_model_is_as_good_on_all_runtimes(
     if not RUNTIMES:
         pytest.skip("MEMDIAG_RUNTIMES names none")
     monkeypatch.setattr(
-        "memdiag.workflows.fix_changes.rewriters_for",
+        "memdiag.workflows.fixing.changes.rewriters_for",
         lambda rule: [one for one in rewriters_for(rule) if one.rewrite.name == rewrite],
     )
     fix = memdiag.fix(tied, max_slowdown=10, sizes=[1], check_with=RUNTIMES)

@@ -75,7 +75,7 @@ def command(
     from memdiag.cli.output import save_bytes, show_tuning
     from memdiag.records.codec import encode
     from memdiag.workflows.tune import tune
-    from memdiag.workflows.tune_points import BUDGETS
+    from memdiag.workflows.tuning.points import BUDGETS
 
     wanted = sizes_by_name("--budget", budget, BUDGETS)
     with Doing(model.name) as line:

@@ -31,7 +31,7 @@ from memdiag.remedies.saving import (
     weight_bytes,
 )
 from memdiag.verification.validity import newer
-from memdiag.workflows.fix_changes import Change
+from memdiag.workflows.fixing.changes import Change
 
 _HIDDEN = ".memdiag-"
 

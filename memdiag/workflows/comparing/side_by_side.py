@@ -16,9 +16,9 @@ from memdiag.measurement.rehearsal import rehearse
 from memdiag.records.comparison import Column
 from memdiag.records.profile import Input, Profile
 from memdiag.verification.bench import Trial
-from memdiag.workflows.columns import column_of
+from memdiag.workflows.comparing.columns import column_of
+from memdiag.workflows.comparing.subjects import Say, Subject
 from memdiag.workflows.profile import profile_job
-from memdiag.workflows.subjects import Say, Subject
 from memdiag.workflows.trials import trials
 
 _SIZES = (1,)

@@ -16,7 +16,7 @@ from memdiag.measurement.rehearsal import rehearse
 from memdiag.remedies.draft import Draft
 from memdiag.remedies.option import Option
 from memdiag.remedies.saving import save
-from memdiag.workflows.snippet import saving
+from memdiag.workflows.tuning.snippet import saving
 
 
 class TuneFiles:

@@ -4,9 +4,9 @@ from pathlib import Path
 
 from memdiag.prediction.runtime import Runtime
 from memdiag.records.fix import FIX_SCHEMA, Fix
-from memdiag.workflows.fix_attempt import Attempt
-from memdiag.workflows.fix_candidates import Proof
-from memdiag.workflows.fix_files import Output
+from memdiag.workflows.fixing.attempt import Attempt
+from memdiag.workflows.fixing.candidates import Proof
+from memdiag.workflows.fixing.files import Output
 
 
 def record_of(

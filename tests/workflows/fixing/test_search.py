@@ -21,12 +21,12 @@ from memdiag.verification.latency import Race
 from memdiag.verification.other_runtimes import OtherRuntimes
 from memdiag.verification.outputs import Bound
 from memdiag.verification.ratio import Ratio
-from memdiag.workflows.fix_attempt import Attempt
-from memdiag.workflows.fix_candidates import Proof
-from memdiag.workflows.fix_changes import Change
-from memdiag.workflows.fix_files import FixFiles
-from memdiag.workflows.fix_search import Search
-from tests.workflows.fixing import finding, renaming, write
+from memdiag.workflows.fixing.attempt import Attempt
+from memdiag.workflows.fixing.candidates import Proof
+from memdiag.workflows.fixing.changes import Change
+from memdiag.workflows.fixing.files import FixFiles
+from memdiag.workflows.fixing.search import Search
+from tests.workflows.fixing.renamed import finding, renaming, write
 
 
 @dataclass
@@ -329,7 +329,7 @@ def test_what_cannot_be_written_is_an_error_unless_something_else_helps(
             raise ReportError("out.onnx: cannot be written (No space left on device).")
         return save(draft, path, storage)
 
-    monkeypatch.setattr("memdiag.workflows.fix_files.save", full)
+    monkeypatch.setattr("memdiag.workflows.fixing.files.save", full)
     large, small = renaming("large", "_1"), renaming("small", "_2")
     with pytest.raises(ReportError, match="No space left"):
         run([large], sizes={"g_1": 10})

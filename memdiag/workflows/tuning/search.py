@@ -7,8 +7,8 @@ from math import inf
 
 from memdiag.records.fix import Figures, Point
 from memdiag.remedies.option import Option
-from memdiag.workflows.tune_attempts import Attempts
-from memdiag.workflows.tune_points import choice, compared, cost, excess, fronted, is_less
+from memdiag.workflows.tuning.attempts import Attempts
+from memdiag.workflows.tuning.points import choice, compared, cost, excess, fronted, is_less
 
 Names = frozenset[str]
 

@@ -12,10 +12,10 @@ from memdiag.verification.judgement import Races, in_words, is_worth_it, saves, 
 from memdiag.verification.latency import LEAST_PAIRS
 from memdiag.verification.other_runtimes import OtherRuntimes
 from memdiag.verification.outputs import Bound
-from memdiag.workflows.fix_attempt import Attempt, Rules
-from memdiag.workflows.fix_candidates import Candidate, Proof, preferred
-from memdiag.workflows.fix_changes import Change
-from memdiag.workflows.fix_files import Built
+from memdiag.workflows.fixing.attempt import Attempt, Rules
+from memdiag.workflows.fixing.candidates import Candidate, Proof, preferred
+from memdiag.workflows.fixing.changes import Change
+from memdiag.workflows.fixing.files import Built
 
 _TIMES = 3
 _PAIRS = 15

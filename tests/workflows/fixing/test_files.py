@@ -13,9 +13,9 @@ import pytest
 from memdiag.errors import ReportError, UsageError
 from memdiag.graph.reader import open_model
 from memdiag.remedies.draft import Draft, Storage
-from memdiag.workflows.fix_changes import Change
-from memdiag.workflows.fix_files import Built, FixFiles, Output
-from tests.workflows.fixing import COLUMNS, ROWS, finding, renaming, write
+from memdiag.workflows.fixing.changes import Change
+from memdiag.workflows.fixing.files import Built, FixFiles, Output
+from tests.workflows.fixing.renamed import COLUMNS, ROWS, finding, renaming, write
 
 WEIGHT_BYTES = ROWS * COLUMNS * 4
 
@@ -218,7 +218,7 @@ from pathlib import Path
 from memdiag.errors import ReportError
 from memdiag.graph.reader import open_model
 from memdiag.remedies.draft import Draft
-from memdiag.workflows.fix_files import FixFiles
+from memdiag.workflows.fixing.files import FixFiles
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 with open_model(Path(sys.argv[1])) as file:
     draft = Draft(file)

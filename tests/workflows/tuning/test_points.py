@@ -2,7 +2,7 @@
 
 from memdiag.records.fix import Figures, Point
 from memdiag.units import MIB
-from memdiag.workflows.tune_points import choice, excess, fronted, is_less
+from memdiag.workflows.tuning.points import choice, excess, fronted, is_less
 
 
 def figures(peak: float, steady: float, *, anonymous: float = 0, spread: float = 0) -> Figures:

@@ -8,8 +8,8 @@ import msgspec
 from memdiag.graph.reader import ModelFile, open_model
 from memdiag.records.fix import FIX_SCHEMA, Fix
 from memdiag.remedies.option import Option
-from memdiag.workflows.snippet import snippet
-from memdiag.workflows.tune_search import Search
+from memdiag.workflows.tuning.search import Search
+from memdiag.workflows.tuning.snippet import snippet
 
 _REWRITE = "rewrite"
 

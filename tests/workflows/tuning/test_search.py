@@ -13,9 +13,9 @@ import pytest
 from memdiag.records.fix import Figures, Point
 from memdiag.remedies.option import Option
 from memdiag.units import MIB
-from memdiag.workflows.tune_attempts import Attempts
-from memdiag.workflows.tune_points import excess
-from memdiag.workflows.tune_search import Search
+from memdiag.workflows.tuning.attempts import Attempts
+from memdiag.workflows.tuning.points import excess
+from memdiag.workflows.tuning.search import Search
 
 Names = frozenset[str]
 LIMIT = 1.05

@@ -10,8 +10,8 @@ from memdiag.comparison.comparable import Comparable
 from memdiag.errors import ProvisionError
 from memdiag.measurement.job import Job
 from memdiag.records.comparison import Bisection, Column, Metric
-from memdiag.workflows.side_by_side import SideBySide
-from memdiag.workflows.subjects import Say, versions
+from memdiag.workflows.comparing.side_by_side import SideBySide
+from memdiag.workflows.comparing.subjects import Say, versions
 
 
 @dataclass(kw_only=True)

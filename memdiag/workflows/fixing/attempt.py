@@ -11,8 +11,8 @@ from memdiag.records.fix import Figures, Remedy, RemedyStatus
 from memdiag.remedies.draft import Draft
 from memdiag.verification.outputs import Bound
 from memdiag.verification.validity import Checker
-from memdiag.workflows.fix_changes import Change
-from memdiag.workflows.fix_files import Built, FixFiles, Output
+from memdiag.workflows.fixing.changes import Change
+from memdiag.workflows.fixing.files import Built, FixFiles, Output
 
 Rules = Sequence[tuple[Change, ...]]
 

@@ -6,8 +6,8 @@ from memdiag.records.fix import Figures
 from memdiag.verification.bench import Verdict
 from memdiag.verification.judgement import Races, takes_less, takes_less_time
 from memdiag.verification.outputs import Bound
-from memdiag.workflows.fix_changes import Change
-from memdiag.workflows.fix_files import Output
+from memdiag.workflows.fixing.changes import Change
+from memdiag.workflows.fixing.files import Output
 
 
 @dataclass(frozen=True, kw_only=True)

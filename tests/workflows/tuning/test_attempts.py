@@ -14,7 +14,7 @@ from memdiag.remedies.options import options
 from memdiag.units import MIB
 from memdiag.verification.bench import Bench, Trial
 from memdiag.verification.outputs import Bound
-from memdiag.workflows.tune_attempts import Attempts
+from memdiag.workflows.tuning.attempts import Attempts
 
 SampleModel = Callable[..., Path]
 BY_NAME = {one.name: one for one in options()}

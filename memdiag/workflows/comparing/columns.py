@@ -12,7 +12,7 @@ from memdiag.errors import MemdiagError
 from memdiag.graph.reader import ModelFile
 from memdiag.records.comparison import Column, Graph
 from memdiag.records.profile import Profile
-from memdiag.workflows.subjects import Subject
+from memdiag.workflows.comparing.subjects import Subject
 
 
 def column_of(

@@ -15,8 +15,8 @@ from memdiag.verification.bench import Bench, Verdict
 from memdiag.verification.judgement import saves
 from memdiag.verification.outputs import Bound
 from memdiag.verification.ratio import Ratio
-from memdiag.workflows.tune_files import TuneFiles
-from memdiag.workflows.tune_points import excess
+from memdiag.workflows.tuning.files import TuneFiles
+from memdiag.workflows.tuning.points import excess
 
 _PAIRS = 15
 _FINAL_PAIRS = 25

@@ -15,7 +15,7 @@ from memdiag.records.fix import Point
 from memdiag.remedies.option import Option
 from memdiag.remedies.options import options
 from memdiag.units import MIB
-from memdiag.workflows.snippet import snippet
+from memdiag.workflows.tuning.snippet import snippet
 
 SampleModel = Callable[..., Path]
 BY_NAME = {one.name: one for one in options()}

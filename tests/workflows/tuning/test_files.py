@@ -11,7 +11,7 @@ from onnx import TensorProto, helper, numpy_helper, parser
 from memdiag.errors import MeasurementError
 from memdiag.measurement.job import Job
 from memdiag.remedies.options import options
-from memdiag.workflows.tune_files import TuneFiles
+from memdiag.workflows.tuning.files import TuneFiles
 
 SampleModel = Callable[..., Path]
 BY_NAME = {one.name: one for one in options()}

@@ -1,0 +1,1 @@
+"""What the search of `fix` is made of: changes, their candidates, attempts and the record."""
