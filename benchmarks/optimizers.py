@@ -1,10 +1,12 @@
 """The optimizers that memdiag is set beside, each run in a process of its own."""
 
 import os
+import shutil
 import subprocess
 from pathlib import Path
 
 from benchmarks.environments import environment
+from memdiag.graph.reader import open_model
 
 _PACKAGES = (
     "onnx",
@@ -39,6 +41,7 @@ OPTIMIZERS = {
 def optimize(name: str, model: Path, target: Path) -> str:
     """Let an optimizer write `target`; return why it did not, in a few words, or nothing."""
     python = environment("optimizers", _PACKAGES)
+    _place_beside(model, target.parent)
     paths = f"import os, onnx\nA, B = {str(model)!r}, {str(target)!r}\n"
     try:
         done = subprocess.run(
@@ -52,3 +55,12 @@ def optimize(name: str, model: Path, target: Path) -> str:
     except subprocess.TimeoutExpired:
         return "timed out"
     return "" if done.returncode == 0 and target.exists() else f"ended with {done.returncode}"
+
+
+def _place_beside(model: Path, folder: Path) -> None:
+    """Copy the external files of `model` into `folder`: a model written there may refer to them."""
+    with open_model(model) as file:
+        others = [path for path in file.files if path != model.resolve()]
+    for path in others:
+        if not (folder / path.name).exists():
+            shutil.copyfile(path, folder / path.name)

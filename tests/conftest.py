@@ -16,6 +16,18 @@ settings.register_profile("memdiag", max_examples=50, deadline=None)
 settings.load_profile("memdiag")
 
 
+MEASURING = ("comparison", "end_to_end", "measurement", "verification", "workflows")
+"""Rooms whose tests measure memory and time: `make test` runs them one after the other."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests that must not run beside others."""
+    rooms = [Path(__file__).parent / room for room in MEASURING]
+    for item in items:
+        if any(item.path.is_relative_to(room) for room in rooms):
+            item.add_marker("measures")
+
+
 @pytest.fixture(scope="session")
 def sample_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     """A function (name, megabytes=1.0, external=False) that builds a sample once a session."""

@@ -12,6 +12,8 @@ from memdiag.graph.readers import Reader, readers
 from memdiag.graph.scopes import Scope
 from memdiag.graph.shapes import Shapes, infer_shapes
 from memdiag.prediction.folding import Fold, folds
+from memdiag.prediction.namesakes import Namesakes
+from memdiag.prediction.packing import SUBGRAPH_KEPT_SINCE
 from memdiag.prediction.runtime import Runtime
 from memdiag.records.weights import Weight
 
@@ -51,6 +53,19 @@ class Examined:
     def same_content(self) -> tuple[tuple[Weight, ...], ...]:
         """Groups of two weights or more that hold the same bytes, compared byte for byte."""
         return same_content(self.model)
+
+    @cached_property
+    def _namesakes(self) -> Namesakes:
+        return Namesakes(self.graphs, self.model.weights, self.folds)
+
+    def is_kept(self, scope: Scope, name: str) -> bool:
+        """Return whether the constant `name` of `scope` stays although all its readers pack it.
+
+        One of a subgraph does in newer releases, and before them if it has a namesake.
+        """
+        if scope.parent is None or scope.is_function:
+            return False
+        return self.runtime >= SUBGRAPH_KEPT_SINCE or self._namesakes.followed(scope, name)
 
     def readers(self, weight: Weight) -> tuple[Reader, ...]:
         """Return the nodes that read `weight`, also behind operators that keep it."""

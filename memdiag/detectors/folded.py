@@ -12,7 +12,6 @@ from memdiag.prediction.folding import Fold
 from memdiag.prediction.packing import (
     ARENA_FREED_SINCE,
     PACKED_SHARED_SINCE,
-    SUBGRAPH_KEPT_SINCE,
     Packed,
     direct,
     packed,
@@ -27,17 +26,19 @@ LEAN_FOLDING_SINCE = Runtime(1, 24)
 class Folded(NamedTuple):
     """A result of folding that stays, the nodes that read it, and what they pack it into.
 
-    `packs` has None for a node that reads it as it is, and for an output of the graph.
+    `packs` has None for a node that reads it as it is, and for an output of the graph. `is_kept`:
+    the runtime keeps it even where all pack it.
     """
 
     fold: Fold
     uses: tuple[Use, ...]
     packs: tuple[Packed | None, ...]
+    is_kept: bool
 
-    def is_freed(self, runtime: Runtime) -> bool:
-        """Return whether it goes, since all that reads it has a packed copy."""
-        kept = self.in_subgraph and runtime >= SUBGRAPH_KEPT_SINCE
-        return bool(self.packs) and None not in self.packs and not kept
+    @property
+    def is_freed(self) -> bool:
+        """Whether it goes, since all that reads it has a packed copy."""
+        return bool(self.packs) and None not in self.packs and not self.is_kept
 
     @property
     def in_subgraph(self) -> bool:
@@ -48,7 +49,7 @@ class Folded(NamedTuple):
         """Return this result as it would be if the readers of `other` read it, too."""
         read, more = len(self.uses), len(other.uses)
         packs = (*self.packs[:read], *other.packs[:more], *self.packs[read:], *other.packs[more:])
-        return Folded(self.fold, (*self.uses, *other.uses), packs)
+        return self._replace(uses=(*self.uses, *other.uses), packs=packs)
 
 
 class Results:
@@ -70,7 +71,8 @@ class Results:
         packs = [self._packed(use, fold.dtype, fold.shape) for use in uses]
         if any(one.output in one.scope.outputs for one in like):
             packs.append(None)
-        return Folded(fold, tuple(uses), tuple(packs))
+        kept = self._examined.is_kept(fold.scope, fold.output)
+        return Folded(fold, tuple(uses), tuple(packs), kept)
 
     def plain_uses(self, weight: Weight) -> list[tuple[Reader, Packed | None]]:
         """Return the nodes left that read `weight` itself, with what they pack it into."""
@@ -134,7 +136,7 @@ def left_in_arena(found: Sequence[Folded], runtime: Runtime) -> int:
     main = 0
     inner: dict[Scope, int] = defaultdict(int)
     for one in found:
-        if one.is_freed(runtime):
+        if one.is_freed:
             if one.in_subgraph:
                 inner[one.fold.scope] += one.fold.nbytes
             else:

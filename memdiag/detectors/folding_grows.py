@@ -139,7 +139,7 @@ def _is_needed(results: Results, weight: Weight) -> bool:
 def _held(examined: Examined, found: list[Folded]) -> tuple[int, int, int]:
     """Return the bytes of results that stay, of packed copies of them, and left in the arena."""
     runtime = examined.runtime
-    kept = sum(one.fold.nbytes for one in found if not one.is_freed(runtime))
+    kept = sum(one.fold.nbytes for one in found if not one.is_freed)
     packs = [((id(one.fold.node), one.fold.scope), pack) for one in found for pack in one.packs]
     return kept, sum(buffers(runtime, packs)), left_in_arena(found, runtime)
 
@@ -184,7 +184,7 @@ def _expected(examined: Examined, found: list[_Grown]) -> Iterator[ExpectedCopie
     if (
         all(fold.node.op_type == "Cast" and fold.dtype == "float" for fold in folds)
         and all(weight.dtype in ("float16", "bfloat16") for weight in weights)
-        and not any(one.copy.is_freed(examined.runtime) for one in found)
+        and not any(one.copy.is_freed for one in found)
     ):
         yield ExpectedCopies(
             weights=tuple(qualified(weight) for weight in weights),

@@ -47,7 +47,8 @@ class Load(NamedTuple):
 
     `packs` are for the nodes left that read the weight itself, in their order: what each packs it
     into, or None if it reads it as it is. `folds` are the results of folding computed from it.
-    `inside` is how many subgraphs it is inside of, `read_inside` whether one reads it.
+    `inside` is how many subgraphs it is inside of, `read_inside` whether one reads it, `is_kept`
+    whether the runtime keeps it even where all pack it.
     """
 
     weight: Weight
@@ -55,6 +56,7 @@ class Load(NamedTuple):
     folds: tuple[Made, ...] = ()
     inside: int = 0
     read_inside: bool = False
+    is_kept: bool = False
 
     @property
     def nbytes(self) -> int:
@@ -116,6 +118,7 @@ class LoadPeak:
             tuple(Made(self._results.of(fold), content) for fold in self._folds.get(weight, ())),
             depth(examined.graphs, weight),
             any(one.scope.parent is not None and not one.scope.is_function for one, _ in uses),
+            any(examined.is_kept(scope, weight.name) for scope in examined.graphs.scopes(weight)),
         )
 
     def packs(self, load: Load) -> Iterator[tuple[Key, Packed | None]]:
@@ -170,7 +173,7 @@ class LoadPeak:
         prepacked = any(pack is not None and pack.kind != "reordered" for _, pack in load.packs)
         in_arena = prepacked and nbytes and runtime < ARENA_FREED_SINCE
         freed: Literal["soon", "late", "never"] = "soon"
-        if load.stays or in_arena or (load.inside and runtime >= SUBGRAPH_KEPT_SINCE):
+        if load.stays or in_arena or load.is_kept:
             freed = "never"
         elif load.read_inside and runtime >= SUBGRAPH_KEPT_SINCE:
             freed = "late"
@@ -180,7 +183,7 @@ class LoadPeak:
 
     def _made_held(self, made: Made) -> _Held:
         runtime, (copy, weight) = self._examined.runtime, made
-        freed = copy.is_freed(runtime) and runtime >= ARENA_FREED_SINCE
+        freed = copy.is_freed and runtime >= ARENA_FREED_SINCE
         content = (weight, copy.fold.dtype, copy.fold.shape)
         packs = tuple(
             ((*content, self._kernel(use.scope, use.node)), pack)
@@ -230,6 +233,7 @@ def together(loads: Sequence[Load]) -> Load:
         folds=tuple(folds.values()),
         inside=0,
         read_inside=any(one.read_inside for one in loads),
+        is_kept=False,
     )
 
 

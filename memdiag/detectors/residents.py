@@ -13,7 +13,6 @@ from memdiag.prediction.gemm import kernel
 from memdiag.prediction.packing import (
     ARENA_FREED_SINCE,
     PACKED_SHARED_SINCE,
-    SUBGRAPH_KEPT_SINCE,
     Packed,
     direct,
     overridable,
@@ -42,8 +41,8 @@ class Resident(NamedTuple):
     """What of one weight is resident at steady state, in the model as it is.
 
     `original`: something reads the weight itself. `retained`: nothing does any more, but its place
-    in the arena is not given back. `kept`: a subgraph owns it, and this runtime frees nothing of
-    that. `stale`: the copies that are left behind in the nodes around the subgraph. `packs`: the
+    in the arena is not given back. `kept`: nothing does, but the runtime keeps what a subgraph owns
+    here. `stale`: the copies left behind in the nodes around the subgraph. `packs`: the
     buffers that kernels packed it into, equal ones once where the runtime shares them.
     """
 
@@ -91,7 +90,9 @@ class Residents:
         return Resident(
             original=original,
             retained=freed and old and not external and not inside,
-            kept=freed and prepacked and inside > 0 and examined.runtime >= SUBGRAPH_KEPT_SINCE,
+            kept=freed
+            and prepacked
+            and any(examined.is_kept(scope, weight.name) for scope in scopes),
             stale=0 if external else inside,
             folded=tuple(self._folded(readers)),
             packs=() if given else tuple(self._shared(packs)),
@@ -126,8 +127,7 @@ class Residents:
             packs = self._packed(one, last.dtype, last.shape) is not None
             runtime, scope = self._examined.runtime, steps[-1].scope
             retained = packs and runtime < ARENA_FREED_SINCE
-            inside = scope.parent is not None and not scope.is_function
-            if packs and not retained and not (inside and runtime >= SUBGRAPH_KEPT_SINCE):
+            if packs and not retained and not self._examined.is_kept(scope, last.output):
                 continue
             seen.add(id(last.node))
             kinds = [_COPIES[op] for op in one.through if op in _COPIES]

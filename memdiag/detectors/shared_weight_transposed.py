@@ -14,6 +14,9 @@ subgraph that has one: one copy a branch. MatMul then packs that copy once more.
 - 1.23: 2.5 GB and 1.0 GB; 1.24 to 1.28: 1.5 GB and 1.0 GB: it is freed, the packed copy stays;
 - 1.29 to 1.31.1: 1.5 GB and, where a subgraph has the Transpose, 1.5 GB, for there it is not freed.
 
+Before 1.29 it stays where a later branch has a constant of the same name, such as its own
+Transpose of the weight: the runtime counts by name what is left to pack.
+
 At the peak Transpose's input, which is copied for the evaluation, and its output are there at once.
 A weight in an external file takes one copy less: it stays mapped.
 
@@ -185,7 +188,7 @@ class _Held:
         self.original = weight.nbytes if load.stays else 0
         self.retained = weight.nbytes if load.packs and not self.original and in_arena else 0
         self.retained += left_in_arena(copies, runtime)
-        self.turned = [one.fold.nbytes for one in copies if not one.is_freed(runtime)]
+        self.turned = [one.fold.nbytes for one in copies if not one.is_freed]
         self.packs = buffers(runtime, peaks.packs(load))
         self.nbytes = max(
             self.original + self.retained + sum(self.turned) + sum(self.packs) - weight.nbytes, 0

@@ -10,8 +10,9 @@ embedded weights into it; the node that holds the subgraph keeps the ones it was
 with. That stale copy stays in all versions of onnxruntime (1.20 to 1.31.1 measured), once
 for each node around the weight: twice in an If within a Loop. Since 1.29 the runtime's
 own copy is not freed either when all kernels have packed it: beside the packed copy there
-are two originals then. External weights leave no stale copy, but since 1.29 their mapped
-pages stay likewise.
+are two originals then. Before 1.29 that happens to weights that have a namesake in a
+later branch, for the runtime counts by name what is left to pack. External weights leave
+no stale copy, but since 1.29 their mapped pages stay likewise.
 
 Up to 1.22 the main graph's arena keeps the place of originals that were packed, so
 hoisting the weights of several branches gains less there: the bytes given count that in.

@@ -321,6 +321,17 @@ def test_other_weights_of_branches_are_none_of_the_same(tmp_path: Path) -> None:
     assert found(model([choice(then, other)], []), tmp_path, "1.22.1")["MD104"].bytes == SIZE
 
 
+def test_a_weight_with_a_namesake_in_a_later_branch_is_kept(tmp_path: Path) -> None:
+    then = branch("then", [node("MatMul", "x w", "o")], [tensor("w")])
+    other = branch("other", [node("MatMul", "x w", "r")], [tensor("w", VALUES + 1)])
+    proto = model([choice(then, other)], [])
+    sizes = {
+        version: found(proto, tmp_path, version)["MD104"].bytes // SIZE
+        for version in ("1.22.1", "1.23.2", "1.28.0", "1.31.1")
+    }
+    assert sizes == {"1.22.1": 2, "1.23.2": 3, "1.28.0": 3, "1.31.1": 4}
+
+
 def test_a_weight_that_the_main_graph_has_too_is_shared_out_without_overlap(
     tmp_path: Path,
 ) -> None:

@@ -114,6 +114,7 @@ MODELS = {
     ),
     "subgraph": _branches("w"),
     "branches": _branches("u", "w"),
+    "branches of one name": _branches("w", "w"),
 }
 
 
@@ -154,6 +155,7 @@ RETAINED = ("folded and packed", "packed", "packed and read", "transposed", "tra
         ("transposed", "MD102"),
         ("subgraph", "MD104"),
         ("branches", "MD105"),
+        ("branches of one name", "MD105"),
     ],
 )
 def test_what_was_predicted_is_measured(tmp_path: Path, name: str, rule: str, version: str) -> None:

@@ -140,6 +140,7 @@ def test_the_users_inputs_are_those_of_all_columns(tmp_path: Path) -> None:
         assert (given.name, given.shape, given.source) == ("x", (5,), "given")
 
 
+@pytest.mark.slow
 def test_optimizers_that_crash_or_hang_are_columns_that_say_so(
     tmp_path: Path, adapter: Callable[[str, str], None]
 ) -> None:

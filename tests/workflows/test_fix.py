@@ -106,6 +106,7 @@ def test_the_original_is_never_the_output(tied: Path, name: str) -> None:
         memdiag.fix(tied, tied.parent / name)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("two_rewrites")
 def test_a_limit_that_nothing_keeps_leaves_the_model_as_it_is(tied: Path) -> None:
     fix = memdiag.fix(tied, max_slowdown=1e-6, sizes=[1])
@@ -178,6 +179,7 @@ def test_a_model_that_does_not_run_is_fixed_only_unverified(tmp_path: Path) -> N
     onnx.checker.check_model(fix.output)
 
 
+@pytest.mark.slow
 def test_a_weight_that_stays_in_the_original_is_counted_and_named(
     sample_model: SampleModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -244,6 +246,7 @@ def many_files(folder: Path, rows: int = 65536) -> Path:
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("two_rewrites")
 def test_several_external_files(tmp_path: Path) -> None:
     fix = memdiag.fix(many_files(tmp_path), max_slowdown=10, sizes=[1])

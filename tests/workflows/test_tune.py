@@ -69,6 +69,7 @@ def test_the_options_that_save_are_found_and_combined(
     assert tuning.session_count >= 4 + len(tuning.points) - 1 + 6
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is read from Linux's /proc")
 def test_the_program_takes_what_the_chosen_point_took(
     sample_model: SampleModel, only: Callable[..., None]
@@ -83,6 +84,7 @@ def test_the_program_takes_what_the_chosen_point_took(
     assert abs(saved - (tuning.before.peak_bytes - tuning.after.peak_bytes)) < 12 * MIB
 
 
+@pytest.mark.slow
 def test_of_points_within_the_budget_the_fastest_is_chosen(
     sample_model: SampleModel, only: Callable[..., None]
 ) -> None:
@@ -123,6 +125,7 @@ def test_nothing_to_rewrite_is_said(sample_model: SampleModel, only: Callable[..
     assert tried(tuning) == [(), ("patterns-off",)]
 
 
+@pytest.mark.slow
 def test_several_sessions_can_share_their_weights(
     sample_model: SampleModel, only: Callable[..., None]
 ) -> None:
@@ -139,6 +142,7 @@ def test_several_sessions_can_share_their_weights(
     assert together.after.anonymous_bytes < 0.3 * together.before.anonymous_bytes
 
 
+@pytest.mark.slow
 def test_loading_by_path_is_an_option_of_those_who_load_bytes(
     sample_model: SampleModel, only: Callable[..., None]
 ) -> None:
