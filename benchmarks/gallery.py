@@ -32,7 +32,8 @@ def main() -> None:
             "minilm_int8": memdiag.profile("minilm_int8.onnx", dims={"sequence": 128}),
         }
         for name, profile in profiles.items():
-            for path in write(profile, GALLERY / name, FORMATS):
+            owners = ("treemap",) if profile.attribution is not None else ()
+            for path in write(profile, GALLERY / name, (*FORMATS, *owners)):
                 print(path)
         os.chdir(GALLERY)
 

@@ -21,6 +21,8 @@ hoisting the weights of several branches gains less there: the bytes given count
 
 `hoist-subgraph-weights`: move the weights to the main graph. Subgraphs see outer names,
 so the nodes inside need no change; nothing stale is left, and packed originals are freed.
+`hoist-shallow-weights` does so with all but those that a body within a body reads, for there
+the runtime does not pack a weight of the main graph, and products may take longer.
 
 ## Not reported
 
@@ -51,7 +53,7 @@ RULE = Rule(
     code="MD104",
     name="subgraph-weights",
     summary="Weights owned by a subgraph, of which stale copies stay",
-    remedies=("hoist-subgraph-weights",),
+    remedies=("hoist-subgraph-weights", "hoist-shallow-weights"),
 )
 
 _SMALLEST = 256

@@ -17,7 +17,8 @@ share since 1.21.
 
 `hoist-subgraph-weights`: move one copy to the main graph, where all branches can see it,
 and drop the others (`deduplicate`). Both the stale copies and the repetition are gone
-then.
+then. `hoist-shallow-weights` leaves those alone that a body within a body reads, for which
+the runtime packs no weight of the main graph.
 
 ## Not reported
 
@@ -52,7 +53,7 @@ RULE = Rule(
     code="MD105",
     name="weight-in-branches",
     summary="The same weight stored inside several branches or bodies",
-    remedies=("hoist-subgraph-weights", "deduplicate"),
+    remedies=("hoist-subgraph-weights", "deduplicate", "hoist-shallow-weights"),
 )
 
 
