@@ -8,8 +8,10 @@ import numpy as np
 
 from memdiag.attribution.address_space import AddressSpace, read_address_space
 from memdiag.attribution.heap import Heap
+from memdiag.attribution.intervals import Ranges
 from memdiag.attribution.mapped import mapped_weights
 from memdiag.attribution.owners import Arena, BaselinePages, Extent, divide
+from memdiag.attribution.placing import place
 from memdiag.attribution.process_memory import ProcessMemory
 from memdiag.attribution.search import Found, search
 from memdiag.attribution.subjects import (
@@ -95,6 +97,7 @@ def attribute(
         arena=arena,
         model_files=[path for one in models for path in one.model.files],
     )
+    copies.sort(key=lambda copy: -copy.bytes)
     partial = space.partial or ended
     return Attribution(
         schema="memdiag.attribution/1",
@@ -103,7 +106,7 @@ def attribute(
         baseline_bytes=division.baseline_bytes,
         named_share=division.named_share,
         owners=division.owners,
-        copies=tuple(sorted(copies, key=lambda copy: -copy.bytes)),
+        copies=tuple(copies),
         indistinct=tuple(group for one in models for group in one.indistinct),
         verification="sampled" if sampled else "full",
         partial=partial,
@@ -115,6 +118,7 @@ def attribute(
             scanned_bytes=searched.scanned_bytes,
             verified_bytes=searched.verified_bytes,
         ),
+        ranges=place(division.owned, _extents(copies)),
     )
 
 
@@ -147,6 +151,11 @@ def _copy(
         live=surroundings.live(address, copy.nbytes),
         made_by=None,
     )
+
+
+def _extents(copies: Sequence[Copy]) -> Ranges:
+    pairs = [(copy.address, copy.address + copy.bytes) for copy in copies]
+    return np.array(pairs, np.int64).reshape(-1, 2)
 
 
 def _mapped_copies(space: AddressSpace, looked: Looked) -> list[Copy]:

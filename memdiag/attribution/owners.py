@@ -45,17 +45,19 @@ class BaselinePages:
         return cls(space.resident_bytes, space.anonymous)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Division:
     """The owners of all resident bytes, those without any left out.
 
-    `named_share` is the share, of what is resident above the baseline, that has a name.
+    `named_share` is the share, of what is resident above the baseline, that has a name; `owned`
+    are the bytes of each owner, in their order.
     """
 
     resident_bytes: int
     baseline_bytes: int | None
     named_share: float
     owners: tuple[Owner, ...]
+    owned: tuple[Ranges, ...]
 
 
 def divide(
@@ -115,22 +117,20 @@ class _Claims:
     def __init__(self, resident: Ranges) -> None:
         self._total = intervals.total(resident)
         self.left = resident
-        self._given: dict[tuple[OwnerKind, str], int] = {}
+        self._given: dict[tuple[OwnerKind, str], list[Ranges]] = {}
 
     def give(self, kind: OwnerKind, name: str, ranges: Ranges) -> None:
         """Give the owner what is left of `ranges`."""
-        nbytes = intervals.total(intervals.intersect(self.left, ranges))
+        given = intervals.intersect(self.left, ranges)
         self.left = intervals.subtract(self.left, ranges)
-        self.note(kind, name, nbytes)
-
-    def note(self, kind: OwnerKind, name: str, nbytes: int) -> None:
-        """Add bytes, which are no longer `left`, to the owner."""
-        self._given[kind, name] = self._given.get((kind, name), 0) + nbytes
+        self._given.setdefault((kind, name), []).append(given)
 
     def division(self, baseline: BaselinePages | None) -> Division:
         """Return the result; what is left has no name."""
         unnamed = intervals.total(self.left)
-        self.note("unnamed", "unnamed", unnamed)
+        owned = {owner: intervals.union(*given) for owner, given in self._given.items()}
+        owned["unnamed", "unnamed"] = self.left
+        owned = {owner: ranges for owner, ranges in owned.items() if len(ranges)}
         above = self._total - (baseline.resident_bytes if baseline else 0)
         # A process may have become smaller than it was: what has no name is then all there is.
         above = max(above, unnamed)
@@ -139,10 +139,10 @@ class _Claims:
             baseline_bytes=baseline.resident_bytes if baseline else None,
             named_share=1 - unnamed / above if above else 1.0,
             owners=tuple(
-                Owner(kind=kind, name=name, bytes=nbytes)
-                for (kind, name), nbytes in self._given.items()
-                if nbytes
+                Owner(kind=kind, name=name, bytes=intervals.total(ranges))
+                for (kind, name), ranges in owned.items()
             ),
+            owned=tuple(owned.values()),
         )
 
 

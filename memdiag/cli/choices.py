@@ -17,6 +17,14 @@ class LoadFrom(StrEnum):
     bytes = "bytes"
 
 
+class Plotly(StrEnum):
+    """Where a page has the library that draws: in itself, beside it, or at its makers' address."""
+
+    inline = "inline"
+    directory = "directory"
+    cdn = "cdn"
+
+
 class Verify(StrEnum):
     """How much of each copy the X-ray compares: every byte, or a spread of blocks."""
 

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from memdiag.cli.choices import Format
+from memdiag.cli.choices import Format, Plotly
 
 Model = Annotated[Path, typer.Argument(help="The ONNX model.", show_default=False)]
 MaxSlowdown = Annotated[
@@ -25,6 +25,13 @@ Sizes = Annotated[
     str, typer.Option(metavar="N,N…", help="Sizes of free dimensions to compare latency with.")
 ]
 Printed = Annotated[Format, typer.Option(help="What to print: a summary, or the record alone.")]
+PlotlyPlace = Annotated[
+    Plotly,
+    typer.Option(
+        "--plotly",
+        help="Where the page has plotly.js: in itself, in a file beside it, or from the network.",
+    ),
+]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only the answer.")]
 
 DEFAULT_SIZES = "1,4,16"

@@ -20,17 +20,21 @@ from memdiag.records.history import History
 from memdiag.records.inventory import Inventory
 from memdiag.records.profile import Profile
 from memdiag.reporters import DEFAULT_FORMATS, write
+from memdiag.reporters.page import Plotly
 
 
 class Destination:
     """A folder for reports, found to be writable before anything costly starts.
 
+    `plotly` says where pages have the library that draws.
+
     Raises:
         ReportError: the folder could not be made or written to.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, plotly: Plotly = "inline") -> None:
         self._folder = folder
+        self._plotly = plotly
         there = folder.absolute()
         while not there.exists():
             there = there.parent
@@ -46,7 +50,7 @@ class Destination:
             ReportError: a file could not be written; the message says where the record was saved
                 instead.
         """
-        return self._save(partial(write, profile), formats, "profile")
+        return self._save(partial(write, profile, plotly=self._plotly), formats, "profile")
 
     def write_comparison(self, comparison: Comparison) -> tuple[Path, ...]:
         """Write `comparison` in all formats and return the files' paths.
@@ -56,7 +60,8 @@ class Destination:
         """
         from memdiag.reporters import comparison as reporters
 
-        return self._save(partial(reporters.write, comparison), DEFAULT_FORMATS, "comparison")
+        writing = partial(reporters.write, comparison, plotly=self._plotly)
+        return self._save(writing, DEFAULT_FORMATS, "comparison")
 
     def _save(
         self,

@@ -79,6 +79,24 @@ class Copy(Record, frozen=True, kw_only=True):
     made_by: str | None
 
 
+class AddressRange(Record, frozen=True, kw_only=True):
+    """Where an owner's resident bytes lie: `resident_bytes` of them in `bytes` from `start` on.
+
+    `owner` is the owner's place in the attribution's `owners`, `copy` that of the copy it holds
+    a part of in its `copies` (None where it holds none, or one too small to be listed apart).
+
+    Parts of one owner that lie close may be joined to one range, over what lies between them: that
+    may not be resident, or be others', whose ranges then begin within this one. The resident bytes
+    of a range are the owner's alone.
+    """
+
+    start: int
+    bytes: int
+    resident_bytes: int
+    owner: int
+    copy: int | None
+
+
 class Indistinct(Record, frozen=True, kw_only=True):
     """Weights that no content tells from others, with the reason; they are never guessed.
 
@@ -114,10 +132,11 @@ class Attribution(Record, frozen=True, kw_only=True):
     model was loaded, None for a process that was not seen then. `named_share` is the part
     with a name of what is resident above the baseline (of all, without one). `verification` says
     how the copies were compared with the model. `partial` says that not all could be read; `notes`
-    tell what, in sentences.
+    tell what, in sentences. `ranges` are where each owner's bytes lie, ordered by address (empty
+    in records that were saved without them).
 
     Raises:
-        ValueError: the owners do not sum up, or a figure is out of bounds.
+        ValueError: the owners or the ranges do not sum up, or a figure is out of bounds.
     """
 
     schema: Literal["memdiag.attribution/1"]
@@ -132,6 +151,7 @@ class Attribution(Record, frozen=True, kw_only=True):
     partial: bool
     notes: tuple[str, ...]
     timing: ScanTiming
+    ranges: tuple[AddressRange, ...] = ()
 
     def __post_init__(self) -> None:
         owned = sum(owner.bytes for owner in self.owners)
@@ -144,6 +164,23 @@ class Attribution(Record, frozen=True, kw_only=True):
         for copy in self.copies:
             if not 0 <= copy.resident_bytes <= copy.bytes >= copy.verified_bytes >= 0:
                 raise ValueError(f"the copy at {copy.address:#x} has more parts than bytes")
+        if self.ranges:
+            self._check_ranges()
+
+    def _check_ranges(self) -> None:
+        placed = [0] * len(self.owners)
+        reached = 0
+        for one in self.ranges:
+            if not 0 <= one.resident_bytes <= one.bytes or one.start < reached:
+                raise ValueError(f"the range at {one.start:#x} is out of order or of bounds")
+            if not 0 <= one.owner < len(self.owners):
+                raise ValueError(f"the range at {one.start:#x} has an owner that is not listed")
+            if one.copy is not None and not 0 <= one.copy < len(self.copies):
+                raise ValueError(f"the range at {one.start:#x} has a copy that is not listed")
+            placed[one.owner] += one.resident_bytes
+            reached = one.start
+        if placed != [owner.bytes for owner in self.owners]:
+            raise ValueError("the ranges do not have the bytes of their owners")
 
     def bytes_of(self, kind: OwnerKind) -> int:
         """Return the bytes of all owners of `kind` together."""

@@ -4,6 +4,7 @@ from typing import Final, Literal
 
 from memdiag.records.attribution import CopyKind
 from memdiag.records.base import Record
+from memdiag.records.drawing import Drawing, RemediedDrawing
 from memdiag.records.phases import PhaseName
 
 CHECK_SCHEMA: Final = "memdiag.check/1"
@@ -42,6 +43,9 @@ class Finding(Record, frozen=True, kw_only=True):
     them of weights and copies that were freed, but whose place the runtime's arena keeps: of these
     a measurement sees the place, not the content. `measured_bytes` is what it saw of all this (None
     without one). `remedies` are names, the preferred one first.
+
+    `drawing` shows the nodes around it, `remedied` the same after the first rewrite of `remedies`
+    that applies; None where nothing was drawn, or no rewrite applies.
     """
 
     model: str
@@ -60,6 +64,8 @@ class Finding(Record, frozen=True, kw_only=True):
     expected: tuple[ExpectedCopies, ...]
     remedies: tuple[str, ...]
     retained_bytes: int = 0
+    drawing: Drawing | None = None
+    remedied: RemediedDrawing | None = None
 
 
 class CheckedModel(Record, frozen=True, kw_only=True):

@@ -4,6 +4,7 @@ from typing import Final, Literal
 
 from memdiag.records.attribution import Attribution
 from memdiag.records.base import Record
+from memdiag.records.budget import Judgement
 from memdiag.records.finding import Finding
 from memdiag.records.phases import PHASES as PHASES
 from memdiag.records.phases import PhaseName as PhaseName
@@ -188,6 +189,9 @@ class Profile(Record, frozen=True, kw_only=True):
     `attribution` who owned what then (None where no X-ray was taken), `phase_attributions` who
     did at the ends of earlier phases, where that was asked for. `findings` are what the rules say
     of the model for this version of the runtime, confronted with `attribution`.
+
+    `judgement` is how it compares with a budget or baseline it was held to, `command` the command
+    that made it, word by word (empty where it was made otherwise).
     """
 
     schema: Literal["memdiag.profile/1"]
@@ -213,6 +217,8 @@ class Profile(Record, frozen=True, kw_only=True):
     attribution: Attribution | None = None
     phase_attributions: tuple[PhaseAttribution, ...] = ()
     findings: tuple[Finding, ...] = ()
+    judgement: Judgement | None = None
+    command: tuple[str, ...] = ()
 
     def phase(self, name: PhaseName) -> Phase | None:
         """Return the phase called `name`, or None where it was not reached or not told apart."""

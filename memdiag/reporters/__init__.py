@@ -12,10 +12,13 @@ import pkgutil
 import secrets
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 from memdiag.errors import ReportError, UsageError
 from memdiag.records.profile import Profile
+
+if TYPE_CHECKING:
+    from memdiag.reporters.page import Plotly
 
 DEFAULT_FORMATS = ("html", "png", "markdown", "json")
 
@@ -24,7 +27,7 @@ class _Reporter(Protocol):
     FORMAT: str
     FILE_NAME: str
 
-    def render(self, profile: Profile) -> bytes: ...
+    def render(self, profile: Profile, **options: "Plotly") -> bytes: ...
 
 
 def formats() -> tuple[str, ...]:
@@ -43,17 +46,28 @@ def render(profile: Profile, format: str) -> bytes:
     return _reporter(format).render(profile)
 
 
-def write(profile: Profile, directory: Path, formats: Sequence[str]) -> tuple[Path, ...]:
+def write(
+    profile: Profile, directory: Path, formats: Sequence[str], *, plotly: "Plotly" = "inline"
+) -> tuple[Path, ...]:
     """Write `profile` into `directory`, made where it is missing, and return the files' paths.
 
-    All formats are rendered before the first one is written.
+    All formats are rendered before the first one is written. `plotly` says where the page has the
+    library that draws.
 
     Raises:
         UsageError: there is no such format.
         ReportError: a file could not be written.
     """
     reporters = [_reporter(name) for name in dict.fromkeys(formats)]
-    return write_files([(directory / each.FILE_NAME, each.render(profile)) for each in reporters])
+    contents = []
+    for each in reporters:
+        options = {"plotly": plotly} if each.FORMAT == "html" else {}
+        contents.append((directory / each.FILE_NAME, each.render(profile, **options)))
+        if each.FORMAT == "html":
+            from memdiag.reporters.page import beside
+
+            contents += [(directory / name, content) for name, content in beside(plotly)]
+    return write_files(contents)
 
 
 def write_files(contents: Sequence[tuple[Path, bytes]]) -> tuple[Path, ...]:

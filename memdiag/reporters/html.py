@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import asdict
 from typing import Any
 
+from memdiag.records.attribution import Attribution
+from memdiag.records.finding import Finding
 from memdiag.records.profile import Profile
-from memdiag.reporters import json_file
-from memdiag.reporters.page import page
+from memdiag.reporters import drawing_svg, json_file
+from memdiag.reporters.page import Plotly, page
 from memdiag.reporters.views import (
+    address_map,
     attribution,
-    copies_by_phase,
     facts,
     findings,
+    glance,
     headline,
+    judgement,
+    limits,
     phase_table,
+    rule_text,
     runs,
     span_table,
     timeline,
+    treemap,
 )
+from memdiag.reporters.views.text import plain
 
 FORMAT = "html"
 FILE_NAME = "report.html"
@@ -26,19 +35,24 @@ FILE_NAME = "report.html"
 _SPANS_SHOWN = 8
 _SPANS_LISTED = 500
 _WEIGHTS_LISTED = 300
+_WEIGHTS_LISTED_EARLIER = 40  # at the ends of phases before the steady state
 _FINDINGS_LISTED = 100
+_FINDINGS_DRAWN = 20
+_SCRIPTS = ("report.js", "owners.js", "addresses.js")
 
 
-def render(profile: Profile) -> bytes:
+def render(profile: Profile, *, plotly: Plotly = "inline") -> bytes:
     """Return the page for `profile`, below 8 MB whatever the record's size.
 
     Raises:
         ReportError: the record holds what no page can show (see `json_file.render`).
     """
     spans = span_table.build(profile)
-    owned = attribution.build(profile.attribution) if profile.attribution else None
+    listed = profile.findings[:_FINDINGS_LISTED]
     values = {
         "answer": headline.build(profile),
+        "glance": glance.build(profile),
+        "verdict": judgement.verdict(profile.judgement) if profile.judgement else "",
         "drawable": bool(profile.samples.t_s or profile.spans),
         "outcome": profile.outcome,
         "bars": _bars(profile),
@@ -47,11 +61,10 @@ def render(profile: Profile) -> bytes:
         "more_spans": spans[_SPANS_SHOWN:_SPANS_LISTED],
         "unlisted_spans": max(0, len(spans) - _SPANS_LISTED),
         "runs": runs.build(profile),
-        "owners": owned,
-        "more_weights": attribution.rest(owned.weights[_WEIGHTS_LISTED:]) if owned else "",
-        "copies_by_phase": copies_by_phase.build(profile),
-        "weights_listed": _WEIGHTS_LISTED,
-        "findings": [findings.build(one) for one in profile.findings[:_FINDINGS_LISTED]],
+        "xrays": _xrays(profile),
+        "findings": [findings.build(one) for one in listed],
+        "drawings": [_drawings(one) for one in listed[:_FINDINGS_DRAWN]],
+        "rules": {one.name: rule_text.build(one.name) for one in listed},
         "findings_summary": findings.summary(profile.findings) if profile.findings else "",
         "unlisted_findings": max(0, len(profile.findings) - _FINDINGS_LISTED),
         "inputs": facts.inputs(profile),
@@ -62,15 +75,79 @@ def render(profile: Profile) -> bytes:
             ("How it was watched", facts.sampling(profile)),
         ),
         "notes": facts.notes(profile),
+        "command": shlex.join(map(plain, profile.command)),
     }
     return page(
         "report.html.j2",
-        "report.js",
+        _SCRIPTS,
         values,
         charts=_charts(profile),
         record=json_file.render(profile),
         record_name="profile",
+        plotly=plotly,
     )
+
+
+def _drawings(finding: Finding) -> list[tuple[str, str]]:
+    """Return the drawings of `finding`, each below what it is."""
+    drawn = []
+    if finding.drawing is not None:
+        drawn.append(("In the model", drawing_svg.render(finding.drawing)))
+    if finding.remedied is not None:
+        after = drawing_svg.render(finding.remedied.drawing, remedied=True)
+        drawn.append((f"After {plain(finding.remedied.rewrite)}", after))
+    return drawn
+
+
+def _taken(profile: Profile) -> list[tuple[str, Attribution]]:
+    """Return the X-rays by the name of what they show, the steady state first."""
+    steady = [("steady", profile.attribution)] if profile.attribution else []
+    earlier = [(f"end of {one.phase}", one.attribution) for one in profile.phase_attributions]
+    return [*steady, *earlier]
+
+
+def _xrays(profile: Profile) -> list[dict[str, Any]]:
+    shown = []
+    for index, (name, taken) in enumerate(_taken(profile)):
+        view = attribution.build(taken)
+        most = _WEIGHTS_LISTED_EARLIER if index else _WEIGHTS_LISTED
+        strip = address_map.build(taken)
+        shown.append(
+            {
+                "name": name,
+                "owners": view,
+                "weights": view.weights[:most],
+                "more": attribution.rest(view.weights[most:]),
+                "legend": strip.legend if strip else (),
+            }
+        )
+    return shown
+
+
+def _xray_charts(profile: Profile) -> list[dict[str, Any]]:
+    """Return the tiles and the strip of each X-ray, as columns."""
+    charts = []
+    for index, (_, taken) in enumerate(_taken(profile)):
+        tiles = treemap.build(taken, max_weights=40 if index else 120)
+        strip = address_map.build(taken, max_stretches=600 if index else 3000)
+        charts.append(
+            {
+                "tiles": {
+                    "id": [one.id for one in tiles],
+                    "parent": [one.parent for one in tiles],
+                    "label": [one.label for one in tiles],
+                    "bytes": [one.size_bytes for one in tiles],
+                    "size": [one.size for one in tiles],
+                    "kind": [one.kind for one in tiles],
+                    "detail": [one.detail for one in tiles],
+                },
+                "strip": [
+                    (one.resident_bytes, one.kind, one.idle, one.sentence, one.start)
+                    for one in (strip.stretches if strip else ())
+                ],
+            }
+        )
+    return charts
 
 
 def _charts(profile: Profile) -> dict[str, Any]:
@@ -91,6 +168,7 @@ def _charts(profile: Profile) -> dict[str, Any]:
             "top": view.top_bytes,
             "bands": [asdict(band) for band in view.bands],
             "peaks": [asdict(peak) for peak in view.peaks],
+            "limits": [asdict(limit) for limit in limits.build(profile)],
         },
         "spans": [
             {
@@ -104,6 +182,7 @@ def _charts(profile: Profile) -> dict[str, Any]:
             }
             for index, row in rows.items()
         ],
+        "xrays": _xray_charts(profile),
         "runs": {"latency": run.latency_s, "rss": run.rss_above_bytes},
     }
 

@@ -7,12 +7,18 @@ import functools
 import gzip
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from importlib import resources
-from typing import Any
+from typing import Any, Literal
 
-from memdiag.reporters.palette import DARK, LIGHT
+from memdiag.reporters.palette import COPIES, DARK, LIGHT
+
+Plotly = Literal["inline", "directory", "cdn"]
+"""Where a page has the library that draws its charts: in itself, beside it (one file for all pages
+of a folder), or from the address that the library's makers give."""
+
+PLOTLY_FILE = "plotly.min.js"
 
 LARGEST_RECORD = 2_200_000
 """Bytes of JSON that are embedded as they are."""
@@ -20,26 +26,35 @@ LARGEST_RECORD = 2_200_000
 
 def page(
     template: str,
-    script: str,
+    scripts: Sequence[str],
     values: Mapping[str, Any],
     *,
     charts: Mapping[str, Any],
     record: bytes,
     record_name: str,
+    plotly: Plotly = "inline",
 ) -> bytes:
     """Return the page that `template` gives with `values`.
 
-    `script` is the file that draws `charts`; `record` is embedded in whole, to be saved as
+    `scripts` are the files that draw `charts`; `record` is embedded in whole, to be saved as
     ``<record_name>.json``: compressed where it is long, and left out where even that is too much.
     """
-    scripts = (_plotly(), _template("download.js") + _template(script))
+    own = "".join(map(_template, ("download.js", *scripts)))
+    inline = (plotly_source(), own) if plotly == "inline" else (own,)
+    nonce = hashlib.sha256(record).hexdigest()[:32]
     shared = {
         "light": asdict(LIGHT),
         "dark": asdict(DARK),
         "css": _template("report.css"),
-        "scripts": scripts,
-        "script_hashes": " ".join(f"'sha256-{_sha256(text)}'" for text in scripts),
-        "charts": _json({**charts, "themes": {"light": asdict(LIGHT), "dark": asdict(DARK)}}),
+        "copies": COPIES,
+        "library": _library(plotly, nonce),
+        "scripts": inline,
+        "script_sources": " ".join(
+            [*(f"'sha256-{_sha256(text)}'" for text in inline), *_allowed(plotly, nonce)]
+        ),
+        "charts": _json(
+            {**charts, "themes": {"light": asdict(LIGHT), "dark": asdict(DARK)}, "copies": COPIES}
+        ),
         "record_id": record_name,
         **_embedded(record),
     }
@@ -84,8 +99,37 @@ def _templates() -> Any:
     )
 
 
+def beside(plotly: Plotly) -> tuple[tuple[str, bytes], ...]:
+    """Return the files, by name, that must lie in the folder of a page made with `plotly`."""
+    return ((PLOTLY_FILE, plotly_source().encode()),) if plotly == "directory" else ()
+
+
+def _library(plotly: Plotly, nonce: str) -> dict[str, str]:
+    """Return the attributes of the script element that loads the library; none where it is in."""
+    if plotly == "inline":
+        return {}
+    if plotly == "directory":
+        return {"src": PLOTLY_FILE, "nonce": nonce}
+    from plotly.offline import get_plotlyjs
+
+    integrity = f"sha256-{_sha256(str(get_plotlyjs()))}"
+    return {"src": _address(), "integrity": integrity, "crossorigin": "anonymous"}
+
+
+def _allowed(plotly: Plotly, nonce: str) -> tuple[str, ...]:
+    """Return what the page's policy must allow for the library, and nothing more."""
+    return {"inline": (), "directory": (f"'nonce-{nonce}'",), "cdn": (_address(),)}[plotly]
+
+
+def _address() -> str:
+    from plotly.offline import get_plotlyjs_version
+
+    return f"https://cdn.plot.ly/plotly-{get_plotlyjs_version()}.min.js"
+
+
 @functools.cache
-def _plotly() -> str:
+def plotly_source() -> str:
+    """Return the library that draws the charts."""
     from plotly.offline import get_plotlyjs
 
     # A browser reads every line end as a line feed, and the page's policy hashes what it reads.

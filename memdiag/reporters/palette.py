@@ -68,3 +68,26 @@ SERIES = (
 )
 """Things side by side: Okabe and Ito's colours, their yellow darkened to show on white, and three
 more."""
+
+COPIES = {
+    "light": {
+        "original": "#0072b2",
+        "transposed": "#e7701f",
+        "packed": "#7c5919",
+        "reordered": "#23a2ae",
+        "dequantized": "#ad75fb",
+        "cast": "#641a22",
+        "fused": "#17175c",
+    },
+    "dark": {
+        "original": "#2f8fd0",
+        "transposed": "#ed6313",
+        "packed": "#f8f35b",
+        "reordered": "#46d097",
+        "dequantized": "#c5afff",
+        "cast": "#8e5e6a",
+        "fused": "#aaffff",
+    },
+}
+"""Copies of weights by kind, for each theme: any two can be told apart without a kind of cone, and
+each stands out from the surface by 3 : 1."""

@@ -33,6 +33,7 @@ from memdiag.records.profile import (
 )
 from memdiag.workflows import inputs as inputs_room
 from memdiag.workflows.check import DEFAULT_MIN_BYTES, Selection, examine
+from memdiag.workflows.drawing.findings import with_drawings
 from memdiag.workflows.notes import notes_of
 from memdiag.workflows.xray import ChildXray
 
@@ -328,7 +329,10 @@ def _with_findings(
     found, notes = examine(file, Runtime.parse(version), selection, dims=dims)
     if profile.attribution is not None:
         found = tuple(confront(finding, profile.attribution) for finding in found)
-    return msgspec.structs.replace(profile, findings=found, notes=(*profile.notes, *notes))
+    drawn, defects = with_drawings(found, file)
+    return msgspec.structs.replace(
+        profile, findings=drawn, notes=(*profile.notes, *notes, *defects)
+    )
 
 
 def _save_optimized(job: Job, scratch: Path) -> Path | None:

@@ -65,6 +65,7 @@ def look(start: Start, model: Path, outputs: list[str], *, arena: bool = True) -
     if any("glibc" in note for note in found.notes):
         pytest.skip("this Python's malloc is not glibc's")
     assert sum(owner.bytes for owner in found.owners) == found.resident_bytes
+    assert sum(part.resident_bytes for part in found.ranges) == found.resident_bytes
     return found
 
 
@@ -82,6 +83,17 @@ def test_a_copy_in_use_in_the_arena_is_a_weight(start: Start, model: Path) -> No
     assert owner(found, "weights", "original") == 2 * NBYTES
     assert 0 < owner(found, "arena", "in use") < 65536  # the sum
     assert owner(found, "arena", "in use or slack") == 0
+
+
+def test_the_ranges_say_where_the_copies_lie(start: Start, model: Path) -> None:
+    found = look(start, model, ["y", "a"])
+    lying = {part.copy: part for part in found.ranges if part.copy is not None}
+    assert len(lying) == len(found.copies) == 2
+    for place, copy in enumerate(found.copies):
+        part = lying[place]
+        assert (part.start, part.bytes) == (copy.address, copy.bytes)
+        assert part.resident_bytes == copy.resident_bytes
+        assert found.owners[part.owner].kind == "weights"
 
 
 def test_a_copy_in_a_free_chunk_of_the_arena_is_slack(start: Start, model: Path) -> None:

@@ -161,6 +161,9 @@ def test_the_owners_have_every_byte_once(
     assert sum(owner.bytes for owner in found.owners) == intervals.total(resident)
     assert all(owner.bytes > 0 for owner in found.owners)
     assert len({(owner.kind, owner.name) for owner in found.owners}) == len(found.owners)
+    sizes = [intervals.total(theirs) for theirs in found.owned]
+    assert sizes == [owner.bytes for owner in found.owners]
+    assert intervals.total(intervals.union(*found.owned)) == intervals.total(resident)
     assert 0 <= found.named_share <= 1
     kept = intervals.intersect(resident, heap.retained)
     assert bytes_of(found, "allocator_retained") == intervals.total(kept)

@@ -1,14 +1,17 @@
 import json
 import re
 from html.parser import HTMLParser
+from typing import cast
 
 import msgspec
 import pytest
 
 from memdiag.records import codec
-from memdiag.records.profile import Profile
+from memdiag.records.profile import PhaseAttribution, Profile
 from memdiag.reporters import html
+from memdiag.reporters.page import Plotly
 from tests.reporters import profiles, tied_xray
+from tests.reporters.findings import TIED
 
 
 class Page(HTMLParser):
@@ -49,7 +52,7 @@ def test_the_page_asks_nobody_for_anything() -> None:
         for name, value in attrs.items()
         if name in ("src", "href", "srcset", "action", "data")
     }
-    assert links == {"data:,"}
+    assert links == {"data:,", "#main"}
     (policy,) = [a["content"] for _, a in page.elements if "http-equiv" in a]
     assert policy is not None
     assert policy.startswith("default-src 'none'")
@@ -147,3 +150,52 @@ def test_an_xray_of_many_weights_stays_below_eight_megabytes() -> None:
     page = html.render(msgspec.structs.replace(long, attribution=record))
     assert len(page) < 8_000_000
     assert b"1,700 weights more: 1,700 copies, 830.08 GiB" in page
+
+
+def test_the_library_comes_from_where_it_was_asked_for_and_nothing_else_may_run() -> None:
+    for place, allowed in (("directory", "'nonce-"), ("cdn", "https://cdn.plot.ly/plotly-")):
+        page = Page(html.render(profiles.tied_if(), plotly=cast("Plotly", place)))
+        (policy,) = [attrs["content"] for _, attrs in page.elements if "http-equiv" in attrs]
+        assert policy is not None
+        sources = policy.rpartition("script-src ")[2].split()
+        assert len(sources) == 2
+        assert sources[0].startswith("'sha256-")
+        assert sources[1].startswith(allowed)
+        (library,) = [attrs for tag, attrs in page.elements if tag == "script" and "src" in attrs]
+        if place == "cdn":
+            assert library["src"] == sources[1]
+            assert (library["integrity"] or "").startswith("sha256-")
+        else:
+            assert library["src"] == "plotly.min.js"
+            assert sources[1] == f"'nonce-{library['nonce']}'"
+
+
+def test_findings_come_with_the_rules_own_words_once() -> None:
+    record = msgspec.structs.replace(profiles.tied_if(), findings=(TIED, TIED))
+    page = Page(html.render(record))
+    assert [attrs["id"] for tag, attrs in page.elements if tag == "details" and attrs] == [
+        "rule-MD103"
+    ]
+    assert "Constant folding evaluates the Transpose" in page.text
+
+
+def test_the_command_that_made_it_is_quoted_as_a_shell_needs() -> None:
+    command = ("memdiag", "profile", "my model.onnx", f"--env=X={profiles.HOSTILE}")
+    page = Page(html.render(msgspec.structs.replace(profiles.tied_if(), command=command)))
+    assert "memdiag profile 'my model.onnx'" in page.text
+    assert not [tag for tag, _ in page.elements if tag == "img"]
+
+
+def test_five_thousand_weights_at_every_phase_stay_below_eight_megabytes() -> None:
+    first = tied_xray.attribution().copies[0]
+    copies = tuple(
+        msgspec.structs.replace(first, weights=(f"encoder/layers.{i}/attention/weight",), address=i)
+        for i in range(5000)
+    )
+    record = msgspec.structs.replace(tied_xray.attribution(), copies=copies)
+    earlier = tuple(
+        PhaseAttribution(phase=name, attribution=record)
+        for name in ("parse", "optimize", "constant_fold", "initialize", "prepack", "first_run")
+    )
+    long = msgspec.structs.replace(profiles.long(), attribution=record, phase_attributions=earlier)
+    assert len(html.render(long)) < 8_000_000

@@ -12,11 +12,13 @@ import pytest
 
 from memdiag import reporters
 from memdiag.records import codec
+from memdiag.records.attribution import AddressRange
 from memdiag.records.comparison import Comparison
-from memdiag.records.profile import Profile
+from memdiag.records.profile import PhaseAttribution, Profile
 from memdiag.reporters import comparison
 from tests.reporters import comparisons, profiles, tied_xray
 from tests.reporters.attributions import SHARED, attribution
+from tests.reporters.findings import TIED
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 ARGUMENTS = (
@@ -219,13 +221,13 @@ def test_the_copies_are_sorted_by_their_headings(opened: Callable[..., Any]) -> 
 
     def sizes() -> list[int]:
         script = (
-            "return [...document.querySelectorAll('#copies tbody tr')]"
+            "return [...document.querySelectorAll('#copies-0 tbody tr')]"
             ".map((row) => Number(row.cells[3].dataset.value))"
         )
         found: list[int] = browser.execute_script(script)
         return found
 
-    heading = browser.find_element("css selector", "#copies thead th:nth-child(4) button")
+    heading = browser.find_element("css selector", "#copies-0 thead th:nth-child(4) button")
     heading.click()
     down = sizes()
     heading.send_keys("\n")
@@ -241,8 +243,8 @@ def test_names_are_sorted_from_the_first_letter_on_and_headings_are_printed(
 ) -> None:
     page = opened(tied_xray.with_attribution())
     wait_for(lambda: page.execute_script(DRAWN))
-    heading = "document.querySelector('#copies thead th')"
-    names = "return [...document.querySelectorAll('#copies tbody th')].map((c) => c.textContent)"
+    heading = "document.querySelector('#copies-0 thead th')"
+    names = "return [...document.querySelectorAll('#copies-0 tbody th')].map((c) => c.textContent)"
     assert page.execute_script(names)[0] == "model.shared.weight +1 more"
     page.execute_script(f"{heading}.querySelector('button').click()")
     assert page.execute_script(f"return {heading}.ariaSort") == "ascending"
@@ -281,3 +283,104 @@ def test_a_comparison_can_be_saved_from_its_page(opened: Callable[..., Any]) -> 
     saved = page.downloads / "comparison.json"
     wait_for(saved.exists)
     assert codec.load(saved, Comparison) == comparisons.versions()
+
+
+def with_xrays() -> Profile:
+    """Return a profile with the X-rays of two moments, that have an address map."""
+    record = tied_xray.attribution()
+    ranges = tuple(
+        AddressRange(
+            start=0x1000 + (index << 32),
+            bytes=owner.bytes,
+            resident_bytes=owner.bytes,
+            owner=index,
+            copy=index if index < 3 else None,
+        )
+        for index, owner in enumerate(record.owners)
+    )
+    record = msgspec.structs.replace(record, ranges=ranges)
+    earlier = PhaseAttribution(phase="parse", attribution=attribution(*SHARED))
+    return msgspec.structs.replace(
+        profiles.tied_if(), attribution=record, phase_attributions=(earlier,)
+    )
+
+
+def test_the_copies_are_filtered_and_the_moment_is_chosen(opened: Callable[..., Any]) -> None:
+    page = opened(with_xrays())
+    tiles = "return document.querySelectorAll('#treemap .treemaplayer .slice').length"
+    wait_for(lambda: page.execute_script(tiles) > 5)
+    shown = "return document.querySelectorAll('#copies-0 tbody tr:not([hidden])').length"
+    every = page.execute_script(shown)
+    page.find_element("css selector", ".filters input").send_keys("layer.1")
+    assert 0 < page.execute_script(shown) < every
+    kinds = page.find_element("css selector", ".filters select")
+    kinds.send_keys("packed")
+    wait_for(lambda: page.execute_script(shown) == 0)
+    assert page.find_element("css selector", ".filters [role=status]").text.startswith("0 of")
+    before = page.execute_script(tiles)
+    page.find_element("id", "moment").send_keys("end of parse")
+    wait_for(lambda: page.execute_script(tiles) != before)
+    assert page.find_element("id", "copies-1").is_displayed()
+    assert not page.find_element("id", "copies-0").is_displayed()
+    assert page.get_log("browser") == []
+
+
+def test_the_address_map_tells_what_has_the_focus(opened: Callable[..., Any]) -> None:
+    from selenium.webdriver.common.keys import Keys
+
+    page = opened(with_xrays())
+    strip = page.find_element("id", "addresses")
+    wait_for(lambda: strip.get_attribute("aria-valuemax") != "0")
+    strip.send_keys(Keys.HOME)
+    words = page.find_element("id", "stretch")
+    assert words.text.startswith("model.shared.weight: original, 506 MiB resident at 0x1000")
+    strip.send_keys(Keys.ARROW_RIGHT)
+    assert "transposed" in words.text
+    assert strip.get_attribute("aria-valuetext") == words.text
+    assert page.get_log("browser") == []
+
+
+def test_the_timeline_moves_and_zooms_by_keys(opened: Callable[..., Any]) -> None:
+    page = opened(profiles.tied_if())
+    wait_for(lambda: page.execute_script(DRAWN) >= 3)
+    shown = "return document.getElementById('timeline')._fullLayout.xaxis.range.map(Number)"
+    chart = page.find_element("id", "timeline")
+    whole = page.execute_script(shown)
+    page.execute_script("arguments[0].focus()", chart)
+
+    def press(keys: str) -> list[float]:
+        before = page.execute_script(shown)
+        page.switch_to.active_element.send_keys(keys)
+        wait_for(lambda: page.execute_script(shown) != before)
+        found: list[float] = page.execute_script(shown)
+        return found
+
+    first, last = press("+")
+    assert last - first == pytest.approx((whole[1] - whole[0]) / 2)
+    assert press("\ue014")[0] > first  # the right arrow
+    assert press("0")[0] == 0
+    page.find_element("css selector", "button.pan").click()
+    mode = "return document.getElementById('timeline')._fullLayout.dragmode"
+    wait_for(lambda: page.execute_script(mode) == "pan")
+    assert page.get_log("browser") == []
+
+
+def test_the_library_may_lie_beside_the_page(browser: Any, tmp_path: Path) -> None:
+    page, library = reporters.write(with_xrays(), tmp_path, ("html",), plotly="directory")
+    assert library.name == "plotly.min.js"
+    assert page.stat().st_size < 1_000_000
+    browser.get(page.as_uri())
+    wait_for(lambda: browser.execute_script(DRAWN) >= 3)
+    assert browser.get_log("browser") == []
+
+
+def test_on_paper_every_rule_is_open_and_nothing_is_dark(opened: Callable[..., Any]) -> None:
+    profile = msgspec.structs.replace(with_xrays(), findings=(TIED,))
+    page = opened(profile, dark=True)
+    wait_for(lambda: page.execute_script(DRAWN) >= 3)
+    assert page.find_element("id", "rule-MD103").get_attribute("open") is None
+    page.execute_script("window.dispatchEvent(new Event('beforeprint'))")
+    assert page.find_element("id", "rule-MD103").get_attribute("open") is not None
+    ink = "return document.querySelector('#timeline .xtick text').style.fill"
+    wait_for(lambda: page.execute_script(ink) == "rgb(23, 32, 42)")
+    assert page.get_log("browser") == []

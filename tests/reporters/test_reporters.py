@@ -18,6 +18,8 @@ NAMES = {
     "markdown": "report.md",
     "png": "timeline.png",
     "svg": "timeline.svg",
+    "treemap": "treemap.png",
+    "treemap_svg": "treemap.svg",
 }
 
 

@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from memdiag.cli.arguments import given_inputs, pairs, whole_numbers
-from memdiag.cli.declarations import Dims, InputArchive, InputFiles, Quiet
+from memdiag.cli.choices import Plotly
+from memdiag.cli.declarations import Dims, InputArchive, InputFiles, PlotlyPlace, Quiet
 from memdiag.cli.exit_codes import CLEAN, ERROR
 from memdiag.units import parse_size
 
@@ -119,6 +120,7 @@ def command(
             rich_help_panel=_OUTPUT,
         ),
     ] = None,
+    plotly: PlotlyPlace = Plotly.inline,
     format: Annotated[
         _Format,
         typer.Option(help="What to print: a summary, or a report alone.", rich_help_panel=_OUTPUT),
@@ -135,7 +137,8 @@ def command(
     from memdiag.cli.output import Destination, show_comparison
     from memdiag.workflows.compare import compare
 
-    destination = Destination(out or Path("reports") / f"{paths[0].stem}.compare")
+    folder = out or Path("reports") / f"{paths[0].stem}.compare"
+    destination = Destination(folder, plotly=plotly.value)
     options = pairs("--session-option", session_option or ())
     if threads is not None:
         options["intra_op_num_threads"] = str(threads)

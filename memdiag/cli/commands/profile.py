@@ -1,5 +1,7 @@
 """``memdiag profile``: run a model in a child process and show what it took, phase by phase."""
 
+import sys
+from dataclasses import replace
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -9,7 +11,7 @@ import typer
 
 from memdiag.cli.arguments import budget as budget_of
 from memdiag.cli.arguments import given_inputs, pairs, whole_numbers
-from memdiag.cli.choices import LoadFrom, Verify
+from memdiag.cli.choices import LoadFrom, Plotly, Verify
 from memdiag.errors import UsageError
 from memdiag.units import parse_size
 
@@ -187,6 +189,14 @@ def command(
             metavar="DIR", help="Where the reports go (reports/MODEL).", rich_help_panel=_OUTPUT
         ),
     ] = None,
+    plotly: Annotated[
+        Plotly,
+        typer.Option(
+            help="Where the page has plotly.js: in itself, in a file beside it, or from the"
+            " network.",
+            rich_help_panel=_OUTPUT,
+        ),
+    ] = Plotly.inline,
     format: Annotated[
         _Format,
         typer.Option(
@@ -207,6 +217,8 @@ def command(
     Which rules are confronted with the measurement: select, ignore and min-bytes in [tool.memdiag]
     of pyproject.toml, as for `memdiag check`.
     """
+    import msgspec
+
     from memdiag.cli.display import ProgressLine
     from memdiag.cli.output import Destination
     from memdiag.cli.profile_output import print_result
@@ -219,7 +231,7 @@ def command(
 
     settings = read_configuration()
     least_bytes = settings.least_bytes
-    destination = Destination(out or Path("reports") / model.stem)
+    destination = Destination(out or Path("reports") / model.stem, plotly=plotly.value)
     wanted = budget_of("--budget", budget)
     is_judged = wanted is not None or baseline is not None
     if baseline is None and update_baseline:
@@ -266,5 +278,8 @@ def command(
                 held = Held(profile=once(xray=looked), judgement=None)
         except Interrupted as interrupted:
             held = Held(profile=interrupted.profile, judgement=None)
+    command = ("memdiag", *sys.argv[1:])
+    told = msgspec.structs.replace(held.profile, judgement=held.judgement, command=command)
+    held = replace(held, profile=told)
     written = destination.write(held.profile)
     return print_result(held, written, format=format.value, quiet=quiet)

@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from memdiag.cli.choices import Plotly
+from memdiag.cli.declarations import PlotlyPlace
 from memdiag.cli.exit_codes import CLEAN
 
 _CONSOLE = "console"
@@ -18,13 +20,15 @@ def command(
         list[str] | None,
         typer.Option(
             metavar="FORMAT",
-            help="console, html, json, markdown, png or svg (the summary and all but svg).",
+            help="console, html, json, markdown, png, svg, treemap or treemap_svg (console, html,"
+            " json, markdown and png).",
         ),
     ] = None,
     out: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="Where files go (the profile's own folder)."),
     ] = None,
+    plotly: PlotlyPlace = Plotly.inline,
 ) -> int:
     """Render a saved profile again, without the model or onnxruntime.
 
@@ -40,7 +44,8 @@ def command(
         sys.stdout.buffer.write(render(record, wanted[0]))
         return CLEAN
     files = [name for name in wanted if name != _CONSOLE]
-    written = Destination(out or profile.parent).write(record, files) if files else ()
+    destination = Destination(out or profile.parent, plotly=plotly.value)
+    written = destination.write(record, files) if files else ()
     if _CONSOLE in wanted:
         show_summary(record, written)
     else:

@@ -10,17 +10,24 @@ from pathlib import Path
 
 from memdiag.records.comparison import Comparison
 from memdiag.reporters import write_files
+from memdiag.reporters.page import Plotly, beside
 
 _MODULES = {"html": "html", "png": "png", "markdown": "markdown", "json": "json_file"}
 
 
-def write(comparison: Comparison, directory: Path, formats: Sequence[str]) -> tuple[Path, ...]:
+def write(
+    comparison: Comparison, directory: Path, formats: Sequence[str], *, plotly: Plotly = "inline"
+) -> tuple[Path, ...]:
     """Write `comparison` into `directory` in `formats`, and return the files' paths.
 
     Raises:
         ReportError: a file could not be written; what was there before is left.
     """
-    modules = [import_module(f"{__name__}.{_MODULES[name]}") for name in formats]
-    return write_files(
-        [(directory / module.FILE_NAME, module.render(comparison)) for module in modules]
-    )
+    contents = []
+    for name in formats:
+        module = import_module(f"{__name__}.{_MODULES[name]}")
+        options = {"plotly": plotly} if name == "html" else {}
+        contents.append((directory / module.FILE_NAME, module.render(comparison, **options)))
+    if "html" in formats:
+        contents += [(directory / name, content) for name, content in beside(plotly)]
+    return write_files(contents)

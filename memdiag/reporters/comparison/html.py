@@ -6,7 +6,7 @@ from typing import Any
 
 from memdiag.records import codec
 from memdiag.records.comparison import Comparison
-from memdiag.reporters.page import page
+from memdiag.reporters.page import Plotly, page
 from memdiag.reporters.palette import SERIES
 from memdiag.reporters.views import comparison as view
 from memdiag.reporters.views import comparison_bars, comparison_lines
@@ -16,7 +16,7 @@ FORMAT = "html"
 FILE_NAME = "comparison.html"
 
 
-def render(comparison: Comparison) -> bytes:
+def render(comparison: Comparison, *, plotly: Plotly = "inline") -> bytes:
     """Return the page for `comparison`."""
     shown = view.build(comparison)
     values = {
@@ -27,11 +27,12 @@ def render(comparison: Comparison) -> bytes:
     }
     return page(
         "comparison.html.j2",
-        "comparison.js",
+        ("comparison.js",),
         values,
         charts={"lines": _lines(comparison)},
         record=codec.encode(comparison),
         record_name="comparison",
+        plotly=plotly,
     )
 
 

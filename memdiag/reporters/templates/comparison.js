@@ -1,6 +1,6 @@
 (() => {
   const chart = document.getElementById("lines");
-  if (!chart) return;
+  if (!chart || !window.Plotly) return;
   const data = JSON.parse(document.getElementById("charts").textContent);
   const dark = window.matchMedia("(prefers-color-scheme: dark)");
   const MIB = 1024 * 1024, GIB = 1024 * MIB;

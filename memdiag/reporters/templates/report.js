@@ -7,6 +7,10 @@
   const MIB = 1024 * 1024, GIB = 1024 * MIB;
   let printing = false;
 
+  window.addEventListener("beforeprint", () => {
+    for (const each of document.querySelectorAll("details")) each.open = true;
+  });
+
   // Plotly reads a few tags and entities in every text that it draws.
   const escaped = (text) => String(text).replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
   const clipped = (text) => escaped(text.length > 70 ? text.slice(0, 69) + "…" : text);
@@ -43,7 +47,8 @@
   };
 
   const unit = line.top >= 2 * GIB ? { by: GIB, name: "GiB" } : { by: MIB, name: "MiB" };
-  const top = Math.max(line.top, line.weights && line.weights <= 3 * line.top ? line.baseline + line.weights : 0) * 1.14 / unit.by;
+  const top = Math.max(line.top, line.weights && line.weights <= 3 * line.top ? line.baseline + line.weights : 0,
+    ...line.limits.map((limit) => limit.rss_bytes).filter((bytes) => bytes <= 2 * line.top)) * 1.14 / unit.by;
   // Where the baseline is most of what there is, the axis starts there unless told otherwise.
   let fromBaseline = line.top - line.baseline < 0.4 * line.baseline;
   const axisRange = () => {
@@ -140,6 +145,12 @@
       shapes.push({ ...rule(line.baseline + line.weights, "solid", c.surface), opacity: 0.7 }, rule(line.baseline + line.weights, "dash", c.ink));
       annotations.push(label(line.baseline + line.weights, `baseline + weights ${size(line.weights)}`));
     }
+    for (const limit of line.limits) {
+      if (y(limit.rss_bytes) > top) continue;
+      const color = limit.is_exceeded ? c.peak_ink : c.ink;
+      shapes.push({ ...rule(limit.rss_bytes, "solid", color), xref: "x", x0: at(limit.start_s), x1: at(limit.end_s) });
+      annotations.push({ ...label(limit.rss_bytes, escaped(limit.label)), xref: "x", x: at(limit.end_s), font: { ...font(c, 12), color } });
+    }
     if (peak) {
       const left = at(peak.t_s) > (range[0] + range[1]) / 2;
       annotations.push({
@@ -152,7 +163,7 @@
       font: font(c), paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", shapes, annotations,
       margin: { l: small ? 44 : 62, r: 10, t: 34, b: 44 }, barmode: "overlay", bargap: 0,
       hovermode: "x", modebar: { bgcolor: "rgba(0,0,0,0)", color: c.muted, activecolor: c.ink }, hoverlabel: { bgcolor: c.surface, bordercolor: c.muted, font: font(c), align: "left" },
-      dragmode: coarse ? false : "zoom", uniformtext: { mode: "hide", minsize: 12 },
+      dragmode: coarse ? false : dragging, uniformtext: { mode: "hide", minsize: 12 },
       legend: { orientation: "h", x: 0, y: 1.01, yanchor: "bottom", traceorder: "reversed", itemclick: false, itemdoubleclick: false, bgcolor: "rgba(0,0,0,0)" },
       xaxis: {
         range, anchor: "y3", ticksuffix: ` ${seconds.name}`, nticks: small ? 4 : 9, showgrid: false, zeroline: false, linecolor: c.line,
@@ -176,7 +187,7 @@
     return [Math.max(whole[0], first - more), Math.min(whole[1], last + more)];
   };
   const model = phases.length > 1 && phases[0] === "start" ? [padded([extent("start")[1], whole[1]], 0.03)[0], whole[1]] : whole;
-  let range = model;
+  let range = model, dragging = "zoom";
 
   function draw() {
     const c = colors();
@@ -248,7 +259,7 @@
   }
 
   const chart = document.getElementById("timeline");
-  if (!chart) return;
+  if (!chart || !window.Plotly) return;
   draw();
   const wholeButton = addRange("whole run", whole, false);
   if (model !== whole) addRange("from loading on", model, false);
@@ -265,6 +276,34 @@
     draw();
   });
   document.getElementById("ranges").append(baseline);
+
+  const pan = document.createElement("button");
+  pan.type = "button";
+  pan.className = "apart pan";
+  pan.textContent = "pan";
+  pan.setAttribute("aria-pressed", "false");
+  pan.addEventListener("click", () => {
+    dragging = dragging === "pan" ? "zoom" : "pan";
+    pan.setAttribute("aria-pressed", String(dragging === "pan"));
+    Plotly.relayout(chart, { dragmode: dragging });
+  });
+  document.getElementById("ranges").append(pan);
+
+  // The keyboard moves by a fifth of what is shown, and zooms about its middle.
+  chart.addEventListener("keydown", (event) => {
+    const wide = range[1] - range[0], middle = (range[0] + range[1]) / 2;
+    const moved = (by) => {
+      const first = Math.max(whole[0], Math.min(whole[1] - wide, range[0] + by * wide));
+      return [first, first + wide];
+    };
+    const zoomed = (by) => [Math.max(whole[0], middle - by * wide / 2), Math.min(whole[1], middle + by * wide / 2)];
+    const next = {
+      ArrowLeft: () => moved(-0.2), ArrowRight: () => moved(0.2), "+": () => zoomed(0.5), "=": () => zoomed(0.5), "-": () => zoomed(2), 0: () => whole,
+    }[event.key];
+    if (!next || event.ctrlKey || event.metaKey || event.altKey) return;
+    event.preventDefault();
+    show(next(), event.key === "0" ? wholeButton : null);
+  });
 
   chart.on("plotly_relayout", (change) => {
     if (change["xaxis.range[0]"] === undefined) return;

@@ -10,7 +10,7 @@ from memdiag.units import MIB, format_size
 
 _FEW_MIB = 200  # below this a digit after the point still matters
 
-_LABELS: dict[OwnerKind, str] = {
+LABELS: dict[OwnerKind, str] = {
     "weights": "weights",
     "external_data": "mapped model files",
     "arena": "arena",
@@ -95,7 +95,7 @@ def _row(attribution: Attribution, kind: OwnerKind, parts: list[Owner]) -> Owner
     share = size / resident if resident else 0.0
     return OwnerRow(
         kind=kind,
-        label=_LABELS[kind],
+        label=LABELS[kind],
         size_bytes=size,
         size=format_size(size),
         share=share,

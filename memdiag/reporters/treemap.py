@@ -1,0 +1,145 @@
+"""Who owns the memory at steady state, as a picture: owners, weights in them, and their copies."""
+
+from __future__ import annotations
+
+import io
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, get_args
+
+from memdiag.records.attribution import CopyKind
+from memdiag.records.profile import Profile
+from memdiag.reporters.palette import LIGHT as COLOR
+from memdiag.reporters.squarified import Rectangle, squarified
+from memdiag.reporters.views import headline
+from memdiag.reporters.views import treemap as view
+from memdiag.reporters.views.text import shortened
+from memdiag.reporters.views.treemap import Tile
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+FORMAT = "treemap"
+FILE_NAME = "treemap.png"
+
+_INCHES = (10.0, 5.6)
+_DPI = 160
+_POINTS = 72.0
+_TITLE, _TEXT = 19.0, 13.0  # points: legible at half of the picture's width
+_LETTER = 0.7  # a letter's width as a share of its size, generously
+_MOST_WEIGHTS = 30
+_BAR, _PAD = 20.0, 3.0  # points: above the tiles in a tile, and around them
+_LEAST = 3 * _BAR  # points: a side below which a tile has no bar, which would take most of it
+_COPIES = get_args(CopyKind)
+_COPY = COLOR.peak_ink
+_MEANING = "blue the original weights, orange other copies"
+_FEWEST = 8  # letters of a name that say anything
+
+
+def render(profile: Profile) -> bytes:
+    """Return the picture of `profile` as PNG, 1600 × 896 pixels."""
+    return picture(profile, "png")
+
+
+def picture(profile: Profile, kind: str) -> bytes:
+    """Return the picture in matplotlib's format `kind`, the same for the same record.
+
+    Without an X-ray it says that there was none.
+    """
+    from matplotlib import rc_context
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    metadata: dict[str, Any] = {"Date": None} if kind == "svg" else {"Software": None}
+    fixed: dict[Any, Any] = {
+        "font.family": "DejaVu Sans",
+        "svg.hashsalt": "memdiag",
+        "svg.fonttype": "path",
+    }
+    out = io.BytesIO()
+    with rc_context(fixed), warnings.catch_warnings():
+        # A name may have letters that the font lacks: they show as boxes.
+        warnings.filterwarnings("ignore", message="Glyph .* missing")
+        figure = Figure(figsize=_INCHES, dpi=_DPI, facecolor=COLOR.surface)
+        FigureCanvasAgg(figure)
+        axes = figure.add_axes((0.01, 0.015, 0.98, 0.81))
+        axes.set_axis_off()
+        subtitle = "no X-ray was taken: profile the model again with --xray steady"
+        if profile.attribution is not None:
+            tiles = view.build(profile.attribution, max_weights=_MOST_WEIGHTS)
+            subtitle = f"resident at steady state: {tiles[0].size}; {_MEANING}"
+            width, height = _INCHES[0] * 0.98 * _POINTS, _INCHES[1] * 0.81 * _POINTS
+            axes.set_xlim(0, width)
+            axes.set_ylim(0, height)
+            _divide(axes, tiles[0], _inside(tiles), Rectangle(0, 0, width, height))
+        name = shortened(headline.build(profile).model, 60)
+        figure.text(
+            0.014, 0.97, name, fontsize=_TITLE, color=COLOR.ink, weight="bold", va="top",
+            parse_math=False,
+        )  # fmt: skip
+        figure.text(0.014, 0.895, subtitle, fontsize=_TEXT, color=COLOR.muted, va="top")
+        figure.savefig(out, format=kind, metadata=metadata)
+    return out.getvalue()
+
+
+def _inside(tiles: Sequence[Tile]) -> dict[str, list[tuple[Tile, int]]]:
+    """Return the tiles in each tile with all their bytes, the largest first."""
+    sizes = {tile.id: tile.size_bytes for tile in tiles}
+    inside: dict[str, list[tuple[Tile, int]]] = {tile.id: [] for tile in tiles}
+    for tile in reversed(tiles):
+        if tile.parent:
+            sizes[tile.parent] += sizes[tile.id]
+            if sizes[tile.id]:
+                inside[tile.parent].append((tile, sizes[tile.id]))
+    for those in inside.values():
+        those.sort(key=lambda one: -one[1])
+    return inside
+
+
+def _divide(
+    axes: Axes, parent: Tile, inside: Mapping[str, list[tuple[Tile, int]]], within: Rectangle
+) -> None:
+    """Draw the tiles in `parent`, which has the room `within`, and those in them."""
+    those = inside[parent.id]
+    for (tile, _), place in zip(
+        those, squarified([size for _, size in those], within), strict=True
+    ):
+        parts = [part for part, _ in inside[tile.id]]
+        room = Rectangle(
+            place.x + _PAD, place.y + _PAD, place.width - 2 * _PAD, place.height - _BAR - _PAD
+        )
+        if len(parts) > 1 and room.height > _LEAST and room.width > _LEAST:
+            _tile(axes, place, COLOR.line, [f"{tile.label} · {tile.size}"])
+            _divide(axes, tile, inside, room)
+        elif len(parts) > 1:
+            # No room for its name: what is in it is shown all the same.
+            _divide(axes, tile, inside, place)
+        elif parts:
+            _tile(axes, place, _color(parts[0]), [tile.label, f"{parts[0].label} · {tile.size}"])
+        else:
+            _tile(axes, place, _color(tile), [tile.label, tile.size])
+
+
+def _tile(axes: Axes, place: Rectangle, color: str, lines: Sequence[str]) -> None:
+    """Draw one tile, with as many of `lines` as there is room for."""
+    from matplotlib.patches import Rectangle as Patch
+
+    corner = (place.x, place.y)
+    axes.add_patch(Patch(corner, place.width, place.height, lw=1.2, ec=COLOR.surface, fc=color))
+    ink = COLOR.surface if color in (_COPY, COLOR.anonymous) else COLOR.ink
+    letters = int((place.width - 10) / (_TEXT * _LETTER))
+    for number, line in enumerate(lines):
+        y = place.y + place.height - 5 - number * 1.25 * _TEXT
+        if letters < min(len(line), _FEWEST) or y - 1.2 * _TEXT < place.y:
+            break
+        axes.text(
+            place.x + 6, y, shortened(line, letters), fontsize=_TEXT, color=ink, va="top",
+            weight="bold" if not number else "normal", parse_math=False,
+        )  # fmt: skip
+
+
+def _color(tile: Tile) -> str:
+    """Return the colour of a copy by its kind, of weights that are not told apart, or of others."""
+    if tile.kind in _COPIES:
+        return COLOR.anonymous if tile.kind == "original" else _COPY
+    return COLOR.file if tile.kind == "weights" else COLOR.band

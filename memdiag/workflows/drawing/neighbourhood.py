@@ -1,0 +1,225 @@
+"""Which operators and weights of a draft are shown for a finding, and which after a rewrite.
+
+What is concerned falls into groups that hang together, such as each of many weights with what reads
+it; the first ones, which matter most, are shown until there is enough to see.
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+import onnx_ir as ir
+
+from memdiag.records.finding import Finding
+from memdiag.remedies.constants import is_constant, tensor_of
+from memdiag.remedies.draft import Draft, bodies
+
+MOST_OPERATORS = 8
+_ENOUGH = 7
+_MOST_SHOWN = 12
+_MOST_LOOKED_AT = 100
+_MOST_READERS = 3
+_MOST_STEPS = 3
+
+Item = ir.Node | ir.Value
+"""An operator, or a weight by its value."""
+
+
+class Neighbourhood(NamedTuple):
+    """Operators, of which no one is a Constant, and weights, those that matter most first.
+
+    `emphasised` are those of both that it is about; `omitted` is how many that the
+    finding names are left out.
+    """
+
+    operators: tuple[ir.Node, ...]
+    weights: tuple[ir.Value, ...]
+    emphasised: frozenset[Item]
+    omitted: int
+
+
+class Wiring(NamedTuple):
+    """What operators were and read at some moment, and which of that was constant."""
+
+    types: dict[ir.Node, str]
+    inputs: dict[ir.Node, tuple[ir.Value | None, ...]]
+    constants: frozenset[ir.Value]
+
+
+def around(draft: Draft, finding: Finding) -> Neighbourhood:
+    """Return what is shown for `finding` in `draft`; nothing where it names nothing there is."""
+    weights = _distinct(map(draft.value, finding.weights[:_MOST_LOOKED_AT]))
+    named = [one for one in _nodes(draft, finding) if not _holds(one, weights)]
+    operators = dict.fromkeys(named)
+    for node in named:
+        operators.update(dict.fromkeys(_between(node, weights)))
+    for weight in weights:
+        if not any(reader in operators for reader in weight.consumers()):
+            operators.update(dict.fromkeys(_first_readers(weight)))
+    for node in [*operators]:
+        if is_fed_by_constants(node):
+            operators.update(dict.fromkeys(_first_readers(*node.outputs)))
+    shown = _first_groups([*operators], weights)
+    folded = {one for one in named if is_fed_by_constants(one)}
+    beyond = len(finding.weights[_MOST_LOOKED_AT:]) + len(finding.nodes[_MOST_LOOKED_AT:])
+    return Neighbourhood(
+        operators=tuple(one for one in shown if isinstance(one, ir.Node)),
+        weights=tuple(one for one in shown if isinstance(one, ir.Value)),
+        emphasised=frozenset({*weights, *folded} or named),
+        omitted=len([one for one in (*named, *weights) if one not in shown]) + beyond,
+    )
+
+
+def wiring(shown: Neighbourhood) -> Wiring:
+    """Return how what is `shown` and all that lies next to it is connected now."""
+    near = dict.fromkeys(shown.operators)
+    for node in shown.operators:
+        near.update(dict.fromkeys((*node.predecessors(), *node.successors())))
+    for weight in shown.weights:
+        near.update(dict.fromkeys(weight.consumers()))
+    return Wiring(
+        types={node: node.op_type for node in near},
+        inputs={node: tuple(node.inputs) for node in near},
+        constants=frozenset({*shown.weights, *_constants(near)}),
+    )
+
+
+def after(
+    shown: Neighbourhood,
+    before: Wiring,
+    weights: Iterable[ir.Value | None],
+    made: Collection[ir.Node],
+) -> Neighbourhood:
+    """Return what is there of `shown` after a rewrite: what stayed, and what came in its place.
+
+    `weights` are what the shown weights are now, `made` all nodes that the rewrite made, wherever
+    in the model. What came, or became another operator, is emphasised.
+    """
+    here = _distinct(weights)
+    there = [node for node in before.inputs if node.graph is not None and not is_constant(node)]
+    came = _reached([*here, *there], made)
+    operators = dict.fromkeys(came)
+    for node in came:
+        if is_fed_by_constants(node):
+            operators.update(dict.fromkeys(_first_readers(*node.outputs)))
+    operators.update(dict.fromkeys(node for node in there if node in shown.operators))
+    rewired = [node for node in there if tuple(node.inputs) != before.inputs[node]]
+    operators.update(dict.fromkeys(rewired))
+    changed = (node for node in there if node.op_type != before.types[node])
+    others = (one for one in (*here, *_constants(operators)) if one not in before.constants)
+    return Neighbourhood(
+        operators=tuple(operators)[:MOST_OPERATORS],
+        weights=tuple(here),
+        emphasised=frozenset({*came, *changed, *others} or here),
+        omitted=shown.omitted,
+    )
+
+
+def is_fed_by_constants(node: ir.Node, steps: int = _MOST_STEPS) -> bool:
+    """Return whether `node` takes nothing but constants, so that the runtime may fold it."""
+    inputs = [value for value in node.inputs if value is not None]
+    return bool(inputs) and all(_is_constant(value, steps) for value in inputs)
+
+
+def _is_constant(value: ir.Value, steps: int) -> bool:
+    if tensor_of(value) is not None:
+        return True
+    producer = value.producer()
+    return producer is not None and steps > 0 and is_fed_by_constants(producer, steps - 1)
+
+
+def _nodes(draft: Draft, finding: Finding) -> list[ir.Node]:
+    found = map(draft.node, finding.nodes[:_MOST_LOOKED_AT])
+    return [one for one in dict.fromkeys(found) if one is not None and not is_constant(one)]
+
+
+def _holds(node: ir.Node, weights: Sequence[ir.Value]) -> bool:
+    """Return whether a weight is in a subgraph of `node`, which is then shown by its path alone."""
+    inner = [body for _, body in bodies(node)]
+    return any(weight.graph in inner for weight in weights)
+
+
+def _between(node: ir.Node, weights: Sequence[ir.Value]) -> Iterator[ir.Node]:
+    """Yield the nodes between one of `weights` and `node`, which take nothing but constants."""
+    for value in node.inputs:
+        yield from _path(value, weights, _MOST_STEPS) or ()
+
+
+def _constants(nodes: Iterable[ir.Node]) -> Iterator[ir.Value]:
+    for node in nodes:
+        yield from (one for one in node.inputs if one is not None and tensor_of(one) is not None)
+
+
+def _path(value: ir.Value | None, weights: Sequence[ir.Value], steps: int) -> list[ir.Node] | None:
+    """Return the nodes from one of `weights` to `value`; None where no path leads there."""
+    if value in weights:
+        return []
+    producer = value.producer() if value is not None and steps else None
+    if producer is None or not is_fed_by_constants(producer):
+        return None
+    paths = (_path(one, weights, steps - 1) for one in producer.inputs)
+    found = next((path for path in paths if path is not None), None)
+    return None if found is None else [*found, producer]
+
+
+def _first_readers(*values: ir.Value) -> list[ir.Node]:
+    return [reader for value in values for reader in value.consumers()[:_MOST_READERS]]
+
+
+def _first_groups(operators: Sequence[ir.Node], weights: Sequence[ir.Value]) -> list[Item]:
+    """Return the first groups of items that hang together, not too many in all."""
+    shown: list[Item] = []
+    left: dict[Item, None] = dict.fromkeys([*operators, *weights])
+    while left:
+        group = _group(next(iter(left)), left)
+        if shown and len(shown) + len(group) > _ENOUGH:
+            break
+        shown += group
+        left = {one: None for one in left if one not in group}
+    nodes = [one for one in shown if isinstance(one, ir.Node)]
+    fewest = sorted(nodes, key=_distance_to_folding)[:MOST_OPERATORS]
+    return [one for one in shown if isinstance(one, ir.Value) or one in fewest][:_MOST_SHOWN]
+
+
+def _group(first: Item, among: Iterable[Item]) -> list[Item]:
+    """Return `first` and all of `among` that is linked to it."""
+    left = {*among} - {first}
+    found, pending = {first}, [first]
+    while pending:
+        linked = {one for one in _linked(pending.pop()) if one in left}
+        found |= linked
+        left -= linked
+        pending += linked
+    return [one for one in among if one in found]
+
+
+def _linked(item: Item) -> Iterator[Item]:
+    if isinstance(item, ir.Value):
+        yield from item.consumers()
+        return
+    yield from item.predecessors()
+    yield from item.successors()
+    yield from (value for value in item.inputs if value is not None)
+
+
+def _distance_to_folding(node: ir.Node) -> int:
+    """Return 0 for what may be folded, 1 for what reads the result, 2 for all other nodes."""
+    if is_fed_by_constants(node):
+        return 0
+    folded = (one for one in node.predecessors() if not is_constant(one))
+    return 1 if any(map(is_fed_by_constants, folded)) else 2
+
+
+def _reached(old: Iterable[Item], made: Collection[ir.Node]) -> list[ir.Node]:
+    """Return those of `made` that hang together with `old`, the nearest first; no Constant."""
+    found: dict[ir.Node, None] = {}
+    pending = [one for item in old for one in _linked(item)]
+    while pending:
+        item = pending.pop(0)
+        if isinstance(item, ir.Node) and item in made and item not in found:
+            found[item] = None
+            pending += _linked(item)
+    return [one for one in found if not is_constant(one)]
+
+
+def _distinct(values: Iterable[ir.Value | None]) -> list[ir.Value]:
+    return [value for value in dict.fromkeys(values) if value is not None]

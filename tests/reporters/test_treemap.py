@@ -1,0 +1,44 @@
+import io
+import zlib
+from xml.etree import ElementTree
+
+import msgspec
+import numpy
+
+from memdiag.reporters import treemap, treemap_svg
+from memdiag.reporters.palette import LIGHT
+from tests.reporters import profiles, tied_xray
+from tests.reporters.attributions import attribution, copy
+
+
+def test_it_is_a_picture_that_is_not_blank_and_always_the_same() -> None:
+    from matplotlib import image
+
+    drawn = treemap.render(tied_xray.with_attribution())
+    pixels = numpy.asarray(image.imread(io.BytesIO(drawn), format="png"))
+    assert pixels.shape[:2] == (896, 1600)
+    assert len(zlib.compress((pixels * 255).astype(numpy.uint8).tobytes())) > 15_000
+    assert treemap.render(tied_xray.with_attribution()) == drawn
+
+
+def test_originals_and_other_copies_have_different_colours() -> None:
+    svg = treemap_svg.render(tied_xray.with_attribution()).decode()
+    root = ElementTree.fromstring(svg)
+    assert root.tag.endswith("svg")
+    assert LIGHT.anonymous in svg
+    assert LIGHT.peak_ink in svg
+
+
+def test_many_weights_and_hostile_names_can_be_drawn() -> None:
+    names = [f"</svg><script>{number}</script>$x_{{" for number in range(300)]
+    copies = [copy("original", 1000 + number, name) for number, name in enumerate(names)]
+    profile = msgspec.structs.replace(profiles.tied_if(), attribution=attribution(*copies))
+    svg = treemap_svg.render(profile)
+    assert b"<script" not in svg
+    ElementTree.fromstring(svg.decode())
+
+
+def test_without_an_xray_it_says_so_and_draws_no_tile() -> None:
+    svg = treemap_svg.render(profiles.failed()).decode()
+    assert LIGHT.anonymous not in svg
+    assert treemap_svg.render(profiles.tied_if()) != treemap_svg.render(profiles.failed())
