@@ -1,10 +1,14 @@
 """A rule's documentation as blocks that a page can set: headings, paragraphs and lists."""
 
+import ast
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib import resources
 from typing import Literal
 
-from memdiag.errors import UsageError
+# Read, not imported: a saved profile is shown where onnx is not installed.
+_RULES = resources.files("memdiag") / "detectors"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,12 +24,19 @@ def build(rule: str) -> tuple[Block, ...]:
 
     A record may be of another version, with rules of its own.
     """
-    from memdiag.detectors import find_detector
-
-    try:
-        return tuple(blocks(find_detector(rule).documentation))
-    except UsageError:
+    if not re.fullmatch(r"[a-z0-9-]+", rule):
         return ()
+    try:
+        source = (_RULES / f"{rule.replace('-', '_')}.py").read_text("utf-8")
+    except FileNotFoundError:
+        return ()
+    module = ast.parse(source)
+    return tuple(blocks(ast.get_docstring(module) or "")) if _has_rule(module) else ()
+
+
+def _has_rule(module: ast.Module) -> bool:
+    targets = (each for one in module.body if isinstance(one, ast.Assign) for each in one.targets)
+    return any(isinstance(one, ast.Name) and one.id == "RULE" for one in targets)
 
 
 def blocks(markdown: str) -> Iterator[Block]:

@@ -1,6 +1,7 @@
 import pytest
 
 from memdiag.detectors import detectors
+from memdiag.detectors.rule import Detector
 from memdiag.reporters.views import rule_text
 from memdiag.reporters.views.rule_text import Block
 
@@ -14,14 +15,16 @@ def test_headings_paragraphs_lists_and_code_are_told_apart() -> None:
     ]
 
 
-@pytest.mark.parametrize("rule", [each.rule.name for each in detectors()])
-def test_no_rule_is_left_with_markup(rule: str) -> None:
-    shown = rule_text.build(rule)
+@pytest.mark.parametrize("detector", detectors(), ids=lambda each: each.rule.name)
+def test_no_rule_is_left_with_markup(detector: Detector) -> None:
+    shown = rule_text.build(detector.rule.name)
+    assert shown == tuple(rule_text.blocks(detector.documentation))
     said = "".join(text for block in shown for item in block.items for text, _ in item)
     assert len(shown) > 1
     assert "`" not in said
     assert "##" not in said
 
 
-def test_a_rule_of_another_version_has_no_text() -> None:
-    assert rule_text.build("no-such-rule") == ()
+@pytest.mark.parametrize("name", ["no-such-rule", "rule", "../errors", "", "RULE"])
+def test_what_is_no_rule_here_has_no_text(name: str) -> None:
+    assert rule_text.build(name) == ()
