@@ -6,6 +6,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 from memdiag.prediction.packing import fp32_panels
+from tests.detectors.conftest import Agrees
 from tests.detectors.examining import findings
 from tests.detectors.measuring import NEWEST, xray
 
@@ -85,10 +86,12 @@ def test_one_that_may_be_given_is_not_packed(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("version", ["1.22.1", "1.24.4", NEWEST])
-def test_the_private_copies_are_those_predicted(tmp_path: Path, version: str) -> None:
+def test_the_private_copies_are_those_predicted(
+    tmp_path: Path, version: str, agrees: Agrees
+) -> None:
     path = layers(tmp_path)
     (one,) = findings(RULE, path, tmp_path, runtime=version)
     copies = xray(path, version).copies
     private = [copy for copy in copies if copy.backing.kind == "anonymous" and copy.live]
     assert {copy.kind for copy in private} == {"packed"}
-    assert sum(copy.resident_bytes for copy in private) == pytest.approx(one.bytes, rel=0.05)
+    agrees(one, sum(copy.resident_bytes for copy in private), version)

@@ -7,6 +7,7 @@ from onnx import ModelProto, helper, parser
 
 from memdiag.detectors.confront import confront
 from tests.detectors.building import overridable, raw, values
+from tests.detectors.conftest import Agrees
 from tests.detectors.examining import findings
 from tests.detectors.measuring import NEWEST, above_baseline, xray
 
@@ -139,7 +140,7 @@ def test_of_a_mapped_weight_all_copies_are_too_many(tmp_path: Path) -> None:
         ("gathered", "1.20.1"),
     ],
 )
-def test_what_a_session_takes(tmp_path: Path, case: str, version: str) -> None:
+def test_what_a_session_takes(tmp_path: Path, case: str, version: str, agrees: Agrees) -> None:
     """The bytes that are said are those that a session takes more than one without Identity."""
     proto = COPIED[case][0] if case in COPIED else NEAR[case]
     found = findings(RULE, proto, tmp_path, runtime=version)
@@ -150,6 +151,8 @@ def test_what_a_session_takes(tmp_path: Path, case: str, version: str) -> None:
     without = tmp_path / "without.onnx"
     without.write_bytes(renamed(proto).SerializeToString())
     more = above_baseline(seen) - above_baseline(xray(without, version))
+    if found:
+        agrees(found[0], more, version, abs=SIZE // 3)
     assert more == pytest.approx(said, abs=SIZE // 3)
 
 

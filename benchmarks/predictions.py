@@ -1,0 +1,126 @@
+"""What rules predict beside what was measured: ``python -m benchmarks.predictions``.
+
+The slow tests of the rules run each case (a model whose copies are known) under several releases of
+onnxruntime, and hold the bytes that a rule says against the X-ray or against the same model without
+the waste. Here they are run, and their figures go to ``benchmarks/README.md``, those of one rule and
+release in a cell; cases that do not agree within 5 % are listed one by one.
+"""
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+from xml.etree import ElementTree
+
+import memdiag
+from benchmarks.readme import replace_part, table
+from memdiag.measurement.environment import describe
+from memdiag.units import MIB
+
+_TESTS = Path(__file__).parents[1] / "tests" / "detectors"
+_CLOSE = 0.05
+
+
+class Case(NamedTuple):
+    """One prediction: of which rule and figure (steady or peak), on which release, in bytes."""
+
+    rule: str
+    name: str
+    figure: str
+    onnxruntime: str
+    predicted: int
+    measured: int
+    test: str
+
+    @property
+    def error(self) -> float:
+        """How far the measured bytes are from the predicted ones, as a share of these."""
+        return abs(self.measured - self.predicted) / max(self.predicted, 1)
+
+
+def cases(report: Path) -> list[Case]:
+    """Return the predictions that the tests wrote to the JUnit file `report`."""
+    found = []
+    for test in ElementTree.parse(report).iter("testcase"):
+        for one in test.iter("property"):
+            if one.get("name") == "prediction":
+                found.append(Case(*json.loads(one.get("value", "")), test.get("name", "")))
+    return found
+
+
+def part(found: Iterable[Case]) -> str:
+    """Return the table of the predictions, and the list of those that do not agree."""
+    cells: dict[tuple[str, str, str], dict[str, list[Case]]] = defaultdict(
+        lambda: defaultdict(list)
+    )
+    releases: set[str] = set()
+    for one in found:
+        cells[one.rule, one.name, one.figure][one.onnxruntime].append(one)
+        releases.add(one.onnxruntime)
+    columns = sorted(releases, key=lambda release: [int(part) for part in release.split(".")])
+    rows = [
+        [f"{rule} {name}", figure, *(_cell(by_release[release]) for release in columns)]
+        for (rule, name, figure), by_release in sorted(cells.items())
+    ]
+    return table(["rule", "figure", *columns], rows)
+
+
+def apart(found: Iterable[Case]) -> str:
+    """Return the table of the cases that do not agree within 5 %."""
+    rows = [
+        [
+            f"{one.rule}, {one.figure}",
+            one.onnxruntime,
+            f"{one.predicted / MIB:.1f}",
+            f"{one.measured / MIB:.1f}",
+            f"{one.error:.0%}" if one.predicted else "",
+            f"`{one.test}`",
+        ]
+        for one in sorted(found)
+        if one.error > _CLOSE
+    ]
+    return table(["rule", "onnxruntime", "predicted, MiB", "measured, MiB", "apart", "case"], rows)
+
+
+def _cell(cases: list[Case]) -> str:
+    """Return how many of the cases agree, and the largest error."""
+    if not cases:
+        return ""
+    close = sum(one.error <= _CLOSE for one in cases)
+    return f"{close} of {len(cases)}, {max(one.error for one in cases):.1%}"
+
+
+def main() -> None:
+    """Run the tests and write their figures."""
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "report.xml"
+        done = subprocess.run(
+            [
+                *(sys.executable, "-m", "pytest", "-m", "slow", "-q", "-p", "no:cacheprovider"),
+                *(str(_TESTS), f"--junitxml={report}"),
+            ]
+        )
+        found = cases(report)
+    if not found:
+        raise SystemExit("The tests recorded no prediction.")
+    machine = describe(memdiag.__version__, None, None)
+    outcome = "all tests passed" if done.returncode == 0 else "some tests failed"
+    text = "\n\n".join(
+        [
+            f"{machine.cpu}, {machine.cpu_count} processors, {machine.platform}; {len(found)} "
+            f"cases, {outcome}.",
+            part(found),
+            "Those that are more than 5 % apart:",
+            apart(found),
+        ]
+    )
+    replace_part("predictions", text)
+    print(text)
+
+
+if __name__ == "__main__":
+    main()
