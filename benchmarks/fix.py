@@ -241,7 +241,8 @@ def _slowest(found: Fix) -> str:
 
 
 def _peers(model: Path, folder: Path) -> Iterator[str]:
-    """Yield peak and steady memory of a real model as each optimizer writes it."""
+    """Yield peak and steady memory of a real model as each optimizer writes it, and its latency."""
+    unchanged = measured(model, folder / "inputs-unchanged")
     for name in OPTIMIZERS:
         target = folder / f"{name.partition(',')[0]}.onnx"
         why = optimize(name, model, target)
@@ -249,7 +250,17 @@ def _peers(model: Path, folder: Path) -> Iterator[str]:
         if found is None:
             yield why or "does not run"
         else:
-            yield f"{found.peak_bytes / MB:.0f} / {found.steady_bytes / MB:.0f}"
+            yield (
+                f"{found.peak_bytes / MB:.0f} / {found.steady_bytes / MB:.0f}"
+                f"{_beside(found, unchanged)}"
+            )
+
+
+def _beside(found: Figures, unchanged: Figures | None) -> str:
+    """Return the latency as a multiple of that of the unchanged model, in brackets."""
+    if unchanged is None or not unchanged.latency_s or found.latency_s is None:
+        return ""
+    return f" ({found.latency_s / unchanged.latency_s:.2f} ×)"
 
 
 def _remark(fixed: Fix) -> str:

@@ -62,6 +62,7 @@ class Bench:
     """Holds the original's session, its outputs and its figures; a context manager.
 
     `job` is the original's, `before` are its figures, `unstable` the outputs that are random.
+    `session_count` is how many sessions were started.
 
     Raises:
         MeasurementError: the original cannot be run.
@@ -69,6 +70,7 @@ class Bench:
 
     def __init__(self, job: Job, trials: Sequence[Trial], scratch: Path, disk_bytes: int) -> None:
         self.job = job
+        self.session_count = 0
         self._trials = trials
         self._server = self._session(job)
         try:
@@ -131,6 +133,7 @@ class Bench:
         Raises:
             MeasurementError: it does not run.
         """
+        self.session_count += times * job.sessions
         seen = memory.look_in_turn([self._measured(job)], times)[0]
         return memory.figures(seen, disk_bytes=disk_bytes)
 
@@ -149,6 +152,7 @@ class Bench:
             MeasurementError: one does not run.
         """
         jobs = [self._measured(before or self.job), self._measured(job)]
+        self.session_count += times * sum(each.sessions for each in jobs)
         one, other = memory.look_in_turn(jobs, times)
         return (
             memory.figures(one, disk_bytes=before_bytes),
@@ -172,6 +176,7 @@ class Bench:
             return self._races(server, wanted, pairs, limit, LEAST_PAIRS)
 
     def _session(self, job: Job) -> Server:
+        self.session_count += 1
         return Server(replace(job, runs=None), [trial.feeds for trial in self._trials])
 
     def _measured(self, job: Job) -> Job:

@@ -120,8 +120,9 @@ def test_new_sessions_confirm_that_a_model_is_slower(
     original = write("original")
     with bench(original) as judge:
         asked = raced(monkeypatch, 1.0, 1.3, 1.2)
-        job = Job(model=original)
+        job, started = Job(model=original), judge.session_count
         verdict = judge.judge(job, Bound.exact(), disk_bytes=0, times=0, limit=1.05)
+        assert judge.session_count == started + 1 + 2
     assert [race.ratio.median for _, race in verdict.races] == [1.0, 1.2]
     assert [one["feeds"] for one in asked] == [0, 1, 1]
     assert {asked[0]["before"], asked[0]["after"]}.isdisjoint(

@@ -27,7 +27,7 @@ _FINAL_TIMES = 3
 class Attempts:
     """Makes points of combinations of options, each verified like a fix.
 
-    `limit` is the largest ratio of latencies that fits. `sessions` counts those that were started.
+    `limit` is the largest ratio of latencies that fits.
     """
 
     bench: Bench
@@ -36,7 +36,6 @@ class Attempts:
     disk_bytes: int
     limit: float
     budget: dict[str, int]
-    sessions: int = field(init=False)
     before: Figures = field(init=False)
     verdict: Verdict | None = field(init=False, default=None)
     """What was found of the point that was confirmed."""
@@ -44,8 +43,11 @@ class Attempts:
     def __post_init__(self) -> None:
         self._files = TuneFiles(self.scratch)
         self.before = self.bench.before
-        # One of the defaults runs in turn with the others, and its memory was measured thrice.
-        self.sessions = 1 + _FINAL_TIMES * self.bench.job.sessions
+
+    @property
+    def session_count(self) -> int:
+        """How many sessions were started: on the bench, and to save models."""
+        return self.bench.session_count + self._files.saved_count
 
     def defaults(self) -> Point:
         """Return the point without options."""
@@ -58,8 +60,7 @@ class Attempts:
         settings = _configured(self.bench.job, chosen)
         point = _point(settings, chosen)
         try:
-            job = self._ready(settings, chosen)
-            self.sessions += job.sessions
+            job = self._files.ready(settings, chosen)
             figures = self.bench.measure(job, 1, disk_bytes=_disk_bytes(job))
         except MemdiagError as error:
             return self._refused(point, f"it does not run: {error}")
@@ -78,8 +79,7 @@ class Attempts:
         if point.problem or point.ratio is None or point.ratio > self.limit:
             return point, False
         try:
-            job = self._ready(_configured(self.bench.job, chosen), chosen)
-            self.sessions += 2 * _FINAL_TIMES * job.sessions
+            job = self._files.ready(_configured(self.bench.job, chosen), chosen)
             before, after = self.bench.measure_both(
                 job, _FINAL_TIMES, before_bytes=self.disk_bytes, after_bytes=_disk_bytes(job)
             )
@@ -98,10 +98,9 @@ class Attempts:
         self, point: Point, chosen: tuple[Option, ...], pairs: int
     ) -> tuple[Point, Verdict | None]:
         try:
-            job = self._ready(_configured(self.bench.job, chosen), chosen)
+            job = self._files.ready(_configured(self.bench.job, chosen), chosen)
         except MemdiagError as error:
             return self._refused(point, f"it does not run: {error}"), None
-        self.sessions += 1
         verdict = self.bench.judge(
             job, self.bound, disk_bytes=0, times=0, pairs=pairs, limit=self.limit
         )
@@ -121,13 +120,6 @@ class Attempts:
             high=slowest.high if slowest else None,
             fits=ratio <= self.limit and point.figures is not None and self._fits(point.figures),
         )
-
-    def _ready(self, settings: Job, chosen: tuple[Option, ...]) -> Job:
-        saved = self._files.saved_count
-        try:
-            return self._files.ready(settings, chosen)
-        finally:
-            self.sessions += self._files.saved_count - saved
 
     def _refused(self, point: Point, problem: str) -> Point:
         """Return `point` with a problem, in words that name no file of ours."""

@@ -57,7 +57,7 @@ def record_of(file: ModelFile, search: Search, fixed: Fix | None, duration_s: fl
         snippet=snippet(
             model, chosen, sessions, embedded=_is_embedded(Path(rewritten or file.path))
         ),
-        session_count=attempts.sessions,
+        session_count=attempts.session_count,
         sessions=sessions,
     )
     return _with_fix(record, fixed) if fixed else record

@@ -54,10 +54,10 @@ def test_an_option_that_saves_is_weighed_judged_and_confirmed(attempts: Attempts
     judged = attempts.judge(weighed, chosen)
     assert judged.ratio is not None
     assert judged.fits
-    started = attempts.sessions
+    started = attempts.session_count
     confirmed, stands = attempts.confirm(judged, chosen)
     assert stands
-    assert attempts.sessions == started + 1 + 6
+    assert attempts.session_count == started + 1 + 6
     assert attempts.verdict is not None
     assert confirmed.figures is not None
     assert confirmed.figures.disk_bytes == attempts.disk_bytes
