@@ -76,6 +76,12 @@ def test_every_remedy_that_a_rule_names_is_there() -> None:
     assert {name: rule for name, rule in named.items() if name not in known} == {}
 
 
-def test_every_rewrite_answers_rules_that_there_are() -> None:
-    known = {each.rule.name for each in detectors()}
-    assert {rule for one in rewriters() for rule in one.rewrite.rules} <= known
+def test_rewrites_answer_the_rules_that_name_them() -> None:
+    rewrites = {one.rewrite.name for one in rewriters()}
+    named = {
+        (each.rule.name, name)
+        for each in detectors()
+        for name in each.rule.remedies
+        if name in rewrites
+    }
+    assert named == {(rule, one.rewrite.name) for one in rewriters() for rule in one.rewrite.rules}

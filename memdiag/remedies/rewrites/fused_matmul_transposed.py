@@ -18,7 +18,7 @@ from memdiag.remedies.rewrite import Rewrite
 REWRITE = Rewrite(
     name="fused-matmul-transposed",
     summary="multiply by the weight as it is stored, with onnxruntime's FusedMatMul",
-    rules=("shared-weight-transposed", "stored-transpose", "folding-grows"),
+    rules=("shared-weight-transposed", "stored-transpose"),
     arithmetic="reordered",
 )
 

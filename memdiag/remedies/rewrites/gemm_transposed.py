@@ -20,7 +20,7 @@ from memdiag.remedies.rewrite import Rewrite
 REWRITE = Rewrite(
     name="gemm-transposed",
     summary="multiply by the weight as it is stored, with Gemm and transB=1",
-    rules=("shared-weight-transposed", "stored-transpose", "folding-grows"),
+    rules=("shared-weight-transposed", "stored-transpose"),
     arithmetic="reordered",
 )
 

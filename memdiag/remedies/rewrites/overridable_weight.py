@@ -24,7 +24,6 @@ REWRITE = Rewrite(
         "stored-transpose",
         "original-kept",
         "packed-mapped-weights",
-        "folding-grows",
     ),
     arithmetic="reordered",
 )

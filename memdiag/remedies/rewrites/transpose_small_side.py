@@ -19,7 +19,7 @@ from memdiag.remedies.rewrite import Rewrite
 REWRITE = Rewrite(
     name="transpose-small-side",
     summary="transpose the input and the product instead of the weight",
-    rules=("shared-weight-transposed", "stored-transpose", "folding-grows"),
+    rules=("shared-weight-transposed", "stored-transpose"),
     arithmetic="reordered",
 )
 
