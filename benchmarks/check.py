@@ -141,7 +141,8 @@ def many_nodes(path: Path, nodes: int = 20_000, weights: int = 5_000) -> None:
         last = f"v{i}"
     value = partial(helper.make_tensor_value_info, elem_type=TensorProto.FLOAT, shape=["n", 64])
     graph = helper.make_graph(made, "chain", [value("x")], [value(last)], tensors)
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), path)
+    opset = helper.make_opsetid("", 17)
+    onnx.save(helper.make_model(graph, opset_imports=[opset], ir_version=10), path)
 
 
 def alike(path: Path, rows: int = 3072) -> None:

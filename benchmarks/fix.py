@@ -13,7 +13,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -67,6 +66,17 @@ with open_model(Path(model)) as file:
     save(draft, Path(target), storage)
 seconds = time.perf_counter() - started
 print(json.dumps([seconds, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024]))
+"""
+
+# In a process like that one: where memory is the host's, fresh pages are slower than warm ones.
+_COPY = """
+import json, shutil, sys, time
+import memdiag.workflows.check
+folder, *files = sys.argv[1:]
+started = time.perf_counter()
+for number, name in enumerate(files):
+    shutil.copyfile(name, f"{folder}/copy-{number}")
+print(json.dumps([time.perf_counter() - started, 0]))
 """
 
 
@@ -179,27 +189,29 @@ def _costs(title: str, model: Path, folder: Path) -> list[list[str]]:
 
 
 def _copy(files: tuple[Path, ...], folder: Path) -> tuple[float, float]:
-    targets = [folder / f"copy-{number}" for number in range(len(files))]
-    started = time.perf_counter()
-    for source, target in zip(files, targets, strict=True):
-        shutil.copyfile(source, target)
-    seconds = time.perf_counter() - started
-    for target in targets:
-        target.unlink()
-    return seconds, 0.0
+    found = _timed(_COPY, folder, *files)
+    for number in range(len(files)):
+        (folder / f"copy-{number}").unlink()
+    return found
 
 
 def _build(model: Path, target: Path, way: str) -> tuple[float, float]:
+    found = _timed(_BUILD, model, target, way, _REWRITE)
+    for left in (target, target.with_name(f"{target.name}.data")):
+        left.unlink(missing_ok=True)
+    return found
+
+
+def _timed(code: str, *arguments: str | Path) -> tuple[float, float]:
+    """Return the seconds and the peak RSS that `code`, run by itself, prints."""
     root = Path(memdiag.__file__).parents[1]
     done = subprocess.run(
-        [sys.executable, "-c", _BUILD, str(model), str(target), way, _REWRITE],
+        [sys.executable, "-c", code, *map(str, arguments)],
         capture_output=True,
         text=True,
         check=True,
         env={**os.environ, "PYTHONPATH": str(root)},
     )
-    for left in (target, target.with_name(f"{target.name}.data")):
-        left.unlink(missing_ok=True)
     seconds, peak = json.loads(done.stdout)
     return seconds, peak
 
