@@ -24,10 +24,13 @@ from benchmarks.patterns import MB, PATTERNS, WEIGHT_MB
 from benchmarks.readme import replace_part, table
 from benchmarks.real_models import real_models
 from benchmarks.statistics import interleave, spread
+from memdiag.errors import MeasurementError
 from memdiag.graph.reader import open_model
 from memdiag.measurement.environment import describe
 from memdiag.measurement.job import Job
+from memdiag.measurement.server import Server
 from memdiag.records.fix import Figures, Fix, LatencyAt
+from memdiag.verification.latency import race
 from memdiag.verification.memory import figures, look_in_turn
 from memdiag.workflows.trials import trials
 from sample_models import load_recipes
@@ -35,6 +38,7 @@ from sample_models import load_recipes
 _SIZES = (1, 16)
 _TIMES = 3
 _ROUNDS = 5
+_PAIRS = 15
 _SEARCH_S = 60.0
 """For the options of a real model; what is chosen is measured thoroughly after that."""
 
@@ -82,15 +86,19 @@ print(json.dumps([time.perf_counter() - started, 0]))
 
 def measured(model: Path, folder: Path) -> Figures | None:
     """Return what a model takes, in fresh processes with several inputs; None if it cannot run."""
+    with open_model(model) as file:
+        disk_bytes = sum(path.stat().st_size for path in file.files)
+    job = _with_inputs(model, folder, _SIZES)
+    return figures(look_in_turn([job], _TIMES)[0], disk_bytes=disk_bytes) if job else None
+
+
+def _with_inputs(model: Path, folder: Path, sizes: Sequence[int]) -> Job | None:
+    """Return the job of running `model` with inputs of all sizes, kept in `folder`."""
     job = Job(model=model)
     with open_model(model) as file:
-        sets = trials(file, job, folder, dims={}, given={}, sizes=_SIZES)
-        if not sets:
-            return None
-        feeds = tuple(one.feeds for one in sets)
-        job = replace(job, feeds=feeds[0], later_feeds=feeds, runs=len(feeds))
-        disk_bytes = sum(path.stat().st_size for path in file.files)
-    return figures(look_in_turn([job], _TIMES)[0], disk_bytes=disk_bytes)
+        sets = trials(file, job, folder, dims={}, given={}, sizes=sizes)
+    feeds = tuple(one.feeds for one in sets)
+    return replace(job, feeds=feeds[0], later_feeds=feeds, runs=len(feeds)) if feeds else None
 
 
 def rows_of(
@@ -253,26 +261,27 @@ def _slowest(found: Fix) -> str:
 
 
 def _peers(model: Path, folder: Path) -> Iterator[str]:
-    """Yield peak and steady memory of a real model as each optimizer writes it, and its latency."""
-    unchanged = measured(model, folder / "inputs-unchanged")
-    for name in OPTIMIZERS:
-        target = folder / f"{name.partition(',')[0]}.onnx"
-        why = optimize(name, model, target)
-        found = None if why else measured(target, folder / f"inputs-{name}")
-        if found is None:
-            yield why or "does not run"
-        else:
-            yield (
-                f"{found.peak_bytes / MB:.0f} / {found.steady_bytes / MB:.0f}"
-                f"{_beside(found, unchanged)}"
-            )
+    """Yield peak and steady memory of a real model as each optimizer writes it, and its latency.
+
+    The latency is a multiple of that of the unchanged model, in runs that take turns.
+    """
+    job = _with_inputs(model, folder / "inputs", (1,))
+    assert job is not None
+    with Server(replace(job, runs=None), job.later_feeds) as unchanged:
+        for name in OPTIMIZERS:
+            target = folder / f"{name.partition(',')[0]}.onnx"
+            yield optimize(name, model, target) or _peer(replace(job, model=target), unchanged)
 
 
-def _beside(found: Figures, unchanged: Figures | None) -> str:
-    """Return the latency as a multiple of that of the unchanged model, in brackets."""
-    if unchanged is None or not unchanged.latency_s or found.latency_s is None:
-        return ""
-    return f" ({found.latency_s / unchanged.latency_s:.2f} ×)"
+def _peer(job: Job, unchanged: Server) -> str:
+    try:
+        found = figures(look_in_turn([job], _TIMES)[0], disk_bytes=0)
+        with Server(replace(job, runs=None), job.later_feeds) as server:
+            ratio = race(unchanged, server, 0, pairs=_PAIRS).ratio
+    except MeasurementError:
+        return "does not run"
+    memory = f"{found.peak_bytes / MB:.0f} / {found.steady_bytes / MB:.0f}"
+    return f"{memory}, {ratio.median:.2f} × ({ratio.low:.2f}–{ratio.high:.2f})"
 
 
 def _remark(fixed: Fix) -> str:
