@@ -63,7 +63,9 @@ benchmarks: models ## measure the numbers in benchmarks/README.md again
 	$(BIN)/python -m benchmarks.overhead
 	$(BIN)/python -m benchmarks.xray
 	$(BIN)/python -m benchmarks.check
+	$(BIN)/python -m benchmarks.predictions
 	$(BIN)/python -m benchmarks.fix
+	$(BIN)/python -m benchmarks.page
 
 clean: ## remove the environment, the caches and the built models
 	rm -rf $(VENV) .cache .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

@@ -9,6 +9,8 @@ _ARGUMENTS = (
     "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
     "--disable-background-networking", "--disable-component-update", "--disable-sync",
     "--disable-dev-shm-usage", "--window-size=1280,900",
+    # Pages that were left would stay in memory, and take their part of what is measured.
+    "--disable-features=BackForwardCache",
 )  # fmt: skip
 
 

@@ -1,41 +1,66 @@
 """The gallery in ``reports/gallery``, from real runs: ``python -m benchmarks.gallery``.
 
-A sample whose weight is held three times, the same one stopped at a memory limit, and a real model.
-Pictures, Markdown and records are kept in git; the pages are some megabytes each and are not.
+A sample whose weight is held three times: fixed, its profile with what that won, the same stopped
+at a memory limit, and by versions of onnxruntime; and a real model, profiled and tuned. Pictures,
+Markdown and the profiles' records are kept in git; the pages are some megabytes each and are not.
 """
 
 import os
 import shutil
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import memdiag
 from benchmarks.real_models import real_models
-from memdiag.reporters import write
+from memdiag.records.profile import Profile
+from memdiag.reporters.kinds import Reported, reporters_of
+from memdiag.workflows.join_fix import join_fix
 from sample_models import load_recipes
 
 GALLERY = Path(__file__).parents[1] / "reports" / "gallery"
-FORMATS = ("json", "markdown", "png")
+_VERSIONS = ("1.22.1", "1.24.4", "latest")
+_FORMATS = ("markdown", "png", "html")
+_SEARCH_S = 180.0
+
+_TIED = "tied_if.onnx"
+_REAL = "minilm_int8.onnx"
+_DIMS = {"sequence": 128}
+
+
+def records() -> Iterator[tuple[str, Reported]]:
+    """Yield what is in the gallery, by the name of its folder, each as soon as it is measured."""
+    fixed = memdiag.fix(_TIED, "tied_if.fixed.onnx")
+    yield "tied_if_fix", fixed
+    yield "tied_if", join_fix(memdiag.profile(_TIED), fixed)
+    yield "tied_if_1GB", memdiag.profile(_TIED, memory_limit_bytes=10**9)
+    yield "tied_if_versions", memdiag.compare(_TIED, onnxruntime=_VERSIONS)
+    yield "minilm_int8", memdiag.profile(_REAL, dims=_DIMS)
+    yield "minilm_int8_tune", memdiag.tune(_REAL, dims=_DIMS, time_limit_s=_SEARCH_S)
 
 
 def main() -> None:
-    """Profile the gallery's models and write its files."""
+    """Measure the gallery's models and write its files."""
     minilm = real_models()["minilm_int8"]
     with tempfile.TemporaryDirectory() as folder:
-        # Profiled from their own folder, so that no path of this machine enters a record.
-        shutil.copyfile(minilm, Path(folder, "minilm_int8.onnx"))
+        # Measured in their own folder, so that no path of this machine enters a record.
+        shutil.copyfile(minilm, Path(folder, _REAL))
         os.chdir(folder)
-        load_recipes()["tied_if"].build(500, Path("tied_if.onnx"), False)
-        profiles = {
-            "tied_if": memdiag.profile("tied_if.onnx"),
-            "tied_if_1GB": memdiag.profile("tied_if.onnx", memory_limit_bytes=10**9),
-            "minilm_int8": memdiag.profile("minilm_int8.onnx", dims={"sequence": 128}),
-        }
-        for name, profile in profiles.items():
-            owners = ("treemap",) if profile.attribution is not None else ()
-            for path in write(profile, GALLERY / name, (*FORMATS, *owners)):
-                print(path)
+        load_recipes()["tied_if"].build(500, Path(_TIED), False)
+        for name, record in records():
+            for path in write(name, record):
+                print(path, flush=True)
         os.chdir(GALLERY)
+
+
+def write(name: str, record: Reported) -> tuple[Path, ...]:
+    """Write the files of `record` into its folder of the gallery, and return their paths."""
+    formats = [*_FORMATS]
+    if isinstance(record, Profile):
+        formats.append("json")
+        if record.attribution is not None:
+            formats.append("treemap")
+    return reporters_of(record).write(record, GALLERY / name, formats)
 
 
 if __name__ == "__main__":

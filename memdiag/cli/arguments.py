@@ -1,10 +1,11 @@
-"""Reading the ``NAME=VALUE`` options of the command line."""
+"""Reading the command line: its ``NAME=VALUE`` options, and what it was as a whole."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict
 
 from memdiag.errors import UsageError
 
@@ -106,3 +107,32 @@ def sizes_of(option: str, text: str) -> tuple[int, ...]:
     if not parts or not all(part.isascii() and part.isdigit() and int(part) for part in parts):
         raise UsageError(f"{option} takes whole numbers from 1, such as 1,16, not {text!r}.")
     return tuple(sorted({int(part) for part in parts}))
+
+
+class TrialArguments(TypedDict):
+    """What fixing and tuning are told of the inputs that models are compared on."""
+
+    dims: dict[str, int]
+    inputs: Given
+    sizes: tuple[int, ...]
+
+
+def trial_arguments(
+    dim: Sequence[str] | None, input: Sequence[str] | None, inputs: Path | None, sizes: str
+) -> TrialArguments:
+    """Return what ``--dim``, ``--input``, ``--inputs`` and ``--sizes`` give.
+
+    Raises:
+        UsageError: as `whole_numbers`, `given_inputs` and `sizes_of`.
+    """
+    return {
+        "dims": whole_numbers("--dim", dim or ()),
+        "inputs": given_inputs(input or (), inputs),
+        "sizes": sizes_of("--sizes", sizes),
+    }
+
+
+def command_line() -> tuple[str, ...]:
+    """Return the command that is running, word by word; bytes that are no text are spelt out."""
+    words = (word.encode(errors="backslashreplace").decode() for word in sys.argv[1:])
+    return ("memdiag", *words)

@@ -25,6 +25,10 @@ Sizes = Annotated[
     str, typer.Option(metavar="N,N…", help="Sizes of free dimensions to compare latency with.")
 ]
 Printed = Annotated[Format, typer.Option(help="What to print: a summary, or the record alone.")]
+Out = Annotated[
+    Path | None,
+    typer.Option(metavar="DIR", help="Write the record and its reports there."),
+]
 PlotlyPlace = Annotated[
     Plotly,
     typer.Option(

@@ -3,38 +3,41 @@
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
 
 import memdiag
-from memdiag.errors import ReportError
+from memdiag.errors import ReportError, UsageError
 from memdiag.records.attribution import Attribution
 from memdiag.records.base import Record
 from memdiag.records.codec import encode
-from memdiag.records.comparison import Comparison
 from memdiag.records.files import save_bytes as save_bytes
 from memdiag.records.finding import Check
-from memdiag.records.fix import Fix
 from memdiag.records.history import History
 from memdiag.records.inventory import Inventory
-from memdiag.records.profile import Profile
-from memdiag.reporters import DEFAULT_FORMATS, write
+from memdiag.reporters import DEFAULT_FORMATS
+from memdiag.reporters.kinds import Reported, reporters_of
 from memdiag.reporters.page import Plotly
+from memdiag.reporters.picture import Kind
 
 
 class Destination:
-    """A folder for reports, found to be writable before anything costly starts.
+    """A folder for reports, found to be writable before anything costly starts; None for none.
 
     `plotly` says where pages have the library that draws.
 
     Raises:
+        UsageError: pages are spoken of where none are written.
         ReportError: the folder could not be made or written to.
     """
 
-    def __init__(self, folder: Path, *, plotly: Plotly = "inline") -> None:
+    def __init__(self, folder: Path | None, *, plotly: Plotly = "inline") -> None:
         self._folder = folder
         self._plotly = plotly
+        if folder is None:
+            if plotly != "inline":
+                raise UsageError("--plotly is about the page, which --out DIR writes; give both.")
+            return
         there = folder.absolute()
         while not there.exists():
             there = there.parent
@@ -43,46 +46,46 @@ class Destination:
                 f"{folder}: reports cannot be written there; choose another folder with --out."
             )
 
-    def write(self, profile: Profile, formats: Sequence[str] = DEFAULT_FORMATS) -> tuple[Path, ...]:
-        """Write `profile` in `formats` and return the files' paths.
+    def write(self, record: Reported, formats: Sequence[str] = DEFAULT_FORMATS) -> tuple[Path, ...]:
+        """Write `record` in `formats` and return the files' paths; none without a folder.
 
         Raises:
+            UsageError: records of this kind have no such format.
             ReportError: a file could not be written; the message says where the record was saved
                 instead.
         """
-        return self._save(partial(write, profile, plotly=self._plotly), formats, "profile")
-
-    def write_comparison(self, comparison: Comparison) -> tuple[Path, ...]:
-        """Write `comparison` in all formats and return the files' paths.
-
-        Raises:
-            ReportError: as `write`.
-        """
-        from memdiag.reporters import comparison as reporters
-
-        writing = partial(reporters.write, comparison, plotly=self._plotly)
-        return self._save(writing, DEFAULT_FORMATS, "comparison")
-
-    def _save(
-        self,
-        writing: Callable[[Path, Sequence[str]], tuple[Path, ...]],
-        formats: Sequence[str],
-        what: str,
-    ) -> tuple[Path, ...]:
+        if self._folder is None:
+            return ()
+        reporters = reporters_of(record)
         try:
-            return writing(self._folder, formats)
+            return reporters.write(record, self._folder, formats, plotly=self._plotly)
         except ReportError as error:
-            (saved,) = writing(Path(tempfile.mkdtemp(prefix="memdiag-")), ("json",))
-            raise ReportError(f"{error} The {what} itself is at {saved}.") from error
+            beside = Path(tempfile.mkdtemp(prefix="memdiag-"))
+            (saved,) = reporters.write(record, beside, ("json",))
+            raise ReportError(f"{error} The {reporters.what} itself is at {saved}.") from error
 
 
-def show_summary(profile: Profile, written: Sequence[Path], *, quiet: bool = False) -> None:
-    """Print the summary of `profile` on standard output, and the files that were written."""
+def show(
+    record: Reported, written: Sequence[Path] = (), *, quiet: bool = False, **options: bool
+) -> None:
+    """Print the summary of `record` on standard output, and the files that were written.
+
+    `options` are those of the console of its kind.
+    """
     from rich.console import Console
 
-    from memdiag.reporters.console import show
+    console = Console(highlight=False)
+    reporters_of(record).show(record, console, written=written, quiet=quiet, **options)
 
-    show(profile, Console(highlight=False), written=written, quiet=quiet)
+
+def print_record(
+    record: Reported, written: Sequence[Path], *, format: str, quiet: bool, **options: bool
+) -> None:
+    """Print `record` on standard output: as JSON, or as `show` does."""
+    if format == "json":
+        sys.stdout.buffer.write(encode(record))
+    else:
+        show(record, written, quiet=quiet, **options)
 
 
 def show_attribution(attribution: Attribution, *, quiet: bool = False) -> None:
@@ -112,34 +115,9 @@ def show_history(history: History, figure: str) -> None:
     history_console.show_history(history, figure, Console(highlight=False))
 
 
-def show_fix(fix: Fix, *, quiet: bool = False) -> None:
-    """Print the summary of `fix` on standard output."""
-    from rich.console import Console
-
-    from memdiag.reporters import fix_console
-
-    fix_console.show_fix(fix, Console(highlight=False), quiet=quiet)
-
-
-def show_tuning(tuning: Fix, *, quiet: bool = False, every: bool = False) -> None:
-    """Print the summary of `tuning` on standard output; `every` shows all points."""
-    from rich.console import Console
-
-    from memdiag.reporters import tuning_console
-
-    console = Console(highlight=False)
-    tuning_console.show_tuning(tuning, console, quiet=quiet, every=every)
-
-
-def show_comparison(
-    comparison: Comparison, written: Sequence[Path], *, quiet: bool = False
-) -> None:
-    """Print `comparison` on standard output, and the files that were written."""
-    from rich.console import Console
-
-    from memdiag.reporters.comparison import console
-
-    console.show(comparison, Console(highlight=False), written=written, quiet=quiet)
+def picture_kind(path: Path) -> Kind:
+    """Return what a picture saved at `path` is: SVG where it is called so, else PNG."""
+    return "svg" if path.suffix.lower() == ".svg" else "png"
 
 
 def save_record(record: Record, path: Path) -> None:

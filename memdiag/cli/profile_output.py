@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from memdiag.cli.exit_codes import CLEAN, ERROR, FINDINGS
-from memdiag.cli.output import show_summary
+from memdiag.cli.output import show
 from memdiag.errors import ReportError
 from memdiag.records.codec import encode
 from memdiag.records.profile import Profile
@@ -32,7 +32,7 @@ def print_result(held: Held, written: Sequence[Path], *, format: str, quiet: boo
         sys.stdout.buffer.write(encode(profile))
     elif format == "console":
         if completed or not quiet:
-            show_summary(profile, written, quiet=quiet)
+            show(profile, written, quiet=quiet)
     else:
         _print_report(held, format)
     if not completed:

@@ -9,12 +9,24 @@ from memdiag.records.profile import Memory
 class Reading(NamedTuple):
     """One sample, in bytes; the parts are None where the system does not tell them.
 
-    `file_bytes` includes shared memory: the cheap source does not tell the two apart.
+    `file_bytes` includes `shared_bytes`: the cheap source does not tell the two apart.
     """
 
     rss_bytes: int
     anonymous_bytes: int | None
     file_bytes: int | None
+    shared_bytes: int | None = None
+
+    @property
+    def memory(self) -> Memory:
+        """The same with shared memory apart from what is file-backed."""
+        file = self.file_bytes
+        return Memory(
+            rss_bytes=self.rss_bytes,
+            anonymous_bytes=self.anonymous_bytes,
+            file_bytes=None if file is None else file - (self.shared_bytes or 0),
+            shared_bytes=self.shared_bytes,
+        )
 
 
 class Boundary(NamedTuple):

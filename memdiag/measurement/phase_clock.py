@@ -121,14 +121,7 @@ class PhaseClock:
         """Return the memory at `at_s`: of the present reading and the last sample, the nearer."""
         if self._sampled is None or now_s - at_s <= abs(at_s - self._sampled_s):
             return reading.memory
-        shared = reading.memory.shared_bytes
-        file = self._sampled.file_bytes
-        return Memory(
-            rss_bytes=self._sampled.rss_bytes,
-            anonymous_bytes=self._sampled.anonymous_bytes,
-            file_bytes=None if file is None else file - (shared or 0),
-            shared_bytes=shared,
-        )
+        return self._sampled.memory
 
     def _apply(self, marker: Marker, at_s: float, memory: Memory) -> None:
         match marker.kind:

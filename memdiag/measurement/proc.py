@@ -1,8 +1,9 @@
 """Reading a process through Linux's ``/proc``: samples in microseconds, exact peaks.
 
 `statm` costs about 1 µs a read and splits the resident set into anonymous and the rest. `status`
-costs some 15 µs more and has the full split and the high-water mark, which writing ``5`` to
-`clear_refs` resets to the present resident set (Documentation/filesystems/proc.rst).
+costs some 15 µs more and has the full split, which a sample asks for where the rest has moved, and
+the high-water mark, which writing ``5`` to `clear_refs` resets to the present resident set
+(Documentation/filesystems/proc.rst).
 """
 
 import os
@@ -18,6 +19,7 @@ _RESET = b"5"
 # The kernel's counters are kept per processor and summed lazily: two readings of a quiet process
 # may differ by this much.
 _SLACK = 1 << 20
+_MOVED = 1 << 18  # by this much the rest must have moved for its split to be read again
 
 
 class ProcObserver:
@@ -34,6 +36,7 @@ class ProcObserver:
     def __init__(self, pid: int) -> None:
         self._files: list[int] = []
         self._reset: int | None = None
+        self._rest = self._shared = 0
         try:
             self._statm = self._open(f"/proc/{pid}/statm", os.O_RDONLY)
             self._status = self._open(f"/proc/{pid}/status", os.O_RDONLY)
@@ -47,13 +50,15 @@ class ProcObserver:
         self._check_reset()
 
     def sample(self) -> Reading:
-        """Return the resident set from `statm`."""
+        """Return the resident set from `statm`, split by `status` where that may have changed."""
         fields = self._read(self._statm).split()
         resident, rest = int(fields[1]) * _PAGE, int(fields[2]) * _PAGE
         if resident == 0:
             # It is ending: its memory is gone before its files are.
             raise ProcessGone
-        return Reading(resident, resident - rest, rest)
+        if abs(rest - self._rest) >= _MOVED:
+            self._rest, self._shared = rest, self._read_status().get(b"RssShmem", 0)
+        return Reading(resident, resident - rest, rest, min(self._shared, rest))
 
     def boundary(self) -> Boundary:
         """Return the split memory and the kernel's peak since the last call, and reset it."""
@@ -63,6 +68,7 @@ class ProcObserver:
             fields.get(name, 0) for name in (b"RssAnon", b"RssFile", b"RssShmem")
         )
         rss = anonymous + file + shared
+        self._rest, self._shared = file + shared, shared
         memory = Memory(
             rss_bytes=rss, anonymous_bytes=anonymous, file_bytes=file, shared_bytes=shared
         )

@@ -32,13 +32,20 @@ class Timeline:
         if len(readings) > _MAX_SAMPLES:
             self._thin()
 
+    @property
+    def last(self) -> Reading | None:
+        """The last reading, None where there was none."""
+        return self._readings[-1] if self._readings else None
+
     def samples(self) -> Samples:
         """Return the timeline as columns."""
+        shared = tuple(reading.shared_bytes for reading in self._readings)
         return Samples(
             t_s=tuple(round(at_s, 6) for at_s in self._times),
             rss_bytes=tuple(reading.rss_bytes for reading in self._readings),
             anonymous_bytes=tuple(reading.anonymous_bytes for reading in self._readings),
             file_bytes=tuple(reading.file_bytes for reading in self._readings),
+            shared_bytes=shared if any(shared) else (),
         )
 
     def _thin(self) -> None:

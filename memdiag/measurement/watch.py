@@ -213,7 +213,9 @@ class _Watch:
         file = memory.file_bytes
         if file is not None:
             file += memory.shared_bytes or 0
-        self._take(now_s, Reading(memory.rss_bytes, memory.anonymous_bytes, file))
+        self._take(
+            now_s, Reading(memory.rss_bytes, memory.anonymous_bytes, file, memory.shared_bytes)
+        )
         return now_s, reading
 
     def _handle(self, items: list[Marker | Event]) -> None:
@@ -295,8 +297,16 @@ class _Watch:
         self._child.proceed()
 
     def _on_run(self, latency_s: float) -> None:
-        reading = self._sample(self._now())
-        self._runs.append(Run(latency_s=latency_s, rss_bytes=reading.rss_bytes))
+        now_s, reading = self._boundary()
+        self._clock.mark((), self._origin_epoch, now_s, reading)
+        self._check_limit(reading.peak_rss_bytes or reading.memory.rss_bytes)
+        run = Run(
+            latency_s=latency_s,
+            rss_bytes=reading.memory.rss_bytes,
+            end_s=round(now_s, 6),
+            peak_rss_bytes=reading.peak_rss_bytes,
+        )
+        self._runs.append(run)
         self._child.proceed()
 
     def _on_steady(self) -> None:
@@ -364,15 +374,8 @@ class _Watch:
         )
 
     def _last_seen(self) -> Memory:
-        samples = self._timeline.samples()
-        if not samples.t_s:
-            return self._last.memory
-        return Memory(
-            rss_bytes=samples.rss_bytes[-1],
-            anonymous_bytes=samples.anonymous_bytes[-1],
-            file_bytes=samples.file_bytes[-1],
-            shared_bytes=None if samples.file_bytes[-1] is None else 0,
-        )
+        last = self._timeline.last
+        return self._last.memory if last is None else last.memory
 
     def _how_it_ended(self) -> tuple[Status, str]:
         code = self._child.returncode()

@@ -1,6 +1,7 @@
 """Records to JSON and back, strictly: a file that does not match its schema is refused."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -45,11 +46,36 @@ def load(path: Path, kind: type[R]) -> R:
     Raises:
         RecordError: the file cannot be read or does not match `kind`.
     """
+    return decode(_read(path), kind, origin=str(path))
+
+
+def load_any(path: Path, kinds: Mapping[str, type[R]]) -> R:
+    """Return the record saved at `path`, of that one of `kinds`, by schema, which it says it is.
+
+    Raises:
+        RecordError: the file cannot be read, is of no such schema, or does not match it.
+    """
+    data = _read(path)
     try:
-        data = path.read_bytes()
+        schema = msgspec.json.decode(data, type=_Head).schema
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise RecordError(f"{path}: not a saved record: {error}.") from error
+    if schema not in kinds:
+        raise RecordError(f"{path}: its schema is {schema!r}, not one of {', '.join(kinds)}.")
+    return decode(data, kinds[schema], origin=str(path))
+
+
+class _Head(msgspec.Struct):
+    """The field by which records tell what they are; the others are not looked at."""
+
+    schema: str
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
     except OSError as error:
         raise RecordError(f"{path}: cannot be read ({error.strerror}).") from error
-    return decode(data, kind, origin=str(path))
 
 
 def json_schema(kind: type[Record]) -> str:

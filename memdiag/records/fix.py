@@ -108,7 +108,8 @@ class Fix(Record, frozen=True, kw_only=True):
     `points` are the combinations of options that a tuning measured, in the order in which they were
     tried (the defaults first); `snippet` is Python that sets up the chosen one.
     `session_count` is how many sessions were started for them; all memory is that of a process
-    with `sessions` sessions of the model.
+    with `sessions` sessions of the model. `command` is the command that made it, word by word
+    (empty where it was made otherwise).
     """
 
     schema: Literal["memdiag.fix/1"]
@@ -139,3 +140,4 @@ class Fix(Record, frozen=True, kw_only=True):
     oldest_onnxruntime: str | None = None
     oldest_reason: str = ""
     sessions: int = 1
+    command: tuple[str, ...] = ()

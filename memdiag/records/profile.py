@@ -6,6 +6,7 @@ from memdiag.records.attribution import Attribution
 from memdiag.records.base import Record
 from memdiag.records.budget import Judgement
 from memdiag.records.finding import Finding
+from memdiag.records.fix import Fix
 from memdiag.records.phases import PHASES as PHASES
 from memdiag.records.phases import PhaseName as PhaseName
 
@@ -131,12 +132,15 @@ class Samples(Record, frozen=True, kw_only=True):
 
     A stretch in which nothing changed keeps its first and last sample only. `anonymous_bytes` is
     None in a row where the system does not split the figure; `file_bytes` includes shared memory.
+    `shared_bytes` is that part of it, and empty where there was none all the time or it is not
+    known.
     """
 
     t_s: tuple[float, ...]
     rss_bytes: tuple[int, ...]
     anonymous_bytes: tuple[int | None, ...]
     file_bytes: tuple[int | None, ...]
+    shared_bytes: tuple[int | None, ...] = ()
 
 
 class Sampling(Record, frozen=True, kw_only=True):
@@ -156,10 +160,17 @@ class Sampling(Record, frozen=True, kw_only=True):
 
 
 class Run(Record, frozen=True, kw_only=True):
-    """One run after the first: its latency, and the resident set right after it."""
+    """One run after the first: its latency, and the resident set right after it.
+
+    `end_s` is when it was seen to have ended, in seconds since the child was started, and
+    `peak_rss_bytes` the kernel's own high-water mark from the run before until then; None where
+    the system does not keep one, and in records that were saved without them.
+    """
 
     latency_s: float
     rss_bytes: int
+    end_s: float | None = None
+    peak_rss_bytes: int | None = None
 
 
 class Outcome(Record, frozen=True, kw_only=True):
@@ -191,7 +202,8 @@ class Profile(Record, frozen=True, kw_only=True):
     of the model for this version of the runtime, confronted with `attribution`.
 
     `judgement` is how it compares with a budget or baseline it was held to, `command` the command
-    that made it, word by word (empty where it was made otherwise).
+    that made it, word by word (empty where it was made otherwise). `fix` is the fix or the tuning
+    of the model that was joined to it, for its report to tell.
     """
 
     schema: Literal["memdiag.profile/1"]
@@ -219,6 +231,7 @@ class Profile(Record, frozen=True, kw_only=True):
     findings: tuple[Finding, ...] = ()
     judgement: Judgement | None = None
     command: tuple[str, ...] = ()
+    fix: Fix | None = None
 
     def phase(self, name: PhaseName) -> Phase | None:
         """Return the phase called `name`, or None where it was not reached or not told apart."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,17 +9,18 @@ from typing import TYPE_CHECKING
 from memdiag.records.profile import Profile
 from memdiag.reporters import attribution_console
 from memdiag.reporters.checks.console import show_findings
-from memdiag.reporters.terminal import block, draw, encodable, line
+from memdiag.reporters.terminal import block, draw, encodable, files, line
 from memdiag.reporters.views import (
     copies_by_phase,
     facts,
     findings,
+    fix_glance,
     headline,
     phase_table,
     runs,
     span_table,
 )
-from memdiag.reporters.views.text import plain, shortened
+from memdiag.reporters.views.text import shortened
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -48,6 +48,7 @@ def _show(profile: Profile, console: Console, written: Sequence[Path], quiet: bo
     line(console, answer.second)
     if quiet:
         return
+    line(console, fix_glance.told(profile.fix) if profile.fix else "")
     line(console, answer.facts, "dim")
     if profile.phases:
         console.print()
@@ -63,7 +64,7 @@ def _show(profile: Profile, console: Console, written: Sequence[Path], quiet: bo
     block(console, [row.sentence for row in copies_by_phase.build(profile)])
     block(console, _inputs(profile))
     block(console, [f"note: {note}" for note in facts.notes(profile)])
-    block(console, _written(written))
+    files(console, written)
 
 
 def _phases(console: Console, profile: Profile) -> None:
@@ -91,16 +92,6 @@ def _inputs(profile: Profile) -> list[str]:
     if len(rows) > _MOST_INPUTS:
         lines.append(f"and {len(rows) - _MOST_INPUTS} inputs more, listed in the reports")
     return lines
-
-
-def _written(paths: Sequence[Path]) -> list[str]:
-    folders: dict[Path, list[str]] = {}
-    for path in paths:
-        folders.setdefault(path.parent, []).append(path.name)
-    return [
-        f"{plain(str(folder))}{os.sep}   {' · '.join(map(plain, names))}"
-        for folder, names in folders.items()
-    ]
 
 
 def _lowered(sentence: str, *, upper: bool = False) -> str:

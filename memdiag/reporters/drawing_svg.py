@@ -16,7 +16,7 @@ _DETAIL_LETTERS = {"operator": 28, "weight": 35, "value": 23}
 _GAP, _ROW, _EDGE, _MARGIN = 18.0, 84.0, 7.0, 8.0
 _WIDEST = 640.0
 _BAR = 22.0  # the height of an operator's title bar
-_LARGEST = 1.0  # of its size in pixels: letters are as large in all drawings that have room
+_SMALLEST = 0.8  # of its size: where that is wider than the page, it scrolls
 
 _STYLE = """
 .drawing { display: block; width: 100%; height: auto; margin: 0 auto; }
@@ -53,7 +53,8 @@ def render(drawing: Drawing, *, remedied: bool = False) -> str:
     accent = _CAME if remedied else _WASTE
     parts = [
         f'<svg class="drawing" xmlns="http://www.w3.org/2000/svg" role="img"'
-        f' viewBox="0 0 {width:.0f} {height:.0f}" style="max-width: {_LARGEST * width:.0f}px"'
+        f' viewBox="0 0 {width:.0f} {height:.0f}" style="max-width: {width:.0f}px;'
+        f' min-width: {_SMALLEST * width:.0f}px"'
         f' aria-label="{escape(name)}">',
         f"<title>{escape(name)}</title><style>{_STYLE}</style>"
         f'<g style="--drawn-accent: {accent}" transform="translate({_MARGIN} {_MARGIN})">',

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from memdiag.records.attribution import Attribution
 from memdiag.records.finding import Finding
 from memdiag.records.profile import Profile
 from memdiag.reporters import drawing_svg, json_file
 from memdiag.reporters.page import Plotly, page
 from memdiag.reporters.views import (
-    address_map,
-    attribution,
     facts,
     findings,
     glance,
@@ -25,20 +23,19 @@ from memdiag.reporters.views import (
     runs,
     span_table,
     timeline,
-    treemap,
+    xrays,
 )
 from memdiag.reporters.views.text import plain
+from memdiag.reporters.views.xrays import Xray
 
 FORMAT = "html"
 FILE_NAME = "report.html"
 
 _SPANS_SHOWN = 8
 _SPANS_LISTED = 500
-_WEIGHTS_LISTED = 300
-_WEIGHTS_LISTED_EARLIER = 40  # at the ends of phases before the steady state
 _FINDINGS_LISTED = 100
 _FINDINGS_DRAWN = 20
-_SCRIPTS = ("report.js", "owners.js", "addresses.js")
+_SCRIPTS = ("report.js", "sorting.js", "owners.js", "addresses.js")
 
 
 def render(profile: Profile, *, plotly: Plotly = "inline") -> bytes:
@@ -48,6 +45,7 @@ def render(profile: Profile, *, plotly: Plotly = "inline") -> bytes:
         ReportError: the record holds what no page can show (see `json_file.render`).
     """
     spans = span_table.build(profile)
+    taken = xrays.build(profile)
     listed = profile.findings[:_FINDINGS_LISTED]
     values = {
         "answer": headline.build(profile),
@@ -61,7 +59,7 @@ def render(profile: Profile, *, plotly: Plotly = "inline") -> bytes:
         "more_spans": spans[_SPANS_SHOWN:_SPANS_LISTED],
         "unlisted_spans": max(0, len(spans) - _SPANS_LISTED),
         "runs": runs.build(profile),
-        "xrays": _xrays(profile),
+        "xrays": taken,
         "findings": [findings.build(one) for one in listed],
         "drawings": [_drawings(one) for one in listed[:_FINDINGS_DRAWN]],
         "rules": {one.name: rule_text.build(one.name) for one in listed},
@@ -81,7 +79,7 @@ def render(profile: Profile, *, plotly: Plotly = "inline") -> bytes:
         "report.html.j2",
         _SCRIPTS,
         values,
-        charts=_charts(profile),
+        charts=_charts(profile, taken),
         record=json_file.render(profile),
         record_name="profile",
         plotly=plotly,
@@ -99,58 +97,31 @@ def _drawings(finding: Finding) -> list[tuple[str, str]]:
     return drawn
 
 
-def _taken(profile: Profile) -> list[tuple[str, Attribution]]:
-    """Return the X-rays by the name of what they show, the steady state first."""
-    steady = [("steady", profile.attribution)] if profile.attribution else []
-    earlier = [(f"end of {one.phase}", one.attribution) for one in profile.phase_attributions]
-    return [*steady, *earlier]
+def _xray_chart(xray: Xray) -> dict[str, Any]:
+    """Return the tiles, the strip and the copies of an X-ray, as columns."""
+    return {
+        "tiles": {
+            "id": [one.id for one in xray.tiles],
+            "parent": [one.parent for one in xray.tiles],
+            "label": [one.label for one in xray.tiles],
+            "bytes": [one.size_bytes for one in xray.tiles],
+            "size": [one.size for one in xray.tiles],
+            "kind": [one.kind for one in xray.tiles],
+            "detail": [one.detail for one in xray.tiles],
+        },
+        "strip": [
+            (one.resident_bytes, one.kind, one.idle, one.sentence, one.start)
+            for one in (xray.strip.stretches if xray.strip else ())
+        ],
+        "copies": {
+            "weights": xray.copies.weights,
+            "variants": xray.copies.variants,
+            "rows": xray.copies.rows,
+        },
+    }
 
 
-def _xrays(profile: Profile) -> list[dict[str, Any]]:
-    shown = []
-    for index, (name, taken) in enumerate(_taken(profile)):
-        view = attribution.build(taken)
-        most = _WEIGHTS_LISTED_EARLIER if index else _WEIGHTS_LISTED
-        strip = address_map.build(taken)
-        shown.append(
-            {
-                "name": name,
-                "owners": view,
-                "weights": view.weights[:most],
-                "more": attribution.rest(view.weights[most:]),
-                "legend": strip.legend if strip else (),
-            }
-        )
-    return shown
-
-
-def _xray_charts(profile: Profile) -> list[dict[str, Any]]:
-    """Return the tiles and the strip of each X-ray, as columns."""
-    charts = []
-    for index, (_, taken) in enumerate(_taken(profile)):
-        tiles = treemap.build(taken, max_weights=40 if index else 120)
-        strip = address_map.build(taken, max_stretches=600 if index else 3000)
-        charts.append(
-            {
-                "tiles": {
-                    "id": [one.id for one in tiles],
-                    "parent": [one.parent for one in tiles],
-                    "label": [one.label for one in tiles],
-                    "bytes": [one.size_bytes for one in tiles],
-                    "size": [one.size for one in tiles],
-                    "kind": [one.kind for one in tiles],
-                    "detail": [one.detail for one in tiles],
-                },
-                "strip": [
-                    (one.resident_bytes, one.kind, one.idle, one.sentence, one.start)
-                    for one in (strip.stretches if strip else ())
-                ],
-            }
-        )
-    return charts
-
-
-def _charts(profile: Profile) -> dict[str, Any]:
+def _charts(profile: Profile, taken: Sequence[Xray]) -> dict[str, Any]:
     """Return what the script draws: columns and spans."""
     view = timeline.build(profile)
     run = runs.build(profile)
@@ -161,6 +132,7 @@ def _charts(profile: Profile) -> dict[str, Any]:
             "rss": view.rss_bytes,
             "anonymous": view.anonymous_bytes,
             "file": view.file_bytes,
+            "shared": view.shared_bytes,
             "baseline": view.baseline_bytes,
             "weights": view.weight_bytes,
             "start": view.start_s,
@@ -182,8 +154,14 @@ def _charts(profile: Profile) -> dict[str, Any]:
             }
             for index, row in rows.items()
         ],
-        "xrays": _xray_charts(profile),
-        "runs": {"latency": run.latency_s, "rss": run.rss_above_bytes},
+        "xrays": [_xray_chart(one) for one in taken],
+        "runs": {
+            "latency": run.latency_s,
+            "rss": run.rss_above_bytes,
+            "start": [moment.start_s for moment in run.moments],
+            "end": [moment.end_s for moment in run.moments],
+            "sentence": [moment.sentence for moment in run.moments],
+        },
     }
 
 

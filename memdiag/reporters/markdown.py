@@ -8,6 +8,7 @@ from memdiag.reporters.views import (
     copies_by_phase,
     facts,
     findings,
+    fix_glance,
     headline,
     phase_table,
     runs,
@@ -26,6 +27,7 @@ def render(profile: Profile) -> bytes:
     blocks = [
         f"## Memory profile of {code(answer.model)}",
         f"**{escape(answer.first)}** {escape(answer.second)}",
+        escape(fix_glance.told(profile.fix)) if profile.fix else "",
         escape(answer.facts),
         *_phases(profile),
         *_spans(profile),

@@ -14,11 +14,22 @@ def escape(text: str) -> str:
 
 def code(text: str, *, in_table: bool = False) -> str:
     """Return `text` as code, fenced by more backticks than it holds in a row."""
-    longest = max((len(run) for run in re.findall("`+", text)), default=0)
-    fence = "`" * (longest + 1)
+    fence = "`" * (_longest_run(text) + 1)
     pad = " " if text.startswith("`") or text.endswith("`") else ""
     shown = text.replace("|", r"\|") if in_table else text
     return f"{fence}{pad}{shown}{pad}{fence}" if text else ""
+
+
+def code_block(lines: Sequence[str], language: str) -> str:
+    """Return `lines` as a block of code; empty where there is none."""
+    text = "\n".join(lines)
+    fence = "`" * max(3, _longest_run(text) + 1)
+    return f"{fence}{language}\n{text}\n{fence}" if lines else ""
+
+
+def _longest_run(text: str) -> int:
+    """Return how many backticks `text` holds in a row."""
+    return max((len(run) for run in re.findall("`+", text)), default=0)
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, left: Sequence[int]) -> str:

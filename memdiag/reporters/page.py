@@ -12,7 +12,7 @@ from dataclasses import asdict
 from importlib import resources
 from typing import Any, Literal
 
-from memdiag.reporters.palette import COPIES, DARK, LIGHT
+from memdiag.reporters.palette import DARK, LIGHT, kinds
 
 Plotly = Literal["inline", "directory", "cdn"]
 """Where a page has the library that draws its charts: in itself, beside it (one file for all pages
@@ -20,8 +20,11 @@ of a folder), or from the address that the library's makers give."""
 
 PLOTLY_FILE = "plotly.min.js"
 
-LARGEST_RECORD = 2_200_000
-"""Bytes of JSON that are embedded as they are."""
+LARGEST_PAGE = 8_000_000
+"""Bytes of a page, whatever its record's size."""
+
+_MARKUP_BYTES = 600_000  # of tables, findings and drawings: what no page comes near
+_SHORT_BYTES = 600_000  # below this, a record is embedded as it is
 
 
 def page(
@@ -37,37 +40,42 @@ def page(
     """Return the page that `template` gives with `values`.
 
     `scripts` are the files that draw `charts`; `record` is embedded in whole, to be saved as
-    ``<record_name>.json``: compressed where it is long, and left out where even that is too much.
+    ``<record_name>.json``: compressed where it is long, and left out where even that is too much
+    for `LARGEST_PAGE`.
     """
-    own = "".join(map(_template, ("download.js", *scripts)))
+    own = "".join(map(_template, ("library.js", "download.js", *scripts)))
     inline = (plotly_source(), own) if plotly == "inline" else (own,)
     nonce = hashlib.sha256(record).hexdigest()[:32]
+    colors = {"light": kinds("light"), "dark": kinds("dark")}
+    drawn = _json(
+        {**charts, "themes": {"light": asdict(LIGHT), "dark": asdict(DARK)}, "kinds": colors}
+    )
+    taken = len(drawn) + sum(map(len, inline)) + _MARKUP_BYTES
     shared = {
         "light": asdict(LIGHT),
         "dark": asdict(DARK),
         "css": _template("report.css"),
-        "copies": COPIES,
+        "kinds": colors,
         "library": _library(plotly, nonce),
         "scripts": inline,
         "script_sources": " ".join(
             [*(f"'sha256-{_sha256(text)}'" for text in inline), *_allowed(plotly, nonce)]
         ),
-        "charts": _json(
-            {**charts, "themes": {"light": asdict(LIGHT), "dark": asdict(DARK)}, "copies": COPIES}
-        ),
+        "charts": drawn,
         "record_id": record_name,
-        **_embedded(record),
+        **_embedded(record, LARGEST_PAGE - taken),
     }
     text: str = _templates().get_template(template).render({**shared, **values})
     return text.encode()
 
 
-def _embedded(record: bytes) -> dict[str, Any]:
-    """Return the record for the page: as JSON, compressed where it is long, or left out."""
-    if len(record) <= LARGEST_RECORD:
+def _embedded(record: bytes, room: int) -> dict[str, Any]:
+    """Return the record for the page: as JSON, compressed where it is long, or left out where even
+    that takes more than `room` bytes."""
+    if len(record) <= min(room, _SHORT_BYTES):
         return {"record": record.decode().replace("<", "\\u003c"), "record_encoding": "json"}
     packed = base64.b64encode(gzip.compress(record, mtime=0)).decode()
-    if len(packed) <= LARGEST_RECORD:
+    if len(packed) <= room:
         return {"record": packed, "record_encoding": "gzip"}
     return {"record": "", "record_encoding": ""}
 

@@ -1,10 +1,13 @@
 """The colours of every picture: after Okabe and Ito, told apart by all kinds of colour vision.
 
-Two blues of different lightness for resident memory, one warm colour for the peak and nothing
-else, greys for the rest. Okabe and Ito, "Color Universal Design", 2008.
+Two blues and a green of different lightness for resident memory, one warm colour for the peak and
+nothing else, greys for the rest. Okabe and Ito, "Color Universal Design", 2008.
 """
 
 from dataclasses import dataclass
+from typing import Literal
+
+Theme = Literal["light", "dark"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,6 +23,7 @@ class Palette:
     rail: str
     anonymous: str
     file: str
+    shared: str
     peak: str
     peak_ink: str
     peak_soft: str
@@ -35,6 +39,7 @@ LIGHT = Palette(
     rail="#b3bcc6",
     anonymous="#0072b2",
     file="#7cc4ec",
+    shared="#0a3d33",
     peak="#d55e00",
     peak_ink="#b04a00",
     peak_soft="#fdf0e6",
@@ -49,6 +54,7 @@ DARK = Palette(
     rail="#4d5966",
     anonymous="#2f8fd0",
     file="#a6dcf8",
+    shared="#17604f",
     peak="#f28a3c",
     peak_ink="#f7a76a",
     peak_soft="#33231a",
@@ -69,7 +75,7 @@ SERIES = (
 """Things side by side: Okabe and Ito's colours, their yellow darkened to show on white, and three
 more."""
 
-COPIES = {
+COPIES: dict[Theme, dict[str, str]] = {
     "light": {
         "original": "#0072b2",
         "transposed": "#e7701f",
@@ -91,3 +97,52 @@ COPIES = {
 }
 """Copies of weights by kind, for each theme: any two can be told apart without a kind of cone, and
 each stands out from the surface by 3 : 1."""
+
+OWNERS: dict[Theme, dict[str, str]] = {
+    "light": {
+        "external_data": "#86aada",
+        "arena": "#9ed5fd",
+        "allocator_retained": "#bd7e74",
+        "runtime_libraries": "#6d717e",
+        "python": "#aebfbb",
+        "other_libraries": "#c9efee",
+        "mapped_files": "#ddc78c",
+        "thread_stacks": "#926f3d",
+        "other_heap": "#c5a16e",
+        "unnamed": "#fbe5a9",
+    },
+    "dark": {
+        "external_data": "#716fa3",
+        "arena": "#385984",
+        "allocator_retained": "#a47578",
+        "runtime_libraries": "#3f434f",
+        "python": "#80a0ad",
+        "other_libraries": "#0c2c53",
+        "mapped_files": "#676328",
+        "thread_stacks": "#673c14",
+        "other_heap": "#a8996f",
+        "unnamed": "#502007",
+    },
+}
+"""What is no weight, by kind of owner: duller than the copies, and told apart from them and from
+each other by all kinds of colour vision."""
+
+
+def kinds(theme: Theme) -> dict[str, str]:
+    """Return the colours of all that memory is divided into: copies of weights, and owners."""
+    return {**COPIES[theme], **OWNERS[theme]}
+
+
+def ink_on(color: str) -> str:
+    """Return black or white, whichever stands out more from `color`."""
+    return "#000000" if (_luminance(color) + 0.05) ** 2 > 1.05 * 0.05 else "#ffffff"
+
+
+def _luminance(color: str) -> float:
+    """Return the relative luminance of `color` (WCAG 2.2), from 0 to 1."""
+    red, green, blue = (_linear(int(color[at : at + 2], 16) / 255) for at in (1, 3, 5))
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def _linear(part: float) -> float:
+    return part / 12.92 if part <= 0.04045 else float(((part + 0.055) / 1.055) ** 2.4)

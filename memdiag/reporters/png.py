@@ -29,6 +29,12 @@ _SUBTITLE = 93  # letters that fit
 _LETTER = 0.62  # a letter's width as a share of its size, generously
 _RIBBON = 0.05  # the phases' ribbon above the plot, as a share of its height
 _STEPS = (1, 2, 2.5, 5, 10)
+_LAYERS = {
+    "file-backed": COLOR.file,
+    "shared": COLOR.shared,
+    "anonymous": COLOR.anonymous,
+    "resident": COLOR.anonymous,
+}
 
 
 def render(profile: Profile) -> bytes:
@@ -154,19 +160,14 @@ def _memory(axes: Axes, view: Timeline, times: scale.TimeScale) -> None:
         )  # fmt: skip
         return
     x = [times.place(t) for t in view.t_s]
-    total = [max(0, rss - view.baseline_bytes) for rss in view.rss_bytes]
-    if view.file_bytes is None or view.baseline_file_bytes is None:
-        axes.fill_between(x, total, color=COLOR.anonymous, lw=0, label="resident")
-    else:
-        mapped = [
-            min(max(0, size - view.baseline_file_bytes), most)
-            for size, most in zip(view.file_bytes, total, strict=True)
-        ]
-        axes.fill_between(x, mapped, color=COLOR.file, lw=0, label="file-backed")
-        axes.fill_between(x, mapped, total, color=COLOR.anonymous, lw=0, label="anonymous")
-    axes.plot(x, total, color=COLOR.ink, lw=1.0, solid_joinstyle="round")
+    below = [0] * len(x)
+    for layer in view.layers:
+        tops = [low + size for low, size in zip(below, layer.above_bytes, strict=True)]
+        axes.fill_between(x, below, tops, color=_LAYERS[layer.name], lw=0, label=layer.name)
+        below = tops
+    axes.plot(x, below, color=COLOR.ink, lw=1.0, solid_joinstyle="round")
     axes.legend(
-        loc="upper right", bbox_to_anchor=(1.005, -0.095), ncols=2, reverse=True, fontsize=_SMALL,
+        loc="upper right", bbox_to_anchor=(1.005, -0.095), ncols=3, reverse=True, fontsize=_SMALL,
         frameon=False, labelcolor=COLOR.ink, handlelength=1.0, handletextpad=0.5,
         columnspacing=1.4, borderpad=0.2, borderaxespad=0,
     )  # fmt: skip

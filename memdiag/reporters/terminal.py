@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+from memdiag.reporters.views.text import plain
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -38,6 +42,20 @@ def block(console: Console, lines: Sequence[str]) -> None:
         console.print()
     for text in lines:
         line(console, text)
+
+
+def files(console: Console, paths: Sequence[Path]) -> None:
+    """Print the files that were written, a folder a line; nothing where there are none."""
+    folders: dict[Path, list[str]] = {}
+    for path in paths:
+        folders.setdefault(path.parent, []).append(plain(path.name))
+    block(
+        console,
+        [
+            f"{plain(str(folder))}{os.sep}   {' · '.join(names)}"
+            for folder, names in folders.items()
+        ],
+    )
 
 
 def encodable(console: Console, text: str) -> str:

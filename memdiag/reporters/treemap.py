@@ -5,10 +5,10 @@ from __future__ import annotations
 import io
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
-from memdiag.records.attribution import CopyKind
 from memdiag.records.profile import Profile
+from memdiag.reporters.palette import COPIES, ink_on, kinds
 from memdiag.reporters.palette import LIGHT as COLOR
 from memdiag.reporters.squarified import Rectangle, squarified
 from memdiag.reporters.views import headline
@@ -18,6 +18,7 @@ from memdiag.reporters.views.treemap import Tile
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 FORMAT = "treemap"
 FILE_NAME = "treemap.png"
@@ -30,9 +31,8 @@ _LETTER = 0.7  # a letter's width as a share of its size, generously
 _MOST_WEIGHTS = 30
 _BAR, _PAD = 20.0, 3.0  # points: above the tiles in a tile, and around them
 _LEAST = 3 * _BAR  # points: a side below which a tile has no bar, which would take most of it
-_COPIES = get_args(CopyKind)
-_COPY = COLOR.peak_ink
-_MEANING = "blue the original weights, orange other copies"
+_TOP = 0.765  # of the tiles, as a share of the height
+_COLORS = kinds("light")
 _FEWEST = 8  # letters of a name that say anything
 
 
@@ -62,13 +62,14 @@ def picture(profile: Profile, kind: str) -> bytes:
         warnings.filterwarnings("ignore", message="Glyph .* missing")
         figure = Figure(figsize=_INCHES, dpi=_DPI, facecolor=COLOR.surface)
         FigureCanvasAgg(figure)
-        axes = figure.add_axes((0.01, 0.015, 0.98, 0.81))
+        axes = figure.add_axes((0.01, 0.015, 0.98, _TOP))
         axes.set_axis_off()
         subtitle = "no X-ray was taken: profile the model again with --xray steady"
         if profile.attribution is not None:
             tiles = view.build(profile.attribution, max_weights=_MOST_WEIGHTS)
-            subtitle = f"resident at steady state: {tiles[0].size}; {_MEANING}"
-            width, height = _INCHES[0] * 0.98 * _POINTS, _INCHES[1] * 0.81 * _POINTS
+            subtitle = f"resident at steady state: {tiles[0].size}"
+            _legend(figure, tiles)
+            width, height = _INCHES[0] * 0.98 * _POINTS, _INCHES[1] * _TOP * _POINTS
             axes.set_xlim(0, width)
             axes.set_ylim(0, height)
             _divide(axes, tiles[0], _inside(tiles), Rectangle(0, 0, width, height))
@@ -80,6 +81,20 @@ def picture(profile: Profile, kind: str) -> bytes:
         figure.text(0.014, 0.895, subtitle, fontsize=_TEXT, color=COLOR.muted, va="top")
         figure.savefig(out, format=kind, metadata=metadata)
     return out.getvalue()
+
+
+def _legend(figure: Figure, tiles: Sequence[Tile]) -> None:
+    """Name the colours of the kinds of copies that there are."""
+    from matplotlib.patches import Patch
+
+    found = {tile.kind for tile in tiles}
+    handles = [Patch(fc=_COLORS[kind], label=kind) for kind in COPIES["light"] if kind in found]
+    if handles:
+        figure.legend(
+            handles=handles, loc="upper left", bbox_to_anchor=(0.0135, 0.842), ncols=len(handles),
+            fontsize=_TEXT - 1, frameon=False, labelcolor=COLOR.ink, handlelength=0.9,
+            handleheight=0.9, handletextpad=0.4, columnspacing=1.2, borderpad=0, borderaxespad=0,
+        )  # fmt: skip
 
 
 def _inside(tiles: Sequence[Tile]) -> dict[str, list[tuple[Tile, int]]]:
@@ -126,20 +141,17 @@ def _tile(axes: Axes, place: Rectangle, color: str, lines: Sequence[str]) -> Non
 
     corner = (place.x, place.y)
     axes.add_patch(Patch(corner, place.width, place.height, lw=1.2, ec=COLOR.surface, fc=color))
-    ink = COLOR.surface if color in (_COPY, COLOR.anonymous) else COLOR.ink
     letters = int((place.width - 10) / (_TEXT * _LETTER))
     for number, line in enumerate(lines):
         y = place.y + place.height - 5 - number * 1.25 * _TEXT
         if letters < min(len(line), _FEWEST) or y - 1.2 * _TEXT < place.y:
             break
         axes.text(
-            place.x + 6, y, shortened(line, letters), fontsize=_TEXT, color=ink, va="top",
+            place.x + 6, y, shortened(line, letters), fontsize=_TEXT, color=ink_on(color), va="top",
             weight="bold" if not number else "normal", parse_math=False,
         )  # fmt: skip
 
 
 def _color(tile: Tile) -> str:
-    """Return the colour of a copy by its kind, of weights that are not told apart, or of others."""
-    if tile.kind in _COPIES:
-        return COLOR.anonymous if tile.kind == "original" else _COPY
-    return COLOR.file if tile.kind == "weights" else COLOR.band
+    """Return the colour of a copy or an owner by its kind, or that of weights of many kinds."""
+    return _COLORS.get(tile.kind, COLOR.band)

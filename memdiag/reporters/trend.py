@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from memdiag.records.history import History
+from memdiag.reporters import picture
 from memdiag.reporters.palette import LIGHT
 from memdiag.reporters.views import history as view
 from memdiag.reporters.views import labels
@@ -15,29 +15,37 @@ from memdiag.units import MIB
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 _COLORS = (LIGHT.anonymous, LIGHT.peak, LIGHT.file, LIGHT.muted)
 _MARKERS = "os^Dv"
-_LONGEST_NAME = 32
+_LONGEST_NAME = 24
 _MOST_TICKS = 12
 _ROOM = 1.15  # above the highest point, for the runtime's versions
 _NAME_HEIGHT = 0.05
 
 
-def draw(history: History, figure: str) -> bytes:
-    """Return a PNG of `figure`: entries across in the order in which they were added, MiB upwards.
+def render(history: History, figure: str, kind: picture.Kind = "png") -> bytes:
+    """Return `figure` of the models in `history` as a picture, the same for the same record.
+
+    Raises:
+        UsageError: there is no such figure, or no entry has it.
+    """
+    return picture.rendered(lambda: draw(history, figure), kind)
+
+
+def draw(history: History, figure: str) -> Figure:
+    """Return `figure`: entries across in the order in which they were added, MiB upwards.
 
     Models are told apart by marker as well as by colour, and named at the end of their lines.
 
     Raises:
         UsageError: there is no such figure, or no entry has it.
     """
-    from matplotlib.figure import Figure
-
     lines = view.build(history, figure)
     what = view.figure_of(figure)
     scale = 1 if what.unit == "count" else MIB
-    drawing = Figure(figsize=(10, 5.2), dpi=160, layout="constrained", facecolor=LIGHT.surface)
+    drawing = picture.figure(5.2, figure, what.says)
     axes = drawing.add_subplot()
     for index, line in enumerate(lines):
         axes.plot(
@@ -54,14 +62,8 @@ def draw(history: History, figure: str) -> bytes:
     _mark_runtimes(axes, lines)
     _name_lines(axes, lines, scale)
     _label_entries(axes, lines)
-    axes.set_ylabel("copies" if what.unit == "count" else "MiB")
-    axes.set_title(f"{figure}: {what.says}", fontsize=12, loc="left", color=LIGHT.ink, pad=12)
-    axes.grid(color=LIGHT.line, linewidth=0.6, axis="y")
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
-    target = io.BytesIO()
-    drawing.savefig(target, format="png", metadata={"Software": None})
-    return target.getvalue()
+    picture.style(axes, "copies" if what.unit == "count" else "MiB", grid="y")
+    return drawing
 
 
 def _mark_runtimes(axes: Axes, lines: Sequence[view.Line]) -> None:
@@ -72,16 +74,21 @@ def _mark_runtimes(axes: Axes, lines: Sequence[view.Line]) -> None:
         for place, point in enumerate(line.points, start=1)
         if point.is_other_runtime
     }
+    middle = sum(axes.get_xlim()) / 2
     for place, version in sorted(places):
+        # Written on the side that has room.
+        is_late = place > middle
         axes.axvline(place - 0.5, color=LIGHT.rail, linewidth=1, linestyle=(0, (4, 3)), zorder=0)
         axes.text(
-            place - 0.45,
+            place - (0.55 if is_late else 0.45),
             0.985,
             f"onnxruntime {version}",
             transform=axes.get_xaxis_transform(),
             va="top",
-            fontsize=9,
+            ha="right" if is_late else "left",
+            fontsize=picture.SMALL,
             color=LIGHT.muted,
+            parse_math=False,
         )
 
 
@@ -100,7 +107,7 @@ def _name_lines(axes: Axes, lines: Sequence[view.Line], scale: int) -> None:
             xycoords="axes fraction",
             textcoords="axes fraction",
             va="center",
-            fontsize=10,
+            fontsize=picture.SMALL,
             color=LIGHT.ink,
             parse_math=False,
             arrowprops={
@@ -126,6 +133,6 @@ def _label_entries(axes: Axes, lines: Sequence[view.Line]) -> None:
         [points[place - 1].label or points[place - 1].when for place in places],
         rotation=30,
         ha="right",
-        fontsize=9,
+        fontsize=picture.SMALL,
         parse_math=False,
     )

@@ -1,6 +1,8 @@
+import sys
+
 import pytest
 
-from memdiag.cli.arguments import pairs, whole_numbers
+from memdiag.cli.arguments import command_line, pairs, trial_arguments, whole_numbers
 from memdiag.errors import UsageError
 
 
@@ -25,3 +27,18 @@ def test_what_is_no_size_of_a_dimension_is_refused(value: str) -> None:
 
 def test_whole_numbers_are_read() -> None:
     assert whole_numbers("--dim", ["batch=4", "input:1=16"]) == {"batch": 4, "input:1": 16}
+
+
+def test_the_inputs_of_trials_are_read_together() -> None:
+    assert trial_arguments(["batch=4"], ["x=x.npy"], None, "16,1") == {
+        "dims": {"batch": 4},
+        "inputs": {"x": "x.npy"},
+        "sizes": (1, 16),
+    }
+    with pytest.raises(UsageError, match="--sizes takes whole numbers from 1"):
+        trial_arguments(None, None, None, "0")
+
+
+def test_the_command_is_text_whatever_the_names_of_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["/usr/bin/memdiag", "fix", "m\udcff.onnx", "--out", "ü"])
+    assert command_line() == ("memdiag", "fix", "m\\udcff.onnx", "--out", "ü")

@@ -70,12 +70,30 @@ def test_nothing_to_fix_is_no_error(memdiag: RunMemdiag, sample_model: SampleMod
     assert "nothing to fix was found" in finished.stdout
 
 
+def test_the_reports_are_written_where_they_were_asked_for(
+    memdiag: RunMemdiag, sample_model: SampleModel, tmp_path: Path
+) -> None:
+    model = sample_model("tied_if")
+    finished = memdiag("fix", model, "--dry-run", "--out", "some/reports")
+    assert finished.returncode == 0, finished.stderr
+    assert finished.stdout.splitlines()[-1] == (
+        "some/reports/   fix.html · fix.png · fix.md · fix.json"
+    )
+    record = json.loads((tmp_path / "some" / "reports" / "fix.json").read_text())
+    assert record["command"] == [
+        "memdiag", "fix", str(model), "--dry-run", "--out", "some/reports",
+    ]  # fmt: skip
+    assert memdiag("fix", model, "--dry-run").returncode == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["some"]
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
         (("missing.onnx",), "there is no such file"),
         (("tied.onnx", "-o", "tied.onnx"), "the original's own file"),
         (("tied.onnx", "--only", "nonsense"), "there is no rule"),
+        (("tied.onnx", "--out", "tied.onnx/reports"), "reports cannot be written there"),
         (("tied.onnx", "--check-with", "nothing"), "cannot be started as a Python interpreter"),
         (("tied.onnx", "-o", "/proc/nothing/out.onnx", "--max-slowdown", "10"), "cannot be"),
     ],

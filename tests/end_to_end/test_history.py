@@ -45,6 +45,8 @@ def test_profiles_are_added_and_shown(
     assert lines[3].endswith("abc  onnxruntime 1.31.1  1.50 GiB")
     assert lines[4].endswith("1.50 GiB  +1 B")
     assert (tmp_path / "trend.png").read_bytes().startswith(b"\x89PNG")
+    memdiag("history", "show", "--picture=trend.svg")
+    assert (tmp_path / "trend.svg").read_bytes().startswith(b"<?xml")
     record = json.loads(memdiag("history", "show", "--format=json").stdout)
     assert record["schema"] == "memdiag.history/1"
     assert [entry["figures"]["peak"] % 2 for entry in record["entries"]] == [0, 1]

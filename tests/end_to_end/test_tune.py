@@ -38,7 +38,7 @@ def tuned(model: Path, *words: str) -> "CompletedProcess[str]":
 @pytest.mark.slow
 @pytest.mark.timeout(2 * _PATIENCE_S)
 def test_the_answer_comes_first_and_the_program_last(model: Path) -> None:
-    finished = tuned(model, "--max-slowdown", "10", "--picture", "p.png")
+    finished = tuned(model, "--max-slowdown", "10", "--picture", "p.svg", "--out", "out")
     assert finished.returncode == 0, finished.stderr
     assert finished.stderr == ""
     lines = finished.stdout.splitlines()
@@ -48,7 +48,10 @@ def test_the_answer_comes_first_and_the_program_last(model: Path) -> None:
     assert "session = ort.InferenceSession(" in program
     start = next(i for i, line in enumerate(lines) if line.startswith("options"))
     assert max(map(len, lines[: start + 5])) <= 80
-    assert (model.parent / "p.png").read_bytes().startswith(b"\x89PNG")
+    assert (model.parent / "p.svg").read_bytes().startswith(b"<?xml")
+    assert lines[-1] == "out/   tune.html · tune.png · tune.md · tune.json"
+    record = json.loads((model.parent / "out" / "tune.json").read_text())
+    assert record["command"][1:3] == ["tune", "m.onnx"]
 
 
 @pytest.mark.slow
@@ -105,6 +108,7 @@ def test_ctrl_c_prints_the_best_so_far(model: Path) -> None:
         (("m.onnx", "--max-slowdown", "0"), "slowdown of 0"),
         (("m.onnx", "--sizes", "0"), "whole numbers from 1"),
         (("m.onnx", "--output", "out.onnx"), "without --rewrite"),
+        (("m.onnx", "--out", "m.onnx/reports"), "reports cannot be written there"),
     ],
 )
 def test_what_cannot_be_done_is_one_sentence(

@@ -87,6 +87,7 @@ def test_the_parts_are_told_apart() -> None:
     before = observer.boundary().memory
     shared = mmap.mmap(-1, 20 * MB)
     touch(shared)
+    halfway = observer.sample()
     private = mmap.mmap(-1, 30 * MB, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     touch(private)
     after, sample = observer.boundary().memory, observer.sample()
@@ -102,6 +103,9 @@ def test_the_parts_are_told_apart() -> None:
     assert after.rss_bytes == sum(
         (after.anonymous_bytes, after.file_bytes or 0, after.shared_bytes)
     )
+    assert halfway.shared_bytes is not None
+    assert abs(halfway.shared_bytes - before.shared_bytes - 20 * MB) < SLACK
+    assert sample.shared_bytes == after.shared_bytes
     assert sample.anonymous_bytes is not None
     assert abs(sample.anonymous_bytes - after.anonymous_bytes) < SLACK
 

@@ -19,6 +19,17 @@ def test_a_quiet_stretch_keeps_its_first_and_last_sample() -> None:
     assert samples.anonymous_bytes == (4, 4, 8, 8, 4)
 
 
+def test_shared_memory_has_a_column_only_where_there_was_any() -> None:
+    timeline = Timeline()
+    assert timeline.last is None
+    timeline.add(0.0, Reading(9, 5, 4, 0))
+    assert timeline.samples().shared_bytes == ()
+    timeline.add(1.0, Reading(9, 2, 7, 3))
+    assert timeline.samples().shared_bytes == (0, 3)
+    assert timeline.last is not None
+    assert timeline.last.memory.file_bytes == 4
+
+
 def test_a_long_run_stays_small_and_keeps_its_extremes() -> None:
     limit = timeline_module._MAX_SAMPLES
     random_source = random.Random(7)

@@ -100,6 +100,23 @@ def test_growth_from_run_to_run_is_seen(fake_job: MakeJob) -> None:
     assert near(sizes[2] - sizes[0], 16)
 
 
+@linux
+def test_each_run_has_its_own_peak_and_its_time(fake_job: MakeJob) -> None:
+    measured = measure(fake_job({"run": [{"spike": 15}]}))
+    assert len(measured.runs) == 3
+    ends = [run.end_s for run in measured.runs if run.end_s is not None]
+    assert len(ends) == 3
+    assert ends == sorted(ends)
+    steady = measured.spans[-1]
+    assert steady.start_s < ends[0]
+    assert ends[-1] <= steady.end_s
+    for run in measured.runs:
+        assert run.peak_rss_bytes is not None
+        assert near(run.peak_rss_bytes - run.rss_bytes, 15)
+    assert steady.peak_rss_bytes >= max(run.peak_rss_bytes or 0 for run in measured.runs)
+    assert steady.peak_kind == "exact"
+
+
 def test_no_run_stops_after_session_creation(fake_job: MakeJob) -> None:
     measured = measure(fake_job({"create": SESSION, "run": [{"raise": "it ran"}]}, runs=None))
     assert measured.outcome.status == "completed"

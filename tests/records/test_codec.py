@@ -5,7 +5,9 @@ from typing import Any
 import pytest
 
 from memdiag.errors import RecordError
-from memdiag.records.codec import decode, encode, load
+from memdiag.records.codec import decode, encode, load, load_any
+from memdiag.records.finding import CHECK_SCHEMA, Check
+from memdiag.records.history import HISTORY_SCHEMA, History
 from memdiag.records.profile import Memory
 
 MEMORY = Memory(rss_bytes=3, anonymous_bytes=1, file_bytes=2, shared_bytes=None)
@@ -50,3 +52,22 @@ def test_a_file_is_named_in_the_error(tmp_path: Path) -> None:
         load(path, Memory)
     path.write_bytes(encode(MEMORY))
     assert load(path, Memory) == MEMORY
+
+
+def test_a_record_is_of_the_kind_that_it_says_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "any.json"
+    kinds: dict[str, type[History | Check]] = {HISTORY_SCHEMA: History, CHECK_SCHEMA: Check}
+    history = History(schema=HISTORY_SCHEMA, entries=())
+    path.write_bytes(encode(history))
+    assert load_any(path, kinds) == history
+    for content, said in (
+        (b'{"schema": "memdiag.other/1"}', "its schema is 'memdiag.other/1', not one of memdiag."),
+        (b"{}", "not a saved record: .*missing required field `schema`"),
+        (b"\x89PNG", "not a saved record: "),
+        (b'{"schema": "memdiag.history/1"}', "not a valid history: .*missing .*`entries`"),
+    ):
+        path.write_bytes(content)
+        with pytest.raises(RecordError, match=rf"any\.json: {said}"):
+            load_any(path, kinds)
+    with pytest.raises(RecordError, match="cannot be read"):
+        load_any(tmp_path / "none.json", kinds)

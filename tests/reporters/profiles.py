@@ -26,6 +26,7 @@ from memdiag.records.profile import (
 
 MIB = 1024 * 1024
 FILE_MIB = 24  # file-backed part of the baseline: the runtime's libraries
+SHARED_MIB = 10  # of what samples call file-backed
 
 HOSTILE = "</script><img src=x onerror=alert(1)>[red]x[/red] `a|b` $\\frac$ <b>%{x}</b>"
 
@@ -139,7 +140,13 @@ def build(
         allocator_retained_bytes=6 * MIB if complete else None,
         first_run_s=0.035 if complete else None,
         runs=tuple(
-            Run(latency_s=0.028 + 0.0001 * index, rss_bytes=last.rss_bytes) for index in range(runs)
+            Run(
+                latency_s=0.028 + 0.0001 * index,
+                rss_bytes=last.rss_bytes,
+                end_s=spans[-1].start_s + 0.028 * (index + 1),
+                peak_rss_bytes=last.rss_bytes if kind == "exact" else None,
+            )
+            for index in range(runs)
         ),
         notes=notes,
         outcome=outcome or Outcome(status="completed", phase="steady", message=""),
@@ -166,6 +173,15 @@ def killed() -> Profile:
         file_bytes=(*columns.file_bytes, 0),
     )
     return msgspec.structs.replace(profile, samples=gone)
+
+
+def with_shared() -> Profile:
+    """Return the tied weight with shared memory from the end of loading on."""
+    profile = tied_if()
+    columns = profile.samples
+    shared = tuple(SHARED_MIB * MIB if t_s > 1 else 0 for t_s in columns.t_s)
+    samples = msgspec.structs.replace(columns, shared_bytes=shared)
+    return msgspec.structs.replace(profile, samples=samples)
 
 
 def not_run() -> Profile:

@@ -6,7 +6,7 @@ from rich.console import Console
 
 from memdiag.records.profile import Input, Profile
 from memdiag.reporters import console
-from tests.reporters import profiles
+from tests.reporters import fix_records, profiles
 
 
 def printed(profile: Profile, *, quiet: bool = False, written: tuple[Path, ...] = ()) -> list[str]:
@@ -111,3 +111,10 @@ def test_an_ascii_terminal_gets_ascii() -> None:
     console.show(profiles.tied_if(), Console(file=out, width=80))
     out.seek(0)
     assert "(3.1 x the weights)" in out.read()
+
+
+def test_what_a_fix_is_worth_comes_right_after_the_answer() -> None:
+    profile = msgspec.structs.replace(profiles.tied_if(), fix=fix_records.verified())
+    text = " ".join(" ".join(printed(profile)[4:8]).split())
+    assert text.startswith("Fixed by good-one: peak 1.55 GiB → 559 MiB, steady 1.46 GiB → 540 MiB")
+    assert printed(profile, quiet=True) == printed(profiles.tied_if(), quiet=True)

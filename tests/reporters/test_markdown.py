@@ -1,9 +1,10 @@
 import re
 
+import msgspec
 import pytest
 
 from memdiag.reporters import markdown, markdown_text
-from tests.reporters import profiles, tied_xray
+from tests.reporters import fix_records, profiles, tied_xray
 
 
 def text(profile_text: bytes) -> list[str]:
@@ -73,3 +74,15 @@ def test_the_copies_and_the_owners_are_tables_where_an_xray_was_taken() -> None:
     ) in lines
     assert "| arena | 16 MiB | 1 % | slack 12 MiB · in use 4.0 MiB |" in lines
     assert "### Who owns it" not in text(markdown.render(profiles.tied_if()))
+
+
+def test_what_a_fix_is_worth_is_told_with_the_answer() -> None:
+    profile = msgspec.structs.replace(profiles.tied_if(), fix=fix_records.verified())
+    lines = text(markdown.render(profile))
+    assert lines[4].startswith("Fixed by good-one: peak 1.55 GiB → 559 MiB, steady")
+
+
+def test_a_block_of_code_is_fenced_by_more_backticks_than_it_holds() -> None:
+    assert markdown_text.code_block(["a", "  b"], "python") == "```python\na\n  b\n```"
+    assert markdown_text.code_block(["````"], "").startswith("`````\n")
+    assert markdown_text.code_block([], "python") == ""

@@ -1,8 +1,10 @@
-from itertools import combinations
+from itertools import combinations, product
+from typing import get_args
 
 import pytest
 
-from memdiag.reporters.palette import COPIES, DARK, LIGHT, Palette
+from memdiag.records.attribution import CopyKind, OwnerKind
+from memdiag.reporters.palette import COPIES, DARK, LIGHT, OWNERS, Palette, Theme, ink_on, kinds
 
 Matrix = tuple[tuple[float, float, float], ...]
 
@@ -79,17 +81,39 @@ def test_text_can_be_read_and_areas_be_told_apart(theme: Palette) -> None:
     assert contrast(theme.peak_ink, theme.peak_soft) >= 4.5
     # By lightness alone, that is for every kind of colour vision and in grey print.
     assert contrast(theme.anonymous, theme.file) >= 2
+    assert contrast(theme.shared, theme.file) >= 2
+    assert contrast(theme.shared, theme.anonymous) >= 2
+    assert contrast(theme.shared, theme.surface) >= 2
 
 
 @pytest.mark.parametrize("vision", VISIONS)
 @pytest.mark.parametrize("theme", COPIES)
-def test_kinds_of_copies_are_told_apart_by_every_eye(theme: str, vision: str) -> None:
+def test_kinds_of_copies_are_told_apart_by_every_eye(theme: Theme, vision: str) -> None:
     for one, other in combinations(COPIES[theme].values(), 2):
         assert distance(one, other, vision) >= 0.1, (one, other)
 
 
+@pytest.mark.parametrize("vision", VISIONS)
+@pytest.mark.parametrize("theme", OWNERS)
+def test_owners_are_told_apart_from_each_other_and_from_copies(theme: Theme, vision: str) -> None:
+    for one, other in combinations(OWNERS[theme].values(), 2):
+        assert distance(one, other, vision) >= 0.08, (one, other)
+    for one, other in product(OWNERS[theme].values(), COPIES[theme].values()):
+        assert distance(one, other, vision) >= 0.07, (one, other)
+
+
 @pytest.mark.parametrize(("theme", "palette"), [("light", LIGHT), ("dark", DARK)])
-def test_copies_stand_out_and_can_be_written_on(theme: str, palette: Palette) -> None:
+def test_owners_stand_out_and_can_be_written_on(theme: Theme, palette: Palette) -> None:
+    assert set(OWNERS[theme]) == set(get_args(OwnerKind)) - {"weights"}
+    assert set(COPIES[theme]) == set(get_args(CopyKind))
+    for color in OWNERS[theme].values():
+        assert contrast(color, palette.surface) >= 1.2
+    for color in kinds(theme).values():
+        assert contrast(color, ink_on(color)) >= 4.5
+
+
+@pytest.mark.parametrize(("theme", "palette"), [("light", LIGHT), ("dark", DARK)])
+def test_copies_stand_out_and_can_be_written_on(theme: Theme, palette: Palette) -> None:
     for color in COPIES[theme].values():
         assert contrast(color, palette.surface) >= 3
         assert max(contrast(color, "#000000"), contrast(color, "#ffffff")) >= 4.5

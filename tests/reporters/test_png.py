@@ -76,6 +76,16 @@ def test_a_system_that_does_not_split_memory_gets_one_area() -> None:
     assert [text.get_text() for text in legend.get_texts()] == ["resident"]
 
 
+def test_shared_memory_is_in_the_legend_only_where_there_is_any() -> None:
+    for profile, names in (
+        (profiles.tied_if(), {"file-backed", "anonymous"}),
+        (profiles.with_shared(), {"file-backed", "shared", "anonymous"}),
+    ):
+        legend = drawn(profile).axes[0].get_legend()
+        assert legend is not None
+        assert {text.get_text() for text in legend.get_texts()} == names
+
+
 def test_columns_of_different_length_are_refused() -> None:
     profile = profiles.tied_if()
     samples = msgspec.structs.replace(profile.samples, t_s=profile.samples.t_s[:-1])

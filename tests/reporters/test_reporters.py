@@ -48,7 +48,7 @@ def test_json_is_written_without_the_other_reporters() -> None:
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )
-    assert done.stdout.strip() == "['memdiag.reporters.json_file']"
+    assert done.stdout.strip() == ("['memdiag.reporters.files', 'memdiag.reporters.json_file']")
 
 
 def test_write_makes_the_folder_and_returns_the_files_in_the_order_asked(tmp_path: Path) -> None:
@@ -72,7 +72,9 @@ def test_a_file_gets_the_permissions_that_any_new_file_gets(tmp_path: Path) -> N
 
 
 def test_an_unknown_format_names_the_known_ones() -> None:
-    with pytest.raises(UsageError, match="'pdf' is not a report format; choose from html, json"):
+    with pytest.raises(
+        UsageError, match="'pdf' is not a report format of a profile; choose from html, json"
+    ):
         reporters.render(profiles.failed(), "pdf")
 
 

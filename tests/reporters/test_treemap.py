@@ -6,7 +6,7 @@ import msgspec
 import numpy
 
 from memdiag.reporters import treemap, treemap_svg
-from memdiag.reporters.palette import LIGHT
+from memdiag.reporters.palette import COPIES, LIGHT, OWNERS
 from tests.reporters import profiles, tied_xray
 from tests.reporters.attributions import attribution, copy
 
@@ -21,12 +21,14 @@ def test_it_is_a_picture_that_is_not_blank_and_always_the_same() -> None:
     assert treemap.render(tied_xray.with_attribution()) == drawn
 
 
-def test_originals_and_other_copies_have_different_colours() -> None:
+def test_copies_and_owners_have_the_colours_of_the_page() -> None:
     svg = treemap_svg.render(tied_xray.with_attribution()).decode()
     root = ElementTree.fromstring(svg)
     assert root.tag.endswith("svg")
-    assert LIGHT.anonymous in svg
-    assert LIGHT.peak_ink in svg
+    for kind in ("original", "transposed", "packed"):
+        assert COPIES["light"][kind] in svg
+    assert COPIES["light"]["cast"] not in svg  # there is none
+    assert OWNERS["light"]["python"] in svg
 
 
 def test_many_weights_and_hostile_names_can_be_drawn() -> None:

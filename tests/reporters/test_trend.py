@@ -33,14 +33,14 @@ def history(models: int = 2, entries: int = 5) -> History:
 @pytest.mark.parametrize("figure", ["peak", "copies"])
 @pytest.mark.parametrize(("models", "entries"), [(1, 1), (1, 30), (2, 5), (9, 2)])
 def test_the_picture_is_a_png_whatever_there_is(figure: str, models: int, entries: int) -> None:
-    picture = imread(io.BytesIO(trend.draw(history(models, entries), figure)))
-    assert picture.shape[:2] == (832, 1600)
+    picture = imread(io.BytesIO(trend.render(history(models, entries), figure)))
+    assert picture.shape[:2] == (1040, 1600)
     assert picture[..., :3].min() < 0.3  # something is drawn
 
 
 def test_the_same_history_gives_the_same_picture() -> None:
-    assert trend.draw(history(), "peak") == trend.draw(history(), "peak")
-    assert trend.draw(history(), "peak") != trend.draw(history(entries=4), "peak")
+    assert trend.render(history(), "peak") == trend.render(history(), "peak")
+    assert trend.render(history(), "peak") != trend.render(history(entries=4), "peak")
 
 
 def test_points_say_what_changed() -> None:
@@ -56,3 +56,9 @@ def test_an_unknown_figure_and_one_that_no_entry_has_are_named() -> None:
         view.build(history(), "peek")
     with pytest.raises(UsageError, match="no entry has the figure steady"):
         view.build(history(), "steady")
+
+
+def test_the_scalable_trend_keeps_its_letters() -> None:
+    text = trend.render(history(), "peak", "svg").decode()
+    assert ">onnxruntime 1.31.1</text>" in text
+    assert ">$m0_x.onnx 140 MiB</text>" in " ".join(text.split())

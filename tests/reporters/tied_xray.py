@@ -4,6 +4,7 @@ import msgspec
 
 from memdiag.records.attribution import (
     ATTRIBUTION_SCHEMA,
+    AddressRange,
     Attribution,
     Backing,
     Copy,
@@ -12,14 +13,36 @@ from memdiag.records.attribution import (
     Owner,
     ScanTiming,
 )
-from memdiag.records.profile import Profile
-from tests.reporters import profiles
+from memdiag.records.profile import PhaseAttribution, Profile
+from tests.reporters import attributions, profiles
 from tests.reporters.profiles import MIB
 
 
 def with_attribution() -> Profile:
     """Return the profile of the tied weight with the X-ray of its steady state."""
     return msgspec.structs.replace(profiles.tied_if(), attribution=attribution())
+
+
+def with_xrays() -> Profile:
+    """Return a profile with the X-rays of two moments, that have an address map."""
+    record = attribution()
+    ranges = tuple(
+        AddressRange(
+            start=0x1000 + (index << 32),
+            bytes=owner.bytes,
+            resident_bytes=owner.bytes,
+            owner=index,
+            copy=index if index < 3 else None,
+        )
+        for index, owner in enumerate(record.owners)
+    )
+    record = msgspec.structs.replace(record, ranges=ranges)
+    earlier = PhaseAttribution(
+        phase="parse", attribution=attributions.attribution(*attributions.SHARED)
+    )
+    return msgspec.structs.replace(
+        profiles.tied_if(), attribution=record, phase_attributions=(earlier,)
+    )
 
 
 def attribution(weights: int = 12) -> Attribution:

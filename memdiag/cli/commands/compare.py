@@ -134,7 +134,7 @@ def command(
     Writes comparison.json, .html, .md and .png. Ends with 2 where nothing could be measured.
     """
     from memdiag.cli.display import Doing
-    from memdiag.cli.output import Destination, show_comparison
+    from memdiag.cli.output import Destination, show
     from memdiag.workflows.compare import compare
 
     folder = out or Path("reports") / f"{paths[0].stem}.compare"
@@ -159,9 +159,9 @@ def command(
             xray=not no_xray,
             on_progress=line.show,
         )
-    written = destination.write_comparison(result)
+    written = destination.write(result)
     if format is _Format.console:
-        show_comparison(result, written, quiet=quiet)
+        show(result, written, quiet=quiet)
     else:
         report = {_Format.json: ".json", _Format.markdown: ".md"}[format]
         (path,) = (each for each in written if each.suffix == report)

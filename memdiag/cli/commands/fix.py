@@ -1,13 +1,12 @@
 """``memdiag fix``: rewrite a model so that it wastes less, verified and measured."""
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from memdiag.cli.arguments import given_inputs, sizes_of, whole_numbers
-from memdiag.cli.choices import Format
+from memdiag.cli.arguments import command_line, trial_arguments
+from memdiag.cli.choices import Format, Plotly
 from memdiag.cli.declarations import (
     DEFAULT_MAX_SLOWDOWN,
     DEFAULT_SIZES,
@@ -16,6 +15,8 @@ from memdiag.cli.declarations import (
     InputFiles,
     MaxSlowdown,
     Model,
+    Out,
+    PlotlyPlace,
     Printed,
     Quiet,
     Sizes,
@@ -57,6 +58,8 @@ def command(
             help="An interpreter with another onnxruntime, to verify on too; may be repeated.",
         ),
     ] = None,
+    out: Out = None,
+    plotly: PlotlyPlace = Plotly.inline,
     format: Printed = Format.console,
     quiet: Quiet = False,
 ) -> int:
@@ -64,12 +67,15 @@ def command(
 
     Each remedy of each finding is built; its outputs, memory and latency are compared with the
     original's in isolated processes, and the best combination is kept. The original is not changed.
+    With --out DIR it writes fix.json, .html, .md and .png there.
     """
+    import msgspec
+
     from memdiag.cli.display import Doing
-    from memdiag.cli.output import show_fix
-    from memdiag.records.codec import encode
+    from memdiag.cli.output import Destination, print_record
     from memdiag.workflows.fix import fix
 
+    destination = Destination(out, plotly=plotly.value)
     with Doing(model.name) as line:
         result = fix(
             model,
@@ -79,14 +85,10 @@ def command(
             unverified=unverified,
             dry_run=dry_run,
             max_slowdown=max_slowdown,
-            dims=whole_numbers("--dim", dim or ()),
-            inputs=given_inputs(input or (), inputs),
-            sizes=sizes_of("--sizes", sizes),
             check_with=check_with or (),
             on_progress=line.show,
+            **trial_arguments(dim, input, inputs, sizes),
         )
-    if format is Format.json:
-        sys.stdout.buffer.write(encode(result))
-    else:
-        show_fix(result, quiet=quiet)
+    result = msgspec.structs.replace(result, command=command_line())
+    print_record(result, destination.write(result), format=format.value, quiet=quiet)
     return CLEAN

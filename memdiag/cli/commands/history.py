@@ -36,7 +36,7 @@ def command(
         str, typer.Option(metavar="NAME", help="The figure to show: any that a budget can name.")
     ] = "peak",
     picture: Annotated[
-        Path | None, typer.Option(metavar="FILE.png", help="Draw the trend there.")
+        Path | None, typer.Option(metavar="FILE", help="Draw the trend there, as PNG or .svg.")
     ] = None,
     format: Annotated[
         Format, typer.Option(help="What to print: a summary, or the record alone.")
@@ -46,7 +46,7 @@ def command(
 
     Several processes may add at the same time; a profile that is there already is not added again.
     """
-    from memdiag.cli.output import save_bytes, show_history
+    from memdiag.cli.output import picture_kind, save_bytes, show_history
     from memdiag.records.codec import encode
     from memdiag.workflows import history
     from memdiag.workflows.load_profile import load_profile
@@ -63,7 +63,7 @@ def command(
     if picture is not None:
         from memdiag.reporters import trend
 
-        save_bytes(trend.draw(found, figure), picture)
+        save_bytes(trend.render(found, figure, picture_kind(picture)), picture)
     if format is Format.json:
         sys.stdout.buffer.write(encode(found))
     else:

@@ -1,54 +1,93 @@
-"""``memdiag report``: render a saved profile again, without the model or onnxruntime."""
+"""``memdiag report``: render a saved record again, without the model or onnxruntime."""
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from memdiag.cli.choices import Plotly
 from memdiag.cli.declarations import PlotlyPlace
 from memdiag.cli.exit_codes import CLEAN
+from memdiag.errors import UsageError
+
+if TYPE_CHECKING:
+    from memdiag.reporters.kinds import Reported
 
 _CONSOLE = "console"
 _TEXT = ("json", "markdown")
 
 
 def command(
-    profile: Annotated[Path, typer.Argument(help="A saved profile.json.", show_default=False)],
+    file: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FILE",
+            help="A saved profile.json, comparison.json, fix.json or tune.json.",
+            show_default=False,
+        ),
+    ],
     format: Annotated[
         list[str] | None,
         typer.Option(
             metavar="FORMAT",
-            help="console, html, json, markdown, png, svg, treemap or treemap_svg (console, html,"
-            " json, markdown and png).",
+            help="console, html, json, markdown, png, svg or, of a profile, treemap or treemap_svg"
+            " (console, html, json, markdown and png).",
+        ),
+    ] = None,
+    fix: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="A fix.json or tune.json of the profile's model, whose effect is told with it.",
         ),
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Where files go (the profile's own folder)."),
+        typer.Option(metavar="DIR", help="Where files go (the record's own folder)."),
     ] = None,
     plotly: PlotlyPlace = Plotly.inline,
 ) -> int:
-    """Render a saved profile again, without the model or onnxruntime.
+    """Render a saved record again, without the model or onnxruntime.
 
     With one --format of json or markdown and no --out, the text goes to standard output.
     """
-    from memdiag.cli.output import Destination, show_summary
-    from memdiag.reporters import DEFAULT_FORMATS, render
-    from memdiag.workflows.load_profile import load_profile
+    from memdiag.cli.output import Destination, show
+    from memdiag.reporters import DEFAULT_FORMATS
+    from memdiag.reporters.kinds import reporters_of
 
-    record = load_profile(profile)
+    record = _record(file, fix)
     wanted = format or [_CONSOLE, *DEFAULT_FORMATS]
     if out is None and len(wanted) == 1 and wanted[0] in _TEXT:
-        sys.stdout.buffer.write(render(record, wanted[0]))
+        sys.stdout.buffer.write(reporters_of(record).render(record, wanted[0]))
         return CLEAN
     files = [name for name in wanted if name != _CONSOLE]
-    destination = Destination(out or profile.parent, plotly=plotly.value)
+    destination = Destination(out or file.parent, plotly=plotly.value)
     written = destination.write(record, files) if files else ()
     if _CONSOLE in wanted:
-        show_summary(record, written)
+        show(record, written)
     else:
         for path in written:
             print(path)
     return CLEAN
+
+
+def _record(file: Path, fix: Path | None) -> "Reported":
+    """Return the record of `file`, with that of `fix` in it.
+
+    Raises:
+        RecordError: a file cannot be read, or is no record that has reports.
+        UsageError: the two do not belong together.
+    """
+    from memdiag.records.codec import load
+    from memdiag.records.fix import Fix
+    from memdiag.records.profile import Profile
+    from memdiag.workflows.join_fix import join_fix
+    from memdiag.workflows.load_record import load_record
+
+    record = load_record(file)
+    if fix is None:
+        return record
+    if not isinstance(record, Profile):
+        raise UsageError(f"{file}: --fix goes with a saved profile only; leave it out.")
+    return join_fix(record, load(fix, Fix))

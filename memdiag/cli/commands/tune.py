@@ -1,13 +1,12 @@
 """``memdiag tune``: find the options with which a model fits a budget."""
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from memdiag.cli.arguments import given_inputs, sizes_by_name, sizes_of, whole_numbers
-from memdiag.cli.choices import Format, LoadFrom
+from memdiag.cli.arguments import command_line, sizes_by_name, trial_arguments
+from memdiag.cli.choices import Format, LoadFrom, Plotly
 from memdiag.cli.declarations import (
     DEFAULT_MAX_SLOWDOWN,
     DEFAULT_SIZES,
@@ -16,6 +15,8 @@ from memdiag.cli.declarations import (
     InputFiles,
     MaxSlowdown,
     Model,
+    Out,
+    PlotlyPlace,
     Printed,
     Quiet,
     Sizes,
@@ -53,7 +54,7 @@ def command(
     ] = None,
     picture: Annotated[
         Path | None,
-        typer.Option(metavar="FILE.png", help="Draw the points and the Pareto front there."),
+        typer.Option(metavar="FILE", help="Draw the Pareto front there, as PNG or .svg."),
     ] = None,
     every: Annotated[
         bool, typer.Option("--all", help="Show every point, not the Pareto front alone.")
@@ -62,22 +63,26 @@ def command(
     input: InputFiles = None,
     inputs: InputArchive = None,
     sizes: Sizes = DEFAULT_SIZES,
+    out: Out = None,
+    plotly: PlotlyPlace = Plotly.inline,
     format: Printed = Format.console,
     quiet: Quiet = False,
 ) -> int:
     """Find the session options and environment with which a model takes the least memory.
 
     Every option is measured alone, then those that help together; Ctrl-C or
-    --time-limit ends the search with the best so far. Ends with 1 where a budget was given and
-    nothing fits it.
+    --time-limit ends the search with the best so far. With --out DIR it writes tune.json, .html,
+    .md and .png there. Ends with 1 where a budget was given and nothing fits it.
     """
+    import msgspec
+
     from memdiag.cli.display import Doing
-    from memdiag.cli.output import save_bytes, show_tuning
-    from memdiag.records.codec import encode
+    from memdiag.cli.output import Destination, picture_kind, print_record, save_bytes
     from memdiag.workflows.tune import tune
     from memdiag.workflows.tuning.points import BUDGETS
 
     wanted = sizes_by_name("--budget", budget, BUDGETS)
+    destination = Destination(out, plotly=plotly.value)
     with Doing(model.name) as line:
         result = tune(
             model,
@@ -88,20 +93,17 @@ def command(
             unsafe=unsafe,
             sessions=sessions,
             load_from=load_from.value,
-            dims=whole_numbers("--dim", dim or ()),
-            inputs=given_inputs(input or (), inputs),
-            sizes=sizes_of("--sizes", sizes),
             time_limit_s=time_limit,
             on_progress=line.show,
+            **trial_arguments(dim, input, inputs, sizes),
         )
-    if format is Format.json:
-        sys.stdout.buffer.write(encode(result))
-    else:
-        show_tuning(result, quiet=quiet, every=every)
+    result = msgspec.structs.replace(result, command=command_line())
+    written = destination.write(result)
+    print_record(result, written, format=format.value, quiet=quiet, every=every)
     # Last: where it cannot be written, the answer has been given all the same.
     if picture is not None:
-        from memdiag.reporters.pareto import render
+        from memdiag.reporters.tunings import REPORTERS
 
-        save_bytes(render(result), picture)
+        save_bytes(REPORTERS.render(result, picture_kind(picture)), picture)
     fits = any(point.fits and point.options == result.chosen for point in result.points)
     return CLEAN if fits or not wanted else FINDINGS

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from memdiag.records.comparison import Comparison
-from memdiag.reporters.terminal import block, draw, encodable, line
+from memdiag.reporters.terminal import block, draw, encodable, files, line
 from memdiag.reporters.views import comparison as view
-from memdiag.reporters.views.text import plain, shortened
+from memdiag.reporters.views.text import shortened
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -42,9 +41,7 @@ def _show(comparison: Comparison, console: Console, written: Sequence[Path], qui
     if len(shown.changes) > _MOST_CHANGES:
         line(console, f"and {len(shown.changes) - _MOST_CHANGES} changes more, in the reports")
     block(console, [f"note: {note}" for note in shown.notes])
-    if written:
-        names = " · ".join(plain(path.name) for path in written)
-        block(console, [f"{plain(str(written[0].parent))}{os.sep}   {names}"])
+    files(console, written)
 
 
 def _table(console: Console, table: view.Table) -> None:

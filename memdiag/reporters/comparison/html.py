@@ -49,6 +49,13 @@ def _lines(comparison: Comparison) -> list[dict[str, Any]]:
                     "color": SERIES[index % len(SERIES)],
                     "t": line.t_s,
                     "above": line.above_bytes,
+                    "layers": [
+                        {"name": layer.name, "above": layer.above_bytes} for layer in line.layers
+                    ],
+                    "bands": [
+                        {"phase": band.phase, "start": band.start_s, "end": band.end_s}
+                        for band in line.bands
+                    ],
                 }
             )
     return found

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import io
-import warnings
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from memdiag.records.comparison import Column, Comparison
 from memdiag.records.profile import PHASES
+from memdiag.reporters import picture
 from memdiag.reporters.palette import LIGHT as COLOR
 from memdiag.reporters.palette import SERIES
 from memdiag.reporters.views import comparison_lines, comparison_words
@@ -22,47 +21,30 @@ if TYPE_CHECKING:
 FORMAT = "png"
 FILE_NAME = "comparison.png"
 
-_DPI = 150
-_WIDTH = 12.0
-_LONGEST_LABEL = 26
+_LONGEST_LABEL = 20
 _AFTER = 1.5  # how long is shown, by the time until the first run is done
-_LONGEST_TITLE = 125
 
 
 def render(comparison: Comparison) -> bytes:
     """Return the drawing of `comparison` as PNG, the same for the same record."""
-    from matplotlib import rc_context
-
-    out = io.BytesIO()
-    with rc_context({"font.family": "DejaVu Sans"}), warnings.catch_warnings():
-        # A name may have letters that the font lacks: they show as boxes.
-        warnings.filterwarnings("ignore", message="Glyph .* missing")
-        draw(comparison).savefig(out, format="png", metadata={"Software": None})
-    return out.getvalue()
+    return picture.rendered(lambda: draw(comparison), "png")
 
 
 def draw(comparison: Comparison) -> Figure:
-    """Return the figure; it belongs to no window and no global state."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
+    """Return the figure: peaks by phase, memory over time, then bars side by side."""
     columns = [column for column in comparison.columns if column.measured is not None]
-    height = 5.6 + 0.34 * len(columns)
-    figure = Figure(
-        figsize=(_WIDTH, height), dpi=_DPI, facecolor=COLOR.surface, layout="constrained"
+    bars_height = 0.9 + 0.32 * len(columns)
+    found = comparison_words.found(comparison)
+    made = picture.figure(
+        (6.9 + bars_height) if columns else 1.2,
+        comparison_words.title(comparison),
+        found or comparison_words.answer(comparison),
     )
-    FigureCanvasAgg(figure)
-    answer = comparison_words.found(comparison) or comparison_words.answer(comparison)
-    title = shortened(comparison_words.title(comparison), _LONGEST_TITLE)
-    figure.suptitle(
-        f"{title}\n{shortened(answer, _LONGEST_TITLE)}", x=0.01, ha="left", fontsize=12,
-        color=COLOR.ink, parse_math=False,
-    )  # fmt: skip
     if not columns:
-        return figure
-    grid = figure.add_gridspec(6, 2, width_ratios=(3, 2))
-    phases, lines = figure.add_subplot(grid[:3, 0]), figure.add_subplot(grid[3:, 0])
-    steady, load, run = (figure.add_subplot(grid[2 * row : 2 * row + 2, 1]) for row in range(3))
+        return made
+    grid = made.add_gridspec(3, 3, height_ratios=(2.6, 2.8, bars_height))
+    phases, lines = made.add_subplot(grid[0, :]), made.add_subplot(grid[1, :])
+    steady, load, run = (made.add_subplot(grid[2, place]) for place in range(3))
     _phases(phases, columns)
     _timelines(lines, columns)
     _steady(steady, columns)
@@ -74,9 +56,10 @@ def draw(comparison: Comparison) -> Figure:
         run, columns, "latency, ms", lambda one: one.latency,
         lambda value: (value.median_s * 1e3, value.low_s * 1e3, value.high_s * 1e3),
     )  # fmt: skip
-    for axes in (phases, lines, steady, load, run):
-        _plain(axes)
-    return figure
+    # The first of the three is labelled for all.
+    for axes in (load, run):
+        axes.tick_params(axis="y", labelleft=False)
+    return made
 
 
 def color_of(index: int) -> str:
@@ -103,8 +86,7 @@ def _phases(axes: Axes, columns: Sequence[Column]) -> None:
         label = shortened(plain(column.label), _LONGEST_LABEL)
         axes.bar(places, heights, width * 0.92, color=color_of(index), label=label)
     axes.set_xticks(range(len(names)), [name.replace("_", "\n") for name in names])
-    axes.set_title(f"peak by phase, {word} above the baseline", loc="left", fontsize=11)
-    axes.grid(axis="y", color=COLOR.line, lw=0.8)
+    picture.style(axes, f"peak by phase, {word} above the baseline", grid="y")
 
 
 def _timelines(axes: Axes, columns: Sequence[Column]) -> None:
@@ -124,9 +106,8 @@ def _timelines(axes: Axes, columns: Sequence[Column]) -> None:
     ends = [(line.t_s[-1], line.first_run_s) for line in lines]
     axes.set_xlim(0, min(max(end for end, _ in ends), _AFTER * max(run for _, run in ends)))
     axes.set_ylim(bottom=0)
-    axes.set_xlabel("seconds since the session's creation began", fontsize=9, color=COLOR.muted)
-    axes.set_title(f"memory over time, {word} above the baseline", loc="left", fontsize=11)
-    axes.grid(color=COLOR.line, lw=0.8)
+    axes.set_xlabel("seconds since the session's creation began")
+    picture.style(axes, f"memory over time, {word} above the baseline", grid="both")
 
 
 def _steady(axes: Axes, columns: Sequence[Column]) -> None:
@@ -140,8 +121,8 @@ def _steady(axes: Axes, columns: Sequence[Column]) -> None:
         anonymous = whole - mapped
         axes.barh(index, anonymous, 0.7, color=color_of(index))
         axes.barh(index, mapped, 0.7, left=anonymous, color=color_of(index), alpha=0.4)
-    axes.set_title(f"steady, {word}: anonymous, and mapped files (pale)", loc="left", fontsize=11)
     _labels(axes, columns)
+    picture.style(axes, f"steady, {word}\n(mapped: pale)", grid="x")
 
 
 def _bars(
@@ -160,27 +141,14 @@ def _bars(
         axes.barh(index, middle, 0.7, color=color_of(index))
         axes.plot([low, high], [index, index], color=COLOR.ink, lw=1.2)
     axes.set_xlim(left=0)
-    axes.set_title(title, loc="left", fontsize=11)
     _labels(axes, columns)
+    picture.style(axes, title, grid="x")
 
 
 def _labels(axes: Axes, columns: Sequence[Column]) -> None:
     labels = [shortened(plain(column.label), _LONGEST_LABEL) for column in columns]
     axes.set_yticks(range(len(columns)), labels)
     axes.set_ylim(len(columns) - 0.4, -0.6)
-    axes.grid(axis="x", color=COLOR.line, lw=0.8)
-
-
-def _plain(axes: Axes) -> None:
-    axes.set_facecolor(COLOR.surface)
-    axes.set_axisbelow(True)
-    axes.tick_params(labelsize=9, colors=COLOR.ink, length=0)
-    axes.title.set_color(COLOR.ink)
-    for label in (*axes.get_xticklabels(), *axes.get_yticklabels()):
-        label.set_parse_math(False)
-    for side, spine in axes.spines.items():
-        spine.set_visible(side in ("left", "bottom"))
-        spine.set_color(COLOR.line)
 
 
 def _unit(columns: Sequence[Column]) -> tuple[int, str]:

@@ -1,17 +1,12 @@
 (() => {
   const canvas = document.getElementById("addresses");
   if (!canvas) return;
-  const data = JSON.parse(document.getElementById("charts").textContent);
   const dark = window.matchMedia("(prefers-color-scheme: dark)");
   const words = document.getElementById("stretch");
   const ROW = 18, GAP = 3;
   let moment = 0, chosen = -1, printing = false, ends = [], total = 0, rows = 1;
 
-  function color(kind) {
-    const theme = dark.matches && !printing ? "dark" : "light", c = data.themes[theme];
-    const greys = { python: c.muted, runtime_libraries: c.rail, other_libraries: c.rail, arena: c.file, allocator_retained: c.peak, other_heap: c.muted };
-    return data.copies[theme][kind] || greys[kind] || c.line;
-  }
+  const color = (kind) => data.kinds[dark.matches && !printing ? "dark" : "light"][kind];
 
   // Stripes say that nothing uses it, whatever the colour.
   function fill(context, kind, idle) {

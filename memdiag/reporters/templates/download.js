@@ -1,4 +1,3 @@
-"use strict";
 (() => {
   // The record inside the page, as the file that it was made from.
   const download = document.getElementById("download");

@@ -1,7 +1,5 @@
 (() => {
-  const data = JSON.parse(document.getElementById("charts").textContent);
   const chart = document.getElementById("treemap");
-  if (!chart) return;
   const dark = window.matchMedia("(prefers-color-scheme: dark)");
   let moment = 0, printing = false;
   const escaped = (text) => String(text).replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
@@ -14,10 +12,10 @@
   const inkOn = (color) => ((luminance(color) + 0.05) ** 2 > 1.05 * 0.05 ? "#000000" : "#ffffff");
 
   function draw() {
-    if (!window.Plotly) return;
+    if (!chart) return;
     const theme = dark.matches && !printing ? "dark" : "light", c = data.themes[theme];
     const tiles = data.xrays[moment].tiles;
-    const colors = tiles.kind.map((kind) => data.copies[theme][kind] || (kind === "all" ? c.surface : kind === "weights" ? c.band : c.line));
+    const colors = tiles.kind.map((kind) => data.kinds[theme][kind] || (kind === "all" ? c.surface : c.band));
     const font = { family: getComputedStyle(document.body).fontFamily, size: 13 };
     Plotly.react(chart, [{
       type: "treemap", ids: tiles.id, parents: tiles.parent, values: tiles.bytes, labels: tiles.label.map(escaped),
@@ -40,36 +38,87 @@
     document.dispatchEvent(new CustomEvent("moment", { detail: moment }));
   });
 
-  // A text, a kind and a backing: rows that do not match all three are hidden.
+  // All copies are filtered by a text, a kind and a backing, and sorted; the first of them are rows.
+  const MORE = 100, order = new Intl.Collator("en", { numeric: true });
   for (const bar of document.querySelectorAll(".filters")) {
-    const rows = [...document.getElementById(bar.dataset.table).tBodies[0].rows];
-    const count = document.createElement("span");
-    count.setAttribute("role", "status");
+    const table = document.getElementById(bar.dataset.table), body = table.tBodies[0], pattern = body.rows[0];
+    const { weights, variants, rows } = data.xrays[Number(bar.dataset.xray)].copies;
+    const cells = (row) => {
+      const [weight, variant, count, bytes, , resident, , maker, places] = row, [, label, , backing, verified] = variants[variant];
+      return [weights[weight][0], label, count, bytes, resident, backing, maker, verified, places];
+    };
+    const searched = rows.map((row) => [...weights[row[0]], ...variants[row[1]], row[7]].join("\n").toLowerCase());
+    let found = rows.map((_, i) => i), shown = body.rows.length, column = -1, down = false;
+
+    const filled = (row) => {
+      const made = pattern.cloneNode(true), [name, copy, ...others] = made.cells;
+      const [weight, variant, count, bytes, size, residentBytes, resident, maker, places] = row;
+      const [title, summary] = weights[weight], [kind, label, parameters, backing, verified] = variants[variant];
+      name.textContent = title;
+      name.title = summary;
+      const [swatch, layout, more] = copy.children;
+      swatch.style.background = `var(--${kind})`;
+      layout.textContent = label;
+      more.textContent = parameters;
+      [count, size, resident, backing, maker, verified, places].forEach((text, i) => { others[i].textContent = text; });
+      others[1].title = `${bytes.toLocaleString("en-US")} bytes`;
+      others[2].title = `${residentBytes.toLocaleString("en-US")} bytes`;
+      return made;
+    };
+    const status = document.createElement("span"), more = document.getElementById(`more-${bar.dataset.xray}`);
+    status.setAttribute("role", "status");
+    const render = () => {
+      body.replaceChildren(...found.slice(0, shown).map((i) => filled(rows[i])));
+      tell();
+    };
+    const tell = () => {
+      const drawn = Math.min(shown, found.length), count = (n) => n.toLocaleString("en-US");
+      status.textContent = `${count(found.length)} of ${count(rows.length)} rows${drawn < found.length ? `, the first ${count(drawn)} shown` : ""}`;
+      more.hidden = drawn === found.length;
+      more.textContent = `Show ${count(Math.min(MORE, found.length - drawn))} more`;
+    };
+    more.addEventListener("click", () => { shown += MORE; render(); });
+
     const text = document.createElement("input");
     text.type = "search";
     text.placeholder = "filter by name or maker";
     text.setAttribute("aria-label", "Filter by name or maker");
-    const select = (name, all) => {
+    const select = (place, all) => {
       const made = document.createElement("select");
       made.setAttribute("aria-label", all);
       made.add(new Option(all, ""));
-      for (const value of new Set(rows.map((row) => row.dataset[name]))) made.add(new Option(value, value));
+      for (const value of new Set(variants.map((variant) => variant[place].split(/[:,]/)[0]))) made.add(new Option(value, value));
       return made;
     };
-    const kind = select("kind", "all kinds"), backing = select("backing", "all backings");
-    const show = () => {
-      const wanted = text.value.toLowerCase();
-      for (const row of rows) row.hidden = !(
-        row.textContent.toLowerCase().includes(wanted)
-        && (!kind.value || row.dataset.kind === kind.value) && (!backing.value || row.dataset.backing === backing.value));
-      count.textContent = `${rows.filter((row) => !row.hidden).length} of ${rows.length}`;
+    const kind = select(0, "all kinds"), backing = select(3, "all backings");
+    const sort = () => {
+      if (column < 0) return;
+      const keys = rows.map((row) => cells(row)[column]);
+      const compare = (one, other) => (typeof keys[one] === "number" ? keys[one] - keys[other] : order.compare(keys[one], keys[other]));
+      found.sort((one, other) => (down ? -1 : 1) * compare(one, other));
     };
-    for (const each of [text, kind, backing]) each.addEventListener("input", show);
-    bar.append(text, kind, backing, count);
-    show();
+    const filter = () => {
+      const wanted = text.value.toLowerCase();
+      found = rows.map((_, i) => i).filter((i) => searched[i].includes(wanted)
+        && (!kind.value || variants[rows[i][1]][0] === kind.value)
+        && (!backing.value || variants[rows[i][1]][3].startsWith(backing.value)));
+      shown = MORE;
+      sort();
+      render();
+    };
+    for (const each of [text, kind, backing]) each.addEventListener("input", filter);
+    bar.append(text, kind, backing, status);
+    tell();
+
+    table.addEventListener("sort", (event) => {
+      event.preventDefault();
+      ({ column, down } = event.detail);
+      sort();
+      render();
+    });
   }
 
-  draw();
+  whenIdle(draw);
   dark.addEventListener("change", draw);
   window.addEventListener("beforeprint", () => { printing = true; draw(); });
   window.addEventListener("afterprint", () => { printing = false; draw(); });

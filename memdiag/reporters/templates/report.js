@@ -1,6 +1,4 @@
-"use strict";
 (() => {
-  const data = JSON.parse(document.getElementById("charts").textContent);
   const line = data.timeline;
   const dark = window.matchMedia("(prefers-color-scheme: dark)");
   const coarse = window.matchMedia("(pointer: coarse)").matches;
@@ -36,15 +34,15 @@
     toImageButtonOptions: { filename: "timeline", scale: 2 },
   };
 
-  // The span a moment lies in: spans are in order and without gaps.
-  const spanAt = (t) => {
-    let low = 0, high = data.spans.length - 1, found = null;
-    while (low <= high) {
-      const middle = (low + high) >> 1;
-      if (data.spans[middle].start <= t) { found = data.spans[middle]; low = middle + 1; } else high = middle - 1;
-    }
-    return found;
+  // The last of what comes in order and has begun at a moment, by its place; −1 before the first.
+  const lastBegun = (starts, t) => {
+    let low = 0, high = starts.length;
+    while (low < high) { const middle = (low + high) >> 1; if (starts[middle] <= t) low = middle + 1; else high = middle; }
+    return low - 1;
   };
+  const runs = data.runs, starts = data.spans.map((each) => each.start);
+  const spanAt = (t) => data.spans[lastBegun(starts, t)];
+  const runAt = (t) => { const last = lastBegun(runs.start, t); return last >= 0 && t <= runs.end[last] ? last : -1; };
 
   const unit = line.top >= 2 * GIB ? { by: GIB, name: "GiB" } : { by: MIB, name: "MiB" };
   const top = Math.max(line.top, line.weights && line.weights <= 3 * line.top ? line.baseline + line.weights : 0,
@@ -64,12 +62,19 @@
 
   const narrow = () => document.getElementById("timeline").clientWidth < 560;
 
+  // Words are put only where they have room: to try all of them takes longer than to draw the rest.
+  let lanes = [];
+  const words = (items) => items.map((item) => (at(item.end - item.start) > 0.01 * (range[1] - range[0]) ? clipped(item.text) : ""));
+  const wordsOf = () => ({ text: lanes.map(words) });
+  const placesOf = (chart) => lanes.map((_, i) => chart.data.length - lanes.length + i);
+
   function lane(c, axis, items, title) {
+    lanes.push(items);
     return {
       type: "bar", orientation: "h", yaxis: axis, y: items.map(() => 0), width: 0.9, showlegend: false,
       base: items.map((item) => at(item.start)), x: items.map((item) => at(item.end - item.start)),
       marker: { color: items.map((item) => item.color), line: { width: 0.8, color: items.map((item) => item.edge || c.surface) } },
-      text: items.map((item) => clipped(item.text)), textposition: "inside", insidetextanchor: "middle",
+      text: words(items), textposition: "inside", insidetextanchor: "middle",
       textangle: 0, constraintext: "inside", textfont: { color: items.map((item) => item.ink), size: 12 },
       customdata: items.map((item) => item.hover), hovertemplate: "%{customdata}<extra></extra>", name: title,
     };
@@ -77,12 +82,15 @@
 
   function traces(c) {
     const t = line.t.map(at), list = [];
+    lanes = [];
     const area = (values, name, color) => ({
       x: t, y: values.map(y), name, type: "scatter", mode: "lines", line: { width: 0 }, fillcolor: color,
       stackgroup: "resident", hoverinfo: "skip",
     });
     if (line.file) {
-      list.push(area(line.file, "file-backed", c.file), area(line.anonymous, "anonymous", c.anonymous));
+      list.push(area(line.file, "file-backed", c.file));
+      if (line.shared) list.push(area(line.shared, "shared", c.shared));
+      list.push(area(line.anonymous, "anonymous", c.anonymous));
     } else {
       list.push(area(line.rss, "resident", c.anonymous));
     }
@@ -91,9 +99,12 @@
       customdata: line.t.map((moment, i) => {
         const during = spanAt(moment);
         const where = during ? `${clipped(during.title)} · ${during.phase}` : "";
+        const run = runAt(moment);
+        const which = run < 0 ? "" : `<br>${runs.sentence[run]}`;
         const above = line.rss[i] - line.baseline;
-        const split = line.file ? `<br>anonymous ${size(line.anonymous[i])}, file-backed ${size(line.file[i])}` : "";
-        return `<b>${size(line.rss[i])}</b> at ${time(moment)}<br>${size(above)} relative to baseline${split}<br>${where}`;
+        const shared = line.shared ? `, shared ${size(line.shared[i])}` : "";
+        const split = line.file ? `<br>anonymous ${size(line.anonymous[i])}, file-backed ${size(line.file[i])}${shared}` : "";
+        return `<b>${size(line.rss[i])}</b> at ${time(moment)}<br>${size(above)} relative to baseline${split}<br>${where}${which}`;
       }),
       hovertemplate: "%{customdata}<extra></extra>", name: "resident",
     });
@@ -123,6 +134,11 @@
       edge: grew(each) ? c.peak : c.line,
       hover: `<b>${clipped(each.title)}</b> · ${each.phase}<br>${escaped(each.sentence)}<br>${each.duration}`,
     })), "steps"));
+    // So many can be told apart when zoomed in; of more, the line tells the run.
+    if (runs.start.length && runs.start.length <= 500)
+      list.push(lane(c, "y3", runs.start.map((start, i) => ({
+        start, end: runs.end[i], text: `run ${i + 1}`, color: i % 2 ? c.band : c.surface, ink: c.muted, edge: c.line, hover: runs.sentence[i],
+      })), "runs"));
     return list;
   }
 
@@ -189,27 +205,27 @@
   const model = phases.length > 1 && phases[0] === "start" ? [padded([extent("start")[1], whole[1]], 0.03)[0], whole[1]] : whole;
   let range = model, dragging = "zoom";
 
-  function draw() {
+  function drawTimeline() {
     const c = colors();
     Plotly.react("timeline", traces(c), layout(c, range), config);
-    drawRuns(c);
   }
 
-  function drawRuns(c) {
+  function drawRuns() {
     if (!document.getElementById("runs")) return;
-    const runs = data.runs.latency.map((_, i) => i + 1);
+    const c = colors();
+    const numbers = runs.latency.map((_, i) => i + 1);
     const panel = { gridcolor: c.line, zeroline: false, fixedrange: true, nticks: 4, rangemode: "tozero" };
-    const scale = Math.max(...data.runs.latency) >= 1 ? { by: 1, name: "s" } : { by: 1000, name: "ms" };
-    const top = Math.max(...data.runs.rss.map(Math.abs));
+    const scale = Math.max(...runs.latency) >= 1 ? { by: 1, name: "s" } : { by: 1000, name: "ms" };
+    const top = Math.max(...runs.rss.map(Math.abs));
     const by = top >= 2 * GIB ? { by: GIB, name: "GiB" } : { by: MIB, name: "MiB" };
     Plotly.react("runs", [
-      { x: runs, y: data.runs.latency.map((s) => s * scale.by), type: "bar", marker: { color: c.muted }, hovertemplate: `run %{x}: %{y:.4~g} ${scale.name}<extra></extra>` },
-      { x: runs, y: data.runs.rss.map((b) => b / by.by), yaxis: "y2", type: "scatter", mode: "lines+markers", line: { color: c.anonymous, width: 2 }, marker: { size: 6 },
-        customdata: data.runs.rss.map(size), hovertemplate: "after run %{x}: %{customdata} relative to baseline<extra></extra>" },
+      { x: numbers, y: runs.latency.map((s) => s * scale.by), type: "bar", marker: { color: c.muted }, hovertemplate: `run %{x}: %{y:.4~g} ${scale.name}<extra></extra>` },
+      { x: numbers, y: runs.rss.map((b) => b / by.by), yaxis: "y2", type: "scatter", mode: "lines+markers", line: { color: c.anonymous, width: 2 }, marker: { size: 6 },
+        customdata: runs.rss.map(size), hovertemplate: "after run %{x}: %{customdata} relative to baseline<extra></extra>" },
     ], {
       font: font(c), paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", showlegend: false, bargap: 0.35, dragmode: false,
       margin: { l: 62, r: 10, t: 10, b: 40 }, hoverlabel: { bgcolor: c.surface, bordercolor: c.muted, font: font(c) },
-      xaxis: { title: { text: "run", standoff: 4 }, fixedrange: true, showgrid: false, zeroline: false, anchor: "y2", tickformat: "d", dtick: runs.length <= 20 ? 1 : undefined },
+      xaxis: { title: { text: "run", standoff: 4 }, fixedrange: true, showgrid: false, zeroline: false, anchor: "y2", tickformat: "d", dtick: numbers.length <= 20 ? 1 : undefined },
       yaxis: { ...panel, domain: [0.56, 1], title: { text: `latency, ${scale.name}` } },
       yaxis2: { ...panel, domain: [0, 0.46], title: { text: `kept, ${by.name}` } },
     }, { ...config, displayModeBar: false });
@@ -217,8 +233,8 @@
 
   function show(next, button) {
     range = next;
-    for (const each of document.querySelectorAll("#ranges button:not(.apart)")) each.setAttribute("aria-pressed", String(each === button));
-    Plotly.relayout("timeline", { "xaxis.range": [...next] });
+    for (const each of document.querySelectorAll("#ranges > button")) each.setAttribute("aria-pressed", String(each === button));
+    Plotly.update(chart, wordsOf(), { "xaxis.range": [...next] }, placesOf(chart));
   }
 
   function addRange(text, next, isPeak) {
@@ -232,54 +248,32 @@
     return button;
   }
 
-  // A heading sorts its column, the largest first where there are figures; again turns it round.
-  for (const table of document.querySelectorAll("table.sortable")) {
-    const headings = [...table.tHead.rows[0].cells];
-    headings.forEach((heading, column) => {
-      const button = document.createElement("button");
-      button.type = "button";
-      button.className = "sort";
-      button.textContent = heading.textContent;
-      heading.replaceChildren(button);
-      button.addEventListener("click", () => {
-        const now = heading.getAttribute("aria-sort");
-        const down = now ? now === "ascending" : heading.classList.contains("n");
-        const value = (row) => {
-          const cell = row.cells[column];
-          return cell.dataset.value === undefined ? cell.textContent : Number(cell.dataset.value);
-        };
-        const compare = (one, other) => (typeof one === "number" ? one - other : one.localeCompare(other));
-        const rows = [...table.tBodies[0].rows];
-        rows.sort((one, other) => (down ? -1 : 1) * compare(value(one), value(other)));
-        for (const each of headings) each.removeAttribute("aria-sort");
-        heading.setAttribute("aria-sort", down ? "descending" : "ascending");
-        table.tBodies[0].replaceChildren(...rows);
-      });
-    });
-  }
-
   const chart = document.getElementById("timeline");
-  if (!chart || !window.Plotly) return;
-  draw();
+  if (!chart) return;
+  const draw = () => { drawTimeline(); drawRuns(); };
+  drawTimeline();
+  whenIdle(drawRuns);
   const wholeButton = addRange("whole run", whole, false);
   if (model !== whole) addRange("from loading on", model, false);
   for (const phase of phases) addRange(phase, padded(extent(phase), 0.06), peak && phase === peak.phase);
 
+  const apart = document.createElement("span");
+  apart.className = "apart";
+  document.getElementById("ranges").append(apart);
   const baseline = document.createElement("button");
   baseline.type = "button";
-  baseline.className = "apart";
   baseline.textContent = "without baseline";
   baseline.setAttribute("aria-pressed", String(fromBaseline));
   baseline.addEventListener("click", () => {
     fromBaseline = !fromBaseline;
     baseline.setAttribute("aria-pressed", String(fromBaseline));
-    draw();
+    drawTimeline();
   });
-  document.getElementById("ranges").append(baseline);
+  apart.append(baseline);
 
   const pan = document.createElement("button");
   pan.type = "button";
-  pan.className = "apart pan";
+  pan.className = "pan";
   pan.textContent = "pan";
   pan.setAttribute("aria-pressed", "false");
   pan.addEventListener("click", () => {
@@ -287,7 +281,7 @@
     pan.setAttribute("aria-pressed", String(dragging === "pan"));
     Plotly.relayout(chart, { dragmode: dragging });
   });
-  document.getElementById("ranges").append(pan);
+  apart.append(pan);
 
   // The keyboard moves by a fifth of what is shown, and zooms about its middle.
   chart.addEventListener("keydown", (event) => {
@@ -308,7 +302,8 @@
   chart.on("plotly_relayout", (change) => {
     if (change["xaxis.range[0]"] === undefined) return;
     range = [change["xaxis.range[0]"], change["xaxis.range[1]"]];
-    for (const each of document.querySelectorAll("#ranges button:not(.apart)")) each.setAttribute("aria-pressed", "false");
+    for (const each of document.querySelectorAll("#ranges > button")) each.setAttribute("aria-pressed", "false");
+    Plotly.restyle(chart, wordsOf(), placesOf(chart));
   });
   chart.on("plotly_doubleclick", () => { show(whole, wholeButton); return false; });
   dark.addEventListener("change", draw);

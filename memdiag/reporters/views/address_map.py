@@ -1,5 +1,6 @@
 """The resident pages as one strip in the order of their addresses, coloured by owner."""
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from memdiag.records.attribution import AddressRange, Attribution
@@ -36,10 +37,14 @@ class Legend:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddressMap:
-    """The strip, in the order of addresses, and its legend, the largest first."""
+    """The strip, in the order of addresses, and its legend, the largest first.
+
+    `remarks` say, a sentence each, what the strip or the record does not show apart.
+    """
 
     stretches: tuple[Stretch, ...]
     legend: tuple[Legend, ...]
+    remarks: tuple[str, ...]
     resident_bytes: int
 
 
@@ -55,7 +60,8 @@ def build(attribution: Attribution, *, max_stretches: int = 3000) -> AddressMap 
     for one in ranges:
         key = _kind(attribution, one)
         sizes[key] = sizes.get(key, 0) + one.resident_bytes
-    shown = sorted(ranges, key=lambda one: -one.resident_bytes)[:max_stretches]
+    ordered = sorted(ranges, key=lambda one: -one.resident_bytes)
+    shown, left = ordered[:max_stretches], ordered[max_stretches:]
     return AddressMap(
         stretches=tuple(
             _stretch(attribution, one) for one in sorted(shown, key=lambda one: one.start)
@@ -64,8 +70,39 @@ def build(attribution: Attribution, *, max_stretches: int = 3000) -> AddressMap 
             Legend(kind=kind, label=label, idle=idle, size=format_size(size))
             for (kind, label, idle), size in sorted(sizes.items(), key=lambda item: -item[1])
         ),
-        resident_bytes=sum(one.resident_bytes for one in ranges),
+        remarks=tuple(sentence for sentence in (_left(left), *_joined(attribution)) if sentence),
+        resident_bytes=_resident(ranges),
     )
+
+
+def _left(ranges: Sequence[AddressRange]) -> str:
+    """Return in words what the `ranges` that are not drawn have together; empty for none."""
+    if not ranges:
+        return ""
+    stretches = "stretch is" if len(ranges) == 1 else "stretches are"
+    size = format_size(_resident(ranges))
+    return f"The {len(ranges):,} smallest {stretches} left out here: {size} together."
+
+
+def _joined(attribution: Attribution) -> Iterator[str]:
+    """Say what the record itself does not tell apart."""
+    wide = [one for one in attribution.ranges if 0 < one.resident_bytes < one.bytes]
+    if wide:
+        yield (
+            f"{format_size(_resident(wide))} in {len(wide):,} of {len(attribution.ranges):,}"
+            " stretches lie apart, with gaps or others between, and are drawn as one."
+        )
+    small = [
+        one
+        for one in attribution.ranges
+        if one.copy is None and attribution.owners[one.owner].kind == "weights"
+    ]
+    if size := _resident(small):
+        yield f"{format_size(size)} of weights are in copies too small to be named here."
+
+
+def _resident(ranges: Sequence[AddressRange]) -> int:
+    return sum(one.resident_bytes for one in ranges)
 
 
 def _kind(attribution: Attribution, one: AddressRange) -> tuple[str, str, bool]:

@@ -13,6 +13,7 @@ FREED = "freed, kept by malloc or the arena"
 
 _KINDS: tuple[str, ...] = get_args(CopyKind)
 _LONGEST_NAME = 160
+_PLACES = 3  # addresses that are written out
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +55,18 @@ class CopyRow:
         if self.verified_bytes == self.size_bytes:
             return "every byte"
         return owner_table.percent(self.verified_bytes / self.size_bytes)
+
+    @property
+    def state_and_backing(self) -> str:
+        """The backing, and whether nothing uses the copies any more."""
+        return f"{self.backing}, freed" if self.is_freed else self.backing
+
+    @property
+    def places(self) -> str:
+        """The first addresses, and how many more there are."""
+        more = len(self.addresses) - _PLACES
+        listed = " ".join(f"{address:#x}" for address in self.addresses[:_PLACES])
+        return f"{listed} +{more} more" if more > 0 else listed
 
     @property
     def is_freed(self) -> bool:

@@ -4,30 +4,61 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isinf
 
-from memdiag.records.fix import Figures, Fix, LatencyAt, Remedy, RemedyStatus
+from memdiag.records.fix import Fix, LatencyAt, Remedy, RemedyStatus
 from memdiag.reporters.views.text import plain
 from memdiag.units import format_duration, format_size
 
 _MOST_WEIGHTS = 3
+_ORDER: tuple[RemedyStatus, ...] = ("applied", "unverified", "possible", "rejected", "refused")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One figure before and after.
+
+    `times` is their ratio, empty where it says nothing; `note` the same and how sure it is; `exact`
+    are both in bytes or seconds, as texts.
+    """
+
+    label: str
+    before: str
+    after: str
+    times: str
+    note: str
+    exact: tuple[str, str]
 
 
 @dataclass(frozen=True, kw_only=True)
 class RemedyRow:
-    """One remedy: what became of it, and why."""
+    """One remedy: what became of it, why, and the weights concerned.
+
+    `is_parted` says that the same remedy ended otherwise for other weights of the rule.
+    """
 
     status: RemedyStatus
     name: str
     rule: str
     reason: str
+    weights: str
+    is_parted: bool
+
+    @property
+    def said(self) -> str:
+        """The reason, after the weights where it is not the same for all."""
+        return f"{self.weights}: {self.reason}" if self.is_parted and self.weights else self.reason
 
 
 @dataclass(frozen=True, kw_only=True)
 class FixView:
-    """A fix in words; `rows` are label, before, after, and what is to be said of the two."""
+    """A fix in words: the remedies by what became of them, the figures before and after.
+
+    `memory` and `latencies` (by inputs) are empty where before or after is not known.
+    """
 
     answer: str
     remedies: tuple[RemedyRow, ...]
-    rows: tuple[tuple[str, str, str, str], ...]
+    memory: tuple[Row, ...]
+    latencies: tuple[Row, ...]
     outputs: str
     runtimes: str
     notes: tuple[str, ...]
@@ -35,35 +66,33 @@ class FixView:
 
 def build(fix: Fix) -> FixView:
     """Return `fix` in words."""
-    rows = []
-    if fix.before is not None and fix.after is not None:
-        rows = [*_memory(fix.before, fix.after), *map(_latency, fix.latencies)]
+    is_known = fix.before is not None and fix.after is not None
     return FixView(
         answer=_answer(fix),
         remedies=tuple(
-            RemedyRow(
-                status=one.status,
-                name=one.name,
-                rule=one.rule,
-                reason=f"{_where(one, fix.remedies)}{plain(one.reason)}",
-            )
-            for one in fix.remedies
+            _remedy(one, fix.remedies)
+            for one in sorted(fix.remedies, key=lambda one: _ORDER.index(one.status))
         ),
-        rows=tuple(rows),
-        outputs=f"outputs: {_outputs(fix)}" if rows else "",
-        runtimes=_runtimes(fix),
+        memory=memory(fix),
+        latencies=tuple(map(_latency, fix.latencies)) if is_known else (),
+        outputs=f"outputs: {outputs(fix)}" if is_known else "",
+        runtimes=f"onnxruntime: {runtimes(fix)}" if fix.output is not None else "",
         notes=tuple(map(plain, fix.notes)),
     )
 
 
-def _where(remedy: Remedy, among: Sequence[Remedy]) -> str:
-    """Return the weights concerned where a remedy is done for some of a rule's, not for others."""
-    key = (remedy.name, remedy.rule)
-    if sum((one.name, one.rule) == key for one in among) == 1:
-        return ""
+def _remedy(remedy: Remedy, among: Sequence[Remedy]) -> RemedyRow:
     shown = ", ".join(map(plain, remedy.weights[:_MOST_WEIGHTS]))
     more = len(remedy.weights) - _MOST_WEIGHTS
-    return f"{shown}{f' and {more} more' if more > 0 else ''}: " if shown else ""
+    key = (remedy.name, remedy.rule)
+    return RemedyRow(
+        status=remedy.status,
+        name=plain(remedy.name),
+        rule=plain(remedy.rule),
+        reason=plain(remedy.reason),
+        weights=f"{shown} and {more} more" if more > 0 else shown,
+        is_parted=sum((one.name, one.rule) == key for one in among) > 1,
+    )
 
 
 def _answer(fix: Fix) -> str:
@@ -90,45 +119,45 @@ def _kept(fix: Fix) -> str:
     return f"; it keeps {format_size(fix.kept_bytes)} in {files}: keep {together} together"
 
 
-def _runtimes(fix: Fix) -> str:
+def runtimes(fix: Fix) -> str:
     """Say which releases of onnxruntime the output was verified on, and which can load it."""
     if fix.output is None:
         return ""
-    verified = f"verified on {', '.join(fix.verified_on)}" if fix.verified_on else "not verified"
+    verified_on = ", ".join(map(plain, fix.verified_on))
+    verified = f"verified on {verified_on}" if verified_on else "not verified"
     needed = "no release is known that can load it"
     if fix.oldest_onnxruntime is not None:
-        needed = f"by what it declares, {fix.oldest_onnxruntime} and newer can load it"
+        oldest = plain(fix.oldest_onnxruntime)
+        needed = f"by what it declares, {oldest} and newer can load it"
     why = f" ({plain(fix.oldest_reason)})" if fix.oldest_reason else ""
-    return f"onnxruntime: {verified}; {needed}{why}"
+    return f"{verified}; {needed}{why}"
 
 
-def _memory(before: Figures, after: Figures) -> list[tuple[str, str, str, str]]:
-    return [
+def memory(fix: Fix) -> tuple[Row, ...]:
+    """Return the memory, the time of loading and the files before and after: peak and steady first.
+
+    Empty where one of both is not known.
+    """
+    before, after = fix.before, fix.after
+    if before is None or after is None:
+        return ()
+    return (
         _sizes("peak", before.peak_bytes, after.peak_bytes, after.peak_spread_bytes),
         _sizes("steady", before.steady_bytes, after.steady_bytes, after.steady_spread_bytes),
         _sizes("  anonymous", before.anonymous_bytes, after.anonymous_bytes),
         _sizes("  mapped files", before.file_bytes, after.file_bytes),
-        ("load", format_duration(before.load_s), format_duration(after.load_s), ""),
+        _durations("load", before.load_s, after.load_s),
         _sizes("on disk", before.disk_bytes, after.disk_bytes),
-    ]
-
-
-def _sizes(label: str, before: int, after: int, spread: int = 0) -> tuple[str, str, str, str]:
-    ratio = f"{after / before:.2f} ×" if before > 0 and after >= 0 else ""
-    aside = f" (± {format_size(spread // 2)})" if spread and ratio else ""
-    return label, format_size(before), format_size(after), ratio + aside
-
-
-def _latency(at: LatencyAt) -> tuple[str, str, str, str]:
-    return (
-        f"latency, {plain(at.inputs)}",
-        format_duration(at.before_s),
-        format_duration(at.after_s),
-        f"{at.ratio:.2f} × ({at.low:.2f}–{at.high:.2f}, {at.pairs} pairs)",
     )
 
 
-def _outputs(fix: Fix) -> str:
+def ratio(at: LatencyAt) -> str:
+    """Return the ratio of latencies with its interval: ``0.99 × (0.97–1.01)``."""
+    return f"{at.ratio:.2f} × ({at.low:.2f}–{at.high:.2f})"
+
+
+def outputs(fix: Fix) -> str:
+    """Return how far the outputs differ from the original's."""
     largest = fix.largest_difference
     if largest is None:
         return "not compared"
@@ -138,3 +167,32 @@ def _outputs(fix: Fix) -> str:
         return "differ"
     bound = f"bound {fix.bound:.1e}: {plain(fix.bound_reason)}" if fix.bound else "no bound"
     return f"largest difference {largest:.1e} of the largest value ({bound})"
+
+
+def _sizes(label: str, before: int, after: int, spread: int = 0) -> Row:
+    times = f"{after / before:.2f} ×" if before > 0 and after >= 0 else ""
+    aside = f" (± {format_size(spread // 2)})" if spread and times else ""
+    return Row(
+        label=label,
+        before=format_size(before),
+        after=format_size(after),
+        times=times,
+        note=times + aside,
+        exact=(f"{before:,} bytes", f"{after:,} bytes"),
+    )
+
+
+def _latency(at: LatencyAt) -> Row:
+    interval = f"{ratio(at).removesuffix(')')}, {at.pairs} pairs)"
+    return _durations(plain(at.inputs), at.before_s, at.after_s, f"{at.ratio:.2f} ×", interval)
+
+
+def _durations(label: str, before: float, after: float, times: str = "", note: str = "") -> Row:
+    return Row(
+        label=label,
+        before=format_duration(before),
+        after=format_duration(after),
+        times=times,
+        note=note,
+        exact=(f"{before:.6g} s", f"{after:.6g} s"),
+    )

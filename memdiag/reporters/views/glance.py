@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from memdiag.records.finding import Finding
 from memdiag.records.profile import Profile
-from memdiag.reporters.views import attribution, headline, span_table
+from memdiag.reporters.views import attribution, fix_glance, headline, span_table
 from memdiag.reporters.views.text import multiple, plain, shortened
 from memdiag.units import MIB, format_size
 
@@ -124,6 +124,9 @@ def _grown(profile: Profile) -> str:
 
 
 def _remedy(profile: Profile, worst: Finding | None) -> tuple[str, str]:
+    told = fix_glance.told(profile.fix) if profile.fix else ""
+    if told:
+        return "", told
     model = shlex.quote(plain(profile.model.path))
     if worst is not None and worst.remedies:
         text = (

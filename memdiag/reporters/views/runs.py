@@ -4,10 +4,19 @@ import math
 import statistics
 from dataclasses import dataclass
 
-from memdiag.records.profile import Profile
+from memdiag.records.profile import Profile, Run
 from memdiag.units import format_duration, format_size
 
 _RUNS_FOR_P95 = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moment:
+    """When one run was, in seconds since the child was started, and what it took, in a sentence."""
+
+    start_s: float
+    end_s: float
+    sentence: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,6 +24,7 @@ class Runs:
     """The runs in figures; `high_s` is the 95th percentile, by nearest rank.
 
     `high_name` says so, and that it is the largest where there are fewer than 20 runs.
+    `moments` are those runs of which the record tells when they were.
     `growth_bytes` is the resident set after the last run less that after the first of them, None
     where fewer than two ran. `retained_bytes` is what the allocator kept, None where unknown.
     """
@@ -28,6 +38,7 @@ class Runs:
     retained_bytes: int | None
     latency_s: tuple[float, ...]
     rss_above_bytes: tuple[int, ...]
+    moments: tuple[Moment, ...]
 
     @property
     def latency(self) -> str:
@@ -83,4 +94,19 @@ def build(profile: Profile) -> Runs:
         retained_bytes=profile.allocator_retained_bytes,
         latency_s=latency,
         rss_above_bytes=tuple(value - profile.baseline_rss_bytes for value in rss),
+        moments=tuple(
+            _moment(number, run, run.end_s)
+            for number, run in enumerate(profile.runs, 1)
+            if run.end_s is not None
+        ),
+    )
+
+
+def _moment(number: int, run: Run, end_s: float) -> Moment:
+    peak = run.peak_rss_bytes
+    reached = "" if peak is None else f", peak {format_size(peak)}"
+    return Moment(
+        start_s=end_s - run.latency_s,
+        end_s=end_s,
+        sentence=f"run {number}: {format_duration(run.latency_s)}{reached}",
     )

@@ -18,12 +18,20 @@ def plain(text: str) -> str:
     reorder text are spelt out (``\x1b``, ``\u202e``).
     """
     blanks = "".join(" " if c in "\t\n\r\v\f\u2028\u2029" else c for c in text)
-    joined = " ".join(part for part in blanks.split(" ") if part)
+    return _spelt_out(" ".join(part for part in blanks.split(" ") if part))
+
+
+def plain_lines(text: str) -> tuple[str, ...]:
+    """Return the lines of `text`, such as a program's, each as `plain` but with its blanks kept."""
+    return tuple(map(_spelt_out, text.splitlines()))
+
+
+def _spelt_out(text: str) -> str:
     return "".join(
         c.encode("unicode_escape").decode("ascii")
         if c in _REORDERING or unicodedata.category(c) in _UNPRINTABLE
         else c
-        for c in joined
+        for c in text
     )
 
 

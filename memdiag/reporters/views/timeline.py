@@ -34,24 +34,59 @@ class Peak:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Layer:
+    """What one kind of memory, such as ``file-backed``, has above the baseline: a column."""
+
+    name: str
+    above_bytes: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Timeline:
     """Columns of equal length (seconds, bytes) and what is drawn around them.
 
-    `anonymous_bytes` and `file_bytes` are None where the system does not split the resident set;
-    `baseline_file_bytes` is the part of the baseline that is file-backed. `sample_count` tells
-    how many samples there were before thinning.
+    `anonymous_bytes` and `file_bytes` are None where the system does not split the resident set,
+    `shared_bytes` also where there was no shared memory; `file_bytes` is without it then, and with
+    it where the record does not tell. `baseline_file_bytes` and `baseline_shared_bytes` are those
+    parts of the baseline. `sample_count` tells how many samples there were before thinning.
     """
 
     t_s: tuple[float, ...]
     rss_bytes: tuple[int, ...]
     anonymous_bytes: tuple[int, ...] | None
     file_bytes: tuple[int, ...] | None
+    shared_bytes: tuple[int, ...] | None
     sample_count: int
     baseline_bytes: int
     baseline_file_bytes: int | None
+    baseline_shared_bytes: int
     weight_bytes: int | None
     bands: tuple[Band, ...]
     peaks: tuple[Peak, ...]
+
+    @property
+    def above_bytes(self) -> tuple[int, ...]:
+        """What is resident above the baseline, nowhere less than nothing."""
+        return tuple(max(0, rss - self.baseline_bytes) for rss in self.rss_bytes)
+
+    @property
+    def layers(self) -> tuple[Layer, ...]:
+        """What is above the baseline by kind of memory, from the bottom up; together all of it."""
+        left = self.above_bytes
+        if self.anonymous_bytes is None or self.baseline_file_bytes is None:
+            return (Layer(name="resident", above_bytes=left),)
+        found = []
+        for name, sizes, base in (
+            ("file-backed", self.file_bytes, self.baseline_file_bytes),
+            ("shared", self.shared_bytes, self.baseline_shared_bytes),
+        ):
+            if sizes is not None:
+                own = tuple(
+                    min(max(0, size - base), most) for size, most in zip(sizes, left, strict=True)
+                )
+                left = tuple(most - part for most, part in zip(left, own, strict=True))
+                found.append(Layer(name=name, above_bytes=own))
+        return (*found, Layer(name="anonymous", above_bytes=left))
 
     @property
     def start_s(self) -> float:
@@ -79,6 +114,7 @@ def build(profile: Profile, *, max_points: int = 4000) -> Timeline:
     samples = profile.samples
     lengths = {len(samples.t_s), len(samples.rss_bytes)}
     lengths |= {len(samples.anonymous_bytes), len(samples.file_bytes)}
+    lengths |= {len(samples.shared_bytes)} if samples.shared_bytes else set()
     if len(lengths) > 1:
         raise ReportError(
             f"{profile.model.path}: the samples' columns differ in length; measure the model again."
@@ -90,18 +126,25 @@ def build(profile: Profile, *, max_points: int = 4000) -> Timeline:
     anonymous = _whole(samples.anonymous_bytes, kept)
     mapped = _whole(samples.file_bytes, kept)
     split = anonymous is not None and mapped is not None
+    shared = _whole(samples.shared_bytes, kept) if samples.shared_bytes and split else None
     base = baseline_memory(profile)
-    base_file = None
+    base_file, base_shared = None, 0
     if split and base is not None and base.file_bytes is not None:
-        base_file = base.file_bytes + (base.shared_bytes or 0)
+        base_file, base_shared = base.file_bytes, base.shared_bytes or 0
+    if mapped is not None and shared is not None:
+        mapped = tuple(both - own for both, own in zip(mapped, shared, strict=True))
+    elif base_file is not None:
+        base_file, base_shared = base_file + base_shared, 0
     return Timeline(
         t_s=tuple(samples.t_s[i] for i in kept),
         rss_bytes=tuple(samples.rss_bytes[i] for i in kept),
         anonymous_bytes=anonymous if split else None,
         file_bytes=mapped if split else None,
+        shared_bytes=shared,
         sample_count=len(samples.t_s),
         baseline_bytes=profile.baseline_rss_bytes,
         baseline_file_bytes=base_file,
+        baseline_shared_bytes=base_shared,
         weight_bytes=profile.model.weight_bytes,
         bands=bands(profile.spans),
         peaks=_peaks(profile),

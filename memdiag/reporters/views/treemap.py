@@ -66,7 +66,9 @@ def _weights(attribution: Attribution, max_weights: int) -> Iterator[Tile]:
     rest = rows[max_weights:]
     if left := sum(row.resident_bytes for row in rest):
         detail = attribution_view.rest(rest)
-        yield _tile("rest", "weights", f"{len(rest):,} more", left, left, "weights", detail)
+        kinds = {copy.kind for row in rest for copy in row.copies}
+        kind = kinds.pop() if len(kinds) == 1 else "weights"
+        yield _tile("rest", "weights", f"{len(rest):,} more", left, left, kind, detail)
 
 
 def _tile(id: str, parent: str, label: str, own: int, whole: int, kind: str, detail: str) -> Tile:

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from memdiag.records.fix import Fix, Point
-from memdiag.reporters.views.text import plain, shortened
+from memdiag.records.fix import Figures, Fix, Point
+from memdiag.reporters.views.text import plain, plain_lines, shortened
 from memdiag.units import format_duration, format_size
 
 _LONGEST_PROBLEM = 200
@@ -11,14 +11,25 @@ _LONGEST_PROBLEM = 200
 
 @dataclass(frozen=True, kw_only=True)
 class PointRow:
-    """One point: its options, its figures as text, and what is to be said of it."""
+    """One point: its options, its figures as text, and what is to be said of it.
+
+    `figures` and `latency` are the same as numbers, None where they are not known.
+    """
 
     label: str
     peak: str
     steady: str
+    anonymous: str
+    mapped: str
+    load: str
     ratio: str
     remark: str
     is_chosen: bool
+    is_defaults: bool
+    on_front: bool
+    problem: str
+    figures: Figures | None
+    latency: float | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +37,7 @@ class TuningView:
     """A tuning in words, the points with the least memory first.
 
     `rows` are those on the Pareto front, the defaults and the chosen one; `others` the rest, with
-    the reasons why some cannot be used in `problems`.
+    the reasons why some cannot be used in `problems`. `snippet` are the lines of the program.
     """
 
     answer: str
@@ -34,42 +45,40 @@ class TuningView:
     others: tuple[PointRow, ...]
     problems: tuple[str, ...]
     effort: str
-    snippet: str
+    snippet: tuple[str, ...]
     notes: tuple[str, ...]
 
 
 def build(tuning: Fix) -> TuningView:
     """Return `tuning` in words."""
-    ordered = sorted(tuning.points, key=_memory)
-    shown = [one for one in ordered if one.on_front or one.options in ((), tuning.chosen)]
+    every = [_row(point, tuning) for point in sorted(tuning.points, key=_memory)]
+    rows = [row for row in every if row.on_front or row.is_defaults or row.is_chosen]
     sessions = f"{tuning.sessions} sessions a process, " if tuning.sessions > 1 else ""
     return TuningView(
         answer=_answer(tuning),
-        rows=tuple(_row(point, tuning) for point in shown),
-        others=tuple(_row(point, tuning) for point in ordered if point not in shown),
-        problems=tuple(
-            f"{label(point)}: {shortened(plain(point.problem), _LONGEST_PROBLEM)}"
-            for point in ordered
-            if point.problem
-        ),
+        rows=tuple(rows),
+        others=tuple(row for row in every if row not in rows),
+        problems=tuple(f"{row.label}: {row.problem}" for row in every if row.problem),
         effort=(
-            f"{len(ordered)} points, {len(shown)} shown without --all; {sessions}"
-            f"{tuning.session_count} sessions in all, in {format_duration(tuning.duration_s)}"
+            f"{sessions}{tuning.session_count} sessions in all,"
+            f" in {format_duration(tuning.duration_s)}"
         ),
-        snippet=tuning.snippet,
+        snippet=plain_lines(tuning.snippet),
         notes=tuple(map(plain, tuning.notes)),
     )
 
 
 def label(point: Point) -> str:
     """Return what a point is called: its options, or that it has none."""
-    return " + ".join(point.options) or "defaults"
+    return " + ".join(map(plain, point.options)) or "defaults"
 
 
 def _answer(tuning: Fix) -> str:
     """Return what was won, and by what."""
     before, after = tuning.before, tuning.after
-    chosen = next(point for point in tuning.points if point.options == tuning.chosen)
+    chosen = next((point for point in tuning.points if point.options == tuning.chosen), None)
+    if chosen is None:
+        return f"{plain(tuning.model)}: what was chosen is not among the points"
     start = plain(tuning.model) + (": " if chosen.fits else ": nothing fits; the nearest is ")
     if before is None or after is None:
         return f"{start}{label(chosen)}"
@@ -101,9 +110,17 @@ def _row(point: Point, tuning: Fix) -> PointRow:
         label=label(point),
         peak=format_size(figures.peak_bytes) if figures else "",
         steady=format_size(figures.steady_bytes) if figures else "",
+        anonymous=format_size(figures.anonymous_bytes) if figures else "",
+        mapped=format_size(figures.file_bytes) if figures else "",
+        load=format_duration(figures.load_s) if figures else "",
         ratio=ratio,
         remark=remark,
         is_chosen=is_chosen,
+        is_defaults=not point.options,
+        on_front=point.on_front,
+        problem=shortened(plain(point.problem), _LONGEST_PROBLEM),
+        figures=figures,
+        latency=point.ratio,
     )
 
 

@@ -14,11 +14,11 @@ from matplotlib.patches import Rectangle
 from memdiag.errors import ReportError
 from memdiag.records import codec
 from memdiag.records.comparison import Comparison
-from memdiag.reporters.comparison import html, json_file, markdown, png, write
+from memdiag.reporters.comparison import html, json_file, markdown, png, svg, write
 from tests.reporters import comparisons
 from tests.reporters.test_html import Page, embedded
 
-FORMATS = ("html", "png", "markdown", "json")
+FORMATS = ("html", "png", "svg", "markdown", "json")
 
 
 @pytest.mark.parametrize("build", comparisons.ALL)
@@ -29,6 +29,7 @@ def test_every_comparison_becomes_every_file(
     assert [path.name for path in written] == [
         "comparison.html",
         "comparison.png",
+        "comparison.svg",
         "comparison.md",
         "comparison.json",
     ]
@@ -116,3 +117,13 @@ def test_the_picture_shows_every_column_in_every_panel() -> None:
 
 def test_the_same_record_gives_the_same_picture() -> None:
     assert png.render(comparisons.versions()) == png.render(comparisons.versions())
+
+
+def test_the_scalable_picture_keeps_its_letters_and_obeys_no_name() -> None:
+    text = svg.render(comparisons.versions()).decode()
+    assert ">model.onnx: 3 versions of onnxruntime</text>" in text
+    assert text.count(">1.31.1</text>") == 1  # the three panels side by side are labelled once
+    evil = svg.render(comparisons.hostile()).decode()
+    assert "&lt;/script&gt;" in evil
+    assert "<script" not in evil
+    assert "<img" not in evil

@@ -76,10 +76,14 @@ def test_runtimes_are_named(changes: dict[str, Any], said: str) -> None:
 
 def test_weights_are_named_where_a_remedy_is_done_for_some_only() -> None:
     alone = build(fix(remedies=(remedy("one", "a"), remedy("two", "a"))))
-    assert [row.reason for row in alone.remedies] == ["because", "because"]
+    assert [row.said for row in alone.remedies] == ["because", "because"]
     parted = (remedy("one", "a", "b", "c", "d", "e"), remedy("one", "f", status="refused"))
-    reasons = [row.reason for row in build(fix(remedies=parted)).remedies]
-    assert reasons == ["a, b, c and 2 more: because", "f: because"]
+    rows = build(fix(remedies=parted)).remedies
+    assert [row.said for row in rows] == ["a, b, c and 2 more: because", "f: because"]
+    assert [(row.weights, row.reason) for row in rows] == [
+        ("a, b, c and 2 more", "because"),
+        ("f", "because"),
+    ]
 
 
 def test_one_or_more_would_be_tried() -> None:

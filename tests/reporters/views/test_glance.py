@@ -2,7 +2,7 @@ import msgspec
 
 from memdiag.records.profile import Profile
 from memdiag.reporters.views import glance
-from tests.reporters import profiles, tied_xray
+from tests.reporters import fix_records, profiles, tied_xray
 from tests.reporters.findings import TIED
 
 
@@ -50,3 +50,13 @@ def test_every_profile_has_an_answer() -> None:
         shown = glance.build(build())
         assert shown.wrong
         assert shown.remedy
+
+
+def test_a_fix_that_was_joined_is_what_to_do_and_what_is_wrong_stays() -> None:
+    profile = found(tied_xray.with_attribution())
+    fixed = glance.build(msgspec.structs.replace(profile, fix=fix_records.verified()))
+    assert fixed.wrong == glance.build(profile).wrong
+    assert fixed.remedy.startswith("Fixed by good-one: peak 1.55 GiB → 559 MiB, ")
+    assert fixed.command == ""
+    dry = glance.build(msgspec.structs.replace(profile, fix=fix_records.dry_run()))
+    assert dry == glance.build(profile)

@@ -61,6 +61,28 @@ def test_memory_that_is_not_split_has_no_parts() -> None:
     assert timeline.build(profiles.tied_if()).baseline_file_bytes == profiles.FILE_MIB * MIB
 
 
+def test_shared_memory_is_a_layer_of_its_own_where_there_is_any() -> None:
+    profile = profiles.tied_if()
+    plain = timeline.build(profile)
+    assert plain.shared_bytes is None
+    assert [layer.name for layer in plain.layers] == ["file-backed", "anonymous"]
+    shared = timeline.build(profiles.with_shared())
+    assert [layer.name for layer in shared.layers] == ["file-backed", "shared", "anonymous"]
+    assert max(shared.shared_bytes or ()) == profiles.SHARED_MIB * MIB
+    assert shared.file_bytes == tuple(
+        both - own
+        for both, own in zip(plain.file_bytes or (), shared.shared_bytes or (), strict=True)
+    )
+
+
+def test_layers_add_up_to_what_is_above_the_baseline() -> None:
+    for profile in (profiles.tied_if(), profiles.with_shared(), profiles.sampled()):
+        view = timeline.build(profile)
+        sums = tuple(map(sum, zip(*(layer.above_bytes for layer in view.layers), strict=True)))
+        assert sums == view.above_bytes
+        assert min(view.above_bytes) == 0
+
+
 def test_every_phase_gets_a_share_of_the_width_it_can_be_seen_in() -> None:
     view = timeline.build(profiles.uneven())
     times = scale.build(view)

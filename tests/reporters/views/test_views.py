@@ -143,6 +143,17 @@ def test_growth_is_told_in_bytes_and_not_by_one_run() -> None:
     assert runs.build(profiles.failed()).sentence == ""
 
 
+def test_each_run_has_its_moment_where_the_record_tells_it() -> None:
+    first = runs.build(profiles.tied_if()).moments[0]
+    assert first.sentence == "run 1: 28 ms, peak 1.54 GiB"
+    assert first.end_s - first.start_s == pytest.approx(0.028)
+    assert len(runs.build(profiles.tied_if()).moments) == 10
+    sampled = runs.build(profiles.sampled()).moments[0]
+    assert sampled.sentence == "run 1: 28 ms"
+    old = (Run(latency_s=0.01, rss_bytes=MIB),)
+    assert runs.build(msgspec.structs.replace(profiles.tied_if(), runs=old)).moments == ()
+
+
 def test_facts_leave_out_what_is_not_known() -> None:
     assert "weights" not in dict(facts.model(profiles.failed()))
     assert dict(facts.model(profiles.tied_if()))["weights"] == "500 MiB in 3"

@@ -23,7 +23,11 @@ def test_weights_beyond_the_largest_are_one_tile() -> None:
     record = tied_xray.attribution(100)
     few, all_of_them = treemap.build(record, max_weights=3), treemap.build(record, max_weights=200)
     assert sum(tile.size_bytes for tile in few) == sum(tile.size_bytes for tile in all_of_them)
-    assert [tile.label for tile in few if tile.id == "rest"] == ["99 more"]
+    assert [(tile.label, tile.kind) for tile in few if tile.id == "rest"] == [
+        ("99 more", "original")
+    ]
+    all_kinds = treemap.build(record, max_weights=0)
+    assert [tile.kind for tile in all_kinds if tile.id == "rest"] == ["weights"]
 
 
 def test_the_strip_tells_what_lies_where_and_what_nothing_uses() -> None:
@@ -58,7 +62,20 @@ def test_the_strip_tells_what_lies_where_and_what_nothing_uses() -> None:
     largest = address_map.build(made, max_stretches=1)
     assert largest is not None
     assert [one.kind for one in largest.stretches] == ["transposed"]
+    assert largest.remarks[0] == "The 2 smallest stretches are left out here: 3.0 MiB together."
+    assert shown.remarks == (
+        "2.0 MiB in 1 of 4 stretches lie apart, with gaps or others between, and are drawn as one.",
+    )
     assert largest.legend == shown.legend
+
+
+def test_weights_whose_copies_are_not_told_apart_are_counted() -> None:
+    record = tied_xray.attribution()
+    ranges = (AddressRange(start=0x1000, bytes=MIB, resident_bytes=MIB, owner=0, copy=None),)
+    msgspec.structs.force_setattr(record, "ranges", ranges)
+    shown = address_map.build(record)
+    assert shown is not None
+    assert shown.remarks == ("1.0 MiB of weights are in copies too small to be named here.",)
 
 
 def test_a_record_without_ranges_has_no_strip() -> None:

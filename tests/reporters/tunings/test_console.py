@@ -6,15 +6,15 @@ import pytest
 from rich.console import Console
 
 from memdiag.records.fix import Fix, Remedy
-from memdiag.reporters.tuning_console import show_tuning
-from tests.reporters import tunings
+from memdiag.reporters.tunings import console
+from tests.reporters import tuning_records as tunings
 
 
 def printed(
     tuning: Fix, *, quiet: bool = False, every: bool = False, width: int = 80, to: str = "utf-8"
 ) -> list[str]:
     out = io.TextIOWrapper(io.BytesIO(), encoding=to)
-    show_tuning(tuning, Console(file=out, width=width), quiet=quiet, every=every)
+    console.show(tuning, Console(file=out, width=width), quiet=quiet, every=every)
     out.seek(0)
     return out.read().splitlines()
 

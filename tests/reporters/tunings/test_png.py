@@ -4,8 +4,8 @@ import msgspec
 import numpy as np
 from matplotlib.figure import Figure
 
-from memdiag.reporters import pareto
-from tests.reporters import tunings
+from memdiag.reporters.tunings import png
+from tests.reporters import tuning_records as tunings
 
 
 def texts(figure: Figure) -> list[str]:
@@ -13,11 +13,11 @@ def texts(figure: Figure) -> list[str]:
 
 
 def test_it_is_a_png() -> None:
-    assert pareto.render(tunings.tuning()).startswith(b"\x89PNG\r\n\x1a\n")
+    assert png.render(tunings.tuning()).startswith(b"\x89PNG\r\n\x1a\n")
 
 
 def test_the_front_is_numbered_from_the_least_memory_on() -> None:
-    figure = pareto.draw(tunings.tuning())
+    figure = png.draw(tunings.tuning())
     assert texts(figure) == ["1", "2", "3"]
     assert figure.get_supxlabel() == (
         "1  optimization-off\n2  disable-prepacking + mmap-threshold (chosen)\n3  defaults"
@@ -28,16 +28,16 @@ def test_the_front_is_numbered_from_the_least_memory_on() -> None:
 
 
 def test_what_has_no_ratio_or_a_problem_is_not_drawn() -> None:
-    (axes,) = pareto.draw(tunings.tuning()).axes
+    (axes,) = png.draw(tunings.tuning()).axes
     # The line, three points on the front, and the one that is behind it.
     assert len(axes.lines) == 1 + 3 + 1
 
 
 def test_defaults_behind_the_front_are_named_all_the_same() -> None:
     behind = msgspec.structs.replace(tunings.DEFAULTS, on_front=False)
-    figure = pareto.draw(tunings.tuning(tunings.CHOSEN, (behind, tunings.CHOSEN)))
+    figure = png.draw(tunings.tuning(tunings.CHOSEN, (behind, tunings.CHOSEN)))
     assert sorted(texts(figure)) == ["1", "defaults"]
 
 
 def test_one_point_is_a_picture_too() -> None:
-    assert texts(pareto.draw(tunings.tuning(tunings.DEFAULTS, (tunings.DEFAULTS,)))) == ["1"]
+    assert texts(png.draw(tunings.tuning(tunings.DEFAULTS, (tunings.DEFAULTS,)))) == ["1"]

@@ -2,26 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from memdiag.records.fix import Fix
-from memdiag.reporters.fix_console import show_figures, show_remedies
-from memdiag.reporters.terminal import block, draw, encodable, line
+from memdiag.reporters.fixes.console import show_figures, show_remedies
+from memdiag.reporters.terminal import block, draw, encodable, files, line
 from memdiag.reporters.views import fix as fix_view
 from memdiag.reporters.views import tuning as view
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from rich.console import Console
 
 
-def show_tuning(tuning: Fix, console: Console, *, quiet: bool = False, every: bool = False) -> None:
-    """Print `tuning` on `console`: the answer only if `quiet`, all points if `every`."""
-    draw(console, lambda: _show(tuning, console, quiet, every))
+def show(
+    tuning: Fix,
+    console: Console,
+    *,
+    written: Sequence[Path] = (),
+    quiet: bool = False,
+    every: bool = False,
+) -> None:
+    """Print `tuning` on `console`: the answer only if `quiet`, all points if `every`.
+
+    `written` are the files to name.
+    """
+    draw(console, lambda: _show(tuning, console, written, quiet, every))
 
 
-def _show(tuning: Fix, console: Console, quiet: bool, every: bool) -> None:
+def _show(tuning: Fix, console: Console, written: Sequence[Path], quiet: bool, every: bool) -> None:
     from rich.text import Text
 
     shown = view.build(tuning)
@@ -39,10 +49,13 @@ def _show(tuning: Fix, console: Console, quiet: bool, every: bool) -> None:
         block(console, shown.problems)
     if tuning.output is not None:
         block(console, [changes.answer, changes.runtimes])
-    block(console, [shown.effort, *(f"note: {note}" for note in shown.notes)])
+    counted = f"{len(tuning.points)} points, {len(shown.rows)} shown without --all"
+    block(console, [f"{counted}; {shown.effort}", *(f"note: {note}" for note in shown.notes)])
     console.print()
-    for text in shown.snippet.splitlines():
+    for text in shown.snippet:
+        # A program stays as it is: a line that was broken would not run.
         console.print(Text(encodable(console, text)), highlight=False, soft_wrap=True)
+    files(console, written)
 
 
 def _show_points(rows: Sequence[view.PointRow], console: Console) -> None:

@@ -1,0 +1,21 @@
+"""The kinds of records that become reports, and where the reporters of each are."""
+
+from typing import Any
+
+from memdiag import reporters
+from memdiag.records.comparison import Comparison
+from memdiag.records.fix import Fix
+from memdiag.records.profile import Profile
+from memdiag.reporters import comparison, fixes, tunings
+from memdiag.reporters.files import Reporters
+
+Reported = Profile | Comparison | Fix
+
+
+def reporters_of(record: Reported) -> Reporters[Any]:
+    """Return the reporters of `record`; a fix that has points is a tuning."""
+    if isinstance(record, Profile):
+        return reporters.REPORTERS
+    if isinstance(record, Comparison):
+        return comparison.REPORTERS
+    return tunings.REPORTERS if record.points else fixes.REPORTERS

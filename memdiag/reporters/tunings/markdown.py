@@ -1,0 +1,32 @@
+"""A tuning for a pull request or an issue, in GitHub's Markdown."""
+
+from memdiag.records.fix import Fix
+from memdiag.reporters.fixes.markdown import document
+from memdiag.reporters.markdown_text import code, code_block, escape, table
+from memdiag.reporters.views import tuning as view
+
+FORMAT = "markdown"
+FILE_NAME = "tune.md"
+
+
+def render(tuning: Fix) -> bytes:
+    """Return the answer, the program that sets it up, and the points on the Pareto front."""
+    shown = view.build(tuning)
+    rows = [
+        (
+            code(row.label, in_table=True),
+            row.peak,
+            row.steady,
+            row.ratio,
+            f"**{row.remark}**" if row.is_chosen else escape(row.remark),
+        )
+        for row in shown.rows
+    ]
+    tried = (
+        code_block(shown.snippet, "python"),
+        "### Options tried",
+        table(("options", "peak", "steady", "latency", ""), rows, left=(0, 4)),
+        f"{len(tuning.points)} points, of which the Pareto front, the defaults and the chosen one"
+        f" are shown; {escape(shown.effort)}.",
+    )
+    return document("Tuning", tuning, tried)

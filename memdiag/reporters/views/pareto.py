@@ -1,0 +1,60 @@
+"""The points of a tuning that a picture shows: memory against latency, and the Pareto front."""
+
+from dataclasses import dataclass
+
+from memdiag.records.fix import Fix, Point
+from memdiag.reporters.views.tuning import label
+from memdiag.units import format_size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParetoPoint:
+    """One point; `number` counts those on the front from the least memory on, 0 for others.
+
+    `ratio` is its latency beside that of the defaults, `low` to `high` its interval; both are the
+    ratio itself where there is none.
+    """
+
+    number: int
+    label: str
+    steady_bytes: int
+    steady: str
+    peak: str
+    ratio: float
+    low: float
+    high: float
+    is_chosen: bool
+    is_defaults: bool
+
+
+def build(tuning: Fix) -> tuple[ParetoPoint, ...]:
+    """Return the points of `tuning` that can be used and were compared: the front first."""
+    usable = [one for one in tuning.points if one.figures and one.ratio and not one.problem]
+    front = sorted((one for one in usable if one.on_front), key=_place)
+    others = sorted((one for one in usable if not one.on_front), key=_place)
+    return (
+        *(_shown(point, number, tuning) for number, point in enumerate(front, 1)),
+        *(_shown(point, 0, tuning) for point in others),
+    )
+
+
+def _place(point: Point) -> tuple[int, float]:
+    assert point.figures is not None
+    return point.figures.steady_bytes, point.ratio or 1.0
+
+
+def _shown(point: Point, number: int, tuning: Fix) -> ParetoPoint:
+    assert point.figures is not None
+    ratio = point.ratio or 1.0
+    return ParetoPoint(
+        number=number,
+        label=label(point),
+        steady_bytes=point.figures.steady_bytes,
+        steady=format_size(point.figures.steady_bytes),
+        peak=format_size(point.figures.peak_bytes),
+        ratio=ratio,
+        low=ratio if point.low is None else point.low,
+        high=ratio if point.high is None else point.high,
+        is_chosen=point.options == tuning.chosen,
+        is_defaults=not point.options,
+    )

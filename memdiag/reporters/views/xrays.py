@@ -1,0 +1,57 @@
+"""The X-rays of a profile as a page shows them: who owns what, which copies, and where they lie."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from memdiag.records.attribution import Attribution
+from memdiag.records.profile import Profile
+from memdiag.reporters.views import address_map, attribution, copy_table, treemap
+from memdiag.reporters.views.attribution import CopyRow, WeightRow
+
+
+class _Room(NamedTuple):
+    """How much of an X-ray a page has room for."""
+
+    rows: int
+    copies_bytes: int
+    stretches: int
+    tiles: int
+
+
+_STEADY = _Room(rows=100, copies_bytes=800_000, stretches=3000, tiles=120)
+_EARLIER = _Room(rows=20, copies_bytes=200_000, stretches=600, tiles=40)
+"""For each moment before the steady state; the bytes are those of all such moments together."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Xray:
+    """One moment: `shown` are the first rows of `copies`, `strip` is None without addresses."""
+
+    name: str
+    owners: attribution.Owned
+    shown: tuple[tuple[WeightRow, CopyRow], ...]
+    copies: copy_table.CopyTable
+    tiles: tuple[treemap.Tile, ...]
+    strip: address_map.AddressMap | None
+
+
+def build(profile: Profile) -> tuple[Xray, ...]:
+    """Return the X-rays that were taken, that of the steady state first."""
+    earlier = profile.phase_attributions
+    room = _EARLIER._replace(copies_bytes=_EARLIER.copies_bytes // max(1, len(earlier)))
+    steady = [_xray("steady", profile.attribution, _STEADY)] if profile.attribution else []
+    return (*steady, *(_xray(f"end of {one.phase}", one.attribution, room) for one in earlier))
+
+
+def _xray(name: str, taken: Attribution, room: _Room) -> Xray:
+    owners = attribution.build(taken)
+    copies = copy_table.build(owners.weights, max_bytes=room.copies_bytes)
+    rows = [(weight, copy) for weight in owners.weights for copy in weight.copies]
+    return Xray(
+        name=name,
+        owners=owners,
+        shown=tuple(rows[: min(room.rows, len(copies.rows))]),
+        copies=copies,
+        tiles=treemap.build(taken, max_weights=room.tiles),
+        strip=address_map.build(taken, max_stretches=room.stretches),
+    )

@@ -1,0 +1,23 @@
+"""Read a saved record of any kind that becomes reports."""
+
+from pathlib import Path
+
+from memdiag.records.codec import load_any
+from memdiag.records.comparison import COMPARISON_SCHEMA, Comparison
+from memdiag.records.fix import FIX_SCHEMA, Fix
+from memdiag.records.profile import PROFILE_SCHEMA, Profile
+
+_KINDS: dict[str, type[Profile | Comparison | Fix]] = {
+    PROFILE_SCHEMA: Profile,
+    COMPARISON_SCHEMA: Comparison,
+    FIX_SCHEMA: Fix,
+}
+
+
+def load_record(path: str | Path) -> Profile | Comparison | Fix:
+    """Return the profile, comparison, fix or tuning saved at `path`, as its schema says.
+
+    Raises:
+        RecordError: the file cannot be read, or is no such record.
+    """
+    return load_any(Path(path), _KINDS)

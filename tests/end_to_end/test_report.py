@@ -1,0 +1,107 @@
+"""memdiag report on saved records of every kind, and a fix joined to a profile."""
+
+from collections.abc import Callable
+from pathlib import Path
+from subprocess import CompletedProcess
+
+import msgspec
+import pytest
+
+from memdiag.records.base import Record
+from memdiag.records.codec import encode, load
+from memdiag.records.profile import Profile
+from tests.reporters import comparisons, fix_records, profiles, tuning_records
+
+RunMemdiag = Callable[..., "CompletedProcess[str]"]
+
+
+@pytest.fixture
+def profile(tmp_path: Path) -> Path:
+    """A saved profile of the model that the fix is of."""
+    made = profiles.tied_if()
+    size = fix_records.verified().before
+    assert size is not None
+    model = msgspec.structs.replace(
+        made.model, path="else/m.onnx", file_bytes=size.disk_bytes, external_bytes=0
+    )
+    path = tmp_path / "p.json"
+    path.write_bytes(encode(msgspec.structs.replace(made, model=model)))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("record", "stem", "said"),
+    [
+        (comparisons.versions(), "comparison", "model.onnx: 3 versions of onnxruntime"),
+        (fix_records.verified(), "fix", "applied     good-one"),
+        (tuning_records.tuning(), "tune", "dir/m.onnx: peak 200 MiB → 150 MiB"),
+    ],
+    ids=["comparison", "fix", "tuning"],
+)
+def test_any_record_is_rendered_again_without_model_or_runtime(
+    memdiag: RunMemdiag, tmp_path: Path, record: Record, stem: str, said: str
+) -> None:
+    blocked = tmp_path / "blocked"
+    blocked.mkdir()
+    for name in ("onnxruntime", "onnx"):
+        (blocked / f"{name}.py").write_text("raise ImportError('not here')\n")
+    (tmp_path / "saved.json").write_bytes(encode(record))
+    finished = memdiag("report", "saved.json", "--out", "again", PYTHONPATH=str(blocked))
+    assert finished.returncode == 0, finished.stderr
+    assert finished.stdout.startswith(said)
+    names = [f"{stem}.{end}" for end in ("html", "png", "md", "json")]
+    assert finished.stdout.splitlines()[-1] == f"again/   {' · '.join(names)}"
+    assert (tmp_path / "again" / f"{stem}.json").read_bytes() == encode(record)
+
+
+def test_the_formats_are_those_of_the_kind(memdiag: RunMemdiag, tmp_path: Path) -> None:
+    (tmp_path / "fix.json").write_bytes(encode(fix_records.verified()))
+    assert memdiag("report", "fix.json", "--format", "svg").stdout == "fix.svg\n"
+    assert memdiag("report", "fix.json", "--format", "markdown").stdout.startswith("## Fix of")
+    refused = memdiag("report", "fix.json", "--format", "treemap")
+    assert refused.returncode == 2
+    assert refused.stderr == (
+        "memdiag: 'treemap' is not a report format of a fix; choose from html, json, markdown, png,"
+        " svg.\n"
+    )
+
+
+def test_a_fix_is_told_in_the_report_of_the_profile(
+    memdiag: RunMemdiag, tmp_path: Path, profile: Path
+) -> None:
+    (tmp_path / "fix.json").write_bytes(encode(fix_records.verified()))
+    finished = memdiag("report", profile.name, "--fix", "fix.json", "--out", "both")
+    assert finished.returncode == 0, finished.stderr
+    said = "Fixed by good-one: peak 1.55 GiB → 559 MiB"
+    assert said in finished.stdout
+    for name in ("report.html", "report.md"):
+        assert said in (tmp_path / "both" / name).read_text()
+    assert load(tmp_path / "both" / "profile.json", Profile).fix == fix_records.verified()
+    assert said in memdiag("report", "both/profile.json", "--format", "console").stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["none.json"], "none.json: cannot be read"),
+        (["text.json"], "text.json: not a saved record: "),
+        (["other.json"], "other.json: its schema is 'memdiag.check/1', not one of memdiag.profile"),
+        (["broken.json"], "broken.json: not a valid fix: "),
+        (["p.json", "--fix", "p.json"], "p.json: not a valid fix: "),
+        (["p.json", "--fix", "stranger.json"], "the fix is of x.onnx, the profile of m.onnx"),
+        (["stranger.json", "--fix", "stranger.json"], "--fix goes with a saved profile only"),
+    ],
+)
+@pytest.mark.usefixtures("profile")
+def test_what_cannot_be_done_is_one_sentence(
+    memdiag: RunMemdiag, tmp_path: Path, words: list[str], sentence: str
+) -> None:
+    (tmp_path / "text.json").write_text("no record")
+    (tmp_path / "other.json").write_text('{"schema": "memdiag.check/1"}')
+    (tmp_path / "broken.json").write_text('{"schema": "memdiag.fix/1"}')
+    (tmp_path / "stranger.json").write_bytes(encode(fix_records.verified(model="x.onnx")))
+    finished = memdiag("report", *words)
+    assert finished.returncode == 2
+    assert sentence in finished.stderr
+    assert finished.stderr.count("\n") == 1
+    assert finished.stdout == ""
