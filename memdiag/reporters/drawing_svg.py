@@ -16,7 +16,7 @@ _DETAIL_LETTERS = {"operator": 28, "weight": 35, "value": 23}
 _GAP, _ROW, _EDGE, _MARGIN = 18.0, 84.0, 7.0, 8.0
 _WIDEST = 640.0
 _BAR = 22.0  # the height of an operator's title bar
-_SMALLEST = 0.8  # of its size: where that is wider than the page, it scrolls
+_SMALLEST = 0.65  # of its size: where that is wider than the page, it scrolls
 
 _STYLE = """
 .drawing { display: block; width: 100%; height: auto; margin: 0 auto; }

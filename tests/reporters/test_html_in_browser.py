@@ -23,7 +23,7 @@ from tests.reporters.findings import TIED
         profiles.sampled,
         profiles.not_run,
         profiles.hostile,
-        profiles.long,
+        pytest.param(profiles.long, marks=pytest.mark.slow),
     ],
     ids=lambda build: build.__name__,
 )
@@ -90,7 +90,9 @@ def test_a_hostile_name_stays_text_also_on_hover(opened: Callable[..., Any]) -> 
     assert page.get_log("browser") == []
 
 
-@pytest.mark.parametrize("build", [profiles.hostile, profiles.long])
+@pytest.mark.parametrize(
+    "build", [profiles.hostile, pytest.param(profiles.long, marks=pytest.mark.slow)]
+)
 def test_the_profile_can_be_downloaded_from_the_page(
     opened: Callable[..., Any], build: Callable[[], Profile]
 ) -> None:

@@ -49,6 +49,8 @@ def test_names_are_sorted_from_the_first_letter_on_and_headings_are_printed(
     assert page.execute_script(names)[0] == "bias"
     page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
     shown = page.execute_script(f"return {heading}.querySelector('button').offsetWidth")
+    assert page.find_element("css selector", ".filters [role=status]").is_displayed()
+    assert not page.find_element("css selector", ".filters input").is_displayed()
     page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
     assert shown > 0
     assert page.get_log("browser") == []

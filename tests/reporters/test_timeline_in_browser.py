@@ -112,3 +112,19 @@ def test_the_timeline_moves_and_zooms_by_keys(opened: Callable[..., Any]) -> Non
     mode = "return document.getElementById('timeline')._fullLayout.dragmode"
     wait_for(lambda: page.execute_script(mode) == "pan")
     assert page.get_log("browser") == []
+
+
+def test_a_step_is_named_where_there_is_room_for_it(opened: Callable[..., Any]) -> None:
+    page = opened(profiles.tied_if())
+    wait_for(lambda: page.execute_script(DRAWN) >= 3)
+    named = (
+        "const steps = document.getElementById('timeline').data.find((t) => t.name === 'steps');"
+        "return steps.text.filter((text) => text)"
+    )
+    assert "save initializers" not in page.execute_script(named)
+    buttons = {b.text: b for b in page.find_elements("css selector", "#ranges button")}
+    buttons["initialize"].click()
+    wait_for(lambda: "save initializers" in page.execute_script(named))
+    buttons["whole run"].click()
+    wait_for(lambda: "save initializers" not in page.execute_script(named))
+    assert page.get_log("browser") == []

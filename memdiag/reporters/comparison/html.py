@@ -7,7 +7,7 @@ from typing import Any
 from memdiag.records import codec
 from memdiag.records.comparison import Comparison
 from memdiag.reporters.page import Plotly, page
-from memdiag.reporters.palette import SERIES
+from memdiag.reporters.palette import LIGHT, SERIES
 from memdiag.reporters.views import comparison as view
 from memdiag.reporters.views import comparison_bars, comparison_lines
 from memdiag.reporters.views.text import plain
@@ -22,7 +22,8 @@ def render(comparison: Comparison, *, plotly: Plotly = "inline") -> bytes:
     values = {
         "shown": shown,
         "bars": comparison_bars.build(comparison),
-        "colors": SERIES,
+        # The one colour that is nearly black would vanish on a dark page.
+        "colors": ["var(--ink)" if color == LIGHT.ink else color for color in SERIES],
         "drawable": any(_lines(comparison)),
     }
     return page(

@@ -1,6 +1,5 @@
 (() => {
   if (!window.Plotly) return;
-  const data = JSON.parse(document.getElementById("charts").textContent);
   const dark = window.matchMedia("(prefers-color-scheme: dark)");
   const MIB = 1024 * 1024, GIB = 1024 * MIB;
   // Plotly reads a few tags and entities in every text that it draws.
