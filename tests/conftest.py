@@ -16,15 +16,23 @@ settings.register_profile("memdiag", max_examples=50, deadline=None)
 settings.load_profile("memdiag")
 
 
-MEASURING = ("comparison", "end_to_end", "measurement", "verification", "workflows")
-"""Rooms whose tests measure memory and time: `make test` runs them one after the other."""
+MEASURING = {
+    "comparison": ("optimizing", "reference"),
+    "end_to_end": ("compare", "fix", "profile", "tune"),
+    "verification": ("bench", "latency", "memory", "other_runtimes"),
+    "workflows": ("budget", "compare", "configured_budgets", "fix", "profile", "tune"),
+    "workflows/fixing": ("search",),
+    "workflows/tuning": ("attempts", "search", "snippet"),
+}
+"""The tests of rooms that measure memory and time: `make test` runs them by themselves."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests that must not run beside others."""
-    rooms = [Path(__file__).parent / room for room in MEASURING]
+    """Mark the tests that must not run beside others: these, and all of `measurement`."""
+    home = Path(__file__).parent
+    files = {home / room / f"test_{name}.py" for room in MEASURING for name in MEASURING[room]}
     for item in items:
-        if any(item.path.is_relative_to(room) for room in rooms):
+        if item.path in files or item.path.parent == home / "measurement":
             item.add_marker("measures")
 
 

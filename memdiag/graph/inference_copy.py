@@ -20,6 +20,7 @@ from onnx import (
     helper,
 )
 
+from memdiag.graph.carried_values import carries_little
 from memdiag.graph.contrib_shapes import DOMAINS, stand_in
 from memdiag.graph.scopes import MAX_CALLS, FunctionKey
 from memdiag.graph.weights import subgraphs
@@ -32,26 +33,6 @@ _MOST_INLINED = 300_000
 
 _MOST_BODY_NODES = 100_000
 """Nodes of called functions whose bodies are looked into by inferences of their own."""
-
-_MOST_VALUES = 10_000
-"""Elements that the values of a shape may have. Propagation would double them without end."""
-
-# Operators through which the inference carries the values of shapes.
-_PROPAGATES = frozenset(
-    [
-        "Add",
-        "Cast",
-        "Concat",
-        "Div",
-        "Gather",
-        "Identity",
-        "Mul",
-        "Slice",
-        "Squeeze",
-        "Sub",
-        "Unsqueeze",
-    ]
-)
 
 # Their inference takes it for granted that the type of the input is known (onnx 1.23.2).
 _CRASHES = frozenset({"RegexFullMatch"})
@@ -100,8 +81,7 @@ class InferenceCopy:
         # Those of functions are copied with each: only now are they as they should be.
         del proto.functions[:]
         proto.functions.extend(self.functions.values())
-        joins = any(node.op_type == "Concat" for node in _all_nodes(proto.graph))
-        self.propagates = not joins or _values(proto.graph) <= _MOST_VALUES
+        self.propagates = carries_little((proto.graph, *self.functions.values()))
         self.serialized: bytes = proto.SerializeToString()
         if self._unknown:
             names = ", ".join(sorted(self._unknown)[:5]) + (", …" if len(self._unknown) > 5 else "")
@@ -263,29 +243,3 @@ def _written_out(graph: GraphProto, functions: Mapping[FunctionKey, FunctionProt
         if total == before:
             return sum(1 + total.get(_key(node), 0) for node in _all_nodes(graph))
     return _MOST_INLINED + 1
-
-
-def _values(graph: GraphProto, known: Mapping[str, int] | None = None) -> int:
-    """Return a bound for the elements of the shapes' values that would be carried along."""
-    length = dict(known or {})
-    most = 0
-    for tensor in graph.initializer:
-        if tensor.data_type in (6, 7) and len(tensor.dims) < 2 and not _is_external(tensor):
-            length[tensor.name] = tensor.dims[0] if tensor.dims else 1
-    for node in graph.node:
-        if node.op_type in ("Shape", "Constant"):
-            found = 64
-        elif node.op_type == "Concat":
-            found = sum(length.get(name, 0) for name in node.input)
-        elif node.op_type in _PROPAGATES:
-            found = max((length.get(name, 0) for name in node.input), default=0)
-        else:
-            found = 0
-        if found:
-            most = max(most, found)
-            if most > _MOST_VALUES:
-                return most
-            length.update(dict.fromkeys(node.output, found))
-        for _, body in subgraphs(node):
-            most = max(most, _values(body, length))
-    return most
