@@ -103,7 +103,8 @@ def main() -> None:
         done = subprocess.run(
             [
                 *(sys.executable, "-m", "pytest", "-m", "slow", "-q", "-p", "no:cacheprovider"),
-                *(str(_TESTS), f"--junitxml={report}"),
+                # Of the families of this file only the first has properties of single tests.
+                *("-o", "junit_family=xunit1", str(_TESTS), f"--junitxml={report}"),
             ]
         )
         found = cases(report)
