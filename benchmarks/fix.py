@@ -37,7 +37,7 @@ from sample_models import load_recipes
 
 _SIZES = (1, 16)
 _TIMES = 3
-_ROUNDS = 5
+_ROUNDS = 15
 _PAIRS = 15
 _SEARCH_S = 60.0
 """For the options of a real model; what is chosen is measured thoroughly after that."""
