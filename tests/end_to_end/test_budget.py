@@ -46,6 +46,7 @@ def test_budgets_are_measured_with_the_threshold_pinned(
     assert environment() == {}
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("model")
 def test_a_baseline_is_written_and_compared_with(memdiag: RunMemdiag, tmp_path: Path) -> None:
     words = ("profile", "model.onnx", "--baseline=kept.json", "--repeat=1")
@@ -66,6 +67,7 @@ def test_a_baseline_is_written_and_compared_with(memdiag: RunMemdiag, tmp_path: 
     assert json.loads(grown.stdout)["schema"] == "memdiag.profile/1"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("model")
 def test_a_baseline_of_another_machine_is_no_pass(memdiag: RunMemdiag, tmp_path: Path) -> None:
     words = ("profile", "model.onnx", "--baseline=kept.json", "--repeat=1")

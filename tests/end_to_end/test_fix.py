@@ -41,6 +41,7 @@ def test_fix_says_what_it_did_and_writes_the_model(
     assert max(map(len, lines)) <= 80
 
 
+@pytest.mark.slow
 def test_the_record_follows_the_contract(
     memdiag: RunMemdiag, sample_model: SampleModel, tmp_path: Path
 ) -> None:

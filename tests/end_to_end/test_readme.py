@@ -70,6 +70,7 @@ def test_its_settings_are_known(tmp_path: Path) -> None:
     assert read_configuration(tmp_path).least_bytes == 1 << 20
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", re.findall(r"^\|.*`(--[^`]+)`", README, re.MULTILINE))
 def test_its_options_are_taken(
     memdiag: Callable[..., "subprocess.CompletedProcess[str]"],
