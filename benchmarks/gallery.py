@@ -1,8 +1,8 @@
 """The gallery in ``reports/gallery``, from real runs: ``python -m benchmarks.gallery``.
 
 A sample whose weight is held three times: fixed, its profile with what that won, the same stopped
-at a memory limit, and by versions of onnxruntime; and a real model, profiled and tuned. Pictures,
-Markdown and the profiles' records are kept in git; the pages are some megabytes each and are not.
+at a memory limit, and by versions of onnxruntime; and a real model, profiled and tuned. Records,
+pictures and Markdown are kept in git; the pages are some megabytes each and are not.
 """
 
 import os
@@ -20,7 +20,7 @@ from sample_models import load_recipes
 
 GALLERY = Path(__file__).parents[1] / "reports" / "gallery"
 _VERSIONS = ("1.22.1", "1.24.4", "latest")
-_FORMATS = ("markdown", "png", "html")
+_FORMATS = ("json", "markdown", "png", "html")
 _SEARCH_S = 180.0
 
 _TIED = "tied_if.onnx"
@@ -55,11 +55,8 @@ def main() -> None:
 
 def write(name: str, record: Reported) -> tuple[Path, ...]:
     """Write the files of `record` into its folder of the gallery, and return their paths."""
-    formats = [*_FORMATS]
-    if isinstance(record, Profile):
-        formats.append("json")
-        if record.attribution is not None:
-            formats.append("treemap")
+    has_owners = isinstance(record, Profile) and record.attribution is not None
+    formats = (*_FORMATS, "treemap") if has_owners else _FORMATS
     return reporters_of(record).write(record, GALLERY / name, formats)
 
 

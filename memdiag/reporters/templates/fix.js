@@ -53,7 +53,8 @@
     const axis = { gridcolor: c.line, zeroline: false };
     Plotly.react(chart, [
       trace(others, "others", { color: c.muted, size: 8, symbol: "x" }),
-      trace(front, "Pareto front", { color: c.anonymous, size: 11 }, { mode: "lines+markers", line: { width: 1.5, color: c.rail } }),
+      trace(front.filter((point) => point.on_line), "", {}, { mode: "lines", line: { width: 1.5, color: c.rail }, hoverinfo: "skip", showlegend: false }),
+      trace(front, "Pareto front", { color: c.anonymous, size: 11 }),
       trace(defaults, "defaults", { color: c.ink, size: 11, symbol: "square" }, { text: defaults.map((point) => (point.is_chosen ? "" : "defaults")) }),
       trace(chosen, "chosen", { color: c.peak, size: 14 }, { text: chosen.map(() => "chosen") }),
     ], layout(c, {

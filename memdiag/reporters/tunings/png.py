@@ -33,7 +33,8 @@ def render(tuning: Fix) -> bytes:
 def draw(tuning: Fix) -> Figure:
     """Return the picture: steady memory above the baseline across, the latency's ratio upwards.
 
-    What lies on the front is numbered from the least memory on, and named below.
+    What lies on the front is numbered from the least memory on, and named below; the line leaves
+    out what is there for its peak alone.
     """
     points = pareto.build(tuning)
     front = [one for one in points if one.number]
@@ -43,7 +44,9 @@ def draw(tuning: Fix) -> Figure:
     if not points:
         return made
     axes = made.add_subplot()
-    axes.plot(*_places(front), "-", color=COLOR.rail, lw=1.8, zorder=0)
+    axes.plot(
+        *_places([one for one in front if one.on_line]), "-", color=COLOR.rail, lw=1.8, zorder=0
+    )
     for one in sorted(points, key=lambda each: each.is_chosen):
         _draw_point(axes, one)
     for text, place in _labels(points, axes.get_xlim(), axes.get_ylim()):

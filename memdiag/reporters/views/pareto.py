@@ -11,11 +11,15 @@ from memdiag.units import format_size
 class ParetoPoint:
     """One point; `number` counts those on the front from the least memory on, 0 for others.
 
+    The front is that of peak, steady memory and latency; `on_line` are those of it to which no
+    other is superior in the two that are drawn, steady memory and latency.
+
     `ratio` is its latency beside that of the defaults, `low` to `high` its interval; both are the
     ratio itself where there is none.
     """
 
     number: int
+    on_line: bool
     label: str
     steady_bytes: int
     steady: str
@@ -32,10 +36,13 @@ def build(tuning: Fix) -> tuple[ParetoPoint, ...]:
     usable = [one for one in tuning.points if one.figures and one.ratio and not one.problem]
     front = sorted((one for one in usable if one.on_front), key=_place)
     others = sorted((one for one in usable if not one.on_front), key=_place)
-    return (
-        *(_shown(point, number, tuning) for number, point in enumerate(front, 1)),
-        *(_shown(point, 0, tuning) for point in others),
-    )
+    shown = []
+    fastest = float("inf")
+    for number, point in enumerate(front, 1):
+        ratio = point.ratio or 1.0
+        shown.append(_shown(point, number, tuning, on_line=ratio < fastest))
+        fastest = min(fastest, ratio)
+    return (*shown, *(_shown(point, 0, tuning, on_line=False) for point in others))
 
 
 def _place(point: Point) -> tuple[int, float]:
@@ -43,11 +50,12 @@ def _place(point: Point) -> tuple[int, float]:
     return point.figures.steady_bytes, point.ratio or 1.0
 
 
-def _shown(point: Point, number: int, tuning: Fix) -> ParetoPoint:
+def _shown(point: Point, number: int, tuning: Fix, *, on_line: bool) -> ParetoPoint:
     assert point.figures is not None
     ratio = point.ratio or 1.0
     return ParetoPoint(
         number=number,
+        on_line=on_line,
         label=label(point),
         steady_bytes=point.figures.steady_bytes,
         steady=format_size(point.figures.steady_bytes),

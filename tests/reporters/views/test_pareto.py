@@ -18,6 +18,17 @@ def test_the_front_is_numbered_and_what_was_not_compared_is_left_out() -> None:
     assert [one.is_defaults for one in points] == [False, False, True, False]
 
 
+def test_what_is_there_for_its_peak_alone_is_not_on_the_line() -> None:
+    slow = msgspec.structs.replace(tuning_records.DEFAULTS, options=("slow",), ratio=1.7)
+    points = pareto.build(tuning_records.tuning(slow, (*tuning_records.tuning().points, slow)))
+    assert {one.label: one.on_line for one in points if one.number} == {
+        "optimization-off": True,
+        "disable-prepacking + mmap-threshold": True,
+        "defaults": True,
+        "slow": False,
+    }
+
+
 def test_a_ratio_without_an_interval_is_its_own() -> None:
     (defaults,) = (one for one in pareto.build(tuning_records.tuning()) if one.is_defaults)
     assert (defaults.low, defaults.ratio, defaults.high) == (1.0, 1.0, 1.0)
