@@ -38,6 +38,7 @@ def test_two_models_are_compared_and_reported(
     }
 
 
+@pytest.mark.slow
 def test_the_record_alone_is_json_and_the_report_markdown(
     memdiag: RunMemdiag, sample_model: SampleModel
 ) -> None:

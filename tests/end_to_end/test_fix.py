@@ -111,7 +111,9 @@ def test_what_cannot_be_done_is_one_sentence(
 
 @pytest.mark.usefixtures("heeding_ctrl_c")
 @pytest.mark.skipif(sys.platform != "linux", reason="signals and orphans as on Linux")
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)]
+)
 def test_an_interruption_leaves_no_file_and_no_process(
     tied: Path, tmp_path_factory: pytest.TempPathFactory, number: signal.Signals
 ) -> None:

@@ -153,6 +153,7 @@ def test_a_saved_profile_is_rendered_again_without_model_or_runtime(
     assert memdiag("report", "alone.json", "--format=pdf").returncode == 2
 
 
+@pytest.mark.slow
 def test_loading_from_bytes_keeps_them_resident(
     memdiag: Callable[..., "subprocess.CompletedProcess[str]"], tied: Path
 ) -> None:
@@ -245,7 +246,9 @@ def test_missing_external_data_is_named(
 
 @linux
 @pytest.mark.usefixtures("heeding_ctrl_c")
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)]
+)
 def test_an_interrupted_profile_is_saved_and_its_child_ended(
     tmp_path: Path, tied: Path, number: signal.Signals
 ) -> None:

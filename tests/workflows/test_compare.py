@@ -99,6 +99,7 @@ def test_a_copy_that_is_saved_is_told_with_its_weight(
     assert other.largest_difference is None
 
 
+@pytest.mark.slow
 def test_models_with_the_same_inputs_are_held_to_the_first(tmp_path: Path) -> None:
     first = save(tmp_path / "first.onnx", "y = Abs(x)")
     same = save(tmp_path / "same.onnx", "z = Abs(x) y = Identity(z)")

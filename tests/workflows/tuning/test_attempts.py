@@ -98,6 +98,7 @@ def test_what_changes_the_outputs_cannot_be_used(
     assert attempts.judge(attempts.weigh(same), same).problem == ""
 
 
+@pytest.mark.slow
 def test_within_a_budget_means_all_of_it(attempts: Attempts) -> None:
     chosen = (BY_NAME["disable-prepacking"],)
     attempts.budget = {"peak": 1 << 40, "anonymous": 1}
