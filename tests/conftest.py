@@ -20,7 +20,9 @@ MEASURING = {
     "comparison": ("optimizing", "reference"),
     "end_to_end": ("compare", "fix", "profile", "tune"),
     "verification": ("bench", "latency", "memory", "other_runtimes"),
-    "workflows": ("budget", "compare", "configured_budgets", "fix", "profile", "tune"),
+    "workflows": (
+        *("budget", "compare", "configured_budgets", "fix", "probe", "profile", "tune", "xray"),
+    ),
     "workflows/fixing": ("search",),
     "workflows/tuning": ("attempts", "search", "snippet"),
 }
