@@ -48,9 +48,25 @@ _LAYERS_MB = 160
 _REWRITE = "product-by-rows"
 _HEAD = ["model", "by", "peak, MB", "steady, MB", "anonymous, MB", "of its weights", ""]
 
+# A virtual machine may give freed memory back to its host, and get it again ten times as slowly: of
+# a file that is written this would be most of the time, by chance. So each process works `_WARMING`
+# times, and what it writes the last time goes where it had written before.
+_WARMING = 4
+_LAST_OF = f"""
+import time
+def last_of(work, written):
+    for _ in range({_WARMING}):
+        started = time.perf_counter()
+        work()
+        seconds = time.perf_counter() - started
+        for path in written:
+            path.unlink(missing_ok=True)
+    return seconds
+"""
+
 # The fix alone: everything that `memdiag fix` does without measuring, from findings to files.
-_BUILD = """
-import json, resource, sys, time
+_BUILD = f"""{_LAST_OF}
+import json, resource, sys
 from pathlib import Path
 from memdiag.detectors import detectors
 from memdiag.graph.reader import open_model
@@ -60,29 +76,30 @@ from memdiag.remedies.rewrites import rewriters, rewriters_for
 from memdiag.remedies.saving import save
 from memdiag.workflows.check import Selection, examine
 model, target, storage, name = sys.argv[1:]
-detectors(), rewriters(), Runtime.installed()
-started = time.perf_counter()
-with open_model(Path(model)) as file:
-    findings, _ = examine(file, Runtime.installed(), Selection(select=(), min_bytes=0), dims=None)
-    draft = Draft(file)
-    for finding in findings:
-        for rewriter in rewriters_for(finding.name):
-            if rewriter.rewrite.name == name and rewriter.check(draft, finding) is None:
-                rewriter.apply(draft, finding)
-    save(draft, Path(target), storage)
-seconds = time.perf_counter() - started
+detectors(), rewriters()
+def fix():
+    runtime = Runtime.installed()
+    with open_model(Path(model)) as file:
+        findings, _ = examine(file, runtime, Selection(select=(), min_bytes=0), dims=None)
+        draft = Draft(file)
+        for finding in findings:
+            for rewriter in rewriters_for(finding.name):
+                if rewriter.rewrite.name == name and rewriter.check(draft, finding) is None:
+                    rewriter.apply(draft, finding)
+        save(draft, Path(target), storage)
+seconds = last_of(fix, [Path(target), Path(target + ".data")])
 print(json.dumps([seconds, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024]))
 """
 
-# In a process like that one: where memory is the host's, fresh pages are slower than warm ones.
-_COPY = """
-import json, shutil, sys, time
-import memdiag.workflows.check
+_COPY = f"""{_LAST_OF}
+import json, shutil, sys
+from pathlib import Path
 folder, *files = sys.argv[1:]
-started = time.perf_counter()
-for number, name in enumerate(files):
-    shutil.copyfile(name, f"{folder}/copy-{number}")
-print(json.dumps([time.perf_counter() - started, 0]))
+copies = [Path(folder, "copy-" + str(number)) for number in range(len(files))]
+def copy():
+    for name, target in zip(files, copies):
+        shutil.copyfile(name, target)
+print(json.dumps([last_of(copy, copies), 0]))
 """
 
 
@@ -181,8 +198,8 @@ def _costs(title: str, model: Path, folder: Path) -> list[list[str]]:
     ways = ("in_place", "external", "embedded")
     target = folder / "written.onnx"
     subjects: dict[str, Callable[[], tuple[float, float]]] = {
-        "copying the files": partial(_copy, files, folder),
-        **{f"fix, {way}": partial(_build, model, target, way) for way in ways},
+        "copying the files": partial(_timed, _COPY, folder, *files),
+        **{f"fix, {way}": partial(_timed, _BUILD, model, target, way, _REWRITE) for way in ways},
     }
     results = interleave(subjects, _ROUNDS)
     copying = spread([seconds for seconds, _ in results["copying the files"]]).median
@@ -196,20 +213,6 @@ def _costs(title: str, model: Path, folder: Path) -> list[list[str]]:
         ]
         for name, runs in results.items()
     ]
-
-
-def _copy(files: tuple[Path, ...], folder: Path) -> tuple[float, float]:
-    found = _timed(_COPY, folder, *files)
-    for number in range(len(files)):
-        (folder / f"copy-{number}").unlink()
-    return found
-
-
-def _build(model: Path, target: Path, way: str) -> tuple[float, float]:
-    found = _timed(_BUILD, model, target, way, _REWRITE)
-    for left in (target, target.with_name(f"{target.name}.data")):
-        left.unlink(missing_ok=True)
-    return found
 
 
 def _timed(code: str, *arguments: str | Path) -> tuple[float, float]:

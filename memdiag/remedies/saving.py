@@ -1,6 +1,6 @@
 """Writing a draft: its weights stay where they lie, move to external data, or go into the file.
 
-Weights are copied from file to file by the kernel and are never held in memory. Files are written
+Weights are copied from file to file and are never held in memory. Files are written
 beside their place and renamed, so that an error leaves what was there.
 
 Tensors in attributes of other nodes than Constant, and sparse ones, are embedded in any case, by
@@ -20,6 +20,7 @@ from google.protobuf.message import EncodeError
 from onnx import ModelProto, TensorProto
 
 from memdiag.errors import ReportError, UsageError
+from memdiag.remedies.copying import copy_range, write
 from memdiag.remedies.draft import Draft, Storage, placed_tensors, tensors
 from memdiag.remedies.wire_pieces import Piece, data_length, length, pieces
 
@@ -34,7 +35,6 @@ LARGEST_EMBEDDED = 64 << 20
 """Models whose weights have more bytes than this are better off with external data."""
 
 _LARGEST_PROTO = (1 << 31) - 1
-_CHUNK = 8 << 20
 _SMALLEST_MOVED = 1 << 16
 """A weight that a rewrite made, and of so many bytes, becomes external data as well."""
 
@@ -162,11 +162,11 @@ def _move(proto: ModelProto, draft: Draft, target: Path, name: str) -> bool:
                     continue
                 if source not in placed:
                     placed[source] = _aligned(out)
-                    _copy(source, out)
+                    _append(source, out)
                 _set(tensor, name, placed[source], source.length)
             elif len(tensor.raw_data) >= _SMALLEST_MOVED and not stays_inside:
                 offset = _aligned(out)
-                _write(out, tensor.raw_data)
+                write(out, tensor.raw_data)
                 _set(tensor, name, offset, len(tensor.raw_data))
                 tensor.data_location = TensorProto.EXTERNAL
                 tensor.ClearField("raw_data")
@@ -178,32 +178,8 @@ def _aligned(out: FileIO) -> int:
     return out.seek(-(-out.tell() // ALIGNMENT) * ALIGNMENT)
 
 
-def _write(out: FileIO, data: bytes) -> None:
-    """Write all of `data`: where space ends a file without a buffer takes a part without a word."""
-    view = memoryview(data)
-    while view:
-        view = view[out.write(view) :]
-
-
-def _copy(source: _Source, out: FileIO) -> None:
-    """Append the bytes of `source` at the position of `out`, which has no buffer."""
-    offset, left = source.offset, source.length
-    with source.path.open("rb") as file:
-        while left and hasattr(os, "copy_file_range"):
-            try:
-                done = os.copy_file_range(file.fileno(), out.fileno(), min(left, 1 << 30), offset)
-            except OSError:
-                break  # not between these file systems
-            if not done:
-                break
-            offset, left = offset + done, left - done
-        file.seek(offset)
-        while left:
-            chunk = file.read(min(left, _CHUNK))
-            if not chunk:
-                raise OSError(errno.EIO, "a file of the model became shorter")
-            _write(out, chunk)
-            left -= len(chunk)
+def _append(source: _Source, out: FileIO) -> None:
+    copy_range(source.path, source.offset, source.length, out)
 
 
 def _embed(tensor: TensorProto, draft: Draft) -> None:
@@ -242,6 +218,6 @@ def _write_model(
     with beside.open("xb", buffering=0) as out:
         for part in parts:
             if isinstance(part, bytes):
-                _write(out, part)
+                write(out, part)
             else:
-                _copy(_source(part, draft), out)
+                _append(_source(part, draft), out)

@@ -275,24 +275,6 @@ def test_a_full_disk_leaves_what_was_there(
     assert set(tmp_path.iterdir()) == {path, *old}
 
 
-class Narrow:
-    """A file that takes a few bytes at a time, as one on a disk that is nearly full."""
-
-    def __init__(self) -> None:
-        self.data = b""
-
-    def write(self, data: bytes) -> int:
-        taken = bytes(data[:7])
-        self.data += taken
-        return len(taken)
-
-
-def test_nothing_is_lost_where_less_is_written_than_asked(tmp_path: Path) -> None:
-    out = Narrow()
-    saving._write(out, BIG.tobytes())  # type: ignore[arg-type] # it only writes
-    assert out.data == BIG.tobytes()
-
-
 @pytest.mark.parametrize("storage", ["external", "embedded"])
 def test_a_file_that_became_shorter_is_told(tmp_path: Path, storage: Storage) -> None:
     path = moved(everywhere(), tmp_path)

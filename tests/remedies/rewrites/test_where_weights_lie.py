@@ -9,7 +9,7 @@ import pytest
 from onnx import ModelProto, TensorProto
 
 from memdiag.graph.reader import open_model
-from memdiag.remedies import saving
+from memdiag.remedies import copying, saving
 from memdiag.remedies.draft import Draft, Storage
 from memdiag.remedies.rewrites import externalize, reference_in_place
 from memdiag.remedies.saving import ALIGNMENT
@@ -132,12 +132,12 @@ def test_weights_moved_to_a_wrong_place_are_seen(
 ) -> None:
     path = saved(model(), tmp_path)
     assert judged(externalize, path, OF, FEEDS) is None
-    real = saving._copy
+    real = copying.copy_range
     # The bytes before a weight are copied in its place.
     monkeypatch.setattr(
         saving,
-        "_copy",
-        lambda source, out: real(source._replace(offset=source.offset - 64), out),
+        "copy_range",
+        lambda path, offset, length, out: real(path, offset - 64, length, out),
     )
     problem = judged(externalize, path, OF, FEEDS)
     assert problem is not None
