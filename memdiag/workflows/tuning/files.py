@@ -8,11 +8,15 @@ from collections.abc import Callable, Hashable
 from dataclasses import replace
 from pathlib import Path
 
+import onnx
+from onnx import ModelProto
+
 from memdiag.errors import MeasurementError
 from memdiag.graph.element_types import ELEMENT_TYPES_BY_NAME
 from memdiag.graph.reader import open_model
 from memdiag.measurement.job import Job, SharedWeight
 from memdiag.measurement.rehearsal import rehearse
+from memdiag.prediction.packing import OVERRIDABLE_SINCE_IR
 from memdiag.remedies.draft import Draft
 from memdiag.remedies.option import Option
 from memdiag.remedies.saving import save
@@ -52,6 +56,9 @@ class TuneFiles:
         rehearse(replace(job, options={**job.options, **saving(str(path))}), ())
         if not path.exists():
             raise MeasurementError(f"{job.model}: the runtime cannot save its optimized model.")
+        with open_model(job.model) as file:
+            if lists_initializers(file.proto):
+                _unlist(file.proto, path)
 
     def _external(self, model: Path) -> Path:
         """Return a model like `model` whose weights lie outside of it."""
@@ -70,6 +77,30 @@ class TuneFiles:
             write(path)
             self._key = key
         return path
+
+
+def lists_initializers(proto: ModelProto) -> bool:
+    """Return whether initializers are among the inputs because the model's IR has them there."""
+    return proto.ir_version < OVERRIDABLE_SINCE_IR and bool(_initializers(proto))
+
+
+def _unlist(original: ModelProto, path: Path) -> None:
+    """Leave the inputs of `original` that are to be fed in the model that was saved to `path`.
+
+    The runtime leaves there what was an initializer, and asks for those that it folded away.
+    """
+    saved = onnx.load(path, load_external_data=False)
+    listed = _initializers(original)
+    kept = [each for each in saved.graph.input if each.name not in listed]
+    del saved.graph.input[:]
+    saved.graph.input.extend(kept)
+    saved.ir_version = OVERRIDABLE_SINCE_IR
+    onnx.save(saved, path)
+
+
+def _initializers(proto: ModelProto) -> set[str]:
+    sparse = (each.values.name for each in proto.graph.sparse_initializer)
+    return {*(each.name for each in proto.graph.initializer), *sparse}
 
 
 def _shared(model: Path) -> tuple[SharedWeight, ...]:

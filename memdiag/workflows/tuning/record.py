@@ -6,8 +6,9 @@ from pathlib import Path
 import msgspec
 
 from memdiag.graph.reader import ModelFile, open_model
-from memdiag.records.fix import FIX_SCHEMA, Fix
+from memdiag.records.fix import FIX_SCHEMA, Fix, Point
 from memdiag.remedies.option import Option
+from memdiag.workflows.tuning.files import lists_initializers
 from memdiag.workflows.tuning.search import Search
 from memdiag.workflows.tuning.snippet import snippet
 
@@ -54,9 +55,7 @@ def record_of(file: ModelFile, search: Search, fixed: Fix | None, duration_s: fl
         duration_s=duration_s,
         points=search.points,
         chosen=chosen.options,
-        snippet=snippet(
-            model, chosen, sessions, embedded=_is_embedded(Path(rewritten or file.path))
-        ),
+        snippet=_snippet(model, Path(rewritten or file.path), chosen, sessions),
         session_count=attempts.session_count,
         sessions=sessions,
     )
@@ -105,9 +104,10 @@ def _notes(search: Search, fixed: Fix | None) -> Iterator[str]:
         yield "what each session maps from a file counts once a session, though pages are shared"
 
 
-def _is_embedded(path: Path) -> bool:
+def _snippet(name: str, path: Path, chosen: Point, sessions: int) -> str:
     with open_model(path) as file:
-        return not file.external_bytes
+        embedded, listed = not file.external_bytes, lists_initializers(file.proto)
+    return snippet(name, chosen, sessions, embedded=embedded, listed=listed)
 
 
 def _text(path: Path) -> str:

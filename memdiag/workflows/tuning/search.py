@@ -93,12 +93,30 @@ class Search:
             if self.always:
                 self._try((), self.attempts.before)
             base = self._base()
-            for one in self.usable:
-                self._try((one,), base)
+            self._try_alone(base)
             for start, limit in self._starts(base):
                 self._shrink(self._grow(start, limit), limit)
         except _DeadlinePassedError:
             self.timed_out = True
+
+    def _try_alone(self, base: Figures) -> None:
+        """Try each option alone.
+
+        Comparing takes longest. Where time is limited, half of it goes to memory alone, and what
+        saves most is compared first.
+        """
+        weighed: list[Option] = []
+        halfway = (self.clock() + self.deadline) / 2
+        for one in self.usable if halfway < inf else ():
+            if self.clock() >= halfway:
+                break
+            self._weigh((one,))
+            weighed.append(one)
+        for one in sorted(weighed, key=self._cost_alone):
+            self._try((one,), base)
+            self._check_deadline()
+        for one in self.usable:
+            self._try((one,), base)
 
     def _starts(self, base: Figures) -> Iterator[tuple[tuple[Option, ...], float]]:
         """Yield what to grow from, and how slow it may become.
@@ -179,8 +197,7 @@ class Search:
         known = self._points.get(_names(chosen))
         if known is not None:
             return known
-        if self.clock() >= self.deadline:
-            raise _DeadlinePassedError
+        self._check_deadline()
         self.say(f"trying {_words(chosen)} ({len(self._points)} points so far)")
         return self._keep(self.attempts.weigh(chosen), chosen)
 
@@ -189,6 +206,10 @@ class Search:
         point = self._points[_names(chosen)]
         if point.ratio is None and not point.problem:
             self._keep(self.attempts.judge(point, chosen), chosen)
+
+    def _check_deadline(self) -> None:
+        if self.clock() >= self.deadline:
+            raise _DeadlinePassedError
 
     def _keep(self, point: Point, chosen: tuple[Option, ...]) -> Point:
         self._points[_names(chosen)], self._chosen[_names(chosen)] = point, chosen

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from pathlib import PurePath
 
+from memdiag.prediction.packing import OVERRIDABLE_SINCE_IR
 from memdiag.records.fix import Point
 
 _LEVELS = {
@@ -19,12 +20,15 @@ _MALLOPT = {
 _PROVIDERS = 'providers=["CPUExecutionProvider"]'
 
 
-def snippet(model: str, point: Point, sessions: int = 1, *, embedded: bool = True) -> str:
+def snippet(
+    model: str, point: Point, sessions: int = 1, *, embedded: bool = True, listed: bool = False
+) -> str:
     """Return a program that creates the session of `point` for `model`, or several of them.
 
-    `embedded` says that the model has its weights inside.
+    `embedded` says that the model has its weights inside, `listed` that they are listed among its
+    inputs because its IR has them there.
     """
-    return "\n".join(_lines(model, point, sessions, embedded)) + "\n"
+    return "\n".join(_lines(model, point, sessions, embedded, listed)) + "\n"
 
 
 def saving(path: str) -> dict[str, str]:
@@ -36,12 +40,12 @@ def saving(path: str) -> dict[str, str]:
     }
 
 
-def _lines(model: str, point: Point, sessions: int, embedded: bool) -> Iterator[str]:
+def _lines(model: str, point: Point, sessions: int, embedded: bool, listed: bool) -> Iterator[str]:
     yield from _environment(point.environment)
     yield from _imports(point)
     yield f"MODEL = {model!r}"
     if point.saved_options:
-        yield from _save_once(model, point)
+        yield from _save_once(model, point, listed)
     if point.shares_weights:
         yield from _share_once(model, embedded)
     yield ""
@@ -89,7 +93,7 @@ def _imports(point: Point) -> Iterator[str]:
     yield ""
 
 
-def _save_once(model: str, point: Point) -> Iterator[str]:
+def _save_once(model: str, point: Point, listed: bool) -> Iterator[str]:
     optimized = f"{PurePath(model).with_suffix('')}.prepacked.onnx"
     settings = {**point.session_options, **point.saved_options, **saving(optimized)}
     yield f"OPTIMIZED = {optimized!r}"
@@ -97,7 +101,19 @@ def _save_once(model: str, point: Point) -> Iterator[str]:
     yield "if not Path(OPTIMIZED).exists():  # once, on the machine where it will run"
     for line in _options("saving", settings):
         yield f"    {line}"
-    yield f"    ort.InferenceSession(MODEL, saving, {_PROVIDERS}{_disabled(point)})"
+    created = f"ort.InferenceSession(MODEL, saving, {_PROVIDERS}{_disabled(point)})"
+    if not listed:
+        yield f"    {created}"
+        return
+    yield "    import onnx"
+    yield ""
+    yield f"    names = {{each.name for each in {created}.get_inputs()}}"
+    yield "    saved = onnx.load(OPTIMIZED, load_external_data=False)"
+    yield "    inputs = [each for each in saved.graph.input if each.name in names]"
+    yield "    del saved.graph.input[:]  # among them were initializers that were folded away"
+    yield "    saved.graph.input.extend(inputs)"
+    yield f"    saved.ir_version = {OVERRIDABLE_SINCE_IR}  # which lists initializers no more"
+    yield "    onnx.save(saved, OPTIMIZED)"
 
 
 def _share_once(model: str, embedded: bool) -> Iterator[str]:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper, parser
 
@@ -87,3 +88,41 @@ def test_a_model_that_cannot_be_saved_is_said_to_be_so(tmp_path: Path) -> None:
     onnx.save(parser.parse_model(text), path)
     with pytest.raises(MeasurementError, match="cannot save its optimized model"):
         TuneFiles(tmp_path).ready(Job(model=path), (SAVE,))
+
+
+def old(folder: Path, ir_version: int = 3) -> Path:
+    """Write a model that lists its initializers, of which the runtime folds one, as inputs."""
+    proto = parser.parse_model(
+        f'<ir_version: {ir_version}, opset_import: ["" : 9]>'
+        """ g (float[2, 64] x, float[64, 500] w, float[500, 64] v) => (float[2, 500] y) {
+            t = Transpose <perm = [1, 0]> (v)
+            s = Add(w, t)
+            y = MatMul(x, s)
+        }"""
+    )
+    for name, shape in (("w", (64, 500)), ("v", (500, 64))):
+        values = np.random.default_rng().standard_normal(shape, np.float32)
+        proto.graph.initializer.append(numpy_helper.from_array(values, name))
+    path = folder / "old.onnx"
+    onnx.save(proto, path)
+    return path
+
+
+def test_what_an_old_model_lists_as_input_is_not_asked_for(tmp_path: Path) -> None:
+    path = old(tmp_path)
+    saved = TuneFiles(tmp_path).ready(Job(model=path), (SAVE,)).model
+    onnx.checker.check_model(saved)
+    x = np.random.default_rng().standard_normal((2, 64), np.float32)
+    results = []
+    for model in (path, saved):
+        session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
+        assert [each.name for each in session.get_inputs()] == ["x"]
+        results.append(session.run(None, {"x": x})[0])
+    np.testing.assert_array_equal(*results)
+
+
+def test_what_can_be_fed_stays_an_input(tmp_path: Path) -> None:
+    path = old(tmp_path, ir_version=4)
+    saved = TuneFiles(tmp_path).ready(Job(model=path), (SAVE,)).model
+    session = onnxruntime.InferenceSession(saved, providers=["CPUExecutionProvider"])
+    assert {each.name for each in session.get_overridable_initializers()} == {"w", "v"}

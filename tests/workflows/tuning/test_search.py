@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from itertools import count
 from math import inf
 from types import SimpleNamespace
 from typing import cast
@@ -49,6 +48,7 @@ class Scripted:
     budget: Mapping[str, int] = field(default_factory=dict)
     untrue: frozenset[Names] = frozenset()
     judged: list[Names] = field(default_factory=list)
+    seconds: float = 0
 
     @property
     def before(self) -> Figures:
@@ -63,6 +63,7 @@ class Scripted:
 
     def weigh(self, chosen: tuple[Option, ...]) -> Point:
         names = frozenset(one.name for one in chosen)
+        self.seconds += bool(chosen)
         return Point(
             options=tuple(one.name for one in chosen),
             session_options={},
@@ -114,7 +115,7 @@ def searched(
         limit=LIMIT,
         say=cast(Callable[[str], None], say or (lambda words: None)),
         deadline=deadline,
-        clock=count().__next__,
+        clock=lambda: scripted.seconds,
     )
     search.run()
     return search
@@ -266,11 +267,36 @@ def test_ctrl_c_leaves_the_best_so_far(words: str) -> None:
     assert search.chosen.options == (("a",) if words == "trying b" else ("b",))
 
 
+def test_in_limited_time_what_saves_most_is_compared_first() -> None:
+    saved = dict(a=5, b=0, c=30, d=20, e=40)
+    usable = [option(name, *(saved.keys() - name)) for name in saved]
+    unlimited = Scripted(less(**saved))
+    searched(unlimited, *usable)
+    assert unlimited.judged == [{"a"}, {"c"}, {"d"}, {"e"}]
+    # In the first half of the time a, b, c and d are weighed, and e when these were compared.
+    limited = Scripted(less(**saved))
+    assert searched(limited, *usable, deadline=8).chosen.options == ("e",)
+    assert limited.judged == [{"c"}, {"d"}, {"a"}, {"e"}]
+
+
+def test_comparing_ends_with_the_time() -> None:
+    class Slow(Scripted):
+        def judge(self, point: Point, chosen: tuple[Option, ...]) -> Point:
+            self.seconds += 3
+            return super().judge(point, chosen)
+
+    slow = Slow(less(a=5, b=10, c=30, d=20))
+    search = searched(slow, *(option(name) for name in "abcd"), deadline=8)
+    assert search.timed_out
+    assert slow.judged == [{"c"}, {"d"}]
+    assert search.chosen.options == ("c",)
+
+
 @pytest.mark.parametrize(("deadline", "expected"), [(0, ()), (1, ("a",)), (2, ("b",)), (9, ("b",))])
 def test_a_deadline_leaves_the_best_so_far_confirmed(
     deadline: int, expected: tuple[str, ...]
 ) -> None:
-    # The clock ticks once for every point that is tried.
+    # A second passes for every point that is tried.
     usable = option("a", "b"), option("b", "a")
     search = searched(Scripted(less(a=20, b=30)), *usable, deadline=deadline)
     assert search.timed_out == (deadline < 2)

@@ -7,7 +7,10 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
+import onnx
 import pytest
+from onnx import numpy_helper, parser
 
 from memdiag.measurement.job import Job
 from memdiag.prediction.runtime import Runtime
@@ -108,6 +111,25 @@ def test_options_together_run_as_well(model: Path) -> None:
     assert (model.parent / "m.prepacked.onnx").exists()
     # What is saved is what was measured: with the same settings.
     assert program.count("disabled_optimizers=['ConstantFolding']") == 2
+
+
+def test_initializers_that_an_old_model_lists_are_no_inputs(tmp_path: Path) -> None:
+    proto = parser.parse_model(
+        """<ir_version: 3, opset_import: ["" : 9]>
+        g (float[1, 64] x, float[64, 500] v) => (float[1, 500] y) {
+            s = Identity(v)
+            t = Mul(s, s)
+            y = MatMul(x, t)
+        }"""
+    )
+    values = np.random.default_rng().standard_normal((64, 500), np.float32)
+    proto.graph.initializer.append(numpy_helper.from_array(values, "v"))
+    onnx.save(proto, tmp_path / "old.onnx")
+    chosen = point(BY_NAME["save-prepacked"])
+    program = snippet(str(tmp_path / "old.onnx"), chosen, listed=True)
+    run(program, tmp_path)
+    run(program, tmp_path)  # what was saved is there
+    onnx.checker.check_model(tmp_path / "old.prepacked.onnx")
 
 
 def test_bytes_are_loaded_with_their_external_data(
