@@ -18,8 +18,9 @@ from memdiag.graph.wire import THIS_FILE
 from memdiag.remedies.unheld import Unheld
 
 Storage = Literal["in_place", "external", "embedded"]
-"""``in_place``: references into the original's files, which must stay; ``external``: an aligned
-data file beside the model; ``embedded``: in the model file itself."""
+"""``in_place``: references into the original's files, which must stay, but for a few weights that
+cannot be referred to; ``external``: an aligned data file beside the model; ``embedded``: in the
+model file itself."""
 
 T = TypeVar("T", ir.Value, ir.Node, Scope)
 

@@ -96,19 +96,35 @@ def weight_bytes(draft: Draft) -> int:
     return sum(source.length for source in sources)
 
 
-def can_stay(draft: Draft, path: Path, alignment: int) -> bool:
+def can_stay(draft: Draft, path: Path) -> bool:
     """Return whether a model at `path` can refer to the weights where they lie.
 
-    They have to lie in its own folder or below, at multiples of `alignment`.
+    They have to lie in its own folder or below. Those that cannot be referred to (`_stays`) go into
+    the new file, so they must be few.
     """
     folder = path.resolve().parent
-    sources = _movable(draft)
-    return all(one.path.is_relative_to(folder) for one in sources) and aligned(draft, alignment)
+    near = all(one.path.is_relative_to(folder) for one in _movable(draft))
+    return near and _inside(draft) <= LARGEST_EMBEDDED
 
 
 def aligned(draft: Draft, alignment: int) -> bool:
     """Return whether all weights that could be moved lie at multiples of `alignment`."""
     return all(one.offset % alignment == 0 for one in _movable(draft))
+
+
+def _stays(source: _Source, draft: Draft) -> bool:
+    """Return whether `source` can be referred to as it lies.
+
+    Data that the original refers to can: a kernel meets it where it did. In the original's own file
+    nothing is aligned but by chance.
+    """
+    is_external = source.path != draft.file.path.resolve()
+    return is_external or source.offset % IN_PLACE_ALIGNMENT == 0
+
+
+def _inside(draft: Draft) -> int:
+    """Return the bytes of the weights that cannot stay where they lie."""
+    return sum(one.length for one in _movable(draft) if not _stays(one, draft))
 
 
 def _movable(draft: Draft) -> list[_Source]:
@@ -135,10 +151,15 @@ def _source(tensor: TensorProto, draft: Draft) -> _Source:
 
 
 def _refer(proto: ModelProto, draft: Draft, path: Path) -> None:
+    if _inside(draft) > LARGEST_EMBEDDED:
+        raise UsageError(
+            f"{path}: weights inside {draft.file.path} are not aligned and too large to be copied"
+            " into another model; let them be external data."
+        )
     folder = path.resolve().parent
     for tensor in _external(proto):
         source = _source(tensor, draft)
-        if not source.length:
+        if not source.length or not _stays(source, draft):
             _embed(tensor, draft)
         elif not source.path.is_relative_to(folder):
             raise UsageError(

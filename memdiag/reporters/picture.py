@@ -27,15 +27,18 @@ _TITLE_LETTERS, _LETTERS = 54, 76  # that fit in a line
 _MOST_LINES = 2
 
 
-def rendered(draw: Callable[[], Figure], kind: Kind) -> bytes:
-    """Return the figure that `draw` makes as PNG or SVG; in SVG letters stay text."""
+def rendered(draw: Callable[[], Figure], kind: Kind, *, outlined: bool = False) -> bytes:
+    """Return the figure that `draw` makes as PNG or SVG.
+
+    In SVG letters stay text, in whatever font the reader has, unless they are to be `outlined`.
+    """
     from matplotlib import rc_context
 
     metadata: dict[str, Any] = {"Date": None} if kind == "svg" else {"Software": None}
     fixed: dict[Any, Any] = {
         "font.family": ["DejaVu Sans", "sans-serif"],
         "svg.hashsalt": "memdiag",
-        "svg.fonttype": "none",
+        "svg.fonttype": "path" if outlined else "none",
     }
     out = io.BytesIO()
     with rc_context(fixed), warnings.catch_warnings():

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import io
-import warnings
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from memdiag.records.profile import Profile
 from memdiag.reporters.palette import LIGHT as COLOR
+from memdiag.reporters.picture import Kind, rendered
 from memdiag.reporters.views import headline, labels, scale, timeline
 from memdiag.reporters.views.text import and_kind, multiple, shortened
 from memdiag.reporters.views.timeline import Band, Timeline
@@ -42,28 +41,15 @@ def render(profile: Profile) -> bytes:
     return picture(profile, "png")
 
 
-def picture(profile: Profile, kind: str) -> bytes:
-    """Return the drawing of `profile` in matplotlib's format `kind`, the same for the same record.
+def picture(profile: Profile, kind: Kind) -> bytes:
+    """Return the drawing of `profile` in the format `kind`, the same for the same record.
 
     Raises:
         ReportError: the samples' columns differ in length.
     """
-    from matplotlib import rc_context
-
     view = timeline.build(profile)
-    metadata: dict[str, Any] = {"Date": None} if kind == "svg" else {"Software": None}
-    fixed: dict[Any, Any] = {
-        "font.family": "DejaVu Sans",
-        "svg.hashsalt": "memdiag",
-        "svg.fonttype": "path",
-    }
-    out = io.BytesIO()
-    with rc_context(fixed), warnings.catch_warnings():
-        # A name may have letters that the font lacks: they show as boxes.
-        warnings.filterwarnings("ignore", message="Glyph .* missing")
-        drawn = draw(profile, view)
-        drawn.savefig(out, format=kind, metadata=metadata)
-    return out.getvalue()
+    # Its letters have places that were reckoned with this font.
+    return rendered(lambda: draw(profile, view), kind, outlined=True)
 
 
 def draw(profile: Profile, view: Timeline) -> Figure:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import io
-import warnings
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from memdiag.records.profile import Profile
 from memdiag.reporters.palette import COPIES, ink_on, kinds
 from memdiag.reporters.palette import LIGHT as COLOR
+from memdiag.reporters.picture import Kind, rendered
 from memdiag.reporters.squarified import Rectangle, squarified
 from memdiag.reporters.views import headline
 from memdiag.reporters.views import treemap as view
@@ -41,46 +40,39 @@ def render(profile: Profile) -> bytes:
     return picture(profile, "png")
 
 
-def picture(profile: Profile, kind: str) -> bytes:
-    """Return the picture in matplotlib's format `kind`, the same for the same record.
+def picture(profile: Profile, kind: Kind) -> bytes:
+    """Return the picture in the format `kind`, the same for the same record.
 
     Without an X-ray it says that there was none.
     """
-    from matplotlib import rc_context
+    # Its letters have places that were reckoned with this font.
+    return rendered(lambda: _drawn(profile), kind, outlined=True)
+
+
+def _drawn(profile: Profile) -> Figure:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    metadata: dict[str, Any] = {"Date": None} if kind == "svg" else {"Software": None}
-    fixed: dict[Any, Any] = {
-        "font.family": "DejaVu Sans",
-        "svg.hashsalt": "memdiag",
-        "svg.fonttype": "path",
-    }
-    out = io.BytesIO()
-    with rc_context(fixed), warnings.catch_warnings():
-        # A name may have letters that the font lacks: they show as boxes.
-        warnings.filterwarnings("ignore", message="Glyph .* missing")
-        figure = Figure(figsize=_INCHES, dpi=_DPI, facecolor=COLOR.surface)
-        FigureCanvasAgg(figure)
-        axes = figure.add_axes((0.01, 0.015, 0.98, _TOP))
-        axes.set_axis_off()
-        subtitle = "no X-ray was taken: profile the model again with --xray steady"
-        if profile.attribution is not None:
-            tiles = view.build(profile.attribution, max_weights=_MOST_WEIGHTS)
-            subtitle = f"resident at steady state: {tiles[0].size}"
-            _legend(figure, tiles)
-            width, height = _INCHES[0] * 0.98 * _POINTS, _INCHES[1] * _TOP * _POINTS
-            axes.set_xlim(0, width)
-            axes.set_ylim(0, height)
-            _divide(axes, tiles[0], _inside(tiles), Rectangle(0, 0, width, height))
-        name = shortened(headline.build(profile).model, 60)
-        figure.text(
-            0.014, 0.97, name, fontsize=_TITLE, color=COLOR.ink, weight="bold", va="top",
-            parse_math=False,
-        )  # fmt: skip
-        figure.text(0.014, 0.895, subtitle, fontsize=_TEXT, color=COLOR.muted, va="top")
-        figure.savefig(out, format=kind, metadata=metadata)
-    return out.getvalue()
+    figure = Figure(figsize=_INCHES, dpi=_DPI, facecolor=COLOR.surface)
+    FigureCanvasAgg(figure)
+    axes = figure.add_axes((0.01, 0.015, 0.98, _TOP))
+    axes.set_axis_off()
+    subtitle = "no X-ray was taken: profile the model again with --xray steady"
+    if profile.attribution is not None:
+        tiles = view.build(profile.attribution, max_weights=_MOST_WEIGHTS)
+        subtitle = f"resident at steady state: {tiles[0].size}"
+        _legend(figure, tiles)
+        width, height = _INCHES[0] * 0.98 * _POINTS, _INCHES[1] * _TOP * _POINTS
+        axes.set_xlim(0, width)
+        axes.set_ylim(0, height)
+        _divide(axes, tiles[0], _inside(tiles), Rectangle(0, 0, width, height))
+    name = shortened(headline.build(profile).model, 60)
+    figure.text(
+        0.014, 0.97, name, fontsize=_TITLE, color=COLOR.ink, weight="bold", va="top",
+        parse_math=False,
+    )  # fmt: skip
+    figure.text(0.014, 0.895, subtitle, fontsize=_TEXT, color=COLOR.muted, va="top")
+    return figure
 
 
 def _legend(figure: Figure, tiles: Sequence[Tile]) -> None:

@@ -130,19 +130,69 @@ def test_a_large_new_weight(tmp_path: Path, storage: Storage) -> None:
     assert (new.data_location == TensorProto.EXTERNAL) == (storage == "external")
 
 
-def test_weights_stay_only_where_they_can(tmp_path: Path) -> None:
+def test_weights_stay_only_in_their_folder(tmp_path: Path) -> None:
     with open_model(moved(everywhere(), tmp_path / "a")) as file:
-        for tensor in (one for one in file.proto.graph.initializer if one.name == "small"):
-            assert tensor.data_location != TensorProto.EXTERNAL
         draft = Draft(file)
-        assert not can_stay(draft, tmp_path / "a" / "saved.onnx", ALIGNMENT)  # those embedded
-        assert can_stay(draft, tmp_path / "a" / "saved.onnx", 1)
-        assert can_stay(draft, tmp_path / "saved.onnx", 1)
-        assert not can_stay(draft, tmp_path / "b" / "saved.onnx", 1)
+        assert can_stay(draft, tmp_path / "a" / "saved.onnx")
+        assert can_stay(draft, tmp_path / "saved.onnx")
+        assert not can_stay(draft, tmp_path / "b" / "saved.onnx")
         with pytest.raises(UsageError, match="only be referenced from their own folder"):
             save(draft, tmp_path / "b" / "saved.onnx", "in_place")
         below = save(draft, tmp_path / "saved.onnx", "in_place")[0]
     assert contents(below) == contents(tmp_path / "a" / "model.onnx")
+
+
+@pytest.fixture
+def parted(tmp_path: Path) -> Path:
+    """Return a model of three weights: `out` in external data at an odd place, two inside.
+
+    Of those inside `even` lies at a multiple of 64, `odd` does not.
+    """
+    model = parser.parse_model(
+        """<ir_version: 9, opset_import: ["" : 17]>
+        g (float[2, 20] x) => (float[2, 30] y) {
+            a = MatMul(x, out) b = MatMul(x, even) c = MatMul(x, odd) y = Sum(a, b, c) }"""
+    )
+    model.graph.initializer.append(numpy_helper.from_array(BIG, "out"))
+    external(model.graph.initializer[0], "w.bin", 3, BIG.nbytes)
+    (tmp_path / "w.bin").write_bytes(b"abc" + BIG.tobytes())
+    for name in ("even", "odd"):
+        model.graph.initializer.append(numpy_helper.from_array(BIG, name))
+    for _ in range(64):
+        model.producer_name += "p"
+        path = written(model, tmp_path)
+        with open_model(path) as file:
+            even, odd = ((one.offset or 0) % 64 for one in file.weights if one.name != "out")
+        if not even and odd:
+            return path
+    raise AssertionError("no length of the name brings the weight there")
+
+
+def test_what_cannot_be_referred_to_goes_into_the_model(
+    tmp_path: Path, parted: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open_model(parted) as file:
+        draft = Draft(file)
+        assert can_stay(draft, tmp_path / "saved.onnx")
+        (path,) = save(draft, tmp_path / "saved.onnx", "in_place")
+        monkeypatch.setattr(saving, "LARGEST_EMBEDDED", BIG.nbytes - 1)
+        assert not can_stay(draft, tmp_path / "saved.onnx")
+        with pytest.raises(UsageError, match="not aligned and too large"):
+            save(draft, tmp_path / "again.onnx", "in_place")
+        assert not (tmp_path / "again.onnx").exists()
+    stored = onnx.load(path, load_external_data=False).graph.initializer
+    places = {one.name: {each.key: each.value for each in one.external_data} for one in stored}
+    assert places["out"] == {"location": "w.bin", "offset": "3", "length": str(BIG.nbytes)}
+    assert places["even"]["location"] == parted.name
+    assert places["odd"] == {}
+    assert contents(path) == contents(parted)
+    assert results_of(path) == results_of(parted)
+
+
+def results_of(path: Path) -> bytes:
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    result: bytes = session.run(None, {"x": BIG[:2, :20]})[0].tobytes()
+    return result
 
 
 @pytest.mark.parametrize("storage", STORAGES)

@@ -24,7 +24,6 @@ from memdiag.graph.reader import ModelFile, open_model
 from memdiag.prediction.loadable import Need, oldest_runtime
 from memdiag.remedies.draft import Draft, Storage
 from memdiag.remedies.saving import (
-    IN_PLACE_ALIGNMENT,
     LARGEST_EMBEDDED,
     can_stay,
     save,
@@ -175,7 +174,7 @@ class FixFiles:
         large = weight_bytes(draft) > LARGEST_EMBEDDED
         if draft.storage is None and not self.file.external_bytes and not large:
             return "embedded"
-        stays = draft.storage != "external" and can_stay(draft, self._target, IN_PLACE_ALIGNMENT)
+        stays = draft.storage != "external" and can_stay(draft, self._target)
         return "in_place" if stays and self._is_referable() else "external"
 
     def _is_referable(self) -> bool:
