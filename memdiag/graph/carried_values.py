@@ -18,10 +18,10 @@ _MOST_LISTED = 1_000_000
 _UNKNOWN = 8
 """What a list counts whose length only the inference finds out: most are shapes of few axes."""
 
-# Operators that make a list of others.
-_CARRIES = frozenset(
+CARRIES = frozenset(
     ["Add", "Cast", "Div", "Gather", "Identity", "Mul", "Slice", "Squeeze", "Sub", "Unsqueeze"]
 )
+"""Operators that make a list of others; Concat joins them."""
 
 
 def carries_little(graphs: Iterable[GraphProto | FunctionProto]) -> bool:
@@ -50,7 +50,7 @@ def _listed(graph: GraphProto | FunctionProto, outer: Mapping[str, int], most: i
     for node in graph.node:
         made = _made(node, length)
         length.update(dict.fromkeys(node.output, made))
-        total += made if node.op_type == "Concat" or node.op_type in _CARRIES else 0
+        total += made if node.op_type == "Concat" or node.op_type in CARRIES else 0
         for _, body in subgraphs(node):
             total += _listed(body, length, most - total)
         if total > most:
@@ -64,7 +64,7 @@ def _made(node: NodeProto, length: Mapping[str, int]) -> int:
         axis = next((one.i for one in node.attribute if one.name == "axis"), 0)
         # Along another axis it joins what has several, of which there are no lists.
         return sum(length.get(name, _UNKNOWN) for name in node.input) if axis in (0, -1) else 0
-    if node.op_type in _CARRIES:
+    if node.op_type in CARRIES:
         return max((length.get(name, _UNKNOWN) for name in node.input), default=0)
     if node.op_type == "Constant":
         return max(map(_of_constant, node.attribute), default=0)

@@ -5,6 +5,7 @@ attributes send it into loops or let it ask for all memory. What is of that kind
 """
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Final
 
@@ -49,12 +50,13 @@ class InferenceCopy:
     """A copy of a model to infer from: `serialized`; all nodes are in their places.
 
     `propagates` says whether values of shapes may be carried along, `notes` in sentences what was
-    taken out. `functions` are those that can be called: none if their calls do not end.
+    taken out. `unknown` are the operators that nothing is known of, each with the number of its
+    nodes. `functions` are those that can be called: none if their calls do not end.
     """
 
     def __init__(self, model: ModelProto, sizes: Mapping[str, int]) -> None:
         self.notes: list[str] = []
-        self._unknown: dict[str, int] = {}
+        self.unknown: Counter[str] = Counter()
         self._dims = {one.name: tuple(one.dims) for one in model.graph.initializer}
         self._body_nodes = 0
         proto = ModelProto.FromString(model.SerializeToString())
@@ -83,13 +85,6 @@ class InferenceCopy:
         proto.functions.extend(self.functions.values())
         self.propagates = carries_little((proto.graph, *self.functions.values()))
         self.serialized: bytes = proto.SerializeToString()
-        if self._unknown:
-            names = ", ".join(sorted(self._unknown)[:5]) + (", …" if len(self._unknown) > 5 else "")
-            count = sum(self._unknown.values())
-            self.notes.append(
-                f"Shapes behind {count} {'node' if count == 1 else 'nodes'} of operators that are "
-                f"not ONNX's own may not be known ({names})."
-            )
 
     def function(self, caller: NodeProto, inputs: Mapping[str, TypeProto]) -> ModelProto | None:
         """Return the body of the function that `caller` calls as a model of its own.
@@ -149,7 +144,7 @@ class InferenceCopy:
                 stand = stand_in(node, self._dims.get) if node.domain in DOMAINS else None
                 if stand is None:
                     kind = f"{node.domain}.{node.op_type}"
-                    self._unknown[kind] = self._unknown.get(kind, 0) + 1
+                    self.unknown[kind] += 1
                     node.domain = _OTHER_DOMAIN
                     continue
                 node.domain, node.op_type = "", stand.op_type
@@ -161,6 +156,16 @@ class InferenceCopy:
             graph.value_info.extend(
                 helper.make_tensor_value_info(name, 1, shape) for name, shape in made_up.items()
             )
+
+
+def unknown_note(unknown: Mapping[str, int]) -> str:
+    """Return a sentence on operators of which nothing is known, each with the number of nodes."""
+    names = ", ".join(sorted(unknown)[:5]) + (", …" if len(unknown) > 5 else "")
+    count = sum(unknown.values())
+    return (
+        f"Shapes behind {count} {'node' if count == 1 else 'nodes'} of operators that are "
+        f"not ONNX's own may not be known ({names})."
+    )
 
 
 def is_safe(node: NodeProto) -> bool:

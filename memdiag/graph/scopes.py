@@ -1,8 +1,8 @@
 """Who makes and who uses each value of a graph, across subgraphs and function calls."""
 
-from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from functools import cached_property
+from sys import intern
 from typing import NamedTuple
 
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
@@ -13,6 +13,8 @@ MAX_CALLS = 50
 """Function calls nested deeper are not followed: only functions that call each other get there."""
 
 FunctionKey = tuple[str, str, str]
+
+_Read = tuple[NodeProto, int]
 
 
 class Use(NamedTuple):
@@ -28,7 +30,8 @@ class Scope:
 
     `owner` is the node that holds or calls it, in `parent`; both are None for the main graph.
     `call_depth` counts the function calls around it. A function's body sees no outer names.
-    `attributed` are those of the `nodes` that have attributes.
+    `attributed` are those of the `nodes` that have attributes. Names are interned: a model's graph
+    has each several times.
     """
 
     def __init__(
@@ -51,10 +54,11 @@ class Scope:
         else:
             self.inputs = [value.name for value in graph.input]
             self.outputs = [value.name for value in graph.output]
-            self.tensors = {tensor.name: tensor for tensor in graph.initializer}
+            self.tensors = {intern(tensor.name): tensor for tensor in graph.initializer}
         self._inputs = frozenset(self.inputs)
         self.producers: dict[str, NodeProto] = {}
-        self._uses: dict[str, list[Use]] = defaultdict(list)
+        # Most values are read once: by no list, then. On many nodes that is much of all memory.
+        self._reads: dict[str, _Read | list[_Read]] = {}
         self.bodies: dict[int, list[Scope]] = {}
         # A node that is kept and is asked for attributes where it has none takes twice the memory
         # from then on: so they are asked while they are not.
@@ -79,7 +83,9 @@ class Scope:
 
     def uses(self, name: str) -> Iterator[Use]:
         """Yield the uses of `name` here and in the subgraphs that see this scope's value."""
-        yield from self._uses.get(name, ())
+        found = self._reads.get(name, [])
+        for node, slot in found if isinstance(found, list) else [found]:
+            yield Use(self, node, slot)
         for bodies in self.bodies.values():
             for body in bodies:
                 if not body.defines(name):
@@ -104,11 +110,18 @@ class Scope:
         return self._calls[key]
 
     def _read_node(self, node: NodeProto) -> None:
-        for index, name in enumerate(node.input):
+        for slot, name in enumerate(node.input):
             if name:
-                self._uses[name].append(Use(self, node, index))
+                self._note(intern(name), (node, slot))
         for name in node.output:
-            self.producers[name] = node
+            self.producers[intern(name)] = node
+
+    def _note(self, name: str, read: "_Read") -> None:
+        known = self._reads.setdefault(name, read)
+        if isinstance(known, list):
+            known.append(read)
+        elif known is not read:
+            self._reads[name] = [known, read]
 
     def _read_attributes(self, node: NodeProto) -> None:
         if node.op_type == "Constant" and node.output:

@@ -1,8 +1,9 @@
 """Types and shapes of values, inferred without running the model or reading its weights."""
 
-from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
+from sys import intern
 from typing import NamedTuple
 
 from google.protobuf.message import DecodeError, EncodeError
@@ -12,6 +13,7 @@ from onnx import (
     NodeProto,
     TensorShapeProto,
     TypeProto,
+    ValueInfoProto,
     defs,
     helper,
     numpy_helper,
@@ -22,7 +24,8 @@ from onnx.shape_inference import infer_shapes as infer_model
 
 from memdiag.graph.element_types import ELEMENT_TYPES, ELEMENT_TYPES_BY_NAME
 from memdiag.graph.graphs import Graphs
-from memdiag.graph.inference_copy import InferenceCopy, inference_copy, is_safe
+from memdiag.graph.inference_copy import InferenceCopy, inference_copy, is_safe, unknown_note
+from memdiag.graph.inference_parts import MOST_AT_ONCE, NODES, parts, renamed
 from memdiag.graph.memory_bound import at_most
 from memdiag.graph.native_heap import give_back
 from memdiag.graph.reader import ModelFile
@@ -147,42 +150,92 @@ class _Inference:
     ) -> None:
         self.types: dict[Scope, dict[str, TensorType]] = defaultdict(dict)
         self._kinds: dict[TensorType, TensorType] = {}
-        copy = inference_copy(model.proto, sizes)
-        notes.extend(copy.notes)
-        self.has_calls = bool(copy.functions)
+        self._sizes = sizes
+        self._problems: list[str] = []
         scopes = [scope for _, scope in graphs]
-        for scope in scopes[:1]:
-            inferred, problem = _infer(copy.serialized, copy.propagates)
-            if problem:
-                notes.append(
-                    f"Shapes could not be inferred ({problem}); only those that the model itself "
-                    "states are known."
-                )
-            self._read(scope, inferred.graph)
-            del inferred
+        copy = None
+        if model.proto.functions or len(scopes[0].nodes) <= MOST_AT_ONCE:
+            copy = inference_copy(model.proto, sizes)
+            notes.extend(copy.notes)
+            unknown = copy.unknown
+            self._read(scopes[0], self._inferred(copy).graph)
+        else:
+            self._read_weights(model, graphs)
+            unknown = self._read_parts(scopes[0], model.proto)
+        if unknown:
+            notes.append(unknown_note(unknown))
+        for problem in self._problems[:1]:
+            notes.append(
+                f"Shapes could not be inferred ({problem}); only those that the model itself "
+                "states are known."
+            )
+        self.has_calls = copy is not None and bool(copy.functions)
+        self._read_weights(model, graphs)
+        for scope in scopes:
+            if scope.is_function and copy is not None:
+                self._read_function(scope, copy)
+        give_back()
+
+    def _read_weights(self, model: ModelFile, graphs: Graphs) -> None:
         for weight in model.weights:
             if weight.place != "attribute":
                 for scope in graphs.scopes(weight):
                     self._set(scope, weight.name, TensorType(weight.dtype, weight.shape))
-        for scope in scopes:
-            if scope.is_function:
-                self._read_function(scope, copy)
-        give_back()
+
+    def _inferred(self, copy: InferenceCopy) -> ModelProto:
+        inferred, problem = _infer(copy.serialized, copy.propagates)
+        if problem:
+            self._problems.append(problem)
+        return inferred
+
+    def _read_parts(self, scope: Scope, proto: ModelProto) -> Counter[str]:
+        """Read the main graph in parts; return the operators of which nothing is known."""
+        own = self.types[scope]
+        handed_on: dict[str, TypeProto] = {}
+
+        def types(name: str) -> TypeProto | None:
+            known = own.get(name)
+            return handed_on.get(name) or (_type_proto(known) if known is not None else None)
+
+        unknown: Counter[str] = Counter()
+        inputs = ModelProto(graph=GraphProto(input=proto.graph.input))
+        for value in self._inferred(inference_copy(inputs, self._sizes)).graph.input:
+            self._read_value(scope, value)
+        for number, part in enumerate(parts(proto, scope, types, NODES)):
+            copy = inference_copy(part.model, self._sizes)
+            unknown += copy.unknown
+            graph = self._inferred(copy).graph
+            made = {name for node in part.nodes for name in node.output}
+            for value in (*graph.value_info, *graph.output):
+                if value.name in made:
+                    self._read_value(scope, value)
+                if value.name in part.needed:
+                    handed_on[value.name] = renamed(value.type, number)
+            self._read_bodies(scope, part.nodes, graph.node[-len(part.nodes) :])
+        return unknown
 
     def _set(self, scope: Scope, name: str, kind: TensorType) -> None:
-        # Most values of a model have one of a few types: each is kept once.
-        self.types[scope][name] = self._kinds.setdefault(kind, kind)
+        # Most values of a model have one of a few types: each is kept once, as are the names.
+        self.types[scope][intern(name)] = self._kinds.setdefault(kind, kind)
 
     def _read(self, scope: Scope, graph: GraphProto) -> None:
         for values in (graph.input, graph.value_info, graph.output):
             for value in values:
-                kind = _tensor_type(value.type)
-                if kind is not None:
-                    self._set(scope, value.name, kind)
+                self._read_value(scope, value)
+        self._read_bodies(scope, scope.nodes, graph.node)
+
+    def _read_value(self, scope: Scope, value: ValueInfoProto) -> None:
+        kind = _tensor_type(value.type)
+        if kind is not None:
+            self._set(scope, value.name, kind)
+
+    def _read_bodies(
+        self, scope: Scope, nodes: Sequence[NodeProto], inferred: Sequence[NodeProto]
+    ) -> None:
         if scope.bodies:
-            for node, inferred in zip(scope.nodes, graph.node, strict=True):
+            for node, same in zip(nodes, inferred, strict=True):
                 bodies = scope.bodies.get(id(node), ())
-                for body, (_, inner) in zip(bodies, subgraphs(inferred), strict=bool(bodies)):
+                for body, (_, inner) in zip(bodies, subgraphs(same), strict=bool(bodies)):
                     self._read(body, inner)
 
     def _read_function(self, scope: Scope, copy: InferenceCopy) -> None:

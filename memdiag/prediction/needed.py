@@ -4,7 +4,9 @@ The runtime drops constants that nobody reads, but executes every node it is giv
 outputs lead nowhere.
 """
 
-from collections.abc import Set
+from collections import defaultdict
+from collections.abc import Iterator, Set
+from sys import intern
 from typing import NamedTuple
 
 from onnx import NodeProto
@@ -15,9 +17,33 @@ from memdiag.graph.scopes import Scope
 Value = tuple[Scope, str]
 
 
+class Values(Set[Value]):
+    """Values, each with the scope that defines it: a set of pairs that keeps none of the pairs."""
+
+    def __init__(self) -> None:
+        self._names: dict[Scope, set[str]] = defaultdict(set)
+
+    def __contains__(self, value: object) -> bool:
+        if not isinstance(value, tuple):
+            return False
+        scope, name = value
+        return name in self._names.get(scope, ())
+
+    def __iter__(self) -> Iterator[Value]:
+        return ((scope, name) for scope, names in self._names.items() for name in names)
+
+    def __len__(self) -> int:
+        return sum(map(len, self._names.values()))
+
+    def add(self, value: Value) -> None:
+        """Add a value."""
+        scope, name = value
+        self._names[scope].add(intern(name))
+
+
 class Needed(NamedTuple):
-    """Values by the scope that defines them: those that any node reads or any graph gives out
-    (`read`), and those that an output of the model depends on (`wanted`).
+    """The values that any node reads or any graph gives out (`read`), and those that an output of
+    the model depends on (`wanted`).
     """
 
     read: Set[Value]
@@ -29,15 +55,17 @@ def needed(graphs: Graphs) -> Needed:
 
     A function that is called is needed as a whole.
     """
-    read: set[Value] = set()
+    read, wanted = Values(), Values()
     pending: list[Value] = []
     for path, scope in graphs:
         outputs = [value for name in scope.outputs if (value := _value(scope, name))]
-        read.update(outputs)
-        read.update(value for node in scope.nodes for value in _inputs(scope, node))
+        for value in outputs:
+            read.add(value)
+        for node in scope.nodes:
+            for value in _inputs(scope, node):
+                read.add(value)
         if scope.is_function or not path:
             pending += outputs
-    wanted: set[Value] = set()
     done: set[int] = set()
     while pending:
         value = pending.pop()
@@ -55,8 +83,8 @@ def needed(graphs: Graphs) -> Needed:
     return Needed(read, wanted)
 
 
-def _inputs(scope: Scope, node: NodeProto) -> list[Value]:
-    return [value for name in node.input if name and (value := _value(scope, name))]
+def _inputs(scope: Scope, node: NodeProto) -> Iterator[Value]:
+    return (value for name in node.input if name and (value := _value(scope, name)))
 
 
 def _value(scope: Scope, name: str) -> Value | None:

@@ -1,0 +1,180 @@
+"""A large graph in parts, of which shape inference sees one at a time.
+
+Native inference takes 1.5 kB a node for a moment (measured with onnx 1.23.2), so that on a graph of
+many nodes it would take most of all memory. A part is a model of its own: some nodes in a row and
+the types of what they read. The values of shapes are not handed on from part to part: the nodes
+that compute them are in each part that reads them.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from typing import NamedTuple
+
+from onnx import GraphProto, ModelProto, NodeProto, TypeProto, ValueInfoProto
+
+from memdiag.graph.carried_values import CARRIES
+from memdiag.graph.scopes import Scope
+from memdiag.graph.weights import subgraphs
+
+NODES = 8192
+"""Of a part, beside those that compute the values of shapes."""
+
+MOST_AT_ONCE = 3 * NODES
+"""Nodes of a graph that takes less memory than it is worth the time to part it: half as long again.
+"""
+
+_MOST_COMPUTING = 8192
+
+_MADE_UP = "unk__"
+"""How the inference calls sizes that it does not know: anew in each part, from 0 on."""
+
+_COMPUTES_SHAPES = CARRIES | {"Concat", "Constant", "Shape", "Size"}
+
+Names = dict[str, None]
+"""A set that keeps its order, so that a part is the same each time."""
+
+Types = Callable[[str], TypeProto | None]
+
+
+class Part(NamedTuple):
+    """Some of a graph's `nodes`, at the end of those of a `model` of its own.
+
+    `needed` are those of their outputs that later parts read.
+    """
+
+    nodes: Sequence[NodeProto]
+    model: ModelProto
+    needed: frozenset[str]
+
+
+def parts(model: ModelProto, scope: Scope, types: Types, at_once: int) -> Iterator[Part]:
+    """Yield the parts of the main graph of `model`, which is `scope`, in order.
+
+    `types` are those of values of earlier parts and of inputs, asked for when a part is made.
+    """
+    starts = range(0, len(scope.nodes), at_once)
+    needed = _needed(scope, starts, at_once)
+    stated = _Stated(model.graph)
+    for start, later in zip(starts, needed, strict=True):
+        nodes = scope.nodes[start : start + at_once]
+        yield Part(nodes, _model(model, scope, nodes, types, stated), later)
+
+
+def renamed(kind: TypeProto, part: int) -> TypeProto:
+    """Return `kind` with sizes that the inference made up named for the `part`-th part."""
+    copy = TypeProto()
+    copy.CopyFrom(kind)
+    for size in copy.tensor_type.shape.dim if copy.HasField("tensor_type") else ():
+        if size.dim_param.startswith(_MADE_UP):
+            size.dim_param = f"part{part}_{size.dim_param}"
+    return copy
+
+
+def _needed(scope: Scope, starts: range, at_once: int) -> list[frozenset[str]]:
+    """Return, for each part, which of its outputs later parts read."""
+    found = []
+    read: set[str] = set()
+    for start in reversed(starts):
+        nodes = scope.nodes[start : start + at_once]
+        made = _made_by(nodes)
+        found.append(frozenset(name for name in made if name in read))
+        read.difference_update(made)
+        read |= {name for name in _read_by(scope, nodes) if name in scope.producers} - made.keys()
+    return found[::-1]
+
+
+class _Stated:
+    """The types that a graph itself states for its values."""
+
+    def __init__(self, graph: GraphProto) -> None:
+        self._places = {value.name: index for index, value in enumerate(graph.value_info)}
+        self._graph = graph
+        self.inputs = {value.name: value for value in graph.input}
+        self.outputs = {value.name: value for value in graph.output}
+
+    def of(self, name: str) -> ValueInfoProto | None:
+        place = self._places.get(name)
+        return self._graph.value_info[place] if place is not None else None
+
+
+def _model(
+    model: ModelProto, scope: Scope, own: Sequence[NodeProto], types: Types, stated: _Stated
+) -> ModelProto:
+    made, read = _made_by(own), _read_by(scope, own)
+    before = list(islice(_computing(scope, read, made, types), _MOST_COMPUTING))
+    made |= _made_by(before)
+    read |= _read_by(scope, before)
+    graph = GraphProto(name=model.graph.name, node=[*before, *own])
+    for name in read:
+        if name in made:
+            continue
+        given = stated.inputs.get(name)
+        # Those of a Constant are among the tensors, but not by their own names.
+        tensor = scope.tensors.get(name) if name not in scope.producers else None
+        if given is not None:
+            graph.input.append(given)
+        if tensor is not None:
+            graph.initializer.append(tensor)
+        elif given is None and (kind := types(name)) is not None:
+            graph.input.append(ValueInfoProto(name=name, type=kind))
+    for name in made:
+        if name in stated.outputs:
+            graph.output.append(stated.outputs[name])
+        elif (value := stated.of(name)) is not None:
+            graph.value_info.append(value)
+    return ModelProto(ir_version=model.ir_version, graph=graph, opset_import=model.opset_import)
+
+
+def _computing(scope: Scope, read: Names, made: Names, types: Types) -> Iterator[NodeProto]:
+    """Yield the nodes that compute the values of shapes that are `read`, after what they read.
+
+    Those of what is `made` are not among them.
+    """
+    met = set(made)
+    pending = [(name, False) for name in reversed(read)]
+    while pending:
+        name, ready = pending.pop()
+        producer = scope.producers.get(name)
+        if producer is None:
+            continue
+        if ready:
+            yield producer
+        elif name not in met and _is_computed(producer, name, types):
+            met.update(producer.output)
+            pending.append((name, True))
+            pending.extend((one, False) for one in producer.input if one)
+
+
+def _is_computed(producer: NodeProto, name: str, types: Types) -> bool:
+    """Return whether the inference may know the value: of those with an axis at most it does."""
+    kind = types(name) if producer.op_type in _COMPUTES_SHAPES else None
+    if kind is None:
+        return False
+    tensor = kind.tensor_type
+    return tensor.HasField("shape") and len(tensor.shape.dim) <= 1
+
+
+def _made_by(nodes: Iterable[NodeProto]) -> Names:
+    return dict.fromkeys(name for node in nodes for name in node.output)
+
+
+def _read_by(scope: Scope, nodes: Iterable[NodeProto]) -> Names:
+    """Return the names that `nodes` and their subgraphs read, those of the subgraphs' own as well.
+
+    Nodes without subgraphs are not asked for attributes: see `Scope`.
+    """
+    found: Names = {}
+    for node in nodes:
+        found.update(dict.fromkeys(node.input))
+        if id(node) in scope.bodies:
+            found.update(dict.fromkeys(_inner_reads(node)))
+    found.pop("", None)
+    return found
+
+
+def _inner_reads(node: NodeProto) -> Iterator[str]:
+    for _, body in subgraphs(node):
+        for inner in body.node:
+            yield from inner.input
+            yield from _inner_reads(inner)
+        yield from (value.name for value in body.output)
