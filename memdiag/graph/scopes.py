@@ -116,7 +116,7 @@ class Scope:
         for name in node.output:
             self.producers[intern(name)] = node
 
-    def _note(self, name: str, read: "_Read") -> None:
+    def _note(self, name: str, read: _Read) -> None:
         known = self._reads.setdefault(name, read)
         if isinstance(known, list):
             known.append(read)

@@ -1,7 +1,7 @@
 """Writing a draft: its weights stay where they lie, move to external data, or go into the file.
 
-Weights are copied from file to file and are never held in memory. Files are written
-beside their place and renamed, so that an error leaves what was there.
+Weights are copied from file to file and are never held in memory. Files are written beside their
+place and renamed, so that an error leaves what was there.
 
 Tensors in attributes of other nodes than Constant, and sparse ones, are embedded in any case, by
 way of memory.
@@ -11,7 +11,7 @@ import contextlib
 import errno
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from io import FileIO
 from pathlib import Path
 from typing import NamedTuple
@@ -103,13 +103,14 @@ def can_stay(draft: Draft, path: Path) -> bool:
     the new file, so they must be few.
     """
     folder = path.resolve().parent
-    near = all(one.path.is_relative_to(folder) for one in _movable(draft))
-    return near and _inside(draft) <= LARGEST_EMBEDDED
+    sources = _movable(draft.proto(), draft)
+    near = all(one.path.is_relative_to(folder) for one in sources)
+    return near and _bytes_inside(sources, draft) <= LARGEST_EMBEDDED
 
 
 def aligned(draft: Draft, alignment: int) -> bool:
     """Return whether all weights that could be moved lie at multiples of `alignment`."""
-    return all(one.offset % alignment == 0 for one in _movable(draft))
+    return all(one.offset % alignment == 0 for one in _movable(draft.proto(), draft))
 
 
 def _stays(source: _Source, draft: Draft) -> bool:
@@ -122,15 +123,15 @@ def _stays(source: _Source, draft: Draft) -> bool:
     return is_external or source.offset % IN_PLACE_ALIGNMENT == 0
 
 
-def _inside(draft: Draft) -> int:
-    """Return the bytes of the weights that cannot stay where they lie."""
-    return sum(one.length for one in _movable(draft) if not _stays(one, draft))
+def _bytes_inside(sources: Sequence[_Source], draft: Draft) -> int:
+    """Return the bytes of those `sources` that cannot be referred to."""
+    return sum(one.length for one in sources if not _stays(one, draft))
 
 
-def _movable(draft: Draft) -> list[_Source]:
+def _movable(proto: ModelProto, draft: Draft) -> list[_Source]:
     sources = [
         _source(tensor, draft)
-        for tensor, stays_inside in placed_tensors(draft.proto())
+        for tensor, stays_inside in placed_tensors(proto)
         if tensor.data_location == TensorProto.EXTERNAL and not stays_inside
     ]
     return [source for source in sources if source.length]
@@ -151,7 +152,7 @@ def _source(tensor: TensorProto, draft: Draft) -> _Source:
 
 
 def _refer(proto: ModelProto, draft: Draft, path: Path) -> None:
-    if _inside(draft) > LARGEST_EMBEDDED:
+    if _bytes_inside(_movable(proto, draft), draft) > LARGEST_EMBEDDED:
         raise UsageError(
             f"{path}: weights inside {draft.file.path} are not aligned and too large to be copied"
             " into another model; let them be external data."
