@@ -241,10 +241,12 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5, help="interleaved rounds (default 5)")
     rounds = parser.parse_args().rounds
     with tempfile.TemporaryDirectory() as folder:
-        names = ("tied", "tied_external", "equal", "many", "most", "sparse")
-        tied, external, equal, many, most, big = (Path(folder, f"{name}.onnx") for name in names)
+        names = ("tied", "tied_external", "tied_2_gb", "equal", "many", "most", "sparse")
+        paths = [Path(folder, f"{name}.onnx") for name in names]
+        tied, external, larger, equal, many, most, big = paths
         load_recipes()["tied_if"].build(500, tied, False)
         load_recipes()["tied_if"].build(500, external, True)
+        load_recipes()["tied_if"].build(2000, larger, True)
         alike(equal)
         many_nodes(many)
         many_nodes(most, 100_000, 20_000)
@@ -253,6 +255,7 @@ def main() -> None:
             {
                 "tied_if, 500 MB": (tied, tuple(PEERS)),
                 "tied_if, 500 MB external": (external, tuple(PEERS)),
+                "tied_if, 2 GB external": (larger, ()),
                 "5 weights, equal and nearly equal, 500 MB": (equal, tuple(PEERS)),
                 "20,000 nodes, 5,000 weights (82 MB)": (many, tuple(PEERS)),
                 "100,000 nodes, 20,000 weights (332 MB)": (most, _READERS),
