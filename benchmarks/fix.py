@@ -166,7 +166,11 @@ def tied(folder: Path) -> str:
         rows += rows_of(f"tied_if, 500 MB {title}", model, 500.0, (1.05, 2.0))
         costs += _costs(title, model, home)
     head = ["weights", "what", "seconds", "× copying", "peak RSS, MB"]
-    return f"{table(_HEAD, rows)}\n\nWriting the fix, without measuring:\n\n{table(head, costs)}"
+    words = (
+        f"Writing the fix, without measuring; each process works {_WARMING} times, and the last"
+        " counts:"
+    )
+    return f"{table(_HEAD, rows)}\n\n{words}\n\n{table(head, costs)}"
 
 
 def int4(folder: Path) -> str:
