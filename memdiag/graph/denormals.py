@@ -6,7 +6,7 @@ sign, the smallest of all is the least positive value; taken as numbers with one
 negative value.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain, groupby
 from math import prod
@@ -16,8 +16,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from memdiag.graph.contents import Budget, Octets
+from memdiag.graph.contents import Octets
 from memdiag.graph.reader import ModelFile
+from memdiag.graph.stretches import Piece, Stretch, StretchReader, stretches
 from memdiag.graph.tensor_data import Array
 from memdiag.graph.workers import Workers
 from memdiag.records.weights import Weight
@@ -30,11 +31,7 @@ MANTISSA_BITS = {"float": 23, "double": 52, "bfloat16": 7}
 float16 is not among them: the CPU provider computes in float, where its denormals are normal.
 """
 
-_SLICE_BYTES = 2 << 20
-"""Read twice, and by then in a cache that the cores share: less at once is no faster to read, and
-the threads would wait for the interpreter's lock more often."""
-
-_TASK_BYTES = 8 << 20
+_TASK_BYTES = 32 << 20
 """Enough for one thread to be worth handing over."""
 
 
@@ -50,21 +47,10 @@ class Denormals(NamedTuple):
     smallest: float
 
 
-class _Piece(NamedTuple):
-    """Some of the bytes of a weight, the `place`-th of all, from the element `first` on."""
-
-    place: int
-    weight: Weight
-    axis: int | None
-    first: int
-    octets: Octets
-
-
 class _Found(NamedTuple):
     """The denormals in a piece; `smallest` as the bits of the value, None where all are 0."""
 
     place: int
-    weight: Weight
     number: int
     channels: Counts
     smallest: int | None
@@ -77,85 +63,75 @@ def denormals(
 
     They are counted by channel along the axis that comes with each weight, where there is one.
     """
-    budget = Budget(model)
+    wanted = list(weights)
+    tasks = _tasks(stretches(model, [weight for weight, _ in wanted]))
     with Workers() as workers:
-        found = chain.from_iterable(workers.map(partial(_look, budget), _tasks(model, weights)))
-        for _, parts in groupby(found, key=attrgetter("place")):
-            yield _together(list(parts))
+        found = chain.from_iterable(workers.map(partial(_look, StretchReader(), wanted), tasks))
+        for place, parts in groupby(found, key=attrgetter("place")):
+            yield _together(list(parts), wanted[place][0].dtype)
 
 
 def scaled_denormals(model: ModelFile, weight: Weight, factors: NDArray[np.float32]) -> Denormals:
     """Return the denormals of `weight` (float) once its channels along axis 0 are scaled."""
-    octets = np.frombuffer(model.raw_bytes(weight), np.uint8)
     inner = max(prod(weight.shape[1:]), 1)
     channels = np.zeros(len(factors), np.int64)
     first_normal = np.finfo(np.float32).smallest_normal
     smallest = np.inf
-    budget = Budget(model)
-    for start, bits in _slices(octets, np.dtype("<u4")):
-        budget.touch(bits.nbytes)
-        of_channel = np.arange(start, start + len(bits)) // inner
+    for piece, octets in StretchReader().read(stretches(model, [weight])):
+        values = _aligned(octets, np.dtype("<f4"))
+        of_channel = (np.arange(len(values)) + piece.begin // values.itemsize) // inner
         with np.errstate(all="ignore"):
-            size = np.abs(bits.view(np.float32) * factors[of_channel])
+            size = np.abs(values * factors[of_channel])
         found = (size > 0) & (size < first_normal)
         np.add.at(channels, of_channel[found], 1)
         smallest = min(smallest, float(size[size > 0].min(initial=np.inf)))
     return Denormals(int(channels.sum()), channels, smallest)
 
 
-def _tasks(
-    model: ModelFile, weights: Iterable[tuple[Weight, int | None]]
-) -> Iterator[list[_Piece]]:
-    """Yield pieces of the weights in their order, in lists of about `_TASK_BYTES`."""
-    task: list[_Piece] = []
+def _tasks(found: Iterable[Stretch]) -> Iterator[list[Stretch]]:
+    """Yield the stretches in their order, in lists of about `_TASK_BYTES`."""
+    task: list[Stretch] = []
     nbytes = 0
-    for place, (weight, axis) in enumerate(weights):
-        octets = np.frombuffer(model.raw_bytes(weight), np.uint8)
-        width = _width(weight.dtype)
-        for start in range(0, max(len(octets), 1), _TASK_BYTES):
-            piece = octets[start : start + _TASK_BYTES]
-            task.append(_Piece(place, weight, axis, start // width, piece))
-            nbytes += len(piece)
-            if nbytes >= _TASK_BYTES:
-                yield task
-                task, nbytes = [], 0
+    for stretch in found:
+        task.append(stretch)
+        nbytes += stretch.length
+        if nbytes >= _TASK_BYTES:
+            yield task
+            task, nbytes = [], 0
     if task:
         yield task
 
 
-def _look(budget: Budget, pieces: list[_Piece]) -> list[_Found]:
-    found = []
-    for piece in pieces:
-        budget.touch(len(piece.octets))
-        found.append(_found(piece))
-    return found
+def _look(
+    reader: StretchReader, wanted: Sequence[tuple[Weight, int | None]], task: list[Stretch]
+) -> list[_Found]:
+    return [_found(piece, octets, *wanted[piece.place]) for piece, octets in reader.read(task)]
 
 
-def _found(piece: _Piece) -> _Found:
-    weight, axis = piece.weight, piece.axis
+def _found(piece: Piece, octets: Octets, weight: Weight, axis: int | None) -> _Found:
+    number, channels = 0, np.zeros(0, np.int64)
+    if not len(octets):
+        return _Found(piece.place, number, channels, None)
     bits = np.dtype(f"<u{_width(weight.dtype)}")
+    values = _aligned(octets, bits)
     first_normal = 1 << MANTISSA_BITS[weight.dtype]
-    smallest: list[int] = []
-    number = 0
-    channels = np.zeros(0, np.int64)
-    for start, values in _slices(piece.octets, bits):
-        least = _least(values)
-        if least >= first_normal:
-            smallest.append(least)
-            continue
-        # Doubled, bits have no sign; one less makes zeros the largest values of all.
-        below = np.add(values, values)
-        np.subtract(below, bits.type(1), out=below)
-        least = int(np.minimum.reduce(below))
-        if least == np.iinfo(bits).max:
-            continue
-        smallest.append((least + 1) // 2)
-        if smallest[-1] < first_normal:
-            where = np.flatnonzero(below < 2 * first_normal - 1)
-            number += len(where)
-            if axis is not None:
-                channels = _by_channel(where + (piece.first + start), weight.shape, axis, channels)
-    return _Found(piece.place, weight, number, channels, min(smallest, default=None))
+    least = _least(values)
+    if least >= first_normal:
+        return _Found(piece.place, number, channels, least)
+    # Doubled, bits have no sign; one less makes zeros the largest values of all.
+    below = np.add(values, values)
+    np.subtract(below, bits.type(1), out=below)
+    doubled = int(np.minimum.reduce(below))
+    if doubled == np.iinfo(bits).max:
+        return _Found(piece.place, number, channels, None)
+    least = (doubled + 1) // 2
+    if least < first_normal:
+        where = np.flatnonzero(below < 2 * first_normal - 1)
+        number = len(where)
+        if axis is not None:
+            where += piece.begin // bits.itemsize
+            channels = _by_channel(where, weight.shape, axis)
+    return _Found(piece.place, number, channels, least)
 
 
 def _least(values: Array) -> int:
@@ -168,36 +144,27 @@ def _least(values: Array) -> int:
     )
 
 
-def _together(parts: list[_Found]) -> Denormals:
+def _together(parts: list[_Found], dtype: str) -> Denormals:
     counted = [part.channels for part in parts if len(part.channels)]
     smallest = min((part.smallest for part in parts if part.smallest is not None), default=None)
     return Denormals(
         sum(part.number for part in parts),
         np.sum(counted, axis=0) if counted else np.zeros(0, np.int64),
-        np.inf if smallest is None else _value(smallest, parts[0].weight.dtype),
+        np.inf if smallest is None else _value(smallest, dtype),
     )
 
 
-def _slices(octets: Octets, bits: np.dtype[Any]) -> Iterator[tuple[int, Array]]:
-    """Yield slices as aligned `bits`, each with its first index; they are valid until the next."""
-    aligned = octets.ctypes.data % bits.itemsize == 0
-    copy = np.empty(0 if aligned else min(len(octets), _SLICE_BYTES), np.uint8)
-    for start in range(0, len(octets), _SLICE_BYTES):
-        piece = octets[start : start + _SLICE_BYTES]
-        if not aligned:
-            # Numpy is several times slower on unaligned numbers than this copy takes.
-            copy[: len(piece)] = piece
-            piece = copy[: len(piece)]
-        yield start // bits.itemsize, piece.view(bits)
+def _aligned(octets: Octets, dtype: np.dtype[Any]) -> Array:
+    """Return `octets` as numbers; on unaligned ones numpy is several times slower than a copy."""
+    if octets.ctypes.data % dtype.itemsize:
+        octets = octets.copy()
+    return octets.view(dtype)
 
 
-def _by_channel(
-    found: NDArray[np.int64], shape: tuple[int, ...], axis: int, channels: Counts
-) -> Counts:
-    """Return `channels` with the values at the flat indices `found` counted as well."""
+def _by_channel(found: NDArray[np.int64], shape: tuple[int, ...], axis: int) -> Counts:
+    """Return how many of the values at the flat indices `found` lie in each channel."""
     inner = prod(shape[axis + 1 :])
-    more = np.bincount(found // inner % shape[axis], minlength=shape[axis])
-    return more + channels if len(channels) else more
+    return np.bincount(found // inner % shape[axis], minlength=shape[axis])
 
 
 def _width(dtype: str) -> int:

@@ -8,6 +8,8 @@ from memdiag.verification.latency import Race
 from memdiag.verification.ratio import Ratio
 
 _LEAST_SAVING = 1 << 20
+_LEAST_OF_SMALL = 1 << 19
+_SHARE_OF_SMALL = 0.05
 _LEAST_SHARE = 0.01
 _CLEARLY_FASTER = 0.9
 
@@ -25,7 +27,8 @@ def is_worth_it(before: Figures, after: Figures, races: Races, before_races: Rac
 def saves(before: Figures, after: Figures) -> bool:
     """Return whether `after` takes less beyond doubt, at the peak or in the end, and no more.
 
-    Beyond doubt is what exceeds the spread of both, 1 MiB, and a hundredth of the peak.
+    Beyond doubt is what exceeds the spread of both, a hundredth of the peak, and 1 MiB; where a
+    twentieth of the peak is less than that, it is that twentieth, but at least half a MiB.
     """
     smaller = before.disk_bytes - after.disk_bytes > _LEAST_SHARE * before.disk_bytes
     gained = smaller or any(gain > doubt for gain, doubt in _gains(before, after))
@@ -119,7 +122,9 @@ def _gains(before: Figures, after: Figures) -> tuple[tuple[int, int], tuple[int,
 
 
 def _floor(*peaks: int) -> int:
-    return max(_LEAST_SAVING, round(_LEAST_SHARE * max(peaks)))
+    most = max(peaks)
+    of_small = max(_LEAST_OF_SMALL, round(_SHARE_OF_SMALL * most))
+    return max(min(_LEAST_SAVING, of_small), round(_LEAST_SHARE * most))
 
 
 def _is_below(one: Ratio, other: Ratio) -> bool:

@@ -11,6 +11,7 @@ from onnx import TensorProto, helper
 
 from memdiag.graph.denormals import Denormals, denormals
 from memdiag.graph.reader import ModelFile
+from memdiag.graph.stretches import Stretch, stretches
 from memdiag.records.finding import Finding
 from memdiag.records.weights import Weight
 from tests.detectors.examining import findings
@@ -191,13 +192,14 @@ def test_holes_of_sparse_files_are_not_read(
         for key, entry in (("location", "w.bin"), ("offset", str(offset))):
             tensor.external_data.add(key=key, value=entry)
     read: list[str] = []
-    whole_bytes = ModelFile.raw_bytes
+    all_stretches = stretches
 
-    def raw_bytes(self: ModelFile, weight: Weight) -> memoryview:
-        read.append(weight.name)
-        return whole_bytes(self, weight)
+    def watched(model: ModelFile, weights: Iterable[Weight]) -> Iterator[Stretch]:
+        chosen = list(weights)
+        read.extend(weight.name for weight in chosen)
+        return all_stretches(model, chosen)
 
-    monkeypatch.setattr(ModelFile, "raw_bytes", raw_bytes)
+    monkeypatch.setattr("memdiag.graph.denormals.stretches", watched)
     (found,) = findings("denormal-weights", whole, tmp_path)
     assert found.weights == ("data",)
     assert read == ["data"]

@@ -54,6 +54,11 @@ def races(*ratios: tuple[float, float, float]) -> tuple[tuple[str, Race], ...]:
         (taken(), taken(steady=90), True),
         (taken(), taken(steady=99.5), False),
         (taken(1000, 1000), taken(1000, 995), False),
+        # Of a small model less is much: a twentieth, but not what any process may take or not.
+        (taken(16, 16), taken(16, 15.1), True),
+        (taken(16, 16), taken(16, 15.3), False),
+        (taken(4, 4), taken(4, 3.4), True),
+        (taken(4, 4), taken(4, 3.6), False),
         (taken(1000, 1000), taken(1000, 985), True),
         (taken(), taken(disk=50), True),
         (taken(), taken(disk=99.5), False),

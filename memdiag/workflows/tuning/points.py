@@ -15,8 +15,9 @@ BUDGETS: Mapping[str, Callable[[Figures], int]] = {
 }
 """What a budget can be given for, and how it is read: bytes above the baseline."""
 
-_LEAST_SAVING = MIB
+_LEAST_SAVING = MIB // 2
 _LEAST_SHARE = 0.02
+_STEP = 1 / 2
 _EQUALLY_FAST = 0.03
 
 
@@ -32,8 +33,12 @@ def cost(figures: Figures) -> int:
 
 def is_less(one: Figures, other: Figures) -> bool:
     """Return whether `one` takes less than `other` by so much that it is worth an option."""
-    spread = max(other.peak_spread_bytes, other.steady_spread_bytes)
-    return cost(other) - cost(one) > max(_LEAST_SAVING, spread, _LEAST_SHARE * cost(other))
+    return _saving(one, other) > max(_LEAST_SAVING, _LEAST_SHARE * cost(other))
+
+
+def is_step(one: Figures, other: Figures) -> bool:
+    """Return whether `one` takes less than `other` by so much that a few such may be worth it."""
+    return _saving(one, other) > _STEP * max(_LEAST_SAVING, _LEAST_SHARE * cost(other))
 
 
 def compared(points: Sequence[Point]) -> list[tuple[Point, Figures, float]]:
@@ -70,8 +75,19 @@ def choice(points: Sequence[Point], budget: Mapping[str, int], limit: float) -> 
     if budget:
         return min(within, key=lambda one: (excess(one[1], budget), len(one[0].options)))[0]
     least = min(within, key=lambda one: cost(one[1]))[1]
-    equal = [one for one in within if not is_less(least, one[1])]
+    defaults = within[0]
+    equal = [
+        one
+        for one in within
+        if not is_less(least, one[1]) and (one is defaults or is_less(one[1], defaults[1]))
+    ] or within[:1]
     return min(equal, key=lambda one: (len(one[0].options), cost(one[1])))[0]
+
+
+def _saving(one: Figures, other: Figures) -> int:
+    """Return the bytes that `one` takes less than `other`; 0 where that may be chance."""
+    saved = cost(other) - cost(one)
+    return saved if saved > max(other.peak_spread_bytes, other.steady_spread_bytes) else 0
 
 
 def _dominates(one: Point, other: Point) -> bool:

@@ -8,7 +8,15 @@ from math import inf
 from memdiag.records.fix import Figures, Point
 from memdiag.remedies.option import Option
 from memdiag.workflows.tuning.attempts import Attempts
-from memdiag.workflows.tuning.points import choice, compared, cost, excess, fronted, is_less
+from memdiag.workflows.tuning.points import (
+    choice,
+    compared,
+    cost,
+    excess,
+    fronted,
+    is_less,
+    is_step,
+)
 
 Names = frozenset[str]
 
@@ -95,7 +103,9 @@ class Search:
             base = self._base()
             self._try_alone(base)
             for start, limit in self._starts(base):
-                self._shrink(self._grow(start, limit), limit)
+                best = self._shrink(self._grow(start, limit), limit)
+                if limit < inf:
+                    self._gather(best, limit)
         except _DeadlinePassedError:
             self.timed_out = True
 
@@ -156,7 +166,7 @@ class Search:
                 best, least = (*best, one), found
         return best
 
-    def _shrink(self, best: tuple[Option, ...], limit: float) -> None:
+    def _shrink(self, best: tuple[Option, ...], limit: float) -> tuple[Option, ...]:
         """Leave out each option in turn, and those for good without which it is as good."""
         for one in best if len(best) > 2 else ():
             fewer = tuple(each for each in best if each is not one)
@@ -167,6 +177,35 @@ class Search:
             self._judge(fewer)
             if self._figures(fewer, limit) is not None:
                 best = fewer
+        return best
+
+    def _gather(self, best: tuple[Option, ...], limit: float) -> None:
+        """Add what saves a little each: it may be worth it together."""
+        taken = self._figures(best) or self._base()
+        for one in self._small_savings(best, limit):
+            if any(_clash(one, each) for each in best):
+                continue
+            added = (*best, one)
+            figures = self._weigh(added).figures
+            if figures is not None and is_step(figures, taken):
+                self._judge(added)
+                if self._figures(added, limit) is not None:
+                    best, taken = added, figures
+
+    def _small_savings(self, best: tuple[Option, ...], limit: float) -> list[Option]:
+        """Return what saves something alone and is not known to be wrong or too slow."""
+        base = self._base()
+        found = []
+        for one in self.usable:
+            alone, beside = (
+                self._weigh((one,)),
+                self._points.get(_names((*self.always, *best, one))),
+            )
+            if one in best or any(_fails(point, limit) for point in (alone, beside) if point):
+                continue
+            if alone.figures is not None and is_step(alone.figures, base):
+                found.append(one)
+        return sorted(found, key=self._cost_alone)
 
     def _confirm(self) -> None:
         """Measure the chosen point thoroughly; where it does not stand, the next one."""
@@ -229,6 +268,10 @@ class Search:
     def _cost_alone(self, one: Option) -> float:
         point = self._points[_names((*self.always, one))]
         return cost(point.figures) if point.figures is not None and not point.problem else inf
+
+
+def _fails(point: Point, limit: float) -> bool:
+    return bool(point.problem) or (point.ratio is not None and point.ratio > limit)
 
 
 def _clash(one: Option, other: Option) -> bool:

@@ -2,7 +2,7 @@
 
 from memdiag.records.fix import Figures, Point
 from memdiag.units import MIB
-from memdiag.workflows.tuning.points import choice, excess, fronted, is_less
+from memdiag.workflows.tuning.points import choice, excess, fronted, is_less, is_step
 
 
 def figures(peak: float, steady: float, *, anonymous: float = 0, spread: float = 0) -> Figures:
@@ -50,9 +50,22 @@ def point(
 def test_less_is_what_two_measurements_cannot_owe_to_chance() -> None:
     assert is_less(figures(95, 95), figures(100, 100))
     assert not is_less(figures(98.5, 98.5), figures(100, 100))  # within 2 %
-    assert not is_less(figures(9.6, 9.6), figures(10, 10))  # within a MiB
+    assert is_less(figures(9.7, 9.7), figures(10, 10))
+    assert not is_less(figures(9.8, 9.8), figures(10, 10))  # within half a MiB
     assert not is_less(figures(95, 95), figures(100, 100, spread=20))
     assert not is_less(figures(110, 95), figures(100, 100))  # what is saved later is lost before
+
+
+def test_a_step_is_less_by_half_as_much() -> None:
+    assert is_step(figures(98.5, 98.5), figures(100, 100))
+    assert not is_step(figures(99.2, 99.2), figures(100, 100))
+    assert not is_step(figures(98.5, 98.5), figures(100, 100, spread=5))
+
+
+def test_what_is_no_less_than_the_defaults_is_not_chosen() -> None:
+    # The best is as good as one option less, which by itself would not be worth it.
+    little, more = point("a", at=(98.5, 98.5)), point("a", "b", at=(97.5, 97.5))
+    assert choice([point(at=(100, 100)), little, more], {}, 1.05) is more
 
 
 def test_excess_is_summed_over_what_the_budget_names() -> None:

@@ -146,6 +146,40 @@ def test_latency_is_compared_only_where_memory_is_saved() -> None:
     assert not idle.on_front
 
 
+def test_what_saves_too_little_alone_is_gathered() -> None:
+    # Of 100 MiB 4 at peak and steady state together, 2 each, are worth an option.
+    small = Scripted(less(a=1.6, b=1.5, c=1.4, d=0.2))
+    search = searched(small, *(option(name) for name in "abcd"))
+    assert {"a", "b", "c"} in small.judged
+    assert not any("d" in names for names in small.judged)
+    # The third adds nothing that is worth an option.
+    assert {*search.chosen.options} == {"a", "b"}
+    beside = searched(Scripted(less(a=30, b=1.3, c=1.2)), *(option(name) for name in "abc"))
+    assert {*beside.chosen.options} == {"a", "b"}
+    # All of it is less than what is worth having.
+    alone = searched(Scripted(less(a=0.9, b=0.8)), option("a"), option("b"))
+    assert alone.chosen.options == ()
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_what_is_too_slow_spoils_nothing_of_what_is_gathered(known: bool) -> None:
+    def ratio(names: Names) -> float:
+        return 2.0 if "slow" in names else 1.0
+
+    # A saving of 3 MiB is compared by itself, one of 1.6 is not.
+    scripted = Scripted(less(slow=3 if known else 1.6, a=1.5, b=1.2), ratio)
+    search = searched(scripted, option("slow"), option("b"), option("a"))
+    assert {*search.chosen.options} == {"a", "b"}
+
+
+def test_what_excludes_a_gathered_option_is_not_added_to_it() -> None:
+    search = searched(
+        Scripted(less(a=1.5, b=1.4, c=1.3)), option("a"), option("b", "a"), option("c")
+    )
+    assert {*search.chosen.options} == {"a", "c"}
+    assert not any({"a", "b"} <= names for names in tried(search))
+
+
 def test_options_that_help_only_beside_another_are_found() -> None:
     def size(names: Names) -> float:
         return 100 - 20 * ("a" in names) - 30 * ({"a", "b"} <= names)

@@ -1,0 +1,161 @@
+"""Weights read through from their files, a stretch at a time, into buffers that are used again.
+
+Nothing is mapped, so that threads do not wait for each other's page tables, what is read leaves
+nothing resident, and numbers are aligned wherever their bytes lie in the file.
+"""
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from io import FileIO
+from itertools import groupby
+from operator import attrgetter
+from pathlib import Path
+from threading import local
+from typing import NamedTuple
+
+import numpy as np
+
+from memdiag.errors import ModelError
+from memdiag.graph.contents import Octets
+from memdiag.graph.holes import path_of
+from memdiag.graph.reader import ModelFile
+from memdiag.records.weights import Weight
+
+STRETCH_BYTES = 2 << 20
+"""What is read and then looked at once or twice more should still be in a cache; with less, threads
+would wait for the interpreter's lock more often, which costs more than the cache gives."""
+
+_SMALL = 64 << 10
+"""Weights of at most so many bytes are read together with their neighbours, so far from each other
+at most: larger ones each begin a stretch, and with it a buffer."""
+
+_HUGE_PAGE = 2 << 20
+
+
+class Piece(NamedTuple):
+    """The bytes from `begin` to before `end` of the `place`-th of the weights."""
+
+    place: int
+    begin: int
+    end: int
+
+
+class Stretch(NamedTuple):
+    """Up to `STRETCH_BYTES` with the pieces in them, each with its first byte in the stretch.
+
+    They lie in the file at `path` from `offset` on, or are `octets`, where no file has them.
+    """
+
+    path: Path | None
+    offset: int
+    length: int
+    pieces: tuple[tuple[Piece, int], ...]
+    octets: Octets | None = None
+
+
+def stretches(model: ModelFile, weights: Iterable[Weight]) -> Iterator[Stretch]:
+    """Yield what to read for all bytes of `weights`, in their order; that of the files is best.
+
+    Each weight has at least one piece, an empty one where it has no bytes.
+    """
+    last: Stretch | None = None
+    for place, weight in enumerate(weights):
+        for stretch in _parts(model, place, weight):
+            joined = _joined(last, stretch) if last else None
+            if last and not joined:
+                yield last
+            last = joined or stretch
+    if last:
+        yield last
+
+
+class StretchReader:
+    """Reads stretches, in a buffer of each thread's own."""
+
+    def __init__(self) -> None:
+        self._of_thread = local()
+
+    def read(self, together: Iterable[Stretch]) -> Iterator[tuple[Piece, Octets]]:
+        """Yield the pieces of the stretches with their bytes, which are valid until the next.
+
+        Raises:
+            ModelError: a file cannot be read any more, or has become shorter.
+        """
+        for path, of_file in groupby(together, key=attrgetter("path")):
+            if path is None:
+                for stretch in of_file:
+                    yield from _pieces(stretch, stretch.octets)
+            else:
+                with _opened(path) as file:
+                    position = 0
+                    for stretch in of_file:
+                        octets = self._buffer()[: stretch.length]
+                        if stretch.offset != position:
+                            file.seek(stretch.offset)
+                        _fill(octets, file)
+                        position = stretch.offset + stretch.length
+                        yield from _pieces(stretch, octets)
+
+    def _buffer(self) -> Octets:
+        buffer: Octets | None = getattr(self._of_thread, "buffer", None)
+        if buffer is None:
+            # Numpy asks for huge pages from 4 MiB on: one to be made instead of hundreds, which
+            # takes longer than all the reading where a virtual machine has given its memory back.
+            room = np.empty(STRETCH_BYTES + _HUGE_PAGE, np.uint8)
+            skipped = -room.ctypes.data % _HUGE_PAGE
+            self._of_thread.buffer = buffer = room[skipped : skipped + STRETCH_BYTES]
+        return buffer
+
+
+def _parts(model: ModelFile, place: int, weight: Weight) -> Iterator[Stretch]:
+    """Yield the stretches of one weight."""
+    path, offset, octets = None, 0, None
+    if weight.file is None or weight.offset is None or weight.length is None:
+        octets = np.frombuffer(model.raw_bytes(weight), np.uint8)
+        length = len(octets)
+    else:
+        path, offset, length = path_of(model, weight), weight.offset, weight.length
+    for begin in range(0, max(length, 1), STRETCH_BYTES):
+        end = min(begin + STRETCH_BYTES, length)
+        part = None if octets is None else octets[begin:end]
+        yield Stretch(path, offset + begin, end - begin, ((Piece(place, begin, end), 0),), part)
+
+
+def _joined(last: Stretch, stretch: Stretch) -> Stretch | None:
+    """Return one stretch of both, where they are small neighbours in a file."""
+    first = stretch.offset - last.offset
+    length = first + stretch.length
+    if (
+        stretch.path is None
+        or stretch.path != last.path
+        or not 0 <= first - last.length <= _SMALL
+        or stretch.length > _SMALL
+        or length > STRETCH_BYTES
+    ):
+        return None
+    ((piece, _),) = stretch.pieces
+    return last._replace(length=length, pieces=(*last.pieces, (piece, first)))
+
+
+def _pieces(stretch: Stretch, octets: Octets | None) -> Iterator[tuple[Piece, Octets]]:
+    assert octets is not None
+    for piece, first in stretch.pieces:
+        yield piece, octets[first : first + piece.end - piece.begin]
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[FileIO]:
+    try:
+        with FileIO(path) as file:
+            yield file
+    except OSError as error:
+        raise ModelError(f"{path}: it can no longer be read ({error.strerror}).") from error
+
+
+def _fill(octets: Octets, file: FileIO) -> None:
+    room = octets.data
+    while room:
+        number = file.readinto(room)
+        if not number:
+            raise ModelError(f"{file.name}: it became shorter while it was read; try again.")
+        room = room[number:]
