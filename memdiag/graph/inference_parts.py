@@ -7,7 +7,6 @@ that compute them are in each part that reads them.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import islice
 from typing import NamedTuple
 
 from onnx import GraphProto, ModelProto, NodeProto, TypeProto, ValueInfoProto
@@ -101,7 +100,7 @@ def _model(
     model: ModelProto, scope: Scope, own: Sequence[NodeProto], types: Types, stated: _Stated
 ) -> ModelProto:
     made, read = _made_by(own), _read_by(scope, own)
-    before = list(islice(_computing(scope, read, made, types), _MOST_COMPUTING))
+    before = list(_computing(scope, read, made, types))
     made |= _made_by(before)
     read |= _read_by(scope, before)
     graph = GraphProto(name=model.graph.name, node=[*before, *own])
@@ -128,9 +127,10 @@ def _model(
 def _computing(scope: Scope, read: Names, made: Names, types: Types) -> Iterator[NodeProto]:
     """Yield the nodes that compute the values of shapes that are `read`, after what they read.
 
-    Those of what is `made` are not among them.
+    Those of what is `made` are not among them, nor more than `_MOST_COMPUTING`: not the farthest.
     """
     met = set(made)
+    most = len(met) + _MOST_COMPUTING
     pending = [(name, False) for name in reversed(read)]
     while pending:
         name, ready = pending.pop()
@@ -139,7 +139,7 @@ def _computing(scope: Scope, read: Names, made: Names, types: Types) -> Iterator
             continue
         if ready:
             yield producer
-        elif name not in met and _is_computed(producer, name, types):
+        elif name not in met and len(met) < most and _is_computed(producer, name, types):
             met.update(producer.output)
             pending.append((name, True))
             pending.extend((one, False) for one in producer.input if one)

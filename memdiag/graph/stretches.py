@@ -4,7 +4,7 @@ Nothing is mapped, so that threads do not wait for each other's page tables, wha
 nothing resident, and numbers are aligned wherever their bytes lie in the file.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from io import FileIO
 from itertools import groupby
@@ -58,15 +58,15 @@ def stretches(model: ModelFile, weights: Iterable[Weight]) -> Iterator[Stretch]:
 
     Each weight has at least one piece, an empty one where it has no bytes.
     """
-    last: Stretch | None = None
+    run: list[Stretch] = []
     for place, weight in enumerate(weights):
-        for stretch in _parts(model, place, weight):
-            joined = _joined(last, stretch) if last else None
-            if last and not joined:
-                yield last
-            last = joined or stretch
-    if last:
-        yield last
+        for part in _parts(model, place, weight):
+            if run and not _is_neighbour(part, run[0], run[-1]):
+                yield _joined(run)
+                run = []
+            run.append(part)
+    if run:
+        yield _joined(run)
 
 
 class StretchReader:
@@ -121,20 +121,24 @@ def _parts(model: ModelFile, place: int, weight: Weight) -> Iterator[Stretch]:
         yield Stretch(path, offset + begin, end - begin, ((Piece(place, begin, end), 0),), part)
 
 
-def _joined(last: Stretch, stretch: Stretch) -> Stretch | None:
-    """Return one stretch of both, where they are small neighbours in a file."""
-    first = stretch.offset - last.offset
-    length = first + stretch.length
-    if (
-        stretch.path is None
-        or stretch.path != last.path
-        or not 0 <= first - last.length <= _SMALL
-        or stretch.length > _SMALL
-        or length > STRETCH_BYTES
-    ):
-        return None
-    ((piece, _),) = stretch.pieces
-    return last._replace(length=length, pieces=(*last.pieces, (piece, first)))
+def _is_neighbour(part: Stretch, first: Stretch, last: Stretch) -> bool:
+    """Return whether `part`, small, is to be read with those from `first` to `last` before it."""
+    return (
+        part.path is not None
+        and part.path == first.path
+        and part.length <= _SMALL
+        and 0 <= part.offset - (last.offset + last.length) <= _SMALL
+        and part.offset + part.length - first.offset <= STRETCH_BYTES
+    )
+
+
+def _joined(run: Sequence[Stretch]) -> Stretch:
+    first, last = run[0], run[-1]
+    if first is last:
+        return first
+    pieces = tuple((piece, part.offset - first.offset) for part in run for piece, _ in part.pieces)
+    length = last.offset + last.length - first.offset
+    return Stretch(first.path, first.offset, length, pieces)
 
 
 def _pieces(stretch: Stretch, octets: Octets | None) -> Iterator[tuple[Piece, Octets]]:

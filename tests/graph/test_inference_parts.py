@@ -92,17 +92,40 @@ def test_what_computes_too_much_is_left_out(
     assert notes == []
 
 
-def test_a_long_chain_is_followed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    names = [f"s{index}" for index in range(300)]
+def chain(length: int) -> onnx.ModelProto:
+    names = [f"s{index}" for index in range(length)]
     steps = "\n".join(f"{new} = Mul({old}, {old})" for old, new in pairwise(names))
-    source = f"""
+    return text(
+        f"""
     g (float[4] x) => (float[a] y) {{
       s0 = Constant <value = int64[1] {{1}}> ()
       {steps}
       y = Expand(x, {names[-1]})
     }}"""
-    found, _ = types(text(source), tmp_path, monkeypatch, 50)
+    )
+
+
+def test_a_long_chain_is_followed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found, _ = types(chain(300), tmp_path, monkeypatch, 50)
     assert found["", "y"] == TensorType("float", (4,))
+
+
+def test_what_is_too_far_away_is_not_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked_at: list[str] = []
+    is_computed = inference_parts._is_computed
+
+    def watched(producer: NodeProto, name: str, known: inference_parts.Types) -> bool:
+        looked_at.append(name)
+        return is_computed(producer, name, known)
+
+    monkeypatch.setattr(inference_parts, "_is_computed", watched)
+    monkeypatch.setattr(inference_parts, "_MOST_COMPUTING", 20)
+    types(chain(300), tmp_path, monkeypatch, 50)
+    # Of the seven parts all but the first read what an earlier one made.
+    assert 6 * 20 <= len(looked_at) <= 6 * (20 + 1)
+    assert looked_at[-1] == "s280"
 
 
 def test_weights_in_all_places_are_seen_by_each_part(
