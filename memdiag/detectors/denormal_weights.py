@@ -41,15 +41,10 @@ from numpy.typing import NDArray
 
 from memdiag.detectors.examined import Examined, qualified
 from memdiag.detectors.rule import Rule
-from memdiag.graph.denormals import (
-    MANTISSA_BITS,
-    Counts,
-    Denormals,
-    denormals,
-    scaled_denormals,
-)
+from memdiag.graph.denormals import Counts, Denormals, denormals, scaled_denormals
 from memdiag.graph.graphs import integer
 from memdiag.graph.holes import ModelHoles
+from memdiag.graph.least_values import MANTISSA_BITS
 from memdiag.graph.readers import Reader
 from memdiag.graph.scopes import Scope
 from memdiag.records.finding import Finding
@@ -174,7 +169,8 @@ def _counted(examined: Examined, wanted: list[_Multiplied]) -> Iterator[Denormal
     distinct: dict[object, tuple[Weight, int | None]] = {}
     for key, one in zip(keys, wanted, strict=True):
         distinct.setdefault(key, (one.weight, one.axis))
-    found = dict(zip(distinct, denormals(examined.model, distinct.values()), strict=True))
+    counted = denormals(examined.model, distinct.values(), examined.least_values)
+    found = dict(zip(distinct, counted, strict=True))
     yield from (found[key] for key in keys)
 
 

@@ -7,6 +7,7 @@ from onnx import NodeProto
 
 from memdiag.graph.contents import same_content
 from memdiag.graph.graphs import Graphs
+from memdiag.graph.least_values import LeastValues
 from memdiag.graph.reader import ModelFile
 from memdiag.graph.readers import Reader, readers
 from memdiag.graph.scopes import Scope
@@ -22,7 +23,8 @@ class Examined:
     """A model under examination, for one release of the runtime.
 
     `sizes` are those of free dimensions, by name, where the user gave them. A rule that cannot
-    look at something appends a sentence to `notes`.
+    look at something appends a sentence to `notes`. `least_values` are those of weights that had to
+    be compared.
     """
 
     def __init__(
@@ -32,6 +34,7 @@ class Examined:
         self.runtime = runtime
         self.sizes = dict(sizes or {})
         self.notes: list[str] = []
+        self.least_values = LeastValues()
         self._readers: dict[Weight, tuple[Reader, ...]] = {}
 
     @cached_property
@@ -52,7 +55,7 @@ class Examined:
     @cached_property
     def same_content(self) -> tuple[tuple[Weight, ...], ...]:
         """Groups of two weights or more that hold the same bytes, compared byte for byte."""
-        return same_content(self.model)
+        return same_content(self.model, self.least_values)
 
     @cached_property
     def _namesakes(self) -> Namesakes:

@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from threading import Lock
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import xxhash
@@ -32,17 +32,27 @@ _WHOLE = 512
 
 _PROBES = 8
 _PROBE_BYTES = 64
-_SLICE = 1 << 20
+SLICE_BYTES = 1 << 20
 _MOST_AT_ONCE = 16 << 20
 _RELEASE = 32 << 20
 FAULT = 2 << 20
 """What the system may map around a page that is touched: a whole huge page of the cache."""
 
 _MOST_DECODED = 32 << 20
-_ZEROS: Octets = np.zeros(_SLICE, np.uint8)
+_ZEROS: Octets = np.zeros(SLICE_BYTES, np.uint8)
 
 
-def same_content(model: ModelFile) -> Groups:
+class Glance(Protocol):
+    """Somebody who wants to see the bytes that are compared while they are in a cache."""
+
+    def look(self, weight: Weight, octets: Octets) -> int | None:
+        """Return what is to be noted of a slice of `weight`; None for nothing. In any thread."""
+
+    def note(self, weight: Weight, start: int, end: int, least: int) -> None:
+        """Note the least of what was found in the slices from `start` to before `end`."""
+
+
+def same_content(model: ModelFile, glance: Glance | None = None) -> Groups:
     """Return groups of two weights or more that hold the same bytes, compared byte for byte.
 
     The groups come in the order of their first weights, each in the order of the model. Their
@@ -56,7 +66,7 @@ def same_content(model: ModelFile) -> Groups:
         if weight.nbytes and weight.dtype != "string":
             sizes[weight.nbytes].append(weight)
     with Workers() as workers:
-        contents = _Contents(model, workers)
+        contents = _Contents(model, workers, glance)
         found = [
             group
             for weights in sizes.values()
@@ -93,9 +103,10 @@ class Budget:
 class _Contents:
     """Access to the bytes of weights, their ranges in files, and the holes of these."""
 
-    def __init__(self, model: ModelFile, workers: Workers) -> None:
+    def __init__(self, model: ModelFile, workers: Workers, glance: Glance | None) -> None:
         self.model = model
         self.workers = workers
+        self.glance = glance
         self.budget = Budget(model)
         # Weights that do not overlap need less than this.
         self.left = 2 * (model.file_bytes + model.external_bytes) + _RELEASE
@@ -112,11 +123,19 @@ class _Contents:
         return octets if len(octets) == weight.nbytes else None
 
 
+class _Compared(NamedTuple):
+    """A slice of a member beside that of the first one; `least` is what a glance found in it."""
+
+    same: bool
+    least: int | None
+
+
 class _Member:
-    """Weights that are the same bytes of one file, or one weight alone."""
+    """Weights that are the same bytes of one file, or one weight alone; `dtype` is the first's."""
 
     def __init__(self, weights: list[Weight], octets: Octets, holes: ModelHoles) -> None:
         self.weights = weights
+        self.dtype = weights[0].dtype
         self.octets = octets
         self._holes = holes
 
@@ -167,7 +186,7 @@ def _refined(candidates: list[_Member], contents: _Contents) -> list[list[_Membe
     if size <= _WHOLE or all(member.hole(0, size) for member in candidates):
         return groups
     alone: list[list[_Member]] = []
-    start, step = 0, _SLICE
+    start, step = 0, SLICE_BYTES
     while start < size and groups:
         count = sum(map(len, groups))
         end = min(start + step, size)
@@ -179,7 +198,10 @@ def _refined(candidates: list[_Member], contents: _Contents) -> list[list[_Membe
         alone += [part for part in parts if len(part) == 1]
         groups = [part for part in parts if len(part) > 1]
         # Those that are still equal will mostly stay so, and more at once is faster.
-        step = max(min(2 * step, _MOST_AT_ONCE, _RELEASE // count // _SLICE * _SLICE), _SLICE)
+        step = max(
+            min(2 * step, _MOST_AT_ONCE, _RELEASE // count // SLICE_BYTES * SLICE_BYTES),
+            SLICE_BYTES,
+        )
         start = end
     return alone + groups
 
@@ -189,7 +211,7 @@ def _divided(
 ) -> Iterator[list[_Member]]:
     """Yield the members of `group` divided by their bytes from `start` to before `end`."""
     first, *others = group
-    equal = _equal_to_first(group, start, end, contents)
+    equal = _equal_to_first(group, start, end, contents, contents.glance)
     yield [first, *(other for other, same in zip(others, equal, strict=True) if same)]
     rest = [other for other, same in zip(others, equal, strict=True) if not same]
     if len(rest) < 2:
@@ -209,20 +231,37 @@ def _divided(
 
 
 def _equal_to_first(
-    group: list[_Member], start: int, end: int, contents: _Contents
+    group: list[_Member], start: int, end: int, contents: _Contents, glance: Glance | None = None
 ) -> tuple[bool, ...]:
     """Return which members but the first have its bytes, from `start` to before `end`."""
 
-    def compared(begin: int) -> tuple[bool, ...]:
-        limit = min(begin + _SLICE, end)
+    def compared(begin: int) -> list[_Compared]:
+        limit = min(begin + SLICE_BYTES, end)
         first = _part(group[0], begin, limit, contents.budget)
-        return tuple(
-            equal_octets(first, _part(other, begin, limit, contents.budget)) for other in group[1:]
-        )
+        seen = [_Compared(True, _least(group[0], first, glance))]
+        for other in group[1:]:
+            octets = _part(other, begin, limit, contents.budget)
+            same = equal_octets(first, octets)
+            as_first = same and other.dtype == group[0].dtype
+            seen.append(
+                _Compared(same, seen[0].least if as_first else _least(other, octets, glance))
+            )
+        return seen
 
-    starts = range(start, end, _SLICE)
+    starts = range(start, end, SLICE_BYTES)
     slices = contents.workers.map(compared, starts) if len(starts) > 1 else map(compared, starts)
-    return tuple(all(column) for column in zip(*slices, strict=True))
+    columns = list(zip(*slices, strict=True))
+    if glance is not None:
+        for member, column in zip(group, columns, strict=True):
+            least = min((one.least for one in column if one.least is not None), default=None)
+            for weight in member.weights:
+                if least is not None and weight.dtype == member.dtype:
+                    glance.note(weight, start, end, least)
+    return tuple(all(one.same for one in column) for column in columns[1:])
+
+
+def _least(member: _Member, octets: Octets, glance: Glance | None) -> int | None:
+    return glance.look(member.weights[0], octets) if glance is not None else None
 
 
 def _part(member: _Member, start: int, end: int, budget: Budget) -> Octets:
@@ -235,8 +274,8 @@ def _part(member: _Member, start: int, end: int, budget: Budget) -> Octets:
 
 def _digest(member: _Member, start: int, end: int, budget: Budget) -> bytes:
     hashed = xxhash.xxh3_128()
-    for begin in range(start, end, _SLICE):
-        hashed.update(_part(member, begin, min(begin + _SLICE, end), budget).data)
+    for begin in range(start, end, SLICE_BYTES):
+        hashed.update(_part(member, begin, min(begin + SLICE_BYTES, end), budget).data)
     return hashed.digest()
 
 

@@ -1,9 +1,7 @@
 """Denormal values in weights, counted at the speed of memory: all bytes are looked at, as bits.
 
 A denormal (subnormal) float has no exponent bits but a mantissa, so of all values only zero is
-nearer to zero. Two minima tell of a whole slice whether there are any: taken as numbers without a
-sign, the smallest of all is the least positive value; taken as numbers with one, it is the least
-negative value.
+nearer to zero: the least value but zero tells whether there are any.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,6 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from memdiag.graph.contents import Octets
+from memdiag.graph.least_values import (
+    MANTISSA_BITS,
+    LeastValues,
+    bits_of,
+    doubled_less_one,
+    least_value,
+)
 from memdiag.graph.reader import ModelFile
 from memdiag.graph.stretches import Piece, Stretch, StretchReader, stretches
 from memdiag.graph.tensor_data import Array
@@ -24,12 +29,6 @@ from memdiag.graph.workers import Workers
 from memdiag.records.weights import Weight
 
 Counts = NDArray[np.int64]
-
-MANTISSA_BITS = {"float": 23, "double": 52, "bfloat16": 7}
-"""The element types in which denormals are looked for.
-
-float16 is not among them: the CPU provider computes in float, where its denormals are normal.
-"""
 
 _TASK_BYTES = 32 << 20
 """Enough for one thread to be worth handing over."""
@@ -57,18 +56,24 @@ class _Found(NamedTuple):
 
 
 def denormals(
-    model: ModelFile, weights: Iterable[tuple[Weight, int | None]]
+    model: ModelFile,
+    weights: Iterable[tuple[Weight, int | None]],
+    known: LeastValues | None = None,
 ) -> Iterator[Denormals]:
     """Yield the denormals of each of `weights`, dense ones of a type in `MANTISSA_BITS`.
 
     They are counted by channel along the axis that comes with each weight, where there is one.
+    What is `known` of a weight's beginning is not read again.
     """
     wanted = list(weights)
-    tasks = _tasks(stretches(model, [weight for weight, _ in wanted]))
+    seen = [(known or LeastValues()).normal_until(weight) for weight, _ in wanted]
+    left = stretches(model, [weight for weight, _ in wanted], [end for end, _ in seen])
     with Workers() as workers:
-        found = chain.from_iterable(workers.map(partial(_look, StretchReader(), wanted), tasks))
+        found = chain.from_iterable(
+            workers.map(partial(_look, StretchReader(), wanted), _tasks(left))
+        )
         for place, parts in groupby(found, key=attrgetter("place")):
-            yield _together(list(parts), wanted[place][0].dtype)
+            yield _together(list(parts), seen[place][1], wanted[place][0].dtype)
 
 
 def scaled_denormals(model: ModelFile, weight: Weight, factors: NDArray[np.float32]) -> Denormals:
@@ -112,21 +117,12 @@ def _found(piece: Piece, octets: Octets, weight: Weight, axis: int | None) -> _F
     number, channels = 0, np.zeros(0, np.int64)
     if not len(octets):
         return _Found(piece.place, number, channels, None)
-    bits = np.dtype(f"<u{_width(weight.dtype)}")
+    bits = bits_of(weight.dtype)
     values = _aligned(octets, bits)
+    least = least_value(values)
     first_normal = 1 << MANTISSA_BITS[weight.dtype]
-    least = _least(values)
-    if least >= first_normal:
-        return _Found(piece.place, number, channels, least)
-    # Doubled, bits have no sign; one less makes zeros the largest values of all.
-    below = np.add(values, values)
-    np.subtract(below, bits.type(1), out=below)
-    doubled = int(np.minimum.reduce(below))
-    if doubled == np.iinfo(bits).max:
-        return _Found(piece.place, number, channels, None)
-    least = (doubled + 1) // 2
-    if least < first_normal:
-        where = np.flatnonzero(below < 2 * first_normal - 1)
+    if least is not None and least < first_normal:
+        where = np.flatnonzero(doubled_less_one(values) < 2 * first_normal - 1)
         number = len(where)
         if axis is not None:
             where += piece.begin // bits.itemsize
@@ -134,19 +130,10 @@ def _found(piece: Piece, octets: Octets, weight: Weight, axis: int | None) -> _F
     return _Found(piece.place, number, channels, least)
 
 
-def _least(values: Array) -> int:
-    """Return the bits of the smallest absolute value; `values` are bits, signs included."""
-    signed = values.view(f"<i{values.itemsize}")
-    no_sign = int(np.iinfo(signed.dtype).max)
-    return min(
-        int(np.minimum.reduce(values)) & no_sign,
-        int(np.minimum.reduce(signed)) & no_sign,
-    )
-
-
-def _together(parts: list[_Found], dtype: str) -> Denormals:
+def _together(parts: list[_Found], known: int | None, dtype: str) -> Denormals:
     counted = [part.channels for part in parts if len(part.channels)]
-    smallest = min((part.smallest for part in parts if part.smallest is not None), default=None)
+    leasts = (known, *(part.smallest for part in parts))
+    smallest = min((least for least in leasts if least is not None), default=None)
     return Denormals(
         sum(part.number for part in parts),
         np.sum(counted, axis=0) if counted else np.zeros(0, np.int64),
@@ -167,13 +154,9 @@ def _by_channel(found: NDArray[np.int64], shape: tuple[int, ...], axis: int) -> 
     return np.bincount(found // inner % shape[axis], minlength=shape[axis])
 
 
-def _width(dtype: str) -> int:
-    return {"float": 4, "double": 8, "bfloat16": 2}[dtype]
-
-
 def _value(pattern: int, dtype: str) -> float:
     """Return the number with the bits `pattern`."""
     if dtype == "bfloat16":
         pattern, dtype = pattern << 16, "float"
-    number = np.array(pattern, f"<u{_width(dtype)}")
+    number = np.array(pattern, bits_of(dtype))
     return float(number.view(np.float32 if dtype == "float" else np.float64))

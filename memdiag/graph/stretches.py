@@ -10,12 +10,12 @@ from io import FileIO
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
-from threading import local
 from typing import NamedTuple
 
 import numpy as np
 
 from memdiag.errors import ModelError
+from memdiag.graph.buffers import Buffers
 from memdiag.graph.contents import Octets
 from memdiag.graph.holes import path_of
 from memdiag.graph.reader import ModelFile
@@ -28,8 +28,6 @@ would wait for the interpreter's lock more often, which costs more than the cach
 _SMALL = 64 << 10
 """Weights of at most so many bytes are read together with their neighbours, so far from each other
 at most: larger ones each begin a stretch, and with it a buffer."""
-
-_HUGE_PAGE = 2 << 20
 
 
 class Piece(NamedTuple):
@@ -53,14 +51,17 @@ class Stretch(NamedTuple):
     octets: Octets | None = None
 
 
-def stretches(model: ModelFile, weights: Iterable[Weight]) -> Iterator[Stretch]:
+def stretches(
+    model: ModelFile, weights: Iterable[Weight], begins: Sequence[int] = ()
+) -> Iterator[Stretch]:
     """Yield what to read for all bytes of `weights`, in their order; that of the files is best.
 
-    Each weight has at least one piece, an empty one where it has no bytes.
+    Of each weight it is what comes after the byte that `begins` names, where that is given. Each
+    has at least one piece, an empty one where there is nothing to read.
     """
     run: list[Stretch] = []
     for place, weight in enumerate(weights):
-        for part in _parts(model, place, weight):
+        for part in _parts(model, place, weight, begins[place] if begins else 0):
             if run and not _is_neighbour(part, run[0], run[-1]):
                 yield _joined(run)
                 run = []
@@ -73,7 +74,7 @@ class StretchReader:
     """Reads stretches, in a buffer of each thread's own."""
 
     def __init__(self) -> None:
-        self._of_thread = local()
+        self._buffers = Buffers(STRETCH_BYTES)
 
     def read(self, together: Iterable[Stretch]) -> Iterator[tuple[Piece, Octets]]:
         """Yield the pieces of the stretches with their bytes, which are valid until the next.
@@ -89,33 +90,23 @@ class StretchReader:
                 with _opened(path) as file:
                     position = 0
                     for stretch in of_file:
-                        octets = self._buffer()[: stretch.length]
+                        octets = self._buffers.of_thread()[: stretch.length]
                         if stretch.offset != position:
                             file.seek(stretch.offset)
                         _fill(octets, file)
                         position = stretch.offset + stretch.length
                         yield from _pieces(stretch, octets)
 
-    def _buffer(self) -> Octets:
-        buffer: Octets | None = getattr(self._of_thread, "buffer", None)
-        if buffer is None:
-            # Numpy asks for huge pages from 4 MiB on: one to be made instead of hundreds, which
-            # takes longer than all the reading where a virtual machine has given its memory back.
-            room = np.empty(STRETCH_BYTES + _HUGE_PAGE, np.uint8)
-            skipped = -room.ctypes.data % _HUGE_PAGE
-            self._of_thread.buffer = buffer = room[skipped : skipped + STRETCH_BYTES]
-        return buffer
 
-
-def _parts(model: ModelFile, place: int, weight: Weight) -> Iterator[Stretch]:
-    """Yield the stretches of one weight."""
+def _parts(model: ModelFile, place: int, weight: Weight, start: int) -> Iterator[Stretch]:
+    """Yield the stretches of one weight, from its byte `start` on."""
     path, offset, octets = None, 0, None
     if weight.file is None or weight.offset is None or weight.length is None:
         octets = np.frombuffer(model.raw_bytes(weight), np.uint8)
         length = len(octets)
     else:
         path, offset, length = path_of(model, weight), weight.offset, weight.length
-    for begin in range(0, max(length, 1), STRETCH_BYTES):
+    for begin in range(start, max(length, start + 1), STRETCH_BYTES):
         end = min(begin + STRETCH_BYTES, length)
         part = None if octets is None else octets[begin:end]
         yield Stretch(path, offset + begin, end - begin, ((Piece(place, begin, end), 0),), part)
