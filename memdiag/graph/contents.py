@@ -183,7 +183,9 @@ def _refined(candidates: list[_Member], contents: _Contents) -> list[list[_Membe
     """Return the members divided by content, each read at most once."""
     size = len(candidates[0].octets)
     groups = [candidates]
-    if size <= _WHOLE or all(member.hole(0, size) for member in candidates):
+    if len(candidates) == 1 or size <= _WHOLE:
+        return groups
+    if all(member.hole(0, size) for member in candidates):
         return groups
     alone: list[list[_Member]] = []
     start, step = 0, SLICE_BYTES

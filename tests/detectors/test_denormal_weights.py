@@ -1,4 +1,4 @@
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
 from memdiag.graph.denormals import Denormals, denormals
+from memdiag.graph.least_values import LeastValues
 from memdiag.graph.reader import ModelFile
 from memdiag.graph.stretches import Stretch, stretches
 from memdiag.records.finding import Finding
@@ -194,10 +195,12 @@ def test_holes_of_sparse_files_are_not_read(
     read: list[str] = []
     all_stretches = stretches
 
-    def watched(model: ModelFile, weights: Iterable[Weight]) -> Iterator[Stretch]:
+    def watched(
+        model: ModelFile, weights: Iterable[Weight], begins: Sequence[int]
+    ) -> Iterator[Stretch]:
         chosen = list(weights)
         read.extend(weight.name for weight in chosen)
-        return all_stretches(model, chosen)
+        return all_stretches(model, chosen, begins)
 
     monkeypatch.setattr("memdiag.graph.denormals.stretches", watched)
     (found,) = findings("denormal-weights", whole, tmp_path)
@@ -232,11 +235,11 @@ def test_equal_weights_are_read_once_and_named_each(
     read: list[Weight] = []
 
     def noted(
-        model: ModelFile, weights: Iterable[tuple[Weight, int | None]]
+        model: ModelFile, weights: Iterable[tuple[Weight, int | None]], known: LeastValues
     ) -> Iterator[Denormals]:
         wanted = list(weights)
         read.extend(weight for weight, _ in wanted)
-        return denormals(model, wanted)
+        return denormals(model, wanted, known)
 
     monkeypatch.setattr("memdiag.detectors.denormal_weights.denormals", noted)
     values = np.ones((32, 32), np.float32)
