@@ -38,6 +38,9 @@ def parse_size(text: str) -> int:
     return round(float(match[1]) * factor)
 
 
+_ALIKE = 0.01
+
+
 def format_size(size: int, *, signed: bool = False) -> str:
     """Return `size` bytes in MiB or GiB (KiB and bytes below), three digits where they matter."""
     sign = "-" if size < 0 else "+" if signed and size > 0 else ""
@@ -51,6 +54,22 @@ def format_size(size: int, *, signed: bool = False) -> str:
     if size >= KIB:
         return f"{sign}{size / KIB:.0f} KiB"
     return f"{sign}{size} B"
+
+
+def format_sizes(*sizes: int) -> list[str]:
+    """Return sizes that stand beside each other, each as `format_size` says it.
+
+    Where that would make two alike that differ by more than a hundredth, they get a decimal.
+    """
+    alike: dict[str, list[int]] = {}
+    for size in sizes:
+        alike.setdefault(format_size(size), []).append(size)
+    if all(max(same) - min(same) <= _ALIKE * abs(max(same)) for same in alike.values()):
+        return [format_size(size) for size in sizes]
+    return [
+        f"{size / MIB:,.1f} MiB" if 10 * MIB <= abs(size) < GIB else format_size(size)
+        for size in sizes
+    ]
 
 
 def format_duration(seconds: float) -> str:

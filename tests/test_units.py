@@ -1,7 +1,15 @@
 import pytest
 
 from memdiag.errors import UsageError
-from memdiag.units import GIB, KIB, MIB, format_duration, format_size, parse_size
+from memdiag.units import (
+    GIB,
+    KIB,
+    MIB,
+    format_duration,
+    format_size,
+    format_sizes,
+    parse_size,
+)
 
 
 @pytest.mark.parametrize(
@@ -40,6 +48,23 @@ def test_what_is_no_size_is_refused_by_name(text: str) -> None:
 )
 def test_sizes_print_in_one_style(size: int, text: str) -> None:
     assert format_size(size) == text
+
+
+@pytest.mark.parametrize(
+    ("sizes", "texts"),
+    [
+        ((64.0, 32.0), ["64 MiB", "32 MiB"]),
+        ((12.4, 11.7), ["12.4 MiB", "11.7 MiB"]),
+        ((12.44, 12.36), ["12 MiB", "12 MiB"]),  # too near each other to be told apart
+        ((12.4, 11.7, 9.26, 0.5), ["12.4 MiB", "11.7 MiB", "9.3 MiB", "512 KiB"]),
+        ((-12.4, -11.7), ["-12.4 MiB", "-11.7 MiB"]),
+        ((12.0, 12.0), ["12 MiB", "12 MiB"]),
+        ((0.0, 0.0), ["0 B", "0 B"]),
+        ((), []),
+    ],
+)
+def test_sizes_beside_each_other_are_told_apart(sizes: list[float], texts: list[str]) -> None:
+    assert format_sizes(*(round(size * MIB) for size in sizes)) == texts
 
 
 def test_a_signed_size_shows_its_plus() -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from memdiag.records.fix import Figures
-from memdiag.units import format_size
+from memdiag.units import format_sizes
 from memdiag.verification.latency import Race
 from memdiag.verification.ratio import Ratio
 
@@ -96,9 +96,9 @@ def takes_less_time(one: Races, other: Races) -> bool | None:
 
 def in_words(before: Figures, after: Figures) -> str:
     """Return how peak and steady memory change."""
+    peak = " → ".join(format_sizes(before.peak_bytes, after.peak_bytes))
     return (
-        f"peak {format_size(before.peak_bytes)} → {format_size(after.peak_bytes)},"
-        f" steady {format_size(before.steady_bytes)} → {format_size(after.steady_bytes)}"
+        f"peak {peak}, steady {' → '.join(format_sizes(before.steady_bytes, after.steady_bytes))}"
     )
 
 

@@ -10,7 +10,7 @@ from memdiag.reporters import picture
 from memdiag.reporters.palette import LIGHT as COLOR
 from memdiag.reporters.views import fix_glance
 from memdiag.reporters.views.text import plain, shortened
-from memdiag.units import GIB, MIB, format_size
+from memdiag.units import GIB, MIB, format_sizes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -47,9 +47,12 @@ def draw(fix: Fix) -> Figure:
 
 def _sizes(axes: Axes, before: Figures, after: Figures) -> None:
     """Draw peak, steady memory (mapped files paler) and files, each before and after."""
-    most = max(max(one.peak_bytes, one.steady_bytes, one.disk_bytes) for one in (before, after))
+    most = max(*_three(before), *_three(after))
     unit, name = (GIB, "GiB") if most >= 2 * GIB else (MIB, "MiB")
-    for shift, one, color in ((-0.5, before, COLOR.muted), (0.5, after, COLOR.anonymous)):
+    for shift, one, other, color in (
+        (-0.5, before, after, COLOR.muted),
+        (0.5, after, before, COLOR.anonymous),
+    ):
         whole = max(0, one.steady_bytes)
         mapped = min(whole, max(0, one.file_bytes))
         for place, size in enumerate((one.peak_bytes, whole - mapped, one.disk_bytes)):
@@ -58,16 +61,21 @@ def _sizes(axes: Axes, before: Figures, after: Figures) -> None:
             1 + shift * _BAR, mapped / unit, _BAR, left=(whole - mapped) / unit, color=color,
             alpha=0.45,
         )  # fmt: skip
-        for place, size in enumerate((one.peak_bytes, one.steady_bytes, one.disk_bytes)):
+        for place, (size, beside) in enumerate(zip(_three(one), _three(other), strict=True)):
             axes.annotate(
-                format_size(size), (max(0, size) / unit, place + shift * _BAR), xytext=(4, 0),
-                textcoords="offset points", va="center", fontsize=picture.SMALL, color=COLOR.ink,
+                format_sizes(size, beside)[0], (max(0, size) / unit, place + shift * _BAR),
+                xytext=(4, 0), textcoords="offset points", va="center", fontsize=picture.SMALL,
+                color=COLOR.ink,
             )  # fmt: skip
     axes.set_yticks(range(3), ["peak", "steady", "on disk"])
     axes.set_ylim(2.5, -0.5)
     axes.set_xlim(0, 1.16 * most / unit if most > 0 else 1)
     heading = f"{name}, before (grey) and after (blue); mapped files pale"
     picture.style(axes, heading, grid="x")
+
+
+def _three(figures: Figures) -> tuple[int, int, int]:
+    return figures.peak_bytes, figures.steady_bytes, figures.disk_bytes
 
 
 def _ratios(axes: Axes, latencies: Sequence[LatencyAt], count: int) -> None:

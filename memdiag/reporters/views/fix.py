@@ -6,7 +6,7 @@ from math import isinf
 
 from memdiag.records.fix import Fix, LatencyAt, Remedy, RemedyStatus
 from memdiag.reporters.views.text import plain
-from memdiag.units import format_duration, format_size
+from memdiag.units import format_duration, format_size, format_sizes
 
 _MOST_WEIGHTS = 3
 _ORDER: tuple[RemedyStatus, ...] = ("applied", "unverified", "possible", "rejected", "refused")
@@ -172,10 +172,11 @@ def outputs(fix: Fix) -> str:
 def _sizes(label: str, before: int, after: int, spread: int = 0) -> Row:
     times = f"{after / before:.2f} ×" if before > 0 and after >= 0 else ""
     aside = f" (± {format_size(spread // 2)})" if spread and times else ""
+    texts = format_sizes(before, after)
     return Row(
         label=label,
-        before=format_size(before),
-        after=format_size(after),
+        before=texts[0],
+        after=texts[1],
         times=times,
         note=times + aside,
         exact=(f"{before:,} bytes", f"{after:,} bytes"),

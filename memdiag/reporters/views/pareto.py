@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 
 from memdiag.records.fix import Fix, Point
-from memdiag.reporters.views.tuning import label
-from memdiag.units import format_size
+from memdiag.reporters.views.tuning import label, memory_in_words
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,11 +37,14 @@ def build(tuning: Fix) -> tuple[ParetoPoint, ...]:
     others = sorted((one for one in usable if not one.on_front), key=_place)
     shown = []
     fastest = float("inf")
-    for number, point in enumerate(front, 1):
-        ratio = point.ratio or 1.0
-        shown.append(_shown(point, number, tuning, on_line=ratio < fastest))
+    for place, (point, sizes) in enumerate(
+        zip((*front, *others), memory_in_words((*front, *others)), strict=True)
+    ):
+        ratio, on_front = point.ratio or 1.0, place < len(front)
+        number, on_line = (place + 1, ratio < fastest) if on_front else (0, False)
+        shown.append(_shown(point, number, tuning, *sizes, on_line=on_line))
         fastest = min(fastest, ratio)
-    return (*shown, *(_shown(point, 0, tuning, on_line=False) for point in others))
+    return tuple(shown)
 
 
 def _place(point: Point) -> tuple[int, float]:
@@ -50,7 +52,9 @@ def _place(point: Point) -> tuple[int, float]:
     return point.figures.steady_bytes, point.ratio or 1.0
 
 
-def _shown(point: Point, number: int, tuning: Fix, *, on_line: bool) -> ParetoPoint:
+def _shown(
+    point: Point, number: int, tuning: Fix, peak: str, steady: str, *, on_line: bool
+) -> ParetoPoint:
     assert point.figures is not None
     ratio = point.ratio or 1.0
     return ParetoPoint(
@@ -58,8 +62,8 @@ def _shown(point: Point, number: int, tuning: Fix, *, on_line: bool) -> ParetoPo
         on_line=on_line,
         label=label(point),
         steady_bytes=point.figures.steady_bytes,
-        steady=format_size(point.figures.steady_bytes),
-        peak=format_size(point.figures.peak_bytes),
+        steady=steady,
+        peak=peak,
         ratio=ratio,
         low=ratio if point.low is None else point.low,
         high=ratio if point.high is None else point.high,

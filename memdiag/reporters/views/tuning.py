@@ -1,10 +1,11 @@
 """The points of a tuning as a table, and the one that was chosen."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from memdiag.records.fix import Figures, Fix, Point
 from memdiag.reporters.views.text import plain, plain_lines, shortened
-from memdiag.units import format_duration, format_size
+from memdiag.units import format_duration, format_size, format_sizes
 
 _LONGEST_PROBLEM = 200
 
@@ -51,7 +52,9 @@ class TuningView:
 
 def build(tuning: Fix) -> TuningView:
     """Return `tuning` in words."""
-    every = [_row(point, tuning) for point in sorted(tuning.points, key=_memory)]
+    points = sorted(tuning.points, key=_memory)
+    sizes = memory_in_words(points)
+    every = [_row(point, tuning, *size) for point, size in zip(points, sizes, strict=True)]
     rows = [row for row in every if row.on_front or row.is_defaults or row.is_chosen]
     sessions = f"{tuning.sessions} sessions a process, " if tuning.sessions > 1 else ""
     return TuningView(
@@ -95,10 +98,18 @@ def _answer(tuning: Fix) -> str:
 
 def _change(name: str, before: int, after: int) -> str:
     ratio = f" ({after / before:.2f} ×)" if before > 0 and after >= 0 else ""
-    return f"{name} {format_size(before)} → {format_size(after)}{ratio}"
+    return f"{name} {' → '.join(format_sizes(before, after))}{ratio}"
 
 
-def _row(point: Point, tuning: Fix) -> PointRow:
+def memory_in_words(points: Sequence[Point]) -> list[tuple[str, str]]:
+    """Return peak and steady memory of each of `points`; empty texts where there are no figures."""
+    known = [point.figures for point in points if point.figures is not None]
+    peaks = iter(format_sizes(*(figures.peak_bytes for figures in known)))
+    steady = iter(format_sizes(*(figures.steady_bytes for figures in known)))
+    return [(next(peaks), next(steady)) if point.figures else ("", "") for point in points]
+
+
+def _row(point: Point, tuning: Fix, peak: str, steady: str) -> PointRow:
     figures = point.figures
     ratio = "" if point.problem else "not compared"
     if point.ratio is not None:
@@ -108,8 +119,8 @@ def _row(point: Point, tuning: Fix) -> PointRow:
     remark = "chosen" if is_chosen else "cannot be used" if point.problem else ""
     return PointRow(
         label=label(point),
-        peak=format_size(figures.peak_bytes) if figures else "",
-        steady=format_size(figures.steady_bytes) if figures else "",
+        peak=peak,
+        steady=steady,
         anonymous=format_size(figures.anonymous_bytes) if figures else "",
         mapped=format_size(figures.file_bytes) if figures else "",
         load=format_duration(figures.load_s) if figures else "",
