@@ -197,11 +197,9 @@ class Search:
         base = self._base()
         found = []
         for one in self.usable:
-            alone, beside = (
-                self._weigh((one,)),
-                self._points.get(_names((*self.always, *best, one))),
-            )
-            if one in best or any(_fails(point, limit) for point in (alone, beside) if point):
+            alone = self._weigh((one,))
+            beside = self._points.get(_names((*self.always, *best, one)), alone)
+            if one in best or _fails(alone, limit) or _fails(beside, limit):
                 continue
             if alone.figures is not None and is_step(alone.figures, base):
                 found.append(one)
