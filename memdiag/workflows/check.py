@@ -127,6 +127,10 @@ def examine(
     for detector in selection.chosen:
         try:
             found = list(detector.detect(examined))
+        except ModelError as error:  # its file changed since it was opened
+            examined.notes.append(
+                f"rule {detector.rule.name} could not look at this model: {error}"
+            )
         except Exception as error:  # a defect of one rule must not lose the others, or a profile
             what = f"{type(error).__name__}: {error}"[:_LONGEST_REASON]
             examined.notes.append(

@@ -1,3 +1,4 @@
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -5,6 +6,7 @@ import pytest
 
 import memdiag
 from memdiag.detectors import detectors
+from memdiag.detectors.examined import Examined
 from memdiag.errors import ModelError, UsageError
 from memdiag.records.finding import Finding
 from memdiag.workflows.check import Selection, check_models
@@ -79,6 +81,27 @@ def test_one_broken_model_of_several_does_not_hide_the_others(
     assert result.findings
     with pytest.raises(ModelError):
         memdiag.check(broken)
+
+
+def test_a_file_that_is_cut_meanwhile_is_no_defect_of_a_rule(
+    sample_model: SampleModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "m.onnx"
+    whole = sample_model("tied_if").read_bytes()
+    path.write_bytes(whole)
+    (denormals,) = [each for each in detectors() if each.rule.code == "MD501"]
+
+    def cut(examined: Examined) -> Iterator[Finding]:
+        os.truncate(path, len(whole) // 2)
+        yield from denormals.detect(examined)
+
+    monkeypatch.setattr(
+        "memdiag.workflows.check.detectors", lambda: (denormals._replace(detect=cut),)
+    )
+    (note,) = check_models([path], selection=Selection()).models[0].notes
+    assert note.startswith("rule denormal-weights could not look at this model: ")
+    assert "m.onnx: it became shorter while it was read" in note
+    assert "defect" not in note
 
 
 def test_a_rule_that_fails_does_not_lose_the_others(
