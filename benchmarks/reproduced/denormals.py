@@ -82,7 +82,7 @@ def _look(share: float, setting: Setting) -> _Look:
     denormal_conv.build(MEGABYTES * setting.scale, path, False, share=share)
     with open_model(path) as file:
         shape = [
-            axis.dim_value or 1 for axis in file.proto.graph.input[0].type.tensor_type.shape.dim
+            axis.dim_value or 1 for axis in file.graph.input_values[0].type.tensor_type.shape.dim
         ]
     random = np.random.default_rng(0).standard_normal(shape, np.float32)
     sets = [

@@ -120,7 +120,7 @@ def _by_both(path: Path, setting: Setting) -> list[Path]:
 def _constants(path: Path) -> list[str]:
     """Say how many of the nodes that the first tool left are constants, where there are any."""
     with open_model(path) as file:
-        count = sum(node.op_type == "Constant" for node in file.proto.graph.node)
+        count = sum(node.op_type == "Constant" for node in file.graph.nodes)
     if not count:
         return []
     return [f"{BOTH[0]} moves {count} constants into nodes of their own, which count as nodes."]

@@ -4,9 +4,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from onnx import NodeProto
 
 from memdiag.attribution.layouts import NBits
+from memdiag.graph.bodies import Node
 from memdiag.graph.graphs import Graphs, integer
 from memdiag.graph.scopes import Scope
 from memdiag.records.weights import Weight
@@ -18,7 +18,7 @@ _SIGNED = ("int4", "int8")
 _BLOCK_SIZE = 32  # session.qdq_matmulnbits_block_size, by default
 
 
-def of_matmulnbits(graphs: Graphs, scope: Scope, node: NodeProto) -> NBits | None:
+def of_matmulnbits(graphs: Graphs, scope: Scope, node: Node) -> NBits | None:
     """Return the blocks of a MatMulNBits' operand; None where its attributes make no sense.
 
     Scales are left out where they are not constant, and where the zero points are not known.
@@ -48,7 +48,7 @@ def of_matmulnbits(graphs: Graphs, scope: Scope, node: NodeProto) -> NBits | Non
     )
 
 
-def of_dequantized(graphs: Graphs, scope: Scope, node: NodeProto, weight: Weight) -> NBits | None:
+def of_dequantized(graphs: Graphs, scope: Scope, node: Node, weight: Weight) -> NBits | None:
     """Return the blocks of `weight`, ``[K, N]``, that DequantizeLinear `node` scales for a product.
 
     Those of one scale for all, or one a column, become blocks of 32. None where the runtime makes
@@ -96,13 +96,13 @@ def _by_column(values: Array) -> Array:
 
 
 def _constants(
-    graphs: Graphs, scope: Scope, node: NodeProto, slots: tuple[int, int]
+    graphs: Graphs, scope: Scope, node: Node, slots: tuple[int, int]
 ) -> tuple[Array | None, Array | None]:
     scales, points = (graphs.constant(scope, node, slot) for slot in slots)
     return scales[0] if scales else None, points[0] if points else None
 
 
-def _given(node: NodeProto, slot: int) -> bool:
+def _given(node: Node, slot: int) -> bool:
     return slot < len(node.input) and bool(node.input[slot])
 
 

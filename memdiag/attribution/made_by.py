@@ -209,7 +209,7 @@ def _outputs(models: Sequence[ModelFile], names: Collection[str]) -> dict[str, s
     return {
         output: node_label(node, index)
         for model in models
-        for index, node in enumerate(model.proto.graph.node)
+        for index, node in enumerate(model.graph.nodes)
         for output in node.output
         if output in names
     }

@@ -4,10 +4,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from onnx import NodeProto
-
 from memdiag.attribution.blocks import of_dequantized, of_matmulnbits
 from memdiag.attribution.layouts import NBits, Quantization, Uses
+from memdiag.graph.bodies import Node
 from memdiag.graph.graphs import Graphs, integer, integers
 from memdiag.graph.readers import Step, readers
 from memdiag.graph.scopes import Scope
@@ -61,7 +60,7 @@ class _Read(NamedTuple):
 
     consumer: Consumer
     scope: Scope
-    node: NodeProto
+    node: Node
     path: tuple[Step, ...]
 
 
@@ -137,7 +136,7 @@ class Usage:
                 yield made
 
 
-def _turned(node: NodeProto, through: tuple[str, ...]) -> bool | None:
+def _turned(node: Node, through: tuple[str, ...]) -> bool | None:
     """Return whether a product takes a weight, a matrix, the other way round."""
     if node.op_type not in _PRODUCTS or {*through} - {*_SAME_SHAPE, "Transpose"}:
         return None
@@ -170,7 +169,7 @@ def _numbers(readers: list[_Read], slots: dict[str, int], name: str, default: in
                 yield number
 
 
-def _given(node: NodeProto, slot: int) -> bool:
+def _given(node: Node, slot: int) -> bool:
     return slot < len(node.input) and bool(node.input[slot])
 
 

@@ -63,7 +63,7 @@ def detect(examined: Examined) -> Iterator[Finding]:
             functions.setdefault(weight.graph, []).append(weight)
     if graphs:
         yield from _while_parsed(examined, graphs)
-    calls = inlined_calls(examined.model.proto) if functions else {}
+    calls = inlined_calls(examined.model.graph, examined.model.functions) if functions else {}
     for name, weights in functions.items():
         yield from _in_function(examined, name, weights, calls.get(name, 0))
 

@@ -256,7 +256,7 @@ def _is_constant(examined: Examined, scope: Scope, name: str) -> bool:
     if home is None or examined.weight(scope, name) is None:
         return False
     # Up to version 3 of the format every initializer had to be listed as an input.
-    return name not in home.inputs or examined.model.proto.ir_version < 4
+    return name not in home.inputs or examined.model.head.ir_version < 4
 
 
 def _floats(examined: Examined, scope: Scope, name: str) -> NDArray[np.float32] | None:

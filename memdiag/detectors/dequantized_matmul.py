@@ -44,11 +44,10 @@ from collections.abc import Collection, Iterator
 from math import prod
 from typing import NamedTuple
 
-from onnx import NodeProto
-
 from memdiag.detectors.examined import Examined, qualified
 from memdiag.detectors.rule import Rule
 from memdiag.detectors.wording import counted, some_of
+from memdiag.graph.bodies import Node
 from memdiag.graph.graphs import integer
 from memdiag.graph.readers import Reader, Step
 from memdiag.graph.scopes import Scope, Use
@@ -270,7 +269,7 @@ def _adds_constant(examined: Examined, use: Use) -> bool:
 
 
 def _nodes(examined: Examined, pairs: list[_Pair]) -> list[str]:
-    places: list[tuple[Scope, NodeProto]] = []
+    places: list[tuple[Scope, Node]] = []
     for pair in pairs:
         places.append((pair.step.scope, pair.step.node))
         places += [(one.scope, one.node) for one in pair.readers]

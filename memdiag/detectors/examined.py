@@ -3,8 +3,7 @@
 from collections.abc import Mapping
 from functools import cached_property
 
-from onnx import NodeProto
-
+from memdiag.graph.bodies import Node
 from memdiag.graph.contents import same_content
 from memdiag.graph.graphs import Graphs
 from memdiag.graph.least_values import LeastValues
@@ -76,7 +75,7 @@ class Examined:
             self._readers[weight] = tuple(readers(self.graphs, weight))
         return self._readers[weight]
 
-    def node(self, scope: Scope, node: NodeProto) -> str:
+    def node(self, scope: Scope, node: Node) -> str:
         """Return the name of `node`, qualified by the path of its graph."""
         path, label = self.graphs.path(scope), self.graphs.label(scope, node)
         return f"{path}/{label}" if path else label

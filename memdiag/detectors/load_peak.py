@@ -11,11 +11,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal, NamedTuple
 
-from onnx import NodeProto
-
 from memdiag.detectors.examined import Examined
 from memdiag.detectors.folded import Folded, FoldingPeak, Results
 from memdiag.detectors.residents import depth
+from memdiag.graph.bodies import Node
 from memdiag.graph.graphs import integers
 from memdiag.graph.scopes import Scope
 from memdiag.prediction.folding import Fold
@@ -191,7 +190,7 @@ class LoadPeak:
         )
         return _Held(copy.fold.nbytes, 0, "soon" if freed else "never", packs)
 
-    def _kernel(self, scope: Scope, node: NodeProto) -> Kernel:
+    def _kernel(self, scope: Scope, node: Node) -> Kernel:
         return kernel(self._examined.graphs, self._examined.shapes, scope, node)
 
     def _packing(self, held: Iterable[_Held]) -> tuple[int, int]:

@@ -3,9 +3,8 @@
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from onnx import NodeProto
-
 from memdiag.detectors.examined import Examined
+from memdiag.graph.bodies import Node
 from memdiag.graph.graphs import Graphs
 from memdiag.graph.readers import SAME_ORDER, Reader
 from memdiag.graph.scopes import Scope
@@ -140,7 +139,7 @@ class Residents:
             )
 
 
-def _signature(node: NodeProto) -> tuple[object, ...]:
+def _signature(node: Node) -> tuple[object, ...]:
     """Return what two nodes have in common that do the same with their first input."""
     attributes = sorted(one.SerializeToString(deterministic=True) for one in node.attribute)
     others = node.input[1:] if node.op_type not in SAME_ORDER else ()

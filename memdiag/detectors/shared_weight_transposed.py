@@ -47,13 +47,12 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from onnx import NodeProto
-
 from memdiag.detectors.examined import Examined, qualified
 from memdiag.detectors.folded import Folded, Results, buffers, left_in_arena
 from memdiag.detectors.load_peak import LoadPeak, Made, alone
 from memdiag.detectors.rule import Rule
 from memdiag.detectors.wording import some_of
+from memdiag.graph.bodies import Node
 from memdiag.graph.graphs import integers
 from memdiag.graph.readers import SAME_ORDER
 from memdiag.graph.scopes import MAX_CALLS, Scope
@@ -257,7 +256,7 @@ def _transpose(examined: Examined, fold: Fold) -> str:
     return ""
 
 
-def _maker(scope: Scope, name: str) -> tuple[Scope, NodeProto] | None:
+def _maker(scope: Scope, name: str) -> tuple[Scope, Node] | None:
     """Return the node that makes the value `name`, also outside of the function; not a Constant."""
     for _ in range(MAX_CALLS + _MOST_STEPS):
         home = scope.home(name)

@@ -24,13 +24,14 @@ node reads.
 from collections.abc import Iterator
 from math import prod
 
-from onnx import GraphProto, SparseTensorProto
+from onnx import SparseTensorProto
 
 from memdiag.detectors.examined import Examined, qualified
 from memdiag.detectors.rule import Rule
 from memdiag.detectors.wording import counted, some_of
+from memdiag.graph.bodies import Body
 from memdiag.graph.element_types import ELEMENT_TYPES
-from memdiag.graph.weights import node_label, subgraphs
+from memdiag.graph.weights import node_label
 from memdiag.prediction.packing import original_freed, overridable
 from memdiag.prediction.runtime import Runtime
 from memdiag.records.finding import Finding
@@ -56,7 +57,7 @@ def detect(examined: Examined) -> Iterator[Finding]:
         return
     folded = {id(fold.node) for fold in examined.folds}
     free = overridable(examined.model)
-    stored = dict(_stored(examined.model.proto.graph, ""))
+    stored = dict(_stored(examined.model.graph, ""))
     used = [weight for weight in weights if examined.readers(weight)]
     saved = 0
     for weight in used:
@@ -86,18 +87,18 @@ def _sizes(weights: list[Weight], stored: dict[tuple[str, str], int]) -> str:
     return f"{format_size(small)} become {format_size(sum(weight.nbytes for weight in weights))}"
 
 
-def _stored(graph: GraphProto, path: str) -> Iterator[tuple[tuple[str, str], int]]:
+def _stored(graph: Body, path: str) -> Iterator[tuple[tuple[str, str], int]]:
     """Yield the bytes of values and indices of each sparse tensor, by graph and name."""
-    for sparse in graph.sparse_initializer:
+    for sparse in graph.sparse_initializers:
         yield (path, sparse.values.name), _nbytes(sparse)
-    for index, node in enumerate(graph.node):
+    for index, node in enumerate(graph.nodes):
         if node.op_type == "Constant" and node.output:
             for attribute in node.attribute:
                 if attribute.HasField("sparse_tensor"):
                     yield (path, node.output[0]), _nbytes(attribute.sparse_tensor)
-        for name, body in subgraphs(node):
-            inner = f"{node_label(node, index)}/{name}"
-            yield from _stored(body, f"{path}/{inner}" if path else inner)
+        for inner in node.bodies:
+            within = f"{node_label(node, index)}/{inner.name}"
+            yield from _stored(inner.body, f"{path}/{within}" if path else within)
 
 
 def _nbytes(sparse: SparseTensorProto) -> int:

@@ -36,13 +36,12 @@ the runtime does not pack a weight of the main graph, and products may take long
 from collections import defaultdict
 from collections.abc import Iterator
 
-from onnx import NodeProto
-
 from memdiag.detectors.examined import Examined, qualified
 from memdiag.detectors.groups import LEAST_BYTES, in_branches, listed_by_name, names, shareable
 from memdiag.detectors.load_peak import LoadPeak
 from memdiag.detectors.residents import Resident, Residents, depth
 from memdiag.detectors.rule import Rule
+from memdiag.graph.bodies import Node
 from memdiag.graph.scopes import Scope
 from memdiag.prediction.packing import ARENA_FREED_SINCE
 from memdiag.records.finding import ExpectedCopies, Finding
@@ -66,7 +65,7 @@ def detect(examined: Examined) -> Iterator[Finding]:
         weight for group in shareable(examined) if in_branches(examined, group) for weight in group
     }
     holders: dict[int, list[Weight]] = defaultdict(list)
-    nodes: dict[int, tuple[Scope, NodeProto]] = {}
+    nodes: dict[int, tuple[Scope, Node]] = {}
     for weight in examined.model.weights:
         if weight in elsewhere or weight.place == "attribute" or not weight.graph:
             continue
@@ -85,7 +84,7 @@ def detect(examined: Examined) -> Iterator[Finding]:
             yield _finding(examined, residents, peaks, *nodes[key], costly)
 
 
-def _outermost(examined: Examined, weight: Weight) -> tuple[Scope, NodeProto]:
+def _outermost(examined: Examined, weight: Weight) -> tuple[Scope, Node]:
     """Return the node that holds all subgraphs around `weight`, and its scope."""
     scope = examined.graphs.scopes(weight)[0]
     while True:
@@ -102,7 +101,7 @@ def _finding(
     residents: Residents,
     peaks: LoadPeak,
     scope: Scope,
-    node: NodeProto,
+    node: Node,
     costly: list[tuple[Weight, Resident]],
 ) -> Finding:
     costly.sort(key=lambda pair: -pair[0].nbytes)

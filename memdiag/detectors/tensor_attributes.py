@@ -70,8 +70,8 @@ def detect(examined: Examined) -> Iterator[Finding]:
         if scope.is_function:
             continue
         copies = _IN_SUBGRAPHS if path else 1
-        for node in scope.attributed:
-            if node.op_type == "Constant":
+        for node in scope.nodes:
+            if node.op_type == "Constant" or not node.has_attributes:
                 continue
             kept = [_Kept(one.name, size) for one in node.attribute if (size := _nbytes(one))]
             total = sum(one.nbytes for one in kept) * copies

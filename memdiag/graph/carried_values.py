@@ -10,7 +10,7 @@ from math import prod
 
 from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto, ValueInfoProto
 
-from memdiag.graph.weights import subgraphs
+from memdiag.graph.protos import subgraphs
 
 _MOST_LISTED = 1_000_000
 """Sizes in all lists together."""

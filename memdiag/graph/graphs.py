@@ -5,11 +5,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from numpy.typing import NDArray
-from onnx import NodeProto
 
+from memdiag.graph.bodies import FunctionKey, Node
 from memdiag.graph.reader import ModelFile
-from memdiag.graph.scopes import FunctionKey, Scope, main_scope
-from memdiag.graph.weights import node_label, subgraphs
+from memdiag.graph.scopes import Scope, main_scope
+from memdiag.graph.weights import node_label
 from memdiag.records.weights import Weight
 
 Array = NDArray[Any]
@@ -30,7 +30,7 @@ class Graphs:
         self._places: dict[Scope, dict[int, int]] = {}
         self._paths: dict[Scope, str] = {}
         self._called: set[FunctionKey] = set()
-        for path, scope in self._walk(main_scope(model.proto), ""):
+        for path, scope in self._walk(main_scope(model.graph, model.functions), ""):
             self._by_path[path].append(scope)
         # By graph and name; None where two of one graph go by one name.
         self._weights: dict[str, dict[str, Weight | None]] = defaultdict(dict)
@@ -56,7 +56,7 @@ class Graphs:
         """Return the scopes in which `weight` is defined."""
         return self._by_path.get(weight.graph, [])
 
-    def label(self, scope: Scope, node: NodeProto) -> str:
+    def label(self, scope: Scope, node: Node) -> str:
         """Return the label of `node`, a node of `scope`."""
         if node.name:
             return node.name
@@ -64,7 +64,7 @@ class Graphs:
             self._places[scope] = {id(one): index for index, one in enumerate(scope.nodes)}
         return node_label(node, self._places[scope][id(node)])
 
-    def constant(self, scope: Scope, node: NodeProto, slot: int) -> Constant | None:
+    def constant(self, scope: Scope, node: Node, slot: int) -> Constant | None:
         """Return values and weight of an input of `node`; None where they are not constant."""
         name: str = node.input[slot] if slot < len(node.input) else ""
         home = scope.home(name) if name else None
@@ -95,13 +95,12 @@ class Graphs:
         yield path, scope
         for body in (body for bodies in scope.bodies.values() for body in bodies):
             yield from self._walk(body, self.path(body))
-        if not self._model.proto.functions:
+        if not self._model.functions:
             return
         for node in scope.nodes:
-            key = (node.domain, node.op_type, node.overload)
-            called = None if key in self._called else scope.call(node)
+            called = None if node.key in self._called else scope.call(node)
             if called is not None:
-                self._called.add(key)
+                self._called.add(node.key)
                 yield from self._walk(called, self.path(called))
 
     def path(self, scope: Scope) -> str:
@@ -117,19 +116,18 @@ class Graphs:
             )
         return self._paths[scope]
 
-    def _inner_path(self, scope: Scope, node: NodeProto, parent: Scope) -> str:
+    def _inner_path(self, scope: Scope, node: Node, parent: Scope) -> str:
         place = parent.bodies[id(node)].index(scope)
-        attribute = [name for name, _ in subgraphs(node)][place]
-        inner = f"{self.label(parent, node)}/{attribute}"
+        inner = f"{self.label(parent, node)}/{node.bodies[place].name}"
         outer = self.path(parent)
         return f"{outer}/{inner}" if outer else inner
 
 
-def integer(node: NodeProto, name: str, default: int) -> int:
+def integer(node: Node, name: str, default: int) -> int:
     """Return an integer attribute of `node`."""
     return next((int(one.i) for one in node.attribute if one.name == name), default)
 
 
-def integers(node: NodeProto, name: str) -> tuple[int, ...]:
+def integers(node: Node, name: str) -> tuple[int, ...]:
     """Return an attribute of `node` that is a list of integers; empty where it has none."""
     return next((tuple(one.ints) for one in node.attribute if one.name == name), ())

@@ -7,8 +7,7 @@ functions, to the operators that use them as indices or compare them with consta
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from onnx import NodeProto
-
+from memdiag.graph.bodies import Node
 from memdiag.graph.scopes import Scope, Use
 from memdiag.graph.tensor_data import CONSTANT_FIELDS, Array, constant_array, inline_array
 
@@ -148,7 +147,7 @@ class _Trace:
         if node.op_type in ("GatherND", "ScatterND") and index == 1:
             self._limit_nd(scope, node, offset)
 
-    def _shifted(self, scope: Scope, node: NodeProto, index: int, offset: int) -> None:
+    def _shifted(self, scope: Scope, node: Node, index: int, offset: int) -> None:
         """Follow a value to which a constant integer is added, or from which it is taken."""
         values = _constant(scope, node.input[1 - index])
         if values is None or values.size != 1 or values.dtype.kind not in "iu":
@@ -174,7 +173,7 @@ class _Trace:
         else:
             self._at_most(size, offset, words)
 
-    def _limit_nd(self, scope: Scope, node: NodeProto, offset: int) -> None:
+    def _limit_nd(self, scope: Scope, node: Node, offset: int) -> None:
         """Add the limit of GatherND or ScatterND, whose indices run over several axes at once."""
         shape = self._shape(scope, node.input[0], MAX_SHAPE_STEPS)
         indices = self._shape(scope, node.input[1], MAX_SHAPE_STEPS)
@@ -211,7 +210,7 @@ class _Trace:
         return None
 
 
-def _as_input(scope: Scope, node: NodeProto, index: int) -> Iterator[tuple[Scope, str]]:
+def _as_input(scope: Scope, node: Node, index: int) -> Iterator[tuple[Scope, str]]:
     """Yield what input `index` of `node` is called inside the body or function it is handed to."""
     bodies = scope.bodies.get(id(node), [])
     if node.op_type not in ("Loop", "Scan") or (node.op_type == "Loop" and index < 2):
@@ -252,8 +251,9 @@ def _constant(scope: Scope, name: str, steps: int = MAX_SHAPE_STEPS) -> Array | 
     home = scope.home(name)
     if home is None or not steps:
         return None
-    if name in home.tensors:
-        return inline_array(home.tensors[name])
+    tensor = home.tensor(name)
+    if tensor is not None:
+        return inline_array(tensor)
     node = home.producers.get(name)
     if node is None:
         outer = _outer_value(home, name)
@@ -267,13 +267,11 @@ def _constant(scope: Scope, name: str, steps: int = MAX_SHAPE_STEPS) -> Array | 
     return None
 
 
-def _integer(node: NodeProto, name: str, default: int) -> int:
+def _integer(node: Node, name: str, default: int) -> int:
     return next((one.i for one in node.attribute if one.name == name), default)
 
 
-def _permuted(
-    node: NodeProto, shape: tuple[int | None, ...] | None
-) -> tuple[int | None, ...] | None:
+def _permuted(node: Node, shape: tuple[int | None, ...] | None) -> tuple[int | None, ...] | None:
     """Return `shape` as a Transpose leaves it."""
     if shape is None:
         return None

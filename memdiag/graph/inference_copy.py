@@ -21,10 +21,11 @@ from onnx import (
     helper,
 )
 
+from memdiag.graph.bodies import FunctionKey, Node
 from memdiag.graph.carried_values import carries_little
 from memdiag.graph.contrib_shapes import DOMAINS, stand_in
-from memdiag.graph.scopes import MAX_CALLS, FunctionKey
-from memdiag.graph.weights import subgraphs
+from memdiag.graph.protos import subgraphs
+from memdiag.graph.scopes import MAX_CALLS
 
 _OTHER_DOMAIN: Final = "memdiag.unknown"
 _KNOWN_DOMAINS = frozenset({"", "ai.onnx", "ai.onnx.ml", "ai.onnx.preview"})
@@ -42,7 +43,10 @@ _EQUATION = re.compile(r"[A-Za-z,]*(?:->[A-Za-z]*)?")
 
 
 def inference_copy(model: ModelProto, sizes: Mapping[str, int]) -> "InferenceCopy":
-    """Return a copy of `model` with `sizes` for those free dimensions that they name."""
+    """Return a copy of `model` with `sizes` for those free dimensions that they name.
+
+    `model` itself is used up.
+    """
     return InferenceCopy(model, sizes)
 
 
@@ -54,12 +58,11 @@ class InferenceCopy:
     nodes. `functions` are those that can be called: none if their calls do not end.
     """
 
-    def __init__(self, model: ModelProto, sizes: Mapping[str, int]) -> None:
+    def __init__(self, proto: ModelProto, sizes: Mapping[str, int]) -> None:
         self.notes: list[str] = []
         self.unknown: Counter[str] = Counter()
-        self._dims = {one.name: tuple(one.dims) for one in model.graph.initializer}
+        self._dims = {one.name: tuple(one.dims) for one in proto.graph.initializer}
         self._body_nodes = 0
-        proto = ModelProto.FromString(model.SerializeToString())
         for field in ("training_info", "metadata_props"):
             proto.ClearField(field)
         # Copies of their own: a part of the model would keep all of it in memory.
@@ -168,7 +171,7 @@ def unknown_note(unknown: Mapping[str, int]) -> str:
     )
 
 
-def is_safe(node: NodeProto) -> bool:
+def is_safe(node: Node | NodeProto) -> bool:
     """Return whether the inference of `node` ends soon and takes little memory.
 
     Where it does not, the node is mostly one that the runtime would refuse.

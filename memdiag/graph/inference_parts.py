@@ -9,11 +9,11 @@ that compute them are in each part that reads them.
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from onnx import GraphProto, ModelProto, NodeProto, TypeProto, ValueInfoProto
+from onnx import GraphProto, ModelProto, TypeProto, ValueInfoProto
 
+from memdiag.graph.bodies import Body, Node
 from memdiag.graph.carried_values import CARRIES
 from memdiag.graph.scopes import Scope
-from memdiag.graph.weights import subgraphs
 
 NODES = 8192
 """Of a part, beside those that compute the values of shapes."""
@@ -41,22 +41,22 @@ class Part(NamedTuple):
     `needed` are those of their outputs that later parts read.
     """
 
-    nodes: Sequence[NodeProto]
+    nodes: Sequence[Node]
     model: ModelProto
     needed: frozenset[str]
 
 
-def parts(model: ModelProto, scope: Scope, types: Types, at_once: int) -> Iterator[Part]:
-    """Yield the parts of the main graph of `model`, which is `scope`, in order.
+def parts(head: ModelProto, scope: Scope, types: Types, at_once: int) -> Iterator[Part]:
+    """Yield the parts of the main graph, which is `scope`, of a model with that `head`, in order.
 
     `types` are those of values of earlier parts and of inputs, asked for when a part is made.
     """
     starts = range(0, len(scope.nodes), at_once)
     needed = _needed(scope, starts, at_once)
-    stated = _Stated(model.graph)
+    stated = _Stated(scope.body)
     for start, later in zip(starts, needed, strict=True):
         nodes = scope.nodes[start : start + at_once]
-        yield Part(nodes, _model(model, scope, nodes, types, stated), later)
+        yield Part(nodes, _model(head, scope, nodes, types, stated), later)
 
 
 def renamed(kind: TypeProto, part: int) -> TypeProto:
@@ -78,38 +78,37 @@ def _needed(scope: Scope, starts: range, at_once: int) -> list[frozenset[str]]:
         made = _made_by(nodes)
         found.append(frozenset(name for name in made if name in read))
         read.difference_update(made)
-        read |= {name for name in _read_by(scope, nodes) if name in scope.producers} - made.keys()
+        read |= {name for name in _read_by(nodes) if name in scope.producers} - made.keys()
     return found[::-1]
 
 
 class _Stated:
     """The types that a graph itself states for its values."""
 
-    def __init__(self, graph: GraphProto) -> None:
-        self._places = {value.name: index for index, value in enumerate(graph.value_info)}
+    def __init__(self, graph: Body) -> None:
         self._graph = graph
-        self.inputs = {value.name: value for value in graph.input}
-        self.outputs = {value.name: value for value in graph.output}
+        self._places = {value.name: place for place, value in graph.inner_values()}
+        self.inputs = {value.name: value for value in graph.input_values}
+        self.outputs = {value.name: value for value in graph.output_values}
 
     def of(self, name: str) -> ValueInfoProto | None:
         place = self._places.get(name)
-        return self._graph.value_info[place] if place is not None else None
+        return self._graph.inner_value(place) if place is not None else None
 
 
 def _model(
-    model: ModelProto, scope: Scope, own: Sequence[NodeProto], types: Types, stated: _Stated
+    head: ModelProto, scope: Scope, own: Sequence[Node], types: Types, stated: _Stated
 ) -> ModelProto:
-    made, read = _made_by(own), _read_by(scope, own)
+    made, read = _made_by(own), _read_by(own)
     before = list(_computing(scope, read, made, types))
     made |= _made_by(before)
-    read |= _read_by(scope, before)
-    graph = GraphProto(name=model.graph.name, node=[*before, *own])
+    read |= _read_by(before)
+    graph = GraphProto(name=scope.body.head.name, node=[node.proto() for node in (*before, *own)])
     for name in read:
         if name in made:
             continue
         given = stated.inputs.get(name)
-        # Those of a Constant are among the tensors, but not by their own names.
-        tensor = scope.tensors.get(name) if name not in scope.producers else None
+        tensor = scope.body.tensor(name) if name not in scope.producers else None
         if given is not None:
             graph.input.append(given)
         if tensor is not None:
@@ -121,10 +120,10 @@ def _model(
             graph.output.append(stated.outputs[name])
         elif (value := stated.of(name)) is not None:
             graph.value_info.append(value)
-    return ModelProto(ir_version=model.ir_version, graph=graph, opset_import=model.opset_import)
+    return ModelProto(ir_version=head.ir_version, graph=graph, opset_import=head.opset_import)
 
 
-def _computing(scope: Scope, read: Names, made: Names, types: Types) -> Iterator[NodeProto]:
+def _computing(scope: Scope, read: Names, made: Names, types: Types) -> Iterator[Node]:
     """Yield the nodes that compute the values of shapes that are `read`, after what they read.
 
     Those of what is `made` are not among them, nor more than `_MOST_COMPUTING`: not the farthest.
@@ -145,7 +144,7 @@ def _computing(scope: Scope, read: Names, made: Names, types: Types) -> Iterator
             pending.extend((one, False) for one in producer.input if one)
 
 
-def _is_computed(producer: NodeProto, name: str, types: Types) -> bool:
+def _is_computed(producer: Node, name: str, types: Types) -> bool:
     """Return whether the inference may know the value: of those with an axis at most it does."""
     kind = types(name) if producer.op_type in _COMPUTES_SHAPES else None
     if kind is None:
@@ -154,27 +153,23 @@ def _is_computed(producer: NodeProto, name: str, types: Types) -> bool:
     return tensor.HasField("shape") and len(tensor.shape.dim) <= 1
 
 
-def _made_by(nodes: Iterable[NodeProto]) -> Names:
+def _made_by(nodes: Iterable[Node]) -> Names:
     return dict.fromkeys(name for node in nodes for name in node.output)
 
 
-def _read_by(scope: Scope, nodes: Iterable[NodeProto]) -> Names:
-    """Return the names that `nodes` and their subgraphs read, those of the subgraphs' own as well.
-
-    Nodes without subgraphs are not asked for attributes: see `Scope`.
-    """
+def _read_by(nodes: Iterable[Node]) -> Names:
+    """Return the names that `nodes` and their subgraphs read, also those of the subgraphs' own."""
     found: Names = {}
     for node in nodes:
         found.update(dict.fromkeys(node.input))
-        if id(node) in scope.bodies:
-            found.update(dict.fromkeys(_inner_reads(node)))
+        found.update(dict.fromkeys(_inner_reads(node)))
     found.pop("", None)
     return found
 
 
-def _inner_reads(node: NodeProto) -> Iterator[str]:
-    for _, body in subgraphs(node):
-        for inner in body.node:
-            yield from inner.input
-            yield from _inner_reads(inner)
-        yield from (value.name for value in body.output)
+def _inner_reads(node: Node) -> Iterator[str]:
+    for inner in node.bodies:
+        for one in inner.body.nodes:
+            yield from one.input
+            yield from _inner_reads(one)
+        yield from inner.body.outputs

@@ -6,9 +6,10 @@ from math import prod
 from typing import Any, Literal
 
 import numpy as np
-from onnx import ModelProto, TypeProto, ValueInfoProto
+from onnx import TypeProto, ValueInfoProto
 
 from memdiag.errors import UsageError
+from memdiag.graph.bodies import Body
 from memdiag.graph.dimensions import Axis, axes_of, choose_sizes, tensor_type
 from memdiag.graph.element_types import ELEMENT_TYPES, STRING, ElementType
 from memdiag.graph.index_ranges import Demands, demands
@@ -88,7 +89,7 @@ def plan_inputs(
         UsageError: a name in `dims` or `given` is not the model's, an array does not fit its
             input, or an input is of a kind that cannot be made (a map, a sparse tensor).
     """
-    return _plan(model.proto, dims, given, free_dim)
+    return _plan(model.graph, model.functions, dims, given, free_dim)
 
 
 def make(plan: InputPlan, seed: int) -> Array:
@@ -123,12 +124,13 @@ def make(plan: InputPlan, seed: int) -> Array:
 
 
 def _plan(
-    proto: ModelProto,
+    graph: Body,
+    functions: Sequence[Body],
     dims: Mapping[str, int],
     given: Mapping[str, np.ndarray[Any, Any]],
     free_dim: int,
 ) -> tuple[InputPlan, ...]:
-    values = _required(proto)
+    values = {value.name: value for value in graph.fed}
     for name in given:
         if name not in values:
             inputs = ", ".join(values) or "none"
@@ -140,7 +142,7 @@ def _plan(
     sizes = choose_sizes(axes, dims=dims, given=shapes_given, free_dim=free_dim)
     # An input of unknown rank is tried with one axis: operators take that more often than none.
     shapes = {name: shapes_given.get(name, _shape(axes[name], sizes, free_dim)) for name in values}
-    scope = main_scope(proto)
+    scope = main_scope(graph, functions)
     plans = []
     for name, value in values.items():
         element = _element(value)
@@ -162,13 +164,6 @@ def _plan(
             )
         )
     return tuple(plans)
-
-
-def _required(proto: ModelProto) -> dict[str, ValueInfoProto]:
-    """Return the inputs that must be fed: those that are not initializers too."""
-    defaults = {tensor.name for tensor in proto.graph.initializer}
-    defaults |= {sparse.values.name for sparse in proto.graph.sparse_initializer}
-    return {value.name: value for value in proto.graph.input if value.name not in defaults}
 
 
 def _kind(kind: TypeProto) -> Kind:

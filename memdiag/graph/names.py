@@ -2,20 +2,22 @@
 
 from collections.abc import Iterator
 
-from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, ValueInfoProto
+from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, ValueInfoProto
 
 from memdiag.errors import ModelError
 from memdiag.graph.dimensions import tensor_type
-from memdiag.graph.weights import subgraphs
+from memdiag.graph.protos import subgraphs
 
 
-def check_names(model: ModelProto, *, origin: str) -> None:
-    """Check all names of graphs, nodes, values, attributes, tensors and dimensions.
+def check_names(part: ModelProto | FunctionProto | GraphProto, *, origin: str) -> None:
+    """Check all names of nodes, values, attributes, tensors and dimensions in a part of a model.
+
+    Of a ModelProto those of its operator sets alone are looked at.
 
     Raises:
         ModelError: one of them is not UTF-8 text.
     """
-    for name in _in_model(model):
+    for name in _in(part):
         if not isinstance(name, str):
             raise ModelError(
                 f"{origin}: it is damaged, the name {bytes(name[:40])!r} in it is not UTF-8 text; "
@@ -23,17 +25,23 @@ def check_names(model: ModelProto, *, origin: str) -> None:
             )
 
 
-def _in_model(model: ModelProto) -> Iterator[str]:
-    for opset in model.opset_import:
-        yield opset.domain
-    yield from _in_graph(model.graph)
-    for function in model.functions:
-        yield from (function.domain, function.name, function.overload)
-        yield from (*function.input, *function.output, *function.attribute)
-        for attribute in function.attribute_proto:
-            yield from _in_attribute(attribute)
-        for node in function.node:
-            yield from _in_node(node)
+def _in(part: ModelProto | FunctionProto | GraphProto) -> Iterator[str]:
+    if isinstance(part, GraphProto):
+        yield from _in_graph(part)
+    elif isinstance(part, FunctionProto):
+        yield from _in_function(part)
+    else:
+        for opset in part.opset_import:
+            yield opset.domain
+
+
+def _in_function(function: FunctionProto) -> Iterator[str]:
+    yield from (function.domain, function.name, function.overload)
+    yield from (*function.input, *function.output, *function.attribute)
+    for attribute in function.attribute_proto:
+        yield from _in_attribute(attribute)
+    for node in function.node:
+        yield from _in_node(node)
 
 
 def _in_graph(graph: GraphProto) -> Iterator[str]:

@@ -15,7 +15,7 @@ from onnx import AttributeProto, ModelProto, SparseTensorProto, TensorProto
 from memdiag.errors import ModelError
 from memdiag.graph.element_types import ELEMENT_TYPES_BY_NAME, STRING, ElementType
 from memdiag.graph.external import ExternalFiles, read_reference
-from memdiag.graph.names import check_names
+from memdiag.graph.parsing import parse
 from memdiag.graph.tensor_data import (
     Array,
     as_array,
@@ -24,8 +24,8 @@ from memdiag.graph.tensor_data import (
     element_type,
     packed_bytes,
 )
-from memdiag.graph.weights import Location, Source, count_nodes, inventory
-from memdiag.graph.wire import NOT_ONNX, THIS_FILE, skeleton
+from memdiag.graph.weights import Location, Source, inventory
+from memdiag.graph.wire import THIS_FILE, skeleton
 from memdiag.records.weights import Weight
 
 _RELEASE = 16 << 20
@@ -48,9 +48,10 @@ def open_model(path: Path) -> "ModelFile":
 class ModelFile:
     """An open model; also a context manager.
 
-    `proto` is the skeleton: its large tensors are references into the file, so it must not be
-    saved as it is. `file_bytes` is the size of the file, `external_bytes` that of the distinct
-    external files together, `node_count` counts the nodes of subgraphs as well.
+    `graph` and `functions` are what the model consists of, with large tensors as references into
+    the file, `head` is all else that it says (but documentation), its `graph` and `functions` being
+    empty. `file_bytes` is the size of the file, `external_bytes` that of the distinct external
+    files together.
 
     Arrays and views that were handed out stay valid after `close`; each keeps its mapping alive.
     """
@@ -62,14 +63,16 @@ class ModelFile:
         self._real_path = path.resolve()
         self._maps: dict[Path, mmap.mmap] = {self._real_path: mapping}
         self._handed_out = 0
-        parts = skeleton(mapping, origin=str(path))
+        origin = str(path)
+        parts = skeleton(mapping, origin=origin)
         self._references = parts.references
-        self.proto = _parse(parts.proto, path)
-        check_names(self.proto, origin=str(path))
-        found = tuple(inventory(self.proto, origin=str(path), locate=self._locate))
-        self.node_count = count_nodes(self.proto.graph)
-        self._sources: dict[Weight, Source] = {one.weight: one.source for one in found}
-        self.weights: tuple[Weight, ...] = tuple(one.weight for one in found)
+        self.head, self.graph, self.functions = parse(parts.proto, origin=origin)
+        self._held: dict[Weight, tuple[Source, bytes]] = {}
+        weights: list[Weight] = []
+        for one in inventory(self.graph, self.functions, origin=origin, locate=self._locate):
+            self._held[one.weight] = one.source, one.data
+            weights.append(one.weight)
+        self.weights: tuple[Weight, ...] = tuple(weights)
         self.external_bytes = self._files.total_bytes
         self.release()
 
@@ -87,7 +90,32 @@ class ModelFile:
     def close(self) -> None:
         """Let go of the files; `data` and `raw_bytes` cannot be used any more."""
         self._maps.clear()
-        self._sources.clear()
+        self._held.clear()
+
+    @property
+    def node_count(self) -> int:
+        """The number of nodes, those of subgraphs included; a call of a function counts as one."""
+        return self.graph.node_count
+
+    def read_proto(self) -> ModelProto:
+        """Return the model as ONNX has it, read anew and not kept.
+
+        Its large tensors are references into the file, so it must not be saved as it is.
+
+        Raises:
+            ModelError: the file changed since it was opened, or is closed.
+        """
+        mapping = self._maps.get(self._real_path)
+        if mapping is None:
+            raise ModelError(f"{self.path}: it is closed; read it while it is open.")
+        try:
+            proto: ModelProto = ModelProto.FromString(
+                skeleton(mapping, origin=str(self.path)).proto
+            )
+        except DecodeError as error:
+            raise ModelError(f"{self.path}: it changed since it was opened; try again.") from error
+        self.release()
+        return proto
 
     @property
     def files(self) -> tuple[Path, ...]:
@@ -120,13 +148,13 @@ class ModelFile:
         Raises:
             ModelError: a sparse tensor's indices do not fit its shape.
         """
-        source = self._source(weight)
         element = ELEMENT_TYPES_BY_NAME[weight.dtype]
+        source = self._source(weight)
         if isinstance(source, AttributeProto):
             return constant_array(source)[1]
         if isinstance(source, SparseTensorProto):
             return self._dense(source, weight)
-        if element is STRING:
+        if element is STRING and source is not None:
             return np.array(list(source.string_data), element.dtype).reshape(weight.shape)
         return as_array(self.raw_bytes(weight), element, weight.shape)
 
@@ -139,24 +167,27 @@ class ModelFile:
             ModelError: a sparse tensor's indices do not fit its shape.
         """
         source = self._source(weight)
-        if isinstance(source, TensorProto) and weight.dtype != STRING.name:
-            if weight.file is None or weight.offset is None or weight.length is None:
-                return self._bytes(source)
+        if source is None:
+            assert weight.file is not None
             location = weight.file if weight.storage == "external" else THIS_FILE
-            return self._mapped(location, weight.offset, weight.length)
+            return self._mapped(location, weight.offset or 0, weight.length or 0)
+        if isinstance(source, TensorProto) and weight.dtype != STRING.name:
+            return self._bytes(source)
         array = self.data(weight)
         return memoryview(
             b"".join(array.reshape(-1)) if array.dtype == STRING.dtype else array.tobytes()
         )
 
-    def _source(self, weight: Weight) -> Source:
+    def _source(self, weight: Weight) -> TensorProto | SparseTensorProto | AttributeProto | None:
+        """Return what holds the data of `weight`; None where they are plain bytes in a file."""
         try:
-            return self._sources[weight]
+            kind, data = self._held[weight]
         except KeyError:
             raise ModelError(
                 f"{self.path}: it has no weight {weight.name!r} or is closed; take one of its own "
                 "weights while it is open."
             ) from None
+        return kind.FromString(data) if data else None
 
     def _locate(self, tensor: TensorProto, element: ElementType, where: str) -> Location:
         """Return where the bytes of `tensor` lie, after checking that they can be there."""
@@ -242,16 +273,3 @@ def _reason(error: OSError | ValueError) -> str:
         return "it may not be read; check its permissions"
     words = os.strerror(number) if number else "no file can have that name"
     return f"it cannot be opened ({words}); check the path"
-
-
-def _parse(serialized: bytes, path: Path) -> ModelProto:
-    try:
-        proto: ModelProto = ModelProto.FromString(serialized)
-    except (DecodeError, UnicodeDecodeError) as error:
-        raise ModelError(
-            f"{path}: it is damaged or no ONNX model, protobuf cannot decode it; "
-            "download or export it again."
-        ) from error
-    if not proto.HasField("graph") or not proto.ir_version:
-        raise ModelError(f"{path}: {NOT_ONNX}.")
-    return proto

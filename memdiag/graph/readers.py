@@ -3,8 +3,7 @@
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from onnx import NodeProto
-
+from memdiag.graph.bodies import Node
 from memdiag.graph.graphs import Graphs
 from memdiag.graph.scopes import Scope
 from memdiag.records.weights import Weight
@@ -21,7 +20,7 @@ class Step(NamedTuple):
     """A node and the scope it is in."""
 
     scope: Scope
-    node: NodeProto
+    node: Node
 
 
 class Reader(NamedTuple):
@@ -31,7 +30,7 @@ class Reader(NamedTuple):
     """
 
     scope: Scope
-    node: NodeProto
+    node: Node
     slot: int
     name: str
     path: tuple[Step, ...]
@@ -69,7 +68,7 @@ def readers(graphs: Graphs, weight: Weight) -> Iterator[Reader]:
                 pending.append((use.scope, node.output[0], (*path, Step(use.scope, node))))
 
 
-def _keeps_the_weight(graphs: Graphs, scope: Scope, node: NodeProto, slot: int) -> bool:
+def _keeps_the_weight(graphs: Graphs, scope: Scope, node: Node, slot: int) -> bool:
     """Return whether the node's output is still the weight, moved, cast or scaled."""
     if not node.output:
         return False

@@ -22,16 +22,17 @@ from onnx.checker import ValidationError
 from onnx.shape_inference import InferenceError, infer_node_outputs
 from onnx.shape_inference import infer_shapes as infer_model
 
+from memdiag.graph.bodies import Node
 from memdiag.graph.element_types import ELEMENT_TYPES, ELEMENT_TYPES_BY_NAME
 from memdiag.graph.graphs import Graphs
 from memdiag.graph.inference_copy import InferenceCopy, inference_copy, is_safe, unknown_note
 from memdiag.graph.inference_parts import MOST_AT_ONCE, NODES, parts, renamed
 from memdiag.graph.memory_bound import at_most
 from memdiag.graph.native_heap import give_back
+from memdiag.graph.protos import subgraphs
 from memdiag.graph.reader import ModelFile
 from memdiag.graph.scopes import Scope
 from memdiag.graph.tensor_data import Array
-from memdiag.graph.weights import subgraphs
 
 _ONNX = ("", "ai.onnx")
 
@@ -94,11 +95,14 @@ class Shapes:
 
     @cached_property
     def as_declared(self) -> "Shapes":
-        """The shapes without the sizes that a user gave for free dimensions: as the runtime's."""
+        """The shapes without the sizes that a user gave for free dimensions: as the runtime's.
+
+        They are inferred when they are first asked for, while the model has to be open.
+        """
         return self._declared() if self._declared is not None else self
 
     def of_outputs(
-        self, node: NodeProto, types: Mapping[str, TensorType], values: Mapping[str, Array]
+        self, node: Node, types: Mapping[str, TensorType], values: Mapping[str, Array]
     ) -> dict[str, TensorType]:
         """Return the types of the outputs of `node`, an operator of ONNX, as far as they are known.
 
@@ -111,7 +115,7 @@ class Shapes:
         try:
             inferred = infer_node_outputs(
                 defs.get_schema(node.op_type, self.opset, ""),
-                node,
+                node.proto(),
                 {name: _type_proto(kind) for name, kind in types.items()},
                 {name: numpy_helper.from_array(value) for name, value in values.items()},
                 opset_imports=[helper.make_opsetid("", self.opset)],
@@ -130,13 +134,13 @@ def infer_shapes(
     What could not be inferred is missing, and where that is not only because a size is free, a
     sentence is appended to `notes`.
     """
-    proto = model.proto
-    listed = {value.name for value in proto.graph.input} if proto.ir_version >= 4 else set()
+    graph = model.graph
+    listed = set(graph.inputs) if model.head.ir_version >= 4 else set()
     inference = _Inference(model, graphs, sizes, notes)
     return Shapes(
         inference.types,
-        opset=next((one.version for one in proto.opset_import if one.domain in _ONNX), 1),
-        overridable=frozenset(tensor.name for tensor in proto.graph.initializer) & listed,
+        opset=next((one.version for one in model.head.opset_import if one.domain in _ONNX), 1),
+        overridable=frozenset(graph.names) & listed,
         has_calls=inference.has_calls,
         declared=(lambda: infer_shapes(model, graphs, {}, [])) if sizes else None,
     )
@@ -154,14 +158,14 @@ class _Inference:
         self._problems: list[str] = []
         scopes = [scope for _, scope in graphs]
         copy = None
-        if model.proto.functions or len(scopes[0].nodes) <= MOST_AT_ONCE:
-            copy = inference_copy(model.proto, sizes)
+        if model.functions or len(scopes[0].nodes) <= MOST_AT_ONCE:
+            copy = inference_copy(model.read_proto(), sizes)
             notes.extend(copy.notes)
             unknown = copy.unknown
             self._read(scopes[0], self._inferred(copy).graph)
         else:
             self._read_weights(model, graphs)
-            unknown = self._read_parts(scopes[0], model.proto)
+            unknown = self._read_parts(scopes[0], model.head)
         if unknown:
             notes.append(unknown_note(unknown))
         for problem in self._problems[:1]:
@@ -188,7 +192,7 @@ class _Inference:
             self._problems.append(problem)
         return inferred
 
-    def _read_parts(self, scope: Scope, proto: ModelProto) -> Counter[str]:
+    def _read_parts(self, scope: Scope, head: ModelProto) -> Counter[str]:
         """Read the main graph in parts; return the operators of which nothing is known."""
         own = self.types[scope]
         handed_on: dict[str, TypeProto] = {}
@@ -198,10 +202,10 @@ class _Inference:
             return handed_on.get(name) or (_type_proto(known) if known is not None else None)
 
         unknown: Counter[str] = Counter()
-        inputs = ModelProto(graph=GraphProto(input=proto.graph.input))
+        inputs = ModelProto(graph=GraphProto(input=scope.body.input_values))
         for value in self._inferred(inference_copy(inputs, self._sizes)).graph.input:
             self._read_value(scope, value)
-        for number, part in enumerate(parts(proto, scope, types, NODES)):
+        for number, part in enumerate(parts(head, scope, types, NODES)):
             copy = inference_copy(part.model, self._sizes)
             unknown += copy.unknown
             graph = self._inferred(copy).graph
@@ -230,7 +234,7 @@ class _Inference:
             self._set(scope, value.name, kind)
 
     def _read_bodies(
-        self, scope: Scope, nodes: Sequence[NodeProto], inferred: Sequence[NodeProto]
+        self, scope: Scope, nodes: Sequence[Node], inferred: Sequence[NodeProto]
     ) -> None:
         if scope.bodies:
             for node, same in zip(nodes, inferred, strict=True):
@@ -249,7 +253,7 @@ class _Inference:
             if kind is not None:
                 self._set(scope, name, kind)
                 inputs[name] = _type_proto(kind)
-        body = copy.function(caller, inputs)
+        body = copy.function(caller.proto(), inputs)
         if body is not None:
             own = dict(self.types[scope])
             self._read(scope, _infer(body, copy.propagates)[0].graph)

@@ -5,21 +5,15 @@ tensor attributes of other nodes, and all of these in functions. Graphs for trai
 the runtime does not load them.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import prod
+from sys import intern
 from typing import NamedTuple
 
-from onnx import (
-    AttributeProto,
-    FunctionProto,
-    GraphProto,
-    ModelProto,
-    NodeProto,
-    SparseTensorProto,
-    TensorProto,
-)
+from onnx import AttributeProto, NodeProto, SparseTensorProto, TensorProto
 
 from memdiag.errors import ModelError
+from memdiag.graph.bodies import Body, Node
 from memdiag.graph.element_types import STRING, ElementType
 from memdiag.graph.tensor_data import (
     CONSTANT_FIELDS,
@@ -29,10 +23,10 @@ from memdiag.graph.tensor_data import (
 )
 from memdiag.records.weights import Place, Storage, Weight
 
-__all__ = ["Weight", "Found", "Location", "inventory", "count_nodes", "node_label", "subgraphs"]
+__all__ = ["Found", "Location", "Weight", "inventory", "node_label"]
 
-Source = TensorProto | SparseTensorProto | AttributeProto
-"""Where a weight's data is: a tensor, or the attribute of a Constant that is a plain number."""
+Source = type[TensorProto] | type[SparseTensorProto] | type[AttributeProto]
+"""What holds a weight's data: a tensor, or the attribute of a Constant that is a plain number."""
 
 
 class Location(NamedTuple):
@@ -45,47 +39,34 @@ class Location(NamedTuple):
 
 
 class Found(NamedTuple):
-    """A weight, and the part of the proto that holds its data."""
+    """A weight, what holds its data, and that, serialized: empty where a file has the bytes."""
 
     weight: Weight
     source: Source
+    data: bytes
 
 
 Locate = Callable[[TensorProto, ElementType, str], Location]
 """Finds and checks a tensor's data: the tensor, its element type, and how an error calls it."""
 
 
-def inventory(model: ModelProto, *, origin: str, locate: Locate) -> Iterator[Found]:
-    """Yield every weight of `model`, which `origin` names in errors: graph first, then functions.
+def inventory(
+    graph: Body, functions: Iterable[Body], *, origin: str, locate: Locate
+) -> Iterator[Found]:
+    """Yield every weight of a model, which `origin` names in errors: graph first, then functions.
 
     Raises:
         ModelError: a tensor's type, shape or size makes no sense; and what `locate` raises.
     """
     finder = _Finder(origin, locate)
-    yield from finder.in_graph(model.graph, "", None)
-    for function in model.functions:
+    yield from finder.in_graph(graph, "", None)
+    for function in functions:
         yield from finder.in_function(function)
 
 
-def count_nodes(graph: GraphProto) -> int:
-    """Return the number of nodes in `graph` and its subgraphs; a function call counts as one."""
-    return len(graph.node) + sum(
-        count_nodes(body) for node in graph.node for _, body in subgraphs(node)
-    )
-
-
-def node_label(node: NodeProto, index: int) -> str:
+def node_label(node: Node | NodeProto, index: int) -> str:
     """Return the name of `node`, or its operator and its `index` in the graph if it has none."""
     return node.name or f"{node.op_type}_{index}"
-
-
-def subgraphs(node: NodeProto) -> Iterator[tuple[str, GraphProto]]:
-    """Yield the subgraphs of `node`, each with the name of its attribute."""
-    for attribute in node.attribute:
-        if attribute.HasField("g"):
-            yield attribute.name, attribute.g
-        for index, graph in enumerate(attribute.graphs):
-            yield f"{attribute.name}[{index}]", graph
 
 
 class _Finder:
@@ -93,25 +74,29 @@ class _Finder:
         self.origin = origin
         self.locate = locate
 
-    def in_graph(self, graph: GraphProto, path: str, place: Place | None) -> Iterator[Found]:
+    def in_graph(self, graph: Body, path: str, place: Place | None) -> Iterator[Found]:
         """Yield the weights of a graph; `place` is the one of all that lies in a function."""
-        for tensor in graph.initializer:
-            yield self._dense(tensor, tensor.name, path, place or "initializer", "initializer")
-        for sparse in graph.sparse_initializer:
+        for serialized in graph.initializers:
+            tensor = TensorProto.FromString(serialized)
+            found = self._dense(tensor, tensor.name, path, place or "initializer", "initializer")
+            # The bytes are there already, and are not to be there twice.
+            yield found._replace(data=serialized if found.data else b"")
+        for sparse in graph.sparse_initializers:
             yield self._sparse(sparse, sparse.values.name, path, place, "sparse initializer")
-        for index, node in enumerate(graph.node):
-            yield from self._in_node(node, index, path, place)
+        for index, node in enumerate(graph.nodes):
+            if node.has_attributes:
+                yield from self._in_node(node, index, path, place)
 
-    def in_function(self, function: FunctionProto) -> Iterator[Found]:
-        path = f"{function.domain}::{function.name}"
-        for attribute in function.attribute_proto:
-            yield from self._in_attribute(attribute, function.name, path, "function")
-        for index, node in enumerate(function.node):
-            yield from self._in_node(node, index, path, "function")
+    def in_function(self, function: Body) -> Iterator[Found]:
+        domain, name, _ = function.key
+        path = f"{domain}::{name}"
+        for attribute in function.defaults:
+            yield from self._in_attribute(attribute, name, path, "function")
+        for index, node in enumerate(function.nodes):
+            if node.has_attributes:
+                yield from self._in_node(node, index, path, "function")
 
-    def _in_node(
-        self, node: NodeProto, index: int, path: str, place: Place | None
-    ) -> Iterator[Found]:
+    def _in_node(self, node: Node, index: int, path: str, place: Place | None) -> Iterator[Found]:
         label = node_label(node, index)
         constant = node.op_type == "Constant" and node.domain in ("", "ai.onnx")
         for attribute in node.attribute:
@@ -119,9 +104,9 @@ class _Finder:
                 yield from self._constant(attribute, node.output[0], path, place)
             else:
                 yield from self._in_attribute(attribute, label, path, place)
-        for name, body in subgraphs(node):
-            inner = f"{path}/{label}/{name}" if path else f"{label}/{name}"
-            yield from self.in_graph(body, inner, place)
+        for inner in node.bodies:
+            name = f"{path}/{label}/{inner.name}" if path else f"{label}/{inner.name}"
+            yield from self.in_graph(inner.body, name, place)
 
     def _constant(
         self, attribute: AttributeProto, output: str, path: str, place: Place | None
@@ -135,7 +120,7 @@ class _Finder:
             weight = _weight(
                 output, path, place or "constant", element, values.shape, nbytes, nowhere
             )
-            yield Found(weight, attribute)
+            yield Found(weight, AttributeProto, attribute.SerializeToString())
         if attribute.HasField("t"):
             yield self._dense(attribute.t, output, path, place or "constant", "constant")
         if attribute.HasField("sparse_tensor"):
@@ -160,7 +145,8 @@ class _Finder:
         shape = tuple(tensor.dims)
         nbytes = stored_bytes(tensor, element) if element is STRING else element.nbytes(shape)
         weight = _weight(name, path, place, element, shape, nbytes, location)
-        return Found(weight, tensor)
+        located = location.offset is not None
+        return Found(weight, TensorProto, b"" if located else tensor.SerializeToString())
 
     def _sparse(
         self, sparse: SparseTensorProto, name: str, path: str, place: Place | None, noun: str
@@ -173,9 +159,8 @@ class _Finder:
             raise ModelError(f"{where} is a sparse tensor of {element.name}, which ONNX has not.")
         location = Location(values.storage, None, None, None)
         nbytes = element.nbytes(shape)
-        return Found(
-            _weight(name, path, place or "sparse", element, shape, nbytes, location), sparse
-        )
+        weight = _weight(name, path, place or "sparse", element, shape, nbytes, location)
+        return Found(weight, SparseTensorProto, sparse.SerializeToString())
 
     def _checked(self, tensor: TensorProto, where: str) -> tuple[ElementType, Location]:
         """Return element type and location of `tensor`, whose data is as large as it should be."""
@@ -224,7 +209,7 @@ def _weight(
     location: Location,
 ) -> Weight:
     return Weight(
-        name=name,
+        name=intern(name),
         graph=path,
         place=place,
         dtype=element.name,

@@ -12,9 +12,11 @@ it, or a file of many small weights would be resident as a whole.
 """
 
 import mmap
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, NoReturn
+
+from google.protobuf.message import DecodeError
 
 from memdiag.errors import ModelError
 
@@ -122,6 +124,68 @@ def skeleton(
     except _Damage as damage:
         raise ModelError(f"{origin}: {damage.sentence()}.") from None
     return Skeleton(data[:] if replaced is None else replaced, walk.references)
+
+
+class Field(NamedTuple):
+    """A field of a message: its number, where it starts, where its content does, where it stops.
+
+    `content` is None for numbers, which have no length.
+    """
+
+    number: int
+    start: int
+    content: int | None
+    stop: int
+
+
+def fields(message: bytes, start: int = 0, end: int | None = None) -> Iterator[Field]:
+    """Yield the fields of the message that lies in the bytes from `start` to before `end`.
+
+    Raises:
+        DecodeError: it is no message, as protobuf would say.
+    """
+    end = len(message) if end is None else end
+    pos = start
+    try:
+        while pos < end:
+            begin = pos
+            tag, pos = _number(message, pos)
+            content, wire = None, tag & 7
+            if wire == _LENGTH:
+                length, content = _number(message, pos)
+                pos = content + length
+            elif wire == _VARINT:
+                pos = _number(message, pos)[1]
+            elif wire in (_FIXED32, _FIXED64):
+                pos += 4 if wire == _FIXED32 else 8
+            else:
+                raise DecodeError(f"no field at byte {begin}")
+            if pos > end:
+                break
+            yield Field(tag >> 3, begin, content, pos)
+    except IndexError:
+        pos = end + 1
+    if pos > end:
+        raise DecodeError("the message ends inside a field")
+
+
+def _number(message: bytes, pos: int) -> tuple[int, int]:
+    """Return the number at `pos` and the position after it."""
+    value = message[pos]
+    pos += 1
+    if value < 0x80:
+        return value, pos
+    value &= 0x7F
+    shift = 7
+    while True:
+        byte = message[pos]
+        pos += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, pos
+        shift += 7
+        if shift >= 70:
+            raise DecodeError(f"no number at byte {pos}")
 
 
 class _Damage(Exception):

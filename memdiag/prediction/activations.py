@@ -27,10 +27,7 @@ def chosen_sizes(model: ModelFile, given: Mapping[str, int]) -> Sizes:
 
     Names in `given` that are not the model's are left out: they may be another model's.
     """
-    graph = model.proto.graph
-    defaults = {tensor.name for tensor in graph.initializer}
-    defaults |= {sparse.values.name for sparse in graph.sparse_initializer}
-    inputs = {value.name: axes_of(value) for value in graph.input if value.name not in defaults}
+    inputs = {value.name: axes_of(value) for value in model.graph.fed}
     free = {axis.key for axes in inputs.values() for axis in axes or () if axis.size is None}
     dims = {key: size for key, size in given.items() if key in free and size >= 0}
     try:

@@ -13,8 +13,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from onnx import NodeProto
-
+from memdiag.graph.bodies import Node
 from memdiag.graph.element_types import ELEMENT_TYPES_BY_NAME
 from memdiag.graph.scopes import Scope
 from memdiag.graph.shapes import TensorType
@@ -67,7 +66,7 @@ class BufferPlan:
     def __init__(
         self,
         scope: Scope,
-        nodes: Sequence[NodeProto],
+        nodes: Sequence[Node],
         reads: Sequence[Collection[str]],
         type_of: TypeOf,
         shared_shape: SharedShape,
@@ -92,7 +91,7 @@ class BufferPlan:
             if buffer.reads_left > 0:
                 buffer.last = len(nodes)
 
-    def _make(self, node: NodeProto, slot: int, name: str, step: int) -> None:
+    def _make(self, node: Node, slot: int, name: str, step: int) -> None:
         """Give an output of `node` a buffer: an input's, a dead value's, or a new one."""
         kind, nbytes = self._size(name)
         buffer, handed_on = None, False
@@ -119,7 +118,7 @@ class BufferPlan:
         shared = self._shared_shape(name)
         return (ELEMENT_TYPES_BY_NAME[known.dtype].bits, known.shape) if shared else None, nbytes
 
-    def _of_input(self, node: NodeProto, nbytes: int | None) -> Buffer | None:
+    def _of_input(self, node: Node, nbytes: int | None) -> Buffer | None:
         """Return the input's buffer that the first output of `node` goes into, if any."""
         if node.op_type in _HANDED_ON:
             return self._of.get(node.input[0]) if node.input else None
@@ -129,7 +128,7 @@ class BufferPlan:
                 return buffer
         return None
 
-    def _written_over(self, node: NodeProto) -> Sequence[str]:
+    def _written_over(self, node: Node) -> Sequence[str]:
         """Return the inputs that `node` may write over."""
         if node.op_type in _IN_PLACE:
             return list(node.input[:1])
@@ -138,7 +137,7 @@ class BufferPlan:
         names = node.input[:2]
         return [name for name in names if name in self._convolved or node.op_type in _SUMS]
 
-    def _joins_convolution(self, node: NodeProto) -> bool:
+    def _joins_convolution(self, node: Node) -> bool:
         """Return whether the runtime makes `node` a part of the Conv before it."""
         if node.op_type == "Conv":
             return True
@@ -151,7 +150,7 @@ class BufferPlan:
             )
         return bool(convolved) and node.op_type in ("BatchNormalization", *_SUMS)
 
-    def _let_go(self, node: NodeProto, names: Iterable[str], step: int) -> None:
+    def _let_go(self, node: Node, names: Iterable[str], step: int) -> None:
         """Free what nobody reads after `node`, which reads `names`."""
         touched = {id(self._of[name]): self._of[name] for name in node.output if name}
         for name in names:

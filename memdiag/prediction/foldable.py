@@ -3,8 +3,7 @@
 from collections.abc import Collection
 from itertools import islice
 
-from onnx import NodeProto
-
+from memdiag.graph.bodies import Node
 from memdiag.graph.element_types import ELEMENT_TYPES_BY_NAME
 from memdiag.graph.graphs import integer
 from memdiag.graph.scopes import Scope
@@ -58,7 +57,7 @@ _NEW_TRANSPOSE = 21
 _KNOWS_NEW_TRANSPOSE = Runtime(1, 28)
 
 
-def can_run(node: NodeProto, dtypes: Collection[str]) -> bool:
+def can_run(node: Node, dtypes: Collection[str]) -> bool:
     """Return whether the CPU can evaluate `node` ahead of a run, for inputs of types `dtypes`.
 
     It has no subgraph; its result is the same each time, and a tensor.
@@ -70,7 +69,7 @@ def can_run(node: NodeProto, dtypes: Collection[str]) -> bool:
     return "float16" not in dtypes or node.op_type in _HALF
 
 
-def is_dropped(node: NodeProto, dtypes: Collection[str]) -> bool:
+def is_dropped(node: Node, dtypes: Collection[str]) -> bool:
     """Return whether the runtime takes `node` out, as its output is its input, without a copy.
 
     Not where it is an output of the graph. `dtypes` are the types of its inputs.
@@ -81,7 +80,7 @@ def is_dropped(node: NodeProto, dtypes: Collection[str]) -> bool:
     return node.op_type == "Cast" and numbers == {integer(node, "to", 0)}
 
 
-def ends_quantized(scope: Scope, node: NodeProto) -> bool:
+def ends_quantized(scope: Scope, node: Node) -> bool:
     """Return whether one node and a QuantizeLinear alone follow a DequantizeLinear.
 
     Only then is it folded, together with them: else it is kept for kernels of quantized operands.
@@ -93,7 +92,7 @@ def ends_quantized(scope: Scope, node: NodeProto) -> bool:
     return last is not None and last.op_type == "QuantizeLinear"
 
 
-def becomes_a_flag(scope: Scope, node: NodeProto, opset: int, runtime: Runtime) -> bool:
+def becomes_a_flag(scope: Scope, node: Node, opset: int, runtime: Runtime) -> bool:
     """Return whether `node` transposes a matrix for Gemm alone, which can read it as it was."""
     if node.op_type != "Transpose" or node.output[0] in scope.outputs:
         return False
@@ -105,7 +104,7 @@ def becomes_a_flag(scope: Scope, node: NodeProto, opset: int, runtime: Runtime) 
     )
 
 
-def _only_reader(scope: Scope, node: NodeProto) -> NodeProto | None:
+def _only_reader(scope: Scope, node: Node) -> Node | None:
     """Return the node that alone reads the only output of `node`."""
     if len(node.output) != 1 or node.output[0] in scope.outputs:
         return None

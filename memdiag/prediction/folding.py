@@ -5,14 +5,13 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
-from onnx import NodeProto
 
+from memdiag.graph.bodies import Node
 from memdiag.graph.element_types import ELEMENT_TYPES_BY_NAME
 from memdiag.graph.graphs import Graphs, integer
 from memdiag.graph.scopes import MAX_CALLS, Scope
 from memdiag.graph.shapes import Shapes, TensorType
 from memdiag.graph.tensor_data import Array
-from memdiag.graph.weights import subgraphs
 from memdiag.prediction.constants import Constant, dtypes_of, likeness, weights_of
 from memdiag.prediction.foldable import becomes_a_flag, can_run, ends_quantized, is_dropped
 from memdiag.prediction.runtime import Runtime
@@ -45,7 +44,7 @@ class Fold(NamedTuple):
     """
 
     scope: Scope
-    node: NodeProto
+    node: Node
     output: str
     dtype: str
     shape: tuple[int, ...]
@@ -67,7 +66,7 @@ def folds(graphs: Graphs, shapes: Shapes, runtime: Runtime) -> tuple[Fold, ...]:
 @dataclass(eq=False)
 class _Folded:
     scope: Scope
-    node: NodeProto
+    node: Node
     outputs: dict[str, Constant]
     merged: bool = False
 
@@ -87,7 +86,7 @@ class Folding:
         self._kinds: dict[tuple[Scope, str], TensorType] = {}
         self._folded: list[_Folded] = []
         self._same: dict[tuple[object, ...], _Folded] = {}
-        self._left: list[tuple[Scope, NodeProto]] = []
+        self._left: list[tuple[Scope, Node]] = []
         self._visited: list[Scope] = []
         self._inlined: set[Scope] = set()
         self._late = False
@@ -148,7 +147,7 @@ class Folding:
             if (scope, id(node)) not in self.removed and not self._settle(scope, node):
                 self._left.append((scope, node))
 
-    def _settle(self, scope: Scope, node: NodeProto) -> bool:
+    def _settle(self, scope: Scope, node: Node) -> bool:
         """Look at `node`, and return whether it will be gone."""
         bodies = scope.bodies.get(id(node))
         if bodies:
@@ -176,10 +175,10 @@ class Folding:
             return True
         return self._fold(scope, node, inputs)
 
-    def _settle_control(self, scope: Scope, node: NodeProto, bodies: list[Scope]) -> bool:
+    def _settle_control(self, scope: Scope, node: Node, bodies: list[Scope]) -> bool:
         condition = self._known(scope, node.input[0]) if node.input else None
         value = self._value(condition, scope, node, 0) if node.op_type == "If" else None
-        branches = [name for name, _ in subgraphs(node)]
+        branches = [inner.name for inner in node.bodies]
         wanted = "then_branch" if value is not None and value.any() else "else_branch"
         if value is None or value.size != 1 or wanted not in branches:
             for body in bodies:
@@ -192,14 +191,14 @@ class Folding:
         self._pass_on(body, scope, node)
         return True
 
-    def _pass_on(self, body: Scope, scope: Scope, node: NodeProto) -> None:
+    def _pass_on(self, body: Scope, scope: Scope, node: Node) -> None:
         """Make the outputs of `node` what `body`, which is put in its place, returns."""
         for output, name in zip(node.output, body.outputs, strict=False):
             constant = self._known(body, name)
             if constant is not None and output:
                 self._constants[scope, output] = constant
 
-    def _fold(self, scope: Scope, node: NodeProto, inputs: list[Constant | None]) -> bool:
+    def _fold(self, scope: Scope, node: Node, inputs: list[Constant | None]) -> bool:
         """Fold `node`, all of whose inputs are constant; None is one that is left out."""
         constants = [one for one in inputs if one is not None]
         if not can_run(node, dtypes_of(constants)):
@@ -223,7 +222,7 @@ class Folding:
         self._keep(scope, node, inputs, outputs)
         return True
 
-    def _fold_shape(self, scope: Scope, node: NodeProto) -> bool:
+    def _fold_shape(self, scope: Scope, node: Node) -> bool:
         """Fold a Shape whose input's shape is known, be it constant or not."""
         kind = self._kind(scope, node.input[0]) if node.input else None
         if kind is None or kind.shape is None or None in kind.shape or not node.output:
@@ -238,7 +237,7 @@ class Folding:
     def _keep(
         self,
         scope: Scope,
-        node: NodeProto,
+        node: Node,
         inputs: list[Constant | None],
         outputs: dict[str, Constant],
         of: str = "",
@@ -290,7 +289,7 @@ class Folding:
         return None
 
     def _value(
-        self, constant: Constant | None, scope: Scope, node: NodeProto, slot: int
+        self, constant: Constant | None, scope: Scope, node: Node, slot: int
     ) -> Array | None:
         """Return the values of a constant input, where they are few."""
         if constant is None or constant.value is not None or constant.kind is None:
@@ -305,7 +304,7 @@ class Folding:
         return constant.value
 
     def _results(
-        self, scope: Scope, node: NodeProto, inputs: list[Constant | None]
+        self, scope: Scope, node: Node, inputs: list[Constant | None]
     ) -> tuple[dict[str, TensorType | None], dict[str, Array]]:
         """Return types and, where they are few, values of the outputs of a node to be folded."""
         outputs = [name for name in node.output if name]
@@ -317,7 +316,8 @@ class Folding:
             if result is not None:
                 values[outputs[0]] = result
         if any(kind is None or kind.nbytes is None for kind in kinds.values()):
-            known = dict(zip(node.input, (one and one.kind for one in inputs), strict=True))
+            kinds_known = (None if one is None else one.kind for one in inputs)
+            known = dict(zip(node.input, kinds_known, strict=True))
             few = dict(zip(node.input, operands, strict=True))
             kinds |= self._inferred(node, known, few)
         for name, value in values.items():
@@ -326,7 +326,7 @@ class Folding:
                 kinds[name] = TensorType(kind.dtype, value.shape)
         return kinds, values
 
-    def _infer(self, scope: Scope, node: NodeProto, inputs: list[Constant | None]) -> None:
+    def _infer(self, scope: Scope, node: Node, inputs: list[Constant | None]) -> None:
         """Infer the types of outputs again where a fold told more than the file did."""
         if all(one is None or one.value is None for one in inputs) and not any(
             (scope, name) in self._kinds for name in node.input
@@ -346,7 +346,7 @@ class Folding:
 
     def _inferred(
         self,
-        node: NodeProto,
+        node: Node,
         kinds: Mapping[str, TensorType | None],
         values: Mapping[str, Array | None],
     ) -> dict[str, TensorType]:

@@ -1,7 +1,6 @@
 """Which products become a Gemm: a MatMul and the Add behind it, where their shapes allow it."""
 
-from onnx import NodeProto
-
+from memdiag.graph.bodies import Node
 from memdiag.graph.graphs import Graphs, integer
 from memdiag.graph.scopes import Scope
 from memdiag.graph.shapes import Shapes
@@ -9,7 +8,7 @@ from memdiag.graph.shapes import Shapes
 Kernel = tuple[str, str, bool]
 
 
-def kernel(graphs: Graphs, shapes: Shapes, scope: Scope, node: NodeProto) -> Kernel:
+def kernel(graphs: Graphs, shapes: Shapes, scope: Scope, node: Node) -> Kernel:
     """Return what tells the kernel of `node`: domain, operator, and whether it reads transposed.
 
     Nodes with one kernel share the packed copy of a weight (since 1.21).
@@ -20,7 +19,7 @@ def kernel(graphs: Graphs, shapes: Shapes, scope: Scope, node: NodeProto) -> Ker
     return "" if node.domain == "ai.onnx" else node.domain, node.op_type, turned
 
 
-def becomes_gemm(graphs: Graphs, shapes: Shapes, scope: Scope, node: NodeProto) -> bool:
+def becomes_gemm(graphs: Graphs, shapes: Shapes, scope: Scope, node: Node) -> bool:
     """Return whether the MatMul `node` and what is added to it are surely one Gemm.
 
     Products of matrices are, and those of more axes by a weight if their sizes are known.
@@ -48,7 +47,7 @@ def becomes_gemm(graphs: Graphs, shapes: Shapes, scope: Scope, node: NodeProto) 
     return len(left) == 2 and added in fitting
 
 
-def _is_merged(scope: Scope, node: NodeProto, other: NodeProto) -> bool:
+def _is_merged(scope: Scope, node: Node, other: Node) -> bool:
     """Return whether the runtime may make one of two like products; the one has more readers."""
     return (
         other is not node

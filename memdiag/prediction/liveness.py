@@ -15,8 +15,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from onnx import NodeProto
-
+from memdiag.graph.bodies import Node
 from memdiag.graph.graphs import Graphs
 from memdiag.graph.scopes import Scope
 from memdiag.graph.shapes import Shapes
@@ -45,7 +44,7 @@ class Liveness(NamedTuple):
 
     peak_bytes: int
     scope: Scope | None
-    node: NodeProto | None
+    node: Node | None
     alive: tuple[Alive, ...]
     largest: Alive | None
     unknown: int
@@ -102,18 +101,18 @@ class _Model:
                 self._inside[scope] = self._peak(scope, depth)
         return self._inside[scope]
 
-    def _nodes(self, scope: Scope) -> list[NodeProto]:
+    def _nodes(self, scope: Scope) -> list[Node]:
         """Return the nodes of `scope` that are computed in each run."""
         gone = self._folded.get(scope, ())
         return [node for node in scope.nodes if id(node) not in gone and node.op_type != "Constant"]
 
-    def _bodies(self, scope: Scope, node: NodeProto) -> Sequence[Scope]:
+    def _bodies(self, scope: Scope, node: Node) -> Sequence[Scope]:
         """Return the graphs inside `node`: its subgraphs, or the function that it calls."""
         inner = scope.bodies.get(id(node), ())
         called = self._functions.get((node.domain, node.op_type, node.overload))
         return (*inner, called) if called is not None else inner
 
-    def _reads(self, scope: Scope, node: NodeProto) -> tuple[str, ...]:
+    def _reads(self, scope: Scope, node: Node) -> tuple[str, ...]:
         """Return the names that `node` reads, also in its subgraphs, each once."""
         names = dict.fromkeys(name for name in node.input if name)
         for body in scope.bodies.get(id(node), ()):
@@ -191,7 +190,7 @@ def _key(scope: Scope) -> tuple[str, str, str]:
     return (node.domain, node.op_type, node.overload) if node is not None else ("", "", "")
 
 
-def _order(nodes: Sequence[NodeProto], reads: Sequence[Iterable[str]]) -> Iterator[int]:
+def _order(nodes: Sequence[Node], reads: Sequence[Iterable[str]]) -> Iterator[int]:
     """Yield the indices of `nodes` in the runtime's order, those in circles not at all."""
     makers = {name: index for index, node in enumerate(nodes) for name in node.output if name}
     before = [

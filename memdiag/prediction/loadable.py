@@ -7,8 +7,9 @@ which versions they load, and which operators their lists of schemas have.
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from onnx import NodeProto, OperatorSetIdProto
+from onnx import OperatorSetIdProto
 
+from memdiag.graph.bodies import Node
 from memdiag.graph.graphs import Graphs, integer
 from memdiag.graph.reader import ModelFile
 from memdiag.prediction.runtime import Runtime
@@ -83,7 +84,7 @@ def oldest_runtime(model: ModelFile) -> Need:
     the runtime itself. Operators of other domains need more than a release, and are not looked at.
     """
     needs = (
-        *_of_versions(model.proto.ir_version, _imports(model)),
+        *_of_versions(model.head.ir_version, _imports(model)),
         *(_of_node(node) for node in _nodes(model)),
     )
     found = max(needs, key=lambda need: need.runtime or Runtime(9999, 0))
@@ -99,7 +100,7 @@ def _of_versions(ir_version: int, imports: Sequence[OperatorSetIdProto]) -> Iter
             yield Need(_first(known, one.version), f"opset {one.version} of {domain or 'ai.onnx'}")
 
 
-def _of_node(node: NodeProto) -> Need:
+def _of_node(node: Node) -> Need:
     if node.domain != _CONTRIB:
         return Need(OLDEST_SUPPORTED, "")
     since = _BY_NAME.get(node.op_type, OLDEST_SUPPORTED)
@@ -117,13 +118,13 @@ def _imports(model: ModelFile) -> list[OperatorSetIdProto]:
     return [
         one
         for imports in (
-            model.proto.opset_import,
-            *(each.opset_import for each in model.proto.functions),
+            model.head.opset_import,
+            *(function.opset_import for function in model.functions),
         )
         for one in imports
     ]
 
 
-def _nodes(model: ModelFile) -> Iterator[NodeProto]:
+def _nodes(model: ModelFile) -> Iterator[Node]:
     for _, scope in Graphs(model):
         yield from scope.nodes

@@ -9,8 +9,7 @@ from collections.abc import Iterator, Set
 from sys import intern
 from typing import NamedTuple
 
-from onnx import NodeProto
-
+from memdiag.graph.bodies import Node
 from memdiag.graph.graphs import Graphs
 from memdiag.graph.scopes import Scope
 
@@ -73,17 +72,17 @@ def needed(graphs: Graphs) -> Needed:
             continue
         wanted.add(value)
         scope, name = value
-        node = scope.producers.get(name)
-        if node is None or id(node) in done:
+        maker = scope.producers.get(name)
+        if maker is None or id(maker) in done:
             continue
-        done.add(id(node))
-        pending += _inputs(scope, node)
-        for body in scope.bodies.get(id(node), ()):
+        done.add(id(maker))
+        pending += _inputs(scope, maker)
+        for body in scope.bodies.get(id(maker), ()):
             pending += [value for name in body.outputs if (value := _value(body, name))]
     return Needed(read, wanted)
 
 
-def _inputs(scope: Scope, node: NodeProto) -> Iterator[Value]:
+def _inputs(scope: Scope, node: Node) -> Iterator[Value]:
     return (value for name in node.input if name and (value := _value(scope, name)))
 
 

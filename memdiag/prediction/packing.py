@@ -9,9 +9,8 @@ from collections.abc import Callable, Collection, Iterable
 from math import prod
 from typing import NamedTuple
 
-from onnx import NodeProto
-
 from memdiag.attribution.layouts.panels import WIDTH, aligned
+from memdiag.graph.bodies import Node
 from memdiag.graph.graphs import Graphs, integer, integers
 from memdiag.graph.reader import ModelFile
 from memdiag.graph.readers import Reader
@@ -50,7 +49,7 @@ class Packed(NamedTuple):
 class _Operand(NamedTuple):
     graphs: Graphs
     scope: Scope
-    node: NodeProto
+    node: Node
     slot: int
     dtype: str
     shape: tuple[int, ...]
@@ -60,7 +59,7 @@ def packed(
     graphs: Graphs,
     runtime: Runtime,
     scope: Scope,
-    node: NodeProto,
+    node: Node,
     slot: int,
     dtype: str,
     shape: tuple[int, ...],
@@ -87,9 +86,9 @@ def overridable(model: ModelFile) -> frozenset[str]:
 
     Those that the main graph also lists among its inputs. They are neither folded nor packed.
     """
-    if model.proto.ir_version < OVERRIDABLE_SINCE_IR:
+    if model.head.ir_version < OVERRIDABLE_SINCE_IR:
         return frozenset()
-    inputs = {value.name for value in model.proto.graph.input}
+    inputs = {*model.graph.inputs}
     return frozenset(
         weight.name
         for weight in model.weights
@@ -166,7 +165,7 @@ def nbits_blocks(depth: int, columns: int, bits: int, block_size: int, accuracy:
     return values + 63 + aligned(columns, WIDTH) * blocks * 4 + scales + 63
 
 
-def _bits(node: NodeProto) -> int:
+def _bits(node: Node) -> int:
     return integer(node, "bits", 4) if node.op_type == "MatMulNBits" else 0
 
 

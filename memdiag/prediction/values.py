@@ -3,8 +3,8 @@
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from onnx import NodeProto
 
+from memdiag.graph.bodies import Node
 from memdiag.graph.element_types import ELEMENT_TYPES
 from memdiag.graph.graphs import integer, integers
 from memdiag.graph.tensor_data import Array, inline_array
@@ -12,10 +12,10 @@ from memdiag.graph.tensor_data import Array, inline_array
 MOST_VALUES = 1024
 """Elements of a constant that is still evaluated; shapes and conditions have a few."""
 
-_Compute = Callable[[NodeProto, Sequence[Array]], Array | None]
+_Compute = Callable[[Node, Sequence[Array]], Array | None]
 
 
-def evaluate(node: NodeProto, inputs: Sequence[Array]) -> Array | None:
+def evaluate(node: Node, inputs: Sequence[Array]) -> Array | None:
     """Return what `node` computes from constants; None if it is not among what is known here.
 
     Neither an operand nor the result has more than `MOST_VALUES` elements.
@@ -53,34 +53,34 @@ def _divide(left: Array, right: Array) -> Array:
     return np.asarray(np.where((left < 0) != (right < 0), -quotient, quotient))
 
 
-def _cast(node: NodeProto, inputs: Sequence[Array]) -> Array | None:
+def _cast(node: Node, inputs: Sequence[Array]) -> Array | None:
     element = ELEMENT_TYPES.get(integer(node, "to", 0))
     if element is None or not element.native or not element.bits:
         return None
     return inputs[0].astype(element.dtype)
 
 
-def _gather(node: NodeProto, inputs: Sequence[Array]) -> Array:
+def _gather(node: Node, inputs: Sequence[Array]) -> Array:
     return np.take(inputs[0], inputs[1], axis=integer(node, "axis", 0))
 
 
-def _concat(node: NodeProto, inputs: Sequence[Array]) -> Array:
+def _concat(node: Node, inputs: Sequence[Array]) -> Array:
     return np.concatenate(inputs, axis=integer(node, "axis", 0))
 
 
-def _unsqueeze(node: NodeProto, inputs: Sequence[Array]) -> Array:
+def _unsqueeze(node: Node, inputs: Sequence[Array]) -> Array:
     axes = integers(node, "axes") or tuple(inputs[1].reshape(-1).tolist())
     return np.expand_dims(inputs[0], tuple(axes))
 
 
-def _squeeze(node: NodeProto, inputs: Sequence[Array]) -> Array:
+def _squeeze(node: Node, inputs: Sequence[Array]) -> Array:
     axes = integers(node, "axes")
     if len(inputs) > 1:
         axes = tuple(inputs[1].reshape(-1).tolist())
     return np.squeeze(inputs[0], axes or None)
 
 
-def _slice(node: NodeProto, inputs: Sequence[Array]) -> Array | None:
+def _slice(node: Node, inputs: Sequence[Array]) -> Array | None:
     if len(inputs) > 1:
         lists = [one.reshape(-1).tolist() for one in inputs[1:]]
     else:
@@ -97,14 +97,14 @@ def _slice(node: NodeProto, inputs: Sequence[Array]) -> Array | None:
     return inputs[0][tuple(parts)]
 
 
-def _reshape(node: NodeProto, inputs: Sequence[Array]) -> Array:
+def _reshape(node: Node, inputs: Sequence[Array]) -> Array:
     sizes = inputs[1].reshape(-1).tolist()
     if not integer(node, "allowzero", 0):
         sizes = [inputs[0].shape[at] if size == 0 else size for at, size in enumerate(sizes)]
     return inputs[0].reshape(sizes)
 
 
-def _constant_of_shape(node: NodeProto, inputs: Sequence[Array]) -> Array | None:
+def _constant_of_shape(node: Node, inputs: Sequence[Array]) -> Array | None:
     sizes = inputs[0].reshape(-1).tolist()
     if _count(sizes) > MOST_VALUES:
         return None
@@ -115,20 +115,20 @@ def _constant_of_shape(node: NodeProto, inputs: Sequence[Array]) -> Array | None
     return None if fill is None else np.full(sizes, fill.reshape(-1)[0], fill.dtype)
 
 
-def _expand(node: NodeProto, inputs: Sequence[Array]) -> Array | None:
+def _expand(node: Node, inputs: Sequence[Array]) -> Array | None:
     sizes = inputs[1].reshape(-1).tolist()
     shape = np.broadcast_shapes(inputs[0].shape, tuple(sizes))
     return np.broadcast_to(inputs[0], shape) if _count(shape) <= MOST_VALUES else None
 
 
-def _tile(node: NodeProto, inputs: Sequence[Array]) -> Array | None:
+def _tile(node: Node, inputs: Sequence[Array]) -> Array | None:
     repeats = inputs[1].reshape(-1).tolist()
     if _count(repeats) * inputs[0].size > MOST_VALUES:
         return None
     return np.tile(inputs[0], repeats)
 
 
-def _range(node: NodeProto, inputs: Sequence[Array]) -> Array | None:
+def _range(node: Node, inputs: Sequence[Array]) -> Array | None:
     start, limit, step = (one.reshape(-1)[0] for one in inputs)
     count = max(int(np.ceil((float(limit) - float(start)) / float(step))), 0)
     if count > MOST_VALUES:
@@ -140,7 +140,7 @@ def _where(condition: Array, yes: Array, no: Array) -> Array:
     return np.where(condition, yes, no)
 
 
-def _product(node: NodeProto, inputs: Sequence[Array]) -> Array:
+def _product(node: Node, inputs: Sequence[Array]) -> Array:
     axes = integers(node, "axes")
     if len(inputs) > 1:
         axes = tuple(inputs[1].reshape(-1).tolist())
@@ -149,11 +149,11 @@ def _product(node: NodeProto, inputs: Sequence[Array]) -> Array:
     return np.asarray(found).astype(inputs[0].dtype)
 
 
-def _transpose(node: NodeProto, inputs: Sequence[Array]) -> Array:
+def _transpose(node: Node, inputs: Sequence[Array]) -> Array:
     return np.transpose(inputs[0], integers(node, "perm") or None)
 
 
-def _nonzero(node: NodeProto, inputs: Sequence[Array]) -> Array:
+def _nonzero(node: Node, inputs: Sequence[Array]) -> Array:
     return np.stack(np.nonzero(inputs[0])).astype(np.int64)
 
 

@@ -47,8 +47,7 @@ class Draft:
     def __init__(self, file: ModelFile) -> None:
         self.file = file
         self.storage: Storage | None = None
-        proto = ModelProto()
-        proto.CopyFrom(file.proto)
+        proto = file.read_proto()
         name = file.path.resolve().name
         for tensor in tensors(proto):
             for entry in tensor.external_data:

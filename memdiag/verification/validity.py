@@ -10,7 +10,7 @@ from typing import NamedTuple
 from onnx import ModelProto, NodeProto, OperatorSetIdProto
 
 from memdiag.errors import MeasurementError
-from memdiag.graph.weights import subgraphs
+from memdiag.graph.protos import subgraphs
 
 _TIMEOUT_S = 120.0
 _LONGEST = 200

@@ -4,14 +4,15 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from onnx import FunctionProto, GraphProto, ValueInfoProto
+from onnx import ValueInfoProto
 
+from memdiag.graph.bodies import Body
 from memdiag.graph.dimensions import axes_of, tensor_type
 from memdiag.graph.element_types import ELEMENT_TYPES
 from memdiag.graph.graphs import Graphs
 from memdiag.graph.reader import ModelFile, open_model
 from memdiag.graph.readers import readers
-from memdiag.graph.weights import count_nodes, node_label, subgraphs
+from memdiag.graph.weights import node_label
 from memdiag.records.inventory import (
     INVENTORY_SCHEMA,
     ExternalFile,
@@ -27,8 +28,6 @@ from memdiag.records.weights import Weight
 _MOST_WEIGHTS = 20
 _MOST_READERS = 4
 
-Body = GraphProto | FunctionProto
-
 
 def inspect(model: str | Path) -> Inventory:
     """Return what `model` is made of: its weights, graphs, files and operators.
@@ -41,22 +40,21 @@ def inspect(model: str | Path) -> Inventory:
 
 
 def _inventory(model: ModelFile) -> Inventory:
-    proto, weights = model.proto, model.weights
-    bodies = list(_bodies(proto.graph, ""))
-    for function in proto.functions:
-        bodies += _bodies(function, f"{function.domain}::{function.name}")
-    initializers = {tensor.name for tensor in proto.graph.initializer}
-    inputs = [value for value in proto.graph.input if value.name not in initializers]
+    head, weights = model.head, model.weights
+    bodies = list(_bodies(model.graph, ""))
+    for function in model.functions:
+        domain, name, _ = function.key
+        bodies += _bodies(function, f"{domain}::{name}")
     return Inventory(
         schema=INVENTORY_SCHEMA,
         path=str(model.path).encode(errors="backslashreplace").decode(),
         file_bytes=model.file_bytes,
         external_bytes=model.external_bytes,
-        ir_version=proto.ir_version,
-        opsets={opset.domain or "ai.onnx": opset.version for opset in proto.opset_import},
-        producer=f"{proto.producer_name} {proto.producer_version}".strip(),
-        inputs=tuple(map(_value, inputs)),
-        outputs=tuple(map(_value, proto.graph.output)),
+        ir_version=head.ir_version,
+        opsets={opset.domain or "ai.onnx": opset.version for opset in head.opset_import},
+        producer=f"{head.producer_name} {head.producer_version}".strip(),
+        inputs=tuple(map(_value, model.graph.fed)),
+        outputs=tuple(map(_value, model.graph.output_values)),
         node_count=model.node_count,
         weight_count=len(weights),
         weight_bytes=sum(weight.nbytes for weight in weights),
@@ -73,10 +71,10 @@ def _inventory(model: ModelFile) -> Inventory:
 def _bodies(body: Body, path: str) -> Iterator[tuple[str, Body]]:
     """Yield a graph or function and all graphs in it, with their paths as weights name them."""
     yield path, body
-    for index, node in enumerate(body.node):
-        for name, inner in subgraphs(node):
-            label = f"{node_label(node, index)}/{name}"
-            yield from _bodies(inner, f"{path}/{label}" if path else label)
+    for index, node in enumerate(body.nodes):
+        for inner in node.bodies:
+            label = f"{node_label(node, index)}/{inner.name}"
+            yield from _bodies(inner.body, f"{path}/{label}" if path else label)
 
 
 def _tallies(sizes: Iterable[tuple[str, int]]) -> tuple[Tally, ...]:
@@ -102,7 +100,7 @@ def _subgraphs(bodies: Iterable[tuple[str, Body]], weights: Iterable[Weight]) ->
         if path:
             yield Subgraph(
                 path=path,
-                node_count=len(body.node) if isinstance(body, FunctionProto) else count_nodes(body),
+                node_count=len(body.nodes) if body.is_function else body.node_count,
                 weight_count=len(owned[path]),
                 weight_bytes=sum(weight.nbytes for weight in owned[path]),
             )
@@ -132,7 +130,7 @@ def _operators(bodies: Iterable[Body]) -> tuple[Operator, ...]:
     counts = Counter(
         ("" if node.domain == "ai.onnx" else node.domain, node.op_type)
         for body in bodies
-        for node in body.node
+        for node in body.nodes
     )
     found = (
         Operator(domain=domain, op_type=op_type, count=count)

@@ -241,8 +241,8 @@ def _facts(file: ModelFile) -> Model:
         weight_bytes=sum(weight.nbytes for weight in file.weights),
         weight_count=len(file.weights),
         node_count=file.node_count,
-        ir_version=file.proto.ir_version,
-        opsets={opset.domain or "ai.onnx": opset.version for opset in file.proto.opset_import},
+        ir_version=file.head.ir_version,
+        opsets={opset.domain or "ai.onnx": opset.version for opset in file.head.opset_import},
     )
 
 

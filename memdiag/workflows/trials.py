@@ -89,7 +89,7 @@ def _all_of(
     size: int, model: ModelFile, dims: Mapping[str, int], given: Mapping[str, np.ndarray]
 ) -> tuple[InputPlan, ...]:
     """Return plans with every free dimension of `size`, those that look like a batch too."""
-    axes = [axis for value in model.proto.graph.input for axis in axes_of(value) or ()]
+    axes = [axis for value in model.graph.input_values for axis in axes_of(value) or ()]
     free = {axis.key: size for axis in axes if axis.size is None and axis.key not in dims}
     try:
         return plan_inputs(model, dims={**free, **dims}, given=given, free_dim=size)

@@ -2,6 +2,7 @@ import onnx
 import onnx.parser
 from onnx import helper
 
+from memdiag.graph.bodies import Body
 from memdiag.graph.calls import MOST_CALLS, inlined_calls
 
 HEAD = '<ir_version: 10, opset_import: ["" : 20, "local" : 1]>'
@@ -12,8 +13,12 @@ def model(text: str) -> onnx.ModelProto:
     return onnx.parser.parse_model(HEAD + text)
 
 
+def calls(of: onnx.ModelProto) -> dict[str, int]:
+    return inlined_calls(Body.of(of.graph), [Body.of(function) for function in of.functions])
+
+
 def test_a_model_without_functions_has_no_calls() -> None:
-    assert inlined_calls(model("main (float[2] x) => (float[2] y) { y = Relu(x) }")) == {}
+    assert calls(model("main (float[2] x) => (float[2] y) { y = Relu(x) }")) == {}
 
 
 def test_calls_of_callers_multiply() -> None:
@@ -22,7 +27,7 @@ def test_calls_of_callers_multiply() -> None:
     {FUNCTION} F (a) => (b) {{ b = Relu(a) }}
     {FUNCTION} G (a) => (b) {{ c = local.F(a) b = local.F(c) }}
     {FUNCTION} H (a) => (b) {{ b = local.F(a) }}"""
-    assert inlined_calls(model(text)) == {"local::F": 5, "local::G": 2, "local::H": 0}
+    assert calls(model(text)) == {"local::F": 5, "local::G": 2, "local::H": 0}
 
 
 def test_calls_in_subgraphs_count() -> None:
@@ -34,7 +39,7 @@ def test_calls_in_subgraphs_count() -> None:
       >
     }}
     {FUNCTION} F (a) => (b) {{ b = Relu(a) }}"""
-    assert inlined_calls(model(text)) == {"local::F": 2}
+    assert calls(model(text)) == {"local::F": 2}
 
 
 def test_functions_in_a_circle_count_as_not_called() -> None:
@@ -42,7 +47,7 @@ def test_functions_in_a_circle_count_as_not_called() -> None:
     main (float[2] x) => (float[2] y) {{ y = local.F(x) }}
     {FUNCTION} F (a) => (b) {{ b = local.G(a) }}
     {FUNCTION} G (a) => (b) {{ b = local.F(a) }}"""
-    assert inlined_calls(model(text)) == {"local::F": 0, "local::G": 0}
+    assert calls(model(text)) == {"local::F": 0, "local::G": 0}
 
 
 def test_a_bomb_of_functions_stays_bounded() -> None:
@@ -58,6 +63,6 @@ def test_a_bomb_of_functions_stays_bounded() -> None:
         functions.append(helper.make_function("local", f"F{level}", ["a"], ["b"], nodes, opsets))
     bomb = model("main (float[2] x) => (float[2] y) { y = local.F0(x) }")
     bomb.functions.extend(functions)
-    counts = inlined_calls(bomb)
+    counts = calls(bomb)
     assert counts["local::F3"] == 8
     assert counts["local::F59"] == MOST_CALLS

@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 from onnx import ModelProto, helper, numpy_helper, parser
 
+from memdiag.graph.bodies import Body
 from memdiag.graph.index_ranges import Demands, Limit, demands
 from memdiag.graph.scopes import main_scope
 
@@ -20,7 +21,7 @@ def model(
 
 
 def asked(proto: ModelProto, name: str = "ids", **shapes: tuple[int, ...]) -> Demands:
-    return demands(main_scope(proto), name, shapes)
+    return demands(main_scope(Body.of(proto.graph), map(Body.of, proto.functions)), name, shapes)
 
 
 @pytest.mark.parametrize(

@@ -208,3 +208,12 @@ def test_a_closed_model_gives_no_data(tmp_path: Path) -> None:
         assert model.data(weight).tolist() == [2.0]
     with pytest.raises(ModelError, match="is closed"):
         model.data(weight)
+    with pytest.raises(ModelError, match="is closed"):
+        model.read_proto()
+
+
+def test_a_model_is_read_as_onnx_has_it(tmp_path: Path) -> None:
+    weights = [helper.make_tensor("w", 1, [1], [2.0])]
+    path = save(tmp_path / "m.onnx", weights, [helper.make_node("Abs", ["x"], ["y"])])
+    with open_model(path) as model:
+        assert model.read_proto() == ModelProto.FromString(path.read_bytes())

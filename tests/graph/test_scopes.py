@@ -1,5 +1,6 @@
-from onnx import helper, parser
+from onnx import ModelProto, helper, parser
 
+from memdiag.graph.bodies import Body
 from memdiag.graph.scopes import Scope, main_scope
 
 MODEL = """<ir_version: 9, opset_import: ["":17]>
@@ -14,13 +15,17 @@ g (bool c, float[n,4] x) => (float[n,4] y) <float[4] w = {1, 2, 3, 4}> {
 """
 
 
+def scope_of(model: ModelProto) -> Scope:
+    return main_scope(Body.of(model.graph), map(Body.of, model.functions))
+
+
 def bodies(main: Scope) -> list[Scope]:
     [found] = main.bodies.values()
     return found
 
 
 def test_uses_are_seen_from_subgraphs_but_not_of_values_that_these_define_themselves() -> None:
-    main = main_scope(parser.parse_model(MODEL))
+    main = scope_of(parser.parse_model(MODEL))
     then, other = bodies(main)
     found = [(use.scope, use.node.op_type, use.slot) for use in main.uses("z")]
     assert found == [(then, "Mul", 0), (then, "Mul", 1)]
@@ -30,7 +35,7 @@ def test_uses_are_seen_from_subgraphs_but_not_of_values_that_these_define_themse
 
 
 def test_the_home_of_a_name_is_the_nearest_scope_that_defines_it() -> None:
-    main = main_scope(parser.parse_model(MODEL))
+    main = scope_of(parser.parse_model(MODEL))
     then, other = bodies(main)
     assert then.home("z") is main
     assert other.home("z") is other
@@ -42,15 +47,9 @@ def test_the_home_of_a_name_is_the_nearest_scope_that_defines_it() -> None:
 
 
 def test_shapes_are_those_that_the_graph_states() -> None:
-    main = main_scope(parser.parse_model(MODEL))
+    main = scope_of(parser.parse_model(MODEL))
     assert main.shapes == {"c": (), "x": (None, 4), "y": (None, 4), "w": (4,), "k": (2,)}
     assert bodies(main)[1].shapes == {"b": (None, 4)}
-
-
-def test_nodes_with_attributes_are_told_apart() -> None:
-    main = main_scope(parser.parse_model(MODEL))
-    assert [node.op_type for node in main.attributed] == ["Constant", "If"]
-    assert bodies(main)[0].attributed == []
 
 
 def test_what_a_function_defines_is_its_own() -> None:
@@ -62,7 +61,7 @@ def test_what_a_function_defines_is_its_own() -> None:
         "g (float[4] x, float[4] w) => (float[4] y) { y = local.F(w) }"
     )
     model.functions.append(function)
-    main = main_scope(model)
+    main = scope_of(model)
     called = main.call(main.nodes[0])
     assert called is not None
     assert called.home("x") is called

@@ -32,6 +32,7 @@ class Inferred:
         with open_model(path) as opened:
             self.graphs = Graphs(opened)
             self.shapes: Shapes = infer_shapes(opened, self.graphs, sizes, self.notes)
+            self.as_declared = self.shapes.as_declared
         self._scopes: dict[str, Scope] = {}
         for place, scope in self.graphs:
             self._scopes.setdefault(place, scope)
@@ -78,7 +79,7 @@ def test_subgraphs_see_outer_values(tmp_path: Path) -> None:
 def test_sizes_are_put_in_and_taken_out_again(tmp_path: Path) -> None:
     of = Inferred(text(IF), tmp_path, n=3)
     assert of("a", "If_0/then_branch") == TensorType("float", (3, 8))
-    plain = of.shapes.as_declared
+    plain = of.as_declared
     assert plain.of(next(iter(of.graphs))[1], "x") == TensorType("float", (None, 4))
     assert plain.as_declared is plain
 

@@ -11,9 +11,9 @@ import onnx
 
 from memdiag.graph.element_types import ELEMENT_TYPES_BY_NAME
 from memdiag.graph.graphs import Graphs
+from memdiag.graph.protos import subgraphs
 from memdiag.graph.reader import open_model
 from memdiag.graph.shapes import infer_shapes
-from memdiag.graph.weights import subgraphs
 from memdiag.prediction.folding import Fold, folds
 from memdiag.prediction.runtime import Runtime
 

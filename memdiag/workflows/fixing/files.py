@@ -165,7 +165,7 @@ class FixFiles:
                 kept_bytes=sum(nbytes for _, _, nbytes in ranges),
                 disk_bytes=sum(one.stat().st_size for one in made.files),
                 digest=_digest(written),
-                newer=newer(self.file.proto, made.proto),
+                newer=newer(self.file.read_proto(), made.read_proto()),
                 oldest=oldest_runtime(made),
             )
 

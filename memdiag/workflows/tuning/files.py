@@ -9,11 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import onnx
-from onnx import ModelProto
 
 from memdiag.errors import MeasurementError
 from memdiag.graph.element_types import ELEMENT_TYPES_BY_NAME
-from memdiag.graph.reader import open_model
+from memdiag.graph.reader import ModelFile, open_model
 from memdiag.measurement.job import Job, SharedWeight
 from memdiag.measurement.rehearsal import rehearse
 from memdiag.prediction.packing import OVERRIDABLE_SINCE_IR
@@ -57,8 +56,8 @@ class TuneFiles:
         if not path.exists():
             raise MeasurementError(f"{job.model}: the runtime cannot save its optimized model.")
         with open_model(job.model) as file:
-            if lists_initializers(file.proto):
-                _unlist(file.proto, path)
+            if lists_initializers(file):
+                _unlist(file, path)
 
     def _external(self, model: Path) -> Path:
         """Return a model like `model` whose weights lie outside of it."""
@@ -79,28 +78,24 @@ class TuneFiles:
         return path
 
 
-def lists_initializers(proto: ModelProto) -> bool:
+def lists_initializers(file: ModelFile) -> bool:
     """Return whether initializers are among the inputs because the model's IR has them there."""
-    return proto.ir_version < OVERRIDABLE_SINCE_IR and bool(_initializers(proto))
+    has_some = bool(file.graph.names or file.graph.sparse_initializers)
+    return file.head.ir_version < OVERRIDABLE_SINCE_IR and has_some
 
 
-def _unlist(original: ModelProto, path: Path) -> None:
+def _unlist(original: ModelFile, path: Path) -> None:
     """Leave the inputs of `original` that are to be fed in the model that was saved to `path`.
 
     The runtime leaves there what was an initializer, and asks for those that it folded away.
     """
     saved = onnx.load(path, load_external_data=False)
-    listed = _initializers(original)
-    kept = [each for each in saved.graph.input if each.name not in listed]
+    fed = {each.name for each in original.graph.fed}
+    kept = [each for each in saved.graph.input if each.name in fed]
     del saved.graph.input[:]
     saved.graph.input.extend(kept)
     saved.ir_version = OVERRIDABLE_SINCE_IR
     onnx.save(saved, path)
-
-
-def _initializers(proto: ModelProto) -> set[str]:
-    sparse = (each.values.name for each in proto.graph.sparse_initializer)
-    return {*(each.name for each in proto.graph.initializer), *sparse}
 
 
 def _shared(model: Path) -> tuple[SharedWeight, ...]:

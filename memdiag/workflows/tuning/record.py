@@ -106,7 +106,7 @@ def _notes(search: Search, fixed: Fix | None) -> Iterator[str]:
 
 def _snippet(name: str, path: Path, chosen: Point, sessions: int) -> str:
     with open_model(path) as file:
-        embedded, listed = not file.external_bytes, lists_initializers(file.proto)
+        embedded, listed = not file.external_bytes, lists_initializers(file)
     return snippet(name, chosen, sessions, embedded=embedded, listed=listed)
 
 

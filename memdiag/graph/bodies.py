@@ -1,0 +1,225 @@
+"""Graphs and functions as they are held while a model is open: small, as some have many nodes.
+
+ONNX's own classes take half a kibibyte for a node of two inputs. Here names are kept, each once,
+and attributes and tensors serialized, to be parsed anew whenever somebody asks for them.
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from sys import intern
+from typing import NamedTuple
+
+from onnx import (
+    AttributeProto,
+    FunctionProto,
+    GraphProto,
+    NodeProto,
+    OperatorSetIdProto,
+    SparseTensorProto,
+    TensorProto,
+    ValueInfoProto,
+)
+
+from memdiag.graph.wire import fields
+
+FunctionKey = tuple[str, str, str]
+"""Domain, operator and overload: what a call names."""
+
+
+class Inner(NamedTuple):
+    """A subgraph of a node: its `name` in paths, and the `place` of its attribute at the node.
+
+    `listed` says that the attribute is a list of graphs, of which this is one.
+    """
+
+    name: str
+    place: int
+    listed: bool
+    body: "Body"
+
+
+class Node:
+    """A node, to be read as a NodeProto is; it stays the same object, so that its id names it."""
+
+    __slots__ = (
+        *("op_type", "domain", "overload", "name", "input", "output"),
+        *("bodies", "_attributes"),
+    )
+
+    def __init__(self, proto: NodeProto) -> None:
+        self.op_type: str = intern(proto.op_type)
+        self.domain: str = intern(proto.domain)
+        self.overload: str = intern(proto.overload)
+        self.name: str = proto.name
+        self.input: tuple[str, ...] = tuple(map(intern, proto.input))
+        self.output: tuple[str, ...] = tuple(map(intern, proto.output))
+        self.bodies: tuple[Inner, ...] = ()
+        self._attributes = b""
+        if proto.attribute:
+            kept = NodeProto(attribute=proto.attribute)
+            self.bodies = tuple(_taken_out(kept))
+            self._attributes = kept.SerializeToString()
+
+    @property
+    def attribute(self) -> Sequence[AttributeProto]:
+        """The attributes, parsed anew, without the graphs in them: those are `bodies`."""
+        return NodeProto.FromString(self._attributes).attribute if self._attributes else ()
+
+    @property
+    def has_attributes(self) -> bool:
+        """Whether there are any, told without parsing them."""
+        return bool(self._attributes)
+
+    @property
+    def key(self) -> FunctionKey:
+        """What names the function that the node calls, if it calls one."""
+        return (self.domain, self.op_type, self.overload)
+
+    def proto(self) -> NodeProto:
+        """Return the node as ONNX has it, without its documentation."""
+        proto: NodeProto = NodeProto.FromString(self._attributes)
+        for field in ("op_type", "domain", "overload", "name"):
+            if text := getattr(self, field):
+                setattr(proto, field, text)
+        proto.input.extend(self.input)
+        proto.output.extend(self.output)
+        for inner in self.bodies:
+            attribute = proto.attribute[inner.place]
+            graph = attribute.graphs.add() if inner.listed else attribute.g
+            graph.CopyFrom(inner.body.graph())
+        return proto
+
+
+class Body:
+    """What a graph, a subgraph or a function holds.
+
+    `head` is what ONNX says of it, but for nodes, initializers, and types of the values inside.
+    `initializers` are serialized, large data in them being references into the file.
+    """
+
+    def __init__(
+        self,
+        head: GraphProto | FunctionProto,
+        nodes: Iterable[Node],
+        initializers: Iterable[bytes] = (),
+        value_info: bytes = b"",
+    ) -> None:
+        self.head = head
+        self.is_function = isinstance(head, FunctionProto)
+        self.inputs = [one if isinstance(one, str) else one.name for one in head.input]
+        self.outputs = [one if isinstance(one, str) else one.name for one in head.output]
+        self.nodes = list(nodes)
+        self.initializers = list(initializers)
+        self._places = {
+            intern(TensorProto.FromString(tensor).name): place
+            for place, tensor in enumerate(self.initializers)
+        }
+        self._value_info = value_info
+
+    @classmethod
+    def of(cls, proto: GraphProto | FunctionProto) -> "Body":
+        """Return the body of a graph or a function; nothing of `proto` itself is kept."""
+        nodes = [Node(node) for node in proto.node]
+        if isinstance(proto, FunctionProto):
+            function = FunctionProto()
+            function.CopyFrom(proto)
+            function.ClearField("node")
+            return cls(function, nodes)
+        head = GraphProto(
+            name=proto.name,
+            input=proto.input,
+            output=proto.output,
+            sparse_initializer=proto.sparse_initializer,
+        )
+        return cls(
+            head,
+            nodes,
+            [tensor.SerializeToString() for tensor in proto.initializer],
+            GraphProto(value_info=proto.value_info).SerializeToString(),
+        )
+
+    @property
+    def key(self) -> FunctionKey:
+        """What names a function."""
+        head = self.head
+        assert isinstance(head, FunctionProto)
+        return (head.domain, head.name, head.overload)
+
+    @property
+    def opset_import(self) -> Sequence[OperatorSetIdProto]:
+        """The operator sets that a function imports."""
+        return self.head.opset_import if isinstance(self.head, FunctionProto) else ()
+
+    @property
+    def defaults(self) -> Sequence[AttributeProto]:
+        """The attributes of a function that have a value where a call gives none."""
+        return self.head.attribute_proto if isinstance(self.head, FunctionProto) else ()
+
+    @property
+    def input_values(self) -> Sequence[ValueInfoProto]:
+        """The inputs of a graph with their types."""
+        return () if isinstance(self.head, FunctionProto) else self.head.input
+
+    @property
+    def fed(self) -> tuple[ValueInfoProto, ...]:
+        """The inputs of the main graph that must be given: those that are not initializers too."""
+        sparse = (one.values.name for one in self.sparse_initializers)
+        defaults = {*self.names, *sparse}
+        return tuple(value for value in self.input_values if value.name not in defaults)
+
+    @property
+    def output_values(self) -> Sequence[ValueInfoProto]:
+        """The outputs of a graph with their types."""
+        return () if isinstance(self.head, FunctionProto) else self.head.output
+
+    @property
+    def sparse_initializers(self) -> Sequence[SparseTensorProto]:
+        """The sparse initializers of a graph."""
+        return () if isinstance(self.head, FunctionProto) else self.head.sparse_initializer
+
+    @property
+    def names(self) -> Collection[str]:
+        """The names of the initializers, each once, without those of sparse ones."""
+        return self._places.keys()
+
+    def tensor(self, name: str) -> TensorProto | None:
+        """Return the initializer of that name, parsed anew; None if there is none."""
+        place = self._places.get(name)
+        return None if place is None else TensorProto.FromString(self.initializers[place])
+
+    def inner_values(self) -> Iterator[tuple[int, ValueInfoProto]]:
+        """Yield what a graph states of values inside it, each parsed anew, with its place."""
+        for field in fields(self._value_info):
+            part = GraphProto.FromString(self._value_info[field.start : field.stop])
+            yield from ((field.start, value) for value in part.value_info)
+
+    def inner_value(self, place: int) -> ValueInfoProto:
+        """Return what is stated at a place that `inner_values` told."""
+        field = next(fields(self._value_info, place))
+        part = GraphProto.FromString(self._value_info[place : field.stop])
+        value: ValueInfoProto = part.value_info[0]
+        return value
+
+    @property
+    def node_count(self) -> int:
+        """The number of nodes, those of subgraphs included; a call of a function counts as one."""
+        inner = (one.body.node_count for node in self.nodes for one in node.bodies)
+        return len(self.nodes) + sum(inner)
+
+    def graph(self) -> GraphProto:
+        """Return a graph as ONNX has it, without documentation."""
+        proto: GraphProto = GraphProto.FromString(self._value_info)
+        proto.MergeFrom(self.head)
+        proto.node.extend(node.proto() for node in self.nodes)
+        proto.initializer.extend(map(TensorProto.FromString, self.initializers))
+        return proto
+
+
+def _taken_out(node: NodeProto) -> Iterator[Inner]:
+    """Yield the subgraphs of `node` and take them out of its attributes."""
+    for place, attribute in enumerate(node.attribute):
+        if attribute.HasField("g"):
+            yield Inner(attribute.name, place, False, Body.of(attribute.g))
+            attribute.ClearField("g")
+        for index, graph in enumerate(attribute.graphs):
+            yield Inner(f"{attribute.name}[{index}]", place, True, Body.of(graph))
+        attribute.ClearField("graphs")

@@ -1,0 +1,131 @@
+from contextlib import suppress
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import FunctionProto, GraphProto, ModelProto, TensorProto, helper, parser, printer
+
+from memdiag.errors import ModelError
+from memdiag.graph import parsing
+from memdiag.graph.parsing import parse
+
+TEXT = """<ir_version: 9, opset_import: ["":17, "local":1], producer_name: "maker">
+g (bool c, float[n,4] x) => (float[n,4] y) <float[n,4] z, float[4] w = {1, 2, 3, 4}> {
+  z = Add(x, w)
+  y = If(c) <
+    then_branch = t () => (float[n,4] a) { a = Mul(z, z) },
+    else_branch = e () => (float[n,4] b) { b = local.F(z) }
+  >
+}
+<domain: "local", opset_import: ["":17]> F (p) => (q) { q = Neg(p) }
+"""
+
+
+def model() -> ModelProto:
+    return parser.parse_model(TEXT)
+
+
+def chain(nodes: int) -> ModelProto:
+    made = [helper.make_node("Relu", [f"v{i}"], [f"v{i + 1}"], f"n{i}") for i in range(nodes)]
+    value = [helper.make_tensor_value_info(f"v{i}", 1, ["n"]) for i in range(nodes + 1)]
+    weights = [helper.make_tensor(f"w{i}", 1, [1], [i]) for i in range(nodes)]
+    graph = helper.make_graph(made, "g", value[:1], value[-1:], weights, value_info=value[1:-1])
+    return helper.make_model(graph)
+
+
+def test_a_model_is_its_head_its_graph_and_its_functions() -> None:
+    parsed = parse(model().SerializeToString(), origin="m.onnx")
+    head = model()
+    head.ClearField("graph")
+    head.ClearField("functions")
+    assert parsed.head == head
+    found = ModelProto(graph=parsed.graph.graph())
+    assert printer.to_text(found) == printer.to_text(ModelProto(graph=model().graph))
+    assert [one.key for one in parsed.functions] == [("local", "F", "")]
+
+
+@pytest.mark.parametrize("at_once", [1, 2, 3, 7, 100])
+def test_what_is_parsed_in_parts_is_the_whole_in_order(
+    at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parsing, "_AT_ONCE", at_once)
+    proto = chain(7)
+    assert parse(proto.SerializeToString(), origin="m").graph.graph() == proto.graph
+
+
+def test_documentation_metadata_and_training_are_left_out() -> None:
+    plain, proto = chain(2), chain(2)
+    proto.doc_string = proto.graph.doc_string = proto.graph.node[0].doc_string = "long"
+    for part in (proto, proto.graph, proto.graph.node[1]):
+        part.metadata_props.add(key="k", value="v")
+    proto.training_info.add().algorithm.name = "sgd"
+    parsed = parse(proto.SerializeToString(), origin="m")
+    assert parsed.head == ModelProto(ir_version=plain.ir_version, opset_import=plain.opset_import)
+    assert parsed.graph.graph() == plain.graph
+
+
+def test_a_graph_that_is_there_twice_is_merged_as_protobuf_does() -> None:
+    data = chain(3).SerializeToString()
+    more = ModelProto(graph=GraphProto(node=[helper.make_node("Neg", ["v3"], ["v4"])]))
+    data += more.SerializeToString()
+    assert parse(data, origin="m").graph.graph() == ModelProto.FromString(data).graph
+
+
+def test_fields_of_other_kinds_than_onnx_has_are_passed_over() -> None:
+    # A number where a graph's nodes, initializers and types should be, and fields not known.
+    odd = b"\x08\x05\x28\x05\x68\x05" + b"\xa2\x7d\x03new"
+    proto = chain(2)
+    graph = proto.graph.SerializeToString() + odd
+    proto.ClearField("graph")
+    size = len(graph)
+    data = proto.SerializeToString() + b"\x3a" + bytes([size & 127 | 128, size >> 7]) + graph
+    found = parse(data, origin="m").graph.graph()
+    found.DiscardUnknownFields()
+    assert found == chain(2).graph
+
+
+@pytest.mark.parametrize("part", ["graph", "ir_version"])
+def test_what_is_no_model_is_told(part: str) -> None:
+    proto = model()
+    proto.ClearField(part)
+    with pytest.raises(ModelError, match=r"^m\.onnx: it is not an ONNX model"):
+        parse(proto.SerializeToString(), origin="m.onnx")
+
+
+def bad_name(place: str) -> bytes:
+    """Return a model in which the name ``bad!`` of one kind of thing is not UTF-8."""
+    proto = model()
+    if place == "node":
+        proto.graph.node[0].name = "bad!"
+    elif place == "value":
+        proto.graph.value_info[0].name = "bad!"
+    elif place == "initializer":
+        proto.graph.initializer.append(TensorProto(name="bad!", data_type=1, dims=[0]))
+    elif place == "input":
+        proto.graph.input[0].name = "bad!"
+    elif place == "subgraph":
+        proto.graph.node[1].attribute[0].g.node[0].output[0] = "bad!"
+    elif place == "function":
+        proto.functions.append(FunctionProto(domain="local", name="bad!"))
+    else:
+        proto.opset_import[0].domain = "bad!"
+    data: bytes = proto.SerializeToString()
+    return data.replace(b"bad!", b"b\xffd!")
+
+
+@pytest.mark.parametrize(
+    "place", ["node", "value", "initializer", "input", "subgraph", "function", "domain"]
+)
+def test_a_name_that_is_no_text_is_told_wherever_it_is(place: str) -> None:
+    with pytest.raises(ModelError, match=r"^m\.onnx: it is damaged, the name .* is not UTF-8"):
+        parse(bad_name(place), origin="m.onnx")
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data())
+def test_damage_gives_an_error_or_a_model_and_nothing_else(data: st.DataObject) -> None:
+    damaged = bytearray(model().SerializeToString())
+    for _ in range(data.draw(st.integers(1, 4))):
+        damaged[data.draw(st.integers(0, len(damaged) - 1))] = data.draw(st.integers(0, 255))
+    with suppress(ModelError):
+        parse(bytes(damaged), origin="m.onnx").graph.graph()
