@@ -34,6 +34,7 @@ by other fusions than that of a BatchNormalization that directly follows its Con
 """
 
 from collections.abc import Iterable, Iterator
+from math import prod
 from typing import NamedTuple
 
 import numpy as np
@@ -87,7 +88,7 @@ class _Multiplied(NamedTuple):
     """A weight, the readers that multiply by it, and its axis of output channels if they agree."""
 
     weight: Weight
-    readers: list[Reader]
+    readers: tuple[Reader, ...]
     axis: int | None
 
 
@@ -133,12 +134,11 @@ def detect(examined: Examined) -> Iterator[Finding]:
 def _affected(examined: Examined) -> Iterator[_Affected]:
     wanted = list(_multiplied(examined))
     for (weight, multiplying, _), found in zip(wanted, _counted(examined, wanted), strict=True):
-        nodes = tuple(examined.node(reader.scope, reader.node) for reader in multiplying)
-        total = int(np.prod(weight.shape, dtype=np.int64))
-        plain = _Affected(weight, nodes, total, found, "")
+        plain = _Affected(weight, (), prod(weight.shape), found, "")
         folded = list(_folded(examined, plain, multiplying))
         if _matters(plain) and len(folded) < len(multiplying):
-            yield plain
+            nodes = tuple(examined.node(reader.scope, reader.node) for reader in multiplying)
+            yield plain._replace(nodes=nodes)
         yield from (one for one in folded if _matters(one))
 
 
@@ -153,8 +153,10 @@ def _multiplied(examined: Examined) -> Iterator[_Multiplied]:
     for weight in candidates:
         if holes.cover(weight, 0, weight.nbytes):
             continue
-        readers = [reader for reader in examined.readers(weight) if _multiplies(reader, weight)]
+        found = examined.readers(weight)
+        readers = tuple(reader for reader in found if _multiplies(reader, weight))
         if readers:
+            readers = found if len(readers) == len(found) else readers  # mostly all: kept once
             axes = {_output_axis(reader, weight) for reader in readers}
             yield _Multiplied(weight, readers, axes.pop() if len(axes) == 1 else None)
 

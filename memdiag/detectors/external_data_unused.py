@@ -24,12 +24,12 @@ and two weights that name the same range share its pages.
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Set
+from collections.abc import Iterator
 from pathlib import Path
 
 from memdiag.detectors.examined import Examined
 from memdiag.detectors.rule import Rule
-from memdiag.prediction.needed import Value, needed
+from memdiag.prediction.needed import Needed
 from memdiag.records.finding import Finding
 from memdiag.records.weights import Weight
 from memdiag.units import MIB, format_size
@@ -50,12 +50,12 @@ def detect(examined: Examined) -> Iterator[Finding]:
     weights = [weight for weight in examined.model.weights if weight.storage == "external"]
     if not weights or any(weight.file is None for weight in weights):
         return  # of sparse tensors it is not known where their parts lie
-    read = needed(examined.graphs).read
+    needed = Needed(examined.graphs)
     ranges: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
     for weight in weights:
         assert weight.file is not None
         used = ranges[weight.file]
-        if weight.offset is not None and weight.length and _is_read(examined, weight, read):
+        if weight.offset is not None and weight.length and _is_read(examined, weight, needed):
             used.append((weight.offset, weight.offset + weight.length))
     by_path: dict[Path, list[str]] = {}
     for location in ranges:
@@ -67,10 +67,10 @@ def detect(examined: Examined) -> Iterator[Finding]:
             yield from _in_file(examined, path, locations[0], spans)
 
 
-def _is_read(examined: Examined, weight: Weight, read: Set[Value]) -> bool:
+def _is_read(examined: Examined, weight: Weight, needed: Needed) -> bool:
     if weight.place not in ("initializer", "constant"):
         return True
-    return any((scope, weight.name) in read for scope in examined.graphs.scopes(weight))
+    return any(needed.is_read((scope, weight.name)) for scope in examined.graphs.scopes(weight))
 
 
 def _in_file(

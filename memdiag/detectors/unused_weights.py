@@ -31,7 +31,7 @@ from typing import NamedTuple
 from memdiag.detectors.examined import Examined, qualified
 from memdiag.detectors.rule import Rule
 from memdiag.detectors.wording import counted, some_of
-from memdiag.prediction.needed import needed
+from memdiag.prediction.needed import Needed
 from memdiag.prediction.packing import direct, original_freed, overridable, packed
 from memdiag.records.attribution import CopyKind
 from memdiag.records.finding import ExpectedCopies, Finding
@@ -60,7 +60,7 @@ class _Copies(NamedTuple):
 
 def detect(examined: Examined) -> Iterator[Finding]:
     """Yield at most three findings: what is dropped, what is kept unread, what dead nodes read."""
-    found = needed(examined.graphs)
+    found = Needed(examined.graphs)
     free = overridable(examined.model)
     dropped: list[Weight] = []
     kept: list[_Copies] = []
@@ -73,7 +73,7 @@ def detect(examined: Examined) -> Iterator[Finding]:
         if not homes or any((scope, weight.name) in found.wanted for scope in homes):
             continue
         embedded = weight.storage != "external"
-        if any((scope, weight.name) in found.read for scope in homes):
+        if any(found.is_read((scope, weight.name)) for scope in homes):
             dead += _read_by_dead_nodes(examined, weight, weight.name in free, nodes)
         elif embedded and (weight.graph or weight.name in free):
             kept.append(_Copies(weight, "original", 1, weight.nbytes))

@@ -4,7 +4,7 @@ ONNX's own classes take half a kibibyte for a node of two inputs. Here names are
 and attributes and tensors serialized, to be parsed anew whenever somebody asks for them.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from sys import intern
 from typing import NamedTuple
 
@@ -23,6 +23,21 @@ from memdiag.graph.wire import fields
 
 FunctionKey = tuple[str, str, str]
 """Domain, operator and overload: what a call names."""
+
+
+Kept = Callable[[str], str]
+"""Returns the one copy of a name that is kept."""
+
+
+class Names(dict[str, str]):
+    """One copy of each name that is looked up: most names of a model are there several times.
+
+    Unlike the interpreter's own table it can be let go of when all are read.
+    """
+
+    def __missing__(self, name: str) -> str:
+        self[name] = name
+        return name
 
 
 class Inner(NamedTuple):
@@ -45,19 +60,19 @@ class Node:
         *("bodies", "_attributes"),
     )
 
-    def __init__(self, proto: NodeProto) -> None:
+    def __init__(self, proto: NodeProto, kept: Kept = intern) -> None:
         self.op_type: str = intern(proto.op_type)
         self.domain: str = intern(proto.domain)
         self.overload: str = intern(proto.overload)
         self.name: str = proto.name
-        self.input: tuple[str, ...] = tuple(map(intern, proto.input))
-        self.output: tuple[str, ...] = tuple(map(intern, proto.output))
+        self.input: tuple[str, ...] = tuple(map(kept, proto.input))
+        self.output: tuple[str, ...] = tuple(map(kept, proto.output))
         self.bodies: tuple[Inner, ...] = ()
         self._attributes = b""
         if proto.attribute:
-            kept = NodeProto(attribute=proto.attribute)
-            self.bodies = tuple(_taken_out(kept))
-            self._attributes = kept.SerializeToString()
+            rest = NodeProto(attribute=proto.attribute)
+            self.bodies = tuple(_taken_out(rest, kept))
+            self._attributes = rest.SerializeToString()
 
     @property
     def attribute(self) -> Sequence[AttributeProto]:
@@ -102,6 +117,7 @@ class Body:
         nodes: Iterable[Node],
         initializers: Iterable[bytes] = (),
         value_info: bytes = b"",
+        kept: Kept = intern,
     ) -> None:
         self.head = head
         self.is_function = isinstance(head, FunctionProto)
@@ -110,15 +126,15 @@ class Body:
         self.nodes = list(nodes)
         self.initializers = list(initializers)
         self._places = {
-            intern(TensorProto.FromString(tensor).name): place
+            kept(TensorProto.FromString(tensor).name): place
             for place, tensor in enumerate(self.initializers)
         }
         self._value_info = value_info
 
     @classmethod
-    def of(cls, proto: GraphProto | FunctionProto) -> "Body":
+    def of(cls, proto: GraphProto | FunctionProto, kept: Kept = intern) -> "Body":
         """Return the body of a graph or a function; nothing of `proto` itself is kept."""
-        nodes = [Node(node) for node in proto.node]
+        nodes = [Node(node, kept) for node in proto.node]
         if isinstance(proto, FunctionProto):
             function = FunctionProto()
             function.CopyFrom(proto)
@@ -135,6 +151,7 @@ class Body:
             nodes,
             [tensor.SerializeToString() for tensor in proto.initializer],
             GraphProto(value_info=proto.value_info).SerializeToString(),
+            kept,
         )
 
     @property
@@ -214,12 +231,12 @@ class Body:
         return proto
 
 
-def _taken_out(node: NodeProto) -> Iterator[Inner]:
+def _taken_out(node: NodeProto, kept: Kept) -> Iterator[Inner]:
     """Yield the subgraphs of `node` and take them out of its attributes."""
     for place, attribute in enumerate(node.attribute):
         if attribute.HasField("g"):
-            yield Inner(attribute.name, place, False, Body.of(attribute.g))
+            yield Inner(attribute.name, place, False, Body.of(attribute.g, kept))
             attribute.ClearField("g")
         for index, graph in enumerate(attribute.graphs):
-            yield Inner(f"{attribute.name}[{index}]", place, True, Body.of(graph))
+            yield Inner(f"{attribute.name}[{index}]", place, True, Body.of(graph, kept))
         attribute.ClearField("graphs")

@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from threading import Lock
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import xxhash
@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from memdiag.errors import ModelError
 from memdiag.graph.holes import ModelHoles
+from memdiag.graph.native_heap import give_back
 from memdiag.graph.reader import ModelFile
 from memdiag.graph.workers import Workers
 from memdiag.records.weights import Weight
@@ -28,7 +29,7 @@ Octets = NDArray[np.uint8]
 Groups = tuple[tuple[Weight, ...], ...]
 
 _WHOLE = 512
-"""Weights of at most so many bytes are their own probe."""
+"""Weights of at most so many bytes are their own probe: the blocks would be no fewer."""
 
 _PROBES = 8
 _PROBE_BYTES = 64
@@ -74,6 +75,7 @@ def same_content(model: ModelFile, glance: Glance | None = None) -> Groups:
             for group in _same_of_one_size(contents, weights)
         ]
     model.release()
+    give_back()
     order = {weight: place for place, weight in enumerate(model.weights)}
     return tuple(
         sorted(
@@ -112,7 +114,12 @@ class _Contents:
         self.left = 2 * (model.file_bytes + model.external_bytes) + _RELEASE
         self.holes = ModelHoles(model)
 
-    def octets(self, weight: Weight) -> Octets | None:
+    def member(self, weights: list[Weight]) -> "_Member | None":
+        """Return weights of the same bytes with these; None where they cannot be had."""
+        octets = self._octets(weights[0])
+        return None if octets is None else _Member(weights, octets, self.holes)
+
+    def _octets(self, weight: Weight) -> Octets | None:
         """Return the bytes of a weight; None where they should not or cannot be had."""
         if weight.file is None and weight.nbytes > _MOST_DECODED:
             return None
@@ -145,46 +152,52 @@ class _Member:
 
 
 def _same_of_one_size(contents: _Contents, weights: list[Weight]) -> Iterator[list[Weight]]:
-    groups: dict[bytes, list[_Member]] = defaultdict(list)
-    for member in _members(contents, weights):
-        groups[_probe(member, contents.budget)].append(member)
-    for candidates in groups.values():
-        for same in _refined(candidates, contents):
-            together = [weight for member in same for weight in member.weights]
+    # Of many weights only a few bytes each are kept until some are found to be alike.
+    alike: dict[bytes, list[list[Weight]]] = defaultdict(list)
+    for shared in _by_range(weights):
+        member = contents.member(shared)
+        if member is not None:
+            alike[_probe(member, contents.budget)].append(shared)
+    for ranges in alike.values():
+        if len(ranges) == 1:
+            parts = [ranges]
+        else:
+            members = filter(None, map(contents.member, ranges))
+            refined = _refined(list(members), contents)
+            parts = [[member.weights for member in same] for same in refined]
+        for part in parts:
+            together = [weight for shared in part for weight in shared]
             if len(together) > 1:
                 yield together
 
 
-def _members(contents: _Contents, weights: Iterable[Weight]) -> Iterator[_Member]:
-    ranges: dict[Any, list[Weight]] = defaultdict(list)
+def _by_range(weights: Iterable[Weight]) -> Iterable[list[Weight]]:
+    """Return the weights divided by where their bytes lie."""
+    ranges: dict[object, list[Weight]] = defaultdict(list)
     for weight in weights:
         place = weight if weight.file is None else (weight.file, weight.offset)
         ranges[place].append(weight)
-    for shared in ranges.values():
-        octets = contents.octets(shared[0])
-        if octets is not None:
-            yield _Member(shared, octets, contents.holes)
+    return ranges.values()
 
 
 def _probe(member: _Member, budget: Budget) -> bytes:
-    """Return blocks spread over the bytes, or all of them where they are few."""
+    """Return a hash of blocks spread over the bytes, or of all of them where they are few."""
     octets = member.octets
     if len(octets) <= _WHOLE:
-        return octets.tobytes()
+        return xxhash.xxh3_128_digest(octets.data)
     if member.hole(0, len(octets)):
-        return bytes(_PROBES * _PROBE_BYTES)
+        return xxhash.xxh3_128_digest(bytes(_PROBES * _PROBE_BYTES))
     budget.touch(min(_PROBES * FAULT, len(octets) + FAULT))
     last = len(octets) - _PROBE_BYTES
     starts = [last * number // (_PROBES - 1) for number in range(_PROBES)]
-    return b"".join(octets[start : start + _PROBE_BYTES].tobytes() for start in starts)
+    blocks = (octets[start : start + _PROBE_BYTES].tobytes() for start in starts)
+    return xxhash.xxh3_128_digest(b"".join(blocks))
 
 
 def _refined(candidates: list[_Member], contents: _Contents) -> list[list[_Member]]:
     """Return the members divided by content, each read at most once."""
-    size = len(candidates[0].octets)
+    size = len(candidates[0].octets) if candidates else 0
     groups = [candidates]
-    if len(candidates) == 1 or size <= _WHOLE:
-        return groups
     if all(member.hole(0, size) for member in candidates):
         return groups
     alone: list[list[_Member]] = []

@@ -33,6 +33,8 @@ Counts = NDArray[np.int64]
 _TASK_BYTES = 32 << 20
 """Enough for one thread to be worth handing over."""
 
+_NO_CHANNELS: Counts = np.zeros(0, np.int64)
+
 
 class Denormals(NamedTuple):
     """How many values of a weight are denormal.
@@ -114,7 +116,7 @@ def _look(
 
 
 def _found(piece: Piece, octets: Octets, weight: Weight, axis: int | None) -> _Found:
-    number, channels = 0, np.zeros(0, np.int64)
+    number, channels = 0, _NO_CHANNELS
     if not len(octets):
         return _Found(piece.place, number, channels, None)
     bits = bits_of(weight.dtype)
@@ -136,7 +138,7 @@ def _together(parts: list[_Found], known: int | None, dtype: str) -> Denormals:
     smallest = min((least for least in leasts if least is not None), default=None)
     return Denormals(
         sum(part.number for part in parts),
-        np.sum(counted, axis=0) if counted else np.zeros(0, np.int64),
+        np.sum(counted, axis=0) if counted else _NO_CHANNELS,
         np.inf if smallest is None else _value(smallest, dtype),
     )
 

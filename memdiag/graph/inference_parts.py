@@ -6,21 +6,22 @@ the types of what they read. The values of shapes are not handed on from part to
 that compute them are in each part that reads them.
 """
 
+from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+import numpy as np
 from onnx import GraphProto, ModelProto, TypeProto, ValueInfoProto
 
 from memdiag.graph.bodies import Body, Node
 from memdiag.graph.carried_values import CARRIES
 from memdiag.graph.scopes import Scope
 
-NODES = 8192
+NODES = 2048
 """Of a part, beside those that compute the values of shapes."""
 
-MOST_AT_ONCE = 3 * NODES
-"""Nodes of a graph that takes less memory than it is worth the time to part it: half as long again.
-"""
+MOST_AT_ONCE = 4 * NODES
+"""Nodes of a graph that is not parted."""
 
 _MOST_COMPUTING = 8192
 
@@ -83,17 +84,32 @@ def _needed(scope: Scope, starts: range, at_once: int) -> list[frozenset[str]]:
 
 
 class _Stated:
-    """The types that a graph itself states for its values."""
+    """The types that a graph itself states for its values, found by hashes of the names.
+
+    Exporters write them for all values: a table of the names would be larger than most else.
+    """
 
     def __init__(self, graph: Body) -> None:
         self._graph = graph
-        self._places = {value.name: place for place, value in graph.inner_values()}
+        hashes, places = array("q"), array("q")
+        for place, value in graph.inner_values():
+            hashes.append(hash(value.name))
+            places.append(place)
+        order = np.argsort(np.asarray(hashes), kind="stable")
+        self._hashes, self._places = np.asarray(hashes)[order], np.asarray(places)[order]
         self.inputs = {value.name: value for value in graph.input_values}
         self.outputs = {value.name: value for value in graph.output_values}
 
     def of(self, name: str) -> ValueInfoProto | None:
-        place = self._places.get(name)
-        return self._graph.inner_value(place) if place is not None else None
+        """Return what is stated of a value inside the graph; None if nothing is."""
+        number = hash(name)
+        first, end = (np.searchsorted(self._hashes, number, side) for side in ("left", "right"))
+        # The last one counts, as protobuf's readers take it.
+        for place in self._places[first:end][::-1].tolist():
+            value = self._graph.inner_value(place)
+            if value.name == name:
+                return value
+        return None
 
 
 def _model(

@@ -2,13 +2,14 @@
 
 from array import array
 from collections.abc import Iterator
+from sys import intern
 from typing import NamedTuple
 
 from google.protobuf.message import DecodeError
 from onnx import GraphProto, ModelProto
 
 from memdiag.errors import ModelError
-from memdiag.graph.bodies import Body, Node
+from memdiag.graph.bodies import Body, Kept, Node
 from memdiag.graph.names import check_names
 from memdiag.graph.wire import NOT_ONNX, fields
 
@@ -31,14 +32,16 @@ class Parsed(NamedTuple):
     functions: tuple[Body, ...]
 
 
-def parse(serialized: bytes, *, origin: str) -> Parsed:
+def parse(serialized: bytes, *, origin: str, kept: Kept = intern) -> Parsed:
     """Return what the serialized ModelProto holds, which `origin` names in errors.
+
+    Of each name the copy is kept that `kept` returns.
 
     Raises:
         ModelError: it is no ModelProto, or a name in it is not text.
     """
     try:
-        return _parse(serialized, origin)
+        return _parse(serialized, origin, kept)
     except (DecodeError, UnicodeDecodeError) as error:
         raise ModelError(
             f"{origin}: it is damaged or no ONNX model, protobuf cannot decode it; "
@@ -46,10 +49,10 @@ def parse(serialized: bytes, *, origin: str) -> Parsed:
         ) from error
 
 
-def _parse(serialized: bytes, origin: str) -> Parsed:
+def _parse(serialized: bytes, origin: str, kept: Kept) -> Parsed:
     head: list[bytes] = []
     functions: list[Body] = []
-    graph = _GraphFields(serialized)
+    graph = _GraphFields(serialized, kept)
     has_graph = False
     for field in fields(serialized):
         if field.number == _GRAPH and field.content is not None:
@@ -58,7 +61,7 @@ def _parse(serialized: bytes, origin: str) -> Parsed:
         elif field.number == _FUNCTION:
             for function in ModelProto.FromString(serialized[field.start : field.stop]).functions:
                 check_names(function, origin=origin)
-                functions.append(Body.of(function))
+                functions.append(Body.of(function, kept))
         elif field.number not in _LEFT_OUT:
             head.append(serialized[field.start : field.stop])
     model = ModelProto.FromString(b"".join(head))
@@ -71,8 +74,9 @@ def _parse(serialized: bytes, origin: str) -> Parsed:
 class _GraphFields:
     """The fields of the main graph: the many by where they lie, the others together."""
 
-    def __init__(self, serialized: bytes) -> None:
+    def __init__(self, serialized: bytes, kept: Kept) -> None:
         self._serialized = serialized
+        self._kept = kept
         self._head: list[bytes] = []
         self._places = {number: array("Q") for number in (_NODE, _INITIALIZER, _VALUE_INFO)}
 
@@ -95,12 +99,13 @@ class _GraphFields:
             self._nodes(origin),
             self._initializers(origin),
             self._joined(_VALUE_INFO, slice(None)),
+            self._kept,
         )
 
     def _nodes(self, origin: str) -> Iterator[Node]:
         for part in self._parsed(_NODE):
             check_names(part, origin=origin)
-            yield from map(Node, part.node)
+            yield from (Node(node, self._kept) for node in part.node)
 
     def _initializers(self, origin: str) -> Iterator[bytes]:
         for part in self._parsed(_INITIALIZER):

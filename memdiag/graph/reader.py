@@ -4,17 +4,21 @@ import errno
 import mmap
 import os
 import stat
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Literal, Self
 
 import numpy as np
 from google.protobuf.message import DecodeError
 from onnx import AttributeProto, ModelProto, SparseTensorProto, TensorProto
 
 from memdiag.errors import ModelError
+from memdiag.graph.bodies import Names
 from memdiag.graph.element_types import ELEMENT_TYPES_BY_NAME, STRING, ElementType
 from memdiag.graph.external import ExternalFiles, read_reference
+from memdiag.graph.native_heap import give_back
 from memdiag.graph.parsing import parse
 from memdiag.graph.tensor_data import (
     Array,
@@ -65,16 +69,19 @@ class ModelFile:
         self._handed_out = 0
         origin = str(path)
         parts = skeleton(mapping, origin=origin)
-        self._references = parts.references
-        self.head, self.graph, self.functions = parse(parts.proto, origin=origin)
-        self._held: dict[Weight, tuple[Source, bytes]] = {}
+        kept = Names().__getitem__
+        self.head, self.graph, self.functions = parse(parts.proto, origin=origin, kept=kept)
+        self._held: dict[Weight, tuple[Source, bytes] | None] = {}
         weights: list[Weight] = []
-        for one in inventory(self.graph, self.functions, origin=origin, locate=self._locate):
-            self._held[one.weight] = one.source, one.data
+        locate = partial(self._locate, parts.references)
+        found = inventory(self.graph, self.functions, origin=origin, locate=locate, kept=kept)
+        for one in found:
+            self._held[one.weight] = (one.source, one.data) if one.data else None
             weights.append(one.weight)
         self.weights: tuple[Weight, ...] = tuple(weights)
         self.external_bytes = self._files.total_bytes
         self.release()
+        give_back()
 
     def __enter__(self) -> Self:
         return self
@@ -181,16 +188,29 @@ class ModelFile:
     def _source(self, weight: Weight) -> TensorProto | SparseTensorProto | AttributeProto | None:
         """Return what holds the data of `weight`; None where they are plain bytes in a file."""
         try:
-            kind, data = self._held[weight]
+            held = self._held[weight]
         except KeyError:
             raise ModelError(
                 f"{self.path}: it has no weight {weight.name!r} or is closed; take one of its own "
                 "weights while it is open."
             ) from None
-        return kind.FromString(data) if data else None
+        if held is None:
+            return None
+        kind, data = held
+        source: TensorProto | SparseTensorProto | AttributeProto = kind.FromString(data)
+        return source
 
-    def _locate(self, tensor: TensorProto, element: ElementType, where: str) -> Location:
-        """Return where the bytes of `tensor` lie, after checking that they can be there."""
+    def _locate(
+        self,
+        references: Mapping[int, Literal["raw", "typed"]],
+        tensor: TensorProto,
+        element: ElementType,
+        where: str,
+    ) -> Location:
+        """Return where the bytes of `tensor` lie, after checking that they can be there.
+
+        `references` are those into this file, by their offset.
+        """
         if tensor.data_location != TensorProto.EXTERNAL:
             return Location("raw" if tensor.HasField("raw_data") else "typed", None, None, None)
         if element is STRING:
@@ -198,8 +218,8 @@ class ModelFile:
         location, offset, length = read_reference(tensor, where=where)
         if length is None:
             length = element.nbytes(tuple(tensor.dims))
-        if location == THIS_FILE and offset in self._references:
-            return Location(self._references[offset], self.path.name, offset, length)
+        if location == THIS_FILE and offset in references:
+            return Location(references[offset], self.path.name, offset, length)
         self._files.check(location, offset + length, where=where)
         return Location("external", location, offset, length)
 

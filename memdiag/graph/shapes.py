@@ -3,7 +3,6 @@
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from sys import intern
 from typing import NamedTuple
 
 from google.protobuf.message import DecodeError, EncodeError
@@ -204,34 +203,35 @@ class _Inference:
         unknown: Counter[str] = Counter()
         inputs = ModelProto(graph=GraphProto(input=scope.body.input_values))
         for value in self._inferred(inference_copy(inputs, self._sizes)).graph.input:
-            self._read_value(scope, value)
+            self._read_value(scope, value.name, value)
         for number, part in enumerate(parts(head, scope, types, NODES)):
             copy = inference_copy(part.model, self._sizes)
             unknown += copy.unknown
             graph = self._inferred(copy).graph
-            made = {name for node in part.nodes for name in node.output}
+            # Of each name there is a copy already, which is then in memory once.
+            made = {name: name for node in part.nodes for name in node.output}
             for value in (*graph.value_info, *graph.output):
                 if value.name in made:
-                    self._read_value(scope, value)
+                    self._read_value(scope, made[value.name], value)
                 if value.name in part.needed:
                     handed_on[value.name] = renamed(value.type, number)
             self._read_bodies(scope, part.nodes, graph.node[-len(part.nodes) :])
         return unknown
 
     def _set(self, scope: Scope, name: str, kind: TensorType) -> None:
-        # Most values of a model have one of a few types: each is kept once, as are the names.
-        self.types[scope][intern(name)] = self._kinds.setdefault(kind, kind)
+        # Most values of a model have one of a few types: each is kept once.
+        self.types[scope][name] = self._kinds.setdefault(kind, kind)
 
     def _read(self, scope: Scope, graph: GraphProto) -> None:
         for values in (graph.input, graph.value_info, graph.output):
             for value in values:
-                self._read_value(scope, value)
+                self._read_value(scope, value.name, value)
         self._read_bodies(scope, scope.nodes, graph.node)
 
-    def _read_value(self, scope: Scope, value: ValueInfoProto) -> None:
+    def _read_value(self, scope: Scope, name: str, value: ValueInfoProto) -> None:
         kind = _tensor_type(value.type)
         if kind is not None:
-            self._set(scope, value.name, kind)
+            self._set(scope, name, kind)
 
     def _read_bodies(
         self, scope: Scope, nodes: Sequence[Node], inferred: Sequence[NodeProto]

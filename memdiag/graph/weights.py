@@ -13,7 +13,7 @@ from typing import NamedTuple
 from onnx import AttributeProto, NodeProto, SparseTensorProto, TensorProto
 
 from memdiag.errors import ModelError
-from memdiag.graph.bodies import Body, Node
+from memdiag.graph.bodies import Body, Kept, Node
 from memdiag.graph.element_types import STRING, ElementType
 from memdiag.graph.tensor_data import (
     CONSTANT_FIELDS,
@@ -51,14 +51,14 @@ Locate = Callable[[TensorProto, ElementType, str], Location]
 
 
 def inventory(
-    graph: Body, functions: Iterable[Body], *, origin: str, locate: Locate
+    graph: Body, functions: Iterable[Body], *, origin: str, locate: Locate, kept: Kept = intern
 ) -> Iterator[Found]:
     """Yield every weight of a model, which `origin` names in errors: graph first, then functions.
 
     Raises:
         ModelError: a tensor's type, shape or size makes no sense; and what `locate` raises.
     """
-    finder = _Finder(origin, locate)
+    finder = _Finder(origin, locate, kept)
     yield from finder.in_graph(graph, "", None)
     for function in functions:
         yield from finder.in_function(function)
@@ -70,15 +70,17 @@ def node_label(node: Node | NodeProto, index: int) -> str:
 
 
 class _Finder:
-    def __init__(self, origin: str, locate: Locate) -> None:
+    def __init__(self, origin: str, locate: Locate, kept: Kept) -> None:
         self.origin = origin
         self.locate = locate
+        self.kept = kept
 
     def in_graph(self, graph: Body, path: str, place: Place | None) -> Iterator[Found]:
         """Yield the weights of a graph; `place` is the one of all that lies in a function."""
         for serialized in graph.initializers:
             tensor = TensorProto.FromString(serialized)
-            found = self._dense(tensor, tensor.name, path, place or "initializer", "initializer")
+            name = self.kept(tensor.name)
+            found = self._dense(tensor, name, path, place or "initializer", "initializer")
             # The bytes are there already, and are not to be there twice.
             yield found._replace(data=serialized if found.data else b"")
         for sparse in graph.sparse_initializers:
@@ -209,7 +211,7 @@ def _weight(
     location: Location,
 ) -> Weight:
     return Weight(
-        name=intern(name),
+        name=name,
         graph=path,
         place=place,
         dtype=element.name,

@@ -12,6 +12,7 @@ Of fusions only those of BatchNormalization, sums and scales into the Conv befor
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from memdiag.graph.bodies import Node
 from memdiag.graph.element_types import ELEMENT_TYPES_BY_NAME
@@ -20,6 +21,9 @@ from memdiag.graph.shapes import TensorType
 
 TypeOf = Callable[[str], TensorType | None]
 """Returns the type of a value by its name; None where it is not known."""
+
+Reads = Callable[[Node], Collection[str]]
+"""Returns the names that a node reads, also in its subgraphs, each once."""
 
 SharedShape = Callable[[str], bool]
 """Returns whether the runtime knows the whole shape of a value when it plans, if by symbols."""
@@ -59,15 +63,15 @@ class Buffer:
 class BufferPlan:
     """The buffers of one graph, whose `nodes` come in the order in which they run.
 
-    `reads` has the names that each of them reads once, also in its subgraphs. `unknown` counts the
-    values whose size is not known: they are in no buffer, or in one of no bytes.
+    `unknown` counts the values whose size is not known: they are in no buffer, or in one of no
+    bytes.
     """
 
     def __init__(
         self,
         scope: Scope,
         nodes: Sequence[Node],
-        reads: Sequence[Collection[str]],
+        reads: Reads,
         type_of: TypeOf,
         shared_shape: SharedShape,
     ) -> None:
@@ -79,14 +83,13 @@ class BufferPlan:
         self._free: dict[_Kind, list[Buffer]] = defaultdict(list)
         self._convolved: set[str] = set()
         self._reads_of: dict[str, int] = defaultdict(int)
-        for names in (*reads, scope.outputs):
-            for name in names:
-                self._reads_of[name] += 1
+        for name in chain(scope.outputs, chain.from_iterable(map(reads, nodes))):
+            self._reads_of[name] += 1
         for step, node in enumerate(nodes):
             for slot, name in enumerate(node.output):
                 if name:
                     self._make(node, slot, name, step)
-            self._let_go(node, reads[step], step)
+            self._let_go(node, reads(node), step)
         for buffer in self.buffers:
             if buffer.reads_left > 0:
                 buffer.last = len(nodes)
@@ -158,6 +161,9 @@ class BufferPlan:
             if buffer is not None:
                 buffer.reads_left -= 1
                 touched[id(buffer)] = buffer
+            self._reads_of[name] -= 1
+            if not self._reads_of[name]:
+                self._of.pop(name, None)  # nobody asks for it any more: most values are short-lived
         for buffer in touched.values():
             if buffer.reads_left <= 0:
                 buffer.last = step

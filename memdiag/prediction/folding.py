@@ -86,7 +86,7 @@ class Folding:
         self._kinds: dict[tuple[Scope, str], TensorType] = {}
         self._folded: list[_Folded] = []
         self._same: dict[tuple[object, ...], _Folded] = {}
-        self._left: list[tuple[Scope, Node]] = []
+        self._left: dict[Scope, list[Node]] = {}
         self._visited: list[Scope] = []
         self._inlined: set[Scope] = set()
         self._late = False
@@ -117,12 +117,12 @@ class Folding:
             # A node may stand before those that it reads: what they make is known the next time.
             before = len(self.removed)
             self._late = False
-            self._left, self._visited, self._budget = [], [], _MOST_NODES
+            self._left, self._visited, self._budget = {}, [], _MOST_NODES
             self._visit(main)
             if not self._late or len(self.removed) == before:
                 break
-        for scope, node in self._left:
-            for name in node.input:
+        for scope, nodes in self._left.items():
+            for name in (name for node in nodes for name in node.input):
                 self._mark_read(scope, name)
         for scope in self._visited:
             if not scope.is_function:
@@ -136,6 +136,7 @@ class Folding:
 
     def _visit(self, scope: Scope) -> None:
         self._visited.append(scope)
+        left = self._left.setdefault(scope, [])
         self._budget -= len(scope.nodes)
         seen: set[str] = set()
         for node in scope.nodes:
@@ -145,7 +146,7 @@ class Folding:
                 self._late = True
             seen.update(node.output)
             if (scope, id(node)) not in self.removed and not self._settle(scope, node):
-                self._left.append((scope, node))
+                left.append(node)
 
     def _settle(self, scope: Scope, node: Node) -> bool:
         """Look at `node`, and return whether it will be gone."""

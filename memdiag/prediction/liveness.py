@@ -10,16 +10,18 @@ Not counted are what the caller holds (the inputs), scratch memory of kernels, a
 holds beyond what is in use. Fusions leave out more values, or add some (layouts, padded channels).
 """
 
+from array import array
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import partial
+from operator import attrgetter
 from typing import NamedTuple
 
 from memdiag.graph.bodies import Node
 from memdiag.graph.graphs import Graphs
 from memdiag.graph.scopes import Scope
 from memdiag.graph.shapes import Shapes
-from memdiag.prediction.buffers import BufferPlan
+from memdiag.prediction.buffers import BufferPlan, Reads
 from memdiag.prediction.folding import Fold
 
 _MOST_ALIVE = 20
@@ -50,6 +52,7 @@ class Liveness(NamedTuple):
     unknown: int
 
 
+_nbytes = attrgetter("nbytes")
 _NOTHING = Liveness(0, None, None, (), None, 0)
 _NOT_FOLLOWED = Liveness(0, None, None, (), None, 1)
 
@@ -142,10 +145,8 @@ class _Model:
 
     def _peak(self, scope: Scope, depth: int) -> Liveness:
         """Go through the nodes of `scope`, and return where the most is held."""
-        nodes = self._nodes(scope)
-        reads = [self._reads(scope, node) for node in nodes]
-        order = list(_order(nodes, reads))
-        nodes, reads = [nodes[index] for index in order], [reads[index] for index in order]
+        reads = partial(self._reads, scope)
+        nodes = _ordered(self._nodes(scope), reads)
         plan = BufferPlan(
             scope,
             nodes,
@@ -157,7 +158,11 @@ class _Model:
         for buffer in plan.buffers:
             made[buffer.first] += buffer.nbytes
             freed[buffer.last + 1] += buffer.nbytes
-        values = [Alive(scope, buffer.name, buffer.nbytes) for buffer in plan.buffers]
+        largest = max(
+            (Alive(scope, buffer.name, buffer.nbytes) for buffer in plan.buffers),
+            key=_nbytes,
+            default=None,
+        )
         unknown, now, most = plan.unknown, 0, 0
         where: tuple[int, Liveness] | None = None
         for step, node in enumerate(nodes):
@@ -165,14 +170,13 @@ class _Model:
             for body in self._bodies(scope, node):
                 found = self.of(body, depth + 1)
                 unknown += found.unknown
-                values += [found.largest] if found.largest is not None else []
+                largest = max(filter(None, (largest, found.largest)), key=_nbytes, default=None)
                 inner = max(inner, found, key=lambda one: one.peak_bytes)
             now -= freed[step]
             here = now + max(made[step], inner.peak_bytes)
             now += made[step]
             if here > most:
                 most, where = here, (step, inner if here > now else _NOTHING)
-        largest = max(values, key=lambda value: value.nbytes, default=None)
         if where is None:
             return _NOTHING._replace(largest=largest, unknown=unknown)
         step, inner = where
@@ -181,7 +185,7 @@ class _Model:
             for buffer in plan.buffers
             if buffer.first <= step <= buffer.last and (buffer.first < step or not inner.alive)
         ]
-        alive = sorted((*alive, *inner.alive), key=lambda value: -value.nbytes)[:_MOST_ALIVE]
+        alive = sorted((*alive, *inner.alive), key=_nbytes, reverse=True)[:_MOST_ALIVE]
         return Liveness(most, scope, nodes[step], tuple(alive), largest, unknown)
 
 
@@ -190,21 +194,31 @@ def _key(scope: Scope) -> tuple[str, str, str]:
     return (node.domain, node.op_type, node.overload) if node is not None else ("", "", "")
 
 
-def _order(nodes: Sequence[Node], reads: Sequence[Iterable[str]]) -> Iterator[int]:
-    """Yield the indices of `nodes` in the runtime's order, those in circles not at all."""
+def _ordered(nodes: Sequence[Node], reads: Reads) -> list[Node]:
+    """Return `nodes` in the runtime's order, those in circles not at all.
+
+    Numbers in arrays, as there may be many.
+    """
     makers = {name: index for index, node in enumerate(nodes) for name in node.output if name}
-    before = [
-        sorted({makers[name] for name in names if name in makers} - {index})
-        for index, names in enumerate(reads)
-    ]
-    read = {index for indices in before for index in indices}
-    pending = [(index, False) for index in range(len(nodes)) if index not in read]
-    seen: set[int] = set()
+    before, ends, is_read = array("i"), array("i"), bytearray(len(nodes))
+    for index, node in enumerate(nodes):
+        found = sorted({makers[name] for name in reads(node) if name in makers} - {index})
+        before.extend(found)
+        ends.append(len(before))
+        for each in found:
+            is_read[each] = 1
+    del makers
+    # Those below 0 are nodes that are left: all that they read was met.
+    pending = array("i", (index for index in range(len(nodes)) if not is_read[index]))
+    seen = bytearray(len(nodes))
+    order = []
     while pending:
-        index, leaving = pending.pop()
-        if leaving:
-            yield index
-        elif index not in seen:
-            seen.add(index)
-            pending.append((index, True))
-            pending += [(each, False) for each in before[index] if each not in seen]
+        index = pending.pop()
+        if index < 0:
+            order.append(nodes[~index])
+        elif not seen[index]:
+            seen[index] = 1
+            pending.append(~index)
+            start = ends[index - 1] if index else 0
+            pending.extend(each for each in before[start : ends[index]] if not seen[each])
+    return order

@@ -6,8 +6,7 @@ outputs lead nowhere.
 
 from collections import defaultdict
 from collections.abc import Iterator, Set
-from sys import intern
-from typing import NamedTuple
+from functools import cached_property
 
 from memdiag.graph.bodies import Node
 from memdiag.graph.graphs import Graphs
@@ -37,49 +36,55 @@ class Values(Set[Value]):
     def add(self, value: Value) -> None:
         """Add a value."""
         scope, name = value
-        self._names[scope].add(intern(name))
+        self._names[scope].add(name)
 
 
-class Needed(NamedTuple):
-    """The values that any node reads or any graph gives out (`read`), and those that an output of
-    the model depends on (`wanted`).
-    """
+class Needed:
+    """What the nodes of a model read, and what its outputs depend on."""
 
-    read: Set[Value]
-    wanted: Set[Value]
+    def __init__(self, graphs: Graphs) -> None:
+        self._graphs = graphs
+        self._given_out = Values()
+        for _, scope in graphs:
+            for value in _outputs(scope):
+                self._given_out.add(value)
 
-
-def needed(graphs: Graphs) -> Needed:
-    """Return what is read and what is needed in all scopes of a model; time grows with its edges.
-
-    A function that is called is needed as a whole.
-    """
-    read, wanted = Values(), Values()
-    pending: list[Value] = []
-    for path, scope in graphs:
-        outputs = [value for name in scope.outputs if (value := _value(scope, name))]
-        for value in outputs:
-            read.add(value)
-        for node in scope.nodes:
-            for value in _inputs(scope, node):
-                read.add(value)
-        if scope.is_function or not path:
-            pending += outputs
-    done: set[int] = set()
-    while pending:
-        value = pending.pop()
-        if value in wanted:
-            continue
-        wanted.add(value)
+    def is_read(self, value: Value) -> bool:
+        """Return whether any node reads a value, or any graph gives it out."""
         scope, name = value
-        maker = scope.producers.get(name)
-        if maker is None or id(maker) in done:
-            continue
-        done.add(id(maker))
-        pending += _inputs(scope, maker)
-        for body in scope.bodies.get(id(maker), ()):
-            pending += [value for name in body.outputs if (value := _value(body, name))]
-    return Needed(read, wanted)
+        return value in self._given_out or next(scope.uses(name), None) is not None
+
+    @cached_property
+    def wanted(self) -> Set[Value]:
+        """The values that an output of the model depends on; time grows with the model's edges.
+
+        A function that is called is needed as a whole.
+        """
+        wanted = Values()
+        pending: list[Value] = []
+        done: set[int] = set()  # of the nodes that are met more than once
+        for path, scope in self._graphs:
+            if scope.is_function or not path:
+                pending += _outputs(scope)
+        while pending:
+            value = pending.pop()
+            if value in wanted:
+                continue
+            wanted.add(value)
+            scope, name = value
+            maker = scope.producers.get(name)
+            if maker is None or id(maker) in done:
+                continue
+            if len(maker.output) > 1:
+                done.add(id(maker))
+            pending += _inputs(scope, maker)
+            for body in scope.bodies.get(id(maker), ()):
+                pending += _outputs(body)
+        return wanted
+
+
+def _outputs(scope: Scope) -> Iterator[Value]:
+    return (value for name in scope.outputs if (value := _value(scope, name)))
 
 
 def _inputs(scope: Scope, node: Node) -> Iterator[Value]:

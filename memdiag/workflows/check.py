@@ -9,6 +9,7 @@ from memdiag.detectors import detectors, find_detector
 from memdiag.detectors.examined import Examined
 from memdiag.detectors.rule import Detector
 from memdiag.errors import ModelError, UsageError
+from memdiag.graph.native_heap import give_back
 from memdiag.graph.reader import ModelFile, open_model
 from memdiag.prediction.runtime import Runtime
 from memdiag.records.finding import CHECK_SCHEMA, Check, CheckedModel, Finding
@@ -140,6 +141,7 @@ def examine(
         else:
             findings += filter(selection.keeps, found)
         model.release()
+        give_back()
     findings.sort(key=lambda one: (-one.bytes, -one.peak_bytes, one.rule, one.weights))
     return tuple(findings), tuple(dict.fromkeys(examined.notes))
 

@@ -7,7 +7,7 @@ import onnx.parser
 
 from memdiag.graph.graphs import Graphs
 from memdiag.graph.reader import open_model
-from memdiag.prediction.needed import needed
+from memdiag.prediction.needed import Needed
 
 HEAD = '<ir_version: 10, opset_import: ["" : 20, "local" : 1]>'
 
@@ -24,6 +24,15 @@ def names(values: Set[tuple[object, str]]) -> set[str]:
     return {name for _, name in values}
 
 
+def read(found: Graphs, result: Needed) -> set[str]:
+    return {
+        name
+        for _, scope in found
+        for name in (*scope.inputs, *scope.producers, *scope.tensors)
+        if result.is_read((scope, name))
+    }
+
+
 def test_what_only_dead_nodes_read_is_read_but_not_wanted(tmp_path: Path) -> None:
     text = """
     main (float[2] x) => (float[2] y) <float[2] w = {1.0, 2.0}, float[2] d = {3.0, 4.0}> {
@@ -32,9 +41,9 @@ def test_what_only_dead_nodes_read_is_read_but_not_wanted(tmp_path: Path) -> Non
       u = Relu(t)
     }"""
     with graphs(text, tmp_path) as found:
-        result = needed(found)
-    assert names(result.wanted) == {"x", "w", "y"}
-    assert names(result.read) == {"x", "w", "y", "d", "t"}
+        result = Needed(found)
+        assert names(result.wanted) == {"x", "w", "y"}
+        assert read(found, result) == {"x", "w", "y", "d", "t"}
 
 
 def test_subgraphs_want_outer_values_where_their_own_outputs_do(tmp_path: Path) -> None:
@@ -46,9 +55,9 @@ def test_subgraphs_want_outer_values_where_their_own_outputs_do(tmp_path: Path) 
       >
     }"""
     with graphs(text, tmp_path) as found:
-        result = needed(found)
-    assert names(result.wanted) == {"c", "x", "w", "a", "b", "y"}
-    assert "d" in names(result.read)
+        result = Needed(found)
+        assert names(result.wanted) == {"c", "x", "w", "a", "b", "y"}
+        assert "d" in read(found, result)
 
 
 def test_a_subgraph_of_a_dead_node_wants_nothing(tmp_path: Path) -> None:
@@ -61,8 +70,8 @@ def test_a_subgraph_of_a_dead_node_wants_nothing(tmp_path: Path) -> None:
       >
     }"""
     with graphs(text, tmp_path) as found:
-        result = needed(found)
-    assert names(result.wanted) == {"x", "y"}
+        result = Needed(found)
+        assert names(result.wanted) == {"x", "y"}
 
 
 def test_a_name_of_an_inner_graph_is_not_that_of_the_outer_one(tmp_path: Path) -> None:
@@ -74,8 +83,9 @@ def test_a_name_of_an_inner_graph_is_not_that_of_the_outer_one(tmp_path: Path) -
       >
     }"""
     with graphs(text, tmp_path) as found:
-        result = needed(found)
-        paths = {found.path(scope) for scope, name in result.read if name == "w"}
+        result = Needed(found)
+        owners = [(path, scope) for path, scope in found if scope.defines("w")]
+        paths = {path for path, scope in owners if result.is_read((scope, "w"))}
     assert paths == {"If_0/then_branch"}
 
 
@@ -89,11 +99,11 @@ def test_functions_want_what_their_outputs_do(tmp_path: Path) -> None:
       b = Relu(a)
     }"""
     with graphs(text, tmp_path) as found:
-        result = needed(found)
-    assert names(result.wanted) == {"x", "y", "a", "b"}
+        result = Needed(found)
+        assert names(result.wanted) == {"x", "y", "a", "b"}
 
 
 def test_a_circle_of_nodes_ends(tmp_path: Path) -> None:
     text = "main (float[2] x) => (float[2] y) { y = Add(x, z) z = Relu(y) }"
     with graphs(text, tmp_path) as found:
-        assert names(needed(found).wanted) == {"x", "y", "z"}
+        assert names(Needed(found).wanted) == {"x", "y", "z"}
