@@ -203,6 +203,11 @@ class Body:
         place = self._places.get(name)
         return None if place is None else TensorProto.FromString(self.initializers[place])
 
+    @property
+    def inner_value_count(self) -> int:
+        """How many values a graph states something of, beside inputs and outputs."""
+        return sum(1 for _ in fields(self._value_info))
+
     def inner_values(self) -> Iterator[tuple[int, ValueInfoProto]]:
         """Yield what a graph states of values inside it, each parsed anew, with its place."""
         for field in fields(self._value_info):

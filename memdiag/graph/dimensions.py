@@ -50,6 +50,19 @@ def tensor_type(kind: TypeProto) -> TypeProto.Tensor | None:
     return None
 
 
+def put_in(value: ValueInfoProto, sizes: Mapping[str, int]) -> None:
+    """Put `sizes` where the shape of a value has free dimensions that they name."""
+    if not value.type.HasField("tensor_type"):
+        return
+    for position, size in enumerate(value.type.tensor_type.shape.dim):
+        if size.HasField("dim_value") and size.dim_value >= 0:
+            continue
+        # A free dimension goes by its name, and without one by its input and axis.
+        wanted = sizes.get(size.dim_param or f"{value.name}:{position}")
+        if wanted is not None:
+            size.dim_value = wanted
+
+
 def axes_of(value: ValueInfoProto) -> tuple[Axis, ...] | None:
     """Return the axes of an input; None if not even its rank is known."""
     tensor = tensor_type(value.type)

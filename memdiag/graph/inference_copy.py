@@ -24,6 +24,7 @@ from onnx import (
 from memdiag.graph.bodies import FunctionKey, Node
 from memdiag.graph.carried_values import carries_little
 from memdiag.graph.contrib_shapes import DOMAINS, stand_in
+from memdiag.graph.dimensions import put_in
 from memdiag.graph.protos import subgraphs
 from memdiag.graph.scopes import MAX_CALLS
 
@@ -127,7 +128,7 @@ class InferenceCopy:
     def _prepare(self, graph: GraphProto, sizes: Mapping[str, int]) -> None:
         for values in (graph.input, graph.output, graph.value_info) if sizes else ():
             for value in values:
-                _put_in(value, sizes)
+                put_in(value, sizes)
         # What the inference does not read would only make the native code's own copies larger.
         for tensor in graph.initializer:
             tensor.ClearField("external_data")
@@ -191,18 +192,6 @@ def is_safe(node: Node | NodeProto) -> bool:
         # As many outputs are made up as the attribute says.
         return all(one.i == len(node.output) for one in node.attribute if one.name == "num_outputs")
     return True
-
-
-def _put_in(value: ValueInfoProto, sizes: Mapping[str, int]) -> None:
-    if not value.type.HasField("tensor_type"):
-        return
-    for position, size in enumerate(value.type.tensor_type.shape.dim):
-        if size.HasField("dim_value") and size.dim_value >= 0:
-            continue
-        # A free dimension goes by its name, and without one by its input and axis.
-        wanted = sizes.get(size.dim_param or f"{value.name}:{position}")
-        if wanted is not None:
-            size.dim_value = wanted
 
 
 def _fill_in(graph: GraphProto, given: Mapping[str, AttributeProto]) -> None:

@@ -1,7 +1,7 @@
 """Types and shapes of values, inferred without running the model or reading its weights."""
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
@@ -31,6 +31,7 @@ from memdiag.graph.native_heap import give_back
 from memdiag.graph.protos import subgraphs
 from memdiag.graph.reader import ModelFile
 from memdiag.graph.scopes import Scope
+from memdiag.graph.stated_types import stated, states_all
 from memdiag.graph.tensor_data import Array
 
 _ONNX = ("", "ai.onnx")
@@ -157,7 +158,10 @@ class _Inference:
         self._problems: list[str] = []
         scopes = [scope for _, scope in graphs]
         copy = None
-        if model.functions or len(scopes[0].nodes) <= MOST_AT_ONCE:
+        if not model.functions and states_all(scopes):
+            unknown = Counter[str]()
+            self._read_stated(scopes)
+        elif model.functions or len(scopes[0].nodes) <= MOST_AT_ONCE:
             copy = inference_copy(model.read_proto(), sizes)
             notes.extend(copy.notes)
             unknown = copy.unknown
@@ -178,6 +182,11 @@ class _Inference:
             if scope.is_function and copy is not None:
                 self._read_function(scope, copy)
         give_back()
+
+    def _read_stated(self, scopes: Iterable[Scope]) -> None:
+        for scope in scopes:
+            for value in stated(scope, self._sizes):
+                self._read_value(scope, value.name, value)
 
     def _read_weights(self, model: ModelFile, graphs: Graphs) -> None:
         for weight in model.weights:
