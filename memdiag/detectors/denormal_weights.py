@@ -33,7 +33,7 @@ normal numbers in float, in which the CPU provider computes. Values that become 
 by other fusions than that of a BatchNormalization that directly follows its Conv.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from math import prod
 from typing import NamedTuple
 
@@ -161,19 +161,28 @@ def _multiplied(examined: Examined) -> Iterator[_Multiplied]:
             yield _Multiplied(weight, readers, axes.pop() if len(axes) == 1 else None)
 
 
-def _counted(examined: Examined, wanted: list[_Multiplied]) -> Iterator[Denormals]:
+def _counted(examined: Examined, wanted: Sequence[_Multiplied]) -> Iterator[Denormals]:
     """Yield the denormals of each weight; the same content is read once."""
     first = {weight: group[0] for group in examined.same_content for weight in group}
-    keys = [
-        (first.get(one.weight, one.weight), one.weight.dtype, one.weight.shape, one.axis)
-        for one in wanted
+    places: dict[object, int] = {}  # of the first weight of those with the same content
+    origins = list(range(len(wanted)))
+    for place, (weight, _, axis) in enumerate(wanted):
+        if weight in first:
+            same = (first[weight], weight.dtype, weight.shape, axis)
+            origins[place] = places.setdefault(same, place)
+    read = [
+        (one.weight, one.axis)
+        for place, (one, origin) in enumerate(zip(wanted, origins, strict=True))
+        if origin == place
     ]
-    distinct: dict[object, tuple[Weight, int | None]] = {}
-    for key, one in zip(keys, wanted, strict=True):
-        distinct.setdefault(key, (one.weight, one.axis))
-    counted = denormals(examined.model, distinct.values(), examined.least_values)
-    found = dict(zip(distinct, counted, strict=True))
-    yield from (found[key] for key in keys)
+    counted = denormals(examined.model, read, examined.least_values)
+    again = frozenset(places.values())
+    known: dict[int, Denormals] = {}
+    for place, origin in enumerate(origins):
+        found = known[origin] if origin < place else next(counted)
+        if place in again:
+            known[place] = found
+        yield found
 
 
 def _can_be_read(examined: Examined, weight: Weight) -> bool:
