@@ -82,13 +82,14 @@ _OUTPUT_AXES: dict[str, dict[int, int | None]] = {
 
 _SMALLEST_NORMAL = float(np.finfo(np.float32).smallest_normal)
 _FLOAT_ONLY = "float"
+_LEAST_FILTER_RANK = 3
+"""Of what a Conv reads: others are of no interest where they hold no denormals themselves."""
 
 
 class _Multiplied(NamedTuple):
-    """A weight, the readers that multiply by it, and its axis of output channels if they agree."""
+    """A weight that is multiplied by, and its axis of output channels if its readers agree."""
 
     weight: Weight
-    readers: tuple[Reader, ...]
     axis: int | None
 
 
@@ -133,7 +134,10 @@ def detect(examined: Examined) -> Iterator[Finding]:
 
 def _affected(examined: Examined) -> Iterator[_Affected]:
     wanted = list(_multiplied(examined))
-    for (weight, multiplying, _), found in zip(wanted, _counted(examined, wanted), strict=True):
+    for (weight, _), found in zip(wanted, _counted(examined, wanted), strict=True):
+        if not found.number and len(weight.shape) < _LEAST_FILTER_RANK:
+            continue
+        multiplying = _multiplying(examined, weight)
         plain = _Affected(weight, (), prod(weight.shape), found, "")
         folded = list(_folded(examined, plain, multiplying))
         if _matters(plain) and len(folded) < len(multiplying):
@@ -153,12 +157,13 @@ def _multiplied(examined: Examined) -> Iterator[_Multiplied]:
     for weight in candidates:
         if holes.cover(weight, 0, weight.nbytes):
             continue
-        found = examined.readers(weight)
-        readers = tuple(reader for reader in found if _multiplies(reader, weight))
-        if readers:
-            readers = found if len(readers) == len(found) else readers  # mostly all: kept once
-            axes = {_output_axis(reader, weight) for reader in readers}
-            yield _Multiplied(weight, readers, axes.pop() if len(axes) == 1 else None)
+        axes = {_output_axis(reader, weight) for reader in _multiplying(examined, weight)}
+        if axes:
+            yield _Multiplied(weight, axes.pop() if len(axes) == 1 else None)
+
+
+def _multiplying(examined: Examined, weight: Weight) -> list[Reader]:
+    return [reader for reader in examined.readers(weight) if _multiplies(reader, weight)]
 
 
 def _counted(examined: Examined, wanted: Sequence[_Multiplied]) -> Iterator[Denormals]:
@@ -166,15 +171,11 @@ def _counted(examined: Examined, wanted: Sequence[_Multiplied]) -> Iterator[Deno
     first = {weight: group[0] for group in examined.same_content for weight in group}
     places: dict[object, int] = {}  # of the first weight of those with the same content
     origins = list(range(len(wanted)))
-    for place, (weight, _, axis) in enumerate(wanted):
+    for place, (weight, axis) in enumerate(wanted):
         if weight in first:
             same = (first[weight], weight.dtype, weight.shape, axis)
             origins[place] = places.setdefault(same, place)
-    read = [
-        (one.weight, one.axis)
-        for place, (one, origin) in enumerate(zip(wanted, origins, strict=True))
-        if origin == place
-    ]
+    read = [one for place, one in enumerate(wanted) if origins[place] == place]
     counted = denormals(examined.model, read, examined.least_values)
     again = frozenset(places.values())
     known: dict[int, Denormals] = {}

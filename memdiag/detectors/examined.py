@@ -17,6 +17,9 @@ from memdiag.prediction.packing import SUBGRAPH_KEPT_SINCE
 from memdiag.prediction.runtime import Runtime
 from memdiag.records.weights import Weight
 
+_MOST_KEPT = 8192
+"""Weights whose readers are kept: rules ask for some again, and half a kilobyte each adds up."""
+
 
 class Examined:
     """A model under examination, for one release of the runtime.
@@ -72,6 +75,8 @@ class Examined:
     def readers(self, weight: Weight) -> tuple[Reader, ...]:
         """Return the nodes that read `weight`, also behind operators that keep it."""
         if weight not in self._readers:
+            if len(self._readers) >= _MOST_KEPT:
+                self._readers.clear()
             self._readers[weight] = tuple(readers(self.graphs, weight))
         return self._readers[weight]
 
