@@ -6,7 +6,7 @@ and attributes and tensors serialized, to be parsed anew whenever somebody asks 
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from sys import intern
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from onnx import (
     AttributeProto,
@@ -24,6 +24,7 @@ from memdiag.graph.wire import fields
 FunctionKey = tuple[str, str, str]
 """Domain, operator and overload: what a call names."""
 
+Proto = TypeVar("Proto", AttributeProto, FunctionProto)
 
 Kept = Callable[[str], str]
 """Returns the one copy of a name that is kept."""
@@ -70,8 +71,8 @@ class Node:
         self.bodies: tuple[Inner, ...] = ()
         self._attributes = b""
         if proto.attribute:
-            rest = NodeProto(attribute=proto.attribute)
-            self.bodies = tuple(_taken_out(rest, kept))
+            self.bodies = tuple(_bodies(proto, kept))
+            rest = NodeProto(attribute=map(_without_graphs, proto.attribute))
             self._attributes = rest.SerializeToString()
 
     @property
@@ -107,8 +108,9 @@ class Node:
 class Body:
     """What a graph, a subgraph or a function holds.
 
-    `head` is what ONNX says of it, but for nodes, initializers, and types of the values inside.
-    `initializers` are serialized, large data in them being references into the file.
+    `head` is what ONNX says of it, but for nodes, initializers, and types of the values inside;
+    documentation and annotations may be missing. `initializers` are serialized, large data in them
+    being references into the file.
     """
 
     def __init__(
@@ -136,10 +138,7 @@ class Body:
         """Return the body of a graph or a function; nothing of `proto` itself is kept."""
         nodes = [Node(node, kept) for node in proto.node]
         if isinstance(proto, FunctionProto):
-            function = FunctionProto()
-            function.CopyFrom(proto)
-            function.ClearField("node")
-            return cls(function, nodes)
+            return cls(_without(proto, "node"), nodes)
         head = GraphProto(
             name=proto.name,
             input=proto.input,
@@ -236,12 +235,22 @@ class Body:
         return proto
 
 
-def _taken_out(node: NodeProto, kept: Kept) -> Iterator[Inner]:
-    """Yield the subgraphs of `node` and take them out of its attributes."""
+def _bodies(node: NodeProto, kept: Kept) -> Iterator[Inner]:
     for place, attribute in enumerate(node.attribute):
         if attribute.HasField("g"):
             yield Inner(attribute.name, place, False, Body.of(attribute.g, kept))
-            attribute.ClearField("g")
         for index, graph in enumerate(attribute.graphs):
             yield Inner(f"{attribute.name}[{index}]", place, True, Body.of(graph, kept))
-        attribute.ClearField("graphs")
+
+
+def _without_graphs(attribute: AttributeProto) -> AttributeProto:
+    if attribute.HasField("g") or attribute.graphs:
+        return _without(attribute, "g", "graphs")
+    return attribute
+
+
+def _without(message: Proto, *fields: str) -> Proto:
+    """Return a copy of a message without some of its fields, which are not copied meanwhile."""
+    return type(message)(
+        **{field.name: value for field, value in message.ListFields() if field.name not in fields}
+    )

@@ -16,9 +16,9 @@ from memdiag.graph.wire import NOT_ONNX, fields
 # Fields of ModelProto, and those that are passed over: documentation, metadata, training.
 _GRAPH, _FUNCTION = 7, 25
 _LEFT_OUT = (6, 14, 20)
-# Likewise of GraphProto.
+# Likewise of GraphProto: documentation, annotations of quantization, metadata.
 _NODE, _INITIALIZER, _VALUE_INFO = 1, 5, 13
-_LEFT_OUT_OF_GRAPH = (10, 16)
+_LEFT_OUT_OF_GRAPH = (10, 14, 16)
 
 _AT_ONCE = 1024
 """Fields that are parsed together: protobuf's own objects take a few hundred kilobytes then."""

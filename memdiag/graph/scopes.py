@@ -58,6 +58,10 @@ class Scope:
         """The names of initializers, but for sparse ones, and of Constants that are tensors."""
         return (*self.body.names, *self._constants)
 
+    def has_tensor(self, name: str) -> bool:
+        """Return whether `name` is one of `tensors`."""
+        return name in self.body.names or name in self._constants
+
     def tensor(self, name: str) -> TensorProto | None:
         """Return the initializer or the constant tensor of that name, parsed anew."""
         constant = self._constants.get(name)

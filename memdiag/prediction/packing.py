@@ -263,7 +263,7 @@ def _filter(operand: _Operand) -> Packed | None:
     # The rewrite looks into the node's own graph alone.
     if any(scope.home(name) is not scope for name in node.input[1:3] if name):
         return None
-    if any(name and name not in scope.tensors for name in node.input[2:3]):
+    if any(name and not scope.has_tensor(name) for name in node.input[2:3]):
         return None
     outputs, inputs, *places = operand.shape
     groups = integer(node, "group", 1)
