@@ -213,10 +213,7 @@ def _refined(candidates: list[_Member], contents: _Contents) -> list[list[_Membe
         alone += [part for part in parts if len(part) == 1]
         groups = [part for part in parts if len(part) > 1]
         # Those that are still equal will mostly stay so, and more at once is faster.
-        step = max(
-            min(2 * step, _MOST_AT_ONCE, _RELEASE // count // SLICE_BYTES * SLICE_BYTES),
-            SLICE_BYTES,
-        )
+        step = min(2 * step, _MOST_AT_ONCE)
         start = end
     return alone + groups
 
