@@ -46,7 +46,9 @@ def open_model(path: Path) -> "ModelFile":
         ModelError: there is no such file, it is no ONNX model, or what it says makes no sense.
         MissingDataError: external data is missing or too short.
     """
-    return ModelFile(path)
+    model = ModelFile(path)
+    give_back()
+    return model
 
 
 class ModelFile:
@@ -68,12 +70,13 @@ class ModelFile:
         self._maps: dict[Path, mmap.mmap] = {self._real_path: mapping}
         self._handed_out = 0
         origin = str(path)
-        parts = skeleton(mapping, origin=origin)
         kept = Names().__getitem__
-        self.head, self.graph, self.functions = parse(parts.proto, origin=origin, kept=kept)
+        serialized, references = skeleton(mapping, origin=origin)
+        self.head, self.graph, self.functions = parse(serialized, origin=origin, kept=kept)
+        del serialized  # of many nodes it is large
         self._held: dict[Weight, tuple[Source, bytes] | None] = {}
         weights: list[Weight] = []
-        locate = partial(self._locate, parts.references)
+        locate = partial(self._locate, references)
         found = inventory(self.graph, self.functions, origin=origin, locate=locate, kept=kept)
         for one in found:
             self._held[one.weight] = (one.source, one.data) if one.data else None
@@ -81,7 +84,6 @@ class ModelFile:
         self.weights: tuple[Weight, ...] = tuple(weights)
         self.external_bytes = self._files.total_bytes
         self.release()
-        give_back()
 
     def __enter__(self) -> Self:
         return self

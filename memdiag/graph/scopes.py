@@ -12,6 +12,10 @@ MAX_CALLS = 50
 """Function calls nested deeper are not followed: only functions that call each other get there."""
 
 
+_MOST_LOOKED_AT = 16
+"""Outputs of a node among which a name is looked for."""
+
+
 class Use(NamedTuple):
     """A node that reads a value: the scope the node is in, and which of its inputs it is."""
 
@@ -80,6 +84,12 @@ class Scope:
     def defines(self, name: str) -> bool:
         """Return whether `name` is a value of this very graph."""
         return name in self.producers or name in self.body.names or name in self._inputs
+
+    def own_copy(self, name: str) -> str:
+        """Return the copy of a value's name that is in memory already, where it is soon found."""
+        producer = self.producers.get(name)
+        few = producer.output[:_MOST_LOOKED_AT] if producer is not None else ()
+        return next((one for one in few if one == name), name)
 
     def uses(self, name: str) -> Iterator[Use]:
         """Yield the uses of `name` here and in the subgraphs that see this scope's value."""

@@ -186,7 +186,7 @@ class _Inference:
     def _read_stated(self, scopes: Iterable[Scope]) -> None:
         for scope in scopes:
             for value in stated(scope, self._sizes):
-                self._read_value(scope, value.name, value)
+                self._read_value(scope, value)
 
     def _read_weights(self, model: ModelFile, graphs: Graphs) -> None:
         for weight in model.weights:
@@ -212,16 +212,15 @@ class _Inference:
         unknown: Counter[str] = Counter()
         inputs = ModelProto(graph=GraphProto(input=scope.body.input_values))
         for value in self._inferred(inference_copy(inputs, self._sizes)).graph.input:
-            self._read_value(scope, value.name, value)
+            self._read_value(scope, value)
         for number, part in enumerate(parts(head, scope, types, NODES)):
             copy = inference_copy(part.model, self._sizes)
             unknown += copy.unknown
             graph = self._inferred(copy).graph
-            # Of each name there is a copy already, which is then in memory once.
-            made = {name: name for node in part.nodes for name in node.output}
+            made = {name for node in part.nodes for name in node.output}
             for value in (*graph.value_info, *graph.output):
                 if value.name in made:
-                    self._read_value(scope, made[value.name], value)
+                    self._read_value(scope, value)
                 if value.name in part.needed:
                     handed_on[value.name] = renamed(value.type, number)
             self._read_bodies(scope, part.nodes, graph.node[-len(part.nodes) :])
@@ -234,13 +233,13 @@ class _Inference:
     def _read(self, scope: Scope, graph: GraphProto) -> None:
         for values in (graph.input, graph.value_info, graph.output):
             for value in values:
-                self._read_value(scope, value.name, value)
+                self._read_value(scope, value)
         self._read_bodies(scope, scope.nodes, graph.node)
 
-    def _read_value(self, scope: Scope, name: str, value: ValueInfoProto) -> None:
+    def _read_value(self, scope: Scope, value: ValueInfoProto) -> None:
         kind = _tensor_type(value.type)
         if kind is not None:
-            self._set(scope, name, kind)
+            self._set(scope, scope.own_copy(value.name), kind)
 
     def _read_bodies(
         self, scope: Scope, nodes: Sequence[Node], inferred: Sequence[NodeProto]

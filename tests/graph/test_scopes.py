@@ -52,6 +52,22 @@ def test_shapes_are_those_that_the_graph_states() -> None:
     assert bodies(main)[1].shapes == {"b": (None, 4)}
 
 
+def test_a_name_is_the_copy_that_a_node_has() -> None:
+    main = scope_of(parser.parse_model(MODEL))
+    [name] = main.nodes[1].output
+    assert main.own_copy("".join(["z"])) is name
+    assert main.own_copy("not there") == "not there"
+
+
+def test_tensors_are_initializers_and_constants() -> None:
+    main = scope_of(parser.parse_model(MODEL))
+    assert main.tensors == ("w", "k")
+    assert [main.has_tensor(name) for name in ("w", "k", "z")] == [True, True, False]
+    found = [main.tensor(name) for name in main.tensors]
+    assert [one and list(one.dims) for one in found] == [[4], [2]]
+    assert main.tensor("z") is None
+
+
 def test_what_a_function_defines_is_its_own() -> None:
     function = helper.make_function(
         "local", "F", ["x"], ["y"], [helper.make_node("Relu", ["x"], ["y"])], []
