@@ -44,9 +44,9 @@ _EQUATION = re.compile(r"[A-Za-z,]*(?:->[A-Za-z]*)?")
 
 
 def inference_copy(model: ModelProto, sizes: Mapping[str, int]) -> "InferenceCopy":
-    """Return a copy of `model` with `sizes` for those free dimensions that they name.
+    """Return what is inferred from `model`, a copy that nobody else needs: it is changed.
 
-    `model` itself is used up.
+    `sizes` are put in for those free dimensions that they name.
     """
     return InferenceCopy(model, sizes)
 
