@@ -19,7 +19,7 @@ from onnx import (
     ValueInfoProto,
 )
 
-from memdiag.graph.wire import fields
+from memdiag.graph.fields import fields
 
 FunctionKey = tuple[str, str, str]
 """Domain, operator and overload: what a call names."""

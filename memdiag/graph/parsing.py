@@ -10,8 +10,9 @@ from onnx import GraphProto, ModelProto
 
 from memdiag.errors import ModelError
 from memdiag.graph.bodies import Body, Kept, Node
+from memdiag.graph.fields import fields
 from memdiag.graph.names import check_names
-from memdiag.graph.wire import NOT_ONNX, fields
+from memdiag.graph.wire import NOT_ONNX
 
 # Fields of ModelProto, and those that are passed over: documentation, metadata, training.
 _GRAPH, _FUNCTION = 7, 25

@@ -12,13 +12,20 @@ it, or a file of many small weights would be resident as a whole.
 """
 
 import mmap
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, NoReturn
 
-from google.protobuf.message import DecodeError
-
 from memdiag.errors import ModelError
+from memdiag.graph.fields import (
+    FIXED32,
+    FIXED64,
+    LENGTH,
+    LONGEST_VARINT,
+    VARINT,
+    Buffer,
+    varint,
+)
 
 THIS_FILE = "\x00memdiag:this-file"
 """The location that a skeleton's references name: no file can be called so."""
@@ -34,7 +41,6 @@ MAX_FIELDS = 4_000_000
 
 NOT_ONNX = "it is not an ONNX model; give the .onnx file that an exporter wrote"
 
-Buffer = bytes | mmap.mmap
 
 _OTHER_FORMATS = (
     (
@@ -91,8 +97,6 @@ _SAME_AS_RAW = ((_FLOAT_DATA, (1, 14), 4), (_DOUBLE_DATA, (11, 15), 8))
 _LONGEST_NAME = 200
 _RELEASE = 8 << 20  # bytes between the places where pages are given back
 
-_VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
-
 
 class Skeleton(NamedTuple):
     """A skeleton: the protobuf bytes, and for each referenced offset how its data is stored."""
@@ -124,68 +128,6 @@ def skeleton(
     except _Damage as damage:
         raise ModelError(f"{origin}: {damage.sentence()}.") from None
     return Skeleton(data[:] if replaced is None else replaced, walk.references)
-
-
-class Field(NamedTuple):
-    """A field of a message: its number, where it starts, where its content does, where it stops.
-
-    `content` is None for numbers, which have no length.
-    """
-
-    number: int
-    start: int
-    content: int | None
-    stop: int
-
-
-def fields(message: bytes, start: int = 0, end: int | None = None) -> Iterator[Field]:
-    """Yield the fields of the message that lies in the bytes from `start` to before `end`.
-
-    Raises:
-        DecodeError: it is no message, as protobuf would say.
-    """
-    end = len(message) if end is None else end
-    pos = start
-    try:
-        while pos < end:
-            begin = pos
-            tag, pos = _number(message, pos)
-            content, wire = None, tag & 7
-            if wire == _LENGTH:
-                length, content = _number(message, pos)
-                pos = content + length
-            elif wire == _VARINT:
-                pos = _number(message, pos)[1]
-            elif wire in (_FIXED32, _FIXED64):
-                pos += 4 if wire == _FIXED32 else 8
-            else:
-                raise DecodeError(f"no field at byte {begin}")
-            if pos > end:
-                break
-            yield Field(tag >> 3, begin, content, pos)
-    except IndexError:
-        pos = end + 1
-    if pos > end:
-        raise DecodeError("the message ends inside a field")
-
-
-def _number(message: bytes, pos: int) -> tuple[int, int]:
-    """Return the number at `pos` and the position after it."""
-    value = message[pos]
-    pos += 1
-    if value < 0x80:
-        return value, pos
-    value &= 0x7F
-    shift = 7
-    while True:
-        byte = message[pos]
-        pos += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, pos
-        shift += 7
-        if shift >= 70:
-            raise DecodeError(f"no number at byte {pos}")
 
 
 class _Damage(Exception):
@@ -246,7 +188,7 @@ class _Walk:
         while pos < end and self.fields_left > 0:
             field_start = pos
             number, wire, pos, stop = self._field(kind, pos, end, depth)
-            if wire == _LENGTH and number in children:
+            if wire == LENGTH and number in children:
                 if number in once and number in place.seen:
                     raise _Damage("it holds one tensor twice, inside")
                 place.seen.add(number)
@@ -258,7 +200,7 @@ class _Walk:
                         pieces += (data[copied:field_start], _length_field(number, child))
                         copied = stop
                     self._release(stop)
-            elif wire == _LENGTH and number == _NAME.get(kind):
+            elif wire == LENGTH and number == _NAME.get(kind):
                 place.name = pos, stop
             pos = stop
         if not pieces:
@@ -283,17 +225,17 @@ class _Walk:
         while pos < end:
             field_start = pos
             number, wire, pos, stop = self._field("tensor", pos, end, 0)
-            if number == _DATA_TYPE and wire == _VARINT:
+            if number == _DATA_TYPE and wire == VARINT:
                 element_type = self._varint(pos, stop)[0]
-            elif number == _DATA_LOCATION and wire == _VARINT:
+            elif number == _DATA_LOCATION and wire == VARINT:
                 if self._varint(pos, stop)[0] == _EXTERNAL:
                     return None
-            elif number == _NAME["tensor"] and wire == _LENGTH:
+            elif number == _NAME["tensor"] and wire == LENGTH:
                 place.name = pos, stop
             # Strings have a field each, and are not referenced.
             if element_type == _STRING_TYPE or self.fields_left <= 0:
                 return None
-            spans.append(_Span(number, field_start, pos, stop, wire == _LENGTH))
+            spans.append(_Span(number, field_start, pos, stop, wire == LENGTH))
             pos = stop
         data = _replaceable(spans, element_type)
         if data is None or data.stop - data.content < self.threshold:
@@ -308,15 +250,15 @@ class _Walk:
         self.fields_left -= 1
         tag, pos = self._varint(pos, end)
         number, wire = tag >> 3, tag & 7
-        if wire == _LENGTH and number:
+        if wire == LENGTH and number:
             length, pos = self._varint(pos, end)
             stop = pos + length
             if stop > end:
                 self._overrun(kind, number, pos, stop, end, depth)
-        elif wire == _VARINT and number:
+        elif wire == VARINT and number:
             stop = self._varint(pos, end)[1]
-        elif wire in (_FIXED32, _FIXED64) and number:
-            stop = pos + (4 if wire == _FIXED32 else 8)
+        elif wire in (FIXED32, FIXED64) and number:
+            stop = pos + (4 if wire == FIXED32 else 8)
             if stop > end:
                 self._ends(pos, end)
         else:  # field 0, a group (ONNX has none), or no wire type at all
@@ -325,19 +267,12 @@ class _Walk:
 
     def _varint(self, pos: int, end: int) -> tuple[int, int]:
         """Return the number at `pos` and the position after it."""
-        if pos < end and self.data[pos] < 0x80:
-            return self.data[pos], pos + 1  # most of them are one byte
-        value = shift = 0
-        while pos < end:
-            byte = self.data[pos]
-            pos += 1
-            value |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                return value, pos
-            shift += 7
-            if shift >= 70:
-                self._damaged(pos)
-        self._ends(pos, end)
+        try:
+            return varint(self.data, pos, end)
+        except EOFError:
+            self._ends(end, end)
+        except ValueError:
+            self._damaged(pos + LONGEST_VARINT)
 
     def _is_plain(self, start: int, end: int) -> bool:
         """Tell whether an attribute holds no tensor, by its last field: a type that has none."""
@@ -429,7 +364,7 @@ _IS_EXTERNAL = _encode_varint(_DATA_LOCATION << 3) + bytes([_EXTERNAL])
 
 
 def _length_field(number: int, content: bytes) -> bytes:
-    return _encode_varint(number << 3 | _LENGTH) + _encode_varint(len(content)) + content
+    return _encode_varint(number << 3 | LENGTH) + _encode_varint(len(content)) + content
 
 
 def _entry(key: bytes, value: bytes) -> bytes:
