@@ -61,7 +61,10 @@ def peak_bytes(model: Path) -> int:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the peak is read of /proc")
-@pytest.mark.parametrize("states_types", [False, True], ids=["inferred", "stated"])
+@pytest.mark.parametrize(
+    "states_types",
+    [pytest.param(False, id="inferred"), pytest.param(True, id="stated", marks=pytest.mark.slow)],
+)
 def test_the_peak_grows_by_little_with_each_node(states_types: bool, tmp_path: Path) -> None:
     few = peak_bytes(save(tmp_path / "few.onnx", FEW, states_types=states_types))
     many = peak_bytes(save(tmp_path / "many.onnx", MANY, states_types=states_types))
