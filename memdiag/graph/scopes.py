@@ -13,7 +13,10 @@ MAX_CALLS = 50
 
 
 _MOST_LOOKED_AT = 16
-"""Outputs of a node among which a name is looked for."""
+"""Inputs or outputs of a node among which a name is looked for."""
+
+_Read = Node | tuple[Node, int]
+"""A node that reads a value, with the input at which it does where there are many."""
 
 
 class Use(NamedTuple):
@@ -51,7 +54,7 @@ class Scope:
         self._inputs = frozenset(self.inputs)
         self.producers: dict[str, Node] = {}
         # Most values are read once: by no list, then. On many nodes that is much of all memory.
-        self._reads: dict[str, Node | list[Node]] = {}
+        self._reads: dict[str, _Read | list[_Read]] = {}
         self._constants: dict[str, Node] = {}
         self.bodies: dict[int, list[Scope]] = {}
         for node in self.nodes:
@@ -94,10 +97,13 @@ class Scope:
     def uses(self, name: str) -> Iterator[Use]:
         """Yield the uses of `name` here and in the subgraphs that see this scope's value."""
         found = self._reads.get(name, [])
-        for node in found if isinstance(found, list) else [found]:
-            for slot, read in enumerate(node.input):
-                if read == name:
-                    yield Use(self, node, slot)
+        for read in found if isinstance(found, list) else [found]:
+            if isinstance(read, tuple):
+                yield Use(self, *read)
+            else:
+                for slot, one in enumerate(read.input):
+                    if one == name:
+                        yield Use(self, read, slot)
         for bodies in self.bodies.values():
             for body in bodies:
                 if not body.defines(name):
@@ -122,9 +128,10 @@ class Scope:
         return self._calls[key]
 
     def _read_node(self, node: Node) -> None:
-        for name in node.input:
+        is_wide = len(node.input) > _MOST_LOOKED_AT
+        for slot, name in enumerate(node.input):
             if name:
-                self._note(name, node)
+                self._note(name, (node, slot) if is_wide else node)
         for name in node.output:
             self.producers[name] = node
         if node.bodies:
@@ -133,13 +140,13 @@ class Scope:
         if node.op_type == "Constant" and node.output and _tensor_of(node) is not None:
             self._constants[node.output[0]] = node
 
-    def _note(self, name: str, node: Node) -> None:
-        known = self._reads.setdefault(name, node)
+    def _note(self, name: str, read: _Read) -> None:
+        known = self._reads.setdefault(name, read)
         if isinstance(known, list):
-            if known[-1] is not node:
-                known.append(node)
-        elif known is not node:
-            self._reads[name] = [known, node]
+            if known[-1] is not read:
+                known.append(read)
+        elif known is not read:
+            self._reads[name] = [known, read]
 
 
 def _tensor_of(constant: Node) -> TensorProto | None:

@@ -52,6 +52,14 @@ def test_shapes_are_those_that_the_graph_states() -> None:
     assert bodies(main)[1].shapes == {"b": (None, 4)}
 
 
+def test_uses_of_a_node_with_many_inputs_are_found_at_each() -> None:
+    names = [f"v{i % 30}" for i in range(40)]
+    node = helper.make_node("Concat", names, ["y"], axis=0)
+    main = scope_of(helper.make_model(helper.make_graph([node], "g", [], [])))
+    assert [use.slot for use in main.uses("v3")] == [3, 33]
+    assert [use.slot for use in main.uses("v29")] == [29]
+
+
 def test_a_name_is_the_copy_that_a_node_has() -> None:
     main = scope_of(parser.parse_model(MODEL))
     [name] = main.nodes[1].output
