@@ -90,8 +90,16 @@ class Node:
         """What names the function that the node calls, if it calls one."""
         return (self.domain, self.op_type, self.overload)
 
-    def proto(self) -> NodeProto:
-        """Return the node as ONNX has it, without its documentation."""
+    @property
+    def inner_count(self) -> int:
+        """The number of nodes in its subgraphs, and in theirs."""
+        return sum(inner.body.node_count for inner in self.bodies)
+
+    def proto(self, *, hollow: bool = False) -> NodeProto:
+        """Return the node as ONNX has it, without its documentation.
+
+        Where it is to be `hollow`, nothing but inputs and outputs is in its subgraphs.
+        """
         proto: NodeProto = NodeProto.FromString(self._attributes)
         for field in ("op_type", "domain", "overload", "name"):
             if text := getattr(self, field):
@@ -101,7 +109,7 @@ class Node:
         for inner in self.bodies:
             attribute = proto.attribute[inner.place]
             graph = attribute.graphs.add() if inner.listed else attribute.g
-            graph.CopyFrom(inner.body.graph())
+            graph.CopyFrom(inner.body.head if hollow else inner.body.graph())
         return proto
 
 
@@ -110,7 +118,8 @@ class Body:
 
     `head` is what ONNX says of it, but for nodes, initializers, and types of the values inside;
     documentation and annotations may be missing. `initializers` are serialized, large data in them
-    being references into the file.
+    being references into the file. `node_count` is the number of nodes, with those of subgraphs; a
+    call of a function counts as one.
     """
 
     def __init__(
@@ -126,6 +135,7 @@ class Body:
         self.inputs = [one if isinstance(one, str) else one.name for one in head.input]
         self.outputs = [one if isinstance(one, str) else one.name for one in head.output]
         self.nodes = list(nodes)
+        self.node_count: int = len(self.nodes) + sum(node.inner_count for node in self.nodes)
         self.initializers = list(initializers)
         self._places = {
             kept(TensorProto.FromString(tensor).name): place
@@ -220,18 +230,20 @@ class Body:
         value: ValueInfoProto = part.value_info[0]
         return value
 
-    @property
-    def node_count(self) -> int:
-        """The number of nodes, those of subgraphs included; a call of a function counts as one."""
-        inner = (one.body.node_count for node in self.nodes for one in node.bodies)
-        return len(self.nodes) + sum(inner)
-
     def graph(self) -> GraphProto:
         """Return a graph as ONNX has it, without documentation."""
         proto: GraphProto = GraphProto.FromString(self._value_info)
         proto.MergeFrom(self.head)
         proto.node.extend(node.proto() for node in self.nodes)
         proto.initializer.extend(map(TensorProto.FromString, self.initializers))
+        return proto
+
+    def function(self) -> FunctionProto:
+        """Return a function as ONNX has it, without documentation."""
+        assert isinstance(self.head, FunctionProto)
+        proto = FunctionProto()
+        proto.CopyFrom(self.head)
+        proto.node.extend(node.proto() for node in self.nodes)
         return proto
 
 

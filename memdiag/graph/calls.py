@@ -1,9 +1,10 @@
-"""How often each function of a model ends up in its graph: the runtime inlines every call."""
+"""Who calls which function, and how often its body ends up in the graph: all calls are inlined."""
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 
 from memdiag.graph.bodies import Body, FunctionKey, Node
+from memdiag.graph.scopes import MAX_CALLS
 
 MOST_CALLS = 1_000_000
 
@@ -17,13 +18,13 @@ def inlined_calls(graph: Body, functions: Iterable[Body]) -> dict[str, int]:
     bodies = {one.key: one for one in functions}
     if not bodies:
         return {}
-    calls = {key: _calls(function.nodes, bodies.keys()) for key, function in bodies.items()}
+    calls = {key: _calls(function.nodes, bodies) for key, function in bodies.items()}
     waiting: dict[FunctionKey, int] = defaultdict(int)
     for callees in calls.values():
         for callee in callees:
             waiting[callee] += 1
     counts: dict[FunctionKey, int] = dict.fromkeys(bodies, 0)
-    for callee, times in _calls(graph.nodes, bodies.keys()).items():
+    for callee, times in _calls(graph.nodes, bodies).items():
         counts[callee] = min(times, MOST_CALLS)
     ready = [key for key in bodies if not waiting[key]]
     done: set[FunctionKey] = set()
@@ -41,14 +42,48 @@ def inlined_calls(graph: Body, functions: Iterable[Body]) -> dict[str, int]:
     return dict(found)
 
 
-def _calls(nodes: Iterable[Node], functions: Iterable[FunctionKey]) -> dict[FunctionKey, int]:
+def called(nodes: Iterable[Node], functions: Mapping[FunctionKey, Body]) -> dict[FunctionKey, Body]:
+    """Return the functions that `nodes` and those in their subgraphs call, and what these call."""
+    found: dict[FunctionKey, Body] = {}
+    pending = list(_calls(nodes, functions)) if functions else []
+    while pending:
+        key = pending.pop()
+        if key not in found:
+            found[key] = functions[key]
+            pending += _calls(found[key].nodes, functions)
+    return found
+
+
+def written_out(graph: Body, functions: Iterable[Body], most: int) -> int:
+    """Return how many nodes `graph` has with all calls written out; more than `most` if endless.
+
+    A call counts as a node too. Of what is more than `most` only that is told.
+    """
+    bodies = {one.key: one for one in functions}
+    calls = {key: _calls(function.nodes, bodies) for key, function in bodies.items()}
+    total = dict.fromkeys(bodies, 0)
+    # As often as calls may be nested; if the numbers still grow then, they grow without end.
+    for _ in range(MAX_CALLS + 1):
+        before = total
+        total = {
+            key: min(_nodes(bodies[key], inner, before), most + 1) for key, inner in calls.items()
+        }
+        if total == before:
+            return _nodes(graph, _calls(graph.nodes, bodies), total)
+    return most + 1
+
+
+def _nodes(body: Body, calls: Mapping[FunctionKey, int], inside: Mapping[FunctionKey, int]) -> int:
+    return body.node_count + sum(times * inside[key] for key, times in calls.items())
+
+
+def _calls(nodes: Iterable[Node], functions: Collection[FunctionKey]) -> dict[FunctionKey, int]:
     """Return how often `nodes`, and those in their subgraphs, call each function."""
-    known = frozenset(functions)
     found: dict[FunctionKey, int] = defaultdict(int)
     pending = list(nodes)
     while pending:
         node = pending.pop()
-        if node.key in known:
+        if node.key in functions:
             found[node.key] += 1
         for inner in node.bodies:
             pending += inner.body.nodes

@@ -1,27 +1,29 @@
 """A large graph in parts, of which shape inference sees one at a time.
 
 Native inference takes 1.5 kB a node for a moment (measured with onnx 1.23.2), so that on a graph of
-many nodes it would take most of all memory. A part is a model of its own: some nodes in a row and
-the types of what they read. The values of shapes are not handed on from part to part: the nodes
-that compute them are in each part that reads them.
+many nodes it would take most of all memory. A part is a model of its own: some nodes in a row, the
+types of what they read, and the functions that they call. The values of shapes are not handed on
+from part to part: the nodes that compute them are in each part that reads them, also in those of
+subgraphs. A node with large subgraphs is a part by itself and hollow: they have parts of their own.
 """
 
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 from onnx import GraphProto, ModelProto, TypeProto, ValueInfoProto
 
-from memdiag.graph.bodies import Body, Node
+from memdiag.graph.bodies import Body, FunctionKey, Node
+from memdiag.graph.calls import called
 from memdiag.graph.carried_values import CARRIES
 from memdiag.graph.scopes import Scope
 
 NODES = 2048
-"""Of a part, beside those that compute the values of shapes."""
+"""Of a part, with those of subgraphs and called functions, beside those that compute shapes."""
 
 MOST_AT_ONCE = 4 * NODES
-"""Nodes of a graph that is not parted."""
+"""Nodes of a model that is not parted."""
 
 _MOST_COMPUTING = 8192
 
@@ -33,31 +35,121 @@ _COMPUTES_SHAPES = CARRIES | {"Concat", "Constant", "Shape", "Size"}
 Names = dict[str, None]
 """A set that keeps its order, so that a part is the same each time."""
 
-Types = Callable[[str], TypeProto | None]
+Types = Callable[[Scope, str], TypeProto | None]
 
 
 class Part(NamedTuple):
     """Some of a graph's `nodes`, at the end of those of a `model` of its own.
 
-    `needed` are those of their outputs that later parts read.
+    `needed` are those of their outputs that are read outside of the part; `number` tells parts of
+    one model apart. One that `is_hollow` is a single node, with nothing in its subgraphs.
     """
 
+    number: int
     nodes: Sequence[Node]
     model: ModelProto
     needed: frozenset[str]
+    is_hollow: bool
 
 
-def parts(head: ModelProto, scope: Scope, types: Types, at_once: int) -> Iterator[Part]:
-    """Yield the parts of the main graph, which is `scope`, of a model with that `head`, in order.
+class Parts:
+    """Divides the graphs of a model with that `head`, `at_once` nodes each.
 
-    `types` are those of values of earlier parts and of inputs, asked for when a part is made.
+    `functions` are those whose calls are followed.
     """
-    starts = range(0, len(scope.nodes), at_once)
-    needed = _needed(scope, starts, at_once)
-    stated = _Stated(scope.body)
-    for start, later in zip(starts, needed, strict=True):
-        nodes = scope.nodes[start : start + at_once]
-        yield Part(nodes, _model(head, scope, nodes, types, stated), later)
+
+    def __init__(
+        self, head: ModelProto, functions: Mapping[FunctionKey, Body], at_once: int
+    ) -> None:
+        self._head = head
+        self._functions = functions
+        self._at_once = at_once
+        self._count = 0
+
+    def of(self, scope: Scope, types: Types) -> Iterator[Part]:
+        """Yield the parts of a graph, in order.
+
+        `types` are those of values of earlier parts, of inputs and of what is outside, each asked
+        for when a part is made.
+        """
+        runs = list(self._runs(scope.nodes))
+        stated = _Stated(scope.body)
+        for nodes, needed in zip(runs, self._needed(scope, runs), strict=True):
+            is_hollow = nodes[0].inner_count > self._at_once
+            model = self._model(scope, nodes, is_hollow, types, stated)
+            self._count += 1
+            yield Part(self._count, nodes, model, needed, is_hollow)
+
+    def _runs(self, nodes: Sequence[Node]) -> Iterator[Sequence[Node]]:
+        """Yield the nodes of each part; what is too large for one is one by itself."""
+        start, size = 0, 0
+        met: set[FunctionKey] = set()
+        for place, node in enumerate(nodes):
+            calls = self._called_by(node)
+            more = 1 + node.inner_count + self._nodes_of(calls - met)
+            if place > start and size + more > self._at_once:
+                yield nodes[start:place]
+                start, size, met = place, 0, set()
+                more = 1 + node.inner_count + self._nodes_of(calls)
+            size += more
+            met |= calls
+        if nodes:
+            yield nodes[start:]
+
+    def _called_by(self, node: Node) -> frozenset[FunctionKey]:
+        """Return the functions that a part with `node` in it needs: for a hollow one, none."""
+        if node.inner_count > self._at_once:
+            return frozenset()
+        return frozenset(called([node], self._functions))
+
+    def _nodes_of(self, functions: Iterable[FunctionKey]) -> int:
+        return sum(self._functions[key].node_count for key in functions)
+
+    def _needed(self, scope: Scope, runs: Sequence[Sequence[Node]]) -> list[frozenset[str]]:
+        """Return, for each part, which of its outputs are read outside of it."""
+        found = []
+        read = set(scope.outputs if scope.parent is not None else ())
+        for nodes in reversed(runs):
+            made = _made_by(nodes)
+            found.append(frozenset(name for name in made if name in read))
+            read |= {name for name in _read_by(nodes) if name in scope.producers}
+            read.difference_update(made)
+        return found[::-1]
+
+    def _model(
+        self, scope: Scope, own: Sequence[Node], is_hollow: bool, types: Types, stated: "_Stated"
+    ) -> ModelProto:
+        """Return nodes of `scope` as a model, after those that compute the values of shapes."""
+        made = _made_by(own)
+        read = dict.fromkeys(filter(None, own[0].input)) if is_hollow else _read_by(own)
+        before = list(_computing(scope, read, made, types))
+        made |= _made_by(before)
+        read |= _read_by(before)
+        graph = GraphProto(name=scope.body.head.name, node=(node.proto() for node in before))
+        graph.node.extend(node.proto(hollow=is_hollow) for node in own)
+        for name in read:
+            if name in made:
+                continue
+            home = scope.home(name)
+            tensor = home.body.tensor(name) if home and name not in home.producers else None
+            if tensor is not None:
+                graph.initializer.append(tensor)
+            is_given = home is not None and name in home.inputs
+            kind = types(scope, name) if tensor is None or is_given else None
+            if kind is not None:
+                graph.input.append(ValueInfoProto(name=name, type=kind))
+        for name in made:
+            if name in stated.outputs:
+                graph.output.append(stated.outputs[name])
+            elif (value := stated.of(name)) is not None:
+                graph.value_info.append(value)
+        calls = called(own, self._functions) if not is_hollow else {}
+        return ModelProto(
+            ir_version=self._head.ir_version,
+            graph=graph,
+            functions=[body.function() for body in calls.values()],
+            opset_import=self._head.opset_import,
+        )
 
 
 def renamed(kind: TypeProto, part: int) -> TypeProto:
@@ -68,19 +160,6 @@ def renamed(kind: TypeProto, part: int) -> TypeProto:
         if size.dim_param.startswith(_MADE_UP):
             size.dim_param = f"part{part}_{size.dim_param}"
     return copy
-
-
-def _needed(scope: Scope, starts: range, at_once: int) -> list[frozenset[str]]:
-    """Return, for each part, which of its outputs later parts read."""
-    found = []
-    read: set[str] = set()
-    for start in reversed(starts):
-        nodes = scope.nodes[start : start + at_once]
-        made = _made_by(nodes)
-        found.append(frozenset(name for name in made if name in read))
-        read.difference_update(made)
-        read |= {name for name in _read_by(nodes) if name in scope.producers} - made.keys()
-    return found[::-1]
 
 
 class _Stated:
@@ -112,57 +191,39 @@ class _Stated:
         return None
 
 
-def _model(
-    head: ModelProto, scope: Scope, own: Sequence[Node], types: Types, stated: _Stated
-) -> ModelProto:
-    made, read = _made_by(own), _read_by(own)
-    before = list(_computing(scope, read, made, types))
-    made |= _made_by(before)
-    read |= _read_by(before)
-    graph = GraphProto(name=scope.body.head.name, node=[node.proto() for node in (*before, *own)])
-    for name in read:
-        if name in made:
-            continue
-        given = stated.inputs.get(name)
-        tensor = scope.body.tensor(name) if name not in scope.producers else None
-        if given is not None:
-            graph.input.append(given)
-        if tensor is not None:
-            graph.initializer.append(tensor)
-        elif given is None and (kind := types(name)) is not None:
-            graph.input.append(ValueInfoProto(name=name, type=kind))
-    for name in made:
-        if name in stated.outputs:
-            graph.output.append(stated.outputs[name])
-        elif (value := stated.of(name)) is not None:
-            graph.value_info.append(value)
-    return ModelProto(ir_version=head.ir_version, graph=graph, opset_import=head.opset_import)
-
-
 def _computing(scope: Scope, read: Names, made: Names, types: Types) -> Iterator[Node]:
     """Yield the nodes that compute the values of shapes that are `read`, after what they read.
 
-    Those of what is `made` are not among them, nor more than `_MOST_COMPUTING`: not the farthest.
+    They may be those of outer graphs. Those of what is `made` are not among them, nor more than
+    `_MOST_COMPUTING`: not the farthest.
     """
     met = set(made)
     most = len(met) + _MOST_COMPUTING
-    pending = [(name, False) for name in reversed(read)]
+    pending = [(name, scope.home(name), False) for name in reversed(read)]
     while pending:
-        name, ready = pending.pop()
-        producer = scope.producers.get(name)
-        if producer is None:
+        name, home, ready = pending.pop()
+        producer = home.producers.get(name) if home is not None else None
+        if home is None or producer is None:
             continue
         if ready:
             yield producer
-        elif name not in met and len(met) < most and _is_computed(producer, name, types):
+        elif name in met or len(met) >= most or not _is_seen(producer, name, home, scope):
+            continue
+        elif _is_computed(producer, name, scope, types):
             met.update(producer.output)
-            pending.append((name, True))
-            pending.extend((one, False) for one in producer.input if one)
+            pending.append((name, home, True))
+            pending.extend((one, home.home(one), False) for one in producer.input if one)
 
 
-def _is_computed(producer: Node, name: str, types: Types) -> bool:
+def _is_seen(producer: Node, name: str, home: Scope, scope: Scope) -> bool:
+    """Return whether what `producer`, a node of `home`, makes and reads is the same in `scope`."""
+    names = (name, *filter(None, producer.input)) if home is not scope else ()
+    return all(scope.home(one) is home.home(one) for one in names)
+
+
+def _is_computed(producer: Node, name: str, scope: Scope, types: Types) -> bool:
     """Return whether the inference may know the value: of those with an axis at most it does."""
-    kind = types(name) if producer.op_type in _COMPUTES_SHAPES else None
+    kind = types(scope, name) if producer.op_type in _COMPUTES_SHAPES else None
     if kind is None:
         return False
     tensor = kind.tensor_type
@@ -174,18 +235,17 @@ def _made_by(nodes: Iterable[Node]) -> Names:
 
 
 def _read_by(nodes: Iterable[Node]) -> Names:
-    """Return the names that `nodes` and their subgraphs read, also those of the subgraphs' own."""
+    """Return the names that `nodes` read, and what their subgraphs read from outside."""
     found: Names = {}
     for node in nodes:
         found.update(dict.fromkeys(node.input))
-        found.update(dict.fromkeys(_inner_reads(node)))
+        for inner in node.bodies:
+            found.update(_read_from_outside(inner.body))
     found.pop("", None)
     return found
 
 
-def _inner_reads(node: Node) -> Iterator[str]:
-    for inner in node.bodies:
-        for one in inner.body.nodes:
-            yield from one.input
-            yield from _inner_reads(one)
-        yield from inner.body.outputs
+def _read_from_outside(body: Body) -> Names:
+    own = {*body.inputs, *body.names, *_made_by(body.nodes)}
+    read = _read_by(body.nodes) | dict.fromkeys(body.outputs)
+    return {name: None for name in read if name not in own}

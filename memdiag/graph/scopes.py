@@ -27,6 +27,37 @@ class Use(NamedTuple):
     slot: int
 
 
+class _Links:
+    """Who makes and who reads each value of one graph, and which Constants hold tensors.
+
+    All calls of a function have them in common.
+    """
+
+    def __init__(self, body: Body) -> None:
+        self.inputs = frozenset(body.inputs)
+        self.producers: dict[str, Node] = {}
+        # Most values are read once: by no list, then. On many nodes that is much of all memory.
+        self.reads: dict[str, _Read | list[_Read]] = {}
+        self.constants: dict[str, Node] = {}
+        for node in body.nodes:
+            is_wide = len(node.input) > _MOST_LOOKED_AT
+            for slot, name in enumerate(node.input):
+                if name:
+                    self._note(name, (node, slot) if is_wide else node)
+            for name in node.output:
+                self.producers[name] = node
+            if node.op_type == "Constant" and node.output and _tensor_of(node) is not None:
+                self.constants[node.output[0]] = node
+
+    def _note(self, name: str, read: _Read) -> None:
+        known = self.reads.setdefault(name, read)
+        if isinstance(known, list):
+            if known[-1] is not read:
+                known.append(read)
+        elif known is not read:
+            self.reads[name] = [known, read]
+
+
 class Scope:
     """One graph, subgraph or called function, and the names in it.
 
@@ -50,28 +81,30 @@ class Scope:
         self.body = body
         self.inputs, self.outputs, self.nodes = body.inputs, body.outputs, body.nodes
         self._functions = functions
-        self._calls: dict[int, Scope | None] = {}
-        self._inputs = frozenset(self.inputs)
-        self.producers: dict[str, Node] = {}
-        # Most values are read once: by no list, then. On many nodes that is much of all memory.
-        self._reads: dict[str, _Read | list[_Read]] = {}
-        self._constants: dict[str, Node] = {}
-        self.bodies: dict[int, list[Scope]] = {}
-        for node in self.nodes:
-            self._read_node(node)
+        self._calls: dict[int, Scope] = {}
+        self._all_links: dict[int, _Links] = parent._all_links if parent is not None else {}
+        if id(body) not in self._all_links:
+            self._all_links[id(body)] = _Links(body)
+        self._links = self._all_links[id(body)]
+        self.producers = self._links.producers
+        self.bodies: dict[int, list[Scope]] = {
+            id(node): [Scope(inner.body, functions, self, node) for inner in node.bodies]
+            for node in self.nodes
+            if node.bodies
+        }
 
     @property
     def tensors(self) -> tuple[str, ...]:
         """The names of initializers, but for sparse ones, and of Constants that are tensors."""
-        return (*self.body.names, *self._constants)
+        return (*self.body.names, *self._links.constants)
 
     def has_tensor(self, name: str) -> bool:
         """Return whether `name` is one of `tensors`."""
-        return name in self.body.names or name in self._constants
+        return name in self.body.names or name in self._links.constants
 
     def tensor(self, name: str) -> TensorProto | None:
         """Return the initializer or the constant tensor of that name, parsed anew."""
-        constant = self._constants.get(name)
+        constant = self._links.constants.get(name)
         return self.body.tensor(name) if constant is None else _tensor_of(constant)
 
     @cached_property
@@ -86,7 +119,7 @@ class Scope:
 
     def defines(self, name: str) -> bool:
         """Return whether `name` is a value of this very graph."""
-        return name in self.producers or name in self.body.names or name in self._inputs
+        return name in self.producers or name in self.body.names or name in self._links.inputs
 
     def own_copy(self, name: str) -> str:
         """Return the copy of a value's name that is in memory already, where it is soon found."""
@@ -96,7 +129,7 @@ class Scope:
 
     def uses(self, name: str) -> Iterator[Use]:
         """Yield the uses of `name` here and in the subgraphs that see this scope's value."""
-        found = self._reads.get(name, [])
+        found = self._links.reads.get(name, [])
         for read in found if isinstance(found, list) else [found]:
             if isinstance(read, tuple):
                 yield Use(self, *read)
@@ -118,35 +151,12 @@ class Scope:
 
     def call(self, node: Node) -> "Scope | None":
         """Return the body of the function that `node` calls; None if it calls none."""
-        key = id(node)
-        if key not in self._calls:
-            function = self._functions.get(node.key)
-            fits = function is not None and self.call_depth < MAX_CALLS
-            self._calls[key] = (
-                Scope(function, self._functions, self, node) if function and fits else None
-            )
-        return self._calls[key]
-
-    def _read_node(self, node: Node) -> None:
-        is_wide = len(node.input) > _MOST_LOOKED_AT
-        for slot, name in enumerate(node.input):
-            if name:
-                self._note(name, (node, slot) if is_wide else node)
-        for name in node.output:
-            self.producers[name] = node
-        if node.bodies:
-            scopes = [Scope(inner.body, self._functions, self, node) for inner in node.bodies]
-            self.bodies[id(node)] = scopes
-        if node.op_type == "Constant" and node.output and _tensor_of(node) is not None:
-            self._constants[node.output[0]] = node
-
-    def _note(self, name: str, read: _Read) -> None:
-        known = self._reads.setdefault(name, read)
-        if isinstance(known, list):
-            if known[-1] is not read:
-                known.append(read)
-        elif known is not read:
-            self._reads[name] = [known, read]
+        function = self._functions.get(node.key) if self._functions else None
+        if function is None or self.call_depth >= MAX_CALLS:
+            return None
+        if id(node) not in self._calls:
+            self._calls[id(node)] = Scope(function, self._functions, self, node)
+        return self._calls[id(node)]
 
 
 def _tensor_of(constant: Node) -> TensorProto | None:

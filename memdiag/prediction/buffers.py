@@ -17,7 +17,7 @@ from itertools import chain
 from memdiag.graph.bodies import Node
 from memdiag.graph.element_types import ELEMENT_TYPES_BY_NAME
 from memdiag.graph.scopes import Scope
-from memdiag.graph.shapes import TensorType
+from memdiag.graph.tensor_types import TensorType
 
 TypeOf = Callable[[str], TensorType | None]
 """Returns the type of a value by its name; None where it is not known."""

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from memdiag.graph.shapes import TensorType
 from memdiag.graph.tensor_data import Array
+from memdiag.graph.tensor_types import TensorType
 from memdiag.records.weights import Weight
 
 _MOST_WEIGHTS = 64

@@ -10,8 +10,9 @@ from memdiag.graph.bodies import Node
 from memdiag.graph.element_types import ELEMENT_TYPES_BY_NAME
 from memdiag.graph.graphs import Graphs, integer
 from memdiag.graph.scopes import MAX_CALLS, Scope
-from memdiag.graph.shapes import Shapes, TensorType
+from memdiag.graph.shapes import Shapes
 from memdiag.graph.tensor_data import Array
+from memdiag.graph.tensor_types import TensorType
 from memdiag.prediction.constants import Constant, dtypes_of, likeness, weights_of
 from memdiag.prediction.foldable import becomes_a_flag, can_run, ends_quantized, is_dropped
 from memdiag.prediction.runtime import Runtime

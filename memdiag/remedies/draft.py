@@ -13,7 +13,8 @@ from memdiag.errors import ModelError
 from memdiag.graph.graphs import Graphs
 from memdiag.graph.reader import ModelFile
 from memdiag.graph.scopes import Scope
-from memdiag.graph.shapes import Shapes, TensorType, infer_shapes
+from memdiag.graph.shapes import Shapes, infer_shapes
+from memdiag.graph.tensor_types import TensorType
 from memdiag.graph.wire import THIS_FILE
 from memdiag.remedies.unheld import Unheld
 

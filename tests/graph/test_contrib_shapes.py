@@ -7,7 +7,8 @@ from onnx import TensorProto, helper
 
 from memdiag.graph.graphs import Graphs
 from memdiag.graph.reader import open_model
-from memdiag.graph.shapes import TensorType, infer_shapes
+from memdiag.graph.shapes import infer_shapes
+from memdiag.graph.tensor_types import TensorType
 
 FLOAT, INT8, UINT8 = TensorProto.FLOAT, TensorProto.INT8, TensorProto.UINT8
 Input = tuple[int, list[int]]

@@ -11,11 +11,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx import NodeProto, TensorProto, TypeProto, helper, numpy_helper, parser
 
-from memdiag.graph import inference_parts, shapes
+from memdiag.graph import inference, inference_parts
+from memdiag.graph.bodies import Node
 from memdiag.graph.graphs import Graphs
 from memdiag.graph.inference_parts import renamed
 from memdiag.graph.reader import open_model
-from memdiag.graph.shapes import TensorType, infer_shapes
+from memdiag.graph.scopes import Scope
+from memdiag.graph.shapes import infer_shapes
+from memdiag.graph.tensor_types import TensorType
 
 WHOLE = 1 << 30
 
@@ -48,8 +51,8 @@ def types(
     sizes: Mapping[str, int] | None = None,
 ) -> tuple[dict[tuple[str, str], TensorType | None], list[str]]:
     """Return what is known of all values of `model`, inferred `nodes` at a time, and the notes."""
-    monkeypatch.setattr(shapes, "NODES", nodes)
-    monkeypatch.setattr(shapes, "MOST_AT_ONCE", nodes)
+    monkeypatch.setattr(inference, "NODES", nodes)
+    monkeypatch.setattr(inference, "MOST_AT_ONCE", nodes)
     path = folder / "model.onnx"
     onnx.save(model, path)
     notes: list[str] = []
@@ -116,9 +119,9 @@ def test_what_is_too_far_away_is_not_looked_at(
     looked_at: list[str] = []
     is_computed = inference_parts._is_computed
 
-    def watched(producer: NodeProto, name: str, known: inference_parts.Types) -> bool:
+    def watched(producer: Node, name: str, scope: Scope, known: inference_parts.Types) -> bool:
         looked_at.append(name)
-        return is_computed(producer, name, known)
+        return is_computed(producer, name, scope, known)
 
     monkeypatch.setattr(inference_parts, "_is_computed", watched)
     monkeypatch.setattr(inference_parts, "_MOST_COMPUTING", 20)

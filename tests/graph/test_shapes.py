@@ -10,7 +10,8 @@ from onnx import TensorProto, helper, numpy_helper, parser
 from memdiag.graph.graphs import Graphs
 from memdiag.graph.reader import open_model
 from memdiag.graph.scopes import Scope
-from memdiag.graph.shapes import Shapes, TensorType, infer_shapes
+from memdiag.graph.shapes import Shapes, infer_shapes
+from memdiag.graph.tensor_types import TensorType
 
 IF = """
 g (bool c, float[n,4] x) => (float[p,q] y) <float[8,4] W = {%s}> {

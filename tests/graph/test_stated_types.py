@@ -4,13 +4,14 @@ import onnx
 import pytest
 from onnx import TypeProto, helper, parser
 
-from memdiag.graph import shapes
+from memdiag.graph import inference
 from memdiag.graph.bodies import Body
 from memdiag.graph.graphs import Graphs
 from memdiag.graph.reader import open_model
 from memdiag.graph.scopes import Scope, main_scope
-from memdiag.graph.shapes import TensorType, infer_shapes
+from memdiag.graph.shapes import infer_shapes
 from memdiag.graph.stated_types import stated, states_all
+from memdiag.graph.tensor_types import TensorType
 
 WHOLE = """<ir_version: 9, opset_import: ["":17]>
 g (float[n,4] x, bool c) => (float[n,8] y) <float[4,8] w, float[n,8] m, float[n,8] a> {
@@ -120,7 +121,7 @@ def test_what_is_stated_is_what_would_be_inferred(
         raise AssertionError("nothing is to be inferred")
 
     with monkeypatch.context() as patched:
-        patched.setattr(shapes, "infer_model", refuse)
+        patched.setattr(inference, "infer", refuse)
         found = types()
-    monkeypatch.setattr(shapes, "states_all", lambda scopes: False)
+    monkeypatch.setattr(inference, "states_all", lambda scopes: False)
     assert found == types()

@@ -6,7 +6,8 @@ import pytest
 
 from memdiag.graph.graphs import Graphs
 from memdiag.graph.reader import open_model
-from memdiag.graph.shapes import Shapes, TensorType
+from memdiag.graph.shapes import Shapes
+from memdiag.graph.tensor_types import TensorType
 from memdiag.prediction.folding import Fold
 from memdiag.prediction.liveness import Liveness, liveness
 
