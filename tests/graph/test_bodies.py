@@ -64,6 +64,32 @@ def test_subgraphs_are_taken_out_of_attributes_and_come_back() -> None:
     assert node.proto() == graph().node[1]
 
 
+def test_a_hollow_node_has_subgraphs_with_nothing_inside() -> None:
+    node = Node(graph().node[1])
+    assert node.inner_count == 6
+    hollow = node.proto(hollow=True)
+    assert [inner.g.node for inner in hollow.attribute] == [[], []]
+    for inner, whole in zip(hollow.attribute, graph().node[1].attribute, strict=True):
+        assert (inner.g.name, inner.g.output) == (whole.g.name, whole.g.output)
+    assert node.proto() == graph().node[1]
+
+
+def test_a_function_comes_back() -> None:
+    model = parser.parse_model(
+        """<ir_version: 9, opset_import: ["":17, "own":1]>
+        g (float[4] x) => (float[4] y) { y = own.f<a = 1>(x) }
+        <domain: "own", opset_import: ["":17]> f <a> (v) => (o) {
+          k = Constant<value_int: int = @a>() c = CastLike(k, v) o = Add(v, c)
+        }"""
+    )
+    [function] = model.functions
+    for node in function.node:
+        node.ClearField("domain")  # the parser states that it is empty
+    body = Body.of(function)
+    assert body.function() == function
+    assert body.node_count == 3
+
+
 def test_lists_of_subgraphs_are_named_by_number() -> None:
     bodies = [parsed(f"b{i} () => (float[4] y) {{ y = Neg(x) }}") for i in (0, 1)]
     proto = NodeProto(op_type="Switch", input=["c"], output=["y"])

@@ -3,7 +3,7 @@ import onnx.parser
 from onnx import helper
 
 from memdiag.graph.bodies import Body
-from memdiag.graph.calls import MOST_CALLS, inlined_calls
+from memdiag.graph.calls import MOST_CALLS, called, inlined_calls, written_out
 
 HEAD = '<ir_version: 10, opset_import: ["" : 20, "local" : 1]>'
 FUNCTION = '<domain: "local", opset_import: ["" : 20, "local" : 1]>'
@@ -40,6 +40,47 @@ def test_calls_in_subgraphs_count() -> None:
     }}
     {FUNCTION} F (a) => (b) {{ b = Relu(a) }}"""
     assert calls(model(text)) == {"local::F": 2}
+
+
+NESTED = f"""
+    main (bool c, float[2] x) => (float[2] y) {{
+      z = If (c) <
+        then_branch = one () => (float[2] a) {{ a = local.G(x) }},
+        else_branch = two () => (float[2] b) {{ b = Neg(x) }}
+      >
+      y = local.F(z)
+    }}
+    {FUNCTION} F (a) => (b) {{ b = Relu(a) }}
+    {FUNCTION} G (a) => (b) {{ c = local.F(a) b = local.F(c) }}
+    {FUNCTION} H (a) => (b) {{ b = local.F(a) }}"""
+
+
+def test_what_is_called_calls_others() -> None:
+    of = model(NESTED)
+    functions = {one.key: one for one in map(Body.of, of.functions)}
+    branch, call = Body.of(of.graph).nodes
+    assert {key[1] for key in called([branch], functions)} == {"F", "G"}
+    assert {key[1] for key in called([call], functions)} == {"F"}
+    assert called([call], functions)[call.key] is functions[call.key]
+    assert called([branch, call], {}) == {}
+
+
+def test_nodes_are_counted_with_all_calls_written_out() -> None:
+    of = model(NESTED)
+    graph, functions = Body.of(of.graph), list(map(Body.of, of.functions))
+    # If, G with two F of a Relu each, Neg, and F with its Relu.
+    assert written_out(graph, functions, 100) == 1 + (1 + 2 + 2) + 1 + (1 + 1)
+    assert written_out(graph, [], 100) == 4
+    assert written_out(graph, functions, 3) > 3
+
+
+def test_calls_without_end_are_more_than_any_number() -> None:
+    text = f"""
+    main (float[2] x) => (float[2] y) {{ y = local.F(x) }}
+    {FUNCTION} F (a) => (b) {{ b = local.F(a) }}"""
+    of = model(text)
+    graph, functions = Body.of(of.graph), list(map(Body.of, of.functions))
+    assert written_out(graph, functions, 1_000_000) > 1_000_000
 
 
 def test_functions_in_a_circle_count_as_not_called() -> None:

@@ -91,3 +91,18 @@ def test_what_a_function_defines_is_its_own() -> None:
     assert called.home("x") is called
     assert called.home("w") is None
     assert called.shapes == {}
+
+
+def test_calls_of_a_function_share_what_is_the_same_in_all() -> None:
+    source = """<ir_version: 9, opset_import: ["":17, "own":1]>
+    g (float[4] x) => (float[4] y) { a = own.f(x) y = own.f(a) }
+    <domain: "own", opset_import: ["":17]> f (v) => (o) { o = Neg(v) }
+    """
+    main = scope_of(parser.parse_model(source))
+    one, other = (main.call(node) for node in main.nodes)
+    assert one is not None
+    assert other is not None
+    assert one is main.call(main.nodes[0]) is not other
+    assert (one.owner, other.owner) == (main.nodes[0], main.nodes[1])
+    assert one.producers is other.producers
+    assert one.call(one.nodes[0]) is None

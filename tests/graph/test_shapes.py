@@ -224,6 +224,35 @@ def test_attributes_that_would_hang_the_inference(
     assert of("y") == TensorType("float", (1, 4, 8, 8))
 
 
+@pytest.mark.parametrize("equation", ["......ij,,->>", "......"])
+@pytest.mark.parametrize(
+    "body",
+    [
+        "o = Einsum<equation: string = @equation>(a, a)",
+        """o = If(c) <
+             then_branch = t () => (p) { p = Einsum<equation = "%s">(a, a) },
+             else_branch = e () => (q) { q = Abs(a) }
+           >""",
+    ],
+    ids=["given by a call", "in a subgraph"],
+)
+def test_attributes_inside_functions_that_would_hang_the_inference(
+    tmp_path: Path, body: str, equation: str
+) -> None:
+    body = body.replace("%s", equation)
+    source = f"""
+    g (bool c, float[4,4] x) => (float[4,4] y) {{
+      z = f.own<equation = "{equation}">(c, x) y = Abs(x)
+    }}
+    <domain: "f", opset_import: ["":17]> own <equation> (c, a) => (o) {{ {body} }}
+    """
+    started = time.perf_counter()
+    of = Inferred(text(source, more=',"f":1'), tmp_path)
+    assert time.perf_counter() - started < 5
+    assert of("y") == TensorType("float", (4, 4))
+    assert of("z") is None
+
+
 def test_values_that_double_without_end_are_not_carried_along(tmp_path: Path) -> None:
     model = text("g (float[2,3] x) => (float[2,3] y) { y = Abs(x) s0 = Shape(x) }")
     for number in range(60):
