@@ -66,10 +66,12 @@ def summary(
 def check_summary(check: Check) -> str:
     """Return the line that ends the answer of a check."""
     examined = sum(model.error is None for model in check.models)
-    return (
-        f"{summary(check.findings, models=examined, duration_s=check.duration_s)}"
-        f", for onnxruntime {plain(check.onnxruntime)}"
-    )
+    failed = len(check.models) - examined
+    parts = [f"{failed:,} {'model' if failed == 1 else 'models'} could not be read"]
+    if examined or not failed:
+        found = summary(check.findings, models=examined, duration_s=check.duration_s)
+        parts = [found, *parts] if failed else [found]
+    return ", ".join((*parts, f"for onnxruntime {plain(check.onnxruntime)}"))
 
 
 def _cost(finding: Finding) -> str:

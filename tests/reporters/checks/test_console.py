@@ -36,6 +36,22 @@ def test_clean_models_are_said_to_be_clean() -> None:
     assert shown(check()) == ["no findings, in 310 ms, for onnxruntime 1.31.1"]
 
 
+BROKEN = CheckedModel(path="models/cut.onnx", error="models/cut.onnx: the file ends too early.")
+
+
+def test_models_that_could_not_be_read_are_counted_apart() -> None:
+    fine = check().models
+    assert shown(check(models=(*fine, BROKEN)), quiet=True) == [
+        "no findings, in 310 ms, 1 model could not be read, for onnxruntime 1.31.1"
+    ]
+    [answer] = shown(check(finding(), models=(*fine, BROKEN, BROKEN)), quiet=True, width=200)
+    assert answer.endswith("in 310 ms, 2 models could not be read, for onnxruntime 1.31.1")
+
+
+def test_where_no_model_could_be_read_nothing_is_said_of_findings() -> None:
+    assert shown(check(models=(BROKEN,))) == ["1 model could not be read, for onnxruntime 1.31.1"]
+
+
 def test_80_columns_are_enough() -> None:
     assert max(map(len, shown(check(finding())))) <= 80
 
