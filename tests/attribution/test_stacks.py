@@ -1,4 +1,5 @@
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -34,13 +35,21 @@ def stacks_of(pid: int) -> tuple[AddressSpace, list[tuple[int, int]]]:
     return space, [(start, end) for start, end in read_stacks(space).tolist()]
 
 
+def stack_pointers(pid: int) -> list[int]:
+    """Return those of all threads once none runs: on a busy machine that may take a moment."""
+    for _ in range(1000):
+        files = Path(f"/proc/{pid}/task").glob("*/syscall")
+        calls = [file.read_text().split() for file in files]
+        if ["running"] not in calls:
+            return [int(call[-2], 16) for call in calls]
+        time.sleep(0.01)
+    raise AssertionError("a thread that should wait runs")
+
+
 def test_each_thread_that_waits_has_a_stack(start: Start) -> None:
     child = start(THREADS.format(waiting=3, spinning=0))
+    pointers = stack_pointers(child.pid)
     space, stacks = stacks_of(child.pid)
-    pointers = [
-        int(file.read_text().split()[-2], 16)
-        for file in Path(f"/proc/{child.pid}/task").glob("*/syscall")
-    ]
     assert len(pointers) == 4
     for pointer in pointers:
         assert any(low <= pointer < high for low, high in stacks)
