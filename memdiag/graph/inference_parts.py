@@ -138,11 +138,8 @@ class Parts:
             kind = types(scope, name) if tensor is None or is_given else None
             if kind is not None:
                 graph.input.append(ValueInfoProto(name=name, type=kind))
-        for name in made:
-            if name in stated.outputs:
-                graph.output.append(stated.outputs[name])
-            elif (value := stated.of(name)) is not None:
-                graph.value_info.append(value)
+        graph.output.extend(stated.outputs[name] for name in made if name in stated.outputs)
+        graph.value_info.extend(stated.of([name for name in made if name not in stated.outputs]))
         calls = called(own, self._functions) if not is_hollow else {}
         return ModelProto(
             ir_version=self._head.ir_version,
@@ -176,19 +173,19 @@ class _Stated:
             places.append(place)
         order = np.argsort(np.asarray(hashes), kind="stable")
         self._hashes, self._places = np.asarray(hashes)[order], np.asarray(places)[order]
-        self.inputs = {value.name: value for value in graph.input_values}
         self.outputs = {value.name: value for value in graph.output_values}
 
-    def of(self, name: str) -> ValueInfoProto | None:
-        """Return what is stated of a value inside the graph; None if nothing is."""
-        number = hash(name)
-        first, end = (np.searchsorted(self._hashes, number, side) for side in ("left", "right"))
-        # The last one counts, as protobuf's readers take it.
-        for place in self._places[first:end][::-1].tolist():
-            value = self._graph.inner_value(place)
-            if value.name == name:
-                return value
-        return None
+    def of(self, names: Sequence[str]) -> Iterator[ValueInfoProto]:
+        """Yield what is stated of those of `names` that are values inside the graph."""
+        numbers = np.fromiter(map(hash, names), np.int64, len(names))
+        firsts, ends = (np.searchsorted(self._hashes, numbers, side) for side in ("left", "right"))
+        for number in np.flatnonzero(firsts < ends).tolist():
+            # The last one counts, as protobuf's readers take it.
+            for place in self._places[firsts[number] : ends[number]][::-1].tolist():
+                value = self._graph.inner_value(place)
+                if value.name == names[number]:
+                    yield value
+                    break
 
 
 def _computing(scope: Scope, read: Names, made: Names, types: Types) -> Iterator[Node]:
