@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import FunctionProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
 import memdiag
 from benchmarks.environments import environment
@@ -139,20 +139,77 @@ def run(python: Path, code: str, model: Path) -> Run:
 
 def many_nodes(path: Path, nodes: int = 20_000, weights: int = 5_000) -> None:
     """Write a chain of `nodes` that reads `weights` different weights of 16 KiB."""
+    made = _chain("", nodes, weights)
+    _save_nodes(path, made, _weights(weights), [_value("x")])
+
+
+def nested_nodes(path: Path, nodes: int, weights: int, depth: int = 30) -> None:
+    """Write such chains in branches, each in one of the chain before: `nodes` in all."""
+    inner: NodeProto | None = None
+    for level in reversed(range(depth)):
+        made = _chain(f"l{level}_", nodes // depth, weights)
+        if inner is not None:
+            made.append(inner)
+        last = made[-1].output[0]
+        branch = helper.make_graph(made, f"branch{level}", [], [_value(last)])
+        relu = helper.make_node("Relu", ["x"], [f"e{level}"])
+        other = helper.make_graph([relu], f"other{level}", [], [_value(f"e{level}")])
+        inner = helper.make_node(
+            "If", ["flag"], [f"y{level}"], then_branch=branch, else_branch=other
+        )
+    assert inner is not None
+    flag = helper.make_tensor_value_info("flag", TensorProto.BOOL, [])
+    _save_nodes(path, [inner], _weights(weights), [_value("x"), flag])
+
+
+def calling_nodes(path: Path, nodes: int, weights: int) -> None:
+    """Write a chain of `nodes`, one in ten of which calls one of twenty functions."""
+    opsets = [helper.make_opsetid("", 17)]
+    functions = []
+    for number in range(20):
+        body = [helper.make_node("MatMul", ["a", "b"], ["t0"])]
+        body += [helper.make_node("Relu", [f"t{i}"], [f"t{i + 1}"]) for i in range(19)]
+        functions.append(
+            helper.make_function("own", f"F{number}", ["a", "b"], ["t19"], body, opsets)
+        )
+    made = _chain("", nodes, weights)
+    for place in range(9, nodes, 10):  # each a MatMul of the chain
+        made[place].op_type, made[place].domain = f"F{place // 10 % 20}", "own"
+    _save_nodes(path, made, _weights(weights), [_value("x")], functions)
+
+
+_value = partial(helper.make_tensor_value_info, elem_type=TensorProto.FLOAT, shape=["n", 64])
+
+
+def _weights(number: int) -> list[TensorProto]:
     rng = np.random.default_rng(0)
-    tensors = [
-        numpy_helper.from_array(rng.standard_normal((64, 64), np.float32), f"w{i}")
-        for i in range(weights)
-    ]
+    arrays = (rng.standard_normal((64, 64), np.float32) for _ in range(number))
+    return [numpy_helper.from_array(array, f"w{i}") for i, array in enumerate(arrays)]
+
+
+def _chain(prefix: str, nodes: int, weights: int) -> list[NodeProto]:
     made, last = [], "x"
     for i in range(nodes):
         inputs = [last, f"w{i // 2 % weights}"] if i % 2 else [last]
-        made.append(helper.make_node("MatMul" if i % 2 else "Relu", inputs, [f"v{i}"], f"n{i}"))
-        last = f"v{i}"
-    value = partial(helper.make_tensor_value_info, elem_type=TensorProto.FLOAT, shape=["n", 64])
-    graph = helper.make_graph(made, "chain", [value("x")], [value(last)], tensors)
-    opset = helper.make_opsetid("", 17)
-    onnx.save(helper.make_model(graph, opset_imports=[opset], ir_version=10), path)
+        last = f"{prefix}v{i}"
+        operator = "MatMul" if i % 2 else "Relu"
+        made.append(helper.make_node(operator, inputs, [last], f"{prefix}n{i}"))
+    return made
+
+
+def _save_nodes(
+    path: Path,
+    nodes: Sequence[NodeProto],
+    weights: Sequence[TensorProto],
+    inputs: Sequence[ValueInfoProto],
+    functions: Sequence[FunctionProto] = (),
+) -> None:
+    graph = helper.make_graph(nodes, "chain", inputs, [_value(nodes[-1].output[0])], weights)
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
+    model = helper.make_model(
+        graph, opset_imports=opsets[: 2 if functions else 1], ir_version=10, functions=functions
+    )
+    onnx.save(model, path)
 
 
 def alike(path: Path, rows: int = 3072) -> None:
@@ -258,12 +315,15 @@ def main() -> None:
         names = ("tied", "tied_external", "tied_2_gb", "equal", "many", "most", "sparse")
         paths = [Path(folder, f"{name}.onnx") for name in names]
         tied, external, larger, equal, many, most, big = paths
+        nested, calling = (Path(folder, f"{name}.onnx") for name in ("nested", "calling"))
         load_recipes()["tied_if"].build(500, tied, False)
         load_recipes()["tied_if"].build(500, external, True)
         load_recipes()["tied_if"].build(2000, larger, True)
         alike(equal)
         many_nodes(many)
         many_nodes(most, 100_000, 20_000)
+        nested_nodes(nested, 100_000, 20_000)
+        calling_nodes(calling, 100_000, 20_000)
         sparse(big)
         read = Path(folder, "read")
         read.mkdir()
@@ -285,6 +345,8 @@ def main() -> None:
                 "5 weights, equal and nearly equal, 500 MB, read from disk": (equal_read, ()),
                 "20,000 nodes, 5,000 weights (82 MB)": (many, tuple(PEERS)),
                 "100,000 nodes, 20,000 weights (332 MB)": (most, _READERS),
+                "100,000 nodes, nested 30 deep": (nested, ()),
+                "100,000 nodes, 10,000 calls of functions": (calling, ()),
                 # Peers that load 50 GB would end this machine.
                 "50 GB external, a sparse file": (big, ()),
             },

@@ -35,6 +35,7 @@ class _Links:
 
     def __init__(self, body: Body) -> None:
         self.inputs = frozenset(body.inputs)
+        self.initializers = body.names
         self.producers: dict[str, Node] = {}
         # Most values are read once: by no list, then. On many nodes that is much of all memory.
         self.reads: dict[str, _Read | list[_Read]] = {}
@@ -119,7 +120,8 @@ class Scope:
 
     def defines(self, name: str) -> bool:
         """Return whether `name` is a value of this very graph."""
-        return name in self.producers or name in self.body.names or name in self._links.inputs
+        links = self._links
+        return name in links.producers or name in links.initializers or name in links.inputs
 
     def own_copy(self, name: str) -> str:
         """Return the copy of a value's name that is in memory already, where it is soon found."""
