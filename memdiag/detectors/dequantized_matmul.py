@@ -264,8 +264,8 @@ def _behind(examined: Examined, one: Reader) -> str:
 
 
 def _adds_constant(examined: Examined, use: Use) -> bool:
-    found = examined.graphs.constant(use.scope, use.node, 1 - use.slot)
-    return found is not None and len(found[1].shape) == 1
+    found = examined.graphs.constant_weight(use.scope, use.node, 1 - use.slot)
+    return found is not None and len(found.shape) == 1
 
 
 def _nodes(examined: Examined, pairs: list[_Pair]) -> list[str]:

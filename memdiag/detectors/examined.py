@@ -1,10 +1,12 @@
 """A model as the rules see it: its graphs, weights and shapes, each found out once, when asked."""
 
+from collections import Counter
 from collections.abc import Mapping
 from functools import cached_property
 
+from memdiag.detectors.wording import counted, some_of
 from memdiag.graph.bodies import Node
-from memdiag.graph.contents import same_content
+from memdiag.graph.contents import MOST_DECODED, can_be_compared, same_content
 from memdiag.graph.graphs import Graphs
 from memdiag.graph.least_values import LeastValues
 from memdiag.graph.reader import ModelFile
@@ -16,6 +18,7 @@ from memdiag.prediction.namesakes import Namesakes
 from memdiag.prediction.packing import SUBGRAPH_KEPT_SINCE
 from memdiag.prediction.runtime import Runtime
 from memdiag.records.weights import Weight
+from memdiag.units import format_size
 
 _MOST_KEPT = 8192
 """Weights whose readers are kept: rules ask for some again, and half a kilobyte each adds up."""
@@ -57,6 +60,18 @@ class Examined:
     @cached_property
     def same_content(self) -> tuple[tuple[Weight, ...], ...]:
         """Groups of two weights or more that hold the same bytes, compared byte for byte."""
+        sizes = Counter(weight.nbytes for weight in self.model.weights)
+        left = [
+            qualified(one)
+            for one in self.model.weights
+            if not can_be_compared(one) and sizes[one.nbytes] > 1 and one.dtype != "string"
+        ]
+        if left:
+            self.notes.append(
+                f"{counted(len(left), 'weight')} ({some_of(left)}) of more than "
+                f"{format_size(MOST_DECODED)}, sparse or in typed fields, "
+                f"{'was' if len(left) == 1 else 'were'} not compared with others of the same size."
+            )
         return same_content(self.model, self.least_values)
 
     @cached_property

@@ -39,7 +39,9 @@ _RELEASE = 32 << 20
 FAULT = 2 << 20
 """What the system may map around a page that is touched: a whole huge page of the cache."""
 
-_MOST_DECODED = 32 << 20
+MOST_DECODED = 32 << 20
+"""Weights that no file has as they are, and that are larger, are not made to be compared."""
+
 _ZEROS: Octets = np.zeros(SLICE_BYTES, np.uint8)
 
 
@@ -58,8 +60,8 @@ def same_content(model: ModelFile, glance: Glance | None = None) -> Groups:
 
     The groups come in the order of their first weights, each in the order of the model. Their
     weights have one size, not necessarily one type or shape. Weights without bytes and strings are
-    in none, nor are those above `_MOST_DECODED` bytes that no file has as they are (sparse ones,
-    numbers in unpacked fields). A model whose weights overlap so much that comparing them would
+    in none, nor are those above `MOST_DECODED` bytes that no file has as they are (sparse ones,
+    numbers in typed fields). A model whose weights overlap so much that comparing them would
     take far more than its files have bytes is compared only so far.
     """
     sizes: dict[int, list[Weight]] = defaultdict(list)
@@ -83,6 +85,11 @@ def same_content(model: ModelFile, glance: Glance | None = None) -> Groups:
             key=lambda group: order[group[0]],
         )
     )
+
+
+def can_be_compared(weight: Weight) -> bool:
+    """Return whether a file has the bytes of `weight`, or they are few enough to be made."""
+    return weight.file is not None or weight.nbytes <= MOST_DECODED
 
 
 class Budget:
@@ -121,7 +128,7 @@ class _Contents:
 
     def _octets(self, weight: Weight) -> Octets | None:
         """Return the bytes of a weight; None where they should not or cannot be had."""
-        if weight.file is None and weight.nbytes > _MOST_DECODED:
+        if not can_be_compared(weight):
             return None
         try:
             octets = np.frombuffer(self.model.raw_bytes(weight), np.uint8)
@@ -161,6 +168,8 @@ def _same_of_one_size(contents: _Contents, weights: list[Weight]) -> Iterator[li
     for ranges in alike.values():
         if len(ranges) == 1:
             parts = [ranges]
+        elif len(ranges) > 2 and _decoded_bytes(ranges) > MOST_DECODED:
+            parts = _by_pairs(ranges, contents)
         else:
             members = filter(None, map(contents.member, ranges))
             refined = _refined(list(members), contents)
@@ -169,6 +178,24 @@ def _same_of_one_size(contents: _Contents, weights: list[Weight]) -> Iterator[li
             together = [weight for shared in part for weight in shared]
             if len(together) > 1:
                 yield together
+
+
+def _decoded_bytes(ranges: list[list[Weight]]) -> int:
+    return sum(weights[0].nbytes for weights in ranges if weights[0].file is None)
+
+
+def _by_pairs(ranges: list[list[Weight]], contents: _Contents) -> list[list[list[Weight]]]:
+    """Return `ranges` divided by content, of which two at a time are in memory."""
+    parts: list[list[list[Weight]]] = []
+    for one in ranges:
+        for part in parts:
+            pair = list(filter(None, map(contents.member, (part[0], one))))
+            if len(pair) == 2 and len(_refined(pair, contents)) == 1:
+                part.append(one)
+                break
+        else:
+            parts.append([one])
+    return parts
 
 
 def _by_range(weights: Iterable[Weight]) -> Iterable[list[Weight]]:

@@ -66,6 +66,11 @@ class Graphs:
 
     def constant(self, scope: Scope, node: Node, slot: int) -> Constant | None:
         """Return values and weight of an input of `node`; None where they are not constant."""
+        weight = self.constant_weight(scope, node, slot)
+        return (self._model.data(weight), weight) if weight is not None else None
+
+    def constant_weight(self, scope: Scope, node: Node, slot: int) -> Weight | None:
+        """Return the weight that an input of `node` is; None where it is not constant."""
         name: str = node.input[slot] if slot < len(node.input) else ""
         home = scope.home(name) if name else None
         for _ in range(_MOST_STEPS):
@@ -73,8 +78,7 @@ class Graphs:
                 return None
             known = self._weights_in(home)
             if name in known:
-                weight = known[name]
-                return (self._model.data(weight), weight) if weight is not None else None
+                return known[name]
             producer = home.producers.get(name)
             if producer is not None and producer.op_type == "Identity" and producer.input:
                 name = producer.input[0]

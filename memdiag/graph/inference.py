@@ -51,7 +51,7 @@ class Inference:
         if not model.functions and states_all(scopes):
             self._read_stated(scopes)
         elif nodes <= MOST_AT_ONCE:
-            self._read_whole(scopes[0], model.read_proto())
+            self._read_whole(scopes[0], model.read_proto(numbers=False))
         else:
             self._read_weights(model, graphs)
             self._read_main(scopes[0])

@@ -4,11 +4,11 @@ import errno
 import mmap
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Literal, Self
+from typing import Self
 
 import numpy as np
 from google.protobuf.message import DecodeError
@@ -19,17 +19,19 @@ from memdiag.graph.bodies import Names
 from memdiag.graph.element_types import ELEMENT_TYPES_BY_NAME, STRING, ElementType
 from memdiag.graph.external import ExternalFiles, read_reference
 from memdiag.graph.native_heap import give_back
+from memdiag.graph.packed_numbers import PackedNumbers
 from memdiag.graph.parsing import parse
 from memdiag.graph.tensor_data import (
     Array,
     as_array,
     constant_array,
     dense_array,
+    dense_bytes,
     element_type,
     packed_bytes,
 )
 from memdiag.graph.weights import Location, Source, inventory
-from memdiag.graph.wire import THIS_FILE, skeleton
+from memdiag.graph.wire import THIS_FILE, Stored, skeleton
 from memdiag.records.weights import Weight
 
 _RELEASE = 16 << 20
@@ -71,7 +73,8 @@ class ModelFile:
         self._handed_out = 0
         origin = str(path)
         kept = Names().__getitem__
-        serialized, references = skeleton(mapping, origin=origin)
+        serialized, references = skeleton(mapping, origin=origin, numbers=True)
+        self._numbers: dict[int, PackedNumbers] = {}
         self.head, self.graph, self.functions = parse(serialized, origin=origin, kept=kept)
         del serialized  # of many nodes it is large
         self._held: dict[Weight, tuple[Source, bytes] | None] = {}
@@ -100,16 +103,19 @@ class ModelFile:
         """Let go of the files; `data` and `raw_bytes` cannot be used any more."""
         self._maps.clear()
         self._held.clear()
+        self._numbers.clear()
 
     @property
     def node_count(self) -> int:
         """The number of nodes, those of subgraphs included; a call of a function counts as one."""
         return self.graph.node_count
 
-    def read_proto(self) -> ModelProto:
+    def read_proto(self, *, numbers: bool = True) -> ModelProto:
         """Return the model as ONNX has it, read anew and not kept.
 
-        Its large tensors are references into the file, so it must not be saved as it is.
+        Its large tensors are references into the file, so it must not be saved as it is. Those that
+        are stored as numbers, to be decoded, are in it as they are, unless `numbers` is false: then
+        nothing can be done with their references.
 
         Raises:
             ModelError: the file changed since it was opened, or is closed.
@@ -119,7 +125,7 @@ class ModelFile:
             raise ModelError(f"{self.path}: it is closed; read it while it is open.")
         try:
             proto: ModelProto = ModelProto.FromString(
-                skeleton(mapping, origin=str(self.path)).proto
+                skeleton(mapping, origin=str(self.path), numbers=not numbers).proto
             )
         except DecodeError as error:
             raise ModelError(f"{self.path}: it changed since it was opened; try again.") from error
@@ -187,6 +193,23 @@ class ModelFile:
             b"".join(array.reshape(-1)) if array.dtype == STRING.dtype else array.tobytes()
         )
 
+    def parts(self, weight: Weight) -> Callable[[int, int], memoryview]:
+        """Return what gives some bytes of `raw_bytes`: from one to before another.
+
+        Of numbers that must be decoded each call decodes only those that are asked for.
+
+        Raises:
+            ModelError: as `raw_bytes` does; the function that is returned may as well.
+        """
+        source = self._source(weight)
+        if isinstance(source, TensorProto) and weight.dtype != STRING.name:
+            numbers = self._numbers_of(source)
+            if numbers is not None:
+                element = ELEMENT_TYPES_BY_NAME[weight.dtype]
+                return lambda start, end: numbers.dense(element, start, end).data
+        whole = self.raw_bytes(weight)
+        return lambda start, end: whole[start:end]
+
     def _source(self, weight: Weight) -> TensorProto | SparseTensorProto | AttributeProto | None:
         """Return what holds the data of `weight`; None where they are plain bytes in a file."""
         try:
@@ -204,7 +227,7 @@ class ModelFile:
 
     def _locate(
         self,
-        references: Mapping[int, Literal["raw", "typed"]],
+        references: Mapping[int, Stored],
         tensor: TensorProto,
         element: ElementType,
         where: str,
@@ -221,7 +244,12 @@ class ModelFile:
         if length is None:
             length = element.nbytes(tuple(tensor.dims))
         if location == THIS_FILE and offset in references:
-            return Location(references[offset], self.path.name, offset, length)
+            stored = references[offset]
+            if stored == "raw" or stored == "typed":
+                return Location(stored, self.path.name, offset, length)
+            numbers = self._packed_numbers(stored, offset, length, where)
+            held = dense_bytes(numbers.count, element) if stored == element.field else 0
+            return Location("typed", None, None, held)
         self._files.check(location, offset + length, where=where)
         return Location("external", location, offset, length)
 
@@ -229,11 +257,29 @@ class ModelFile:
         element = element_type(tensor.data_type, where=str(self.path))
         if tensor.data_location != TensorProto.EXTERNAL:
             return memoryview(packed_bytes(tensor, element))
+        numbers = self._numbers_of(tensor)
+        if numbers is not None:
+            return numbers.dense(element).data
         where = f"{self.path}: {tensor.name!r}"
         location, offset, length = read_reference(tensor, where=where)
         if length is None:
             length = element.nbytes(tuple(tensor.dims))
         return self._mapped(location, offset, length)
+
+    def _numbers_of(self, tensor: TensorProto) -> PackedNumbers | None:
+        """Return the numbers that `tensor` refers to, if it is stored as such."""
+        if tensor.data_location != TensorProto.EXTERNAL:
+            return None
+        location, offset, _ = read_reference(tensor, where=str(self.path))
+        return self._numbers.get(offset) if location == THIS_FILE else None
+
+    def _packed_numbers(self, field: str, offset: int, length: int, where: str) -> PackedNumbers:
+        """Return the numbers of a packed field of the model's own file, which are counted now."""
+        if offset not in self._numbers:
+            octets = self.contents[offset : offset + length]
+            touched = partial(ModelFile._count, self)
+            self._numbers[offset] = PackedNumbers(octets, field, touched=touched, where=where)
+        return self._numbers[offset]
 
     def _mapped(self, location: str, offset: int, length: int) -> memoryview:
         """Return a view of bytes of the file at `location`, which were found to be there."""

@@ -73,5 +73,5 @@ def _keeps_the_weight(graphs: Graphs, scope: Scope, node: Node, slot: int) -> bo
     if not node.output:
         return False
     if node.op_type == "Mul":
-        return len(node.input) == 2 and bool(graphs.constant(scope, node, 1 - slot))
+        return len(node.input) == 2 and bool(graphs.constant_weight(scope, node, 1 - slot))
     return node.op_type in _FOLLOWED and slot == 0

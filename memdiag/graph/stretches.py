@@ -4,8 +4,9 @@ Nothing is mapped, so that threads do not wait for each other's page tables, wha
 nothing resident, and numbers are aligned wherever their bytes lie in the file.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from io import FileIO
 from itertools import groupby
 from operator import attrgetter
@@ -41,14 +42,14 @@ class Piece(NamedTuple):
 class Stretch(NamedTuple):
     """Up to `STRETCH_BYTES` with the pieces in them, each with its first byte in the stretch.
 
-    They lie in the file at `path` from `offset` on, or are `octets`, where no file has them.
+    They lie in the file at `path` from `offset` on, or `octets` gives them, where no file has them.
     """
 
     path: Path | None
     offset: int
     length: int
     pieces: tuple[tuple[Piece, int], ...]
-    octets: Octets | None = None
+    octets: Callable[[], Octets] | None = None
 
 
 def stretches(
@@ -85,7 +86,8 @@ class StretchReader:
         for path, of_file in groupby(together, key=attrgetter("path")):
             if path is None:
                 for stretch in of_file:
-                    yield from _pieces(stretch, stretch.octets)
+                    assert stretch.octets is not None
+                    yield from _pieces(stretch, stretch.octets())
             else:
                 with _opened(path) as file:
                     position = 0
@@ -100,15 +102,14 @@ class StretchReader:
 
 def _parts(model: ModelFile, place: int, weight: Weight, start: int) -> Iterator[Stretch]:
     """Yield the stretches of one weight, from its byte `start` on."""
-    path, offset, octets = None, 0, None
+    path, offset, parts = None, 0, None
     if weight.file is None or weight.offset is None or weight.length is None:
-        octets = np.frombuffer(model.raw_bytes(weight), np.uint8)
-        length = len(octets)
+        parts, length = model.parts(weight), weight.nbytes
     else:
         path, offset, length = path_of(model, weight), weight.offset, weight.length
     for begin in range(start, max(length, start + 1), STRETCH_BYTES):
         end = min(begin + STRETCH_BYTES, length)
-        part = None if octets is None else octets[begin:end]
+        part = None if parts is None else partial(_octets, parts, begin, end)
         yield Stretch(path, offset + begin, end - begin, ((Piece(place, begin, end), 0),), part)
 
 
@@ -132,8 +133,11 @@ def _joined(run: Sequence[Stretch]) -> Stretch:
     return Stretch(first.path, first.offset, length, pieces)
 
 
-def _pieces(stretch: Stretch, octets: Octets | None) -> Iterator[tuple[Piece, Octets]]:
-    assert octets is not None
+def _octets(parts: Callable[[int, int], memoryview], begin: int, end: int) -> Octets:
+    return np.frombuffer(parts(begin, end), np.uint8)
+
+
+def _pieces(stretch: Stretch, octets: Octets) -> Iterator[tuple[Piece, Octets]]:
     for piece, first in stretch.pieces:
         yield piece, octets[first : first + piece.end - piece.begin]
 

@@ -50,7 +50,11 @@ def stored_bytes(tensor: TensorProto, element: ElementType) -> int:
         return len(tensor.raw_data)
     if element is STRING:
         return sum(map(len, tensor.string_data))
-    count = len(getattr(tensor, element.field))
+    return dense_bytes(len(getattr(tensor, element.field)), element)
+
+
+def dense_bytes(count: int, element: ElementType) -> int:
+    """Return how many bytes `count` numbers of a typed field stand for, as dense data."""
     if element.name.startswith("complex"):
         return count * element.bits // 16
     if element.bits < 8 and element.bits != 6:
@@ -65,10 +69,15 @@ def packed_bytes(tensor: TensorProto, element: ElementType) -> bytes:
     values = getattr(tensor, element.field)
     if element.field in ("float_data", "double_data"):
         return np.array(values, "<f4" if element.field == "float_data" else "<f8").tobytes()
-    if element.bits == 6:
-        return _pack_six(np.array(values, np.int32).astype(np.uint8))
     wide = np.array(values, np.uint64 if element.field == "uint64_data" else np.int64)
-    return wide.astype(f"<u{max(element.bits // 8, 1)}").tobytes()
+    return narrowed(wide, element).tobytes()
+
+
+def narrowed(numbers: Array, element: ElementType) -> Array:
+    """Return the dense data that the `numbers` of a typed field stand for, as unsigned numbers."""
+    if element.bits == 6:
+        return _pack_six(numbers.astype(np.uint8))
+    return numbers.astype(f"<u{max(element.bits // 8, 1)}")
 
 
 def as_array(data: memoryview, element: ElementType, shape: tuple[int, ...]) -> Array:
@@ -122,7 +131,7 @@ def dense_array(sparse: SparseTensorProto, values: Array, indices: Array, *, whe
     return dense
 
 
-def _pack_six(codes: np.ndarray[Any, np.dtype[np.uint8]]) -> bytes:
+def _pack_six(codes: Array) -> Array:
     """Return 6-bit codes as a bit stream, the first code in the lowest bits (onnx.proto)."""
     bits = np.unpackbits(codes.reshape(-1, 1), axis=1, count=6, bitorder="little")
-    return np.packbits(bits.reshape(-1), bitorder="little").tobytes()
+    return np.packbits(bits.reshape(-1), bitorder="little")

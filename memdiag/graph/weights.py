@@ -30,7 +30,10 @@ Source = type[TensorProto] | type[SparseTensorProto] | type[AttributeProto]
 
 
 class Location(NamedTuple):
-    """Where a tensor's bytes lie; `file` is None for those in the proto itself."""
+    """Where a tensor's bytes lie; `file` is None where no file has them as they are.
+
+    `length` is their number, None for those in the proto itself.
+    """
 
     storage: Storage
     file: str | None
@@ -220,5 +223,5 @@ def _weight(
         storage=location.storage,
         file=location.file,
         offset=location.offset,
-        length=location.length,
+        length=location.length if location.file is not None else None,
     )

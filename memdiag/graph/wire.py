@@ -2,9 +2,10 @@
 
 The wire format is walked over a mapping of the file, so that neither time nor memory depends on
 the size of the weights: each raw_data (and packed float_data or double_data, which holds the same
-bytes) becomes external data, naming the file, an offset and a length. All else, unknown fields
-included, is kept byte for byte. See https://protobuf.dev/programming-guides/encoding/ for the
-format and onnx.proto for the field numbers.
+bytes) becomes external data, naming the file, an offset and a length; so do the numbers of other
+packed fields, where that is asked for. All else, unknown fields included, is kept byte for byte.
+See https://protobuf.dev/programming-guides/encoding/ for the format and onnx.proto for the field
+numbers.
 
 What the walk leaves alone is still correct, only larger: it skips messages too small to hold
 a large tensor, and stops replacing after `MAX_FIELDS`. Pages of the mapping are given back behind
@@ -26,12 +27,23 @@ from memdiag.graph.fields import (
     Buffer,
     varint,
 )
+from memdiag.graph.reference_fields import (
+    DATA_LOCATION,
+    EXTERNAL,
+    EXTERNAL_DATA,
+    length_field,
+    location_entry,
+    reference,
+)
 
 THIS_FILE = "\x00memdiag:this-file"
 """The location that a skeleton's references name: no file can be called so."""
 
 THRESHOLD = 1024
 """Tensor data of at least so many bytes is referenced, the rest stays in the skeleton."""
+
+NUMBERS_THRESHOLD = 16 << 10
+"""Likewise for numbers that have to be decoded: below it they are as soon had from the skeleton."""
 
 MAX_DEPTH = 100
 """Messages nested deeper are refused: protobuf's own limit, in every language."""
@@ -55,6 +67,10 @@ _OTHER_FORMATS = (
         "it is a Git LFS pointer, not the model itself; fetch that with 'git lfs pull'",
     ),
 )
+
+Stored = Literal["raw", "typed", "int32_data", "int64_data", "uint64_data"]
+"""How referenced data is stored: as its dense bytes, in raw_data or a typed field, or as the
+numbers of the field that is named."""
 
 _Kind = Literal[
     "model", "graph", "node", "attribute", "tensor", "sparse tensor", "function", "training info"
@@ -87,12 +103,14 @@ _ATTRIBUTE_TYPE = b"\xa0\x01"  # the tag of AttributeProto.type, which writers p
 _PLAIN_TYPES = frozenset((1, 2, 3, 6, 7, 8))  # FLOAT, INT, STRING and lists of them: no tensors
 
 _GRAPH = 7
-_DATA_TYPE, _STRING_DATA, _RAW_DATA, _EXTERNAL_DATA, _DATA_LOCATION = 2, 6, 9, 13, 14
+_DATA_TYPE, _STRING_DATA, _RAW_DATA = 2, 6, 9
 _FLOAT_DATA, _DOUBLE_DATA = 4, 10
 _TYPED_DATA = (_FLOAT_DATA, 5, _STRING_DATA, 7, _DOUBLE_DATA, 11)
-_STRING_TYPE, _EXTERNAL = 8, 1
+_STRING_TYPE = 8
 # Packed typed fields that hold what raw_data would: field, element types, bytes of a number.
 _SAME_AS_RAW = ((_FLOAT_DATA, (1, 14), 4), (_DOUBLE_DATA, (11, 15), 8))
+# Typed fields whose numbers take as many bytes as they need.
+_NUMBERS: dict[int, Stored] = {5: "int32_data", 7: "int64_data", 11: "uint64_data"}
 
 _LONGEST_NAME = 200
 _RELEASE = 8 << 20  # bytes between the places where pages are given back
@@ -102,16 +120,22 @@ class Skeleton(NamedTuple):
     """A skeleton: the protobuf bytes, and for each referenced offset how its data is stored."""
 
     proto: bytes
-    references: Mapping[int, Literal["raw", "typed"]]
+    references: Mapping[int, Stored]
 
 
 def skeleton(
-    data: Buffer, *, origin: str, location: str = THIS_FILE, threshold: int = THRESHOLD
+    data: Buffer,
+    *,
+    origin: str,
+    location: str = THIS_FILE,
+    threshold: int = THRESHOLD,
+    numbers: bool = False,
 ) -> Skeleton:
     """Return the skeleton of the serialized ModelProto `data`, which `origin` names in errors.
 
     Tensors of at least `threshold` bytes become external data in `location`, whose offsets and
-    lengths are those in `data`.
+    lengths are those in `data`; numbers in typed fields only where `numbers` says so, and from
+    `NUMBERS_THRESHOLD` on: nobody can read them as external data.
 
     Raises:
         ModelError: `data` is of another format, or no well-formed ModelProto as far as the walk
@@ -122,7 +146,7 @@ def skeleton(
     for start, magic, sentence in _OTHER_FORMATS:
         if data[start : start + len(magic)] == magic:
             raise ModelError(f"{origin}: {sentence}.")
-    walk = _Walk(data, location, max(threshold, 1))
+    walk = _Walk(data, location, max(threshold, 1), numbers)
     try:
         replaced = walk.message("model", 0, len(data), 1)
     except _Damage as damage:
@@ -148,14 +172,15 @@ class _Damage(Exception):
 
 
 class _Walk:
-    def __init__(self, data: Buffer, location: str, threshold: int) -> None:
+    def __init__(self, data: Buffer, location: str, threshold: int, numbers: bool) -> None:
         self.data = data
         self.size = len(data)
-        self.location = _entry(b"location", location.encode())
+        self.location = location_entry(location)
         self.threshold = threshold
+        self.numbers = numbers
         self.fields_left = MAX_FIELDS
         self.released = 0
-        self.references: dict[int, Literal["raw", "typed"]] = {}
+        self.references: dict[int, Stored] = {}
 
     def message(
         self, kind: _Kind, start: int, end: int, depth: int, noun: str = ""
@@ -197,7 +222,7 @@ class _Walk:
                     noun = _noun(kind, number)
                     child = self.message(children[number], pos, stop, depth + 1, noun)
                     if child is not None:
-                        pieces += (data[copied:field_start], _length_field(number, child))
+                        pieces += (data[copied:field_start], length_field(number, child))
                         copied = stop
                     self._release(stop)
             elif wire == LENGTH and number == _NAME.get(kind):
@@ -227,8 +252,8 @@ class _Walk:
             number, wire, pos, stop = self._field("tensor", pos, end, 0)
             if number == _DATA_TYPE and wire == VARINT:
                 element_type = self._varint(pos, stop)[0]
-            elif number == _DATA_LOCATION and wire == VARINT:
-                if self._varint(pos, stop)[0] == _EXTERNAL:
+            elif number == DATA_LOCATION and wire == VARINT:
+                if self._varint(pos, stop)[0] == EXTERNAL:
                     return None
             elif number == _NAME["tensor"] and wire == LENGTH:
                 place.name = pos, stop
@@ -238,12 +263,15 @@ class _Walk:
             spans.append(_Span(number, field_start, pos, stop, wire == LENGTH))
             pos = stop
         data = _replaceable(spans, element_type)
+        if data is None and self.numbers:
+            data = _numbers(spans)
         if data is None or data.stop - data.content < self.threshold:
             return None
-        dropped = (data.number, _EXTERNAL_DATA, _DATA_LOCATION)
+        dropped = (data.number, EXTERNAL_DATA, DATA_LOCATION)
         kept = [self.data[span.start : span.stop] for span in spans if span.number not in dropped]
-        self.references[data.content] = "raw" if data.number == _RAW_DATA else "typed"
-        return b"".join((*kept, _reference(self.location, data.content, data.stop - data.content)))
+        stored: Stored = "raw" if data.number == _RAW_DATA else "typed"
+        self.references[data.content] = _NUMBERS.get(data.number, stored)
+        return b"".join((*kept, reference(self.location, data.content, data.stop - data.content)))
 
     def _field(self, kind: _Kind, pos: int, end: int, depth: int) -> tuple[int, int, int, int]:
         """Return number and wire type of the field at `pos`, start and stop of its content."""
@@ -346,37 +374,14 @@ def _replaceable(spans: list[_Span], element_type: int) -> _Span | None:
     return None
 
 
+def _numbers(spans: list[_Span]) -> _Span | None:
+    """Return the field of a tensor's data, if it is one of many numbers that must be decoded."""
+    held = [span for span in spans if span.number in (_RAW_DATA, *_TYPED_DATA)]
+    if len(held) == 1 and held[0].number in _NUMBERS and held[0].has_length:
+        return held[0] if held[0].stop - held[0].content >= NUMBERS_THRESHOLD else None
+    return None
+
+
 def _noun(kind: _Kind, number: int) -> str:
     """Return what an error calls the message in field `number` of a message of `kind`."""
     return "initializer" if kind == "graph" and number in (5, 15) else ""
-
-
-def _encode_varint(value: int) -> bytes:
-    encoded = bytearray()
-    while value >= 0x80:
-        encoded.append(value & 0x7F | 0x80)
-        value >>= 7
-    encoded.append(value)
-    return bytes(encoded)
-
-
-_IS_EXTERNAL = _encode_varint(_DATA_LOCATION << 3) + bytes([_EXTERNAL])
-
-
-def _length_field(number: int, content: bytes) -> bytes:
-    return _encode_varint(number << 3 | LENGTH) + _encode_varint(len(content)) + content
-
-
-def _entry(key: bytes, value: bytes) -> bytes:
-    """Return an entry of a TensorProto's external_data."""
-    return _length_field(_EXTERNAL_DATA, _length_field(1, key) + _length_field(2, value))
-
-
-def _reference(location: bytes, offset: int, length: int) -> bytes:
-    """Return the fields that make a TensorProto refer to `length` bytes at `offset`.
-
-    `location` is the entry of that name.
-    """
-    offset_entry = _entry(b"offset", str(offset).encode())
-    length_entry = _entry(b"length", str(length).encode())
-    return location + offset_entry + length_entry + _IS_EXTERNAL

@@ -190,8 +190,8 @@ def _signed_input(operand: _Operand) -> bool:
     slot = {"MatMulInteger": 2, "MatMulIntegerToFloat": 4}.get(operand.node.op_type, 2)
     if operand.node.op_type == "DynamicQuantizeMatMul":
         return False
-    zero = operand.graphs.constant(operand.scope, operand.node, slot)
-    return zero is not None and zero[1].dtype == "int8"
+    zero = operand.graphs.constant_weight(operand.scope, operand.node, slot)
+    return zero is not None and zero.dtype == "int8"
 
 
 def _recurrent(operand: _Operand) -> Packed | None:

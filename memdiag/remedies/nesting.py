@@ -108,7 +108,7 @@ def named_elsewhere(file: ModelFile) -> frozenset[str]:
     that it does not define. Neither follows when a value is renamed.
     """
     if file not in _named:
-        _named[file] = frozenset(_names_in(file.read_proto().graph))
+        _named[file] = frozenset(_names_in(file.read_proto(numbers=False).graph))
     return _named[file]
 
 

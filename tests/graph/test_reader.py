@@ -3,7 +3,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
+from onnx import (
+    GraphProto,
+    ModelProto,
+    NodeProto,
+    SparseTensorProto,
+    TensorProto,
+    helper,
+    numpy_helper,
+)
 
 from memdiag.errors import MissingDataError, ModelError
 from memdiag.graph.reader import open_model
@@ -58,6 +66,76 @@ def test_small_and_typed_weights_are_decoded(tmp_path: Path) -> None:
         assert (second.storage, second.file, second.length) == ("typed", "m.onnx", 1200)
         assert model.data(first).tolist() == [1, 2]
         np.testing.assert_array_equal(model.data(second), np.arange(300, dtype=np.float32))
+
+
+NUMBERS = {
+    "int8": (TensorProto.INT8, np.int8),
+    "float16": (TensorProto.FLOAT16, np.float16),
+    "bool": (TensorProto.BOOL, np.bool_),
+    "int64": (TensorProto.INT64, np.int64),
+    "uint32": (TensorProto.UINT32, np.uint32),
+}
+
+
+@pytest.mark.parametrize("dtype", NUMBERS)
+def test_many_numbers_in_typed_fields_are_decoded_when_they_are_read(
+    dtype: str, tmp_path: Path
+) -> None:
+    number, kind = NUMBERS[dtype]
+    octets = np.random.default_rng().integers(0, 2, 20_000 * np.dtype(kind).itemsize, np.uint8)
+    values = octets.view(kind)
+    typed = helper.make_tensor("w", number, [200, 100], values)
+    assert not typed.HasField("raw_data")
+    path = save(tmp_path / "m.onnx", [typed])
+    with open_model(path) as model:
+        [weight] = model.weights
+        assert (weight.storage, weight.file, weight.offset, weight.length) == ("typed",) + (
+            None,
+        ) * 3
+        assert weight.nbytes == values.nbytes
+        assert len(model.graph.initializers[0]) < 200
+        np.testing.assert_array_equal(model.data(weight), values.reshape(200, 100))
+        assert bytes(model.raw_bytes(weight)) == values.tobytes()
+        part = model.parts(weight)
+        assert bytes(part(777, 9999)) == values.tobytes()[777:9999]
+        assert model.read_proto().graph.initializer[0] == typed
+        [light] = model.read_proto(numbers=False).graph.initializer
+        assert (light.name, list(light.dims)) == ("w", [200, 100])
+        assert light.ByteSize() < 200
+    with pytest.raises(ModelError, match="closed"):
+        model.parts(weight)
+
+
+def test_parts_of_other_weights_are_those_of_their_bytes(tmp_path: Path) -> None:
+    values = np.random.default_rng().standard_normal(1000, np.float32)
+    tensors = [numpy_helper.from_array(values, "w"), numpy_helper.from_array(values[:4], "few")]
+    with open_model(save(tmp_path / "m.onnx", tensors)) as model:
+        for weight in model.weights:
+            assert bytes(model.parts(weight)(3, 14)) == values.tobytes()[3:14]
+
+
+def test_many_numbers_of_the_wrong_count_or_field_are_refused(tmp_path: Path) -> None:
+    fewer = TensorProto(name="w", data_type=3, dims=[20_001], int32_data=[1] * 20_000)
+    assert "should have 20,001 bytes" in refused(save(tmp_path / "m.onnx", [fewer]))
+    other = TensorProto(name="w", data_type=3, dims=[20_000], int64_data=[1] * 20_000)
+    assert "but has 0;" in refused(save(tmp_path / "m.onnx", [other]))
+
+
+def test_many_numbers_of_a_sparse_tensor_are_decoded(tmp_path: Path) -> None:
+    sparse = SparseTensorProto(dims=[50_000])
+    sparse.values.CopyFrom(helper.make_tensor("s", TensorProto.INT32, [20_000], range(20_000)))
+    sparse.indices.CopyFrom(
+        helper.make_tensor("", TensorProto.INT64, [20_000], range(0, 40_000, 2))
+    )
+    model = helper.make_model(helper.make_graph([], "g", [], []))
+    model.graph.sparse_initializer.append(sparse)
+    (tmp_path / "m.onnx").write_bytes(model.SerializeToString())
+    with open_model(tmp_path / "m.onnx") as opened:
+        [weight] = opened.weights
+        dense = opened.data(weight)
+        np.testing.assert_array_equal(dense[:40_000:2], np.arange(20_000))
+        assert not dense[40_000:].any()
+        assert not dense[1::2].any()
 
 
 def test_external_weights_are_views_of_their_file(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@ import pytest
 from onnx import GraphProto, ModelProto, TensorProto, helper, parser
 
 from memdiag.errors import ModelError
-from memdiag.graph.wire import MAX_DEPTH, THIS_FILE, THRESHOLD, skeleton
+from memdiag.graph.wire import MAX_DEPTH, NUMBERS_THRESHOLD, THIS_FILE, THRESHOLD, skeleton
 
 LARGE = b"\x07" * 4000
 
@@ -88,6 +88,38 @@ def test_packed_integers_are_not_the_bytes_of_raw_data_and_stay(element_type: in
     weight = helper.make_tensor("w", element_type, [2000], [1] * 2000)
     data = serialized(helper.make_graph([], "g", [], [], [weight]))
     assert skeleton(data, origin="m.onnx").proto == data
+
+
+@pytest.mark.parametrize(
+    ("element_type", "field"),
+    [
+        (TensorProto.INT8, "int32_data"),
+        (TensorProto.INT64, "int64_data"),
+        (TensorProto.UINT64, "uint64_data"),
+    ],
+)
+@pytest.mark.parametrize("missing", [0, 1])
+def test_many_packed_integers_are_referenced_where_that_is_asked_for(
+    element_type: int, field: str, missing: int
+) -> None:
+    count = NUMBERS_THRESHOLD - missing
+    weight = helper.make_tensor("w", element_type, [count], [1] * count)
+    data = serialized(helper.make_graph([], "g", [], [], [weight]))
+    parts = skeleton(data, origin="m.onnx", numbers=True)
+    if missing:
+        assert parts.proto == data
+        return
+    [(offset, stored)] = parts.references.items()
+    assert stored == field
+    assert data[offset : offset + count] == b"\x01" * count
+    assert len(parts.proto) < 300
+
+
+def test_integers_in_two_fields_stay() -> None:
+    weight = TensorProto(name="w", data_type=3, dims=[20_000], int32_data=[1] * 20_000)
+    weight.int64_data.extend([1] * 20_000)
+    data = serialized(helper.make_graph([], "g", [], [], [weight]))
+    assert skeleton(data, origin="m.onnx", numbers=True).proto == data
 
 
 def test_float_data_of_another_element_type_stays() -> None:
