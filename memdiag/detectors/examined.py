@@ -64,12 +64,14 @@ class Examined:
         left = [
             qualified(one)
             for one in self.model.weights
-            if not can_be_compared(one) and sizes[one.nbytes] > 1 and one.dtype != "string"
+            if sizes[one.nbytes] > 1
+            and one.dtype != "string"
+            and not can_be_compared(self.model, one)
         ]
         if left:
             self.notes.append(
                 f"{counted(len(left), 'weight')} ({some_of(left)}) of more than "
-                f"{format_size(MOST_DECODED)}, sparse or in typed fields, "
+                f"{format_size(MOST_DECODED)}, sparse or in fields of a number each, "
                 f"{'was' if len(left) == 1 else 'were'} not compared with others of the same size."
             )
         return same_content(self.model, self.least_values)

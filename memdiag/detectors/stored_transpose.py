@@ -24,6 +24,8 @@ The bytes given are what one matrix, unpacked, would spare.
 - Pairs below 64 KiB, vectors, elements of less than a byte.
 - Matrices that look the same all over, like zeros: a sample of their elements is equal.
 - Matrices of rank 3 and more, but for leading axes of length 1.
+- Matrices of more than 32 MiB that no file has as they are: sparse ones, and whole numbers in
+  typed fields.
 """
 
 from collections.abc import Iterator

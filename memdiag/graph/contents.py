@@ -26,6 +26,9 @@ from memdiag.graph.workers import Workers
 from memdiag.records.weights import Weight
 
 Octets = NDArray[np.uint8]
+Read = Callable[[int, int], Octets]
+"""Gives the bytes of a weight from one to before another."""
+
 Groups = tuple[tuple[Weight, ...], ...]
 
 _WHOLE = 512
@@ -60,9 +63,9 @@ def same_content(model: ModelFile, glance: Glance | None = None) -> Groups:
 
     The groups come in the order of their first weights, each in the order of the model. Their
     weights have one size, not necessarily one type or shape. Weights without bytes and strings are
-    in none, nor are those above `MOST_DECODED` bytes that no file has as they are (sparse ones,
-    numbers in typed fields). A model whose weights overlap so much that comparing them would
-    take far more than its files have bytes is compared only so far.
+    in none, nor are those that cannot be compared: above `MOST_DECODED` bytes that would all have
+    to be made at once, as of sparse ones. A model whose weights overlap so much that comparing them
+    would take far more than its files have bytes is compared only so far.
     """
     sizes: dict[int, list[Weight]] = defaultdict(list)
     for weight in model.weights:
@@ -87,9 +90,14 @@ def same_content(model: ModelFile, glance: Glance | None = None) -> Groups:
     )
 
 
-def can_be_compared(weight: Weight) -> bool:
+def is_at_hand(weight: Weight) -> bool:
     """Return whether a file has the bytes of `weight`, or they are few enough to be made."""
     return weight.file is not None or weight.nbytes <= MOST_DECODED
+
+
+def can_be_compared(model: ModelFile, weight: Weight) -> bool:
+    """Return whether a weight of `model` is compared: its bytes can be had, some at a time."""
+    return is_at_hand(weight) or model.decodes_parts(weight)
 
 
 class Budget:
@@ -123,18 +131,27 @@ class _Contents:
 
     def member(self, weights: list[Weight]) -> "_Member | None":
         """Return weights of the same bytes with these; None where they cannot be had."""
-        octets = self._octets(weights[0])
-        return None if octets is None else _Member(weights, octets, self.holes)
+        read = self._reader(weights[0])
+        return None if read is None else _Member(weights, read, self.holes)
 
-    def _octets(self, weight: Weight) -> Octets | None:
-        """Return the bytes of a weight; None where they should not or cannot be had."""
-        if not can_be_compared(weight):
+    def _reader(self, weight: Weight) -> Read | None:
+        """Return what reads bytes of a weight; None where they should not or cannot be had."""
+        if self.model.decodes_parts(weight):
+            parts = self.model.parts(weight)
+            return lambda start, end: np.frombuffer(parts(start, end), np.uint8)
+        if not is_at_hand(weight):
             return None
         try:
             octets = np.frombuffer(self.model.raw_bytes(weight), np.uint8)
         except ModelError:
             return None
-        return octets if len(octets) == weight.nbytes else None
+        if len(octets) != weight.nbytes:
+            return None
+        return lambda start, end: octets[start:end]
+
+    def makes(self, weight: Weight) -> bool:
+        """Return whether all bytes of a weight are made when any are wanted."""
+        return weight.file is None and not self.model.decodes_parts(weight)
 
 
 class _Compared(NamedTuple):
@@ -147,10 +164,11 @@ class _Compared(NamedTuple):
 class _Member:
     """Weights that are the same bytes of one file, or one weight alone; `dtype` is the first's."""
 
-    def __init__(self, weights: list[Weight], octets: Octets, holes: ModelHoles) -> None:
+    def __init__(self, weights: list[Weight], read: Read, holes: ModelHoles) -> None:
         self.weights = weights
         self.dtype = weights[0].dtype
-        self.octets = octets
+        self.size = weights[0].nbytes
+        self.read = read
         self._holes = holes
 
     def hole(self, start: int, end: int) -> bool:
@@ -168,7 +186,7 @@ def _same_of_one_size(contents: _Contents, weights: list[Weight]) -> Iterator[li
     for ranges in alike.values():
         if len(ranges) == 1:
             parts = [ranges]
-        elif len(ranges) > 2 and _decoded_bytes(ranges) > MOST_DECODED:
+        elif len(ranges) > 2 and _made_bytes(ranges, contents) > MOST_DECODED:
             parts = _by_pairs(ranges, contents)
         else:
             members = filter(None, map(contents.member, ranges))
@@ -180,8 +198,8 @@ def _same_of_one_size(contents: _Contents, weights: list[Weight]) -> Iterator[li
                 yield together
 
 
-def _decoded_bytes(ranges: list[list[Weight]]) -> int:
-    return sum(weights[0].nbytes for weights in ranges if weights[0].file is None)
+def _made_bytes(ranges: list[list[Weight]], contents: _Contents) -> int:
+    return sum(weights[0].nbytes for weights in ranges if contents.makes(weights[0]))
 
 
 def _by_pairs(ranges: list[list[Weight]], contents: _Contents) -> list[list[list[Weight]]]:
@@ -209,21 +227,21 @@ def _by_range(weights: Iterable[Weight]) -> Iterable[list[Weight]]:
 
 def _probe(member: _Member, budget: Budget) -> bytes:
     """Return a hash of blocks spread over the bytes, or of all of them where they are few."""
-    octets = member.octets
-    if len(octets) <= _WHOLE:
-        return xxhash.xxh3_128_digest(octets.data)
-    if member.hole(0, len(octets)):
+    size = member.size
+    if size <= _WHOLE:
+        return xxhash.xxh3_128_digest(member.read(0, size).data)
+    if member.hole(0, size):
         return xxhash.xxh3_128_digest(bytes(_PROBES * _PROBE_BYTES))
-    budget.touch(min(_PROBES * FAULT, len(octets) + FAULT))
-    last = len(octets) - _PROBE_BYTES
+    budget.touch(min(_PROBES * FAULT, size + FAULT))
+    last = size - _PROBE_BYTES
     starts = [last * number // (_PROBES - 1) for number in range(_PROBES)]
-    blocks = (octets[start : start + _PROBE_BYTES].tobytes() for start in starts)
+    blocks = (member.read(start, start + _PROBE_BYTES).tobytes() for start in starts)
     return xxhash.xxh3_128_digest(b"".join(blocks))
 
 
 def _refined(candidates: list[_Member], contents: _Contents) -> list[list[_Member]]:
     """Return the members divided by content, each read at most once."""
-    size = len(candidates[0].octets) if candidates else 0
+    size = candidates[0].size if candidates else 0
     groups = [candidates]
     if all(member.hole(0, size) for member in candidates):
         return groups
@@ -308,7 +326,7 @@ def _part(member: _Member, start: int, end: int, budget: Budget) -> Octets:
     if member.hole(start, end):
         return _ZEROS[: end - start]
     budget.touch(end - start)
-    return member.octets[start:end]
+    return member.read(start, end)
 
 
 def _digest(member: _Member, start: int, end: int, budget: Budget) -> bytes:

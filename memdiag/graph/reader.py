@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Self
 
 import numpy as np
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, Message
 from onnx import AttributeProto, ModelProto, SparseTensorProto, TensorProto
 
 from memdiag.errors import ModelError
@@ -196,19 +196,21 @@ class ModelFile:
     def parts(self, weight: Weight) -> Callable[[int, int], memoryview]:
         """Return what gives some bytes of `raw_bytes`: from one to before another.
 
-        Of numbers that must be decoded each call decodes only those that are asked for.
+        Where it `decodes_parts` of a weight, each call decodes only what it gives.
 
         Raises:
             ModelError: as `raw_bytes` does; the function that is returned may as well.
         """
-        source = self._source(weight)
-        if isinstance(source, TensorProto) and weight.dtype != STRING.name:
-            numbers = self._numbers_of(source)
-            if numbers is not None:
-                element = ELEMENT_TYPES_BY_NAME[weight.dtype]
-                return lambda start, end: numbers.dense(element, start, end).data
+        numbers = self._numbers_of(self._source(weight))
+        if numbers is not None:
+            element = ELEMENT_TYPES_BY_NAME[weight.dtype]
+            return lambda start, end: numbers.dense(element, start, end).data
         whole = self.raw_bytes(weight)
         return lambda start, end: whole[start:end]
+
+    def decodes_parts(self, weight: Weight) -> bool:
+        """Return whether parts of `weight` can be had without the whole, though not from a file."""
+        return bool(self._numbers) and self._numbers_of(self._source(weight)) is not None
 
     def _source(self, weight: Weight) -> TensorProto | SparseTensorProto | AttributeProto | None:
         """Return what holds the data of `weight`; None where they are plain bytes in a file."""
@@ -266,11 +268,13 @@ class ModelFile:
             length = element.nbytes(tuple(tensor.dims))
         return self._mapped(location, offset, length)
 
-    def _numbers_of(self, tensor: TensorProto) -> PackedNumbers | None:
-        """Return the numbers that `tensor` refers to, if it is stored as such."""
-        if tensor.data_location != TensorProto.EXTERNAL:
+    def _numbers_of(self, source: Message | None) -> PackedNumbers | None:
+        """Return the numbers that a tensor refers to, if it is stored as such."""
+        if not self._numbers or not isinstance(source, TensorProto):
             return None
-        location, offset, _ = read_reference(tensor, where=str(self.path))
+        if source.data_location != TensorProto.EXTERNAL:
+            return None
+        location, offset, _ = read_reference(source, where=str(self.path))
         return self._numbers.get(offset) if location == THIS_FILE else None
 
     def _packed_numbers(self, field: str, offset: int, length: int, where: str) -> PackedNumbers:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from memdiag.errors import ModelError
-from memdiag.graph.contents import FAULT, Budget, can_be_compared
+from memdiag.graph.contents import FAULT, Budget, is_at_hand
 from memdiag.graph.element_types import ELEMENT_TYPES_BY_NAME
 from memdiag.graph.holes import ModelHoles, path_of
 from memdiag.graph.reader import ModelFile
@@ -44,14 +44,14 @@ def transposes(model: ModelFile, weights: Iterable[Weight]) -> Iterator[tuple[We
 
     `weights` are of `model`, each content once: give one of those with the same bytes. Leading
     axes of length 1 do not count, vectors have no transpose. Elements of less than a byte and those
-    of 16 are left out, as are those that cannot be compared, and matrices that look the same all
+    of 16 are left out, as are those that are not at hand, and matrices that look the same all
     over, like zeros. Each weight is in one pair at most, and the first of a pair comes first in
     `weights`.
     """
     places: dict[tuple[str, int, int], list[_Candidate]] = defaultdict(list)
     order = {weight: place for place, weight in enumerate(weights)}
     for weight in order:
-        candidate = _candidate(weight) if can_be_compared(weight) else None
+        candidate = _candidate(weight) if is_at_hand(weight) else None
         if candidate is not None:
             places[weight.dtype, candidate.rows, candidate.columns].append(candidate)
     search = _Search(model, Budget(model), ModelHoles(model))

@@ -1,5 +1,6 @@
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -9,10 +10,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
+from memdiag.graph import contents
 from memdiag.graph.contents import same_content
 from memdiag.graph.reader import open_model
 
 MIB = 1 << 20
+FEW_NUMBERS, MANY_NUMBERS = 10_000, 20_000
+"""Of a byte each: as many as are held with the graph, and as are read where they lie."""
 
 
 def _save(path: Path, tensors: list[TensorProto]) -> Path:
@@ -91,6 +95,58 @@ def test_nan_equals_itself_and_the_two_zeros_differ(tmp_path: Path) -> None:
         for name, value in {"a": nan, "b": nan, "plus": zero, "minus": -zero}.items()
     ]
     assert _groups(_save(tmp_path / "m.onnx", tensors)) == [["a", "b"]]
+
+
+def _typed(name: str, values: Sequence[int]) -> TensorProto:
+    return helper.make_tensor(name, TensorProto.INT8, [len(values)], values)
+
+
+def test_numbers_in_typed_fields_are_compared_as_the_bytes_that_they_stand_for(
+    tmp_path: Path,
+) -> None:
+    values = np.random.default_rng().integers(-128, 127, 20_000).astype(np.int8)
+    other = values.copy()
+    other[1000] += 1
+    tensors = [
+        numpy_helper.from_array(values, "raw"),
+        _typed("typed", values.tolist()),
+        _typed("other", other.tolist()),
+    ]
+    assert _groups(_save(tmp_path / "m.onnx", tensors)) == [["raw", "typed"]]
+
+
+@pytest.mark.parametrize("most", [25_000, 10_000], ids=["some", "one"])
+def test_no_more_is_made_at_once_than_may_be(
+    most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(contents, "MOST_DECODED", most)
+    values = np.random.default_rng().integers(0, 127, FEW_NUMBERS)
+    other = values.copy()
+    other[1000] += 1
+    named = {"a": values, "b": other, "c": values, "d": other, "e": values, "f": 127 - values}
+    path = _save(tmp_path / "m.onnx", [_typed(name, one.tolist()) for name, one in named.items()])
+    together: list[int] = []
+    refined = contents._refined
+
+    def watched(members: list[contents._Member], within: contents._Contents) -> object:
+        together.append(len(members))
+        return refined(members, within)
+
+    monkeypatch.setattr(contents, "_refined", watched)
+    assert _groups(path) == [["a", "c", "e"], ["b", "d"]]
+    assert set(together) == {2}
+
+
+@pytest.mark.parametrize(("count", "compared"), [(FEW_NUMBERS, False), (MANY_NUMBERS, True)])
+def test_what_would_have_to_be_made_as_a_whole_is_not_compared_where_it_is_large(
+    count: int, compared: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(contents, "MOST_DECODED", FEW_NUMBERS - 1)
+    values = np.random.default_rng().integers(0, 127, count).tolist()
+    path = _save(tmp_path / "m.onnx", [_typed(name, values) for name in "ab"])
+    assert bool(_groups(path)) == compared
+    with open_model(path) as model:
+        assert {contents.can_be_compared(model, one) for one in model.weights} == {compared}
 
 
 def test_raw_typed_and_external_data_are_compared_with_each_other(tmp_path: Path) -> None:
@@ -223,6 +279,7 @@ def test_the_groups_are_those_of_the_contents(
 CHILD = """
 import sys
 from pathlib import Path
+from memdiag.graph import contents
 from memdiag.graph.contents import same_content
 from memdiag.graph.reader import open_model
 from memdiag.graph.transposes import transposes

@@ -83,15 +83,14 @@ def test_many_numbers_in_typed_fields_are_decoded_when_they_are_read(
 ) -> None:
     number, kind = NUMBERS[dtype]
     octets = np.random.default_rng().integers(0, 2, 20_000 * np.dtype(kind).itemsize, np.uint8)
-    values = octets.view(kind)
+    values: np.ndarray = octets.view(kind)
     typed = helper.make_tensor("w", number, [200, 100], values)
     assert not typed.HasField("raw_data")
     path = save(tmp_path / "m.onnx", [typed])
     with open_model(path) as model:
         [weight] = model.weights
-        assert (weight.storage, weight.file, weight.offset, weight.length) == ("typed",) + (
-            None,
-        ) * 3
+        assert weight.storage == "typed"
+        assert (weight.file, weight.offset, weight.length) == (None, None, None)
         assert weight.nbytes == values.nbytes
         assert len(model.graph.initializers[0]) < 200
         np.testing.assert_array_equal(model.data(weight), values.reshape(200, 100))

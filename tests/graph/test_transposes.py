@@ -7,6 +7,7 @@ import pytest
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
+from memdiag.graph import contents
 from memdiag.graph.reader import open_model
 from memdiag.graph.transposes import transposed, transposes
 
@@ -93,6 +94,23 @@ def test_zeros_and_vectors_are_left_out(tmp_path: Path) -> None:
         "column": _random(1, 50).reshape(50, 1),
     }
     assert _pairs(_save(tmp_path / "m.onnx", arrays)) == []
+
+
+def test_what_would_be_too_large_once_decoded_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    matrix = _random(200, 100, dtype="i1")
+    tensors = [
+        helper.make_tensor(name, TensorProto.INT8, one.shape, one.reshape(-1).tolist())
+        for name, one in (("a", matrix), ("b", _turned(matrix)))
+    ]
+    path = _save(tmp_path / "m.onnx", {})
+    model = onnx.load(path)
+    model.graph.initializer.extend(tensors)
+    onnx.save(model, path)
+    assert _pairs(path) == [("a", "b")]
+    monkeypatch.setattr(contents, "MOST_DECODED", 19_999)
+    assert _pairs(path) == []
 
 
 def test_a_symmetric_matrix_is_not_its_own_transpose(tmp_path: Path) -> None:
