@@ -24,7 +24,7 @@ There is no option that frees them.
 Less than 4 MiB a node; nodes in functions; Constant nodes, whose value becomes a weight.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from onnx import AttributeProto, TensorProto
@@ -32,6 +32,7 @@ from onnx import AttributeProto, TensorProto
 from memdiag.detectors.examined import Examined, qualified
 from memdiag.detectors.rule import Rule
 from memdiag.detectors.wording import some_of
+from memdiag.graph.attribute_lists import lists_of
 from memdiag.graph.element_types import ELEMENT_TYPES, STRING
 from memdiag.records.finding import ExpectedCopies, Finding
 from memdiag.records.weights import Weight
@@ -47,9 +48,8 @@ _LEAST = 4 * MIB
 _LEAST_TENSOR = 64 * KIB
 _INT, _FLOAT = 8, 4
 _STRING = 56
-"""A pointer, and a std::string in a block of malloc; more than 15 characters lie in another."""
+"""A pointer, and a std::string in a block of malloc; long ones lie in another."""
 
-_SHORT = 15
 _IN_SUBGRAPHS = 3
 _TREES = ("TreeEnsembleRegressor", "TreeEnsembleClassifier")
 
@@ -105,15 +105,10 @@ def detect(examined: Examined) -> Iterator[Finding]:
 
 def _nbytes(attribute: AttributeProto) -> int:
     """Return what the numbers, strings and tensors of an attribute take once parsed."""
-    size = len(attribute.ints) * _INT + len(attribute.floats) * _FLOAT
-    size += _strings(attribute.strings)
+    lists = lists_of(attribute)
+    size = lists.ints * _INT + lists.floats * _FLOAT + lists.strings * _STRING + lists.long_bytes
     tensors = [*attribute.tensors, *([attribute.t] if attribute.HasField("t") else [])]
     return size + sum(map(_tensor, tensors))
-
-
-def _strings(strings: Sequence[bytes]) -> int:
-    longer = (length for text in strings if (length := len(text)) > _SHORT)
-    return len(strings) * _STRING + sum(longer)
 
 
 def _tensor(tensor: TensorProto) -> int:

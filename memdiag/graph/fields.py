@@ -32,7 +32,7 @@ class Field(NamedTuple):
     stop: int
 
 
-def fields(message: bytes, start: int = 0, end: int | None = None) -> Iterator[Field]:
+def fields(message: Buffer, start: int = 0, end: int | None = None) -> Iterator[Field]:
     """Yield the fields of the message that lies in the bytes from `start` to before `end`.
 
     Raises:

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, NoReturn
 
 from memdiag.errors import ModelError
+from memdiag.graph.attribute_lists import shortened
 from memdiag.graph.fields import (
     FIXED32,
     FIXED64,
@@ -134,8 +135,8 @@ def skeleton(
     """Return the skeleton of the serialized ModelProto `data`, which `origin` names in errors.
 
     Tensors of at least `threshold` bytes become external data in `location`, whose offsets and
-    lengths are those in `data`; numbers in typed fields only where `numbers` says so, and from
-    `NUMBERS_THRESHOLD` on: nobody can read them as external data.
+    lengths are those in `data`. Where `numbers` says so, so do numbers in typed fields, and long
+    lists and strings in attributes are shortened, from `NUMBERS_THRESHOLD` on.
 
     Raises:
         ModelError: `data` is of another format, or no well-formed ModelProto as far as the walk
@@ -196,7 +197,9 @@ class _Walk:
             if kind == "tensor":
                 return self._tensor(start, end, place)
             if kind == "attribute" and self._is_plain(start, end):
-                return None
+                if not self.numbers or end - start < NUMBERS_THRESHOLD:
+                    return None
+                return shortened(self.data, start, end, self._release)
             return self._fields(kind, start, end, depth, place)
         except _Damage as damage:
             damage.in_graph = damage.in_graph or kind != "model" or place.graph_seen

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -78,3 +79,20 @@ def test_numbers_in_typed_fields_are_not_held(typed: Path) -> None:
     assert above < 30 * MB
     total, _ = peak(CHECK, typed)
     assert total < 150 * MB
+
+
+def test_lists_of_trees_are_not_held(tmp_path: Path) -> None:
+    count = 400_000  # of which Python's and protobuf's own objects take above 200 MB
+    lists = {
+        **{f"nodes_{name}ids": list(range(count)) for name in ("node", "true", "false", "tree")},
+        "nodes_values": [0.5] * count,
+        "nodes_modes": ["BRANCH_LEQ", "LEAF"] * (count // 2),
+    }
+    node = helper.make_node("TreeEnsembleRegressor", ["x"], ["y"], domain="ai.onnx.ml")
+    node.attribute.extend(helper.make_attribute(name, values) for name, values in lists.items())
+    value = partial(helper.make_tensor_value_info, elem_type=TensorProto.FLOAT, shape=["n", 1])
+    graph = helper.make_graph([node], "trees", [value("x")], [value("y")])
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 3)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets), tmp_path / "trees.onnx")
+    _, above = peak(CHECK, tmp_path / "trees.onnx")
+    assert above < 50 * MB
