@@ -212,6 +212,35 @@ def _save_nodes(
     onnx.save(model, path)
 
 
+def typed(path: Path, rows: int = 3072) -> None:
+    """Write a float16 weight of `rows` by 8192 as numbers in a typed field, of three bytes each."""
+    values = np.random.default_rng(0).standard_normal((rows, 8192)).astype(np.float16)
+    tensor = TensorProto(name="w", data_type=TensorProto.FLOAT16, dims=values.shape)
+    tensor.int32_data.extend(values.view(np.uint16).reshape(-1).tolist())
+    value = partial(helper.make_tensor_value_info, elem_type=TensorProto.FLOAT16)
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["y"])]
+    inputs, outputs = [value("x", shape=["n", rows])], [value("y", shape=["n", 8192])]
+    graph = helper.make_graph(nodes, "typed", inputs, outputs, [tensor])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), path)
+
+
+def trees(path: Path, nodes: int = 2_000_000) -> None:
+    """Write a forest of so many `nodes`, half of them leaves, in lists of the attributes."""
+    numbers = list(range(nodes))
+    attributes: dict[str, list[int] | list[float] | list[str]] = {
+        f"nodes_{name}ids": numbers for name in ("tree", "node", "feature", "truenode", "falsenode")
+    }
+    attributes |= {f"target_{name}s": numbers[::2] for name in ("id", "nodeid", "treeid")}
+    attributes["nodes_modes"] = ["BRANCH_LEQ", "LEAF"] * (nodes // 2)
+    attributes["nodes_values"] = attributes["nodes_hitrates"] = [0.5] * nodes
+    attributes["target_weights"] = [0.5] * (nodes // 2)
+    node = helper.make_node("TreeEnsembleRegressor", ["x"], ["y"], domain="ai.onnx.ml")
+    node.attribute.extend(helper.make_attribute(*one) for one in attributes.items())
+    graph = helper.make_graph([node], "trees", [_value("x")], [_value("y")])
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 3)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), path)
+
+
 def alike(path: Path, rows: int = 3072) -> None:
     """Write a model that must be read to be told: of five weights three are equal, two nearly so.
 
@@ -315,7 +344,8 @@ def main() -> None:
         names = ("tied", "tied_external", "tied_2_gb", "equal", "many", "most", "sparse")
         paths = [Path(folder, f"{name}.onnx") for name in names]
         tied, external, larger, equal, many, most, big = paths
-        nested, calling = (Path(folder, f"{name}.onnx") for name in ("nested", "calling"))
+        others = ("nested", "calling", "typed", "trees")
+        nested, calling, numbers, forest = (Path(folder, f"{name}.onnx") for name in others)
         load_recipes()["tied_if"].build(500, tied, False)
         load_recipes()["tied_if"].build(500, external, True)
         load_recipes()["tied_if"].build(2000, larger, True)
@@ -324,6 +354,8 @@ def main() -> None:
         many_nodes(most, 100_000, 20_000)
         nested_nodes(nested, 100_000, 20_000)
         calling_nodes(calling, 100_000, 20_000)
+        typed(numbers)
+        trees(forest)
         sparse(big)
         read = Path(folder, "read")
         read.mkdir()
@@ -347,6 +379,8 @@ def main() -> None:
                 "100,000 nodes, 20,000 weights (332 MB)": (most, _READERS),
                 "100,000 nodes, nested 30 deep": (nested, ()),
                 "100,000 nodes, 10,000 calls of functions": (calling, ()),
+                "25 million float16 as numbers (64 MB)": (numbers, _READERS),
+                "a forest of 2 million nodes (95 MB)": (forest, _READERS),
                 # Peers that load 50 GB would end this machine.
                 "50 GB external, a sparse file": (big, ()),
             },
