@@ -118,15 +118,30 @@ def _of_many_fields(
     while start < end:
         octets = data[start : min(start + _AT_ONCE, end)]
         octets = octets[: fits(octets)]
-        if not octets and first.number == _STRINGS:
-            octets = data[start : next(fields(data, start, end)).stop]  # longer than that
-        parsed = AttributeProto.FromString(octets)
-        if [known.number for known, _ in parsed.ListFields()] != [first.number]:
+        more = _parsed(octets, first.number) if octets else _long_string(data, start, end)
+        if more is None:
             return None
-        lists = Lists(*map(sum, zip(lists, lists_of(parsed), strict=True)))
-        start += len(octets)
+        lists = Lists(*map(sum, zip(lists, more, strict=True)))
+        start = start + len(octets) if octets else next(fields(data, start, end)).stop
         passed(start)
     return lists
+
+
+def _parsed(octets: bytes, number: int) -> Lists | None:
+    """Return what the fields in `octets` hold, all of that number."""
+    parsed = AttributeProto.FromString(octets)
+    if [known.number for known, _ in parsed.ListFields()] != [number]:
+        return None
+    return lists_of(parsed)
+
+
+def _long_string(data: Buffer, start: int, end: int) -> Lists | None:
+    """Return what one string of a list holds that is longer than what is read at once."""
+    field = next(fields(data, start, end))
+    if field.number != _STRINGS or field.content is None:
+        return None
+    size = field.stop - field.content
+    return Lists(strings=1, long_bytes=size if size > SHORT else 0)
 
 
 def _beginning(data: Buffer, field: Field) -> bytes:
