@@ -48,6 +48,7 @@ from memdiag.graph.holes import ModelHoles
 from memdiag.graph.least_values import MANTISSA_BITS
 from memdiag.graph.readers import Reader
 from memdiag.graph.scopes import Scope
+from memdiag.prediction.conv_fusion import batch_normalization_after
 from memdiag.records.finding import Finding
 from memdiag.records.weights import Weight
 
@@ -241,15 +242,10 @@ def _batch_normalization(
 ) -> tuple[str, NDArray[np.float32]] | None:
     """Return the BatchNormalization that the runtime folds into a Conv, and the factors of it."""
     scope, conv = reader.scope, reader.node
-    if not conv.output or conv.output[0] in scope.outputs:
+    node = batch_normalization_after(scope, conv)
+    if node is None:
         return None
-    uses = list(scope.uses(conv.output[0]))
-    if len(uses) != 1 or uses[0].node.op_type != "BatchNormalization" or uses[0].slot != 0:
-        return None
-    node = uses[0].node
     constants = [*conv.input[1:], *node.input[1:]]
-    if uses[0].scope is not scope or len(node.input) != 5 or len([*filter(None, node.output)]) != 1:
-        return None
     if not all(_is_constant(examined, scope, name) for name in constants if name):
         return None
     scale, variance = (_floats(examined, scope, node.input[slot]) for slot in (1, 4))

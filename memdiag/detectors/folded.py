@@ -5,7 +5,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from memdiag.detectors.examined import Examined
-from memdiag.graph.graphs import integers
 from memdiag.graph.readers import Reader
 from memdiag.graph.scopes import Scope, Use
 from memdiag.prediction.folding import Fold
@@ -59,14 +58,14 @@ class Results:
         self._examined = examined
         self._gone = {(fold.scope, id(fold.node)) for fold in examined.folds}
         # The runtime merges nodes of one graph that do the same: only the first one stays.
-        self._merged: dict[tuple[object, ...], list[Fold]] = defaultdict(list)
+        self._merged: dict[tuple[Scope, str], list[Fold]] = defaultdict(list)
         for fold in examined.folds:
-            if not fold.stays:
-                self._merged[_likeness(fold)].append(fold)
+            if fold.merged_into is not None:
+                self._merged[fold.merged_into].append(fold)
 
     def of(self, fold: Fold) -> Folded:
         """Return what becomes of `fold`, which stays."""
-        like = [fold, *self._merged.get(_likeness(fold), ())]
+        like = [fold, *self._merged.get((fold.scope, fold.output), ())]
         uses = [use for one in like for use in self._uses(one.scope, one.output)]
         packs = [self._packed(use, fold.dtype, fold.shape) for use in uses]
         if any(one.output in one.scope.outputs for one in like):
@@ -182,8 +181,3 @@ class FoldingPeak:
                     needed.add(place)
                     pending.append(place)
         return sorted(needed)
-
-
-def _likeness(fold: Fold) -> tuple[object, ...]:
-    perm = integers(fold.node, "perm")
-    return fold.scope, fold.node.op_type, fold.shape, *fold.node.input, perm

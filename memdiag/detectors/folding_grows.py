@@ -8,9 +8,11 @@ second copy of it.
 ## Why it costs
 
 The result is resident for the session's life, whatever the file's size: a model of a few
-kilobytes can take gigabytes. While a node is evaluated, releases up to 1.23 hold its result three
-times. Since 1.27 a node is not folded when its results would take more than 1 GiB
-(`optimization.constant_folding_max_output_size_in_bytes`); smaller ones are, on all releases.
+kilobytes can take gigabytes. Nodes that do the same have one result, but each Conv that a
+BatchNormalization is folded into has a copy of its own. While a node is evaluated, releases up to
+1.23 hold its result three times. Since 1.27 a node is not folded when its results would take more
+than 1 GiB (`optimization.constant_folding_max_output_size_in_bytes`); smaller ones are, on all
+releases.
 
 ## What to do
 
@@ -35,7 +37,7 @@ used, and the next node takes its place.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import NamedTuple
 
 from memdiag.detectors.examined import Examined, qualified
@@ -48,7 +50,10 @@ from memdiag.detectors.folded import (
 from memdiag.detectors.load_peak import LoadPeak, Made, alone
 from memdiag.detectors.rule import Rule
 from memdiag.detectors.wording import some_of
+from memdiag.graph.scopes import Scope, Use
+from memdiag.prediction.conv_fusion import batch_normalization_after
 from memdiag.prediction.folding import LIMITED_SINCE, Fold
+from memdiag.prediction.packing import Packed
 from memdiag.records.finding import ExpectedCopies, Finding
 from memdiag.records.weights import Weight
 from memdiag.units import KIB, MIB, format_size
@@ -138,10 +143,41 @@ def _is_needed(results: Results, weight: Weight) -> bool:
 
 def _held(examined: Examined, found: list[Folded]) -> tuple[int, int, int]:
     """Return the bytes of results that stay, of packed copies of them, and left in the arena."""
-    runtime = examined.runtime
-    kept = sum(one.fold.nbytes for one in found if not one.is_freed)
-    packs = [((id(one.fold.node), one.fold.scope), pack) for one in found for pack in one.packs]
-    return kept, sum(buffers(runtime, packs)), left_in_arena(found, runtime)
+    runtime, results = examined.runtime, {(one.scope, one.output) for one in examined.folds}
+    kept = 0
+    packs: list[tuple[object, Packed | None]] = []
+    left: list[Folded] = []
+    for one in found:
+        is_read = one.is_kept or not one.packs
+        is_shared = is_read
+        for place, pack in enumerate(one.packs):
+            own = place < len(one.uses) and _is_fused(examined, results, one.uses[place])
+            # What a BatchNormalization is folded into is no longer the same as for other nodes.
+            kept += one.fold.nbytes if own and pack is None else 0
+            is_read = is_read or (pack is None and not own)
+            is_shared = is_shared or not own
+            packs.append(((id(one.fold.node), one.fold.scope, place if own else None), pack))
+        kept += one.fold.nbytes if is_read else 0
+        left += [one] if is_shared else []
+    return kept, sum(buffers(runtime, packs)), left_in_arena(left, runtime)
+
+
+def _is_fused(examined: Examined, results: Collection[tuple[Scope, str]], use: Use) -> bool:
+    """Return whether a BatchNormalization is folded into the operand at `use`.
+
+    `results` are those of folding, which are constant as weights are.
+    """
+    scope, conv = use.scope, use.node
+    node = batch_normalization_after(scope, conv) if use.slot == 1 else None
+    if node is None:
+        return False
+    homes = {name: scope.home(name) for name in (*conv.input[1:], *node.input[1:]) if name}
+    return all(
+        home is not None
+        and name not in home.inputs
+        and ((home, name) in results or examined.weight(scope, name) is not None)
+        for name, home in homes.items()
+    )
 
 
 def _peak(examined: Examined, found: list[_Grown]) -> int:

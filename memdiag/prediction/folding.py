@@ -41,7 +41,8 @@ class Fold(NamedTuple):
     `weights` are the constants that it is computed from, directly or through other folds (64 at
     most). `stays` says that a node which is not folded reads it (or that it is an output of the
     graph), so that it is resident at steady state. Of nodes that do the same to the same inputs in
-    one graph only the first stays: the runtime merges them.
+    one graph only the first stays: the runtime merges the others into it, the one whose scope and
+    output are in `merged_into`.
     """
 
     scope: Scope
@@ -52,6 +53,7 @@ class Fold(NamedTuple):
     nbytes: int
     weights: tuple[Weight, ...]
     stays: bool
+    merged_into: tuple[Scope, str] | None = None
 
 
 def folds(graphs: Graphs, shapes: Shapes, runtime: Runtime) -> tuple[Fold, ...]:
@@ -69,7 +71,7 @@ class _Folded:
     scope: Scope
     node: Node
     outputs: dict[str, Constant]
-    merged: bool = False
+    first: "_Folded | None" = None
 
 
 @dataclass(eq=False)
@@ -98,7 +100,8 @@ class Folding:
     def folds(self) -> Iterator[Fold]:
         """Yield the folds in topological order."""
         for folded in self._folded:
-            for output, constant in folded.outputs.items():
+            first = folded.first
+            for place, (output, constant) in enumerate(folded.outputs.items()):
                 kind = constant.kind
                 if kind is None or kind.nbytes is None or kind.shape is None:
                     continue
@@ -110,7 +113,8 @@ class Folding:
                     tuple(size or 0 for size in kind.shape),
                     kind.nbytes,
                     constant.weights,
-                    constant.read and not folded.merged,
+                    constant.read and first is None,
+                    None if first is None else (first.scope, list(first.outputs)[place]),
                 )
 
     def _run(self, main: Scope) -> None:
@@ -254,7 +258,7 @@ class Folding:
             self._same[key] = folded = _Folded(scope, node, outputs)
         else:
             like = dict(zip(outputs, first.outputs.values(), strict=False))
-            folded = _Folded(scope, node, like, merged=True)
+            folded = _Folded(scope, node, like, first)
         self._folded.append(folded)
         self.removed.add((scope, id(node)))
         for name, constant in folded.outputs.items():

@@ -9,7 +9,7 @@ from onnx import numpy_helper, parser
 
 from tests.detectors.conftest import Agrees
 from tests.detectors.examining import findings
-from tests.detectors.measuring import xray
+from tests.detectors.measuring import above_baseline, xray
 
 RULE = "folding-grows"
 MIB = 1024 * 1024
@@ -149,6 +149,60 @@ def test_nodes_of_one_operator_are_one_finding(tmp_path: Path) -> None:
     assert found.bytes == 2 * MIB
     (copies,) = found.expected
     assert (copies.kind, copies.count, copies.bytes) == ("cast", 4, 4 * MIB)
+
+
+def convolved(normalized: str, output: str, filters: tuple[int, int]) -> onnx.ModelProto:
+    """Return two convolutions whose filters are made of equal shapes, and what comes after."""
+    made, read = filters
+    proto = parser.parse_model(
+        f"""<ir_version: 9, opset_import: ["":17]> g (float[1,{read},n,m] x) => (float[a,b,c,d] y)
+        {{
+          f0 = ConstantOfShape<value=float[1]{{0.5}}>(k0)  c0 = Conv(x, f0)
+          f1 = ConstantOfShape<value=float[1]{{0.5}}>(k1)  n = Neg(x)  c1 = Conv(n, f1)
+          {normalized}  y = {output}
+        }}"""
+    )
+    weights = {name: ints(made, read, 1, 1) for name in ("k0", "k1")}
+    scales = {name: floats(made) ** 2 + 1 for name in ("s0", "v0", "s1", "v1", "z")}
+    proto.graph.initializer.extend(
+        numpy_helper.from_array(value, name) for name, value in (weights | scales).items()
+    )
+    return proto
+
+
+NORMALIZED = "b0 = BatchNormalization(c0, s0, z, z, v0)  b1 = BatchNormalization(c1, s1, z, z, v1)"
+
+
+@pytest.mark.parametrize(
+    ("normalized", "output", "times"),
+    [
+        (NORMALIZED, "Sum(b0, b1)", 2),
+        ("", "Sum(c0, c1)", 1),
+        (NORMALIZED, "Sum(b0, b1, c0, c1)", 1),
+        (NORMALIZED.replace("z, v", "x, v"), "Sum(b0, b1)", 1),
+    ],
+    ids=["folded", "nothing to fold", "read by others", "not constant"],
+)
+def test_what_a_batch_normalization_is_folded_into_is_no_longer_the_same(
+    normalized: str, output: str, times: int, tmp_path: Path
+) -> None:
+    (found,) = findings(RULE, convolved(normalized, output, (1024, 512)), tmp_path)
+    assert found.bytes == pytest.approx(times * 2 * MIB, abs=1024)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("version", ["1.24.4", "1.31.1"])
+def test_each_convolution_has_a_filter_of_its_own_then(
+    tmp_path: Path, version: str, agrees: Agrees
+) -> None:
+    taken = []
+    for filters in ((8, 8), (4096, 2048)):
+        path = tmp_path / f"{filters[0]}.onnx"
+        onnx.save(convolved(NORMALIZED, "Sum(b0, b1)", filters), path)
+        taken.append(above_baseline(xray(path, version, run=False)))
+    (found,) = findings(RULE, path, tmp_path, runtime=version)
+    agrees(found, taken[1] - taken[0], version)
 
 
 NEAR_MISSES = {
