@@ -59,10 +59,12 @@ def near(value: int, megabytes: float) -> bool:
 
 def quietly(job: Job) -> Measurement:
     """Measure until each boundary was seen at once, as it is unless another process has our CPU."""
-    for _ in range(20):
+    until = time.monotonic() + 60
+    while time.monotonic() < until:
         measured = measure(job)
         if (measured.sampling.boundary_lag_s or 0.0) < LAG_TOLERANCE_S:
             return measured
+        time.sleep(0.5)  # who has our CPU may have it for some seconds
     raise AssertionError("the machine was never quiet enough for exact boundaries")
 
 
