@@ -128,7 +128,7 @@ def examine(
     for detector in selection.chosen:
         try:
             found = list(detector.detect(examined))
-        except ModelError as error:  # its file changed since it was opened
+        except ModelError as error:  # its file changed, or is damaged where only now it was read
             examined.notes.append(
                 f"rule {detector.rule.name} could not look at this model: {error}"
             )
