@@ -25,7 +25,7 @@ MarkerKind = Literal[
 _LINE = re.compile(
     rb"(?:\x1b\[[0-9;]*m)*"
     rb"(?P<second>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)\.(?P<fraction>\d+) "
-    rb"\[(?P<severity>[VIWEF]):[^\]]*\] ?(?P<message>.*)"
+    rb"\[(?P<severity>[VIWEF]):(?P<logger>[^\],]*)[^\]]*\] ?(?P<message>.*)"
 )
 _TRANSFORMER_START = re.compile(rb"Applying graph transformer (\S+) on step (\d+)\.")
 _TRANSFORMER_END = re.compile(rb"GraphTransformer (\S+) modified: ([01]) with status: ")
@@ -93,6 +93,7 @@ class LogReader:
         self.removed_all = True
         self.reserved: Counter[int] | None = None
         self._changed_by = ""
+        self._changed_in = b""
         self._packing = False
         self._rest = b""
         self._second = b""
@@ -135,14 +136,16 @@ class LogReader:
             self._remove(message)
             return None
         # A transformer that changed the graph resolves it at once: what that removes is logged
-        # right after the line of its end. Any other line is somebody else's.
-        self._changed_by = ""
+        # right after the line of its end. Another line of the session's logger is somebody else's;
+        # those of the process's come from its other threads, at any time.
+        if line["logger"] == self._changed_in:
+            self._changed_by = ""
         if start := _TRANSFORMER_START.match(message):
             return Marker("transformer_start", self._epoch(line), _text(start[1]), int(start[2]))
         if end := _TRANSFORMER_END.match(message):
             name, modified = _text(end[1]), end[2] == b"1"
             if modified:
-                self._changed_by = name
+                self._changed_by, self._changed_in = name, line["logger"]
                 self.changed.add(name)
             return Marker("transformer_end", self._epoch(line), name, modified=modified)
         if grown := _ARENA.match(message):

@@ -6,8 +6,13 @@ STAMP = "2026-11-21 03:23:46.474104445"
 EPOCH = time.mktime(time.strptime(STAMP[:19], "%Y-%m-%d %H:%M:%S")) + 0.474104445
 
 
-def line(message: str, severity: str = "I", place: str = "graph_transformer.cc:15 Apply") -> bytes:
-    return f"{STAMP} [{severity}:onnxruntime:, {place}] {message}\n".encode()
+def line(
+    message: str,
+    severity: str = "I",
+    place: str = "graph_transformer.cc:15 Apply",
+    logger: str = "",
+) -> bytes:
+    return f"{STAMP} [{severity}:onnxruntime:{logger}, {place}] {message}\n".encode()
 
 
 def only(chunk: bytes) -> Marker:
@@ -131,6 +136,13 @@ def test_what_goes_otherwise_went_by_nobody_we_know() -> None:
     )
     assert reader.removed == {}
     assert reader.changed == {"ConstantFolding", "MatMulAddFusion"}
+
+
+def test_a_thread_that_starts_meanwhile_has_no_part_in_it() -> None:
+    started = line("pthread_setaffinity_np succeed for thread: 7", "V", "env.cc:9", "Default")
+    assert read(ended("ConstantFolding"), started, removing("w")).removed == {
+        "w": "ConstantFolding"
+    }
 
 
 def test_a_name_that_goes_by_two_transformers_is_nobodys() -> None:
