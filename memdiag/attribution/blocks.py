@@ -6,8 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from memdiag.attribution.layouts import NBits
-from memdiag.graph.bodies import Node
 from memdiag.graph.graphs import Graphs, integer
+from memdiag.graph.nodes import Node
 from memdiag.graph.scopes import Scope
 from memdiag.records.weights import Weight
 

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 from memdiag.attribution.blocks import of_dequantized, of_matmulnbits
 from memdiag.attribution.layouts import NBits, Quantization, Uses
-from memdiag.graph.bodies import Node
 from memdiag.graph.graphs import Graphs, integer, integers
+from memdiag.graph.nodes import Node
 from memdiag.graph.readers import Step, readers
 from memdiag.graph.scopes import Scope
 from memdiag.records.weights import Weight

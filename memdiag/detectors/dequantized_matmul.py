@@ -47,8 +47,8 @@ from typing import NamedTuple
 from memdiag.detectors.examined import Examined, qualified
 from memdiag.detectors.rule import Rule
 from memdiag.detectors.wording import counted, some_of
-from memdiag.graph.bodies import Node
 from memdiag.graph.graphs import integer
+from memdiag.graph.nodes import Node
 from memdiag.graph.readers import Reader, Step
 from memdiag.graph.scopes import Scope, Use
 from memdiag.prediction.gemm import becomes_gemm
@@ -127,10 +127,10 @@ def _pairs(examined: Examined, weight: Weight, shared: Collection[Weight]) -> It
     for one in examined.readers(weight):
         path = [step for step in one.path if step.node.op_type != "Identity"]
         if one.node.op_type != "Identity" and path and path[0].node.op_type == "DequantizeLinear":
-            steps[id(path[0].node)] = path[0]
+            steps[path[0].node.number] = path[0]
             if all(step.node.op_type == "Transpose" for step in path[1:]):
-                behind[id(path[0].node)].append(one)
-    folded = {id(fold.node) for fold in examined.folds}
+                behind[path[0].node.number].append(one)
+    folded = {fold.node.number for fold in examined.folds}
     for key, step in steps.items():
         readers = [one for one in behind[key] if one.node.op_type != "Transpose"]
         if key in folded or not readers or not all(_is_plain(one) for one in readers):

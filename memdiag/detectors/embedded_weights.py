@@ -85,7 +85,7 @@ def detect(examined: Examined) -> Iterator[Finding]:
     ]
     if sum(weight.nbytes for weight in candidates) < _LEAST:
         return
-    folded = {id(fold.node) for fold in examined.folds}
+    folded = {fold.node.number for fold in examined.folds}
     free = overridable(examined.model)
     kept = [
         found
@@ -134,7 +134,7 @@ def _arena_keeps(examined: Examined) -> bool:
 def _kept(examined: Examined, weight: Weight, folded: set[int]) -> _Kept | None:
     """Return the weight if it is itself in private memory, and would not be as external data."""
     readers = examined.readers(weight)
-    left = [one for one in direct(readers) if id(one.node) not in folded]
+    left = [one for one in direct(readers) if one.node.number not in folded]
     if any(one.node.op_type == "DequantizeLinear" for one in left):
         return None
     if weight.dtype in _HALF and not any(one.node.op_type in _AS_THEY_ARE for one in left):

@@ -5,10 +5,10 @@ from collections.abc import Mapping
 from functools import cached_property
 
 from memdiag.detectors.wording import counted, some_of
-from memdiag.graph.bodies import Node
 from memdiag.graph.contents import MOST_DECODED, can_be_compared, same_content
 from memdiag.graph.graphs import Graphs
 from memdiag.graph.least_values import LeastValues
+from memdiag.graph.nodes import Node
 from memdiag.graph.reader import ModelFile
 from memdiag.graph.readers import Reader, readers
 from memdiag.graph.scopes import Scope

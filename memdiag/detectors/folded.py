@@ -56,7 +56,7 @@ class Results:
 
     def __init__(self, examined: Examined) -> None:
         self._examined = examined
-        self._gone = {(fold.scope, id(fold.node)) for fold in examined.folds}
+        self._gone = {(fold.scope, fold.node.number) for fold in examined.folds}
         # The runtime merges nodes of one graph that do the same: only the first one stays.
         self._merged: dict[tuple[Scope, str], list[Fold]] = defaultdict(list)
         for fold in examined.folds:
@@ -78,7 +78,7 @@ class Results:
         left = [
             one
             for one in direct(self._examined.readers(weight))
-            if (one.scope, id(one.node)) not in self._gone
+            if (one.scope, one.node.number) not in self._gone
         ]
         return [
             (one, self._packed(Use(one.scope, one.node, one.slot), weight.dtype, weight.shape))
@@ -106,7 +106,7 @@ class Results:
                 elif called is not None and use.slot < len(called.inputs):
                     then = called, called.inputs[use.slot]
                 if then is None:
-                    if (use.scope, id(use.node)) not in self._gone:
+                    if (use.scope, use.node.number) not in self._gone:
                         yield use
                 elif then not in seen:
                     seen.add(then)

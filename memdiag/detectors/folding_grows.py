@@ -156,7 +156,7 @@ def _held(examined: Examined, found: list[Folded]) -> tuple[int, int, int]:
             kept += one.fold.nbytes if own and pack is None else 0
             is_read = is_read or (pack is None and not own)
             is_shared = is_shared or not own
-            packs.append(((id(one.fold.node), one.fold.scope, place if own else None), pack))
+            packs.append(((one.fold.node.number, one.fold.scope, place if own else None), pack))
         kept += one.fold.nbytes if is_read else 0
         left += [one] if is_shared else []
     return kept, sum(buffers(runtime, packs)), left_in_arena(left, runtime)

@@ -96,7 +96,7 @@ def detect(examined: Examined) -> Iterator[Finding]:
     if sum(weight.nbytes for weight in halves) < _LEAST:
         return
     free = overridable(examined.model)
-    folded = {id(fold.node) for fold in examined.folds}
+    folded = {fold.node.number for fold in examined.folds}
     found = [
         widened
         for weight in halves
@@ -110,7 +110,7 @@ def detect(examined: Examined) -> Iterator[Finding]:
 
 
 def _widened(examined: Examined, weight: Weight, folded: set[int]) -> _Widened | None:
-    readers = [one for one in direct(examined.readers(weight)) if id(one.node) not in folded]
+    readers = [one for one in direct(examined.readers(weight)) if one.node.number not in folded]
     casting = [one for one in readers if _is_cast(one)]
     if not casting:
         return None

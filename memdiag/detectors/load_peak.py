@@ -14,8 +14,8 @@ from typing import Literal, NamedTuple
 from memdiag.detectors.examined import Examined
 from memdiag.detectors.folded import Folded, FoldingPeak, Results
 from memdiag.detectors.residents import depth
-from memdiag.graph.bodies import Node
 from memdiag.graph.graphs import integers
+from memdiag.graph.nodes import Node
 from memdiag.graph.scopes import Scope
 from memdiag.prediction.folding import Fold
 from memdiag.prediction.gemm import Kernel, kernel

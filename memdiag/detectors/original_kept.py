@@ -78,7 +78,7 @@ class _Use(NamedTuple):
 def detect(examined: Examined) -> Iterator[Finding]:
     """Yield a finding for each weight that is resident packed and in another form."""
     free = overridable(examined.model)
-    folded = {id(fold.node) for fold in examined.folds}
+    folded = {fold.node.number for fold in examined.folds}
     peaks = LoadPeak(examined)
     for weight in examined.model.weights:
         if (
@@ -96,7 +96,7 @@ def _look_at(
     uses = [
         _Use(one, _pack(examined, one, weight))
         for one in direct(examined.readers(weight))
-        if id(one.node) not in folded
+        if one.node.number not in folded
     ]
     packs = _buffers(examined, uses)
     nodes = {use.reader.node.op_type for use in uses}
@@ -130,7 +130,7 @@ def _buffers(examined: Examined, uses: list[_Use]) -> list[Packed]:
         node = use.reader.node
         made_by = kernel(examined.graphs, examined.shapes, use.reader.scope, node)
         one_for_all = use.pack is not None and (shared or use.pack.kind == "reordered")
-        key = (use.pack, made_by) if one_for_all else (id(node),)
+        key = (use.pack, made_by) if one_for_all else (node.number,)
         if use.pack is not None:
             found.setdefault(key, use.pack)
     return list(found.values())

@@ -114,5 +114,5 @@ def _is_free(reader: Reader, readers: tuple[Reader, ...]) -> bool:
     """Return whether the Transpose of `reader` is fused into what reads its output."""
     if reader.node.op_type != "Transpose":
         return False
-    behind = [one for one in readers if one.path and one.path[-1].node is reader.node]
+    behind = [one for one in readers if one.path and one.path[-1].node == reader.node]
     return all(one.node.op_type in _TRANSPOSED_FOR_FREE for one in behind)

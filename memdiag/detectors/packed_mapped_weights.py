@@ -89,7 +89,7 @@ def detect(examined: Examined) -> Iterator[Finding]:
     ]
     if 4 * sum(weight.nbytes for weight in external) < _LEAST:
         return
-    folded = {id(fold.node) for fold in examined.folds}
+    folded = {fold.node.number for fold in examined.folds}
     free = overridable(examined.model)
     found = [
         copied
@@ -107,7 +107,7 @@ def _copied(examined: Examined, weight: Weight, folded: set[int]) -> _Copied | N
     readers = examined.readers(weight)
     if not original_freed(graphs, runtime, weight, readers, folded):
         return None
-    left = [one for one in direct(readers) if id(one.node) not in folded]
+    left = [one for one in direct(readers) if one.node.number not in folded]
     packs: dict[tuple[object, ...], Packed] = {}
     for one in left:
         made = packed(graphs, runtime, one.scope, one.node, one.slot, weight.dtype, weight.shape)
@@ -115,7 +115,7 @@ def _copied(examined: Examined, weight: Weight, folded: set[int]) -> _Copied | N
         if made is None or made.kind == "reordered" or weight.dtype in ("float16", "bfloat16"):
             return None
         key = (made, kernel(graphs, examined.shapes, one.scope, one.node))
-        packs[key if runtime >= PACKED_SHARED_SINCE else (id(one.node),)] = made
+        packs[key if runtime >= PACKED_SHARED_SINCE else (one.node.number,)] = made
     return _Copied(weight, left, list(packs.values())) if packs else None
 
 

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from memdiag.detectors.examined import Examined
-from memdiag.graph.bodies import Node
 from memdiag.graph.graphs import Graphs
+from memdiag.graph.nodes import Node
 from memdiag.graph.readers import SAME_ORDER, Reader
 from memdiag.graph.scopes import Scope
 from memdiag.prediction.gemm import kernel
@@ -68,7 +68,7 @@ class Residents:
 
     def __init__(self, examined: Examined) -> None:
         self._examined = examined
-        self._folds = {id(fold.node): fold for fold in examined.folds}
+        self._folds = {fold.node.number: fold for fold in examined.folds}
         self._overridable = overridable(examined.model)
 
     def of(self, weight: Weight) -> Resident:
@@ -79,7 +79,7 @@ class Residents:
         inside = depth(examined.graphs, weight)
         scopes = examined.graphs.scopes(weight)
         output = any(weight.name in scope.outputs for scope in scopes)
-        left = [one for one in direct(readers) if id(one.node) not in self._folds]
+        left = [one for one in direct(readers) if one.node.number not in self._folds]
         packs = [(one, self._packed(one, weight.dtype, weight.shape)) for one in left]
         given = not weight.graph and weight.name in self._overridable
         original = output or given or any(pack is None for _, pack in packs)
@@ -118,17 +118,17 @@ class Residents:
         seen: set[int] = set()
         for one in readers:
             steps = [step for step in one.path if step.node.op_type != "Identity"]
-            if not steps or one.node.op_type == "Identity" or id(one.node) in self._folds:
+            if not steps or one.node.op_type == "Identity" or one.node.number in self._folds:
                 continue
-            last = self._folds.get(id(steps[-1].node))
-            if last is None or id(last.node) in seen or len(last.weights) != 1:
+            last = self._folds.get(steps[-1].node.number)
+            if last is None or last.node.number in seen or len(last.weights) != 1:
                 continue
             packs = self._packed(one, last.dtype, last.shape) is not None
             runtime, scope = self._examined.runtime, steps[-1].scope
             retained = packs and runtime < ARENA_FREED_SINCE
             if packs and not retained and not self._examined.is_kept(scope, last.output):
                 continue
-            seen.add(id(last.node))
+            seen.add(last.node.number)
             kinds = [_COPIES[op] for op in one.through if op in _COPIES]
             done = tuple(_signature(step.node) for step in steps)
             yield Folded(

@@ -52,8 +52,8 @@ from memdiag.detectors.folded import Folded, Results, buffers, left_in_arena
 from memdiag.detectors.load_peak import LoadPeak, Made, alone
 from memdiag.detectors.rule import Rule
 from memdiag.detectors.wording import some_of
-from memdiag.graph.bodies import Node
 from memdiag.graph.graphs import integers
+from memdiag.graph.nodes import Node
 from memdiag.graph.readers import SAME_ORDER
 from memdiag.graph.scopes import MAX_CALLS, Scope
 from memdiag.prediction.folding import Fold

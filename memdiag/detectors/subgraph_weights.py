@@ -41,7 +41,7 @@ from memdiag.detectors.groups import LEAST_BYTES, in_branches, listed_by_name, n
 from memdiag.detectors.load_peak import LoadPeak
 from memdiag.detectors.residents import Resident, Residents, depth
 from memdiag.detectors.rule import Rule
-from memdiag.graph.bodies import Node
+from memdiag.graph.nodes import Node
 from memdiag.graph.scopes import Scope
 from memdiag.prediction.packing import ARENA_FREED_SINCE
 from memdiag.records.finding import ExpectedCopies, Finding
@@ -71,8 +71,8 @@ def detect(examined: Examined) -> Iterator[Finding]:
             continue
         if depth(examined.graphs, weight):
             scope, node = _outermost(examined, weight)
-            holders[id(node)].append(weight)
-            nodes[id(node)] = scope, node
+            holders[node.number].append(weight)
+            nodes[node.number] = scope, node
     for key, weights in holders.items():
         stays = [residents.of(weight) for weight in weights]
         costly = [

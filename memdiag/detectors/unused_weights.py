@@ -70,7 +70,7 @@ def detect(examined: Examined) -> Iterator[Finding]:
         if weight.place not in ("initializer", "constant") or not weight.nbytes:
             continue
         homes = examined.graphs.scopes(weight)
-        if not homes or any((scope, weight.name) in found.wanted for scope in homes):
+        if not homes or any(found.is_wanted((scope, weight.name)) for scope in homes):
             continue
         embedded = weight.storage != "external"
         if any(found.is_read((scope, weight.name)) for scope in homes):
@@ -89,9 +89,9 @@ def _read_by_dead_nodes(
     examined: Examined, weight: Weight, free: bool, nodes: dict[str, None]
 ) -> Iterator[_Copies]:
     """Yield the copies of a weight whose readers lead nowhere; note the readers in `nodes`."""
-    folded = {id(fold.node) for fold in examined.folds}
+    folded = {fold.node.number for fold in examined.folds}
     readers = examined.readers(weight)
-    left = [one for one in direct(readers) if id(one.node) not in folded]
+    left = [one for one in direct(readers) if one.node.number not in folded]
     nodes.update(dict.fromkeys(examined.node(one.scope, one.node) for one in left))
     embedded = weight.storage != "external"
     graphs, runtime = examined.graphs, examined.runtime

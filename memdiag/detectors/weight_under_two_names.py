@@ -154,10 +154,10 @@ def _finding(examined: Examined, weight: Weight, aliases: list[_Alias]) -> Itera
 
 def _is_kept(examined: Examined, weight: Weight, alias: _Alias) -> bool:
     """Return whether something reads this copy as it is, and not only to pack it."""
-    folded = {id(fold.node) for fold in examined.folds}
+    folded = {fold.node.number for fold in examined.folds}
     return any(
         reader.name in alias.names
-        and id(reader.node) not in folded
+        and reader.node.number not in folded
         and not packed(
             examined.graphs,
             examined.runtime,

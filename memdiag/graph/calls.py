@@ -3,7 +3,8 @@
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 
-from memdiag.graph.bodies import Body, FunctionKey, Node
+from memdiag.graph.bodies import Body
+from memdiag.graph.nodes import FunctionKey, Node
 from memdiag.graph.scopes import MAX_CALLS
 
 MOST_CALLS = 1_000_000

@@ -4,8 +4,9 @@ from collections.abc import Mapping
 
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, TypeProto, helper
 
-from memdiag.graph.bodies import Body, FunctionKey, Node
+from memdiag.graph.bodies import Body
 from memdiag.graph.calls import called
+from memdiag.graph.nodes import FunctionKey, Node
 from memdiag.graph.protos import subgraphs
 
 

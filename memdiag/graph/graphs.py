@@ -6,7 +6,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from memdiag.graph.bodies import FunctionKey, Node
+from memdiag.graph.nodes import FunctionKey, Node
 from memdiag.graph.reader import ModelFile
 from memdiag.graph.scopes import Scope, main_scope
 from memdiag.graph.weights import node_label
@@ -27,7 +27,6 @@ class Graphs:
     def __init__(self, model: ModelFile) -> None:
         self._model = model
         self._by_path: dict[str, list[Scope]] = defaultdict(list)
-        self._places: dict[Scope, dict[int, int]] = {}
         self._paths: dict[Scope, str] = {}
         self._called: set[FunctionKey] = set()
         for path, scope in self._walk(main_scope(model.graph, model.functions), ""):
@@ -58,11 +57,7 @@ class Graphs:
 
     def label(self, scope: Scope, node: Node) -> str:
         """Return the label of `node`, a node of `scope`."""
-        if node.name:
-            return node.name
-        if scope not in self._places:
-            self._places[scope] = {id(one): index for index, one in enumerate(scope.nodes)}
-        return node_label(node, self._places[scope][id(node)])
+        return node_label(node, node.place)
 
     def constant(self, scope: Scope, node: Node, slot: int) -> Constant | None:
         """Return values and weight of an input of `node`; None where they are not constant."""
@@ -121,7 +116,7 @@ class Graphs:
         return self._paths[scope]
 
     def _inner_path(self, scope: Scope, node: Node, parent: Scope) -> str:
-        place = parent.bodies[id(node)].index(scope)
+        place = parent.bodies[node.number].index(scope)
         inner = f"{self.label(parent, node)}/{node.bodies[place].name}"
         outer = self.path(parent)
         return f"{outer}/{inner}" if outer else inner

@@ -7,7 +7,7 @@ functions, to the operators that use them as indices or compare them with consta
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from memdiag.graph.bodies import Node
+from memdiag.graph.nodes import Node
 from memdiag.graph.scopes import Scope, Use
 from memdiag.graph.tensor_data import CONSTANT_FIELDS, Array, constant_array, inline_array
 
@@ -212,7 +212,7 @@ class _Trace:
 
 def _as_input(scope: Scope, node: Node, index: int) -> Iterator[tuple[Scope, str]]:
     """Yield what input `index` of `node` is called inside the body or function it is handed to."""
-    bodies = scope.bodies.get(id(node), [])
+    bodies = scope.bodies.get(node.number, [])
     if node.op_type not in ("Loop", "Scan") or (node.op_type == "Loop" and index < 2):
         bodies = []
     called = scope.call(node)

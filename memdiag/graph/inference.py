@@ -1,11 +1,11 @@
 """Inferring the types of all values of a model: as a whole, or a large graph in parts."""
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from onnx import GraphProto, ModelProto, NodeProto, TypeProto, ValueInfoProto
 
-from memdiag.graph.bodies import Body, FunctionKey, Node
+from memdiag.graph.bodies import Body
 from memdiag.graph.calls import written_out
 from memdiag.graph.function_body import function_body
 from memdiag.graph.graphs import Graphs
@@ -13,11 +13,13 @@ from memdiag.graph.inference_copy import InferenceCopy, inference_copy, unknown_
 from memdiag.graph.inference_parts import MOST_AT_ONCE, NODES, Part, Parts, renamed
 from memdiag.graph.native_heap import give_back
 from memdiag.graph.native_inference import infer
+from memdiag.graph.nodes import FunctionKey, Node
 from memdiag.graph.protos import subgraphs
 from memdiag.graph.reader import ModelFile
 from memdiag.graph.scopes import Scope
 from memdiag.graph.stated_types import stated, states_all
 from memdiag.graph.tensor_types import TensorType
+from memdiag.graph.value_tables import ValueTypes
 
 _MOST_INLINED = 300_000
 """Nodes that a model may have with its functions written out, as the inference does."""
@@ -34,11 +36,10 @@ class Inference:
     """
 
     def __init__(self, model: ModelFile, graphs: Graphs, sizes: Mapping[str, int]) -> None:
-        self.types: dict[Scope, dict[str, TensorType]] = defaultdict(dict)
+        self.types = ValueTypes()
         self.notes: list[str] = []
         self._head = model.head
         self._sizes = sizes
-        self._kinds: dict[TensorType, TensorType] = {}
         self._handed_on: dict[Scope, dict[str, TypeProto]] = {}
         self._problems: list[str] = []
         self._unknown: Counter[str] = Counter()
@@ -63,9 +64,11 @@ class Inference:
                 "states are known."
             )
         self._read_weights(model, graphs)
-        for scope in scopes:
-            if scope.is_function:
-                self._read_function(scope)
+        functions = [scope for scope in scopes if scope.is_function]
+        for scope in functions:
+            self._read_function(scope)
+        if functions:
+            self._read_weights(model, graphs)
         give_back()
 
     def _followed(self, model: ModelFile) -> dict[FunctionKey, Body]:
@@ -87,7 +90,7 @@ class Inference:
         for weight in model.weights:
             if weight.place != "attribute":
                 for scope in graphs.scopes(weight):
-                    self._set(scope, weight.name, TensorType(weight.dtype, weight.shape))
+                    self.types.set(scope, weight.name, TensorType(weight.dtype, weight.shape))
 
     def _read_whole(self, scope: Scope, model: ModelProto) -> None:
         if not self._functions:
@@ -126,7 +129,7 @@ class Inference:
             self._read_bodies(scope, part.nodes, own)
             return inferred.graph
         (outer,), (hollow,) = part.nodes, own
-        for body, (_, inner) in zip(scope.bodies[id(outer)], subgraphs(hollow), strict=True):
+        for body, (_, inner) in zip(scope.bodies[outer.number], subgraphs(hollow), strict=True):
             self._read_parts(body, inner.input, parts)
             for value in inner.output:
                 kind = self._type(body, value.name)
@@ -142,7 +145,7 @@ class Inference:
             handed_on = self._handed_on[home].get(name)
             if handed_on is not None:
                 return handed_on
-            known = self.types[home].get(name)
+            known = self.types.get(home, name)
             if known is not None:
                 return known.proto()
             home = None if home.defines(name) else home.parent
@@ -160,10 +163,6 @@ class Inference:
             self._problems.append(problem)
         return inferred
 
-    def _set(self, scope: Scope, name: str, kind: TensorType) -> None:
-        # Most values of a model have one of a few types: each is kept once.
-        self.types[scope][name] = self._kinds.setdefault(kind, kind)
-
     def _read(self, scope: Scope, graph: GraphProto) -> None:
         for values in (graph.input, graph.value_info, graph.output):
             for value in values:
@@ -173,14 +172,14 @@ class Inference:
     def _read_value(self, scope: Scope, value: ValueInfoProto) -> None:
         kind = TensorType.read(value.type)
         if kind is not None:
-            self._set(scope, scope.own_copy(value.name), kind)
+            self.types.set(scope, value.name, kind)
 
     def _read_bodies(
         self, scope: Scope, nodes: Sequence[Node], inferred: Sequence[NodeProto]
     ) -> None:
         if scope.bodies:
             for node, same in zip(nodes, inferred, strict=True):
-                bodies = scope.bodies.get(id(node), ())
+                bodies = scope.bodies.get(node.number, ())
                 for body, (_, inner) in zip(bodies, subgraphs(same), strict=bool(bodies)):
                     self._read(body, inner)
 
@@ -191,15 +190,16 @@ class Inference:
         inputs = {}
         for name, given in zip(scope.inputs, caller.input, strict=False):
             home = parent.home(given)
-            kind = self.types[home].get(given) if home is not None else None
+            kind = self.types.get(home, given) if home is not None else None
             if kind is not None:
-                self._set(scope, name, kind)
-                inputs[name] = kind.proto()
+                self.types.set(scope, name, kind)
+                inputs[name] = kind
         if caller.key not in self._functions or self._body_nodes > _MOST_BODY_NODES:
             return
-        model = function_body(self._head, caller, inputs, self._functions)
+        types = {name: kind.proto() for name, kind in inputs.items()}
+        model = function_body(self._head, caller, types, self._functions)
         self._body_nodes += len(model.graph.node) + sum(len(one.node) for one in model.functions)
         copy = inference_copy(model, {})
-        own = dict(self.types[scope])
         self._read(scope, infer(copy.serialized, copy.propagates)[0].graph)
-        self.types[scope] |= own
+        for name, kind in inputs.items():
+            self.types.set(scope, name, kind)

@@ -17,10 +17,10 @@ from onnx import (
     helper,
 )
 
-from memdiag.graph.bodies import FunctionKey, Node
 from memdiag.graph.carried_values import carries_little
 from memdiag.graph.contrib_shapes import DOMAINS, stand_in
 from memdiag.graph.dimensions import put_in
+from memdiag.graph.nodes import FunctionKey, Node
 from memdiag.graph.protos import subgraphs
 
 _OTHER_DOMAIN: Final = "memdiag.unknown"

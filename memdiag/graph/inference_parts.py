@@ -7,16 +7,16 @@ from part to part: the nodes that compute them are in each part that reads them,
 subgraphs. A node with large subgraphs is a part by itself and hollow: they have parts of their own.
 """
 
-from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-import numpy as np
 from onnx import GraphProto, ModelProto, TypeProto, ValueInfoProto
 
-from memdiag.graph.bodies import Body, FunctionKey, Node
+from memdiag.graph.bodies import Body
 from memdiag.graph.calls import called
 from memdiag.graph.carried_values import CARRIES
+from memdiag.graph.name_index import NameIndex, hashes_of
+from memdiag.graph.nodes import FunctionKey, Node
 from memdiag.graph.scopes import Scope
 
 NODES = 2048
@@ -131,7 +131,9 @@ class Parts:
             if name in made:
                 continue
             home = scope.home(name)
-            tensor = home.body.tensor(name) if home and name not in home.producers else None
+            tensor = (
+                home.body.initializers.get(name) if home and name not in home.producers else None
+            )
             if tensor is not None:
                 graph.initializer.append(tensor)
             is_given = home is not None and name in home.inputs
@@ -167,25 +169,15 @@ class _Stated:
 
     def __init__(self, graph: Body) -> None:
         self._graph = graph
-        hashes, places = array("q"), array("q")
-        for place, value in graph.inner_values():
-            hashes.append(hash(value.name))
-            places.append(place)
-        order = np.argsort(np.asarray(hashes), kind="stable")
-        self._hashes, self._places = np.asarray(hashes)[order], np.asarray(places)[order]
+        self._index = NameIndex(hashes_of(value.name for value in graph.inner_values()))
         self.outputs = {value.name: value for value in graph.output_values}
 
     def of(self, names: Sequence[str]) -> Iterator[ValueInfoProto]:
         """Yield what is stated of those of `names` that are values inside the graph."""
-        numbers = np.fromiter(map(hash, names), np.int64, len(names))
-        firsts, ends = (np.searchsorted(self._hashes, numbers, side) for side in ("left", "right"))
-        for number in np.flatnonzero(firsts < ends).tolist():
-            # The last one counts, as protobuf's readers take it.
-            for place in self._places[firsts[number] : ends[number]][::-1].tolist():
-                value = self._graph.inner_value(place)
-                if value.name == names[number]:
-                    yield value
-                    break
+        for name in names:
+            place = self._index.last_place(name)  # it counts, as protobuf's readers take it
+            if place is not None:
+                yield self._graph.inner_value(place)
 
 
 def _computing(scope: Scope, read: Names, made: Names, types: Types) -> Iterator[Node]:
@@ -243,6 +235,6 @@ def _read_by(nodes: Iterable[Node]) -> Names:
 
 
 def _read_from_outside(body: Body) -> Names:
-    own = {*body.inputs, *body.names, *_made_by(body.nodes)}
+    own = {*body.inputs, *body.initializers, *_made_by(body.nodes)}
     read = _read_by(body.nodes) | dict.fromkeys(body.outputs)
     return {name: None for name in read if name not in own}

@@ -2,16 +2,16 @@
 
 from array import array
 from collections.abc import Iterator
-from sys import intern
 from typing import NamedTuple
 
 from google.protobuf.message import DecodeError
 from onnx import GraphProto, ModelProto
 
 from memdiag.errors import ModelError
-from memdiag.graph.bodies import Body, Kept, Node
+from memdiag.graph.bodies import Body
 from memdiag.graph.fields import fields
 from memdiag.graph.names import check_names
+from memdiag.graph.spool import Spool
 from memdiag.graph.wire import NOT_ONNX
 
 # Fields of ModelProto, and those that are passed over: documentation, metadata, training.
@@ -33,16 +33,14 @@ class Parsed(NamedTuple):
     functions: tuple[Body, ...]
 
 
-def parse(serialized: bytes, *, origin: str, kept: Kept = intern) -> Parsed:
+def parse(serialized: bytes, *, origin: str) -> Parsed:
     """Return what the serialized ModelProto holds, which `origin` names in errors.
-
-    Of each name the copy is kept that `kept` returns.
 
     Raises:
         ModelError: it is no ModelProto, or a name in it is not text.
     """
     try:
-        return _parse(serialized, origin, kept)
+        return _parse(serialized, origin)
     except (DecodeError, UnicodeDecodeError) as error:
         raise ModelError(
             f"{origin}: it is damaged or no ONNX model, protobuf cannot decode it; "
@@ -50,10 +48,11 @@ def parse(serialized: bytes, *, origin: str, kept: Kept = intern) -> Parsed:
         ) from error
 
 
-def _parse(serialized: bytes, origin: str, kept: Kept) -> Parsed:
+def _parse(serialized: bytes, origin: str) -> Parsed:
     head: list[bytes] = []
     functions: list[Body] = []
-    graph = _GraphFields(serialized, kept)
+    spool = Spool()
+    graph = _GraphFields(serialized)
     has_graph = False
     for field in fields(serialized):
         if field.number == _GRAPH and field.content is not None:
@@ -62,22 +61,21 @@ def _parse(serialized: bytes, origin: str, kept: Kept) -> Parsed:
         elif field.number == _FUNCTION:
             for function in ModelProto.FromString(serialized[field.start : field.stop]).functions:
                 check_names(function, origin=origin)
-                functions.append(Body.of(function, kept))
+                functions.append(Body.of(function, spool))
         elif field.number not in _LEFT_OUT:
             head.append(serialized[field.start : field.stop])
     model = ModelProto.FromString(b"".join(head))
     if not has_graph or not model.ir_version:
         raise ModelError(f"{origin}: {NOT_ONNX}.")
     check_names(model, origin=origin)
-    return Parsed(model, graph.body(origin), tuple(functions))
+    return Parsed(model, graph.body(spool, origin), tuple(functions))
 
 
 class _GraphFields:
     """The fields of the main graph: the many by where they lie, the others together."""
 
-    def __init__(self, serialized: bytes, kept: Kept) -> None:
+    def __init__(self, serialized: bytes) -> None:
         self._serialized = serialized
-        self._kept = kept
         self._head: list[bytes] = []
         self._places = {number: array("Q") for number in (_NODE, _INITIALIZER, _VALUE_INFO)}
 
@@ -89,36 +87,21 @@ class _GraphFields:
             elif field.number not in _LEFT_OUT_OF_GRAPH:
                 self._head.append(self._serialized[field.start : field.stop])
 
-    def body(self, origin: str) -> Body:
+    def body(self, spool: Spool, origin: str) -> Body:
         """Return what the fields hold."""
         head = GraphProto.FromString(b"".join(self._head))
         check_names(head, origin=origin)
-        for part in self._parsed(_VALUE_INFO):
-            check_names(part, origin=origin)
-        return Body(
-            head,
-            self._nodes(origin),
-            self._initializers(origin),
-            self._joined(_VALUE_INFO, slice(None)),
-            self._kept,
-        )
-
-    def _nodes(self, origin: str) -> Iterator[Node]:
-        for part in self._parsed(_NODE):
-            check_names(part, origin=origin)
-            yield from (Node(node, self._kept) for node in part.node)
-
-    def _initializers(self, origin: str) -> Iterator[bytes]:
-        for part in self._parsed(_INITIALIZER):
-            check_names(part, origin=origin)
-            yield from (tensor.SerializeToString() for tensor in part.initializer)
+        body = Body(head, spool)
+        for number in self._places:
+            for part in self._parsed(number):
+                check_names(part, origin=origin)
+                body.add(part)
+        return body
 
     def _parsed(self, number: int) -> Iterator[GraphProto]:
         """Yield graphs of some fields each, which together are all with that number."""
         for first in range(0, len(self._places[number]), 2 * _AT_ONCE):
-            yield GraphProto.FromString(self._joined(number, slice(first, first + 2 * _AT_ONCE)))
-
-    def _joined(self, number: int, part: slice) -> bytes:
-        places = self._places[number][part]
-        pairs = zip(places[::2], places[1::2], strict=True)
-        return b"".join(self._serialized[start:stop] for start, stop in pairs)
+            places = self._places[number][first : first + 2 * _AT_ONCE]
+            pairs = zip(places[::2], places[1::2], strict=True)
+            joined = b"".join(self._serialized[start:stop] for start, stop in pairs)
+            yield GraphProto.FromString(joined)

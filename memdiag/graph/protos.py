@@ -1,8 +1,11 @@
 """What ONNX's own classes hold inside each other."""
 
 from collections.abc import Iterator
+from typing import TypeVar
 
-from onnx import GraphProto, NodeProto
+from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto
+
+Proto = TypeVar("Proto", AttributeProto, FunctionProto)
 
 
 def subgraphs(node: NodeProto) -> Iterator[tuple[str, GraphProto]]:
@@ -12,3 +15,10 @@ def subgraphs(node: NodeProto) -> Iterator[tuple[str, GraphProto]]:
             yield attribute.name, attribute.g
         for index, graph in enumerate(attribute.graphs):
             yield f"{attribute.name}[{index}]", graph
+
+
+def without(message: Proto, *fields: str) -> Proto:
+    """Return a copy of a message without some of its fields, which are not copied meanwhile."""
+    return type(message)(
+        **{field.name: value for field, value in message.ListFields() if field.name not in fields}
+    )

@@ -15,7 +15,6 @@ from google.protobuf.message import DecodeError, Message
 from onnx import AttributeProto, ModelProto, SparseTensorProto, TensorProto
 
 from memdiag.errors import ModelError
-from memdiag.graph.bodies import Names
 from memdiag.graph.element_types import ELEMENT_TYPES_BY_NAME, STRING, ElementType
 from memdiag.graph.external import ExternalFiles, read_reference
 from memdiag.graph.native_heap import give_back
@@ -72,15 +71,14 @@ class ModelFile:
         self._maps: dict[Path, mmap.mmap] = {self._real_path: mapping}
         self._handed_out = 0
         origin = str(path)
-        kept = Names().__getitem__
         serialized, references = skeleton(mapping, origin=origin, numbers=True)
         self._numbers: dict[int, PackedNumbers] = {}
-        self.head, self.graph, self.functions = parse(serialized, origin=origin, kept=kept)
+        self.head, self.graph, self.functions = parse(serialized, origin=origin)
         del serialized  # of many nodes it is large
         self._held: dict[Weight, tuple[Source, bytes] | None] = {}
         weights: list[Weight] = []
         locate = partial(self._locate, references)
-        found = inventory(self.graph, self.functions, origin=origin, locate=locate, kept=kept)
+        found = inventory(self.graph, self.functions, origin=origin, locate=locate)
         for one in found:
             self._held[one.weight] = (one.source, one.data) if one.data else None
             weights.append(one.weight)

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from memdiag.graph.bodies import Node
 from memdiag.graph.graphs import Graphs
+from memdiag.graph.nodes import Node
 from memdiag.graph.scopes import Scope
 from memdiag.records.weights import Weight
 

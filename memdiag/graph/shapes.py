@@ -6,19 +6,18 @@ from functools import cached_property
 from onnx import defs, helper, numpy_helper
 from onnx.shape_inference import infer_node_outputs
 
-from memdiag.graph.bodies import Node
 from memdiag.graph.graphs import Graphs
 from memdiag.graph.inference import Inference
 from memdiag.graph.inference_copy import is_safe
 from memdiag.graph.native_inference import FAILURES
+from memdiag.graph.nodes import Node
 from memdiag.graph.reader import ModelFile
 from memdiag.graph.scopes import Scope
 from memdiag.graph.tensor_data import Array
 from memdiag.graph.tensor_types import TensorType
+from memdiag.graph.value_tables import ValueTypes
 
 _ONNX = ("", "ai.onnx")
-
-Types = Mapping[Scope, Mapping[str, TensorType]]
 
 
 class Shapes:
@@ -32,7 +31,7 @@ class Shapes:
 
     def __init__(
         self,
-        types: Types,
+        types: ValueTypes,
         *,
         opset: int = 1,
         overridable: frozenset[str] = frozenset(),
@@ -48,7 +47,7 @@ class Shapes:
     def of(self, scope: Scope, name: str) -> TensorType | None:
         """Return the type of the value that `name` is, seen from `scope`; None if not known."""
         home = scope.home(name)
-        return self._types.get(home, {}).get(name) if home is not None else None
+        return self._types.get(home, name) if home is not None else None
 
     @cached_property
     def as_declared(self) -> "Shapes":
@@ -98,7 +97,7 @@ def infer_shapes(
     return Shapes(
         inference.types,
         opset=next((one.version for one in model.head.opset_import if one.domain in _ONNX), 1),
-        overridable=frozenset(graph.names) & listed,
+        overridable=frozenset(name for name in listed if name in graph.initializers),
         has_calls=inference.has_calls,
         declared=(lambda: infer_shapes(model, graphs, {}, [])) if sizes else None,
     )

@@ -9,6 +9,7 @@ from onnx import TensorShapeProto, TypeProto, ValueInfoProto
 
 from memdiag.graph.dimensions import put_in
 from memdiag.graph.scopes import Scope
+from memdiag.graph.value_tables import ValueSet
 
 
 def states_all(scopes: Iterable[Scope]) -> bool:
@@ -40,24 +41,36 @@ def stated(scope: Scope, sizes: Mapping[str, int]) -> Iterator[ValueInfoProto]:
 
 
 def _states_all(scope: Scope, symbols: Collection[str]) -> bool:
-    # Constants are weights, whose types are known.
-    nodes = [node for node in scope.nodes if node.op_type != "Constant"]
-    if len(nodes) > len(scope.body.output_values) + scope.body.inner_value_count:
+    if not _may_state_all(scope):
         return False
-    wanted = {name for node in nodes for name in node.output if name}
-    if scope.parent is not None:
-        wanted.update(scope.inputs)
+    wanted, known = ValueSet(), ValueSet()
+    left = sum(wanted.add(scope, name) for name in _to_be_stated(scope))
     for value in _values(scope):
+        name = value.name
         if _is_whole(value.type, symbols):
-            wanted.discard(value.name)
-        elif value.name in wanted or value.name in scope.producers:
+            left -= (scope, name) in wanted and known.add(scope, name)
+        elif name in scope.producers or ((scope, name) in wanted and (scope, name) not in known):
             return False
-    return not wanted
+    return not left
+
+
+def _may_state_all(scope: Scope) -> bool:
+    """Return whether a graph states as many types as it must, at least."""
+    wanted = sum(1 for node in scope.nodes if node.op_type != "Constant")
+    return wanted <= len(scope.body.output_values) + scope.body.inner_value_count
+
+
+def _to_be_stated(scope: Scope) -> Iterator[str]:
+    for node in scope.nodes:
+        if node.op_type != "Constant":  # those are weights, whose types are known
+            yield from filter(None, node.output)
+    if scope.parent is not None:
+        yield from scope.inputs
 
 
 def _values(scope: Scope) -> Iterator[ValueInfoProto]:
     yield from scope.body.input_values
-    yield from (value for _, value in scope.body.inner_values())
+    yield from scope.body.inner_values()
     yield from scope.body.output_values
 
 

@@ -7,14 +7,14 @@ the runtime does not load them.
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import prod
-from sys import intern
 from typing import NamedTuple
 
 from onnx import AttributeProto, NodeProto, SparseTensorProto, TensorProto
 
 from memdiag.errors import ModelError
-from memdiag.graph.bodies import Body, Kept, Node
+from memdiag.graph.bodies import Body
 from memdiag.graph.element_types import STRING, ElementType
+from memdiag.graph.nodes import Node
 from memdiag.graph.tensor_data import (
     CONSTANT_FIELDS,
     constant_array,
@@ -54,14 +54,14 @@ Locate = Callable[[TensorProto, ElementType, str], Location]
 
 
 def inventory(
-    graph: Body, functions: Iterable[Body], *, origin: str, locate: Locate, kept: Kept = intern
+    graph: Body, functions: Iterable[Body], *, origin: str, locate: Locate
 ) -> Iterator[Found]:
     """Yield every weight of a model, which `origin` names in errors: graph first, then functions.
 
     Raises:
         ModelError: a tensor's type, shape or size makes no sense; and what `locate` raises.
     """
-    finder = _Finder(origin, locate, kept)
+    finder = _Finder(origin, locate)
     yield from finder.in_graph(graph, "", None)
     for function in functions:
         yield from finder.in_function(function)
@@ -73,17 +73,15 @@ def node_label(node: Node | NodeProto, index: int) -> str:
 
 
 class _Finder:
-    def __init__(self, origin: str, locate: Locate, kept: Kept) -> None:
+    def __init__(self, origin: str, locate: Locate) -> None:
         self.origin = origin
         self.locate = locate
-        self.kept = kept
 
     def in_graph(self, graph: Body, path: str, place: Place | None) -> Iterator[Found]:
         """Yield the weights of a graph; `place` is the one of all that lies in a function."""
-        for serialized in graph.initializers:
+        for serialized in graph.initializers.serialized():
             tensor = TensorProto.FromString(serialized)
-            name = self.kept(tensor.name)
-            found = self._dense(tensor, name, path, place or "initializer", "initializer")
+            found = self._dense(tensor, tensor.name, path, place or "initializer", "initializer")
             # The bytes are there already, and are not to be there twice.
             yield found._replace(data=serialized if found.data else b"")
         for sparse in graph.sparse_initializers:

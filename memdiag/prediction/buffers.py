@@ -14,8 +14,8 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-from memdiag.graph.bodies import Node
 from memdiag.graph.element_types import ELEMENT_TYPES_BY_NAME
+from memdiag.graph.nodes import Node
 from memdiag.graph.scopes import Scope
 from memdiag.graph.tensor_types import TensorType
 

@@ -1,6 +1,6 @@
 """Which BatchNormalization the runtime folds into the Conv before it, by the shape of the graph."""
 
-from memdiag.graph.bodies import Node
+from memdiag.graph.nodes import Node
 from memdiag.graph.scopes import Scope
 
 

@@ -3,9 +3,9 @@
 from collections.abc import Collection
 from itertools import islice
 
-from memdiag.graph.bodies import Node
 from memdiag.graph.element_types import ELEMENT_TYPES_BY_NAME
 from memdiag.graph.graphs import integer
+from memdiag.graph.nodes import Node
 from memdiag.graph.scopes import Scope
 from memdiag.prediction.runtime import Runtime
 

@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from memdiag.graph.bodies import Node
 from memdiag.graph.element_types import ELEMENT_TYPES_BY_NAME
 from memdiag.graph.graphs import Graphs, integer
+from memdiag.graph.nodes import Node
 from memdiag.graph.scopes import MAX_CALLS, Scope
 from memdiag.graph.shapes import Shapes
 from memdiag.graph.tensor_data import Array
@@ -150,12 +150,12 @@ class Folding:
             ):
                 self._late = True
             seen.update(node.output)
-            if (scope, id(node)) not in self.removed and not self._settle(scope, node):
+            if (scope, node.number) not in self.removed and not self._settle(scope, node):
                 left.append(node)
 
     def _settle(self, scope: Scope, node: Node) -> bool:
         """Look at `node`, and return whether it will be gone."""
-        bodies = scope.bodies.get(id(node))
+        bodies = scope.bodies.get(node.number)
         if bodies:
             return self._settle_control(scope, node, bodies)
         if node.op_type == "Constant":
@@ -177,7 +177,7 @@ class Folding:
         dropped = bool(constants) and is_dropped(node, dtypes_of(constants))
         if dropped and node.output[0] not in scope.outputs:
             self._constants[scope, node.output[0]] = constants[0]
-            self.removed.add((scope, id(node)))
+            self.removed.add((scope, node.number))
             return True
         return self._fold(scope, node, inputs)
 
@@ -260,7 +260,7 @@ class Folding:
             like = dict(zip(outputs, first.outputs.values(), strict=False))
             folded = _Folded(scope, node, like, first)
         self._folded.append(folded)
-        self.removed.add((scope, id(node)))
+        self.removed.add((scope, node.number))
         for name, constant in folded.outputs.items():
             self._constants[scope, name] = constant
 

@@ -1,7 +1,7 @@
 """Which products become a Gemm: a MatMul and the Add behind it, where their shapes allow it."""
 
-from memdiag.graph.bodies import Node
 from memdiag.graph.graphs import Graphs, integer
+from memdiag.graph.nodes import Node
 from memdiag.graph.scopes import Scope
 from memdiag.graph.shapes import Shapes
 
@@ -50,7 +50,7 @@ def becomes_gemm(graphs: Graphs, shapes: Shapes, scope: Scope, node: Node) -> bo
 def _is_merged(scope: Scope, node: Node, other: Node) -> bool:
     """Return whether the runtime may make one of two like products; the one has more readers."""
     return (
-        other is not node
+        other != node
         and other.op_type == node.op_type
         and list(other.input) == list(node.input)
         and other.output[0] not in scope.outputs

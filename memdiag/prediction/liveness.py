@@ -17,8 +17,8 @@ from functools import partial
 from operator import attrgetter
 from typing import NamedTuple
 
-from memdiag.graph.bodies import Node
 from memdiag.graph.graphs import Graphs
+from memdiag.graph.nodes import Node
 from memdiag.graph.scopes import Scope
 from memdiag.graph.shapes import Shapes
 from memdiag.prediction.buffers import BufferPlan, Reads
@@ -90,7 +90,7 @@ class _Model:
         self._sizes = frozenset(sizes)
         self._folded: dict[Scope, set[int]] = defaultdict(set)
         for fold in folds:
-            self._folded[fold.scope].add(id(fold.node))
+            self._folded[fold.scope].add(fold.node.number)
         # Of a function's calls only the first is known to `graphs` and `shapes`.
         self._functions = {_key(scope): scope for _, scope in graphs if scope.is_function}
         self._inside: dict[Scope, Liveness] = {}
@@ -107,18 +107,20 @@ class _Model:
     def _nodes(self, scope: Scope) -> list[Node]:
         """Return the nodes of `scope` that are computed in each run."""
         gone = self._folded.get(scope, ())
-        return [node for node in scope.nodes if id(node) not in gone and node.op_type != "Constant"]
+        return [
+            node for node in scope.nodes if node.number not in gone and node.op_type != "Constant"
+        ]
 
     def _bodies(self, scope: Scope, node: Node) -> Sequence[Scope]:
         """Return the graphs inside `node`: its subgraphs, or the function that it calls."""
-        inner = scope.bodies.get(id(node), ())
+        inner = scope.bodies.get(node.number, ())
         called = self._functions.get((node.domain, node.op_type, node.overload))
         return (*inner, called) if called is not None else inner
 
     def _reads(self, scope: Scope, node: Node) -> tuple[str, ...]:
         """Return the names that `node` reads, also in its subgraphs, each once."""
         names = dict.fromkeys(name for name in node.input if name)
-        for body in scope.bodies.get(id(node), ()):
+        for body in scope.bodies.get(node.number, ()):
             names |= dict.fromkeys(self._captures(body))
         return tuple(names)
 

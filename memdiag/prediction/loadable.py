@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from onnx import OperatorSetIdProto
 
-from memdiag.graph.bodies import Node
 from memdiag.graph.graphs import Graphs, integer
+from memdiag.graph.nodes import Node
 from memdiag.graph.reader import ModelFile
 from memdiag.prediction.runtime import Runtime
 

@@ -4,39 +4,15 @@ The runtime drops constants that nobody reads, but executes every node it is giv
 outputs lead nowhere.
 """
 
-from collections import defaultdict
-from collections.abc import Iterator, Set
+from collections.abc import Iterator
 from functools import cached_property
 
-from memdiag.graph.bodies import Node
 from memdiag.graph.graphs import Graphs
+from memdiag.graph.nodes import Node
 from memdiag.graph.scopes import Scope
+from memdiag.graph.value_tables import ValueSet
 
 Value = tuple[Scope, str]
-
-
-class Values(Set[Value]):
-    """Values, each with the scope that defines it: a set of pairs that keeps none of the pairs."""
-
-    def __init__(self) -> None:
-        self._names: dict[Scope, set[str]] = defaultdict(set)
-
-    def __contains__(self, value: object) -> bool:
-        if not isinstance(value, tuple):
-            return False
-        scope, name = value
-        return name in self._names.get(scope, ())
-
-    def __iter__(self) -> Iterator[Value]:
-        return ((scope, name) for scope, names in self._names.items() for name in names)
-
-    def __len__(self) -> int:
-        return sum(map(len, self._names.values()))
-
-    def add(self, value: Value) -> None:
-        """Add a value."""
-        scope, name = value
-        self._names[scope].add(name)
 
 
 class Needed:
@@ -44,41 +20,43 @@ class Needed:
 
     def __init__(self, graphs: Graphs) -> None:
         self._graphs = graphs
-        self._given_out = Values()
+        self._given_out = ValueSet()
         for _, scope in graphs:
             for value in _outputs(scope):
-                self._given_out.add(value)
+                self._given_out.add(*value)
 
     def is_read(self, value: Value) -> bool:
         """Return whether any node reads a value, or any graph gives it out."""
         scope, name = value
         return value in self._given_out or next(scope.uses(name), None) is not None
 
-    @cached_property
-    def wanted(self) -> Set[Value]:
-        """The values that an output of the model depends on; time grows with the model's edges.
+    def is_wanted(self, value: Value) -> bool:
+        """Return whether an output of the model depends on a value.
 
         A function that is called is needed as a whole.
         """
-        wanted = Values()
+        return value in self._wanted
+
+    @cached_property
+    def _wanted(self) -> ValueSet:
+        """The values that an output depends on; time grows with the model's edges."""
+        wanted = ValueSet()
         pending: list[Value] = []
         done: set[int] = set()  # of the nodes that are met more than once
         for path, scope in self._graphs:
             if scope.is_function or not path:
                 pending += _outputs(scope)
         while pending:
-            value = pending.pop()
-            if value in wanted:
+            scope, name = pending.pop()
+            if not wanted.add(scope, name):
                 continue
-            wanted.add(value)
-            scope, name = value
             maker = scope.producers.get(name)
-            if maker is None or id(maker) in done:
+            if maker is None or maker.number in done:
                 continue
             if len(maker.output) > 1:
-                done.add(id(maker))
+                done.add(maker.number)
             pending += _inputs(scope, maker)
-            for body in scope.bodies.get(id(maker), ()):
+            for body in scope.bodies.get(maker.number, ()):
                 pending += _outputs(body)
         return wanted
 

@@ -10,8 +10,8 @@ from math import prod
 from typing import NamedTuple
 
 from memdiag.attribution.layouts.panels import WIDTH, aligned
-from memdiag.graph.bodies import Node
 from memdiag.graph.graphs import Graphs, integer, integers
+from memdiag.graph.nodes import Node
 from memdiag.graph.reader import ModelFile
 from memdiag.graph.readers import Reader
 from memdiag.graph.scopes import Scope
@@ -113,7 +113,7 @@ def original_freed(
         return False
     if any(weight.name in scope.outputs for scope in graphs.scopes(weight)):
         return False
-    left = [one for one in direct(readers) if id(one.node) not in folded]
+    left = [one for one in direct(readers) if one.node.number not in folded]
     if weight.graph and weight.place == "initializer" and left and runtime >= SUBGRAPH_KEPT_SINCE:
         return False
     return all(

@@ -4,9 +4,9 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from memdiag.graph.bodies import Node
 from memdiag.graph.element_types import ELEMENT_TYPES
 from memdiag.graph.graphs import integer, integers
+from memdiag.graph.nodes import Node
 from memdiag.graph.tensor_data import Array, inline_array
 
 MOST_VALUES = 1024

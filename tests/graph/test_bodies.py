@@ -1,7 +1,8 @@
 import numpy as np
 from onnx import GraphProto, NodeProto, TensorProto, helper, numpy_helper, parser
 
-from memdiag.graph.bodies import Body, Node
+from memdiag.graph.bodies import Body
+from memdiag.graph.nodes import Node
 from memdiag.graph.protos import subgraphs
 
 GRAPH = """
@@ -34,6 +35,10 @@ def without_domains(graph: GraphProto) -> GraphProto:
     return graph
 
 
+def node_of(proto: NodeProto) -> Node:
+    return Node.of(proto, 0, Body.of)
+
+
 def graph() -> GraphProto:
     return parsed(GRAPH)
 
@@ -42,7 +47,7 @@ def test_a_node_reads_as_in_onnx() -> None:
     proto = helper.make_node(
         "Conv", ["x", "", "b"], ["y"], "conv", domain="local", kernel_shape=[3, 3], overload="o"
     )
-    node = Node(proto)
+    node = node_of(proto)
     assert (node.op_type, node.domain, node.overload, node.name) == ("Conv", "local", "o", "conv")
     assert (node.input, node.output) == (("x", "", "b"), ("y",))
     assert node.key == ("local", "Conv", "o")
@@ -50,22 +55,33 @@ def test_a_node_reads_as_in_onnx() -> None:
     assert node.proto() == proto
 
 
+def test_nodes_that_are_made_anew_are_equal_and_others_are_not() -> None:
+    nodes = Body.of(parsed("g (float[4] x) => (float[4] z) { y = Relu(x) z = Relu(y) }")).nodes
+    assert nodes[0] is not nodes[0]
+    assert nodes[0] == nodes[0]
+    assert not nodes[0] != nodes[0]
+    assert nodes[0] != nodes[1]
+    assert {nodes[0]} == {nodes[0]} != {nodes[1]}
+    assert nodes[0].number < nodes[1].number
+    assert [node.place for node in nodes] == [0, 1]
+
+
 def test_a_node_without_attributes_tells_so_and_one_with_some_as_well() -> None:
-    plain = Node(helper.make_node("Relu", ["x"], ["y"]))
+    plain = node_of(helper.make_node("Relu", ["x"], ["y"]))
     assert not plain.has_attributes
     assert list(plain.attribute) == []
-    assert Node(helper.make_node("Softmax", ["x"], ["y"], axis=1)).has_attributes
+    assert node_of(helper.make_node("Softmax", ["x"], ["y"], axis=1)).has_attributes
 
 
 def test_subgraphs_are_taken_out_of_attributes_and_come_back() -> None:
-    node = Node(graph().node[1])
+    node = node_of(graph().node[1])
     assert [inner.name for inner in node.bodies] == ["then_branch", "else_branch"]
     assert [attribute.HasField("g") for attribute in node.attribute] == [False, False]
     assert node.proto() == graph().node[1]
 
 
 def test_a_hollow_node_has_subgraphs_with_nothing_inside() -> None:
-    node = Node(graph().node[1])
+    node = node_of(graph().node[1])
     assert node.inner_count == 6
     hollow = node.proto(hollow=True)
     assert [inner.g.node for inner in hollow.attribute] == [[], []]
@@ -95,7 +111,7 @@ def test_lists_of_subgraphs_are_named_by_number() -> None:
     proto = NodeProto(op_type="Switch", input=["c"], output=["y"])
     proto.attribute.append(helper.make_attribute("before", 1))
     proto.attribute.append(helper.make_attribute("cases", bodies))
-    node = Node(proto)
+    node = node_of(proto)
     assert [(one.name, one.place, one.listed) for one in node.bodies] == [
         ("cases[0]", 1, True),
         ("cases[1]", 1, True),
@@ -112,9 +128,9 @@ def test_a_body_gives_its_graph_again() -> None:
 
 def test_what_a_graph_states_of_inner_values_is_found_by_its_place() -> None:
     body = Body.of(graph())
-    [(place, value)] = body.inner_values()
+    [value] = body.inner_values()
     assert value == graph().value_info[0]
-    assert body.inner_value(place) == value
+    assert body.inner_value(0) == value
 
 
 def test_initializers_are_found_by_name_the_last_of_two() -> None:
@@ -122,10 +138,10 @@ def test_initializers_are_found_by_name_the_last_of_two() -> None:
     for values in ([1.0], [2.0]):
         proto.initializer.append(numpy_helper.from_array(np.array(values, np.float32), "w"))
     body = Body.of(proto)
-    assert list(body.names) == ["w"]
-    assert len(body.initializers) == 2
-    assert body.tensor("w") == proto.initializer[1]
-    assert body.tensor("v") is None
+    assert dict(body.initializers) == {"w": proto.initializer[1]}
+    assert len(list(body.initializers.serialized())) == 2
+    assert body.initializers.get("v") is None
+    assert "v" not in body.initializers
 
 
 def test_what_must_be_fed_are_inputs_without_a_value_dense_or_sparse() -> None:

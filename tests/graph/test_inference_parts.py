@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from onnx import NodeProto, TensorProto, TypeProto, helper, numpy_helper, parser
 
 from memdiag.graph import inference, inference_parts
-from memdiag.graph.bodies import Node
 from memdiag.graph.graphs import Graphs
 from memdiag.graph.inference_parts import renamed
+from memdiag.graph.nodes import Node
 from memdiag.graph.reader import open_model
 from memdiag.graph.scopes import Scope
 from memdiag.graph.shapes import infer_shapes

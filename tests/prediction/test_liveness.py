@@ -8,6 +8,7 @@ from memdiag.graph.graphs import Graphs
 from memdiag.graph.reader import open_model
 from memdiag.graph.shapes import Shapes
 from memdiag.graph.tensor_types import TensorType
+from memdiag.graph.value_tables import ValueTypes
 from memdiag.prediction.folding import Fold
 from memdiag.prediction.liveness import Liveness, liveness
 
@@ -22,16 +23,12 @@ def alive(
     onnx.save(onnx.parser.parse_model(HEADER + text), path)
     with open_model(path) as model:
         graphs = Graphs(model)
-        shapes = Shapes(
-            {
-                scope: {
-                    name: TensorType("uint8", (sizes[name],))
-                    for name in (*scope.inputs, *scope.producers)
-                    if name in sizes
-                }
-                for _, scope in graphs
-            }
-        )
+        types = ValueTypes()
+        for _, scope in graphs:
+            for name in (*scope.inputs, *scope.producers):
+                if name in sizes:
+                    types.set(scope, name, TensorType("uint8", (sizes[name],)))
+        shapes = Shapes(types)
         folds = [
             Fold(scope, scope.producers[name], name, "uint8", (sizes[name],), sizes[name], (), True)
             for _, scope in graphs

@@ -1,4 +1,4 @@
-from collections.abc import Iterator, Set
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -7,6 +7,7 @@ import onnx.parser
 
 from memdiag.graph.graphs import Graphs
 from memdiag.graph.reader import open_model
+from memdiag.graph.scopes import Scope
 from memdiag.prediction.needed import Needed
 
 HEAD = '<ir_version: 10, opset_import: ["" : 20, "local" : 1]>'
@@ -20,16 +21,12 @@ def graphs(text: str, folder: Path) -> Iterator[Graphs]:
         yield Graphs(model)
 
 
-def names(values: Set[tuple[object, str]]) -> set[str]:
-    return {name for _, name in values}
-
-
-def read(found: Graphs, result: Needed) -> set[str]:
+def among(found: Graphs, wanted: Callable[[tuple[Scope, str]], bool]) -> set[str]:
     return {
         name
         for _, scope in found
         for name in (*scope.inputs, *scope.producers, *scope.tensors)
-        if result.is_read((scope, name))
+        if wanted((scope, name))
     }
 
 
@@ -42,8 +39,8 @@ def test_what_only_dead_nodes_read_is_read_but_not_wanted(tmp_path: Path) -> Non
     }"""
     with graphs(text, tmp_path) as found:
         result = Needed(found)
-        assert names(result.wanted) == {"x", "w", "y"}
-        assert read(found, result) == {"x", "w", "y", "d", "t"}
+        assert among(found, result.is_wanted) == {"x", "w", "y"}
+        assert among(found, result.is_read) == {"x", "w", "y", "d", "t"}
 
 
 def test_subgraphs_want_outer_values_where_their_own_outputs_do(tmp_path: Path) -> None:
@@ -56,8 +53,8 @@ def test_subgraphs_want_outer_values_where_their_own_outputs_do(tmp_path: Path) 
     }"""
     with graphs(text, tmp_path) as found:
         result = Needed(found)
-        assert names(result.wanted) == {"c", "x", "w", "a", "b", "y"}
-        assert "d" in read(found, result)
+        assert among(found, result.is_wanted) == {"c", "x", "w", "a", "b", "y"}
+        assert "d" in among(found, result.is_read)
 
 
 def test_a_subgraph_of_a_dead_node_wants_nothing(tmp_path: Path) -> None:
@@ -71,7 +68,7 @@ def test_a_subgraph_of_a_dead_node_wants_nothing(tmp_path: Path) -> None:
     }"""
     with graphs(text, tmp_path) as found:
         result = Needed(found)
-        assert names(result.wanted) == {"x", "y"}
+        assert among(found, result.is_wanted) == {"x", "y"}
 
 
 def test_a_name_of_an_inner_graph_is_not_that_of_the_outer_one(tmp_path: Path) -> None:
@@ -100,10 +97,10 @@ def test_functions_want_what_their_outputs_do(tmp_path: Path) -> None:
     }"""
     with graphs(text, tmp_path) as found:
         result = Needed(found)
-        assert names(result.wanted) == {"x", "y", "a", "b"}
+        assert among(found, result.is_wanted) == {"x", "y", "a", "b"}
 
 
 def test_a_circle_of_nodes_ends(tmp_path: Path) -> None:
     text = "main (float[2] x) => (float[2] y) { y = Add(x, z) z = Relu(y) }"
     with graphs(text, tmp_path) as found:
-        assert names(Needed(found).wanted) == {"x", "y", "z"}
+        assert among(found, Needed(found).is_wanted) == {"x", "y", "z"}

@@ -228,7 +228,7 @@ def freed(of: ModelFile, runtime: Runtime = NEWEST, folded: Sequence[str] = ()) 
     graphs = Graphs(of)
     weight = next(one for one in of.weights if one.name == "w")
     found = list(readers(graphs, weight))
-    ids = {id(one.node) for one in found if one.node.op_type in folded}
+    ids = {one.node.number for one in found if one.node.op_type in folded}
     return original_freed(graphs, runtime, weight, found, ids)
 
 

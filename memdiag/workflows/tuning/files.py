@@ -80,7 +80,7 @@ class TuneFiles:
 
 def lists_initializers(file: ModelFile) -> bool:
     """Return whether initializers are among the inputs because the model's IR has them there."""
-    has_some = bool(file.graph.names or file.graph.sparse_initializers)
+    has_some = bool(file.graph.initializers or file.graph.sparse_initializers)
     return file.head.ir_version < OVERRIDABLE_SINCE_IR and has_some
 
 

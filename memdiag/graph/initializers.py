@@ -1,0 +1,66 @@
+"""The dense initializers of a graph, packed as its nodes are."""
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property, lru_cache
+
+import msgspec
+from onnx import TensorProto
+
+from memdiag.graph.name_index import NameIndex, hashes_of
+from memdiag.graph.spool import Spool, Stored
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(tuple[str, bytes]).decode
+
+_MOST_REMEMBERED = 4096
+"""Names that were looked for: most are soon looked for again."""
+
+
+class Initializers(Mapping[str, TensorProto]):
+    """Initializers by their names, each parsed anew; of those with one name the last one counts.
+
+    `place` returns the place of an initializer in the graph's list; None if there is none.
+    """
+
+    def __init__(self, spool: Spool) -> None:
+        self._packed = Stored(spool)
+        self.place: Callable[[str], int | None] = lru_cache(_MOST_REMEMBERED)(self._find)
+
+    def append(self, tensor: TensorProto) -> None:
+        """Add an initializer, before any is asked for by its name."""
+        self._packed.append(_encode((tensor.name, tensor.SerializeToString())))
+
+    @property
+    def place_count(self) -> int:
+        """How many there are in the list, those of one name counted each."""
+        return len(self._packed)
+
+    def serialized(self) -> Iterator[bytes]:
+        """Yield all initializers as ONNX writes them, in the order of the graph."""
+        return (serialized for _, serialized in map(_decode, self._packed))
+
+    def __getitem__(self, name: str) -> TensorProto:
+        place = self.place(name)
+        if place is None:
+            raise KeyError(name)
+        tensor: TensorProto = TensorProto.FromString(_decode(self._packed[place])[1])
+        return tensor
+
+    def __contains__(self, name: object) -> bool:
+        return self.place(name) is not None  # type: ignore[arg-type]
+
+    def __iter__(self) -> Iterator[str]:
+        return (name for place, name in enumerate(self._names()) if self.place(name) == place)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    @cached_property
+    def _index(self) -> NameIndex:
+        return NameIndex(hashes_of(self._names()))
+
+    def _names(self) -> Iterator[str]:
+        return (name for name, _ in map(_decode, self._packed))
+
+    def _find(self, name: str) -> int | None:
+        return self._index.last_place(name)

@@ -1,0 +1,68 @@
+"""What is known of very many values: by their places in their graphs, not by their names."""
+
+from array import array
+from collections import defaultdict
+
+from memdiag.graph.scopes import Scope
+from memdiag.graph.tensor_types import TensorType
+
+
+class ValueTypes:
+    """The types of values, each with the scope that defines it: four bytes a value.
+
+    Most values of a model have one of a few types: each is kept once.
+    """
+
+    def __init__(self) -> None:
+        self._kinds: list[TensorType | None] = [None]
+        self._numbers: dict[TensorType, int] = {}
+        self._tables: dict[Scope, array[int]] = {}
+        self._others: dict[Scope, dict[str, TensorType]] = defaultdict(dict)
+
+    def get(self, scope: Scope, name: str) -> TensorType | None:
+        """Return the type of a value; None where it is not known."""
+        table = self._tables.get(scope)
+        if table is None:
+            return None
+        place = scope.place(name)
+        return self._others[scope].get(name) if place is None else self._kinds[table[place]]
+
+    def set(self, scope: Scope, name: str, kind: TensorType) -> None:
+        """Note the type of a value, also of a name that `scope` only passes on."""
+        if scope not in self._tables:
+            self._tables[scope] = array("I", bytes(4 * scope.value_count))
+        place = scope.place(name)
+        if place is None:
+            self._others[scope][name] = kind
+        else:
+            self._tables[scope][place] = self._number(kind)
+
+    def _number(self, kind: TensorType) -> int:
+        number = self._numbers.get(kind)
+        if number is None:
+            number = self._numbers[kind] = len(self._kinds)
+            self._kinds.append(kind)
+        return number
+
+
+class ValueSet:
+    """A set of values, each with the scope that defines it: a byte for each value of the graph."""
+
+    def __init__(self) -> None:
+        self._flags: dict[Scope, bytearray] = {}
+
+    def __contains__(self, value: tuple[Scope, str]) -> bool:
+        scope, name = value
+        flags = self._flags.get(scope)
+        place = scope.place(name) if flags is not None else None
+        return flags is not None and place is not None and bool(flags[place])
+
+    def add(self, scope: Scope, name: str) -> bool:
+        """Add a value that `scope` defines, and return whether it is new."""
+        if scope not in self._flags:
+            self._flags[scope] = bytearray(scope.value_count)
+        flags, place = self._flags[scope], scope.place(name)
+        if place is None or flags[place]:
+            return False
+        flags[place] = 1
+        return True
