@@ -46,7 +46,7 @@ def inlined_calls(graph: Body, functions: Iterable[Body]) -> dict[str, int]:
 def called(nodes: Iterable[Node], functions: Mapping[FunctionKey, Body]) -> dict[FunctionKey, Body]:
     """Return the functions that `nodes` and those in their subgraphs call, and what these call."""
     found: dict[FunctionKey, Body] = {}
-    pending = list(_calls(nodes, functions)) if functions else []
+    pending = list(_calls(nodes, functions))
     while pending:
         key = pending.pop()
         if key not in found:
@@ -81,11 +81,13 @@ def _nodes(body: Body, calls: Mapping[FunctionKey, int], inside: Mapping[Functio
 def _calls(nodes: Iterable[Node], functions: Collection[FunctionKey]) -> dict[FunctionKey, int]:
     """Return how often `nodes`, and those in their subgraphs, call each function."""
     found: dict[FunctionKey, int] = defaultdict(int)
-    pending = list(nodes)
+    pending = [iter(nodes)] if functions else []
     while pending:
-        node = pending.pop()
+        node = next(pending[-1], None)
+        if node is None:
+            pending.pop()
+            continue
         if node.key in functions:
             found[node.key] += 1
-        for inner in node.bodies:
-            pending += inner.body.nodes
+        pending += (iter(inner.body.nodes) for inner in node.bodies)
     return found

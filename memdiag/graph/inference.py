@@ -22,7 +22,7 @@ from memdiag.graph.tensor_types import TensorType
 from memdiag.graph.value_tables import ValueTypes
 
 _MOST_INLINED = 300_000
-"""Nodes that a model may have with its functions written out, as the inference does."""
+"""Nodes that functions may add to a model when they are written out, as the inference does."""
 
 _MOST_BODY_NODES = 100_000
 """Nodes of called functions whose bodies are looked into by inferences of their own."""
@@ -73,8 +73,10 @@ class Inference:
 
     def _followed(self, model: ModelFile) -> dict[FunctionKey, Body]:
         """Return the functions whose calls are followed: all or none."""
-        if written_out(model.graph, model.functions, _MOST_INLINED) <= _MOST_INLINED:
-            return {one.key: one for one in model.functions}
+        functions = {one.key: one for one in model.functions}
+        most = model.node_count + _MOST_INLINED
+        if not functions or written_out(model.graph, model.functions, most) <= most:
+            return functions
         self.notes.append(
             "The model's functions call each other without end, or are too large when written "
             "out: what they return was not examined."

@@ -86,6 +86,11 @@ class Producers(Mapping[str, Node]):
         places = self._index.last_places(hashes)
         return np.searchsorted(np.asarray(self._outputs), places, "right") - 1
 
+    def maker_place(self, name: str) -> int | None:
+        """Return the place of the node that makes a value; None if there is none."""
+        place = self.place(name)
+        return None if place is None else bisect_right(self._outputs, place) - 1
+
     def __getitem__(self, name: str) -> Node:
         found = self._made(name)
         if found is None:
@@ -108,8 +113,8 @@ class Producers(Mapping[str, Node]):
         return sum(1 for _ in self)
 
     def _make(self, name: str) -> Node | None:
-        place = self._index.last_place(name)
-        return None if place is None else self._nodes[bisect_right(self._outputs, place) - 1]
+        place = self.maker_place(name)
+        return None if place is None else self._nodes[place]
 
 
 def tensor_of(constant: Node) -> TensorProto | None:

@@ -123,6 +123,30 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Node).decode
 
 
+class SomeNodes(Sequence[Node]):
+    """Some of a graph's nodes, in any order, by their places: made when they are asked for."""
+
+    def __init__(self, nodes: "Nodes", places: Sequence[int]) -> None:
+        self._nodes, self._places = nodes, places
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    @overload
+    def __getitem__(self, index: int) -> Node: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Node]: ...
+
+    def __getitem__(self, index: int | slice) -> Node | Sequence[Node]:
+        if isinstance(index, slice):
+            return SomeNodes(self._nodes, self._places[index])
+        return self._nodes[self._places[index]]
+
+    def __iter__(self) -> Iterator[Node]:
+        return map(self._nodes.__getitem__, self._places)
+
+
 class Nodes(Sequence[Node]):
     """The nodes of a graph, packed; each is made when it is asked for."""
 
@@ -153,7 +177,7 @@ class Nodes(Sequence[Node]):
 
     def __getitem__(self, place: int | slice) -> Node | Sequence[Node]:
         if isinstance(place, slice):
-            return [self[one] for one in range(*place.indices(len(self)))]
+            return SomeNodes(self, range(*place.indices(len(self))))
         if self._made and place in self._made:
             return self._made[place]
         return _decode(self._packed[place])

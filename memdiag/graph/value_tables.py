@@ -66,3 +66,21 @@ class ValueSet:
             return False
         flags[place] = 1
         return True
+
+
+class ValueCounts:
+    """A count for each value that is seen from a scope: four bytes for each of its own values."""
+
+    def __init__(self, scope: Scope) -> None:
+        self._scope = scope
+        self._own = array("I", bytes(4 * scope.value_count))
+        self._outer: dict[str, int] = defaultdict(int)
+
+    def add(self, name: str, number: int) -> int:
+        """Change the count of a value by `number`, and return it."""
+        place = self._scope.place(name)
+        if place is None:
+            self._outer[name] += number
+            return self._outer[name]
+        self._own[place] += number
+        return self._own[place]

@@ -18,6 +18,7 @@ from memdiag.graph.element_types import ELEMENT_TYPES_BY_NAME
 from memdiag.graph.nodes import Node
 from memdiag.graph.scopes import Scope
 from memdiag.graph.tensor_types import TensorType
+from memdiag.graph.value_tables import ValueCounts
 
 TypeOf = Callable[[str], TensorType | None]
 """Returns the type of a value by its name; None where it is not known."""
@@ -63,8 +64,7 @@ class Buffer:
 class BufferPlan:
     """The buffers of one graph, whose `nodes` come in the order in which they run.
 
-    `unknown` counts the values whose size is not known: they are in no buffer, or in one of no
-    bytes.
+    Those that take no bytes are left out. `unknown` counts the values whose size is not known.
     """
 
     def __init__(
@@ -82,9 +82,9 @@ class BufferPlan:
         self._of: dict[str, Buffer] = {}
         self._free: dict[_Kind, list[Buffer]] = defaultdict(list)
         self._convolved: set[str] = set()
-        self._reads_of: dict[str, int] = defaultdict(int)
+        self._reads_left = ValueCounts(scope)
         for name in chain(scope.outputs, chain.from_iterable(map(reads, nodes))):
-            self._reads_of[name] += 1
+            self._reads_left.add(name, 1)
         for step, node in enumerate(nodes):
             for slot, name in enumerate(node.output):
                 if name:
@@ -106,10 +106,11 @@ class BufferPlan:
         if buffer is None:
             self.unknown += nbytes is None and not handed_on
             buffer = Buffer(name, 0 if handed_on or not nbytes else nbytes, kind, step, step)
-            self.buffers.append(buffer)
+            if buffer.nbytes:
+                self.buffers.append(buffer)
         if self._joins_convolution(node):
             self._convolved.add(name)
-        buffer.reads_left += self._reads_of[name]
+        buffer.reads_left += self._reads_left.add(name, 0)
         self._of[name] = buffer
 
     def _size(self, name: str) -> tuple[_Kind | None, int | None]:
@@ -161,9 +162,10 @@ class BufferPlan:
             if buffer is not None:
                 buffer.reads_left -= 1
                 touched[id(buffer)] = buffer
-            self._reads_of[name] -= 1
-            if not self._reads_of[name]:
-                self._of.pop(name, None)  # nobody asks for it any more: most values are short-lived
+            if not self._reads_left.add(name, -1):
+                # Nobody asks for it any more: most values are short-lived.
+                self._of.pop(name, None)
+                self._convolved.discard(name)
         for buffer in touched.values():
             if buffer.reads_left <= 0:
                 buffer.last = step

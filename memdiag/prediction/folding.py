@@ -1,5 +1,6 @@
 """Which nodes the runtime will evaluate once and for all, and how large their results are."""
 
+from array import array
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -82,14 +83,14 @@ class Folding:
     shapes: Shapes
     runtime: Runtime
     removed: set[tuple[Scope, int]] = field(default_factory=set)
-    """The nodes (by scope and id) that are folded, merged with others, or dropped as no-ops."""
+    """The nodes (by scope and number) that are folded, merged with others, or dropped as no-ops."""
 
     def __post_init__(self) -> None:
         self._constants: dict[tuple[Scope, str], Constant | None] = {}
         self._kinds: dict[tuple[Scope, str], TensorType] = {}
         self._folded: list[_Folded] = []
         self._same: dict[tuple[object, ...], _Folded] = {}
-        self._left: dict[Scope, list[Node]] = {}
+        self._left: dict[Scope, array[int]] = {}  # places of nodes
         self._visited: list[Scope] = []
         self._inlined: set[Scope] = set()
         self._late = False
@@ -126,8 +127,8 @@ class Folding:
             self._visit(main)
             if not self._late or len(self.removed) == before:
                 break
-        for scope, nodes in self._left.items():
-            for name in (name for node in nodes for name in node.input):
+        for scope, places in self._left.items():
+            for name in (name for place in places for name in scope.nodes[place].input):
                 self._mark_read(scope, name)
         for scope in self._visited:
             if not scope.is_function:
@@ -141,17 +142,12 @@ class Folding:
 
     def _visit(self, scope: Scope) -> None:
         self._visited.append(scope)
-        left = self._left.setdefault(scope, [])
+        left = self._left.setdefault(scope, array("I"))
         self._budget -= len(scope.nodes)
-        seen: set[str] = set()
+        self._late = self._late or not scope.links.is_sorted
         for node in scope.nodes:
-            if not self._late and any(
-                name in scope.producers and name not in seen for name in node.input
-            ):
-                self._late = True
-            seen.update(node.output)
             if (scope, node.number) not in self.removed and not self._settle(scope, node):
-                left.append(node)
+                left.append(node.place)
 
     def _settle(self, scope: Scope, node: Node) -> bool:
         """Look at `node`, and return whether it will be gone."""

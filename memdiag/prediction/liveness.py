@@ -12,13 +12,14 @@ holds beyond what is in use. Fusions leave out more values, or add some (layouts
 
 from array import array
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import chain
 from operator import attrgetter
 from typing import NamedTuple
 
 from memdiag.graph.graphs import Graphs
-from memdiag.graph.nodes import Node
+from memdiag.graph.nodes import Node, SomeNodes
 from memdiag.graph.scopes import Scope
 from memdiag.graph.shapes import Shapes
 from memdiag.prediction.buffers import BufferPlan, Reads
@@ -104,12 +105,12 @@ class _Model:
                 self._inside[scope] = self._peak(scope, depth)
         return self._inside[scope]
 
-    def _nodes(self, scope: Scope) -> list[Node]:
-        """Return the nodes of `scope` that are computed in each run."""
+    def _is_computed(self, scope: Scope) -> bytearray:
+        """Return for each node of `scope` whether it is computed in each run."""
         gone = self._folded.get(scope, ())
-        return [
-            node for node in scope.nodes if node.number not in gone and node.op_type != "Constant"
-        ]
+        return bytearray(
+            node.number not in gone and node.op_type != "Constant" for node in scope.nodes
+        )
 
     def _bodies(self, scope: Scope, node: Node) -> Sequence[Scope]:
         """Return the graphs inside `node`: its subgraphs, or the function that it calls."""
@@ -126,8 +127,8 @@ class _Model:
 
     def _captures(self, body: Scope) -> tuple[str, ...]:
         if body not in self._captured:
-            names = [name for node in body.nodes for name in self._reads(body, node)]
-            outer = (name for name in (*names, *body.outputs) if not body.defines(name))
+            names = chain.from_iterable(self._reads(body, node) for node in body.nodes)
+            outer = (name for name in chain(names, body.outputs) if not body.defines(name))
             self._captured[body] = tuple(dict.fromkeys(outer))
         return self._captured[body]
 
@@ -148,7 +149,7 @@ class _Model:
     def _peak(self, scope: Scope, depth: int) -> Liveness:
         """Go through the nodes of `scope`, and return where the most is held."""
         reads = partial(self._reads, scope)
-        nodes = _ordered(self._nodes(scope), reads)
+        nodes = SomeNodes(scope.nodes, _order(scope, self._is_computed(scope), reads))
         plan = BufferPlan(
             scope,
             nodes,
@@ -156,7 +157,7 @@ class _Model:
             partial(self._shapes.of, scope),
             partial(self._has_shared_shape, scope),
         )
-        made, freed = [0] * (len(nodes) + 1), [0] * (len(nodes) + 2)
+        made, freed = (array("Q", bytes(8 * (len(nodes) + 2))) for _ in range(2))
         for buffer in plan.buffers:
             made[buffer.first] += buffer.nbytes
             freed[buffer.last + 1] += buffer.nbytes
@@ -196,31 +197,41 @@ def _key(scope: Scope) -> tuple[str, str, str]:
     return (node.domain, node.op_type, node.overload) if node is not None else ("", "", "")
 
 
-def _ordered(nodes: Sequence[Node], reads: Reads) -> list[Node]:
-    """Return `nodes` in the runtime's order, those in circles not at all.
+def _order(scope: Scope, is_computed: bytearray, reads: Reads) -> "array[int]":
+    """Return the places of the nodes that are computed, in the runtime's order.
 
-    Numbers in arrays, as there may be many.
+    Those in circles are left out. Numbers in arrays, as there may be many.
     """
-    makers = {name: index for index, node in enumerate(nodes) for name in node.output if name}
-    before, ends, is_read = array("i"), array("i"), bytearray(len(nodes))
-    for index, node in enumerate(nodes):
-        found = sorted({makers[name] for name in reads(node) if name in makers} - {index})
-        before.extend(found)
+    before, ends, is_read = array("I"), array("I"), bytearray(len(is_computed))
+    for node in scope.nodes:
+        if is_computed[node.place]:
+            makers = {scope.producers.maker_place(name) for name in reads(node)}
+            found = sorted(
+                maker
+                for maker in makers - {None, node.place}
+                if maker is not None and is_computed[maker]
+            )
+            before.extend(found)
+            for each in found:
+                is_read[each] = 1
         ends.append(len(before))
-        for each in found:
-            is_read[each] = 1
-    del makers
     # Those below 0 are nodes that are left: all that they read was met.
-    pending = array("i", (index for index in range(len(nodes)) if not is_read[index]))
-    seen = bytearray(len(nodes))
-    order = []
+    pending = array("q", _ends(is_computed, is_read))
+    seen = bytearray(len(is_computed))
+    order = array("I")
     while pending:
-        index = pending.pop()
-        if index < 0:
-            order.append(nodes[~index])
-        elif not seen[index]:
-            seen[index] = 1
-            pending.append(~index)
-            start = ends[index - 1] if index else 0
-            pending.extend(each for each in before[start : ends[index]] if not seen[each])
+        place = pending.pop()
+        if place < 0:
+            order.append(~place)
+        elif not seen[place]:
+            seen[place] = 1
+            pending.append(~place)
+            start = ends[place - 1] if place else 0
+            pending.extend(each for each in before[start : ends[place]] if not seen[each])
     return order
+
+
+def _ends(is_computed: bytearray, is_read: bytearray) -> Iterator[int]:
+    """Yield the places of the nodes that are computed and that nobody reads."""
+    pairs = enumerate(zip(is_computed, is_read, strict=True))
+    return (place for place, (computed, read) in pairs if computed and not read)

@@ -59,7 +59,7 @@ def test_nodes_that_are_made_anew_are_equal_and_others_are_not() -> None:
     nodes = Body.of(parsed("g (float[4] x) => (float[4] z) { y = Relu(x) z = Relu(y) }")).nodes
     assert nodes[0] is not nodes[0]
     assert nodes[0] == nodes[0]
-    assert not nodes[0] != nodes[0]
+    assert (nodes[0] != nodes[0]) is False
     assert nodes[0] != nodes[1]
     assert {nodes[0]} == {nodes[0]} != {nodes[1]}
     assert nodes[0].number < nodes[1].number

@@ -7,6 +7,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper, parser
 
+from memdiag.graph import inference
 from memdiag.graph.graphs import Graphs
 from memdiag.graph.reader import open_model
 from memdiag.graph.scopes import Scope
@@ -151,6 +152,20 @@ def test_functions_that_double_are_taken_out(tmp_path: Path) -> None:
     assert time.perf_counter() - started < 10
     assert of("x") == TensorType("float", (4,))
     assert of.notes
+
+
+def test_many_nodes_are_no_functions_without_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inference, "_MOST_INLINED", 2)
+    source = "g (float[4] x) => (float[4] y) { a = Neg(x) b = Neg(a) c = Neg(b) y = %s }"
+    assert Inferred(text(source % "Neg(c)"), tmp_path).notes == []
+    function = '<domain: "f", opset_import: ["":17]> f (v) => (o) { %s }'
+    few, many = "o = Neg(v)", "a = Neg(v) b = Neg(a) o = Neg(b)"
+    calling = text(source % "f.f(c)" + function % few, more=',"f":1')
+    assert Inferred(calling, tmp_path).notes == []
+    calling = text(source % "f.f(c)" + function % many, more=',"f":1')
+    assert Inferred(calling, tmp_path).notes
 
 
 def test_large_weights_are_not_opened(tmp_path: Path) -> None:
