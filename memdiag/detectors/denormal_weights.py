@@ -169,11 +169,15 @@ def _multiplying(examined: Examined, weight: Weight) -> list[Reader]:
 
 def _counted(examined: Examined, wanted: Sequence[_Multiplied]) -> Iterator[Denormals]:
     """Yield the denormals of each weight; the same content is read once."""
-    first = {weight: group[0] for group in examined.same_content for weight in group}
+    first: dict[Weight, Weight | None] = dict.fromkeys(weight for weight, _ in wanted)
+    for group in examined.same_content:
+        for weight in group:
+            if weight in first:
+                first[weight] = group[0]
     places: dict[object, int] = {}  # of the first weight of those with the same content
     origins = list(range(len(wanted)))
     for place, (weight, axis) in enumerate(wanted):
-        if weight in first:
+        if first[weight] is not None:
             same = (first[weight], weight.dtype, weight.shape, axis)
             origins[place] = places.setdefault(same, place)
     read = [one for place, one in enumerate(wanted) if origins[place] == place]

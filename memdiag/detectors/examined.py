@@ -60,14 +60,7 @@ class Examined:
     @cached_property
     def same_content(self) -> tuple[tuple[Weight, ...], ...]:
         """Groups of two weights or more that hold the same bytes, compared byte for byte."""
-        sizes = Counter(weight.nbytes for weight in self.model.weights)
-        left = [
-            qualified(one)
-            for one in self.model.weights
-            if sizes[one.nbytes] > 1
-            and one.dtype != "string"
-            and not can_be_compared(self.model, one)
-        ]
+        left = self._left_uncompared()
         if left:
             self.notes.append(
                 f"{counted(len(left), 'weight')} ({some_of(left)}) of more than "
@@ -75,6 +68,17 @@ class Examined:
                 f"{'was' if len(left) == 1 else 'were'} not compared with others of the same size."
             )
         return same_content(self.model, self.least_values)
+
+    def _left_uncompared(self) -> list[str]:
+        """Return the names of the weights that another could equal but that cannot be compared."""
+        left = [
+            weight
+            for weight in self.model.weights
+            if weight.dtype != "string" and not can_be_compared(self.model, weight)
+        ]
+        among = {weight.nbytes for weight in left}
+        sizes = Counter(one.nbytes for one in self.model.weights if one.nbytes in among)
+        return [qualified(weight) for weight in left if sizes[weight.nbytes] > 1]
 
     @cached_property
     def _namesakes(self) -> Namesakes:

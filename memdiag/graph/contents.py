@@ -8,9 +8,9 @@ share in a file, and holes of sparse files, which are zeros.
 """
 
 import ctypes
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
-from functools import cache
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache, cached_property
+from itertools import compress
 from threading import Lock
 from typing import NamedTuple, Protocol
 
@@ -19,6 +19,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from memdiag.errors import ModelError
+from memdiag.graph.grouping import Indices, first_equal, groups
 from memdiag.graph.holes import ModelHoles
 from memdiag.graph.native_heap import give_back
 from memdiag.graph.reader import ModelFile
@@ -45,11 +46,20 @@ FAULT = 2 << 20
 MOST_DECODED = 32 << 20
 """Weights that no file has as they are, and that are larger, are not made to be compared."""
 
+_MOST_KEPT = 1024
+"""Weights of up to a slice that stay at hand while they are compared: each takes a kilobyte."""
+
+_LEAST_GLANCED = 64 << 10
+"""What is noted of smaller weights would save less time than it takes, and their memory adds up."""
+
 _ZEROS: Octets = np.zeros(SLICE_BYTES, np.uint8)
 
 
 class Glance(Protocol):
-    """Somebody who wants to see the bytes that are compared while they are in a cache."""
+    """Somebody who wants to see the bytes that are compared while they are in a cache.
+
+    Those of weights below `_LEAST_GLANCED` bytes are not shown.
+    """
 
     def look(self, weight: Weight, octets: Octets) -> int | None:
         """Return what is to be noted of a slice of `weight`; None for nothing. In any thread."""
@@ -67,27 +77,13 @@ def same_content(model: ModelFile, glance: Glance | None = None) -> Groups:
     to be made at once, as of sparse ones. A model whose weights overlap so much that comparing them
     would take far more than its files have bytes is compared only so far.
     """
-    sizes: dict[int, list[Weight]] = defaultdict(list)
-    for weight in model.weights:
-        if weight.nbytes and weight.dtype != "string":
-            sizes[weight.nbytes].append(weight)
+    weights, sizes = _of_common_sizes(model)
+    ranges = first_equal(sizes, *_ranges(weights))
     with Workers() as workers:
-        contents = _Contents(model, workers, glance)
-        found = [
-            group
-            for weights in sizes.values()
-            if len(weights) > 1
-            for group in _same_of_one_size(contents, weights)
-        ]
+        firsts = _firsts(_Contents(model, weights, ranges, workers, glance), sizes)
     model.release()
     give_back()
-    order = {weight: place for place, weight in enumerate(model.weights)}
-    return tuple(
-        sorted(
-            (tuple(sorted(group, key=order.__getitem__)) for group in found),
-            key=lambda group: order[group[0]],
-        )
-    )
+    return tuple(tuple(weights[place] for place in group) for group in groups(firsts))
 
 
 def is_at_hand(weight: Weight) -> bool:
@@ -118,10 +114,22 @@ class Budget:
 
 
 class _Contents:
-    """Access to the bytes of weights, their ranges in files, and the holes of these."""
+    """Access to the bytes of `weights`, their `ranges` in files, and the holes of these.
 
-    def __init__(self, model: ModelFile, workers: Workers, glance: Glance | None) -> None:
+    `ranges` has, for the place of each weight, that of the first one in the same range of a file.
+    """
+
+    def __init__(
+        self,
+        model: ModelFile,
+        weights: Sequence[Weight],
+        ranges: Indices,
+        workers: Workers,
+        glance: Glance | None,
+    ) -> None:
         self.model = model
+        self.weights = weights
+        self.ranges = ranges
         self.workers = workers
         self.glance = glance
         self.budget = Budget(model)
@@ -129,10 +137,11 @@ class _Contents:
         self.left = 2 * (model.file_bytes + model.external_bytes) + _RELEASE
         self.holes = ModelHoles(model)
 
-    def member(self, weights: list[Weight]) -> "_Member | None":
-        """Return weights of the same bytes with these; None where they cannot be had."""
-        read = self._reader(weights[0])
-        return None if read is None else _Member(weights, read, self.holes)
+    def member(self, place: int) -> "_Member | None":
+        """Return the weight at `place` with its bytes; None where they cannot be had."""
+        weight = self.weights[place]
+        read = self._reader(weight)
+        return None if read is None else _Member(weight, read, self.holes)
 
     def _reader(self, weight: Weight) -> Read | None:
         """Return what reads bytes of a weight; None where they should not or cannot be had."""
@@ -149,176 +158,261 @@ class _Contents:
             return None
         return lambda start, end: octets[start:end]
 
-    def makes(self, weight: Weight) -> bool:
-        """Return whether all bytes of a weight are made when any are wanted."""
-        return weight.file is None and not self.model.decodes_parts(weight)
+    def makes_many(self, places: Indices) -> bool:
+        """Return whether more than `MOST_DECODED` bytes are made when any of each are wanted."""
+        size = self.weights[places[0]].nbytes
+        if size * len(places) <= MOST_DECODED:
+            return False
+        weights = (self.weights[place] for place in places)
+        made = (one.file is None and not self.model.decodes_parts(one) for one in weights)
+        return bool(size * sum(made) > MOST_DECODED)
 
+    def in_range(self, place: int) -> Iterator[Weight]:
+        """Yield the weights in the range of a file that the one at `place` is the first in."""
+        order, ranges = self._by_range
+        begin = np.searchsorted(ranges, place, "left")
+        end = np.searchsorted(ranges, place, "right")
+        return (self.weights[one] for one in order[begin:end])
 
-class _Compared(NamedTuple):
-    """A slice of a member beside that of the first one; `least` is what a glance found in it."""
-
-    same: bool
-    least: int | None
+    @cached_property
+    def _by_range(self) -> tuple[Indices, Indices]:
+        """The places ordered by range, and their ranges."""
+        order = np.argsort(self.ranges, kind="stable")
+        return order, self.ranges[order]
 
 
 class _Member:
-    """Weights that are the same bytes of one file, or one weight alone; `dtype` is the first's."""
+    """The bytes of a weight, and of all others in the same range of a file."""
 
-    def __init__(self, weights: list[Weight], read: Read, holes: ModelHoles) -> None:
-        self.weights = weights
-        self.dtype = weights[0].dtype
-        self.size = weights[0].nbytes
+    def __init__(self, weight: Weight, read: Read, holes: ModelHoles) -> None:
+        self.weight = weight
+        self.dtype = weight.dtype
+        self.size = weight.nbytes
         self.read = read
         self._holes = holes
 
     def hole(self, start: int, end: int) -> bool:
         """Return whether the bytes from `start` to before `end` lie in a hole."""
-        return self._holes.cover(self.weights[0], start, end)
+        return self._holes.cover(self.weight, start, end)
 
 
-def _same_of_one_size(contents: _Contents, weights: list[Weight]) -> Iterator[list[Weight]]:
-    # Of many weights only a few bytes each are kept until some are found to be alike.
-    alike: dict[bytes, list[list[Weight]]] = defaultdict(list)
-    for shared in _by_range(weights):
-        member = contents.member(shared)
+class _Members:
+    """The members at `places`, the first `kept` of which are made at once and stay in memory."""
+
+    def __init__(self, contents: _Contents, places: Indices, kept: int) -> None:
+        self._contents = contents
+        # Before any is read: handing out large ones lets go of what is mapped.
+        self._kept = {place: self._made(place) for place in places[:kept].tolist()}
+
+    def __getitem__(self, place: int) -> _Member:
+        return self._kept.get(place) or self._made(place)
+
+    def _made(self, place: int) -> _Member:
+        found = self._contents.member(place)
+        if found is None:
+            name, path = self._contents.weights[place].name, self._contents.model.path
+            raise ModelError(f"{path}: {name!r} can no longer be read; try again.")
+        return found
+
+
+class _Compared(NamedTuple):
+    """A slice of some members: which have the first one's bytes, and what a glance found in each.
+
+    `leasts` is empty without a glance.
+    """
+
+    same: NDArray[np.bool_]
+    leasts: list[int | None]
+
+
+def _of_common_sizes(model: ModelFile) -> tuple[Sequence[Weight], Indices]:
+    """Return the weights that are to be compared, and for each a number that its size alone has.
+
+    The number grows in the order in which the sizes come first.
+    """
+    weights = [
+        weight
+        for weight in model.weights
+        if weight.nbytes and weight.dtype != "string" and can_be_compared(model, weight)
+    ]
+    sizes = first_equal(_numbers((weight.nbytes for weight in weights), len(weights)))
+    common = np.bincount(sizes)[sizes] > 1
+    return list(compress(weights, common)), sizes[common]
+
+
+def _ranges(weights: Sequence[Weight]) -> tuple[Indices, Indices]:
+    """Return, for each weight, numbers of its file and range; one without a file is by itself."""
+    files: dict[str | None, int] = {None: 0}
+    numbers = (files.setdefault(weight.file, len(files)) for weight in weights)
+    offsets = (
+        place if weight.file is None else weight.offset or 0 for place, weight in enumerate(weights)
+    )
+    return _numbers(numbers, len(weights)), _numbers(offsets, len(weights))
+
+
+def _numbers(values: Iterable[int], count: int) -> Indices:
+    return np.fromiter(values, np.int64, count)
+
+
+def _firsts(contents: _Contents, sizes: Indices) -> Indices:
+    """Return, for the place of each weight, that of the first one with the same content.
+
+    One whose bytes cannot be had is the first one itself.
+    """
+    places, probes = _probed(contents, sizes)
+    alike_ones = groups(first_equal(sizes[places], probes))
+    firsts = np.full(len(sizes), -1)
+    firsts[places] = places
+    for alike in alike_ones:
+        for same in _same_of_alike(contents, places[alike]):
+            firsts[same] = same[0]
+    firsts = firsts[contents.ranges]
+    return np.where(firsts < 0, np.arange(len(firsts)), firsts)
+
+
+def _probed(contents: _Contents, sizes: Indices) -> tuple[Indices, NDArray[np.uint64]]:
+    """Return the first places of all ranges whose bytes can be had, size by size, and probes."""
+    places = np.flatnonzero(contents.ranges == np.arange(len(sizes)))
+    places = places[np.argsort(sizes[places], kind="stable")]
+    probes = np.zeros(len(places), np.uint64)
+    had = np.zeros(len(places), np.bool_)
+    for number, place in enumerate(places):
+        member = contents.member(int(place))
         if member is not None:
-            alike[_probe(member, contents.budget)].append(shared)
-    for ranges in alike.values():
-        if len(ranges) == 1:
-            parts = [ranges]
-        elif len(ranges) > 2 and _made_bytes(ranges, contents) > MOST_DECODED:
-            parts = _by_pairs(ranges, contents)
-        else:
-            members = filter(None, map(contents.member, ranges))
-            refined = _refined(list(members), contents)
-            parts = [[member.weights for member in same] for same in refined]
-        for part in parts:
-            together = [weight for shared in part for weight in shared]
-            if len(together) > 1:
-                yield together
+            probes[number] = _probe(member, contents.budget)
+            had[number] = True
+    return places[had], probes[had]
 
 
-def _made_bytes(ranges: list[list[Weight]], contents: _Contents) -> int:
-    return sum(weights[0].nbytes for weights in ranges if contents.makes(weights[0]))
+def _same_of_alike(contents: _Contents, places: Indices) -> Iterator[Indices]:
+    """Yield the `places`, of one size, divided by content, but those that are alone."""
+    large = contents.weights[places[0]].nbytes > SLICE_BYTES
+    if len(places) > 2 and contents.makes_many(places):
+        # Small ones are compared in one step, for which none has to be kept.
+        return _by_pairs(contents, places) if large else _refined(contents, places, kept=0)
+    return _refined(contents, places, kept=len(places) if large else _MOST_KEPT)
 
 
-def _by_pairs(ranges: list[list[Weight]], contents: _Contents) -> list[list[list[Weight]]]:
-    """Return `ranges` divided by content, of which two at a time are in memory."""
-    parts: list[list[list[Weight]]] = []
-    for one in ranges:
-        for part in parts:
-            pair = list(filter(None, map(contents.member, (part[0], one))))
-            if len(pair) == 2 and len(_refined(pair, contents)) == 1:
-                part.append(one)
+def _by_pairs(contents: _Contents, places: Indices) -> Iterator[Indices]:
+    """Yield what `_refined` does; two at a time are in memory."""
+    labels = places.copy()
+    firsts: list[int] = []
+    for number, place in enumerate(map(int, places)):
+        for first in firsts:
+            if next(_refined(contents, np.array([first, place]), kept=2), None) is not None:
+                labels[number] = first
                 break
         else:
-            parts.append([one])
-    return parts
+            firsts.append(place)
+    return (places[group] for group in groups(labels))
 
 
-def _by_range(weights: Iterable[Weight]) -> Iterable[list[Weight]]:
-    """Return the weights divided by where their bytes lie."""
-    ranges: dict[object, list[Weight]] = defaultdict(list)
-    for weight in weights:
-        place = weight if weight.file is None else (weight.file, weight.offset)
-        ranges[place].append(weight)
-    return ranges.values()
-
-
-def _probe(member: _Member, budget: Budget) -> bytes:
+def _probe(member: _Member, budget: Budget) -> int:
     """Return a hash of blocks spread over the bytes, or of all of them where they are few."""
     size = member.size
     if size <= _WHOLE:
-        return xxhash.xxh3_128_digest(member.read(0, size).data)
+        return xxhash.xxh3_64_intdigest(member.read(0, size).data)
     if member.hole(0, size):
-        return xxhash.xxh3_128_digest(bytes(_PROBES * _PROBE_BYTES))
+        return xxhash.xxh3_64_intdigest(bytes(_PROBES * _PROBE_BYTES))
     budget.touch(min(_PROBES * FAULT, size + FAULT))
     last = size - _PROBE_BYTES
     starts = [last * number // (_PROBES - 1) for number in range(_PROBES)]
     blocks = (member.read(start, start + _PROBE_BYTES).tobytes() for start in starts)
-    return xxhash.xxh3_128_digest(b"".join(blocks))
+    return xxhash.xxh3_64_intdigest(b"".join(blocks))
 
 
-def _refined(candidates: list[_Member], contents: _Contents) -> list[list[_Member]]:
-    """Return the members divided by content, each read at most once."""
-    size = candidates[0].size if candidates else 0
-    groups = [candidates]
-    if all(member.hole(0, size) for member in candidates):
-        return groups
-    alone: list[list[_Member]] = []
+def _refined(contents: _Contents, places: Indices, kept: int) -> Iterator[Indices]:
+    """Yield the `places` divided by content, but those that are alone; each is read at most once.
+
+    Of the first `kept` the bytes stay at hand, of others those of two at a time.
+    """
+    members = _Members(contents, places, kept)
+    size = members[places[0]].size
+    if all(members[place].hole(0, size) for place in places):
+        yield places
+        return
+    parts = [places]
     start, step = 0, SLICE_BYTES
-    while start < size and groups:
-        count = sum(map(len, groups))
+    while start < size and parts:
         end = min(start + step, size)
-        contents.left -= (end - start) * count
+        contents.left -= (end - start) * sum(map(len, parts))
         if contents.left < 0:
-            return alone + [[member] for group in groups for member in group]
-        parts = [part for group in groups for part in _divided(group, start, end, contents)]
+            return
         # One that is alone is not read on.
-        alone += [part for part in parts if len(part) == 1]
-        groups = [part for part in parts if len(part) > 1]
+        parts = [
+            part
+            for one in parts
+            for part in _divided(one, start, end, members, contents)
+            if len(part) > 1
+        ]
         # Those that are still equal will mostly stay so, and more at once is faster.
         step = min(2 * step, _MOST_AT_ONCE)
         start = end
-    return alone + groups
+    yield from parts
 
 
 def _divided(
-    group: list[_Member], start: int, end: int, contents: _Contents
-) -> Iterator[list[_Member]]:
-    """Yield the members of `group` divided by their bytes from `start` to before `end`."""
-    first, *others = group
-    equal = _equal_to_first(group, start, end, contents, contents.glance)
-    yield [first, *(other for other, same in zip(others, equal, strict=True) if same)]
-    rest = [other for other, same in zip(others, equal, strict=True) if not same]
+    places: Indices, start: int, end: int, members: _Members, contents: _Contents
+) -> Iterator[Indices]:
+    """Yield the `places` divided by their bytes from `start` to before `end`, but some alone."""
+    same = _same_as_first(places, start, end, members, contents, contents.glance)
+    yield places[same]
+    rest = places[~same]
     if len(rest) < 2:
-        yield from ([member] for member in rest)
         return
-    known: dict[bytes, list[list[_Member]]] = defaultdict(list)
-    for member in rest:
-        digest = _digest(member, start, end, contents.budget)
-        for same in known[digest]:
-            if all(_equal_to_first([same[0], member], start, end, contents)):
-                same.append(member)
-                break
-        else:
-            known[digest].append([member])
-    for found in known.values():
-        yield from found
+    digests = (_digest(members[place], start, end, contents.budget) for place in rest)
+    for equal in groups(first_equal(np.fromiter(digests, np.uint64, len(rest)))):
+        known = rest[equal]
+        while len(known) > 1:
+            same = _same_as_first(known, start, end, members, contents)
+            yield known[same]
+            known = known[~same]
 
 
-def _equal_to_first(
-    group: list[_Member], start: int, end: int, contents: _Contents, glance: Glance | None = None
-) -> tuple[bool, ...]:
-    """Return which members but the first have its bytes, from `start` to before `end`."""
+def _same_as_first(
+    places: Indices,
+    start: int,
+    end: int,
+    members: _Members,
+    contents: _Contents,
+    glance: Glance | None = None,
+) -> NDArray[np.bool_]:
+    """Return for each place whether the first one's bytes are there, from `start` to `end`."""
+    first = members[places[0]]
+    if first.size < _LEAST_GLANCED:
+        glance = None
 
-    def compared(begin: int) -> list[_Compared]:
+    def compared(begin: int) -> _Compared:
         limit = min(begin + SLICE_BYTES, end)
-        first = _part(group[0], begin, limit, contents.budget)
-        seen = [_Compared(True, _least(group[0], first, glance))]
-        for other in group[1:]:
-            octets = _part(other, begin, limit, contents.budget)
-            same = equal_octets(first, octets)
-            as_first = same and other.dtype == group[0].dtype
-            seen.append(
-                _Compared(same, seen[0].least if as_first else _least(other, octets, glance))
-            )
-        return seen
+        octets = _part(first, begin, limit, contents.budget)
+        least = _least(first, octets, glance)
+        same = np.ones(len(places), np.bool_)
+        leasts = [least] if glance is not None else []
+        for number, place in enumerate(places[1:], 1):
+            other = members[place]
+            found = _part(other, begin, limit, contents.budget)
+            same[number] = equal_octets(octets, found)
+            if glance is not None:
+                as_first = same[number] and other.dtype == first.dtype
+                leasts.append(least if as_first else _least(other, found, glance))
+        return _Compared(same, leasts)
 
     starts = range(start, end, SLICE_BYTES)
-    slices = contents.workers.map(compared, starts) if len(starts) > 1 else map(compared, starts)
-    columns = list(zip(*slices, strict=True))
+    mapped = contents.workers.map(compared, starts) if len(starts) > 1 else map(compared, starts)
+    slices = list(mapped)
     if glance is not None:
-        for member, column in zip(group, columns, strict=True):
-            least = min((one.least for one in column if one.least is not None), default=None)
-            for weight in member.weights:
-                if least is not None and weight.dtype == member.dtype:
+        columns = zip(*(one.leasts for one in slices), strict=True)
+        for place, column in zip(places, columns, strict=True):
+            least = min((one for one in column if one is not None), default=None)
+            for weight in contents.in_range(place):
+                if least is not None and weight.dtype == members[place].dtype:
                     glance.note(weight, start, end, least)
-    return tuple(all(one.same for one in column) for column in columns[1:])
+    everywhere: NDArray[np.bool_] = np.logical_and.reduce([one.same for one in slices])
+    return everywhere
 
 
 def _least(member: _Member, octets: Octets, glance: Glance | None) -> int | None:
-    return glance.look(member.weights[0], octets) if glance is not None else None
+    return glance.look(member.weight, octets) if glance is not None else None
 
 
 def _part(member: _Member, start: int, end: int, budget: Budget) -> Octets:
@@ -329,11 +423,11 @@ def _part(member: _Member, start: int, end: int, budget: Budget) -> Octets:
     return member.read(start, end)
 
 
-def _digest(member: _Member, start: int, end: int, budget: Budget) -> bytes:
-    hashed = xxhash.xxh3_128()
+def _digest(member: _Member, start: int, end: int, budget: Budget) -> int:
+    hashed = xxhash.xxh3_64()
     for begin in range(start, end, SLICE_BYTES):
         hashed.update(_part(member, begin, min(begin + SLICE_BYTES, end), budget).data)
-    return hashed.digest()
+    return hashed.intdigest()
 
 
 def equal_octets(one: Octets, other: Octets) -> bool:

@@ -23,7 +23,7 @@ from memdiag.graph.least_values import (
     least_value,
 )
 from memdiag.graph.reader import ModelFile
-from memdiag.graph.stretches import Piece, Stretch, StretchReader, stretches
+from memdiag.graph.stretches import MOST_PIECES, Piece, Stretch, StretchReader, stretches
 from memdiag.graph.tensor_data import Array
 from memdiag.graph.workers import Workers
 from memdiag.records.weights import Weight
@@ -96,15 +96,16 @@ def scaled_denormals(model: ModelFile, weight: Weight, factors: NDArray[np.float
 
 
 def _tasks(found: Iterable[Stretch]) -> Iterator[list[Stretch]]:
-    """Yield the stretches in their order, in lists of about `_TASK_BYTES`."""
+    """Yield the stretches in their order, in lists of about `_TASK_BYTES` or `MOST_PIECES`."""
     task: list[Stretch] = []
-    nbytes = 0
+    nbytes = pieces = 0
     for stretch in found:
         task.append(stretch)
         nbytes += stretch.length
-        if nbytes >= _TASK_BYTES:
+        pieces += len(stretch.pieces)
+        if nbytes >= _TASK_BYTES or pieces >= MOST_PIECES:
             yield task
-            task, nbytes = [], 0
+            task, nbytes, pieces = [], 0, 0
     if task:
         yield task
 

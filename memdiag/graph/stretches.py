@@ -30,6 +30,9 @@ _SMALL = 64 << 10
 """Weights of at most so many bytes are read together with their neighbours, so far from each other
 at most: larger ones each begin a stretch, and with it a buffer."""
 
+MOST_PIECES = 2048
+"""What is read at a time is of no more weights: the objects of each take half a kilobyte."""
+
 
 class Piece(NamedTuple):
     """The bytes from `begin` to before `end` of the `place`-th of the weights."""
@@ -63,7 +66,7 @@ def stretches(
     run: list[Stretch] = []
     for place, weight in enumerate(weights):
         for part in _parts(model, place, weight, begins[place] if begins else 0):
-            if run and not _is_neighbour(part, run[0], run[-1]):
+            if run and (len(run) == MOST_PIECES or not _is_neighbour(part, run[0], run[-1])):
                 yield _joined(run)
                 run = []
             run.append(part)

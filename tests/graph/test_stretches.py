@@ -12,7 +12,13 @@ from onnx import TensorProto, helper, numpy_helper
 
 from memdiag.errors import ModelError
 from memdiag.graph.reader import ModelFile, open_model
-from memdiag.graph.stretches import STRETCH_BYTES, Stretch, StretchReader, stretches
+from memdiag.graph.stretches import (
+    MOST_PIECES,
+    STRETCH_BYTES,
+    Stretch,
+    StretchReader,
+    stretches,
+)
 from tests.graph.resident import resident_bytes
 
 MIB = 1 << 20
@@ -86,6 +92,16 @@ def test_small_neighbours_are_read_together_and_no_others(tmp_path: Path) -> Non
         together = [[piece.place for piece, _ in stretch.pieces] for stretch in found]
         assert together == [[0, 1, 2], [3], [4], [5]]
         assert found[0].length == 14_096
+
+
+def test_many_tiny_neighbours_are_read_in_several_stretches(tmp_path: Path) -> None:
+    count = 2 * MOST_PIECES + 1
+    data = np.arange(count, dtype=np.uint8).tobytes()
+    (tmp_path / "w.bin").write_bytes(data)
+    with opened(tmp_path / "m.onnx", *(external(f"w{n}", n, 1) for n in range(count))) as model:
+        found = list(stretches(model, model.weights))
+        assert [len(stretch.pieces) for stretch in found] == [MOST_PIECES, MOST_PIECES, 1]
+        assert b"".join(read(model, found).values()) == data
 
 
 def test_a_large_weight_is_aligned_wherever_it_lies(tmp_path: Path) -> None:
