@@ -74,7 +74,8 @@ class Parts:
         """
         runs = list(self._runs(scope.nodes))
         stated = _Stated(scope.body)
-        for nodes, needed in zip(runs, self._needed(scope, runs), strict=True):
+        for run, needed in zip(runs, self._needed(scope, runs), strict=True):
+            nodes = list(run)
             is_hollow = nodes[0].inner_count > self._at_once
             model = self._model(scope, nodes, is_hollow, types, stated)
             self._count += 1
@@ -98,7 +99,7 @@ class Parts:
 
     def _called_by(self, node: Node) -> frozenset[FunctionKey]:
         """Return the functions that a part with `node` in it needs: for a hollow one, none."""
-        if node.inner_count > self._at_once:
+        if not self._functions or node.inner_count > self._at_once:
             return frozenset()
         return frozenset(called([node], self._functions))
 
@@ -109,11 +110,12 @@ class Parts:
         """Return, for each part, which of its outputs are read outside of it."""
         found = []
         read = set(scope.outputs if scope.parent is not None else ())
-        for nodes in reversed(runs):
+        for nodes in map(list, reversed(runs)):
             made = _made_by(nodes)
             found.append(frozenset(name for name in made if name in read))
-            read |= {name for name in _read_by(nodes) if name in scope.producers}
             read.difference_update(made)
+            before = (name for name in _read_by(nodes) if name not in made)
+            read.update(name for name in before if name in scope.producers)
         return found[::-1]
 
     def _model(

@@ -1,7 +1,7 @@
 """The dense initializers of a graph, packed as its nodes are."""
 
-from collections.abc import Callable, Iterator, Mapping
-from functools import cached_property, lru_cache
+from collections.abc import Iterator, Mapping
+from functools import cached_property
 
 import msgspec
 from onnx import TensorProto
@@ -12,19 +12,12 @@ from memdiag.graph.spool import Spool, Stored
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(tuple[str, bytes]).decode
 
-_MOST_REMEMBERED = 4096
-"""Names that were looked for: most are soon looked for again."""
-
 
 class Initializers(Mapping[str, TensorProto]):
-    """Initializers by their names, each parsed anew; of those with one name the last one counts.
-
-    `place` returns the place of an initializer in the graph's list; None if there is none.
-    """
+    """Initializers by their names, each parsed anew; of those with one name the last one counts."""
 
     def __init__(self, spool: Spool) -> None:
         self._packed = Stored(spool)
-        self.place: Callable[[str], int | None] = lru_cache(_MOST_REMEMBERED)(self._find)
 
     def append(self, tensor: TensorProto) -> None:
         """Add an initializer, before any is asked for by its name."""
@@ -62,5 +55,6 @@ class Initializers(Mapping[str, TensorProto]):
     def _names(self) -> Iterator[str]:
         return (name for name, _ in map(_decode, self._packed))
 
-    def _find(self, name: str) -> int | None:
+    def place(self, name: str) -> int | None:
+        """Return the place of an initializer in the graph's list; None if there is none."""
         return self._index.last_place(name)

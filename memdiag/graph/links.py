@@ -3,7 +3,6 @@
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -12,9 +11,6 @@ from onnx import TensorProto
 
 from memdiag.graph.name_index import NameIndex
 from memdiag.graph.nodes import Node, Nodes
-
-_MOST_REMEMBERED = 4096
-"""Names whose maker was found: a value is mostly asked for again soon, half a kilobyte each."""
 
 
 class Links:
@@ -73,8 +69,7 @@ class Producers(Mapping[str, Node]):
 
     def __init__(self, nodes: Nodes, outputs: "array[int]", index: NameIndex) -> None:
         self._nodes, self._outputs, self._index = nodes, outputs, index
-        self.place: Callable[[str], int | None] = lru_cache(_MOST_REMEMBERED)(index.last_place)
-        self._made = lru_cache(_MOST_REMEMBERED)(self._make)
+        self.place: Callable[[str], int | None] = index.last_place
 
     @property
     def place_count(self) -> int:
@@ -92,15 +87,15 @@ class Producers(Mapping[str, Node]):
         return None if place is None else bisect_right(self._outputs, place) - 1
 
     def __getitem__(self, name: str) -> Node:
-        found = self._made(name)
-        if found is None:
+        place = self.maker_place(name)
+        if place is None:
             raise KeyError(name)
-        return found
+        return self._nodes[place]
 
     def get(self, name: str, default: Any = None) -> Any:
         """Return the node that makes a value, or `default`."""
-        found = self._made(name)
-        return default if found is None else found
+        place = self.maker_place(name)
+        return default if place is None else self._nodes[place]
 
     def __contains__(self, name: object) -> bool:
         return self.place(name) is not None  # type: ignore[arg-type]
@@ -111,10 +106,6 @@ class Producers(Mapping[str, Node]):
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
-
-    def _make(self, name: str) -> Node | None:
-        place = self.maker_place(name)
-        return None if place is None else self._nodes[place]
 
 
 def tensor_of(constant: Node) -> TensorProto | None:

@@ -7,8 +7,6 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-_NOWHERE: Sequence[int] = ()
-
 
 def hashes_of(names: Iterable[str]) -> NDArray[np.int64]:
     """Return the hashes of `names`."""
@@ -16,7 +14,7 @@ def hashes_of(names: Iterable[str]) -> NDArray[np.int64]:
 
 
 class NameIndex:
-    """Says at which places of a list a name is; a place takes 12 bytes.
+    """Says at which places of a list a name is; a place takes 13 bytes.
 
     Names with one hash are taken for one name. Hashes have 64 bits and a key that is another one in
     each process: among a million names two are alike in one process of 30 million.
@@ -24,9 +22,16 @@ class NameIndex:
 
     def __init__(self, hashes: NDArray[np.int64]) -> None:
         order = np.argsort(hashes, kind="stable")
-        self._hashes, self._places = array("q"), array("I")
-        self._hashes.frombytes(hashes[order].tobytes())
+        ordered = hashes[order]
+        self._hashes, self._places, self._starts = array("q"), array("I"), array("I")
+        self._hashes.frombytes(ordered.tobytes())
         self._places.frombytes(order.astype(np.uintc).tobytes())
+        # Hashes are spread evenly: of those that begin with the same bits there are a few.
+        bits = max(len(hashes).bit_length() - 2, 1)
+        self._shift, self._half = 64 - bits, 1 << bits - 1
+        beginnings = np.arange(-self._half, self._half + 1)
+        starts = np.searchsorted(ordered >> self._shift, beginnings)
+        self._starts.frombytes(starts.astype(np.uintc).tobytes())
 
     def __len__(self) -> int:
         return len(self._places)
@@ -34,18 +39,18 @@ class NameIndex:
     def places(self, name: str) -> Sequence[int]:
         """Return the places at which `name` is, in order."""
         wanted, hashes = hash(name), self._hashes
-        first = bisect_left(hashes, wanted)
-        if first == len(hashes) or hashes[first] != wanted:
-            return _NOWHERE
-        return self._places[first : bisect_right(hashes, wanted, first)]
+        part = (wanted >> self._shift) + self._half
+        end = self._starts[part + 1]
+        first = bisect_left(hashes, wanted, self._starts[part], end)
+        return self._places[first : bisect_right(hashes, wanted, first, end)]
 
     def last_place(self, name: str) -> int | None:
         """Return the last place at which `name` is; None if it is nowhere."""
-        wanted = hash(name)
-        after = bisect_right(self._hashes, wanted)
-        if not after or self._hashes[after - 1] != wanted:
-            return None
-        return self._places[after - 1]
+        wanted, hashes = hash(name), self._hashes
+        part = (wanted >> self._shift) + self._half
+        start = self._starts[part]
+        after = bisect_right(hashes, wanted, start, self._starts[part + 1])
+        return self._places[after - 1] if after > start and hashes[after - 1] == wanted else None
 
     def last_places(self, hashes: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the last place of what has each of these hashes, -1 for what is nowhere."""

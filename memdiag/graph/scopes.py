@@ -1,7 +1,7 @@
 """Who makes and who uses each value of a graph, across subgraphs and function calls."""
 
-from collections.abc import Iterable, Iterator, Mapping
-from functools import cached_property
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cached_property, lru_cache
 from itertools import chain
 from typing import NamedTuple
 
@@ -13,6 +13,10 @@ from memdiag.graph.nodes import FunctionKey, Node
 
 MAX_CALLS = 50
 """Function calls nested deeper are not followed: only functions that call each other get there."""
+
+
+_MOST_REMEMBERED = 8192
+"""Names that were looked for: most are soon looked for again."""
 
 
 class Use(NamedTuple):
@@ -29,7 +33,7 @@ class Scope:
     `owner` is the node that holds or calls it, in `parent`; both are None for the main graph.
     `call_depth` counts the function calls around it. A function's body sees no outer names.
     `producers` are the nodes that make its values, by their names; `bodies` the scopes of a node's
-    subgraphs, by the node's number.
+    subgraphs, by the node's number; `input_places` the places of its inputs in its list of them.
     """
 
     def __init__(
@@ -47,7 +51,9 @@ class Scope:
         self.inputs, self.outputs, self.nodes = body.inputs, body.outputs, body.nodes
         self._functions = functions
         self._calls: dict[int, Scope] = {}
-        self._inputs = {name: place for place, name in enumerate(body.inputs)}
+        self.input_places = {name: place for place, name in enumerate(body.inputs)}
+        remembered = parent._find if parent is not None else lru_cache(_MOST_REMEMBERED)(_place)
+        self._find: Callable[[Scope, str], int | None] = remembered
         self.links = body.links
         self.producers = body.links.producers
         self.bodies: dict[int, list[Scope]] = {
@@ -81,26 +87,21 @@ class Scope:
 
     @property
     def value_count(self) -> int:
-        """How many places the values of this very graph have: see `place`."""
-        return self.producers.place_count + self.body.initializers.place_count + len(self._inputs)
+        """How many places the values of this very graph have."""
+        return (
+            self.producers.place_count + self.body.initializers.place_count + len(self.input_places)
+        )
 
     def place(self, name: str) -> int | None:
         """Return the place of a value of this very graph, a number of its own; None if it is none.
 
-        Outputs of nodes come first, then initializers and inputs that are nothing of these.
+        Outputs of nodes come first, then initializers, and inputs that are nothing of these.
         """
-        place = self.producers.place(name)
-        if place is not None:
-            return place
-        place, before = self.body.initializers.place(name), self.producers.place_count
-        if place is not None:
-            return before + place
-        place = self._inputs.get(name)
-        return None if place is None else before + self.body.initializers.place_count + place
+        return self._find(self, name)
 
     def defines(self, name: str) -> bool:
         """Return whether `name` is a value of this very graph."""
-        return self.place(name) is not None
+        return self._find(self, name) is not None
 
     def uses(self, name: str) -> Iterator[Use]:
         """Yield the uses of `name` here and in the subgraphs that see this scope's value."""
@@ -114,7 +115,7 @@ class Scope:
     def home(self, name: str) -> "Scope | None":
         """Return the scope that defines `name` as it is seen from here."""
         scope: Scope | None = self
-        while scope is not None and not scope.defines(name):
+        while scope is not None and self._find(scope, name) is None:
             scope = None if scope.is_function else scope.parent
         return scope
 
@@ -126,6 +127,17 @@ class Scope:
         if node.number not in self._calls:
             self._calls[node.number] = Scope(function, self._functions, self, node)
         return self._calls[node.number]
+
+
+def _place(scope: Scope, name: str) -> int | None:
+    place = scope.producers.place(name)
+    if place is not None:
+        return place
+    before, initializers = scope.producers.place_count, scope.body.initializers
+    place = initializers.place(name)
+    if place is None and name in scope.input_places:
+        place = initializers.place_count + scope.input_places[name]
+    return None if place is None else before + place
 
 
 def _stated(body: Body) -> Iterator[tuple[str, tuple[int | None, ...]]]:
