@@ -7,6 +7,8 @@ whenever somebody asks for it.
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 
+import numpy as np
+from numpy.typing import NDArray
 from onnx import (
     AttributeProto,
     FunctionProto,
@@ -20,6 +22,8 @@ from onnx import (
 
 from memdiag.graph.initializers import Initializers
 from memdiag.graph.links import Links
+from memdiag.graph.name_index import hashes_of
+from memdiag.graph.nesting import Nesting
 from memdiag.graph.nodes import FunctionKey, Node, Nodes
 from memdiag.graph.protos import without
 from memdiag.graph.spool import Spool, Stored
@@ -85,6 +89,21 @@ class Body:
     def links(self) -> Links:
         """Who makes and who reads each value."""
         return Links(self.nodes)
+
+    @cached_property
+    def nesting(self) -> Nesting:
+        """The graph and all that are inside it."""
+        return Nesting(self)
+
+    def inner_bodies(self) -> Iterator["Body"]:
+        """Yield the subgraphs of its nodes, but not those inside them."""
+        for node in self.nodes.with_bodies:
+            yield from (inner.body for inner in node.bodies)
+
+    def defined_hashes(self) -> NDArray[np.int64]:
+        """Return the hashes of the names of all its values, in no order."""
+        made, stored = self.links.producers.hashes, self.initializers.hashes
+        return np.concatenate((made, stored, hashes_of(self.inputs)))
 
     @property
     def key(self) -> FunctionKey:

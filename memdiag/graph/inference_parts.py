@@ -190,15 +190,17 @@ def _computing(scope: Scope, read: Names, made: Names, types: Types) -> Iterator
     """
     met = set(made)
     most = len(met) + _MOST_COMPUTING
-    pending = [(name, scope.home(name), False) for name in reversed(read)]
+    pending = [(name, scope.home(name), False) for name in reversed(read) if name not in met]
     while pending:
         name, home, ready = pending.pop()
+        if not ready and name in met:
+            continue
         producer = home.producers.get(name) if home is not None else None
         if home is None or producer is None:
             continue
         if ready:
             yield producer
-        elif name in met or len(met) >= most or not _is_seen(producer, name, home, scope):
+        elif len(met) >= most or not _is_seen(producer, name, home, scope):
             continue
         elif _is_computed(producer, name, scope, types):
             met.update(producer.output)

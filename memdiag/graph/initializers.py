@@ -4,6 +4,8 @@ from collections.abc import Iterator, Mapping
 from functools import cached_property
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 from onnx import TensorProto
 
 from memdiag.graph.name_index import NameIndex, hashes_of
@@ -27,6 +29,11 @@ class Initializers(Mapping[str, TensorProto]):
     def place_count(self) -> int:
         """How many there are in the list, those of one name counted each."""
         return len(self._packed)
+
+    @property
+    def hashes(self) -> NDArray[np.int64]:
+        """The hashes of their names, sorted."""
+        return self._index.hashes
 
     def serialized(self) -> Iterator[bytes]:
         """Yield all initializers as ONNX writes them, in the order of the graph."""

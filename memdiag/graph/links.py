@@ -37,6 +37,11 @@ class Links:
         self.is_sorted = self._has_order(np.asarray(read))
         self._read = NameIndex(np.asarray(read))
 
+    @property
+    def read_hashes(self) -> NDArray[np.int64]:
+        """The hashes of the names that nodes read, sorted."""
+        return self._read.hashes
+
     def reads(self, name: str) -> Iterator[tuple[Node, int]]:
         """Yield the nodes that read a value, in order, each with the input at which it does."""
         for place in self._read.places(name):
@@ -75,6 +80,11 @@ class Producers(Mapping[str, Node]):
     def place_count(self) -> int:
         """How many outputs all nodes have: places are below it."""
         return len(self._index)
+
+    @property
+    def hashes(self) -> NDArray[np.int64]:
+        """The hashes of the values' names, sorted."""
+        return self._index.hashes
 
     def makers(self, hashes: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the places of the nodes that make what has these hashes, -1 for none."""

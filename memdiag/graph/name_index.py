@@ -36,6 +36,11 @@ class NameIndex:
     def __len__(self) -> int:
         return len(self._places)
 
+    @property
+    def hashes(self) -> NDArray[np.int64]:
+        """The hashes, sorted."""
+        return np.asarray(self._hashes)
+
     def places(self, name: str) -> Sequence[int]:
         """Return the places at which `name` is, in order."""
         wanted, hashes = hash(name), self._hashes

@@ -186,7 +186,8 @@ class Nodes(Sequence[Node]):
         if not self._made:
             yield from map(_decode, self._packed)
         else:
-            yield from (self[place] for place in range(len(self)))
+            for place, packed in enumerate(self._packed):
+                yield self._made.get(place) or _decode(packed)
 
 
 def _bodies(node: NodeProto, body_of: "Callable[[GraphProto], Body]") -> Iterator[Inner]:

@@ -1,6 +1,7 @@
 """Who makes and who uses each value of a graph, across subgraphs and function calls."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
 from itertools import chain
 from typing import NamedTuple
@@ -9,11 +10,11 @@ from onnx import TensorProto
 
 from memdiag.graph.bodies import Body
 from memdiag.graph.links import tensor_of
+from memdiag.graph.nesting import Nesting
 from memdiag.graph.nodes import FunctionKey, Node
 
 MAX_CALLS = 50
 """Function calls nested deeper are not followed: only functions that call each other get there."""
-
 
 _MOST_REMEMBERED = 8192
 """Names that were looked for: most are soon looked for again."""
@@ -52,8 +53,12 @@ class Scope:
         self._functions = functions
         self._calls: dict[int, Scope] = {}
         self.input_places = {name: place for place, name in enumerate(body.inputs)}
-        remembered = parent._find if parent is not None else lru_cache(_MOST_REMEMBERED)(_place)
-        self._find: Callable[[Scope, str], int | None] = remembered
+        outermost = parent is None or self.is_function
+        self._nesting: Nesting = body.nesting if outermost or parent is None else parent._nesting
+        self._span = self._nesting.span(body)
+        self._find: Callable[[Scope, str], int | None] = (
+            lru_cache(_MOST_REMEMBERED)(_place) if parent is None else parent._find
+        )
         self.links = body.links
         self.producers = body.links.producers
         self.bodies: dict[int, list[Scope]] = {
@@ -107,15 +112,30 @@ class Scope:
         """Yield the uses of `name` here and in the subgraphs that see this scope's value."""
         for node, slot in self.links.reads(name):
             yield Use(self, node, slot)
+        if self.bodies:
+            yield from self._inner_uses(name, self._nesting.readers(name))
+
+    def _inner_uses(self, name: str, readers: Sequence[int]) -> Iterator[Use]:
+        """Yield the uses in subgraphs, where `readers` are the graphs that read such a name."""
+        after = bisect_right(readers, self._span.start)
+        if after == len(readers) or readers[after] not in self._span:
+            return
         for bodies in self.bodies.values():
             for body in bodies:
                 if not body.defines(name):
-                    yield from body.uses(name)
+                    if body._span.start in readers:
+                        yield from (Use(body, *read) for read in body.links.reads(name))
+                    yield from body._inner_uses(name, readers)
 
     def home(self, name: str) -> "Scope | None":
         """Return the scope that defines `name` as it is seen from here."""
-        scope: Scope | None = self
-        while scope is not None and self._find(scope, name) is None:
+        if self._find(self, name) is not None:
+            return self
+        if self.parent is None or self.is_function:
+            return None
+        definers = self._nesting.definers(name)
+        scope: Scope | None = self if definers else None
+        while scope is not None and scope._span.start not in definers:
             scope = None if scope.is_function else scope.parent
         return scope
 

@@ -11,6 +11,7 @@ MOST_HELD = 4 << 20
 """Bytes that a spool holds in memory; when there are more, all go to the file."""
 
 _BLOCK = 1 << 15
+_AT_ONCE = 1 << 14
 _MOST_BLOCKS = 64
 
 
@@ -39,13 +40,13 @@ class Spool:
         return start
 
     def read(self, start: int, stop: int) -> bytes:
-        """Return some of the bytes that were added: from `start` to before `stop`.
-
-        They must have been added together.
-        """
+        """Return some of the bytes that were added: from `start` to before `stop`."""
         if start >= self._written:
             return bytes(self._held[start - self._written : stop - self._written])
         with self._lock:
+            if stop > self._written:
+                rest = bytes(self._held[: stop - self._written])
+                return self._from_file(start, self._written) + rest
             number, first = divmod(start, _BLOCK)
             last = first + stop - start
             if last > _BLOCK:
@@ -108,6 +109,17 @@ class Stored(Sequence[bytes]):
         return self.spool.read(start, start + self._lengths[place])
 
     def __iter__(self) -> Iterator[bytes]:
-        read = self.spool.read
-        for start, length in zip(self._starts, self._lengths, strict=True):
-            yield read(start, start + length)
+        # What was added in a row lies in a row, and is read at once.
+        first, count = 0, len(self)
+        while first < count:
+            start = stop = self._starts[first]
+            last = first
+            while last < count and self._starts[last] == stop and stop - start < _AT_ONCE:
+                stop += self._lengths[last]
+                last += 1
+            run = self.spool.read(start, stop)
+            position = 0
+            for length in self._lengths[first:last]:
+                yield run[position : position + length]
+                position += length
+            first = last
