@@ -47,7 +47,7 @@ class Body:
         self.node_count = 0
         self.initializers = Initializers(spool)
         self._value_info = Stored(spool)
-        self._spool = spool
+        self.spool = spool
 
     @classmethod
     def of(cls, proto: GraphProto | FunctionProto, spool: Spool | None = None) -> "Body":
@@ -83,7 +83,7 @@ class Body:
             self.node_count += 1 + node.inner_count
 
     def _body_of(self, proto: GraphProto) -> "Body":
-        return Body.of(proto, self._spool)
+        return Body.of(proto, self.spool)
 
     @cached_property
     def links(self) -> Links:

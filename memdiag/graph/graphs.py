@@ -1,11 +1,12 @@
 """The graphs of a model: which scopes a weight is in, what is constant, how nodes are called."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from numpy.typing import NDArray
 
+from memdiag.graph.name_index import NameIndex, hashes_of
 from memdiag.graph.nodes import FunctionKey, Node
 from memdiag.graph.reader import ModelFile
 from memdiag.graph.scopes import Scope, main_scope
@@ -31,11 +32,7 @@ class Graphs:
         self._called: set[FunctionKey] = set()
         for path, scope in self._walk(main_scope(model.graph, model.functions), ""):
             self._by_path[path].append(scope)
-        # By graph and name; None where two of one graph go by one name.
-        self._weights: dict[str, dict[str, Weight | None]] = defaultdict(dict)
-        for weight in model.weights:
-            named = self._weights[weight.graph]
-            named[weight.name] = None if weight.name in named else weight
+        self._weights = NameIndex(hashes_of((one.graph, one.name) for one in model.weights))
 
     def __iter__(self) -> Iterator[tuple[str, Scope]]:
         """Yield each path with its scopes, the main graph first; functions once."""
@@ -49,7 +46,7 @@ class Graphs:
         None as well where two weights of one graph go by one name.
         """
         home = scope.home(name)
-        return self._weights_in(home).get(name) if home is not None else None
+        return self._weight_in(home, name)[1] if home is not None else None
 
     def scopes(self, weight: Weight) -> list[Scope]:
         """Return the scopes in which `weight` is defined."""
@@ -71,9 +68,9 @@ class Graphs:
         for _ in range(_MOST_STEPS):
             if home is None:
                 return None
-            known = self._weights_in(home)
-            if name in known:
-                return known[name]
+            is_weight, weight = self._weight_in(home, name)
+            if is_weight:
+                return weight
             producer = home.producers.get(name)
             if producer is not None and producer.op_type == "Identity" and producer.input:
                 name = producer.input[0]
@@ -86,8 +83,10 @@ class Graphs:
             home = home.home(name) if home is not None and name else None
         return None
 
-    def _weights_in(self, scope: Scope) -> Mapping[str, Weight | None]:
-        return self._weights.get(self.path(scope), {})
+    def _weight_in(self, scope: Scope, name: str) -> tuple[bool, Weight | None]:
+        """Return whether `name` is a weight of that very graph, and which, if it is only one."""
+        places = self._weights.places((self.path(scope), name))
+        return bool(places), self._model.weights[places[0]] if len(places) == 1 else None
 
     def _walk(self, scope: Scope, path: str) -> Iterator[tuple[str, Scope]]:
         self._paths[scope] = path

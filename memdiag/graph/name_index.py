@@ -1,14 +1,17 @@
-"""Finding names among very many: by sorted hashes, as a table of the names would be larger."""
+"""Finding names among very many: by sorted hashes, as a table of the names would be larger.
+
+Anything that has a hash and is compared by value can go for a name.
+"""
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 
-def hashes_of(names: Iterable[str]) -> NDArray[np.int64]:
+def hashes_of(names: Iterable[Hashable]) -> NDArray[np.int64]:
     """Return the hashes of `names`."""
     return np.fromiter(map(hash, names), np.int64)
 
@@ -41,7 +44,7 @@ class NameIndex:
         """The hashes, sorted."""
         return np.asarray(self._hashes)
 
-    def places(self, name: str) -> Sequence[int]:
+    def places(self, name: Hashable) -> Sequence[int]:
         """Return the places at which `name` is, in order."""
         wanted, hashes = hash(name), self._hashes
         part = (wanted >> self._shift) + self._half
@@ -49,7 +52,7 @@ class NameIndex:
         first = bisect_left(hashes, wanted, self._starts[part], end)
         return self._places[first : bisect_right(hashes, wanted, first, end)]
 
-    def last_place(self, name: str) -> int | None:
+    def last_place(self, name: Hashable) -> int | None:
         """Return the last place at which `name` is; None if it is nowhere."""
         wanted, hashes = hash(name), self._hashes
         part = (wanted >> self._shift) + self._half

@@ -29,7 +29,8 @@ from memdiag.graph.tensor_data import (
     element_type,
     packed_bytes,
 )
-from memdiag.graph.weights import Location, Source, inventory
+from memdiag.graph.weight_sources import Source, WeightSources
+from memdiag.graph.weights import Location, inventory
 from memdiag.graph.wire import THIS_FILE, Stored, skeleton
 from memdiag.records.weights import Weight
 
@@ -75,14 +76,13 @@ class ModelFile:
         self._numbers: dict[int, PackedNumbers] = {}
         self.head, self.graph, self.functions = parse(serialized, origin=origin)
         del serialized  # of many nodes it is large
-        self._held: dict[Weight, tuple[Source, bytes] | None] = {}
-        weights: list[Weight] = []
+        sources = WeightSources(self.graph.spool)
         locate = partial(self._locate, references)
         found = inventory(self.graph, self.functions, origin=origin, locate=locate)
         for one in found:
-            self._held[one.weight] = (one.source, one.data) if one.data else None
-            weights.append(one.weight)
-        self.weights: tuple[Weight, ...] = tuple(weights)
+            sources.add(one)
+        self._sources: WeightSources | None = sources
+        self.weights: tuple[Weight, ...] = tuple(sources.weights)
         self.external_bytes = self._files.total_bytes
         self.release()
 
@@ -100,7 +100,7 @@ class ModelFile:
     def close(self) -> None:
         """Let go of the files; `data` and `raw_bytes` cannot be used any more."""
         self._maps.clear()
-        self._held.clear()
+        self._sources = None
         self._numbers.clear()
 
     @property
@@ -210,20 +210,17 @@ class ModelFile:
         """Return whether parts of `weight` can be had without the whole, though not from a file."""
         return bool(self._numbers) and self._numbers_of(self._source(weight)) is not None
 
-    def _source(self, weight: Weight) -> TensorProto | SparseTensorProto | AttributeProto | None:
+    def _source(self, weight: Weight) -> Source | None:
         """Return what holds the data of `weight`; None where they are plain bytes in a file."""
         try:
-            held = self._held[weight]
+            if self._sources is not None:
+                return self._sources.source(weight)
         except KeyError:
-            raise ModelError(
-                f"{self.path}: it has no weight {weight.name!r} or is closed; take one of its own "
-                "weights while it is open."
-            ) from None
-        if held is None:
-            return None
-        kind, data = held
-        source: TensorProto | SparseTensorProto | AttributeProto = kind.FromString(data)
-        return source
+            pass
+        raise ModelError(
+            f"{self.path}: it has no weight {weight.name!r} or is closed; take one of its own "
+            "weights while it is open."
+        )
 
     def _locate(
         self,

@@ -76,6 +76,7 @@ class _Finder:
     def __init__(self, origin: str, locate: Locate) -> None:
         self.origin = origin
         self.locate = locate
+        self.shapes: dict[tuple[int, ...], tuple[int, ...]] = {}
 
     def in_graph(self, graph: Body, path: str, place: Place | None) -> Iterator[Found]:
         """Yield the weights of a graph; `place` is the one of all that lies in a function."""
@@ -120,7 +121,7 @@ class _Finder:
             if element is STRING:
                 nbytes = sum(map(len, values.reshape(-1)))
             nowhere = Location("typed", None, None, None)
-            weight = _weight(
+            weight = self._weight(
                 output, path, place or "constant", element, values.shape, nbytes, nowhere
             )
             yield Found(weight, AttributeProto, attribute.SerializeToString())
@@ -147,7 +148,7 @@ class _Finder:
         element, location = self._checked(tensor, where)
         shape = tuple(tensor.dims)
         nbytes = stored_bytes(tensor, element) if element is STRING else element.nbytes(shape)
-        weight = _weight(name, path, place, element, shape, nbytes, location)
+        weight = self._weight(name, path, place, element, shape, nbytes, location)
         located = location.offset is not None
         return Found(weight, TensorProto, b"" if located else tensor.SerializeToString())
 
@@ -162,7 +163,7 @@ class _Finder:
             raise ModelError(f"{where} is a sparse tensor of {element.name}, which ONNX has not.")
         location = Location(values.storage, None, None, None)
         nbytes = element.nbytes(shape)
-        weight = _weight(name, path, place or "sparse", element, shape, nbytes, location)
+        weight = self._weight(name, path, place or "sparse", element, shape, nbytes, location)
         return Found(weight, SparseTensorProto, sparse.SerializeToString())
 
     def _checked(self, tensor: TensorProto, where: str) -> tuple[ElementType, Location]:
@@ -183,6 +184,31 @@ class _Finder:
             )
         return element, location
 
+    def _weight(
+        self,
+        name: str,
+        path: str,
+        place: Place,
+        element: ElementType,
+        shape: tuple[int, ...],
+        nbytes: int,
+        location: Location,
+    ) -> Weight:
+        # Of equal tuples and numbers one is kept: there may be many weights.
+        length = nbytes if location.length == nbytes else location.length
+        return Weight(
+            name=name,
+            graph=path,
+            place=place,
+            dtype=element.name,
+            shape=self.shapes.setdefault(shape, shape),
+            nbytes=nbytes,
+            storage=location.storage,
+            file=location.file,
+            offset=location.offset,
+            length=length if location.file is not None else None,
+        )
+
     def _where(self, noun: str, name: str, path: str) -> str:
         inside = f" in {path}" if path else ""
         return f"{self.origin}: {noun} {name[:200]!r}{inside}"
@@ -200,26 +226,3 @@ def _shape(dims: Sequence[int], where: str) -> tuple[int, ...]:
             "export the model again."
         )
     return shape
-
-
-def _weight(
-    name: str,
-    path: str,
-    place: Place,
-    element: ElementType,
-    shape: tuple[int, ...],
-    nbytes: int,
-    location: Location,
-) -> Weight:
-    return Weight(
-        name=name,
-        graph=path,
-        place=place,
-        dtype=element.name,
-        shape=shape,
-        nbytes=nbytes,
-        storage=location.storage,
-        file=location.file,
-        offset=location.offset,
-        length=location.length if location.file is not None else None,
-    )

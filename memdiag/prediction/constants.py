@@ -51,5 +51,5 @@ def likeness(constant: Constant | None) -> object:
     few = value is not None and value.ndim < 2 and value.size <= _SHARED
     # What was folded comes too late for that.
     if value is None or kind is None or not few or not constant.stored:
-        return id(constant)
+        return id(constant.weights[0] if constant.stored else constant)
     return (kind.dtype, value.shape, value.tobytes())

@@ -33,6 +33,9 @@ _UNSIZED_BEFORE = 16
 
 _ONNX = ("", "ai.onnx")
 _MOST_NODES = 200_000
+_MOST_BYTES = 8 * MOST_VALUES
+"""Of a constant whose values are looked at."""
+
 _MOST_PASSES = 3
 
 
@@ -280,7 +283,8 @@ class Folding:
                 if home.parent is None and name in self.shapes.overridable:
                     return None
                 known = Constant(TensorType(weight.dtype, weight.shape), (weight,), stored=True)
-                self._constants[home, name] = known
+                if weight.nbytes <= _MOST_BYTES:
+                    self._constants[home, name] = known
                 return known
             caller = home.owner
             if not home.is_function or caller is None or home.parent is None:
@@ -298,7 +302,7 @@ class Folding:
             return None if constant is None else constant.value
         nbytes = constant.kind.nbytes
         element = ELEMENT_TYPES_BY_NAME[constant.kind.dtype]
-        if nbytes is None or nbytes > 8 * MOST_VALUES or not element.native or not element.bits:
+        if nbytes is None or nbytes > _MOST_BYTES or not element.native or not element.bits:
             return None
         found = self.graphs.constant(scope, node, slot)
         if found is not None and found[1] in constant.weights and len(constant.weights) == 1:
