@@ -39,15 +39,19 @@ class Body:
     """
 
     def __init__(self, head: GraphProto | FunctionProto, spool: Spool) -> None:
-        self.head = head
-        self.is_function = isinstance(head, FunctionProto)
-        self.inputs = [one if isinstance(one, str) else one.name for one in head.input]
-        self.outputs = [one if isinstance(one, str) else one.name for one in head.output]
+        self.set_head(head)
         self.nodes = Nodes(spool)
         self.node_count = 0
         self.initializers = Initializers(spool)
         self._value_info = Stored(spool)
         self.spool = spool
+
+    def set_head(self, head: GraphProto | FunctionProto) -> None:
+        """Set what is said of the graph or function itself."""
+        self.head = head
+        self.is_function = isinstance(head, FunctionProto)
+        self.inputs = [one if isinstance(one, str) else one.name for one in head.input]
+        self.outputs = [one if isinstance(one, str) else one.name for one in head.output]
 
     @classmethod
     def of(cls, proto: GraphProto | FunctionProto, spool: Spool | None = None) -> "Body":

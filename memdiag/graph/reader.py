@@ -31,7 +31,7 @@ from memdiag.graph.tensor_data import (
 )
 from memdiag.graph.weight_sources import Source, WeightSources
 from memdiag.graph.weights import Location, inventory
-from memdiag.graph.wire import THIS_FILE, Stored, skeleton
+from memdiag.graph.wire import THIS_FILE, Pieces, Stored, skeleton
 from memdiag.records.weights import Weight
 
 _RELEASE = 16 << 20
@@ -72,12 +72,11 @@ class ModelFile:
         self._maps: dict[Path, mmap.mmap] = {self._real_path: mapping}
         self._handed_out = 0
         origin = str(path)
-        serialized, references = skeleton(mapping, origin=origin, numbers=True)
+        pieces = Pieces(mapping, origin=origin)
         self._numbers: dict[int, PackedNumbers] = {}
-        self.head, self.graph, self.functions = parse(serialized, origin=origin)
-        del serialized  # of many nodes it is large
+        self.head, self.graph, self.functions = parse(pieces, origin=origin)
         sources = WeightSources(self.graph.spool)
-        locate = partial(self._locate, references)
+        locate = partial(self._locate, pieces.references)
         found = inventory(self.graph, self.functions, origin=origin, locate=locate)
         for one in found:
             sources.add(one)

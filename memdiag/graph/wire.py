@@ -13,7 +13,8 @@ it, or a file of many small weights would be resident as a whole.
 """
 
 import mmap
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, NoReturn
 
@@ -142,17 +143,56 @@ def skeleton(
         ModelError: `data` is of another format, or no well-formed ModelProto as far as the walk
             went (what cannot hold a large tensor is left to the parser).
     """
-    if not len(data):
-        raise ModelError(f"{origin}: it is empty; download or export it again.")
-    for start, magic, sentence in _OTHER_FORMATS:
-        if data[start : start + len(magic)] == magic:
-            raise ModelError(f"{origin}: {sentence}.")
-    walk = _Walk(data, location, max(threshold, 1), numbers)
+    walk = _walk(data, origin, location, threshold, numbers)
     try:
         replaced = walk.message("model", 0, len(data), 1)
     except _Damage as damage:
         raise ModelError(f"{origin}: {damage.sentence()}.") from None
     return Skeleton(data[:] if replaced is None else replaced, walk.references)
+
+
+class Piece(NamedTuple):
+    """A field of a skeleton, serialized: of its main graph if `in_graph` says so.
+
+    The graph itself is there without its fields, which come after it.
+    """
+
+    in_graph: bool
+    number: int
+    field: bytes
+
+
+class Pieces:
+    """The skeleton of the serialized ModelProto `data`, field by field, as `skeleton` makes it.
+
+    Numbers in typed fields are references as well. `references` has those of the pieces that were
+    iterated over, which can be done once.
+    """
+
+    def __init__(self, data: Buffer, *, origin: str) -> None:
+        self._origin = origin
+        self._walk = _walk(data, origin, THIS_FILE, THRESHOLD, numbers=True)
+        self.references: Mapping[int, Stored] = self._walk.references
+
+    def __iter__(self) -> Iterator[Piece]:
+        """Yield the pieces.
+
+        Raises:
+            ModelError: as `skeleton` does.
+        """
+        try:
+            yield from self._walk.pieces()
+        except _Damage as damage:
+            raise ModelError(f"{self._origin}: {damage.sentence()}.") from None
+
+
+def _walk(data: Buffer, origin: str, location: str, threshold: int, numbers: bool) -> "_Walk":
+    if not len(data):
+        raise ModelError(f"{origin}: it is empty; download or export it again.")
+    for start, magic, sentence in _OTHER_FORMATS:
+        if data[start : start + len(magic)] == magic:
+            raise ModelError(f"{origin}: {sentence}.")
+    return _Walk(data, location, max(threshold, 1), numbers)
 
 
 class _Damage(Exception):
@@ -193,14 +233,46 @@ class _Walk:
         if depth > MAX_DEPTH:
             raise _Damage(f"it nests more than {MAX_DEPTH} messages in each other, inside")
         place = _Place()
-        try:
+        with self._naming(kind, noun, place):
             if kind == "tensor":
                 return self._tensor(start, end, place)
             if kind == "attribute" and self._is_plain(start, end):
                 if not self.numbers or end - start < NUMBERS_THRESHOLD:
                     return None
                 return shortened(self.data, start, end, self._release)
-            return self._fields(kind, start, end, depth, place)
+            pieces: list[bytes] = []
+            copied = start
+            for field in self._fields(kind, start, end, depth, place):
+                if field.replaced is not None:
+                    pieces += (self.data[copied : field.start], field.replaced)
+                    copied = field.stop
+            return b"".join((*pieces, self.data[copied:end])) if pieces else None
+
+    def pieces(self) -> Iterator[Piece]:
+        """Yield the fields of the model and of its graph, with references."""
+        place = _Place()
+        with self._naming("model", "", place):
+            for field in self._fields("model", 0, self.size, 1, place, to_the_end=True):
+                if field.number == _GRAPH and field.content is not None:
+                    yield Piece(False, _GRAPH, b"")
+                    yield from self._pieces_of_graph(field.content, field.stop)
+                else:
+                    yield Piece(False, field.number, self._bytes(field))
+
+    def _pieces_of_graph(self, start: int, end: int) -> Iterator[Piece]:
+        place = _Place()
+        with self._naming("graph", "", place):
+            for field in self._fields("graph", start, end, 2, place, to_the_end=True):
+                yield Piece(True, field.number, self._bytes(field))
+
+    def _bytes(self, field: "_Field") -> bytes:
+        return self.data[field.start : field.stop] if field.replaced is None else field.replaced
+
+    @contextmanager
+    def _naming(self, kind: _Kind, noun: str, place: "_Place") -> Iterator[None]:
+        """Add to damage that is met what names the message it is in."""
+        try:
+            yield
         except _Damage as damage:
             damage.in_graph = damage.in_graph or kind != "model" or place.graph_seen
             if not damage.subject:
@@ -208,33 +280,39 @@ class _Walk:
             raise
 
     def _fields(
-        self, kind: _Kind, start: int, end: int, depth: int, place: "_Place"
-    ) -> bytes | None:
-        data, children, once = self.data, _CHILDREN[kind], _ONCE.get(kind, ())
-        pieces: list[bytes] = []
-        copied = pos = start
-        while pos < end and self.fields_left > 0:
+        self,
+        kind: _Kind,
+        start: int,
+        end: int,
+        depth: int,
+        place: "_Place",
+        *,
+        to_the_end: bool = False,
+    ) -> Iterator["_Field"]:
+        """Yield the fields of a message; those `to_the_end` without the main graph replaced."""
+        children, once = _CHILDREN[kind], _ONCE.get(kind, ())
+        pos = start
+        while pos < end and (self.fields_left > 0 or to_the_end):
             field_start = pos
             number, wire, pos, stop = self._field(kind, pos, end, depth)
+            content = pos if wire == LENGTH else None
+            replaced = None
             if wire == LENGTH and number in children:
                 if number in once and number in place.seen:
                     raise _Damage("it holds one tensor twice, inside")
                 place.seen.add(number)
                 place.graph_seen = place.graph_seen or (kind == "model" and number == _GRAPH)
-                if stop - pos >= self.threshold:
+                is_main = to_the_end and kind == "model" and number == _GRAPH
+                if stop - pos >= self.threshold and self.fields_left > 0 and not is_main:
                     noun = _noun(kind, number)
                     child = self.message(children[number], pos, stop, depth + 1, noun)
                     if child is not None:
-                        pieces += (data[copied:field_start], length_field(number, child))
-                        copied = stop
+                        replaced = length_field(number, child)
                     self._release(stop)
             elif wire == LENGTH and number == _NAME.get(kind):
                 place.name = pos, stop
+            yield _Field(number, field_start, content, stop, replaced)
             pos = stop
-        if not pieces:
-            return None
-        pieces.append(data[copied:end])
-        return b"".join(pieces)
 
     def _release(self, end: int) -> None:
         """Give back the pages that the walk has passed on its way to `end`, if they are many."""
@@ -342,6 +420,16 @@ class _Walk:
 
     def _damaged(self, pos: int) -> NoReturn:
         raise _Damage(f"it is damaged at byte {pos:,}, inside")
+
+
+class _Field(NamedTuple):
+    """A field as in `fields`, and what it is `replaced` by, tag and all, if it is."""
+
+    number: int
+    start: int
+    content: int | None
+    stop: int
+    replaced: bytes | None
 
 
 @dataclass(slots=True)

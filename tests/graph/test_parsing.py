@@ -7,7 +7,8 @@ from onnx import FunctionProto, GraphProto, ModelProto, TensorProto, helper, par
 
 from memdiag.errors import ModelError
 from memdiag.graph import parsing
-from memdiag.graph.parsing import parse
+from memdiag.graph.parsing import Parsed, parse
+from memdiag.graph.wire import Pieces
 
 TEXT = """<ir_version: 9, opset_import: ["":17, "local":1], producer_name: "maker">
 g (bool c, float[n,4] x) => (float[n,4] y) <float[n,4] z, float[4] w = {1, 2, 3, 4}> {
@@ -19,6 +20,10 @@ g (bool c, float[n,4] x) => (float[n,4] y) <float[n,4] z, float[4] w = {1, 2, 3,
 }
 <domain: "local", opset_import: ["":17]> F (p) => (q) { q = Neg(p) }
 """
+
+
+def read(data: bytes) -> Parsed:
+    return parse(Pieces(data, origin="m.onnx"), origin="m.onnx")
 
 
 def model() -> ModelProto:
@@ -34,7 +39,7 @@ def chain(nodes: int) -> ModelProto:
 
 
 def test_a_model_is_its_head_its_graph_and_its_functions() -> None:
-    parsed = parse(model().SerializeToString(), origin="m.onnx")
+    parsed = read(model().SerializeToString())
     head = model()
     head.ClearField("graph")
     head.ClearField("functions")
@@ -50,7 +55,7 @@ def test_what_is_parsed_in_parts_is_the_whole_in_order(
 ) -> None:
     monkeypatch.setattr(parsing, "_AT_ONCE", at_once)
     proto = chain(7)
-    assert parse(proto.SerializeToString(), origin="m").graph.graph() == proto.graph
+    assert read(proto.SerializeToString()).graph.graph() == proto.graph
 
 
 def test_documentation_metadata_and_training_are_left_out() -> None:
@@ -59,7 +64,7 @@ def test_documentation_metadata_and_training_are_left_out() -> None:
     for part in (proto, proto.graph, proto.graph.node[1]):
         part.metadata_props.add(key="k", value="v")
     proto.training_info.add().algorithm.name = "sgd"
-    parsed = parse(proto.SerializeToString(), origin="m")
+    parsed = read(proto.SerializeToString())
     assert parsed.head == ModelProto(ir_version=plain.ir_version, opset_import=plain.opset_import)
     assert parsed.graph.graph() == plain.graph
 
@@ -68,7 +73,7 @@ def test_a_graph_that_is_there_twice_is_merged_as_protobuf_does() -> None:
     data = chain(3).SerializeToString()
     more = ModelProto(graph=GraphProto(node=[helper.make_node("Neg", ["v3"], ["v4"])]))
     data += more.SerializeToString()
-    assert parse(data, origin="m").graph.graph() == ModelProto.FromString(data).graph
+    assert read(data).graph.graph() == ModelProto.FromString(data).graph
 
 
 def test_fields_of_other_kinds_than_onnx_has_are_passed_over() -> None:
@@ -79,7 +84,7 @@ def test_fields_of_other_kinds_than_onnx_has_are_passed_over() -> None:
     proto.ClearField("graph")
     size = len(graph)
     data = proto.SerializeToString() + b"\x3a" + bytes([size & 127 | 128, size >> 7]) + graph
-    found = parse(data, origin="m").graph.graph()
+    found = read(data).graph.graph()
     found.DiscardUnknownFields()
     assert found == chain(2).graph
 
@@ -89,7 +94,7 @@ def test_what_is_no_model_is_told(part: str) -> None:
     proto = model()
     proto.ClearField(part)
     with pytest.raises(ModelError, match=r"^m\.onnx: it is not an ONNX model"):
-        parse(proto.SerializeToString(), origin="m.onnx")
+        read(proto.SerializeToString())
 
 
 def bad_name(place: str) -> bytes:
@@ -118,7 +123,7 @@ def bad_name(place: str) -> bytes:
 )
 def test_a_name_that_is_no_text_is_told_wherever_it_is(place: str) -> None:
     with pytest.raises(ModelError, match=r"^m\.onnx: it is damaged, the name .* is not UTF-8"):
-        parse(bad_name(place), origin="m.onnx")
+        read(bad_name(place))
 
 
 @settings(max_examples=300, deadline=None)
@@ -128,4 +133,4 @@ def test_damage_gives_an_error_or_a_model_and_nothing_else(data: st.DataObject) 
     for _ in range(data.draw(st.integers(1, 4))):
         damaged[data.draw(st.integers(0, len(damaged) - 1))] = data.draw(st.integers(0, 255))
     with suppress(ModelError):
-        parse(bytes(damaged), origin="m.onnx").graph.graph()
+        read(bytes(damaged)).graph.graph()

@@ -3,7 +3,7 @@ import pytest
 from onnx import GraphProto, ModelProto, TensorProto, helper, parser
 
 from memdiag.errors import ModelError
-from memdiag.graph.wire import MAX_DEPTH, NUMBERS_THRESHOLD, THIS_FILE, THRESHOLD, skeleton
+from memdiag.graph.wire import MAX_DEPTH, NUMBERS_THRESHOLD, THIS_FILE, THRESHOLD, Pieces, skeleton
 
 LARGE = b"\x07" * 4000
 
@@ -277,3 +277,38 @@ def test_the_skeleton_is_a_model_that_onnx_can_parse() -> None:
     parsed = ModelProto.FromString(parts.proto)
     assert parsed.graph.node == model.graph.node
     assert parsed.opset_import == model.opset_import
+
+
+def test_its_pieces_are_those_of_the_skeleton() -> None:
+    data = with_weight(LARGE) + ModelProto(producer_name="p").SerializeToString()
+    more = GraphProto(node=[helper.make_node("Neg", ["y"], ["z"])])
+    data += ModelProto(graph=more).SerializeToString()
+        graph=GraphProto(node=[helper.make_node("Neg", ["y"], ["z"])])
+    ).SerializeToString()
+    pieces = Pieces(data, origin="m")
+    fields, graph = b"", b""
+    graphs = 0
+    for piece in pieces:
+        if piece.in_graph:
+            graph += piece.field
+        elif piece.number == 7:
+            graphs += 1
+        else:
+            fields += piece.field
+    found = ModelProto.FromString(fields)
+    found.graph.MergeFromString(graph)
+    whole = skeleton(data, origin="m", numbers=True)
+    assert found == ModelProto.FromString(whole.proto)
+    assert pieces.references == whole.references
+    assert pieces.references
+    assert graphs == 2
+
+
+def test_damage_in_a_piece_is_told_as_in_the_whole() -> None:
+    data = with_weight(LARGE)
+    for end in (len(data) - 1, len(data) // 2, 30):
+        with pytest.raises(ModelError) as of_whole:
+            skeleton(data[:end], origin="m")
+        with pytest.raises(ModelError) as of_pieces:
+            list(Pieces(data[:end], origin="m"))
+        assert str(of_pieces.value) == str(of_whole.value)
