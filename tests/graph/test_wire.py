@@ -283,8 +283,6 @@ def test_its_pieces_are_those_of_the_skeleton() -> None:
     data = with_weight(LARGE) + ModelProto(producer_name="p").SerializeToString()
     more = GraphProto(node=[helper.make_node("Neg", ["y"], ["z"])])
     data += ModelProto(graph=more).SerializeToString()
-        graph=GraphProto(node=[helper.make_node("Neg", ["y"], ["z"])])
-    ).SerializeToString()
     pieces = Pieces(data, origin="m")
     fields, graph = b"", b""
     graphs = 0
