@@ -26,6 +26,7 @@ from memdiag.graph.name_index import hashes_of
 from memdiag.graph.nesting import Nesting
 from memdiag.graph.nodes import FunctionKey, Node, Nodes
 from memdiag.graph.protos import without
+from memdiag.graph.room import INITIALIZER_BYTES, NAME_BYTES, NODE_BYTES, STATED_TYPE_BYTES, Room
 from memdiag.graph.spool import Spool, Stored
 
 
@@ -38,13 +39,16 @@ class Body:
     subgraphs; a call of a function counts as one.
     """
 
-    def __init__(self, head: GraphProto | FunctionProto, spool: Spool) -> None:
+    def __init__(
+        self, head: GraphProto | FunctionProto, spool: Spool, room: Room | None = None
+    ) -> None:
         self.set_head(head)
         self.nodes = Nodes(spool)
         self.node_count = 0
         self.initializers = Initializers(spool)
         self._value_info = Stored(spool)
         self.spool = spool
+        self.room = room or Room()
 
     def set_head(self, head: GraphProto | FunctionProto) -> None:
         """Set what is said of the graph or function itself."""
@@ -54,11 +58,20 @@ class Body:
         self.outputs = [one if isinstance(one, str) else one.name for one in head.output]
 
     @classmethod
-    def of(cls, proto: GraphProto | FunctionProto, spool: Spool | None = None) -> "Body":
-        """Return the body of a graph or a function; nothing of `proto` itself is kept."""
+    def of(
+        cls,
+        proto: GraphProto | FunctionProto,
+        spool: Spool | None = None,
+        room: Room | None = None,
+    ) -> "Body":
+        """Return the body of a graph or a function; nothing of `proto` itself is kept.
+
+        Raises:
+            TooLarge: there is no `room` for it.
+        """
         spool = spool or Spool()
         if isinstance(proto, FunctionProto):
-            body = cls(without(proto, "node"), spool)
+            body = cls(without(proto, "node"), spool, room)
             body.add_nodes(proto.node)
             return body
         head = GraphProto(
@@ -67,12 +80,18 @@ class Body:
             output=proto.output,
             sparse_initializer=proto.sparse_initializer,
         )
-        body = cls(head, spool)
+        body = cls(head, spool, room)
         body.add(proto)
         return body
 
     def add(self, part: GraphProto) -> None:
-        """Add nodes, initializers and types of inner values that `part` has."""
+        """Add nodes, initializers and types of inner values that `part` has.
+
+        Raises:
+            TooLarge: there is no room for them.
+        """
+        self.room.take(len(part.initializer) * INITIALIZER_BYTES)
+        self.room.take(len(part.value_info) * STATED_TYPE_BYTES)
         self.add_nodes(part.node)
         for tensor in part.initializer:
             self.initializers.append(tensor)
@@ -82,12 +101,14 @@ class Body:
     def add_nodes(self, nodes: Iterable[NodeProto]) -> None:
         """Add nodes at the end."""
         for proto in nodes:
+            names = len(proto.input) + len(proto.output)
+            self.room.take(NODE_BYTES + names * NAME_BYTES)
             node = Node.of(proto, len(self.nodes), self._body_of)
             self.nodes.append(node)
             self.node_count += 1 + node.inner_count
 
     def _body_of(self, proto: GraphProto) -> "Body":
-        return Body.of(proto, self.spool)
+        return Body.of(proto, self.spool, self.room)
 
     @cached_property
     def links(self) -> Links:

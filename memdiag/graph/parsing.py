@@ -9,8 +9,10 @@ from onnx import GraphProto, ModelProto
 from memdiag.errors import ModelError
 from memdiag.graph.bodies import Body
 from memdiag.graph.names import check_names
+from memdiag.graph.room import MOST_BYTES, PARSED_BYTES, Room, TooLarge
 from memdiag.graph.spool import Spool
 from memdiag.graph.wire import NOT_ONNX, Piece
+from memdiag.units import format_size
 
 # Fields of ModelProto, and those that are passed over: documentation, metadata, training.
 _GRAPH, _FUNCTION = 7, 25
@@ -23,6 +25,9 @@ _AT_ONCE = 1024
 """Fields that are parsed together: protobuf's own objects take a few hundred kilobytes then."""
 
 _MOST_BYTES = 1 << 20
+
+_HEAD_BYTES = 50
+"""What a byte of a graph's inputs and outputs takes: they are kept as ONNX's own objects."""
 
 
 class Parsed(NamedTuple):
@@ -37,10 +42,16 @@ def parse(pieces: Iterable[Piece], *, origin: str) -> Parsed:
     """Return what the fields of a skeleton hold, which `origin` names in errors.
 
     Raises:
-        ModelError: it is no ModelProto, or a name in it is not text.
+        ModelError: it is no ModelProto, a name in it is not text, or it has more than any memory
+            should have to hold.
     """
     try:
         return _parse(pieces, origin)
+    except TooLarge:
+        raise ModelError(
+            f"{origin}: its nodes, names and small tensors would take more than "
+            f"{format_size(MOST_BYTES)} of memory to look at; split the model."
+        ) from None
     except (DecodeError, UnicodeDecodeError) as error:
         raise ModelError(
             f"{origin}: it is damaged or no ONNX model, protobuf cannot decode it; "
@@ -52,18 +63,21 @@ def _parse(pieces: Iterable[Piece], origin: str) -> Parsed:
     head: list[bytes] = []
     functions: list[Body] = []
     graph: _Graph | None = None
-    spool = Spool()
+    spool, room = Spool(), Room()
     for piece in pieces:
+        room.check(len(piece.field) * PARSED_BYTES)
         if piece.in_graph:
             assert graph is not None
             graph.add(piece)
         elif piece.number == _GRAPH and not piece.field:
-            graph = graph or _Graph(spool, origin)  # protobuf merges those that are there twice
+            # Protobuf merges those that are there twice.
+            graph = graph or _Graph(spool, room, origin)
         elif piece.number == _FUNCTION:
             for function in ModelProto.FromString(piece.field).functions:
                 check_names(function, origin=origin)
-                functions.append(Body.of(function, spool))
+                functions.append(Body.of(function, spool, room))
         elif piece.number not in _LEFT_OUT:
+            room.take(len(piece.field) * PARSED_BYTES)
             head.append(piece.field)
     model = ModelProto.FromString(b"".join(head))
     if graph is None or not model.ir_version:
@@ -75,9 +89,9 @@ def _parse(pieces: Iterable[Piece], origin: str) -> Parsed:
 class _Graph:
     """The fields of the main graph: the many are parsed as they come, the others together."""
 
-    def __init__(self, spool: Spool, origin: str) -> None:
+    def __init__(self, spool: Spool, room: Room, origin: str) -> None:
         self._origin = origin
-        self._body = Body(GraphProto(), spool)
+        self._body = Body(GraphProto(), spool, room)
         self._head: list[bytes] = []
         self._waiting: list[bytes] = []
         self._waiting_bytes = 0
@@ -90,6 +104,7 @@ class _Graph:
             if len(self._waiting) >= _AT_ONCE or self._waiting_bytes > _MOST_BYTES:
                 self._parse_waiting()
         elif piece.number not in _LEFT_OUT_OF_GRAPH:
+            self._body.room.take(len(piece.field) * _HEAD_BYTES)
             self._head.append(piece.field)
 
     def body(self) -> Body:

@@ -8,6 +8,7 @@ from onnx import FunctionProto, GraphProto, ModelProto, TensorProto, helper, par
 from memdiag.errors import ModelError
 from memdiag.graph import parsing
 from memdiag.graph.parsing import Parsed, parse
+from memdiag.graph.room import Room
 from memdiag.graph.wire import Pieces
 
 TEXT = """<ir_version: 9, opset_import: ["":17, "local":1], producer_name: "maker">
@@ -134,3 +135,59 @@ def test_damage_gives_an_error_or_a_model_and_nothing_else(data: st.DataObject) 
         damaged[data.draw(st.integers(0, len(damaged) - 1))] = data.draw(st.integers(0, 255))
     with suppress(ModelError):
         read(bytes(damaged)).graph.graph()
+
+
+def of_many(part: str) -> ModelProto:
+    """Return a model with very much of one kind."""
+    many = ModelProto(ir_version=10)
+    graph = many.graph
+    if part == "nodes":
+        graph.node.extend(helper.make_node("Neg", ["v"], ["w"]) for _ in range(20))
+    elif part == "inputs of a node":
+        graph.node.append(helper.make_node("Concat", ["v"] * 100, ["w"]))
+    elif part == "nodes of a subgraph":
+        inner = helper.make_graph([helper.make_node("Neg", ["v"], ["w"])] * 20, "i", [], [])
+        graph.node.append(helper.make_node("If", ["c"], ["y"], then_branch=inner))
+    elif part == "initializers":
+        graph.initializer.extend(TensorProto(data_type=1, name=f"w{i}") for i in range(8))
+    elif part == "types":
+        graph.value_info.extend(
+            helper.make_tensor_value_info(f"v{i}", TensorProto.FLOAT, None) for i in range(80)
+        )
+    elif part == "inputs":
+        graph.input.extend(
+            helper.make_tensor_value_info(f"v{i}", TensorProto.FLOAT, None) for i in range(8)
+        )
+    elif part == "nodes of functions":
+        nodes = [helper.make_node("Neg", ["v"], ["w"])] * 20
+        many.functions.append(helper.make_function("f", "F", ["v"], ["w"], nodes, []))
+        graph.name = "g"
+    else:
+        many.metadata_props.add(key="k", value="v" * 500)
+        many.producer_name = "p" * 500
+        graph.name = "g"
+    return many
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        *("nodes", "inputs of a node", "nodes of a subgraph", "initializers", "types", "inputs"),
+        *("nodes of functions", "words"),
+    ],
+)
+def test_a_model_that_would_take_all_memory_is_refused(
+    part: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = of_many(part).SerializeToString()
+    assert read(data)
+    monkeypatch.setattr(parsing, "Room", lambda: Room(2500))
+    with pytest.raises(ModelError, match=r"^m\.onnx: its nodes, names .* split the model\.$"):
+        read(data)
+
+
+def test_a_model_for_which_there_is_room_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parsing, "Room", lambda: Room(2500))
+    few = ModelProto(ir_version=10)
+    few.graph.node.extend(helper.make_node("Neg", ["v"], ["w"]) for _ in range(5))
+    assert len(read(few.SerializeToString()).graph.nodes) == 5
