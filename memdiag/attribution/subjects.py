@@ -11,7 +11,8 @@ from onnx import TensorProto, helper
 
 from memdiag.attribution.layouts import Uses
 from memdiag.attribution.usage import Consumer, Usage
-from memdiag.graph.contents import FAULT, Budget, same_content
+from memdiag.graph.content_members import FAULT, Budget
+from memdiag.graph.contents import same_content
 from memdiag.graph.graphs import Graphs
 from memdiag.graph.reader import ModelFile
 from memdiag.records.attribution import Indistinct

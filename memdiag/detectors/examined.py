@@ -5,7 +5,8 @@ from collections.abc import Mapping
 from functools import cached_property
 
 from memdiag.detectors.wording import counted, some_of
-from memdiag.graph.contents import MOST_DECODED, can_be_compared, same_content
+from memdiag.graph.content_members import MOST_DECODED, can_be_compared
+from memdiag.graph.contents import same_content
 from memdiag.graph.graphs import Graphs
 from memdiag.graph.least_values import LeastValues
 from memdiag.graph.nodes import Node

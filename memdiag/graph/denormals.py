@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from memdiag.graph.contents import Octets
 from memdiag.graph.least_values import (
     MANTISSA_BITS,
     LeastValues,
@@ -22,6 +21,7 @@ from memdiag.graph.least_values import (
     doubled_less_one,
     least_value,
 )
+from memdiag.graph.octets import Octets
 from memdiag.graph.reader import ModelFile
 from memdiag.graph.stretches import MOST_PIECES, Piece, Stretch, StretchReader, stretches
 from memdiag.graph.tensor_data import Array

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from memdiag.graph.buffers import Buffers
-from memdiag.graph.contents import SLICE_BYTES, Octets
+from memdiag.graph.contents import SLICE_BYTES
+from memdiag.graph.octets import Octets
 from memdiag.graph.tensor_data import Array
 from memdiag.records.weights import Weight
 

@@ -8,10 +8,11 @@ from onnx import GraphProto, ModelProto
 
 from memdiag.errors import ModelError
 from memdiag.graph.bodies import Body
+from memdiag.graph.damage import NOT_ONNX
 from memdiag.graph.names import check_names
 from memdiag.graph.room import MOST_BYTES, PARSED_BYTES, Room, TooLarge
 from memdiag.graph.spool import Spool
-from memdiag.graph.wire import NOT_ONNX, Piece
+from memdiag.graph.wire import Piece
 from memdiag.units import format_size
 
 # Fields of ModelProto, and those that are passed over: documentation, metadata, training.

@@ -20,6 +20,7 @@ from memdiag.graph.external import ExternalFiles, read_reference
 from memdiag.graph.native_heap import give_back
 from memdiag.graph.packed_numbers import PackedNumbers
 from memdiag.graph.parsing import parse
+from memdiag.graph.pieces import Pieces
 from memdiag.graph.tensor_data import (
     Array,
     as_array,
@@ -29,9 +30,10 @@ from memdiag.graph.tensor_data import (
     element_type,
     packed_bytes,
 )
+from memdiag.graph.tensor_fields import Stored
 from memdiag.graph.weight_sources import Source, WeightSources
 from memdiag.graph.weights import Location, inventory
-from memdiag.graph.wire import THIS_FILE, Pieces, Stored, skeleton
+from memdiag.graph.wire import THIS_FILE, skeleton
 from memdiag.records.weights import Weight
 
 _RELEASE = 16 << 20

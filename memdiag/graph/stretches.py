@@ -17,8 +17,8 @@ import numpy as np
 
 from memdiag.errors import ModelError
 from memdiag.graph.buffers import Buffers
-from memdiag.graph.contents import Octets
 from memdiag.graph.holes import path_of
+from memdiag.graph.octets import Octets
 from memdiag.graph.reader import ModelFile
 from memdiag.records.weights import Weight
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from memdiag.errors import ModelError
-from memdiag.graph.contents import FAULT, Budget, is_at_hand
+from memdiag.graph.content_members import FAULT, Budget, is_at_hand
 from memdiag.graph.element_types import ELEMENT_TYPES_BY_NAME
 from memdiag.graph.holes import ModelHoles, path_of
 from memdiag.graph.reader import ModelFile

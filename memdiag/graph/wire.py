@@ -20,6 +20,7 @@ from typing import Literal, NamedTuple, NoReturn
 
 from memdiag.errors import ModelError
 from memdiag.graph.attribute_lists import shortened
+from memdiag.graph.damage import Damage, check_format
 from memdiag.graph.fields import (
     FIXED32,
     FIXED64,
@@ -37,6 +38,18 @@ from memdiag.graph.reference_fields import (
     location_entry,
     reference,
 )
+from memdiag.graph.tensor_fields import (
+    DATA_TYPE,
+    NUMBERS,
+    NUMBERS_THRESHOLD,
+    RAW_DATA,
+    STRING_TYPE,
+    TYPED_DATA,
+    Span,
+    Stored,
+    numbers,
+    replaceable,
+)
 
 THIS_FILE = "\x00memdiag:this-file"
 """The location that a skeleton's references name: no file can be called so."""
@@ -44,35 +57,12 @@ THIS_FILE = "\x00memdiag:this-file"
 THRESHOLD = 1024
 """Tensor data of at least so many bytes is referenced, the rest stays in the skeleton."""
 
-NUMBERS_THRESHOLD = 16 << 10
-"""Likewise for numbers that have to be decoded: below it they are as soon had from the skeleton."""
-
 MAX_DEPTH = 100
 """Messages nested deeper are refused: protobuf's own limit, in every language."""
 
 MAX_FIELDS = 4_000_000
 """The walk stops after so many fields (some seconds), which no real model was seen to reach."""
 
-NOT_ONNX = "it is not an ONNX model; give the .onnx file that an exporter wrote"
-
-
-_OTHER_FORMATS = (
-    (
-        4,
-        b"ORTM",
-        "it is in ONNX Runtime's own .ort format, which memdiag does not read; "
-        "give the .onnx file it was made from",
-    ),
-    (
-        0,
-        b"version https://git-lfs",
-        "it is a Git LFS pointer, not the model itself; fetch that with 'git lfs pull'",
-    ),
-)
-
-Stored = Literal["raw", "typed", "int32_data", "int64_data", "uint64_data"]
-"""How referenced data is stored: as its dense bytes, in raw_data or a typed field, or as the
-numbers of the field that is named."""
 
 _Kind = Literal[
     "model", "graph", "node", "attribute", "tensor", "sparse tensor", "function", "training info"
@@ -105,15 +95,6 @@ _ATTRIBUTE_TYPE = b"\xa0\x01"  # the tag of AttributeProto.type, which writers p
 _PLAIN_TYPES = frozenset((1, 2, 3, 6, 7, 8))  # FLOAT, INT, STRING and lists of them: no tensors
 
 _GRAPH = 7
-_DATA_TYPE, _STRING_DATA, _RAW_DATA = 2, 6, 9
-_FLOAT_DATA, _DOUBLE_DATA = 4, 10
-_TYPED_DATA = (_FLOAT_DATA, 5, _STRING_DATA, 7, _DOUBLE_DATA, 11)
-_STRING_TYPE = 8
-# Packed typed fields that hold what raw_data would: field, element types, bytes of a number.
-_SAME_AS_RAW = ((_FLOAT_DATA, (1, 14), 4), (_DOUBLE_DATA, (11, 15), 8))
-# Typed fields whose numbers take as many bytes as they need.
-_NUMBERS: dict[int, Stored] = {5: "int32_data", 7: "int64_data", 11: "uint64_data"}
-
 _LONGEST_NAME = 200
 _RELEASE = 8 << 20  # bytes between the places where pages are given back
 
@@ -143,12 +124,18 @@ def skeleton(
         ModelError: `data` is of another format, or no well-formed ModelProto as far as the walk
             went (what cannot hold a large tensor is left to the parser).
     """
-    walk = _walk(data, origin, location, threshold, numbers)
+    walk = walk_of(data, origin, location, threshold, numbers)
     try:
         replaced = walk.message("model", 0, len(data), 1)
-    except _Damage as damage:
+    except Damage as damage:
         raise ModelError(f"{origin}: {damage.sentence()}.") from None
     return Skeleton(data[:] if replaced is None else replaced, walk.references)
+
+
+def walk_of(data: Buffer, origin: str, location: str, threshold: int, numbers: bool) -> "Walk":
+    """Return a walk over a serialized ModelProto, whose beginning is that of one."""
+    check_format(data, origin=origin)
+    return Walk(data, location, max(threshold, 1), numbers)
 
 
 class Piece(NamedTuple):
@@ -162,57 +149,9 @@ class Piece(NamedTuple):
     field: bytes
 
 
-class Pieces:
-    """The skeleton of the serialized ModelProto `data`, field by field, as `skeleton` makes it.
+class Walk:
+    """A walk over a serialized ModelProto; `references` are those that it made, by their offset."""
 
-    Numbers in typed fields are references as well. `references` has those of the pieces that were
-    iterated over, which can be done once.
-    """
-
-    def __init__(self, data: Buffer, *, origin: str) -> None:
-        self._origin = origin
-        self._walk = _walk(data, origin, THIS_FILE, THRESHOLD, numbers=True)
-        self.references: Mapping[int, Stored] = self._walk.references
-
-    def __iter__(self) -> Iterator[Piece]:
-        """Yield the pieces.
-
-        Raises:
-            ModelError: as `skeleton` does.
-        """
-        try:
-            yield from self._walk.pieces()
-        except _Damage as damage:
-            raise ModelError(f"{self._origin}: {damage.sentence()}.") from None
-
-
-def _walk(data: Buffer, origin: str, location: str, threshold: int, numbers: bool) -> "_Walk":
-    if not len(data):
-        raise ModelError(f"{origin}: it is empty; download or export it again.")
-    for start, magic, sentence in _OTHER_FORMATS:
-        if data[start : start + len(magic)] == magic:
-            raise ModelError(f"{origin}: {sentence}.")
-    return _Walk(data, location, max(threshold, 1), numbers)
-
-
-class _Damage(Exception):
-    """What is wrong; on its way out it meets the names of the messages it happened in."""
-
-    def __init__(self, what: str, detail: str = "") -> None:
-        super().__init__(what)
-        self.what = what
-        self.detail = detail
-        self.in_graph = False
-        self.subject = ""
-
-    def sentence(self) -> str:
-        if not self.in_graph:
-            return NOT_ONNX
-        subject = self.subject or "the model"
-        return f"{self.what} {subject}{self.detail}; download or export it again"
-
-
-class _Walk:
     def __init__(self, data: Buffer, location: str, threshold: int, numbers: bool) -> None:
         self.data = data
         self.size = len(data)
@@ -231,7 +170,7 @@ class _Walk:
         `noun` is what an error calls it.
         """
         if depth > MAX_DEPTH:
-            raise _Damage(f"it nests more than {MAX_DEPTH} messages in each other, inside")
+            raise Damage(f"it nests more than {MAX_DEPTH} messages in each other, inside")
         place = _Place()
         with self._naming(kind, noun, place):
             if kind == "tensor":
@@ -273,7 +212,7 @@ class _Walk:
         """Add to damage that is met what names the message it is in."""
         try:
             yield
-        except _Damage as damage:
+        except Damage as damage:
             damage.in_graph = damage.in_graph or kind != "model" or place.graph_seen
             if not damage.subject:
                 damage.subject = self._subject(kind, noun, place)
@@ -299,7 +238,7 @@ class _Walk:
             replaced = None
             if wire == LENGTH and number in children:
                 if number in once and number in place.seen:
-                    raise _Damage("it holds one tensor twice, inside")
+                    raise Damage("it holds one tensor twice, inside")
                 place.seen.add(number)
                 place.graph_seen = place.graph_seen or (kind == "model" and number == _GRAPH)
                 is_main = to_the_end and kind == "model" and number == _GRAPH
@@ -325,13 +264,13 @@ class _Walk:
 
     def _tensor(self, start: int, end: int, place: "_Place") -> bytes | None:
         """Return the TensorProto at `start` to `end` with its data as a reference, or None."""
-        spans: list[_Span] = []
+        spans: list[Span] = []
         element_type = 0
         pos = start
         while pos < end:
             field_start = pos
             number, wire, pos, stop = self._field("tensor", pos, end, 0)
-            if number == _DATA_TYPE and wire == VARINT:
+            if number == DATA_TYPE and wire == VARINT:
                 element_type = self._varint(pos, stop)[0]
             elif number == DATA_LOCATION and wire == VARINT:
                 if self._varint(pos, stop)[0] == EXTERNAL:
@@ -339,19 +278,19 @@ class _Walk:
             elif number == _NAME["tensor"] and wire == LENGTH:
                 place.name = pos, stop
             # Strings have a field each, and are not referenced.
-            if element_type == _STRING_TYPE or self.fields_left <= 0:
+            if element_type == STRING_TYPE or self.fields_left <= 0:
                 return None
-            spans.append(_Span(number, field_start, pos, stop, wire == LENGTH))
+            spans.append(Span(number, field_start, pos, stop, wire == LENGTH))
             pos = stop
-        data = _replaceable(spans, element_type)
+        data = replaceable(spans, element_type)
         if data is None and self.numbers:
-            data = _numbers(spans)
+            data = numbers(spans)
         if data is None or data.stop - data.content < self.threshold:
             return None
         dropped = (data.number, EXTERNAL_DATA, DATA_LOCATION)
         kept = [self.data[span.start : span.stop] for span in spans if span.number not in dropped]
-        stored: Stored = "raw" if data.number == _RAW_DATA else "typed"
-        self.references[data.content] = _NUMBERS.get(data.number, stored)
+        stored: Stored = "raw" if data.number == RAW_DATA else "typed"
+        self.references[data.content] = NUMBERS.get(data.number, stored)
         return b"".join((*kept, reference(self.location, data.content, data.stop - data.content)))
 
     def _field(self, kind: _Kind, pos: int, end: int, depth: int) -> tuple[int, int, int, int]:
@@ -407,19 +346,19 @@ class _Walk:
             # The field that the file really ends in is further inside, and has the better name.
             self.message(child, pos, end, depth + 1, _noun(kind, number))
         detail = ""
-        if kind == "tensor" and number in (_RAW_DATA, *_TYPED_DATA):
+        if kind == "tensor" and number in (RAW_DATA, *TYPED_DATA):
             detail = f" ({stop - pos:,} bytes announced, {end - pos:,} there)"
-        damage = _Damage("the file ends inside", detail)
+        damage = Damage("the file ends inside", detail)
         damage.in_graph = child is not None
         raise damage
 
     def _ends(self, pos: int, end: int) -> NoReturn:
         if end < self.size:
             self._damaged(pos)
-        raise _Damage("the file ends inside")
+        raise Damage("the file ends inside")
 
     def _damaged(self, pos: int) -> NoReturn:
-        raise _Damage(f"it is damaged at byte {pos:,}, inside")
+        raise Damage(f"it is damaged at byte {pos:,}, inside")
 
 
 class _Field(NamedTuple):
@@ -439,38 +378,6 @@ class _Place:
     name: tuple[int, int] | None = None
     seen: set[int] = field(default_factory=set)
     graph_seen: bool = False
-
-
-class _Span(NamedTuple):
-    """A field of a tensor: where it starts, where its content does, and where both stop."""
-
-    number: int
-    start: int
-    content: int
-    stop: int
-    has_length: bool
-
-
-def _replaceable(spans: list[_Span], element_type: int) -> _Span | None:
-    """Return the field of a tensor's data, if it is one whose bytes are those of raw_data."""
-    raw = [span for span in spans if span.number == _RAW_DATA and span.has_length]
-    if raw:
-        return raw[-1]  # the last one counts, as protobuf reads a field that is there twice
-    typed = [span for span in spans if span.number in _TYPED_DATA]
-    if len(typed) == 1 and typed[0].has_length:
-        size = typed[0].stop - typed[0].content
-        for number, element_types, width in _SAME_AS_RAW:
-            if typed[0].number == number and element_type in element_types and size % width == 0:
-                return typed[0]
-    return None
-
-
-def _numbers(spans: list[_Span]) -> _Span | None:
-    """Return the field of a tensor's data, if it is one of many numbers that must be decoded."""
-    held = [span for span in spans if span.number in (_RAW_DATA, *_TYPED_DATA)]
-    if len(held) == 1 and held[0].number in _NUMBERS and held[0].has_length:
-        return held[0] if held[0].stop - held[0].content >= NUMBERS_THRESHOLD else None
-    return None
 
 
 def _noun(kind: _Kind, number: int) -> str:

@@ -8,7 +8,8 @@ from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, helper
 from memdiag.graph import attribute_lists
 from memdiag.graph.attribute_lists import Lists, lists_of, shortened
 from memdiag.graph.reference_fields import length_field
-from memdiag.graph.wire import NUMBERS_THRESHOLD, skeleton
+from memdiag.graph.tensor_fields import NUMBERS_THRESHOLD
+from memdiag.graph.wire import skeleton
 
 LISTS = {
     "ints": st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=40),

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
-from memdiag.graph import contents
+from memdiag.graph import content_members, contents
 from memdiag.graph.contents import same_content
 from memdiag.graph.holes import ModelHoles
 from memdiag.graph.reader import open_model
@@ -123,23 +123,23 @@ def test_numbers_in_typed_fields_are_compared_as_the_bytes_that_they_stand_for(
 def test_no_more_is_made_at_once_than_may_be(
     most: int, piece: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(contents, "MOST_DECODED", most)
+    monkeypatch.setattr(content_members, "MOST_DECODED", most)
     monkeypatch.setattr(contents, "SLICE_BYTES", piece)
     values = np.random.default_rng().integers(0, 127, FEW_NUMBERS)
     other = values.copy()
     other[1000] += 1
     named = {"a": values, "b": other, "c": values, "d": other, "e": values, "f": 127 - values}
     path = _save(tmp_path / "m.onnx", [_typed(name, one.tolist()) for name, one in named.items()])
-    alive: WeakSet[contents._Member] = WeakSet()
+    alive: WeakSet[content_members.Member] = WeakSet()
     together: list[int] = []
 
-    class Watched(contents._Member):
-        def __init__(self, weight: Weight, read: contents.Read, holes: ModelHoles) -> None:
+    class Watched(content_members.Member):
+        def __init__(self, weight: Weight, read: content_members.Read, holes: ModelHoles) -> None:
             super().__init__(weight, read, holes)
             alive.add(self)
             together.append(len(alive))
 
-    monkeypatch.setattr(contents, "_Member", Watched)
+    monkeypatch.setattr(content_members, "Member", Watched)
     assert _groups(path) == [["a", "c", "e"], ["b", "d"]]
     # One may still be there while the next is made.
     assert 2 <= max(together) <= 3
@@ -189,12 +189,12 @@ def test_weights_in_one_range_are_grouped_with_those_of_its_content_elsewhere(
 def test_what_would_have_to_be_made_as_a_whole_is_not_compared_where_it_is_large(
     count: int, compared: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(contents, "MOST_DECODED", FEW_NUMBERS - 1)
+    monkeypatch.setattr(content_members, "MOST_DECODED", FEW_NUMBERS - 1)
     values = np.random.default_rng().integers(0, 127, count).tolist()
     path = _save(tmp_path / "m.onnx", [_typed(name, values) for name in "ab"])
     assert bool(_groups(path)) == compared
     with open_model(path) as model:
-        assert {contents.can_be_compared(model, one) for one in model.weights} == {compared}
+        assert {content_members.can_be_compared(model, one) for one in model.weights} == {compared}
 
 
 def test_raw_typed_and_external_data_are_compared_with_each_other(tmp_path: Path) -> None:
@@ -285,7 +285,7 @@ def test_large_weights_are_told_apart_in_every_part_that_is_read_at_once(tmp_pat
 def test_without_the_c_library_numpy_compares(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("memdiag.graph.contents._memcmp", lambda: None)
+    monkeypatch.setattr("memdiag.graph.octets._memcmp", lambda: None)
     values = _random(MIB)
     arrays = {"a": values, "b": _changed(values, 1000), "c": values}
     path = _save(tmp_path / "m.onnx", [numpy_helper.from_array(v, k) for k, v in arrays.items()])
@@ -359,46 +359,3 @@ def test_memory_stays_low_whatever_the_size_of_the_weights(tmp_path: Path) -> No
     groups, resident = done.stdout.rsplit(maxsplit=1)
     assert groups == "[3, 317]"
     assert int(resident) * 1024 < 150 * MIB
-
-
-GROWTH = """
-import sys
-from pathlib import Path
-from memdiag.graph.contents import same_content
-from memdiag.graph.least_values import LeastValues
-from memdiag.graph.reader import open_model
-def kilobytes(key):
-    status = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in status if line.startswith(key))
-with open_model(Path(sys.argv[1])) as model:
-    same_content(model)
-    Path("/proc/self/clear_refs").write_text("5")
-    before = kilobytes("VmRSS")
-    groups = same_content(model, LeastValues())
-print(sum(map(len, groups)), kilobytes("VmHWM") - before)
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere no peak can be forgotten")
-@pytest.mark.parametrize("equal", [True, False], ids=["equal", "distinct"])
-def test_memory_grows_by_a_few_numbers_for_each_small_weight(equal: bool, tmp_path: Path) -> None:
-    counts, peaks = (20_000, 120_000), []
-    for count in counts:
-        tensors = [
-            TensorProto(
-                name=f"w{number}",
-                data_type=TensorProto.INT32,
-                dims=[1],
-                raw_data=(0 if equal else number).to_bytes(4, "little"),
-            )
-            for number in range(count)
-        ]
-        path = _save(tmp_path / "m.onnx", tensors)
-        done = subprocess.run(
-            [sys.executable, "-c", GROWTH, str(path)], capture_output=True, text=True, check=True
-        )
-        grouped, peak = map(int, done.stdout.split())
-        assert grouped == (count if equal else 0)
-        peaks.append(1024 * peak)
-    assert peaks[1] - peaks[0] < 150 * (counts[1] - counts[0])

@@ -8,8 +8,8 @@ from onnx import FunctionProto, GraphProto, ModelProto, TensorProto, helper, par
 from memdiag.errors import ModelError
 from memdiag.graph import parsing
 from memdiag.graph.parsing import Parsed, parse
+from memdiag.graph.pieces import Pieces
 from memdiag.graph.room import Room
-from memdiag.graph.wire import Pieces
 
 TEXT = """<ir_version: 9, opset_import: ["":17, "local":1], producer_name: "maker">
 g (bool c, float[n,4] x) => (float[n,4] y) <float[n,4] z, float[4] w = {1, 2, 3, 4}> {

@@ -7,7 +7,7 @@ import pytest
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from memdiag.graph import contents
+from memdiag.graph import content_members
 from memdiag.graph.reader import open_model
 from memdiag.graph.transposes import transposed, transposes
 
@@ -109,7 +109,7 @@ def test_what_would_be_too_large_once_decoded_is_left_out(
     model.graph.initializer.extend(tensors)
     onnx.save(model, path)
     assert _pairs(path) == [("a", "b")]
-    monkeypatch.setattr(contents, "MOST_DECODED", 19_999)
+    monkeypatch.setattr(content_members, "MOST_DECODED", 19_999)
     assert _pairs(path) == []
 
 

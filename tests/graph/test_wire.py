@@ -3,7 +3,9 @@ import pytest
 from onnx import GraphProto, ModelProto, TensorProto, helper, parser
 
 from memdiag.errors import ModelError
-from memdiag.graph.wire import MAX_DEPTH, NUMBERS_THRESHOLD, THIS_FILE, THRESHOLD, Pieces, skeleton
+from memdiag.graph.pieces import Pieces
+from memdiag.graph.tensor_fields import NUMBERS_THRESHOLD
+from memdiag.graph.wire import MAX_DEPTH, THIS_FILE, THRESHOLD, skeleton
 
 LARGE = b"\x07" * 4000
 

@@ -1,0 +1,33 @@
+"""A skeleton in pieces, so that the whole never is in memory."""
+
+from collections.abc import Iterator, Mapping
+
+from memdiag.errors import ModelError
+from memdiag.graph.damage import Damage
+from memdiag.graph.fields import Buffer
+from memdiag.graph.tensor_fields import Stored
+from memdiag.graph.wire import THIS_FILE, THRESHOLD, Piece, walk_of
+
+
+class Pieces:
+    """The skeleton of the serialized ModelProto `data`, field by field, as `skeleton` makes it.
+
+    Numbers in typed fields are references as well. `references` has those of the pieces that were
+    iterated over, which can be done once.
+    """
+
+    def __init__(self, data: Buffer, *, origin: str) -> None:
+        self._origin = origin
+        self._walk = walk_of(data, origin, THIS_FILE, THRESHOLD, numbers=True)
+        self.references: Mapping[int, Stored] = self._walk.references
+
+    def __iter__(self) -> Iterator[Piece]:
+        """Yield the pieces.
+
+        Raises:
+            ModelError: as `skeleton` does.
+        """
+        try:
+            yield from self._walk.pieces()
+        except Damage as damage:
+            raise ModelError(f"{self._origin}: {damage.sentence()}.") from None
