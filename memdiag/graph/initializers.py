@@ -43,7 +43,7 @@ class Initializers(Mapping[str, TensorProto]):
         place = self.place(name)
         if place is None:
             raise KeyError(name)
-        tensor: TensorProto = TensorProto.FromString(_decode(self._packed[place])[1])
+        tensor: TensorProto = TensorProto.FromString(_decode(self._packed.at(place))[1])
         return tensor
 
     def __contains__(self, name: object) -> bool:

@@ -46,11 +46,11 @@ class Links:
         """Yield the nodes that read a value, in order, each with the input at which it does."""
         for place in self._read.places(name):
             reader = bisect_right(self._inputs, place) - 1
-            yield self._nodes[reader], place - self._inputs[reader]
+            yield self._nodes.at(reader), place - self._inputs[reader]
 
     def constants(self) -> Iterator[str]:
         """Yield the values that Constants make which are tensors."""
-        return (self._nodes[place].output[0] for place in self._constants)
+        return (self._nodes.at(place).output[0] for place in self._constants)
 
     def constant(self, name: str) -> Node | None:
         """Return the Constant that makes a value which is a tensor; None if it is none."""
@@ -100,12 +100,12 @@ class Producers(Mapping[str, Node]):
         place = self.maker_place(name)
         if place is None:
             raise KeyError(name)
-        return self._nodes[place]
+        return self._nodes.at(place)
 
     def get(self, name: str, default: Any = None) -> Any:
         """Return the node that makes a value, or `default`."""
         place = self.maker_place(name)
-        return default if place is None else self._nodes[place]
+        return default if place is None else self._nodes.at(place)
 
     def __contains__(self, name: object) -> bool:
         return self.place(name) is not None  # type: ignore[arg-type]

@@ -144,7 +144,7 @@ class SomeNodes(Sequence[Node]):
         return self._nodes[self._places[index]]
 
     def __iter__(self) -> Iterator[Node]:
-        return map(self._nodes.__getitem__, self._places)
+        return map(self._nodes.at, self._places)
 
 
 class Nodes(Sequence[Node]):
@@ -178,9 +178,13 @@ class Nodes(Sequence[Node]):
     def __getitem__(self, place: int | slice) -> Node | Sequence[Node]:
         if isinstance(place, slice):
             return SomeNodes(self, range(*place.indices(len(self))))
-        if self._made and place in self._made:
+        return self.at(place)
+
+    def at(self, place: int) -> Node:
+        """Return the node at `place`."""
+        if place in self._made:
             return self._made[place]
-        return _decode(self._packed[place])
+        return _decode(self._packed.at(place))
 
     def __iter__(self) -> Iterator[Node]:
         if not self._made:

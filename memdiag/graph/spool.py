@@ -105,6 +105,10 @@ class Stored(Sequence[bytes]):
     def __getitem__(self, place: int | slice) -> bytes | list[bytes]:
         if isinstance(place, slice):
             return [self[one] for one in range(*place.indices(len(self)))]
+        return self.at(place)
+
+    def at(self, place: int) -> bytes:
+        """Return the item at `place`."""
         start = self._starts[place]
         return self.spool.read(start, start + self._lengths[place])
 

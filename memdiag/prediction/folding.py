@@ -131,7 +131,7 @@ class Folding:
             if not self._late or len(self.removed) == before:
                 break
         for scope, places in self._left.items():
-            for name in (name for place in places for name in scope.nodes[place].input):
+            for name in (name for place in places for name in scope.nodes.at(place).input):
                 self._mark_read(scope, name)
         for scope in self._visited:
             if not scope.is_function:
