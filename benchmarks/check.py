@@ -344,14 +344,15 @@ def main() -> None:
         names = ("tied", "tied_external", "tied_2_gb", "equal", "many", "most", "sparse")
         paths = [Path(folder, f"{name}.onnx") for name in names]
         tied, external, larger, equal, many, most, big = paths
-        others = ("nested", "calling", "typed", "trees")
-        nested, calling, numbers, forest = (Path(folder, f"{name}.onnx") for name in others)
+        others = ("nested", "calling", "typed", "trees", "huge")
+        nested, calling, numbers, forest, huge = (Path(folder, f"{name}.onnx") for name in others)
         load_recipes()["tied_if"].build(500, tied, False)
         load_recipes()["tied_if"].build(500, external, True)
         load_recipes()["tied_if"].build(2000, larger, True)
         alike(equal)
         many_nodes(many)
         many_nodes(most, 100_000, 20_000)
+        many_nodes(huge, 400_000, 80_000)
         nested_nodes(nested, 100_000, 20_000)
         calling_nodes(calling, 100_000, 20_000)
         typed(numbers)
@@ -377,6 +378,7 @@ def main() -> None:
                 "5 weights, equal and nearly equal, 500 MB, read from disk": (equal_read, ()),
                 "20,000 nodes, 5,000 weights (82 MB)": (many, tuple(PEERS)),
                 "100,000 nodes, 20,000 weights (332 MB)": (most, _READERS),
+                "400,000 nodes, 80,000 weights (1.3 GB)": (huge, ()),
                 "100,000 nodes, nested 30 deep": (nested, ()),
                 "100,000 nodes, 10,000 calls of functions": (calling, ()),
                 "25 million float16 as numbers (64 MB)": (numbers, _READERS),

@@ -21,8 +21,8 @@ from memdiag.prediction.runtime import Runtime
 from memdiag.records.weights import Weight
 from memdiag.units import format_size
 
-_MOST_KEPT = 8192
-"""Weights whose readers are kept: rules ask for some again, and half a kilobyte each adds up."""
+_MOST_KEPT = 2048
+"""Weights whose readers are kept: rules ask for some again, and a kilobyte each adds up."""
 
 
 class Examined:

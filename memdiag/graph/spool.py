@@ -7,12 +7,12 @@ from collections.abc import Iterator, Sequence
 from threading import Lock
 from typing import IO, overload
 
-MOST_HELD = 4 << 20
+MOST_HELD = 2 << 20
 """Bytes that a spool holds in memory; when there are more, all go to the file."""
 
 _BLOCK = 1 << 15
 _AT_ONCE = 1 << 14
-_MOST_BLOCKS = 64
+_MOST_BLOCKS = 32
 
 
 class Spool:

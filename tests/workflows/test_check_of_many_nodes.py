@@ -21,7 +21,7 @@ for line in open("/proc/self/status"):
         print(int(line.split()[1]) * 1024)
 """
 
-FEW, MANY = 12_000, 36_000
+FEW, MANY = 24_000, 60_000
 MOST_PER_NODE = 1100
 """Measured in four pairs of processes each: 725 to 744 bytes plain, 791 to 813 stated, 752 to 809
 in a branch, 863 to 881 with calls. While ONNX's own classes were kept, 1,476 plain and 2,130
