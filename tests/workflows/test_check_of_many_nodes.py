@@ -22,10 +22,10 @@ for line in open("/proc/self/status"):
 """
 
 FEW, MANY = 24_000, 60_000
-MOST_PER_NODE = 1100
-"""Measured in four pairs of processes each: 725 to 744 bytes plain, 791 to 813 stated, 752 to 809
-in a branch, 863 to 881 with calls. While ONNX's own classes were kept, 1,476 plain and 2,130
-stated; while subgraphs and models with functions were inferred as a whole, 2,150 and 2,450."""
+MOST_PER_NODE = 650
+"""Measured in two pairs of processes each: 203 and 250 bytes plain, 286 and 307 stated, 401 and 403
+in a branch, 500 and 508 with calls. While nodes were held as objects of Python, 725 to 881; while
+ONNX's own classes were, 1,476 plain and 2,130 stated."""
 
 Kind = Literal["plain", "stated", "branch", "calls"]
 
