@@ -155,12 +155,11 @@ class Body:
     @property
     def fed(self) -> tuple[ValueInfoProto, ...]:
         """The inputs of the main graph that must be given: those that are not initializers too."""
-        sparse = (one.values.name for one in self.sparse_initializers)
-        defaults = {*sparse}
+        sparse = {one.values.name for one in self.sparse_initializers}
         return tuple(
             value
             for value in self.input_values
-            if value.name not in defaults and value.name not in self.initializers
+            if value.name not in sparse and value.name not in self.initializers
         )
 
     @property

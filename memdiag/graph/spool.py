@@ -18,7 +18,7 @@ _MOST_BLOCKS = 32
 class Spool:
     """Bytes that are added at the end and read anywhere.
 
-    Where no file can be written, all of them stay in memory.
+    Where no file can be written, they stay in memory. Once all are added, any thread may read.
     """
 
     def __init__(self, most_held: int = MOST_HELD) -> None:
