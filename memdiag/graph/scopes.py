@@ -1,6 +1,6 @@
 """Who makes and who uses each value of a graph, across subgraphs and function calls."""
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
 from itertools import chain
@@ -65,6 +65,7 @@ class Scope:
             node.number: [Scope(inner.body, functions, self, node) for inner in node.bodies]
             for node in self.nodes.with_bodies
         }
+        self._inner = [*chain.from_iterable(self.bodies.values())]
 
     @property
     def tensors(self) -> Iterator[str]:
@@ -112,20 +113,20 @@ class Scope:
         """Yield the uses of `name` here and in the subgraphs that see this scope's value."""
         for node, slot in self.links.reads(name):
             yield Use(self, node, slot)
-        if self.bodies:
+        if self._inner:
             yield from self._inner_uses(name, self._nesting.readers(name))
 
     def _inner_uses(self, name: str, readers: Sequence[int]) -> Iterator[Use]:
         """Yield the uses in subgraphs, where `readers` are the graphs that read such a name."""
-        after = bisect_right(readers, self._span.start)
-        if after == len(readers) or readers[after] not in self._span:
-            return
-        for bodies in self.bodies.values():
-            for body in bodies:
-                if not body.defines(name):
-                    if body._span.start in readers:
-                        yield from (Use(body, *read) for read in body.links.reads(name))
-                    yield from body._inner_uses(name, readers)
+        place = bisect_right(readers, self._span.start)
+        while place < len(readers) and readers[place] in self._span:
+            number = readers[place]
+            body = self._inner[bisect_right(self._inner, number, key=_number) - 1]
+            if not body.defines(name):
+                if _number(body) == number:
+                    yield from (Use(body, *read) for read in body.links.reads(name))
+                yield from body._inner_uses(name, readers)
+            place = bisect_left(readers, body._span.stop)
 
     def home(self, name: str) -> "Scope | None":
         """Return the scope that defines `name` as it is seen from here."""
@@ -135,7 +136,7 @@ class Scope:
             return None
         definers = self._nesting.definers(name)
         scope: Scope | None = self if definers else None
-        while scope is not None and scope._span.start not in definers:
+        while scope is not None and _number(scope) not in definers:
             scope = None if scope.is_function else scope.parent
         return scope
 
@@ -147,6 +148,10 @@ class Scope:
         if node.number not in self._calls:
             self._calls[node.number] = Scope(function, self._functions, self, node)
         return self._calls[node.number]
+
+
+def _number(scope: Scope) -> int:
+    return scope._span.start
 
 
 def _place(scope: Scope, name: str) -> int | None:
