@@ -360,9 +360,7 @@ def main() -> None:
         sparse(big)
         read = Path(folder, "read")
         read.mkdir()
-        tied_read, external_read, equal_read = (
-            read / path.name for path in (tied, external, equal)
-        )
+        tied_read, external_read, equal_read = (read / one.name for one in (tied, external, equal))
         load_recipes()["tied_if"].build(500, tied_read, False)
         load_recipes()["tied_if"].build(500, external_read, True)
         alike(equal_read)
