@@ -19,7 +19,7 @@ from memdiag.units import format_size
 _GRAPH, _FUNCTION = 7, 25
 _LEFT_OUT = (6, 14, 20)
 # Likewise of GraphProto: documentation, annotations of quantization, metadata.
-_MANY = (1, 5, 13)  # nodes, initializers, types of inner values
+_NODE, _INITIALIZER, _VALUE_INFO = _MANY = (1, 5, 13)
 _LEFT_OUT_OF_GRAPH = (10, 14, 16)
 
 _AT_ONCE = 1024
@@ -66,7 +66,6 @@ def _parse(pieces: Iterable[Piece], origin: str) -> Parsed:
     graph: _Graph | None = None
     spool, room = Spool(), Room()
     for piece in pieces:
-        room.check(len(piece.field) * PARSED_BYTES)
         if piece.in_graph:
             assert graph is not None
             graph.add(piece)
@@ -74,6 +73,7 @@ def _parse(pieces: Iterable[Piece], origin: str) -> Parsed:
             # Protobuf merges those that are there twice.
             graph = graph or _Graph(spool, room, origin)
         elif piece.number == _FUNCTION:
+            room.check(len(piece.field) * PARSED_BYTES)
             for function in ModelProto.FromString(piece.field).functions:
                 check_names(function, origin=origin)
                 functions.append(Body.of(function, spool, room))
@@ -100,6 +100,8 @@ class _Graph:
     def add(self, piece: Piece) -> None:
         """Add a field."""
         if piece.number in _MANY:
+            if piece.number == _NODE:  # it may have whole graphs inside
+                self._body.room.check(len(piece.field) * PARSED_BYTES)
             self._waiting.append(piece.field)
             self._waiting_bytes += len(piece.field)
             if len(self._waiting) >= _AT_ONCE or self._waiting_bytes > _MOST_BYTES:

@@ -191,3 +191,10 @@ def test_a_model_for_which_there_is_room_is_not(monkeypatch: pytest.MonkeyPatch)
     few = ModelProto(ir_version=10)
     few.graph.node.extend(helper.make_node("Neg", ["v"], ["w"]) for _ in range(5))
     assert len(read(few.SerializeToString()).graph.nodes) == 5
+
+
+def test_one_large_tensor_of_strings_is_not_many_things(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parsing, "Room", lambda: Room(2500))
+    proto = ModelProto(ir_version=10)
+    proto.graph.initializer.append(helper.make_tensor("w", TensorProto.STRING, [1], [b"s" * 9000]))
+    assert list(read(proto.SerializeToString()).graph.initializers) == ["w"]
