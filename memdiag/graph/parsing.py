@@ -19,7 +19,8 @@ from memdiag.units import format_size
 _GRAPH, _FUNCTION = 7, 25
 _LEFT_OUT = (6, 14, 20)
 # Likewise of GraphProto: documentation, annotations of quantization, metadata.
-_NODE, _INITIALIZER, _VALUE_INFO = _MANY = (1, 5, 13)
+_NODE = 1
+_MANY = (_NODE, 5, 13)  # initializers and types of inner values are the others
 _LEFT_OUT_OF_GRAPH = (10, 14, 16)
 
 _AT_ONCE = 1024

@@ -196,5 +196,6 @@ def test_a_model_for_which_there_is_room_is_not(monkeypatch: pytest.MonkeyPatch)
 def test_one_large_tensor_of_strings_is_not_many_things(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parsing, "Room", lambda: Room(2500))
     proto = ModelProto(ir_version=10)
-    proto.graph.initializer.append(helper.make_tensor("w", TensorProto.STRING, [1], [b"s" * 9000]))
+    strings = TensorProto(name="w", data_type=TensorProto.STRING, string_data=[b"s" * 9000])
+    proto.graph.initializer.append(strings)
     assert list(read(proto.SerializeToString()).graph.initializers) == ["w"]
