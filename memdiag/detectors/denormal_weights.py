@@ -33,7 +33,9 @@ normal numbers in float, in which the CPU provider computes. Values that become 
 by other fusions than that of a BatchNormalization that directly follows its Conv.
 """
 
+from array import array
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from math import prod
 from typing import NamedTuple
 
@@ -42,10 +44,18 @@ from numpy.typing import NDArray
 
 from memdiag.detectors.examined import Examined, qualified
 from memdiag.detectors.rule import Rule
-from memdiag.graph.denormals import Counts, Denormals, denormals, scaled_denormals
+from memdiag.graph.denormals import (
+    NO_CHANNELS,
+    Counts,
+    Denormals,
+    denormals,
+    scaled_denormals,
+)
 from memdiag.graph.graphs import integer
+from memdiag.graph.grouping import Indices
 from memdiag.graph.holes import ModelHoles
 from memdiag.graph.least_values import MANTISSA_BITS
+from memdiag.graph.packed_weights import SomeWeights
 from memdiag.graph.readers import Reader
 from memdiag.graph.scopes import Scope
 from memdiag.prediction.conv_fusion import batch_normalization_after
@@ -88,10 +98,13 @@ _LEAST_FILTER_RANK = 3
 
 
 class _Multiplied(NamedTuple):
-    """A weight that is multiplied by, and its axis of output channels if its readers agree."""
+    """Weights that are multiplied by, and of each its axis of output channels, or None.
 
-    weight: Weight
-    axis: int | None
+    It has one if all agree that read it.
+    """
+
+    weights: SomeWeights
+    axes: Sequence[int | None]
 
 
 class _Affected(NamedTuple):
@@ -134,8 +147,8 @@ def detect(examined: Examined) -> Iterator[Finding]:
 
 
 def _affected(examined: Examined) -> Iterator[_Affected]:
-    wanted = list(_multiplied(examined))
-    for (weight, _), found in zip(wanted, _counted(examined, wanted), strict=True):
+    wanted = _multiplied(examined)
+    for weight, found in zip(wanted.weights, _counted(examined, wanted), strict=True):
         if not found.number and len(weight.shape) < _LEAST_FILTER_RANK:
             continue
         multiplying = _multiplying(examined, weight)
@@ -147,48 +160,76 @@ def _affected(examined: Examined) -> Iterator[_Affected]:
         yield from (one for one in folded if _matters(one))
 
 
-def _multiplied(examined: Examined) -> Iterator[_Multiplied]:
-    """Yield the weights to be looked at, in the order of the files, which is the fastest to read.
+def _multiplied(examined: Examined) -> _Multiplied:
+    """Return the weights to be looked at, in the order of the files, which is the fastest to read.
 
     Holes of sparse files need not be: they are zeros.
     """
-    candidates = [weight for weight in examined.model.weights if _can_be_read(examined, weight)]
-    candidates.sort(key=lambda weight: (weight.file or "", weight.offset or 0))
+    weights = examined.model.weights
+    candidates = weights.some(partial(_can_be_read, examined))
+    files, offsets = candidates.ranges()
+    in_order = SomeWeights(weights, np.asarray(candidates.places)[np.lexsort((offsets, files))])
     holes = ModelHoles(examined.model)
-    for weight in candidates:
+    places, found = array("I"), list[int | None]()
+    for place, weight in zip(in_order.places, in_order, strict=True):
         if holes.cover(weight, 0, weight.nbytes):
             continue
         axes = {_output_axis(reader, weight) for reader in _multiplying(examined, weight)}
         if axes:
-            yield _Multiplied(weight, axes.pop() if len(axes) == 1 else None)
+            places.append(int(place))
+            found.append(axes.pop() if len(axes) == 1 else None)
+    return _Multiplied(SomeWeights(weights, places), found)
 
 
 def _multiplying(examined: Examined, weight: Weight) -> list[Reader]:
     return [reader for reader in examined.readers(weight) if _multiplies(reader, weight)]
 
 
-def _counted(examined: Examined, wanted: Sequence[_Multiplied]) -> Iterator[Denormals]:
+def _counted(examined: Examined, wanted: _Multiplied) -> Iterator[Denormals]:
     """Yield the denormals of each weight; the same content is read once."""
-    first: dict[Weight, Weight | None] = dict.fromkeys(weight for weight, _ in wanted)
-    for group in examined.same_content:
-        for weight in group:
-            if weight in first:
-                first[weight] = group[0]
-    places: dict[object, int] = {}  # of the first weight of those with the same content
-    origins = list(range(len(wanted)))
-    for place, (weight, axis) in enumerate(wanted):
-        if first[weight] is not None:
-            same = (first[weight], weight.dtype, weight.shape, axis)
-            origins[place] = places.setdefault(same, place)
-    read = [one for place, one in enumerate(wanted) if origins[place] == place]
-    counted = denormals(examined.model, read, examined.least_values)
-    again = frozenset(places.values())
+    weights, axes = wanted
+    origins = _origins(examined, wanted)
+    read = np.flatnonzero(origins == np.arange(len(origins)))
+    places = np.asarray(weights.places)[read]
+    counted = denormals(
+        examined.model,
+        SomeWeights(weights.of, places),
+        [axes[index] for index in read.tolist()],
+        examined.least_values,
+    )
     known: dict[int, Denormals] = {}
-    for place, origin in enumerate(origins):
-        found = known[origin] if origin < place else next(counted)
-        if place in again:
-            known[place] = found
+    smallest = np.empty(len(origins))
+    for index, origin in enumerate(origins.tolist()):
+        if origin < index:
+            yield known.get(origin) or Denormals(0, NO_CHANNELS, float(smallest[origin]))
+            continue
+        found = next(counted)
+        smallest[index] = found.smallest
+        if found.number:
+            known[index] = found
         yield found
+
+
+def _origins(examined: Examined, wanted: _Multiplied) -> Indices:
+    """Return for each weight the index of one that has the same denormals, or its own."""
+    weights, axes = wanted
+    origins = np.arange(len(axes))
+    firsts = np.full(len(examined.same_content), -1)
+    for index, place in enumerate(weights.places):
+        group = examined.same_content.number_of(int(place))
+        if group is None:
+            continue
+        first = int(firsts[group])
+        if first < 0:
+            firsts[group] = index
+        elif _kind(wanted, first) == _kind(wanted, index):
+            origins[index] = first
+    return origins
+
+
+def _kind(wanted: _Multiplied, index: int) -> tuple[object, ...]:
+    weight = wanted.weights[index]
+    return weight.dtype, weight.shape, wanted.axes[index]
 
 
 def _can_be_read(examined: Examined, weight: Weight) -> bool:

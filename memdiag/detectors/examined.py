@@ -1,8 +1,9 @@
 """A model as the rules see it: its graphs, weights and shapes, each found out once, when asked."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
+from heapq import nlargest
 
 from memdiag.detectors.wording import counted, some_of
 from memdiag.graph.content_members import MOST_DECODED, can_be_compared
@@ -10,6 +11,7 @@ from memdiag.graph.contents import same_content
 from memdiag.graph.graphs import Graphs
 from memdiag.graph.least_values import LeastValues
 from memdiag.graph.nodes import Node
+from memdiag.graph.packed_weights import WeightGroups
 from memdiag.graph.reader import ModelFile
 from memdiag.graph.readers import Reader, readers
 from memdiag.graph.scopes import Scope
@@ -20,6 +22,11 @@ from memdiag.prediction.packing import SUBGRAPH_KEPT_SINCE
 from memdiag.prediction.runtime import Runtime
 from memdiag.records.weights import Weight
 from memdiag.units import format_size
+
+LEAST_SHARED = 64
+"""Smaller constants are their own overhead, and the runtime shares most of them itself."""
+
+MOST_LARGEST = 64
 
 _MOST_KEPT = 2048
 """Weights whose readers are kept: rules ask for some again, and a kilobyte each adds up."""
@@ -59,8 +66,11 @@ class Examined:
         return folds(self.graphs, self.shapes, self.runtime)
 
     @cached_property
-    def same_content(self) -> tuple[tuple[Weight, ...], ...]:
-        """Groups of two weights or more that hold the same bytes, compared byte for byte."""
+    def same_content(self) -> WeightGroups:
+        """Groups of two weights or more that hold the same bytes, compared byte for byte.
+
+        Below `LEAST_SHARED` bytes none is in them.
+        """
         left = self._left_uncompared()
         if left:
             self.notes.append(
@@ -68,7 +78,17 @@ class Examined:
                 f"{format_size(MOST_DECODED)}, sparse or in fields of a number each, "
                 f"{'was' if len(left) == 1 else 'were'} not compared with others of the same size."
             )
-        return same_content(self.model, self.least_values)
+        return same_content(self.model, self.least_values, least_bytes=LEAST_SHARED)
+
+    @cached_property
+    def largest_weights(self) -> Sequence[Weight]:
+        """The `MOST_LARGEST` largest weights, the largest first."""
+        return nlargest(MOST_LARGEST, self.model.weights, key=lambda weight: weight.nbytes)
+
+    def same_as(self, weight: Weight) -> Sequence[Weight]:
+        """Return the weights that hold the same bytes as `weight`, itself among them, or none."""
+        number = self.same_content.number_of(self.model.weights.place(weight))
+        return () if number is None else self.same_content[number]
 
     def _left_uncompared(self) -> list[str]:
         """Return the names of the weights that another could equal but that cannot be compared."""

@@ -1,36 +1,33 @@
 """Weights with the same content, divided among the rules that report them."""
 
-from collections.abc import Iterator
+from array import array
+from collections.abc import Iterator, Sequence
 
 from memdiag.detectors.examined import Examined
 from memdiag.detectors.residents import depth
 from memdiag.graph.element_types import ELEMENT_TYPES_BY_NAME
+from memdiag.graph.packed_weights import SomeWeights
 from memdiag.records.weights import Weight
 
 LEAST_BYTES = 64 << 10
 """Less than so much is not worth a word, even of many weights together."""
 
-_SMALLEST = 64
-
-Group = tuple[Weight, ...]
+Group = Sequence[Weight]
 
 
 def shareable(examined: Examined) -> Iterator[Group]:
     """Yield groups of weights that could be one: same bytes, type and shape.
 
     Another shape of the same bytes cannot be shared: the Reshape between them would be folded into
-    a second copy. Constants of less than `_SMALLEST` bytes are left out: they are their own
-    overhead, and the runtime shares most of them itself. So are tensors that are attributes.
+    a second copy. Tensors that are attributes are left out.
     """
     for group in examined.same_content:
-        if group[0].nbytes < _SMALLEST:
-            continue
-        parts: dict[tuple[str, tuple[int, ...]], list[Weight]] = {}
-        for weight in group:
+        parts: dict[tuple[str, tuple[int, ...]], array[int]] = {}
+        for place, weight in zip(group.places, group, strict=True):
             known = weight.dtype in ELEMENT_TYPES_BY_NAME
             if known and weight.place != "attribute" and examined.graphs.scopes(weight):
-                parts.setdefault((weight.dtype, weight.shape), []).append(weight)
-        yield from (tuple(part) for part in parts.values() if len(part) > 1)
+                parts.setdefault((weight.dtype, weight.shape), array("I")).append(int(place))
+        yield from (SomeWeights(group.of, part) for part in parts.values() if len(part) > 1)
 
 
 def in_branches(examined: Examined, group: Group) -> bool:

@@ -28,8 +28,6 @@ from memdiag.prediction.packing import (
 )
 from memdiag.records.weights import Weight
 
-_MOST_OTHERS = 64
-
 Key = tuple[object, ...]
 """Tells the content of a packed copy and the kernel that packs it."""
 
@@ -93,8 +91,6 @@ class LoadPeak:
         self._results = Results(examined)
         self._folding = FoldingPeak(examined)
         self._overridable = overridable(examined.model)
-        weights = sorted(examined.model.weights, key=lambda weight: -weight.nbytes)
-        self._largest = weights[:_MOST_OTHERS]
         self._folds: dict[Weight, list[Fold]] = defaultdict(list)
         for fold in examined.folds:
             for weight in fold.weights if fold.stays else ():
@@ -129,7 +125,7 @@ class LoadPeak:
     def saved(self, loads: Sequence[Load], instead: Sequence[Load]) -> int:
         """Return by how many bytes the peak of `loads` is above that of what could be `instead`."""
         among = {one.weight for one in loads}
-        others = [weight for weight in self._largest if weight not in among]
+        others = [weight for weight in self._examined.largest_weights if weight not in among]
         loaded = next((one.nbytes for one in others if one.storage != "external"), 0)
         packed = next(filter(None, map(self._packed, others)), 0)
         with_them, without = (self._peak(each, loaded, packed) for each in (loads, instead))

@@ -29,12 +29,16 @@ The bytes given are what one matrix, unpacked, would spare.
 """
 
 from collections.abc import Iterator
+from functools import partial
+
+import numpy as np
 
 from memdiag.detectors.examined import Examined, qualified
 from memdiag.detectors.groups import LEAST_BYTES, listed_by_name
 from memdiag.detectors.load_peak import LoadPeak, alone
 from memdiag.detectors.residents import Resident, Residents
 from memdiag.detectors.rule import Rule
+from memdiag.graph.packed_weights import SomeWeights
 from memdiag.graph.transposes import transposes
 from memdiag.records.attribution import CopyKind
 from memdiag.records.finding import ExpectedCopies, Finding
@@ -61,17 +65,22 @@ RULE = Rule(
 def detect(examined: Examined) -> Iterator[Finding]:
     """Yield a finding for each pair of matrices."""
     residents, peaks = Residents(examined), LoadPeak(examined)
-    again = {weight for group in examined.same_content for weight in group[1:]}
-    candidates = [
-        weight
-        for weight in examined.model.weights
-        if weight.nbytes >= LEAST_BYTES
-        and weight not in again
-        and weight.place != "attribute"
-        and examined.graphs.scopes(weight)
-    ]
-    for one, other in transposes(examined.model, candidates):
+    weights = examined.model.weights
+    candidates = np.asarray(weights.some(partial(_may_be_one, examined)).places)
+    again = np.zeros(len(weights), np.bool_)
+    for group in examined.same_content:
+        again[group.places[1:]] = True
+    candidates = candidates[~again[candidates]]
+    for one, other in transposes(examined.model, SomeWeights(weights, candidates)):
         yield _finding(examined, peaks, (one, other), (residents.of(one), residents.of(other)))
+
+
+def _may_be_one(examined: Examined, weight: Weight) -> bool:
+    return (
+        weight.nbytes >= LEAST_BYTES
+        and weight.place != "attribute"
+        and bool(examined.graphs.scopes(weight))
+    )
 
 
 def _finding(

@@ -133,9 +133,7 @@ def _expected(
     if not all(listed_by_name(examined, weight) for weight in weights):
         return
     among = set(weights)
-    alike = {
-        weight for group in examined.same_content if not among.isdisjoint(group) for weight in group
-    }
+    alike = {one for weight in weights for one in examined.same_as(weight)}
     stays = [(weight, residents.of(weight).originals) for weight in (*weights, *(alike - among))]
     yield ExpectedCopies(
         weights=tuple(map(qualified, weights)),

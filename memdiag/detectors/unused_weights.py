@@ -25,12 +25,14 @@ they raise the peak by 8 MiB beyond the one weight that is there twice while it 
 converted. Functions, and sparse weights.
 """
 
+from array import array
 from collections.abc import Iterator
 from typing import NamedTuple
 
 from memdiag.detectors.examined import Examined, qualified
 from memdiag.detectors.rule import Rule
 from memdiag.detectors.wording import counted, some_of
+from memdiag.graph.packed_weights import SomeWeights
 from memdiag.prediction.needed import Needed
 from memdiag.prediction.packing import direct, original_freed, overridable, packed
 from memdiag.records.attribution import CopyKind
@@ -62,11 +64,11 @@ def detect(examined: Examined) -> Iterator[Finding]:
     """Yield at most three findings: what is dropped, what is kept unread, what dead nodes read."""
     found = Needed(examined.graphs)
     free = overridable(examined.model)
-    dropped: list[Weight] = []
+    dropped = array("I")
     kept: list[_Copies] = []
     dead: list[_Copies] = []
     nodes: dict[str, None] = {}
-    for weight in examined.model.weights:
+    for place, weight in enumerate(examined.model.weights):
         if weight.place not in ("initializer", "constant") or not weight.nbytes:
             continue
         homes = examined.graphs.scopes(weight)
@@ -78,11 +80,11 @@ def detect(examined: Examined) -> Iterator[Finding]:
         elif embedded and (weight.graph or weight.name in free):
             kept.append(_Copies(weight, "original", 1, weight.nbytes))
         elif embedded:
-            dropped.append(weight)
+            dropped.append(place)
     yield from _staying(examined, kept, "that nothing reads", "", {})
     reason = "that only nodes with unused outputs read"
     yield from _staying(examined, dead, reason, "onnxruntime executes these nodes.", nodes)
-    yield from _dropped(examined, dropped)
+    yield from _dropped(examined, SomeWeights(examined.model.weights, dropped))
 
 
 def _read_by_dead_nodes(
@@ -138,24 +140,24 @@ def _staying(
     )
 
 
-def _dropped(examined: Examined, dropped: list[Weight]) -> Iterator[Finding]:
-    if not dropped:
+def _dropped(examined: Examined, dropped: SomeWeights) -> Iterator[Finding]:
+    total = sum(weight.nbytes for weight in dropped)
+    if total < _LEAST_PEAK:
         return
-    unused = {*dropped}
+    unused = {*dropped.places}
     largest = max(
         (
             weight.nbytes
-            for weight in examined.model.weights
-            if weight.storage != "external" and weight not in unused
+            for place, weight in enumerate(examined.model.weights)
+            if weight.storage != "external" and place not in unused
         ),
         default=0,
     )
-    total = sum(weight.nbytes for weight in dropped)
     peak = total - largest
     if peak < _LEAST_PEAK:
         return
-    dropped.sort(key=lambda weight: -weight.nbytes)
-    names = [qualified(weight) for weight in dropped]
+    by_size = sorted(dropped, key=lambda weight: -weight.nbytes)
+    names = [qualified(weight) for weight in by_size]
     yield RULE.finding(
         examined,
         f"{counted(len(dropped), 'weight')} that nothing reads ({some_of(names)}: "

@@ -7,8 +7,7 @@ are hashed, to find out which of them are equal. What is not read at all: bytes 
 share in a file, and holes of sparse files, which are zeros.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import compress
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -25,14 +24,12 @@ from memdiag.graph.content_members import (
     Members,
     can_be_compared,
 )
-from memdiag.graph.grouping import Indices, first_equal, groups
+from memdiag.graph.grouping import Indices, first_equal, groups, joined_groups
 from memdiag.graph.native_heap import give_back
 from memdiag.graph.octets import Octets, equal_octets
+from memdiag.graph.packed_weights import SomeWeights, WeightGroups
 from memdiag.graph.reader import ModelFile
 from memdiag.graph.workers import Workers
-from memdiag.records.weights import Weight
-
-Groups = tuple[tuple[Weight, ...], ...]
 
 _WHOLE = 512
 """Weights of at most so many bytes are their own probe: the blocks would be no fewer."""
@@ -47,22 +44,26 @@ _MOST_KEPT = 1024
 _ZEROS: Octets = np.zeros(SLICE_BYTES, np.uint8)
 
 
-def same_content(model: ModelFile, glance: Glance | None = None) -> Groups:
+def same_content(
+    model: ModelFile, glance: Glance | None = None, *, least_bytes: int = 1
+) -> WeightGroups:
     """Return groups of two weights or more that hold the same bytes, compared byte for byte.
 
     The groups come in the order of their first weights, each in the order of the model. Their
-    weights have one size, not necessarily one type or shape. Weights without bytes and strings are
-    in none, nor are those that cannot be compared: above `MOST_DECODED` bytes that would all have
-    to be made at once, as of sparse ones. A model whose weights overlap so much that comparing them
-    would take far more than its files have bytes is compared only so far.
+    weights have one size, not necessarily one type or shape. Weights below `least_bytes`, those
+    without bytes and strings are in none, nor are those that cannot be compared: above
+    `MOST_DECODED` bytes that would all have to be made at once, as of sparse ones. A model whose
+    weights overlap so much that comparing them would take far more than its files have bytes is
+    compared only so far.
     """
-    weights, sizes = _of_common_sizes(model)
-    ranges = first_equal(sizes, *_ranges(weights))
+    weights, sizes = _of_common_sizes(model, max(least_bytes, 1))
+    ranges = first_equal(sizes, *weights.ranges())
     with Workers() as workers:
         firsts = _firsts(Contents(model, weights, ranges, workers, glance), sizes)
     model.release()
     give_back()
-    return tuple(tuple(weights[place] for place in group) for group in groups(firsts))
+    together, starts = joined_groups(firsts)
+    return WeightGroups(model.weights, np.asarray(weights.places)[together], starts)
 
 
 class _Compared(NamedTuple):
@@ -75,33 +76,27 @@ class _Compared(NamedTuple):
     leasts: list[int | None]
 
 
-def _of_common_sizes(model: ModelFile) -> tuple[Sequence[Weight], Indices]:
+def _of_common_sizes(model: ModelFile, least: int) -> tuple[SomeWeights, Indices]:
     """Return the weights that are to be compared, and for each a number that its size alone has.
 
     The number grows in the order in which the sizes come first.
     """
-    weights = [
-        weight
-        for weight in model.weights
-        if weight.nbytes and weight.dtype != "string" and can_be_compared(model, weight)
-    ]
-    sizes = first_equal(_numbers((weight.nbytes for weight in weights), len(weights)))
-    common = np.bincount(sizes)[sizes] > 1
-    return list(compress(weights, common)), sizes[common]
-
-
-def _ranges(weights: Sequence[Weight]) -> tuple[Indices, Indices]:
-    """Return, for each weight, numbers of its file and range; one without a file is by itself."""
-    files: dict[str | None, int] = {None: 0}
-    numbers = (files.setdefault(weight.file, len(files)) for weight in weights)
-    offsets = (
-        place if weight.file is None else weight.offset or 0 for place, weight in enumerate(weights)
+    compared = np.fromiter(
+        (
+            weight.nbytes
+            if weight.nbytes >= least
+            and weight.dtype != "string"
+            and can_be_compared(model, weight)
+            else 0
+            for weight in model.weights
+        ),
+        np.int64,
+        len(model.weights),
     )
-    return _numbers(numbers, len(weights)), _numbers(offsets, len(weights))
-
-
-def _numbers(values: Iterable[int], count: int) -> Indices:
-    return np.fromiter(values, np.int64, count)
+    places = np.flatnonzero(compared)
+    sizes = first_equal(compared[places])
+    common = np.bincount(sizes)[sizes] > 1
+    return SomeWeights(model.weights, places[common]), sizes[common]
 
 
 def _firsts(contents: Contents, sizes: Indices) -> Indices:

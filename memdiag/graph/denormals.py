@@ -4,6 +4,7 @@ A denormal (subnormal) float has no exponent bits but a mantissa, so of all valu
 nearer to zero: the least value but zero tells whether there are any.
 """
 
+from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain, groupby
@@ -33,7 +34,8 @@ Counts = NDArray[np.int64]
 _TASK_BYTES = 32 << 20
 """Enough for one thread to be worth handing over."""
 
-_NO_CHANNELS: Counts = np.zeros(0, np.int64)
+NO_CHANNELS: Counts = np.zeros(0, np.int64)
+"""Of a weight without denormals, or without an axis."""
 
 
 class Denormals(NamedTuple):
@@ -59,23 +61,26 @@ class _Found(NamedTuple):
 
 def denormals(
     model: ModelFile,
-    weights: Iterable[tuple[Weight, int | None]],
+    weights: Sequence[Weight],
+    axes: Sequence[int | None],
     known: LeastValues | None = None,
 ) -> Iterator[Denormals]:
     """Yield the denormals of each of `weights`, dense ones of a type in `MANTISSA_BITS`.
 
-    They are counted by channel along the axis that comes with each weight, where there is one.
+    They are counted by channel along the axis that `axes` has for each weight, where it has one.
     What is `known` of a weight's beginning is not read again.
     """
-    wanted = list(weights)
-    seen = [(known or LeastValues()).normal_until(weight) for weight, _ in wanted]
-    left = stretches(model, [weight for weight, _ in wanted], [end for end, _ in seen])
+    begins, leasts = array("Q"), list[int | None]()
+    for weight in weights:
+        begin, least = (known or LeastValues()).normal_until(weight)
+        begins.append(begin)
+        leasts.append(least)
+    look = partial(_look, StretchReader(), weights, axes)
     with Workers() as workers:
-        found = chain.from_iterable(
-            workers.map(partial(_look, StretchReader(), wanted), _tasks(left))
-        )
+        tasks = _tasks(stretches(model, weights, begins))
+        found = chain.from_iterable(workers.map(look, tasks))
         for place, parts in groupby(found, key=attrgetter("place")):
-            yield _together(list(parts), seen[place][1], wanted[place][0].dtype)
+            yield _together(list(parts), leasts[place], weights[place].dtype)
 
 
 def scaled_denormals(model: ModelFile, weight: Weight, factors: NDArray[np.float32]) -> Denormals:
@@ -111,13 +116,19 @@ def _tasks(found: Iterable[Stretch]) -> Iterator[list[Stretch]]:
 
 
 def _look(
-    reader: StretchReader, wanted: Sequence[tuple[Weight, int | None]], task: list[Stretch]
+    reader: StretchReader,
+    weights: Sequence[Weight],
+    axes: Sequence[int | None],
+    task: list[Stretch],
 ) -> list[_Found]:
-    return [_found(piece, octets, *wanted[piece.place]) for piece, octets in reader.read(task)]
+    return [
+        _found(piece, octets, weights[piece.place], axes[piece.place])
+        for piece, octets in reader.read(task)
+    ]
 
 
 def _found(piece: Piece, octets: Octets, weight: Weight, axis: int | None) -> _Found:
-    number, channels = 0, _NO_CHANNELS
+    number, channels = 0, NO_CHANNELS
     if not len(octets):
         return _Found(piece.place, number, channels, None)
     bits = bits_of(weight.dtype)
@@ -139,7 +150,7 @@ def _together(parts: list[_Found], known: int | None, dtype: str) -> Denormals:
     smallest = min((least for least in leasts if least is not None), default=None)
     return Denormals(
         sum(part.number for part in parts),
-        np.sum(counted, axis=0) if counted else _NO_CHANNELS,
+        np.sum(counted, axis=0) if counted else NO_CHANNELS,
         np.inf if smallest is None else _value(smallest, dtype),
     )
 

@@ -6,7 +6,6 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from memdiag.graph.name_index import NameIndex, hashes_of
 from memdiag.graph.nodes import FunctionKey, Node
 from memdiag.graph.reader import ModelFile
 from memdiag.graph.scopes import Scope, main_scope
@@ -32,7 +31,6 @@ class Graphs:
         self._called: set[FunctionKey] = set()
         for path, scope in self._walk(main_scope(model.graph, model.functions), ""):
             self._by_path[path].append(scope)
-        self._weights = NameIndex(hashes_of((one.graph, one.name) for one in model.weights))
 
     def __iter__(self) -> Iterator[tuple[str, Scope]]:
         """Yield each path with its scopes, the main graph first; functions once."""
@@ -85,8 +83,9 @@ class Graphs:
 
     def _weight_in(self, scope: Scope, name: str) -> tuple[bool, Weight | None]:
         """Return whether `name` is a weight of that very graph, and which, if it is only one."""
-        places = self._weights.places((self.path(scope), name))
-        return bool(places), self._model.weights[places[0]] if len(places) == 1 else None
+        weights = self._model.weights
+        places = weights.places(self.path(scope), name)
+        return bool(places), weights[places[0]] if len(places) == 1 else None
 
     def _walk(self, scope: Scope, path: str) -> Iterator[tuple[str, Scope]]:
         self._paths[scope] = path

@@ -1,6 +1,7 @@
 """Items grouped by numbers in arrays, of which millions take little memory."""
 
 from collections.abc import Iterator
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,12 +29,18 @@ def groups(labels: Indices) -> Iterator[Indices]:
 
     The groups come in the order of their labels.
     """
+    together, starts = joined_groups(labels)
+    for begin, end in pairwise([*starts.tolist(), len(together)]):
+        yield together[begin:end]
+
+
+def joined_groups(labels: Indices) -> tuple[Indices, Indices]:
+    """Return what `groups` yields, one after the other, and where each of them starts."""
     order: Indices = np.argsort(labels, kind="stable")
-    equal = np.zeros(len(order) + 1, np.int8)
+    equal = np.zeros(len(order) + 1, np.bool_)
     equal[1:-1] = _as_before(labels[order])
-    change = np.diff(equal)
-    for begin, last in zip(np.flatnonzero(change > 0), np.flatnonzero(change < 0), strict=True):
-        yield order[begin : last + 1]
+    shared = equal[:-1] | equal[1:]
+    return order[shared], np.flatnonzero(~equal[:-1][shared])
 
 
 def _as_before(values: Keys) -> NDArray[np.bool_]:

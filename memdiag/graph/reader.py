@@ -19,6 +19,7 @@ from memdiag.graph.element_types import ELEMENT_TYPES_BY_NAME, STRING, ElementTy
 from memdiag.graph.external import ExternalFiles, read_reference
 from memdiag.graph.native_heap import give_back
 from memdiag.graph.packed_numbers import PackedNumbers
+from memdiag.graph.packed_weights import Source, Weights
 from memdiag.graph.parsing import parse
 from memdiag.graph.pieces import Pieces
 from memdiag.graph.tensor_data import (
@@ -31,7 +32,6 @@ from memdiag.graph.tensor_data import (
     packed_bytes,
 )
 from memdiag.graph.tensor_fields import Stored
-from memdiag.graph.weight_sources import Source, WeightSources
 from memdiag.graph.weights import Location, inventory
 from memdiag.graph.wire import THIS_FILE, skeleton
 from memdiag.records.weights import Weight
@@ -77,13 +77,11 @@ class ModelFile:
         pieces = Pieces(mapping, origin=origin)
         self._numbers: dict[int, PackedNumbers] = {}
         self.head, self.graph, self.functions = parse(pieces, origin=origin)
-        sources = WeightSources(self.graph.spool)
+        self.weights = Weights(self.graph.spool)
         locate = partial(self._locate, pieces.references)
         found = inventory(self.graph, self.functions, origin=origin, locate=locate)
         for one in found:
-            sources.add(one)
-        self._sources: WeightSources | None = sources
-        self.weights: tuple[Weight, ...] = tuple(sources.weights)
+            self.weights.add(one)
         self.external_bytes = self._files.total_bytes
         self.release()
 
@@ -101,7 +99,6 @@ class ModelFile:
     def close(self) -> None:
         """Let go of the files; `data` and `raw_bytes` cannot be used any more."""
         self._maps.clear()
-        self._sources = None
         self._numbers.clear()
 
     @property
@@ -214,8 +211,8 @@ class ModelFile:
     def _source(self, weight: Weight) -> Source | None:
         """Return what holds the data of `weight`; None where they are plain bytes in a file."""
         try:
-            if self._sources is not None:
-                return self._sources.source(weight)
+            if self._maps:
+                return self.weights.source(weight)
         except KeyError:
             pass
         raise ModelError(

@@ -10,6 +10,10 @@ from typing import IO, overload
 MOST_HELD = 2 << 20
 """Bytes that a spool holds in memory; when there are more, all go to the file."""
 
+MOST_NOTED = 1 << 11
+"""Items of which it is held where they lie; twelve bytes each."""
+
+_MOST_NOTES = 16
 _BLOCK = 1 << 15
 _AT_ONCE = 1 << 14
 _MOST_BLOCKS = 32
@@ -81,20 +85,29 @@ class Spool:
 
 
 class Stored(Sequence[bytes]):
-    """Items in a spool: byte strings, by their places."""
+    """Items in a spool: byte strings, by their places.
 
-    def __init__(self, spool: Spool) -> None:
+    Where they lie is noted in the spool as well, but for the last `most_noted` of them.
+    """
+
+    def __init__(self, spool: Spool, most_noted: int = MOST_NOTED) -> None:
         self.spool = spool
-        self._starts = array("Q")
-        self._lengths = array("I")
+        self._most_noted = max(most_noted, 2)
+        self._starts, self._lengths = array("Q"), array("I")
+        self._first = 0  # the place of the first item that is noted here
+        self._notes: list[int] = []  # where those of earlier ones are
+        self._read: dict[int, tuple[array[int], array[int]]] = {}
+        self._lock = Lock()
 
     def append(self, item: bytes) -> None:
         """Add an item at the end."""
+        if len(self._starts) >= self._most_noted:
+            self._write_notes()
         self._starts.append(self.spool.add(item))
         self._lengths.append(len(item))
 
     def __len__(self) -> int:
-        return len(self._starts)
+        return self._first + len(self._starts)
 
     @overload
     def __getitem__(self, place: int) -> bytes: ...
@@ -105,25 +118,59 @@ class Stored(Sequence[bytes]):
     def __getitem__(self, place: int | slice) -> bytes | list[bytes]:
         if isinstance(place, slice):
             return [self[one] for one in range(*place.indices(len(self)))]
-        return self.at(place)
+        if not -len(self) <= place < len(self):
+            raise IndexError(place)
+        return self.at(place if place >= 0 else place + len(self))
 
     def at(self, place: int) -> bytes:
-        """Return the item at `place`."""
-        start = self._starts[place]
-        return self.spool.read(start, start + self._lengths[place])
+        """Return the item at `place`, which counts from the beginning."""
+        index = place - self._first
+        if index >= 0:
+            start, length = self._starts[index], self._lengths[index]
+        else:
+            number, index = divmod(place, self._most_noted)
+            starts, lengths = self._noted(number)
+            start, length = starts[index], lengths[index]
+        return self.spool.read(start, start + length)
 
     def __iter__(self) -> Iterator[bytes]:
-        # What was added in a row lies in a row, and is read at once.
-        first, count = 0, len(self)
+        for number in range(len(self._notes)):
+            yield from self._run(*self._noted(number))
+        yield from self._run(self._starts, self._lengths)
+
+    def _run(self, starts: "array[int]", lengths: "array[int]") -> Iterator[bytes]:
+        """Yield some items. What was added in a row lies in a row, and is read at once."""
+        first, count = 0, len(starts)
         while first < count:
-            start = stop = self._starts[first]
+            start = stop = starts[first]
             last = first
-            while last < count and self._starts[last] == stop and stop - start < _AT_ONCE:
-                stop += self._lengths[last]
+            while last < count and starts[last] == stop and stop - start < _AT_ONCE:
+                stop += lengths[last]
                 last += 1
             run = self.spool.read(start, stop)
             position = 0
-            for length in self._lengths[first:last]:
+            for length in lengths[first:last]:
                 yield run[position : position + length]
                 position += length
             first = last
+
+    def _write_notes(self) -> None:
+        self._notes.append(self.spool.add(self._starts.tobytes() + self._lengths.tobytes()))
+        self._first += len(self._starts)
+        self._starts, self._lengths = array("Q"), array("I")
+
+    def _noted(self, number: int) -> tuple["array[int]", "array[int]"]:
+        """Return where the items of one note start, and how long they are."""
+        found = self._read.get(number)
+        if found is None:
+            starts, lengths = array("Q"), array("I")
+            start, middle = self._notes[number], self._most_noted * starts.itemsize
+            note = self.spool.read(start, start + middle + self._most_noted * lengths.itemsize)
+            starts.frombytes(note[:middle])
+            lengths.frombytes(note[middle:])
+            found = starts, lengths
+            with self._lock:
+                if len(self._read) >= _MOST_NOTES:
+                    del self._read[next(iter(self._read))]
+                self._read[number] = found
+        return found

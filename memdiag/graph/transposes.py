@@ -1,8 +1,8 @@
 """Matrices that are another's transpose, found from a few elements and then compared by tiles."""
 
 import os
-from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from typing import Any, NamedTuple
 
@@ -13,6 +13,7 @@ from memdiag.errors import ModelError
 from memdiag.graph.content_members import FAULT, Budget, is_at_hand
 from memdiag.graph.element_types import ELEMENT_TYPES_BY_NAME
 from memdiag.graph.holes import ModelHoles, path_of
+from memdiag.graph.name_index import NameIndex, hashes_of
 from memdiag.graph.reader import ModelFile
 from memdiag.records.weights import Weight
 
@@ -35,11 +36,18 @@ class _Candidate(NamedTuple):
 
 class _Search(NamedTuple):
     model: ModelFile
+    weights: Sequence[Weight]
     budget: Budget
     holes: ModelHoles
 
+    def candidate(self, index: int) -> _Candidate:
+        """Return one of the weights, which is one."""
+        found = _candidate(self.weights[index])
+        assert found is not None
+        return found
 
-def transposes(model: ModelFile, weights: Iterable[Weight]) -> Iterator[tuple[Weight, Weight]]:
+
+def transposes(model: ModelFile, weights: Sequence[Weight]) -> Iterator[tuple[Weight, Weight]]:
     """Yield the pairs of `weights` of which one is the other's transpose, compared bit for bit.
 
     `weights` are of `model`, each content once: give one of those with the same bytes. Leading
@@ -48,20 +56,20 @@ def transposes(model: ModelFile, weights: Iterable[Weight]) -> Iterator[tuple[We
     over, like zeros. Each weight is in one pair at most, and the first of a pair comes first in
     `weights`.
     """
-    places: dict[tuple[str, int, int], list[_Candidate]] = defaultdict(list)
-    order = {weight: place for place, weight in enumerate(weights)}
-    for weight in order:
+    indices: dict[tuple[str, int, int], array[int]] = {}
+    for index, weight in enumerate(weights):
         candidate = _candidate(weight) if is_at_hand(weight) else None
         if candidate is not None:
-            places[weight.dtype, candidate.rows, candidate.columns].append(candidate)
-    search = _Search(model, Budget(model), ModelHoles(model))
-    for (dtype, rows, columns), found in places.items():
-        others = places.get((dtype, columns, rows), [])
+            kind = (weight.dtype, candidate.rows, candidate.columns)
+            indices.setdefault(kind, array("I")).append(index)
+    search = _Search(model, weights, Budget(model), ModelHoles(model))
+    for (dtype, rows, columns), found in indices.items():
+        others = indices.get((dtype, columns, rows))
         if rows > columns or not others or (rows == columns and len(found) < 2):
             continue
         for pair in _pairs(search, found, others):
-            one, other = sorted(pair, key=order.__getitem__)
-            yield one, other
+            one, other = sorted(pair)
+            yield weights[one], weights[other]
     model.release()
 
 
@@ -83,25 +91,24 @@ def _candidate(weight: Weight) -> _Candidate | None:
     return _Candidate(weight, *shape)
 
 
-def _pairs(
-    search: _Search, found: list[_Candidate], others: list[_Candidate]
-) -> Iterator[tuple[Weight, Weight]]:
-    by_probe: dict[bytes, list[_Candidate]] = defaultdict(list)
-    for other in others:
-        probe = _probe(search, other, turned=True)
-        if probe is not None:
-            by_probe[probe].append(other)
-    taken: set[Weight] = set()
-    for candidate in found:
-        probe = _probe(search, candidate, turned=False)
-        near = [] if probe is None else by_probe.get(probe, [])
-        for other in near[:_MOST_COMPARED]:
-            if candidate.weight is other.weight or {candidate.weight, other.weight} & taken:
+def _pairs(search: _Search, found: "array[int]", others: "array[int]") -> Iterator[tuple[int, int]]:
+    """Yield the pairs of one from `found` and one from `others`: indices, as these are."""
+    by_probe = NameIndex(hashes_of(_probes(search, others, turned=True)))
+    taken: set[int] = set()
+    for index, probe in zip(found, _probes(search, found, turned=False), strict=True):
+        near = by_probe.places(probe) if probe is not None else ()
+        for place in near[:_MOST_COMPARED]:
+            other = others[place]
+            if index == other or {index, other} & taken:
                 continue
-            if _equal(search.model, candidate, other):
-                taken |= {candidate.weight, other.weight}
-                yield candidate.weight, other.weight
+            if _equal(search.model, search.candidate(index), search.candidate(other)):
+                taken |= {index, other}
+                yield index, other
                 break
+
+
+def _probes(search: _Search, indices: Iterable[int], *, turned: bool) -> Iterator[bytes | None]:
+    return (_probe(search, search.candidate(index), turned=turned) for index in indices)
 
 
 def _bits(model: ModelFile, candidate: _Candidate) -> Matrix | None:

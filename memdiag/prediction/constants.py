@@ -33,14 +33,14 @@ def dtypes_of(constants: Sequence[Constant]) -> list[str]:
 
 def weights_of(constants: Sequence[Constant]) -> tuple[Weight, ...]:
     """Return the weights that `constants` come from, each once, and not more than the most."""
-    found = {id(weight): weight for one in constants[:1] for weight in one.weights}
+    found = {weight: None for one in constants[:1] for weight in one.weights}
     for one in constants[1:]:
         for weight in one.weights:
             if len(found) < _MOST_WEIGHTS:
-                found[id(weight)] = weight
+                found[weight] = None
     if constants and len(found) == len(constants[0].weights):
         return constants[0].weights
-    return tuple(found.values())
+    return tuple(found)
 
 
 def likeness(constant: Constant | None) -> object:
@@ -51,5 +51,5 @@ def likeness(constant: Constant | None) -> object:
     few = value is not None and value.ndim < 2 and value.size <= _SHARED
     # What was folded comes too late for that.
     if value is None or kind is None or not few or not constant.stored:
-        return id(constant.weights[0] if constant.stored else constant)
+        return constant.weights[0] if constant.stored else id(constant)
     return (kind.dtype, value.shape, value.tobytes())

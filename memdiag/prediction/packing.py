@@ -88,11 +88,11 @@ def overridable(model: ModelFile) -> frozenset[str]:
     """
     if model.head.ir_version < OVERRIDABLE_SINCE_IR:
         return frozenset()
-    inputs = {*model.graph.inputs}
+    weights = model.weights
     return frozenset(
-        weight.name
-        for weight in model.weights
-        if not weight.graph and weight.place in ("initializer", "sparse") and weight.name in inputs
+        name
+        for name in model.graph.inputs
+        if any(weights[one].place in ("initializer", "sparse") for one in weights.places("", name))
     )
 
 

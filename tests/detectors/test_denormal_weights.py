@@ -235,11 +235,10 @@ def test_equal_weights_are_read_once_and_named_each(
     read: list[Weight] = []
 
     def noted(
-        model: ModelFile, weights: Iterable[tuple[Weight, int | None]], known: LeastValues
+        model: ModelFile, weights: Sequence[Weight], axes: Sequence[int | None], known: LeastValues
     ) -> Iterator[Denormals]:
-        wanted = list(weights)
-        read.extend(weight for weight, _ in wanted)
-        return denormals(model, wanted, known)
+        read.extend(weights)
+        return denormals(model, weights, axes, known)
 
     monkeypatch.setattr("memdiag.detectors.denormal_weights.denormals", noted)
     values = np.ones((32, 32), np.float32)

@@ -22,7 +22,7 @@ def opened(folder: Path, *tensors: onnx.TensorProto) -> ModelFile:
 
 def counted(folder: Path, values: NDArray[np.float32], axis: int | None = 0) -> Denormals:
     with opened(folder, onnx.numpy_helper.from_array(values, "w")) as model:
-        return next(denormals(model, [(model.weights[0], axis)]))
+        return next(denormals(model, model.weights[:1], [axis]))
 
 
 def test_both_signs_count_and_zero_and_the_smallest_normal_do_not(tmp_path: Path) -> None:
@@ -51,7 +51,7 @@ def test_every_slice_of_a_large_weight_is_looked_at_wherever_it_lies(tmp_path: P
         folder.mkdir()
         before = helper.make_tensor("p" * (pad + 1), TensorProto.FLOAT, [1], [1.0])
         with opened(folder, before, onnx.numpy_helper.from_array(values, "w")) as model:
-            (found,) = denormals(model, [(model.weights[1], 0)])
+            (found,) = denormals(model, model.weights[1:2], [0])
         assert found.channels.tolist() == [0, 1, 1]
 
 
@@ -62,7 +62,7 @@ def test_each_of_many_weights_has_its_own_denormals(tmp_path: Path) -> None:
         array[1, -1 - number :] = LARGEST * np.float32(0.5)
     tensors = [onnx.numpy_helper.from_array(one, f"w{n}") for n, one in enumerate(arrays)]
     with opened(tmp_path, *tensors) as model:
-        found = list(denormals(model, [(weight, 0) for weight in model.weights]))
+        found = list(denormals(model, model.weights, [0] * len(model.weights)))
     assert [one.channels.tolist() for one in found] == [[0, 1], [0, 2], [0, 3], [0, 4], [0, 5]]
     assert {one.smallest for one in found} == {float(LARGEST * np.float32(0.5))}
 
@@ -91,7 +91,7 @@ def test_double_and_bfloat16_have_limits_of_their_own(tmp_path: Path) -> None:
     bits = np.array([0x0001, 0x807F, 0x0080, 0x0000, 0x8000], np.uint16)
     half = helper.make_tensor("b", TensorProto.BFLOAT16, [5], bits.tobytes(), raw=True)
     with opened(tmp_path, double, half) as model:
-        found = list(denormals(model, [(weight, None) for weight in model.weights]))
+        found = list(denormals(model, model.weights, [None] * len(model.weights)))
     assert [one.number for one in found] == [2, 2]
     assert found[1].smallest == 2.0**-133
 
@@ -112,5 +112,5 @@ def test_no_page_stays_behind(tmp_path: Path) -> None:
     with opened(tmp_path, onnx.numpy_helper.from_array(values, "w")) as model:
         weight = model.weights[0]
         view = model.data(weight)
-        assert [one.number for one in denormals(model, [(weight, None)])] == [1]
+        assert [one.number for one in denormals(model, [weight], [None])] == [1]
         assert view[0, 77] == LARGEST

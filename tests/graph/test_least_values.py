@@ -14,7 +14,6 @@ from memdiag.graph.denormals import Denormals, denormals
 from memdiag.graph.least_values import LeastValues, least_value
 from memdiag.graph.reader import ModelFile, open_model
 from memdiag.graph.stretches import Stretch, stretches
-from memdiag.records.weights import Weight
 
 DENORMAL = np.float32(1e-40)
 ROWS = 1600
@@ -48,21 +47,22 @@ def read_and_found(
 ) -> tuple[dict[str, int], dict[str, Denormals]]:
     """What is still read of each weight after the comparison, in bytes, and its denormals."""
     left: dict[str, int] = {}
-    wanted = [(weight, 0) for weight in model.weights if weight.name.startswith("w")]
+    weights = [weight for weight in model.weights if weight.name.startswith("w")]
+    axes = [0] * len(weights)
 
     def watched(*args: object) -> list[Stretch]:
         found = list(stretches(*args))  # type: ignore[arg-type]
         for stretch in found:
             for piece, _ in stretch.pieces:
-                name = wanted[piece.place][0].name
+                name = weights[piece.place].name
                 left[name] = left.get(name, 0) + piece.end - piece.begin
         return found
 
     monkeypatch.setattr("memdiag.graph.denormals.stretches", watched)
     seen = LeastValues()
     same_content(model, seen)
-    found = denormals(model, wanted, seen)
-    return left, {weight.name: one for (weight, _), one in zip(wanted, found, strict=True)}
+    found = denormals(model, weights, axes, seen)
+    return left, {weight.name: one for weight, one in zip(weights, found, strict=True)}
 
 
 def random(seed: int = 0) -> np.ndarray:
@@ -128,6 +128,5 @@ def test_the_same_bytes_of_another_type_have_other_values(
     seen = LeastValues()
     with open_model(path) as model:
         assert len(same_content(model, seen)) == 1
-        wanted: list[tuple[Weight, None]] = [(weight, None) for weight in model.weights[1:]]
-        counted = [one.number for one in denormals(model, wanted, seen)]
+        counted = [one.number for one in denormals(model, model.weights[1:], [None] * 2, seen)]
     assert counted == [bits.size, 0]
