@@ -93,7 +93,7 @@ def _in_function(
     examined: Examined, name: str, weights: list[Weight], calls: int
 ) -> Iterator[Finding]:
     """Yield a finding if the calls of the function `name` keep copies of its weights."""
-    folded = {fold.node.number for fold in examined.folds}
+    folded = examined.folds.nodes
     kept = [
         weight
         for weight in weights

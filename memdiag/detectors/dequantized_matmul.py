@@ -130,7 +130,7 @@ def _pairs(examined: Examined, weight: Weight, shared: Collection[Weight]) -> It
             steps[path[0].node.number] = path[0]
             if all(step.node.op_type == "Transpose" for step in path[1:]):
                 behind[path[0].node.number].append(one)
-    folded = {fold.node.number for fold in examined.folds}
+    folded = examined.folds.nodes
     for key, step in steps.items():
         readers = [one for one in behind[key] if one.node.op_type != "Transpose"]
         if key in folded or not readers or not all(_is_plain(one) for one in readers):

@@ -29,7 +29,7 @@ functions (other rules tell what those cost), weights behind a DequantizeLinear 
 weights that are cast: what becomes of them is private memory in any case.
 """
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from typing import NamedTuple
 
 import msgspec
@@ -85,7 +85,7 @@ def detect(examined: Examined) -> Iterator[Finding]:
     ]
     if sum(weight.nbytes for weight in candidates) < _LEAST:
         return
-    folded = {fold.node.number for fold in examined.folds}
+    folded = examined.folds.nodes
     free = overridable(examined.model)
     kept = [
         found
@@ -131,7 +131,7 @@ def _arena_keeps(examined: Examined) -> bool:
     return examined.runtime < ARENA_FREED_SINCE
 
 
-def _kept(examined: Examined, weight: Weight, folded: set[int]) -> _Kept | None:
+def _kept(examined: Examined, weight: Weight, folded: Container[int]) -> _Kept | None:
     """Return the weight if it is itself in private memory, and would not be as external data."""
     readers = examined.readers(weight)
     left = [one for one in direct(readers) if one.node.number not in folded]

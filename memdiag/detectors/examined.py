@@ -16,7 +16,8 @@ from memdiag.graph.reader import ModelFile
 from memdiag.graph.readers import Reader, readers
 from memdiag.graph.scopes import Scope
 from memdiag.graph.shapes import Shapes, infer_shapes
-from memdiag.prediction.folding import Fold, folds
+from memdiag.prediction.folding import folds
+from memdiag.prediction.folds import Folds
 from memdiag.prediction.namesakes import Namesakes
 from memdiag.prediction.packing import SUBGRAPH_KEPT_SINCE
 from memdiag.prediction.runtime import Runtime
@@ -61,7 +62,7 @@ class Examined:
         return infer_shapes(self.model, self.graphs, self.sizes, self.notes)
 
     @cached_property
-    def folds(self) -> tuple[Fold, ...]:
+    def folds(self) -> Folds:
         """The nodes whose outputs the runtime will make constants of."""
         return folds(self.graphs, self.shapes, self.runtime)
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from memdiag.detectors.examined import Examined
 from memdiag.graph.readers import Reader
 from memdiag.graph.scopes import Scope, Use
-from memdiag.prediction.folding import Fold
+from memdiag.prediction.folds import Fold
 from memdiag.prediction.packing import (
     ARENA_FREED_SINCE,
     PACKED_SHARED_SINCE,
@@ -56,16 +56,11 @@ class Results:
 
     def __init__(self, examined: Examined) -> None:
         self._examined = examined
-        self._gone = {(fold.scope, fold.node.number) for fold in examined.folds}
-        # The runtime merges nodes of one graph that do the same: only the first one stays.
-        self._merged: dict[tuple[Scope, str], list[Fold]] = defaultdict(list)
-        for fold in examined.folds:
-            if fold.merged_into is not None:
-                self._merged[fold.merged_into].append(fold)
 
     def of(self, fold: Fold) -> Folded:
         """Return what becomes of `fold`, which stays."""
-        like = [fold, *self._merged.get((fold.scope, fold.output), ())]
+        # The runtime merges nodes of one graph that do the same: only the first one stays.
+        like = [fold, *self._examined.folds.merged_into(fold)]
         uses = [use for one in like for use in self._uses(one.scope, one.output)]
         packs = [self._packed(use, fold.dtype, fold.shape) for use in uses]
         if any(one.output in one.scope.outputs for one in like):
@@ -78,7 +73,7 @@ class Results:
         left = [
             one
             for one in direct(self._examined.readers(weight))
-            if (one.scope, one.node.number) not in self._gone
+            if not self._examined.folds.evaluates(one.scope, one.node)
         ]
         return [
             (one, self._packed(Use(one.scope, one.node, one.slot), weight.dtype, weight.shape))
@@ -106,7 +101,7 @@ class Results:
                 elif called is not None and use.slot < len(called.inputs):
                     then = called, called.inputs[use.slot]
                 if then is None:
-                    if (use.scope, use.node.number) not in self._gone:
+                    if not self._examined.folds.evaluates(use.scope, use.node):
                         yield use
                 elif then not in seen:
                     seen.add(then)
@@ -148,7 +143,6 @@ class FoldingPeak:
 
     def __init__(self, examined: Examined) -> None:
         self._examined = examined
-        self._place = {(one.scope, one.output): at for at, one in enumerate(examined.folds)}
 
     def of(self, folds: Iterable[Fold]) -> int:
         """Return the most bytes that are held while `folds`, and what they need, are evaluated.
@@ -170,13 +164,15 @@ class FoldingPeak:
 
     def _needed(self, folds: Iterable[Fold]) -> list[int]:
         """Return the places of `folds` and of those that they are computed from, in order."""
-        needed = {self._place[fold.scope, fold.output] for fold in folds}
+        known = self._examined.folds
+        found = (known.index_of(fold.scope, fold.output) for fold in folds)
+        needed = {place for place in found if place is not None}
         pending = list(needed)
         while pending:
-            fold = self._examined.folds[pending.pop()]
+            fold = known[pending.pop()]
             for name in fold.node.input:
                 home = fold.scope.home(name)
-                place = self._place.get((home, name)) if home is not None else None
+                place = known.index_of(home, name) if home is not None else None
                 if place is not None and place not in needed:
                     needed.add(place)
                     pending.append(place)

@@ -37,7 +37,7 @@ used, and the next node takes its place.
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from memdiag.detectors.examined import Examined, qualified
@@ -50,9 +50,10 @@ from memdiag.detectors.folded import (
 from memdiag.detectors.load_peak import LoadPeak, Made, alone
 from memdiag.detectors.rule import Rule
 from memdiag.detectors.wording import some_of
-from memdiag.graph.scopes import Scope, Use
+from memdiag.graph.scopes import Use
 from memdiag.prediction.conv_fusion import batch_normalization_after
-from memdiag.prediction.folding import LIMITED_SINCE, Fold
+from memdiag.prediction.folding import LIMITED_SINCE
+from memdiag.prediction.folds import Fold
 from memdiag.prediction.packing import Packed
 from memdiag.records.finding import ExpectedCopies, Finding
 from memdiag.records.weights import Weight
@@ -143,7 +144,7 @@ def _is_needed(results: Results, weight: Weight) -> bool:
 
 def _held(examined: Examined, found: list[Folded]) -> tuple[int, int, int]:
     """Return the bytes of results that stay, of packed copies of them, and left in the arena."""
-    runtime, results = examined.runtime, {(one.scope, one.output) for one in examined.folds}
+    runtime = examined.runtime
     kept = 0
     packs: list[tuple[object, Packed | None]] = []
     left: list[Folded] = []
@@ -151,7 +152,7 @@ def _held(examined: Examined, found: list[Folded]) -> tuple[int, int, int]:
         is_read = one.is_kept or not one.packs
         is_shared = is_read
         for place, pack in enumerate(one.packs):
-            own = place < len(one.uses) and _is_fused(examined, results, one.uses[place])
+            own = place < len(one.uses) and _is_fused(examined, one.uses[place])
             # What a BatchNormalization is folded into is no longer the same as for other nodes.
             kept += one.fold.nbytes if own and pack is None else 0
             is_read = is_read or (pack is None and not own)
@@ -162,11 +163,8 @@ def _held(examined: Examined, found: list[Folded]) -> tuple[int, int, int]:
     return kept, sum(buffers(runtime, packs)), left_in_arena(left, runtime)
 
 
-def _is_fused(examined: Examined, results: Collection[tuple[Scope, str]], use: Use) -> bool:
-    """Return whether a BatchNormalization is folded into the operand at `use`.
-
-    `results` are those of folding, which are constant as weights are.
-    """
+def _is_fused(examined: Examined, use: Use) -> bool:
+    """Return whether a BatchNormalization is folded into the operand at `use`."""
     scope, conv = use.scope, use.node
     node = batch_normalization_after(scope, conv) if use.slot == 1 else None
     if node is None:
@@ -175,7 +173,10 @@ def _is_fused(examined: Examined, results: Collection[tuple[Scope, str]], use: U
     return all(
         home is not None
         and name not in home.inputs
-        and ((home, name) in results or examined.weight(scope, name) is not None)
+        and (
+            examined.folds.index_of(home, name) is not None
+            or examined.weight(scope, name) is not None
+        )
         for name, home in homes.items()
     )
 

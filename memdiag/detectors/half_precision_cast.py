@@ -33,7 +33,7 @@ no kernel at all and inserts no cast. Where the model itself has a Cast, `foldin
 tells what folding it makes.
 """
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from math import prod
 from typing import NamedTuple
 
@@ -96,7 +96,7 @@ def detect(examined: Examined) -> Iterator[Finding]:
     if sum(weight.nbytes for weight in halves) < _LEAST:
         return
     free = overridable(examined.model)
-    folded = {fold.node.number for fold in examined.folds}
+    folded = examined.folds.nodes
     found = [
         widened
         for weight in halves
@@ -109,7 +109,7 @@ def detect(examined: Examined) -> Iterator[Finding]:
         yield _finding(examined, found, total)
 
 
-def _widened(examined: Examined, weight: Weight, folded: set[int]) -> _Widened | None:
+def _widened(examined: Examined, weight: Weight, folded: Container[int]) -> _Widened | None:
     readers = [one for one in direct(examined.readers(weight)) if one.node.number not in folded]
     casting = [one for one in readers if _is_cast(one)]
     if not casting:

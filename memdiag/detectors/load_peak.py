@@ -7,7 +7,6 @@ a session holds in the end counts as well: mapped weights that are read, and the
 another weight of the model needs beside its original for a moment.
 """
 
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal, NamedTuple
 
@@ -17,7 +16,7 @@ from memdiag.detectors.residents import depth
 from memdiag.graph.graphs import integers
 from memdiag.graph.nodes import Node
 from memdiag.graph.scopes import Scope
-from memdiag.prediction.folding import Fold
+from memdiag.prediction.folds import Fold
 from memdiag.prediction.gemm import Kernel, kernel
 from memdiag.prediction.packing import (
     ARENA_FREED_SINCE,
@@ -91,10 +90,6 @@ class LoadPeak:
         self._results = Results(examined)
         self._folding = FoldingPeak(examined)
         self._overridable = overridable(examined.model)
-        self._folds: dict[Weight, list[Fold]] = defaultdict(list)
-        for fold in examined.folds:
-            for weight in fold.weights if fold.stays else ():
-                self._folds[weight].append(fold)
 
     def load(self, weight: Weight, content: Weight | None = None) -> Load:
         """Return what becomes of `weight`; `content` stands for all with the same content."""
@@ -110,7 +105,11 @@ class LoadPeak:
         return Load(
             weight,
             tuple(packs),
-            tuple(Made(self._results.of(fold), content) for fold in self._folds.get(weight, ())),
+            tuple(
+                Made(self._results.of(fold), content)
+                for fold in examined.folds.of_weight(weight)
+                if fold.stays
+            ),
             depth(examined.graphs, weight),
             any(one.scope.parent is not None and not one.scope.is_function for one, _ in uses),
             any(examined.is_kept(scope, weight.name) for scope in examined.graphs.scopes(weight)),

@@ -35,7 +35,7 @@ an embedded original in the arena (see `embedded-weights`). Weights that a subgr
 and fp16 weights, have rules of their own.
 """
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from typing import NamedTuple
 
 from memdiag.detectors.examined import Examined, qualified
@@ -78,7 +78,7 @@ class _Use(NamedTuple):
 def detect(examined: Examined) -> Iterator[Finding]:
     """Yield a finding for each weight that is resident packed and in another form."""
     free = overridable(examined.model)
-    folded = {fold.node.number for fold in examined.folds}
+    folded = examined.folds.nodes
     peaks = LoadPeak(examined)
     for weight in examined.model.weights:
         if (
@@ -91,7 +91,7 @@ def detect(examined: Examined) -> Iterator[Finding]:
 
 
 def _look_at(
-    examined: Examined, peaks: LoadPeak, weight: Weight, folded: set[int]
+    examined: Examined, peaks: LoadPeak, weight: Weight, folded: Container[int]
 ) -> Iterator[Finding]:
     uses = [
         _Use(one, _pack(examined, one, weight))

@@ -30,7 +30,7 @@ copied in any case (see `embedded-weights`); weights that are resident in two fo
 is saved is private memory.
 """
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from typing import NamedTuple
 
 from memdiag.detectors.examined import Examined, qualified
@@ -89,7 +89,7 @@ def detect(examined: Examined) -> Iterator[Finding]:
     ]
     if 4 * sum(weight.nbytes for weight in external) < _LEAST:
         return
-    folded = {fold.node.number for fold in examined.folds}
+    folded = examined.folds.nodes
     free = overridable(examined.model)
     found = [
         copied
@@ -102,7 +102,7 @@ def detect(examined: Examined) -> Iterator[Finding]:
         yield _finding(examined, found, total)
 
 
-def _copied(examined: Examined, weight: Weight, folded: set[int]) -> _Copied | None:
+def _copied(examined: Examined, weight: Weight, folded: Container[int]) -> _Copied | None:
     graphs, runtime = examined.graphs, examined.runtime
     readers = examined.readers(weight)
     if not original_freed(graphs, runtime, weight, readers, folded):

@@ -68,7 +68,7 @@ class Residents:
 
     def __init__(self, examined: Examined) -> None:
         self._examined = examined
-        self._folds = {fold.node.number: fold for fold in examined.folds}
+        self._folds = examined.folds
         self._overridable = overridable(examined.model)
 
     def of(self, weight: Weight) -> Resident:
@@ -79,7 +79,7 @@ class Residents:
         inside = depth(examined.graphs, weight)
         scopes = examined.graphs.scopes(weight)
         output = any(weight.name in scope.outputs for scope in scopes)
-        left = [one for one in direct(readers) if one.node.number not in self._folds]
+        left = [one for one in direct(readers) if one.node.number not in self._folds.nodes]
         packs = [(one, self._packed(one, weight.dtype, weight.shape)) for one in left]
         given = not weight.graph and weight.name in self._overridable
         original = output or given or any(pack is None for _, pack in packs)
@@ -118,9 +118,9 @@ class Residents:
         seen: set[int] = set()
         for one in readers:
             steps = [step for step in one.path if step.node.op_type != "Identity"]
-            if not steps or one.node.op_type == "Identity" or one.node.number in self._folds:
+            if not steps or one.node.op_type == "Identity" or one.node.number in self._folds.nodes:
                 continue
-            last = self._folds.get(steps[-1].node.number)
+            last = self._folds.of_node(steps[-1].node.number)
             if last is None or last.node.number in seen or len(last.weights) != 1:
                 continue
             packs = self._packed(one, last.dtype, last.shape) is not None

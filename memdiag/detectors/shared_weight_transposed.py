@@ -56,7 +56,7 @@ from memdiag.graph.graphs import integers
 from memdiag.graph.nodes import Node
 from memdiag.graph.readers import SAME_ORDER
 from memdiag.graph.scopes import MAX_CALLS, Scope
-from memdiag.prediction.folding import Fold
+from memdiag.prediction.folds import Fold
 from memdiag.prediction.packing import ARENA_FREED_SINCE
 from memdiag.records.attribution import CopyKind
 from memdiag.records.finding import ExpectedCopies, Finding

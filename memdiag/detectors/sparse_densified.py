@@ -55,7 +55,7 @@ def detect(examined: Examined) -> Iterator[Finding]:
     weights = [weight for weight in examined.model.weights if weight.place == "sparse"]
     if not weights:
         return
-    folded = {fold.node.number for fold in examined.folds}
+    folded = examined.folds.nodes
     free = overridable(examined.model)
     stored = dict(_stored(examined.model.graph, ""))
     used = [weight for weight in weights if examined.readers(weight)]

@@ -91,7 +91,7 @@ def _read_by_dead_nodes(
     examined: Examined, weight: Weight, free: bool, nodes: dict[str, None]
 ) -> Iterator[_Copies]:
     """Yield the copies of a weight whose readers lead nowhere; note the readers in `nodes`."""
-    folded = {fold.node.number for fold in examined.folds}
+    folded = examined.folds.nodes
     readers = examined.readers(weight)
     left = [one for one in direct(readers) if one.node.number not in folded]
     nodes.update(dict.fromkeys(examined.node(one.scope, one.node) for one in left))

@@ -154,7 +154,7 @@ def _finding(examined: Examined, weight: Weight, aliases: list[_Alias]) -> Itera
 
 def _is_kept(examined: Examined, weight: Weight, alias: _Alias) -> bool:
     """Return whether something reads this copy as it is, and not only to pack it."""
-    folded = {fold.node.number for fold in examined.folds}
+    folded = examined.folds.nodes
     return any(
         reader.name in alias.names
         and reader.node.number not in folded

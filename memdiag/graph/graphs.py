@@ -26,6 +26,7 @@ class Graphs:
 
     def __init__(self, model: ModelFile) -> None:
         self._model = model
+        self.weights = model.weights
         self._by_path: dict[str, list[Scope]] = defaultdict(list)
         self._paths: dict[Scope, str] = {}
         self._called: set[FunctionKey] = set()
@@ -45,6 +46,11 @@ class Graphs:
         """
         home = scope.home(name)
         return self._weight_in(home, name)[1] if home is not None else None
+
+    def weight_place(self, scope: Scope, name: str) -> int | None:
+        """Return the place of the weight that `name` is in that very scope; None if it is not."""
+        places = self.weights.places(self.path(scope), name)
+        return places[0] if len(places) == 1 else None
 
     def scopes(self, weight: Weight) -> list[Scope]:
         """Return the scopes in which `weight` is defined."""
@@ -83,9 +89,8 @@ class Graphs:
 
     def _weight_in(self, scope: Scope, name: str) -> tuple[bool, Weight | None]:
         """Return whether `name` is a weight of that very graph, and which, if it is only one."""
-        weights = self._model.weights
-        places = weights.places(self.path(scope), name)
-        return bool(places), weights[places[0]] if len(places) == 1 else None
+        places = self.weights.places(self.path(scope), name)
+        return bool(places), self.weights[places[0]] if len(places) == 1 else None
 
     def _walk(self, scope: Scope, path: str) -> Iterator[tuple[str, Scope]]:
         self._paths[scope] = path

@@ -12,6 +12,8 @@ from onnx import TensorProto
 from memdiag.graph.name_index import NameIndex
 from memdiag.graph.nodes import Node, Nodes
 
+_AT_ONCE = 1 << 16
+
 
 class Links:
     """The values of one graph: which node makes each, and which read it.
@@ -62,8 +64,13 @@ class Links:
         return maker if is_one else None
 
     def _has_order(self, read: NDArray[np.int64]) -> bool:
-        readers = np.searchsorted(np.asarray(self._inputs), np.arange(len(read)), "right") - 1
-        return not np.any((self.producers.makers(read) >= readers) & (read != hash("")))
+        for start in range(0, len(read), _AT_ONCE):
+            part = read[start : start + _AT_ONCE]
+            places = np.arange(start, start + len(part))
+            readers = np.searchsorted(np.asarray(self._inputs), places, "right") - 1
+            if np.any((self.producers.makers(part) >= readers) & (part != hash(""))):
+                return False
+        return True
 
 
 class Producers(Mapping[str, Node]):

@@ -5,10 +5,13 @@ Anything that has a hash and is compared by value can go for a name.
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
+
+_AT_ONCE = 1 << 16
+_BITS = 4
 
 
 def hashes_of(names: Iterable[Hashable]) -> NDArray[np.int64]:
@@ -24,17 +27,19 @@ class NameIndex:
     """
 
     def __init__(self, hashes: NDArray[np.int64]) -> None:
-        order = np.argsort(hashes, kind="stable")
-        ordered = hashes[order]
         self._hashes, self._places, self._starts = array("q"), array("I"), array("I")
-        self._hashes.frombytes(ordered.tobytes())
-        self._places.frombytes(order.astype(np.uintc).tobytes())
+        for places in _portions(hashes):
+            portion = hashes[places]
+            order = np.argsort(portion, kind="stable")
+            self._hashes.frombytes(portion[order].view(np.uint8).data)
+            self._places.frombytes(places[order].astype(np.uintc).view(np.uint8).data)
         # Hashes are spread evenly: of those that begin with the same bits there are a few.
         bits = max(len(hashes).bit_length() - 2, 1)
         self._shift, self._half = 64 - bits, 1 << bits - 1
-        beginnings = np.arange(-self._half, self._half + 1)
-        starts = np.searchsorted(ordered >> self._shift, beginnings)
-        self._starts.frombytes(starts.astype(np.uintc).tobytes())
+        beginnings = np.arange(-self._half, self._half) << self._shift
+        starts = np.searchsorted(self.hashes, beginnings)
+        self._starts.frombytes(starts.astype(np.uintc).view(np.uint8).data)
+        self._starts.append(len(hashes))
 
     def __len__(self) -> int:
         return len(self._places)
@@ -67,3 +72,18 @@ class NameIndex:
         ends = np.searchsorted(np.asarray(self._hashes), hashes, "right") - 1
         found = np.asarray(self._hashes)[ends] == hashes
         return np.where(found & (ends >= 0), np.asarray(self._places)[ends].astype(np.int64), -1)
+
+
+def _portions(hashes: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
+    """Yield the places of the smallest hashes, then those of larger ones, some at a time.
+
+    Sorting all together would take twice as much memory as what it makes.
+    """
+    if len(hashes) <= _AT_ONCE:
+        yield np.arange(len(hashes))
+        return
+    first_bits = np.empty(len(hashes), np.int8)
+    for start in range(0, len(hashes), _AT_ONCE):
+        first_bits[start : start + _AT_ONCE] = hashes[start : start + _AT_ONCE] >> 64 - _BITS
+    for bits in range(-1 << _BITS - 1, 1 << _BITS - 1):
+        yield np.flatnonzero(first_bits == bits)

@@ -1,6 +1,6 @@
 """What a model's activations take at certain sizes of its free dimensions, given or assumed."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from memdiag.errors import UsageError
@@ -8,7 +8,7 @@ from memdiag.graph.dimensions import axes_of, choose_sizes
 from memdiag.graph.graphs import Graphs
 from memdiag.graph.reader import ModelFile
 from memdiag.graph.shapes import Shapes, infer_shapes
-from memdiag.prediction.folding import Fold
+from memdiag.prediction.folds import Folds
 from memdiag.prediction.liveness import Liveness, liveness
 
 ASSUMED_SIZE = 512
@@ -41,7 +41,7 @@ def activations(
     model: ModelFile,
     graphs: Graphs,
     shapes: Shapes,
-    folds: Iterable[Fold],
+    folds: Folds,
     sizes: Mapping[str, int],
 ) -> Liveness:
     """Return what the activations take at most at `sizes`; `shapes` are those at any others."""

@@ -1,9 +1,8 @@
 """Which nodes the runtime will evaluate once and for all, and how large their results are."""
 
 from array import array
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import numpy as np
 
@@ -14,11 +13,12 @@ from memdiag.graph.scopes import MAX_CALLS, Scope
 from memdiag.graph.shapes import Shapes
 from memdiag.graph.tensor_data import Array
 from memdiag.graph.tensor_types import TensorType
+from memdiag.graph.value_tables import ValueTypes
 from memdiag.prediction.constants import Constant, dtypes_of, likeness, weights_of
 from memdiag.prediction.foldable import becomes_a_flag, can_run, ends_quantized, is_dropped
+from memdiag.prediction.folds import Folds
 from memdiag.prediction.runtime import Runtime
 from memdiag.prediction.values import MOST_VALUES, evaluate
-from memdiag.records.weights import Weight
 
 SIZE_LIMIT = 1 << 30
 """Since 1.27 a node is not folded if its outputs take more bytes together: the option
@@ -36,63 +36,40 @@ _MOST_NODES = 200_000
 _MOST_BYTES = 8 * MOST_VALUES
 """Of a constant whose values are looked at."""
 
+_MOST_STORED = 512
+"""Weights that are kept at hand: the next node often reads those of the last ones."""
+
 _MOST_PASSES = 3
+_NO_WEIGHTS = array("I")
 
 
-class Fold(NamedTuple):
-    """A node whose output becomes an initializer: `output` of `node` in `scope`.
-
-    `weights` are the constants that it is computed from, directly or through other folds (64 at
-    most). `stays` says that a node which is not folded reads it (or that it is an output of the
-    graph), so that it is resident at steady state. Of nodes that do the same to the same inputs in
-    one graph only the first stays: the runtime merges the others into it, the one whose scope and
-    output are in `merged_into`.
-    """
-
-    scope: Scope
-    node: Node
-    output: str
-    dtype: str
-    shape: tuple[int, ...]
-    nbytes: int
-    weights: tuple[Weight, ...]
-    stays: bool
-    merged_into: tuple[Scope, str] | None = None
-
-
-def folds(graphs: Graphs, shapes: Shapes, runtime: Runtime) -> tuple[Fold, ...]:
+def folds(graphs: Graphs, shapes: Shapes, runtime: Runtime) -> Folds:
     """Return the nodes that constant folding of `runtime` evaluates, in topological order.
 
     Functions are written out by the runtime first, so that each call of one has folds of its own.
     Nodes in a branch of an If that is never taken, as its condition is a constant, are left out,
     and those the size of whose results cannot be told.
     """
-    return tuple(Folding(graphs, shapes.as_declared, runtime).folds())
+    return Folding(graphs, shapes.as_declared, runtime).folds()
 
 
-@dataclass(eq=False)
-class _Folded:
-    scope: Scope
-    node: Node
-    outputs: dict[str, Constant]
-    first: "_Folded | None" = None
-
-
-@dataclass(eq=False)
 class Folding:
     """One prediction of what is folded, for a model and a release of the runtime."""
 
-    graphs: Graphs
-    shapes: Shapes
-    runtime: Runtime
-    removed: set[tuple[Scope, int]] = field(default_factory=set)
-    """The nodes (by scope and number) that are folded, merged with others, or dropped as no-ops."""
-
-    def __post_init__(self) -> None:
-        self._constants: dict[tuple[Scope, str], Constant | None] = {}
-        self._kinds: dict[tuple[Scope, str], TensorType] = {}
-        self._folded: list[_Folded] = []
-        self._same: dict[tuple[object, ...], _Folded] = {}
+    def __init__(self, graphs: Graphs, shapes: Shapes, runtime: Runtime) -> None:
+        self.graphs = graphs
+        self.shapes = shapes
+        self.runtime = runtime
+        # What was computed from weights, by the values' places in their scopes, and some weights.
+        self._computed: dict[Scope, dict[int, Constant]] = defaultdict(dict)
+        self._stored: dict[tuple[Scope, str], Constant] = {}
+        self._kinds = ValueTypes()
+        # The folded nodes: the scope and place of each, and which of them it is merged into.
+        self._scopes: list[Scope] = []
+        self._nodes, self._firsts = array("I"), array("I")
+        self._same: dict[int, int] = {}  # hashes of what is done, and the first node that does it
+        self._removed: dict[Scope, bytearray] = {}  # by place: folded, merged or dropped
+        self._removals = 0
         self._left: dict[Scope, array[int]] = {}  # places of nodes
         self._visited: list[Scope] = []
         self._inlined: set[Scope] = set()
@@ -101,34 +78,34 @@ class Folding:
         if scopes:
             self._run(scopes[0])
 
-    def folds(self) -> Iterator[Fold]:
-        """Yield the folds in topological order."""
-        for folded in self._folded:
-            first = folded.first
-            for place, (output, constant) in enumerate(folded.outputs.items()):
-                kind = constant.kind
-                if kind is None or kind.nbytes is None or kind.shape is None:
+    def folds(self) -> Folds:
+        """Return the folds in topological order."""
+        found = Folds(self.graphs.weights)
+        begins = array("I")  # of each node its first fold
+        for number, (scope, place) in enumerate(zip(self._scopes, self._nodes, strict=True)):
+            node, first = scope.nodes.at(place), self._firsts[number]
+            begins.append(len(found))
+            merged = None if first == number else begins[first]
+            for slot, name in _outputs(node):
+                constant = self._made(scope, name)
+                kind = constant.kind if constant is not None else None
+                if constant is None or kind is None or kind.nbytes is None or kind.shape is None:
                     continue
-                yield Fold(
-                    folded.scope,
-                    folded.node,
-                    output,
-                    kind.dtype,
-                    tuple(size or 0 for size in kind.shape),
-                    kind.nbytes,
-                    constant.weights,
-                    constant.read and first is None,
-                    None if first is None else (first.scope, list(first.outputs)[place]),
+                stays = constant.read and merged is None
+                found.add(
+                    scope, node, slot, kind, constant.weights, stays=stays, merged_into=merged
                 )
+                merged = None if merged is None else merged + 1
+        return found
 
     def _run(self, main: Scope) -> None:
         for _ in range(_MOST_PASSES):
             # A node may stand before those that it reads: what they make is known the next time.
-            before = len(self.removed)
+            before = self._removals
             self._late = False
             self._left, self._visited, self._budget = {}, [], _MOST_NODES
             self._visit(main)
-            if not self._late or len(self.removed) == before:
+            if not self._late or self._removals == before:
                 break
         for scope, places in self._left.items():
             for name in (name for place in places for name in scope.nodes.at(place).input):
@@ -146,10 +123,11 @@ class Folding:
     def _visit(self, scope: Scope) -> None:
         self._visited.append(scope)
         left = self._left.setdefault(scope, array("I"))
+        removed = self._removed.setdefault(scope, bytearray(len(scope.nodes)))
         self._budget -= len(scope.nodes)
         self._late = self._late or not scope.links.is_sorted
         for node in scope.nodes:
-            if (scope, node.number) not in self.removed and not self._settle(scope, node):
+            if not removed[node.place] and not self._settle(scope, node):
                 left.append(node.place)
 
     def _settle(self, scope: Scope, node: Node) -> bool:
@@ -175,8 +153,8 @@ class Folding:
             return False
         dropped = bool(constants) and is_dropped(node, dtypes_of(constants))
         if dropped and node.output[0] not in scope.outputs:
-            self._constants[scope, node.output[0]] = constants[0]
-            self.removed.add((scope, node.number))
+            self._note(scope, node.output[0], constants[0])
+            self._remove(scope, node)
             return True
         return self._fold(scope, node, inputs)
 
@@ -201,7 +179,7 @@ class Folding:
         for output, name in zip(node.output, body.outputs, strict=False):
             constant = self._known(body, name)
             if constant is not None and output:
-                self._constants[scope, output] = constant
+                self._note(scope, output, constant)
 
     def _fold(self, scope: Scope, node: Node, inputs: list[Constant | None]) -> bool:
         """Fold `node`, all of whose inputs are constant; None is one that is left out."""
@@ -235,7 +213,7 @@ class Folding:
         end = integer(node, "end", len(kind.shape))
         part = kind.shape[slice(integer(node, "start", 0), end)]
         value = np.array([size or 0 for size in part], np.int64)
-        constant = Constant(TensorType("int64", value.shape), (), value)
+        constant = Constant(TensorType("int64", value.shape), _NO_WEIGHTS, value)
         self._keep(scope, node, [], {node.output[0]: constant}, of=node.input[0])
         return True
 
@@ -250,18 +228,35 @@ class Folding:
         """Note the outputs of a folded node; those of a like node before it, where there is one."""
         attributes = tuple(sorted(one.SerializeToString() for one in node.attribute))
         operands = (*(likeness(one) for one in inputs), of)
-        graph = self._graph(scope)
-        key = (graph, node.domain, node.op_type, len(node.output), attributes, operands)
-        first = self._same.get(key)
-        if first is None:
-            self._same[key] = folded = _Folded(scope, node, outputs)
-        else:
-            like = dict(zip(outputs, first.outputs.values(), strict=False))
-            folded = _Folded(scope, node, like, first)
-        self._folded.append(folded)
-        self.removed.add((scope, node.number))
-        for name, constant in folded.outputs.items():
-            self._constants[scope, name] = constant
+        graph, slots = self._graph(scope), tuple(map(bool, node.output))
+        key = hash((graph, node.domain, node.op_type, slots, attributes, operands))
+        number = len(self._scopes)
+        first = self._same.setdefault(key, number)
+        if first != number:
+            other = self._scopes[first]
+            like = (name for _, name in _outputs(other.nodes.at(self._nodes[first])))
+            made = (self._made(other, name) for name in like)
+            outputs = {
+                name: constant
+                for name, constant in zip(outputs, made, strict=False)
+                if constant is not None
+            }
+        self._scopes.append(scope)
+        self._nodes.append(node.place)
+        self._firsts.append(first)
+        self._remove(scope, node)
+        for name, constant in outputs.items():
+            self._note(scope, name, constant)
+
+    def _remove(self, scope: Scope, node: Node) -> None:
+        self._removed[scope][node.place] = 1
+        self._removals += 1
+
+    def _note(self, scope: Scope, name: str, constant: Constant) -> None:
+        """Note what a value of that very scope is."""
+        place = scope.place(name)
+        if place is not None:
+            self._computed[scope][place] = constant
 
     def _graph(self, scope: Scope) -> Scope:
         """Return the scope of the graph that the nodes of `scope` will be in."""
@@ -275,17 +270,14 @@ class Folding:
             home = scope.home(name)
             if home is None:
                 return None
-            known = self._constants.get((home, name))
+            known = self._made(home, name) or self._stored.get((home, name))
             if known is not None:
                 return known
-            weight = self.graphs.weight(home, name)
-            if weight is not None:
+            place = self.graphs.weight_place(home, name)
+            if place is not None:
                 if home.parent is None and name in self.shapes.overridable:
                     return None
-                known = Constant(TensorType(weight.dtype, weight.shape), (weight,), stored=True)
-                if weight.nbytes <= _MOST_BYTES:
-                    self._constants[home, name] = known
-                return known
+                return self._kept(home, name, place)
             caller = home.owner
             if not home.is_function or caller is None or home.parent is None:
                 return None
@@ -293,6 +285,22 @@ class Folding:
                 return None
             scope, name = home.parent, caller.input[home.inputs.index(name)]
         return None
+
+    def _made(self, scope: Scope, name: str) -> Constant | None:
+        """Return what was computed as a value of that very scope; None if nothing was."""
+        computed = self._computed.get(scope)
+        place = scope.place(name) if computed else None
+        return computed.get(place) if computed and place is not None else None
+
+    def _kept(self, home: Scope, name: str, place: int) -> Constant:
+        """Return the constant that the weight at `place` is; some are kept with their values."""
+        weight = self.graphs.weights[place]
+        kind = TensorType(weight.dtype, weight.shape)
+        constant = Constant(kind, array("I", (place,)), stored=True)
+        if len(self._stored) >= _MOST_STORED:
+            self._stored.clear()
+        self._stored[home, name] = constant
+        return constant
 
     def _value(
         self, constant: Constant | None, scope: Scope, node: Node, slot: int
@@ -305,8 +313,10 @@ class Folding:
         if nbytes is None or nbytes > _MOST_BYTES or not element.native or not element.bits:
             return None
         found = self.graphs.constant(scope, node, slot)
-        if found is not None and found[1] in constant.weights and len(constant.weights) == 1:
-            constant.value = found[0].reshape(found[1].shape)
+        if found is not None and len(constant.weights) == 1:
+            values, weight = found
+            if self.graphs.weights[constant.weights[0]] == weight:
+                constant.value = values.reshape(weight.shape)
         return constant.value
 
     def _results(
@@ -335,7 +345,7 @@ class Folding:
     def _infer(self, scope: Scope, node: Node, inputs: list[Constant | None]) -> None:
         """Infer the types of outputs again where a fold told more than the file did."""
         if all(one is None or one.value is None for one in inputs) and not any(
-            (scope, name) in self._kinds for name in node.input
+            self._kinds.get(scope, name) for name in node.input if name
         ):
             return
         outputs = [(scope, name) for name in node.output if name]
@@ -348,7 +358,7 @@ class Folding:
             for slot, (name, one) in enumerate(zip(node.input, inputs, strict=True))
         }
         for name, kind in self._inferred(node, kinds, few).items():
-            self._kinds[scope, name] = kind
+            self._kinds.set(scope, name, kind)
 
     def _inferred(
         self,
@@ -367,5 +377,10 @@ class Folding:
         if constant is not None and constant.kind is not None:
             return constant.kind
         home = scope.home(name)
-        found = self._kinds.get((home, name)) if home is not None else None
+        found = self._kinds.get(home, name) if home is not None else None
         return found if found is not None else self.shapes.of(scope, name)
+
+
+def _outputs(node: Node) -> Iterator[tuple[int, str]]:
+    """Yield the outputs of `node` that have a name, each with its place among all."""
+    return ((slot, name) for slot, name in enumerate(node.output) if name)

@@ -11,8 +11,7 @@ holds beyond what is in use. Fusions leave out more values, or add some (layouts
 """
 
 from array import array
-from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain
 from operator import attrgetter
@@ -22,8 +21,8 @@ from memdiag.graph.graphs import Graphs
 from memdiag.graph.nodes import Node, SomeNodes
 from memdiag.graph.scopes import Scope
 from memdiag.graph.shapes import Shapes
-from memdiag.prediction.buffers import BufferPlan, Reads
-from memdiag.prediction.folding import Fold
+from memdiag.prediction.buffers import Buffer, BufferPlan, Reads
+from memdiag.prediction.folds import Folds
 
 _MOST_ALIVE = 20
 _DEEPEST = 50
@@ -61,7 +60,7 @@ _NOT_FOLLOWED = Liveness(0, None, None, (), None, 1)
 def liveness(
     graphs: Graphs,
     shapes: Shapes,
-    folds: Iterable[Fold],
+    folds: Folds,
     *,
     declared: Shapes | None = None,
     sizes: Collection[int] = (),
@@ -84,14 +83,12 @@ class _Model:
         graphs: Graphs,
         shapes: Shapes,
         declared: Shapes,
-        folds: Iterable[Fold],
+        folds: Folds,
         sizes: Collection[int],
     ) -> None:
         self._shapes, self._declared = shapes, declared
         self._sizes = frozenset(sizes)
-        self._folded: dict[Scope, set[int]] = defaultdict(set)
-        for fold in folds:
-            self._folded[fold.scope].add(fold.node.number)
+        self._folds = folds
         # Of a function's calls only the first is known to `graphs` and `shapes`.
         self._functions = {_key(scope): scope for _, scope in graphs if scope.is_function}
         self._inside: dict[Scope, Liveness] = {}
@@ -107,9 +104,10 @@ class _Model:
 
     def _is_computed(self, scope: Scope) -> bytearray:
         """Return for each node of `scope` whether it is computed in each run."""
-        gone = self._folded.get(scope, ())
+        folds = self._folds
         return bytearray(
-            node.number not in gone and node.op_type != "Constant" for node in scope.nodes
+            node.op_type != "Constant" and not (folds and folds.evaluates(scope, node))
+            for node in scope.nodes
         )
 
     def _bodies(self, scope: Scope, node: Node) -> Sequence[Scope]:
@@ -157,10 +155,8 @@ class _Model:
             partial(self._shapes.of, scope),
             partial(self._has_shared_shape, scope),
         )
-        made, freed = (array("Q", bytes(8 * (len(nodes) + 2))) for _ in range(2))
-        for buffer in plan.buffers:
-            made[buffer.first] += buffer.nbytes
-            freed[buffer.last + 1] += buffer.nbytes
+        made = _Total(plan.buffers, attrgetter("first"))
+        freed = _Total(sorted(plan.buffers, key=attrgetter("last")), attrgetter("last"))
         largest = max(
             (Alive(scope, buffer.name, buffer.nbytes) for buffer in plan.buffers),
             key=_nbytes,
@@ -175,9 +171,10 @@ class _Model:
                 unknown += found.unknown
                 largest = max(filter(None, (largest, found.largest)), key=_nbytes, default=None)
                 inner = max(inner, found, key=lambda one: one.peak_bytes)
-            now -= freed[step]
-            here = now + max(made[step], inner.peak_bytes)
-            now += made[step]
+            now -= freed.until(step - 1)
+            new = made.until(step)
+            here = now + max(new, inner.peak_bytes)
+            now += new
             if here > most:
                 most, where = here, (step, inner if here > now else _NOTHING)
         if where is None:
@@ -190,6 +187,23 @@ class _Model:
         ]
         alive = sorted((*alive, *inner.alive), key=_nbytes, reverse=True)[:_MOST_ALIVE]
         return Liveness(most, scope, nodes[step], tuple(alive), largest, unknown)
+
+
+class _Total:
+    """Adds up the sizes of `buffers`, which come in the order of their steps, as `step_of` says."""
+
+    def __init__(self, buffers: Iterable[Buffer], step_of: Callable[[Buffer], int]) -> None:
+        self._left = iter(buffers)
+        self._step_of = step_of
+        self._next = next(self._left, None)
+
+    def until(self, step: int) -> int:
+        """Return the bytes of those up to `step` that were not added before."""
+        total = 0
+        while self._next is not None and self._step_of(self._next) <= step:
+            total += self._next.nbytes
+            self._next = next(self._left, None)
+        return total
 
 
 def _key(scope: Scope) -> tuple[str, str, str]:
@@ -216,7 +230,7 @@ def _order(scope: Scope, is_computed: bytearray, reads: Reads) -> "array[int]":
                 is_read[each] = 1
         ends.append(len(before))
     # Those below 0 are nodes that are left: all that they read was met.
-    pending = array("q", _ends(is_computed, is_read))
+    pending = array("i", _ends(is_computed, is_read))
     seen = bytearray(len(is_computed))
     order = array("I")
     while pending:

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from memdiag.graph.graphs import Graphs
 from memdiag.graph.scopes import Scope
-from memdiag.prediction.folding import Fold
+from memdiag.prediction.folds import Fold
 from memdiag.records.weights import Weight
 
 

@@ -5,7 +5,7 @@ the shape alone; the releases 1.20 to 1.31 pack the same operands alike. Where t
 matters (blocks of convolution filters), that of AVX-512 is assumed: AVX2 pads less.
 """
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Container, Iterable
 from math import prod
 from typing import NamedTuple
 
@@ -101,13 +101,13 @@ def original_freed(
     runtime: Runtime,
     weight: Weight,
     readers: Iterable[Reader],
-    folded: Collection[int] = (),
+    folded: Container[int] = (),
 ) -> bool:
     """Return whether the runtime lets go of `weight` itself once its session is ready.
 
     It does where every node that reads the weight packs it, and where none is left: `folded` are
-    the ids of nodes that constant folding evaluates away, `readers` all that read the weight. It
-    must be a constant: not one of those that are `overridable`.
+    the numbers of nodes that constant folding evaluates away, `readers` all that read the weight.
+    It must be a constant: not one of those that are `overridable`.
     """
     if runtime < ARENA_FREED_SINCE and weight.storage != "external":
         return False

@@ -32,7 +32,11 @@ def test_hashes_may_be_any_numbers_of_64_bits() -> None:
 
 
 def test_many_names_are_all_found() -> None:
-    names = [f"value{number}" for number in range(50_000)]
-    index = NameIndex(hashes_of(names))
-    assert [index.last_place(name) for name in names] == list(range(50_000))
+    # More than are sorted at once.
+    count = 70_000
+    names = [f"value{number}" for number in range(count)]
+    index = NameIndex(hashes_of([*names, *names]))
+    assert [index.last_place(name) for name in names] == list(range(count, 2 * count))
+    assert all(list(index.places(f"value{n}")) == [n, count + n] for n in range(0, count, 7))
     assert all(index.last_place(f"other{number}") is None for number in range(1000))
+    assert (np.diff(index.hashes) >= 0).all()

@@ -4,7 +4,7 @@ import json
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import onnx
@@ -14,7 +14,8 @@ from memdiag.graph.graphs import Graphs
 from memdiag.graph.protos import subgraphs
 from memdiag.graph.reader import open_model
 from memdiag.graph.shapes import infer_shapes
-from memdiag.prediction.folding import Fold, folds
+from memdiag.prediction.folding import folds
+from memdiag.prediction.folds import Fold, Folds
 from memdiag.prediction.runtime import Runtime
 
 NEWEST = "1.31.1"
@@ -52,14 +53,14 @@ def optimized(models: Sequence[Path], python: str = sys.executable) -> list[onnx
     return [onnx.load(target) for _, target in pairs]
 
 
-def predicted(path: Path, version: str = NEWEST, **sizes: int) -> tuple[Fold, ...]:
+def predicted(path: Path, version: str = NEWEST, **sizes: int) -> Folds:
     """Return the folds that are predicted for the model at `path`."""
     with open_model(path) as model:
         graphs = Graphs(model)
         return folds(graphs, infer_shapes(model, graphs, sizes, []), Runtime.parse(version))
 
 
-def kinds(found: tuple[Fold, ...]) -> Counter[Kind]:
+def kinds(found: Iterable[Fold]) -> Counter[Kind]:
     """Return types and shapes of those that stay."""
     return Counter(
         (ELEMENT_TYPES_BY_NAME[fold.dtype].number, fold.shape) for fold in found if fold.stays

@@ -9,7 +9,7 @@ from memdiag.graph.reader import open_model
 from memdiag.graph.shapes import Shapes
 from memdiag.graph.tensor_types import TensorType
 from memdiag.graph.value_tables import ValueTypes
-from memdiag.prediction.folding import Fold
+from memdiag.prediction.folds import Folds
 from memdiag.prediction.liveness import Liveness, liveness
 
 HEADER = '<ir_version: 10, opset_import: ["": 17, "f": 1]>\n'
@@ -29,12 +29,12 @@ def alive(
                 if name in sizes:
                     types.set(scope, name, TensorType("uint8", (sizes[name],)))
         shapes = Shapes(types)
-        folds = [
-            Fold(scope, scope.producers[name], name, "uint8", (sizes[name],), sizes[name], (), True)
-            for _, scope in graphs
-            for name in folded
-            if name in scope.producers
-        ]
+        folds = Folds(model.weights)
+        for scope, name in ((scope, name) for _, scope in graphs for name in folded):
+            if name in scope.producers:
+                node, kind = scope.producers[name], TensorType("uint8", (sizes[name],))
+                slot = node.output.index(name)
+                folds.add(scope, node, slot, kind, (), stays=True, merged_into=None)
         return liveness(graphs, shapes, folds)
 
 
