@@ -330,7 +330,8 @@ class Folding:
         if all(value is not None for value in operands) and len(outputs) == 1:
             result = evaluate(node, [value for value in operands if value is not None])
             if result is not None:
-                values[outputs[0]] = result
+                # A view would keep what it is of, and all that is between.
+                values[outputs[0]] = result if result.base is None else result.copy()
         if any(kind is None or kind.nbytes is None for kind in kinds.values()):
             kinds_known = (None if one is None else one.kind for one in inputs)
             known = dict(zip(node.input, kinds_known, strict=True))
