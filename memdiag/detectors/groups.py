@@ -12,6 +12,9 @@ from memdiag.records.weights import Weight
 LEAST_BYTES = 64 << 10
 """Less than so much is not worth a word, even of many weights together."""
 
+_MOST_TOGETHER = 1 << 14
+"""What is found out of each weight of a group takes a kilobyte and more while it is judged."""
+
 Group = Sequence[Weight]
 
 
@@ -19,7 +22,8 @@ def shareable(examined: Examined) -> Iterator[Group]:
     """Yield groups of weights that could be one: same bytes, type and shape.
 
     Another shape of the same bytes cannot be shared: the Reshape between them would be folded into
-    a second copy. Tensors that are attributes are left out.
+    a second copy. Tensors that are attributes are left out. A group has at most `_MOST_TOGETHER`
+    weights; more are in several groups.
     """
     for group in examined.same_content:
         parts: dict[tuple[str, tuple[int, ...]], array[int]] = {}
@@ -27,7 +31,9 @@ def shareable(examined: Examined) -> Iterator[Group]:
             known = weight.dtype in ELEMENT_TYPES_BY_NAME
             if known and weight.place != "attribute" and examined.graphs.scopes(weight):
                 parts.setdefault((weight.dtype, weight.shape), array("I")).append(int(place))
-        yield from (SomeWeights(group.of, part) for part in parts.values() if len(part) > 1)
+        for part in parts.values():
+            for start in range(0, len(part) - 1, _MOST_TOGETHER):
+                yield SomeWeights(group.of, part[start : start + _MOST_TOGETHER])
 
 
 def in_branches(examined: Examined, group: Group) -> bool:

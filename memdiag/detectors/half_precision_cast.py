@@ -70,10 +70,10 @@ _CAST = frozenset(
 
 
 class _Widened(NamedTuple):
-    """An fp16 weight, the readers that want it in fp32, and the fp32 copies that stay."""
+    """An fp16 weight, the nodes that want it in fp32, and the fp32 copies that stay."""
 
     weight: Weight
-    readers: list[Reader]
+    nodes: tuple[str, ...]
     copies: list[Packed]
     kept: bool
 
@@ -86,13 +86,7 @@ class _Widened(NamedTuple):
 
 def detect(examined: Examined) -> Iterator[Finding]:
     """Yield at most one finding, for all fp16 weights that some kernel wants in fp32."""
-    halves = [
-        weight
-        for weight in examined.model.weights
-        if weight.dtype == "float16"
-        and weight.place in ("initializer", "constant")
-        and weight.nbytes >= _LEAST_WEIGHT
-    ]
+    halves = examined.model.weights.some(_may_be_cast)
     if sum(weight.nbytes for weight in halves) < _LEAST:
         return
     free = overridable(examined.model)
@@ -109,6 +103,14 @@ def detect(examined: Examined) -> Iterator[Finding]:
         yield _finding(examined, found, total)
 
 
+def _may_be_cast(weight: Weight) -> bool:
+    return (
+        weight.dtype == "float16"
+        and weight.place in ("initializer", "constant")
+        and weight.nbytes >= _LEAST_WEIGHT
+    )
+
+
 def _widened(examined: Examined, weight: Weight, folded: Container[int]) -> _Widened | None:
     readers = [one for one in direct(examined.readers(weight)) if one.node.number not in folded]
     casting = [one for one in readers if _is_cast(one)]
@@ -116,8 +118,9 @@ def _widened(examined: Examined, weight: Weight, folded: Container[int]) -> _Wid
         return None
     wide = Packed("cast", prod(weight.shape) * 4)
     runtime = examined.runtime
+    nodes = tuple(examined.node(one.scope, one.node) for one in casting)
     if runtime < CAST_ONCE_SINCE:
-        return _Widened(weight, casting, [wide], kept=True)
+        return _Widened(weight, nodes, [wide], kept=True)
     packs = [
         packed(
             examined.graphs,
@@ -134,7 +137,7 @@ def _widened(examined: Examined, weight: Weight, folded: Container[int]) -> _Wid
     prepacked = any(copy.kind != "reordered" for copy in copies)
     if None in packs or (prepacked and runtime < CAST_FREED_SINCE):
         copies.append(wide)
-    return _Widened(weight, casting, copies, kept=len(casting) < len(readers))
+    return _Widened(weight, nodes, copies, kept=len(casting) < len(readers))
 
 
 def _is_cast(one: Reader) -> bool:
@@ -143,7 +146,7 @@ def _is_cast(one: Reader) -> bool:
 
 def _finding(examined: Examined, found: list[_Widened], total: int) -> Finding:
     names = [qualified(widened.weight) for widened in found]
-    nodes = [examined.node(one.scope, one.node) for each in found for one in each.readers]
+    nodes = [node for each in found for node in each.nodes]
     stored = sum(widened.weight.nbytes for widened in found)
     held = sum(copy.nbytes for widened in found for copy in widened.copies)
     once = examined.runtime >= CAST_ONCE_SINCE

@@ -29,6 +29,7 @@ that subgraphs own that means to move one to the outer graph as well.
 - Weights that all lie in several branches or bodies: `weight-in-branches` reports these.
 """
 
+from array import array
 from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -71,18 +72,38 @@ class _Waste(NamedTuple):
         return max(self.stored, self.nbytes, self.peak)
 
 
+class _Small(NamedTuple):
+    """Groups that waste little each: there may be very many."""
+
+    groups: list[Group]
+    most: "array[int]"
+    stored: "array[int]"
+    nbytes: "array[int]"
+    peaks: "array[int]"
+
+    def add(self, waste: _Waste) -> None:
+        self.groups.append(waste.group)
+        self.most.append(waste.most)
+        self.stored.append(waste.stored)
+        self.nbytes.append(waste.nbytes)
+        self.peaks.append(waste.peak)
+
+
 def detect(examined: Examined) -> Iterator[Finding]:
     """Yield a finding for each large group, and one for the small ones together."""
     residents, peaks = Residents(examined), LoadPeak(examined)
-    wastes = [
-        _waste(examined, residents, peaks, group)
-        for group in shareable(examined)
-        if not in_branches(examined, group)
-    ]
-    wastes.sort(key=lambda waste: -waste.most)
-    small = [waste for waste in wastes if waste.most < LEAST_BYTES]
-    yield from (_finding(examined, waste) for waste in wastes if waste.most >= LEAST_BYTES)
-    if sum(waste.most for waste in small) >= LEAST_BYTES:
+    large: list[_Waste] = []
+    small = _Small([], *(array("Q") for _ in range(4)))
+    for group in shareable(examined):
+        if not in_branches(examined, group):
+            waste = _waste(examined, residents, peaks, group)
+            if waste.most >= LEAST_BYTES:
+                large.append(waste)
+            else:
+                small.add(waste)
+    large.sort(key=lambda waste: -waste.most)
+    yield from (_finding(examined, waste) for waste in large)
+    if sum(small.most) >= LEAST_BYTES:
         yield _together(examined, small)
 
 
@@ -180,15 +201,16 @@ def _nodes(examined: Examined, group: Group) -> Iterator[str]:
                 yield examined.node(one.scope, one.node)
 
 
-def _together(examined: Examined, wastes: list[_Waste]) -> Finding:
-    stored = sum(waste.stored for waste in wastes)
-    spare = sum(len(waste.group) - 1 for waste in wastes)
+def _together(examined: Examined, small: _Small) -> Finding:
+    order = sorted(range(len(small.groups)), key=lambda number: -small.most[number])
+    groups = [small.groups[number] for number in order]
+    spare = sum(len(group) - 1 for group in groups)
     return RULE.finding(
         examined,
-        f"{spare} small weights repeat the content of {len(wastes)} others, "
-        f"{format_size(stored)} in all; the largest are {names(wastes[0].group)}.",
-        weights=(qualified(weight) for waste in wastes for weight in waste.group),
-        nbytes=sum(waste.nbytes for waste in wastes),
-        peak_bytes=sum(waste.peak for waste in wastes),
+        f"{spare} small weights repeat the content of {len(groups)} others, "
+        f"{format_size(sum(small.stored))} in all; the largest are {names(groups[0])}.",
+        weights=(qualified(weight) for group in groups for weight in group),
+        nbytes=sum(small.nbytes),
+        peak_bytes=sum(small.peaks),
         phase="parse",
     )

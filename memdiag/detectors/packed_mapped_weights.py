@@ -36,7 +36,6 @@ from typing import NamedTuple
 from memdiag.detectors.examined import Examined, qualified
 from memdiag.detectors.rule import Rule
 from memdiag.detectors.wording import counted, some_of
-from memdiag.graph.readers import Reader
 from memdiag.prediction.gemm import kernel
 from memdiag.prediction.packing import (
     PACKED_SHARED_SINCE,
@@ -47,6 +46,7 @@ from memdiag.prediction.packing import (
     packed,
 )
 from memdiag.prediction.runtime import Runtime
+from memdiag.records.attribution import CopyKind
 from memdiag.records.finding import ExpectedCopies, Finding
 from memdiag.records.weights import Weight
 from memdiag.units import KIB, MIB, format_size
@@ -66,27 +66,19 @@ _LEAST_WEIGHT = 64 * KIB
 
 
 class _Copied(NamedTuple):
-    """A weight, the nodes that pack it, and the bytes of their packed copies."""
+    """A weight's name and bytes, the nodes that pack it, and their packed copies."""
 
-    weight: Weight
-    readers: list[Reader]
-    packs: list[Packed]
-
-    @property
-    def nbytes(self) -> int:
-        return sum(pack.nbytes for pack in self.packs)
+    name: str
+    mapped: int
+    nodes: tuple[str, ...]
+    kind: CopyKind
+    copies: int
+    nbytes: int
 
 
 def detect(examined: Examined) -> Iterator[Finding]:
     """Yield at most one finding, for all mapped weights that are packed and nothing else."""
-    external = [
-        weight
-        for weight in examined.model.weights
-        if weight.storage == "external"
-        and weight.place == "initializer"
-        and not weight.graph
-        and weight.nbytes >= _LEAST_WEIGHT
-    ]
+    external = examined.model.weights.some(_may_stay_mapped)
     if 4 * sum(weight.nbytes for weight in external) < _LEAST:
         return
     folded = examined.folds.nodes
@@ -100,6 +92,15 @@ def detect(examined: Examined) -> Iterator[Finding]:
     total = sum(copied.nbytes for copied in found)
     if total >= _LEAST:
         yield _finding(examined, found, total)
+
+
+def _may_stay_mapped(weight: Weight) -> bool:
+    return (
+        weight.storage == "external"
+        and weight.place == "initializer"
+        and not weight.graph
+        and weight.nbytes >= _LEAST_WEIGHT
+    )
 
 
 def _copied(examined: Examined, weight: Weight, folded: Container[int]) -> _Copied | None:
@@ -116,13 +117,17 @@ def _copied(examined: Examined, weight: Weight, folded: Container[int]) -> _Copi
             return None
         key = (made, kernel(graphs, examined.shapes, one.scope, one.node))
         packs[key if runtime >= PACKED_SHARED_SINCE else (one.node.number,)] = made
-    return _Copied(weight, left, list(packs.values())) if packs else None
+    if not packs:
+        return None
+    nodes = tuple(examined.node(one.scope, one.node) for one in left)
+    kind, nbytes = next(iter(packs.values())).kind, sum(made.nbytes for made in packs.values())
+    return _Copied(qualified(weight), weight.nbytes, nodes, kind, len(packs), nbytes)
 
 
 def _finding(examined: Examined, found: list[_Copied], total: int) -> Finding:
-    names = [qualified(copied.weight) for copied in found]
-    nodes = [examined.node(one.scope, one.node) for copied in found for one in copied.readers]
-    mapped = sum(copied.weight.nbytes for copied in found)
+    names = [copied.name for copied in found]
+    nodes = [node for copied in found for node in copied.nodes]
+    mapped = sum(copied.mapped for copied in found)
     remedies = RULE.remedies if examined.runtime >= SAVED_SINCE else RULE.remedies[1:]
     what = f"{counted(len(found), 'weight')} ({format_size(mapped)}: {some_of(names)})"
     are = "is" if len(found) == 1 else "are"
@@ -138,12 +143,9 @@ def _finding(examined: Examined, found: list[_Copied], total: int) -> Finding:
         phase="prepack",
         expected=(
             ExpectedCopies(
-                weights=(name,),
-                kind=copied.packs[0].kind,
-                count=len(copied.packs),
-                bytes=copied.nbytes,
+                weights=(copied.name,), kind=copied.kind, count=copied.copies, bytes=copied.nbytes
             )
-            for name, copied in zip(names, found, strict=True)
+            for copied in found
         ),
         remedies=remedies,
     )

@@ -5,7 +5,6 @@ whenever somebody asks for it.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,10 +32,9 @@ from memdiag.graph.spool import Spool, Stored
 class Body:
     """What a graph, a subgraph or a function holds.
 
-    `head` is what ONNX says of it, but for nodes, initializers, and types of the values inside;
-    documentation and annotations may be missing. `initializers` are its dense ones, large data in
-    them being references into the file. `node_count` is the number of nodes, with those of
-    subgraphs; a call of a function counts as one.
+    Documentation and annotations may be missing in its `head`. `initializers` are its dense ones,
+    large data in them being references into the file. `node_count` is the number of nodes, with
+    those of subgraphs; a call of a function counts as one.
     """
 
     def __init__(
@@ -49,10 +47,12 @@ class Body:
         self._value_info = Stored(spool)
         self.spool = spool
         self.room = room or Room()
+        self._links: Links | None = None
+        self._nesting: Nesting | None = None
 
     def set_head(self, head: GraphProto | FunctionProto) -> None:
         """Set what is said of the graph or function itself."""
-        self.head = head
+        self._head: GraphProto | FunctionProto | bytes = head
         self.is_function = isinstance(head, FunctionProto)
         self.inputs = [one if isinstance(one, str) else one.name for one in head.input]
         self.outputs = [one if isinstance(one, str) else one.name for one in head.output]
@@ -82,6 +82,8 @@ class Body:
         )
         body = cls(head, spool, room)
         body.add(proto)
+        # As an object it takes more than a kilobyte, and there may be many subgraphs.
+        body._head = head.SerializeToString()
         return body
 
     def add(self, part: GraphProto) -> None:
@@ -110,15 +112,29 @@ class Body:
     def _body_of(self, proto: GraphProto) -> "Body":
         return Body.of(proto, self.spool, self.room)
 
-    @cached_property
+    @property
+    def head(self) -> GraphProto | FunctionProto:
+        """What ONNX says of it, but for nodes, initializers, and types of the values inside.
+
+        That of a subgraph is parsed anew.
+        """
+        head = self._head
+        return GraphProto.FromString(head) if isinstance(head, bytes) else head
+
+    @property
     def links(self) -> Links:
         """Who makes and who reads each value."""
-        return Links(self.nodes)
+        # A cached property would take 400 bytes for a dictionary, of each of many subgraphs.
+        if self._links is None:
+            self._links = Links(self.nodes)
+        return self._links
 
-    @cached_property
+    @property
     def nesting(self) -> Nesting:
         """The graph and all that are inside it."""
-        return Nesting(self)
+        if self._nesting is None:
+            self._nesting = Nesting(self)
+        return self._nesting
 
     def inner_bodies(self) -> Iterator["Body"]:
         """Yield the subgraphs of its nodes, but not those inside them."""

@@ -14,6 +14,7 @@ MOST_NOTED = 1 << 11
 """Items of which it is held where they lie; twelve bytes each."""
 
 _MOST_NOTES = 16
+_NO_STARTS, _NO_LENGTHS = array("Q"), array("I")
 _BLOCK = 1 << 15
 _AT_ONCE = 1 << 14
 _MOST_BLOCKS = 32
@@ -90,18 +91,21 @@ class Stored(Sequence[bytes]):
     Where they lie is noted in the spool as well, but for the last `most_noted` of them.
     """
 
+    # There is one of these for each of many subgraphs, most of which have no item.
+    __slots__ = ("_first", "_lengths", "_most_noted", "_notes", "_starts", "spool")
+
     def __init__(self, spool: Spool, most_noted: int = MOST_NOTED) -> None:
         self.spool = spool
         self._most_noted = max(most_noted, 2)
-        self._starts, self._lengths = array("Q"), array("I")
+        self._starts, self._lengths = _NO_STARTS, _NO_LENGTHS
         self._first = 0  # the place of the first item that is noted here
-        self._notes: list[int] = []  # where those of earlier ones are
-        self._read: dict[int, tuple[array[int], array[int]]] = {}
-        self._lock = Lock()
+        self._notes: _Notes | None = None  # those of earlier ones
 
     def append(self, item: bytes) -> None:
         """Add an item at the end."""
-        if len(self._starts) >= self._most_noted:
+        if self._starts is _NO_STARTS:
+            self._starts, self._lengths = array("Q"), array("I")
+        elif len(self._starts) >= self._most_noted:
             self._write_notes()
         self._starts.append(self.spool.add(item))
         self._lengths.append(len(item))
@@ -128,14 +132,16 @@ class Stored(Sequence[bytes]):
         if index >= 0:
             start, length = self._starts[index], self._lengths[index]
         else:
+            assert self._notes is not None
             number, index = divmod(place, self._most_noted)
-            starts, lengths = self._noted(number)
+            starts, lengths = self._notes.read(number)
             start, length = starts[index], lengths[index]
         return self.spool.read(start, start + length)
 
     def __iter__(self) -> Iterator[bytes]:
-        for number in range(len(self._notes)):
-            yield from self._run(*self._noted(number))
+        if self._notes is not None:
+            for number in range(len(self._notes)):
+                yield from self._run(*self._notes.read(number))
         yield from self._run(self._starts, self._lengths)
 
     def _run(self, starts: "array[int]", lengths: "array[int]") -> Iterator[bytes]:
@@ -155,17 +161,36 @@ class Stored(Sequence[bytes]):
             first = last
 
     def _write_notes(self) -> None:
-        self._notes.append(self.spool.add(self._starts.tobytes() + self._lengths.tobytes()))
+        if self._notes is None:
+            self._notes = _Notes(self.spool, self._most_noted)
+        self._notes.append(self._starts, self._lengths)
         self._first += len(self._starts)
         self._starts, self._lengths = array("Q"), array("I")
 
-    def _noted(self, number: int) -> tuple["array[int]", "array[int]"]:
-        """Return where the items of one note start, and how long they are."""
+
+class _Notes:
+    """Where items lie, and how long they are: written to a spool, `count` of them at a time."""
+
+    def __init__(self, spool: Spool, count: int) -> None:
+        self._spool, self._count = spool, count
+        self._begins: list[int] = []
+        self._read: dict[int, tuple[array[int], array[int]]] = {}
+        self._lock = Lock()
+
+    def __len__(self) -> int:
+        return len(self._begins)
+
+    def append(self, starts: "array[int]", lengths: "array[int]") -> None:
+        """Write a note."""
+        self._begins.append(self._spool.add(starts.tobytes() + lengths.tobytes()))
+
+    def read(self, number: int) -> tuple["array[int]", "array[int]"]:
+        """Return the starts and lengths in a note."""
         found = self._read.get(number)
         if found is None:
             starts, lengths = array("Q"), array("I")
-            start, middle = self._notes[number], self._most_noted * starts.itemsize
-            note = self.spool.read(start, start + middle + self._most_noted * lengths.itemsize)
+            begin, middle = self._begins[number], self._count * starts.itemsize
+            note = self._spool.read(begin, begin + middle + self._count * lengths.itemsize)
             starts.frombytes(note[:middle])
             lengths.frombytes(note[middle:])
             found = starts, lengths
