@@ -64,7 +64,13 @@ class Examined:
     @cached_property
     def folds(self) -> Folds:
         """The nodes whose outputs the runtime will make constants of."""
-        return folds(self.graphs, self.shapes, self.runtime)
+        found = folds(self.graphs, self.shapes, self.runtime)
+        if found.is_cut:
+            self.notes.append(
+                f"More than {len(found):,} nodes are evaluated when the model is loaded: what the "
+                "others make was not examined."
+            )
+        return found
 
     @cached_property
     def same_content(self) -> WeightGroups:

@@ -4,7 +4,7 @@ Nodes, initializers and the types that are stated are packed in a spool, each to
 whenever somebody asks for it.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,8 +25,20 @@ from memdiag.graph.name_index import hashes_of
 from memdiag.graph.nesting import Nesting
 from memdiag.graph.nodes import FunctionKey, Node, Nodes
 from memdiag.graph.protos import without
-from memdiag.graph.room import INITIALIZER_BYTES, NAME_BYTES, NODE_BYTES, STATED_TYPE_BYTES, Room
+from memdiag.graph.room import (
+    FUNCTION_BYTES,
+    INITIALIZER_BYTES,
+    NAME_BYTES,
+    NODE_BYTES,
+    STATED_TYPE_BYTES,
+    SUBGRAPH_BYTES,
+    WIDE,
+    WIDE_NAME_BYTES,
+    Room,
+)
 from memdiag.graph.spool import Spool, Stored
+
+_NO_PLACES: Mapping[str, int] = {}
 
 
 class Body:
@@ -34,7 +46,8 @@ class Body:
 
     Documentation and annotations may be missing in its `head`. `initializers` are its dense ones,
     large data in them being references into the file. `node_count` is the number of nodes, with
-    those of subgraphs; a call of a function counts as one.
+    those of subgraphs; a call of a function counts as one. `input_places` are those of its inputs
+    in its list of them.
     """
 
     def __init__(
@@ -54,8 +67,13 @@ class Body:
         """Set what is said of the graph or function itself."""
         self._head: GraphProto | FunctionProto | bytes = head
         self.is_function = isinstance(head, FunctionProto)
+        if isinstance(head, FunctionProto):
+            self._key = (head.domain, head.name, head.overload)
         self.inputs = [one if isinstance(one, str) else one.name for one in head.input]
         self.outputs = [one if isinstance(one, str) else one.name for one in head.output]
+        self.input_places = (
+            {name: place for place, name in enumerate(self.inputs)} if self.inputs else _NO_PLACES
+        )
 
     @classmethod
     def of(
@@ -72,7 +90,9 @@ class Body:
         spool = spool or Spool()
         if isinstance(proto, FunctionProto):
             body = cls(without(proto, "node"), spool, room)
+            body.room.take(FUNCTION_BYTES)
             body.add_nodes(proto.node)
+            body._pack_head()
             return body
         head = GraphProto(
             name=proto.name,
@@ -81,10 +101,14 @@ class Body:
             sparse_initializer=proto.sparse_initializer,
         )
         body = cls(head, spool, room)
+        body.room.take(SUBGRAPH_BYTES)
         body.add(proto)
-        # As an object it takes more than a kilobyte, and there may be many subgraphs.
-        body._head = head.SerializeToString()
+        body._pack_head()
         return body
+
+    def _pack_head(self) -> None:
+        """Hold the head serialized: as an object it takes more than a kilobyte."""
+        self._head = self.head.SerializeToString()
 
     def add(self, part: GraphProto) -> None:
         """Add nodes, initializers and types of inner values that `part` has.
@@ -103,8 +127,8 @@ class Body:
     def add_nodes(self, nodes: Iterable[NodeProto]) -> None:
         """Add nodes at the end."""
         for proto in nodes:
-            names = len(proto.input) + len(proto.output)
-            self.room.take(NODE_BYTES + names * NAME_BYTES)
+            names = len(proto.input) + len(proto.output) + len(proto.attribute)
+            self.room.take(NODE_BYTES + names * (NAME_BYTES if names <= WIDE else WIDE_NAME_BYTES))
             node = Node.of(proto, len(self.nodes), self._body_of)
             self.nodes.append(node)
             self.node_count += 1 + node.inner_count
@@ -116,10 +140,13 @@ class Body:
     def head(self) -> GraphProto | FunctionProto:
         """What ONNX says of it, but for nodes, initializers, and types of the values inside.
 
-        That of a subgraph is parsed anew.
+        That of a subgraph or a function is parsed anew.
         """
-        head = self._head
-        return GraphProto.FromString(head) if isinstance(head, bytes) else head
+        if isinstance(self._head, bytes):
+            kind = FunctionProto if self.is_function else GraphProto
+            head: GraphProto | FunctionProto = kind.FromString(self._head)
+            return head
+        return self._head
 
     @property
     def links(self) -> Links:
@@ -149,24 +176,25 @@ class Body:
     @property
     def key(self) -> FunctionKey:
         """What names a function."""
-        head = self.head
-        assert isinstance(head, FunctionProto)
-        return (head.domain, head.name, head.overload)
+        return self._key
 
     @property
     def opset_import(self) -> Sequence[OperatorSetIdProto]:
         """The operator sets that a function imports."""
-        return self.head.opset_import if isinstance(self.head, FunctionProto) else ()
+        head = self.head if self.is_function else None
+        return head.opset_import if isinstance(head, FunctionProto) else ()
 
     @property
     def defaults(self) -> Sequence[AttributeProto]:
         """The attributes of a function that have a value where a call gives none."""
-        return self.head.attribute_proto if isinstance(self.head, FunctionProto) else ()
+        head = self.head if self.is_function else None
+        return head.attribute_proto if isinstance(head, FunctionProto) else ()
 
     @property
     def input_values(self) -> Sequence[ValueInfoProto]:
         """The inputs of a graph with their types."""
-        return () if isinstance(self.head, FunctionProto) else self.head.input
+        head = self.head
+        return () if isinstance(head, FunctionProto) else head.input
 
     @property
     def fed(self) -> tuple[ValueInfoProto, ...]:
@@ -181,12 +209,14 @@ class Body:
     @property
     def output_values(self) -> Sequence[ValueInfoProto]:
         """The outputs of a graph with their types."""
-        return () if isinstance(self.head, FunctionProto) else self.head.output
+        head = self.head
+        return () if isinstance(head, FunctionProto) else head.output
 
     @property
     def sparse_initializers(self) -> Sequence[SparseTensorProto]:
         """The sparse initializers of a graph."""
-        return () if isinstance(self.head, FunctionProto) else self.head.sparse_initializer
+        head = self.head
+        return () if isinstance(head, FunctionProto) else head.sparse_initializer
 
     @property
     def inner_value_count(self) -> int:
@@ -213,8 +243,9 @@ class Body:
 
     def function(self) -> FunctionProto:
         """Return a function as ONNX has it, without documentation."""
-        assert isinstance(self.head, FunctionProto)
+        head = self.head
+        assert isinstance(head, FunctionProto)
         proto = FunctionProto()
-        proto.CopyFrom(self.head)
+        proto.CopyFrom(head)
         proto.node.extend(node.proto() for node in self.nodes)
         return proto

@@ -27,6 +27,7 @@ class Graphs:
     def __init__(self, model: ModelFile) -> None:
         self._model = model
         self.weights = model.weights
+        self.room = model.graph.room
         self._by_path: dict[str, list[Scope]] = defaultdict(list)
         self._paths: dict[Scope, str] = {}
         self._called: set[FunctionKey] = set()

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from onnx import GraphProto, ModelProto, NodeProto, TypeProto, ValueInfoProto
 
 from memdiag.graph.bodies import Body
-from memdiag.graph.calls import written_out
+from memdiag.graph.calls import inlined_calls, written_out
 from memdiag.graph.function_body import function_body
 from memdiag.graph.graphs import Graphs
 from memdiag.graph.inference_copy import InferenceCopy, inference_copy, unknown_note
@@ -16,10 +16,11 @@ from memdiag.graph.native_inference import infer
 from memdiag.graph.nodes import FunctionKey, Node
 from memdiag.graph.protos import subgraphs
 from memdiag.graph.reader import ModelFile
+from memdiag.graph.room import CALL_BYTES
 from memdiag.graph.scopes import Scope
 from memdiag.graph.stated_types import stated, states_all
 from memdiag.graph.tensor_types import TensorType
-from memdiag.graph.value_tables import ValueTypes
+from memdiag.graph.value_tables import MOST_KINDS, ValueTypes
 
 _MOST_INLINED = 300_000
 """Nodes that functions may add to a model when they are written out, as the inference does."""
@@ -69,14 +70,23 @@ class Inference:
             self._read_function(scope)
         if functions:
             self._read_weights(model, graphs)
+        if self.types.is_full:
+            self.notes.append(
+                f"The values have more than {MOST_KINDS:,} different types and shapes: those of "
+                "the others are not known."
+            )
         give_back()
 
     def _followed(self, model: ModelFile) -> dict[FunctionKey, Body]:
         """Return the functions whose calls are followed: all or none."""
         functions = {one.key: one for one in model.functions}
         most = model.node_count + _MOST_INLINED
-        if not functions or written_out(model.graph, model.functions, most) <= most:
+        if not functions:
             return functions
+        if written_out(model.graph, model.functions, most) <= most:
+            calls = sum(inlined_calls(model.graph, model.functions).values())
+            if calls * CALL_BYTES <= model.graph.room.left:
+                return functions
         self.notes.append(
             "The model's functions call each other without end, or are too large when written "
             "out: what they return was not examined."

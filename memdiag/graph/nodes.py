@@ -121,6 +121,7 @@ class Node(msgspec.Struct, array_like=True, eq=False, gc=False):
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Node).decode
+_NONE: dict[int, Node] = {}
 
 
 class SomeNodes(Sequence[Node]):
@@ -152,19 +153,20 @@ class Nodes(Sequence[Node]):
 
     def __init__(self, spool: Spool) -> None:
         self._packed = Stored(spool)
-        self._made: dict[int, Node] = {}
+        self._made: dict[int, Node] = _NONE
 
     def append(self, node: Node) -> None:
         """Add a node, whose place is behind all others."""
         packed = _encode(msgspec.structs.astuple(node)[:-1])
         if node.bodies or len(packed) > _LONG:
+            self._made = self._made or {}
             self._made[node.place] = node
         self._packed.append(packed)
 
     @property
     def with_bodies(self) -> Collection[Node]:
         """The nodes that have subgraphs, in order."""
-        return [node for node in self._made.values() if node.bodies]
+        return [node for node in self._made.values() if node.bodies] if self._made else ()
 
     def __len__(self) -> int:
         return len(self._packed)

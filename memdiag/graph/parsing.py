@@ -10,10 +10,9 @@ from memdiag.errors import ModelError
 from memdiag.graph.bodies import Body
 from memdiag.graph.damage import NOT_ONNX
 from memdiag.graph.names import check_names
-from memdiag.graph.room import MOST_BYTES, PARSED_BYTES, Room, TooLarge
+from memdiag.graph.room import HEAD_BYTES, PARSED_BYTES, Room, TooLarge
 from memdiag.graph.spool import Spool
 from memdiag.graph.wire import Piece
-from memdiag.units import format_size
 
 # Fields of ModelProto, and those that are passed over: documentation, metadata, training.
 _GRAPH, _FUNCTION = 7, 25
@@ -27,9 +26,6 @@ _AT_ONCE = 1024
 """Fields that are parsed together: protobuf's own objects take a few hundred kilobytes then."""
 
 _MOST_BYTES = 1 << 20
-
-_HEAD_BYTES = 50
-"""What a byte of a graph's inputs and outputs takes: they are kept as ONNX's own objects."""
 
 
 class Parsed(NamedTuple):
@@ -51,8 +47,8 @@ def parse(pieces: Iterable[Piece], *, origin: str) -> Parsed:
         return _parse(pieces, origin)
     except TooLarge:
         raise ModelError(
-            f"{origin}: its nodes, names and small tensors would take more than "
-            f"{format_size(MOST_BYTES)} of memory to look at; split the model."
+            f"{origin}: it has so many nodes, names and small tensors that looking at them would "
+            "take too much memory; split the model."
         ) from None
     except (DecodeError, UnicodeDecodeError) as error:
         raise ModelError(
@@ -108,7 +104,7 @@ class _Graph:
             if len(self._waiting) >= _AT_ONCE or self._waiting_bytes > _MOST_BYTES:
                 self._parse_waiting()
         elif piece.number not in _LEFT_OUT_OF_GRAPH:
-            self._body.room.take(len(piece.field) * _HEAD_BYTES)
+            self._body.room.take(len(piece.field) * HEAD_BYTES)
             self._head.append(piece.field)
 
     def body(self) -> Body:

@@ -20,6 +20,9 @@ _MOST_REMEMBERED = 8192
 """Names that were looked for: most are soon looked for again."""
 
 
+_NO_BODIES: Mapping[int, list["Scope"]] = {}
+
+
 class Use(NamedTuple):
     """A node that reads a value: the scope the node is in, and which of its inputs it is."""
 
@@ -34,7 +37,7 @@ class Scope:
     `owner` is the node that holds or calls it, in `parent`; both are None for the main graph.
     `call_depth` counts the function calls around it. A function's body sees no outer names.
     `producers` are the nodes that make its values, by their names; `bodies` the scopes of a node's
-    subgraphs, by the node's number; `input_places` the places of its inputs in its list of them.
+    subgraphs, by the node's number.
     """
 
     def __init__(
@@ -51,8 +54,7 @@ class Scope:
         self.body = body
         self.inputs, self.outputs, self.nodes = body.inputs, body.outputs, body.nodes
         self._functions = functions
-        self._calls: dict[int, Scope] = {}
-        self.input_places = {name: place for place, name in enumerate(body.inputs)}
+        self._calls: dict[int, Scope] | None = None
         outermost = parent is None or self.is_function
         self._nesting: Nesting = body.nesting if outermost or parent is None else parent._nesting
         self._span = self._nesting.span(body)
@@ -61,11 +63,15 @@ class Scope:
         )
         self.links = body.links
         self.producers = body.links.producers
-        self.bodies: dict[int, list[Scope]] = {
-            node.number: [Scope(inner.body, functions, self, node) for inner in node.bodies]
-            for node in self.nodes.with_bodies
-        }
-        self._inner = [*chain.from_iterable(self.bodies.values())]
+        # Functions may be called very often: a scope that has nothing of these holds no table.
+        self.bodies: Mapping[int, list[Scope]] = _NO_BODIES
+        self._inner: Sequence[Scope] = ()
+        if self.nodes.with_bodies:
+            self.bodies = {
+                node.number: [Scope(inner.body, functions, self, node) for inner in node.bodies]
+                for node in self.nodes.with_bodies
+            }
+            self._inner = [*chain.from_iterable(self.bodies.values())]
 
     @property
     def tensors(self) -> Iterator[str]:
@@ -95,7 +101,7 @@ class Scope:
     def value_count(self) -> int:
         """How many places the values of this very graph have."""
         return (
-            self.producers.place_count + self.body.initializers.place_count + len(self.input_places)
+            self.producers.place_count + self.body.initializers.place_count + len(self.body.inputs)
         )
 
     def place(self, name: str) -> int | None:
@@ -145,6 +151,8 @@ class Scope:
         function = self._functions.get(node.key) if self._functions else None
         if function is None or self.call_depth >= MAX_CALLS:
             return None
+        if self._calls is None:
+            self._calls = {}
         if node.number not in self._calls:
             self._calls[node.number] = Scope(function, self._functions, self, node)
         return self._calls[node.number]
@@ -160,8 +168,8 @@ def _place(scope: Scope, name: str) -> int | None:
         return place
     before, initializers = scope.producers.place_count, scope.body.initializers
     place = initializers.place(name)
-    if place is None and name in scope.input_places:
-        place = initializers.place_count + scope.input_places[name]
+    if place is None and name in scope.body.input_places:
+        place = initializers.place_count + scope.body.input_places[name]
     return None if place is None else before + place
 
 

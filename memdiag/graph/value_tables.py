@@ -6,14 +6,19 @@ from collections import defaultdict
 from memdiag.graph.scopes import Scope
 from memdiag.graph.tensor_types import TensorType
 
+MOST_KINDS = 20_000
+"""Different types of values in one model; no real one was seen to have a tenth."""
+
 
 class ValueTypes:
     """The types of values, each with the scope that defines it: four bytes a value.
 
-    Most values of a model have one of a few types: each is kept once.
+    Most values of a model have one of a few types: each is kept once. `is_full` says that there
+    were more than `MOST_KINDS`, and that those of the others are not known.
     """
 
     def __init__(self) -> None:
+        self.is_full = False
         self._kinds: list[TensorType | None] = [None]
         self._numbers: dict[TensorType, int] = {}
         self._tables: dict[Scope, array[int]] = {}
@@ -29,6 +34,9 @@ class ValueTypes:
 
     def set(self, scope: Scope, name: str, kind: TensorType) -> None:
         """Note the type of a value, also of a name that `scope` only passes on."""
+        if kind not in self._numbers and len(self._kinds) > MOST_KINDS:
+            self.is_full = True
+            return
         if scope not in self._tables:
             self._tables[scope] = array("I", bytes(4 * scope.value_count))
         place = scope.place(name)

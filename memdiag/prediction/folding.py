@@ -9,6 +9,7 @@ import numpy as np
 from memdiag.graph.element_types import ELEMENT_TYPES_BY_NAME
 from memdiag.graph.graphs import Graphs, integer
 from memdiag.graph.nodes import Node
+from memdiag.graph.room import FOLD_BYTES
 from memdiag.graph.scopes import MAX_CALLS, Scope
 from memdiag.graph.shapes import Shapes
 from memdiag.graph.tensor_data import Array
@@ -38,6 +39,9 @@ _MOST_BYTES = 8 * MOST_VALUES
 
 _MOST_STORED = 512
 """Weights that are kept at hand: the next node often reads those of the last ones."""
+
+_FOLDS_SHARE = 2 / 3
+"""Of the room that a model's nodes leave, for those that are folded."""
 
 _MOST_PASSES = 3
 _NO_WEIGHTS = array("I")
@@ -70,6 +74,8 @@ class Folding:
         self._same: dict[int, int] = {}  # hashes of what is done, and the first node that does it
         self._removed: dict[Scope, bytearray] = {}  # by place: folded, merged or dropped
         self._removals = 0
+        self._most = int(graphs.room.left * _FOLDS_SHARE) // FOLD_BYTES
+        self._is_cut = False
         self._left: dict[Scope, array[int]] = {}  # places of nodes
         self._visited: list[Scope] = []
         self._inlined: set[Scope] = set()
@@ -80,7 +86,7 @@ class Folding:
 
     def folds(self) -> Folds:
         """Return the folds in topological order."""
-        found = Folds(self.graphs.weights)
+        found = Folds(self.graphs.weights, is_cut=self._is_cut)
         begins = array("I")  # of each node its first fold
         for number, (scope, place) in enumerate(zip(self._scopes, self._nodes, strict=True)):
             node, first = scope.nodes.at(place), self._firsts[number]
@@ -122,13 +128,14 @@ class Folding:
 
     def _visit(self, scope: Scope) -> None:
         self._visited.append(scope)
-        left = self._left.setdefault(scope, array("I"))
-        removed = self._removed.setdefault(scope, bytearray(len(scope.nodes)))
+        left, removed = array("I"), self._removed.get(scope)
         self._budget -= len(scope.nodes)
         self._late = self._late or not scope.links.is_sorted
         for node in scope.nodes:
-            if not removed[node.place] and not self._settle(scope, node):
+            if not (removed and removed[node.place]) and not self._settle(scope, node):
                 left.append(node.place)
+        if left:
+            self._left[scope] = self._left.get(scope, array("I")) + left
 
     def _settle(self, scope: Scope, node: Node) -> bool:
         """Look at `node`, and return whether it will be gone."""
@@ -194,6 +201,9 @@ class Folding:
             becomes_a_flag(scope, node, opset, self.runtime)
         ):
             return False
+        if len(self._scopes) >= self._most:
+            self._is_cut = True
+            return False
         if self.runtime >= LIMITED_SINCE:
             sizes = [None if kind is None else kind.nbytes for kind in kinds.values()]
             if None in sizes or sum(size or 0 for size in sizes) > SIZE_LIMIT:
@@ -209,6 +219,9 @@ class Folding:
         """Fold a Shape whose input's shape is known, be it constant or not."""
         kind = self._kind(scope, node.input[0]) if node.input else None
         if kind is None or kind.shape is None or None in kind.shape or not node.output:
+            return False
+        if len(self._scopes) >= self._most:
+            self._is_cut = True
             return False
         end = integer(node, "end", len(kind.shape))
         part = kind.shape[slice(integer(node, "start", 0), end)]
@@ -249,6 +262,8 @@ class Folding:
             self._note(scope, name, constant)
 
     def _remove(self, scope: Scope, node: Node) -> None:
+        if scope not in self._removed:
+            self._removed[scope] = bytearray(len(scope.nodes))
         self._removed[scope][node.place] = 1
         self._removals += 1
 

@@ -38,9 +38,13 @@ class Fold(NamedTuple):
 
 
 class Folds(Sequence[Fold]):
-    """The folds of a model, in topological order; each is made when it is asked for."""
+    """The folds of a model, in topological order; each is made when it is asked for.
 
-    def __init__(self, weights: Weights) -> None:
+    `is_cut` says that there were too many: the others are taken for nodes that are not folded.
+    """
+
+    def __init__(self, weights: Weights, *, is_cut: bool = False) -> None:
+        self.is_cut = is_cut
         self._weights = weights
         self._scopes: list[Scope] = []
         self._scope_numbers: dict[Scope, int] = {}
