@@ -2,11 +2,15 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import NamedTuple
 
 from memdiag.detectors.examined import Examined
 from memdiag.records.finding import ExpectedCopies, Finding
 from memdiag.records.phases import PhaseName
+
+MOST_NAMED = 50_000
+"""Weights, nodes or copies that are named in one finding."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +44,8 @@ class Rule:
         """Return a finding of this rule in the model of `examined`.
 
         `nbytes` can be saved at steady state, `peak_bytes` at the peak (as much, unless said). Of
-        what is there at steady state, `retained_bytes` were freed but stay in the arena.
+        what is there at steady state, `retained_bytes` were freed but stay in the arena. Of more
+        than `MOST_NAMED` weights, nodes or copies the first are in it.
         """
         return Finding(
             model=str(examined.model.path).encode(errors="backslashreplace").decode(),
@@ -48,15 +53,15 @@ class Rule:
             name=self.name,
             message=message,
             detail=detail,
-            weights=tuple(dict.fromkeys(weights)),
-            nodes=tuple(dict.fromkeys(nodes)),
+            weights=tuple(dict.fromkeys(islice(weights, MOST_NAMED))),
+            nodes=tuple(dict.fromkeys(islice(nodes, MOST_NAMED))),
             graph=graph,
             bytes=nbytes,
             peak_bytes=nbytes if peak_bytes is None else peak_bytes,
             phase=phase,
             evidence="predicted",
             measured_bytes=None,
-            expected=tuple(expected),
+            expected=tuple(islice(expected, MOST_NAMED)),
             retained_bytes=retained_bytes,
             remedies=self.remedies if remedies is None else remedies,
         )

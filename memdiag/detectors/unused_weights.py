@@ -27,7 +27,10 @@ converted. Functions, and sparse weights.
 
 from array import array
 from collections.abc import Iterator
+from itertools import compress
 from typing import NamedTuple
+
+import numpy as np
 
 from memdiag.detectors.examined import Examined, qualified
 from memdiag.detectors.rule import Rule
@@ -144,19 +147,17 @@ def _dropped(examined: Examined, dropped: SomeWeights) -> Iterator[Finding]:
     total = sum(weight.nbytes for weight in dropped)
     if total < _LEAST_PEAK:
         return
-    unused = {*dropped.places}
+    weights = examined.model.weights
+    used = np.ones(len(weights), np.bool_)
+    used[np.asarray(dropped.places)] = False
     largest = max(
-        (
-            weight.nbytes
-            for place, weight in enumerate(examined.model.weights)
-            if weight.storage != "external" and place not in unused
-        ),
-        default=0,
+        (one.nbytes for one in compress(weights, used) if one.storage != "external"), default=0
     )
     peak = total - largest
     if peak < _LEAST_PEAK:
         return
-    by_size = sorted(dropped, key=lambda weight: -weight.nbytes)
+    sizes = np.fromiter((weight.nbytes for weight in dropped), np.int64, len(dropped))
+    by_size = SomeWeights(dropped.of, np.asarray(dropped.places)[np.argsort(-sizes, kind="stable")])
     names = [qualified(weight) for weight in by_size]
     yield RULE.finding(
         examined,

@@ -42,6 +42,7 @@ class Inference:
         self._head = model.head
         self._sizes = sizes
         self._handed_on: dict[Scope, dict[str, TypeProto]] = {}
+        self._kinds: dict[bytes, TypeProto] = {}  # each type that is handed on, once
         self._problems: list[str] = []
         self._unknown: Counter[str] = Counter()
         self._unknown_inside: dict[FunctionKey, Counter[str]] = {}
@@ -130,8 +131,15 @@ class Inference:
         for value in (*graph.value_info, *graph.output):
             if value.name in made:
                 self._read_value(scope, value)
-            if value.name in part.needed:
-                self._handed_on[scope][value.name] = renamed(value.type, part.number)
+            if value.name in part.needed and not self._is_known(scope, value.name):
+                kind = renamed(value.type, part.number)
+                shared = self._kinds.setdefault(kind.SerializeToString(), kind)
+                self._handed_on[scope][value.name] = shared
+
+    def _is_known(self, scope: Scope, name: str) -> bool:
+        """Return whether the type of a value says all: it has no symbols for sizes."""
+        kind = self.types.get(scope, name)
+        return kind is not None and kind.nbytes is not None
 
     def _inferred_part(self, scope: Scope, part: Part, parts: Parts) -> GraphProto:
         copy = self._copy(part.model)

@@ -21,7 +21,7 @@ FOLD_BYTES = 750
 """Of a node that constant folding evaluates."""
 
 WIDE = 100
-WIDE_NAME_BYTES = 500
+WIDE_NAME_BYTES = 700
 """Of each of these where a node has more than `WIDE`: such a node is looked at whole."""
 
 HEAD_BYTES = 80

@@ -163,11 +163,17 @@ class BufferPlan:
                 buffer.reads_left -= 1
                 touched[id(buffer)] = buffer
             if not self._reads_left.add(name, -1):
-                # Nobody asks for it any more: most values are short-lived.
-                self._of.pop(name, None)
-                self._convolved.discard(name)
+                self._forget(name)
+        for name in node.output:
+            if name and not self._reads_left.add(name, 0):
+                self._forget(name)
         for buffer in touched.values():
             if buffer.reads_left <= 0:
                 buffer.last = step
                 if buffer.kind is not None:
                     self._free[buffer.kind].append(buffer)
+
+    def _forget(self, name: str) -> None:
+        """Nobody asks for a value any more: most are short-lived."""
+        self._of.pop(name, None)
+        self._convolved.discard(name)

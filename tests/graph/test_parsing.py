@@ -9,7 +9,14 @@ from memdiag.errors import ModelError
 from memdiag.graph import parsing
 from memdiag.graph.parsing import Parsed, parse
 from memdiag.graph.pieces import Pieces
-from memdiag.graph.room import Room
+from memdiag.graph.room import (
+    FUNCTION_BYTES,
+    NAME_BYTES,
+    NODE_BYTES,
+    SUBGRAPH_BYTES,
+    WIDE,
+    Room,
+)
 
 TEXT = """<ir_version: 9, opset_import: ["":17, "local":1], producer_name: "maker">
 g (bool c, float[n,4] x) => (float[n,4] y) <float[n,4] z, float[4] w = {1, 2, 3, 4}> {
@@ -145,11 +152,27 @@ def of_many(part: str) -> ModelProto:
         graph.node.extend(helper.make_node("Neg", ["v"], ["w"]) for _ in range(20))
     elif part == "inputs of a node":
         graph.node.append(helper.make_node("Concat", ["v"] * 100, ["w"]))
+    elif part == "attributes of a node":
+        node = helper.make_node("Own", ["v"], ["w"])
+        node.attribute.extend(helper.make_attribute(f"a{i}", i) for i in range(50))
+        graph.node.append(node)
+    elif part == "wide node":
+        graph.node.append(helper.make_node("Sum", [f"v{i}" for i in range(WIDE)], ["w"]))
+    elif part == "subgraphs":
+        inner = helper.make_graph([helper.make_node("Neg", ["v"], ["w"])], "i", [], [])
+        graph.node.append(
+            helper.make_node("If", ["c"], ["y"], then_branch=inner, else_branch=inner)
+        )
+    elif part == "functions":
+        many.functions.extend(
+            helper.make_function("f", name, ["v"], ["w"], [], []) for name in ("F", "G")
+        )
+        graph.name = "g"
     elif part == "nodes of a subgraph":
         inner = helper.make_graph([helper.make_node("Neg", ["v"], ["w"])] * 20, "i", [], [])
         graph.node.append(helper.make_node("If", ["c"], ["y"], then_branch=inner))
     elif part == "initializers":
-        graph.initializer.extend(TensorProto(data_type=1, name=f"w{i}") for i in range(8))
+        graph.initializer.extend(TensorProto(data_type=1, name=f"w{i}") for i in range(12))
     elif part == "types":
         graph.value_info.extend(
             helper.make_tensor_value_info(f"v{i}", TensorProto.FLOAT, None) for i in range(80)
@@ -170,31 +193,36 @@ def of_many(part: str) -> ModelProto:
 
 
 @pytest.mark.parametrize(
-    "part",
+    ("part", "room"),
     [
-        *("nodes", "inputs of a node", "nodes of a subgraph", "initializers", "types", "inputs"),
-        *("nodes of functions", "words"),
+        *((part, 1200) for part in ("nodes", "inputs of a node", "attributes of a node")),
+        *((part, 1200) for part in ("initializers", "types", "inputs", "words")),
+        ("wide node", NODE_BYTES + (WIDE + 1) * NAME_BYTES),
+        ("subgraphs", SUBGRAPH_BYTES + 1200),
+        ("nodes of a subgraph", SUBGRAPH_BYTES + 1200),
+        ("functions", FUNCTION_BYTES + 1200),
+        ("nodes of functions", FUNCTION_BYTES + 1200),
     ],
 )
-def test_a_model_that_would_take_all_memory_is_refused(
-    part: str, monkeypatch: pytest.MonkeyPatch
+def test_a_model_that_would_take_too_much_memory_is_refused(
+    part: str, room: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = of_many(part).SerializeToString()
     assert read(data)
-    monkeypatch.setattr(parsing, "Room", lambda: Room(2500))
-    with pytest.raises(ModelError, match=r"^m\.onnx: its nodes, names .* split the model\.$"):
+    monkeypatch.setattr(parsing, "Room", lambda: Room(room))
+    with pytest.raises(ModelError, match=r"^m\.onnx: it has so many nodes.* split the model\.$"):
         read(data)
 
 
 def test_a_model_for_which_there_is_room_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parsing, "Room", lambda: Room(2500))
+    monkeypatch.setattr(parsing, "Room", lambda: Room(1200))
     few = ModelProto(ir_version=10)
     few.graph.node.extend(helper.make_node("Neg", ["v"], ["w"]) for _ in range(5))
     assert len(read(few.SerializeToString()).graph.nodes) == 5
 
 
 def test_one_large_tensor_of_strings_is_not_many_things(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parsing, "Room", lambda: Room(2500))
+    monkeypatch.setattr(parsing, "Room", lambda: Room(1200))
     proto = ModelProto(ir_version=10)
     strings = TensorProto(name="w", data_type=TensorProto.STRING, string_data=[b"s" * 9000])
     proto.graph.initializer.append(strings)
