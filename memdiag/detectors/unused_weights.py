@@ -26,14 +26,14 @@ converted. Functions, and sparse weights.
 """
 
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import compress
 from typing import NamedTuple
 
 import numpy as np
 
 from memdiag.detectors.examined import Examined, qualified
-from memdiag.detectors.rule import Rule
+from memdiag.detectors.rule import MOST_NAMED, Rule
 from memdiag.detectors.wording import counted, some_of
 from memdiag.graph.packed_weights import SomeWeights
 from memdiag.prediction.needed import Needed
@@ -63,14 +63,37 @@ class _Copies(NamedTuple):
     nbytes: int
 
 
+class _Wasted:
+    """Copies of weights that nothing needs, and the `nodes` that read them; the first by name.
+
+    `names`, `graphs` and `copies` are of the first weights, `count` and `nbytes` of all.
+    """
+
+    def __init__(self) -> None:
+        self.count = self.nbytes = 0
+        self.copies: list[_Copies] = []
+        self.graphs: set[str] = set()
+        self.nodes: dict[str, None] = {}
+
+    def add(self, copies: Sequence[_Copies]) -> None:
+        """Add all copies of one weight."""
+        self.count += bool(copies)
+        self.nbytes += sum(each.nbytes for each in copies)
+        if len(self.copies) < MOST_NAMED:
+            self.copies.extend(copies)
+            self.graphs.update(each.weight.graph for each in copies)
+
+    @property
+    def names(self) -> list[str]:
+        return list(dict.fromkeys(qualified(each.weight) for each in self.copies))
+
+
 def detect(examined: Examined) -> Iterator[Finding]:
     """Yield at most three findings: what is dropped, what is kept unread, what dead nodes read."""
     found = Needed(examined.graphs)
     free = overridable(examined.model)
     dropped = array("I")
-    kept: list[_Copies] = []
-    dead: list[_Copies] = []
-    nodes: dict[str, None] = {}
+    kept, dead = _Wasted(), _Wasted()
     for place, weight in enumerate(examined.model.weights):
         if weight.place not in ("initializer", "constant") or not weight.nbytes:
             continue
@@ -79,14 +102,15 @@ def detect(examined: Examined) -> Iterator[Finding]:
             continue
         embedded = weight.storage != "external"
         if any(found.is_read((scope, weight.name)) for scope in homes):
-            dead += _read_by_dead_nodes(examined, weight, weight.name in free, nodes)
+            free_one = weight.name in free
+            dead.add(list(_read_by_dead_nodes(examined, weight, free_one, dead.nodes)))
         elif embedded and (weight.graph or weight.name in free):
-            kept.append(_Copies(weight, "original", 1, weight.nbytes))
+            kept.add([_Copies(weight, "original", 1, weight.nbytes)])
         elif embedded:
             dropped.append(place)
-    yield from _staying(examined, kept, "that nothing reads", "", {})
+    yield from _staying(examined, kept, "that nothing reads", "")
     reason = "that only nodes with unused outputs read"
-    yield from _staying(examined, dead, reason, "onnxruntime executes these nodes.", nodes)
+    yield from _staying(examined, dead, reason, "onnxruntime executes these nodes.")
     yield from _dropped(examined, SomeWeights(examined.model.weights, dropped))
 
 
@@ -97,7 +121,8 @@ def _read_by_dead_nodes(
     folded = examined.folds.nodes
     readers = examined.readers(weight)
     left = [one for one in direct(readers) if one.node.number not in folded]
-    nodes.update(dict.fromkeys(examined.node(one.scope, one.node) for one in left))
+    if len(nodes) < MOST_NAMED:
+        nodes.update(dict.fromkeys(examined.node(one.scope, one.node) for one in left))
     embedded = weight.storage != "external"
     graphs, runtime = examined.graphs, examined.runtime
     # A subgraph's weight is kept in the node that holds the subgraph besides.
@@ -113,23 +138,19 @@ def _read_by_dead_nodes(
             break
 
 
-def _staying(
-    examined: Examined, copies: list[_Copies], reason: str, detail: str, nodes: dict[str, None]
-) -> Iterator[Finding]:
-    total = sum(each.nbytes for each in copies)
-    if total < _LEAST_KEPT:
+def _staying(examined: Examined, wasted: _Wasted, reason: str, detail: str) -> Iterator[Finding]:
+    if wasted.nbytes < _LEAST_KEPT:
         return
-    names = list(dict.fromkeys(qualified(each.weight) for each in copies))
-    paths = {each.weight.graph for each in copies}
+    names = wasted.names
     yield RULE.finding(
         examined,
-        f"{counted(len(names), 'weight')} {reason} ({some_of(names)}) "
-        f"{'stays' if len(names) == 1 else 'stay'} in memory with {format_size(total)}",
+        f"{counted(wasted.count, 'weight')} {reason} ({some_of(names)}) "
+        f"{'stays' if wasted.count == 1 else 'stay'} in memory with {format_size(wasted.nbytes)}",
         detail=detail,
         weights=names,
-        nodes=nodes,
-        graph=paths.pop() if len(paths) == 1 else "",
-        nbytes=total,
+        nodes=wasted.nodes,
+        graph=next(iter(wasted.graphs)) if len(wasted.graphs) == 1 else "",
+        nbytes=wasted.nbytes,
         phase="initialize",
         expected=(
             ExpectedCopies(
@@ -138,7 +159,7 @@ def _staying(
                 count=each.number,
                 bytes=each.nbytes,
             )
-            for each in copies
+            for each in wasted.copies
         ),
     )
 

@@ -1,6 +1,5 @@
 """A serialized model made into what is held of it while it is open, some nodes at a time."""
 
-from collections.abc import Iterable
 from typing import NamedTuple
 
 from google.protobuf.message import DecodeError
@@ -10,6 +9,7 @@ from memdiag.errors import ModelError
 from memdiag.graph.bodies import Body
 from memdiag.graph.damage import NOT_ONNX
 from memdiag.graph.names import check_names
+from memdiag.graph.pieces import Pieces
 from memdiag.graph.room import HEAD_BYTES, PARSED_BYTES, Room, TooLarge
 from memdiag.graph.spool import Spool
 from memdiag.graph.wire import Piece
@@ -36,7 +36,7 @@ class Parsed(NamedTuple):
     functions: tuple[Body, ...]
 
 
-def parse(pieces: Iterable[Piece], *, origin: str) -> Parsed:
+def parse(pieces: Pieces, *, origin: str) -> Parsed:
     """Return what the fields of a skeleton hold, which `origin` names in errors.
 
     Raises:
@@ -47,8 +47,8 @@ def parse(pieces: Iterable[Piece], *, origin: str) -> Parsed:
         return _parse(pieces, origin)
     except TooLarge:
         raise ModelError(
-            f"{origin}: it has so many nodes, names and small tensors that looking at them would "
-            "take too much memory; split the model."
+            f"{origin}: it has so many nodes, names, strings and small tensors that looking at "
+            "them would take too much memory; split the model."
         ) from None
     except (DecodeError, UnicodeDecodeError) as error:
         raise ModelError(
@@ -57,26 +57,26 @@ def parse(pieces: Iterable[Piece], *, origin: str) -> Parsed:
         ) from error
 
 
-def _parse(pieces: Iterable[Piece], origin: str) -> Parsed:
+def _parse(pieces: Pieces, origin: str) -> Parsed:
     head: list[bytes] = []
     functions: list[Body] = []
     graph: _Graph | None = None
-    spool, room = Spool(), Room()
+    spool, room = Spool(), pieces.room
     for piece in pieces:
         if piece.in_graph:
             assert graph is not None
             graph.add(piece)
-        elif piece.number == _GRAPH and not piece.field:
+        elif piece.number == _GRAPH and not piece.nbytes:
             # Protobuf merges those that are there twice.
             graph = graph or _Graph(spool, room, origin)
         elif piece.number == _FUNCTION:
-            room.check(len(piece.field) * PARSED_BYTES)
-            for function in ModelProto.FromString(piece.field).functions:
+            room.check(piece.nbytes * PARSED_BYTES)
+            for function in ModelProto.FromString(piece.read()).functions:
                 check_names(function, origin=origin)
                 functions.append(Body.of(function, spool, room))
         elif piece.number not in _LEFT_OUT:
-            room.take(len(piece.field) * PARSED_BYTES)
-            head.append(piece.field)
+            room.take(piece.nbytes * PARSED_BYTES)
+            head.append(piece.read())
     model = ModelProto.FromString(b"".join(head))
     if graph is None or not model.ir_version:
         raise ModelError(f"{origin}: {NOT_ONNX}.")
@@ -97,15 +97,14 @@ class _Graph:
     def add(self, piece: Piece) -> None:
         """Add a field."""
         if piece.number in _MANY:
-            if piece.number == _NODE:  # it may have whole graphs inside
-                self._body.room.check(len(piece.field) * PARSED_BYTES)
-            self._waiting.append(piece.field)
-            self._waiting_bytes += len(piece.field)
+            self._body.room.check(piece.nbytes * PARSED_BYTES)
+            self._waiting.append(piece.read())
+            self._waiting_bytes += piece.nbytes
             if len(self._waiting) >= _AT_ONCE or self._waiting_bytes > _MOST_BYTES:
                 self._parse_waiting()
         elif piece.number not in _LEFT_OUT_OF_GRAPH:
-            self._body.room.take(len(piece.field) * HEAD_BYTES)
-            self._head.append(piece.field)
+            self._body.room.take(piece.nbytes * HEAD_BYTES)
+            self._head.append(piece.read())
 
     def body(self) -> Body:
         """Return what the fields hold."""

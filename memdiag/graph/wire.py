@@ -13,9 +13,10 @@ it, or a file of many small weights would be resident as a whole.
 """
 
 import mmap
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Literal, NamedTuple, NoReturn
 
 from memdiag.errors import ModelError
@@ -132,32 +133,52 @@ def skeleton(
     return Skeleton(data[:] if replaced is None else replaced, walk.references)
 
 
-def walk_of(data: Buffer, origin: str, location: str, threshold: int, numbers: bool) -> "Walk":
+def walk_of(
+    data: Buffer,
+    origin: str,
+    location: str,
+    threshold: int,
+    numbers: bool,
+    check: Callable[[int], None] = lambda nbytes: None,
+) -> "Walk":
     """Return a walk over a serialized ModelProto, whose beginning is that of one."""
     check_format(data, origin=origin)
-    return Walk(data, location, max(threshold, 1), numbers)
+    return Walk(data, location, max(threshold, 1), numbers, check)
 
 
 class Piece(NamedTuple):
-    """A field of a skeleton, serialized: of its main graph if `in_graph` says so.
+    """A field of a skeleton: of its main graph if `in_graph` says so.
 
-    The graph itself is there without its fields, which come after it.
+    The graph itself is there without its fields, which come after it. `read` returns the field,
+    serialized, which takes `nbytes`.
     """
 
     in_graph: bool
     number: int
-    field: bytes
+    nbytes: int
+    read: Callable[[], bytes]
 
 
 class Walk:
-    """A walk over a serialized ModelProto; `references` are those that it made, by their offset."""
+    """A walk over a serialized ModelProto; `references` are those that it made, by their offset.
 
-    def __init__(self, data: Buffer, location: str, threshold: int, numbers: bool) -> None:
+    `check` is told how many bytes a message will take with references, and may raise.
+    """
+
+    def __init__(
+        self,
+        data: Buffer,
+        location: str,
+        threshold: int,
+        numbers: bool,
+        check: Callable[[int], None] = lambda nbytes: None,
+    ) -> None:
         self.data = data
         self.size = len(data)
         self.location = location_entry(location)
         self.threshold = threshold
         self.numbers = numbers
+        self.check = check
         self.fields_left = MAX_FIELDS
         self.released = 0
         self.references: dict[int, Stored] = {}
@@ -180,12 +201,17 @@ class Walk:
                     return None
                 return shortened(self.data, start, end, self._release)
             pieces: list[bytes] = []
-            copied = start
+            copied, held = start, 0
             for field in self._fields(kind, start, end, depth, place):
                 if field.replaced is not None:
+                    held += field.start - copied + len(field.replaced)
+                    self.check(held)
                     pieces += (self.data[copied : field.start], field.replaced)
                     copied = field.stop
-            return b"".join((*pieces, self.data[copied:end])) if pieces else None
+            if not pieces:
+                return None
+            self.check(held + end - copied)
+            return b"".join((*pieces, self.data[copied:end]))
 
     def pieces(self) -> Iterator[Piece]:
         """Yield the fields of the model and of its graph, with references."""
@@ -193,16 +219,20 @@ class Walk:
         with self._naming("model", "", place):
             for field in self._fields("model", 0, self.size, 1, place, to_the_end=True):
                 if field.number == _GRAPH and field.content is not None:
-                    yield Piece(False, _GRAPH, b"")
+                    yield Piece(False, _GRAPH, 0, bytes)
                     yield from self._pieces_of_graph(field.content, field.stop)
                 else:
-                    yield Piece(False, field.number, self._bytes(field))
+                    yield self._piece(False, field)
 
     def _pieces_of_graph(self, start: int, end: int) -> Iterator[Piece]:
         place = _Place()
         with self._naming("graph", "", place):
             for field in self._fields("graph", start, end, 2, place, to_the_end=True):
-                yield Piece(True, field.number, self._bytes(field))
+                yield self._piece(True, field)
+
+    def _piece(self, in_graph: bool, field: "_Field") -> Piece:
+        nbytes = field.stop - field.start if field.replaced is None else len(field.replaced)
+        return Piece(in_graph, field.number, nbytes, partial(self._bytes, field))
 
     def _bytes(self, field: "_Field") -> bytes:
         return self.data[field.start : field.stop] if field.replaced is None else field.replaced

@@ -1,3 +1,4 @@
+import tracemalloc
 from contextlib import suppress
 
 import pytest
@@ -11,6 +12,7 @@ from memdiag.graph.parsing import Parsed, parse
 from memdiag.graph.pieces import Pieces
 from memdiag.graph.room import (
     FUNCTION_BYTES,
+    MOST_BYTES,
     NAME_BYTES,
     NODE_BYTES,
     SUBGRAPH_BYTES,
@@ -30,8 +32,8 @@ g (bool c, float[n,4] x) => (float[n,4] y) <float[n,4] z, float[4] w = {1, 2, 3,
 """
 
 
-def read(data: bytes) -> Parsed:
-    return parse(Pieces(data, origin="m.onnx"), origin="m.onnx")
+def read(data: bytes, room: int = MOST_BYTES) -> Parsed:
+    return parse(Pieces(data, origin="m.onnx", room=Room(room)), origin="m.onnx")
 
 
 def model() -> ModelProto:
@@ -204,26 +206,49 @@ def of_many(part: str) -> ModelProto:
         ("nodes of functions", FUNCTION_BYTES + 1200),
     ],
 )
-def test_a_model_that_would_take_too_much_memory_is_refused(
-    part: str, room: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_model_that_would_take_too_much_memory_is_refused(part: str, room: int) -> None:
     data = of_many(part).SerializeToString()
     assert read(data)
-    monkeypatch.setattr(parsing, "Room", lambda: Room(room))
     with pytest.raises(ModelError, match=r"^m\.onnx: it has so many nodes.* split the model\.$"):
-        read(data)
+        read(data, room)
 
 
-def test_a_model_for_which_there_is_room_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parsing, "Room", lambda: Room(1200))
+def test_a_model_for_which_there_is_room_is_not() -> None:
     few = ModelProto(ir_version=10)
     few.graph.node.extend(helper.make_node("Neg", ["v"], ["w"]) for _ in range(5))
-    assert len(read(few.SerializeToString()).graph.nodes) == 5
+    assert len(read(few.SerializeToString(), 1200).graph.nodes) == 5
 
 
-def test_one_large_tensor_of_strings_is_not_many_things(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parsing, "Room", lambda: Room(1200))
-    proto = ModelProto(ir_version=10)
-    strings = TensorProto(name="w", data_type=TensorProto.STRING, string_data=[b"s" * 9000])
-    proto.graph.initializer.append(strings)
-    assert list(read(proto.SerializeToString()).graph.initializers) == ["w"]
+def test_what_there_is_no_room_for_is_not_read() -> None:
+    strings = TensorProto(name="w", data_type=TensorProto.STRING, string_data=[b"s" * 9000] * 500)
+    node = helper.make_node("Sum", ["v" * 9000] * 500, ["w"])
+    inner = helper.make_graph(
+        [helper.make_node("Constant", [], ["c"], value=of_bytes(2000))], "i", [], []
+    )
+    inner.node.append(node)
+    for graph in (
+        GraphProto(name="g", initializer=[strings]),
+        GraphProto(name="g", node=[node]),
+        GraphProto(name="g", node=[helper.make_node("If", ["c"], ["y"], then_branch=inner)]),
+    ):
+        data = ModelProto(ir_version=10, graph=graph).SerializeToString()
+        assert read(data)
+        tracemalloc.start()
+        try:
+            with pytest.raises(ModelError, match="so many nodes, names, strings"):
+                read(data, 1 << 20)
+            assert tracemalloc.get_traced_memory()[1] < 1 << 20
+        finally:
+            tracemalloc.stop()
+
+
+def of_bytes(size: int) -> TensorProto:
+    return helper.make_tensor("", TensorProto.UINT8, [size], bytes(size), raw=True)
+
+
+def test_documentation_and_metadata_may_be_of_any_length() -> None:
+    proto = chain(2)
+    proto.doc_string = proto.graph.doc_string = "d" * 9000
+    proto.metadata_props.add(key="k", value="v" * 9000)
+    proto.graph.metadata_props.add(key="k", value="v" * 9000)
+    assert len(read(proto.SerializeToString(), 5000).graph.nodes) == 2

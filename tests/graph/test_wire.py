@@ -290,11 +290,11 @@ def test_its_pieces_are_those_of_the_skeleton() -> None:
     graphs = 0
     for piece in pieces:
         if piece.in_graph:
-            graph += piece.field
+            graph += piece.read()
         elif piece.number == 7:
             graphs += 1
         else:
-            fields += piece.field
+            fields += piece.read()
     found = ModelProto.FromString(fields)
     found.graph.MergeFromString(graph)
     whole = skeleton(data, origin="m", numbers=True)
