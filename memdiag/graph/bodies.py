@@ -5,6 +5,7 @@ whenever somebody asks for it.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +29,8 @@ from memdiag.graph.protos import without
 from memdiag.graph.room import (
     FUNCTION_BYTES,
     INITIALIZER_BYTES,
+    LARGE,
+    LARGE_INITIALIZER_BYTES,
     NAME_BYTES,
     NODE_BYTES,
     STATED_TYPE_BYTES,
@@ -116,10 +119,11 @@ class Body:
         Raises:
             TooLarge: there is no room for them.
         """
-        self.room.take(len(part.initializer) * INITIALIZER_BYTES)
         self.room.take(len(part.value_info) * STATED_TYPE_BYTES)
         self.add_nodes(part.node)
         for tensor in part.initializer:
+            is_large = prod(tensor.dims) >= LARGE
+            self.room.take(LARGE_INITIALIZER_BYTES if is_large else INITIALIZER_BYTES)
             self.initializers.append(tensor)
         for value in part.value_info:
             self._value_info.append(value.SerializeToString())

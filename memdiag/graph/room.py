@@ -11,6 +11,10 @@ NAME_BYTES = 25
 """Of an input, an output or an attribute of a node."""
 
 INITIALIZER_BYTES = 130
+LARGE = 1 << 14
+LARGE_INITIALIZER_BYTES = 1_000
+"""Of one that has at least `LARGE` elements: findings are about these, and name them."""
+
 STATED_TYPE_BYTES = 30
 SUBGRAPH_BYTES = 5_500
 FUNCTION_BYTES = 6_000

@@ -10,8 +10,11 @@ from typing import IO, overload
 MOST_HELD = 2 << 20
 """Bytes that a spool holds in memory; when there are more, all go to the file."""
 
-MOST_NOTED = 1 << 11
+MOST_PLACES = 1 << 15
 """Items of which it is held where they lie; twelve bytes each."""
+
+_NOTED = 1 << 11
+"""Items of which it is written together where they lie."""
 
 _MOST_NOTES = 16
 _NO_STARTS, _NO_LENGTHS = array("Q"), array("I")
@@ -88,15 +91,14 @@ class Spool:
 class Stored(Sequence[bytes]):
     """Items in a spool: byte strings, by their places.
 
-    Where they lie is noted in the spool as well, but for the last `most_noted` of them.
+    Where they lie is noted in the spool as well, when there are more than `MOST_PLACES`.
     """
 
     # There is one of these for each of many subgraphs, most of which have no item.
-    __slots__ = ("_first", "_lengths", "_most_noted", "_notes", "_starts", "spool")
+    __slots__ = ("_first", "_lengths", "_notes", "_starts", "spool")
 
-    def __init__(self, spool: Spool, most_noted: int = MOST_NOTED) -> None:
+    def __init__(self, spool: Spool) -> None:
         self.spool = spool
-        self._most_noted = max(most_noted, 2)
         self._starts, self._lengths = _NO_STARTS, _NO_LENGTHS
         self._first = 0  # the place of the first item that is noted here
         self._notes: _Notes | None = None  # those of earlier ones
@@ -105,7 +107,7 @@ class Stored(Sequence[bytes]):
         """Add an item at the end."""
         if self._starts is _NO_STARTS:
             self._starts, self._lengths = array("Q"), array("I")
-        elif len(self._starts) >= self._most_noted:
+        elif len(self._starts) >= MOST_PLACES:
             self._write_notes()
         self._starts.append(self.spool.add(item))
         self._lengths.append(len(item))
@@ -133,7 +135,7 @@ class Stored(Sequence[bytes]):
             start, length = self._starts[index], self._lengths[index]
         else:
             assert self._notes is not None
-            number, index = divmod(place, self._most_noted)
+            number, index = divmod(place, _NOTED)
             starts, lengths = self._notes.read(number)
             start, length = starts[index], lengths[index]
         return self.spool.read(start, start + length)
@@ -162,17 +164,19 @@ class Stored(Sequence[bytes]):
 
     def _write_notes(self) -> None:
         if self._notes is None:
-            self._notes = _Notes(self.spool, self._most_noted)
-        self._notes.append(self._starts, self._lengths)
+            self._notes = _Notes(self.spool)
+        for first in range(0, len(self._starts), _NOTED):
+            last = first + _NOTED
+            self._notes.append(self._starts[first:last], self._lengths[first:last])
         self._first += len(self._starts)
         self._starts, self._lengths = array("Q"), array("I")
 
 
 class _Notes:
-    """Where items lie, and how long they are: written to a spool, `count` of them at a time."""
+    """Where items lie, and how long they are: written to a spool, `_NOTED` of them at a time."""
 
-    def __init__(self, spool: Spool, count: int) -> None:
-        self._spool, self._count = spool, count
+    def __init__(self, spool: Spool) -> None:
+        self._spool = spool
         self._begins: list[int] = []
         self._read: dict[int, tuple[array[int], array[int]]] = {}
         self._lock = Lock()
@@ -189,8 +193,8 @@ class _Notes:
         found = self._read.get(number)
         if found is None:
             starts, lengths = array("Q"), array("I")
-            begin, middle = self._begins[number], self._count * starts.itemsize
-            note = self._spool.read(begin, begin + middle + self._count * lengths.itemsize)
+            begin, middle = self._begins[number], _NOTED * starts.itemsize
+            note = self._spool.read(begin, begin + middle + _NOTED * lengths.itemsize)
             starts.frombytes(note[:middle])
             lengths.frombytes(note[middle:])
             found = starts, lengths

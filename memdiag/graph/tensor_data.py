@@ -68,8 +68,10 @@ def packed_bytes(tensor: TensorProto, element: ElementType) -> bytes:
         return tensor.raw_data
     values = getattr(tensor, element.field)
     if element.field in ("float_data", "double_data"):
-        return np.array(values, "<f4" if element.field == "float_data" else "<f8").tobytes()
-    wide = np.array(values, np.uint64 if element.field == "uint64_data" else np.int64)
+        kind = "<f4" if element.field == "float_data" else "<f8"
+        return np.fromiter(values, kind, len(values)).tobytes()
+    kind = "<u8" if element.field == "uint64_data" else "<i8"
+    wide = np.fromiter(values, kind, len(values))
     return narrowed(wide, element).tobytes()
 
 
@@ -107,8 +109,12 @@ def constant_array(attribute: AttributeProto) -> tuple[ElementType, Array]:
     field, name = CONSTANT_FIELDS[attribute.name]
     element = ELEMENT_TYPES_BY_NAME[name]
     value = getattr(attribute, field)
-    scalar = isinstance(value, float | int | bytes)
-    return element, np.array(value if scalar else list(value), element.dtype)
+    if isinstance(value, float | int | bytes):
+        return element, np.array(value, element.dtype)
+    if element is STRING:
+        return element, np.array(list(value), element.dtype)
+    # A list of them would take five times as much.
+    return element, np.fromiter(value, element.dtype, len(value))
 
 
 def dense_array(sparse: SparseTensorProto, values: Array, indices: Array, *, where: str) -> Array:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from memdiag.graph import spool as spool_module
 from memdiag.graph.spool import Spool, Stored
 
 
@@ -27,7 +28,11 @@ def test_what_was_added_is_read_again_in_any_order(held: int) -> None:
     assert all(spool.read(start, start + len(one)) == one for start, one in places)
 
 
-def test_a_list_of_items_is_a_sequence() -> None:
+@pytest.mark.parametrize("most", [3, 12, 1000])
+def test_a_list_of_items_is_a_sequence(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Where they lie is in the spool as well, but for the last ones.
+    monkeypatch.setattr(spool_module, "_NOTED", 3)
+    monkeypatch.setattr(spool_module, "MOST_PLACES", most)
     stored, added = Stored(Spool(50)), items(40, 20)
     for one in added:
         stored.append(one)
@@ -36,6 +41,7 @@ def test_a_list_of_items_is_a_sequence() -> None:
     assert stored[7] == added[7]
     assert stored[-1] == added[-1]
     assert stored[3:30:4] == added[3:30:4]
+    assert [stored.at(place) for place in range(39, -1, -1)] == added[::-1]
     with pytest.raises(IndexError):
         stored[40]
 
