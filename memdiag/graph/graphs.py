@@ -1,7 +1,7 @@
 """The graphs of a model: which scopes a weight is in, what is constant, how nodes are called."""
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from numpy.typing import NDArray
@@ -50,7 +50,7 @@ class Graphs:
 
     def weight_place(self, scope: Scope, name: str) -> int | None:
         """Return the place of the weight that `name` is in that very scope; None if it is not."""
-        places = self.weights.places(self.path(scope), name)
+        places = self._places(scope, name)
         return places[0] if len(places) == 1 else None
 
     def scopes(self, weight: Weight) -> list[Scope]:
@@ -90,8 +90,11 @@ class Graphs:
 
     def _weight_in(self, scope: Scope, name: str) -> tuple[bool, Weight | None]:
         """Return whether `name` is a weight of that very graph, and which, if it is only one."""
-        places = self.weights.places(self.path(scope), name)
+        places = self._places(scope, name)
         return bool(places), self.weights[places[0]] if len(places) == 1 else None
+
+    def _places(self, scope: Scope, name: str) -> Sequence[int]:
+        return () if scope.computes(name) else self.weights.places(self.path(scope), name)
 
     def _walk(self, scope: Scope, path: str) -> Iterator[tuple[str, Scope]]:
         self._paths[scope] = path

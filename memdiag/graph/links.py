@@ -18,7 +18,8 @@ _AT_ONCE = 1 << 16
 class Links:
     """The values of one graph: which node makes each, and which read it.
 
-    All calls of a function have them in common. `is_sorted` tells that no node stands before one
+    All calls of a function have them in common. `has_constants` says whether any node is a
+    Constant, be it one of a tensor or not, `is_sorted` tells that no node stands before one
     whose output it reads.
     """
 
@@ -27,14 +28,17 @@ class Links:
         # The place of each node's first input among those of all nodes; of the outputs likewise.
         self._inputs, outputs = array("I"), array("I")
         self._constants = array("I")
+        self.has_constants = False
         read, made = array("q"), array("q")
         for node in nodes:
             self._inputs.append(len(read))
             outputs.append(len(made))
             read.extend(map(hash, node.input))
             made.extend(map(hash, node.output))
-            if node.op_type == "Constant" and node.output and tensor_of(node) is not None:
-                self._constants.append(node.place)
+            if node.op_type == "Constant":
+                self.has_constants = True
+                if node.output and tensor_of(node) is not None:
+                    self._constants.append(node.place)
         self.producers = Producers(nodes, outputs, NameIndex(np.asarray(made)))
         self.is_sorted = self._has_order(np.asarray(read))
         self._read = NameIndex(np.asarray(read))

@@ -16,8 +16,9 @@ from memdiag.graph.nodes import FunctionKey, Node
 MAX_CALLS = 50
 """Function calls nested deeper are not followed: only functions that call each other get there."""
 
-_MOST_REMEMBERED = 8192
-"""Names that were looked for: most are soon looked for again."""
+_ALL_REMEMBERED = 1 << 16
+_MOST_REMEMBERED = 1 << 13
+"""Names that were looked for: all where they are few, or some: most are soon looked for again."""
 
 
 _NO_BODIES: Mapping[int, list["Scope"]] = {}
@@ -59,7 +60,7 @@ class Scope:
         self._nesting: Nesting = body.nesting if outermost or parent is None else parent._nesting
         self._span = self._nesting.span(body)
         self._find: Callable[[Scope, str], int | None] = (
-            lru_cache(_MOST_REMEMBERED)(_place) if parent is None else parent._find
+            lru_cache(_remembered(body))(_place) if parent is None else parent._find
         )
         self.links = body.links
         self.producers = body.links.producers
@@ -115,6 +116,11 @@ class Scope:
         """Return whether `name` is a value of this very graph."""
         return self._find(self, name) is not None
 
+    def computes(self, name: str) -> bool:
+        """Return whether a node of this very graph, none of which is a Constant, makes a value."""
+        place = None if self.links.has_constants else self._find(self, name)
+        return place is not None and place < self.producers.place_count
+
     def uses(self, name: str) -> Iterator[Use]:
         """Yield the uses of `name` here and in the subgraphs that see this scope's value."""
         for node, slot in self.links.reads(name):
@@ -156,6 +162,11 @@ class Scope:
         if node.number not in self._calls:
             self._calls[node.number] = Scope(function, self._functions, self, node)
         return self._calls[node.number]
+
+
+def _remembered(body: Body) -> int:
+    names = 2 * (body.node_count + body.initializers.place_count)
+    return _ALL_REMEMBERED if names <= _ALL_REMEMBERED else _MOST_REMEMBERED
 
 
 def _number(scope: Scope) -> int:
