@@ -39,15 +39,19 @@ integer products; anything but MatMul, Gemm and Gather behind the DequantizeLine
 fuses, up to 32 MiB at the peak.
 """
 
+from array import array
 from collections import defaultdict
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from math import prod
 from typing import NamedTuple
+
+import numpy as np
 
 from memdiag.detectors.examined import Examined, qualified
 from memdiag.detectors.rule import Rule
 from memdiag.detectors.wording import counted, some_of
 from memdiag.graph.graphs import integer
+from memdiag.graph.grouping import groups
 from memdiag.graph.nodes import Node
 from memdiag.graph.readers import Reader, Step
 from memdiag.graph.scopes import Scope, Use
@@ -104,16 +108,11 @@ class _Pair(NamedTuple):
 def detect(examined: Examined) -> Iterator[Finding]:
     """Yield a finding for each reason not to fuse, and one for all that fuse."""
     apart: dict[str, list[_Pair]] = defaultdict(list)
-    candidates = [
-        weight
-        for weight in examined.model.weights
-        if weight.dtype in _BITS and weight.place in ("initializer", "constant")
-    ]
-    shared = _shared_scales(examined) if candidates else ()
+    candidates = examined.model.weights.some(_may_be_one)
+    shared = _shared_scales(examined) if candidates else b""
     for weight in candidates:
-        if weight.nbytes >= _LEAST_WEIGHT:
-            for pair in _pairs(examined, weight, shared):
-                apart[pair.reason].append(pair)
+        for pair in _pairs(examined, weight, shared):
+            apart[pair.reason].append(pair)
     fused = apart.pop("", [])
     for reason, pairs in apart.items():
         if sum(pair.nbytes for pair in pairs) >= _LEAST:
@@ -121,7 +120,15 @@ def detect(examined: Examined) -> Iterator[Finding]:
     yield from _repacked(examined, fused)
 
 
-def _pairs(examined: Examined, weight: Weight, shared: Collection[Weight]) -> Iterator[_Pair]:
+def _may_be_one(weight: Weight) -> bool:
+    return (
+        weight.dtype in _BITS
+        and weight.place in ("initializer", "constant")
+        and weight.nbytes >= _LEAST_WEIGHT
+    )
+
+
+def _pairs(examined: Examined, weight: Weight, shared: bytes) -> Iterator[_Pair]:
     behind: dict[int, list[Reader]] = defaultdict(list)
     steps: dict[int, Step] = {}
     for one in examined.readers(weight):
@@ -154,9 +161,13 @@ def _is_plain(one: Reader) -> bool:
     return producer is None or producer.op_type != "DequantizeLinear"
 
 
-def _shared_scales(examined: Examined) -> set[Weight]:
-    """Return the scales of several weights; equal numbers become one weight at load."""
-    users: dict[object, list[Weight]] = defaultdict(list)
+def _shared_scales(examined: Examined) -> bytes:
+    """Return for each weight of the model whether it is the scale of several weights.
+
+    Equal numbers become one weight at load.
+    """
+    weights = examined.model.weights
+    contents, places = array("q"), array("I")
     for _, scope in examined.graphs:
         for node in scope.nodes:
             if node.op_type != "DequantizeLinear" or len(node.input) < 2 or not node.input[1]:
@@ -165,9 +176,12 @@ def _shared_scales(examined: Examined) -> set[Weight]:
             if scale is None:
                 continue
             number = scale.dtype == "float" and scale.shape == ()
-            key = (examined.model.data(scale).tobytes(),) if number else scale
-            users[key].append(scale)
-    return {scale for scales in users.values() if len(scales) > 1 for scale in scales}
+            contents.append(hash(examined.model.data(scale).tobytes() if number else scale))
+            places.append(weights.place(scale))
+    shared = np.zeros(len(weights), np.uint8)
+    for users in groups(np.asarray(contents, np.int64)):
+        shared[np.asarray(places)[users]] = 1
+    return shared.tobytes()
 
 
 def _scale(examined: Examined, step: Step) -> Weight | None:
@@ -181,7 +195,7 @@ def _pair(
     step: Step,
     readers: tuple[Reader, ...],
     scale: Weight,
-    shared: Collection[Weight],
+    shared: bytes,
 ) -> _Pair:
     reason = _reason(examined, weight, step, readers, scale, shared)
     values = prod(weight.shape)
@@ -205,7 +219,7 @@ def _reason(
     step: Step,
     readers: tuple[Reader, ...],
     scale: Weight,
-    shared: Collection[Weight],
+    shared: bytes,
 ) -> str:
     """Return why a DequantizeLinear and what is behind do not fuse; empty where they do."""
     runtime = examined.runtime
@@ -241,7 +255,7 @@ def _reason(
         return f"its blocks are of {blocks} values"
     if len(readers) > 1 and runtime >= UNSHARED_SINCE:
         return "several nodes share the DequantizeLinear"
-    if runtime >= UNSHARED_SINCE and scale in shared:
+    if runtime >= UNSHARED_SINCE and shared[examined.model.weights.place(scale)]:
         return "several weights share their scales"
     return next(filter(None, (_behind(examined, one) for one in readers)), "")
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Literal, NamedTuple, NoReturn
+from typing import NamedTuple, NoReturn
 
 from memdiag.errors import ModelError
 from memdiag.graph.attribute_lists import shortened
@@ -31,6 +31,7 @@ from memdiag.graph.fields import (
     Buffer,
     varint,
 )
+from memdiag.graph.messages import CHILDREN, NAME, ONCE, Kind, noun_of
 from memdiag.graph.reference_fields import (
     DATA_LOCATION,
     EXTERNAL,
@@ -64,33 +65,6 @@ MAX_DEPTH = 100
 MAX_FIELDS = 4_000_000
 """The walk stops after so many fields (some seconds), which no real model was seen to reach."""
 
-
-_Kind = Literal[
-    "model", "graph", "node", "attribute", "tensor", "sparse tensor", "function", "training info"
-]
-
-# Where tensors may lie: for each message the fields that lead to one, by field number.
-_CHILDREN: dict[_Kind, dict[int, _Kind]] = {
-    "model": {7: "graph", 20: "training info", 25: "function"},
-    "graph": {1: "node", 5: "tensor", 15: "sparse tensor"},
-    "node": {5: "attribute"},
-    "attribute": {
-        5: "tensor",
-        6: "graph",
-        10: "tensor",
-        11: "graph",
-        22: "sparse tensor",
-        23: "sparse tensor",
-    },
-    "tensor": {},
-    "sparse tensor": {1: "tensor", 2: "tensor"},
-    "function": {7: "node", 11: "attribute"},
-    "training info": {1: "graph", 2: "graph"},
-}
-# Protobuf merges a field that should be there once but is there twice; two references cannot be.
-_ONCE: dict[_Kind, tuple[int, ...]] = {"attribute": (5, 22), "sparse tensor": (1, 2)}
-# Those by which an error names its place. An attribute's own ("value") says less than its node's.
-_NAME: dict[_Kind, int] = {"graph": 2, "node": 3, "tensor": 8, "function": 1}
 
 _ATTRIBUTE_TYPE = b"\xa0\x01"  # the tag of AttributeProto.type, which writers put last of all
 _PLAIN_TYPES = frozenset((1, 2, 3, 6, 7, 8))  # FLOAT, INT, STRING and lists of them: no tensors
@@ -183,9 +157,7 @@ class Walk:
         self.released = 0
         self.references: dict[int, Stored] = {}
 
-    def message(
-        self, kind: _Kind, start: int, end: int, depth: int, noun: str = ""
-    ) -> bytes | None:
+    def message(self, kind: Kind, start: int, end: int, depth: int, noun: str = "") -> bytes | None:
         """Return the message at `start` to `end` with references, or None if it has none to make.
 
         `noun` is what an error calls it.
@@ -238,7 +210,7 @@ class Walk:
         return self.data[field.start : field.stop] if field.replaced is None else field.replaced
 
     @contextmanager
-    def _naming(self, kind: _Kind, noun: str, place: "_Place") -> Iterator[None]:
+    def _naming(self, kind: Kind, noun: str, place: "_Place") -> Iterator[None]:
         """Add to damage that is met what names the message it is in."""
         try:
             yield
@@ -250,7 +222,7 @@ class Walk:
 
     def _fields(
         self,
-        kind: _Kind,
+        kind: Kind,
         start: int,
         end: int,
         depth: int,
@@ -259,7 +231,7 @@ class Walk:
         to_the_end: bool = False,
     ) -> Iterator["_Field"]:
         """Yield the fields of a message; those `to_the_end` without the main graph replaced."""
-        children, once = _CHILDREN[kind], _ONCE.get(kind, ())
+        children, once = CHILDREN[kind], ONCE.get(kind, ())
         pos = start
         while pos < end and (self.fields_left > 0 or to_the_end):
             field_start = pos
@@ -273,12 +245,12 @@ class Walk:
                 place.graph_seen = place.graph_seen or (kind == "model" and number == _GRAPH)
                 is_main = to_the_end and kind == "model" and number == _GRAPH
                 if stop - pos >= self.threshold and self.fields_left > 0 and not is_main:
-                    noun = _noun(kind, number)
+                    noun = noun_of(kind, number)
                     child = self.message(children[number], pos, stop, depth + 1, noun)
                     if child is not None:
                         replaced = length_field(number, child)
                     self._release(stop)
-            elif wire == LENGTH and number == _NAME.get(kind):
+            elif wire == LENGTH and number == NAME.get(kind):
                 place.name = pos, stop
             yield _Field(number, field_start, content, stop, replaced)
             pos = stop
@@ -305,7 +277,7 @@ class Walk:
             elif number == DATA_LOCATION and wire == VARINT:
                 if self._varint(pos, stop)[0] == EXTERNAL:
                     return None
-            elif number == _NAME["tensor"] and wire == LENGTH:
+            elif number == NAME["tensor"] and wire == LENGTH:
                 place.name = pos, stop
             # Strings have a field each, and are not referenced.
             if element_type == STRING_TYPE or self.fields_left <= 0:
@@ -323,7 +295,7 @@ class Walk:
         self.references[data.content] = NUMBERS.get(data.number, stored)
         return b"".join((*kept, reference(self.location, data.content, data.stop - data.content)))
 
-    def _field(self, kind: _Kind, pos: int, end: int, depth: int) -> tuple[int, int, int, int]:
+    def _field(self, kind: Kind, pos: int, end: int, depth: int) -> tuple[int, int, int, int]:
         """Return number and wire type of the field at `pos`, start and stop of its content."""
         self.fields_left -= 1
         tag, pos = self._varint(pos, end)
@@ -357,24 +329,24 @@ class Walk:
         tail = self.data[end - 3 : end]
         return end - start >= 3 and tail[:2] == _ATTRIBUTE_TYPE and tail[2] in _PLAIN_TYPES
 
-    def _subject(self, kind: _Kind, noun: str, place: "_Place") -> str:
+    def _subject(self, kind: Kind, noun: str, place: "_Place") -> str:
         """Return what an error calls this message, or nothing if its parent has a better name."""
-        if place.name is None or kind not in _NAME:
+        if place.name is None or kind not in NAME:
             return f"an {noun}" if noun else ""
         start, stop = place.name
         text = self.data[start : min(stop, start + _LONGEST_NAME)].decode(errors="replace")
         return f"{noun or kind} {text!r}"
 
     def _overrun(
-        self, kind: _Kind, number: int, pos: int, stop: int, end: int, depth: int
+        self, kind: Kind, number: int, pos: int, stop: int, end: int, depth: int
     ) -> NoReturn:
         """Raise for a field that is longer than what holds it, naming the innermost it is in."""
         if end < self.size:
             self._damaged(pos)
-        child = _CHILDREN[kind].get(number)
+        child = CHILDREN[kind].get(number)
         if child is not None:
             # The field that the file really ends in is further inside, and has the better name.
-            self.message(child, pos, end, depth + 1, _noun(kind, number))
+            self.message(child, pos, end, depth + 1, noun_of(kind, number))
         detail = ""
         if kind == "tensor" and number in (RAW_DATA, *TYPED_DATA):
             detail = f" ({stop - pos:,} bytes announced, {end - pos:,} there)"
@@ -408,8 +380,3 @@ class _Place:
     name: tuple[int, int] | None = None
     seen: set[int] = field(default_factory=set)
     graph_seen: bool = False
-
-
-def _noun(kind: _Kind, number: int) -> str:
-    """Return what an error calls the message in field `number` of a message of `kind`."""
-    return "initializer" if kind == "graph" and number in (5, 15) else ""

@@ -11,8 +11,9 @@ Of fusions only those of BatchNormalization, sums and scales into the Conv befor
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
 from itertools import chain
+
+import msgspec
 
 from memdiag.graph.element_types import ELEMENT_TYPES_BY_NAME
 from memdiag.graph.nodes import Node
@@ -45,8 +46,7 @@ _LARGEST = 1 << 50
 _Kind = tuple[int, tuple[int | None, ...]]
 
 
-@dataclass(slots=True, eq=False)
-class Buffer:
+class Buffer(msgspec.Struct, eq=False, gc=False):
     """Memory for one value after another, held from step `first` to `last`.
 
     `name` is that of the first value, `reads_left` how many nodes are still to read the present
@@ -81,6 +81,7 @@ class BufferPlan:
         self._type_of, self._shared_shape = type_of, shared_shape
         self._of: dict[str, Buffer] = {}
         self._free: dict[_Kind, list[Buffer]] = defaultdict(list)
+        self._kinds: dict[tuple[_Kind, int], tuple[_Kind, int]] = {}
         self._convolved: set[str] = set()
         self._reads_left = ValueCounts(scope)
         for name in chain(scope.outputs, chain.from_iterable(map(reads, nodes))):
@@ -119,8 +120,11 @@ class BufferPlan:
         nbytes = known.nbytes if known is not None else None
         if known is None or known.shape is None or nbytes is None or nbytes > _LARGEST:
             return None, None
-        shared = self._shared_shape(name)
-        return (ELEMENT_TYPES_BY_NAME[known.dtype].bits, known.shape) if shared else None, nbytes
+        if not self._shared_shape(name):
+            return None, nbytes
+        kind = (ELEMENT_TYPES_BY_NAME[known.dtype].bits, known.shape)
+        # Many values have one kind, which is kept once.
+        return self._kinds.setdefault((kind, nbytes), (kind, nbytes))
 
     def _of_input(self, node: Node, nbytes: int | None) -> Buffer | None:
         """Return the input's buffer that the first output of `node` goes into, if any."""

@@ -2,7 +2,7 @@
 
 from array import array
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from memdiag.graph.tensor_types import TensorType
 from memdiag.graph.value_tables import ValueTypes
 from memdiag.prediction.constants import Constant, dtypes_of, likeness, weights_of
 from memdiag.prediction.foldable import becomes_a_flag, can_run, ends_quantized, is_dropped
-from memdiag.prediction.folds import Folds
+from memdiag.prediction.folds import Folds, named_outputs
 from memdiag.prediction.runtime import Runtime
 from memdiag.prediction.values import MOST_VALUES, evaluate
 
@@ -92,7 +92,7 @@ class Folding:
             node, first = scope.nodes.at(place), self._firsts[number]
             begins.append(len(found))
             merged = None if first == number else begins[first]
-            for slot, name in _outputs(node):
+            for slot, name in named_outputs(node):
                 constant = self._made(scope, name)
                 kind = constant.kind if constant is not None else None
                 if constant is None or kind is None or kind.nbytes is None or kind.shape is None:
@@ -247,7 +247,7 @@ class Folding:
         first = self._same.setdefault(key, number)
         if first != number:
             other = self._scopes[first]
-            like = (name for _, name in _outputs(other.nodes.at(self._nodes[first])))
+            like = (name for _, name in named_outputs(other.nodes.at(self._nodes[first])))
             made = (self._made(other, name) for name in like)
             outputs = {
                 name: constant
@@ -395,8 +395,3 @@ class Folding:
         home = scope.home(name)
         found = self._kinds.get(home, name) if home is not None else None
         return found if found is not None else self.shapes.of(scope, name)
-
-
-def _outputs(node: Node) -> Iterator[tuple[int, str]]:
-    """Yield the outputs of `node` that have a name, each with its place among all."""
-    return ((slot, name) for slot, name in enumerate(node.output) if name)

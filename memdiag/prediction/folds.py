@@ -194,6 +194,11 @@ class _Table(NamedTuple):
         return self.owners[bisect_left(self.keys, key) : bisect_right(self.keys, key)]
 
 
+def named_outputs(node: Node) -> Iterator[tuple[int, str]]:
+    """Yield the outputs of `node` that have a name, each with its place among all."""
+    return ((slot, name) for slot, name in enumerate(node.output) if name)
+
+
 class _Numbers(Container[int]):
     def __init__(self, table: _Table) -> None:
         self._table = table
