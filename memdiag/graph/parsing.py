@@ -48,7 +48,7 @@ def parse(pieces: Pieces, *, origin: str) -> Parsed:
     except TooLarge:
         raise ModelError(
             f"{origin}: it has so many nodes, names, strings and small tensors that looking at "
-            "them would take too much memory; split the model."
+            f"them would take too much memory; {pieces.room.advice}."
         ) from None
     except (DecodeError, UnicodeDecodeError) as error:
         raise ModelError(

@@ -22,6 +22,7 @@ from memdiag.graph.packed_numbers import PackedNumbers
 from memdiag.graph.packed_weights import Source, Weights
 from memdiag.graph.parsing import parse
 from memdiag.graph.pieces import Pieces
+from memdiag.graph.room import Room
 from memdiag.graph.tensor_data import (
     Array,
     as_array,
@@ -43,14 +44,17 @@ _FAULT = 1 << 16
 """What the system mostly maps around a page that is touched."""
 
 
-def open_model(path: Path) -> "ModelFile":
+def open_model(path: Path, *, room: Room | None = None) -> "ModelFile":
     """Return the model at `path`, its graph parsed and its weights found, none of them read.
 
+    What is held of it may take the bytes for which there is `room`: by default `MOST_BYTES`.
+
     Raises:
-        ModelError: there is no such file, it is no ONNX model, or what it says makes no sense.
+        ModelError: there is no such file, it is no ONNX model, what it says makes no sense, or
+            there is no room for it.
         MissingDataError: external data is missing or too short.
     """
-    model = ModelFile(path)
+    model = ModelFile(path, room)
     give_back()
     return model
 
@@ -66,7 +70,7 @@ class ModelFile:
     Arrays and views that were handed out stay valid after `close`; each keeps its mapping alive.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, room: Room | None = None) -> None:
         self.path = path
         self.file_bytes, mapping = _map_file(path)
         self._files = ExternalFiles(path)
@@ -74,7 +78,7 @@ class ModelFile:
         self._maps: dict[Path, mmap.mmap] = {self._real_path: mapping}
         self._handed_out = 0
         origin = str(path)
-        pieces = Pieces(mapping, origin=origin)
+        pieces = Pieces(mapping, origin=origin, room=room)
         self._numbers: dict[int, PackedNumbers] = {}
         self.head, self.graph, self.functions = parse(pieces, origin=origin)
         self.weights = Weights(self.graph.spool)

@@ -40,8 +40,8 @@ _MOST_BYTES = 8 * MOST_VALUES
 _MOST_STORED = 512
 """Weights that are kept at hand: the next node often reads those of the last ones."""
 
-_FOLDS_SHARE = 2 / 3
-"""Of the room that a model's nodes leave, for those that are folded."""
+_FOLDS_SHARE, _FEWEST_FOLDS = 2 / 3, 10_000
+"""Of the room that a model's nodes leave, for those that are folded; at least so many are."""
 
 _MOST_PASSES = 3
 _NO_WEIGHTS = array("I")
@@ -74,7 +74,7 @@ class Folding:
         self._same: dict[int, int] = {}  # hashes of what is done, and the first node that does it
         self._removed: dict[Scope, bytearray] = {}  # by place: folded, merged or dropped
         self._removals = 0
-        self._most = int(graphs.room.left * _FOLDS_SHARE) // FOLD_BYTES
+        self._most = max(int(graphs.room.left * _FOLDS_SHARE) // FOLD_BYTES, _FEWEST_FOLDS)
         self._is_cut = False
         self._left: dict[Scope, array[int]] = {}  # places of nodes
         self._visited: list[Scope] = []

@@ -11,6 +11,7 @@ from memdiag.detectors.rule import Detector
 from memdiag.errors import ModelError, UsageError
 from memdiag.graph.native_heap import give_back
 from memdiag.graph.reader import ModelFile, open_model
+from memdiag.graph.room import CHECK_BYTES, Room
 from memdiag.prediction.runtime import Runtime
 from memdiag.records.finding import CHECK_SCHEMA, Check, CheckedModel, Finding
 
@@ -72,7 +73,7 @@ def check(
         UsageError: there is no such rule or no such version.
     """
     selection = Selection(select=select, ignore=ignore, min_bytes=min_bytes)
-    with open_model(Path(model)) as opened:
+    with open_model(Path(model), room=_room()) as opened:
         return examine(opened, _runtime(for_onnxruntime), selection, dims=dims)[0]
 
 
@@ -99,7 +100,7 @@ def check_models(
         if on_model is not None:
             on_model(path)
         try:
-            with open_model(path) as opened:
+            with open_model(path, room=_room()) as opened:
                 found, notes = examine(opened, runtime, selection, dims=dims)
                 checked.append(_facts(opened, notes))
         except ModelError as error:
@@ -177,3 +178,7 @@ def _text(path: Path) -> str:
 
 def _runtime(version: str | None) -> Runtime:
     return Runtime.parse(version) if version else Runtime.installed()
+
+
+def _room() -> Room:
+    return Room(CHECK_BYTES, "memdiag profile applies the same rules and may take more")

@@ -1,6 +1,5 @@
 """What a check of many nodes takes: it must not grow back to what ONNX's own classes take."""
 
-import subprocess
 import sys
 from pathlib import Path
 from typing import Literal, get_args
@@ -10,22 +9,13 @@ import onnx
 import pytest
 from onnx import GraphProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
-MEASURE = """
-import sys
-from memdiag.detectors import detectors
-from memdiag.workflows.check import check
-detectors()
-check(sys.argv[1])
-for line in open("/proc/self/status"):
-    if line.startswith("VmHWM"):
-        print(int(line.split()[1]) * 1024)
-"""
+from tests.workflows.check_peaks import peak_of
 
 FEW, MANY = 24_000, 60_000
-MOST_PER_NODE = 650
-"""Measured in two pairs of processes each: 203 and 250 bytes plain, 286 and 307 stated, 401 and 403
-in a branch, 500 and 508 with calls. While nodes were held as objects of Python, 725 to 881; while
-ONNX's own classes were, 1,476 plain and 2,130 stated."""
+MOST_PER_NODE = 350
+"""Measured in two pairs of processes each: 77 and 78 bytes plain, 95 and 109 stated, 263 and 269
+in a branch, 257 and 273 with calls. While weights were held as objects of Python, 203 to 508; while
+nodes were, 725 to 881; while ONNX's own classes were, 1,476 plain and 2,130 stated."""
 
 Kind = Literal["plain", "stated", "branch", "calls"]
 
@@ -82,19 +72,12 @@ def save(path: Path, nodes: int, kind: Kind) -> Path:
     return path
 
 
-def peak_bytes(model: Path) -> int:
-    done = subprocess.run(
-        [sys.executable, "-c", MEASURE, model], capture_output=True, text=True, check=True
-    )
-    return int(done.stdout)
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="the peak is read of /proc")
 @pytest.mark.parametrize(
     "kind",
     ["plain", *(pytest.param(kind, marks=pytest.mark.slow) for kind in get_args(Kind)[1:])],
 )
 def test_the_peak_grows_by_little_with_each_node(kind: Kind, tmp_path: Path) -> None:
-    few = peak_bytes(save(tmp_path / "few.onnx", FEW, kind))
-    many = peak_bytes(save(tmp_path / "many.onnx", MANY, kind))
+    few, _ = peak_of(save(tmp_path / "few.onnx", FEW, kind))
+    many, _ = peak_of(save(tmp_path / "many.onnx", MANY, kind))
     assert (many - few) / (MANY - FEW) < MOST_PER_NODE
