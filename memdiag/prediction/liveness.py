@@ -13,6 +13,7 @@ holds beyond what is in use. Fusions leave out more values, or add some (layouts
 from array import array
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
+from heapq import nlargest
 from itertools import chain
 from operator import attrgetter
 from typing import NamedTuple
@@ -180,12 +181,12 @@ class _Model:
         if where is None:
             return _NOTHING._replace(largest=largest, unknown=unknown)
         step, inner = where
-        alive = [
+        own = (
             Alive(scope, buffer.name, buffer.nbytes)
             for buffer in plan.buffers
             if buffer.first <= step <= buffer.last and (buffer.first < step or not inner.alive)
-        ]
-        alive = sorted((*alive, *inner.alive), key=_nbytes, reverse=True)[:_MOST_ALIVE]
+        )
+        alive = nlargest(_MOST_ALIVE, chain(own, inner.alive), key=_nbytes)
         return Liveness(most, scope, nodes[step], tuple(alive), largest, unknown)
 
 
