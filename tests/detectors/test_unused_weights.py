@@ -5,6 +5,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from memdiag.detectors import rule, unused_weights
 from memdiag.detectors.confront import confront
 from tests.detectors.building import MIB, branches, constant, overridable, raw, rows, values
 from tests.detectors.conftest import Agrees
@@ -124,3 +125,19 @@ def test_the_xray_sees_what_was_predicted(
     assert after.evidence == "measured"
     assert after.measured_bytes is not None
     agrees(found, after.measured_bytes, version)
+
+
+def test_the_first_of_very_many_weights_are_named_and_all_are_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    proto = branches([SMALL, SMALL])
+    inside(proto).initializer.extend(raw(ARRAY, f"unused{number}") for number in range(4))
+    (whole,) = findings(RULE, proto, tmp_path)
+    monkeypatch.setattr(rule, "MOST_NAMED", 3)
+    monkeypatch.setattr(unused_weights, "MOST_NAMED", 3)
+    (found,) = findings(RULE, proto, tmp_path)
+    assert found.weights == whole.weights[:3]
+    assert len(whole.weights) == 4
+    assert len(found.expected) == 3
+    assert found.message.startswith("4 weights that nothing reads")
+    assert found.bytes == whole.bytes == 4 * ARRAY.nbytes

@@ -7,9 +7,10 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper, parser
 
-from memdiag.graph import inference
+from memdiag.graph import inference, value_tables
 from memdiag.graph.graphs import Graphs
 from memdiag.graph.reader import open_model
+from memdiag.graph.room import MOST_BYTES
 from memdiag.graph.scopes import Scope
 from memdiag.graph.shapes import Shapes, infer_shapes
 from memdiag.graph.tensor_types import TensorType
@@ -166,6 +167,32 @@ def test_many_nodes_are_no_functions_without_end(
     assert Inferred(calling, tmp_path).notes == []
     calling = text(source % "f.f(c)" + function % many, more=',"f":1')
     assert Inferred(calling, tmp_path).notes
+
+
+def test_calls_are_followed_where_there_is_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = """g (float[4] x) => (float[4] y) { a = f.f(x) y = f.f(a) }
+    <domain: "f", opset_import: ["":17]> f (v) => (o) { o = Neg(v) }"""
+    monkeypatch.setattr(inference, "CALL_BYTES", MOST_BYTES // 3)
+    assert Inferred(text(source, more=',"f":1'), tmp_path).notes == []
+    monkeypatch.setattr(inference, "CALL_BYTES", MOST_BYTES // 2)
+    notes = Inferred(text(source, more=',"f":1'), tmp_path).notes
+    assert "too large when written out" in notes[0]
+
+
+def test_it_is_said_when_there_are_too_many_types(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = "g (float[4] x) => (float[4] y) { a = Concat<axis=0>(x, x) %s y = Neg(x) }"
+    for module in (inference, value_tables):
+        monkeypatch.setattr(module, "MOST_KINDS", 2)
+    assert Inferred(text(source % ""), tmp_path).notes == []
+    of = Inferred(text(source % "b = Concat<axis=0>(a, x)"), tmp_path)
+    assert of.notes == [
+        "The values have more than 2 different types and shapes: those of the others are not known."
+    ]
+    assert of("y") == TensorType("float", (4,))
 
 
 def test_large_weights_are_not_opened(tmp_path: Path) -> None:

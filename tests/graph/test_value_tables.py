@@ -1,6 +1,7 @@
 import pytest
 from onnx import parser
 
+from memdiag.graph import value_tables
 from memdiag.graph.bodies import Body
 from memdiag.graph.scopes import Scope, main_scope
 from memdiag.graph.tensor_types import TensorType
@@ -49,3 +50,16 @@ def test_values_of_outer_graphs_are_counted_too(scope: Scope) -> None:
     assert [counts.add(name, 2) for name in ("a", "outer", "a")] == [2, 2, 4]
     assert counts.add("outer", -1) == 1
     assert counts.add("a", -4) == counts.add("x", 0) == 0
+
+
+def test_more_types_than_are_kept_are_not_known(
+    scope: Scope, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(value_tables, "MOST_KINDS", 2)
+    types = ValueTypes()
+    for name, kind in (("x", FLOAT), ("a", WHOLE), ("w", FLOAT)):
+        types.set(scope, name, kind)
+    assert not types.is_full
+    types.set(scope, "y", TensorType("float", (7,)))
+    assert types.is_full
+    assert [types.get(scope, name) for name in ("x", "a", "w", "y")] == [FLOAT, WHOLE, FLOAT, None]
