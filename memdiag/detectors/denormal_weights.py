@@ -166,7 +166,7 @@ def _multiplied(examined: Examined) -> _Multiplied:
     Holes of sparse files need not be: they are zeros.
     """
     weights = examined.model.weights
-    candidates = weights.some(partial(_can_be_read, examined))
+    candidates = weights.those(partial(_can_be_read, examined))
     files, offsets = candidates.ranges()
     in_order = SomeWeights(weights, np.asarray(candidates.places)[np.lexsort((offsets, files))])
     holes = ModelHoles(examined.model)
@@ -193,7 +193,7 @@ def _counted(examined: Examined, wanted: _Multiplied) -> Iterator[Denormals]:
     places = np.asarray(weights.places)[read]
     counted = denormals(
         examined.model,
-        SomeWeights(weights.of, places),
+        SomeWeights(weights.weights, places),
         [axes[index] for index in read.tolist()],
         examined.least_values,
     )

@@ -108,7 +108,7 @@ class _Pair(NamedTuple):
 def detect(examined: Examined) -> Iterator[Finding]:
     """Yield a finding for each reason not to fuse, and one for all that fuse."""
     apart: dict[str, list[_Pair]] = defaultdict(list)
-    candidates = examined.model.weights.some(_may_be_one)
+    candidates = examined.model.weights.those(_may_be_one)
     shared = _shared_scales(examined) if candidates else b""
     for weight in candidates:
         for pair in _pairs(examined, weight, shared):

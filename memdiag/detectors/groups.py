@@ -33,7 +33,7 @@ def shareable(examined: Examined) -> Iterator[Group]:
                 parts.setdefault((weight.dtype, weight.shape), array("I")).append(int(place))
         for part in parts.values():
             for start in range(0, len(part) - 1, _MOST_TOGETHER):
-                yield SomeWeights(group.of, part[start : start + _MOST_TOGETHER])
+                yield SomeWeights(group.weights, part[start : start + _MOST_TOGETHER])
 
 
 def in_branches(examined: Examined, group: Group) -> bool:

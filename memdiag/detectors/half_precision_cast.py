@@ -86,7 +86,7 @@ class _Widened(NamedTuple):
 
 def detect(examined: Examined) -> Iterator[Finding]:
     """Yield at most one finding, for all fp16 weights that some kernel wants in fp32."""
-    halves = examined.model.weights.some(_may_be_cast)
+    halves = examined.model.weights.those(_may_be_cast)
     if sum(weight.nbytes for weight in halves) < _LEAST:
         return
     free = overridable(examined.model)

@@ -78,7 +78,7 @@ class _Copied(NamedTuple):
 
 def detect(examined: Examined) -> Iterator[Finding]:
     """Yield at most one finding, for all mapped weights that are packed and nothing else."""
-    external = examined.model.weights.some(_may_stay_mapped)
+    external = examined.model.weights.those(_may_stay_mapped)
     if 4 * sum(weight.nbytes for weight in external) < _LEAST:
         return
     folded = examined.folds.nodes

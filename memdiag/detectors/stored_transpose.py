@@ -66,7 +66,7 @@ def detect(examined: Examined) -> Iterator[Finding]:
     """Yield a finding for each pair of matrices."""
     residents, peaks = Residents(examined), LoadPeak(examined)
     weights = examined.model.weights
-    candidates = np.asarray(weights.some(partial(_may_be_one, examined)).places)
+    candidates = np.asarray(weights.those(partial(_may_be_one, examined)).places)
     again = np.zeros(len(weights), np.bool_)
     for group in examined.same_content:
         again[group.places[1:]] = True

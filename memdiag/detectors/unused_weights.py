@@ -178,7 +178,7 @@ def _dropped(examined: Examined, dropped: SomeWeights) -> Iterator[Finding]:
     if peak < _LEAST_PEAK:
         return
     sizes = np.fromiter((weight.nbytes for weight in dropped), np.int64, len(dropped))
-    by_size = SomeWeights(dropped.of, np.asarray(dropped.places)[np.argsort(-sizes, kind="stable")])
+    by_size = dropped.some(np.argsort(-sizes, kind="stable"))
     names = [qualified(weight) for weight in by_size]
     yield RULE.finding(
         examined,

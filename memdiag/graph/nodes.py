@@ -6,11 +6,12 @@ spool, and is made anew whenever somebody asks for it, in less than a microsecon
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import count
-from typing import TYPE_CHECKING, NamedTuple, overload
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 from onnx import AttributeProto, GraphProto, NodeProto
 
+from memdiag.graph.made import Made
 from memdiag.graph.protos import without
 from memdiag.graph.spool import Spool, Stored
 
@@ -124,31 +125,7 @@ _decode = msgspec.msgpack.Decoder(Node).decode
 _NONE: dict[int, Node] = {}
 
 
-class SomeNodes(Sequence[Node]):
-    """Some of a graph's nodes, in any order, by their places: made when they are asked for."""
-
-    def __init__(self, nodes: "Nodes", places: Sequence[int]) -> None:
-        self._nodes, self._places = nodes, places
-
-    def __len__(self) -> int:
-        return len(self._places)
-
-    @overload
-    def __getitem__(self, index: int) -> Node: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Node]: ...
-
-    def __getitem__(self, index: int | slice) -> Node | Sequence[Node]:
-        if isinstance(index, slice):
-            return SomeNodes(self._nodes, self._places[index])
-        return self._nodes[self._places[index]]
-
-    def __iter__(self) -> Iterator[Node]:
-        return map(self._nodes.at, self._places)
-
-
-class Nodes(Sequence[Node]):
+class Nodes(Made[Node]):
     """The nodes of a graph, packed; each is made when it is asked for."""
 
     def __init__(self, spool: Spool) -> None:
@@ -170,17 +147,6 @@ class Nodes(Sequence[Node]):
 
     def __len__(self) -> int:
         return len(self._packed)
-
-    @overload
-    def __getitem__(self, place: int) -> Node: ...
-
-    @overload
-    def __getitem__(self, place: slice) -> Sequence[Node]: ...
-
-    def __getitem__(self, place: int | slice) -> Node | Sequence[Node]:
-        if isinstance(place, slice):
-            return SomeNodes(self, range(*place.indices(len(self))))
-        return self.at(place)
 
     def at(self, place: int) -> Node:
         """Return the node at `place`."""

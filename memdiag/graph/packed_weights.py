@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
-from typing import overload
 
 import msgspec
 import numpy as np
@@ -10,12 +9,12 @@ from google.protobuf.message import Message
 from onnx import AttributeProto, SparseTensorProto, TensorProto
 
 from memdiag.graph.grouping import Indices
+from memdiag.graph.made import Made, Places, Some
 from memdiag.graph.name_index import NameIndex, hashes_of
 from memdiag.graph.spool import Spool, Stored
 from memdiag.graph.weights import Found
 from memdiag.records.weights import Weight
 
-Places = Sequence[int] | Indices
 Source = TensorProto | SparseTensorProto | AttributeProto
 
 _KINDS: tuple[type[Message], ...] = (TensorProto, SparseTensorProto, AttributeProto)
@@ -24,7 +23,7 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Weight).decode
 
 
-class Weights(Sequence[Weight]):
+class Weights(Made[Weight]):
     """The weights of a model, in its order; each is made when it is asked for.
 
     Those that are made of one weight are equal, and not the same object.
@@ -45,16 +44,9 @@ class Weights(Sequence[Weight]):
     def __len__(self) -> int:
         return len(self._packed)
 
-    @overload
-    def __getitem__(self, place: int) -> Weight: ...
-
-    @overload
-    def __getitem__(self, place: slice) -> Sequence[Weight]: ...
-
-    def __getitem__(self, place: int | slice) -> Weight | Sequence[Weight]:
-        if isinstance(place, slice):
-            return SomeWeights(self, range(*place.indices(len(self))))
-        return _decode(self._packed[place])
+    def at(self, place: int) -> Weight:
+        """Return the weight at `place`."""
+        return _decode(self._packed.at(place))
 
     def __iter__(self) -> Iterator[Weight]:
         return map(_decode, self._packed)
@@ -70,7 +62,7 @@ class Weights(Sequence[Weight]):
             KeyError: it is no weight of the model.
         """
         for place in reversed(self.places(weight.graph, weight.name)):
-            if self[place] == weight:
+            if self.at(place) == weight:
                 return place
         raise KeyError(weight)
 
@@ -85,7 +77,7 @@ class Weights(Sequence[Weight]):
         source: Source | None = _KINDS[self._kinds[place]].FromString(data) if data else None
         return source
 
-    def some(self, wanted: Callable[[Weight], bool]) -> "SomeWeights":
+    def those(self, wanted: Callable[[Weight], bool]) -> "SomeWeights":
         """Return those of which `wanted` is true, in the order of the model."""
         which = np.fromiter(map(wanted, self), np.bool_, len(self))
         return SomeWeights(self, np.flatnonzero(which))
@@ -95,28 +87,12 @@ class Weights(Sequence[Weight]):
         return NameIndex(hashes_of((one.graph, one.name) for one in self))
 
 
-class SomeWeights(Sequence[Weight]):
-    """Some of a model's weights, in any order, by their `places`: made when they are asked for."""
+class SomeWeights(Some[Weight]):
+    """Some of a model's weights."""
 
     def __init__(self, weights: Weights, places: Places) -> None:
-        self.of, self.places = weights, places
-
-    def __len__(self) -> int:
-        return len(self.places)
-
-    @overload
-    def __getitem__(self, index: int) -> Weight: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Weight]: ...
-
-    def __getitem__(self, index: int | slice) -> Weight | Sequence[Weight]:
-        if isinstance(index, slice):
-            return SomeWeights(self.of, self.places[index])
-        return self.of[int(self.places[index])]
-
-    def __iter__(self) -> Iterator[Weight]:
-        return map(self.of.__getitem__, map(int, self.places))
+        super().__init__(weights, places)
+        self.weights = weights
 
     def ranges(self) -> tuple[Indices, Indices]:
         """Return, for each weight, a number of its file and its offset there.
@@ -134,7 +110,7 @@ class SomeWeights(Sequence[Weight]):
         return ranks[found[0]], found[1]
 
 
-class WeightGroups(Sequence[SomeWeights]):
+class WeightGroups(Made[SomeWeights]):
     """Groups of a model's weights, by their places: each group is made when it is asked for.
 
     `places` has those of the first group, then those of the second; `starts` where each begins.
@@ -146,19 +122,10 @@ class WeightGroups(Sequence[SomeWeights]):
     def __len__(self) -> int:
         return len(self._starts)
 
-    @overload
-    def __getitem__(self, index: int) -> SomeWeights: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[SomeWeights]: ...
-
-    def __getitem__(self, index: int | slice) -> SomeWeights | Sequence[SomeWeights]:
-        if isinstance(index, slice):
-            return [self[one] for one in range(*index.indices(len(self)))]
-        start = self._starts[index]
-        after = index % len(self) + 1
-        stop = self._starts[after] if after < len(self) else len(self.places)
-        return SomeWeights(self._weights, self.places[start:stop])
+    def at(self, index: int) -> SomeWeights:
+        """Return the group of that number."""
+        stop = self._starts[index + 1] if index + 1 < len(self) else len(self.places)
+        return SomeWeights(self._weights, self.places[self._starts[index] : stop])
 
     def number_of(self, place: int) -> int | None:
         """Return the number of the group that has the weight at `place`; None if none has."""

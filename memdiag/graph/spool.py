@@ -3,9 +3,11 @@
 import tempfile
 import weakref
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from threading import Lock
-from typing import IO, overload
+from typing import IO
+
+from memdiag.graph.made import Made
 
 MOST_HELD = 2 << 20
 """Bytes that a spool holds in memory; when there are more, all go to the file."""
@@ -88,7 +90,7 @@ class Spool:
         return self._file.read(min(stop, self._written) - start)
 
 
-class Stored(Sequence[bytes]):
+class Stored(Made[bytes]):
     """Items in a spool: byte strings, by their places.
 
     Where they lie is noted in the spool as well, when there are more than `MOST_PLACES`.
@@ -114,19 +116,6 @@ class Stored(Sequence[bytes]):
 
     def __len__(self) -> int:
         return self._first + len(self._starts)
-
-    @overload
-    def __getitem__(self, place: int) -> bytes: ...
-
-    @overload
-    def __getitem__(self, place: slice) -> list[bytes]: ...
-
-    def __getitem__(self, place: int | slice) -> bytes | list[bytes]:
-        if isinstance(place, slice):
-            return [self[one] for one in range(*place.indices(len(self)))]
-        if not -len(self) <= place < len(self):
-            raise IndexError(place)
-        return self.at(place if place >= 0 else place + len(self))
 
     def at(self, place: int) -> bytes:
         """Return the item at `place`, which counts from the beginning."""

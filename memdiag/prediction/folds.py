@@ -4,11 +4,12 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Container, Iterator, Sequence
 from functools import cached_property
-from typing import Any, NamedTuple, overload
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from memdiag.graph.made import Made
 from memdiag.graph.nodes import Node
 from memdiag.graph.packed_weights import Weights
 from memdiag.graph.scopes import Scope
@@ -37,7 +38,7 @@ class Fold(NamedTuple):
     merged_into: tuple[Scope, str] | None = None
 
 
-class Folds(Sequence[Fold]):
+class Folds(Made[Fold]):
     """The folds of a model, in topological order; each is made when it is asked for.
 
     `is_cut` says that there were too many: the others are taken for nodes that are not folded.
@@ -95,16 +96,8 @@ class Folds(Sequence[Fold]):
     def __len__(self) -> int:
         return len(self._stays)
 
-    @overload
-    def __getitem__(self, index: int) -> Fold: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Fold]: ...
-
-    def __getitem__(self, index: int | slice) -> Fold | Sequence[Fold]:
-        if isinstance(index, slice):
-            return [self[one] for one in range(*index.indices(len(self)))]
-        index = range(len(self))[index]
+    def at(self, index: int) -> Fold:
+        """Return the fold of that index."""
         scope, node, output = self._value(index)
         kind, merged = self._kinds[self._kind_of[index]], self._merged[index]
         sources = self._sources[self._ends[index - 1] if index else 0 : self._ends[index]]
@@ -115,7 +108,7 @@ class Folds(Sequence[Fold]):
             kind.dtype,
             tuple(size or 0 for size in kind.shape or ()),
             kind.nbytes or 0,
-            tuple(map(self._weights.__getitem__, sources)),
+            tuple(map(self._weights.at, sources)),
             bool(self._stays[index]),
             None if merged < 0 else self._value(merged)[::2],
         )
@@ -139,18 +132,18 @@ class Folds(Sequence[Fold]):
     def of_node(self, number: int) -> Fold | None:
         """Return the last fold of the node of that number; None where it is not folded."""
         index = self._by_node.find(number)
-        return None if index is None else self[index]
+        return None if index is None else self.at(index)
 
     def of_weight(self, weight: Weight) -> Iterator[Fold]:
         """Yield the folds that are computed from `weight`, in their order."""
         if self._sources:
-            yield from map(self.__getitem__, self._by_weight.all(self._weights.place(weight)))
+            yield from map(self.at, self._by_weight.all(self._weights.place(weight)))
 
     def merged_into(self, fold: Fold) -> Iterator[Fold]:
         """Yield those that are merged into `fold`."""
         index = self.index_of(fold.scope, fold.output)
         if index is not None:
-            yield from map(self.__getitem__, self._by_merged.all(index))
+            yield from map(self.at, self._by_merged.all(index))
 
     def _value(self, index: int) -> tuple[Scope, Node, str]:
         scope = self._scopes[self._scope_of[index]]

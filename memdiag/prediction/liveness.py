@@ -19,7 +19,7 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from memdiag.graph.graphs import Graphs
-from memdiag.graph.nodes import Node, SomeNodes
+from memdiag.graph.nodes import Node
 from memdiag.graph.scopes import Scope
 from memdiag.graph.shapes import Shapes
 from memdiag.prediction.buffers import Buffer, BufferPlan, Reads
@@ -148,7 +148,7 @@ class _Model:
     def _peak(self, scope: Scope, depth: int) -> Liveness:
         """Go through the nodes of `scope`, and return where the most is held."""
         reads = partial(self._reads, scope)
-        nodes = SomeNodes(scope.nodes, _order(scope, self._is_computed(scope), reads))
+        nodes = scope.nodes.some(_order(scope, self._is_computed(scope), reads))
         plan = BufferPlan(
             scope,
             nodes,

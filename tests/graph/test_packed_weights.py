@@ -77,10 +77,10 @@ def test_of_equal_weights_the_last_one_counts() -> None:
 
 def test_some_are_those_that_are_wanted_in_order() -> None:
     weights = held(*(weight(name) for name in "abcde"))
-    some = weights.some(lambda one: one.name in "dbe")
+    some = weights.those(lambda one: one.name in "dbe")
     assert [one.name for one in some] == ["b", "d", "e"]
     assert list(some.places) == [1, 3, 4]
-    assert not weights.some(lambda one: False)
+    assert not weights.those(lambda one: False)
 
 
 def test_ranges_are_ordered_by_the_names_of_files() -> None:

@@ -40,7 +40,7 @@ def test_a_list_of_items_is_a_sequence(most: int, monkeypatch: pytest.MonkeyPatc
     assert list(stored) == added
     assert stored[7] == added[7]
     assert stored[-1] == added[-1]
-    assert stored[3:30:4] == added[3:30:4]
+    assert list(stored[3:30:4]) == added[3:30:4]
     assert [stored.at(place) for place in range(39, -1, -1)] == added[::-1]
     with pytest.raises(IndexError):
         stored[40]
