@@ -7,7 +7,7 @@ CHECK_BYTES = 70_000_000
 """With so much for the model a whole check stays below 150 MB: it takes some 60 for itself."""
 
 # Measured: by how much the peak of `memdiag check` grows with each of many, in bytes.
-NODE_BYTES = 75
+NODE_BYTES = 70
 NAME_BYTES = 30
 """Of an input, an output or an attribute of a node."""
 
@@ -16,7 +16,7 @@ LARGE = 1 << 14
 LARGE_INITIALIZER_BYTES = 1_000
 """Of one that has at least `LARGE` elements: findings are about these, and name them."""
 
-STATED_TYPE_BYTES = 30
+STATED_TYPE_BYTES = 10
 SUBGRAPH_BYTES = 5_500
 FUNCTION_BYTES = 6_000
 CALL_BYTES = 1_300

@@ -177,7 +177,7 @@ def of_many(part: str) -> ModelProto:
         graph.initializer.extend(TensorProto(data_type=1, name=f"w{i}") for i in range(12))
     elif part == "types":
         graph.value_info.extend(
-            helper.make_tensor_value_info(f"v{i}", TensorProto.FLOAT, None) for i in range(80)
+            helper.make_tensor_value_info(f"v{i}", TensorProto.FLOAT, None) for i in range(160)
         )
     elif part == "inputs":
         graph.input.extend(
