@@ -11,12 +11,16 @@ from memdiag.detectors.rule import Detector
 from memdiag.errors import ModelError, UsageError
 from memdiag.graph.native_heap import give_back
 from memdiag.graph.reader import ModelFile, open_model
-from memdiag.graph.room import CHECK_BYTES, Room
+from memdiag.graph.room import OWN_BYTES, Room
 from memdiag.prediction.runtime import Runtime
 from memdiag.records.finding import CHECK_SCHEMA, Check, CheckedModel, Finding
+from memdiag.units import format_size
 
 DEFAULT_MIN_BYTES = 4096
 """A waste of fewer bytes is left out, unless it is asked for."""
+
+DEFAULT_MAX_MEMORY = 150_000_000
+"""Bytes that a check may take: its peak resident set, libraries included."""
 
 _LONGEST_REASON = 200
 
@@ -57,6 +61,7 @@ def check(
     ignore: Sequence[str] = (),
     min_bytes: int = DEFAULT_MIN_BYTES,
     dims: Mapping[str, int] | None = None,
+    max_memory_bytes: int = DEFAULT_MAX_MEMORY,
 ) -> tuple[Finding, ...]:
     """Return what `model` wastes under ONNX Runtime, the costliest first, without running it.
 
@@ -67,13 +72,16 @@ def check(
         ignore: likewise, rules to leave out.
         min_bytes: leave out findings that cost fewer bytes.
         dims: sizes of free dimensions by name, for rules about activations.
+        max_memory_bytes: refuse a model that would take more, as far as that can be foreseen: one
+            of very many nodes, names or small weights, however large others are.
 
     Raises:
-        ModelError: the file is missing, is no ONNX model, or lacks its external data.
-        UsageError: there is no such rule or no such version.
+        ModelError: the file is missing, is no ONNX model, lacks its external data, or would take
+            more memory.
+        UsageError: there is no such rule or no such version, or too little memory.
     """
     selection = Selection(select=select, ignore=ignore, min_bytes=min_bytes)
-    with open_model(Path(model), room=_room()) as opened:
+    with open_model(Path(model), room=_room(max_memory_bytes)) as opened:
         return examine(opened, _runtime(for_onnxruntime), selection, dims=dims)[0]
 
 
@@ -83,15 +91,18 @@ def check_models(
     selection: Selection,
     for_onnxruntime: str | None = None,
     dims: Mapping[str, int] | None = None,
+    max_memory_bytes: int = DEFAULT_MAX_MEMORY,
     on_model: Callable[[Path], None] | None = None,
 ) -> Check:
     """Return what all `models` waste; `on_model` is called with each before it is examined.
 
-    A model that cannot be read is in the result with its error.
+    A model that cannot be read, or would take more than `max_memory_bytes`, is in the result with
+    its error.
 
     Raises:
-        UsageError: there is no such version.
+        UsageError: there is no such version, or too little memory.
     """
+    _room(max_memory_bytes)
     started = time.perf_counter()
     runtime = _runtime(for_onnxruntime)
     checked: list[CheckedModel] = []
@@ -100,7 +111,7 @@ def check_models(
         if on_model is not None:
             on_model(path)
         try:
-            with open_model(path, room=_room()) as opened:
+            with open_model(path, room=_room(max_memory_bytes)) as opened:
                 found, notes = examine(opened, runtime, selection, dims=dims)
                 checked.append(_facts(opened, notes))
         except ModelError as error:
@@ -180,5 +191,16 @@ def _runtime(version: str | None) -> Runtime:
     return Runtime.parse(version) if version else Runtime.installed()
 
 
-def _room() -> Room:
-    return Room(CHECK_BYTES, "memdiag profile applies the same rules and may take more")
+def _room(max_memory: int) -> Room:
+    """Return the room that is left for a model.
+
+    Raises:
+        UsageError: none is.
+    """
+    if max_memory <= OWN_BYTES:
+        raise UsageError(
+            f"{max_memory:,} bytes of memory are too few; give more than {format_size(OWN_BYTES)}, "
+            "which a check takes for itself."
+        )
+    allowed = format_size(max_memory)
+    return Room(max_memory - OWN_BYTES, f"allow more than {allowed} with --max-memory")

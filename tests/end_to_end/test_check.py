@@ -88,6 +88,8 @@ def test_settings_come_from_pyproject_and_options_win(
         (("--select", "nonsense"), "there is no rule 'nonsense'"),
         (("--for-onnxruntime", "newest"), "no version of onnxruntime"),
         (("--min-bytes", "much"), "is not a size"),
+        (("--max-memory", "little"), "is not a size"),
+        (("--max-memory", "1 MB"), "1,000,000 bytes of memory are too few; give more than 76 MiB"),
         (("--dim", "batch"), "NAME=VALUE"),
     ],
 )

@@ -16,9 +16,9 @@ from onnx import (
     helper,
 )
 
+from memdiag.errors import ModelError, UsageError
 from memdiag.graph.room import (
     CALL_BYTES,
-    CHECK_BYTES,
     FUNCTION_BYTES,
     HEAD_BYTES,
     INITIALIZER_BYTES,
@@ -26,15 +26,18 @@ from memdiag.graph.room import (
     LARGE_INITIALIZER_BYTES,
     NAME_BYTES,
     NODE_BYTES,
+    OWN_BYTES,
     PARSED_BYTES,
     SUBGRAPH_BYTES,
     WIDE_NAME_BYTES,
 )
+from memdiag.workflows.check import DEFAULT_MAX_MEMORY, check
 from tests.workflows.check_peaks import peak_of
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the peak is read of /proc")
 
-MOST = 150_000_000
+MOST = DEFAULT_MAX_MEMORY
+ROOM = MOST - OWN_BYTES
 
 Build = Callable[[int], ModelProto]
 
@@ -166,7 +169,7 @@ def test_the_largest_model_that_is_looked_at_stays_below_150_mb(kind: str, tmp_p
     build, each = (KINDS | SLOW)[kind]
     (tmp_path / "weights.bin").write_bytes(bytes(4 * 256 * 256))
     path = tmp_path / "model.onnx"
-    onnx.save(build(int(0.95 * CHECK_BYTES / each)), path)
+    onnx.save(build(int(0.95 * ROOM / each)), path)
     peak, error = peak_of(path)
     assert not error
     assert peak < MOST
@@ -176,10 +179,21 @@ def test_the_largest_model_that_is_looked_at_stays_below_150_mb(kind: str, tmp_p
 def test_a_larger_one_is_refused_before_it_takes_more(kind: str, tmp_path: Path) -> None:
     build, each = KINDS[kind]
     path = tmp_path / "model.onnx"
-    onnx.save(build(int(3 * CHECK_BYTES / each)), path)
+    onnx.save(build(int(3 * ROOM / each)), path)
     peak, error = peak_of(path)
-    assert "would take too much memory; memdiag profile applies the same rules" in error
+    assert error.endswith("would take too much memory; allow more than 143 MiB with --max-memory.")
     assert peak < MOST
+
+
+def test_more_memory_may_be_allowed(tmp_path: Path) -> None:
+    build, each = KINDS["attributes"]
+    path = tmp_path / "model.onnx"
+    onnx.save(build(int(1.2 * ROOM / each)), path)
+    with pytest.raises(ModelError, match="allow more than 143 MiB with --max-memory"):
+        check(path)
+    check(path, max_memory_bytes=MOST + ROOM)
+    with pytest.raises(UsageError, match="80,000,000 bytes of memory are too few; give more than"):
+        check(path, max_memory_bytes=OWN_BYTES)
 
 
 def test_large_weights_are_those_that_findings_are_about() -> None:

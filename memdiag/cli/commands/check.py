@@ -42,6 +42,10 @@ def command(
         list[str] | None,
         typer.Option(metavar="NAME=N", help="Size of a free dimension, for activations."),
     ] = None,
+    max_memory: Annotated[
+        str | None,
+        typer.Option(metavar="SIZE", help="Refuse models that would take more (default: 150MB)."),
+    ] = None,
     format: Annotated[_Format, typer.Option(help="How to print it.")] = _Format.console,
     out: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Save the record (JSON) there as well.")
@@ -55,7 +59,12 @@ def command(
     for-onnxruntime, dim.
     """
     from memdiag.cli.output import print_check, save_record
-    from memdiag.workflows.check import DEFAULT_MIN_BYTES, Selection, check_models
+    from memdiag.workflows.check import (
+        DEFAULT_MAX_MEMORY,
+        DEFAULT_MIN_BYTES,
+        Selection,
+        check_models,
+    )
     from memdiag.workflows.configuration import read_configuration
 
     settings = read_configuration()
@@ -69,6 +78,7 @@ def command(
         ),
         for_onnxruntime=for_onnxruntime or settings.for_onnxruntime,
         dims={**settings.dim, **whole_numbers("--dim", dim or ())},
+        max_memory_bytes=parse_size(max_memory) if max_memory else DEFAULT_MAX_MEMORY,
     )
     if out is not None:
         save_record(result, out)
