@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
+from itertools import chain
 
 import msgspec
 import numpy as np
@@ -15,6 +16,9 @@ from memdiag.graph.spool import Spool, Stored
 from memdiag.graph.weights import Found
 from memdiag.records.weights import Weight
 
+MOST_HELD = 2048
+"""Weights that are at hand: half a kilobyte each, which models of a few need not make again."""
+
 Source = TensorProto | SparseTensorProto | AttributeProto
 
 _KINDS: tuple[type[Message], ...] = (TensorProto, SparseTensorProto, AttributeProto)
@@ -24,12 +28,13 @@ _decode = msgspec.msgpack.Decoder(Weight).decode
 
 
 class Weights(Made[Weight]):
-    """The weights of a model, in its order; each is made when it is asked for.
+    """The weights of a model, in its order; each is made when it is asked for, but for the first.
 
     Those that are made of one weight are equal, and not the same object.
     """
 
     def __init__(self, spool: Spool) -> None:
+        self._held: list[Weight] = []
         # By themselves, as all are read in a row more often than one of them.
         self._packed = Stored(Spool())
         self._kinds = bytearray()
@@ -37,19 +42,23 @@ class Weights(Made[Weight]):
 
     def add(self, found: Found) -> None:
         """Add a weight, before any is asked for."""
-        self._packed.append(_encode(found.weight))
+        if len(self._held) < MOST_HELD:
+            self._held.append(found.weight)
+        else:
+            self._packed.append(_encode(found.weight))
         self._kinds.append(_KINDS.index(found.source))
         self._data.append(found.data)
 
     def __len__(self) -> int:
-        return len(self._packed)
+        return len(self._held) + len(self._packed)
 
     def at(self, place: int) -> Weight:
         """Return the weight at `place`."""
-        return _decode(self._packed.at(place))
+        index = place - len(self._held)
+        return self._held[place] if index < 0 else _decode(self._packed.at(index))
 
     def __iter__(self) -> Iterator[Weight]:
-        return map(_decode, self._packed)
+        return chain(self._held, map(_decode, self._packed))
 
     def places(self, graph: str, name: str) -> Sequence[int]:
         """Return the places of the weights of that name in the graph of that path."""

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto
 
+from memdiag.graph import packed_weights
 from memdiag.graph.packed_weights import SomeWeights, WeightGroups, Weights
 from memdiag.graph.reader import open_model
 from memdiag.graph.spool import Spool
@@ -37,7 +38,11 @@ def held(*weights: Weight) -> Weights:
     return found
 
 
-def test_weights_are_a_sequence_of_what_was_added() -> None:
+@pytest.mark.parametrize("most", [0, 7, 1000])
+def test_weights_are_a_sequence_of_what_was_added(
+    most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packed_weights, "MOST_HELD", most)
     added = [weight(f"w{number}", file="m.data", offset=number) for number in range(30)]
     weights = held(*added)
     assert len(weights) == 30
