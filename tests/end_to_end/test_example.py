@@ -1,6 +1,7 @@
 """The example project under ``docs``: its tests pass, and catch what they are there to catch."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -45,8 +46,9 @@ def test_a_folded_transpose_is_caught(run: Callable[..., Finished]) -> None:
     run("export.py", "folded")
     caught = run(*words)
     assert caught.returncode == 1
-    assert "memory budget: models/decoder.onnx: 1" in caught.stdout
-    assert "MiB over its budget in " in caught.stdout
+    # It is 19 MiB, and a page more makes it 20.
+    over = r"memory budget: models/decoder\.onnx: [12]\d MiB over its budget in "
+    assert re.search(over, caught.stdout), caught.stdout
     assert "try: memdiag fix models/decoder.onnx --only stored-transpose" in caught.stdout
 
 
