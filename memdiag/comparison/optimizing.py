@@ -83,12 +83,12 @@ def optimize(
         "target": str(target.absolute()),
         "large": model_bytes > _LARGE,
     }
-    log = LogReader()
     largest = 0
     stopped: tuple[ColumnStatus, str] | None = None
     answer: Event | None = None
     deadline = time.monotonic() + timeout_s
     with Child(job, message, "optimize.py") as child:
+        log = LogReader(child.secret)
         pump = make_pump(child.log)
         try:
             gone = False

@@ -2,7 +2,8 @@
 
 The protocol: the parent writes one line of JSON, the job, to our standard input. At each step we
 write one line of JSON, an event, to standard error, where the runtime's log lines mark the phases
-inside session creation, and then wait for a line on standard input.
+inside session creation, and then wait for a line on standard input. Each event starts with the
+secret of the job, which no name in a model can contain.
 
 The file must stay small and import little: everything it holds counts to the measured process.
 It runs under other environments' interpreters too, hence the old-fashioned syntax.
@@ -26,6 +27,7 @@ SEVERITY_VERBOSE = 0
 SEVERITY_WARNING = 2
 SEVERITY_FATAL = 4
 EVENT_MARK = b"\x1ememdiag "
+MAX_EVENT_BYTES = 4096  # PIPE_BUF of Linux: a write up to this size is atomic
 MAX_MESSAGE = 2000
 SHARED: list[Any] = []  # the runtime does not hold what it is given: here it lives long enough
 
@@ -43,6 +45,14 @@ class Channel:
         os.dup2(nothing, 0)
         os.close(nothing)
         os.dup2(2, 1)
+        self._mark = EVENT_MARK
+
+    def start(self) -> Any:
+        """Return the job; end this process when the parent ends."""
+        job = self.receive()
+        self._mark = EVENT_MARK + job["secret"].encode() + b" "
+        die_with_parent(job["parent"])
+        return job
 
     def receive(self) -> Any:
         """Return the parent's next line; end the process when the parent is gone."""
@@ -54,8 +64,13 @@ class Channel:
     def send(self, event: str, **fields: object) -> None:
         """Write one event without waiting."""
         fields["event"] = event
-        # One write below the pipe's atomic size: no other thread's line can come between.
-        os.write(2, EVENT_MARK + json.dumps(fields).encode() + b"\n")
+        line = self._mark + json.dumps(fields).encode() + b"\n"
+        while len(line) > MAX_EVENT_BYTES and fields.get("message"):
+            message = str(fields["message"])
+            fields["message"] = message[: len(message) // 2]
+            line = self._mark + json.dumps(fields).encode() + b"\n"
+        # One atomic write: no other thread's line can come between.
+        os.write(2, line)
 
     def step(self, event: str, **fields: object) -> None:
         """Write one event and wait until the parent has looked."""
@@ -216,8 +231,7 @@ def trim() -> bool:
 def main() -> None:
     """Do the job step by step; an exception becomes an `error` event."""
     channel = Channel()
-    job = channel.receive()
-    die_with_parent(job["parent"])
+    job = channel.start()
     stage = "import"
     try:
         import numpy

@@ -54,8 +54,7 @@ def version_of(package: str) -> str:
 def main() -> None:
     """Import what the optimizer needs, then time it."""
     channel = child.Channel()
-    job = channel.receive()
-    child.die_with_parent(job["parent"])
+    job = channel.start()
     try:
         optimizer = load(job["optimizer"])
         for package in optimizer.PACKAGES:

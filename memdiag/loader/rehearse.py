@@ -20,8 +20,7 @@ else:
 def main() -> None:
     """Create the session once, then try each set of inputs in turn."""
     channel = child.Channel()
-    job = channel.receive()
-    child.die_with_parent(job["parent"])
+    job = channel.start()
     try:
         import numpy
         import onnxruntime

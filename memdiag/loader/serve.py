@@ -60,8 +60,7 @@ def signature(session: Any) -> dict[str, Any]:
 def main() -> None:
     """Create the session, then do what is asked until the parent has no more."""
     channel = child.Channel()
-    job = channel.receive()
-    child.die_with_parent(job["parent"])
+    job = channel.start()
     try:
         import numpy
         import onnxruntime
@@ -69,7 +68,7 @@ def main() -> None:
         session = quiet.create_session(onnxruntime, numpy, job)
         each_run = child.run_options(onnxruntime, job)
         sets = [child.load_inputs(onnxruntime, numpy, entries) for entries in job["feed_sets"]]
-        # Not in the event itself, which must stay below the size of one write to a pipe.
+        # Not in the event itself, which must fit one atomic write to a pipe.
         with open(job["signature"], "w", encoding="utf-8") as file:
             json.dump(signature(session), file)
         channel.send("serving", onnxruntime=onnxruntime.__version__)
@@ -87,7 +86,10 @@ def main() -> None:
                 values = session.run(None, feeds, each_run)
                 files = save_outputs(numpy, values, asked["folder"])
                 outputs = {one.name: each for one, each in zip(session.get_outputs(), files)}  # noqa: B905 # other interpreters may lack strict=
-                channel.send("saved", outputs=outputs)
+                # Not in the event itself: there may be many outputs, with long names.
+                with open(asked["index"], "w", encoding="utf-8") as file:
+                    json.dump(outputs, file)
+                channel.send("saved")
     except Exception as error:
         channel.send("error", message=str(error)[: child.MAX_MESSAGE])
     os._exit(0)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import secrets
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -20,7 +21,7 @@ _PATIENCE_S = 10.0
 class Child:
     """A process that runs `script` of the loader; as a context manager it never outlives the block.
 
-    It is sent `message`, a JSON object, as its job.
+    It is sent `message`, a JSON object, as its job. Each event that it writes carries `secret`.
 
     Raises:
         MeasurementError: the interpreter cannot be started.
@@ -45,7 +46,8 @@ class Child:
         self.pid = self._process.pid
         assert self._process.stderr is not None
         self.log = self._process.stderr.fileno()
-        self._send({**message, "parent": os.getpid()})
+        self.secret = secrets.token_hex(16)
+        self._send({**message, "parent": os.getpid(), "secret": self.secret})
 
     def __enter__(self) -> Self:
         return self

@@ -3,6 +3,11 @@
 The format is ``YYYY-MM-DD HH:MM:SS.nnnnnnnnn [S:category:logger, file line function] message`` in
 local time, with warnings and errors wrapped in terminal colours. Only the message is matched: the
 place in the source moves with every release.
+
+Log lines are untrusted. The runtime writes names of the model into them as they are, so that a
+name with a line break can imitate a whole log line: that can add spans, give a span a wrong name or
+time, or name a wrong transformer as the maker of a copy. Events cannot be imitated, because each
+contains the secret of its process.
 """
 
 import json
@@ -27,11 +32,13 @@ _LINE = re.compile(
     rb"(?P<second>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)\.(?P<fraction>\d+) "
     rb"\[(?P<severity>[VIWEF]):(?P<logger>[^\],]*)[^\]]*\] ?(?P<message>.*)"
 )
-_TRANSFORMER_START = re.compile(rb"Applying graph transformer (\S+) on step (\d+)\.")
-_TRANSFORMER_END = re.compile(rb"GraphTransformer (\S+) modified: ([01]) with status: ")
-_ARENA = re.compile(rb"Allocated memory at (?:0x)?([0-9a-fA-F]+) to (?:0x)?([0-9a-fA-F]+)")
+_TRANSFORMER_START = re.compile(rb"Applying graph transformer ([!-~]{1,200}) on step (\d{1,9})\.")
+_TRANSFORMER_END = re.compile(rb"GraphTransformer ([!-~]{1,200}) modified: ([01]) with status: ")
+_ARENA = re.compile(
+    rb"Allocated memory at (?:0x)?([0-9a-fA-F]{1,16}) to (?:0x)?([0-9a-fA-F]{1,16})(?![0-9a-fA-F])"
+)
 _REMOVED = re.compile(rb"Removing initializer '(.+)'\. It is no longer used by any node\.")
-_RESERVED = re.compile(rb"Reserving memory in BFCArena for Cpu size: (\d+)")
+_RESERVED = re.compile(rb"Reserving memory in BFCArena for Cpu size: (\d{1,18})(?!\d)")
 _ARENA_MADE = b"Creating BFCArena for Cpu "
 _COLOUR = re.compile(rb"\x1b\[[0-9;]*m")
 _FIXED: dict[bytes, MarkerKind] = {
@@ -46,6 +53,9 @@ _EVENT_MARK = b"\x1ememdiag "
 _MAX_LINES = 20
 _MAX_CHARACTERS = 2000
 _MAX_REMOVED = 100_000
+_MAX_MARKERS = 100_000
+_MAX_LINE_BYTES = 64 << 10
+_MAX_EVENT_BYTES = 4096  # as the loader writes them
 
 
 class Marker(NamedTuple):
@@ -81,9 +91,13 @@ class LogReader:
     were more than are kept. `reserved` counts the buffers, by
     their bytes, that kernels reserved for packed weights; it is None where there is no arena for
     them.
+
+    `secret` is that of the child, without which nothing is an event. Of a line longer than 64 KiB
+    only the start is used, and no more than 100,000 lines count as markers.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, secret: str) -> None:
+        self._event_mark = _EVENT_MARK + secret.encode() + b" "
         self.warnings: list[str] = []
         self.errors: list[str] = []
         self.tail: list[str] = []
@@ -96,12 +110,17 @@ class LogReader:
         self._changed_in = b""
         self._packing = False
         self._rest = b""
+        self._markers = 0
         self._second = b""
         self._second_epoch = 0.0
 
     def feed(self, chunk: bytes) -> list[Marker | Event]:
         """Return the markers and events of the lines that `chunk` completes, in order."""
-        *lines, self._rest = (self._rest + chunk).split(b"\n")
+        *lines, rest = (self._rest + chunk).split(b"\n")
+        if len(rest) > _MAX_LINE_BYTES + _MAX_EVENT_BYTES:
+            # The end is kept as well: an event may start there.
+            rest = rest[:_MAX_LINE_BYTES] + rest[-_MAX_EVENT_BYTES:]
+        self._rest = rest
         found = (self._read(line) for line in lines)
         return [item for item in found if item is not None]
 
@@ -112,12 +131,13 @@ class LogReader:
             self._rest = b""
 
     def _read(self, line: bytes) -> Marker | Event | None:
-        before, mark, event = line.partition(_EVENT_MARK)
+        before, mark, event = line.partition(self._event_mark)
         if mark:
             # Another thread's unfinished line may stand before it.
             _keep(self.tail, before)
             fields = json.loads(event)
             return Event(fields.pop("event"), fields)
+        line = line[:_MAX_LINE_BYTES]
         match = _LINE.match(line)
         if match is None:
             _keep(self.tail, line)
@@ -129,7 +149,10 @@ class LogReader:
             if len(lines) < _MAX_LINES:
                 _keep(lines, message)
             return None
-        return self._mark(message, match)
+        marker = self._mark(message, match)
+        if marker is not None:
+            self._markers += 1
+        return marker if self._markers <= _MAX_MARKERS else None
 
     def _mark(self, message: bytes, line: re.Match[bytes]) -> Marker | None:
         if message.startswith(b"Removing "):
@@ -149,7 +172,9 @@ class LogReader:
                 self.changed.add(name)
             return Marker("transformer_end", self._epoch(line), name, modified=modified)
         if grown := _ARENA.match(message):
-            self.arena.append((int(grown[1], 16), int(grown[2], 16)))
+            start, end = int(grown[1], 16), int(grown[2], 16)
+            if start < end:
+                self.arena.append((start, end))
             return None
         if message.startswith(_ARENA_MADE) and self.reserved is None:
             self.reserved = Counter()
@@ -181,7 +206,12 @@ class LogReader:
         second = line["second"]
         if second != self._second:
             self._second = second
-            self._second_epoch = time.mktime(time.strptime(second.decode(), "%Y-%m-%d %H:%M:%S"))
+            try:
+                parsed = time.strptime(second.decode(), "%Y-%m-%d %H:%M:%S")
+                self._second_epoch = time.mktime(parsed)
+            except (ValueError, OverflowError):
+                # A date that does not exist, for instance: the time of arrival is used instead.
+                self._second_epoch = 0.0
         return self._second_epoch + float(b"0." + line["fraction"])
 
 

@@ -23,8 +23,8 @@ def rehearse(job: Job, candidates: Sequence[Sequence[Feed]]) -> int | None:
         "rehearsals": [[feed.message() for feed in feeds] for feeds in candidates]
     }
     deadline = time.monotonic() + job.timeout_s
-    log = LogReader()
     with Child(job, message, "rehearse.py") as child:
+        log = LogReader(child.secret)
         pump = make_pump(child.log)
         try:
             while not pump.ended and time.monotonic() < deadline:

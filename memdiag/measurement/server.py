@@ -32,13 +32,14 @@ class Server:
         self._job = job
         self._scratch = tempfile.TemporaryDirectory(prefix="memdiag-")
         described = Path(self._scratch.name, "signature.json")
+        self._index = Path(self._scratch.name, "outputs.json")
         message = job.message() | {
             "feed_sets": [[feed.message() for feed in feeds] for feeds in feed_sets],
             "signature": str(described),
         }
         self._child = Child(job, message, "serve.py")
         self._pump = make_pump(self._child.log)
-        self._log = LogReader()
+        self._log = LogReader(self._child.secret)
         self._events: list[Event] = []
         try:
             self.onnxruntime = str(self._answer("serving")["onnxruntime"])
@@ -87,8 +88,10 @@ class Server:
             MeasurementError: the model fails, or takes longer than the job's timeout.
         """
         folder.mkdir(parents=True, exist_ok=True)
-        self._child.ask({"do": "save", "feeds": feeds, "folder": str(folder)})
-        outputs = self._answer("saved")["outputs"]
+        request = {"do": "save", "feeds": feeds, "folder": str(folder), "index": str(self._index)}
+        self._child.ask(request)
+        self._answer("saved")
+        outputs = json.loads(self._index.read_text(encoding="utf-8"))
         return {name: tuple(map(Path, files)) for name, files in outputs.items()}
 
     def _answer(self, wanted: str) -> dict[str, Any]:

@@ -86,7 +86,7 @@ class _Watch:
         self._make_observer = observer
         self._on_progress = on_progress
         self._inspector = inspector
-        self._log = LogReader()
+        self._log = LogReader(child.secret)
         self._timeline = Timeline()
         self._versions: dict[str, str] = {}
         self._providers: tuple[str, ...] | None = None

@@ -1,9 +1,14 @@
 import time
 
+import pytest
+
 from memdiag.measurement.markers import Event, LogReader, Marker
 
+SECRET = "secret"
 STAMP = "2026-11-21 03:23:46.474104445"
 EPOCH = time.mktime(time.strptime(STAMP[:19], "%Y-%m-%d %H:%M:%S")) + 0.474104445
+
+EVENT = b'\x1ememdiag secret {"latency_s": 0.5, "event": "run"}\n'
 
 
 def line(
@@ -16,7 +21,7 @@ def line(
 
 
 def only(chunk: bytes) -> Marker:
-    (item,) = LogReader().feed(chunk)
+    (item,) = LogReader(SECRET).feed(chunk)
     assert isinstance(item, Marker)
     return item
 
@@ -42,7 +47,7 @@ def test_the_place_in_the_source_does_not_matter() -> None:
 
 
 def test_lines_that_only_look_alike_are_no_markers() -> None:
-    reader = LogReader()
+    reader = LogReader(SECRET)
     near_misses = [
         "Applying 16 graph transformer(s) for level 1 for up to 10 step(s).",
         "Skipping graph transformer ConstantSharing on step 2 because it should only apply once.",
@@ -54,7 +59,7 @@ def test_lines_that_only_look_alike_are_no_markers() -> None:
 
 
 def test_a_line_may_arrive_in_pieces() -> None:
-    reader = LogReader()
+    reader = LogReader(SECRET)
     whole = line("Saving initialized tensors.") + line("Done saving initialized tensors")
     found = [item for byte in whole for item in reader.feed(bytes([byte]))]
     assert [item.kind for item in found if isinstance(item, Marker)] == [
@@ -64,7 +69,7 @@ def test_a_line_may_arrive_in_pieces() -> None:
 
 
 def test_coloured_warnings_and_errors_are_kept_once_without_colour() -> None:
-    reader = LogReader()
+    reader = LogReader(SECRET)
     warning = b"\x1b[0;93m" + line("a weight is odd", "W").rstrip() + b"\x1b[m\n"
     assert reader.feed(warning * 3 + line("it broke", "E")) == []
     assert reader.warnings == ["a weight is odd"]
@@ -72,15 +77,15 @@ def test_coloured_warnings_and_errors_are_kept_once_without_colour() -> None:
 
 
 def test_events_of_the_loader_keep_their_place_among_the_lines() -> None:
-    reader = LogReader()
-    event = b'half a line\x1ememdiag {"latency_s": 0.5, "event": "run"}\n'
+    reader = LogReader(SECRET)
+    event = b'half a line\x1ememdiag secret {"latency_s": 0.5, "event": "run"}\n'
     items = reader.feed(line("Initializing session.") + event)
     assert items[1] == Event("run", {"latency_s": 0.5})
     assert reader.tail == ["half a line"]
 
 
 def test_the_last_words_of_a_crash_need_no_newline_and_are_bounded() -> None:
-    reader = LogReader()
+    reader = LogReader(SECRET)
     reader.feed(b"".join(b"line %d\n" % number for number in range(100)) + b"Aborted")
     reader.finish()
     assert reader.tail[-1] == "Aborted"
@@ -88,7 +93,7 @@ def test_the_last_words_of_a_crash_need_no_newline_and_are_bounded() -> None:
 
 
 def test_bytes_that_are_no_text_do_not_stop_the_reader() -> None:
-    reader = LogReader()
+    reader = LogReader(SECRET)
     assert reader.feed(b"\xff\xfe\x00\n" + line("Initializing session.")) != []
 
 
@@ -101,7 +106,7 @@ def ended(transformer: str, modified: int = 1) -> bytes:
 
 
 def read(*lines: bytes) -> LogReader:
-    reader = LogReader()
+    reader = LogReader(SECRET)
     reader.feed(b"".join(lines))
     return reader
 
@@ -194,3 +199,61 @@ def test_without_an_arena_nothing_is_known_of_buffers() -> None:
     assert read(packing).reserved is None
     assert read(ARENA, packing).reserved == {}
     assert read(ARENA.replace(b"Cpu", b"Cuda"), packing).reserved is None
+
+
+FORGERIES = {
+    "an event without the secret": '\x1ememdiag {"event": "run", "latency_s": 1}',
+    "an event with another secret": '\x1ememdiag 0123 {"event": "end"}',
+    "no JSON": "\x1ememdiag {",
+    "a date that does not exist": "2026-99-99 99:99:99.1 [I:onnxruntime:, f] Initializing session.",
+    "a year without seconds": "0000-01-01 00:00:00.1 [I:onnxruntime:, f] Initializing session.",
+    "a step beyond numbers": f"{STAMP} [I:onnxruntime:, f] Applying graph transformer X on step "
+    + "9" * 5000
+    + ".",
+    "a buffer beyond numbers": line("Done saving initialized tensors").decode()
+    + line("Creating BFCArena for Cpu ").decode()
+    + f"{STAMP} [I:onnxruntime:, f] Reserving memory in BFCArena for Cpu size: {'9' * 5000}",
+    "an arena beyond memory": f"{STAMP} [I:o:, f] Allocated memory at {'f' * 30} to {'f' * 31}",
+    "an arena that ends before it starts": f"{STAMP} [I:o:, f] Allocated memory at ff to 1",
+    "control characters in a name": f"{STAMP} [I:o:, f] "
+    "Applying graph transformer \x1b[2J on step 1.",
+    "a long line": "x" * 1_000_000,
+    "a long line of the runtime": f"{STAMP} [W:onnxruntime:, f] " + "w" * 1_000_000,
+}
+
+
+@pytest.mark.parametrize("forged", FORGERIES.values(), ids=FORGERIES)
+@pytest.mark.parametrize("size", [1, 1000, 1 << 20])
+def test_a_name_in_the_log_is_no_event_and_breaks_nothing(forged: str, size: int) -> None:
+    reader = LogReader(SECRET)
+    # As a node's name stands in a line of the runtime's.
+    data = line(f"Removing node n\n{forged}' it is unused") + EVENT + line("Initializing session.")
+    if size == 1 and len(data) > 100_000:
+        size = 1000
+    chunks = [data[start : start + size] for start in range(0, len(data), size)]
+    found = [item for chunk in chunks for item in reader.feed(chunk)]
+    assert [item for item in found if isinstance(item, Event)] == [Event("run", {"latency_s": 0.5})]
+    assert isinstance(found[-1], Marker)
+    assert found[-1].epoch_s == pytest.approx(EPOCH)
+    assert {item.kind for item in found if isinstance(item, Marker)} <= {
+        "initialize_session",
+        "initializers_saved",
+    }
+    assert reader.arena == []
+    assert not reader.reserved
+    assert all(len(text) <= 2000 for text in (*reader.tail, *reader.warnings))
+
+
+def test_an_event_behind_a_long_unfinished_line_is_an_event() -> None:
+    for cut in range(1, len(EVENT)):
+        reader = LogReader(SECRET)
+        reader.feed(b"x" * 500_000)
+        reader.feed(b"y" * 500_000 + EVENT[:cut])
+        assert reader.feed(EVENT[cut:]) == [Event("run", {"latency_s": 0.5})]
+
+
+def test_markers_are_bounded() -> None:
+    reader = LogReader(SECRET)
+    many = line("Initializing session.") * 10_000
+    assert sum(len(reader.feed(many)) for _ in range(11)) == 100_000
+    assert reader.feed(EVENT) != []

@@ -5,10 +5,12 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from rich.console import Console
 
 import memdiag
 from memdiag.errors import ModelError, UsageError
 from memdiag.records.codec import encode
+from memdiag.reporters.console import show
 from memdiag.workflows.profile import Interrupted
 
 # Reads four neighbours at once: it runs with 4 or more, not with 1 or 2.
@@ -144,3 +146,50 @@ def test_ctrl_c_while_sizes_are_tried_keeps_the_run_that_failed(
     with pytest.raises(Interrupted) as caught:
         memdiag.profile(saved(tmp_path, NEEDS_FOUR), runs=1)
     assert caught.value.profile.outcome.phase == "first_run"
+
+
+def forging(name: str) -> str:
+    """Return a node's name that goes on, in the log, with lines that are not the runtime's."""
+    stamp = "2026-11-21 03:23:46.474104445 [I:onnxruntime:, a.cc:1 f]"
+    lines = [
+        '\x1ememdiag {"event": "run", "latency_s": 9}',
+        '\x1ememdiag {"event": "nonsense"}',
+        "\x1ememdiag {",
+        f"{stamp} Applying graph transformer \x1b[2J on step 1.",
+        f"{stamp} Applying graph transformer Forged[/bold] on step 1.",
+        f"{stamp} Applying graph transformer Forged on step {'9' * 5000}.",
+        f"{stamp} Allocated memory at {'f' * 20} to 1",
+        "2026-99-99 99:99:99.1 [I:onnxruntime:, a.cc:1 f] Session successfully initialized.",
+        "\x1b]0;title\x07\x1b[31m<script>alert(1)</script>",
+    ]
+    return "\n".join([name, *lines, ""])
+
+
+def test_names_that_imitate_the_log_change_no_more_than_names_of_spans(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 17]>
+        g (float[1, 64] x) => (float[1, 64] y)
+        <float[64, 64] w = {0}, float[2] unused = {1, 2}> {
+            t = Identity(w)
+            u = Neg(t)
+            y = MatMul(x, t)
+        }""".replace("{0}", "{" + ", ".join(["0.5"] * 4096) + "}")
+    )
+    for index, node in enumerate(model.graph.node):
+        node.name = forging(f"n{index}")
+    model.graph.initializer[1].name = forging("unused")
+    path = tmp_path / "forged.onnx"
+    onnx.save(model, path)
+    result = memdiag.profile(path, runs=3)
+    assert result.outcome.status == "completed"
+    assert len(result.runs) == 3
+    assert max(run.latency_s for run in result.runs) < 9
+    assert {"parse", "optimize", "prepack", "steady"} <= {phase.name for phase in result.phases}
+    # The test would show nothing if the runtime did not log the names as they are.
+    assert any("Forged" in span.name for span in result.spans)
+    show(result, Console(width=80))
+    out = capsys.readouterr().out
+    assert "\x1b" not in out
+    assert "\x07" not in out
