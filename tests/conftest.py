@@ -1,5 +1,6 @@
 """What tests in several rooms share: sample models, real models, and Hypothesis' settings."""
 
+import os
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,6 +11,9 @@ from hypothesis import settings
 from benchmarks.real_models import FetchError
 from benchmarks.real_models import real_models as fetch_real_models
 from sample_models import load_recipes
+
+# Before any test imports onnxruntime; children of tests inherit it.
+os.environ["ORT_DISABLE_TELEMETRY"] = "1"
 
 # No deadline: the time an example takes says more about the machine than about the code.
 settings.register_profile("memdiag", max_examples=50, deadline=None)

@@ -16,6 +16,18 @@ from memdiag.measurement.job import Job
 
 _LOADERS = os.path.dirname(memdiag.loader.__file__)
 _PATIENCE_S = 10.0
+TELEMETRY_OFF = {"ORT_DISABLE_TELEMETRY": "1"}
+"""Since 1.29 onnxruntime otherwise writes to the home folder and uploads the model's file name."""
+
+
+def child_environment(*, telemetry: bool = False) -> dict[str, str]:
+    """Return the environment of a process that may import onnxruntime.
+
+    Telemetry is off in it, or, where it is to be measured, on as it is by default.
+    """
+    if telemetry:
+        return {name: text for name, text in os.environ.items() if name not in TELEMETRY_OFF}
+    return {**os.environ, **TELEMETRY_OFF}
 
 
 class Child:
@@ -34,7 +46,7 @@ class Child:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
-                env={**os.environ, **job.environment},
+                env={**child_environment(telemetry=job.telemetry), **job.environment},
                 # Ctrl-C in the terminal is for us: we end the child after a last look.
                 start_new_session=True,
                 bufsize=0,

@@ -68,6 +68,7 @@ class Job:
     is added to ours for the child. `memory_limit_bytes` is compared with the child's whole
     resident set. `run_options` are config entries of each run; `shared_arena` has the session use
     an arena of the environment that grows by no more than is asked for (kSameAsRequested).
+    `telemetry` leaves onnxruntime's telemetry on, as it is by default.
     """
 
     model: Path
@@ -86,6 +87,7 @@ class Job:
     python: Path = Path(sys.executable)
     timeout_s: float = DEFAULT_TIMEOUT_S
     memory_limit_bytes: int | None = None
+    telemetry: bool = False
 
     def message(self) -> dict[str, Any]:
         """Return what the loader is sent of it."""

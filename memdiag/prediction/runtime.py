@@ -9,6 +9,9 @@ from memdiag.errors import UsageError
 OLDEST = (1, 19)
 """The oldest release whose behaviour was measured; older ones are predicted like it."""
 
+TELEMETRY_SINCE = (1, 29)
+"""The first release that writes telemetry to the home folder and uploads it, unless told not to."""
+
 _VERSION = re.compile(r"(\d+)\.(\d+)(?:\.(\d+))?(?:\.?(?:dev|rc|post|a|b)\d*)?(?:\+[\w.]+)?")
 _PACKAGES = ("onnxruntime", "onnxruntime-gpu", "onnxruntime-directml", "onnxruntime-openvino")
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from memdiag.errors import MeasurementError, UsageError
+from memdiag.measurement.child import child_environment
 from memdiag.measurement.job import Job
 from memdiag.measurement.server import Server
 from memdiag.verification.bench import Trial
@@ -72,6 +73,7 @@ def _version_of(python: Path) -> str:
         done = subprocess.run(
             [str(python), "-c", _VERSION],
             stdin=subprocess.DEVNULL,
+            env=child_environment(),
             capture_output=True,
             timeout=_TIMEOUT_S,
             check=False,

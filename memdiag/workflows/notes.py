@@ -4,9 +4,19 @@ from collections.abc import Iterator
 
 from memdiag.measurement.job import Job
 from memdiag.measurement.seen import Measurement
+from memdiag.prediction.runtime import TELEMETRY_SINCE, Runtime
 
 _MAX_WARNINGS = 5
 _NOTABLE_LAG_S = 0.002
+_TELEMETRY_OFF = (
+    "measured with onnxruntime's telemetry off (ORT_DISABLE_TELEMETRY=1); on, as it is by default,"
+    " it takes a thread and about 2 MiB more, writes to the home folder and uploads the model's"
+    " file name (--telemetry measures with it)"
+)
+_TELEMETRY_ON = (
+    "measured with onnxruntime's telemetry on, as it is by default: a thread and about 2 MiB are"
+    " its own, and it wrote to the home folder (ORT_DISABLE_TELEMETRY=1 turns it off)"
+)
 
 
 def notes_of(measured: Measurement, job: Job) -> Iterator[str]:
@@ -26,6 +36,8 @@ def notes_of(measured: Measurement, job: Job) -> Iterator[str]:
             " (such as assigning nodes to providers) counts to the second"
         )
     yield from _about_peaks(measured)
+    if measured.onnxruntime and Runtime.parse(measured.onnxruntime) >= TELEMETRY_SINCE:
+        yield _TELEMETRY_ON if job.telemetry else _TELEMETRY_OFF
     if job.load_from == "bytes":
         yield "loaded from bytes: the file's bytes stay resident for as long as the session lives"
     warnings = measured.warnings

@@ -68,6 +68,7 @@ def profile(
     python: str | Path | None = None,
     timeout_s: float = DEFAULT_TIMEOUT_S,
     memory_limit_bytes: int | None = None,
+    telemetry: bool = False,
     xray: Literal["steady", "phases", "none"] = "steady",
     verify: Literal["full", "sampled"] = "full",
     select: Sequence[str] = (),
@@ -96,6 +97,8 @@ def profile(
         python: another interpreter that has onnxruntime; memdiag need not be installed there.
         timeout_s: seconds after which the child is ended.
         memory_limit_bytes: resident set (of the whole child) above which it is ended.
+        telemetry: measure with onnxruntime's telemetry on, as it is by default since 1.29; memdiag
+            otherwise turns it off in every process that it starts.
         xray: name the owner of every resident byte at ``steady`` state, also at the ends of all
             ``phases`` (the child is stopped for a moment at each), or never (``none``).
         verify: compare each copy that is found byte for byte, or a spread of its blocks.
@@ -124,6 +127,7 @@ def profile(
         runs=runs if run else None,
         timeout_s=timeout_s,
         memory_limit_bytes=memory_limit_bytes,
+        telemetry=telemetry,
     )
     if python is not None:
         job = replace(job, python=Path(python))

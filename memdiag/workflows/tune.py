@@ -41,6 +41,7 @@ def tune(
     unsafe: bool = False,
     sessions: int = 1,
     load_from: Literal["path", "bytes"] = "path",
+    telemetry: bool = False,
     dims: Mapping[str, int] | None = None,
     inputs: Given | None = None,
     sizes: Sequence[int] = SIZES,
@@ -64,6 +65,8 @@ def tune(
         unsafe: try options, and remedies, that change values as well.
         sessions: of the model, all in one process, whose memory is measured.
         load_from: whether a session is given the path or the file's bytes, unless an option says.
+        telemetry: measure with onnxruntime's telemetry on, as it is by default since 1.29, and try
+            to turn it off.
         dims: sizes of free dimensions by name.
         inputs: arrays, or paths of ``.npy`` files, by input name; the rest is made up.
         sizes: of free dimensions, with which latency is compared.
@@ -98,7 +101,9 @@ def tune(
     with open_model(path) as file, ExitStack() as exits:
         scratch = Path(exits.enter_context(tempfile.TemporaryDirectory(prefix="memdiag-")))
         say("finding inputs that the model runs with")
-        job = Job(model=path, runs=None, sessions=sessions, load_from=load_from)
+        job = Job(
+            model=path, runs=None, sessions=sessions, load_from=load_from, telemetry=telemetry
+        )
         sets = trials(file, job, scratch / "inputs", dims=dims or {}, given=given, sizes=sizes)
         if not sets:
             raise MeasurementError(f"{path}: it does not run here with any inputs; give --input.")

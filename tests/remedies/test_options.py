@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -38,8 +39,9 @@ def test_exclusions_are_mutual() -> None:
 def test_the_runtime_takes_it(option: Option, tmp_path: Path, sample_model: SampleModel) -> None:
     if not option.applies(Runtime.installed()):
         pytest.skip("not on this machine")
-    plain = Job(model=sample_model("plain_mlp"), load_from="bytes", sessions=2)
+    plain = Job(model=sample_model("plain_mlp"), load_from="bytes", sessions=2, telemetry=True)
     assert option.suits(plain)
+    plain = replace(plain, telemetry=False)
     job = option.added_to(plain)
     assert job != plain or option.saved or option.shares_weights
     with Server(job, []) as server:
@@ -49,7 +51,7 @@ def test_the_runtime_takes_it(option: Option, tmp_path: Path, sample_model: Samp
 def test_some_options_suit_some_jobs_only() -> None:
     plain = Job(model=Path("m.onnx"))
     unsuited = {one.name for one in options() if not one.suits(plain)}
-    assert unsuited == {"load-by-path", "share-weights"}
+    assert unsuited == {"load-by-path", "share-weights", "telemetry-off"}
 
 
 def test_options_add_up() -> None:

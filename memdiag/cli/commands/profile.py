@@ -113,6 +113,14 @@ def command(
         LoadFrom,
         typer.Option(help="Give the session the path or the bytes.", rich_help_panel=_SESSION),
     ] = LoadFrom.path,
+    telemetry: Annotated[
+        bool,
+        typer.Option(
+            "--telemetry",
+            help="Leave onnxruntime's telemetry on, as it is by default since 1.29.",
+            rich_help_panel=_SESSION,
+        ),
+    ] = False,
     python: Annotated[
         Path | None,
         typer.Option(help="Another interpreter that has onnxruntime.", rich_help_panel=_SESSION),
@@ -257,6 +265,7 @@ def command(
             python=python,
             timeout_s=timeout,
             memory_limit_bytes=parse_size(memory_limit) if memory_limit else None,
+            telemetry=telemetry,
             verify=verify.value,
             select=settings.select,
             ignore=settings.ignore,

@@ -48,6 +48,14 @@ def command(
     load_from: Annotated[
         LoadFrom, typer.Option(help="Give the session the path or the bytes.")
     ] = LoadFrom.path,
+    telemetry: Annotated[
+        bool,
+        typer.Option(
+            "--telemetry",
+            help="Measure with onnxruntime's telemetry on, as it is by default since 1.29, and with"
+            " telemetry-off as an option.",
+        ),
+    ] = False,
     time_limit: Annotated[
         float | None,
         typer.Option(metavar="SECONDS", help="Try options no longer than that."),
@@ -93,6 +101,7 @@ def command(
             unsafe=unsafe,
             sessions=sessions,
             load_from=load_from.value,
+            telemetry=telemetry,
             time_limit_s=time_limit,
             on_progress=line.show,
             **trial_arguments(dim, input, inputs, sizes),

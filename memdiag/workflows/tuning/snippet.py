@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from pathlib import PurePath
 
+from memdiag.measurement.child import TELEMETRY_OFF
 from memdiag.prediction.packing import OVERRIDABLE_SINCE_IR
 from memdiag.records.fix import Point
 
@@ -66,8 +67,16 @@ def _lines(model: str, point: Point, sessions: int, embedded: bool, listed: bool
 def _environment(variables: Mapping[str, str]) -> Iterator[str]:
     """Yield what stands for the `variables`: first of all, for it counts from then on."""
     within = {name: text for name, text in variables.items() if name in _MALLOPT}
-    for name, text in variables.items() - within.items():
+    early = {name: text for name, text in variables.items() if name in TELEMETRY_OFF}
+    for name, text in variables.items() - within.items() - early.items():
         yield f"# Before Python starts: export {name}={text}"
+    if early:
+        yield "import os"
+        yield ""
+    for name, text in early.items():
+        yield f"os.environ[{name!r}] = {text!r}  # or export {name}={text}"
+    if early:
+        yield ""
     if within:
         yield "import ctypes"
         yield ""

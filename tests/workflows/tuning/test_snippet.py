@@ -1,6 +1,7 @@
 """The program that a tuning prints runs as it stands, and takes what the tuning says."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -13,7 +14,7 @@ import pytest
 from onnx import numpy_helper, parser
 
 from memdiag.measurement.job import Job
-from memdiag.prediction.runtime import Runtime
+from memdiag.prediction.runtime import TELEMETRY_SINCE, Runtime
 from memdiag.records.fix import Point
 from memdiag.remedies.option import Option
 from memdiag.remedies.options import options
@@ -102,6 +103,21 @@ def test_the_program_runs_as_it_stands(option: Option, model: Path) -> None:
         run(program, model.parent)
         for name, value in option.environment.items():
             assert f"export {name}={value}" in program
+
+
+def test_telemetry_is_off_before_the_runtime_is_imported(model: Path, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    environment = {**os.environ, "HOME": str(home)}
+    del environment["ORT_DISABLE_TELEMETRY"]
+    environment.pop("XDG_CACHE_HOME", None)
+    for chosen in ((), (BY_NAME["telemetry-off"],)):
+        program = snippet(str(model), point(*chosen))
+        words = [sys.executable, "-c", program]
+        subprocess.run(words, env=environment, check=True, timeout=60)
+        written = [path for path in home.rglob("*") if path.is_file()]
+        assert bool(written) == (not chosen and Runtime.installed() >= TELEMETRY_SINCE)
+        shutil.rmtree(home / ".cache", ignore_errors=True)
 
 
 def test_options_together_run_as_well(model: Path) -> None:

@@ -1,0 +1,61 @@
+"""No command lets onnxruntime write to the home folder, or upload anything."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from memdiag.prediction.runtime import TELEMETRY_SINCE, Runtime
+
+pytestmark = pytest.mark.timeout(300)
+
+SampleModel = Callable[..., Path]
+
+COMMANDS = {
+    "profile": ["profile", "MODEL", "--out", "out"],
+    "check": ["check", "MODEL"],
+    "fix": ["fix", "MODEL", "-o", "fixed.onnx", "--sizes", "1", "--only", "subgraph-weights"],
+    "tune": ["tune", "MODEL", "--time-limit", "1"],
+    "compare models": ["compare", "MODEL", "MODEL", "--runs", "1"],
+    "compare optimizers": ["compare", "MODEL", "--optimizers", "onnxruntime-basic", "--runs", "1"],
+}
+
+
+def written_by(words: list[str], model: Path, folder: Path) -> list[str]:
+    """Run a command as a user with an empty home, and return the files in it afterwards."""
+    home = folder / "home"
+    home.mkdir()
+    environment = {**os.environ, "HOME": str(home), "MPLCONFIGDIR": str(folder / "matplotlib")}
+    for name in ("ORT_DISABLE_TELEMETRY", "XDG_CACHE_HOME"):
+        environment.pop(name, None)
+    words = [str(model) if word == "MODEL" else word for word in words]
+    done = subprocess.run(
+        [sys.executable, "-m", "memdiag", *words],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode in (0, 1), done.stderr
+    return [str(path.relative_to(home)) for path in home.rglob("*") if path.is_file()]
+
+
+@pytest.mark.parametrize("words", COMMANDS.values(), ids=COMMANDS)
+def test_a_command_leaves_no_telemetry(
+    words: list[str], sample_model: SampleModel, tmp_path: Path
+) -> None:
+    assert written_by(words, sample_model("subgraph_weights"), tmp_path) == []
+
+
+@pytest.mark.skipif(Runtime.installed() < TELEMETRY_SINCE, reason="it has no telemetry")
+@pytest.mark.parametrize("command", ["profile", "tune"])
+def test_telemetry_is_on_where_it_is_asked_for(
+    command: str, sample_model: SampleModel, tmp_path: Path
+) -> None:
+    words = [*COMMANDS[command], "--telemetry"]
+    written = written_by(words, sample_model("plain_mlp"), tmp_path)
+    assert any("Microsoft" in name for name in written)
