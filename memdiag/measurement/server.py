@@ -13,6 +13,7 @@ from memdiag.measurement.child import Child
 from memdiag.measurement.job import Feed, Job
 from memdiag.measurement.markers import Event, LogReader
 from memdiag.measurement.pump import make_pump
+from memdiag.measurement.scratch import own_prefix
 
 _POLL_S = 0.05
 
@@ -30,7 +31,7 @@ class Server:
 
     def __init__(self, job: Job, feed_sets: Sequence[Sequence[Feed]]) -> None:
         self._job = job
-        self._scratch = tempfile.TemporaryDirectory(prefix="memdiag-")
+        self._scratch = tempfile.TemporaryDirectory(prefix=own_prefix())
         described = Path(self._scratch.name, "signature.json")
         self._index = Path(self._scratch.name, "outputs.json")
         message = job.message() | {

@@ -12,6 +12,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 from onnx import TensorProto
 
+from memdiag.measurement.scratch import own_prefix
 from memdiag.remedies.constants import Tensor, is_constant, tensor_of
 
 Octets = NDArray[np.uint8]
@@ -53,7 +54,7 @@ class Computed(ir.ExternalTensor):
         return self.location
 
     def _write(self) -> str:
-        handle, path = tempfile.mkstemp(prefix="memdiag-weight-")
+        handle, path = tempfile.mkstemp(prefix=f"{own_prefix()}weight-")
         weakref.finalize(self, _remove, path)
         with open(handle, "wb") as file:
             for piece in self._slices():

@@ -20,6 +20,7 @@ from google.protobuf.message import EncodeError
 from onnx import ModelProto, TensorProto
 
 from memdiag.errors import ReportError, UsageError
+from memdiag.measurement.scratch import own_prefix
 from memdiag.remedies.copying import copy_range, write
 from memdiag.remedies.draft import Draft, Storage, placed_tensors, tensors
 from memdiag.remedies.wire_pieces import Piece, data_length, length, pieces
@@ -63,7 +64,7 @@ def save(draft: Draft, path: Path, storage: Storage) -> tuple[Path, ...]:
         if target.is_dir():
             raise UsageError(f"{target}: that is a folder; choose another output.")
     proto = draft.proto()
-    beside = path.with_name(f".memdiag-{secrets.token_hex(8)}")
+    beside = path.with_name(f".{own_prefix()}{secrets.token_hex(8)}")
     data_beside = beside.with_name(f"{beside.name}.data")
     moved = False
     try:

@@ -1,5 +1,6 @@
 """Whether a changed model is as valid as the original, and asks for nothing newer."""
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -11,14 +12,14 @@ from onnx import ModelProto, NodeProto, OperatorSetIdProto
 
 from memdiag.errors import MeasurementError
 from memdiag.graph.protos import subgraphs
+from memdiag.measurement.scratch import DIE_WITH_PARENT
 
 _TIMEOUT_S = 120.0
 _LONGEST = 200
-_CHECK = """
-import sys
+_CHECK = f"""{DIE_WITH_PARENT}
 import onnx
 try:
-    onnx.checker.check_model(sys.argv[1])
+    onnx.checker.check_model(sys.argv[2])
 except onnx.checker.ValidationError as error:
     sys.stdout.buffer.write(str(error).encode("utf-8", "backslashreplace"))
 """
@@ -66,7 +67,7 @@ def complaint(model: Path, timeout_s: float = _TIMEOUT_S) -> str:
     try:
         done = subprocess.run(
             # Without -P a module of the working directory could be taken for onnx.
-            [sys.executable, "-P", "-c", _CHECK, str(model)],
+            [sys.executable, "-P", "-c", _CHECK, str(os.getpid()), str(model)],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=timeout_s,

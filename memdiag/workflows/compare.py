@@ -1,6 +1,5 @@
 """Set versions of onnxruntime, optimizers, models or saved profiles side by side."""
 
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -14,6 +13,7 @@ from memdiag.comparison.comparable import Comparable, compare_profiles
 from memdiag.comparison.optimizers import Adapter, chosen
 from memdiag.errors import UsageError
 from memdiag.measurement.job import DEFAULT_TIMEOUT_S, Job
+from memdiag.measurement.scratch import scratch_folder
 from memdiag.records.comparison import (
     COMPARISON_SCHEMA,
     Bisection,
@@ -99,9 +99,9 @@ def compare(
         memory_limit_bytes=memory_limit_bytes,
     )
     say = on_progress or _silent
-    with tempfile.TemporaryDirectory(prefix="memdiag-") as folder, ExitStack() as exits:
+    with scratch_folder() as scratch, ExitStack() as exits:
         bench = SideBySide(
-            scratch=Path(folder),
+            scratch=scratch,
             exits=exits,
             dims=dict(dims or {}),
             given=read_given(inputs or {}),
@@ -117,7 +117,7 @@ def compare(
             columns, bisection = search.run(onnxruntime)
         else:
             columns = bench.measure(
-                _subjects(kind, files, job, onnxruntime, environments, adapters, Path(folder), say)
+                _subjects(kind, files, job, onnxruntime, environments, adapters, scratch, say)
             )
         notes = list(dict.fromkeys(bench.notes))
         if bench.interrupted:

@@ -1,6 +1,5 @@
 """End a model's waste: build each remedy, verify and measure it, and keep the best combination."""
 
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -9,6 +8,7 @@ from pathlib import Path
 from memdiag.errors import UsageError
 from memdiag.graph.reader import open_model
 from memdiag.measurement.job import Job
+from memdiag.measurement.scratch import scratch_folder
 from memdiag.prediction.runtime import Runtime
 from memdiag.records.fix import Fix
 from memdiag.verification.bench import Bench
@@ -89,7 +89,7 @@ def fix(
             attempt.foresee(rules)
         else:
             files.check_writable()
-            scratch = Path(exits.enter_context(tempfile.TemporaryDirectory(prefix="memdiag-")))
+            scratch = exits.enter_context(scratch_folder())
             say("finding inputs that the model runs with")
             job = Job(model=path, runs=None)
             sets = trials(file, job, scratch / "inputs", dims=dims or {}, given=given, sizes=sizes)

@@ -1,6 +1,5 @@
 """Profile one model: make its inputs, run it in a child, and put together what was seen."""
 
-import tempfile
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -19,6 +18,7 @@ from memdiag.graph.reader import ModelFile, open_model
 from memdiag.measurement.environment import describe as describe_environment
 from memdiag.measurement.job import DEFAULT_TIMEOUT_S, Job
 from memdiag.measurement.rehearsal import rehearse
+from memdiag.measurement.scratch import scratch_folder
 from memdiag.measurement.seen import Measurement, Progress
 from memdiag.measurement.watch import measure
 from memdiag.prediction.runtime import Runtime
@@ -135,7 +135,7 @@ def profile(
     sizes = dict(dims or {})
     with (
         open_model(path) as file,
-        tempfile.TemporaryDirectory(prefix="memdiag-") as scratch,
+        scratch_folder() as scratch,
     ):
         inspector = None
         if xray != "none":
@@ -143,10 +143,10 @@ def profile(
                 file,
                 sampled=verify == "sampled",
                 phases=xray == "phases",
-                optimize=partial(_save_optimized, job, Path(scratch)),
+                optimize=partial(_save_optimized, job, scratch),
             )
         watch = partial(measure, on_progress=on_progress, inspector=inspector)
-        measured, used, notes = _measure(file, job, Path(scratch), sizes, given, watch)
+        measured, used, notes = _measure(file, job, scratch, sizes, given, watch)
         result = _assemble(_facts(file), job, measured, used, notes)
         if inspector:
             result = _with_xray(result, inspector)
@@ -166,10 +166,10 @@ def profile_job(file: ModelFile, job: Job, used: tuple[Input, ...], *, xray: boo
         MeasurementError: the child's interpreter cannot be started.
         KeyboardInterrupt: the run was interrupted.
     """
-    with tempfile.TemporaryDirectory(prefix="memdiag-") as scratch:
+    with scratch_folder() as scratch:
         inspector = None
         if xray:
-            optimize = partial(_save_optimized, job, Path(scratch))
+            optimize = partial(_save_optimized, job, scratch)
             inspector = ChildXray(file, sampled=False, phases=False, optimize=optimize)
         measured = measure(job, inspector=inspector)
     if measured.interrupted:

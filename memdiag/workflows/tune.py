@@ -1,6 +1,5 @@
 """Find the options with which a model fits a budget and loses the least time."""
 
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -12,6 +11,7 @@ from memdiag.errors import MeasurementError, UsageError
 from memdiag.graph.graphs import Graphs
 from memdiag.graph.reader import open_model
 from memdiag.measurement.job import Job
+from memdiag.measurement.scratch import scratch_folder
 from memdiag.prediction.reductions import largest_reduction
 from memdiag.prediction.runtime import Runtime
 from memdiag.records.fix import Fix
@@ -99,7 +99,7 @@ def tune(
         )
     given = read_given(inputs or {})
     with open_model(path) as file, ExitStack() as exits:
-        scratch = Path(exits.enter_context(tempfile.TemporaryDirectory(prefix="memdiag-")))
+        scratch = exits.enter_context(scratch_folder())
         say("finding inputs that the model runs with")
         job = Job(
             model=path, runs=None, sessions=sessions, load_from=load_from, telemetry=telemetry

@@ -21,6 +21,7 @@ import xxhash
 
 from memdiag.errors import ReportError, UsageError
 from memdiag.graph.reader import ModelFile, open_model
+from memdiag.measurement.scratch import own_prefix, remove_stale
 from memdiag.prediction.loadable import Need, oldest_runtime
 from memdiag.remedies.draft import Draft, Storage
 from memdiag.remedies.saving import (
@@ -31,8 +32,6 @@ from memdiag.remedies.saving import (
 )
 from memdiag.verification.validity import newer
 from memdiag.workflows.fixing.changes import Change
-
-_HIDDEN = ".memdiag-"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +84,11 @@ class FixFiles:
                 raise UsageError(f"{path}: that is a folder; choose another output.")
 
     def check_writable(self) -> None:
-        """Raise ReportError where nothing can be written: before anything is measured."""
+        """Raise ReportError where nothing can be written: before anything is measured.
+
+        What a killed process left there is removed.
+        """
+        remove_stale(self._folder)
         try:
             with tempfile.TemporaryFile(dir=self._folder):
                 pass
@@ -110,7 +113,7 @@ class FixFiles:
             ModelError: the draft is no model that can be written.
         """
         storage = self._storage(draft)
-        hidden = self._folder / f"{_HIDDEN}{secrets.token_hex(8)}"
+        hidden = self._folder / f".{own_prefix()}{secrets.token_hex(8)}"
         alone = hidden / self._target.name
         path = hidden.with_name(f"{hidden.name}.onnx") if storage == "in_place" else alone
         try:
@@ -139,7 +142,9 @@ class FixFiles:
     def shown(self, words: str) -> str:
         """Return `words` in one line, and without the hidden name of a model."""
         folder, name = re.escape(f"{self._folder}{os.sep}"), re.escape(self._target.name)
-        hidden = rf"{folder}{re.escape(_HIDDEN)}[0-9a-f]+({re.escape(os.sep)}{name}|\.onnx)(: )?"
+        hidden = (
+            rf"{folder}\.{re.escape(own_prefix())}[0-9a-f]+({re.escape(os.sep)}{name}|\.onnx)(: )?"
+        )
         return " ".join(re.sub(hidden, "", words).split())
 
     def _save(self, draft: Draft, path: Path, storage: Storage) -> tuple[Path, ...]:

@@ -1,0 +1,80 @@
+"""memdiag killed at any moment leaves no process, and its next call removes its files."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+SampleModel = Callable[..., Path]
+
+pytestmark = [
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(
+        sys.platform != "linux", reason="only Linux ends children with their parent"
+    ),
+]
+MEMDIAG = [sys.executable, "-m", "memdiag"]
+COMMANDS = {
+    "profile": ["profile", "model.onnx", "--out", "out"],
+    "fix": ["fix", "model.onnx", "-o", "fixed.onnx", "--sizes", "1"],
+    "tune": ["tune", "model.onnx", "--time-limit", "30"],
+}
+
+
+def left_in(folder: Path) -> list[str]:
+    return [one.name for one in folder.iterdir() if one.name.startswith(("memdiag-", ".memdiag-"))]
+
+
+@pytest.fixture
+def killed(sample_model: SampleModel, tmp_path: Path) -> Iterator[Callable[[list[str]], None]]:
+    """A function that starts a command and kills it at some moment of its work."""
+    model = tmp_path / "model.onnx"
+    model.write_bytes(sample_model("subgraph_weights", 4).read_bytes())
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    environment = {**os.environ, "TMPDIR": str(scratch)}
+    seed = int(time.time())
+
+    def kill(words: list[str]) -> None:
+        process = subprocess.Popen(
+            [*MEMDIAG, *words],
+            cwd=tmp_path,
+            env=environment,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        with process:
+            deadline = time.monotonic() + 60
+            while not os.listdir(scratch) and time.monotonic() < deadline:
+                time.sleep(0.01)
+            time.sleep(random.Random(seed).uniform(0.0, 4.0))
+            children = psutil.Process(process.pid).children(recursive=True)
+            process.kill()
+        # It may have ended by itself, but then there was nothing to kill.
+        assert process.returncode in (-signal.SIGKILL, 0)
+        _, alive = psutil.wait_procs(children, timeout=20)
+        assert alive == [], f"seed {seed}"
+
+    yield kill
+    done = subprocess.run(
+        [*MEMDIAG, *COMMANDS["fix"]],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert left_in(scratch) == []
+    assert left_in(tmp_path) == []
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_nothing_stays_of_a_killed_call(command: str, killed: Callable[[list[str]], None]) -> None:
+    killed(COMMANDS[command])
