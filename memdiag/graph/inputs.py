@@ -38,6 +38,15 @@ _ONE_BITS = {
 }
 
 
+_ML_DTYPES = {
+    "float8e4m3fn": "float8_e4m3fn",
+    "float8e4m3fnuz": "float8_e4m3fnuz",
+    "float8e5m2": "float8_e5m2",
+    "float8e5m2fnuz": "float8_e5m2fnuz",
+    "float8e8m0": "float8_e8m0fnu",
+}
+
+
 class InputPlan(Record, frozen=True, kw_only=True):
     """What one input will be.
 
@@ -252,10 +261,21 @@ def _normal(random: np.random.Generator, element: ElementType, shape: tuple[int,
     return values.astype(element.dtype)
 
 
+def is_bits_of(array: np.ndarray[Any, Any], element: ElementType) -> bool:
+    """Return whether `array` is of a type that numpy lacks and of its size, as ml_dtypes has them.
+
+    In an ``.npy`` file such an array has no name for its type, only a size.
+    """
+    sized = element.bits == 8 * array.dtype.itemsize and array.dtype.names is None
+    named = array.dtype.name in (element.name, f"void{element.bits}", _ML_DTYPES.get(element.name))
+    return not element.native and array.dtype.kind in "Vf" and sized and named
+
+
 def _check(array: np.ndarray[Any, Any], value: ValueInfoProto, axes: Sequence[Axis] | None) -> None:
     """Check that a given array has its input's dtype, rank and fixed sizes."""
     element = _element(value)
     fits = array.dtype.kind == "U" if element is STRING else array.dtype == element.dtype
+    fits = fits or is_bits_of(array, element)
     if not fits:
         expected = "text (<U)" if element is STRING else element.dtype.name
         bits = "" if element.native else f", the bits of {element.name}"

@@ -26,9 +26,10 @@ def main() -> None:
         import onnxruntime
 
         session = quiet.create_session(onnxruntime, numpy, job)
+        run = child.runner(onnxruntime, session)
         for index, entries in enumerate(job["rehearsals"]):
             try:
-                session.run(None, child.load_inputs(onnxruntime, numpy, entries))
+                run(None, child.load_inputs(onnxruntime, numpy, entries))
             except Exception as error:
                 channel.step("rehearsed", index=index, message=str(error)[: child.MAX_MESSAGE])
             else:

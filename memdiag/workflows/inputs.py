@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from memdiag.errors import UsageError
+from memdiag.graph.element_types import ELEMENT_TYPES
 from memdiag.graph.inputs import InputPlan, make, plan_inputs
 from memdiag.graph.reader import ModelFile
 from memdiag.measurement.job import Feed, Job
@@ -52,7 +53,10 @@ def save(plans: Sequence[InputPlan], given: Mapping[str, np.ndarray], folder: Pa
     feeds = []
     for index, plan in enumerate(plans):
         path = folder / f"{index}.npy"
-        np.save(path, given[plan.name] if plan.name in given else make(plan, SEED))
+        array = given[plan.name] if plan.name in given else make(plan, SEED)
+        if plan.bits_type is not None:
+            array = np.asarray(array, order="C").view(ELEMENT_TYPES[plan.element_type].dtype)
+        np.save(path, array)
         feeds.append(
             Feed(
                 name=plan.name,
