@@ -1,12 +1,17 @@
 """Sizes and durations as people read and write them: binary units out, binary or decimal in."""
 
 import re
+from collections.abc import Sequence
+from itertools import pairwise
 
 from memdiag.errors import UsageError
 
 KIB = 1024
 MIB = 1024 * KIB
 GIB = 1024 * MIB
+
+MIN_GROUP_GAP = 0.02
+"""Share of the largest size by which two groups of sizes must differ."""
 
 _FACTORS = {
     "": 1,
@@ -87,3 +92,19 @@ def format_duration(seconds: float) -> str:
     if seconds >= 0.0009995:
         return f"{seconds * 1e3:.1f} ms"
     return f"{seconds * 1e6:.0f} µs"
+
+
+def two_groups(sizes: Sequence[int]) -> tuple[Sequence[int], Sequence[int]] | None:
+    """Return the smaller and the larger of `sizes` where they form two groups, else None.
+
+    The gap between the groups is at least 1 MiB and 2 % of the largest size, and wider than both
+    groups together.
+    """
+    ordered = sorted(sizes)
+    gaps = [after - before for before, after in pairwise(ordered)]
+    gap = max(gaps, default=0)
+    split = gaps.index(gap) + 1 if gaps else 0
+    is_notable = gap >= max(MIB, MIN_GROUP_GAP * ordered[-1]) if gaps else False
+    if not is_notable or gap <= ordered[-1] - ordered[0] - gap:
+        return None
+    return ordered[:split], ordered[split:]

@@ -9,6 +9,7 @@ from memdiag.units import (
     format_size,
     format_sizes,
     parse_size,
+    two_groups,
 )
 
 
@@ -90,3 +91,24 @@ def test_a_signed_size_shows_its_plus() -> None:
 )
 def test_durations_print_as_people_say_them(seconds: float, text: str) -> None:
     assert format_duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("sizes", "expected"),
+    [
+        ([81, 94, 81, 94, 94], ([81, 81], [94, 94, 94])),
+        ([94, 81], ([81], [94])),
+        ([81, 82, 81, 94, 95], ([81, 81, 82], [94, 95])),
+        ([], None),
+        ([81], None),
+        ([81, 81, 81], None),
+        ([81, 84, 88, 91, 94], None),  # a range, not two groups
+        ([1000, 1010, 1010], None),  # 1 %
+        ([10, 10, 11], ([10, 10], [11])),
+    ],
+)
+def test_two_groups(sizes: list[int], expected: tuple[list[int], list[int]] | None) -> None:
+    found = two_groups([size * MIB for size in sizes])
+    wanted = expected and tuple([size * MIB for size in group] for group in expected)
+    assert (found and tuple(map(list, found))) == wanted
+    assert two_groups([9 * KIB, 900 * KIB]) is None

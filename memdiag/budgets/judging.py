@@ -1,11 +1,13 @@
 """Comparing a model's figures with its budget and its baseline."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from statistics import median
 
 from memdiag.budgets.baselines import allowed, differences
 from memdiag.budgets.copies import held, most_held, new_since
 from memdiag.budgets.figures import (
     BUDGET_PHASES,
+    figures_of,
     late_bytes,
     phase_of,
     settled,
@@ -18,7 +20,7 @@ from memdiag.records.finding import Finding
 from memdiag.records.phases import PHASES, PhaseName
 from memdiag.records.probe import Probe
 from memdiag.records.profile import Profile
-from memdiag.units import MIB, format_size
+from memdiag.units import MIB, format_size, two_groups
 
 _NOTABLE_LATE = 10 * MIB
 PhaseOf = Callable[[str], PhaseName | None]
@@ -68,8 +70,24 @@ def judge(profiles: Sequence[Profile], budget: Budget, *, taken: Taken | None = 
         copies=copies,
         copies_are_new=bool(new),
         suspect=_suspect(profile.findings, copies) if breaches else None,
-        notes=tuple(_remarks(found, before, budget, late)),
+        notes=(*_remarks(found, before, budget, late), *_groups(profiles)),
     )
+
+
+def _groups(profiles: Sequence[Profile]) -> Iterator[str]:
+    """Yield a remark where the steady figures of several processes form two groups."""
+    each = [figures_of(profile) for profile in profiles]
+    for name in ("steady", "peak"):
+        found = two_groups([figures[name] for figures in each if name in figures])
+        if found is not None:
+            low, high = found
+            yield (
+                f"{name} has two values by chance, most often freed memory that malloc keeps or"
+                f" returns: {len(low)} of {len(each)} processes are near"
+                f" {format_size(round(median(low)))}, {len(high)} near"
+                f" {format_size(round(median(high)))}; the median is used"
+            )
+            return
 
 
 def judge_probe(probe: Probe, budget: Budget) -> Judgement:

@@ -5,9 +5,11 @@ from collections.abc import Iterator
 from memdiag.measurement.job import Job
 from memdiag.measurement.seen import Measurement
 from memdiag.prediction.runtime import TELEMETRY_SINCE, Runtime
+from memdiag.units import MIB, format_size
 
 _MAX_WARNINGS = 5
 _NOTABLE_LAG_S = 0.002
+_NOTABLE_RETENTION = 0.05  # of what steady is above the baseline
 _TELEMETRY_OFF = (
     "measured with onnxruntime's telemetry off (ORT_DISABLE_TELEMETRY=1); on, as it is by default,"
     " it takes a thread and about 2 MiB more, writes to the home folder and uploads the model's"
@@ -36,6 +38,7 @@ def notes_of(measured: Measurement, job: Job) -> Iterator[str]:
             " (such as assigning nodes to providers) counts to the second"
         )
     yield from _about_peaks(measured)
+    yield from _about_retention(measured)
     if measured.onnxruntime and Runtime.parse(measured.onnxruntime) >= TELEMETRY_SINCE:
         yield _TELEMETRY_ON if job.telemetry else _TELEMETRY_OFF
     if job.load_from == "bytes":
@@ -45,6 +48,23 @@ def notes_of(measured: Measurement, job: Job) -> Iterator[str]:
         yield f"{runtime} warned: {warning}"
     if len(warnings) > _MAX_WARNINGS:
         yield f"{runtime} warned of {len(warnings) - _MAX_WARNINGS} more things or more"
+
+
+def _about_retention(measured: Measurement) -> Iterator[str]:
+    retained, steady, baseline = (
+        measured.allocator_retained_bytes,
+        measured.steady,
+        measured.baseline,
+    )
+    if not retained or steady is None or baseline is None:
+        return
+    above = steady.rss_bytes - baseline.rss_bytes
+    if retained >= max(MIB, _NOTABLE_RETENTION * above):
+        yield (
+            f"{format_size(retained)} of steady are freed memory that malloc has not returned; how"
+            " much it keeps can differ from process to process"
+            " (--env MALLOC_MMAP_THRESHOLD_=131072 has it return large blocks at once)"
+        )
 
 
 def _about_peaks(measured: Measurement) -> Iterator[str]:

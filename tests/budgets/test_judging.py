@@ -141,3 +141,23 @@ def test_a_probe_has_no_phases() -> None:
     assert judge_probe(probe, Budget(limits={"peak": 4})).breaches[0].over == 1
     with pytest.raises(UsageError, match="only the whole can be told; this run has peak"):
         judge_probe(probe, Budget(limits={"parse": 5}))
+
+
+def steady_at(size: int) -> Profile:
+    profile = profiles.tied_if()
+    assert profile.steady is not None
+    memory = msgspec.structs.replace(profile.steady, rss_bytes=profile.baseline_rss_bytes + size)
+    return msgspec.structs.replace(profile, steady=memory)
+
+
+def test_two_groups_of_processes_are_said() -> None:
+    sizes = (81, 94, 81, 94, 94)
+    judgement = judge(
+        [steady_at(size * MIB) for size in sizes], Budget(limits={"steady": 95 * MIB})
+    )
+    assert judgement.figures["steady"] == 94 * MIB
+    (note,) = judgement.notes
+    assert note.startswith("steady has two values by chance")
+    assert "2 of 5 processes are near 81 MiB, 3 near 94 MiB" in note
+    near = [steady_at(size * MIB) for size in (1000, 1001, 1010)]
+    assert judge(near, Budget(limits={"steady": 2000 * MIB})).notes == ()

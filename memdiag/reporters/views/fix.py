@@ -142,8 +142,18 @@ def memory(fix: Fix) -> tuple[Row, ...]:
     if before is None or after is None:
         return ()
     return (
-        _sizes("peak", before.peak_bytes, after.peak_bytes, after.peak_spread_bytes),
-        _sizes("steady", before.steady_bytes, after.steady_bytes, after.steady_spread_bytes),
+        _sizes(
+            "peak",
+            before.peak_bytes,
+            after.peak_bytes,
+            max(before.peak_spread_bytes, after.peak_spread_bytes),
+        ),
+        _sizes(
+            "steady",
+            before.steady_bytes,
+            after.steady_bytes,
+            max(before.steady_spread_bytes, after.steady_spread_bytes),
+        ),
         _sizes("  anonymous", before.anonymous_bytes, after.anonymous_bytes),
         _sizes("  mapped files", before.file_bytes, after.file_bytes),
         _durations("load", before.load_s, after.load_s),
