@@ -2,7 +2,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -160,7 +159,7 @@ def test_a_child_that_dies_leaves_the_profile_up_to_then(
 
 def test_a_child_that_hangs_is_ended_and_leaves_no_process(fake_job: MakeJob) -> None:
     script = [*SESSION[:4], {"sleep": 600}]
-    measured = measure(fake_job({"create": script}, timeout_s=1.0))
+    measured = measure(fake_job({"create": script}, timeout_s=5.0))
     assert measured.outcome.status == "timeout"
     assert measured.outcome.phase == "optimize"
     assert psutil.Process().children() == []
@@ -208,9 +207,12 @@ def test_a_program_that_is_no_interpreter_is_an_outcome(fake_job: MakeJob) -> No
 @pytest.mark.usefixtures("heeding_ctrl_c")
 def test_ctrl_c_ends_the_child_and_keeps_what_was_seen(fake_job: MakeJob) -> None:
     job = fake_job({"create": [*SESSION[:4], {"sleep": 600}]})
-    killer = threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT))
-    killer.start()
-    measured = measure(job)
+
+    def interrupt(progress: Progress) -> None:
+        if progress.phase == "optimize":
+            os.kill(os.getpid(), signal.SIGINT)
+
+    measured = measure(job, on_progress=interrupt)
     assert measured.interrupted
     assert measured.outcome.status == "killed"
     assert measured.outcome.phase == "optimize"
