@@ -172,9 +172,9 @@ class LogReader:
                 self.changed.add(name)
             return Marker("transformer_end", self._epoch(line), name, modified=modified)
         if grown := _ARENA.match(message):
-            start, end = int(grown[1], 16), int(grown[2], 16)
-            if start < end:
-                self.arena.append((start, end))
+            first, last = int(grown[1], 16), int(grown[2], 16)
+            if first < last:
+                self.arena.append((first, last))
             return None
         if message.startswith(_ARENA_MADE) and self.reserved is None:
             self.reserved = Counter()

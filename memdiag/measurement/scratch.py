@@ -72,6 +72,6 @@ def ending_with_us(words: Sequence[str]) -> list[str]:
 
 def _is_running(pid: int) -> bool:
     try:
-        return psutil.pid_exists(pid)
+        return bool(psutil.pid_exists(pid))
     except OverflowError:
         return False
