@@ -103,6 +103,7 @@ def test_durations_print_as_people_say_them(seconds: float, text: str) -> None:
         ([81], None),
         ([81, 81, 81], None),
         ([81, 84, 88, 91, 94], None),  # a range, not two groups
+        ([93, 96, 97, 97], None),
         ([1000, 1010, 1010], None),  # 1 %
         ([10, 10, 11], ([10, 10], [11])),
     ],

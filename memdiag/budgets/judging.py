@@ -20,7 +20,7 @@ from memdiag.records.finding import Finding
 from memdiag.records.phases import PHASES, PhaseName
 from memdiag.records.probe import Probe
 from memdiag.records.profile import Profile
-from memdiag.units import MIB, format_size, two_groups
+from memdiag.units import MIB, MIN_GROUP_GAP, format_size, two_groups
 
 _NOTABLE_LATE = 10 * MIB
 PhaseOf = Callable[[str], PhaseName | None]
@@ -75,10 +75,11 @@ def judge(profiles: Sequence[Profile], budget: Budget, *, taken: Taken | None = 
 
 
 def _groups(profiles: Sequence[Profile]) -> Iterator[str]:
-    """Yield a remark where the steady figures of several processes form two groups."""
+    """Yield a remark where the figures of several processes differ notably."""
     each = [figures_of(profile) for profile in profiles]
     for name in ("steady", "peak"):
-        found = two_groups([figures[name] for figures in each if name in figures])
+        sizes = [figures[name] for figures in each if name in figures]
+        found = two_groups(sizes)
         if found is not None:
             low, high = found
             yield (
@@ -86,6 +87,13 @@ def _groups(profiles: Sequence[Profile]) -> Iterator[str]:
                 f" returns: {len(low)} of {len(each)} processes are near"
                 f" {format_size(round(median(low)))}, {len(high)} near"
                 f" {format_size(round(median(high)))}; the median is used"
+            )
+            return
+        smallest, largest = min(sizes, default=0), max(sizes, default=0)
+        if largest - smallest >= max(MIB, MIN_GROUP_GAP * largest):
+            yield (
+                f"{name} differs between processes, most often by freed memory that malloc keeps:"
+                f" from {format_size(smallest)} to {format_size(largest)}; the median is used"
             )
             return
 

@@ -159,5 +159,7 @@ def test_two_groups_of_processes_are_said() -> None:
     (note,) = judgement.notes
     assert note.startswith("steady has two values by chance")
     assert "2 of 5 processes are near 81 MiB, 3 near 94 MiB" in note
+    (note,) = judge([steady_at(size * MIB) for size in (81, 85, 88)], Budget()).notes
+    assert "from 81 MiB to 88 MiB" in note
     near = [steady_at(size * MIB) for size in (1000, 1001, 1010)]
     assert judge(near, Budget(limits={"steady": 2000 * MIB})).notes == ()
