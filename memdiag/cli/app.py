@@ -68,8 +68,8 @@ def _guarded(command: Callable[..., int]) -> Callable[..., None]:
             sys.stdout.flush()
         except MemdiagError as error:
             code = _fail(str(error))
-        except KeyboardInterrupt:
-            code = _fail("interrupted.")
+        except KeyboardInterrupt as interrupt:
+            code = _fail(f"interrupted. {interrupt}".strip())
         except BrokenPipeError:
             # Our reader went away (`memdiag … | head`): nobody is left to tell.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

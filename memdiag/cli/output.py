@@ -49,20 +49,38 @@ class Destination:
     def write(self, record: Reported, formats: Sequence[str] = DEFAULT_FORMATS) -> tuple[Path, ...]:
         """Write `record` in `formats` and return the files' paths; none without a folder.
 
+        The record itself is written first: rendering takes seconds, in which much can happen.
+
         Raises:
             UsageError: records of this kind have no such format.
-            ReportError: a file could not be written; the message says where the record was saved
-                instead.
+            ReportError: a file could not be written; the message says where the record is.
+            KeyboardInterrupt: likewise.
         """
         if self._folder is None:
             return ()
         reporters = reporters_of(record)
+        saved = self._save(record) if "json" in formats else ()
+        where = f" The {reporters.what} itself is at {saved[0]}." if saved else ""
+        others = [name for name in formats if name != "json"]
         try:
-            return reporters.write(record, self._folder, formats, plotly=self._plotly)
+            return (*reporters.write(record, self._folder, others, plotly=self._plotly), *saved)
+        except ReportError as error:
+            raise ReportError(f"{error}{where}") from error
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(where.strip()) from None
+
+    def _save(self, record: Reported) -> tuple[Path, ...]:
+        assert self._folder is not None
+        reporters = reporters_of(record)
+        try:
+            return reporters.write(record, self._folder, ("json",))
         except ReportError as error:
             beside = Path(tempfile.mkdtemp(prefix="memdiag-"))
             (saved,) = reporters.write(record, beside, ("json",))
             raise ReportError(f"{error} The {reporters.what} itself is at {saved}.") from error
+        except KeyboardInterrupt:  # it takes less time than the measurement took
+            (saved,) = reporters.write(record, self._folder, ("json",))
+            raise KeyboardInterrupt(f"The {reporters.what} itself is at {saved}.") from None
 
 
 def show(

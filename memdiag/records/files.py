@@ -1,23 +1,113 @@
-"""Writing a file whole or not at all."""
+"""Writing files: whole or not at all, through links, and never in place of a device."""
 
+import contextlib
 import os
+import secrets
+import stat
+import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 from memdiag.errors import ReportError
 
+_KINDS = {
+    stat.S_IFDIR: "a folder",
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFSOCK: "a socket",
+}
+_STANDARD_STREAMS = (1, 2)
+
 
 def save_bytes(content: bytes, path: Path) -> None:
-    """Write `content` to `path`, whole or not at all.
+    """Write `content` to `path`: a file whole or not at all; a pipe or a character device as it is.
 
     Raises:
         ReportError: the file cannot be written.
     """
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    stream = _open_stream(path)
+    if stream is None:
+        save_files([(path, content)])
+        return
     try:
-        beside.write_bytes(content)
-        os.replace(beside, path)
+        with open(stream, "wb") as file:
+            file.write(content)
     except OSError as error:
-        beside.unlink(missing_ok=True)
-        raise ReportError(
-            f"{path}: cannot be written ({error.strerror}); choose another file."
-        ) from error
+        raise _unwritable(path, error) from error
+
+
+def save_files(contents: Iterable[tuple[Path, bytes]]) -> None:
+    """Write files with their contents; all or none, where none was there before.
+
+    All are written beside their target before the first one replaces it, so that an error leaves
+    the files as they were, and never half a file.
+
+    Raises:
+        ReportError: a file cannot be written, or is no regular file.
+    """
+    staged: list[tuple[Path, Path, Path]] = []
+    path = Path()
+    try:
+        for path, content in contents:
+            target = resolve_output(path)
+            beside = target.with_name(f".memdiag-{secrets.token_hex(8)}")
+            staged.append((path, beside, target))
+            with beside.open("xb") as file:
+                file.write(content)
+        for path, beside, target in staged:
+            os.replace(beside, target)
+    except (OSError, ValueError) as error:
+        raise _unwritable(path, error) from error
+    finally:
+        for _, beside, _ in staged:
+            with contextlib.suppress(OSError):
+                beside.unlink(missing_ok=True)
+
+
+def resolve_output(path: Path) -> Path:
+    """Return the regular file that `path` names, links followed, whether it exists or not.
+
+    Raises:
+        ReportError: a folder, pipe, device or socket is there.
+    """
+    mode = _mode(path)
+    if mode is not None and not stat.S_ISREG(mode):
+        kind = _KINDS.get(stat.S_IFMT(mode), "no regular file")
+        raise ReportError(f"{path}: cannot be written (it is {kind}). Choose another file.")
+    return Path(os.path.realpath(path))
+
+
+def _open_stream(path: Path) -> int | None:
+    """Return a descriptor to write to the pipe or character device at `path`; None for others.
+
+    A file that standard output or error is redirected to is such a stream as well: replacing
+    ``/dev/stdout`` would lose the rest of the output.
+    """
+    mode = _mode(path)
+    if mode is None or not (stat.S_ISFIFO(mode) or stat.S_ISCHR(mode) or stat.S_ISREG(mode)):
+        return None
+    try:
+        for number in _STANDARD_STREAMS:
+            with contextlib.suppress(OSError):
+                if os.path.samestat(os.stat(path), os.fstat(number)):
+                    sys.stdout.flush()
+                    return os.dup(number)
+        return None if stat.S_ISREG(mode) else os.open(path, os.O_WRONLY)
+    except OSError as error:
+        raise _unwritable(path, error) from error
+
+
+def _mode(path: Path) -> int | None:
+    """Return the mode of the file at `path`, links followed; None where there is none."""
+    try:
+        return path.stat().st_mode
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise _unwritable(path, error) from error
+
+
+def _unwritable(path: Path, error: OSError | ValueError) -> ReportError:
+    reason = error.strerror if isinstance(error, OSError) else error
+    return ReportError(f"{path}: cannot be written ({reason}). Choose another file or free space.")

@@ -5,11 +5,8 @@ like its format (or ``<format>_file``) and imports heavy libraries inside its fu
 module called ``console`` prints instead, with ``show(record, console)``.
 """
 
-import contextlib
 import importlib
-import os
 import pkgutil
-import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast
 
 from memdiag.errors import ReportError, UsageError
 from memdiag.records.base import Record
+from memdiag.records.files import save_files
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -121,25 +119,12 @@ def write_files(contents: Sequence[tuple[Path, bytes]]) -> tuple[Path, ...]:
     Raises:
         ReportError: a file could not be written.
     """
-    staged: list[tuple[Path, Path]] = []
-    target = Path()
-    try:
-        for path, content in contents:
-            target = path.parent
-            target.mkdir(parents=True, exist_ok=True)
-            target = path
-            beside = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
-            staged.append((beside, target))
-            with beside.open("xb") as file:
-                file.write(content)
-        for beside, target in staged:
-            os.replace(beside, target)
-    except OSError as error:
-        raise ReportError(
-            f"{target}: cannot be written ({error.strerror}); choose another folder or free it."
-        ) from error
-    finally:
-        for beside, _ in staged:
-            with contextlib.suppress(OSError):
-                beside.unlink(missing_ok=True)
-    return tuple(target for target, _ in contents)
+    for folder in dict.fromkeys(path.parent for path, _ in contents):
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ReportError(
+                f"{folder}: cannot be written ({error.strerror}). Choose another folder."
+            ) from error
+    save_files(contents)
+    return tuple(path for path, _ in contents)

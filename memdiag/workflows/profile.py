@@ -44,7 +44,7 @@ _OWN_OPTIONS = ("log_severity_level", "log_verbosity_level", "logid")
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C while the model was being measured; `profile` holds what was seen until then."""
+    """Ctrl-C while the model was measured or examined; `profile` is what was seen until then."""
 
     def __init__(self, profile: Profile) -> None:
         super().__init__()
@@ -133,25 +133,31 @@ def profile(
         job = replace(job, python=Path(python))
     given = inputs_room.read_given(inputs or {})
     sizes = dict(dims or {})
-    with (
-        open_model(path) as file,
-        scratch_folder() as scratch,
-    ):
-        inspector = None
-        if xray != "none":
-            inspector = ChildXray(
-                file,
-                sampled=verify == "sampled",
-                phases=xray == "phases",
-                optimize=partial(_save_optimized, job, scratch),
-            )
-        watch = partial(measure, on_progress=on_progress, inspector=inspector)
-        measured, used, notes = _measure(file, job, scratch, sizes, given, watch)
-        result = _assemble(_facts(file), job, measured, used, notes)
-        if inspector:
-            result = _with_xray(result, inspector)
-        if not measured.interrupted:
-            result = _with_findings(result, file, selection, sizes)
+    result: Profile | None = None
+    try:
+        with (
+            open_model(path) as file,
+            scratch_folder() as scratch,
+        ):
+            inspector = None
+            if xray != "none":
+                inspector = ChildXray(
+                    file,
+                    sampled=verify == "sampled",
+                    phases=xray == "phases",
+                    optimize=partial(_save_optimized, job, scratch),
+                )
+            watch = partial(measure, on_progress=on_progress, inspector=inspector)
+            measured, used, notes = _measure(file, job, scratch, sizes, given, watch)
+            result = _assemble(_facts(file), job, measured, used, notes)
+            if inspector:
+                result = _with_xray(result, inspector)
+            if not measured.interrupted:
+                result = _with_findings(result, file, selection, sizes)
+    except KeyboardInterrupt as interrupt:
+        if result is None:
+            raise
+        raise Interrupted(result) from interrupt
     if measured.interrupted:
         raise Interrupted(result)
     return result

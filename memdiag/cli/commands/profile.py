@@ -1,6 +1,5 @@
 """``memdiag profile``: run a model in a child process and show what it took, phase by phase."""
 
-import sys
 from dataclasses import replace
 from enum import StrEnum
 from functools import partial
@@ -10,7 +9,7 @@ from typing import Annotated, Literal
 import typer
 
 from memdiag.cli.arguments import budget as budget_of
-from memdiag.cli.arguments import given_inputs, pairs, whole_numbers
+from memdiag.cli.arguments import command_line, given_inputs, pairs, whole_numbers
 from memdiag.cli.choices import LoadFrom, Plotly, Verify
 from memdiag.errors import UsageError
 from memdiag.units import parse_size
@@ -287,8 +286,14 @@ def command(
                 held = Held(profile=once(xray=looked), judgement=None)
         except Interrupted as interrupted:
             held = Held(profile=interrupted.profile, judgement=None)
-    command = ("memdiag", *sys.argv[1:])
-    told = msgspec.structs.replace(held.profile, judgement=held.judgement, command=command)
+            was_interrupted = True
+        else:
+            was_interrupted = False
+    told = msgspec.structs.replace(held.profile, judgement=held.judgement, command=command_line())
     held = replace(held, profile=told)
+    if was_interrupted and told.outcome.status == "completed":
+        # Measured, but not yet examined: whoever interrupts that has no time for reports.
+        (saved,) = destination.write(told, ("json",))
+        raise KeyboardInterrupt(f"The profile, without findings, is at {saved}.")
     written = destination.write(held.profile)
     return print_result(held, written, format=format.value, quiet=quiet)

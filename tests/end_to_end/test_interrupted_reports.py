@@ -1,0 +1,57 @@
+"""Ctrl-C and SIGTERM while reports are rendered: what was measured is on the disk already."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from memdiag.records.codec import encode
+from tests.reporters import profiles
+
+pytestmark = [
+    pytest.mark.skipif(sys.platform == "win32", reason="signals are POSIX's"),
+    pytest.mark.usefixtures("heeding_ctrl_c"),
+]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    ("words", "saved", "schema"),
+    [
+        (("profile", "m.onnx", "--runs=1"), "profile.json", "memdiag.profile/1"),
+        (("compare", "a.json", "b.json"), "comparison.json", "memdiag.comparison/1"),
+        (("fix", "m.onnx", "--dry-run"), "fix.json", "memdiag.fix/1"),
+    ],
+    ids=["profile", "compare", "fix"],
+)
+def test_the_record_is_there_before_any_report_is_rendered(
+    tmp_path: Path,
+    sample_model: Callable[..., Path],
+    words: tuple[str, ...],
+    saved: str,
+    schema: str,
+    number: signal.Signals,
+) -> None:
+    (tmp_path / "m.onnx").symlink_to(sample_model("tied_if"))
+    for name in ("a.json", "b.json"):
+        (tmp_path / name).write_bytes(encode(profiles.tied_if()))
+    command = [sys.executable, "-m", "memdiag", *words, "--out=out", "--quiet"]
+    record = tmp_path / "out" / saved
+    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as process:
+        deadline = time.monotonic() + 60
+        while not record.exists() and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.001)
+        process.send_signal(number)
+        assert process.stderr is not None
+        message = process.stderr.read()
+        assert process.wait() == 2, message
+    assert message.startswith("memdiag: interrupted. ")
+    assert f"out/{saved}" in message
+    assert message.count("\n") == 1
+    assert [path.name for path in record.parent.iterdir()] == [saved]
+    assert json.loads(record.read_bytes())["schema"] == schema
