@@ -71,11 +71,22 @@ def resolve_output(path: Path) -> Path:
     Raises:
         ReportError: a folder, pipe, device or socket is there.
     """
-    mode = _mode(path)
-    if mode is not None and not stat.S_ISREG(mode):
-        kind = _KINDS.get(stat.S_IFMT(mode), "no regular file")
+    kind = special_kind(path)
+    if kind is not None:
         raise ReportError(f"{path}: cannot be written (it is {kind}). Choose another file.")
     return Path(os.path.realpath(path))
+
+
+def special_kind(path: Path) -> str | None:
+    """Return what is at `path`, such as "a pipe"; None for a regular file, or where nothing is.
+
+    Raises:
+        ReportError: the file system does not say.
+    """
+    mode = _mode(path)
+    if mode is None or stat.S_ISREG(mode):
+        return None
+    return _KINDS.get(stat.S_IFMT(mode), "no regular file")
 
 
 def _open_stream(path: Path) -> int | None:

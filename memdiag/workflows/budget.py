@@ -13,6 +13,7 @@ from memdiag.budgets.judging import judge
 from memdiag.errors import UsageError
 from memdiag.records.baseline import Baseline
 from memdiag.records.budget import Budget, Judgement
+from memdiag.records.files import resolve_output
 from memdiag.records.profile import Profile
 from memdiag.workflows.baselines import Status, read_baseline, update_baseline
 
@@ -67,6 +68,8 @@ def hold(
     """
     if repeat < 1:
         raise UsageError(f"{repeat} processes are too few; measure in 1 or more.")
+    if update and baseline is not None:
+        resolve_output(baseline)  # before anything is measured, or waits for a pipe
     saved = read_baseline(baseline) if baseline else None
     if not budget.limits and saved is None and not update:
         raise UsageError(

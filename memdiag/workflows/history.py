@@ -10,6 +10,7 @@ from pathlib import Path
 from memdiag.budgets.figures import figures_of
 from memdiag.errors import RecordError, UsageError
 from memdiag.records.codec import encode
+from memdiag.records.files import special_kind
 from memdiag.records.history import HISTORY_SCHEMA, Entry, History
 from memdiag.records.profile import Profile
 
@@ -79,6 +80,9 @@ def _opened(path: Path, *, create: bool) -> Iterator[sqlite3.Connection]:
     """Open the database, with its tables there; what SQLite complains of is our error."""
     if not create and not path.exists():
         raise RecordError(f"{path}: there is no such history; memdiag history add makes it.")
+    kind = special_kind(path)
+    if kind is not None:
+        raise RecordError(f"{path}: cannot be used as a history (it is {kind}). Name another file.")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         # No implicit transactions: each is begun where it is meant.

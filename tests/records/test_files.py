@@ -1,9 +1,14 @@
+import os
+import stat
+import subprocess
+import sys
+import threading
 from pathlib import Path
 
 import pytest
 
 from memdiag.errors import ReportError
-from memdiag.records.files import save_bytes
+from memdiag.records.files import save_bytes, save_files
 
 
 def test_a_file_is_replaced_and_nothing_is_left_beside_it(tmp_path: Path) -> None:
@@ -19,3 +24,94 @@ def test_a_file_that_cannot_be_written_is_an_error_and_nothing_is_left(tmp_path:
     with pytest.raises(ReportError, match="cannot be written"):
         save_bytes(b"x", tmp_path / "folder")
     assert [path.name for path in tmp_path.iterdir()] == ["folder"]
+
+
+def test_a_link_to_a_file_is_written_through(tmp_path: Path) -> None:
+    real, link, dangling = (tmp_path / name for name in ("real", "link", "dangling"))
+    real.write_text("before")
+    link.symlink_to("real")
+    dangling.symlink_to("new")
+    save_bytes(b"after", link)
+    save_bytes(b"first", dangling)
+    assert (os.readlink(link), real.read_text()) == ("real", "after")
+    assert (os.readlink(dangling), (tmp_path / "new").read_text()) == ("new", "first")
+    assert len(list(tmp_path.iterdir())) == 4
+
+
+@pytest.mark.parametrize("through_link", [False, True])
+def test_a_pipe_is_written_to_and_stays(tmp_path: Path, through_link: bool) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    (tmp_path / "link").symlink_to("pipe")
+    seen: list[bytes] = []
+    reader = threading.Thread(target=lambda: seen.append(pipe.read_bytes()))
+    reader.start()
+    save_bytes(b"all of it", tmp_path / "link" if through_link else pipe)
+    reader.join(10)
+    assert seen == [b"all of it"]
+    assert stat.S_ISFIFO(pipe.stat().st_mode)
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes devices")
+@pytest.mark.parametrize(("minor", "said"), [(3, ""), (7, "No space left")], ids=["null", "full"])
+def test_a_device_is_written_to_and_stays(tmp_path: Path, minor: int, said: str) -> None:
+    device, link = tmp_path / "device", tmp_path / "link"
+    try:
+        os.mknod(device, stat.S_IFCHR | 0o666, os.makedev(1, minor))
+    except PermissionError:
+        pytest.skip("devices cannot be made here")
+    link.symlink_to(device)
+    if said:
+        with pytest.raises(ReportError, match=f"device: cannot be written .{said}"):
+            save_bytes(b"x" * 10_000, device)
+    else:
+        save_bytes(b"x", link)
+    with pytest.raises(ReportError, match=r"link: cannot be written \(it is a device\)"):
+        save_files([(tmp_path / "other", b"x"), (link, b"x")])
+    assert stat.S_ISCHR(device.stat().st_mode)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["device", "link"]
+
+
+@pytest.mark.parametrize("redirected", ["pipe", "file"])
+def test_standard_output_by_name_keeps_what_else_is_printed(
+    tmp_path: Path, redirected: str
+) -> None:
+    script = (
+        "import pathlib; from memdiag.records.files import save_bytes; print('before');"
+        "save_bytes(b'record\\n', pathlib.Path('/dev/stdout')); print('after')"
+    )
+    file = tmp_path / "all.txt"
+    with file.open("wb") as out:
+        done = subprocess.run(
+            [sys.executable, "-c", script],
+            stdout=out if redirected == "file" else subprocess.PIPE,
+            check=True,
+        )
+    printed = file.read_bytes() if redirected == "file" else done.stdout
+    assert printed.split() == [b"before", b"record", b"after"]
+
+
+def test_a_full_disk_leaves_what_was_there_and_nothing_else(tmp_path: Path) -> None:
+    script = (
+        "import pathlib, resource, sys; from memdiag.errors import ReportError;"
+        "from memdiag.records.files import save_files;"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000));\n"
+        "try: save_files([(pathlib.Path('a'), b'x'), (pathlib.Path('b'), b'x' * 2000)])\n"
+        "except ReportError as error: print(error)"
+    )
+    (tmp_path / "a").write_text("before")
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.startswith("b: cannot be written (File too large). ")
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+    assert (tmp_path / "a").read_text() == "before"
+
+
+def test_a_name_that_leaves_no_place_for_a_longer_one(tmp_path: Path) -> None:
+    path = tmp_path / ("n" * 255)
+    save_bytes(b"x", path)
+    assert path.read_bytes() == b"x"
+    with pytest.raises(ReportError, match="cannot be written"):
+        save_bytes(b"x", tmp_path / ("n" * 256))

@@ -23,6 +23,7 @@ from memdiag.errors import ReportError, UsageError
 from memdiag.graph.reader import ModelFile, open_model
 from memdiag.measurement.scratch import own_prefix, remove_stale
 from memdiag.prediction.loadable import Need, oldest_runtime
+from memdiag.records.files import resolve_output
 from memdiag.remedies.draft import Draft, Storage
 from memdiag.remedies.saving import (
     LARGEST_EMBEDDED,
@@ -64,12 +65,17 @@ class Output(NamedTuple):
 class FixFiles:
     """Writes models that were made of `file`, of which one may go to `target`.
 
+    A link at `target` stays: the model, and external data beside it, go where it points.
+
     Raises:
-        UsageError: the original would be overwritten, or `target` is a folder.
+        UsageError: the original would be overwritten.
+        ReportError: at `target`, or where its external data goes, is no regular file.
     """
 
     def __init__(self, file: ModelFile, target: Path) -> None:
         self.file = file
+        resolved = resolve_output(target)
+        target = resolved if target.is_symlink() else target
         self._target = target
         self._folder = target.absolute().parent
         while not self._folder.exists():
@@ -79,9 +85,9 @@ class FixFiles:
         data = target.with_name(f"{target.name}.data")
         if data.resolve() in file.files:
             raise UsageError(f"{data}: that holds the original's weights; choose another output.")
-        for path in (target, data):
-            if path.is_dir():
-                raise UsageError(f"{path}: that is a folder; choose another output.")
+        resolve_output(data)
+        if data.is_symlink():
+            raise ReportError(f"{data}: cannot be written (it is a link). Choose another output.")
 
     def check_writable(self) -> None:
         """Raise ReportError where nothing can be written: before anything is measured.

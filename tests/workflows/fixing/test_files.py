@@ -85,6 +85,30 @@ def test_a_file_of_several_names_is_not_referred_to(tmp_path: Path) -> None:
             onnx.checker.check_model(built.path)
 
 
+@pytest.mark.parametrize("storage", [None, "external"])
+@pytest.mark.parametrize("exists", [True, False])
+def test_a_link_stays_and_the_model_goes_where_it_points(
+    tmp_path: Path, storage: Storage | None, exists: bool
+) -> None:
+    model = write(tmp_path / "m.onnx")
+    real = tmp_path / "there" / "real.onnx"
+    real.parent.mkdir()
+    if exists:
+        real.write_text("from an earlier time")
+    link = tmp_path / "out.onnx"
+    link.symlink_to(real)
+    with open_model(model) as file:
+        files = FixFiles(file, link)
+        draft = files.draft([Change(renaming("one", "_1"), (finding(),))])
+        draft.storage = storage
+        with files.built(draft) as built:
+            output = files.publish(built)
+    data = [f"{real}.data"] if storage == "external" else []
+    assert [*map(str, output.files)] == [str(real), *data]
+    assert os.readlink(link) == str(real)
+    assert onnx.load(real).graph.name == "g_1"
+
+
 def interrupt(files: FixFiles, draft: Draft) -> None:
     """Have Ctrl-C come when the model is written."""
     with files.built(draft) as built:
@@ -147,8 +171,11 @@ def test_what_a_model_declares_is_held_against_the_original(tmp_path: Path) -> N
     [
         ("m.onnx", "the original's own file"),
         ("m.onnx.bin", "the original's own file"),
-        ("folder", "that is a folder"),
-        ("x.onnx", "x.onnx.data: that is a folder"),
+        ("folder", r"folder: cannot be written \(it is a folder\)"),
+        ("x.onnx", r"x.onnx.data: cannot be written \(it is a folder\)"),
+        ("y.onnx", r"y.onnx.data: cannot be written \(it is a link\)"),
+        ("pipe", r"pipe: cannot be written \(it is a pipe\)"),
+        ("to_pipe", r"to_pipe: cannot be written \(it is a pipe\)"),
     ],
 )
 def test_the_original_and_folders_are_never_overwritten(
@@ -156,9 +183,12 @@ def test_the_original_and_folders_are_never_overwritten(
 ) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "x.onnx.data").mkdir()
+    (tmp_path / "y.onnx.data").symlink_to("elsewhere")
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "to_pipe").symlink_to("pipe")
     with (
         open_model(write(tmp_path / "m.onnx", external=True)) as file,
-        pytest.raises(UsageError, match=said),
+        pytest.raises((UsageError, ReportError), match=said),
     ):
         FixFiles(file, tmp_path / target)
 
