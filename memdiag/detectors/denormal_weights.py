@@ -129,6 +129,8 @@ class _Affected(NamedTuple):
 
 def detect(examined: Examined) -> Iterator[Finding]:
     """Yield one finding for all weights of the model that hold denormals."""
+    if not examined.reads_weights:
+        return
     affected = sorted(_affected(examined), key=lambda one: -one.found.number)
     if not affected:
         return

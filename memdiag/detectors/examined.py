@@ -5,6 +5,8 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from heapq import nlargest
 
+import numpy as np
+
 from memdiag.detectors.wording import counted, some_of
 from memdiag.graph.content_members import MOST_DECODED, can_be_compared
 from memdiag.graph.contents import same_content
@@ -38,14 +40,21 @@ class Examined:
 
     `sizes` are those of free dimensions, by name, where the user gave them. A rule that cannot
     look at something appends a sentence to `notes`. `least_values` are those of weights that had to
-    be compared.
+    be compared. Without `reads_weights` no rule may read the values of weights: those that have to
+    find nothing.
     """
 
     def __init__(
-        self, model: ModelFile, runtime: Runtime, *, sizes: Mapping[str, int] | None = None
+        self,
+        model: ModelFile,
+        runtime: Runtime,
+        *,
+        sizes: Mapping[str, int] | None = None,
+        reads_weights: bool = True,
     ) -> None:
         self.model = model
         self.runtime = runtime
+        self.reads_weights = reads_weights
         self.sizes = dict(sizes or {})
         self.notes: list[str] = []
         self.least_values = LeastValues()
@@ -78,6 +87,9 @@ class Examined:
 
         Below `LEAST_SHARED` bytes none is in them.
         """
+        if not self.reads_weights:
+            nothing = np.zeros(0, np.int64)
+            return WeightGroups(self.model.weights, nothing, nothing)
         left = self._left_uncompared()
         if left:
             self.notes.append(

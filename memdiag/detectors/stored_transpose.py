@@ -64,6 +64,8 @@ RULE = Rule(
 
 def detect(examined: Examined) -> Iterator[Finding]:
     """Yield a finding for each pair of matrices."""
+    if not examined.reads_weights:
+        return
     residents, peaks = Residents(examined), LoadPeak(examined)
     weights = examined.model.weights
     candidates = np.asarray(weights.those(partial(_may_be_one, examined)).places)

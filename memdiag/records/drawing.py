@@ -58,10 +58,3 @@ class Drawing(Record, frozen=True, kw_only=True):
             raise ValueError("two nodes of the drawing have one id")
         if not ids.issuperset(end for edge in self.edges for end in (edge.source, edge.target)):
             raise ValueError("an edge of the drawing ends at no node of it")
-
-
-class RemediedDrawing(Record, frozen=True, kw_only=True):
-    """The same place after `rewrite`, a remedy's name: what it would make, nothing is measured."""
-
-    rewrite: str
-    drawing: Drawing

@@ -4,7 +4,7 @@ from typing import Final, Literal
 
 from memdiag.records.attribution import CopyKind
 from memdiag.records.base import Record
-from memdiag.records.drawing import Drawing, RemediedDrawing
+from memdiag.records.drawing import Drawing
 from memdiag.records.phases import PhaseName
 
 CHECK_SCHEMA: Final = "memdiag.check/1"
@@ -44,8 +44,7 @@ class Finding(Record, frozen=True, kw_only=True):
     a measurement sees the place, not the content. `measured_bytes` is what it saw of all this (None
     without one). `remedies` are names, the preferred one first.
 
-    `drawing` shows the nodes around it, `remedied` the same after the first rewrite of `remedies`
-    that applies; None where nothing was drawn, or no rewrite applies.
+    `drawing` shows the nodes around it; None where nothing was drawn.
     """
 
     model: str
@@ -65,7 +64,6 @@ class Finding(Record, frozen=True, kw_only=True):
     remedies: tuple[str, ...]
     retained_bytes: int = 0
     drawing: Drawing | None = None
-    remedied: RemediedDrawing | None = None
 
 
 class CheckedModel(Record, frozen=True, kw_only=True):

@@ -45,10 +45,10 @@ class Draft:
         ModelError: the graph makes no sense, such as two values of one name in it.
     """
 
-    def __init__(self, file: ModelFile) -> None:
+    def __init__(self, file: ModelFile, *, numbers: bool = True) -> None:
         self.file = file
         self.storage: Storage | None = None
-        proto = file.read_proto()
+        proto = file.read_proto(numbers=numbers)
         name = file.path.resolve().name
         for tensor in tensors(proto):
             for entry in tensor.external_data:

@@ -35,14 +35,13 @@ _STYLE = """
 .drawing .drawn-head { fill: var(--muted, currentColor); }
 """
 _WASTE = "var(--peak-ink, var(--peak, currentColor))"
-_CAME = "var(--anonymous, currentColor)"
 
 
-def render(drawing: Drawing, *, remedied: bool = False) -> str:
+def render(drawing: Drawing) -> str:
     """Return `drawing` as an SVG element; all of its text is escaped.
 
-    What is emphasised has the colour of a peak; in the drawing of a `remedied` model, where it is
-    what came, that of plain memory. The element carries its own style, in the page's variables.
+    What is emphasised has the colour of a peak. The element carries its own style, in the page's
+    variables.
     """
     widths = {node.id: _WIDTH[node.kind] for node in drawing.nodes}
     edges = list(dict.fromkeys((edge.source, edge.target) for edge in drawing.edges))
@@ -50,14 +49,13 @@ def render(drawing: Drawing, *, remedied: bool = False) -> str:
     rows = max((place.row for place in laid.places.values()), default=0)
     width, height = laid.width + 2 * _MARGIN, rows * _ROW + max(_HEIGHT.values()) + 2 * _MARGIN
     name = f"{len(drawing.nodes)} nodes of the model, in {plain(drawing.graph)}"
-    accent = _CAME if remedied else _WASTE
     parts = [
         f'<svg class="drawing" xmlns="http://www.w3.org/2000/svg" role="img"'
         f' viewBox="0 0 {width:.0f} {height:.0f}" style="max-width: {width:.0f}px;'
         f' min-width: {_SMALLEST * width:.0f}px"'
         f' aria-label="{escape(name)}">',
         f"<title>{escape(name)}</title><style>{_STYLE}</style>"
-        f'<g style="--drawn-accent: {accent}" transform="translate({_MARGIN} {_MARGIN})">',
+        f'<g style="--drawn-accent: {_WASTE}" transform="translate({_MARGIN} {_MARGIN})">',
         *_edges(drawing, laid),
         *(_node(node, laid.places[node.id]) for node in drawing.nodes),
         "</g></svg>",

@@ -87,14 +87,10 @@ def render(profile: Profile, *, plotly: Plotly = "inline") -> bytes:
 
 
 def _drawings(finding: Finding) -> list[tuple[str, str]]:
-    """Return the drawings of `finding`, each below what it is."""
-    drawn = []
-    if finding.drawing is not None:
-        drawn.append(("In the model", drawing_svg.render(finding.drawing)))
-    if finding.remedied is not None:
-        after = drawing_svg.render(finding.remedied.drawing, remedied=True)
-        drawn.append((f"After {plain(finding.remedied.rewrite)}", after))
-    return drawn
+    """Return the drawing of `finding`, below what it is; none where nothing was drawn."""
+    if finding.drawing is None:
+        return []
+    return [("In the model", drawing_svg.render(finding.drawing))]
 
 
 def _xray_chart(xray: Xray) -> dict[str, Any]:

@@ -133,9 +133,20 @@ def examine(
     selection: Selection,
     *,
     dims: Mapping[str, int] | None = None,
+    max_read_bytes: int | None = None,
 ) -> tuple[tuple[Finding, ...], tuple[str, ...]]:
-    """Return the findings in an open model, the costliest first, and what was not examined."""
-    examined = Examined(model, runtime, sizes=dims)
+    """Return the findings in an open model, the costliest first, and what was not examined.
+
+    Where the model's files have more than `max_read_bytes`, holes left out, no weight is read.
+    """
+    stored = sum(map(_stored_bytes, model.files))
+    reads_weights = max_read_bytes is None or stored <= max_read_bytes
+    examined = Examined(model, runtime, sizes=dims, reads_weights=reads_weights)
+    if not reads_weights:
+        examined.notes.append(
+            f"the {format_size(stored)} of weights were not compared with each other or searched"
+            " for denormals, as the run did not complete; memdiag check does so"
+        )
     findings: list[Finding] = []
     for detector in selection.chosen:
         try:
@@ -156,6 +167,16 @@ def examine(
         give_back()
     findings.sort(key=lambda one: (-one.bytes, -one.peak_bytes, one.rule, one.weights))
     return tuple(findings), tuple(dict.fromkeys(examined.notes))
+
+
+def _stored_bytes(path: Path) -> int:
+    """Return how many bytes a file takes on its disk, which holes do not."""
+    try:
+        status = path.stat()
+    except OSError:
+        return 0
+    blocks: int | None = getattr(status, "st_blocks", None)
+    return status.st_size if blocks is None else min(status.st_size, 512 * blocks)
 
 
 def _named(names: Iterable[str]) -> set[str]:

@@ -39,6 +39,9 @@ from memdiag.workflows.xray import ChildXray
 
 DEFAULT_RUNS = 10
 _MAX_REASON = 300
+_MAX_READ_BYTES = 1 << 30
+"""Bytes of weights up to which rules read them although the run did not complete: whoever sets a
+memory limit does not wait for many gigabytes to be read afterwards."""
 _SAME_PEAK = 0.005
 _OWN_OPTIONS = ("log_severity_level", "log_verbosity_level", "logid")
 
@@ -336,7 +339,15 @@ def _with_findings(
     version = profile.environment.onnxruntime
     if version is None:
         return profile
-    found, notes = examine(file, Runtime.parse(version), selection, dims=dims)
+    completed = profile.outcome.status == "completed"
+    found, notes = examine(
+        file,
+        Runtime.parse(version),
+        selection,
+        dims=dims,
+        # The runtime, and the X-ray, have read them all by then.
+        max_read_bytes=None if completed else _MAX_READ_BYTES,
+    )
     if profile.attribution is not None:
         found = tuple(confront(finding, profile.attribution) for finding in found)
     drawn, defects = with_drawings(found, file)

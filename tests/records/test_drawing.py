@@ -5,7 +5,7 @@ import pytest
 
 from memdiag.errors import RecordError
 from memdiag.records.codec import decode, encode
-from memdiag.records.drawing import Drawing, DrawnEdge, DrawnNode, RemediedDrawing
+from memdiag.records.drawing import Drawing, DrawnEdge, DrawnNode
 from memdiag.records.finding import CHECK_SCHEMA, Check, Finding
 
 WEIGHT = DrawnNode(
@@ -52,14 +52,13 @@ FINDING = Finding(
 )
 
 
-def test_a_finding_carries_its_drawings() -> None:
-    remedied = RemediedDrawing(rewrite="gemm-transposed", drawing=drawing(edges=()))
-    record = check_with(msgspec.structs.replace(FINDING, drawing=drawing(), remedied=remedied))
+def test_a_finding_carries_its_drawing() -> None:
+    record = check_with(msgspec.structs.replace(FINDING, drawing=drawing()))
     assert decode(encode(record), Check) == record
 
 
 def test_a_finding_that_was_saved_without_drawings_is_read() -> None:
-    text = encode(check_with(FINDING)).replace(b',"drawing":null,"remedied":null', b"")
+    text = encode(check_with(FINDING)).replace(b',"drawing":null', b"")
     assert b"drawing" not in text
     assert decode(text, Check).findings == (FINDING,)
 

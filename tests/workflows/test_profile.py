@@ -1,14 +1,22 @@
 """What the workflow adds to the measurement: inputs that run, facts of the model, honest notes."""
 
+import ctypes
+import mmap
+import os
+import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
 import pytest
 from rich.console import Console
+from onnx import TensorProto, helper
 
 import memdiag
 from memdiag.errors import ModelError, UsageError
+from memdiag.measurement.seen import Measurement
+from memdiag.measurement.watch import measure
 from memdiag.records.codec import encode
 from memdiag.reporters.console import show
 from memdiag.workflows.profile import Interrupted
@@ -193,3 +201,88 @@ def test_names_that_imitate_the_log_change_no_more_than_names_of_spans(
     out = capsys.readouterr().out
     assert "\x1b" not in out
     assert "\x07" not in out
+
+
+@pytest.fixture
+def two_equal_weights(tmp_path: Path) -> Path:
+    """A model with two equal weights of 64 MB in external data, which a rule has to read."""
+    rows, columns = 4000, 4000
+    weights = []
+    for number in range(2):
+        tensor = TensorProto(name=f"w{number}", data_type=TensorProto.FLOAT, dims=[rows, columns])
+        tensor.data_location = TensorProto.EXTERNAL
+        nbytes = rows * columns * 4
+        for key, value in (("location", "data"), ("offset", number * nbytes), ("length", nbytes)):
+            tensor.external_data.add(key=key, value=str(value))
+        weights.append(tensor)
+    shape = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, rows]) for name in "xy"]
+    nodes = [
+        helper.make_node("MatMul", ["x", "w0"], ["h"]),
+        helper.make_node("MatMul", ["h", "w1"], ["y"]),
+    ]
+    graph = helper.make_graph(nodes, "g", shape[:1], shape[1:], weights)
+    opset = [helper.make_opsetid("", 17)]
+    onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=8), tmp_path / "m.onnx")
+    content = np.random.default_rng(0).standard_normal((rows, columns), np.float32).tobytes()
+    with (tmp_path / "data").open("wb") as file:
+        file.write(content + content)
+        os.fsync(file.fileno())
+    return tmp_path / "m.onnx"
+
+
+def cached_bytes(path: Path) -> int:
+    """Return how many bytes of a file the system has in memory."""
+    libc = ctypes.CDLL(None)
+    with (
+        path.open("rb") as file,
+        mmap.mmap(
+            file.fileno(), 0, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE
+        ) as mapping,
+    ):
+        pages = np.zeros(-(-len(mapping) // mmap.PAGESIZE), np.uint8)
+        address = ctypes.addressof(ctypes.c_char.from_buffer(mapping))
+        args = (ctypes.c_void_p(address), ctypes.c_size_t(len(mapping)))
+        assert libc.mincore(*args, pages.ctypes.data_as(ctypes.c_void_p)) == 0
+    return int((pages & 1).sum()) * mmap.PAGESIZE
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="how the page cache is emptied")
+@pytest.mark.parametrize("may_read", [0, 1 << 30])
+def test_after_a_run_that_was_ended_many_weights_are_not_read(
+    two_equal_weights: Path, monkeypatch: pytest.MonkeyPatch, may_read: int
+) -> None:
+    data = two_equal_weights.with_name("data")
+
+    def measured_and_forgotten(*arguments: Any, **options: Any) -> Measurement:
+        measurement = measure(*arguments, **options)
+        with data.open("rb") as file:
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        if cached_bytes(data):
+            pytest.skip("this file system keeps what it has in memory")
+        return measurement
+
+    monkeypatch.setattr("memdiag.workflows.profile.measure", measured_and_forgotten)
+    monkeypatch.setattr("memdiag.workflows.profile._MAX_READ_BYTES", may_read)
+    profile = memdiag.profile(two_equal_weights, memory_limit_bytes=100_000_000)
+    assert profile.outcome.status != "completed"
+    found = "identical-weights" in {finding.name for finding in profile.findings}
+    if may_read:
+        assert cached_bytes(data) >= 128_000_000
+        assert found
+    else:
+        assert cached_bytes(data) < 1_000_000
+        assert not found
+        assert any("weights were not compared" in note for note in profile.notes)
+
+
+def test_ctrl_c_after_the_measurement_keeps_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*arguments: object, **options: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("memdiag.workflows.profile.examine", interrupted)
+    with pytest.raises(Interrupted) as caught:
+        memdiag.profile(saved(tmp_path, PLAIN), runs=1)
+    assert caught.value.profile.outcome.status == "completed"
+    assert caught.value.profile.attribution is not None

@@ -16,15 +16,12 @@ _SMALL_BYTES = 4096
 
 
 class Places:
-    """Where the nodes of a draft are: the paths of its graphs, the names and order of its nodes.
+    """Where the nodes of a draft are: the paths of its graphs, the names and order of its nodes."""
 
-    Nodes without a name keep the label that they had in `before`.
-    """
-
-    def __init__(self, draft: Draft, before: "Places | None" = None) -> None:
+    def __init__(self, draft: Draft) -> None:
         self.draft = draft
         self.paths: dict[ir.Graph, str] = {}
-        self.labels: dict[ir.Node, str] = dict(before.labels) if before else {}
+        self.labels: dict[ir.Node, str] = {}
         self.order: dict[ir.Node, int] = {}
         self._walk(draft.model.graph, "")
         for (domain, name, _), function in draft.model.functions.items():
@@ -39,7 +36,7 @@ class Places:
         self.paths[graph] = path
         prefix = f"{path}/" if path else ""
         for index, node in enumerate(graph):
-            label = self.labels.setdefault(node, prefix + (node.name or f"{node.op_type}_{index}"))
+            label = self.labels[node] = prefix + (node.name or f"{node.op_type}_{index}")
             self.order[node] = len(self.order)
             for name, body in bodies(node):
                 self._walk(body, f"{label}/{name}")

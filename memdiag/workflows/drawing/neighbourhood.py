@@ -1,10 +1,10 @@
-"""Which operators and weights of a draft are shown for a finding, and which after a rewrite.
+"""Which operators and weights of a draft are shown for a finding.
 
 What is concerned falls into groups that hang together, such as each of many weights with what reads
 it; the first ones, which matter most, are shown until there is enough to see.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import onnx_ir as ir
@@ -37,14 +37,6 @@ class Neighbourhood(NamedTuple):
     omitted: int
 
 
-class Wiring(NamedTuple):
-    """What operators were and read at some moment, and which of that was constant."""
-
-    types: dict[ir.Node, str]
-    inputs: dict[ir.Node, tuple[ir.Value | None, ...]]
-    constants: frozenset[ir.Value]
-
-
 def around(draft: Draft, finding: Finding) -> Neighbourhood:
     """Return what is shown for `finding` in `draft`; nothing where it names nothing there is."""
     weights = _distinct(map(draft.value, finding.weights[:_MOST_LOOKED_AT]))
@@ -66,51 +58,6 @@ def around(draft: Draft, finding: Finding) -> Neighbourhood:
         weights=tuple(one for one in shown if isinstance(one, ir.Value)),
         emphasised=frozenset({*weights, *folded} or named),
         omitted=len([one for one in (*named, *weights) if one not in shown]) + beyond,
-    )
-
-
-def wiring(shown: Neighbourhood) -> Wiring:
-    """Return how what is `shown` and all that lies next to it is connected now."""
-    near = dict.fromkeys(shown.operators)
-    for node in shown.operators:
-        near.update(dict.fromkeys((*node.predecessors(), *node.successors())))
-    for weight in shown.weights:
-        near.update(dict.fromkeys(weight.consumers()))
-    return Wiring(
-        types={node: node.op_type for node in near},
-        inputs={node: tuple(node.inputs) for node in near},
-        constants=frozenset({*shown.weights, *_constants(near)}),
-    )
-
-
-def after(
-    shown: Neighbourhood,
-    before: Wiring,
-    weights: Iterable[ir.Value | None],
-    made: Collection[ir.Node],
-) -> Neighbourhood:
-    """Return what is there of `shown` after a rewrite: what stayed, and what came in its place.
-
-    `weights` are what the shown weights are now, `made` all nodes that the rewrite made, wherever
-    in the model. What came, or became another operator, is emphasised.
-    """
-    here = _distinct(weights)
-    there = [node for node in before.inputs if node.graph is not None and not is_constant(node)]
-    came = _reached([*here, *there], made)
-    operators = dict.fromkeys(came)
-    for node in came:
-        if is_fed_by_constants(node):
-            operators.update(dict.fromkeys(_first_readers(*node.outputs)))
-    operators.update(dict.fromkeys(node for node in there if node in shown.operators))
-    rewired = [node for node in there if tuple(node.inputs) != before.inputs[node]]
-    operators.update(dict.fromkeys(rewired))
-    changed = (node for node in there if node.op_type != before.types[node])
-    others = (one for one in (*here, *_constants(operators)) if one not in before.constants)
-    return Neighbourhood(
-        operators=tuple(operators)[:MOST_OPERATORS],
-        weights=tuple(here),
-        emphasised=frozenset({*came, *changed, *others} or here),
-        omitted=shown.omitted,
     )
 
 
@@ -142,11 +89,6 @@ def _between(node: ir.Node, weights: Sequence[ir.Value]) -> Iterator[ir.Node]:
     """Yield the nodes between one of `weights` and `node`, which take nothing but constants."""
     for value in node.inputs:
         yield from _path(value, weights, _MOST_STEPS) or ()
-
-
-def _constants(nodes: Iterable[ir.Node]) -> Iterator[ir.Value]:
-    for node in nodes:
-        yield from (one for one in node.inputs if one is not None and tensor_of(one) is not None)
 
 
 def _path(value: ir.Value | None, weights: Sequence[ir.Value], steps: int) -> list[ir.Node] | None:
@@ -207,18 +149,6 @@ def _distance_to_folding(node: ir.Node) -> int:
         return 0
     folded = (one for one in node.predecessors() if not is_constant(one))
     return 1 if any(map(is_fed_by_constants, folded)) else 2
-
-
-def _reached(old: Iterable[Item], made: Collection[ir.Node]) -> list[ir.Node]:
-    """Return those of `made` that hang together with `old`, the nearest first; no Constant."""
-    found: dict[ir.Node, None] = {}
-    pending = [one for item in old for one in _linked(item)]
-    while pending:
-        item = pending.pop(0)
-        if isinstance(item, ir.Node) and item in made and item not in found:
-            found[item] = None
-            pending += _linked(item)
-    return [one for one in found if not is_constant(one)]
 
 
 def _distinct(values: Iterable[ir.Value | None]) -> list[ir.Value]:

@@ -1,4 +1,4 @@
-"""Drawings of findings in sample models, before and after the first rewrite that applies."""
+"""Drawings of findings in sample models."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +10,7 @@ from memdiag.graph.reader import open_model
 from memdiag.prediction.runtime import Runtime
 from memdiag.records.drawing import Drawing, DrawnNode
 from memdiag.records.finding import Finding
-from memdiag.remedies.rewrite import Rewriter
+from memdiag.remedies.draft import Draft
 from memdiag.workflows.check import Selection, examine
 from memdiag.workflows.drawing import findings as room
 from memdiag.workflows.drawing.findings import with_drawings
@@ -68,24 +68,10 @@ def test_a_shared_weight_is_drawn_with_its_readers_in_both_branches(
     assert drawing.omitted == 0
 
 
-def test_after_the_rewrite_what_came_is_emphasised(sample: Callable[[str], Path]) -> None:
-    (finding,) = found_in(sample("tied_if"))
-    assert finding.remedied is not None
-    assert finding.remedied.rewrite in finding.remedies
-    drawing = finding.remedied.drawing
-    assert "Transpose" not in {node.title for node in drawing.nodes}
-    assert leads(drawing, "model.shared.weight", "Gather")
-    assert not box(drawing, "Gather").emphasis
-    assert any(node.emphasis for node in drawing.nodes)
-
-
-def test_weights_of_branches_become_one(sample: Callable[[str], Path]) -> None:
+def test_weights_of_branches_are_drawn_with_their_readers(sample: Callable[[str], Path]) -> None:
     (finding,) = found_in(sample("subgraph_weights"))
     assert finding.drawing is not None
-    assert finding.remedied is not None
-    before = [node for node in finding.drawing.nodes if node.kind == "weight"]
-    after = [node for node in finding.remedied.drawing.nodes if node.kind == "weight"]
-    assert (len(before), len(after)) == (2, 1)
+    assert len([node for node in finding.drawing.nodes if node.kind == "weight"]) == 2
     readers = [node.detail for node in finding.drawing.nodes if node.kind == "operator"]
     assert readers == ["If/else_branch/second/MatMul", "If/then_branch/first/MatMul"]
 
@@ -100,18 +86,16 @@ def test_of_many_weights_the_first_are_drawn(sample: Callable[[str], Path]) -> N
     concerned = len(finding.weights) + len(finding.nodes)
     assert drawing.omitted == concerned - len(drawn) - len(convolutions) > 0
     assert len(drawing.nodes) <= 14
-    # The rewrite changes values, not the graph: there is nothing to see.
-    assert finding.remedied is None
 
 
-def test_a_rewrite_that_fails_leaves_the_finding_and_says_so(
+def test_a_drawing_that_fails_leaves_the_finding_and_says_so(
     sample: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(finding: Finding) -> list[Rewriter]:
+    def broken(draft: Draft, finding: Finding) -> None:
         raise ZeroDivisionError(finding.name)
 
     path = sample("tied_if")
-    monkeypatch.setattr(room, "_rewriters", broken)
+    monkeypatch.setattr(room, "around", broken)
     with open_model(path) as file:
         found, _ = examine(file, RUNTIME, Selection())
         drawn, notes = with_drawings(found, file)
