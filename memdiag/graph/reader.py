@@ -15,6 +15,7 @@ from google.protobuf.message import DecodeError, Message
 from onnx import AttributeProto, ModelProto, SparseTensorProto, TensorProto
 
 from memdiag.errors import ModelError
+from memdiag.graph.bus_errors import losses, watch
 from memdiag.graph.element_types import ELEMENT_TYPES_BY_NAME, STRING, ElementType
 from memdiag.graph.external import ExternalFiles, read_reference
 from memdiag.graph.native_heap import give_back
@@ -73,8 +74,11 @@ class ModelFile:
     def __init__(self, path: Path, room: Room | None = None) -> None:
         self.path = path
         self.file_bytes, mapping = _map_file(path)
-        self._files = ExternalFiles(path)
         self._real_path = path.resolve()
+        watch(self._real_path)
+        self._losses = {self._real_path: losses(self._real_path)}
+        self._is_short = False
+        self._files = ExternalFiles(path)
         self._maps: dict[Path, mmap.mmap] = {self._real_path: mapping}
         self._handed_out = 0
         origin = str(path)
@@ -87,6 +91,9 @@ class ModelFile:
         for one in found:
             self.weights.add(one)
         self.external_bytes = self._files.total_bytes
+        for external in self._files.paths:
+            watch(external)
+            self._losses[external] = losses(external)
         self.release()
 
     def __enter__(self) -> Self:
@@ -127,7 +134,8 @@ class ModelFile:
             proto: ModelProto = ModelProto.FromString(
                 skeleton(mapping, origin=str(self.path), numbers=not numbers).proto
             )
-        except DecodeError as error:
+        except (ModelError, DecodeError) as error:
+            self.release()
             raise ModelError(f"{self.path}: it changed since it was opened; try again.") from error
         self.release()
         return proto
@@ -146,11 +154,28 @@ class ModelFile:
         """Give back the pages of the files that were read so far; the views stay valid.
 
         It happens by itself whenever many weights were handed out, as if each had been read.
+
+        Raises:
+            ModelError: a file has become shorter, so that some of what was read were zeros.
         """
         self._handed_out = 0
         for mapping in self._maps.values():
             if hasattr(mapping, "madvise"):
                 mapping.madvise(mmap.MADV_DONTNEED)
+        if self.has_shrunk:
+            raise ModelError(
+                f"{self.path}: the file, or its external data, became shorter while it was read."
+                " Try again when it is complete."
+            )
+
+    @property
+    def has_shrunk(self) -> bool:
+        """Whether a file of the model was seen to be shorter than when the model was opened."""
+        return (
+            self._is_short
+            or any(losses(path) > before for path, before in self._losses.items())
+            or any(mapping.size() < len(mapping) for mapping in self._maps.values())
+        )
 
     def data(self, weight: Weight) -> Array:
         """Return the values of `weight`, a weight of this model, in its shape.
@@ -291,6 +316,9 @@ class ModelFile:
         else:
             path = self._files.check(location, offset + length, where=str(self.path))
         if path not in self._maps:
+            if path.stat().st_size < offset + length:
+                self._is_short = True
+                self.release()
             self._maps[path] = _map_file(path)[1]
         self._count(length + _FAULT)
         return memoryview(self._maps[path])[offset : offset + length]

@@ -82,7 +82,9 @@ def check(
     """
     selection = Selection(select=select, ignore=ignore, min_bytes=min_bytes)
     with open_model(Path(model), room=_room(max_memory_bytes)) as opened:
-        return examine(opened, _runtime(for_onnxruntime), selection, dims=dims)[0]
+        found, _ = examine(opened, _runtime(for_onnxruntime), selection, dims=dims)
+        opened.release()  # an error where the file became shorter
+        return found
 
 
 def check_models(
@@ -113,6 +115,7 @@ def check_models(
         try:
             with open_model(path, room=_room(max_memory_bytes)) as opened:
                 found, notes = examine(opened, runtime, selection, dims=dims)
+                opened.release()  # an error where the file became shorter
                 checked.append(_facts(opened, notes))
         except ModelError as error:
             checked.append(CheckedModel(path=_text(path), error=str(error)))
@@ -151,6 +154,7 @@ def examine(
     for detector in selection.chosen:
         try:
             found = list(detector.detect(examined))
+            model.release()
         except ModelError as error:  # its file changed, or is damaged where only now it was read
             examined.notes.append(
                 f"rule {detector.rule.name} could not look at this model: {error}"
@@ -163,7 +167,8 @@ def examine(
             )
         else:
             findings += filter(selection.keeps, found)
-        model.release()
+        if model.has_shrunk:
+            break
         give_back()
     findings.sort(key=lambda one: (-one.bytes, -one.peak_bytes, one.rule, one.weights))
     return tuple(findings), tuple(dict.fromkeys(examined.notes))

@@ -133,7 +133,9 @@ class FixFiles:
 
         Raises:
             ReportError: it cannot be there.
+            ModelError: the original became shorter meanwhile.
         """
+        self.file.release()  # an error where the original became shorter
         places = [self._target, self._target.with_name(f"{self._target.name}.data")]
         moves = list(zip(built.written, places, strict=False))
         try:
