@@ -1,6 +1,7 @@
 """Putting the commands together, and turning errors into one sentence and an exit code."""
 
 import functools
+import io
 import os
 import signal
 import sys
@@ -28,6 +29,9 @@ app = typer.Typer(
 
 def run() -> NoReturn:
     """Run the command line with the process's arguments and end with its exit code."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # File names need not be text, nor does every terminal know every letter.
+        sys.stdout.reconfigure(errors="backslashreplace")
     for name in ("SIGTERM", "SIGHUP"):
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), _terminate)

@@ -26,7 +26,12 @@ def read_reference(tensor: TensorProto, *, where: str) -> Reference:
     """
     entries = {entry.key: entry.value for entry in tensor.external_data}
     location = entries.get("location")
-    if not location or not isinstance(location, str):
+    if isinstance(location, bytes):
+        raise ModelError(
+            f"{where} has its data in {location[:200]!r}, a name that is not UTF-8."
+            " Rename the file, and export the model again."
+        )
+    if not location:
         raise ModelError(f"{where} has external data without a location; export the model again.")
     numbers: dict[str, int] = {}
     for key in ("offset", "length"):

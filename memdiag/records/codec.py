@@ -9,13 +9,40 @@ import msgspec
 
 from memdiag.errors import RecordError
 from memdiag.records.base import Record
+from memdiag.units import format_size
 
 R = TypeVar("R", bound=Record)
+
+MAX_RECORD_BYTES = 256 << 20
+"""Bytes of a saved record: the largest of real models have a few megabytes."""
+
+MAX_NUMBER = 1 << 62
+"""Numbers in a record: sizes, addresses and times, none of which comes near it."""
+
+
+def escaped(record: R) -> R:
+    """Return `record` with all lone surrogates spelt out, such as ``\\udcff``.
+
+    File names that are not UTF-8 have them in Python; JSON and reports cannot.
+    """
+    try:
+        msgspec.json.encode(record)
+    except UnicodeEncodeError:
+        return msgspec.convert(_escaped(msgspec.to_builtins(record)), type(record))
+    return record
+
+
+def _escaped(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode(errors="backslashreplace").decode()
+    if isinstance(value, dict):
+        return {_escaped(key): _escaped(item) for key, item in value.items()}
+    return [_escaped(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def encode(record: Record) -> bytes:
     """Return `record` as JSON, each field of the top level on a line of its own."""
-    fields = msgspec.structs.asdict(record)
+    fields = msgspec.structs.asdict(escaped(record))
     lines = [
         b'"%s": %s' % (name.encode(), msgspec.json.encode(value)) for name, value in fields.items()
     ]
@@ -24,7 +51,7 @@ def encode(record: Record) -> bytes:
 
 def encode_readable(record: Record) -> bytes:
     """Return `record` as JSON that people read and version control compares: sorted, indented."""
-    compact = msgspec.json.encode(record, order="sorted")
+    compact = msgspec.json.encode(escaped(record), order="sorted")
     return msgspec.json.format(compact, indent=2) + b"\n"
 
 
@@ -35,9 +62,27 @@ def decode(data: bytes, kind: type[R], *, origin: str = "record") -> R:
         RecordError: `data` is not JSON, or does not match `kind` (the message says where).
     """
     try:
+        _check_numbers(msgspec.json.decode(data))
         return msgspec.json.decode(data, type=kind, strict=True)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise RecordError(f"{origin}: not a valid {kind.__name__.lower()}: {error}.") from error
+
+
+def _check_numbers(value: Any) -> None:
+    """Check that no number in decoded JSON is beyond `MAX_NUMBER`, which no report could show.
+
+    Raises:
+        msgspec.DecodeError: one is.
+    """
+    pending = [value]
+    while pending:
+        value = pending.pop()
+        if isinstance(value, dict):
+            pending.extend(value.values())
+        elif isinstance(value, list):
+            pending.extend(value)
+        elif isinstance(value, int | float) and not -MAX_NUMBER <= value <= MAX_NUMBER:
+            raise msgspec.DecodeError(f"the number {value:.3g} in it is too large")
 
 
 def load(path: Path, kind: type[R]) -> R:
@@ -58,7 +103,7 @@ def load_any(path: Path, kinds: Mapping[str, type[R]]) -> R:
     data = _read(path)
     try:
         schema = msgspec.json.decode(data, type=_Head).schema
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise RecordError(f"{path}: not a saved record: {error}.") from error
     if schema not in kinds:
         raise RecordError(f"{path}: its schema is {schema!r}, not one of {', '.join(kinds)}.")
@@ -73,9 +118,14 @@ class _Head(msgspec.Struct):
 
 def _read(path: Path) -> bytes:
     try:
-        return path.read_bytes()
-    except OSError as error:
-        raise RecordError(f"{path}: cannot be read ({error.strerror}).") from error
+        with path.open("rb") as file:
+            data = file.read(MAX_RECORD_BYTES + 1)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise RecordError(f"{path}: cannot be read ({reason}).") from error
+    if len(data) > MAX_RECORD_BYTES:
+        raise RecordError(f"{path}: larger than {format_size(MAX_RECORD_BYTES)}, not a record.")
+    return data
 
 
 def json_schema(kind: type[Record]) -> str:

@@ -1,6 +1,8 @@
 """The profile: what one run of a model took, phase by phase (schema ``memdiag.profile/1``)."""
 
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
+
+from msgspec import Meta
 
 from memdiag.records.attribution import Attribution
 from memdiag.records.base import Record
@@ -11,6 +13,10 @@ from memdiag.records.phases import PHASES as PHASES
 from memdiag.records.phases import PhaseName as PhaseName
 
 PROFILE_SCHEMA: Final = "memdiag.profile/1"
+
+MAX_PHASES = 100
+MAX_SPANS = 10_000
+"""Of a saved profile: a session has eight phases, and some hundred spans."""
 
 PeakKind = Literal["exact", "sampled"]
 """``exact``: the kernel's own high-water mark; ``sampled``: the largest sample that was seen."""
@@ -212,8 +218,8 @@ class Profile(Record, frozen=True, kw_only=True):
     session: Session
     inputs: tuple[Input, ...]
     baseline_rss_bytes: int
-    phases: tuple[Phase, ...]
-    spans: tuple[Span, ...]
+    phases: Annotated[tuple[Phase, ...], Meta(max_length=MAX_PHASES)]
+    spans: Annotated[tuple[Span, ...], Meta(max_length=MAX_SPANS)]
     samples: Samples
     sampling: Sampling
     peak_rss_bytes: int

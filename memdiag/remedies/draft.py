@@ -49,7 +49,8 @@ class Draft:
         self.file = file
         self.storage: Storage | None = None
         proto = file.read_proto(numbers=numbers)
-        name = file.path.resolve().name
+        # A name that is not UTF-8 cannot be in a model: what it is of can be drawn, but not fixed.
+        name = file.path.resolve().name.encode(errors="backslashreplace").decode()
         for tensor in tensors(proto):
             for entry in tensor.external_data:
                 if entry.key == "location" and entry.value == THIS_FILE:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast
 
 from memdiag.errors import ReportError, UsageError
 from memdiag.records.base import Record
+from memdiag.records.codec import escaped
 from memdiag.records.files import save_files
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ class Reporters(Generic[R]):
             UsageError: there is no such format.
             ReportError: the record cannot be shown that way.
         """
-        return self._reporter(format).render(record)
+        return self._reporter(format).render(escaped(record))
 
     def write(
         self, record: R, directory: Path, formats: Sequence[str], *, plotly: "Plotly" = "inline"
@@ -65,6 +66,7 @@ class Reporters(Generic[R]):
             UsageError: there is no such format.
             ReportError: a file could not be written.
         """
+        record = escaped(record)
         reporters = [self._reporter(name) for name in dict.fromkeys(formats)]
         contents = []
         for each in reporters:
@@ -89,7 +91,7 @@ class Reporters(Generic[R]):
 
         With `quiet` it is the answer only; `options` are those of the kind's own console.
         """
-        self._module("console").show(record, console, written=written, quiet=quiet, **options)
+        self._module("console").show(escaped(record), console, written=written, quiet=quiet, **options)
 
     def _module_names(self) -> tuple[str, ...]:
         path = importlib.import_module(self.package).__path__

@@ -2,13 +2,16 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from memdiag.errors import RecordError
-from memdiag.records.codec import decode, encode, load, load_any
+from memdiag.records import codec
+from memdiag.records.codec import MAX_NUMBER, decode, encode, load, load_any
 from memdiag.records.finding import CHECK_SCHEMA, Check
 from memdiag.records.history import HISTORY_SCHEMA, History
-from memdiag.records.profile import Memory
+from memdiag.records.profile import MAX_PHASES, MAX_SPANS, Memory, Profile
+from tests.reporters import profiles
 
 MEMORY = Memory(rss_bytes=3, anonymous_bytes=1, file_bytes=2, shared_bytes=None)
 
@@ -36,11 +39,45 @@ def test_each_field_of_the_top_level_is_a_line() -> None:
         (b"", "truncated"),
         (b'{"rss_bytes": 3', "truncated"),
         (b"\x89PNG", "malformed"),
+        (changed(rss_bytes=10**40), r"the number 1e\+40 in it is too large"),
+        (changed(rss_bytes=-(10**40)), r"the number -1e\+40 in it is too large"),
+        (changed(more=[{"a": 1e300}]), r"the number 1e\+300 in it is too large"),
+        (b'{"rss_bytes": ' + b"[" * 100_000, "not a valid memory"),
     ],
 )
 def test_what_does_not_match_is_refused_with_its_place(data: bytes, words: str) -> None:
     with pytest.raises(RecordError, match=words):
         decode(data, Memory)
+
+
+def test_large_numbers_that_make_sense_are_read() -> None:
+    largest = msgspec.structs.replace(MEMORY, rss_bytes=MAX_NUMBER)
+    assert decode(encode(largest), Memory) == largest
+
+
+def test_a_file_that_is_too_large_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "m.json"
+    path.write_bytes(encode(MEMORY))
+    monkeypatch.setattr(codec, "MAX_RECORD_BYTES", path.stat().st_size)
+    assert load(path, Memory) == MEMORY
+    monkeypatch.setattr(codec, "MAX_RECORD_BYTES", path.stat().st_size - 1)
+    with pytest.raises(RecordError, match=r"m\.json: larger than .* not a record"):
+        load(path, Memory)
+
+
+@pytest.mark.parametrize(("name", "most"), [("phases", MAX_PHASES), ("spans", MAX_SPANS)])
+def test_so_many_phases_or_spans_are_no_profile(name: str, most: int) -> None:
+    profile = profiles.tied_if()
+    for count in (most, most + 1):
+        many = getattr(profile, name)[:1] * count
+        data = encode(msgspec.structs.replace(profile, **{name: many}))
+        if count <= most:
+            assert len(getattr(decode(data, Profile), name)) == most
+        else:
+            with pytest.raises(RecordError, match=rf"length <= {most} - at `\$\.{name}`"):
+                decode(data, Profile)
 
 
 def test_a_file_is_named_in_the_error(tmp_path: Path) -> None:

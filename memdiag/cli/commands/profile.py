@@ -230,6 +230,7 @@ def command(
     from memdiag.cli.output import Destination
     from memdiag.cli.profile_output import print_result
     from memdiag.records.budget import Budget
+    from memdiag.records.codec import escaped
     from memdiag.workflows.budget import Held, hold, pinned
     from memdiag.workflows.check import DEFAULT_MIN_BYTES
     from memdiag.workflows.configuration import read_configuration
@@ -290,6 +291,7 @@ def command(
         else:
             was_interrupted = False
     told = msgspec.structs.replace(held.profile, judgement=held.judgement, command=command_line())
+    told = escaped(told)
     held = replace(held, profile=told)
     if was_interrupted and told.outcome.status == "completed":
         # Measured, but not yet examined: whoever interrupts that has no time for reports.

@@ -34,6 +34,8 @@ def with_drawings(
         places = Places(draft)
     except MemdiagError:
         return tuple(findings), ()  # a graph that cannot be rewritten
+    except Exception as error:  # likewise
+        return tuple(findings), (_defect("the findings", error),)
     drawn: list[Finding] = []
     notes: list[str] = []
     for finding in findings[:MOST_DRAWN]:
@@ -41,10 +43,13 @@ def with_drawings(
             drawing = draw(around(draft, finding), places, finding.graph)
             drawn.append(msgspec.structs.replace(finding, drawing=drawing))
         except Exception as error:  # a defect of one drawing must not lose a profile
-            what = f"{type(error).__name__}: {error}"[:_LONGEST_REASON]
-            notes.append(
-                f"a finding of rule {finding.name} could not be drawn, which is a defect of"
-                f" memdiag's; please report it ({what})"
-            )
+            notes.append(_defect(f"a finding of rule {finding.name}", error))
             drawn.append(finding)
     return (*drawn, *findings[MOST_DRAWN:]), tuple(dict.fromkeys(notes))
+
+
+def _defect(what: str, error: Exception) -> str:
+    reason = f"{type(error).__name__}: {error}"[:_LONGEST_REASON]
+    return (
+        f"{what} could not be drawn, which is a defect of memdiag's; please report it ({reason})"
+    )

@@ -86,6 +86,11 @@ class FixFiles:
         if data.resolve() in file.files:
             raise UsageError(f"{data}: that holds the original's weights; choose another output.")
         resolve_output(data)
+        for path in (file.path.resolve(), data):
+            if not _is_text(path.name):
+                raise UsageError(
+                    f"{path}: its name is not UTF-8, and no model can refer to it. Rename it."
+                )
         if data.is_symlink():
             raise ReportError(f"{data}: cannot be written (it is a link). Choose another output.")
 
@@ -201,6 +206,14 @@ class FixFiles:
         return ReportError(
             f"{self._target}: cannot be written ({error.strerror}); choose another output."
         )
+
+
+def _is_text(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _digest(paths: Sequence[Path]) -> bytes:
