@@ -84,5 +84,7 @@ def _guarded(command: Callable[..., int]) -> Callable[..., None]:
 
 
 def _fail(message: str) -> int:
-    print(f"memdiag: {message}", file=sys.stderr)
+    from memdiag.reporters.views.text import plain
+
+    print(f"memdiag: {plain(message)}", file=sys.stderr)
     return ERROR

@@ -10,8 +10,10 @@ from memdiag.cli.output import show
 from memdiag.errors import ReportError
 from memdiag.records.codec import encode
 from memdiag.records.profile import Profile
+from memdiag.reporters.terminal import no_command
 from memdiag.reporters.views import headline
 from memdiag.reporters.views import judgement as judgement_view
+from memdiag.reporters.views.text import plain
 from memdiag.workflows.budget import Held
 
 _JOB_SUMMARY = "GITHUB_STEP_SUMMARY"
@@ -44,7 +46,8 @@ def print_result(held: Held, written: Sequence[Path], *, format: str, quiet: boo
         _print_judgement(held, to_stderr=format == "json", quiet=quiet)
     if held.incomparable and not judgement.budget.limits:
         # There was nothing else to hold it to: that is no pass.
-        print(f"memdiag: {profile.model.path}: {held.incomparable}.", file=sys.stderr)
+        said = f"memdiag: {profile.model.path}: {held.incomparable}."
+        print(plain(said), file=sys.stderr)
         return ERROR
     return CLEAN if judgement.holds else FINDINGS
 
@@ -73,10 +76,11 @@ def _append_summary(text: str) -> None:
 
 def _print_ending(profile: Profile, written: Sequence[Path]) -> None:
     ending = headline.build(profile).first
-    print(f"memdiag: {profile.model.path}: {ending[0].lower()}{ending[1:]}", file=sys.stderr)
-    for path in written:
-        if path.suffix == ".json":
-            print(f"The profile up to then: {path}", file=sys.stderr)
+    path = plain(profile.model.path)
+    print(f"memdiag: {path}: {ending[0].lower()}{ending[1:]}", file=sys.stderr)
+    for file in written:
+        if file.suffix == ".json":
+            print(f"The profile up to then: {plain(str(file))}", file=sys.stderr)
 
 
 def _print_judgement(held: Held, *, to_stderr: bool, quiet: bool) -> None:
@@ -86,5 +90,7 @@ def _print_judgement(held: Held, *, to_stderr: bool, quiet: bool) -> None:
     settled = [f"baseline {held.written}"] if held.written else []
     if not quiet and not to_stderr:
         print(file=stream)
-    for line in (*lines, *settled):
-        print(line, file=stream)
+    for text in (*lines, *settled):
+        # An explanation is indented below its sentence.
+        indent = " " * (len(text) - len(text.lstrip(" ")))
+        print(no_command(indent + plain(text)), file=stream)

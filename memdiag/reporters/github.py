@@ -12,7 +12,7 @@ from memdiag.reporters import markdown
 from memdiag.reporters.markdown_text import code, escape, table
 from memdiag.reporters.views import findings, headline
 from memdiag.reporters.views import judgement as judgement_view
-from memdiag.reporters.views.text import plain
+from memdiag.reporters.views.text import plain, plain_lines
 
 _MOST_FINDINGS = 10
 """The service shows so many annotations of a kind for a step."""
@@ -76,6 +76,7 @@ def _command(kind: str, file: str, title: str, message: str) -> str:
 
 
 def _data(text: str) -> str:
+    text = "\n".join(plain_lines(text))
     return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
 

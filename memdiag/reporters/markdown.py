@@ -116,7 +116,10 @@ def _sentences(profile: Profile) -> list[str]:
 
 def _inputs(profile: Profile) -> str:
     rows = [
-        (code(row.name, in_table=True), row.dtype, row.shape, row.source, escape(row.note))
+        (
+            code(row.name, in_table=True),
+            *map(escape, (row.dtype, row.shape, row.source, row.note)),
+        )
         for row in facts.inputs(profile)
     ]
     if not rows:

@@ -9,6 +9,8 @@ _ALIGN = {"left": ":--", "right": "--:"}
 
 def escape(text: str) -> str:
     """Return `text` so that Markdown shows it as it is, and GitHub mentions nobody by it."""
+    if text.startswith("::"):  # the log of a workflow would take the line for a command
+        text = f"\u2060{text}"
     return _SPECIAL.sub(r"\\\1", text).replace("@", "@\u2060")
 
 

@@ -12,6 +12,7 @@ from memdiag.reporters.views.text import plain
 if TYPE_CHECKING:
     from rich.console import Console
 
+_COMMANDS = ("::", "##[")
 _ASCII = str.maketrans({"×": "x", "·": "|", "…": "...", "µ": "u"})
 
 
@@ -24,7 +25,15 @@ def draw(console: Console, print_all: Callable[[], None]) -> None:
     with console.capture() as captured:
         print_all()
     for text in captured.get().splitlines():
-        console.out(text.rstrip(), highlight=False)
+        console.out(no_command(text.rstrip()), highlight=False)
+
+
+def no_command(line: str) -> str:
+    """Return `line` so that a workflow that logs it does not take it for a command of its own.
+
+    GitHub Actions obey lines such as ``::error::…``, and a name may begin one.
+    """
+    return f"\\{line}" if line.lstrip().startswith(_COMMANDS) else line
 
 
 def line(console: Console, text: str, style: str = "") -> None:

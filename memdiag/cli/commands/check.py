@@ -59,6 +59,7 @@ def command(
     for-onnxruntime, dim.
     """
     from memdiag.cli.output import print_check, save_record
+    from memdiag.reporters.views.text import plain
     from memdiag.workflows.check import (
         DEFAULT_MAX_MEMORY,
         DEFAULT_MIN_BYTES,
@@ -85,7 +86,7 @@ def command(
     print_check(result, format.value, quiet=quiet)
     failures = [one.error for one in result.models if one.error is not None]
     for failure in failures:
-        print(f"memdiag: {failure}", file=sys.stderr)
+        print(f"memdiag: {plain(failure)}", file=sys.stderr)
     if failures:
         return ERROR
     return FINDINGS if result.findings else CLEAN

@@ -45,7 +45,7 @@ def _show(check: Check, console: Console, quiet: bool) -> None:
             show_findings(found, console, named=True)
             for note in model.notes:
                 line(console, f"{plain(model.path)}: note: {plain(note)}", "dim")
-        names = dict.fromkeys(one.name for one in check.findings)
+        names = dict.fromkeys(plain(one.name) for one in check.findings)
         if names:
             line(console, f"explained by: memdiag explain {next(iter(names))}", "dim")
     line(console, view.check_summary(check))
@@ -65,4 +65,4 @@ def _left_out(findings: Sequence[Finding]) -> Iterator[str]:
         rest = [one for one in findings if one.name == name][_MOST_OF_A_RULE:]
         if rest:
             size = format_size(sum(one.bytes for one in rest))
-            yield f"and {len(rest):,} more of {name}, {size} together (all with --format json)"
+            yield f"and {len(rest):,} more of {plain(name)}, {size} together (all with --format json)"

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from memdiag.records.finding import Check, Finding
 from memdiag.reporters.markdown_text import code, escape, table
 from memdiag.reporters.views import findings as view
+from memdiag.reporters.views.text import plain
 
 _MOST_FINDINGS = 50
 
@@ -16,11 +17,11 @@ def render(check: Check) -> str:
         found = [one for one in check.findings if one.model == model.path]
         if model.error is None and not found and not model.notes:
             continue
-        blocks.append(f"### {code(model.path)}")
+        blocks.append(f"### {code(plain(model.path))}")
         if model.error is not None:
-            blocks.append(escape(model.error))
+            blocks.append(escape(plain(model.error)))
         blocks += section(found)
-        blocks.append("\n".join(f"- {escape(note)}" for note in model.notes))
+        blocks.append("\n".join(f"- {escape(plain(note))}" for note in model.notes))
     return "\n\n".join(block for block in blocks if block) + "\n"
 
 

@@ -37,7 +37,7 @@ def render(check: Check, *, version: str) -> bytes:
                 "toolExecutionNotifications": [_notification(model) for model in failed],
             }
         ],
-        "properties": {"onnxruntime": check.onnxruntime},
+        "properties": {"onnxruntime": plain(check.onnxruntime)},
     }
     log = {"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]}
     return (json.dumps(log, indent=2, ensure_ascii=True) + "\n").encode()
@@ -57,7 +57,7 @@ def _result(finding: Finding) -> dict[str, Any]:
     one = view.build(finding)
     facts = f"{one.facts[:1].upper()}{one.facts[1:]}."
     return {
-        "ruleId": finding.rule,
+        "ruleId": one.rule,
         "level": "note" if finding.evidence == "refuted" else "warning",
         "message": {"text": " ".join(filter(None, (one.message, one.detail, facts)))},
         "locations": [
@@ -78,7 +78,7 @@ def _result(finding: Finding) -> dict[str, Any]:
             "peakBytes": finding.peak_bytes,
             "evidence": finding.evidence,
             "weights": [plain(name) for name in finding.weights],
-            "remedies": list(finding.remedies),
+            "remedies": list(one.remedies),
         },
     }
 
@@ -99,5 +99,5 @@ def _fingerprint(finding: Finding) -> str:
 
 def _uri(path: str) -> str:
     parts = PurePath(path)
-    text = quote(parts.as_posix())
+    text = quote(parts.as_posix(), errors="backslashreplace")
     return f"file://{text}" if parts.is_absolute() else text

@@ -33,14 +33,14 @@ def build(finding: Finding) -> FindingView:
     """Return `finding` in words."""
     return FindingView(
         model=plain(finding.model),
-        rule=finding.rule,
-        name=finding.name,
+        rule=plain(finding.rule),
+        name=plain(finding.name),
         message=plain(finding.message),
         detail=plain(finding.detail),
         cost=_cost(finding),
         evidence=_evidence(finding),
         is_refuted=finding.evidence == "refuted",
-        remedies=finding.remedies,
+        remedies=tuple(map(plain, finding.remedies)),
     )
 
 

@@ -1,0 +1,208 @@
+"""Names that mean harm, in every text of every record: each output stays what it is."""
+
+import io
+import json
+import re
+import typing
+import unicodedata
+import xml.etree.ElementTree as ElementTree
+from collections import Counter
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+import pytest
+from rich.console import Console
+
+import memdiag
+from memdiag.records.finding import CheckedModel
+from memdiag.records.history import HISTORY_SCHEMA, Entry, History
+from memdiag.reporters import github, inventory_console, kinds
+from memdiag.reporters.attribution_console import show_attribution
+from memdiag.reporters.checks import console as check_console
+from memdiag.reporters.checks import markdown as check_markdown
+from memdiag.reporters.checks import sarif
+from memdiag.reporters.history_console import show_history
+from tests.reporters import comparisons, fix_records, profiles, tied_xray, tuning_records
+from tests.reporters.checks.checks import check, finding
+
+BENIGN = "name of something"
+HOSTILE = {
+    "newline": "a\n::error file=x::gone\r\n::set-output name=x::y",
+    "command": "::error::gone",
+    "escape": "a\x1b[31mred\x1b]0;title\x07\x00\x9b2J\x08b",
+    "markup": "[red]a[/red][/][link=http://x]b[/link]\\[",
+    "html": "</script></style></title><img src=x onerror=alert(1)>&amp;<!--'\"]]>",
+    "markdown": "a|b|c `d` ``` *e* _f_ [g](http://h) ![i](j) # k @team #1 ~~l~~ $m$ \\",
+    "rtl": "a\u202egnp.\u2066b\u200fc\u2028d\u2029e\u0085f",
+    "surrogate": "a\udcff\ud800b",
+}
+CONTROL = {"Cc", "Cs", "Zl", "Zp"}
+BIDI = set("\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+# What links parts of a record with each other, or must be of a certain form.
+FORMAL = {"schema", "id", "source", "target", "metric"}
+
+RECORDS: dict[str, Any] = {
+    "profile": tied_xray.with_xrays,
+    "failed": profiles.failed,
+    "killed": profiles.killed,
+    "comparison": comparisons.versions,
+    "fix": fix_records.verified,
+    "tuning": tuning_records.tuning,
+}
+
+
+def renamed(value: Any, name: str, hint: Any = None) -> Any:
+    """Return a record with `name` in each text that may be any."""
+    if isinstance(value, msgspec.Struct):
+        hints = typing.get_type_hints(type(value))
+        changes = {
+            field: renamed(getattr(value, field), name, hints[field])
+            for field in value.__struct_fields__
+            if field not in FORMAL
+        }
+        return msgspec.structs.replace(value, **changes)
+    if isinstance(value, tuple):
+        return tuple(renamed(item, name, hint) for item in value)
+    if isinstance(value, dict):
+        return {key: renamed(item, name, hint) for key, item in value.items()}
+    if isinstance(value, str) and not _is_chosen(hint):
+        return name
+    return value
+
+
+def _is_chosen(hint: Any) -> bool:
+    """Return whether a type is one of a few texts."""
+    if typing.get_origin(hint) is Literal:
+        return True
+    return any(map(_is_chosen, typing.get_args(hint)))
+
+
+def bad_signs(text: str) -> set[str]:
+    return {c for c in text if c != "\n" and (unicodedata.category(c) in CONTROL or c in BIDI)}
+
+
+def check_text(text: str) -> None:
+    assert not bad_signs(text)
+    for line in text.splitlines():
+        assert not line.lstrip().startswith(("::", "##["))
+
+
+class Tags(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: set[str] = set()
+        self.attributes: set[str] = set()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.seen.add(tag)
+        self.attributes |= {name for name, _ in attrs}
+
+
+def tags(page: str) -> Tags:
+    parser = Tags()
+    parser.feed(page)
+    return parser
+
+
+def cells(line: str) -> int:
+    """Return how many cells a row of a table has: bars that are not escaped."""
+    return len(re.findall(r"(?<!\\)(?:\\\\)*\|", line))
+
+
+def check_markdown_text(text: str, benign: str) -> None:
+    assert not bad_signs(text)
+    # A program in a record may have any lines; its fence is longer than any inside.
+    text, benign = (re.sub(r"(?ms)^(```+)python\n.*?^\1$", "", one) for one in (text, benign))
+    check_text(text)
+    assert len(text.splitlines()) == len(benign.splitlines())
+    for line, other in zip(text.splitlines(), benign.splitlines(), strict=True):
+        assert line.startswith("|") == other.startswith("|")
+        if line.startswith("|"):
+            assert cells(line) == cells(other)
+    outside = re.sub(r"(?<![\\`])(`+)(?!`).*?(?<!`)\1(?!`)", "", text)
+    assert not re.search(r"(?<!\\)<(?!details|/details|summary|/summary|!--|sub|/sub|br)", outside)
+    assert "@team" not in outside
+
+
+def console_text(show: Any) -> str:
+    console = Console(file=io.StringIO(), width=80, highlight=False)
+    show(console)
+    return typing.cast(io.StringIO, console.file).getvalue()
+
+
+@pytest.mark.parametrize("name", HOSTILE.values(), ids=HOSTILE)
+@pytest.mark.parametrize("build", RECORDS.values(), ids=RECORDS)
+def test_reports_stay_well_formed(build: Any, name: str) -> None:
+    benign, hostile = renamed(build(), BENIGN), renamed(build(), name)
+    reporters = kinds.reporters_of(hostile)
+    check_text(console_text(lambda console: reporters.show(hostile, console)))
+    markdown = [reporters.render(each, "markdown").decode() for each in (hostile, benign)]
+    check_markdown_text(*markdown)
+    svg = reporters.render(hostile, "svg").decode()
+    found = {element.tag for element in ElementTree.fromstring(svg).iter()}
+    plain_svg = reporters.render(benign, "svg").decode()
+    assert found <= {element.tag for element in ElementTree.fromstring(plain_svg).iter()}
+    pages = [tags(reporters.render(each, "html").decode()) for each in (hostile, benign)]
+    assert pages[0].seen <= pages[1].seen
+    assert pages[0].attributes <= pages[1].attributes
+    assert json.loads(reporters.render(hostile, "json"))["schema"]
+    assert reporters.render(hostile, "png").startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("name", HOSTILE.values(), ids=HOSTILE)
+def test_annotations_of_a_workflow_stay_commands(name: str) -> None:
+    profile = msgspec.structs.replace(profiles.failed(), findings=(finding(),))
+    counts = []
+    for text in (name, BENIGN):
+        lines = github.annotations(renamed(profile, text)).splitlines()
+        assert all(re.match(r"::(error|warning|notice) file=[^,:]*,title=", one) for one in lines)
+        assert not any(bad_signs(one) for one in lines)
+        counts.append(Counter(line.split()[0] for line in lines))
+    assert counts[0] == counts[1]
+
+
+@pytest.mark.parametrize("name", HOSTILE.values(), ids=HOSTILE)
+def test_checks_stay_well_formed(name: str) -> None:
+    broken = CheckedModel(path="cut.onnx", error="cut.onnx: the file ends.", notes=("a note",))
+    fine = check(finding()).models
+    built = check(finding(), models=(*fine, broken))
+    hostile, benign = renamed(built, name), renamed(built, BENIGN)
+    check_text(console_text(lambda console: check_console.show_check(hostile, console)))
+    check_markdown_text(check_markdown.render(hostile), check_markdown.render(benign))
+    log = json.loads(sarif.render(hostile, version="1"))
+    (run,) = log["runs"]
+    (result,) = run["results"]
+    (place,) = result["locations"]
+    uri = place["physicalLocation"]["artifactLocation"]["uri"]
+    assert re.fullmatch(r"[\w./%~:-]+", uri, re.ASCII)
+    assert not bad_signs(result["message"]["text"])
+    assert not any(bad_signs(one["fullyQualifiedName"]) for one in place["logicalLocations"])
+    (notification,) = run["invocations"][0]["toolExecutionNotifications"]
+    assert not bad_signs(notification["message"]["text"])
+
+
+@pytest.mark.parametrize("name", HOSTILE.values(), ids=HOSTILE)
+def test_other_summaries_stay_text(name: str) -> None:
+    attribution = renamed(tied_xray.attribution(), name)
+    check_text(console_text(lambda console: show_attribution(attribution, console)))
+    entry = Entry(
+        added_s=1e9,
+        label="commit",
+        model="m.onnx",
+        onnxruntime="1.31.1",
+        memdiag="0.1",
+        machine="x",
+        figures={"peak": 1 << 30},
+    )
+    history = renamed(History(schema=HISTORY_SCHEMA, entries=(entry,)), name)
+    check_text(console_text(lambda console: show_history(history, "peak", console)))
+
+
+@pytest.mark.parametrize("name", HOSTILE.values(), ids=HOSTILE)
+def test_an_inventory_stays_text(sample_model: Callable[..., Path], name: str) -> None:
+    inventory = renamed(memdiag.inspect(sample_model("subgraph_weights")), name)
+    shown = console_text(lambda console: inventory_console.show_inventory(inventory, console))
+    check_text(shown)
