@@ -21,7 +21,7 @@ MAX_NUMBER = 1 << 62
 
 
 def escaped(record: R) -> R:
-    """Return `record` with all lone surrogates spelt out, such as ``\\udcff``.
+    r"""Return `record` with all lone surrogates spelt out, such as ``\udcff``.
 
     File names that are not UTF-8 have them in Python; JSON and reports cannot.
     """

@@ -55,7 +55,8 @@ def save_files(contents: Iterable[tuple[Path, bytes]]) -> None:
             staged.append((path, beside, target))
             with beside.open("xb") as file:
                 file.write(content)
-        for path, beside, target in staged:
+        for staged_path, beside, target in staged:
+            path = staged_path  # for the error
             os.replace(beside, target)
     except (OSError, ValueError) as error:
         raise _unwritable(path, error) from error

@@ -91,7 +91,9 @@ class Reporters(Generic[R]):
 
         With `quiet` it is the answer only; `options` are those of the kind's own console.
         """
-        self._module("console").show(escaped(record), console, written=written, quiet=quiet, **options)
+        self._module("console").show(
+            escaped(record), console, written=written, quiet=quiet, **options
+        )
 
     def _module_names(self) -> tuple[str, ...]:
         path = importlib.import_module(self.package).__path__

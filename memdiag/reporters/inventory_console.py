@@ -86,7 +86,7 @@ def _values(noun: str, values: Sequence[GraphValue]) -> list[str]:
         shape = "of unknown rank"
         if value.shape is not None:
             shape = f"[{', '.join(plain(str(size)) for size in value.shape)}]"
-        lines.append(f"{noun} {plain(value.name)}: {value.dtype} {shape}")
+        lines.append(f"{noun} {plain(value.name)}: {plain(value.dtype)} {shape}")
     if len(values) > _MOST_VALUES:
         lines.append(f"and {len(values) - _MOST_VALUES:,} {noun}s more")
     return lines
@@ -98,7 +98,7 @@ def _largest(console: Console, inventory: Inventory) -> None:
     headings = ("type", "shape", "size", "read by")
     rows = [
         (
-            one.dtype,
+            plain(one.dtype),
             "×".join(map(str, one.shape)) or "scalar",
             format_size(one.bytes),
             shortened(", ".join(map(plain, one.readers)) or "nobody", _LONGEST_READERS),

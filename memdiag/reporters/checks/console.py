@@ -65,4 +65,5 @@ def _left_out(findings: Sequence[Finding]) -> Iterator[str]:
         rest = [one for one in findings if one.name == name][_MOST_OF_A_RULE:]
         if rest:
             size = format_size(sum(one.bytes for one in rest))
-            yield f"and {len(rest):,} more of {plain(name)}, {size} together (all with --format json)"
+            more = f"and {len(rest):,} more of {plain(name)}"
+            yield f"{more}, {size} together (all with --format json)"

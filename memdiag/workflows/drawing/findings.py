@@ -50,6 +50,4 @@ def with_drawings(
 
 def _defect(what: str, error: Exception) -> str:
     reason = f"{type(error).__name__}: {error}"[:_LONGEST_REASON]
-    return (
-        f"{what} could not be drawn, which is a defect of memdiag's; please report it ({reason})"
-    )
+    return f"{what} could not be drawn, which is a defect of memdiag's; please report it ({reason})"
