@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from rich.console import Console
 from onnx import TensorProto, helper
+from rich.console import Console
 
 import memdiag
 from memdiag.errors import ModelError, UsageError
