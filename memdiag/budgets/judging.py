@@ -71,6 +71,7 @@ def judge(profiles: Sequence[Profile], budget: Budget, *, taken: Taken | None = 
         copies_are_new=bool(new),
         suspect=_suspect(profile.findings, copies) if breaches else None,
         notes=(*_remarks(found, before, budget, late), *_groups(profiles)),
+        dimensions=profile.dimensions,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Collection, Sequence
 from pathlib import Path
@@ -51,16 +52,18 @@ def given_inputs(input: Sequence[str], inputs: Path | None) -> Given:
     return given | archive
 
 
-def whole_numbers(option: str, values: Sequence[str]) -> dict[str, int]:
-    """Return the ``NAME=N`` texts given to `option` as a mapping to positive whole numbers.
+def dimension_sizes(option: str, values: Sequence[str]) -> dict[str, int]:
+    """Return the ``NAME=N`` texts given to `option`, several in one after commas, as sizes by name.
 
     Raises:
-        UsageError: as `pairs`, or a value that is no such number.
+        UsageError: as `pairs`, or a value is no whole number.
     """
+    # A name may contain commas itself, so a comma separates only after a number.
+    texts = [part.strip() for text in values for part in re.split(r"(?<=\d),", text)]
     numbers: dict[str, int] = {}
-    for name, value in pairs(option, values).items():
-        if not value.isascii() or not value.isdigit() or int(value) < 1:
-            raise UsageError(f"{option} {name} takes a whole number from 1, not {value!r}.")
+    for name, value in pairs(option, texts).items():
+        if not value.isascii() or not value.isdigit():
+            raise UsageError(f"{option} {name}: {value!r} is not a whole number. Use NAME=N.")
         numbers[name] = int(value)
     return numbers
 
@@ -123,10 +126,10 @@ def trial_arguments(
     """Return what ``--dim``, ``--input``, ``--inputs`` and ``--sizes`` give.
 
     Raises:
-        UsageError: as `whole_numbers`, `given_inputs` and `sizes_of`.
+        UsageError: as `dimension_sizes`, `given_inputs` and `sizes_of`.
     """
     return {
-        "dims": whole_numbers("--dim", dim or ()),
+        "dims": dimension_sizes("--dim", dim or ()),
         "inputs": given_inputs(input or (), inputs),
         "sizes": sizes_of("--sizes", sizes),
     }

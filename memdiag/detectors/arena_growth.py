@@ -19,8 +19,8 @@ figure stayed resident after a few runs, and almost nothing with the arena off.
 
 ## What to do
 
-- Give the sizes that you really use: `--dim batch=16 --dim sequence=512`. Where none is
-  given, axes that count examples are taken as 1 and others as 512, and the finding
+- Give the sizes that you really use: `--dim batch=16,sequence=512`. Where one is not
+  given, a realistic size is assumed (`memdiag inspect` lists them), and the finding
   claims no bytes.
 - `arena-shrinkage` sets the run option `memory.enable_memory_arena_shrinkage` to
   `cpu:0`: what is unused goes back to the system after each run, to be taken again in

@@ -88,11 +88,14 @@ def choose_sizes(
     dims: Mapping[str, int],
     given: Mapping[str, tuple[int, ...]],
     free_dim: int,
+    usual: Mapping[str, int] | None = None,
+    totals: Mapping[str, tuple[str, str]] | None = None,
 ) -> dict[str, int]:
     """Return a size for every axis of `inputs` that is not fixed, by `Axis.key`.
 
-    `dims` come first, then the shapes of the arrays `given`. What is left is 1 where it looks like
-    a batch, and `free_dim` elsewhere. A symbol like ``past + 1`` follows those it names.
+    `dims` come first, then the shapes of the arrays `given`, then the sizes in `usual`. All others
+    are 1 where they look like a batch, and `free_dim` elsewhere. A symbol like ``past + 1`` follows
+    those it names, and a key of `totals` is the sum of two others.
 
     Raises:
         UsageError: `dims` names no dimension, has a negative size, or contradicts an array.
@@ -115,11 +118,16 @@ def choose_sizes(
                 f"{axis.input!r} has {shape[axis.position]} there; leave one of them out."
             )
         sizes.setdefault(axis.key, shape[axis.position])
-    batches = _batches(inputs)
-    expressions = {key: tree for key in keys if (tree := _parse(key, keys)) is not None}
+    batches = batch_keys(inputs)
+    expressions: dict[str, ast.expr] = {
+        key: ast.BinOp(ast.Name(one), ast.Add(), ast.Name(other))
+        for key, (one, other) in (totals or {}).items()
+    }
+    expressions |= {key: tree for key in keys if (tree := _parse(key, keys)) is not None}
     for key in keys:
         if key not in expressions:
-            sizes.setdefault(key, 1 if key in batches else free_dim)
+            size = (usual or {}).get(key, 1 if key in batches else free_dim)
+            sizes.setdefault(key, size)
     for key, tree in expressions.items():
         if key not in sizes:
             value = _evaluate(tree, sizes)
@@ -127,7 +135,12 @@ def choose_sizes(
     return sizes
 
 
-def _batches(inputs: Mapping[str, tuple[Axis, ...] | None]) -> set[str]:
+def is_expression(symbol: str, keys: Mapping[str, Axis]) -> bool:
+    """Return whether `symbol` is arithmetic over other dimensions, such as ``past + 1``."""
+    return _parse(symbol, keys) is not None
+
+
+def batch_keys(inputs: Mapping[str, tuple[Axis, ...] | None]) -> set[str]:
     """Return the keys of the axes that count examples: called batch, or the first of several.
 
     The only axis of an input is one as well, unless all inputs with free first axes are like that:

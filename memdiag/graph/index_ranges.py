@@ -125,7 +125,7 @@ class _Trace:
         for at, table, axis in _LOOKUPS.get((domain, node.op_type), ()):
             if index == at and len(node.input) > table:
                 if node.op_type not in _AXIS_IS_FIXED:
-                    axis = _integer(node, "axis", 0)
+                    axis = integer_attribute(node, "axis", 0)
                 self._limit(scope, node.input[table], axis, offset)
         if domain:
             return
@@ -137,11 +137,11 @@ class _Trace:
         elif node.op_type in ("Add", "Sub") and len(node.input) == 2:
             self._shifted(scope, node, index, offset)
         elif node.op_type == "Equal" and len(node.input) == 2:
-            values = _constant(scope, node.input[1 - index])
+            values = small_constant(scope, node.input[1 - index])
             if values is not None and values.size and values.dtype.kind in "iuf":
                 self.equals += [float(value) - offset for value in values.reshape(-1)[:16]]
         elif node.op_type == "OneHot" and index == 0 and len(node.input) > 1:
-            depth = _constant(scope, node.input[1])
+            depth = small_constant(scope, node.input[1])
             if depth is not None and depth.size == 1:
                 self._at_most(int(depth.reshape(-1)[0]), offset, "the depth of a OneHot")
         if node.op_type in ("GatherND", "ScatterND") and index == 1:
@@ -149,7 +149,7 @@ class _Trace:
 
     def _shifted(self, scope: Scope, node: Node, index: int, offset: int) -> None:
         """Follow a value to which a constant integer is added, or from which it is taken."""
-        values = _constant(scope, node.input[1 - index])
+        values = small_constant(scope, node.input[1 - index])
         if values is None or values.size != 1 or values.dtype.kind not in "iu":
             return
         constant = int(values.reshape(-1)[0])
@@ -177,7 +177,7 @@ class _Trace:
         """Add the limit of GatherND or ScatterND, whose indices run over several axes at once."""
         shape = self._shape(scope, node.input[0], MAX_SHAPE_STEPS)
         indices = self._shape(scope, node.input[1], MAX_SHAPE_STEPS)
-        first = _integer(node, "batch_dims", 0)
+        first = integer_attribute(node, "batch_dims", 0)
         last = first + indices[-1] if indices and indices[-1] is not None else None
         sizes = [size for size in (shape or ())[first:last] if size is not None]
         if sizes:
@@ -246,7 +246,7 @@ def _outer_value(scope: Scope, name: str) -> tuple[Scope, str] | None:
     return (parent, node.input[index]) if index < len(node.input) else None
 
 
-def _constant(scope: Scope, name: str, steps: int = MAX_SHAPE_STEPS) -> Array | None:
+def small_constant(scope: Scope, name: str, steps: int = MAX_SHAPE_STEPS) -> Array | None:
     """Return the values of a small constant, also through operators that only change its shape."""
     home = scope.home(name)
     if home is None or not steps:
@@ -257,17 +257,18 @@ def _constant(scope: Scope, name: str, steps: int = MAX_SHAPE_STEPS) -> Array | 
     node = home.producers.get(name)
     if node is None:
         outer = _outer_value(home, name)
-        return _constant(*outer, steps - 1) if outer else None
+        return small_constant(*outer, steps - 1) if outer else None
     if node.op_type == "Constant":
         for attribute in node.attribute:
             if attribute.name in CONSTANT_FIELDS and not attribute.ref_attr_name:
                 return constant_array(attribute)[1]
     if node.op_type in ("Cast", "CastLike", "Identity", "Reshape", "Squeeze", "Unsqueeze"):
-        return _constant(home, node.input[0], steps - 1) if node.input else None
+        return small_constant(home, node.input[0], steps - 1) if node.input else None
     return None
 
 
-def _integer(node: Node, name: str, default: int) -> int:
+def integer_attribute(node: Node, name: str, default: int) -> int:
+    """Return the value of an integer attribute of `node`."""
     return next((one.i for one in node.attribute if one.name == name), default)
 
 

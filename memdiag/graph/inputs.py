@@ -1,5 +1,6 @@
 """Inputs made for the user: what each one will be, chosen from the graph, and the arrays."""
 
+import re
 import zlib
 from collections.abc import Mapping, Sequence
 from math import prod
@@ -9,6 +10,7 @@ import numpy as np
 from onnx import TypeProto, ValueInfoProto
 
 from memdiag.errors import UsageError
+from memdiag.graph.axis_roles import axis_roles, total_lengths
 from memdiag.graph.bodies import Body
 from memdiag.graph.dimensions import Axis, axes_of, choose_sizes, tensor_type
 from memdiag.graph.element_types import ELEMENT_TYPES, STRING, ElementType
@@ -19,7 +21,34 @@ from memdiag.graph.tensor_data import Array
 from memdiag.records.base import Record
 
 Kind = Literal["tensor", "sequence", "optional"]
-Fill = Literal["normal", "uniform", "constant", "given"]
+Fill = Literal["normal", "uniform", "positions", "constant", "given"]
+
+MAX_SETTING_ELEMENTS = 8
+"""A tensor of more elements is data, not a setting such as a speed or a temperature."""
+
+# Values of settings, by a word of the input's name.
+_SETTINGS: dict[str, float] = {
+    "alpha": 1.0,
+    "beta": 1.0,
+    "conf": 0.5,
+    "confidence": 0.5,
+    "factor": 1.0,
+    "guidance": 1.0,
+    "iou": 0.5,
+    "penalty": 1.0,
+    "rate": 1.0,
+    "ratio": 1.0,
+    "scale": 1.0,
+    "scales": 1.0,
+    "sigma": 1.0,
+    "speed": 1.0,
+    "strength": 1.0,
+    "temperature": 1.0,
+    "thresh": 0.5,
+    "threshold": 0.5,
+    "timestep": 1.0,
+}
+_SAMPLE_RATE = 16_000
 
 # The bits of 1.0 in types that numpy lacks: below a byte, of all elements in the byte.
 _ONE_BITS = {
@@ -54,7 +83,8 @@ class InputPlan(Record, frozen=True, kw_only=True):
     though the model would do without. `element_type` is ONNX's number, `dtype` its name in lower
     case. `note` says in words what was chosen and why. `fill` says how `make` fills the array:
     ``normal`` (standard normal), ``uniform`` (integers from `low` up to, not including, `high`),
-    ``constant`` (`value` throughout), or ``given`` for an array that the user brings.
+    ``positions`` (0, 1, 2 … along the last axis, from 0 again at `high`), ``constant`` (`value`
+    throughout), or ``given`` for an array that the user brings.
 
     `bits_type` is `element_type` where numpy has no such type and the array carries its bits (see
     `make`), else None: the runtime must then be told the type.
@@ -83,7 +113,7 @@ def plan_inputs(
     *,
     dims: Mapping[str, int],
     given: Mapping[str, np.ndarray[Any, Any]],
-    free_dim: int = 1,
+    free_dim: int | None = None,
 ) -> tuple[InputPlan, ...]:
     """Return a plan for every input of `model` that has no default, in the model's order.
 
@@ -92,7 +122,9 @@ def plan_inputs(
         dims: sizes of free dimensions, by name, or ``input:axis`` for those without one.
         given: arrays for some of the inputs; they also set the dimensions they show.
         free_dim: the size of the other free dimensions, save those that look like a batch (the
-            first axis of an input, or a name with ``batch`` in it), which are 1.
+            first axis of an input, or a name with ``batch`` in it), which are 1, and those for
+            which an operator accepts one size only; where None, realistic sizes by their roles
+            (see `axis_roles`).
 
     Raises:
         UsageError: a name in `dims` or `given` is not the model's, an array does not fit its
@@ -121,6 +153,9 @@ def make(plan: InputPlan, seed: int) -> Array:
             return _normal(random, element, plan.shape)
         if plan.fill == "uniform":
             return random.integers(plan.low or 0, plan.high, plan.shape).astype(element.dtype)
+        if plan.fill == "positions":
+            positions = np.arange(plan.shape[-1]) % (plan.high or plan.shape[-1] or 1)
+            return np.broadcast_to(positions, plan.shape).astype(element.dtype)
         if element is STRING:
             return np.full(plan.shape, plan.value, dtype=np.str_)
         value = plan.value if element.native else _ONE_BITS[element.name]
@@ -137,7 +172,7 @@ def _plan(
     functions: Sequence[Body],
     dims: Mapping[str, int],
     given: Mapping[str, np.ndarray[Any, Any]],
-    free_dim: int,
+    free_dim: int | None,
 ) -> tuple[InputPlan, ...]:
     values = {value.name: value for value in graph.fed}
     for name in given:
@@ -148,9 +183,21 @@ def _plan(
     for name, array in given.items():
         _check(array, values[name], axes[name])
     shapes_given = {name: tuple(array.shape) for name, array in given.items()}
-    sizes = choose_sizes(axes, dims=dims, given=shapes_given, free_dim=free_dim)
+    roles = axis_roles(graph, functions)
+    is_chosen = {key: free_dim is None or role.is_required for key, role in roles.items()}
+    sizes = choose_sizes(
+        axes,
+        dims=dims,
+        given=shapes_given,
+        free_dim=free_dim or 1,
+        usual={key: role.size for key, role in roles.items() if is_chosen[key]},
+        totals=total_lengths(axes, roles) if free_dim is None else None,
+    )
     # An input of unknown rank is tried with one axis: operators take that more often than none.
-    shapes = {name: shapes_given.get(name, _shape(axes[name], sizes, free_dim)) for name in values}
+    shapes = {
+        name: shapes_given.get(name, _shape(axes[name], sizes, free_dim or 1)) for name in values
+    }
+    length = max((sizes[key] for key, role in roles.items() if role.name == "sequence"), default=1)
     scope = main_scope(graph, functions)
     plans = []
     for name, value in values.items():
@@ -160,7 +207,10 @@ def _plan(
         else:
             fixed = axes[name] is not None and all(a.size is not None for a in axes[name] or ())
             asked = demands(scope, name, shapes)
-            chosen = _choose(element, asked, single=fixed and prod(shapes[name]) == 1)
+            single = fixed and prod(shapes[name]) == 1
+            chosen = _named(element, name, shapes[name], asked, length) or _choose(
+                element, asked, single=single
+            )
         plans.append(
             InputPlan(
                 name=name,
@@ -237,6 +287,45 @@ def _choose(element: ElementType, asked: Demands, *, single: bool) -> dict[str, 
     if element.dtype.kind in "iu":
         return {"fill": "constant", "value": 1, "note": "ones"}
     return {"fill": "normal", "note": "standard normal"}
+
+
+def _named(
+    element: ElementType, name: str, shape: tuple[int, ...], asked: Demands, length: int
+) -> dict[str, Any] | None:
+    """Return fill, note and numbers for an input whose name says what it is; None for others.
+
+    `length` is the size of the sequence, for inputs that state it.
+    """
+    if not element.native or element.dtype.kind not in "iuf":
+        return None
+    words = set(re.findall(r"[a-z]+", re.sub(r"([a-z])([A-Z])", r"\1_\2", name).lower()))
+    is_integer = element.dtype.kind in "iu"
+    limit = asked.smallest
+    if "mask" in words and limit is None:
+        return {"fill": "constant", "value": 1, "note": "ones, of a mask"}
+    if is_integer and shape and words & {"position", "positions"}:
+        high = None if limit is None else limit.size or None
+        return {"fill": "positions", "high": high, "note": "positions from 0"}
+    if len(shape) > 2 or prod(shape) > MAX_SETTING_ELEMENTS or limit is not None:
+        return None
+    if words & {"sr", "samplerate"} or {"sample", "rate"} <= words or {"sampling", "rate"} <= words:
+        if asked.equals:
+            return None
+        value: float = _SAMPLE_RATE
+    elif is_integer and words & {"length", "lengths", "len", "lens"}:
+        if words & {"max", "min"} or asked.equals:
+            return None
+        value = length
+    else:
+        known = [_SETTINGS[word] for word in sorted(words) if word in _SETTINGS]
+        if not known or is_integer:
+            return None
+        value = min(known)
+    return {
+        "fill": "constant",
+        "value": int(value) if is_integer else value,
+        "note": f"{value:g}, by its name",
+    }
 
 
 def _fits(value: float, element: ElementType) -> bool:

@@ -4,15 +4,15 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from memdiag.errors import UsageError
+from memdiag.graph.axis_roles import axis_roles, total_lengths
 from memdiag.graph.dimensions import axes_of, choose_sizes
 from memdiag.graph.graphs import Graphs
 from memdiag.graph.reader import ModelFile
 from memdiag.graph.shapes import Shapes, infer_shapes
+from memdiag.prediction.folding import folds
 from memdiag.prediction.folds import Folds
 from memdiag.prediction.liveness import Liveness, liveness
-
-ASSUMED_SIZE = 512
-"""The size of a free dimension that is not given and does not count examples (those are 1)."""
+from memdiag.prediction.runtime import Runtime
 
 
 class Sizes(NamedTuple):
@@ -23,7 +23,7 @@ class Sizes(NamedTuple):
 
 
 def chosen_sizes(model: ModelFile, given: Mapping[str, int]) -> Sizes:
-    """Return sizes for the free dimensions of the model's inputs, those of `given` first.
+    """Return sizes for the free dimensions of the model's inputs: `given`, then realistic ones.
 
     Names in `given` that are not the model's are left out: they may be another model's.
     """
@@ -31,7 +31,15 @@ def chosen_sizes(model: ModelFile, given: Mapping[str, int]) -> Sizes:
     free = {axis.key for axes in inputs.values() for axis in axes or () if axis.size is None}
     dims = {key: size for key, size in given.items() if key in free and size >= 0}
     try:
-        sizes = choose_sizes(inputs, dims=dims, given={}, free_dim=ASSUMED_SIZE)
+        roles = axis_roles(model.graph, model.functions)
+        sizes = choose_sizes(
+            inputs,
+            dims=dims,
+            given={},
+            free_dim=1,
+            usual={key: role.size for key, role in roles.items()},
+            totals=total_lengths(inputs, roles),
+        )
     except UsageError:  # two inputs of one name and different shapes
         return Sizes({}, ())
     return Sizes(sizes, tuple(sorted(free - dims.keys())))
@@ -41,14 +49,22 @@ def activations(
     model: ModelFile,
     graphs: Graphs,
     shapes: Shapes,
-    folds: Folds,
+    folded: Folds,
     sizes: Mapping[str, int],
 ) -> Liveness:
     """Return what the activations take at most at `sizes`; `shapes` are those at any others."""
     return liveness(
         graphs,
         infer_shapes(model, graphs, sizes, []),
-        folds,
+        folded,
         declared=shapes.as_declared,
         sizes=sizes.values(),
     )
+
+
+def activation_bytes(model: ModelFile, sizes: Mapping[str, int]) -> int:
+    """Return about how many bytes the activations of `model` take at once at `sizes`."""
+    graphs = Graphs(model)
+    shapes = infer_shapes(model, graphs, sizes, [])
+    found = folds(graphs, shapes, Runtime.installed())
+    return liveness(graphs, shapes, found, declared=shapes, sizes=sizes.values()).peak_bytes

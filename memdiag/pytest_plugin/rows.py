@@ -18,7 +18,7 @@ _ATTRIBUTE = "memdiag_rows"
 def record(item: pytest.Item, judgement: Judgement, *, remark: str = "") -> None:
     """Keep `judgement` for the summary, and its figures as properties of the test (JUnit XML)."""
     from memdiag.budgets.figures import FIGURES
-    from memdiag.reporters.views.judgement import verdict
+    from memdiag.reporters.views.judgement import measured_sizes, verdict
 
     for name, value in judgement.figures.items():
         item.user_properties.append((f"memdiag.{judgement.model}.{name}", value))
@@ -26,7 +26,8 @@ def record(item: pytest.Item, judgement: Judgement, *, remark: str = "") -> None
         name: FIGURES[name].show(judgement.figures[name]) if name in judgement.figures else "–"
         for name in ("peak", "steady")
     }
-    said = "; ".join(part for part in (verdict(judgement), remark) if part)
+    answer = ", ".join(part for part in (verdict(judgement), measured_sizes(judgement)) if part)
+    said = "; ".join(part for part in (answer, remark) if part)
     rows = item.stash.setdefault(_ROWS, [])
     rows.append({"model": judgement.model, **shown, "said": said})
 

@@ -6,6 +6,7 @@ import msgspec
 
 from memdiag.records.base import Record
 from memdiag.records.baseline import HeldCopy
+from memdiag.records.dimension import Dimension
 from memdiag.records.phases import PhaseName
 
 
@@ -58,7 +59,7 @@ class Judgement(Record, frozen=True, kw_only=True):
     `figures` are settled by `processes` fresh processes. `baseline` holds the baseline's figures,
     empty without one. `copies` are those that are new since the baseline, the largest first, where
     `copies_are_new`; else those of the weight that takes the most in several copies. `notes` are
-    sentences.
+    sentences. `dimensions` are the free dimensions with the sizes that were measured.
     """
 
     model: str
@@ -73,6 +74,7 @@ class Judgement(Record, frozen=True, kw_only=True):
     copies_are_new: bool = False
     suspect: Suspect | None = None
     notes: tuple[str, ...] = ()
+    dimensions: tuple[Dimension, ...] = ()
 
     @property
     def holds(self) -> bool:

@@ -7,6 +7,7 @@ import msgspec
 
 from memdiag.records.attribution import CopyKind
 from memdiag.records.base import Record
+from memdiag.records.dimension import Dimension
 from memdiag.records.phases import PhaseName
 from memdiag.records.profile import PeakKind, Profile
 
@@ -174,7 +175,8 @@ class Comparison(Record, frozen=True, kw_only=True):
     """Columns side by side, and what differs between them.
 
     `onnxruntime`: `changes` go from each version to the next one; otherwise from the first column
-    to each other one. `notes` say what was not compared, and why.
+    to each other one. `notes` say what was not compared, and why. `dimensions` are the free
+    dimensions of the inputs with the sizes that the columns were run at.
     """
 
     schema: Literal["memdiag.comparison/1"]
@@ -185,3 +187,4 @@ class Comparison(Record, frozen=True, kw_only=True):
     bisection: Bisection | None
     notes: tuple[str, ...]
     duration_s: float
+    dimensions: tuple[Dimension, ...] = ()

@@ -3,6 +3,7 @@
 from typing import Final, Literal
 
 from memdiag.records.base import Record
+from memdiag.records.dimension import Dimension
 
 FIX_SCHEMA: Final = "memdiag.fix/1"
 
@@ -109,7 +110,8 @@ class Fix(Record, frozen=True, kw_only=True):
     tried (the defaults first); `snippet` is Python that sets up the chosen one.
     `session_count` is how many sessions were started for them; all memory is that of a process
     with `sessions` sessions of the model. `command` is the command that made it, word by word
-    (empty where it was made otherwise).
+    (empty where it was made otherwise). `dimensions` are the free dimensions of the inputs with the
+    realistic sizes among those that it was run at.
     """
 
     schema: Literal["memdiag.fix/1"]
@@ -141,3 +143,4 @@ class Fix(Record, frozen=True, kw_only=True):
     oldest_reason: str = ""
     sessions: int = 1
     command: tuple[str, ...] = ()
+    dimensions: tuple[Dimension, ...] = ()

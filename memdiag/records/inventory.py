@@ -3,6 +3,7 @@
 from typing import Final, Literal
 
 from memdiag.records.base import Record
+from memdiag.records.dimension import Dimension
 from memdiag.records.weights import Place, Storage
 
 INVENTORY_SCHEMA: Final = "memdiag.inventory/1"
@@ -65,7 +66,8 @@ class Inventory(Record, frozen=True, kw_only=True):
     """What a model is made of; weights are counted wherever they live.
 
     Tallies and operators are sorted by bytes or count, the largest first; `largest` holds at most
-    twenty weights.
+    twenty weights. `dimensions` are the free dimensions of the inputs, with the sizes that other
+    commands choose.
     """
 
     schema: Literal["memdiag.inventory/1"]
@@ -87,3 +89,4 @@ class Inventory(Record, frozen=True, kw_only=True):
     external_files: tuple[ExternalFile, ...]
     operators: tuple[Operator, ...]
     largest: tuple[LargeWeight, ...]
+    dimensions: tuple[Dimension, ...] = ()

@@ -7,6 +7,7 @@ from msgspec import Meta
 from memdiag.records.attribution import Attribution
 from memdiag.records.base import Record
 from memdiag.records.budget import Judgement
+from memdiag.records.dimension import Dimension
 from memdiag.records.finding import Finding
 from memdiag.records.fix import Fix
 from memdiag.records.phases import PHASES as PHASES
@@ -209,7 +210,8 @@ class Profile(Record, frozen=True, kw_only=True):
 
     `judgement` is how it compares with a budget or baseline it was held to, `command` the command
     that made it, word by word (empty where it was made otherwise). `fix` is the fix or the tuning
-    of the model that was joined to it, for its report to tell.
+    of the model that was joined to it, for its report to tell. `dimensions` are the free dimensions
+    of the inputs with the sizes of this run.
     """
 
     schema: Literal["memdiag.profile/1"]
@@ -238,6 +240,7 @@ class Profile(Record, frozen=True, kw_only=True):
     judgement: Judgement | None = None
     command: tuple[str, ...] = ()
     fix: Fix | None = None
+    dimensions: tuple[Dimension, ...] = ()
 
     def phase(self, name: PhaseName) -> Phase | None:
         """Return the phase called `name`, or None where it was not reached or not told apart."""

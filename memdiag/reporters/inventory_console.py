@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from memdiag.records.dimension import Dimension
 from memdiag.records.inventory import GraphValue, Inventory, Tally
 from memdiag.reporters.terminal import block, draw, line
 from memdiag.reporters.views.text import plain, shortened
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 _MOST_OPERATORS = 12
 _MOST_SUBGRAPHS = 10
 _MOST_VALUES = 12
+_LONGEST_DIMENSION = 30
 _LONGEST_PATH = 46
 _LONGEST_READERS = 20
 _SHORTEST_NAME = 24
@@ -32,6 +34,7 @@ def _show(inventory: Inventory, console: Console, quiet: bool) -> None:
     if quiet:
         return
     line(console, _facts(inventory), "dim")
+    block(console, _dimensions(inventory.dimensions))
     console.print()
     for title, tallies in (
         ("by type", inventory.by_dtype),
@@ -51,6 +54,21 @@ def _show(inventory: Inventory, console: Console, quiet: bool) -> None:
         ],
     )
     block(console, [_operators(inventory)])
+
+
+def _dimensions(dimensions: Sequence[Dimension]) -> list[str]:
+    """Return the free dimensions with the sizes that would be chosen, and why."""
+    if not dimensions:
+        return ["no free dimensions: all inputs have fixed sizes"]
+    width = min(max(len(plain(one.name)) for one in dimensions), _LONGEST_DIMENSION)
+    lines = ["free dimensions, and the sizes that are chosen without --dim NAME=N"]
+    for one in dimensions[:_MOST_VALUES]:
+        name = shortened(plain(one.name), _LONGEST_DIMENSION)
+        role = "" if one.role == "size" else f"{one.role}: "
+        lines.append(f"  {name:<{width}}  {one.size:>6}  {role}{plain(one.reason)}")
+    if len(dimensions) > _MOST_VALUES:
+        lines.append(f"and {len(dimensions) - _MOST_VALUES:,} dimensions more")
+    return lines
 
 
 def _weights(count: int, nbytes: int) -> str:

@@ -7,6 +7,8 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
+import msgspec
+
 from memdiag.comparison import runtimes
 from memdiag.comparison.changes import changes as changes_of
 from memdiag.comparison.comparable import Comparable, compare_profiles
@@ -122,7 +124,8 @@ def compare(
         notes = list(dict.fromkeys(bench.notes))
         if bench.interrupted:
             notes.append("it was interrupted: this is what had been measured until then")
-        return _compared(kind, columns, bisection, notes, started)
+        found = _compared(kind, columns, bisection, notes, started)
+        return msgspec.structs.replace(found, dimensions=bench.dimensions)
 
 
 def _subjects(

@@ -5,11 +5,14 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
+import msgspec
+
 from memdiag.errors import UsageError
 from memdiag.graph.reader import open_model
 from memdiag.measurement.job import Job
 from memdiag.measurement.scratch import scratch_folder
 from memdiag.prediction.runtime import Runtime
+from memdiag.records.dimension import Dimension
 from memdiag.records.fix import Fix
 from memdiag.verification.bench import Bench
 from memdiag.verification.other_runtimes import OtherRuntimes
@@ -58,9 +61,9 @@ def fix(
         unverified: write remedies also where the model cannot be run here, unverified.
         dry_run: say which remedies would be tried, and do nothing.
         max_slowdown: the largest ratio of latencies that a remedy may cost.
-        dims: sizes of free dimensions by name.
+        dims: sizes of free dimensions by name; realistic ones where not given.
         inputs: arrays, or paths of ``.npy`` files, by input name; the rest is made up.
-        sizes: of free dimensions, with which latency is compared.
+        sizes: further sizes of free dimensions at which outputs and latency are compared.
         check_with: interpreters of environments with other releases of onnxruntime; the result has
             to load there too, and to give what the original gives there.
         on_progress: called with a few words about what is being done.
@@ -85,6 +88,7 @@ def fix(
         attempt = Attempt(files=files, unsafe=unsafe, notes=[*notes])
         rules = tuple(changes_by_rule(findings))
         result: Proof | Output | None = None
+        dimensions: tuple[Dimension, ...] = ()
         if dry_run or not rules:
             attempt.foresee(rules)
         else:
@@ -92,7 +96,9 @@ def fix(
             scratch = exits.enter_context(scratch_folder())
             say("finding inputs that the model runs with")
             job = Job(model=path, runs=None)
-            sets = trials(file, job, scratch / "inputs", dims=dims or {}, given=given, sizes=sizes)
+            tried = trials(file, job, scratch / "inputs", dims=dims or {}, given=given, sizes=sizes)
+            attempt.notes += tried.notes
+            sets, dimensions = tried.sets, tried.dimensions
             if sets:
                 say("measuring the original")
                 others = OtherRuntimes([Path(one) for one in check_with], job, sets, scratch)
@@ -104,7 +110,9 @@ def fix(
                 result = attempt.trust(rules)
             else:
                 attempt.give_up(rules)
-        return record_of(attempt, runtime, result, round(time.perf_counter() - started, 6))
+        duration_s = round(time.perf_counter() - started, 6)
+        record = record_of(attempt, runtime, result, duration_s)
+        return msgspec.structs.replace(record, dimensions=dimensions)
 
 
 def _silent(words: str) -> None:

@@ -1,21 +1,38 @@
 """The arrays that a model is run with: planned from its graph, made, and saved for the child."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from math import prod
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
+import psutil
 
 from memdiag.errors import UsageError
+from memdiag.graph.axis_roles import axis_roles, total_lengths
+from memdiag.graph.dimensions import axes_of
 from memdiag.graph.element_types import ELEMENT_TYPES
 from memdiag.graph.inputs import InputPlan, make, plan_inputs
 from memdiag.graph.reader import ModelFile
 from memdiag.measurement.job import Feed, Job
 from memdiag.measurement.rehearsal import rehearse
+from memdiag.prediction.activations import activation_bytes
+from memdiag.records.dimension import Dimension, in_words
 from memdiag.records.profile import Input
+from memdiag.units import format_size
 
 SEED = 0
-FREE_SIZES = (2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
-"""What a free dimension is tried with, in turn, where a model does not run with 1."""
+FREE_SIZES = (128, 64, 32, 16, 8, 4, 2, 1, 256, 512, 1024, 3000)
+"""Sizes of all free dimensions that are tried in turn where a model does not run as usual."""
+
+SOUND_CHUNKS = (1024, 512, 256)
+"""Sizes that are tried first where a model reads samples of a sound."""
+
+IMAGE_SIDES = (256, 299, 320, 384, 512, 640, 128, 64, 32, 28)
+"""Sides of images that are tried in turn."""
+
+MAX_MEMORY_SHARE = 0.25
+"""Activations may take this share of the machine's memory at sizes that nobody gave."""
 
 Given = Mapping[str, "np.ndarray | str | Path"]
 
@@ -49,7 +66,7 @@ def read_archive(path: Path) -> dict[str, np.ndarray]:
 
 def save(plans: Sequence[InputPlan], given: Mapping[str, np.ndarray], folder: Path) -> list[Feed]:
     """Write the arrays of `plans` to `folder` and return where they lie."""
-    folder.mkdir()
+    folder.mkdir(parents=True)
     feeds = []
     for index, plan in enumerate(plans):
         path = folder / f"{index}.npy"
@@ -82,28 +99,141 @@ def describe(plans: Sequence[InputPlan]) -> tuple[Input, ...]:
     )
 
 
-def find_sizes(
+class Chosen(NamedTuple):
+    """The inputs that a model is run with.
+
+    Attributes:
+        plans: a plan for each input.
+        dimensions: the free dimensions and their sizes.
+        notes: what was not as usual, in sentences.
+    """
+
+    plans: tuple[InputPlan, ...]
+    dimensions: tuple[Dimension, ...]
+    notes: tuple[str, ...] = ()
+
+
+def choose_inputs(
+    model: ModelFile, *, dims: Mapping[str, int], given: Mapping[str, np.ndarray]
+) -> Chosen:
+    """Return inputs of realistic sizes, or of size 1 where those would need too much memory.
+
+    Raises:
+        UsageError: as `plan_inputs`.
+    """
+    plans = plan_inputs(model, dims=dims, given=given)
+    chosen = Chosen(plans, _dimensions(model, plans, dims, given))
+    free = {one.name: one.size for one in chosen.dimensions}
+    if all(one.source == "given" or one.size == 1 for one in chosen.dimensions):
+        return chosen
+    needed = _needed_bytes(model, plans, free)
+    if needed <= _memory_limit():
+        return chosen
+    ones = plan_inputs(model, dims=dims, given=given, free_dim=1)
+    note = (
+        f"at {in_words(chosen.dimensions)} the activations would take about"
+        f" {format_size(needed)}, more than a quarter of this machine's memory: free dimensions"
+        " are 1 instead. Set them with --dim."
+    )
+    return Chosen(ones, _dimensions(model, ones, dims, given, "too large otherwise"), (note,))
+
+
+def find_inputs(
     model: ModelFile,
     job: Job,
     folder: Path,
     *,
     dims: Mapping[str, int],
     given: Mapping[str, np.ndarray],
-) -> tuple[tuple[InputPlan, ...], list[Feed], int] | None:
-    """Return plans, feeds and the size of the free dimensions that `model` runs with.
+    first: Chosen,
+) -> Chosen | None:
+    """Return the first inputs that `model` runs with: `first`, or others of smaller sizes.
 
-    None where it has no free dimension, or runs with none of `FREE_SIZES`.
+    None where it runs with none of them.
     """
-    ones = plan_inputs(model, dims=dims, given=given)
-    candidates = [plan_inputs(model, dims=dims, given=given, free_dim=size) for size in FREE_SIZES]
-    if candidates[0] == ones:
-        return None
-    feeds = [
-        save(plans, given, folder / f"free-{size}")
-        for size, plans in zip(FREE_SIZES, candidates, strict=True)
-    ]
+    candidates = [first, *_alternatives(model, dims, given, first)]
+    feeds = [save(each.plans, given, folder / f"try-{i}") for i, each in enumerate(candidates)]
     found = rehearse(job, feeds)
-    return None if found is None else (candidates[found], feeds[found], FREE_SIZES[found])
+    return None if found is None else candidates[found]
+
+
+def _alternatives(
+    model: ModelFile, dims: Mapping[str, int], given: Mapping[str, np.ndarray], first: Chosen
+) -> Iterator[Chosen]:
+    """Yield inputs of other sizes, in the order in which they are tried."""
+    usual = in_words(first.dimensions)
+    tried = {tuple(plan.shape for plan in first.plans)}
+    sides = [one.name for one in first.dimensions if one.role in ("height", "width")]
+    sides = [name for name in sides if name not in dims]
+    free: list[tuple[Mapping[str, int], int | None]] = [
+        ({**dims, **dict.fromkeys(sides, side)}, None) for side in IMAGE_SIDES if sides
+    ]
+    of_sound = any(one.role == "samples" for one in first.dimensions)
+    ladder = (*dims.values(), *(SOUND_CHUNKS if of_sound else ()), *FREE_SIZES)
+    free += [(dims, size) for size in dict.fromkeys(ladder)]
+    for sizes, free_dim in free:
+        try:
+            plans = plan_inputs(model, dims=sizes, given=given, free_dim=free_dim)
+        except UsageError:
+            continue  # a side that an array sets
+        shapes = tuple(plan.shape for plan in plans)
+        if shapes in tried:
+            continue
+        tried.add(shapes)
+        reason = f"the model does not run at {usual}"
+        found = _dimensions(model, plans, dims, given, reason)
+        free_sizes = {one.name: one.size for one in found}
+        if _input_bytes(plans) > _input_bytes(first.plans) and (
+            _needed_bytes(model, plans, free_sizes) > _memory_limit()
+        ):
+            continue
+        note = f"{reason}; this is the first size that runs. Set others with --dim"
+        yield Chosen(plans, found, (*first.notes, f"at {in_words(found)}: {note}"))
+
+
+def _dimensions(
+    model: ModelFile,
+    plans: Sequence[InputPlan],
+    dims: Mapping[str, int],
+    given: Mapping[str, np.ndarray],
+    reason: str = "",
+) -> tuple[Dimension, ...]:
+    """Return the free dimensions of the inputs with the sizes they have in `plans`."""
+    roles = axis_roles(model.graph, model.functions)
+    inputs = {value.name: axes_of(value) for value in model.graph.fed}
+    totals = total_lengths(inputs, roles)
+    shapes = {plan.name: plan.shape for plan in plans}
+    found: dict[str, Dimension] = {}
+    for axes in inputs.values():
+        for axis in axes or ():
+            if axis.size is not None or axis.key in found:
+                continue
+            role = roles.get(axis.key)
+            is_given = axis.key in dims or axis.input in given
+            found[axis.key] = Dimension(
+                name=axis.key,
+                size=shapes[axis.input][axis.position],
+                role=role.name if role and axis.key not in totals else "sum",
+                source="given" if is_given else "chosen",
+                reason="given"
+                if is_given
+                else reason or (role.reason if role else "a sum of others"),
+            )
+    return tuple(found.values())
+
+
+def _needed_bytes(model: ModelFile, plans: Sequence[InputPlan], sizes: Mapping[str, int]) -> int:
+    """Return about how much memory a run at `sizes` takes for inputs and activations."""
+    needed = _input_bytes(plans)
+    return needed if needed > _memory_limit() else needed + activation_bytes(model, sizes)
+
+
+def _input_bytes(plans: Sequence[InputPlan]) -> int:
+    return sum(prod(p.shape) * ELEMENT_TYPES[p.element_type].dtype.itemsize for p in plans)
+
+
+def _memory_limit() -> int:
+    return int(psutil.virtual_memory().total * MAX_MEMORY_SHARE)
 
 
 def _read_array(path: Path) -> np.ndarray:

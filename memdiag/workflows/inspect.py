@@ -6,6 +6,7 @@ from pathlib import Path
 
 from onnx import ValueInfoProto
 
+from memdiag.errors import UsageError
 from memdiag.graph.bodies import Body
 from memdiag.graph.dimensions import axes_of, tensor_type
 from memdiag.graph.element_types import ELEMENT_TYPES
@@ -13,6 +14,7 @@ from memdiag.graph.graphs import Graphs
 from memdiag.graph.reader import ModelFile, open_model
 from memdiag.graph.readers import readers
 from memdiag.graph.weights import node_label
+from memdiag.records.dimension import Dimension
 from memdiag.records.inventory import (
     INVENTORY_SCHEMA,
     ExternalFile,
@@ -24,6 +26,7 @@ from memdiag.records.inventory import (
     Tally,
 )
 from memdiag.records.weights import Weight
+from memdiag.workflows.inputs import choose_inputs
 
 _MOST_WEIGHTS = 20
 _MOST_READERS = 4
@@ -65,7 +68,15 @@ def _inventory(model: ModelFile) -> Inventory:
         external_files=tuple(_external_files(model)),
         operators=_operators(body for _, body in bodies),
         largest=tuple(_largest(model)),
+        dimensions=_dimensions(model),
     )
+
+
+def _dimensions(model: ModelFile) -> tuple[Dimension, ...]:
+    try:
+        return choose_inputs(model, dims={}, given={}).dimensions
+    except UsageError:
+        return ()  # an input that cannot be made, such as a map
 
 
 def _bodies(body: Body, path: str) -> Iterator[tuple[str, Body]]:

@@ -13,7 +13,6 @@ import numpy as np
 import memdiag
 from memdiag.detectors.confront import confront
 from memdiag.errors import UsageError
-from memdiag.graph.inputs import plan_inputs
 from memdiag.graph.reader import ModelFile, open_model
 from memdiag.measurement.environment import describe as describe_environment
 from memdiag.measurement.job import DEFAULT_TIMEOUT_S, Job
@@ -22,6 +21,7 @@ from memdiag.measurement.scratch import scratch_folder
 from memdiag.measurement.seen import Measurement, Progress
 from memdiag.measurement.watch import measure
 from memdiag.prediction.runtime import Runtime
+from memdiag.records.dimension import Dimension, in_words
 from memdiag.records.profile import (
     PROFILE_SCHEMA,
     Input,
@@ -88,7 +88,7 @@ def profile(
         model: the ONNX file.
         runs: how many runs follow the first one.
         run: False stops after session creation.
-        dims: sizes of symbolic dimensions by name (or ``input:axis``); 1 where not given.
+        dims: sizes of free dimensions by name (or ``input:axis``); realistic ones where not given.
         inputs: arrays, or paths of ``.npy`` files, by input name; the rest is made up.
         session_options: SessionOptions attributes and config entries by name.
         optimization_level: ``disable_all``, ``basic``, ``extended``, ``layout`` or ``all``.
@@ -151,8 +151,9 @@ def profile(
                     optimize=partial(_save_optimized, job, scratch),
                 )
             watch = partial(measure, on_progress=on_progress, inspector=inspector)
-            measured, used, notes = _measure(file, job, scratch, sizes, given, watch)
-            result = _assemble(_facts(file), job, measured, used, notes)
+            measured, chosen = _measure(file, job, scratch, sizes, given, watch)
+            used = inputs_room.describe(chosen.plans)
+            result = _assemble(_facts(file), job, measured, used, chosen.dimensions, chosen.notes)
             if inspector:
                 result = _with_xray(result, inspector)
             if not measured.interrupted:
@@ -183,7 +184,7 @@ def profile_job(file: ModelFile, job: Job, used: tuple[Input, ...], *, xray: boo
         measured = measure(job, inspector=inspector)
     if measured.interrupted:
         raise KeyboardInterrupt
-    result = _assemble(_facts(file), job, measured, used, [])
+    result = _assemble(_facts(file), job, measured, used, (), ())
     if inspector is None:
         return result
     return _with_findings(_with_xray(result, inspector), file, Selection(), {})
@@ -196,30 +197,28 @@ def _measure(
     dims: Mapping[str, int],
     given: Mapping[str, np.ndarray],
     watch: Callable[[Job], Measurement],
-) -> tuple[Measurement, tuple[Input, ...], list[str]]:
+) -> tuple[Measurement, inputs_room.Chosen]:
     if job.runs is None:
-        return watch(job), (), []
-    plans = plan_inputs(file, dims=dims, given=given)
-    job = replace(job, feeds=tuple(inputs_room.save(plans, given, scratch / "inputs")))
+        return watch(job), inputs_room.Chosen((), ())
+    chosen = inputs_room.choose_inputs(file, dims=dims, given=given)
+    feeds = inputs_room.save(chosen.plans, given, scratch / "inputs")
+    job = replace(job, feeds=tuple(feeds))
     measured = watch(job)
     outcome = measured.outcome
-    if outcome.status != "failed" or outcome.phase != "first_run":
-        return measured, inputs_room.describe(plans), []
+    if outcome.status != "failed" or outcome.phase != "first_run" or not chosen.dimensions:
+        return measured, chosen
     try:
-        found = inputs_room.find_sizes(file, job, scratch, dims=dims, given=given)
+        found = inputs_room.find_inputs(file, job, scratch, dims=dims, given=given, first=chosen)
     except KeyboardInterrupt:
         # What was seen of the run that failed is kept, as of any that is interrupted.
-        return replace(measured, interrupted=True), inputs_room.describe(plans), []
+        return replace(measured, interrupted=True), chosen
     if found is None:
-        return measured, inputs_room.describe(plans), []
-    plans, feeds, size = found
+        return measured, chosen
+    feeds = inputs_room.save(found.plans, given, scratch / "found")
     measured = watch(replace(job, feeds=tuple(feeds)))
-    note = (
-        f"the model does not run with its free dimensions at 1; {size} is the first of"
-        f" {', '.join(map(str, inputs_room.FREE_SIZES))} that does (set others with --dim)."
-        f" With 1: {textwrap.shorten(outcome.message, _MAX_REASON, placeholder=' …')}"
-    )
-    return measured, inputs_room.describe(plans), [note]
+    message = textwrap.shorten(outcome.message, _MAX_REASON, placeholder=" …")
+    usual = in_words(chosen.dimensions)
+    return measured, found._replace(notes=(*found.notes, f"at {usual} it says: {message}"))
 
 
 def _options(
@@ -264,6 +263,7 @@ def _assemble(
     job: Job,
     measured: Measurement,
     inputs: tuple[Input, ...],
+    dimensions: tuple[Dimension, ...],
     notes: Sequence[str],
 ) -> Profile:
     baseline = measured.baseline or measured.phases[0].end
@@ -283,6 +283,7 @@ def _assemble(
             runs=job.runs,
         ),
         inputs=inputs,
+        dimensions=dimensions,
         baseline_rss_bytes=baseline.rss_bytes,
         phases=measured.phases,
         spans=measured.spans,

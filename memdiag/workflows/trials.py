@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -12,11 +13,26 @@ from memdiag.graph.inputs import InputPlan, make, plan_inputs
 from memdiag.graph.reader import ModelFile
 from memdiag.measurement.job import Feed, Job
 from memdiag.measurement.rehearsal import rehearse
+from memdiag.records.dimension import Dimension, in_words
 from memdiag.verification.bench import Trial
-from memdiag.workflows.inputs import FREE_SIZES
+from memdiag.workflows.inputs import Chosen, choose_inputs, find_inputs
 
-SIZES = (1, 4, 16)
-"""Of free dimensions: the first size that runs, from the first of these on, and the larger ones."""
+SIZES = (1, 4)
+"""Sizes of free dimensions that models are compared at beside the realistic ones."""
+
+
+class Trials(NamedTuple):
+    """Sets of inputs that a model runs with.
+
+    Attributes:
+        sets: the sets, those of the usual sizes first; empty where the model runs with none.
+        dimensions: the free dimensions and their usual sizes.
+        notes: what was not as usual, in sentences.
+    """
+
+    sets: tuple[Trial, ...] = ()
+    dimensions: tuple[Dimension, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 def trials(
@@ -27,26 +43,30 @@ def trials(
     dims: Mapping[str, int],
     given: Mapping[str, np.ndarray],
     sizes: Sequence[int] = SIZES,
-) -> tuple[Trial, ...]:
+) -> Trials:
     """Return sets of inputs that the model of `job` runs with, saved below `folder`.
 
-    For the smallest size of the free dimensions that runs, and for larger ones that run too: two
-    sets of random values, with flags that choose a branch once true and once false. Empty where
-    the model runs with none.
+    For realistic sizes of the free dimensions (or the first others that run), and for each of
+    `sizes` that runs too: two sets of random values, with flags that choose a branch once true and
+    once false.
     """
+    first = choose_inputs(model, dims=dims, given=given)
+    chosen = find_inputs(model, job, folder, dims=dims, given=given, first=first)
+    if chosen is None:
+        return Trials()
     found: list[Trial] = []
-    for size, plans in _sizes(model, job, folder, dims, given, sizes):
+    tried = _sizes(model, job, folder, dims, given, sizes, chosen)
+    for number, (words, plans) in enumerate(tried):
         for seed in (0, 1):
-            feeds = _save(plans, given, folder / f"{size}-{seed}", seed)
+            feeds = _save(plans, given, folder / f"set-{number}-{seed}", seed)
             if seed and rehearse(job, [feeds]) is None:
                 continue  # the other branch does not run with such values
             flags = _flags(plans, given, seed)
-            words = ", ".join(part for part in (f"size {size}" if size else "", flags) if part)
-            name = words or "its inputs"
+            name = ", ".join(part for part in (words, flags) if part) or "its inputs"
             found.append(Trial(name, tuple(feeds), timed=not seed or bool(flags)))
         if not _is_random(plans):
             break
-    return tuple(found)
+    return Trials(tuple(found), chosen.dimensions, chosen.notes)
 
 
 def _sizes(
@@ -56,33 +76,28 @@ def _sizes(
     dims: Mapping[str, int],
     given: Mapping[str, np.ndarray],
     wanted: Sequence[int],
-) -> Iterator[tuple[int, tuple[InputPlan, ...]]]:
-    """Yield the sizes to try, 0 where none is free, with the plans that run."""
-    sizes = tuple(sorted({*wanted, *(size for size in FREE_SIZES if size > min(wanted))}))
-    plans = [plan_inputs(model, dims=dims, given=given, free_dim=size) for size in sizes]
-    others = (*plans, *(_all_of(size, model, dims, given) for size in wanted))
-    if all(each == plans[0] for each in others):
-        if rehearse(job, [_save(plans[0], given, folder / "only", 0)]) is not None:
-            yield 0, plans[0]
+    chosen: Chosen,
+) -> Iterator[tuple[str, tuple[InputPlan, ...]]]:
+    """Yield the chosen inputs and others that run, each with its sizes in words."""
+    yield in_words(chosen.dimensions), chosen.plans
+    if all(one.source == "given" for one in chosen.dimensions):
         return
-    feeds = [
-        _save(each, given, folder / f"free-{size}", 0)
-        for size, each in zip(sizes, plans, strict=True)
-    ]
-    first = rehearse(job, feeds)
-    if first is None:
-        return
-    yield sizes[first], plans[first]
+    ones = plan_inputs(model, dims=dims, given=given, free_dim=1)
+    tried = [_shapes(chosen.plans)]
     for size in sorted(wanted):
+        plans = plan_inputs(model, dims=dims, given=given, free_dim=size)
         # Where all free dimensions look like a batch, it is they that grow.
-        larger = plans[sizes.index(size)]
-        if larger == plans[0]:
-            larger = _all_of(size, model, dims, given)
-        if (
-            size > sizes[first]
-            and rehearse(job, [_save(larger, given, folder / f"of-{size}", 0)]) is not None
-        ):
-            yield size, larger
+        if size > 1 and _shapes(plans) == _shapes(ones):
+            plans = _all_of(size, model, dims, given)
+        if _shapes(plans) in tried:
+            continue
+        tried.append(_shapes(plans))
+        if rehearse(job, [_save(plans, given, folder / f"of-{size}", 0)]) is not None:
+            yield f"size {size}", plans
+
+
+def _shapes(plans: Sequence[InputPlan]) -> tuple[tuple[int, ...], ...]:
+    return tuple(plan.shape for plan in plans)
 
 
 def _all_of(

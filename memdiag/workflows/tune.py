@@ -7,6 +7,8 @@ from math import inf
 from pathlib import Path
 from typing import Literal
 
+import msgspec
+
 from memdiag.errors import MeasurementError, UsageError
 from memdiag.graph.graphs import Graphs
 from memdiag.graph.reader import open_model
@@ -67,9 +69,9 @@ def tune(
         load_from: whether a session is given the path or the file's bytes, unless an option says.
         telemetry: measure with onnxruntime's telemetry on, as it is by default since 1.29, and try
             to turn it off.
-        dims: sizes of free dimensions by name.
+        dims: sizes of free dimensions by name; realistic ones where not given.
         inputs: arrays, or paths of ``.npy`` files, by input name; the rest is made up.
-        sizes: of free dimensions, with which latency is compared.
+        sizes: further sizes of free dimensions at which outputs and latency are compared.
         time_limit_s: how long options are tried, in seconds; what is chosen then is still measured
             thoroughly, and rewriting is not counted.
         on_progress: called with a few words about what is being done.
@@ -104,7 +106,8 @@ def tune(
         job = Job(
             model=path, runs=None, sessions=sessions, load_from=load_from, telemetry=telemetry
         )
-        sets = trials(file, job, scratch / "inputs", dims=dims or {}, given=given, sizes=sizes)
+        tried = trials(file, job, scratch / "inputs", dims=dims or {}, given=given, sizes=sizes)
+        sets = tried.sets
         if not sets:
             raise MeasurementError(f"{path}: it does not run here with any inputs; give --input.")
         say("measuring the defaults")
@@ -133,7 +136,9 @@ def tune(
             deadline=inf if time_limit_s is None else time.monotonic() + time_limit_s,
         )
         search.run()
-        return record_of(file, search, fixed, round(time.perf_counter() - started, 6))
+        record = record_of(file, search, fixed, round(time.perf_counter() - started, 6))
+        notes = (*tried.notes, *record.notes)
+        return msgspec.structs.replace(record, dimensions=tried.dimensions, notes=notes)
 
 
 def _check(

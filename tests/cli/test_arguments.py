@@ -2,7 +2,7 @@ import sys
 
 import pytest
 
-from memdiag.cli.arguments import command_line, pairs, trial_arguments, whole_numbers
+from memdiag.cli.arguments import command_line, pairs, trial_arguments, dimension_sizes
 from memdiag.errors import UsageError
 
 
@@ -22,11 +22,11 @@ def test_what_is_no_pair_is_refused(values: list[str], words: str) -> None:
 @pytest.mark.parametrize("value", ["0", "-1", "1.5", "x", "", "²"])
 def test_what_is_no_size_of_a_dimension_is_refused(value: str) -> None:
     with pytest.raises(UsageError, match="whole number from 1"):
-        whole_numbers("--dim", [f"batch={value}"])
+        dimension_sizes("--dim", [f"batch={value}"])
 
 
-def test_whole_numbers_are_read() -> None:
-    assert whole_numbers("--dim", ["batch=4", "input:1=16"]) == {"batch": 4, "input:1": 16}
+def test_dimension_sizes_are_read() -> None:
+    assert dimension_sizes("--dim", ["batch=4", "input:1=16"]) == {"batch": 4, "input:1": 16}
 
 
 def test_the_inputs_of_trials_are_read_together() -> None:

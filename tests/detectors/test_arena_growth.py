@@ -54,15 +54,15 @@ def test_less_than_64_mib_is_not_reported(tmp_path: Path) -> None:
 
 def test_sizes_that_nobody_gave_are_said_to_be_assumed_and_claim_no_bytes(tmp_path: Path) -> None:
     assert findings("arena-growth", attention(), tmp_path) == []
-    (found,) = findings("arena-growth", attention(), tmp_path, sizes={"batch": 64})
-    assert "take 128 MiB at batch=64, length=512, assumed sizes" in found.message
+    (found,) = findings("arena-growth", attention(), tmp_path, sizes={"batch": 1024})
+    assert "take 128 MiB at batch=1024, length=128, assumed sizes" in found.message
     assert found.bytes == 0
 
 
 def test_at_assumed_sizes_large_weights_make_it_immaterial(tmp_path: Path) -> None:
     model = with_large_weight(attention(), tmp_path, 600 * MIB)
-    assert findings("arena-growth", model, tmp_path, sizes={"batch": 64}) == []
-    given = {"batch": 64, "length": 512}
+    assert findings("arena-growth", model, tmp_path, sizes={"batch": 1024}) == []
+    given = {"batch": 1024, "length": 128}
     assert len(findings("arena-growth", model, tmp_path, sizes=given)) == 1
 
 

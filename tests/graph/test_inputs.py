@@ -61,7 +61,7 @@ def test_a_plan_says_what_was_chosen_and_why(tmp_path: Path) -> None:
     ids, mask, rate = plans_of(tmp_path, embedding(), {"seq": 50})
     assert (ids.shape, ids.fill, ids.low, ids.high) == ((1, 50), "uniform", 0, 30)
     assert ids.note == "indices below 30 (rows of W)"
-    assert (mask.shape, mask.dtype, mask.note) == ((1, 50), "float", "standard normal")
+    assert (mask.shape, mask.dtype, mask.note) == ((1, 50), "float", "ones, of a mask")
     assert (rate.shape, rate.value) == ((), 16000)
     assert rate.note == "16000, which the model compares it with"
     made = make(ids, 0)

@@ -89,3 +89,10 @@ def test_a_file_that_is_no_model_is_refused(tmp_path: Path) -> None:
     path.write_text("no model")
     with pytest.raises(ModelError, match="not an ONNX model"):
         memdiag.inspect(path)
+
+
+def test_free_dimensions_have_the_sizes_that_a_profile_chooses(branches: Path) -> None:
+    found = {one.name: (one.size, one.role) for one in memdiag.inspect(branches).dimensions}
+    assert found == {"n": (1, "batch"), "z:0": (1, "batch")}
+    profile = memdiag.profile(branches, runs=1, xray="none")
+    assert found == {one.name: (one.size, one.role) for one in profile.dimensions}

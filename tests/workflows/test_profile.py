@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import psutil
 import pytest
 from onnx import TensorProto, helper
 from rich.console import Console
@@ -18,19 +19,27 @@ from memdiag.errors import ModelError, UsageError
 from memdiag.measurement.seen import Measurement
 from memdiag.measurement.watch import measure
 from memdiag.records.codec import encode
+from memdiag.records.profile import Profile
 from memdiag.reporters.console import show
 from memdiag.workflows.profile import Interrupted
 
-# Reads four neighbours at once: it runs with 4 or more, not with 1 or 2.
-NEEDS_FOUR = """
+# Runs with a length of 64 and no other.
+NEEDS_64 = """
 <ir_version: 9, opset_import: ["" : 17]>
-needs_four (float[batch, length] x) => (float[batch, out] y)
-<float[1, 1, 4] w = {1, 2, 3, 4}>
+needs_64 (float[batch, length] x) => (float[4, 16] y)
 {
-    axes = Constant<value = int64[1] {1}>()
-    wide = Unsqueeze(x, axes)
-    conv = Conv(wide, w)
-    y = Squeeze(conv, axes)
+    shape = Constant<value = int64[2] {4, 16}>()
+    y = Reshape(x, shape)
+}
+"""
+
+# The values computed grow with the square of the length.
+SQUARE = """
+<ir_version: 9, opset_import: ["" : 17]>
+square (float[batch, length, 2] x) => (float[batch, length, length] y)
+{
+    turned = Transpose<perm = [0, 2, 1]>(x)
+    y = MatMul(x, turned)
 }
 """
 
@@ -50,24 +59,50 @@ def saved(tmp_path: Path, text: str, name: str = "model.onnx") -> Path:
     return path
 
 
-def test_a_model_that_does_not_run_with_ones_is_rehearsed(tmp_path: Path) -> None:
-    profile = memdiag.profile(saved(tmp_path, NEEDS_FOUR), runs=1)
+def sizes(profile: Profile) -> dict[str, int]:
+    return {one.name: one.size for one in profile.dimensions}
+
+
+def test_a_model_that_does_not_run_at_the_realistic_size_gets_another(tmp_path: Path) -> None:
+    profile = memdiag.profile(saved(tmp_path, NEEDS_64), runs=1)
     assert profile.outcome.status == "completed"
-    assert [given.shape for given in profile.inputs] == [(1, 4)]
-    assert any("4 is the first of" in note for note in profile.notes)
+    assert [given.shape for given in profile.inputs] == [(1, 64)]
+    assert sizes(profile) == {"batch": 1, "length": 64}
+    assert profile.dimensions[1].reason == "the model does not run at batch 1 × sequence 128"
+    said = " ".join(profile.notes)
+    assert "64: the model does not run at batch 1 × sequence 128; this is the first size" in said
+    assert "at batch 1 × sequence 128 it says: " in said
 
 
 def test_a_size_that_the_user_gave_is_not_overridden(tmp_path: Path) -> None:
-    profile = memdiag.profile(saved(tmp_path, NEEDS_FOUR), runs=1, dims={"length": 2})
+    profile = memdiag.profile(saved(tmp_path, NEEDS_64), runs=1, dims={"length": 2, "batch": 1})
     assert profile.outcome.status == "failed"
     assert profile.outcome.phase == "first_run"
     assert [given.shape for given in profile.inputs] == [(1, 2)]
+    assert {one.source for one in profile.dimensions} == {"given"}
+
+
+def test_activations_that_would_not_fit_fall_back_to_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = saved(tmp_path, SQUARE)
+    assert sizes(memdiag.profile(path, runs=1)) == {"batch": 1, "length": 128}
+    total = psutil.virtual_memory().total
+    # The activations take 66,560 bytes at a length of 128, the input 1,024.
+    monkeypatch.setattr("memdiag.workflows.inputs.MAX_MEMORY_SHARE", 67_000 / total)
+    profile = memdiag.profile(path, runs=1)
+    assert sizes(profile) == {"batch": 1, "length": 1}
+    assert any("would take about 66 KiB, more than a quarter of" in note for note in profile.notes)
+    # Sizes that the user gave are the user's affair.
+    given = memdiag.profile(path, runs=1, dims={"length": 200, "batch": 1})
+    assert sizes(given) == {"batch": 1, "length": 200}
 
 
 def test_a_model_that_runs_needs_no_rehearsal(tmp_path: Path) -> None:
     profile = memdiag.profile(saved(tmp_path, PLAIN), runs=2)
     assert profile.outcome.status == "completed"
-    assert not any("is the first of" in note for note in profile.notes)
+    assert sizes(profile) == {"batch": 1}
+    assert not any("does not run" in note for note in profile.notes)
     assert profile.model.weight_bytes == 12
     assert profile.model.opsets == {"ai.onnx": 17}
     assert profile.steady is not None
@@ -152,7 +187,7 @@ def test_ctrl_c_while_sizes_are_tried_keeps_the_run_that_failed(
 
     monkeypatch.setattr("memdiag.workflows.inputs.rehearse", interrupted)
     with pytest.raises(Interrupted) as caught:
-        memdiag.profile(saved(tmp_path, NEEDS_FOUR), runs=1)
+        memdiag.profile(saved(tmp_path, NEEDS_64), runs=1)
     assert caught.value.profile.outcome.phase == "first_run"
 
 

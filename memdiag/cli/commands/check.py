@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from memdiag.cli.arguments import whole_numbers
+from memdiag.cli.arguments import dimension_sizes
 from memdiag.cli.exit_codes import CLEAN, ERROR, FINDINGS
 from memdiag.units import parse_size
 
@@ -78,7 +78,7 @@ def command(
             min_bytes=DEFAULT_MIN_BYTES if least is None else least,
         ),
         for_onnxruntime=for_onnxruntime or settings.for_onnxruntime,
-        dims={**settings.dim, **whole_numbers("--dim", dim or ())},
+        dims={**settings.dim, **dimension_sizes("--dim", dim or ())},
         max_memory_bytes=parse_size(max_memory) if max_memory else DEFAULT_MAX_MEMORY,
     )
     if out is not None:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from memdiag.cli.arguments import given_inputs, pairs, whole_numbers
+from memdiag.cli.arguments import given_inputs, pairs, dimension_sizes
 from memdiag.cli.choices import Plotly
 from memdiag.cli.declarations import Dims, InputArchive, InputFiles, PlotlyPlace, Quiet
 from memdiag.cli.exit_codes import CLEAN, ERROR
@@ -149,7 +149,7 @@ def command(
             environments=environment or (),
             optimizers=_listed(optimizers),
             bisect=bisect.value if bisect else None,
-            dims=whole_numbers("--dim", dim or ()),
+            dims=dimension_sizes("--dim", dim or ()),
             inputs=given_inputs(input or (), inputs),
             runs=runs,
             repeats=repeats,

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 import typer
 
 from memdiag.cli.arguments import budget as budget_of
-from memdiag.cli.arguments import command_line, given_inputs, pairs, whole_numbers
+from memdiag.cli.arguments import command_line, dimension_sizes, given_inputs, pairs
 from memdiag.cli.choices import LoadFrom, Plotly, Verify
 from memdiag.errors import UsageError
 from memdiag.units import parse_size
@@ -253,7 +253,7 @@ def command(
             model,
             runs=runs,
             run=run,
-            dims=whole_numbers("--dim", dim or ()),
+            dims=dimension_sizes("--dim", dim or ()),
             inputs=given_inputs(input or (), inputs),
             session_options=pairs("--session-option", session_option or ()),
             optimization_level=optimization_level,

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from memdiag.records.fix import Fix
 from memdiag.reporters.terminal import block, draw, files, line
 from memdiag.reporters.views import fix as view
-from memdiag.reporters.views.text import shortened
+from memdiag.reporters.views.sizes import at_sizes
+from memdiag.reporters.views.text import plain, shortened
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -24,6 +25,9 @@ def show(fix: Fix, console: Console, *, written: Sequence[Path] = (), quiet: boo
 
 def _show(fix: Fix, console: Console, written: Sequence[Path], quiet: bool) -> None:
     shown = view.build(fix)
+    sizes = at_sizes(fix.dimensions)
+    if sizes:
+        line(console, f"{plain(fix.model)}: measured {sizes}")
     if quiet:
         line(console, shown.answer)
         return

@@ -10,6 +10,7 @@ from memdiag.records.comparison import (
     CopyChange,
     Metric,
 )
+from memdiag.reporters.views.sizes import at_sizes
 from memdiag.reporters.views.text import model_file, plain, shortened
 from memdiag.units import format_size
 
@@ -46,6 +47,8 @@ def title(comparison: Comparison) -> str:
     if comparison.kind == "optimizers":
         count -= 1  # the original is none
     what = f"{count} {_KINDS[comparison.kind].format(s='' if count == 1 else 's')}"
+    sizes = at_sizes(comparison.dimensions)
+    what = f"{what} {sizes}" if sizes else what
     if comparison.kind in ("onnxruntime", "optimizers") and comparison.columns:
         return f"{model_file(comparison.columns[0].model)}: {what}"
     return what

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from memdiag.records.fix import Fix, LatencyAt, Point
 from memdiag.reporters.views import fix as view
+from memdiag.reporters.views.sizes import at_sizes
 from memdiag.reporters.views.text import model_file, plain
 from memdiag.units import format_duration, format_size
 
@@ -41,7 +42,13 @@ def build(fix: Fix) -> FixGlance:
     return FixGlance(
         model=model_file(fix.model),
         facts=" · ".join(
-            (f"onnxruntime {plain(fix.onnxruntime)}", f"took {format_duration(fix.duration_s)}")
+            part
+            for part in (
+                at_sizes(fix.dimensions),
+                f"onnxruntime {plain(fix.onnxruntime)}",
+                f"took {format_duration(fix.duration_s)}",
+            )
+            if part
         ),
         answer=_answer(fix),
         changes=changes,

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from memdiag.records.profile import Memory, Profile, Status
+from memdiag.reporters.views.sizes import at_sizes
 from memdiag.reporters.views.text import (
     and_kind,
     beside_baseline,
@@ -56,12 +57,14 @@ def build(profile: Profile) -> Headline:
     peak = _peak(profile)
     size = format_size(profile.baseline_rss_bytes)
     baseline = f"Baseline {size}: Python, onnxruntime and inputs" if profile.phases else ""
+    sizes = at_sizes(profile.dimensions)
+    where = f", {sizes}" if sizes else ""
     if completed:
-        first = f"Peak {peak}."
+        first = f"Peak {peak}{where}."
         second = _steady(profile)
     else:
         first = _ending(profile)
-        second = f"The peak until then was {peak}."
+        second = f"The peak until then was {peak}{where}."
     weights = profile.model.weight_bytes
     facts = [f"{format_size(weights)} of weights"] if weights is not None else []
     return Headline(

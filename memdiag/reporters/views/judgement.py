@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from memdiag.budgets.figures import FIGURES
 from memdiag.records.baseline import HeldCopy
 from memdiag.records.budget import Breach, Judgement
+from memdiag.records.dimension import in_words
 from memdiag.reporters.views.text import plain, shortened
 from memdiag.units import format_size
 
@@ -44,7 +45,14 @@ def verdict(judgement: Judgement) -> str:
 def first_line(judgement: Judgement) -> str:
     """Return the answer in one line."""
     against = "budget" if judgement.holds else judgement.breaches[0].against
-    return f"memory {against}: {plain(judgement.model)}: {verdict(judgement)}"
+    parts = (verdict(judgement), measured_sizes(judgement))
+    said = ", ".join(part for part in parts if part)
+    return f"memory {against}: {plain(judgement.model)}: {said}"
+
+
+def measured_sizes(judgement: Judgement) -> str:
+    """Return the sizes of free dimensions: ``at batch 1 × sequence 128``; empty without any."""
+    return f"at {plain(in_words(judgement.dimensions))}" if judgement.dimensions else ""
 
 
 def lines(judgement: Judgement) -> tuple[str, ...]:

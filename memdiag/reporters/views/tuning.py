@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from memdiag.records.fix import Figures, Fix, Point
+from memdiag.reporters.views.sizes import at_sizes
 from memdiag.reporters.views.text import plain, plain_lines, shortened
 from memdiag.units import format_duration, format_size, format_sizes
 
@@ -58,7 +59,7 @@ def build(tuning: Fix) -> TuningView:
     rows = [row for row in every if row.on_front or row.is_defaults or row.is_chosen]
     sessions = f"{tuning.sessions} sessions a process, " if tuning.sessions > 1 else ""
     return TuningView(
-        answer=_answer(tuning),
+        answer=", ".join(part for part in (_answer(tuning), at_sizes(tuning.dimensions)) if part),
         rows=tuple(rows),
         others=tuple(row for row in every if row not in rows),
         problems=tuple(f"{row.label}: {row.problem}" for row in every if row.problem),

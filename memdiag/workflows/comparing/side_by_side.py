@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
 
+import msgspec
 import numpy as np
 
 from memdiag.comparison.reference import Beside, Reference
@@ -14,16 +15,13 @@ from memdiag.graph.reader import ModelFile, open_model
 from memdiag.measurement.job import Job
 from memdiag.measurement.rehearsal import rehearse
 from memdiag.records.comparison import Column
+from memdiag.records.dimension import Dimension
 from memdiag.records.profile import Input, Profile
 from memdiag.verification.bench import Trial
 from memdiag.workflows.comparing.columns import column_of
 from memdiag.workflows.comparing.subjects import Say, Subject
 from memdiag.workflows.profile import profile_job
-from memdiag.workflows.trials import trials
-
-_SIZES = (1,)
-
-Trials = tuple[Trial, ...]
+from memdiag.workflows.trials import Trials, trials
 
 
 @dataclass(kw_only=True)
@@ -47,7 +45,7 @@ class SideBySide:
     notes: list[str] = field(default_factory=list)
     interrupted: bool = False
     _files: dict[Path, ModelFile | MemdiagError] = field(default_factory=dict)
-    _sets: Trials = ()
+    _trials: Trials = field(default_factory=Trials)
     _own: dict[str, Trials] = field(default_factory=dict)
     _reference: Job | None = None
     _timed: int = 0
@@ -115,28 +113,41 @@ class SideBySide:
         """Make the inputs of all columns, with the first subject that runs with any."""
         self.say("finding inputs that the model runs with")
         for subject in live:
-            self._sets = self._sets or self._trials(subject)
+            if not self._trials.sets:
+                self._trials = self._find_trials(subject)
+        self.notes += self._trials.notes
         if live and not self._sets:
             self.notes.append("nothing runs with inputs that were made: sessions are only created")
         for subject in live if self.own_inputs and self._sets else ():
             if rehearse(replace(subject.job, runs=None), [self._sets[0].feeds]) is None:
-                self._own[subject.label] = self._trials(subject)
+                self._own[subject.label] = self._find_trials(subject)
 
-    def _trials(self, subject: Subject) -> Trials:
+    @property
+    def dimensions(self) -> tuple[Dimension, ...]:
+        """The free dimensions of the inputs with the sizes that were chosen."""
+        return self._trials.dimensions
+
+    @property
+    def _sets(self) -> tuple[Trial, ...]:
+        return self._trials.sets
+
+    def _find_trials(self, subject: Subject) -> Trials:
         job = replace(subject.job, runs=None)
         folder = self._folder("inputs")
         file = self._file(subject)
-        return trials(file, job, folder, dims=self.dims, given=self.given, sizes=_SIZES)
+        return trials(file, job, folder, dims=self.dims, given=self.given, sizes=())
 
     def _profile(self, subject: Subject, turn: int) -> Profile:
         # Without inputs of its own, a model that does not run says so in the profile.
-        sets = self._own.get(subject.label) or self._sets
+        own = self._own.get(subject.label, self._trials)
+        sets = own.sets or self._sets
         job = replace(subject.job, runs=self.runs if sets else None)
         if sets:
             feeds = tuple(trial.feeds for trial in sets)
             job = replace(job, feeds=feeds[0], later_feeds=feeds)
         used = self._described(sets[0]) if sets else ()
-        return profile_job(self._file(subject), job, used, xray=self.xray and not turn)
+        found = profile_job(self._file(subject), job, used, xray=self.xray and not turn)
+        return msgspec.structs.replace(found, dimensions=own.dimensions)
 
     def _described(self, trial: Trial) -> tuple[Input, ...]:
         """Return what a profile says of the inputs."""
