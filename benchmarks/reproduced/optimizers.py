@@ -53,7 +53,7 @@ def measure(setting: Setting) -> tuple[str, Part]:
         optimizers=[*TOOLS, *LEVELS],
         dims=dims,
         runs=_RUNS,
-        repeats=setting.rounds,
+        processes=setting.rounds,
         session_options=_ONE_THREAD,
         timeout_s=_TIMEOUT_S,
         on_progress=lambda words: setting.say(f"crnn: {words}"),
@@ -71,7 +71,7 @@ def measure(setting: Setting) -> tuple[str, Part]:
             target,
             dims=dims,
             runs=_RUNS,
-            repeats=setting.rounds,
+            processes=setting.rounds,
             session_options=_ONE_THREAD,
             on_progress=lambda words: setting.say(f"crnn: {words}"),
         )

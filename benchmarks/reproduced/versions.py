@@ -61,7 +61,7 @@ def on_versions(
         environments=[sys.executable],
         dims=dims,
         runs=RUNS,
-        repeats=setting.rounds,
+        processes=setting.rounds,
         on_progress=lambda words: setting.say(f"{recipe}: {words}"),
     )
     for one in files:

@@ -2,6 +2,7 @@
 
 import functools
 import io
+import inspect
 import os
 import signal
 import sys
@@ -35,11 +36,23 @@ def run() -> NoReturn:
     for name in ("SIGTERM", "SIGHUP"):
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), _terminate)
-    for module in iter_modules(commands.__path__):
-        home = import_module(f"{commands.__name__}.{module.name}")
-        app.command(name=module.name.replace("_", "-"))(_guarded(home.command))
+    add_commands(app)
     app()
     raise SystemExit(0)
+
+
+def add_commands(target: typer.Typer) -> None:
+    """Add the command of each module in `commands` to `target`."""
+    for module in iter_modules(commands.__path__):
+        home = import_module(f"{commands.__name__}.{module.name}")
+        name = module.name.replace("_", "-")
+        target.command(name=name, help=_help(home.command))(_guarded(home.command))
+
+
+def _help(command: Callable[..., int]) -> str:
+    """Return the help of `command`: a line for each paragraph, with brackets that are no markup."""
+    paragraphs = inspect.cleandoc(command.__doc__ or "").split("\n\n")
+    return "\n\n".join(" ".join(each.split()) for each in paragraphs).replace("[", r"\[")
 
 
 def _show_version(wanted: bool) -> None:
@@ -51,7 +64,11 @@ def _show_version(wanted: bool) -> None:
 @app.callback()
 def _root(
     version: bool = typer.Option(
-        False, "--version", help="Print the version.", callback=_show_version, is_eager=True
+        False,
+        "--version",
+        help="Print the version and exit.",
+        callback=_show_version,
+        is_eager=True,
     ),
 ) -> None:
     """The memory profiler and diagnostician for ONNX models under ONNX Runtime."""

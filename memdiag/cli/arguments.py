@@ -59,7 +59,7 @@ def dimension_sizes(option: str, values: Sequence[str]) -> dict[str, int]:
         UsageError: as `pairs`, or a value is no whole number.
     """
     # A name may contain commas itself, so a comma separates only after a number.
-    texts = [part.strip() for text in values for part in re.split(r"(?<=\d),", text)]
+    texts = [part.strip() for text in values for part in re.split(r"(?<=\d),", text.rstrip(","))]
     numbers: dict[str, int] = {}
     for name, value in pairs(option, texts).items():
         if not value.isascii() or not value.isdigit():

@@ -17,7 +17,7 @@ from memdiag.pytest_plugin.settings import SETTINGS, Settings
 from memdiag.records.budget import Budget
 from memdiag.reporters.views.judgement import lines
 from memdiag.workflows.baselines import baseline_path
-from memdiag.workflows.budget import DEFAULT_REPEAT, Held, hold
+from memdiag.workflows.budget import DEFAULT_PROCESSES, Held, hold
 from memdiag.workflows.configuration import read_configuration
 
 PROFILE_OPTIONS = (
@@ -36,7 +36,7 @@ PROFILE_OPTIONS = (
     "timeout_s",
     "memory_limit_bytes",
 )
-_OWN_OPTIONS = ("baseline", "repeat", "pinned")
+_OWN_OPTIONS = ("baseline", "processes", "pinned")
 _HELD = pytest.StashKey[list[Held]]()
 
 
@@ -47,7 +47,7 @@ class Request:
     model: Path
     budget: Budget
     baseline: Path
-    repeat: int
+    processes: int
     pinned: bool
     options: dict[str, Any]
 
@@ -71,7 +71,7 @@ class Request:
             baseline=settings.baselines / f"{name}.json"
             if name
             else baseline_path(settings.baselines, model, settings.root),
-            repeat=int(mark.kwargs.get("repeat", settings.repeat or DEFAULT_REPEAT)),
+            processes=int(mark.kwargs.get("processes", settings.processes or DEFAULT_PROCESSES)),
             pinned=bool(mark.kwargs.get("pinned", True)),
             options={name: mark.kwargs[name] for name in PROFILE_OPTIONS if name in mark.kwargs},
         )
@@ -110,7 +110,7 @@ def _measure(item: pytest.Item, request: Request, settings: Settings) -> Held:
         model=str(shown_path(config, request.model)),
         baseline=request.baseline,
         update=settings.update,
-        repeat=request.repeat,
+        processes=request.processes,
     )
     if held.judgement is None:
         pytest.fail(how_it_ended(held.profile), pytrace=False)

@@ -16,8 +16,8 @@ DEFAULT_BASELINES = "memory_baselines"
 class Settings:
     """What was asked for; relative paths and patterns are from `root`, pytest's rootdir.
 
-    `repeat` is how many processes confirm a breach, None for the usual number; `tolerance` what a
-    budget without one of its own has.
+    `processes` is how many processes confirm a breach, None for the usual number; `tolerance` what
+    a budget without one of its own has.
     """
 
     root: Path
@@ -25,7 +25,7 @@ class Settings:
     baselines: Path
     update: bool
     python: Path | None
-    repeat: int | None
+    processes: int | None
     tolerance: str | None
     parallel: bool
 
@@ -59,9 +59,10 @@ _OPTIONS: tuple[tuple[str, str | None, str, dict[str, Any]], ...] = (
         {"metavar": "PYTHON"},
     ),
     (
-        "repeat",
+        "processes",
         "string",
-        "a breach, and a baseline, are the medians of so many processes (default: 3)",
+        "number of processes to run when a budget is exceeded or a baseline is written; medians are"
+        " used (default: 3)",
         {"metavar": "N"},
     ),
     (
@@ -104,9 +105,9 @@ def read_settings(config: pytest.Config) -> Settings:
         return config.getini(_ini(name)) if given is None else given
 
     root = config.rootpath
-    repeat = value("repeat")
-    if repeat and not (repeat.isdecimal() and int(repeat) > 0):
-        raise pytest.UsageError(f"--memdiag-repeat takes a whole number from 1, not {repeat!r}")
+    processes = value("processes")
+    if processes and not (processes.isdecimal() and int(processes) > 0):
+        raise pytest.UsageError(f"--memdiag-processes: {processes!r} is not a whole number from 1")
     python = value("python")
     return Settings(
         root=root,
@@ -114,7 +115,7 @@ def read_settings(config: pytest.Config) -> Settings:
         baselines=root / (value("baselines") or DEFAULT_BASELINES),
         update=bool(config.getoption("--memdiag-update-baseline")),
         python=root / Path(python).expanduser() if python else None,
-        repeat=int(repeat) if repeat else None,
+        processes=int(processes) if processes else None,
         tolerance=value("tolerance") or None,
         parallel=bool(value("parallel")),
     )

@@ -17,7 +17,7 @@ from memdiag.records.files import resolve_output
 from memdiag.records.profile import Profile
 from memdiag.workflows.baselines import Status, read_baseline, update_baseline
 
-DEFAULT_REPEAT = 3
+DEFAULT_PROCESSES = 3
 PINNED = {"MALLOC_MMAP_THRESHOLD_": str(128 << 10)}
 """With this in its environment glibc gives back what is freed in blocks of 128 KiB and more. As it
 is, it keeps some of them, which ones by chance, and figures spread by several percent."""
@@ -53,12 +53,12 @@ def hold(
     model: str,
     baseline: Path | None = None,
     update: bool = False,
-    repeat: int = DEFAULT_REPEAT,
+    processes: int = DEFAULT_PROCESSES,
 ) -> Held:
     """Profile a model and compare it with `budget`, and with its `baseline` where that exists.
 
     One process is enough where all holds. A breach, and what becomes a baseline, are settled by
-    `repeat` processes.
+    `processes` processes.
 
     Raises:
         UsageError: there is nothing to hold it to, a figure cannot be had, or the baseline was
@@ -66,8 +66,8 @@ def hold(
         RecordError: the baseline file is none.
         ReportError: the baseline cannot be written.
     """
-    if repeat < 1:
-        raise UsageError(f"{repeat} processes are too few; measure in 1 or more.")
+    if processes < 1:
+        raise UsageError("--processes must be at least 1.")
     if update and baseline is not None:
         resolve_output(baseline)  # before anything is measured, or waits for a pipe
     saved = read_baseline(baseline) if baseline else None
@@ -83,8 +83,8 @@ def hold(
     taken = saved.machines.get(machine) if saved and not update else None
     profiles = [first]
     judgement = judge(profiles, budget, taken=taken)
-    if (update or not judgement.holds) and repeat > 1:
-        for _ in range(repeat - 1):
+    if (update or not judgement.holds) and processes > 1:
+        for _ in range(processes - 1):
             profiles.append(once("none"))
             if profiles[-1].outcome.status != "completed":
                 return Held(profile=profiles[-1], judgement=None)

@@ -36,7 +36,7 @@ from memdiag.workflows.inputs import Given, read_given
 from memdiag.workflows.load_profile import load_profile
 
 DEFAULT_RUNS = 10
-DEFAULT_REPEATS = 5
+DEFAULT_PROCESSES = 5
 BISECTED: tuple[Metric, ...] = ("peak", "steady", "load", "latency")
 
 
@@ -49,7 +49,7 @@ def compare(
     dims: Mapping[str, int] | None = None,
     inputs: Given | None = None,
     runs: int = DEFAULT_RUNS,
-    repeats: int = DEFAULT_REPEATS,
+    processes: int = DEFAULT_PROCESSES,
     session_options: Mapping[str, str] | None = None,
     timeout_s: float = DEFAULT_TIMEOUT_S,
     memory_limit_bytes: int | None = None,
@@ -73,7 +73,7 @@ def compare(
         dims: sizes of free dimensions by name; the smallest that run where not given.
         inputs: arrays, or paths of ``.npy`` files, by input name; the rest is made up.
         runs: how many runs follow the first one, in each process.
-        repeats: fresh processes a column.
+        processes: number of fresh processes for each column.
         session_options: SessionOptions attributes and config entries by name.
         timeout_s: seconds after which a child is ended, be it a session's or an optimizer's.
         memory_limit_bytes: resident set above which it is ended.
@@ -90,7 +90,7 @@ def compare(
     started = time.perf_counter()
     files = [Path(path) for path in paths]
     kind = _kind(files, onnxruntime, environments, optimizers, bisect)
-    _check(runs, repeats, timeout_s, memory_limit_bytes)
+    _check(runs, processes, timeout_s, memory_limit_bytes)
     if kind == "profiles":
         return _compared(kind, _saved(files), None, [], started)
     adapters = chosen(optimizers)
@@ -108,7 +108,7 @@ def compare(
             dims=dict(dims or {}),
             given=read_given(inputs or {}),
             runs=runs,
-            repeats=repeats,
+            processes=processes,
             xray=xray,
             own_inputs=kind == "models",
             say=say,
@@ -192,9 +192,9 @@ def _kind(
     return "profiles" if all(saved) else "models"
 
 
-def _check(runs: int, repeats: int, timeout_s: float, memory_limit_bytes: int | None) -> None:
-    if runs < 1 or repeats < 1:
-        raise UsageError("fewer than one run is nothing to compare; ask for 1 or more.")
+def _check(runs: int, processes: int, timeout_s: float, memory_limit_bytes: int | None) -> None:
+    if runs < 1 or processes < 1:
+        raise UsageError(f"{'--runs' if runs < 1 else '--processes'} must be at least 1.")
     if timeout_s <= 0:
         raise UsageError(f"a timeout of {timeout_s:g} s leaves no time; give more than 0.")
     if memory_limit_bytes is not None and memory_limit_bytes <= 0:

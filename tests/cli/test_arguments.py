@@ -2,7 +2,7 @@ import sys
 
 import pytest
 
-from memdiag.cli.arguments import command_line, pairs, trial_arguments, dimension_sizes
+from memdiag.cli.arguments import command_line, dimension_sizes, pairs, trial_arguments
 from memdiag.errors import UsageError
 
 
@@ -19,14 +19,25 @@ def test_what_is_no_pair_is_refused(values: list[str], words: str) -> None:
         pairs("--env", values)
 
 
-@pytest.mark.parametrize("value", ["0", "-1", "1.5", "x", "", "²"])
+@pytest.mark.parametrize("value", ["-1", "1.5", "x", "", "²"])
 def test_what_is_no_size_of_a_dimension_is_refused(value: str) -> None:
-    with pytest.raises(UsageError, match="whole number from 1"):
+    with pytest.raises(UsageError, match="is not a whole number"):
         dimension_sizes("--dim", [f"batch={value}"])
 
 
-def test_dimension_sizes_are_read() -> None:
-    assert dimension_sizes("--dim", ["batch=4", "input:1=16"]) == {"batch": 4, "input:1": 16}
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        (["batch=4", "input:1=16"], {"batch": 4, "input:1": 16}),
+        (["a=1,b=2"], {"a": 1, "b": 2}),
+        (["a=1, b=2", "past=0"], {"a": 1, "b": 2, "past": 0}),
+        (["max(a,b)=3,c=4"], {"max(a,b)": 3, "c": 4}),
+        (["a=1,"], {"a": 1}),
+        ([], {}),
+    ],
+)
+def test_dimension_sizes_are_read(values: list[str], expected: dict[str, int]) -> None:
+    assert dimension_sizes("--dim", values) == expected
 
 
 def test_the_inputs_of_trials_are_read_together() -> None:

@@ -22,7 +22,7 @@ def model(tmp_path: Path, sample_model: Callable[..., Path]) -> Path:
 
 @pytest.mark.usefixtures("model")
 def test_a_budget_that_holds_ends_with_0_and_a_breach_with_1(memdiag: RunMemdiag) -> None:
-    words = ("profile", "model.onnx", "--repeat=1")
+    words = ("profile", "model.onnx", "--processes=1")
     holds = memdiag(*words, "--budget=peak=100MB,copies=3")
     assert holds.returncode == 0, holds.stderr
     assert "memory budget: model.onnx: within its budget\n" in holds.stdout
@@ -38,7 +38,7 @@ def test_budgets_are_measured_with_the_threshold_pinned(
     memdiag: RunMemdiag, tmp_path: Path
 ) -> None:
     def environment(*words: str) -> dict[str, str]:
-        memdiag("profile", "model.onnx", *words, "-q", "--repeat=1", "--out=out")
+        memdiag("profile", "model.onnx", *words, "-q", "--processes=1", "--out=out")
         return load_profile(tmp_path / "out" / "profile.json").session.environment
 
     assert environment("--budget=peak=1GB") == {"MALLOC_MMAP_THRESHOLD_": "131072"}
@@ -49,7 +49,7 @@ def test_budgets_are_measured_with_the_threshold_pinned(
 @pytest.mark.slow
 @pytest.mark.usefixtures("model")
 def test_a_baseline_is_written_and_compared_with(memdiag: RunMemdiag, tmp_path: Path) -> None:
-    words = ("profile", "model.onnx", "--baseline=kept.json", "--repeat=1")
+    words = ("profile", "model.onnx", "--baseline=kept.json", "--processes=1")
     missing = memdiag(*words)
     assert missing.returncode == 2
     assert "kept.json: there is no baseline; write it with --update-baseline" in missing.stderr
@@ -70,7 +70,7 @@ def test_a_baseline_is_written_and_compared_with(memdiag: RunMemdiag, tmp_path: 
 @pytest.mark.slow
 @pytest.mark.usefixtures("model")
 def test_a_baseline_of_another_machine_is_no_pass(memdiag: RunMemdiag, tmp_path: Path) -> None:
-    words = ("profile", "model.onnx", "--baseline=kept.json", "--repeat=1")
+    words = ("profile", "model.onnx", "--baseline=kept.json", "--processes=1")
     memdiag(*words, "--update-baseline")
     kept = json.loads((tmp_path / "kept.json").read_text())
     kept["machines"] = {"Darwin arm64": next(iter(kept["machines"].values()))}
@@ -85,7 +85,7 @@ def test_a_baseline_of_another_machine_is_no_pass(memdiag: RunMemdiag, tmp_path:
 
 @pytest.mark.usefixtures("model")
 def test_github_gets_annotations_and_a_summary(memdiag: RunMemdiag, tmp_path: Path) -> None:
-    words = ("profile", "model.onnx", "--budget=peak=1MB", "--repeat=1", "--format=github")
+    words = ("profile", "model.onnx", "--budget=peak=1MB", "--processes=1", "--format=github")
     (tmp_path / "summary").write_text("before\n")
     finished = memdiag(*words, GITHUB_STEP_SUMMARY=str(tmp_path / "summary"))
     assert finished.returncode == 1
@@ -114,7 +114,7 @@ def test_a_pull_request_gets_markdown(memdiag: RunMemdiag) -> None:
     [
         (["--budget=peek=1GB"], "--budget: there is no figure 'peek'; give one of peak, steady,"),
         (["--budget=steady=1GB", "--no-run"], "a budget for steady cannot be judged"),
-        (["--budget=copies=1", "--no-xray"], "for no X-ray was taken"),
+        (["--budget=copies=1", "--xray=none"], "for no X-ray was taken"),
         (["--update-baseline"], "--update-baseline needs the file; name it with --baseline"),
     ],
 )

@@ -44,7 +44,7 @@ def test_a_broken_model_ends_with_2_and_the_others_are_examined(
 def test_json_is_the_record(memdiag: RunMemdiag, sample_model: SampleModel, tmp_path: Path) -> None:
     path = sample_model("tied_if")
     finished = memdiag(
-        "check", path, "--format", "json", "--for-onnxruntime", "1.24.4", "--out", "c.json"
+        "check", path, "--format", "json", "--for-onnxruntime", "1.24.4", "--output", "c.json"
     )
     record = json.loads(finished.stdout)
     assert record["schema"] == "memdiag.check/1"

@@ -14,7 +14,7 @@ from memdiag.comparison import runtimes
 RunMemdiag = Callable[..., "CompletedProcess[str]"]
 SampleModel = Callable[..., Path]
 
-QUICK = ("--repeats", "1", "--runs", "2", "--no-xray")
+QUICK = ("--processes", "1", "--runs", "2", "--xray=none")
 OTHERS = [Path(path) for path in os.environ.get("MEMDIAG_RUNTIMES", "").split(os.pathsep) if path]
 
 
@@ -22,7 +22,7 @@ def test_two_models_are_compared_and_reported(
     memdiag: RunMemdiag, sample_model: SampleModel, tmp_path: Path
 ) -> None:
     models = (sample_model("tied_if", 4), sample_model("plain_mlp", 4))
-    finished = memdiag("compare", *models, *QUICK, "-o", "out")
+    finished = memdiag("compare", *models, *QUICK, "--out", "out")
     assert finished.returncode == 0, finished.stderr
     assert finished.stderr == ""
     lines = finished.stdout.splitlines()
@@ -59,14 +59,14 @@ def test_saved_profiles_need_no_onnxruntime(
 ) -> None:
     for name, megabytes in (("before", 2), ("after", 24)):
         model = sample_model("plain_mlp", megabytes)
-        done = memdiag("profile", model, "--runs", "2", "--no-xray", "--format", "json")
+        done = memdiag("profile", model, "--runs", "2", "--xray=none", "--format", "json")
         assert done.returncode == 0, done.stderr
         (tmp_path / f"{name}.json").write_text(done.stdout)
     bare = tmp_path / "bare" / "onnxruntime"
     bare.mkdir(parents=True)
     (bare / "__init__.py").write_text("raise ImportError('there is none')\n")
     finished = memdiag(
-        "compare", "before.json", "after.json", "-o", "out", PYTHONPATH=str(bare.parent)
+        "compare", "before.json", "after.json", "--out", "out", PYTHONPATH=str(bare.parent)
     )
     assert finished.returncode == 0, finished.stderr
     assert "2 saved profiles: peak from " in finished.stdout
@@ -113,7 +113,7 @@ def test_versions_differ_by_the_copies_that_they_keep(
         versions["1.24.4"],
         "--environment",
         sys.executable,
-        "--repeats",
+        "--processes",
         "3",
         "--format",
         "json",

@@ -40,7 +40,7 @@ def run(tmp_path: Path) -> Callable[..., Finished]:
 
 
 def test_a_folded_transpose_is_caught(run: Callable[..., Finished]) -> None:
-    words = ("-m", "pytest", "-k", "decoder", "--memdiag-repeat=1")
+    words = ("-m", "pytest", "-k", "decoder", "--memdiag-processes=1")
     before = run(*words, "--memdiag-update-baseline")
     assert before.returncode == 0, before.stdout
     run("export.py", "folded")

@@ -199,7 +199,7 @@ def test_what_the_runtime_refuses_is_one_sentence_and_a_saved_profile(
         (["text.onnx"], "text.onnx: it is not an ONNX model"),
         (["short.onnx"], "the file ends inside initializer 'model.shared.weight'"),
         (["tied.onnx", "--dim=nope=2"], "there is no dimension 'nope'"),
-        (["tied.onnx", "--dim=tokens=0"], "--dim tokens takes a whole number from 1"),
+        (["tied.onnx", "--dim=tokens=x"], "--dim tokens: 'x' is not a whole number"),
         (["tied.onnx", "--input=ids"], "--input takes NAME=VALUE"),
         (["tied.onnx", "--input=ids=text.onnx"], "cannot be read as an .npy array"),
         (["tied.onnx", "--inputs=text.onnx"], "cannot be read as an .npz archive"),

@@ -64,7 +64,7 @@ def test_a_baseline_is_created_kept_breached_and_updated(
 def test_another_class_of_machine_is_skipped_and_says_so(
     pytester: pytest.Pytester, run_pytest: RunPytest
 ) -> None:
-    run_pytest("--memdiag-update-baseline", "--memdiag-repeat=1").assert_outcomes(passed=1)
+    run_pytest("--memdiag-update-baseline", "--memdiag-processes=1").assert_outcomes(passed=1)
     kept = json.loads((pytester.path / KEPT).read_text())
     kept["machines"] = {"Darwin arm64": next(iter(kept["machines"].values()))}
     (pytester.path / KEPT).write_text(json.dumps(kept))
@@ -77,7 +77,7 @@ def test_another_class_of_machine_is_skipped_and_says_so(
 def test_another_setup_is_an_error_and_says_in_what(
     pytester: pytest.Pytester, run_pytest: RunPytest
 ) -> None:
-    run_pytest("--memdiag-update-baseline", "--memdiag-repeat=1").assert_outcomes(passed=1)
+    run_pytest("--memdiag-update-baseline", "--memdiag-processes=1").assert_outcomes(passed=1)
     pytester.makepyfile(
         """
         import pytest
@@ -116,6 +116,6 @@ def test_a_baseline_can_have_a_name_of_its_own(
         def test_model(): ...
         """
     )
-    run_pytest("--memdiag-update-baseline", "--memdiag-repeat=1").assert_outcomes(passed=1)
+    run_pytest("--memdiag-update-baseline", "--memdiag-processes=1").assert_outcomes(passed=1)
     assert (pytester.path / "memory_baselines" / "one-thread.json").exists()
     run_pytest().assert_outcomes(passed=1)

@@ -78,11 +78,11 @@ def test_a_breach_by_chance_is_none() -> None:
 
 def test_a_single_process_can_be_asked_for_but_none_cannot() -> None:
     once = Asked(taking(9))
-    held = hold(once, FITS, model="m.onnx", repeat=1)
+    held = hold(once, FITS, model="m.onnx", processes=1)
     assert held.judgement is not None
     assert not held.judgement.holds
     with pytest.raises(UsageError, match="too few"):
-        hold(once, FITS, model="m.onnx", repeat=0)
+        hold(once, FITS, model="m.onnx", processes=0)
 
 
 def test_without_anything_to_hold_it_to_nothing_is_measured(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from memdiag.cli.arguments import dimension_sizes
+from memdiag.cli.declarations import Dims, OutputRecord, Quiet
 from memdiag.cli.exit_codes import CLEAN, ERROR, FINDINGS
 from memdiag.units import parse_size
 
@@ -24,37 +25,37 @@ def command(
     for_onnxruntime: Annotated[
         str | None,
         typer.Option(
-            metavar="VERSION", help="The release to predict for (default: the installed one)."
+            metavar="VERSION", help="Release to predict for (default: the installed one)."
         ),
     ] = None,
     select: Annotated[
         list[str] | None,
-        typer.Option(metavar="RULE", help="Run only these rules: names, codes or their beginning."),
+        typer.Option(
+            metavar="RULE", help="Run only these rules (names, codes or prefixes of codes)."
+        ),
     ] = None,
     ignore: Annotated[
-        list[str] | None, typer.Option(metavar="RULE", help="Leave these rules out.")
+        list[str] | None, typer.Option(metavar="RULE", help="Skip these rules; can be repeated.")
     ] = None,
     min_bytes: Annotated[
         str | None,
-        typer.Option(metavar="SIZE", help="Leave out what costs less (default: 4KiB)."),
+        typer.Option(metavar="SIZE", help="Skip findings that cost less (default: 4KiB)."),
     ] = None,
-    dim: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME=N", help="Size of a free dimension, for activations."),
-    ] = None,
+    dim: Dims = None,
     max_memory: Annotated[
         str | None,
-        typer.Option(metavar="SIZE", help="Refuse models that would take more (default: 150MB)."),
+        typer.Option(metavar="SIZE", help="Refuse models whose check needs more (default: 150MB)."),
     ] = None,
-    format: Annotated[_Format, typer.Option(help="How to print it.")] = _Format.console,
-    out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Save the record (JSON) there as well.")
-    ] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the answer.")] = False,
+    format: Annotated[
+        _Format, typer.Option(help="What to print: a summary, the JSON record, SARIF, or Markdown.")
+    ] = _Format.console,
+    output: OutputRecord = None,
+    quiet: Quiet = False,
 ) -> int:
-    """Find what models waste, without running them.
+    """Find wasted memory in models, without running them.
 
-    Ends with 1 where something is found, 0 where nothing is, 2 where a model could not be read.
+    Exit codes: 0 if nothing is found, 1 if something is, 2 if a model could not be read.
+
     Defaults come from [tool.memdiag] in pyproject.toml: select, ignore, min-bytes,
     for-onnxruntime, dim.
     """
@@ -81,8 +82,8 @@ def command(
         dims={**settings.dim, **dimension_sizes("--dim", dim or ())},
         max_memory_bytes=parse_size(max_memory) if max_memory else DEFAULT_MAX_MEMORY,
     )
-    if out is not None:
-        save_record(result, out)
+    if output is not None:
+        save_record(result, output)
     print_check(result, format.value, quiet=quiet)
     failures = [one.error for one in result.models if one.error is not None]
     for failure in failures:

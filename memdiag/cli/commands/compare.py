@@ -7,9 +7,20 @@ from typing import Annotated
 
 import typer
 
-from memdiag.cli.arguments import given_inputs, pairs, dimension_sizes
+from memdiag.cli.arguments import dimension_sizes, given_inputs, pairs
 from memdiag.cli.choices import Plotly
-from memdiag.cli.declarations import Dims, InputArchive, InputFiles, PlotlyPlace, Quiet
+from memdiag.cli.declarations import (
+    MEMORY_LIMIT_HELP,
+    RUNS_HELP,
+    SESSION_OPTION_HELP,
+    THREADS_HELP,
+    TIMEOUT_HELP,
+    Dims,
+    InputArchive,
+    InputFiles,
+    PlotlyPlace,
+    Quiet,
+)
 from memdiag.cli.exit_codes import CLEAN, ERROR
 from memdiag.units import parse_size
 
@@ -20,6 +31,11 @@ class _Format(StrEnum):
     markdown = "markdown"
 
 
+class _Xray(StrEnum):
+    steady = "steady"
+    none = "none"
+
+
 class _Bisected(StrEnum):
     peak = "peak"
     steady = "steady"
@@ -27,8 +43,8 @@ class _Bisected(StrEnum):
     latency = "latency"
 
 
-_WHAT = "What is compared"
-_HOW = "How it is measured"
+_WHAT = "Compared"
+_HOW = "Measurement"
 _OUTPUT = "Output"
 
 
@@ -37,7 +53,7 @@ def command(
         list[Path],
         typer.Argument(
             metavar="FILE",
-            help="A model; or several models, or saved profiles (.json).",
+            help="One model, several models, or saved profiles (.json).",
             show_default=False,
         ),
     ],
@@ -45,7 +61,7 @@ def command(
         str | None,
         typer.Option(
             metavar="VERSION,…",
-            help="Versions of onnxruntime, e.g. 1.22.1,1.24.4,latest; fetched where missing.",
+            help="Versions of onnxruntime, e.g. 1.22.1,1.24.4,latest; installed where missing.",
             rich_help_panel=_WHAT,
         ),
     ] = None,
@@ -53,16 +69,15 @@ def command(
         list[Path] | None,
         typer.Option(
             metavar="PATH",
-            help="An interpreter, or an environment, that has an onnxruntime; may be repeated.",
+            help="A Python interpreter or environment that has onnxruntime; can be repeated.",
             rich_help_panel=_WHAT,
         ),
     ] = None,
     bisect: Annotated[
         _Bisected | None,
         typer.Option(
-            metavar="METRIC",
-            help="Find the version in which it jumped (peak, steady, load or latency), between the"
-            " ends of --onnxruntime or among all.",
+            help="Find the version in which this figure changed, among all versions or between"
+            " those of --onnxruntime.",
             rich_help_panel=_WHAT,
         ),
     ] = None,
@@ -70,68 +85,74 @@ def command(
         str | None,
         typer.Option(
             metavar="NAME,…",
-            help="Optimizers, or all: each writes the model anew.",
+            help="Optimizers to apply to the model, or all.",
             rich_help_panel=_WHAT,
         ),
     ] = None,
     dim: Dims = None,
     input: InputFiles = None,
     inputs: InputArchive = None,
-    runs: Annotated[
-        int, typer.Option(help="Runs after the first one, in each process.", rich_help_panel=_HOW)
-    ] = 10,
-    repeats: Annotated[
-        int, typer.Option(help="Fresh processes a column.", rich_help_panel=_HOW)
+    runs: Annotated[int, typer.Option(help=RUNS_HELP, rich_help_panel=_HOW)] = 10,
+    processes: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            help="Number of processes to run for each column; medians are used.",
+            rich_help_panel=_HOW,
+        ),
     ] = 5,
     session_option: Annotated[
         list[str] | None,
         typer.Option(
             metavar="KEY=VALUE",
-            help="A SessionOptions attribute or config entry.",
+            help=SESSION_OPTION_HELP,
             rich_help_panel=_HOW,
         ),
     ] = None,
     threads: Annotated[
-        int | None, typer.Option(min=0, help="Intra-op threads.", rich_help_panel=_HOW)
+        int | None, typer.Option(min=0, help=THREADS_HELP, rich_help_panel=_HOW)
     ] = None,
     timeout: Annotated[
         float,
-        typer.Option(
-            metavar="SECONDS", help="End a session or an optimizer then.", rich_help_panel=_HOW
-        ),
+        typer.Option(metavar="SECONDS", help=TIMEOUT_HELP, rich_help_panel=_HOW),
     ] = 1800.0,
     memory_limit: Annotated[
         str | None,
-        typer.Option(metavar="SIZE", help="End what takes more, e.g. 8GB.", rich_help_panel=_HOW),
+        typer.Option(metavar="SIZE", help=MEMORY_LIMIT_HELP, rich_help_panel=_HOW),
     ] = None,
-    no_xray: Annotated[
-        bool,
+    xray: Annotated[
+        _Xray,
         typer.Option(
-            "--no-xray", help="Leave out who owns the memory, and the causes.", rich_help_panel=_HOW
+            help="When to identify the owner of every resident byte, and so the causes of"
+            " differences: at steady state, or never.",
+            rich_help_panel=_HOW,
         ),
-    ] = False,
+    ] = _Xray.steady,
     out: Annotated[
         Path | None,
         typer.Option(
-            "--out",
-            "-o",
             metavar="DIR",
-            help="Where the reports go (reports/NAME.compare).",
+            help="Write the record and its reports to this folder (default: reports/NAME.compare).",
             rich_help_panel=_OUTPUT,
         ),
     ] = None,
     plotly: PlotlyPlace = Plotly.inline,
     format: Annotated[
         _Format,
-        typer.Option(help="What to print: a summary, or a report alone.", rich_help_panel=_OUTPUT),
+        typer.Option(
+            help="What to print: a summary, the JSON record, or a Markdown report.",
+            rich_help_panel=_OUTPUT,
+        ),
     ] = _Format.console,
     quiet: Quiet = False,
 ) -> int:
-    """Set versions of onnxruntime, optimizers, models or saved profiles side by side.
+    """Compare versions of onnxruntime, optimizers, models or saved profiles side by side.
 
-    All get the same inputs and run in turn, in fresh processes; outputs are compared with the
-    first one's. What differs beyond what scatters from run to run is told with its cause.
-    Writes comparison.json, .html, .md and .png. Ends with 2 where nothing could be measured.
+    All columns run in turn with the same inputs, in fresh processes; outputs are compared with
+    those of the first column. Differences beyond the spread between runs are listed with their
+    causes.
+
+    Writes comparison.json, .html, .md and .png. Exit codes: 0; 2 if nothing could be measured.
     """
     from memdiag.cli.display import Doing
     from memdiag.cli.output import Destination, show
@@ -152,11 +173,11 @@ def command(
             dims=dimension_sizes("--dim", dim or ()),
             inputs=given_inputs(input or (), inputs),
             runs=runs,
-            repeats=repeats,
+            processes=processes,
             session_options=options,
             timeout_s=timeout,
             memory_limit_bytes=parse_size(memory_limit) if memory_limit else None,
-            xray=not no_xray,
+            xray=xray is not _Xray.none,
             on_progress=line.show,
         )
     written = destination.write(result)

@@ -10,7 +10,7 @@ from memdiag.cli.exit_codes import CLEAN
 def command(
     rule: Annotated[str, typer.Argument(help="A rule's name or code.", show_default=False)],
 ) -> int:
-    """Explain a rule: what it finds, why that costs memory, and what to do."""
+    """Explain a rule: what it finds, why this costs memory, and how to fix it."""
     from memdiag.cli.output import print_markdown
     from memdiag.detectors import find_detector
     from memdiag.detectors.pages import page

@@ -20,6 +20,7 @@ from memdiag.cli.declarations import (
     Printed,
     Quiet,
     Sizes,
+    Unsafe,
 )
 from memdiag.cli.exit_codes import CLEAN
 
@@ -29,23 +30,24 @@ def command(
     output: Annotated[
         Path | None,
         typer.Option(
-            "--output", "-o", metavar="FILE", help="Where the fixed model goes (NAME.fixed.onnx)."
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="Write the fixed model to this file (default: NAME.fixed.onnx).",
         ),
     ] = None,
     only: Annotated[
         list[str] | None,
-        typer.Option(metavar="RULE", help="Only what these rules find; may be repeated."),
+        typer.Option(metavar="RULE", help="Fix only the findings of these rules; can be repeated."),
     ] = None,
     max_slowdown: MaxSlowdown = DEFAULT_MAX_SLOWDOWN,
-    unsafe: Annotated[
-        bool, typer.Option("--unsafe", help="Also try remedies that change values.")
-    ] = False,
+    unsafe: Unsafe = False,
     unverified: Annotated[
         bool,
-        typer.Option("--unverified", help="Write remedies even if the model cannot be run here."),
+        typer.Option("--unverified", help="Apply remedies even if the model cannot be run here."),
     ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only say what would be tried.")
+        bool, typer.Option("--dry-run", help="Only list the remedies that would be tried.")
     ] = False,
     dim: Dims = None,
     input: InputFiles = None,
@@ -55,7 +57,7 @@ def command(
         list[Path] | None,
         typer.Option(
             metavar="PYTHON",
-            help="An interpreter with another onnxruntime, to verify on too; may be repeated.",
+            help="An interpreter with another onnxruntime to verify on too; can be repeated.",
         ),
     ] = None,
     out: Out = None,
@@ -63,11 +65,12 @@ def command(
     format: Printed = Format.console,
     quiet: Quiet = False,
 ) -> int:
-    """Rewrite a model so that it wastes less, verified and measured.
+    """Rewrite a model so that it wastes less memory, verified and measured.
 
-    Each remedy of each finding is built; its outputs, memory and latency are compared with the
-    original's in isolated processes, and the best combination is kept. The original is not changed.
-    With --out DIR it writes fix.json, .html, .md and .png there.
+    Builds each remedy of each finding, compares its outputs, memory and latency with the original's
+    in isolated processes, and keeps the best combination. The original is not changed.
+
+    --out DIR writes fix.json, fix.html, fix.md and fix.png.
     """
     import msgspec
 

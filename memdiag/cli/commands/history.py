@@ -1,4 +1,4 @@
-"""``memdiag history``: keep profiles over time, and show any of their figures."""
+"""``memdiag history``: store profiles over time and show their figures."""
 
 import sys
 from enum import StrEnum
@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from memdiag.cli.choices import Format
+from memdiag.cli.declarations import Picture, Printed
 from memdiag.cli.exit_codes import CLEAN
 from memdiag.errors import UsageError
 
@@ -20,31 +21,32 @@ class _Action(StrEnum):
 
 
 def command(
-    action: Annotated[_Action, typer.Argument(help="What to do.", show_default=False)],
+    action: Annotated[
+        _Action, typer.Argument(help="Add profiles, or show a figure.", show_default=False)
+    ],
     profiles: Annotated[
         list[Path] | None,
         typer.Argument(metavar="[PROFILE]...", help="Saved profile.json files to add."),
     ] = None,
     file: Annotated[
-        Path, typer.Option(metavar="FILE", help="The history.", show_default=True)
+        Path,
+        typer.Option(metavar="FILE", help="SQLite file of the history.", show_default=True),
     ] = _DEFAULT_FILE,
     label: Annotated[
-        str, typer.Option(help="What they are added as, such as a commit.", show_default=False)
+        str, typer.Option(help="Label of the added profiles, such as a commit.", show_default=False)
     ] = "",
-    model: Annotated[str | None, typer.Option(metavar="PATH", help="Show this model only.")] = None,
-    figure: Annotated[
-        str, typer.Option(metavar="NAME", help="The figure to show: any that a budget can name.")
-    ] = "peak",
-    picture: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Draw the trend there, as PNG or .svg.")
+    model: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The ONNX model to show (default: all).")
     ] = None,
-    format: Annotated[
-        Format, typer.Option(help="What to print: a summary, or the record alone.")
-    ] = Format.console,
+    figure: Annotated[
+        str, typer.Option(metavar="FIGURE", help="The figure to show: any figure of a budget.")
+    ] = "peak",
+    picture: Picture = None,
+    format: Printed = Format.console,
 ) -> int:
-    """Append saved profiles to an SQLite file, or show a figure of models over time.
+    """Add saved profiles to an SQLite file, or show a figure of models over time.
 
-    Several processes may add at the same time; a profile that is there already is not added again.
+    Several processes can add profiles at the same time. Each profile is added once.
     """
     from memdiag.cli.output import picture_kind, save_bytes, show_history
     from memdiag.records.codec import encode
@@ -53,13 +55,15 @@ def command(
 
     if action is _Action.add:
         if not profiles:
-            raise UsageError("history add takes one or more profile.json files.")
+            raise UsageError(
+                "history add: no profile was given. Name one or more profile.json files."
+            )
         count = history.add(file, [load_profile(path) for path in profiles], label=label)
-        print(f"{count} added, {len(profiles) - count} there already: {file}")
+        print(f"{count} added, {len(profiles) - count} already there: {file}")
         return CLEAN
     if profiles:
-        raise UsageError(f"history show takes no profiles, but {profiles[0]} was given.")
-    found = history.show(file, model=model)
+        raise UsageError(f"history show: unexpected argument {profiles[0]}. Use --model to choose.")
+    found = history.show(file, model=str(model) if model else None)
     if picture is not None:
         from memdiag.reporters import trend
 

@@ -1,26 +1,22 @@
-"""``memdiag inspect``: print what a model is made of."""
+"""``memdiag inspect``: print the contents of a model."""
 
 import sys
-from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from memdiag.cli.choices import Format
+from memdiag.cli.declarations import Model, Printed, Quiet
 from memdiag.cli.exit_codes import CLEAN
 
 
 def command(
-    model: Annotated[Path, typer.Argument(help="The ONNX model.", show_default=False)],
-    format: Annotated[
-        Format, typer.Option(help="What to print: a summary, or the record alone.")
-    ] = Format.console,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the answer.")] = False,
+    model: Model,
+    format: Printed = Format.console,
+    quiet: Quiet = False,
 ) -> int:
-    """Print what a model is made of, without loading its weights.
+    """Print the contents of a model, without loading its weights.
 
-    Weights by type, place and storage wherever they live, inputs and outputs, the twenty largest
-    weights and who reads them, subgraphs, external files, operators.
+    Lists free dimensions with the sizes that other commands choose for them, weights by type, place
+    and storage, inputs and outputs, the twenty largest weights and the operators that read them,
+    subgraphs, external files and operators.
     """
     from memdiag.cli.output import show_inventory
     from memdiag.records.codec import encode

@@ -1,4 +1,4 @@
-"""``memdiag profile``: run a model in a child process and show what it took, phase by phase."""
+"""``memdiag profile``: run a model in a child process and show its memory, phase by phase."""
 
 from dataclasses import replace
 from enum import StrEnum
@@ -11,6 +11,20 @@ import typer
 from memdiag.cli.arguments import budget as budget_of
 from memdiag.cli.arguments import command_line, dimension_sizes, given_inputs, pairs
 from memdiag.cli.choices import LoadFrom, Plotly, Verify
+from memdiag.cli.declarations import (
+    DIM_HELP,
+    INPUT_HELP,
+    INPUTS_HELP,
+    LOAD_FROM_HELP,
+    MEMORY_LIMIT_HELP,
+    PLOTLY_HELP,
+    QUIET_HELP,
+    RUNS_HELP,
+    SESSION_OPTION_HELP,
+    THREADS_HELP,
+    TIMEOUT_HELP,
+    VERIFY_HELP,
+)
 from memdiag.errors import UsageError
 from memdiag.units import parse_size
 
@@ -38,9 +52,7 @@ _OUTPUT = "Output"
 
 def command(
     model: Annotated[Path, typer.Argument(help="The ONNX model.", show_default=False)],
-    runs: Annotated[
-        int, typer.Option(help="Runs after the first one.", rich_help_panel=_INPUTS)
-    ] = 10,
+    runs: Annotated[int, typer.Option(help=RUNS_HELP, rich_help_panel=_INPUTS)] = 10,
     run: Annotated[
         bool,
         typer.Option(
@@ -52,26 +64,24 @@ def command(
     dim: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="NAME=N",
-            help="Size of a symbolic dimension (or INPUT:AXIS=N).",
+            metavar="NAME=N,…",
+            help=DIM_HELP,
             rich_help_panel=_INPUTS,
         ),
     ] = None,
     input: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=FILE.npy", help="An input's data.", rich_help_panel=_INPUTS),
+        typer.Option(metavar="NAME=FILE.npy", help=INPUT_HELP, rich_help_panel=_INPUTS),
     ] = None,
     inputs: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE.npz", help="Several inputs' data, by name.", rich_help_panel=_INPUTS
-        ),
+        typer.Option(metavar="FILE.npz", help=INPUTS_HELP, rich_help_panel=_INPUTS),
     ] = None,
     session_option: Annotated[
         list[str] | None,
         typer.Option(
             metavar="KEY=VALUE",
-            help="A SessionOptions attribute or config entry.",
+            help=SESSION_OPTION_HELP,
             rich_help_panel=_SESSION,
         ),
     ] = None,
@@ -79,24 +89,26 @@ def command(
         str | None,
         typer.Option(
             metavar="LEVEL",
-            help="disable_all, basic, extended, layout or all.",
+            help="Graph optimizations: disable_all, basic, extended, layout or all.",
             rich_help_panel=_SESSION,
         ),
     ] = None,
     disable_optimizer: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="NAME", help="A graph transformer to leave out.", rich_help_panel=_SESSION
+            metavar="NAME",
+            help="A graph transformer to disable; can be repeated.",
+            rich_help_panel=_SESSION,
         ),
     ] = None,
     threads: Annotated[
-        int | None, typer.Option(min=0, help="Intra-op threads.", rich_help_panel=_SESSION)
+        int | None, typer.Option(min=0, help=THREADS_HELP, rich_help_panel=_SESSION)
     ] = None,
     provider: Annotated[
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help="An execution provider, the preferred first.",
+            help="An execution provider; can be repeated, the preferred one first.",
             rich_help_panel=_SESSION,
         ),
     ] = None,
@@ -104,13 +116,13 @@ def command(
         list[str] | None,
         typer.Option(
             metavar="KEY=VALUE",
-            help="An environment variable for the child.",
+            help="An environment variable of the child process; can be repeated.",
             rich_help_panel=_SESSION,
         ),
     ] = None,
     load_from: Annotated[
         LoadFrom,
-        typer.Option(help="Give the session the path or the bytes.", rich_help_panel=_SESSION),
+        typer.Option(help=LOAD_FROM_HELP, rich_help_panel=_SESSION),
     ] = LoadFrom.path,
     telemetry: Annotated[
         bool,
@@ -122,62 +134,64 @@ def command(
     ] = False,
     python: Annotated[
         Path | None,
-        typer.Option(help="Another interpreter that has onnxruntime.", rich_help_panel=_SESSION),
+        typer.Option(
+            metavar="PYTHON",
+            help="Another Python interpreter that has onnxruntime.",
+            rich_help_panel=_SESSION,
+        ),
     ] = None,
     timeout: Annotated[
         float,
-        typer.Option(metavar="SECONDS", help="End the child after this.", rich_help_panel=_LIMITS),
+        typer.Option(metavar="SECONDS", help=TIMEOUT_HELP, rich_help_panel=_LIMITS),
     ] = 1800.0,
     memory_limit: Annotated[
         str | None,
         typer.Option(
             metavar="SIZE",
-            help="End the child when it takes more, e.g. 2GB.",
+            help=MEMORY_LIMIT_HELP,
             rich_help_panel=_LIMITS,
         ),
     ] = None,
     xray: Annotated[
         _Xray,
         typer.Option(
-            help="Name the owner of every resident byte at steady state, or also at each phase's"
-            " end.",
+            help="When to identify the owner of every resident byte: at steady state, also at the"
+            " end of each phase, or never.",
             rich_help_panel=_XRAY,
         ),
     ] = _Xray.steady,
-    no_xray: Annotated[
-        bool, typer.Option("--no-xray", help="The same as --xray none.", rich_help_panel=_XRAY)
-    ] = False,
     verify: Annotated[
         Verify,
-        typer.Option(
-            help="Compare every byte of each copy, or a spread of blocks.", rich_help_panel=_XRAY
-        ),
+        typer.Option(help=VERIFY_HELP, rich_help_panel=_XRAY),
     ] = Verify.full,
     budget: Annotated[
         str | None,
         typer.Option(
             metavar="FIGURE=SIZE,…",
-            help="What it may take, e.g. peak=1.2GB,steady=800MB,copies=1.",
+            help="Limits of figures, e.g. peak=1.2GB,copies=1.",
             rich_help_panel=_BUDGET,
         ),
     ] = None,
     baseline: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="What it took before, to compare with.", rich_help_panel=_BUDGET
+            metavar="FILE", help="Baseline file to compare with.", rich_help_panel=_BUDGET
         ),
     ] = None,
     update_baseline: Annotated[
         bool,
         typer.Option(
-            "--update-baseline", help="Write the baseline instead.", rich_help_panel=_BUDGET
+            "--update-baseline",
+            help="Write the baseline file instead of comparing with it.",
+            rich_help_panel=_BUDGET,
         ),
     ] = False,
-    repeat: Annotated[
+    processes: Annotated[
         int,
         typer.Option(
             min=1,
-            help="A breach, and a baseline, are the medians of so many processes.",
+            help="Number of processes to run when a budget is exceeded or a baseline is written;"
+            " medians are used.",
             rich_help_panel=_BUDGET,
         ),
     ] = 3,
@@ -185,44 +199,46 @@ def command(
         bool,
         typer.Option(
             "--pin/--no-pin",
-            help="With a budget or baseline, have malloc give back what is freed, so that figures"
-            " repeat.",
+            help="With a budget or baseline, make malloc release freed memory, so that figures"
+            " are reproducible.",
             rich_help_panel=_BUDGET,
         ),
     ] = True,
     out: Annotated[
         Path | None,
         typer.Option(
-            metavar="DIR", help="Where the reports go (reports/MODEL).", rich_help_panel=_OUTPUT
+            metavar="DIR",
+            help="Write the record and its reports to this folder (default: reports/MODEL).",
+            rich_help_panel=_OUTPUT,
         ),
     ] = None,
     plotly: Annotated[
         Plotly,
         typer.Option(
-            help="Where the page has plotly.js: in itself, in a file beside it, or from the"
-            " network.",
+            help=PLOTLY_HELP,
             rich_help_panel=_OUTPUT,
         ),
     ] = Plotly.inline,
     format: Annotated[
         _Format,
         typer.Option(
-            help="What to print: a summary, the record alone, a report for a pull request, or"
-            " annotations (and a job summary) for GitHub Actions.",
+            help="What to print: a summary, the JSON record, a Markdown report, or GitHub"
+            " annotations and a job summary.",
             rich_help_panel=_OUTPUT,
         ),
     ] = _Format.console,
     quiet: Annotated[
-        bool, typer.Option("--quiet", "-q", help="Print only the answer.", rich_help_panel=_OUTPUT)
+        bool, typer.Option("--quiet", "-q", help=QUIET_HELP, rich_help_panel=_OUTPUT)
     ] = False,
 ) -> int:
-    """Run a model in a child process and show when it takes memory, and how much.
+    """Run a model in a child process and show when it allocates memory, and how much.
 
-    Writes profile.json, report.html, report.md and timeline.png. Ends with 0, with 1 where a budget
-    or a baseline is exceeded, or with 2 where the model could not be loaded or run to the end; the
-    profile up to then is saved all the same.
-    Which rules are confronted with the measurement: select, ignore and min-bytes in [tool.memdiag]
-    of pyproject.toml, as for `memdiag check`.
+    Writes profile.json, report.html, report.md and timeline.png. Exit codes: 0; 1 if a budget or
+    a baseline is exceeded; 2 if the model could not be loaded or run to the end (the profile up to
+    that point is saved).
+
+    The rules of memdiag check are compared with the measurement; select, ignore and min-bytes in
+    [tool.memdiag] of pyproject.toml choose among them.
     """
     import msgspec
 
@@ -243,9 +259,9 @@ def command(
     wanted = budget_of("--budget", budget)
     is_judged = wanted is not None or baseline is not None
     if baseline is None and update_baseline:
-        raise UsageError("--update-baseline needs the file; name it with --baseline.")
+        raise UsageError("--update-baseline needs a file. Add --baseline FILE.")
     if baseline is not None and not update_baseline and not baseline.exists():
-        raise UsageError(f"{baseline}: there is no baseline; write it with --update-baseline.")
+        raise UsageError(f"{baseline}: no such file. Create it with --update-baseline.")
     variables = pairs("--env", env or ())
     with ProgressLine(model.name, runs) as line:
         once = partial(
@@ -272,19 +288,19 @@ def command(
             min_bytes=DEFAULT_MIN_BYTES if least_bytes is None else least_bytes,
             on_progress=line.show,
         )
-        looked: Literal["steady", "phases", "none"] = "none" if no_xray else xray.value
+        when: Literal["steady", "phases", "none"] = xray.value
         try:
             if is_judged:
                 held = hold(
-                    lambda wished: once(xray=looked if wished == "steady" else wished),
+                    lambda wished: once(xray=when if wished == "steady" else wished),
                     wanted or Budget(),
                     model=str(model),
                     baseline=baseline,
                     update=update_baseline,
-                    repeat=repeat,
+                    processes=processes,
                 )
             else:
-                held = Held(profile=once(xray=looked), judgement=None)
+                held = Held(profile=once(xray=when), judgement=None)
         except Interrupted as interrupted:
             held = Held(profile=interrupted.profile, judgement=None)
             was_interrupted = True

@@ -31,26 +31,30 @@ def command(
         list[str] | None,
         typer.Option(
             metavar="FORMAT",
-            help="console, html, json, markdown, png, svg or, of a profile, treemap or treemap_svg"
-            " (console, html, json, markdown and png).",
+            help="What to print or write: console, html, json, markdown, png, svg or, for a"
+            " profile, treemap or treemap_svg; can be repeated (default: console, html, json,"
+            " markdown and png).",
         ),
     ] = None,
     fix: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="A fix.json or tune.json of the profile's model, whose effect is told with it.",
+            help="A fix.json or tune.json of the same model to include in a profile's report.",
         ),
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Where files go (the record's own folder)."),
+        typer.Option(
+            metavar="DIR",
+            help="Write the record and its reports to this folder (default: that of FILE).",
+        ),
     ] = None,
     plotly: PlotlyPlace = Plotly.inline,
 ) -> int:
-    """Render a saved record again, without the model or onnxruntime.
+    """Render the reports of a saved record again, without the model or onnxruntime.
 
-    With one --format of json or markdown and no --out, the text goes to standard output.
+    A single --format json or markdown without --out is printed to standard output.
     """
     from memdiag.cli.output import Destination, show
     from memdiag.reporters import DEFAULT_FORMATS
@@ -89,5 +93,5 @@ def _record(file: Path, fix: Path | None) -> "Reported":
     if fix is None:
         return record
     if not isinstance(record, Profile):
-        raise UsageError(f"{file}: --fix goes with a saved profile only; leave it out.")
+        raise UsageError(f"{file} is not a profile. --fix needs a saved profile.")
     return join_fix(record, load(fix, Fix))

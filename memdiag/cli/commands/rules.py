@@ -4,7 +4,7 @@ from memdiag.cli.exit_codes import CLEAN
 
 
 def command() -> int:
-    """List the rules that `memdiag check` and `memdiag profile` know."""
+    """List the rules of memdiag check and memdiag profile."""
     from memdiag.detectors import detectors
 
     longest = max(len(each.rule.name) for each in detectors())

@@ -13,13 +13,16 @@ from memdiag.cli.declarations import (
     Dims,
     InputArchive,
     InputFiles,
+    LoadSource,
     MaxSlowdown,
     Model,
     Out,
+    Picture,
     PlotlyPlace,
     Printed,
     Quiet,
     Sizes,
+    Unsafe,
 )
 from memdiag.cli.exit_codes import CLEAN, FINDINGS
 
@@ -29,25 +32,29 @@ def command(
     budget: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME=SIZE,…",
-            help="What it may take above the baseline: peak, steady, anonymous (e.g. peak=1.2GB).",
+            metavar="FIGURE=SIZE,…",
+            help="Limits of figures (peak, steady, anonymous), e.g. peak=1.2GB,steady=800MB.",
         ),
     ] = None,
     max_slowdown: MaxSlowdown = DEFAULT_MAX_SLOWDOWN,
     rewrite: Annotated[
-        bool, typer.Option("--rewrite", help="Fix the model first, and tune the result.")
+        bool,
+        typer.Option("--rewrite", help="Fix the model first, and tune the result."),
     ] = False,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", metavar="FILE", help="Where a fixed model goes."),
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="With --rewrite, write the fixed model to this file (default: NAME.fixed.onnx).",
+        ),
     ] = None,
-    unsafe: Annotated[
-        bool, typer.Option("--unsafe", help="Also try options and remedies that change values.")
-    ] = False,
-    sessions: Annotated[int, typer.Option(min=1, help="Sessions of the model in one process.")] = 1,
-    load_from: Annotated[
-        LoadFrom, typer.Option(help="Give the session the path or the bytes.")
-    ] = LoadFrom.path,
+    unsafe: Unsafe = False,
+    sessions: Annotated[
+        int, typer.Option(min=1, help="Number of sessions of the model in one process.")
+    ] = 1,
+    load_from: LoadSource = LoadFrom.path,
     telemetry: Annotated[
         bool,
         typer.Option(
@@ -58,14 +65,11 @@ def command(
     ] = False,
     time_limit: Annotated[
         float | None,
-        typer.Option(metavar="SECONDS", help="Try options no longer than that."),
+        typer.Option(metavar="SECONDS", help="Stop trying options after this time."),
     ] = None,
-    picture: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Draw the Pareto front there, as PNG or .svg."),
-    ] = None,
+    picture: Picture = None,
     every: Annotated[
-        bool, typer.Option("--all", help="Show every point, not the Pareto front alone.")
+        bool, typer.Option("--all", help="Print every combination, not only the Pareto front.")
     ] = False,
     dim: Dims = None,
     input: InputFiles = None,
@@ -76,11 +80,11 @@ def command(
     format: Printed = Format.console,
     quiet: Quiet = False,
 ) -> int:
-    """Find the session options and environment with which a model takes the least memory.
+    """Find the session options and environment with which a model uses the least memory.
 
-    Every option is measured alone, then those that help together; Ctrl-C or
-    --time-limit ends the search with the best so far. With --out DIR it writes tune.json, .html,
-    .md and .png there. Ends with 1 where a budget was given and nothing fits it.
+    Measures every option alone, then combinations of those that help; Ctrl-C or --time-limit ends
+    the search with the best result so far. --out DIR writes tune.json, tune.html, tune.md and
+    tune.png. Exit codes: 0; 1 if a budget was given and no combination fits it; 2 on errors.
     """
     import msgspec
 

@@ -38,7 +38,7 @@ class SideBySide:
     dims: Mapping[str, int]
     given: Mapping[str, np.ndarray]
     runs: int
-    repeats: int
+    processes: int
     xray: bool
     own_inputs: bool
     say: Say
@@ -63,12 +63,12 @@ class SideBySide:
         beside: dict[str, Beside] = {}
         try:
             self._find_inputs(live)
-            for turn in range(self.repeats):
+            for turn in range(self.processes):
                 for subject in live if turn % 2 == 0 else live[::-1]:
                     seen = profiles[subject.label]
                     if subject.label in failures or not all(map(_is_complete, seen)):
                         continue
-                    self.say(f"{subject.label}, {turn + 1} of {self.repeats}")
+                    self.say(f"{subject.label}, {turn + 1} of {self.processes}")
                     try:
                         seen.append(self._profile(subject, turn))
                     except MeasurementError as error:
