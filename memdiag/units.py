@@ -38,7 +38,7 @@ def parse_size(text: str) -> int:
     factor = _FACTORS.get(match[2].lower()) if match else None
     if match is None or factor is None:
         raise UsageError(
-            f"{text!r} is not a size; write it like 800MB, 1.5GiB or a number of bytes."
+            f"{text!r} is not a size. Write it like 800MB, 1.5GiB or a number of bytes."
         )
     return round(float(match[1]) * factor)
 

@@ -48,7 +48,7 @@ def judge(profiles: Sequence[Profile], budget: Budget, *, taken: Taken | None = 
     if taken is not None and (unlike := differences(taken, profile)):
         raise UsageError(
             f"{profile.model.path}: its baseline cannot be compared: this run had"
-            f" {'; '.join(unlike)}; measure as before, or update the baseline."
+            f" {'; '.join(unlike)}. Measure under the same conditions, or update the baseline."
         )
     before = taken.figures if taken else {}
     breaches = tuple(
@@ -132,7 +132,7 @@ def check_known(
     for name in budget.limits:
         if name not in figures:
             raise UsageError(
-                f"{model}: a budget for {name} cannot be judged, for {why(name)}; this run has"
+                f"{model}: cannot check the {name!r} budget: {why(name)}. Available figures:"
                 f" {', '.join(figures)}."
             )
 

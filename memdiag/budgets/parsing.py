@@ -26,7 +26,7 @@ def parse_budget(values: Mapping[str, object], *, where: str, others: Iterable[s
         if name not in FIGURES:
             also = f"; {', '.join(others)} can be set too" if others else ""
             raise UsageError(
-                f"{where}: there is no figure {name!r}; give one of {', '.join(FIGURES)},"
+                f"{where}: unknown figure {name!r}. Use one of {', '.join(FIGURES)},"
                 f" or {TOLERANCE}{also}."
             )
         limits[name] = _limit(name, value, where)
@@ -44,9 +44,7 @@ def parse_sizes(
     """
     for name in values:
         if name not in names:
-            raise UsageError(
-                f"{where}: there is no budget {name!r}; give one of {', '.join(names)}."
-            )
+            raise UsageError(f"{where}: unknown figure {name!r}. Use one of {', '.join(names)}.")
     return {name: _size(name, value, where) for name, value in values.items()}
 
 
@@ -65,7 +63,7 @@ def parse_tolerance(value: object, *, where: str) -> float:
         share = float(value)
     if share is None or not 0 <= share < 1:
         raise UsageError(
-            f"{where}: {value!r} is no tolerance; write it like 2%, or as a share below 1."
+            f"{where}: {value!r} is not a tolerance. Write it like 2%, or as a share below 1."
         )
     return share
 
@@ -83,7 +81,7 @@ def _limit(name: str, value: object, where: str) -> int:
         return _size(name, value, where)
     text = str(value).strip()
     if isinstance(value, bool) or not text.isascii() or not text.isdigit():
-        raise UsageError(f"{where}: {name} takes a whole number, not {value!r}.")
+        raise UsageError(f"{where}: {name} must be a whole number, not {value!r}.")
     return int(text)
 
 
@@ -91,11 +89,11 @@ def _size(name: str, value: object, where: str) -> int:
     if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
         return value
     if not isinstance(value, str):
-        raise UsageError(f"{where}: {name} takes a size such as 800MB, not {value!r}.")
+        raise UsageError(f"{where}: {name} must be a size such as 800MB, not {value!r}.")
     if value.strip().replace(".", "", 1).isdigit():
         number = value.strip()
         raise UsageError(
-            f"{where}: {name}={number} has no unit; write {number}MB, {number}MiB or {number}B."
+            f"{where}: {name}={number} has no unit. Write {number}MB, {number}MiB or {number}B."
         )
     try:
         return parse_size(value)

@@ -27,9 +27,9 @@ def pairs(option: str, values: Sequence[str]) -> dict[str, str]:
     for text in values:
         name, equals, value = text.partition("=")
         if not equals or not name:
-            raise UsageError(f"{option} takes NAME=VALUE, not {text!r}.")
+            raise UsageError(f"{option}: {text!r} is not NAME=VALUE.")
         if name in found:
-            raise UsageError(f"{option} names {name} twice; give it once.")
+            raise UsageError(f"{option}: {name} is given twice. Give it once.")
         found[name] = value
     return found
 
@@ -48,7 +48,7 @@ def given_inputs(input: Sequence[str], inputs: Path | None) -> Given:
     archive = read_archive(inputs)
     twice = sorted(given.keys() & archive.keys())
     if twice:
-        raise UsageError(f"input {twice[0]} is given by --input and by --inputs; give it once.")
+        raise UsageError(f"input {twice[0]} is given by both --input and --inputs. Give it once.")
     return given | archive
 
 
@@ -80,7 +80,7 @@ def budget(option: str, text: str | None) -> Budget | None:
         return None
     found = parse_budget(_comma_pairs(option, text), where=option)
     if not found.limits:
-        raise UsageError(f"{option} gives no figure; write it like peak=1.2GB,steady=800MB.")
+        raise UsageError(f"{option}: no figure was given. Write it like peak=1.2GB,steady=800MB.")
     return found
 
 
@@ -108,7 +108,7 @@ def sizes_of(option: str, text: str) -> tuple[int, ...]:
     """
     parts = [part.strip() for part in text.split(",") if part.strip()]
     if not parts or not all(part.isascii() and part.isdigit() and int(part) for part in parts):
-        raise UsageError(f"{option} takes whole numbers from 1, such as 1,16, not {text!r}.")
+        raise UsageError(f"{option} must be whole numbers from 1, such as 1,16, not {text!r}.")
     return tuple(sorted({int(part) for part in parts}))
 
 

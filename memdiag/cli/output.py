@@ -36,7 +36,7 @@ class Destination:
         self._plotly = plotly
         if folder is None:
             if plotly != "inline":
-                raise UsageError("--plotly is about the page, which --out DIR writes; give both.")
+                raise UsageError("--plotly has no effect without --out. Add --out DIR.")
             return
         there = folder.absolute()
         while not there.exists():

@@ -33,7 +33,7 @@ def runtime(version: str) -> Path:
         UsageError: that is no version.
     """
     if not _RELEASE.fullmatch(version):
-        raise UsageError(f"{version!r} is no version of onnxruntime; write it like 1.24.4.")
+        raise UsageError(f"{version!r} is not a version of onnxruntime. Write it like 1.24.4.")
     if version == installed():
         return Path(sys.executable)
     numpy = "numpy" if in_order(version) >= _FIRST_FOR_NUMPY_2 else "numpy<2"
@@ -107,9 +107,7 @@ def existing(path: Path) -> Path:
     """
     python = interpreter(path) if path.is_dir() else path
     if not python.is_file() or not os.access(python, os.X_OK):
-        raise UsageError(
-            f"{path}: that is neither a Python interpreter nor an environment with one."
-        )
+        raise UsageError(f"{path} is neither a Python interpreter nor an environment with one.")
     return python.absolute()
 
 

@@ -34,4 +34,4 @@ def find_detector(wanted: str) -> Detector:
         if wanted.casefold() in (detector.rule.code.casefold(), detector.rule.name):
             return detector
     names = ", ".join(detector.rule.name for detector in detectors())
-    raise UsageError(f"there is no rule {wanted!r}; the rules are {names}.")
+    raise UsageError(f"unknown rule {wanted!r}. The rules are {names}.")

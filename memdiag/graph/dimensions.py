@@ -104,9 +104,9 @@ def choose_sizes(
     keys = {axis.key: axis for axis in free}
     for key, size in dims.items():
         if key not in keys:
-            raise UsageError(f"there is no dimension {key!r}; {_known(inputs, keys, key)}.")
+            raise UsageError(f"unknown dimension {key!r}: {_known(inputs, keys, key)}.")
         if size < 0:
-            raise UsageError(f"dimension {key!r} cannot be {size}; give 0 or more.")
+            raise UsageError(f"dimension {key!r} must be 0 or greater, not {size}.")
     sizes = dict(dims)
     for axis in free:
         shape = given.get(axis.input)
@@ -115,7 +115,7 @@ def choose_sizes(
         if axis.key in dims and dims[axis.key] != shape[axis.position]:
             raise UsageError(
                 f"dimension {axis.key!r} was set to {dims[axis.key]}, but the array for "
-                f"{axis.input!r} has {shape[axis.position]} there; leave one of them out."
+                f"{axis.input!r} has {shape[axis.position]} there. Leave one of them out."
             )
         sizes.setdefault(axis.key, shape[axis.position])
     batches = batch_keys(inputs)

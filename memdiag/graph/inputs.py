@@ -144,7 +144,7 @@ def make(plan: InputPlan, seed: int) -> Array:
         UsageError: the plan's array is the user's own, or it does not fit in memory.
     """
     if plan.fill == "given":
-        raise UsageError(f"input {plan.name!r} was given as an array; use that one.")
+        raise UsageError(f"input {plan.name!r} was given as an array. Use that array.")
     # Of the seed and the name, so that other inputs do not change this one.
     random = np.random.default_rng((seed, zlib.crc32(plan.name.encode())))
     element = ELEMENT_TYPES[plan.element_type]
@@ -162,8 +162,8 @@ def make(plan: InputPlan, seed: int) -> Array:
         return np.full(plan.shape, value, element.dtype)
     except (MemoryError, OverflowError, ValueError) as error:
         raise UsageError(
-            f"input {plan.name!r} of shape {list(plan.shape)} does not fit in memory; "
-            "choose smaller dimensions."
+            f"input {plan.name!r} of shape {list(plan.shape)} does not fit in memory. "
+            "Choose smaller dimensions."
         ) from error
 
 
@@ -178,7 +178,7 @@ def _plan(
     for name in given:
         if name not in values:
             inputs = ", ".join(values) or "none"
-            raise UsageError(f"there is no input {name!r}; the model's inputs are: {inputs}.")
+            raise UsageError(f"unknown input {name!r}. The model's inputs are: {inputs}.")
     axes = {name: axes_of(value) for name, value in values.items()}
     for name, array in given.items():
         _check(array, values[name], axes[name])
@@ -239,7 +239,7 @@ def _element(value: ValueInfoProto) -> ElementType:
         kind = (value.type.WhichOneof("value") or "unknown").removesuffix("_type")
         words = f"of the kind {kind}" if tensor is None else f"of element type {tensor.elem_type}"
         raise UsageError(
-            f"input {value.name!r} is {words}, which memdiag cannot make; use --no-run."
+            f"input {value.name!r} is {words}, which memdiag cannot generate. Use --no-run."
         )
     return element
 
@@ -370,7 +370,7 @@ def _check(array: np.ndarray[Any, Any], value: ValueInfoProto, axes: Sequence[Ax
         bits = "" if element.native else f", the bits of {element.name}"
         raise UsageError(
             f"the array for input {value.name!r} is {array.dtype.name}, but the model expects "
-            f"{expected}{bits}; convert it."
+            f"{expected}{bits}. Convert it."
         )
     if axes is None:
         return
@@ -381,5 +381,5 @@ def _check(array: np.ndarray[Any, Any], value: ValueInfoProto, axes: Sequence[Ax
     ):
         raise UsageError(
             f"the array for input {value.name!r} has the shape {list(array.shape)}, but the model "
-            f"expects {words}; change its shape."
+            f"expects {words}. Change its shape."
         )

@@ -32,7 +32,7 @@ class Runtime(NamedTuple):
         """
         found = _VERSION.fullmatch(text.strip())
         if found is None:
-            raise UsageError(f"{text!r} is no version of onnxruntime; give one such as 1.24.4.")
+            raise UsageError(f"{text!r} is not a version of onnxruntime. Write it like 1.24.4.")
         return cls(int(found[1]), int(found[2]), int(found[3] or 0))
 
     @classmethod
@@ -47,7 +47,7 @@ class Runtime(NamedTuple):
                 return cls.parse(metadata.version(package))
             except metadata.PackageNotFoundError:
                 continue
-        raise UsageError("onnxruntime is not installed; name a version with --for-onnxruntime.")
+        raise UsageError("onnxruntime is not installed. Name a version with --for-onnxruntime.")
 
     def __str__(self) -> str:
         """Return it as it is usually written."""

@@ -54,7 +54,7 @@ class Memdiag:
         """
         budget = parse_budget(limits, where="assert_budget")
         if not budget.limits:
-            raise UsageError('assert_budget: there is no limit; give one such as peak="1.2 GB".')
+            raise UsageError('assert_budget: no limit was given. Give one such as peak="1.2 GB".')
         if isinstance(measured, SessionProbe):
             measured = measured.result
         if isinstance(measured, Probe):

@@ -59,7 +59,7 @@ class Request:
             UsageError: an argument means nothing.
         """
         if len(mark.args) != 1 or not isinstance(mark.args[0], str | Path):
-            raise UsageError(f'{MARK} takes the path of one model, as {MARK}("model.onnx", …).')
+            raise UsageError(f'{MARK} needs the path of one model, as {MARK}("model.onnx", …).')
         model = Path(mark.args[0])
         others = (*_OWN_OPTIONS, *PROFILE_OPTIONS)
         given = {name: value for name, value in mark.kwargs.items() if name not in others}

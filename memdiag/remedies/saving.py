@@ -57,12 +57,14 @@ def save(draft: Draft, path: Path, storage: Storage) -> tuple[Path, ...]:
     """
     data = path.with_name(f"{path.name}.data")
     if path.resolve() in draft.file.files:
-        raise UsageError(f"{path}: that is the original's own file; choose another output.")
+        raise UsageError(f"{path}: this is the original's own file. Choose another output.")
     if storage == "external" and data.resolve() in draft.file.files:
-        raise UsageError(f"{data}: that holds the original's weights; choose another output.")
+        raise UsageError(
+            f"{data}: this file contains the original's weights. Choose another output."
+        )
     for target in (path, data):
         if target.is_dir():
-            raise UsageError(f"{target}: that is a folder; choose another output.")
+            raise UsageError(f"{target}: this is a folder. Choose another output.")
     proto = draft.proto()
     beside = path.with_name(f".{own_prefix()}{secrets.token_hex(8)}")
     data_beside = beside.with_name(f"{beside.name}.data")

@@ -73,7 +73,7 @@ def hold(
     saved = read_baseline(baseline) if baseline else None
     if not budget.limits and saved is None and not update:
         raise UsageError(
-            f"{model}: there is nothing to hold it to; give a budget such as peak=1.2GB, or write"
+            f"{model}: there is no budget or baseline. Give a budget such as peak=1.2GB, or write"
             " a baseline."
         )
     first = once("steady")

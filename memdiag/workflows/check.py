@@ -41,7 +41,7 @@ class Selection:
 
     def __post_init__(self) -> None:
         if self.min_bytes < 0:
-            raise UsageError("a least size of fewer than 0 bytes makes no sense; give 0 or more.")
+            raise UsageError("--min-bytes must be 0 or greater.")
         wanted = _named(self.select) if self.select else {each.rule.code for each in detectors()}
         wanted -= _named(self.ignore)
         chosen = tuple(each for each in detectors() if each.rule.code in wanted)
@@ -225,8 +225,7 @@ def _room(max_memory: int) -> Room:
     """
     if max_memory <= OWN_BYTES:
         raise UsageError(
-            f"{max_memory:,} bytes of memory are too few; give more than {format_size(OWN_BYTES)}, "
-            "which a check takes for itself."
+            f"--max-memory must be more than {format_size(OWN_BYTES)}, which a check itself needs."
         )
     allowed = format_size(max_memory)
     return Room(max_memory - OWN_BYTES, f"allow more than {allowed} with --max-memory")

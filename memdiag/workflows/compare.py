@@ -169,17 +169,17 @@ def _kind(
     saved = [path.suffix == ".json" for path in files]
     versions = bool(onnxruntime or environments or bisect)
     if not files:
-        raise UsageError("there is no model; name one, several, or saved profiles.")
+        raise UsageError("no model was given. Name one model, several models, or saved profiles.")
     if any(saved) and not all(saved):
-        raise UsageError("models and saved profiles do not mix; profile the models first.")
+        raise UsageError("models cannot be compared with saved profiles. Profile the models first.")
     if bisect is not None and bisect not in BISECTED:
-        raise UsageError(f"{bisect!r} cannot be bisected; choose from {', '.join(BISECTED)}.")
+        raise UsageError(f"{bisect!r} cannot be bisected. Choose from {', '.join(BISECTED)}.")
     if bisect is not None and environments:
-        raise UsageError("a bisection chooses versions itself; leave --environment out.")
+        raise UsageError("--bisect chooses the versions itself. Remove --environment.")
     if versions and optimizers:
-        raise UsageError("compare versions or optimizers, one at a time.")
+        raise UsageError("versions and optimizers cannot be compared together. Choose one.")
     if (versions or optimizers) and (len(files) > 1 or all(saved)):
-        raise UsageError("versions and optimizers are compared on one model; name one.")
+        raise UsageError("versions and optimizers are compared on one model. Name one model.")
     if versions:
         return "onnxruntime"
     if optimizers:
@@ -196,9 +196,9 @@ def _check(runs: int, processes: int, timeout_s: float, memory_limit_bytes: int 
     if runs < 1 or processes < 1:
         raise UsageError(f"{'--runs' if runs < 1 else '--processes'} must be at least 1.")
     if timeout_s <= 0:
-        raise UsageError(f"a timeout of {timeout_s:g} s leaves no time; give more than 0.")
+        raise UsageError(f"--timeout must be greater than 0, not {timeout_s:g}.")
     if memory_limit_bytes is not None and memory_limit_bytes <= 0:
-        raise UsageError("a memory limit of 0 bytes leaves no room; give more than 0.")
+        raise UsageError("--memory-limit must be greater than 0.")
 
 
 def _saved(files: Sequence[Path]) -> list[Column]:

@@ -85,9 +85,9 @@ def _table(path: Path) -> dict[str, Any] | None:
     except (FileNotFoundError, NotADirectoryError, PermissionError):
         return None
     except (OSError, ValueError) as error:
-        raise UsageError(f"{path}: it cannot be read as TOML ({error}); correct it.") from error
+        raise UsageError(f"{path}: not valid TOML ({error}). Correct the file.") from error
     tools = content.get("tool")
     table = tools.get("memdiag") if isinstance(tools, dict) else None
     if table is not None and not isinstance(table, dict):
-        raise UsageError(f"{path}: tool.memdiag is no table; write it as [tool.memdiag].")
+        raise UsageError(f"{path}: tool.memdiag is not a table. Write it as [tool.memdiag].")
     return table

@@ -78,7 +78,7 @@ def fix(
     path = Path(model)
     target = Path(output) if output is not None else path.with_name(f"{path.stem}.fixed.onnx")
     if max_slowdown <= 0:
-        raise UsageError("a largest slowdown of 0 and less leaves nothing; give 1 or more.")
+        raise UsageError("--max-slowdown must be greater than 0.")
     given = read_given(inputs or {})
     say = on_progress or _silent
     with open_model(path) as file, ExitStack() as exits:

@@ -71,7 +71,7 @@ def show(path: Path, *, model: str | None = None) -> History:
     chosen = tuple(entry for entry in entries if entry.model == model)
     if not chosen:
         known = ", ".join(sorted({entry.model for entry in entries})) or "nothing"
-        raise UsageError(f"{path}: there is no model {model!r} in it; it has {known}.")
+        raise UsageError(f"{path}: unknown model {model!r}. The history contains {known}.")
     return History(schema=HISTORY_SCHEMA, entries=chosen)
 
 

@@ -58,10 +58,10 @@ def read_archive(path: Path) -> dict[str, np.ndarray]:
     try:
         with np.load(path, allow_pickle=False) as archive:
             if isinstance(archive, np.ndarray):
-                raise UsageError(f"{path}: holds one array; give it as --input NAME={path}.")
+                raise UsageError(f"{path}: this is a single array. Give it as --input NAME={path}.")
             return dict(archive)
     except (OSError, ValueError) as error:
-        raise UsageError(f"{path}: cannot be read as an .npz archive ({error}).") from error
+        raise UsageError(f"{path}: not a readable .npz archive ({error}).") from error
 
 
 def save(plans: Sequence[InputPlan], given: Mapping[str, np.ndarray], folder: Path) -> list[Feed]:
@@ -240,7 +240,7 @@ def _read_array(path: Path) -> np.ndarray:
     try:
         array = np.load(path, allow_pickle=False)
     except (OSError, ValueError) as error:
-        raise UsageError(f"{path}: cannot be read as an .npy array ({error}).") from error
+        raise UsageError(f"{path}: not a readable .npy array ({error}).") from error
     if not isinstance(array, np.ndarray):
-        raise UsageError(f"{path}: is an archive of arrays; give it as --inputs {path}.")
+        raise UsageError(f"{path}: this is an archive of arrays. Give it as --inputs {path}.")
     return array

@@ -21,7 +21,7 @@ def join_fix(profile: Profile, fix: Fix) -> Profile:
     names = [PurePath(path).name for path in (profile.model.path, fix.model)]
     if names[0] != names[1]:
         raise UsageError(
-            f"the fix is of {names[1]}, the profile of {names[0]}; join those of one model."
+            f"the fix is of {names[1]}, but the profile is of {names[0]}. Join those of one model."
         )
     size = profile.model.file_bytes + profile.model.external_bytes
     if fix.before is not None and fix.before.disk_bytes != size:

@@ -37,7 +37,7 @@ class SessionProbe:
     def result(self) -> Probe:
         """What was seen."""
         if self._result is None:
-            raise UsageError("the probed block has not ended yet; ask for figures after it.")
+            raise UsageError("the probed block has not ended yet. Read the figures after it.")
         return self._result
 
     def __enter__(self) -> Self:

@@ -227,7 +227,7 @@ def _options(
     options = dict(given or {})
     for name in _OWN_OPTIONS:
         if name in options:
-            raise UsageError(f"session option {name} is memdiag's own: it reads the log.")
+            raise UsageError(f"session option {name} cannot be set: memdiag needs the log.")
     if optimization_level is not None:
         options["graph_optimization_level"] = optimization_level
     if threads is not None:
@@ -237,11 +237,11 @@ def _options(
 
 def _check(runs: int, timeout_s: float, memory_limit_bytes: int | None) -> None:
     if runs < 1:
-        raise UsageError(f"{runs} runs are too few; ask for 1 or more, or for none with no run.")
+        raise UsageError("--runs must be at least 1. Use --no-run to stop after session creation.")
     if timeout_s <= 0:
-        raise UsageError(f"a timeout of {timeout_s:g} s leaves no time; give more than 0.")
+        raise UsageError(f"--timeout must be greater than 0, not {timeout_s:g}.")
     if memory_limit_bytes is not None and memory_limit_bytes <= 0:
-        raise UsageError("a memory limit of 0 bytes leaves no room; give more than 0.")
+        raise UsageError("--memory-limit must be greater than 0.")
 
 
 def _facts(file: ModelFile) -> Model:

@@ -152,13 +152,15 @@ def _check(
     if unknown:
         raise UsageError(f"there is no budget {unknown[0]!r}; give one of {', '.join(BUDGETS)}.")
     if max_slowdown <= 0:
-        raise UsageError("a largest slowdown of 0 and less leaves nothing; give 1 or more.")
+        raise UsageError("--max-slowdown must be greater than 0.")
     if sessions < 1:
-        raise UsageError(f"{sessions} sessions cannot be measured; give 1 or more.")
+        raise UsageError("--sessions must be at least 1.")
     if time_limit_s is not None and time_limit_s <= 0:
-        raise UsageError(f"{time_limit_s:g} seconds leave no time to try anything; give more.")
+        raise UsageError("--time-limit must be greater than 0.")
     if unused_output is not None:
-        raise UsageError(f"{unused_output}: nothing is written without --rewrite; give both.")
+        raise UsageError(
+            f"{unused_output}: --output has no effect without --rewrite. Add --rewrite."
+        )
 
 
 def _silent(words: str) -> None:

@@ -52,7 +52,7 @@ def xray(
     """
     paths = [models] if isinstance(models, str | Path) else list(models)
     if not paths:
-        raise UsageError("no model was given; name the ONNX file that the process runs.")
+        raise UsageError("no model was given. Name the ONNX file that the process runs.")
     with ExitStack() as stack:
         looked = [look_for(stack.enter_context(open_model(Path(path)))) for path in paths]
         if pause:

@@ -41,7 +41,7 @@ def test_breaches_come_in_the_order_of_the_phases() -> None:
 
 
 def test_a_figure_that_cannot_be_had_is_a_usage_error_with_the_alternatives() -> None:
-    with pytest.raises(UsageError, match="budget for steady cannot be judged") as caught:
+    with pytest.raises(UsageError, match="cannot check the 'steady' budget") as caught:
         judge([profiles.not_run()], Budget(limits={"steady": 1}))
     assert "the model was not run" in str(caught.value)
     assert "prepack" in str(caught.value)

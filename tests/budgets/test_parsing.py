@@ -14,7 +14,7 @@ def test_sizes_counts_and_a_tolerance_are_read() -> None:
 
 
 def test_an_unknown_figure_names_all_that_there_are() -> None:
-    with pytest.raises(UsageError, match=r"^here: there is no figure 'peek'") as caught:
+    with pytest.raises(UsageError, match=r"^here: unknown figure 'peek'") as caught:
         parse_budget({"peek": "1GB"}, where="here", others=("runs",))
     assert all(name in str(caught.value) for name in (*FIGURES, "tolerance", "runs"))
 
@@ -25,12 +25,12 @@ def test_an_unknown_figure_names_all_that_there_are() -> None:
         ("peak", "800", "has no unit; write 800MB"),
         ("peak", "1.5", "has no unit; write 1.5MB"),
         ("peak", "much", "'much' is not a size"),
-        ("peak", 1.5, "takes a size such as 800MB, not 1.5"),
-        ("peak", True, "takes a size such as 800MB, not True"),
-        ("peak", -1, "takes a size such as 800MB, not -1"),
-        ("copies", "1MB", "copies takes a whole number, not '1MB'"),
-        ("copies", 1.5, "copies takes a whole number"),
-        ("copies", True, "copies takes a whole number"),
+        ("peak", 1.5, "must be a size such as 800MB, not 1.5"),
+        ("peak", True, "must be a size such as 800MB, not True"),
+        ("peak", -1, "must be a size such as 800MB, not -1"),
+        ("copies", "1MB", "copies must be a whole number, not '1MB'"),
+        ("copies", 1.5, "copies must be a whole number"),
+        ("copies", True, "copies must be a whole number"),
     ],
 )
 def test_a_value_that_is_no_limit_is_refused(name: str, value: object, words: str) -> None:
@@ -45,7 +45,7 @@ def test_a_tolerance_is_a_share(value: object, share: float) -> None:
 
 @pytest.mark.parametrize("value", ["2", 2, "-1%", "100%", "x%", "nan", True, None])
 def test_what_is_no_share_is_refused(value: object) -> None:
-    with pytest.raises(UsageError, match="is no tolerance; write it like 2%"):
+    with pytest.raises(UsageError, match="is not a tolerance. Write it like 2%"):
         parse_tolerance(value, where="here")
 
 

@@ -12,7 +12,11 @@ def test_pairs_split_at_the_first_equals_sign() -> None:
 
 @pytest.mark.parametrize(
     ("values", "words"),
-    [(["A"], "takes NAME=VALUE"), (["=1"], "takes NAME=VALUE"), (["A=1", "A=2"], "A twice")],
+    [
+        (["A"], "'A' is not NAME=VALUE"),
+        (["=1"], "'=1' is not NAME=VALUE"),
+        (["A=1", "A=2"], "A is given twice"),
+    ],
 )
 def test_what_is_no_pair_is_refused(values: list[str], words: str) -> None:
     with pytest.raises(UsageError, match=words):
@@ -46,7 +50,7 @@ def test_the_inputs_of_trials_are_read_together() -> None:
         "inputs": {"x": "x.npy"},
         "sizes": (1, 16),
     }
-    with pytest.raises(UsageError, match="--sizes takes whole numbers from 1"):
+    with pytest.raises(UsageError, match="--sizes must be whole numbers from 1"):
         trial_arguments(None, None, None, "0")
 
 

@@ -15,11 +15,11 @@ def test_a_budget_is_read_from_one_text() -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", "--budget gives no figure"),
-        ("tolerance=2%", "--budget gives no figure"),
-        ("peak", "--budget takes NAME=VALUE"),
+        ("", "--budget: no figure was given"),
+        ("tolerance=2%", "--budget: no figure was given"),
+        ("peak", "--budget: 'peak' is not NAME=VALUE"),
         ("peak=1GB,peak=2GB", "--budget names peak twice"),
-        ("peek=1GB", "--budget: there is no figure 'peek'"),
+        ("peek=1GB", "--budget: unknown figure 'peek'"),
         ("peak=1", "--budget: peak=1 has no unit"),
     ],
 )

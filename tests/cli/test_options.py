@@ -124,7 +124,8 @@ def kind_of(kind: Any, info: typer.models.OptionInfo) -> str:
     if kind is bool:
         return "flag"
     if info.metavar:
-        return info.metavar
+        # Formats of reports are collected from modules, so they are no enumeration.
+        return "choice" if info.metavar == "FORMAT" else info.metavar
     if isinstance(kind, type) and issubclass(kind, StrEnum):
         return "choice"
     return "number" if kind in (int, int | None) else "text"

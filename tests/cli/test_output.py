@@ -13,7 +13,7 @@ from tests.reporters import comparisons, fix_records, profiles, tuning_records
 
 def test_without_a_folder_nothing_is_written() -> None:
     assert Destination(None).write(fix_records.verified()) == ()
-    with pytest.raises(UsageError, match="--plotly is about the page, which --out DIR writes"):
+    with pytest.raises(UsageError, match="--plotly has no effect without --out"):
         Destination(None, plotly="cdn")
 
 

@@ -52,7 +52,7 @@ def test_a_baseline_is_written_and_compared_with(memdiag: RunMemdiag, tmp_path: 
     words = ("profile", "model.onnx", "--baseline=kept.json", "--processes=1")
     missing = memdiag(*words)
     assert missing.returncode == 2
-    assert "kept.json: there is no baseline; write it with --update-baseline" in missing.stderr
+    assert "kept.json: no such file. Create it with --update-baseline" in missing.stderr
     assert "baseline created\n" in memdiag(*words, "--update-baseline").stdout
     again = memdiag(*words)
     assert again.returncode == 0, again.stdout
@@ -112,10 +112,10 @@ def test_a_pull_request_gets_markdown(memdiag: RunMemdiag) -> None:
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["--budget=peek=1GB"], "--budget: there is no figure 'peek'; give one of peak, steady,"),
-        (["--budget=steady=1GB", "--no-run"], "a budget for steady cannot be judged"),
-        (["--budget=copies=1", "--xray=none"], "for no X-ray was taken"),
-        (["--update-baseline"], "--update-baseline needs the file; name it with --baseline"),
+        (["--budget=peek=1GB"], "--budget: unknown figure 'peek'. Use one of peak, steady,"),
+        (["--budget=steady=1GB", "--no-run"], "cannot check the 'steady' budget"),
+        (["--budget=copies=1", "--xray=none"], "no X-ray was taken"),
+        (["--update-baseline"], "--update-baseline needs a file. Add --baseline FILE"),
     ],
 )
 def test_what_cannot_be_judged_is_one_sentence(

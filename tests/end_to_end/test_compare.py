@@ -78,8 +78,8 @@ def test_errors_are_one_sentence(memdiag: RunMemdiag, sample_model: SampleModel)
     model = sample_model("plain_mlp", 1)
     for words, message in (
         ((model,), "there is nothing to compare it with"),
-        ((model, "--optimizers", "onnxmin"), "there is no optimizer 'onnxmin'; choose from"),
-        ((model, "--onnxruntime", "new"), "'new' is no version of onnxruntime"),
+        ((model, "--optimizers", "onnxmin"), "unknown optimizer 'onnxmin'. Choose from"),
+        ((model, "--onnxruntime", "new"), "'new' is not a version of onnxruntime"),
         ((model, "--environment", "nowhere"), "neither a Python interpreter nor an environment"),
     ):
         finished = memdiag("compare", *words)

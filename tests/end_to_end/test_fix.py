@@ -93,7 +93,7 @@ def test_the_reports_are_written_where_they_were_asked_for(
     [
         (("missing.onnx",), "there is no such file"),
         (("tied.onnx", "-o", "tied.onnx"), "the original's own file"),
-        (("tied.onnx", "--only", "nonsense"), "there is no rule"),
+        (("tied.onnx", "--only", "nonsense"), "unknown rule"),
         (("tied.onnx", "--out", "tied.onnx/reports"), "reports cannot be written there"),
         (("tied.onnx", "--check-with", "nothing"), "cannot be started as a Python interpreter"),
         (("tied.onnx", "-o", "/proc/nothing/out.onnx", "--max-slowdown", "10"), "cannot be"),

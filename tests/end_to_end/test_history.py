@@ -57,8 +57,8 @@ def test_profiles_are_added_and_shown(
     ("words", "sentence"),
     [
         (["show"], "there is no such history; memdiag history add makes it"),
-        (["add"], "history add takes one or more profile.json files"),
-        (["show", "0.json"], "history show takes no profiles, but 0.json was given"),
+        (["add"], "history add: no profile was given"),
+        (["show", "0.json"], "history show: unexpected argument 0.json"),
         (["add", "none.json"], "none.json: cannot be read"),
     ],
 )

@@ -61,7 +61,7 @@ def test_the_formats_are_those_of_the_kind(memdiag: RunMemdiag, tmp_path: Path) 
     refused = memdiag("report", "fix.json", "--format", "treemap")
     assert refused.returncode == 2
     assert refused.stderr == (
-        "memdiag: 'treemap' is not a report format of a fix; choose from html, json, markdown, png,"
+        "memdiag: 'treemap' is not a report format of a fix. Choose from html, json, markdown, png,"
         " svg.\n"
     )
 
@@ -89,7 +89,7 @@ def test_a_fix_is_told_in_the_report_of_the_profile(
         (["broken.json"], "broken.json: not a valid fix: "),
         (["p.json", "--fix", "p.json"], "p.json: not a valid fix: "),
         (["p.json", "--fix", "stranger.json"], "the fix is of x.onnx, the profile of m.onnx"),
-        (["stranger.json", "--fix", "stranger.json"], "--fix goes with a saved profile only"),
+        (["stranger.json", "--fix", "stranger.json"], "--fix needs a saved profile"),
     ],
 )
 @pytest.mark.usefixtures("profile")

@@ -53,11 +53,11 @@ def test_dimensions_are_set_by_symbol_or_by_place() -> None:
 @pytest.mark.parametrize(
     ("dims", "words"),
     [
-        ({"seq": 3}, "there is no dimension 'seq'; the model has n, t, y:1."),
+        ({"seq": 3}, "unknown dimension 'seq': the model has n, t, y:1."),
         ({"x:0": 3}, "that axis is called 'n', set it by this name"),
         ({"y:0": 3}, "that axis is fixed to 4"),
         ({"y:7": 3}, "the model has n, t, y:1"),
-        ({"t": -1}, "dimension 't' cannot be -1"),
+        ({"t": -1}, "dimension 't' must be 0 or greater, not -1"),
     ],
 )
 def test_dimensions_that_cannot_be_set(dims: dict[str, int], words: str) -> None:

@@ -271,7 +271,7 @@ def test_given_arrays_are_used_and_set_dimensions(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "array", "words"),
     [
-        ("idz", np.zeros(1), "no input 'idz'; the model's inputs are: ids, mask, rate"),
+        ("idz", np.zeros(1), "unknown input 'idz'. The model's inputs are: ids, mask, rate"),
         ("ids", np.zeros((2, 3), np.int32), "is int32, but the model expects int64"),
         ("ids", np.zeros(3, np.int64), "has the shape [3], but the model expects [batch, seq]"),
         ("rate", np.zeros(1, np.int64), "the model expects []"),

@@ -75,20 +75,20 @@ def test_exactly_the_budget_passes_and_a_byte_over_fails(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ('peek="1 GB"', "*memory_budget: there is no figure 'peek'; give one of peak, steady,*"),
+        ('peek="1 GB"', "*memory_budget: unknown figure 'peek'. Use one of peak, steady,*"),
         ('peak="800"', "*memory_budget: peak=800 has no unit; write 800MB*"),
-        ('peak="1 GB", tolerance=2', "*memory_budget: 2 is no tolerance; write it like 2%*"),
-        ("", "*model.onnx: there is nothing to hold it to; give a budget*"),
+        ('peak="1 GB", tolerance=2', "*memory_budget: 2 is not a tolerance. Write it like 2%*"),
+        ("", "*model.onnx: there is no budget or baseline. Give a budget*"),
         (
             'steady="1 GB", run=False',
-            "*a budget for steady cannot be judged, for the model was not run*",
+            "*cannot check the 'steady' budget: the model was not run*",
         ),
         (
             'constant_fold="1 GB", optimization_level="disable_all"',
-            "*a budget for constant_fold cannot be judged, for onnxruntime * did not tell that"
+            "*cannot check the 'constant_fold' budget: onnxruntime * did not tell that"
             " phase apart*; this run has peak, *parse, *",
         ),
-        ('peak="1 GB", dims={"nope": 1}', "*there is no dimension 'nope'*"),
+        ('peak="1 GB", dims={"nope": 1}', "*unknown dimension 'nope'*"),
     ],
 )
 @pytest.mark.usefixtures("model")

@@ -71,7 +71,7 @@ def test_other_tests_are_collected_beside_and_the_marker_selects(
     ("words", "said"),
     [
         (["--memdiag-models=nothing/*.onnx"], "*no file matches 'nothing/[*].onnx' in *"),
-        (["--memdiag-processes=0"], "*--memdiag-processes takes a whole number from 1, not '0'*"),
+        (["--memdiag-processes=0"], "*--memdiag-processes: '0' is not a whole number from 1*"),
     ],
 )
 def test_what_means_nothing_ends_pytest(
@@ -90,7 +90,7 @@ def test_a_model_without_any_budget_is_an_error(
     (pytester.path / "pyproject.toml").write_text("[tool.memdiag]\n")
     result = run_pytest("--memdiag-models=models/small.onnx")
     result.assert_outcomes(errors=1)
-    result.stdout.fnmatch_lines(["*models/small.onnx: there is nothing to hold it to*"])
+    result.stdout.fnmatch_lines(["*models/small.onnx: there is no budget or baseline*"])
 
 
 def test_without_the_plugin_its_flags_are_unknown(

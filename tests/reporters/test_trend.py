@@ -52,7 +52,7 @@ def test_points_say_what_changed() -> None:
 
 
 def test_an_unknown_figure_and_one_that_no_entry_has_are_named() -> None:
-    with pytest.raises(UsageError, match=r"no figure 'peek'; choose from peak, steady"):
+    with pytest.raises(UsageError, match=r"unknown figure 'peek'\. Choose from peak, steady"):
         view.build(history(), "peek")
     with pytest.raises(UsageError, match="no entry has the figure steady"):
         view.build(history(), "steady")

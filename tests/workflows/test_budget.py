@@ -81,13 +81,13 @@ def test_a_single_process_can_be_asked_for_but_none_cannot() -> None:
     held = hold(once, FITS, model="m.onnx", processes=1)
     assert held.judgement is not None
     assert not held.judgement.holds
-    with pytest.raises(UsageError, match="too few"):
+    with pytest.raises(UsageError, match="--processes must be at least 1"):
         hold(once, FITS, model="m.onnx", processes=0)
 
 
 def test_without_anything_to_hold_it_to_nothing_is_measured(tmp_path: Path) -> None:
     once = Asked()
-    with pytest.raises(UsageError, match=r"^m\.onnx: there is nothing to hold it to"):
+    with pytest.raises(UsageError, match=r"^m\.onnx: there is no budget or baseline"):
         hold(once, Budget(), model="m.onnx", baseline=tmp_path / "none.json")
     assert once.xrays == []
 

@@ -34,7 +34,7 @@ def test_rules_are_chosen_by_name_code_and_beginning() -> None:
 
 @pytest.mark.parametrize("name", ["no-such-rule", "MD999", ""])
 def test_a_rule_that_is_not_there_is_refused(name: str) -> None:
-    with pytest.raises(UsageError, match="there is no rule"):
+    with pytest.raises(UsageError, match="unknown rule"):
         Selection(select=(name,))
 
 

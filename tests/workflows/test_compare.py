@@ -273,18 +273,22 @@ def test_a_profile_that_failed_is_a_column_that_says_so(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("paths", "options", "message"),
     [
-        ([], {}, "there is no model"),
+        ([], {}, "no model was given"),
         (["a.onnx"], {}, "nothing to compare it with"),
-        (["a.onnx", "b.json"], {}, "do not mix"),
+        (["a.onnx", "b.json"], {}, "cannot be compared with saved profiles"),
         (["a.onnx", "b.onnx"], {"onnxruntime": ["1.2.3"]}, "compared on one model"),
         (["a.json"], {"optimizers": ["all"]}, "compared on one model"),
-        (["a.onnx"], {"onnxruntime": ["1.2.3"], "optimizers": ["all"]}, "one at a time"),
+        (
+            ["a.onnx"],
+            {"onnxruntime": ["1.2.3"], "optimizers": ["all"]},
+            "cannot be compared together",
+        ),
         (["a.onnx"], {"optimizers": ["onnxmin"]}, "no optimizer 'onnxmin'"),
         (["a.onnx"], {"bisect": "speed"}, "cannot be bisected"),
         (["a.onnx"], {"bisect": "peak", "environments": ["x"]}, "leave --environment out"),
         (["a.onnx", "b.onnx"], {"processes": 0}, "--processes must be at least 1"),
-        (["a.onnx", "b.onnx"], {"timeout_s": 0}, "leaves no time"),
-        (["a.onnx", "b.onnx"], {"memory_limit_bytes": 0}, "leaves no room"),
+        (["a.onnx", "b.onnx"], {"timeout_s": 0}, "--timeout must be greater than 0"),
+        (["a.onnx", "b.onnx"], {"memory_limit_bytes": 0}, "--memory-limit must be greater than 0"),
     ],
 )
 def test_what_makes_no_sense_is_refused(

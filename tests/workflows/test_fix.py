@@ -96,7 +96,7 @@ def test_a_dry_run_says_what_would_be_tried_and_writes_nothing(tied: Path) -> No
 
 def test_only_what_is_asked_for_is_tried(tied: Path) -> None:
     assert memdiag.fix(tied, only=["identical-weights"]).remedies == ()
-    with pytest.raises(UsageError, match="there is no rule"):
+    with pytest.raises(UsageError, match="unknown rule"):
         memdiag.fix(tied, only=["nonsense"])
 
 

@@ -59,5 +59,5 @@ def chosen(names: Sequence[str]) -> tuple[Adapter, ...]:
     )
     for name in wanted:
         if name not in known:
-            raise UsageError(f"there is no optimizer {name!r}; choose from {', '.join(known)}.")
+            raise UsageError(f"unknown optimizer {name!r}. Choose from {', '.join(known)}.")
     return tuple(known[name] for name in wanted)

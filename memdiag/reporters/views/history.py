@@ -44,7 +44,7 @@ def figure_of(name: str) -> Figure:
         UsageError: there is none.
     """
     if name not in FIGURES:
-        raise UsageError(f"there is no figure {name!r}; choose from {', '.join(FIGURES)}.")
+        raise UsageError(f"unknown figure {name!r}. Choose from {', '.join(FIGURES)}.")
     return FIGURES[name]
 
 
@@ -60,7 +60,7 @@ def build(history: History, name: str) -> tuple[Line, ...]:
         if name in entry.figures:
             models.setdefault(entry.model, []).append(entry)
     if not models:
-        raise UsageError(f"no entry has the figure {name}; choose another with --figure.")
+        raise UsageError(f"no entry has the figure {name}. Choose another with --figure.")
     return tuple(
         Line(model=plain(model), points=_points(entries, figure))
         for model, entries in sorted(models.items())

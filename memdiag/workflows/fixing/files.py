@@ -81,10 +81,12 @@ class FixFiles:
         while not self._folder.exists():
             self._folder = self._folder.parent
         if target.resolve() in file.files:
-            raise UsageError(f"{target}: that is the original's own file; choose another output.")
+            raise UsageError(f"{target}: this is the original's own file. Choose another output.")
         data = target.with_name(f"{target.name}.data")
         if data.resolve() in file.files:
-            raise UsageError(f"{data}: that holds the original's weights; choose another output.")
+            raise UsageError(
+                f"{data}: this file contains the original's weights. Choose another output."
+            )
         resolve_output(data)
         for path in (file.path.resolve(), data):
             if not _is_text(path.name):
