@@ -20,7 +20,7 @@ from memdiag.budgets.figures import BUDGET_PHASES, figures_of, settled
 from memdiag.measurement.environment import describe
 from memdiag.records.profile import Profile
 from memdiag.units import format_size
-from memdiag.workflows.budget import DEFAULT_REPEAT, PINNED
+from memdiag.workflows.budget import DEFAULT_PROCESSES, PINNED
 from sample_models import load_recipes
 
 _REAL = ("light_resnet50", "minilm_int8", "ocr_recognition", "silero_vad")
@@ -63,9 +63,9 @@ def measure(path: Path, rounds: int) -> list[list[str]]:
     found = interleave(subjects, rounds)
     figures = {name: [figures_of(one) for one in profiles] for name, profiles in found.items()}
     pinned = found["pinned"]
-    starts = range(0, rounds - DEFAULT_REPEAT + 1, DEFAULT_REPEAT)
-    figures[f"pinned, {DEFAULT_REPEAT} settle it"] = [
-        settled(pinned[start : start + DEFAULT_REPEAT]) for start in starts
+    starts = range(0, rounds - DEFAULT_PROCESSES + 1, DEFAULT_PROCESSES)
+    figures[f"pinned, {DEFAULT_PROCESSES} settle it"] = [
+        settled(pinned[start : start + DEFAULT_PROCESSES]) for start in starts
     ]
     return [[path.stem, name, *distances(each)] for name, each in figures.items()]
 

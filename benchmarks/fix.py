@@ -115,7 +115,7 @@ def _with_inputs(model: Path, folder: Path, sizes: Sequence[int]) -> Job | None:
     """Return the job of running `model` with inputs of all sizes, kept in `folder`."""
     job = Job(model=model)
     with open_model(model) as file:
-        sets = trials(file, job, folder, dims={}, given={}, sizes=sizes)
+        sets = trials(file, job, folder, dims={}, given={}, sizes=sizes).sets
     feeds = tuple(one.feeds for one in sets)
     return replace(job, feeds=feeds[0], later_feeds=feeds, runs=len(feeds)) if feeds else None
 

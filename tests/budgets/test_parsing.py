@@ -45,7 +45,7 @@ def test_a_tolerance_is_a_share(value: object, share: float) -> None:
 
 @pytest.mark.parametrize("value", ["2", 2, "-1%", "100%", "x%", "nan", True, None])
 def test_what_is_no_share_is_refused(value: object) -> None:
-    with pytest.raises(UsageError, match="is not a tolerance. Write it like 2%"):
+    with pytest.raises(UsageError, match=r"is not a tolerance\. Write it like 2%"):
         parse_tolerance(value, where="here")
 
 

@@ -31,7 +31,7 @@ def test_some_are_those_named_once_and_the_original_is_always_there() -> None:
 
 def test_what_is_no_optimizer_is_refused() -> None:
     with pytest.raises(
-        UsageError, match="unknown optimizer 'onnxmin'. Choose from onnxruntime-basic"
+        UsageError, match=r"unknown optimizer 'onnxmin'\. Choose from onnxruntime-basic"
     ):
         chosen(["onnxsim", "onnxmin"])
 

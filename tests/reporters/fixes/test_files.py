@@ -34,7 +34,9 @@ def test_every_fix_becomes_every_file(build: Callable[[], Fix], tmp_path: Path) 
 
 def test_a_format_that_fixes_do_not_have_is_refused_by_name() -> None:
     assert REPORTERS.formats() == FORMATS
-    with pytest.raises(UsageError, match="'treemap' is not a report format of a fix. Choose from"):
+    with pytest.raises(
+        UsageError, match=r"'treemap' is not a report format of a fix\. Choose from"
+    ):
         REPORTERS.render(fix_records.verified(), "treemap")
 
 
