@@ -150,7 +150,7 @@ def _check(
 ) -> None:
     unknown = sorted(budget.keys() - {*BUDGETS})
     if unknown:
-        raise UsageError(f"there is no budget {unknown[0]!r}; give one of {', '.join(BUDGETS)}.")
+        raise UsageError(f"unknown budget {unknown[0]!r}. Use one of {', '.join(BUDGETS)}.")
     if max_slowdown <= 0:
         raise UsageError("--max-slowdown must be greater than 0.")
     if sessions < 1:

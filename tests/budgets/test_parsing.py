@@ -22,8 +22,8 @@ def test_an_unknown_figure_names_all_that_there_are() -> None:
 @pytest.mark.parametrize(
     ("name", "value", "words"),
     [
-        ("peak", "800", "has no unit; write 800MB"),
-        ("peak", "1.5", "has no unit; write 1.5MB"),
+        ("peak", "800", "has no unit. Write 800MB"),
+        ("peak", "1.5", "has no unit. Write 1.5MB"),
         ("peak", "much", "'much' is not a size"),
         ("peak", 1.5, "must be a size such as 800MB, not 1.5"),
         ("peak", True, "must be a size such as 800MB, not True"),
@@ -61,5 +61,5 @@ def test_sizes_by_other_names_are_checked_against_those() -> None:
     assert parse_sizes({"anonymous": "1kB"}, ("peak", "anonymous"), where="here") == {
         "anonymous": 1000
     }
-    with pytest.raises(UsageError, match="no budget 'copies'; give one of peak, anonymous"):
+    with pytest.raises(UsageError, match=r"unknown figure 'copies'\. Use one of peak, anonymous"):
         parse_sizes({"copies": "1kB"}, ("peak", "anonymous"), where="here")

@@ -18,7 +18,7 @@ def test_a_budget_is_read_from_one_text() -> None:
         ("", "--budget: no figure was given"),
         ("tolerance=2%", "--budget: no figure was given"),
         ("peak", "--budget: 'peak' is not NAME=VALUE"),
-        ("peak=1GB,peak=2GB", "--budget names peak twice"),
+        ("peak=1GB,peak=2GB", "--budget: peak is given twice"),
         ("peek=1GB", "--budget: unknown figure 'peek'"),
         ("peak=1", "--budget: peak=1 has no unit"),
     ],
@@ -31,5 +31,5 @@ def test_what_is_no_budget_is_refused(text: str, words: str) -> None:
 def test_sizes_have_the_names_that_are_allowed() -> None:
     assert sizes_by_name("--budget", "anonymous=1kB", ["anonymous"]) == {"anonymous": 1000}
     assert sizes_by_name("--budget", None, ["anonymous"]) == {}
-    with pytest.raises(UsageError, match="no budget 'peak'; give one of anonymous"):
+    with pytest.raises(UsageError, match=r"unknown figure 'peak'\. Use one of anonymous"):
         sizes_by_name("--budget", "peak=1kB", ["anonymous"])

@@ -126,9 +126,10 @@ def kind_of(kind: Any, info: typer.models.OptionInfo) -> str:
     if info.metavar:
         # Formats of reports are collected from modules, so they are no enumeration.
         return "choice" if info.metavar == "FORMAT" else info.metavar
-    if isinstance(kind, type) and issubclass(kind, StrEnum):
+    kinds = get_args(kind) or (kind,)
+    if any(isinstance(each, type) and issubclass(each, StrEnum) for each in kinds):
         return "choice"
-    return "number" if kind in (int, int | None) else "text"
+    return "number" if int in kinds else "text"
 
 
 def test_every_option_has_one_kind_and_one_meaning() -> None:

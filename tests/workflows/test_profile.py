@@ -145,7 +145,7 @@ def test_a_name_that_is_no_text_is_escaped(tmp_path: Path) -> None:
         ({"timeout_s": 0}, "--timeout must be greater than 0"),
         ({"memory_limit_bytes": 0}, "--memory-limit must be greater than 0"),
         ({"session_options": {"log_severity_level": "2"}}, "log_severity_level cannot be set"),
-        ({"dims": {"nope": 3}}, "no dimension 'nope'"),
+        ({"dims": {"nope": 3}}, "unknown dimension 'nope'"),
         ({"inputs": {"nope": np.zeros(1)}}, "nope"),
         ({"inputs": {"x": np.zeros((1, 3))}}, "float"),
     ],

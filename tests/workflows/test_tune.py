@@ -187,11 +187,11 @@ def test_a_release_without_an_option_is_not_asked_for_it(
 
 
 def test_what_cannot_be_asked_for_is_refused(sample_model: SampleModel, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="no budget 'speed'"):
+    with pytest.raises(UsageError, match="unknown budget 'speed'"):
         memdiag.tune(sample_model("plain_mlp"), budget={"speed": 1})
-    with pytest.raises(UsageError, match="slowdown of 0"):
+    with pytest.raises(UsageError, match="--max-slowdown must be greater"):
         memdiag.tune(sample_model("plain_mlp"), max_slowdown=0)
-    with pytest.raises(UsageError, match="0 sessions"):
+    with pytest.raises(UsageError, match="--sessions must be at least 1"):
         memdiag.tune(sample_model("plain_mlp"), sessions=0)
     with pytest.raises(UsageError, match="--time-limit must be greater than 0"):
         memdiag.tune(sample_model("plain_mlp"), time_limit_s=0)
