@@ -105,7 +105,7 @@ def test_what_is_rewritten_is_measured_beside_the_original(
     only("disable-prepacking")
     model = tmp_path / "m.onnx"
     model.write_bytes(sample_model("tied_if", 16).read_bytes())
-    tuning = memdiag.tune(model, rewrite=True, max_slowdown=100, sizes=[1])
+    tuning = memdiag.tune(model, rewrite=True, max_slowdown=100, dims={"tokens": 1}, sizes=[1])
     assert tuning.output is not None
     assert any(one.status == "applied" for one in tuning.remedies)
     assert tried(tuning)[:2] == [(), ("rewrite",)]
