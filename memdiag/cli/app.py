@@ -1,8 +1,8 @@
 """Putting the commands together, and turning errors into one sentence and an exit code."""
 
 import functools
-import io
 import inspect
+import io
 import os
 import signal
 import sys
