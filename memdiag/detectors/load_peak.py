@@ -145,7 +145,7 @@ class LoadPeak:
         stale = sum(load.inside * load.nbytes for load in loads)
         parsed = sum((2 * load.inside + 1) * load.nbytes for load in loads)
         all_loaded = stale + sum(load.nbytes for load in loads)
-        largest = max(loaded, *(load.nbytes for load in loads))
+        largest = max([loaded, *(load.nbytes for load in loads)])
         folding = self._folding.of(one.copy.fold for one in made.values()) if made else 0
         held = [self._weight_held(load) for load in loads]
         held += [self._made_held(one) for one in made.values()]

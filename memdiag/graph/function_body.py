@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, TypeProto, helper
+from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, TypeProto
 
 from memdiag.graph.bodies import Body
 from memdiag.graph.calls import called
@@ -26,12 +26,12 @@ def function_body(
     for name in function.input:
         graph.input.add(name=name, type=inputs.get(name))
     _fill_in(graph, _given(function, caller))
-    imports = {one.domain: one.version for one in (*head.opset_import, *function.opset_import)}
+    imports = {one.domain: one for one in (*head.opset_import, *function.opset_import)}
     return ModelProto(
         ir_version=head.ir_version,
         graph=graph,
         functions=[one.function() for one in called(body.nodes, functions).values()],
-        opset_import=[helper.make_opsetid(*one) for one in imports.items()],
+        opset_import=imports.values(),
     )
 
 

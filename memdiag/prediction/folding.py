@@ -330,7 +330,9 @@ class Folding:
         found = self.graphs.constant(scope, node, slot)
         if found is not None and len(constant.weights) == 1:
             values, weight = found
-            if self.graphs.weights[constant.weights[0]] == weight:
+            is_same = self.graphs.weights[constant.weights[0]] == weight
+            # A damaged model may call both a packed weight and what is made of it by one name.
+            if is_same and weight.dtype == constant.kind.dtype:
                 constant.value = values.reshape(weight.shape)
         return constant.value
 

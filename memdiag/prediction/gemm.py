@@ -24,7 +24,9 @@ def becomes_gemm(graphs: Graphs, shapes: Shapes, scope: Scope, node: Node) -> bo
 
     Products of matrices are, and those of more axes by a weight if their sizes are known.
     """
-    if node.op_type != "MatMul" or len(node.output) != 1 or node.output[0] in scope.outputs:
+    if node.op_type != "MatMul" or len(node.input) != 2 or len(node.output) != 1:
+        return False
+    if node.output[0] in scope.outputs:
         return False
     uses = list(scope.uses(node.output[0]))
     if len(uses) != 1 or uses[0].node.op_type != "Add" or len(uses[0].node.input) != 2:
