@@ -1,9 +1,10 @@
-"""Confronting a prediction with what the X-ray of a run saw."""
+"""Confronting a prediction with what a run took, and what its X-ray saw."""
 
 import msgspec
 
 from memdiag.records.attribution import Attribution, Copy
 from memdiag.records.finding import Evidence, ExpectedCopies, Finding
+from memdiag.records.profile import Profile
 
 _SLACK, _UNSETTLED = "slack", "in use or slack"
 """What the X-ray calls the parts of an arena that are free, and those that may be."""
@@ -11,13 +12,45 @@ _SLACK, _UNSETTLED = "slack", "in use or slack"
 _ENOUGH = 0.05
 """A finding of which less than this share was seen is refuted."""
 
+_MOST = 0.95
+"""So is one that a run takes at least so much, where less than this share of it was seen."""
+
+
+def confront_with_profile(finding: Finding, profile: Profile) -> Finding:
+    """Return `finding` as measured or refuted by `profile`, as far as that can tell.
+
+    What the values of a run take is held against the growth in the first run, copies of weights
+    against the X-ray. No finding costs more at the peak than was seen there.
+    """
+    if finding.run_bytes:
+        found = _confront_with_run(finding, profile)
+    elif profile.attribution is not None:
+        found = confront(finding, profile.attribution)
+    else:
+        found = finding
+    peak_bytes = max(0, profile.peak_rss_bytes - profile.baseline_rss_bytes)
+    return msgspec.structs.replace(found, peak_bytes=min(found.peak_bytes, peak_bytes))
+
+
+def _confront_with_run(finding: Finding, profile: Profile) -> Finding:
+    run = profile.phase("first_run")
+    if run is None or profile.outcome.status != "completed":
+        return finding
+    mapped = 0  # weights that were mapped before, and read now
+    if run.start.file_bytes is not None and run.end.file_bytes is not None:
+        mapped = max(0, run.end.file_bytes - run.start.file_bytes)
+    growth = max(0, run.peak_rss_bytes - run.start.rss_bytes - mapped)
+    evidence: Evidence = "measured" if growth >= _MOST * finding.run_bytes else "refuted"
+    return msgspec.structs.replace(finding, evidence=evidence, measured_bytes=growth)
+
 
 def confront(finding: Finding, attribution: Attribution) -> Finding:
     """Return `finding` as measured or refuted by what was resident at steady state.
 
     What the X-ray cannot tell stays predicted: findings that expect no copies, weights without
     distinctive content, and everything where not all could be read. What was seen beside the
-    expected copies counts to the finding, what was not seen of them does not.
+    expected copies counts to the finding, what was not seen of them does not. A copy counts once,
+    and as far as it is resident: a file is mapped as a whole, but resident where it was read.
 
     What was freed but stays in the arena counts as far as the arena has slack: the next values
     overwrite some of it, so that its content tells no more whose place it was.
@@ -30,8 +63,19 @@ def confront(finding: Finding, attribution: Attribution) -> Finding:
     missing = max(0, finding.retained_bytes - slack)
     if missing and unsettled:
         return finding
-    surplus = sum(_seen(expected, attribution) - expected.bytes for expected in finding.expected)
+    seen = [
+        copy
+        for copy in attribution.copies
+        if any(_is_meant(copy, expected) for expected in finding.expected)
+    ]
+    extent = sum(copy.bytes for copy in seen)
+    surplus = extent - sum(expected.bytes for expected in finding.expected)
     measured_bytes = max(0, finding.bytes + surplus - missing)
+    if extent:
+        measured_bytes = measured_bytes * sum(copy.resident_bytes for copy in seen) // extent
+    if attribution.baseline_bytes is not None:
+        above = attribution.resident_bytes - attribution.baseline_bytes
+        measured_bytes = min(measured_bytes, max(0, above))
     evidence: Evidence = "measured" if measured_bytes > _ENOUGH * finding.bytes else "refuted"
     return msgspec.structs.replace(finding, evidence=evidence, measured_bytes=measured_bytes)
 
@@ -41,12 +85,8 @@ def _arena(attribution: Attribution, name: str) -> int:
     return sum(owner.bytes for owner in owners if owner.name == name)
 
 
-def _seen(expected: ExpectedCopies, attribution: Attribution) -> int:
-    """Return the bytes of the copies of the expected kind, apart from blocks that were freed."""
-    return sum(copy.bytes for copy in attribution.copies if _is_meant(copy, expected))
-
-
 def _is_meant(copy: Copy, expected: ExpectedCopies) -> bool:
+    """Return whether `copy` is of the expected kind, and no block that was freed."""
     return (
         copy.kind == expected.kind
         and copy.live is not False

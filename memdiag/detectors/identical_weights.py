@@ -9,7 +9,8 @@ Each of them takes its bytes in the file and while the session is made. What sta
 on who reads them. An original that some node reads as it is (Gather, Add, a MatMul that
 does not pack) stays, once for each weight. If all readers pack it, the original is freed;
 onnxruntime 1.20 then keeps one packed copy for each node, since 1.21 equal content is
-packed once. So there may be nothing to save at steady state since 1.23: the finding then
+packed once. External originals are mapped: they are resident only as far as they were read,
+and the system can reclaim their pages. So there may be nothing to save at steady state since 1.23: the finding then
 says what the file and the peak would lose. Up to 1.22 embedded originals stay in the
 arena even after they are freed. Folded copies (a Transpose of each weight) are made, and
 stay, once for each weight too.
@@ -63,6 +64,7 @@ class _Waste(NamedTuple):
     group: Group
     stored: int
     nbytes: int
+    mapped: int
     peak: int
     expected: tuple[ExpectedCopies, ...]
     retained: int
@@ -111,7 +113,7 @@ def _waste(examined: Examined, residents: Residents, peaks: LoadPeak, group: Gro
     size = group[0].nbytes
     stays = [residents.of(weight) for weight in group]
     loads = [peaks.load(weight, group[0]) for weight in group]
-    held = _held(group, stays)
+    held, mapped = _held(group, stays)
     folded = Counter(copy for one in stays for copy in one.folded)
     copies = sum((count - 1) * copy.nbytes for copy, count in folded.items())
     # One range that is mapped twice is listed once.
@@ -124,20 +126,24 @@ def _waste(examined: Examined, residents: Residents, peaks: LoadPeak, group: Gro
         group,
         (places(group) - 1) * size,
         nbytes,
+        max(0, mapped - 1) * size,
         max(nbytes, peaks.saved(loads, [together(loads)])),
         _expected(group, stays) if seen and nbytes else (),
         retained if seen and nbytes else 0,
     )
 
 
-def _held(group: Group, stays: list[Resident]) -> int:
-    """Return how many originals take memory of their own, subgraphs' stale ones left out."""
+def _held(group: Group, stays: list[Resident]) -> tuple[int, int]:
+    """Return how many originals take memory of their own, and how many of them are mapped.
+
+    Subgraphs' stale ones are left out.
+    """
     held = {
         (weight.file, weight.offset) if weight.storage == "external" else number
         for number, (weight, one) in enumerate(zip(group, stays, strict=True))
         if one.original or one.retained
     }
-    return len(held)
+    return len(held), sum(isinstance(one, tuple) for one in held)
 
 
 def _expected(group: Group, stays: list[Resident]) -> tuple[ExpectedCopies, ...]:
@@ -181,11 +187,15 @@ def _finding(examined: Examined, waste: _Waste) -> Finding:
 
 def _detail(examined: Examined, waste: _Waste) -> str:
     version = f"onnxruntime {examined.runtime}"
+    verb = "maps" if waste.mapped == waste.nbytes else "keeps"
     stays = (
-        f"{version} keeps {format_size(waste.nbytes)} that one weight would spare"
+        f"{version} {verb} {format_size(waste.nbytes)} that one weight would spare"
         if waste.nbytes
         else f"{version} keeps no more than one weight would need"
     )
+    if waste.mapped:
+        part = "" if verb == "maps" else f"{format_size(waste.mapped)} of it mapped, "
+        stays += f" ({part}resident as far as it is read, and reclaimable)"
     costs = []
     if waste.stored:
         costs.append(f"the file holds {format_size(waste.stored)} too much")

@@ -66,7 +66,10 @@ _LEAST_WEIGHT = 64 * KIB
 
 
 class _Copied(NamedTuple):
-    """A weight's name and bytes, the nodes that pack it, and their packed copies."""
+    """A weight's name and bytes, the nodes that pack it, and their packed copies.
+
+    A copy that it shares with another weight of the same content counts there.
+    """
 
     name: str
     mapped: int
@@ -83,10 +86,11 @@ def detect(examined: Examined) -> Iterator[Finding]:
         return
     folded = examined.folds.nodes
     free = overridable(examined.model)
+    shared: set[tuple[object, ...]] = set()
     found = [
         copied
         for weight in external
-        if weight.name not in free and (copied := _copied(examined, weight, folded))
+        if weight.name not in free and (copied := _copied(examined, weight, folded, shared))
     ]
     found.sort(key=lambda copied: -copied.nbytes)
     total = sum(copied.nbytes for copied in found)
@@ -103,12 +107,16 @@ def _may_stay_mapped(weight: Weight) -> bool:
     )
 
 
-def _copied(examined: Examined, weight: Weight, folded: Container[int]) -> _Copied | None:
+def _copied(
+    examined: Examined, weight: Weight, folded: Container[int], shared: set[tuple[object, ...]]
+) -> _Copied | None:
+    """Return what is packed of `weight`, but for what weights of the same content `shared`."""
     graphs, runtime = examined.graphs, examined.runtime
     readers = examined.readers(weight)
     if not original_freed(graphs, runtime, weight, readers, folded):
         return None
     left = [one for one in direct(readers) if one.node.number not in folded]
+    content = next(iter(examined.same_as(weight)), weight)
     packs: dict[tuple[object, ...], Packed] = {}
     for one in left:
         made = packed(graphs, runtime, one.scope, one.node, one.slot, weight.dtype, weight.shape)
@@ -119,9 +127,12 @@ def _copied(examined: Examined, weight: Weight, folded: Container[int]) -> _Copi
         packs[key if runtime >= PACKED_SHARED_SINCE else (one.node.number,)] = made
     if not packs:
         return None
+    made_anew = [made for key, made in packs.items() if (content, *key) not in shared]
+    if runtime >= PACKED_SHARED_SINCE:
+        shared.update((content, *key) for key in packs)
     nodes = tuple(examined.node(one.scope, one.node) for one in left)
-    kind, nbytes = next(iter(packs.values())).kind, sum(made.nbytes for made in packs.values())
-    return _Copied(qualified(weight), weight.nbytes, nodes, kind, len(packs), nbytes)
+    kind, nbytes = next(iter(packs.values())).kind, sum(made.nbytes for made in made_anew)
+    return _Copied(qualified(weight), weight.nbytes, nodes, kind, len(made_anew), nbytes)
 
 
 def _finding(examined: Examined, found: list[_Copied], total: int) -> Finding:
@@ -146,6 +157,7 @@ def _finding(examined: Examined, found: list[_Copied], total: int) -> Finding:
                 weights=(copied.name,), kind=copied.kind, count=copied.copies, bytes=copied.nbytes
             )
             for copied in found
+            if copied.copies
         ),
         remedies=remedies,
     )

@@ -39,12 +39,14 @@ class Rule:
         phase: PhaseName | None = None,
         expected: Iterable[ExpectedCopies] = (),
         retained_bytes: int = 0,
+        run_bytes: int = 0,
         remedies: tuple[str, ...] | None = None,
     ) -> Finding:
         """Return a finding of this rule in the model of `examined`.
 
         `nbytes` can be saved at steady state, `peak_bytes` at the peak (as much, unless said). Of
-        what is there at steady state, `retained_bytes` were freed but stay in the arena. Of more
+        what is there at steady state, `retained_bytes` were freed but stay in the arena. `run_bytes`
+        is what a run takes at least. Of more
         than `MOST_NAMED` weights, nodes or copies the first are in it.
         """
         return Finding(
@@ -63,6 +65,7 @@ class Rule:
             measured_bytes=None,
             expected=tuple(islice(expected, MOST_NAMED)),
             retained_bytes=retained_bytes,
+            run_bytes=run_bytes,
             remedies=self.remedies if remedies is None else remedies,
         )
 

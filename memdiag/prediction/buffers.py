@@ -6,7 +6,7 @@ of their own. Any other value takes over the buffer of a dead one of the same sh
 size, if there is one, whenever that died: a buffer is therefore held until the last value that
 goes into it is dead, also while nothing is in it. Outputs of the graph have a buffer each.
 
-Of fusions only those of BatchNormalization, sums and scales into the Conv before them are known.
+BatchNormalization, sums and scales go into the Conv before them; of other fusions see `fusions`.
 """
 
 from collections import defaultdict
@@ -20,6 +20,7 @@ from memdiag.graph.nodes import Node
 from memdiag.graph.scopes import Scope
 from memdiag.graph.tensor_types import TensorType
 from memdiag.graph.value_tables import ValueCounts
+from memdiag.prediction.fusions import Fusions
 
 TypeOf = Callable[[str], TensorType | None]
 """Returns the type of a value by its name; None where it is not known."""
@@ -74,15 +75,18 @@ class BufferPlan:
         reads: Reads,
         type_of: TypeOf,
         shared_shape: SharedShape,
+        fusions: Fusions,
     ) -> None:
         self.buffers: list[Buffer] = []
         self.unknown = 0
         self._inputs, self._outputs = frozenset(scope.inputs), frozenset(scope.outputs)
         self._type_of, self._shared_shape = type_of, shared_shape
+        self._fusions = fusions
         self._of: dict[str, Buffer] = {}
         self._free: dict[_Kind, list[Buffer]] = defaultdict(list)
         self._kinds: dict[tuple[_Kind, int], tuple[_Kind, int]] = {}
         self._convolved: set[str] = set()
+        self._in_sum: set[str] = set()
         self._reads_left = ValueCounts(scope)
         for name in chain(scope.outputs, chain.from_iterable(map(reads, nodes))):
             self._reads_left.add(name, 1)
@@ -98,10 +102,12 @@ class BufferPlan:
     def _make(self, node: Node, slot: int, name: str, step: int) -> None:
         """Give an output of `node` a buffer: an input's, a dead value's, or a new one."""
         kind, nbytes = self._size(name)
+        if slot == 0 and self._fusions.leaves_out(node):
+            kind, nbytes = None, 0
         buffer, handed_on = None, False
         if name not in self._outputs:
             buffer = self._of_input(node, nbytes) if slot == 0 else None
-            handed_on = node.op_type in _HANDED_ON  # by somebody outside this graph
+            handed_on = self._hands_on(node)  # by somebody outside this graph
             if buffer is None and kind is not None and not handed_on and self._free[kind]:
                 buffer = self._free[kind].pop()
         if buffer is None:
@@ -111,6 +117,9 @@ class BufferPlan:
                 self.buffers.append(buffer)
         if self._joins_convolution(node):
             self._convolved.add(name)
+            is_sum = node.op_type == "Conv" and buffer.reads_left > 0
+            if is_sum or (node.op_type not in _SUMS and not self._in_sum.isdisjoint(node.input)):
+                self._in_sum.add(name)
         buffer.reads_left += self._reads_left.add(name, 0)
         self._of[name] = buffer
 
@@ -128,19 +137,28 @@ class BufferPlan:
 
     def _of_input(self, node: Node, nbytes: int | None) -> Buffer | None:
         """Return the input's buffer that the first output of `node` goes into, if any."""
-        if node.op_type in _HANDED_ON:
+        if self._hands_on(node):
             return self._of.get(node.input[0]) if node.input else None
+        for name in node.input[:2]:
+            if name in self._in_sum:  # the Conv adds its result to what lies there
+                return self._of[name]
         for name in self._written_over(node):
             buffer = self._of.get(name)
             if buffer is not None and buffer.reads_left == 1 and buffer.nbytes == nbytes:
                 return buffer
         return None
 
+    def _hands_on(self, node: Node) -> bool:
+        return node.op_type in _HANDED_ON or self._fusions.hands_on(node)
+
     def _written_over(self, node: Node) -> Sequence[str]:
         """Return the inputs that `node` may write over."""
         if node.op_type in _IN_PLACE:
             return list(node.input[:1])
-        if node.op_type == "Conv" or not self._joins_convolution(node):
+        if node.op_type == "Conv":
+            added = self._fusions.summed_with(node)
+            return [] if added is None else [added]
+        if not self._joins_convolution(node):
             return ()
         names = node.input[:2]
         return [name for name in names if name in self._convolved or node.op_type in _SUMS]
@@ -181,3 +199,4 @@ class BufferPlan:
         """Nobody asks for a value any more: most are short-lived."""
         self._of.pop(name, None)
         self._convolved.discard(name)
+        self._in_sum.discard(name)

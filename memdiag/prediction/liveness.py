@@ -24,6 +24,7 @@ from memdiag.graph.scopes import Scope
 from memdiag.graph.shapes import Shapes
 from memdiag.prediction.buffers import Buffer, BufferPlan, Reads
 from memdiag.prediction.folds import Folds
+from memdiag.prediction.fusions import Fusions
 
 _MOST_ALIVE = 20
 _DEEPEST = 50
@@ -145,16 +146,34 @@ class _Model:
             stated is not None or size in self._sizes for size, stated in pairs
         )
 
+    def _nbytes(self, scope: Scope, name: str) -> int | None:
+        kind = self._shapes.of(scope, name)
+        return None if kind is None else kind.nbytes
+
     def _peak(self, scope: Scope, depth: int) -> Liveness:
         """Go through the nodes of `scope`, and return where the most is held."""
         reads = partial(self._reads, scope)
-        nodes = scope.nodes.some(_order(scope, self._is_computed(scope), reads))
+        is_computed = self._is_computed(scope)
+        fusions = Fusions(scope, is_computed, partial(self._nbytes, scope))
+
+        def reads_in_order(node: Node) -> tuple[str, ...]:
+            added = fusions.summed_with(node) if node.op_type == "Conv" and node.output else None
+            return reads(node) if added is None else (*reads(node), added)
+
+        nodes = scope.nodes.some(_order(scope, is_computed, reads_in_order))
+
+        def reads_fused(node: Node) -> tuple[str, ...]:
+            longer = fusions.reads_longer(node)
+            names = reads(node)
+            return names if longer is None or longer in names else (*names, longer)
+
         plan = BufferPlan(
             scope,
             nodes,
-            reads,
+            reads_fused,
             partial(self._shapes.of, scope),
             partial(self._has_shared_shape, scope),
+            fusions,
         )
         made = _Total(plan.buffers, attrgetter("first"))
         freed = _Total(sorted(plan.buffers, key=attrgetter("last")), attrgetter("last"))

@@ -41,7 +41,9 @@ class Finding(Record, frozen=True, kw_only=True):
     `peak_bytes` what could be saved at the peak; `phase` where the cost comes to be. `expected` are
     the copies that a measurement can confirm or refute, `retained_bytes` what is expected beside
     them of weights and copies that were freed, but whose place the runtime's arena keeps: of these
-    a measurement sees the place, not the content. `measured_bytes` is what it saw of all this (None
+    a measurement sees the place, not the content. `run_bytes` is what the values of one run take at
+    least, where the finding is about these: the growth in the first run confirms or refutes it.
+    `measured_bytes` is what it saw of all this (None
     without one). `remedies` are names, the preferred one first.
 
     `drawing` shows the nodes around it; None where nothing was drawn.
@@ -63,6 +65,7 @@ class Finding(Record, frozen=True, kw_only=True):
     expected: tuple[ExpectedCopies, ...]
     remedies: tuple[str, ...]
     retained_bytes: int = 0
+    run_bytes: int = 0
     drawing: Drawing | None = None
 
 

@@ -59,7 +59,7 @@ def _show(profile: Profile, console: Console, written: Sequence[Path], quiet: bo
     if profile.findings:
         console.print()
         show_findings(profile.findings, console)
-        line(console, f"{findings.summary(profile.findings)}.")
+        line(console, f"{findings.profile_summary(profile)}.")
     block(console, [_lowered(runs.build(profile).sentence, upper=True)])
     block(console, [row.sentence for row in copies_by_phase.build(profile)])
     block(console, _inputs(profile))

@@ -63,7 +63,7 @@ def render(profile: Profile, *, plotly: Plotly = "inline") -> bytes:
         "findings": [findings.build(one) for one in listed],
         "drawings": [_drawings(one) for one in listed[:_FINDINGS_DRAWN]],
         "rules": {one.name: rule_text.build(one.name) for one in listed},
-        "findings_summary": findings.summary(profile.findings) if profile.findings else "",
+        "findings_summary": findings.profile_summary(profile) if profile.findings else "",
         "unlisted_findings": max(0, len(profile.findings) - _FINDINGS_LISTED),
         "inputs": facts.inputs(profile),
         "facts": (

@@ -75,7 +75,7 @@ def _owners(profile: Profile) -> list[str]:
 def _findings(profile: Profile) -> list[str]:
     if not profile.findings:
         return []
-    answer = f"**{escape(findings.summary(profile.findings))}.**"
+    answer = f"**{escape(findings.profile_summary(profile))}.**"
     return ["### Findings", answer, *findings_section(profile.findings)]
 
 

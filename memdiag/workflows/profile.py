@@ -11,8 +11,9 @@ import msgspec
 import numpy as np
 
 import memdiag
-from memdiag.detectors.confront import confront
+from memdiag.detectors.confront import confront_with_profile
 from memdiag.errors import UsageError
+from memdiag.graph.dimensions import axes_of
 from memdiag.graph.reader import ModelFile, open_model
 from memdiag.measurement.environment import describe as describe_environment
 from memdiag.measurement.job import DEFAULT_TIMEOUT_S, Job
@@ -340,6 +341,8 @@ def _with_findings(
     version = profile.environment.onnxruntime
     if version is None:
         return profile
+    if profile.inputs:
+        dims = _run_sizes(file, profile.inputs)
     completed = profile.outcome.status == "completed"
     found, notes = examine(
         file,
@@ -349,12 +352,22 @@ def _with_findings(
         # The runtime, and the X-ray, have read them all by then.
         max_read_bytes=None if completed else _MAX_READ_BYTES,
     )
-    if profile.attribution is not None:
-        found = tuple(confront(finding, profile.attribution) for finding in found)
+    found = tuple(confront_with_profile(finding, profile) for finding in found)
     drawn, defects = with_drawings(found, file)
     return msgspec.structs.replace(
         profile, findings=drawn, notes=(*profile.notes, *notes, *defects)
     )
+
+
+def _run_sizes(file: ModelFile, inputs: Sequence[Input]) -> dict[str, int]:
+    """Return the sizes that the free dimensions of the model had in the run."""
+    shapes = {one.name: one.shape or () for one in inputs}
+    return {
+        axis.key: shapes[value.name][axis.position]
+        for value in file.graph.fed
+        for axis in axes_of(value) or ()
+        if axis.size is None and axis.position < len(shapes.get(value.name, ()))
+    }
 
 
 def _save_optimized(job: Job, scratch: Path) -> Path | None:

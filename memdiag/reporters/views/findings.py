@@ -4,8 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from memdiag.records.finding import Check, Finding
+from memdiag.records.profile import Profile
 from memdiag.reporters.views.text import plain
 from memdiag.units import format_duration, format_size
+
+
+_NEAR = 0.05
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,15 +49,24 @@ def build(finding: Finding) -> FindingView:
 
 
 def summary(
-    findings: Sequence[Finding], *, models: int = 1, duration_s: float | None = None
+    findings: Sequence[Finding],
+    *,
+    models: int = 1,
+    duration_s: float | None = None,
+    most_bytes: int | None = None,
 ) -> str:
-    """Return the line that ends a list of findings."""
+    """Return the line that ends a list of findings.
+
+    Findings may be about the same bytes: no more than `most_bytes` are said to be avoidable.
+    """
     standing = [one for one in findings if one.evidence != "refuted"]
     noun = "finding" if len(standing) == 1 else "findings"
     parts = [f"{len(standing):,} {noun}" if standing else "no findings"]
     if models != 1:
         parts[0] += f" in {models:,} models"
-    avoidable = sum(one.bytes for one in standing)
+    avoidable = sum(map(_avoidable, standing))
+    if most_bytes is not None:
+        avoidable = min(avoidable, max(0, most_bytes))
     if avoidable:
         parts.append(f"up to {format_size(avoidable)} avoidable at steady state")
     if len(findings) > len(standing):
@@ -61,6 +74,13 @@ def summary(
     if duration_s is not None:
         parts.append(f"in {format_duration(duration_s)}")
     return ", ".join(parts)
+
+
+def profile_summary(profile: Profile) -> str:
+    """Return the line that ends the findings of a profile."""
+    steady = profile.steady_rss_bytes
+    most = None if steady is None else steady - profile.baseline_rss_bytes
+    return summary(profile.findings, most_bytes=most)
 
 
 def check_summary(check: Check) -> str:
@@ -74,6 +94,12 @@ def check_summary(check: Check) -> str:
     return ", ".join((*parts, f"for onnxruntime {plain(check.onnxruntime)}"))
 
 
+def _avoidable(finding: Finding) -> int:
+    """Return the bytes that are avoidable at steady state, as far as they were measured."""
+    is_measured = finding.measured_bytes is not None and not finding.run_bytes
+    return finding.measured_bytes or 0 if is_measured else finding.bytes
+
+
 def _cost(finding: Finding) -> str:
     parts = []
     if finding.bytes:
@@ -81,12 +107,24 @@ def _cost(finding: Finding) -> str:
     if finding.peak_bytes > finding.bytes:
         parts.append(f"{format_size(finding.peak_bytes)} at the peak")
     phase = f", in {finding.phase}" if finding.phase and parts else ""
-    return f"costs {' and '.join(parts)}{phase}" if parts else ""
+    costs = "costs" if _is_near(finding) else "predicted:"
+    return f"{costs} {' and '.join(parts)}{phase}" if parts else ""
+
+
+def _is_near(finding: Finding) -> bool:
+    """Return whether the cost was not measured, or is about what was measured."""
+    measured = finding.measured_bytes
+    if measured is None or finding.run_bytes:
+        return True
+    return abs(measured - finding.bytes) <= _NEAR * finding.bytes
 
 
 def _evidence(finding: Finding) -> str:
     if finding.measured_bytes is None:
         return "predicted"
+    if finding.run_bytes:
+        refuted = "refuted: " if finding.evidence == "refuted" else "measured: "
+        return f"{refuted}the first run added {format_size(finding.measured_bytes)}"
     if finding.evidence == "refuted":
         return (
             "refuted: the X-ray saw none of it"
