@@ -16,6 +16,10 @@ _MOST = 0.95
 """So is one that a run takes at least so much, where less than this share of it was seen."""
 
 
+_HALF = 0.5
+"""And one about a peak, where less than this share was seen: other memory may be reused for it."""
+
+
 def confront_with_profile(finding: Finding, profile: Profile) -> Finding:
     """Return `finding` as measured or refuted by `profile`, as far as that can tell.
 
@@ -24,6 +28,8 @@ def confront_with_profile(finding: Finding, profile: Profile) -> Finding:
     """
     if finding.run_bytes:
         found = _confront_with_run(finding, profile)
+    elif finding.phase == "constant_fold" and not finding.bytes:
+        found = _confront_with_folding(finding, profile)
     elif profile.attribution is not None:
         found = confront(finding, profile.attribution)
     else:
@@ -41,6 +47,16 @@ def _confront_with_run(finding: Finding, profile: Profile) -> Finding:
         mapped = max(0, run.end.file_bytes - run.start.file_bytes)
     growth = max(0, run.peak_rss_bytes - run.start.rss_bytes - mapped)
     evidence: Evidence = "measured" if growth >= _MOST * finding.run_bytes else "refuted"
+    return msgspec.structs.replace(finding, evidence=evidence, measured_bytes=growth)
+
+
+def _confront_with_folding(finding: Finding, profile: Profile) -> Finding:
+    """Return a finding about the peak of folding as measured or refuted by what folding added."""
+    spans = [span for span in profile.spans if span.phase == "constant_fold"]
+    if not spans:
+        return finding
+    growth = max(0, *(span.peak_rss_bytes - span.start_rss_bytes for span in spans))
+    evidence: Evidence = "measured" if growth >= _HALF * finding.peak_bytes else "refuted"
     return msgspec.structs.replace(finding, evidence=evidence, measured_bytes=growth)
 
 

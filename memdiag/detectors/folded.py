@@ -156,7 +156,9 @@ class FoldingPeak:
         held = peak = 0
         for place in self._needed(folds):
             fold = examined.folds[place]
-            kinds = (examined.shapes.of(fold.scope, name) for name in set(fold.node.input))
+            # Of what a Shape reads nothing is copied.
+            read = () if fold.node.op_type == "Shape" else set(fold.node.input)
+            kinds = (examined.shapes.of(fold.scope, name) for name in read)
             copies = sum(kind.nbytes or 0 for kind in kinds if kind is not None)
             held += fold.nbytes
             peak = max(peak, held + copies + (2 * fold.nbytes if early else 0))

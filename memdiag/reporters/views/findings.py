@@ -96,7 +96,7 @@ def check_summary(check: Check) -> str:
 
 def _avoidable(finding: Finding) -> int:
     """Return the bytes that are avoidable at steady state, as far as they were measured."""
-    is_measured = finding.measured_bytes is not None and not finding.run_bytes
+    is_measured = finding.measured_bytes is not None and finding.bytes and not finding.run_bytes
     return finding.measured_bytes or 0 if is_measured else finding.bytes
 
 
@@ -114,7 +114,7 @@ def _cost(finding: Finding) -> str:
 def _is_near(finding: Finding) -> bool:
     """Return whether the cost was not measured, or is about what was measured."""
     measured = finding.measured_bytes
-    if measured is None or finding.run_bytes:
+    if measured is None or finding.run_bytes or not finding.bytes:
         return True
     return abs(measured - finding.bytes) <= _NEAR * finding.bytes
 
@@ -123,8 +123,11 @@ def _evidence(finding: Finding) -> str:
     if finding.measured_bytes is None:
         return "predicted"
     if finding.run_bytes:
-        refuted = "refuted: " if finding.evidence == "refuted" else "measured: "
-        return f"{refuted}the first run added {format_size(finding.measured_bytes)}"
+        verb = "refuted" if finding.evidence == "refuted" else "measured"
+        return f"{verb}: the first run added {format_size(finding.measured_bytes)}"
+    if not finding.bytes and finding.phase == "constant_fold":
+        verb = "refuted" if finding.evidence == "refuted" else "measured"
+        return f"{verb}: constant folding added {format_size(finding.measured_bytes)} at its peak"
     if finding.evidence == "refuted":
         return (
             "refuted: the X-ray saw none of it"

@@ -1,0 +1,166 @@
+"""Store what a chain of nodes computes from constants, so that no session computes it at load.
+
+The chain is evaluated once, by ONNX's own reference implementation, and its result becomes an
+initializer under the same name. The nodes of the chain go, and with them the large values between.
+
+It hurts nothing in a run. The file grows by the result. Sums may differ in their last digits from
+those of the runtime.
+"""
+
+import math
+
+import onnx
+import onnx_ir as ir
+from onnx.reference import ReferenceEvaluator
+
+from memdiag.records.finding import Finding
+from memdiag.remedies.constants import must_be_inputs, tensor_of
+from memdiag.remedies.draft import Draft
+from memdiag.remedies.rewrite import Rewrite
+
+REWRITE = Rewrite(
+    name="store-folded-result",
+    summary="store what a chain of nodes computes from constants as a weight",
+    rules=("folding-peak",),
+    arithmetic="reordered",
+)
+
+_MAX_NODES = 1000
+_MAX_BYTES = 1 << 31
+"""Of all values that are computed for one result, which are in memory at once."""
+
+_ONNX = ("", "ai.onnx")
+_RANDOM = frozenset(
+    {"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform"}
+    | {"RandomUniformLike"}
+)
+
+
+def check(draft: Draft, finding: Finding) -> str | None:
+    """Return why no result can be stored; None if one can."""
+    if must_be_inputs(draft):
+        return "before version 4 of the IR a new initializer would be a new input"
+    found = _results(draft, finding)
+    if not found:
+        return "its nodes are not there any more"
+    reasons = [reason for _, reason in found]
+    return None if "" in reasons else reasons[0]
+
+
+def apply(draft: Draft, finding: Finding) -> bool:
+    """Store the results of the chains that the nodes are in; return whether there were any."""
+    changed = False
+    for value, reason in _results(draft, finding):
+        if reason:
+            continue
+        chain = _chain(value)
+        assert chain is not None
+        array = _evaluated(draft, value, chain)
+        graph, name = value.graph, value.name
+        assert graph is not None
+        tensor = ir.tensor(array, name=name)
+        stored = ir.Value(
+            name=draft.unique_name(f"{name}_stored"),
+            type=ir.TensorType(tensor.dtype),
+            shape=ir.Shape(array.shape),
+            const_value=tensor,
+        )
+        graph.register_initializer(stored)
+        value.replace_all_uses_with(stored)
+        for node in reversed(chain):
+            if not any(one.uses() or one.is_graph_output() for one in node.outputs):
+                graph.remove(node, safe=True)
+        changed = True
+    return changed
+
+
+def _results(draft: Draft, finding: Finding) -> list[tuple[ir.Value, str]]:
+    """Return the values at the ends of the chains, each with why it cannot be stored, or ""."""
+    pending = [node for node in map(draft.node, finding.nodes) if node is not None]
+    seen = set(pending)
+    ends: dict[ir.Value, str] = {}
+    while pending:
+        for output in pending.pop().outputs:
+            for reader, _ in output.uses():
+                if _chain_of(reader) is None:
+                    ends[output] = _problem(draft, output)
+                elif reader not in seen:
+                    seen.add(reader)
+                    pending.append(reader)
+            if output.is_graph_output():
+                ends[output] = "its result is an output"
+    return list(ends.items())
+
+
+def _problem(draft: Draft, value: ir.Value) -> str:
+    chain = _chain(value)
+    if chain is None:
+        return "it is not computed from constants alone"
+    if any(draft.function(node) is not None for node in chain):
+        return "it is in a function, which has no initializers"
+    if any(node.graph is not value.graph for node in chain):
+        return "it is computed in several graphs"
+    sizes = [_nbytes(draft, output) for node in chain for output in node.outputs]
+    if None in sizes:
+        return "the size of what it computes is not known"
+    if sum(size or 0 for size in sizes) > _MAX_BYTES:
+        return "what it computes is larger than 2 GiB"
+    return ""
+
+
+def _nbytes(draft: Draft, value: ir.Value) -> int | None:
+    kind = draft.type_of(value)
+    if kind is None or kind.shape is None or None in kind.shape:
+        return None
+    return math.prod(size or 0 for size in kind.shape) * 8
+
+
+def _chain(value: ir.Value) -> list[ir.Node] | None:
+    """Return the nodes that `value` is computed by, in order; None if not from constants alone."""
+    producer = value.producer()
+    return None if producer is None else _chain_of(producer)
+
+
+def _chain_of(last: ir.Node) -> list[ir.Node] | None:
+    found: dict[ir.Node, None] = {}
+    pending = [(last, False)]
+    while pending:
+        node, is_done = pending.pop()
+        if is_done:
+            found[node] = None
+            continue
+        if node in found:
+            continue
+        graphs = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
+        has_graph = any(one.type in graphs or one.is_ref() for one in node.attributes.values())
+        if node.domain not in _ONNX or node.op_type in _RANDOM or has_graph:
+            return None
+        pending.append((node, True))
+        for value in node.inputs:
+            if value is None or (tensor_of(value) is not None and not value.is_graph_input()):
+                continue
+            producer = value.producer()
+            if producer is None or len(found) + len(pending) > _MAX_NODES:
+                return None
+            pending.append((producer, False))
+    return list(found)
+
+
+def _evaluated(draft: Draft, value: ir.Value, chain: list[ir.Node]):  # type: ignore[no-untyped-def] # an array of any type
+    weights = {
+        one.name: tensor
+        for node in chain
+        for one in node.inputs
+        if one is not None and (tensor := tensor_of(one)) is not None
+    }
+    graph = onnx.helper.make_graph(
+        [ir.serde.serialize_node(node) for node in chain],
+        "chain",
+        [],
+        [onnx.ValueInfoProto(name=value.name)],
+        [onnx.numpy_helper.from_array(one.numpy(), name) for name, one in weights.items()],
+    )
+    opset = onnx.helper.make_opsetid("", draft.opset(chain[-1]))
+    model = onnx.helper.make_model(graph, opset_imports=[opset])
+    (result,) = ReferenceEvaluator(model).run(None, {})
+    return result
