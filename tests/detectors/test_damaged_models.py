@@ -35,9 +35,7 @@ def packed_weight_and_what_is_made_of_it_under_one_name() -> ModelProto:
         }"""
     )
     model.graph.initializer.append(onnx.numpy_helper.from_array(np.ones(1, np.float32), "k"))
-    model.graph.initializer.add(
-        name="q", data_type=TensorProto.INT4, dims=[8], raw_data=bytes(4)
-    )
+    model.graph.initializer.add(name="q", data_type=TensorProto.INT4, dims=[8], raw_data=bytes(4))
     return model
 
 

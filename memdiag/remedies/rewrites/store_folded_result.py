@@ -1,18 +1,25 @@
 """Store what a chain of nodes computes from constants, so that no session computes it at load.
 
-The chain is evaluated once, by ONNX's own reference implementation, and its result becomes an
-initializer under the same name. The nodes of the chain go, and with them the large values between.
+The installed onnxruntime evaluates the chain once, in a process of its own, and the result becomes
+an initializer. The nodes of the chain go, and with them the large values between.
 
-It hurts nothing in a run. The file grows by the result. Sums may differ in their last digits from
-those of the runtime.
+It hurts nothing in a run. The file grows by the result. Another release might have computed sums
+in another order.
 """
 
 import math
+import tempfile
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 import onnx
 import onnx_ir as ir
-from onnx.reference import ReferenceEvaluator
+from numpy.typing import NDArray
 
+from memdiag.errors import MeasurementError
+from memdiag.measurement.job import Job
+from memdiag.measurement.server import Server
 from memdiag.records.finding import Finding
 from memdiag.remedies.constants import must_be_inputs, tensor_of
 from memdiag.remedies.draft import Draft
@@ -55,7 +62,10 @@ def apply(draft: Draft, finding: Finding) -> bool:
             continue
         chain = _chain(value)
         assert chain is not None
-        array = _evaluated(draft, value, chain)
+        try:
+            array = _evaluated(draft, value, chain)
+        except MeasurementError:  # the runtime cannot evaluate it: there is nothing to store
+            continue
         graph, name = value.graph, value.name
         assert graph is not None
         tensor = ir.tensor(array, name=name)
@@ -146,7 +156,12 @@ def _chain_of(last: ir.Node) -> list[ir.Node] | None:
     return list(found)
 
 
-def _evaluated(draft: Draft, value: ir.Value, chain: list[ir.Node]):  # type: ignore[no-untyped-def] # an array of any type
+def _evaluated(draft: Draft, value: ir.Value, chain: list[ir.Node]) -> NDArray[Any]:
+    """Return what the nodes of `chain` compute as `value`.
+
+    Raises:
+        MeasurementError: the runtime fails.
+    """
     weights = {
         one.name: tensor
         for node in chain
@@ -160,7 +175,15 @@ def _evaluated(draft: Draft, value: ir.Value, chain: list[ir.Node]):  # type: ig
         [onnx.ValueInfoProto(name=value.name)],
         [onnx.numpy_helper.from_array(one.numpy(), name) for name, one in weights.items()],
     )
-    opset = onnx.helper.make_opsetid("", draft.opset(chain[-1]))
-    model = onnx.helper.make_model(graph, opset_imports=[opset])
-    (result,) = ReferenceEvaluator(model).run(None, {})
-    return result
+    opsets = [onnx.helper.make_opsetid("", draft.opset(chain[-1]))]
+    model = onnx.helper.make_model(
+        graph, opset_imports=opsets, ir_version=draft.model.ir_version or 10
+    )
+    with tempfile.TemporaryDirectory(prefix="memdiag-") as folder:
+        path = Path(folder, "chain.onnx")
+        onnx.save(model, path, save_as_external_data=True, location="data")
+        job = Job(model=path, runs=None, options={"graph_optimization_level": "disable_all"})
+        with Server(job, [()]) as server:
+            (files,) = server.save(0, Path(folder, "results")).values()
+        result: NDArray[Any] = np.load(files[0])
+        return result

@@ -47,7 +47,8 @@ def _show(check: Check, console: Console, quiet: bool) -> None:
                 line(console, f"{plain(model.path)}: note: {plain(note)}", "dim")
         names = dict.fromkeys(plain(one.name) for one in check.findings)
         if names:
-            line(console, f"explained by: memdiag explain {next(iter(names))}", "dim")
+            hints = " · ".join(f"memdiag explain {name}" for name in names)
+            line(console, f"explained by: {hints}", "dim")
     line(console, view.check_summary(check))
 
 
