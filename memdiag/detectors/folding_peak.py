@@ -16,9 +16,9 @@ retains.
 
 - `store-folded-result`: compute the small result once, and store it in the file as a weight.
 - Shorten the chain where the model is exported: reduce first, or let operators broadcast.
-- The option `optimization.constant_folding_max_output_size_in_bytes` (since 1.27), or leaving out the
-  optimizer `ConstantFolding`, moves the cost from the load to each run: the arena then holds the
-  large values.
+- The option `optimization.constant_folding_max_output_size_in_bytes` (since 1.27), or leaving out
+  the optimizer `ConstantFolding`, moves the cost from the load to each run: the arena then holds
+  the large values.
 
 ## Not reported
 

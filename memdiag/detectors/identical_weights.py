@@ -5,15 +5,15 @@ wrote a tied or shared parameter once for every use, or a conversion broke the t
 
 ## Why it costs
 
-Each of them takes its bytes in the file and while the session is made. What stays depends
-on who reads them. An original that some node reads as it is (Gather, Add, a MatMul that
-does not pack) stays, once for each weight. If all readers pack it, the original is freed;
-onnxruntime 1.20 then keeps one packed copy for each node, since 1.21 equal content is
-packed once. External originals are mapped: they are resident only as far as they were read,
-and the system can reclaim their pages. So there may be nothing to save at steady state since 1.23: the finding then
-says what the file and the peak would lose. Up to 1.22 embedded originals stay in the
-arena even after they are freed. Folded copies (a Transpose of each weight) are made, and
-stay, once for each weight too.
+Each of them takes its bytes in the file and while the session is made. What stays
+depends on who reads them. An original that some node reads as it is (Gather, Add, a
+MatMul that does not pack) stays, once for each weight. If all readers pack it, the
+original is freed; onnxruntime 1.20 then keeps one packed copy for each node, since 1.21
+equal content is packed once. External originals are mapped: they are resident only as
+far as they were read, and the system can reclaim their pages. So there may be nothing
+to save at steady state since 1.23: the finding then says what the file and the peak
+would lose. Up to 1.22 embedded originals stay in the arena even after they are freed.
+Folded copies (a Transpose of each weight) are made, and stay, once for each weight too.
 
 ## What to do
 

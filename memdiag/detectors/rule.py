@@ -45,9 +45,9 @@ class Rule:
         """Return a finding of this rule in the model of `examined`.
 
         `nbytes` can be saved at steady state, `peak_bytes` at the peak (as much, unless said). Of
-        what is there at steady state, `retained_bytes` were freed but stay in the arena. `run_bytes`
-        is what a run takes at least. Of more
-        than `MOST_NAMED` weights, nodes or copies the first are in it.
+        what is there at steady state, `retained_bytes` were freed but stay in the arena.
+        `run_bytes` is what a run takes at least. Of more than `MOST_NAMED` weights, nodes or
+        copies the first are in it.
         """
         return Finding(
             model=str(examined.model.path).encode(errors="backslashreplace").decode(),

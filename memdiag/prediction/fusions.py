@@ -59,7 +59,7 @@ class Fusions:
         return bool(self._left_out[node.place])
 
     def reads_longer(self, node: Node) -> str | None:
-        """Return the value that `node` reads in a fused form, and not by itself, if there is one."""
+        """Return the value that `node` reads only in its fused form; None if there is none."""
         return self._longer.get(node.place)
 
     def hands_on(self, node: Node) -> bool:
@@ -185,7 +185,7 @@ class Fusions:
             return
         for name in (name for node in between for name in node.input if name):
             maker = self._scope.producers.get(name)
-            if maker is not None and maker.place in chain or not self._is_value(name):
+            if (maker is not None and maker.place in chain) or not self._is_value(name):
                 continue
             if self._size_of(name) == nbytes:
                 self._longer[last.place] = name

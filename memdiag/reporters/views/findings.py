@@ -8,7 +8,6 @@ from memdiag.records.profile import Profile
 from memdiag.reporters.views.text import plain
 from memdiag.units import format_duration, format_size
 
-
 _NEAR = 0.05
 
 
