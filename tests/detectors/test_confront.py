@@ -134,3 +134,15 @@ def test_an_arena_whose_slack_is_not_known_says_nothing() -> None:
     assert confront(predicted, attribution(arena=(unknown,))) is predicted
     enough = (arena("slack", 2 * MIB), unknown)
     assert confront(predicted, attribution(arena=enough)).evidence == "measured"
+
+
+def test_a_copy_that_two_weights_share_counts_once() -> None:
+    each = [ExpectedCopies(weights=(name,), kind="packed", count=1, bytes=4 * MIB) for name in "ab"]
+    seen = confront(expecting(*each, nbytes=8 * MIB), attribution(copy("a b", "packed", 4 * MIB)))
+    assert (seen.evidence, seen.measured_bytes) == ("measured", 4 * MIB)
+
+
+def test_a_mapped_copy_counts_as_far_as_it_is_resident() -> None:
+    half = msgspec.structs.replace(copy("a b", "original", MIB), resident_bytes=MIB // 2)
+    seen = confront(expecting(ORIGINALS, nbytes=MIB), attribution(half, half))
+    assert (seen.evidence, seen.measured_bytes) == ("measured", MIB // 2)

@@ -53,7 +53,8 @@ def product_of_three_operands() -> ModelProto:
 def function_of_a_domain_that_is_no_text() -> bytes:
     text = """g (float[N] x) => (float[N] y) { y = f.Twice (x) }
         <domain: "f", opset_import: ["": 21, "other": 1]> Twice (a) => (b) { b = Add (a, a) }"""
-    return parsed(text).SerializeToString().replace(b"other", b"\xaather")
+    data: bytes = parsed(text).SerializeToString()
+    return data.replace(b"other", b"\xaather")
 
 
 @pytest.mark.parametrize("version", ["1.20.1", "1.24.4", "1.32.0"])
