@@ -55,6 +55,7 @@ def _is_merged(scope: Scope, node: Node, other: Node) -> bool:
         other != node
         and other.op_type == node.op_type
         and list(other.input) == list(node.input)
+        and len(other.output) > 0
         and other.output[0] not in scope.outputs
     )
 

@@ -57,6 +57,8 @@ def _cast(node: Node, inputs: Sequence[Array]) -> Array | None:
     element = ELEMENT_TYPES.get(integer(node, "to", 0))
     if element is None or not element.native or not element.bits:
         return None
+    if "c" in (inputs[0].dtype.kind, element.dtype.kind):  # the runtime casts no complex numbers
+        return None
     return inputs[0].astype(element.dtype)
 
 

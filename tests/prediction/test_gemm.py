@@ -72,6 +72,29 @@ def test_what_becomes_a_gemm(tmp_path: Path, case: str) -> None:
     assert operator == ("", "Gemm" if expected else "MatMul", False)
 
 
+@pytest.mark.parametrize(
+    "change", ["an input less", "an input more", "a like product without an output"]
+)
+def test_a_product_with_other_inputs_or_outputs_becomes_no_gemm(
+    tmp_path: Path, change: str
+) -> None:
+    proto = model(PLAIN + "k = MatMul(x, w) l = MatMul(x, w) z = Add(k, b)")
+    product, other = proto.graph.node[2], proto.graph.node[3]
+    if change == "an input less":
+        del product.input[1]
+    elif change == "an input more":
+        product.input.append("b")
+    else:
+        del other.output[:]
+    path = tmp_path / "model.onnx"
+    path.write_bytes(proto.SerializeToString())
+    with open_model(path) as opened:
+        examined = Examined(opened, Runtime(1, 31, 1))
+        scope = next(scope for _, scope in examined.graphs)
+        found = becomes_gemm(examined.graphs, examined.shapes, scope, scope.nodes[2])
+    assert found == (change == "a like product without an output")
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("version", ["1.22.1", "1.24.4", NEWEST])

@@ -77,3 +77,12 @@ def test_values_are_onnxs(
 def test_what_is_large_or_makes_no_sense_is_left(op_type: str, inputs: Arrays) -> None:
     node = helper.make_node(op_type, [f"i{number}" for number in range(len(inputs))], ["y"])
     assert evaluate(node, inputs) is None
+
+
+@pytest.mark.parametrize(
+    ("source", "to"),
+    [(np.complex64, TensorProto.FLOAT), (np.float32, TensorProto.COMPLEX64)],
+)
+def test_complex_numbers_are_not_cast(source: type[np.generic], to: int) -> None:
+    node = helper.make_node("Cast", ["i0"], ["y"], to=to)
+    assert evaluate(node, [np.array([1], source)]) is None

@@ -1,0 +1,1 @@
+"""Fuzzing of ``check``, ``inspect`` and ``report`` with damaged models and records."""
