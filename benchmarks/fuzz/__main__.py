@@ -167,10 +167,11 @@ def _read(reading: int, deadline: float) -> tuple[bytes, bool]:
 
 
 def _frame(log: Path) -> str:
-    """Return the innermost frame of memdiag's in what the process wrote as it ended."""
+    """Return the innermost frame of memdiag's that the process wrote as it ended."""
+    root = str(Path(memdiag.__file__).parent) + os.sep
     lines = log.read_text(errors="replace").splitlines()
-    frames = [line.strip() for line in lines if "/memdiag/memdiag/" in line or "memdiag" in line]
-    return frames[0].rpartition("memdiag" + os.sep)[2] if frames else "nowhere known"
+    frames = [line.partition(root)[2] for line in lines if root in line]
+    return frames[0] if frames else "nowhere known"
 
 
 def keep(bases: Bases, number: int, result: Result, folder: Path, log: Path, seed: int) -> None:

@@ -58,7 +58,8 @@ _TEXTS: dict[str, tuple[str, str]] = {
     "functions": (
         ', "local" : 1',
         """g (float[N, 16] x) => (float[N, 16] y) {
-            a = local.Twice(x, w0) b = local.Dense <alpha : float = 2.0> (a, w1) y = local.Twice(b, w0)
+            a = local.Twice(x, w0) b = local.Dense <alpha : float = 2.0> (a, w1)
+            y = local.Twice(b, w0)
         }
         <domain : "local", opset_import : ["" : 17, "local" : 1]>
         Twice (x, w) => (y) { a = local.Dense(x, w) y = local.Dense(a, w) }
@@ -84,11 +85,13 @@ _TEXTS: dict[str, tuple[str, str]] = {
     ),
     "contrib": (
         f", {_MS}",
-        """g (float[N, 16] x, float[B, S, 16] t) => (float[N, 16] y, float[B, S, 16] n, float[N, 8] k) {
+        """g (float[N, 16] x, float[B, S, 16] t)
+            => (float[N, 16] y, float[B, S, 16] n, float[N, 8] k) {
             a = com.microsoft.FusedMatMul <alpha = 0.5, transB = 1> (x, w0)
             y = com.microsoft.Gelu(a)
             n, m, v = com.microsoft.SkipLayerNormalization <epsilon = 0.00001> (t, t, w2, w2)
-            k = com.microsoft.MatMulNBits <K = 16, N = 8, bits = 4, block_size = 16> (x, wblocks, wscales)
+            k = com.microsoft.MatMulNBits <K = 16, N = 8, bits = 4, block_size = 16>
+                (x, wblocks, wscales)
             f = com.microsoft.BiasGelu(x, w2)
         }""",
     ),
@@ -114,7 +117,8 @@ _TEXTS: dict[str, tuple[str, str]] = {
     ),
     "networks": (
         "",
-        """g (float[N, 4, H, W] x, float[S, N, 16] q) => (float[N, 4, A, B] y, float[S, 1, N, 4] z) {
+        """g (float[N, 4, H, W] x, float[S, N, 16] q)
+            => (float[N, 4, A, B] y, float[S, 1, N, 4] z) {
             c = Conv <kernel_shape = [3, 3], pads = [1, 1, 1, 1]> (x, wconv)
             n = BatchNormalization(c, wbn, wbn, wbn, wbn) r = Relu(n)
             p = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (r)
@@ -127,7 +131,8 @@ _TEXTS: dict[str, tuple[str, str]] = {
     "wasteful": (
         "",
         """g (float[N, 16] x, int64[K] ids) => (float[N, 16] y, float[K, 16] e, float[N, 16] h) {
-            t = Transpose <perm = [1, 0]> (w0) a = MatMul(x, t) b = MatMul(a, w0) e = Gather(w0, ids)
+            t = Transpose <perm = [1, 0]> (w0) a = MatMul(x, t) b = MatMul(a, w0)
+            e = Gather(w0, ids)
             c = Cast <to = 1> (whalf) d = MatMul(b, c) f = Gemm <transB = 1> (d, w1)
             i = MatMul(f, wsame1) j = MatMul(i, wsame2) y = MatMul(j, wdenormal)
             k = Constant <value_floats = [1.0, 2.0, 3.0]> () l = Identity(w0) h = MatMul(x, l)
@@ -160,7 +165,7 @@ _TEXTS: dict[str, tuple[str, str]] = {
         """g (map(string, float) d, float[N, 4] x) => (float[1, 2] v, seq(map(int64, float)) y) {
             v = ai.onnx.ml.DictVectorizer <string_vocabulary = ["a", "b"]> (d)
             a = ai.onnx.ml.Scaler <offset = [1.0], scale = [2.0]> (x)
-            b = ai.onnx.ml.LinearClassifier <coefficients = [1.0, 2.0, 3.0, 4.0],
+            b, c = ai.onnx.ml.LinearClassifier <coefficients = [1.0, 2.0, 3.0, 4.0],
                 classlabels_ints = [0, 1], intercepts = [0.0]> (x)
             y = ai.onnx.ml.ZipMap <classlabels_int64s = [0, 1, 2, 3]> (a)
         }""",

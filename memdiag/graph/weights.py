@@ -25,6 +25,9 @@ from memdiag.records.weights import Place, Storage, Weight
 
 __all__ = ["Found", "Location", "Weight", "inventory", "node_label"]
 
+_MAX_AXES = 32
+"""Axes of an array in every release of numpy; no real weight was seen with more than 8."""
+
 Source = type[TensorProto] | type[SparseTensorProto] | type[AttributeProto]
 """What holds a weight's data: a tensor, or the attribute of a Constant that is a plain number."""
 
@@ -220,6 +223,10 @@ def _words(shape: tuple[int, ...]) -> str:
 
 def _shape(dims: Sequence[int], where: str) -> tuple[int, ...]:
     shape = tuple(dims)
+    if len(shape) > _MAX_AXES:
+        raise ModelError(
+            f"{where} has {len(shape):,} axes, more than {_MAX_AXES}; export the model again."
+        )
     if min(shape, default=0) < 0:
         raise ModelError(
             f"{where} has the shape {_words(shape)}, which no tensor can have; "

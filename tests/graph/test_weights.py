@@ -204,6 +204,7 @@ def test_strings_count_their_characters(tmp_path: Path) -> None:
         (TensorProto(name="w", data_type=7, dims=[1], int64_data=[1, 2]), "but has 16"),
         (TensorProto(name="w", data_type=8, dims=[3], string_data=[b"a"]), "3 strings"),
         (TensorProto(name="w", data_type=1, dims=[-1]), "the shape [-1]"),
+        (TensorProto(name="w", data_type=1, dims=[1] * 33, raw_data=b"1234"), "has 33 axes"),
         (TensorProto(name="w", data_type=0, dims=[1]), "element type 0"),
         (TensorProto(name="w", data_type=99, dims=[1], raw_data=b"1"), "element type 99"),
         (
@@ -217,6 +218,12 @@ def test_tensors_that_make_no_sense(tmp_path: Path, damaged: TensorProto, words:
         opened(tmp_path / "m.onnx", graph_of(tensors=[damaged]))
     assert "initializer 'w'" in str(caught.value)
     assert words in str(caught.value)
+
+
+def test_as_many_axes_as_numpy_has_are_read(tmp_path: Path) -> None:
+    tensor = TensorProto(name="w", data_type=1, dims=[1] * 32, raw_data=b"\0\0\x80?")
+    with opened(tmp_path / "m.onnx", graph_of(tensors=[tensor])) as model:
+        assert model.data(only(model)).tolist() == np.ones([1] * 32).tolist()
 
 
 def test_an_error_names_the_subgraph(tmp_path: Path) -> None:

@@ -1,0 +1,133 @@
+"""The fuzzer makes the same files again, counts what goes wrong, and goes on."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from benchmarks.fuzz.encoding import mutate_bytes, mutate_encoding, nest
+from benchmarks.fuzz.models import base_models
+from benchmarks.fuzz.mutations import mutate
+from benchmarks.fuzz.records import base_records, mutate_record
+from memdiag.errors import ModelError
+from memdiag.graph.reader import open_model
+
+ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forks, and reads /proc")
+
+
+def fuzz(*arguments: str, code: str = "") -> subprocess.CompletedProcess[str]:
+    """Run the fuzzer; `code` is run before it, in its process."""
+    program = f"{code}\nfrom benchmarks.fuzz.__main__ import main\nraise SystemExit(main())"
+    return subprocess.run(
+        [sys.executable, "-c", program, *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def rows(output: str) -> dict[str, list[int]]:
+    """Return the rows of the table, by their first cell."""
+    cells = [line.strip("| ").split(" | ") for line in output.splitlines() if line.startswith("|")]
+    return {one[0]: [int(each) for each in one[1:]] for one in cells[2:]}
+
+
+def test_some_files_go_through_all_commands(tmp_path: Path) -> None:
+    done = fuzz("--files", "60", "--seed", "6", "--kept", str(tmp_path))
+    assert done.returncode == 0, done.stdout + done.stderr
+    table = rows(done.stdout)
+    check, inspect, report = table["files"]
+    assert check == inspect
+    assert check + report == 60
+    assert report > 0
+    assert table["findings"][0] > 10
+    assert table["refused with a sentence"][0] > 5
+    assert list(tmp_path.iterdir()) == []
+
+
+# What happens in place of a check, and the row that counts it.
+ENDINGS = {
+    "raise KeyError('x')": "escaped exceptions",
+    "os.kill(os.getpid(), 11)": "ended by a signal",
+    "time.sleep(60)": "longer than 20 s",
+    "return {'outcome': 'unsafe', 'where': 'printed'}": "printed what a terminal obeys",
+}
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_what_goes_wrong_is_counted_and_kept(tmp_path: Path, ending: str) -> None:
+    code = (
+        "import os, time\nfrom benchmarks.fuzz import trial\ntrial.SECONDS = 1\n"
+        f"def bad(path, random):\n    {ending}\ndef prepare(bases):\n    trial._check = bad\n"
+        "trial.prepare = prepare"
+    )
+    done = fuzz("--files", "3", "--seed", "1", "--kept", str(tmp_path), code=code)
+    assert done.returncode == 1, done.stdout + done.stderr
+    table = rows(done.stdout)
+    row = next(counts for name, counts in table.items() if name.startswith(ENDINGS[ending][:9]))
+    assert table["files"][0] == row[0] == 3
+    assert len(list(tmp_path.glob("*.onnx"))) == 3
+    assert len(list(tmp_path.glob("*.txt"))) == 3
+
+
+def test_ctrl_c_prints_the_table_so_far(tmp_path: Path) -> None:
+    code = (
+        "import os, signal\nfrom benchmarks.fuzz import __main__ as main_module\n"
+        "run = main_module.run_file\n"
+        "def stopping(bases, seed, number, log):\n"
+        "    if number == 2:\n        os.kill(os.getpid(), signal.SIGINT)\n"
+        "    return run(bases, seed, number, log)\n"
+        "main_module.run_file = stopping"
+    )
+    done = fuzz("--files", "1000", "--seed", "1", "--kept", str(tmp_path), code=code)
+    assert done.returncode == 1
+    assert "Interrupted after 2 files" in done.stderr
+    assert "Traceback" not in done.stderr
+    check, _, report = rows(done.stdout)["files"]
+    assert check + report == 2
+
+
+def test_a_number_gives_the_same_file_each_time(tmp_path: Path) -> None:
+    models = list(base_models(tmp_path).values())
+    records = base_records()
+    for number in range(30):
+        first, again = (mutate(models, Random(f"0 {number}")) for _ in range(2))
+        assert first == again
+        assert mutate_record(records, Random(number)) == mutate_record(records, Random(number))
+    assert len({mutate(models, Random(number)) for number in range(30)}) > 25
+
+
+def test_the_models_that_files_are_made_from_are_read(tmp_path: Path) -> None:
+    types = set()
+    for name, model in base_models(tmp_path).items():
+        path = tmp_path / f"{name}.onnx"
+        path.write_bytes(model.SerializeToString())
+        with open_model(path) as opened:
+            types |= {weight.dtype for weight in opened.weights}
+        os.unlink(path)
+    assert {"int4", "bfloat16", "string", "complex64", "float8e4m3fn"} <= types
+
+
+def test_an_encoding_is_changed_at_any_depth(tmp_path: Path) -> None:
+    model = base_models(tmp_path)["branches"]
+    data = model.SerializeToString()
+    changed = [mutate_encoding(data, Random(number)) for number in range(40)]
+    assert len(set(changed) - {data}) > 35
+    assert mutate_bytes(data, Random(0)) != data
+
+
+def test_graphs_are_nested_deeper_than_the_library_encodes(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    for depth, is_refused in ((20, False), (200, True)):
+        path.write_bytes(nest(b"\x08\x0a", depth))
+        if is_refused:
+            with pytest.raises(ModelError, match="nested"):
+                open_model(path)
+        else:
+            with open_model(path) as model:
+                assert model.node_count == depth
