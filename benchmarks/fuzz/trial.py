@@ -42,7 +42,7 @@ from memdiag.workflows.inspect import inspect
 from memdiag.workflows.load_record import load_record
 
 SECONDS = 20
-"""What a file may take; one that takes longer counts as a hang."""
+"""Processor time that a file may take, and a sixth of the time that may pass; else it hangs."""
 
 ADDRESS_SPACE = 1024 * MIB
 """What a process may add to its address space, most of which is never used."""
@@ -77,7 +77,9 @@ def run(bases: Bases, seed: int, number: int, results: int, log: Path) -> NoRetu
     os.dup2(errors, 2)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that forked ends this one
     faulthandler.enable(errors)
-    faulthandler.dump_traceback_later(SECONDS, file=errors)
+    faulthandler.register(signal.SIGXCPU, errors)
+    faulthandler.dump_traceback_later(6 * SECONDS, file=errors)
+    resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS + 1))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     limit = pages * resource.getpagesize() + ADDRESS_SPACE

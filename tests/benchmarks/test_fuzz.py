@@ -38,7 +38,7 @@ def rows(output: str) -> dict[str, list[int]]:
 
 
 def test_some_files_go_through_all_commands(tmp_path: Path) -> None:
-    done = fuzz("--files", "60", "--seed", "6", "--kept", str(tmp_path))
+    done = fuzz("--files", "60", "--seed", "9", "--kept", str(tmp_path))
     assert done.returncode == 0, done.stdout + done.stderr
     table = rows(done.stdout)
     check, inspect, report = table["files"]
@@ -50,29 +50,49 @@ def test_some_files_go_through_all_commands(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-# What happens in place of a check, and the row that counts it.
-ENDINGS = {
-    "raise KeyError('x')": "escaped exceptions",
-    "os.kill(os.getpid(), 11)": "ended by a signal",
-    "time.sleep(60)": "longer than 20 s",
-    "return {'outcome': 'unsafe', 'where': 'printed'}": "printed what a terminal obeys",
-}
+# What happens in place of the checks of the first files.
+ENDINGS = """
+import os, time
+from benchmarks.fuzz import trial
+
+def unknown(path, random):
+    raise KeyError("x")
+
+def ended(path, random):
+    os.kill(os.getpid(), 11)
+
+def sleeping(path, random):
+    time.sleep(60)
+
+def spinning(path, random):
+    while True:
+        pass
+
+def unsafe(path, random):
+    return {"outcome": "unsafe", "where": "printed"}
+
+def run(bases, seed, number, *rest, run=trial.run):
+    trial._check = (unknown, ended, sleeping, spinning, unsafe)[number]
+    run(bases, seed, number, *rest)
+
+trial.SECONDS, trial.run, trial.prepare = 1, run, lambda bases: None
+"""
 
 
-@pytest.mark.parametrize("ending", ENDINGS)
-def test_what_goes_wrong_is_counted_and_kept(tmp_path: Path, ending: str) -> None:
-    code = (
-        "import os, time\nfrom benchmarks.fuzz import trial\ntrial.SECONDS = 1\n"
-        f"def bad(path, random):\n    {ending}\ndef prepare(bases):\n    trial._check = bad\n"
-        "trial.prepare = prepare"
-    )
-    done = fuzz("--files", "3", "--seed", "1", "--kept", str(tmp_path), code=code)
+def test_what_goes_wrong_is_counted_and_kept(tmp_path: Path) -> None:
+    done = fuzz("--files", "5", "--seed", "1", "--kept", str(tmp_path), code=ENDINGS)
     assert done.returncode == 1, done.stdout + done.stderr
     table = rows(done.stdout)
-    row = next(counts for name, counts in table.items() if name.startswith(ENDINGS[ending][:9]))
-    assert table["files"][0] == row[0] == 3
-    assert len(list(tmp_path.glob("*.onnx"))) == 3
-    assert len(list(tmp_path.glob("*.txt"))) == 3
+    assert {name: counts[0] for name, counts in table.items() if counts[0]} == {
+        "files": 5,
+        "escaped exceptions": 1,
+        "ended by a signal": 1,
+        "more than 1 s of processor time": 2,
+        "printed what a terminal obeys": 1,
+    }
+    for number, kind in enumerate(("exception", "signal", "hang", "hang", "unsafe")):
+        assert (tmp_path / f"{kind}-{number}.onnx").exists()
+        assert kind in (tmp_path / f"{kind}-{number}.txt").read_text()
 
 
 def test_ctrl_c_prints_the_table_so_far(tmp_path: Path) -> None:
