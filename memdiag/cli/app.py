@@ -6,6 +6,7 @@ import io
 import os
 import signal
 import sys
+import traceback
 from collections.abc import Callable
 from importlib import import_module
 from pkgutil import iter_modules
@@ -18,6 +19,8 @@ import memdiag
 from memdiag.cli import commands
 from memdiag.cli.exit_codes import ERROR
 from memdiag.errors import MemdiagError
+
+_LONGEST_REASON = 500
 
 app = typer.Typer(
     name="memdiag",
@@ -95,9 +98,22 @@ def _guarded(command: Callable[..., int]) -> Callable[..., None]:
             # Our reader went away (`memdiag … | head`): nobody is left to tell.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             code = ERROR
+        except MemoryError:
+            code = _fail("out of memory. Allow this process more, or examine a smaller model.")
+        except Exception as error:  # Python would end with 1, which means findings
+            code = _fail(_defect(error))
         raise typer.Exit(code)
 
     return guarded
+
+
+def _defect(error: Exception) -> str:
+    """Return what is said of an error that no command foresees: its kind, text and place."""
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    return (
+        f"unexpected {type(error).__name__} ({str(error)[:_LONGEST_REASON]}) in"
+        f" {os.path.basename(place.filename)}, line {place.lineno}. Please report it."
+    )
 
 
 def _fail(message: str) -> int:

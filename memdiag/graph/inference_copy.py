@@ -27,7 +27,7 @@ _OTHER_DOMAIN: Final = "memdiag.unknown"
 _KNOWN_DOMAINS = frozenset({"", "ai.onnx", "ai.onnx.ml", "ai.onnx.preview"})
 
 # Their inference takes it for granted that the type of the input is known (onnx 1.23.2).
-_CRASHES = frozenset({"RegexFullMatch"})
+_CRASHES = frozenset({"RegexFullMatch", "DictVectorizer"})
 
 _EQUATION = re.compile(r"[A-Za-z,]*(?:->[A-Za-z]*)?")
 
@@ -51,6 +51,11 @@ class InferenceCopy:
     def __init__(self, proto: ModelProto, sizes: Mapping[str, int]) -> None:
         self._dims = {one.name: tuple(one.dims) for one in proto.graph.initializer}
         self._functions = {(one.domain, one.name, one.overload) for one in proto.functions}
+        self._has_first_ml = any(
+            one.domain == "ai.onnx.ml" and one.version < 2
+            for each in (proto, *proto.functions)
+            for one in each.opset_import
+        )
         for field in ("training_info", "metadata_props"):
             proto.ClearField(field)
         if not any(one.domain in ("", "ai.onnx") for one in proto.opset_import):
@@ -87,7 +92,9 @@ class InferenceCopy:
         for node in graph.node:
             node.ClearField("doc_string")
             node.ClearField("metadata_props")
-            if not is_safe(node):
+            if node.op_type == "EyeLike":
+                _replace_eye_like(node)
+            if not is_safe(node) or (node.op_type == "LabelEncoder" and self._has_first_ml):
                 node.domain = _OTHER_DOMAIN
             elif node.domain not in _KNOWN_DOMAINS and _key(node) not in self._functions:
                 stand = stand_in(node, self._dims.get) if node.domain in DOMAINS else None
@@ -107,6 +114,14 @@ class InferenceCopy:
             )
 
 
+def _replace_eye_like(node: NodeProto) -> None:
+    """Let `node` be of an operator whose output has the same type, which does not crash."""
+    node.op_type = "Identity"
+    for attribute in node.attribute:
+        if attribute.name == "dtype":
+            node.op_type, attribute.name = "Cast", "to"
+
+
 def unknown_note(unknown: Mapping[str, int]) -> str:
     """Return a sentence on operators of which nothing is known, each with the number of nodes."""
     names = ", ".join(sorted(unknown)[:5]) + (", …" if len(unknown) > 5 else "")
@@ -122,7 +137,7 @@ def is_safe(node: Node | NodeProto) -> bool:
 
     Where it does not, the node is mostly one that the runtime would refuse.
     """
-    if node.op_type in _CRASHES:
+    if node.op_type in _CRASHES or (node.op_type == "EyeLike" and not any(node.input)):
         return False
     if node.op_type == "Einsum":
         for one in node.attribute:

@@ -20,6 +20,8 @@ _MOST_VALUES = 12
 _LONGEST_DIMENSION = 30
 _LONGEST_PATH = 46
 _LONGEST_READERS = 20
+_LONGEST_NAME = 60
+_LONGEST_SHAPE = 80
 _SHORTEST_NAME = 24
 
 
@@ -75,19 +77,23 @@ def _weights(count: int, nbytes: int) -> str:
     return f"{count:,} weight{'' if count == 1 else 's'} of {format_size(nbytes)}"
 
 
+def _name(name: str) -> str:
+    return shortened(plain(name), _LONGEST_NAME)
+
+
 def _nodes(count: int) -> str:
     return f"{count:,} node{'' if count == 1 else 's'}"
 
 
 def _facts(inventory: Inventory) -> str:
-    opsets = ", ".join(f"{plain(name)} {number}" for name, number in inventory.opsets.items())
+    opsets = ", ".join(f"{_name(name)} {number}" for name, number in inventory.opsets.items())
     external = inventory.external_bytes
     parts = (
         f"file {format_size(inventory.file_bytes)}",
         f"external data {format_size(external)}" if external else "",
         f"IR version {inventory.ir_version}",
         f"opset {opsets}" if opsets else "",
-        f"by {plain(inventory.producer)}" if inventory.producer else "",
+        f"by {_name(inventory.producer)}" if inventory.producer else "",
     )
     return " · ".join(part for part in parts if part)
 
@@ -103,8 +109,9 @@ def _values(noun: str, values: Sequence[GraphValue]) -> list[str]:
     for value in values[:_MOST_VALUES]:
         shape = "of unknown rank"
         if value.shape is not None:
-            shape = f"[{', '.join(plain(str(size)) for size in value.shape)}]"
-        lines.append(f"{noun} {plain(value.name)}: {plain(value.dtype)} {shape}")
+            sizes = ", ".join(plain(str(size)) for size in value.shape)
+            shape = f"[{shortened(sizes, _LONGEST_SHAPE)}]"
+        lines.append(f"{noun} {_name(value.name)}: {plain(value.dtype)} {shape}")
     if len(values) > _MOST_VALUES:
         lines.append(f"and {len(values) - _MOST_VALUES:,} {noun}s more")
     return lines
@@ -154,7 +161,7 @@ def _subgraphs(inventory: Inventory) -> list[str]:
 
 def _operators(inventory: Inventory) -> str:
     shown = [
-        f"{plain(f'{one.domain}.' if one.domain else '')}{plain(one.op_type)} {one.count:,}"
+        f"{_name(f'{one.domain}.{one.op_type}' if one.domain else one.op_type)} {one.count:,}"
         for one in inventory.operators[:_MOST_OPERATORS]
     ]
     left = len(inventory.operators) - len(shown)

@@ -266,6 +266,33 @@ def test_attributes_that_would_hang_the_inference(
     assert of("y") == TensorType("float", (1, 4, 8, 8))
 
 
+@pytest.mark.parametrize(
+    ("op_type", "domain"),
+    [("EyeLike", ""), ("DictVectorizer", "ai.onnx.ml"), ("LabelEncoder", "ai.onnx.ml")],
+)
+@pytest.mark.parametrize("name", ["nowhere", "unknown", ""])
+def test_operators_whose_inference_needs_the_type_of_the_input(
+    tmp_path: Path, op_type: str, domain: str, name: str
+) -> None:
+    more = ', "my" : 1, "ai.onnx.ml" : 1'
+    source = "g (float[4] x) => (float[4] y) { y = Abs(x) unknown = my.Own(x) }"
+    model = text(source, opset=22, more=more)
+    model.graph.node.append(helper.make_node(op_type, [name], ["z"], domain=domain))
+    of = Inferred(model, tmp_path)
+    assert of("y") == TensorType("float", (4,))
+    assert of("z") is None
+    assert of("") is None
+
+
+def test_the_shape_of_an_identity_matrix(tmp_path: Path) -> None:
+    source = """g (float[4, n] x) => (float[4, n] y, int64[4, n] z) {
+        y = EyeLike(x) t = EyeLike <dtype = 7, k = 1> (x) z = Identity(t)
+    }"""
+    of = Inferred(text(source, opset=22), tmp_path)
+    assert of("y") == TensorType("float", (4, None))
+    assert of("t") == TensorType("int64", (4, None))
+
+
 @pytest.mark.parametrize("equation", ["......ij,,->>", "......"])
 @pytest.mark.parametrize(
     "body",
