@@ -1,7 +1,7 @@
 """What is done to the fields of a valid model, by their meaning."""
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from random import Random
 from typing import Any
@@ -14,43 +14,23 @@ from onnx import (
     NodeProto,
     TensorProto,
     TypeProto,
-    defs,
     helper,
 )
 
-from benchmarks.fuzz.encoding import NUMBERS, mutate_bytes, mutate_encoding, nest
-from benchmarks.fuzz.models import DATA_BYTES, DATA_FILE
+from benchmarks.fuzz.encoding import mutate_bytes, mutate_encoding, nest
+from benchmarks.fuzz.models import DATA_FILE
+from benchmarks.fuzz.target import (
+    ATTRIBUTES,
+    LOCATIONS,
+    NAMES,
+    OFFSETS,
+    OPERATORS,
+    Target,
+    put,
+    text_in,
+    texts_in,
+)
 
-NAMES = (
-    *("", " ", "\n", "a\nb", "\r", "\t", "\0", "a\0b", "\x1b[31mred\x1b[0m", "\x1b]0;title\x07"),
-    *("\u202eevil", "\u200b", "\x85", "\u2028", "é", "界" * 40, "😀", "\ufeff", "\x7f", "\x9b1m"),
-    *("[bold red]x[/]", "[/]", "</script><img src=x onerror=alert(1)>", "<b>", "&amp;", "a|b"),
-    *("`", "```", "**x**", "[x](y)", "::", "local::Twice", "/", "a/b", "//", "..", "../../etc"),
-    *("%s", "{0}", "{}", "\\", "'", '"', "$x$", "#", "-", "--out", "true", "0", "-1", "1e999"),
-    *("w0", "x", "y", "n" * 3000),
-)
-LOCATIONS = (
-    *(DATA_FILE, f"./{DATA_FILE}", f"folder/../{DATA_FILE}", "short.bin", "missing.bin", "folder"),
-    *("model.onnx", "pipe", "link", "../w.bin", "/etc/passwd", "/dev/zero", "", ".", "..", "\0"),
-    *("a" * 300, f"folder\\{DATA_FILE}", "*", "http://localhost/w.bin", "empty.bin", "w.bin\n"),
-)
-OFFSETS = (
-    *("0", "1", "1024", "4096", str(DATA_BYTES), str(DATA_BYTES - 1), "-1", "-4096", "", " 1", "x"),
-    *(
-        "1e3",
-        "0x10",
-        str(2**62),
-        str(2**63),
-        str(2**64),
-        "9" * 30,
-        "9" * 5000,
-        "\u0661",
-        "1_000",
-        "+5",
-    ),
-)
-OPERATORS = sorted({(schema.domain, schema.name) for schema in defs.get_all_schemas()})
-_ATTRIBUTES = sorted({name for schema in defs.get_all_schemas() for name in schema.attributes})
 _STORED = ("float_data", "int32_data", "int64_data", "double_data", "uint64_data", "string_data")
 _MAX_BYTES = 4_000_000  # a model that grew larger is not changed further
 
@@ -79,96 +59,29 @@ def mutate(bases: Sequence[ModelProto], random: Random) -> bytes:
     return data
 
 
-class Target:
-    """A model that is changed in place, and what there is in it to choose from."""
-
-    def __init__(self, model: ModelProto, bases: Sequence[ModelProto], random: Random) -> None:
-        self.model = model
-        self.bases = bases
-        self.random = random
-        self.messages = list(_messages(model))
-
-    def any(self, kind: type[Any]) -> Any:
-        """Return a message of `kind`; a new one, which is nowhere in the model, if it has none."""
-        return self.random.choice([one for one in self.messages if type(one) is kind] or [kind()])
-
-    def other(self, kind: type[Any]) -> Any:
-        """Return a message of `kind` of any base model."""
-        found = [one for one in _messages(self.random.choice(self.bases)) if type(one) is kind]
-        return self.random.choice(found or [kind()])
-
-    def number(self) -> int:
-        """Return a number that is rarely one that makes sense."""
-        return self.random.choice(NUMBERS)
-
-    def name(self) -> str:
-        """Return a hostile name, or one that something in the model has."""
-        if self.random.random() < 0.5:
-            return self.random.choice(NAMES)
-        return _text(self.random, self.messages) or ""
-
-
-def _messages(message: Message) -> Iterator[Message]:
-    """Yield `message` and all in it."""
-    waiting = [message]
-    while waiting:
-        found = waiting.pop()
-        yield found
-        for field, value in found.ListFields():
-            if field.message_type is not None:
-                waiting += [value] if isinstance(value, Message) else list(value)
-
-
-def _texts(messages: Sequence[Message]) -> Iterator[tuple[Message, str, int | None]]:
-    """Yield the places of all texts: message, field, and index in a list."""
-    for message in messages:
-        for field, value in message.ListFields():
-            if field.type == field.TYPE_STRING:
-                if isinstance(value, str):
-                    yield message, field.name, None
-                else:
-                    yield from ((message, field.name, index) for index in range(len(value)))
-
-
-def _text(random: Random, messages: Sequence[Message]) -> str | None:
-    places = list(_texts(messages))
-    if not places:
-        return None
-    message, field, index = random.choice(places)
-    value = getattr(message, field)
-    return str(value if index is None else value[index])
-
-
-def _put(message: Message, field: str, index: int | None, text: str) -> None:
-    if index is None:
-        setattr(message, field, text)
-    else:
-        getattr(message, field)[index] = text
-
-
 def _rename(target: Target) -> None:
     """Change one text."""
-    places = list(_texts(target.messages))
+    places = list(texts_in(target.messages))
     if places:
-        _put(*target.random.choice(places), target.name())
+        put(*target.random.choice(places), target.name())
 
 
 def _rename_everywhere(target: Target) -> None:
     """Change a text wherever it is, so that what it names is still found."""
-    old, new = _text(target.random, target.messages), target.name()
-    for message, field, index in list(_texts(target.messages)):
+    old, new = text_in(target.random, target.messages), target.name()
+    for message, field, index in list(texts_in(target.messages)):
         value = getattr(message, field)
         if (value if index is None else value[index]) == old:
-            _put(message, field, index, new)
+            put(message, field, index, new)
 
 
 def _rename_all(target: Target) -> None:
     """Put a hostile name behind every name of a value or node."""
     end = target.random.choice(NAMES)
-    for message, field, index in list(_texts(target.messages)):
+    for message, field, index in list(texts_in(target.messages)):
         if field in ("name", "input", "output"):
             value = getattr(message, field)
-            _put(message, field, index, (value if index is None else value[index]) + end)
+            put(message, field, index, (value if index is None else value[index]) + end)
 
 
 def _change_list(target: Target) -> None:
@@ -321,7 +234,7 @@ def _attribute_added(target: Target) -> None:
     number = target.number()
     values: tuple[Any, ...] = (number, [number, target.number()], [], 0.5, target.name(), [1] * 300)
     value = target.random.choice(values)
-    attribute = AttributeProto(name=target.random.choice(_ATTRIBUTES), type=AttributeProto.INTS)
+    attribute = AttributeProto(name=target.random.choice(ATTRIBUTES), type=AttributeProto.INTS)
     if value != []:
         attribute = helper.make_attribute(attribute.name, value)
     target.any(NodeProto).attribute.append(attribute)
@@ -463,7 +376,7 @@ def _bomb(target: Target) -> None:
     graph, random = target.any(GraphProto), target.random
     sizes = [target.number() for _ in range(random.choice((1, 2, 3, 8)))]
     name = random.choice(("Expand", "Tile", "ConstantOfShape", "Range", "Reshape", "Resize", "Pad"))
-    first = [] if name == "ConstantOfShape" else [_text(random, target.messages) or "w0"]
+    first = [] if name == "ConstantOfShape" else [text_in(random, target.messages) or "w0"]
     graph.initializer.append(helper.make_tensor("bomb", TensorProto.INT64, [len(sizes)], sizes))
     graph.node.add(op_type=name, input=[*first, "bomb"], output=["bombed"])
     for index in range(random.choice((0, 1, 40))):

@@ -7,7 +7,7 @@ from random import Random
 from typing import Any
 
 from benchmarks.fuzz.encoding import NUMBERS, mutate_bytes
-from benchmarks.fuzz.mutations import NAMES
+from benchmarks.fuzz.target import NAMES
 
 _GALLERY = Path(__file__).parents[2] / "reports" / "gallery"
 _LONGEST = 60
