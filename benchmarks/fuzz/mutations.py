@@ -47,7 +47,7 @@ def mutate(bases: Sequence[ModelProto], random: Random) -> bytes:
             if model.ByteSize() > _MAX_BYTES:
                 break
     try:
-        data = model.SerializeToString()
+        data: bytes = model.SerializeToString()
     except (EncodeError, ValueError):  # nested deeper, or larger, than the library writes
         data = bases[0].SerializeToString()
     if random.random() < 0.01:
