@@ -216,7 +216,7 @@ def _captured() -> Iterator[io.BytesIO]:
     try:
         yield output
     finally:
-        sys.stdout.detach()  # type: ignore[attr-defined]
+        sys.stdout.detach()
         sys.stdout = before
 
 
