@@ -2,8 +2,10 @@
 
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 
 from memdiag.attribution.address_space import AddressSpace, read_address_space
@@ -24,7 +26,15 @@ from memdiag.attribution.subjects import (
 )
 from memdiag.attribution.surroundings import Surroundings, read_surroundings
 from memdiag.graph.reader import ModelFile
-from memdiag.records.attribution import Attribution, Backing, Copy, CopyKind, Indistinct, ScanTiming
+from memdiag.records.attribution import (
+    Attribution,
+    Backing,
+    Copy,
+    CopyKind,
+    Indistinct,
+    ScanTiming,
+    SearchedModel,
+)
 
 
 class Looked(NamedTuple):
@@ -85,10 +95,13 @@ def attribute(
         )
         ended = memory.ended
     fused = {subject for one in models if one.fused for subject in one.subjects}
-    copies = [_copy(found, space, surroundings, found.subject in fused) for found in searched.found]
-    for one in models:
-        if not one.fused:
-            copies.extend(_mapped_copies(space, one))
+    searched_models = [one for one in models if not one.fused]
+    owning = _Owning(searched_models)
+    copies = [
+        _copy(found, space, surroundings, found.subject in fused, owning.of(found.subject))
+        for found in searched.found
+    ]
+    copies += _mapped_copies(space, searched_models)
     division = divide(
         space,
         [Extent(copy.address, copy.bytes, copy.kind) for copy in copies],
@@ -119,6 +132,12 @@ def attribute(
             verified_bytes=searched.verified_bytes,
         ),
         ranges=place(division.owned, _extents(copies)),
+        models=tuple(
+            SearchedModel(name=name, weight_bytes=sum(each.nbytes for each in one.model.weights))
+            for name, one in zip(
+                _names([one.model.path for one in searched_models]), searched_models, strict=True
+            )
+        ),
     )
 
 
@@ -134,6 +153,7 @@ def _copy(
     space: AddressSpace,
     surroundings: Surroundings,
     fused: bool,
+    models: tuple[int, ...],
 ) -> Copy:
     copy, address = found.copy, found.address
     extent = np.array([[address, address + copy.nbytes]], np.int64)
@@ -150,7 +170,39 @@ def _copy(
         verified_bytes=found.verified_bytes,
         live=surroundings.live(address, copy.nbytes),
         made_by=None,
+        models=models,
     )
+
+
+class _Owning:
+    """Which of several models have the content of a subject."""
+
+    def __init__(self, models: Sequence[Looked]) -> None:
+        self._models: dict[tuple[int, bytes], set[int]] = {}
+        if len(models) > 1:
+            for index, one in enumerate(models):
+                for subject in one.subjects:
+                    self._models.setdefault(content_probe(subject.values), set()).add(index)
+
+    def of(self, subject: Subject) -> tuple[int, ...]:
+        """Return the indices of the models with the content; empty for a single model."""
+        if not self._models:
+            return ()
+        return tuple(sorted(self._models.get(content_probe(subject.values), ())))
+
+
+def _names(paths: Sequence[Path]) -> list[str]:
+    """Return the file names of `paths`, with as many folders as it takes to tell them apart."""
+    parts = [path.absolute().parts for path in paths]
+    found = []
+    for mine in parts:
+        others = [one for one in parts if one != mine]
+        length = next(
+            (n for n in range(1, len(mine)) if all(one[-n:] != mine[-n:] for one in others)), 1
+        )
+        # A file name need not be text, but a record is.
+        found.append("/".join(mine[-length:]).encode(errors="backslashreplace").decode())
+    return found
 
 
 def _extents(copies: Sequence[Copy]) -> Ranges:
@@ -158,25 +210,33 @@ def _extents(copies: Sequence[Copy]) -> Ranges:
     return np.array(pairs, np.int64).reshape(-1, 2)
 
 
-def _mapped_copies(space: AddressSpace, looked: Looked) -> list[Copy]:
-    names = {name: subject.names for subject in looked.subjects for name in subject.names}
-    return [
-        Copy(
-            weights=names.get(qualified(mapped.weight), (qualified(mapped.weight),)),
-            layout="original",
-            kind="original",
-            parameters={},
-            bytes=mapped.weight.length or 0,
-            resident_bytes=mapped.resident_bytes,
-            address=mapped.address,
-            backing=Backing(kind="file", file=mapped.file, offset=mapped.offset),
-            # The kernel itself says that these pages are the file's.
-            verified_bytes=mapped.resident_bytes,
-            live=True,
-            made_by=None,
-        )
-        for mapped in mapped_weights(space, looked.model)
-    ]
+def _mapped_copies(space: AddressSpace, models: Sequence[Looked]) -> list[Copy]:
+    """Return the weights that are mapped from files; those that models share count once."""
+    found: dict[tuple[int, int], Copy] = {}
+    for index, looked in enumerate(models):
+        names = {name: subject.names for subject in looked.subjects for name in subject.names}
+        for mapped in mapped_weights(space, looked.model):
+            nbytes = mapped.weight.length or 0
+            copy = Copy(
+                weights=names.get(qualified(mapped.weight), (qualified(mapped.weight),)),
+                layout="original",
+                kind="original",
+                parameters={},
+                bytes=nbytes,
+                resident_bytes=mapped.resident_bytes,
+                address=mapped.address,
+                backing=Backing(kind="file", file=mapped.file, offset=mapped.offset),
+                # The kernel itself says that these pages are the file's.
+                verified_bytes=mapped.resident_bytes,
+                live=True,
+                made_by=None,
+                models=(index,) if len(models) > 1 else (),
+            )
+            same = found.get((mapped.address, nbytes))
+            if same is not None and index not in same.models:
+                copy = msgspec.structs.replace(same, models=(*same.models, *copy.models))
+            found[mapped.address, nbytes] = copy
+    return list(found.values())
 
 
 def _notes(space: AddressSpace, heap: Heap, partial: bool) -> list[str]:

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import memdiag
 from memdiag.errors import ReportError, UsageError
-from memdiag.records.attribution import Attribution
 from memdiag.records.base import Record
 from memdiag.records.codec import encode
 from memdiag.records.files import save_bytes as save_bytes
@@ -104,15 +103,6 @@ def print_record(
         sys.stdout.buffer.write(encode(record))
     else:
         show(record, written, quiet=quiet, **options)
-
-
-def show_attribution(attribution: Attribution, *, quiet: bool = False) -> None:
-    """Print the summary of `attribution` on standard output."""
-    from rich.console import Console
-
-    from memdiag.reporters import attribution_console
-
-    attribution_console.show_attribution(attribution, Console(highlight=False), quiet=quiet)
 
 
 def show_inventory(inventory: Inventory, *, quiet: bool = False) -> None:

@@ -55,6 +55,14 @@ class Backing(Record, frozen=True, kw_only=True):
     offset: int | None = None
 
 
+class SearchedModel(Record, frozen=True, kw_only=True):
+    """A model whose weights were looked for: its file name, with as many of its folders as it takes
+    to tell it from the others, and the bytes of its weights."""
+
+    name: str
+    weight_bytes: int
+
+
 class Copy(Record, frozen=True, kw_only=True):
     """One occurrence of a weight's content in memory.
 
@@ -64,6 +72,8 @@ class Copy(Record, frozen=True, kw_only=True):
     use, False in one that malloc or the arena keeps after it was freed, None where not known.
     `made_by` names what made it, and for which node, as far as that is known: ``parse``, a graph
     transformer, ``prepack`` (a kernel, ahead of the first run) or ``kernel`` (one that ran).
+    `models` are the indices, in the attribution's `models`, of all models with this content; empty
+    where no more than one model was looked for.
     """
 
     weights: tuple[str, ...]
@@ -77,6 +87,7 @@ class Copy(Record, frozen=True, kw_only=True):
     verified_bytes: int
     live: bool | None
     made_by: str | None
+    models: tuple[int, ...] = ()
 
 
 class AddressRange(Record, frozen=True, kw_only=True):
@@ -133,7 +144,8 @@ class Attribution(Record, frozen=True, kw_only=True):
     with a name of what is resident above the baseline (of all, without one). `verification` says
     how the copies were compared with the model. `partial` says that not all could be read; `notes`
     tell what, in sentences. `ranges` are where each owner's bytes lie, ordered by address (empty
-    in records that were saved without them).
+    in records that were saved without them). `models` are the models whose weights were looked
+    for.
 
     Raises:
         ValueError: the owners or the ranges do not sum up, or a figure is out of bounds.
@@ -152,6 +164,7 @@ class Attribution(Record, frozen=True, kw_only=True):
     notes: tuple[str, ...]
     timing: ScanTiming
     ranges: tuple[AddressRange, ...] = ()
+    models: tuple[SearchedModel, ...] = ()
 
     def __post_init__(self) -> None:
         owned = sum(owner.bytes for owner in self.owners)
@@ -162,6 +175,8 @@ class Attribution(Record, frozen=True, kw_only=True):
         if not 0 <= self.named_share <= 1:
             raise ValueError("the named share is not between 0 and 1")
         for copy in self.copies:
+            if not all(0 <= model < len(self.models) for model in copy.models):
+                raise ValueError(f"the copy at {copy.address:#x} is of a model that is not listed")
             if not 0 <= copy.resident_bytes <= copy.bytes >= copy.verified_bytes >= 0:
                 raise ValueError(f"the copy at {copy.address:#x} has more parts than bytes")
         if self.ranges:

@@ -46,6 +46,10 @@ class Finding(Record, frozen=True, kw_only=True):
     `measured_bytes` is what it saw of all this (None
     without one). `remedies` are names, the preferred one first.
 
+    `rewrites` are those rewrites of the model that ``memdiag fix`` would try for it, as far as a
+    profile checked that (None: not checked); `remedies` then names no other rewrite. `refusal` is
+    why there are none, in a few words.
+
     `drawing` shows the nodes around it; None where nothing was drawn.
     """
 
@@ -66,6 +70,8 @@ class Finding(Record, frozen=True, kw_only=True):
     remedies: tuple[str, ...]
     retained_bytes: int = 0
     run_bytes: int = 0
+    rewrites: tuple[str, ...] | None = None
+    refusal: str = ""
     drawing: Drawing | None = None
 
 

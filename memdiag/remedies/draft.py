@@ -39,14 +39,18 @@ class Draft:
     model's own files, so that neither time nor memory depends on their size. `file` must stay open
     as long as their values are read. What `onnx_ir` cannot hold (sparse tensors, maps, graphs for
     training) is out of sight in `model`, and in `proto` again. `storage` is how its weights are to
-    be stored, None where no rewrite has said.
+    be stored, None where no rewrite has said. Without `reads_weights`, weights that a rule found
+    to be equal are not compared again: enough to ask which rewrites can be applied.
 
     Raises:
         ModelError: the graph makes no sense, such as two values of one name in it.
     """
 
-    def __init__(self, file: ModelFile, *, numbers: bool = True) -> None:
+    def __init__(
+        self, file: ModelFile, *, numbers: bool = True, reads_weights: bool = True
+    ) -> None:
         self.file = file
+        self.reads_weights = reads_weights
         self.storage: Storage | None = None
         proto = file.read_proto(numbers=numbers)
         # A name that is not UTF-8 cannot be in a model: what it is of can be drawn, but not fixed.

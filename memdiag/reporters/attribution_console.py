@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from memdiag.records.attribution import Attribution
-from memdiag.reporters.terminal import block, draw, encodable, line
+from memdiag.reporters.terminal import block, draw, encodable, files, labelled, line
 from memdiag.reporters.views import attribution as view
-from memdiag.reporters.views import owner_table
+from memdiag.reporters.views import insight, owner_table
 from memdiag.reporters.views.text import shortened
 from memdiag.units import format_size
 
@@ -16,52 +17,108 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 _MOST_WEIGHTS = 8
+_MAX_MODELS = 12
 _LONGEST_LABEL = 30
 _LONGEST_BACKING = 24
 _NARROWEST_MAKER = 30
 _SHORTEST_MAKER = 12
 
 
-def show_attribution(attribution: Attribution, console: Console, *, quiet: bool = False) -> None:
-    """Print `attribution` on `console`; `quiet` prints the answer only.
+def show_attribution(
+    attribution: Attribution,
+    console: Console,
+    *,
+    written: Sequence[Path] = (),
+    quiet: bool = False,
+) -> None:
+    """Print `attribution` on `console`; `quiet` prints the answer only, `written` are files to name.
 
     Names are printed as they are, never as markup, and nothing is told by colour alone.
     """
-    draw(console, lambda: _show(attribution, console, quiet))
+    draw(console, lambda: _show(attribution, console, quiet, written))
 
 
-def section(attribution: Attribution, console: Console, *, heading: str) -> None:
-    """Print the weights, the owners and what is to be said of them, below a blank line."""
-    owned = view.build(attribution)
+def section(
+    attribution: Attribution, console: Console, *, heading: str, trimmed_bytes: int = 0
+) -> None:
+    """Print the owners, the weights with several copies, and remarks, below a blank line."""
+    owned = view.build(attribution, trimmed_bytes=trimmed_bytes)
     console.print()
-    _weights(console, owned, heading)
-    block(console, [owned.owner_line, f"{owned.share}."])
+    _owners(console, owned, heading)
+    _weights(console, owned)
     block(console, owned.remarks)
 
 
-def _show(attribution: Attribution, console: Console, quiet: bool) -> None:
-    owned = view.build(attribution)
-    size = format_size(attribution.resident_bytes)
-    line(console, f"process {attribution.pid}: {size} resident; {owned.share}.", "bold")
-    if owned.weights:
-        line(console, f"{owned.weights[0].titled(160)}: {owned.weights[0].summary}.")
-    else:
-        line(console, "No weight was found in it; check that it runs the model that was given.")
+def _owners(console: Console, owned: view.Owned, heading: str) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
+    table.add_column(heading, no_wrap=True)
+    table.add_column("MiB", justify="right", no_wrap=True)
+    table.add_column("of all", justify="right", no_wrap=True)
+    table.add_column("", overflow="fold")
+    digits = owner_table.decimals(sum(row.size_bytes for row in owned.owners))
+    for row in owned.owners:
+        size = owner_table.short_size(row.size_bytes, digits)
+        cells = (row.label, size, row.percent, row.sentence)
+        table.add_row(*(Text(encodable(console, cell)) for cell in cells))
+    console.print(table)
+    line(console, f"{owned.share}.", "dim")
+
+
+def _show(attribution: Attribution, console: Console, quiet: bool, written: Sequence[Path]) -> None:
+    found = insight.build(attribution)
+    line(console, f"process {attribution.pid}: {found.headline}.", "bold")
     if quiet:
         return
-    line(console, owned.timing, "dim")
-    section(attribution, console, heading="who owns it")
+    owned = view.build(attribution)
+    console.print()
+    for number, advice in enumerate(found.advice):
+        labelled(console, "" if number else "What to do", advice)
+    if not found.advice:
+        labelled(console, "What to do", "Nothing: no large part of this memory is unused.")
+    if owned.models:
+        console.print()
+        _models(console, owned.models)
+    section(attribution, console, heading="owner")
+    line(console, f"{owned.timing}.", "dim")
+    files(console, written)
 
 
-def _weights(console: Console, owned: view.Owned, heading: str) -> None:
-    shown = owned.weights[:_MOST_WEIGHTS]
-    if not shown:
-        line(console, f"{heading}: {owned.first}")
-        return
+def _models(console: Console, models: Sequence[view.ModelRow]) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
+    table.add_column("model", overflow="fold")
+    for heading in ("weights", "copies", "their size", "÷ weights", "shared"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for row in models[:_MAX_MODELS]:
+        cells = (row.name, row.weights, f"{row.count:,}", row.size, row.times, row.shared)
+        table.add_row(*(Text(encodable(console, cell)) for cell in cells))
+    console.print(table)
+    if len(models) > _MAX_MODELS:
+        size = format_size(sum(row.size_bytes for row in models[_MAX_MODELS:]))
+        line(console, f"{len(models) - _MAX_MODELS} models more: {size}")
+
+
+def _weights(console: Console, owned: view.Owned) -> None:
+    shown = owned.repeated[:_MOST_WEIGHTS]
+    console.print()
+    if not owned.weights:
+        line(console, f"{owned.first[:1].upper()}{owned.first[1:]}.")
+    elif shown:
+        _copies(console, shown)
+        line(console, view.rest(owned.repeated[_MOST_WEIGHTS:]))
+    line(console, f"{owned.single}." if owned.single else "")
+
+
+def _copies(console: Console, shown: Sequence[view.WeightRow]) -> None:
     # One precision for the column, as figures below each other must be comparable.
     digits = owner_table.decimals(max(row.size_bytes for each in shown for row in each.copies))
     sizes = [_size(row, digits) for weight in shown for row in weight.copies]
-    headings = (heading, "copies", "MiB", "backing")
+    headings = ("weight", "copies", "MiB", "backing")
     for brief in (False, True):
         rows = [_cells(row, brief) for weight in shown for row in weight.copies]
         table = [
@@ -83,7 +140,6 @@ def _weights(console: Console, owned: view.Owned, heading: str) -> None:
         line(console, _fitted(console, weight, summary), "bold")
         for _ in weight.copies:
             line(console, next(lines))
-    line(console, view.rest(owned.weights[_MOST_WEIGHTS:]))
 
 
 def _cells(row: view.CopyRow, brief: bool) -> tuple[str, str, str, str]:

@@ -1,4 +1,4 @@
-"""The summary on a terminal: the answer first, the table that proves it, then what was written."""
+"""The summary on a terminal: the answer, why and what to do, the tables, then the details."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 from memdiag.records.profile import Profile
 from memdiag.reporters import attribution_console
 from memdiag.reporters.checks.console import show_findings
-from memdiag.reporters.terminal import block, draw, encodable, files, line
+from memdiag.reporters.terminal import block, draw, encodable, files, labelled, line
 from memdiag.reporters.views import (
     copies_by_phase,
     facts,
     findings,
-    fix_glance,
+    glance,
     headline,
     phase_table,
     runs,
@@ -48,18 +48,30 @@ def _show(profile: Profile, console: Console, written: Sequence[Path], quiet: bo
     line(console, answer.second)
     if quiet:
         return
-    line(console, fix_glance.told(profile.fix) if profile.fix else "")
     line(console, answer.facts, "dim")
+    console.print()
+    shown = glance.build(profile)
+    labelled(console, "Result", shown.wrong)
+    labelled(console, "Why", shown.why)
+    for number, step in enumerate(shown.steps):
+        labelled(console, "" if number else "What to do", step.text)
+        if step.command:
+            labelled(console, "", step.command, "bold")
     if profile.phases:
         console.print()
         _phases(console, profile)
-    block(console, [f"{row.title}: {row.sentence}" for row in span_table.notable(profile)])
     if profile.attribution is not None:
-        attribution_console.section(profile.attribution, console, heading="who owns it (steady)")
+        attribution_console.section(
+            profile.attribution,
+            console,
+            heading="owner (steady)",
+            trimmed_bytes=profile.allocator_retained_bytes or 0,
+        )
     if profile.findings:
         console.print()
         show_findings(profile.findings, console)
         line(console, f"{findings.profile_summary(profile)}.")
+    block(console, [f"{row.title}: {row.sentence}" for row in span_table.notable(profile)])
     block(console, [_lowered(runs.build(profile).sentence, upper=True)])
     block(console, [row.sentence for row in copies_by_phase.build(profile)])
     block(console, _inputs(profile))

@@ -93,7 +93,7 @@ def _drawings(finding: Finding) -> list[tuple[str, str]]:
     return [("In the model", drawing_svg.render(finding.drawing))]
 
 
-def _xray_chart(xray: Xray) -> dict[str, Any]:
+def xray_chart(xray: Xray) -> dict[str, Any]:
     """Return the tiles, the strip and the copies of an X-ray, as columns."""
     return {
         "tiles": {
@@ -150,7 +150,7 @@ def _charts(profile: Profile, taken: Sequence[Xray]) -> dict[str, Any]:
             }
             for index, row in rows.items()
         ],
-        "xrays": [_xray_chart(one) for one in taken],
+        "xrays": [xray_chart(one) for one in taken],
         "runs": {
             "latency": run.latency_s,
             "rss": run.rss_above_bytes,

@@ -3,13 +3,14 @@
 from typing import Any
 
 from memdiag import reporters
+from memdiag.records.attribution import Attribution
 from memdiag.records.comparison import Comparison
 from memdiag.records.fix import Fix
 from memdiag.records.profile import Profile
-from memdiag.reporters import comparison, fixes, tunings
+from memdiag.reporters import comparison, fixes, tunings, xrays
 from memdiag.reporters.files import Reporters
 
-Reported = Profile | Comparison | Fix
+Reported = Profile | Comparison | Fix | Attribution
 
 
 def reporters_of(record: Reported) -> Reporters[Any]:
@@ -18,4 +19,6 @@ def reporters_of(record: Reported) -> Reporters[Any]:
         return reporters.REPORTERS
     if isinstance(record, Comparison):
         return comparison.REPORTERS
+    if isinstance(record, Attribution):
+        return xrays.REPORTERS
     return tunings.REPORTERS if record.points else fixes.REPORTERS

@@ -8,7 +8,7 @@ from memdiag.reporters.views import (
     copies_by_phase,
     facts,
     findings,
-    fix_glance,
+    glance,
     headline,
     phase_table,
     runs,
@@ -27,13 +27,13 @@ def render(profile: Profile) -> bytes:
     blocks = [
         f"## Memory profile of {code(answer.model)}",
         f"**{escape(answer.first)}** {escape(answer.second)}",
-        escape(fix_glance.told(profile.fix)) if profile.fix else "",
         escape(answer.facts),
+        _glance(profile),
         *_phases(profile),
-        *_spans(profile),
-        *_sentences(profile),
         *_owners(profile),
         *_findings(profile),
+        *_spans(profile),
+        *_sentences(profile),
         _facts("Model", facts.model(profile)),
         _facts("Session", facts.session(profile)),
         _inputs(profile),
@@ -43,10 +43,32 @@ def render(profile: Profile) -> bytes:
     return ("\n\n".join(block for block in blocks if block) + "\n").encode()
 
 
+def _glance(profile: Profile) -> str:
+    shown = glance.build(profile)
+    steps = (
+        escape(step.text) + (f" {code(step.command)}" if step.command else "")
+        for step in shown.steps
+    )
+    rows = (("Result", escape(shown.wrong)), ("Why", escape(shown.why)))
+    return "\n".join(
+        [
+            *(f"- **{label}:** {text}" for label, text in rows if text),
+            *(f"- **What to do:** {text}" for text in steps),
+        ]
+    )
+
+
 def _owners(profile: Profile) -> list[str]:
     if profile.attribution is None:
         return []
-    owned = attribution.build(profile.attribution)
+    trimmed = profile.allocator_retained_bytes or 0
+    owned = attribution.build(profile.attribution, trimmed_bytes=trimmed)
+    phases = tuple(row.sentence for row in copies_by_phase.build(profile))
+    return owners_section(owned, *phases)
+
+
+def owners_section(owned: attribution.Owned, *more: str) -> list[str]:
+    """Return the owners, the weights with several copies, and remarks, with `more` of these."""
     rows = [
         (
             code(weight.titled(60), in_table=True),
@@ -56,18 +78,20 @@ def _owners(profile: Profile) -> list[str]:
             escape(row.backing + (", freed" if row.is_freed else "")),
             escape(row.made_by),
         )
-        for weight in owned.weights[:_MOST_WEIGHTS]
+        for weight in owned.repeated[:_MOST_WEIGHTS]
         for row in weight.copies
     ]
     columns = ("weight", "copy", "copies", "resident", "backing", "made by")
-    owners = [(row.label, row.size, row.percent, escape(row.detail)) for row in owned.owners]
-    lines = [*owned.remarks, *(row.sentence for row in copies_by_phase.build(profile))]
+    owners = [(row.label, row.size, row.percent, escape(row.sentence)) for row in owned.owners]
+    lines = [*owned.remarks, *more]
     return [
         "### Who owns it",
-        f"**{escape(owned.first)}.** {escape(owned.share)}.",
+        table(("owner", "size", "of all", "what it is"), owners, left=(0, 3)),
+        escape(f"{owned.share}."),
         table(columns, rows, left=(0, 1, 4, 5)) if rows else "",
-        escape(attribution.rest(owned.weights[_MOST_WEIGHTS:])),
-        table(("owner", "size", "of all", "made up of"), owners, left=(0, 3)),
+        escape(attribution.rest(owned.repeated[_MOST_WEIGHTS:])),
+        escape(f"{owned.single}.") if owned.single else "",
+        "" if owned.weights else escape(f"{owned.first[:1].upper()}{owned.first[1:]}."),
         "\n".join(f"- {escape(line)}" for line in lines),
     ]
 

@@ -8,7 +8,8 @@ from memdiag.records.profile import Profile
 from memdiag.reporters.palette import LIGHT as COLOR
 from memdiag.reporters.picture import Kind, rendered
 from memdiag.reporters.views import headline, labels, scale, timeline
-from memdiag.reporters.views.text import and_kind, multiple, shortened
+from memdiag.reporters.views.memory_parts import factor
+from memdiag.reporters.views.text import and_kind, shortened
 from memdiag.reporters.views.timeline import Band, Timeline
 from memdiag.units import GIB, KIB, MIB, format_duration, format_size
 
@@ -177,7 +178,7 @@ def _peak(axes: Axes, profile: Profile, view: Timeline, times: scale.TimeScale, 
     if peak is None or above <= 0:
         return
     x = times.place(peak.t_s)
-    ratio = multiple(profile, above)
+    ratio = factor(profile, above)
     asides = [format_size(above), ratio or "", peak.phase, and_kind(peak.kind)]
     text = " · ".join(part for part in asides if part)
     width = len(text) * _TEXT * _LETTER / (_INCHES[0] * (_RIGHT - _LEFT) * _POINTS)

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 _COMMANDS = ("::", "##[")
+_LABEL = 10  # the width of labels
 _ASCII = str.maketrans({"×": "x", "·": "|", "…": "...", "µ": "u"})
 
 
@@ -42,6 +43,21 @@ def line(console: Console, text: str, style: str = "") -> None:
 
     if text:
         console.print(Text(encodable(console, text), style=style), highlight=False)
+
+
+def labelled(console: Console, label: str, text: str, style: str = "") -> None:
+    """Print `text` beside `label`, its further lines indented; nothing where it is empty."""
+    from rich.padding import Padding
+    from rich.table import Table
+    from rich.text import Text
+
+    if not text:
+        return
+    grid = Table.grid(padding=(0, 1, 0, 0))
+    grid.add_column(width=_LABEL, no_wrap=True)
+    grid.add_column(overflow="fold")
+    grid.add_row(Text(label, style="bold"), Text(encodable(console, text), style=style))
+    console.print(Padding(grid, 0))
 
 
 def block(console: Console, lines: Sequence[str]) -> None:

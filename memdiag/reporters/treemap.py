@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from memdiag.records.attribution import Attribution
 from memdiag.records.profile import Profile
 from memdiag.reporters.palette import COPIES, ink_on, kinds
 from memdiag.reporters.palette import LIGHT as COLOR
@@ -14,6 +15,7 @@ from memdiag.reporters.views import headline
 from memdiag.reporters.views import treemap as view
 from memdiag.reporters.views.text import shortened
 from memdiag.reporters.views.treemap import Tile
+from memdiag.units import format_size
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -45,11 +47,19 @@ def picture(profile: Profile, kind: Kind) -> bytes:
 
     Without an X-ray it says that there was none.
     """
-    # Its letters have places that were reckoned with this font.
-    return rendered(lambda: _drawn(profile), kind, outlined=True)
+    subtitle = "no X-ray was taken: profile the model again with --xray steady"
+    if profile.attribution is not None:
+        subtitle = f"resident at steady state: {format_size(profile.attribution.resident_bytes)}"
+    return drawn(headline.build(profile).model, subtitle, profile.attribution, kind)
 
 
-def _drawn(profile: Profile) -> Figure:
+def drawn(title: str, subtitle: str, attribution: Attribution | None, kind: Kind) -> bytes:
+    """Return the picture of `attribution` below `title` and `subtitle` in the format `kind`."""
+    # The places of the letters were computed with this font.
+    return rendered(lambda: _drawn(title, subtitle, attribution), kind, outlined=True)
+
+
+def _drawn(title: str, subtitle: str, attribution: Attribution | None) -> Figure:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -57,16 +67,14 @@ def _drawn(profile: Profile) -> Figure:
     FigureCanvasAgg(figure)
     axes = figure.add_axes((0.01, 0.015, 0.98, _TOP))
     axes.set_axis_off()
-    subtitle = "no X-ray was taken: profile the model again with --xray steady"
-    if profile.attribution is not None:
-        tiles = view.build(profile.attribution, max_weights=_MOST_WEIGHTS)
-        subtitle = f"resident at steady state: {tiles[0].size}"
+    if attribution is not None:
+        tiles = view.build(attribution, max_weights=_MOST_WEIGHTS)
         _legend(figure, tiles)
         width, height = _INCHES[0] * 0.98 * _POINTS, _INCHES[1] * _TOP * _POINTS
         axes.set_xlim(0, width)
         axes.set_ylim(0, height)
         _divide(axes, tiles[0], _inside(tiles), Rectangle(0, 0, width, height))
-    name = shortened(headline.build(profile).model, 60)
+    name = shortened(title, 60)
     figure.text(
         0.014, 0.97, name, fontsize=_TITLE, color=COLOR.ink, weight="bold", va="top",
         parse_math=False,

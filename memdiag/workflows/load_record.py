@@ -2,20 +2,22 @@
 
 from pathlib import Path
 
+from memdiag.records.attribution import ATTRIBUTION_SCHEMA, Attribution
 from memdiag.records.codec import load_any
 from memdiag.records.comparison import COMPARISON_SCHEMA, Comparison
 from memdiag.records.fix import FIX_SCHEMA, Fix
 from memdiag.records.profile import PROFILE_SCHEMA, Profile
 
-_KINDS: dict[str, type[Profile | Comparison | Fix]] = {
+_KINDS: dict[str, type[Profile | Comparison | Fix | Attribution]] = {
     PROFILE_SCHEMA: Profile,
     COMPARISON_SCHEMA: Comparison,
     FIX_SCHEMA: Fix,
+    ATTRIBUTION_SCHEMA: Attribution,
 }
 
 
-def load_record(path: str | Path) -> Profile | Comparison | Fix:
-    """Return the profile, comparison, fix or tuning saved at `path`, as its schema says.
+def load_record(path: str | Path) -> Profile | Comparison | Fix | Attribution:
+    """Return the profile, comparison, fix, tuning or X-ray saved at `path`, as its schema says.
 
     Raises:
         RecordError: the file cannot be read, or is no such record.

@@ -35,6 +35,7 @@ from memdiag.records.profile import (
 from memdiag.workflows import inputs as inputs_room
 from memdiag.workflows.check import DEFAULT_MIN_BYTES, Selection, examine
 from memdiag.workflows.drawing.findings import with_drawings
+from memdiag.workflows.fixing.foreseen import with_rewrites
 from memdiag.workflows.notes import notes_of
 from memdiag.workflows.xray import ChildXray
 
@@ -353,6 +354,8 @@ def _with_findings(
         max_read_bytes=None if completed else _MAX_READ_BYTES,
     )
     found = tuple(confront_with_profile(finding, profile) for finding in found)
+    if completed:
+        found = with_rewrites(found, file)
     drawn, defects = with_drawings(found, file)
     return msgspec.structs.replace(
         profile, findings=drawn, notes=(*profile.notes, *notes, *defects)

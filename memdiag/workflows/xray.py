@@ -3,9 +3,11 @@
 import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
+
+import msgspec
 
 from memdiag.attribution.address_space import read_address_space
 from memdiag.attribution.attribute import (
@@ -18,7 +20,7 @@ from memdiag.attribution.attribute import (
 from memdiag.attribution.intervals import normal
 from memdiag.attribution.made_by import with_makers
 from memdiag.attribution.owners import Arena, BaselinePages
-from memdiag.errors import MemdiagError, UsageError, XrayError
+from memdiag.errors import MemdiagError, ModelError, UsageError, XrayError
 from memdiag.graph.reader import ModelFile, open_model
 from memdiag.measurement.inspector import LogEvidence
 from memdiag.records.attribution import Attribution
@@ -26,38 +28,115 @@ from memdiag.records.profile import PhaseName
 
 _MISSING_SHARE = 0.02
 
+MAX_GUESSES = 20
+"""Models that are looked for where none is given."""
+
+MAX_MODELS_BESIDE = 50
+"""Models in the folder of a mapped file that are asked whether it is their external data."""
+
 
 def xray(
     pid: int,
-    models: str | Path | Sequence[str | Path],
+    models: str | Path | Sequence[str | Path] | None = None,
     *,
     sampled: bool = False,
     pause: bool = False,
 ) -> Attribution:
-    """Return who owns the resident memory of process `pid`, which runs `models`.
+    """Return who owns the resident memory of process `pid`.
 
     The process is only read. It goes on meanwhile, unless `pause` stops it for the while; what it
     moves then is reported in the notes.
 
     Args:
         pid: any process of ours, in any language.
-        models: the ONNX file or files whose weights are looked for.
+        models: the ONNX file or files whose weights are looked for; None looks for those that the
+            process maps, has open or was started with (see `guess_models`).
         sampled: compare a spread of blocks of each copy instead of every byte.
         pause: stop the process while it is read (SIGSTOP), and let it go on after.
 
     Raises:
         ModelError: a model cannot be read.
         XrayError: there is no such process, or it may not be read.
-        UsageError: no model was given.
+        UsageError: `models` is empty.
     """
-    paths = [models] if isinstance(models, str | Path) else list(models)
-    if not paths:
+    given = [models] if isinstance(models, str | Path) else models
+    if given is not None and not given:
         raise UsageError("no model was given. Name the ONNX file that the process runs.")
+    guessed = guess_models(pid) if given is None else ()
+    # A file that is named twice is one model.
+    paths = {Path(path).resolve(): Path(path) for path in guessed or given or ()}
     with ExitStack() as stack:
-        looked = [look_for(stack.enter_context(open_model(Path(path)))) for path in paths]
+        files: list[ModelFile] = []
+        for path in paths.values():
+            try:
+                files.append(stack.enter_context(open_model(path)))
+            except ModelError:
+                if given is not None:
+                    raise
+        looked = [look_for(file) for file in files]
         if pause:
             stack.enter_context(_paused(pid))
-        return attribute(pid, looked, sampled=sampled)
+        found = attribute(pid, looked, sampled=sampled)
+    if given is not None:
+        return found
+    note = "no model was given, and none was found; name it with --model to see its weights"
+    if files:
+        names = ", ".join(model.name for model in found.models)
+        note = f"no model was given; found by the files of the process: {names}"
+    return msgspec.structs.replace(found, notes=(note, *found.notes))
+
+
+def guess_models(pid: int) -> tuple[Path, ...]:
+    """Return the ONNX files that process `pid` maps, has open, or was started with.
+
+    Where it maps external data, those are the models in the same folder that refer to it. A process
+    that has read a model and closed the file does not show it.
+
+    Raises:
+        XrayError: the process cannot be read.
+    """
+    regions = read_address_space(pid).regions
+    code = {region.path for region in regions if "x" in region.permissions}
+    mapped = {region.path for region in regions if region.path.startswith("/")} - code
+    files = [Path(path) for path in sorted(mapped)] + [*_open_files(pid), *_arguments(pid)]
+    models = [path for path in files if path.suffix.lower() == ".onnx" and os.path.isfile(path)]
+    for path in files:
+        if path.suffix.lower() in (".onnx", ".so", ".py", ".pyc") or not os.path.isfile(path):
+            continue
+        beside = sorted(path.parent.glob("*.onnx"))[:MAX_MODELS_BESIDE]
+        models += [model for model in beside if _refers_to(model, path)]
+    return tuple({path.resolve(): path for path in models}.values())[:MAX_GUESSES]
+
+
+def _refers_to(model: Path, data: Path) -> bool:
+    try:
+        with open_model(model) as file:
+            return data.resolve() in file.files
+    except ModelError:
+        return False
+
+
+def _open_files(pid: int) -> list[Path]:
+    """Return the files that the process has open; none where that may not be seen."""
+    try:
+        links = list(Path(f"/proc/{pid}/fd").iterdir())
+    except OSError:
+        return []
+    found = []
+    for link in links:
+        with suppress(OSError):  # closed meanwhile
+            found.append(link.readlink())
+    return sorted(path for path in found if path.is_absolute())
+
+
+def _arguments(pid: int) -> list[Path]:
+    """Return the arguments of the process as paths, seen from its working directory."""
+    try:
+        folder = Path(f"/proc/{pid}/cwd").readlink()
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return []
+    return [folder / os.fsdecode(word) for word in words if word.lower().endswith(b".onnx")]
 
 
 Optimize = Callable[[], Path | None]

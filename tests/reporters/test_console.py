@@ -6,7 +6,8 @@ from rich.console import Console
 
 from memdiag.records.profile import Input, Profile
 from memdiag.reporters import console
-from tests.reporters import fix_records, profiles
+from tests.reporters import fix_records, profiles, tied_xray
+from tests.reporters.findings import TIED
 
 
 def printed(profile: Profile, *, quiet: bool = False, written: tuple[Path, ...] = ()) -> list[str]:
@@ -113,8 +114,24 @@ def test_an_ascii_terminal_gets_ascii() -> None:
     assert "(3.1 x the weights)" in out.read()
 
 
-def test_what_a_fix_is_worth_comes_right_after_the_answer() -> None:
+def test_the_answer_the_reason_and_what_to_do_come_before_the_tables() -> None:
+    finding = msgspec.structs.replace(TIED, rewrites=("overridable-weight",))
+    lines = printed(msgspec.structs.replace(tied_xray.with_attribution(), findings=(finding,)))
+    order = (
+        "tied_if.onnx: peak", "Result     Most of", "Why        model.shared.weight",
+        "What to do Let memdiag try overridable-weight", "           memdiag fix models/tied_if.onnx",
+        "phase ", "owner (steady)", "arena slack", "weight ", "13 weights with a",
+        "model.shared.weight is used as it is and transposed. [shared-weight-transposed]",
+        "ConstantFolding, step 1:", "Latency median", "input ids",
+    )  # fmt: skip
+    places = [next(i for i, line in enumerate(lines) if line.startswith(one)) for one in order]
+    assert places == sorted(places)
+    assert max(map(len, lines)) <= 80
+    assert lines.index("") == places[1] - 1  # nothing else stands before the result
+
+
+def test_what_a_fix_is_worth_is_what_to_do() -> None:
     profile = msgspec.structs.replace(profiles.tied_if(), fix=fix_records.verified())
-    text = " ".join(" ".join(printed(profile)[4:8]).split())
+    text = " ".join(" ".join(printed(profile)).partition("What to do")[2].split())
     assert text.startswith("Fixed by good-one: peak 1.55 GiB → 559 MiB, steady 1.46 GiB → 540 MiB")
     assert printed(profile, quiet=True) == printed(profiles.tied_if(), quiet=True)

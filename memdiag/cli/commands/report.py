@@ -23,7 +23,7 @@ def command(
         Path,
         typer.Argument(
             metavar="FILE",
-            help="A saved profile.json, comparison.json, fix.json or tune.json.",
+            help="A saved profile.json, comparison.json, fix.json, tune.json or X-ray.",
             show_default=False,
         ),
     ],

@@ -76,8 +76,12 @@ class CopyRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightRow:
-    """One weight, or several with equal content: all its copies, in bytes, and them by layout."""
+    """One weight, or several with equal content: all its copies, in bytes, and them by layout.
 
+    `model` names the models that it belongs to, where several were looked for.
+    """
+
+    model: str
     names: tuple[str, ...]
     count: int
     size_bytes: int
@@ -89,7 +93,8 @@ class WeightRow:
     def title(self) -> str:
         """The first name, and how many more weights have the same content."""
         more = len(self.names) - 1
-        return f"{self.names[0]} +{more} more" if more else self.names[0]
+        prefix = f"{self.model}: " if self.model else ""
+        return f"{prefix}{self.names[0]} +{more} more" if more else f"{prefix}{self.names[0]}"
 
     @property
     def summary(self) -> str:
@@ -104,28 +109,63 @@ class WeightRow:
 
     def titled(self, length: int) -> str:
         """Return the title in at most `length` characters, the name's middle left out."""
-        more = self.title[len(self.names[0]) :]
-        return shortened(self.names[0], max(8, length - len(more))) + more
+        more = len(self.names) - 1
+        end = f" +{more} more" if more else ""
+        start = self.title[: len(self.title) - len(end)]
+        return shortened(start, max(8, length - len(end))) + end
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelRow:
+    """One of several models: its copies, in number and bytes, shared ones included.
+
+    `times` is their size as a multiple of the model's weights, and `shared` what of it other models
+    have as well; both are text, empty where there is nothing to say.
+    """
+
+    name: str
+    count: int
+    size_bytes: int
+    size: str
+    weights: str
+    times: str
+    shared: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Owned:
-    """The whole: `first` is the answer in a sentence, `share` how much of the memory has a name.
+    """An X-ray in words and rows.
 
-    `freed` tells of copies that nothing uses any more, `verification` how the copies are known,
-    `indistinct` of what could not be told, `notes` what was wrong, each a sentence or empty.
+    Attributes:
+        first: the weight with most memory, in a sentence.
+        absent: the models of which no weight was found, in a sentence, or empty.
+        share: how much of the memory is identified.
+        weights: all weights, the largest first.
+        models: the models, where several were looked for.
+        single: the sum of the weights that have a single copy; empty where there are none.
+        freed: the copies that nothing uses any more.
+        verification: how the copies were identified.
+        indistinct: the weights that could not be located.
+        notes: what was wrong.
     """
 
     first: str
     share: str
     weights: tuple[WeightRow, ...]
+    single: str
+    models: tuple[ModelRow, ...]
+    absent: str
     owners: tuple[owner_table.OwnerRow, ...]
-    owner_line: str
     freed: str
     verification: str
     indistinct: tuple[str, ...]
     notes: tuple[str, ...]
     timing: str
+
+    @property
+    def repeated(self) -> tuple[WeightRow, ...]:
+        """The weights that have more than one copy."""
+        return tuple(row for row in self.weights if row.count > 1)
 
     @property
     def largest_bytes(self) -> int:
@@ -135,25 +175,47 @@ class Owned:
     @property
     def remarks(self) -> tuple[str, ...]:
         """What there is to say below the tables, notes first."""
-        said = (*self.notes, self.freed, *self.indistinct, self.verification)
+        said = (*self.notes, self.absent, self.freed, *self.indistinct, self.verification)
         return tuple(sentence for sentence in said if sentence)
 
 
-def build(attribution: Attribution) -> Owned:
-    """Return what there is to show of `attribution`."""
-    weights = _weights(attribution.copies)
+def build(attribution: Attribution, *, trimmed_bytes: int = 0) -> Owned:
+    """Return what there is to show of `attribution`.
+
+    `trimmed_bytes` were returned by ``malloc_trim`` before it was taken.
+    """
+    weights = _weights(attribution)
+    models = _models(attribution) if len(attribution.models) > 1 else ()
+    absent = [row.name for row in models if not row.count]
     return Owned(
-        first=f"{weights[0].title}: {weights[0].summary}" if weights else "no weight was found",
+        absent=f"No weight was found of: {', '.join(absent)}." if absent else "",
+        first=f"{weights[0].title}: {weights[0].summary}" if weights else _none(attribution),
         share=owner_table.named_share(attribution),
         weights=weights,
-        owners=owner_table.build(attribution),
-        owner_line=owner_table.line(attribution),
+        single=_single([row for row in weights if row.count == 1]),
+        models=tuple(row for row in models if row.count),
+        owners=owner_table.build(attribution, trimmed_bytes=trimmed_bytes),
         freed=_freed(attribution.copies),
         verification=_verification(attribution),
-        indistinct=tuple(_indistinct(group) for group in attribution.indistinct),
+        indistinct=_indistinct(attribution),
         notes=_notes(attribution),
         timing=_timing(attribution),
     )
+
+
+def _single(weights: Sequence[WeightRow]) -> str:
+    """Return the sum of `weights`, each with a single copy, by kind; empty for none."""
+    if not weights:
+        return ""
+    sizes: dict[str, int] = {}
+    for row in (copy for weight in weights for copy in weight.copies):
+        kind = "freed" if row.is_freed else row.kind
+        sizes[kind] = sizes.get(kind, 0) + row.resident_bytes
+    size = format_size(sum(sizes.values()))
+    kinds = sorted(sizes.items(), key=lambda item: -item[1])
+    parts = ", ".join(f"{kind} {format_size(size)}" for kind, size in kinds)
+    counted = f"{_counted(len(weights), 'weight')} with a single copy{' each' * (len(weights) > 1)}"
+    return f"{counted}: {size} ({parts})" if len(kinds) > 1 else f"{counted}, {parts}"
 
 
 def rest(weights: Sequence[WeightRow]) -> str:
@@ -165,15 +227,45 @@ def rest(weights: Sequence[WeightRow]) -> str:
     return f"{_counted(len(weights), 'weight')} more: {count:,} {_copies(count)}, {size}"
 
 
-def _weights(copies: Sequence[Copy]) -> tuple[WeightRow, ...]:
-    groups: dict[tuple[str, ...], list[Copy]] = {}
-    for copy in copies:
-        groups.setdefault(copy.weights, []).append(copy)
-    rows = [_weight(names, group) for names, group in groups.items()]
-    return tuple(sorted(rows, key=lambda row: (-row.size_bytes, row.names)))
+def _none(attribution: Attribution) -> str:
+    looked = attribution.models or attribution.indistinct
+    return "no weight was found" if looked else "no weight was looked for"
 
 
-def _weight(names: tuple[str, ...], copies: Sequence[Copy]) -> WeightRow:
+def _models(attribution: Attribution) -> tuple[ModelRow, ...]:
+    rows = []
+    for index, model in enumerate(attribution.models):
+        copies = [copy for copy in attribution.copies if index in copy.models]
+        size = sum(copy.resident_bytes for copy in copies)
+        shared = sum(copy.resident_bytes for copy in copies if len(copy.models) > 1)
+        ratio = size / model.weight_bytes if model.weight_bytes else 0.0
+        rows.append(
+            ModelRow(
+                name=_name(model.name),
+                count=len(copies),
+                size_bytes=size,
+                size=format_size(size),
+                weights=format_size(model.weight_bytes),
+                times=f"{ratio:.1f} ×" if ratio else "",
+                shared=format_size(shared) if shared else "",
+            )
+        )
+    return tuple(sorted(rows, key=lambda row: (-row.size_bytes, row.name)))
+
+
+def _weights(attribution: Attribution) -> tuple[WeightRow, ...]:
+    groups: dict[tuple[tuple[int, ...], tuple[str, ...]], list[Copy]] = {}
+    for copy in attribution.copies:
+        groups.setdefault((copy.models, copy.weights), []).append(copy)
+    rows = []
+    for (models, names), group in groups.items():
+        model = " and ".join(_name(attribution.models[index].name) for index in models[:2])
+        more = f" +{len(models) - 2} more" if len(models) > 2 else ""
+        rows.append(_weight(f"{model}{more}", names, group))
+    return tuple(sorted(rows, key=lambda row: (-row.size_bytes, row.model, row.names)))
+
+
+def _weight(model: str, names: tuple[str, ...], copies: Sequence[Copy]) -> WeightRow:
     alike: dict[tuple[object, ...], list[Copy]] = {}
     for copy in copies:
         key = (copy.kind, copy.layout, *sorted(copy.parameters.items()))
@@ -181,6 +273,7 @@ def _weight(names: tuple[str, ...], copies: Sequence[Copy]) -> WeightRow:
         alike.setdefault((key, backing, copy.live, copy.made_by), []).append(copy)
     rows = [_copy_row(group) for group in alike.values()]
     return WeightRow(
+        model=model,
         names=tuple(_name(name) for name in names) or ("(no name)",),
         count=len(copies),
         size_bytes=sum(copy.bytes for copy in copies),
@@ -232,15 +325,12 @@ def _freed(copies: Iterable[Copy]) -> str:
     if not freed:
         return ""
     size = format_size(sum(copy.bytes for copy in freed))
-    verb = "is a block" if len(freed) == 1 else "are blocks"
-    return (
-        f"freed: {_counted(len(freed), 'copy', 'copies')} ({size}) {verb} that nothing uses any"
-        " more and malloc keeps"
-    )
+    verb = "was freed, but its memory is" if len(freed) == 1 else "were freed, but their memory is"
+    return f"{_counted(len(freed), 'copy', 'copies')} ({size}) {verb} kept by malloc or the arena."
 
 
 def _verification(attribution: Attribution) -> str:
-    """Return how the copies are known, told by what was compared."""
+    """Return how the copies were identified."""
     copies = attribution.copies
     scanned = [copy for copy in copies if copy.backing.kind == "anonymous"]
     parts = []
@@ -249,7 +339,7 @@ def _verification(attribution: Attribution) -> str:
         compared = sum(copy.verified_bytes for copy in scanned)
         size = format_size(whole)
         if compared == whole:
-            parts.append(f"all {size} of copies were compared with the model byte for byte")
+            parts.append(f"All {size} of copies match the model byte for byte.")
         else:
             share = owner_table.percent(compared / whole)
             complete = sum(copy.verified_bytes == copy.bytes for copy in scanned)
@@ -257,28 +347,36 @@ def _verification(attribution: Attribution) -> str:
             if attribution.verification == "sampled":
                 rest = f"between the blocks that were sampled, or {rest}"
             parts.append(
-                f"{share} of {size} of copies was compared with the model"
-                f" ({complete:,} of {len(scanned):,} copies byte for byte); the rest is {rest}"
+                f"{share} of {size} of copies was compared with the model and matches"
+                f" ({complete:,} of {len(scanned):,} copies byte for byte); the rest is {rest}."
             )
     if len(scanned) < len(copies):
-        parts.append("copies mapped from a file are known by the mapping")
-    return f"verified: {'; '.join(parts)}" if parts else ""
+        parts.append("Copies mapped from a file were identified by the mapping.")
+    return " ".join(parts)
 
 
-def _indistinct(group: Indistinct) -> str:
-    names = ", ".join(_name(name) for name in group.weights[:2])
-    more = group.count - min(2, len(group.weights))
-    listed = f" ({names}{f', +{more:,} more' if more else ''})" if names else ""
-    return (
-        f"not distinguishable: {_counted(group.count, 'weight')}{listed},"
-        f" {format_size(group.bytes)}: {plain(group.reason)}"
-    )
+def _indistinct(attribution: Attribution) -> tuple[str, ...]:
+    """Return a sentence for each reason why weights could not be located, of all models."""
+    groups: dict[str, list[Indistinct]] = {}
+    for group in attribution.indistinct:
+        groups.setdefault(group.reason, []).append(group)
+    return tuple(_not_located(reason, same) for reason, same in groups.items())
+
+
+def _not_located(reason: str, groups: Sequence[Indistinct]) -> str:
+    count, size = sum(one.count for one in groups), sum(one.bytes for one in groups)
+    first = [_name(name) for one in groups for name in one.weights][:2]
+    more = count - len(first)
+    names = ", ".join([*first, f"+{more:,} more"] if more else first)
+    listed = f" ({names})" if first else ""
+    counted = _counted(count, "weight")
+    return f"Not located: {counted}{listed}, {format_size(size)}: {plain(reason)}."
 
 
 def _notes(attribution: Attribution) -> tuple[str, ...]:
-    notes = [f"note: {plain(note)}" for note in attribution.notes]
+    notes = [f"Note: {plain(note).rstrip('.')}." for note in attribution.notes]
     if attribution.partial:
-        notes.insert(0, "partial: not all memory could be read; what was read is shown")
+        notes.insert(0, "Incomplete: not all memory could be read. The rest is shown.")
     return tuple(notes)
 
 

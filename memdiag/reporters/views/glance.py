@@ -1,57 +1,63 @@
-"""What is wrong with a model, why, and what to do, in three sentences for anybody."""
+"""The result of a profile, why it is so, and what to do, in a few sentences."""
 
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from memdiag.records.finding import Finding
 from memdiag.records.profile import Profile
-from memdiag.reporters.views import attribution, fix_glance, headline, span_table
-from memdiag.reporters.views.text import multiple, plain, shortened
-from memdiag.units import MIB, format_size
+from memdiag.reporters.views import attribution, fix_glance, headline, memory_parts, span_table
+from memdiag.reporters.views.text import plain, shortened
+from memdiag.units import format_size
 
 _MUCH, _SOME = 0.5, 0.1  # shares of the steady memory
-_HIGH_PEAK = 2.0  # beside the steady memory
 _LONGEST_REASON = 420
 _LONGEST_NAME = 60
+_MAX_NAMES = 4
 _TIMES = {2: "twice", 3: "three times", 4: "four times", 5: "five times"}
+
+
+class Step(NamedTuple):
+    """One thing to do: a sentence, and the command to run, empty where there is none."""
+
+    text: str
+    command: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Glance:
-    """Three sentences, and the `command` to run next; empty where there is nothing to say."""
+    """The result, the reason (empty where there is none to give), and at least one step."""
 
     wrong: str
     why: str
-    remedy: str
-    command: str
+    steps: tuple[Step, ...]
 
 
 def build(profile: Profile) -> Glance:
     """Return what `profile` says at a glance, whatever it ended like."""
     worst = _worst(profile.findings)
-    ended = profile.outcome.status != "completed"
-    if ended:
+    if profile.outcome.status != "completed":
         wrong = f"The run did not complete. {headline.build(profile).first}"
     elif worst is not None:
         wrong = _waste(profile, worst)
     else:
         wrong = _no_waste(profile)
-    command, remedy = _remedy(profile, worst)
     return Glance(
         wrong=wrong,
-        why=_reason(worst) if worst is not None else _grown(profile),
-        remedy=remedy,
-        command=command,
+        why=_reason(worst) if worst is not None else _parts(profile) or _grown(profile),
+        steps=_steps(profile),
     )
+
+
+def _costly(findings: Sequence[Finding]) -> list[Finding]:
+    """Return the findings that cost memory and were not refuted."""
+    return [one for one in findings if one.evidence != "refuted" and (one.bytes or one.peak_bytes)]
 
 
 def _worst(findings: Sequence[Finding]) -> Finding | None:
     """Return the finding that costs most memory; None where none costs any."""
-    costly = [
-        one for one in findings if one.evidence != "refuted" and (one.bytes or one.peak_bytes)
-    ]
-    return max(costly, key=lambda one: (one.bytes, one.peak_bytes), default=None)
+    return max(_costly(findings), key=lambda one: (one.bytes, one.peak_bytes), default=None)
 
 
 def _waste(profile: Profile, worst: Finding) -> str:
@@ -60,8 +66,8 @@ def _waste(profile: Profile, worst: Finding) -> str:
     copied = _copied(profile, worst)
     if not worst.bytes:
         return (
-            f"Loading takes {format_size(worst.peak_bytes)} more than it need, which is given back"
-            " afterwards."
+            f"Loading needs {format_size(worst.peak_bytes)} more than necessary{copied}."
+            " The steady state does not."
         )
     if steady <= 0:
         return f"{format_size(worst.bytes)} could be saved{copied}."
@@ -97,23 +103,34 @@ def _copied(profile: Profile, worst: Finding) -> str:
 
 def _no_waste(profile: Profile) -> str:
     base = profile.baseline_rss_bytes
-    peak = profile.peak_rss_bytes - base
-    steady = (profile.steady_rss_bytes or profile.peak_rss_bytes) - base
-    times = multiple(profile, steady)
-    beside = f", {times} its weights" if times else ""
-    if peak > _HIGH_PEAK * max(steady, MIB):
-        return (
-            f"No waste was found, but loading or running takes {format_size(peak)} for a moment,"
-            f" {peak / max(steady, MIB):.1f} × what stays ({format_size(max(0, steady))})."
-        )
+    steady = max(0, (profile.steady_rss_bytes or profile.peak_rss_bytes) - base)
     looked = "" if profile.attribution else " No X-ray was taken: copies were not looked for."
-    return f"No waste was found: the model keeps {format_size(max(0, steady))}{beside}.{looked}"
+    if memory_parts.is_tunable(profile):
+        parts = memory_parts.unused(profile)
+        above = profile.peak_rss_bytes - base
+        size = min(above, sum(part.size_bytes for part in parts))
+        listed = ", ".join(part.text for part in parts)
+        return (
+            f"The weights are not wasted, but {format_size(size)} of the {format_size(above)} at"
+            f" the peak is not needed for them: {listed}.{looked}"
+        )
+    times = memory_parts.factor(profile, steady)
+    beside = f", {times} its weights" if times else ""
+    return f"No waste was found: the model keeps {format_size(steady)}{beside}.{looked}"
 
 
 def _reason(worst: Finding) -> str:
     said = f"{plain(worst.message)} {plain(worst.detail)}".strip()
     doubt = "" if worst.evidence == "measured" else " (Predicted from the model file.)"
     return shortened(said, _LONGEST_REASON) + doubt
+
+
+def _parts(profile: Profile) -> str:
+    """Return what the steady memory consists of; empty without an X-ray."""
+    parts = memory_parts.above_baseline(profile)
+    if not parts:
+        return ""
+    return f"Above the baseline: {', '.join(part.text for part in parts)}."
 
 
 def _grown(profile: Profile) -> str:
@@ -123,22 +140,72 @@ def _grown(profile: Profile) -> str:
     return f"The peak is in {profile.peak_phase}, where {grown.name} took {grown.sentence}."
 
 
-def _remedy(profile: Profile, worst: Finding | None) -> tuple[str, str]:
+def _steps(profile: Profile) -> tuple[Step, ...]:
     told = fix_glance.told(profile.fix) if profile.fix else ""
     if told:
-        return "", told
-    model = shlex.quote(plain(profile.model.path))
-    if worst is not None and worst.remedies:
-        text = (
-            "Let memdiag change a copy of the model, and check that its outputs, memory and speed"
-            " are as good:"
-        )
-        return f"memdiag fix {model}", text
-    if worst is not None:
-        return f"memdiag explain {worst.name}", "There is no ready remedy; the rule says more:"
+        return (Step(told),)
     if profile.outcome.status == "failed":
-        return "", "The message above is the runtime's own; it has to be solved first."
+        return (Step("Solve the error above first: it is onnxruntime's own."),)
+    costly = _costly(profile.findings)
+    model = shlex.quote(plain(profile.model.path))
+    tuning = _tuning(profile, costly, model)
     if profile.outcome.status != "completed":
-        text = "Give it more time or memory, or look for options that take less:"
-        return f"memdiag tune {model}", text
-    return "", "There is nothing that you must do."
+        more = "Give it more time or memory, or look for session options that need less:"
+        tuning = [Step(more, f"memdiag tune {model}")]
+    steps = [*_fixing(costly, model), *tuning]
+    if steps:
+        return tuple(steps)
+    if costly:
+        worst = _worst(costly)
+        assert worst is not None
+        text = f"There is no remedy that can be applied{_refusal(costly)}. The rule says more:"
+        return (Step(text, f"memdiag explain {worst.name}"),)
+    return (Step("Nothing: no rewrite and no session option is expected to save much."),)
+
+
+def _fixing(costly: Sequence[Finding], model: str) -> list[Step]:
+    """Return the step that rewrites the model, where a rewrite can be applied or may be."""
+    rewrites = [name for one in costly for name in one.rewrites or ()]
+    if rewrites:
+        text = (
+            f"Let memdiag try {_listed(rewrites)} on a copy of the model. The copy is kept only if"
+            " its memory is less and its outputs and speed are as good:"
+        )
+        return [Step(text, f"memdiag fix {model}")]
+    if any(one.rewrites is None and one.remedies for one in costly):
+        text = "See which rewrites can be applied to the model:"
+        return [Step(text, f"memdiag fix --dry-run {model}")]
+    return []
+
+
+def _tuning(profile: Profile, costly: Sequence[Finding], model: str) -> list[Step]:
+    """Return the step that looks for session options, where they can be expected to save."""
+    # Without a rewrite that applies, the other remedies of a finding are session options.
+    left = [one for one in costly if one.rewrites == ()]
+    options = [name for one in left for name in one.remedies]
+    command = f"memdiag tune {model}"
+    if options:
+        text = (
+            f"memdiag fix has no rewrite for this model{_refusal(left)}. Let memdiag measure"
+            f" session options, such as {_listed(options)}:"
+        )
+        if any(one.rewrites for one in costly):
+            text = f"Let memdiag measure session options, such as {_listed(options)}:"
+        return [Step(text, command)]
+    if memory_parts.is_tunable(profile):
+        size = format_size(sum(part.size_bytes for part in memory_parts.unused(profile)))
+        text = f"Let memdiag look for session options that avoid some of the {size} not needed:"
+        return [Step(text, command)]
+    return []
+
+
+def _refusal(findings: Sequence[Finding]) -> str:
+    """Return why no rewrite can be applied, in parentheses; empty where that is not known."""
+    reason = next((plain(one.refusal) for one in findings if one.refusal), "")
+    return f" ({shortened(reason, 120)})" if reason else ""
+
+
+def _listed(names: Sequence[str]) -> str:
+    distinct = list(dict.fromkeys(map(plain, names)))
+    more = len(distinct) - _MAX_NAMES
+    return ", ".join(distinct[:_MAX_NAMES]) + (f" and {more} more" if more > 0 else "")

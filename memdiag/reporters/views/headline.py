@@ -3,12 +3,12 @@
 from dataclasses import dataclass
 
 from memdiag.records.profile import Memory, Profile, Status
+from memdiag.reporters.views.memory_parts import factor
 from memdiag.reporters.views.sizes import at_sizes
 from memdiag.reporters.views.text import (
     and_kind,
     beside_baseline,
     model_name,
-    multiple,
     plain,
     runtime,
     shortened,
@@ -103,7 +103,7 @@ def _peak(profile: Profile) -> str:
     above = profile.peak_rss_bytes - profile.baseline_rss_bytes
     if above <= 0:
         return "no higher than the baseline"
-    times = multiple(profile, above)
+    times = factor(profile, above)
     asides = [f"{times} the weights" if times else "", and_kind(profile.peak_kind)]
     aside = ", ".join(part for part in asides if part)
     where = f"{beside_baseline(above)} {f'({aside}) ' if aside else ''}in {profile.peak_phase}"
@@ -136,7 +136,7 @@ def _steady(profile: Profile) -> str:
 
 
 def _times(profile: Profile, size: int) -> str:
-    times = multiple(profile, size)
+    times = factor(profile, size)
     return f" ({times})" if times else ""
 
 
@@ -202,5 +202,5 @@ def _figures(profile: Profile) -> tuple[Figure, ...]:
 
 
 def _of_weights(profile: Profile, size: int) -> str:
-    times = multiple(profile, size)
+    times = factor(profile, size)
     return f"{times} the weights" if times else ""

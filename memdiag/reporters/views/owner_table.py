@@ -25,14 +25,39 @@ LABELS: dict[OwnerKind, str] = {
 }
 
 
+SENTENCES: dict[str, str] = {
+    "weights": "",
+    "external_data": "pages of the model's files",
+    "arena": "in use, or free but kept: not known which",
+    "arena_in_use": "tensors and buffers of onnxruntime",
+    "arena_slack": "free, kept by onnxruntime for later runs",
+    "allocator_retained": "freed, not returned to the system",
+    "runtime_libraries": "library pages that were used",
+    "python": "interpreter, modules and objects",
+    "other_libraries": "pages of other libraries and programs",
+    "mapped_files": "files and shared memory",
+    "thread_stacks": "",
+    "other_heap": "blocks in use: graph, kernels, program",
+    "unnamed": "not identified",
+}
+_ARENA: dict[str, tuple[str, str]] = {
+    "in use": ("arena_in_use", "arena, in use"),
+    "slack": ("arena_slack", "arena slack"),
+}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnerRow:
-    """All owners of one kind: their bytes, in text, and as a share of the resident set (0 to 1).
+    """All owners of one kind, the parts of an arena apart.
 
-    `detail` names the parts. `brief` is the figure in MiB for a line of many, with what of an
-    arena is slack and how much of what is above the baseline has no name.
+    Attributes:
+        id: the kind, or for a part of an arena ``arena_in_use`` or ``arena_slack``.
+        share: the part of the resident set, 0 to 1; `percent` is its text.
+        detail: the names of the parts with their sizes.
+        sentence: what this memory is, in a few words.
     """
 
+    id: str
     kind: OwnerKind
     label: str
     size_bytes: int
@@ -40,34 +65,35 @@ class OwnerRow:
     share: float
     percent: str
     detail: str
-    brief: str
+    sentence: str
 
 
-def build(attribution: Attribution) -> tuple[OwnerRow, ...]:
-    """Return a row a kind of owner: the weights first, the largest next, what has no name last."""
-    owners: dict[OwnerKind, list[Owner]] = {}
+def build(attribution: Attribution, *, trimmed_bytes: int = 0) -> tuple[OwnerRow, ...]:
+    """Return a row for each kind of owner, the largest first, unidentified memory last.
+
+    `trimmed_bytes` were returned by ``malloc_trim`` before the X-ray was taken. They count as
+    retained by malloc, and as resident.
+    """
+    owners: dict[tuple[OwnerKind, str, str], list[Owner]] = {}
     for owner in attribution.owners:
-        owners.setdefault(owner.kind, []).append(owner)
-    rows = [_row(attribution, kind, parts) for kind, parts in owners.items()]
-    return tuple(
-        sorted(
-            rows,
-            key=lambda row: (row.kind == "unnamed", row.kind != "weights", -row.size_bytes),
-        )
-    )
-
-
-def line(attribution: Attribution) -> str:
-    """Return the owners in one line: ``1,579 MiB resident: weights 1,500 · Python 22 · …``."""
-    resident = mebibytes(attribution.resident_bytes, decimals(attribution.resident_bytes))
-    parts = " · ".join(f"{row.label} {row.brief}" for row in build(attribution))
-    return f"{resident} MiB resident: {parts}" if parts else f"{resident} MiB resident"
+        id, label = owner.kind, LABELS[owner.kind]
+        if owner.kind == "arena":
+            id, label = _ARENA.get(owner.name, (id, label))
+        owners.setdefault((owner.kind, id, label), []).append(owner)
+    if trimmed_bytes > 0:
+        kind: OwnerKind = "allocator_retained"
+        trimmed = Owner(kind=kind, name="returned by malloc_trim", bytes=trimmed_bytes)
+        owners.setdefault((kind, kind, LABELS[kind]), []).append(trimmed)
+    resident = attribution.resident_bytes + max(0, trimmed_bytes)
+    rows = [_row(key, parts, resident) for key, parts in owners.items()]
+    return tuple(sorted(rows, key=lambda row: (row.kind == "unnamed", -row.size_bytes, row.id)))
 
 
 def named_share(attribution: Attribution) -> str:
-    """Return in words how much has a name: ``99.7 % of what is above the baseline has a name``."""
-    of = "of what is above the baseline" if _has_baseline(attribution) else "of what is resident"
-    return f"{percent(attribution.named_share)} {of} has a name"
+    """Return how much is identified: ``99.7 % of the memory above the baseline is identified``."""
+    above = attribution.baseline_bytes is not None
+    of = "memory above the baseline" if above else "resident memory"
+    return f"{percent(attribution.named_share)} of the {of} is identified"
 
 
 def percent(share: float) -> str:
@@ -89,19 +115,21 @@ def short_size(size: int, digits: int) -> str:
     return f"<{10**-digits:.{digits}f}" if size > 0 and not text.strip("0.") else text
 
 
-def _row(attribution: Attribution, kind: OwnerKind, parts: list[Owner]) -> OwnerRow:
+def _row(key: tuple[OwnerKind, str, str], parts: list[Owner], resident: int) -> OwnerRow:
+    kind, id, label = key
     size = sum(part.bytes for part in parts)
-    resident = attribution.resident_bytes
     share = size / resident if resident else 0.0
+    detail = _detail(kind, parts)
     return OwnerRow(
+        id=id,
         kind=kind,
-        label=LABELS[kind],
+        label=label,
         size_bytes=size,
         size=format_size(size),
         share=share,
         percent=percent(share),
-        detail=_detail(kind, parts),
-        brief=_brief(attribution, kind, parts),
+        detail=detail,
+        sentence=detail if kind == "weights" else SENTENCES[id],
     )
 
 
@@ -112,25 +140,3 @@ def _detail(kind: OwnerKind, parts: list[Owner]) -> str:
     if len(parts) == 1:
         return plain(parts[0].name)
     return " · ".join(f"{plain(part.name)} {format_size(part.bytes)}" for part in parts)
-
-
-def _brief(attribution: Attribution, kind: OwnerKind, parts: list[Owner]) -> str:
-    digits = decimals(attribution.resident_bytes)
-    size = short_size(sum(part.bytes for part in parts), digits)
-    slack = sum(part.bytes for part in parts if part.name == "slack")
-    if kind == "arena" and slack:
-        return f"{size} ({short_size(slack, digits)} slack)"
-    if kind == "unnamed":
-        above = " above the baseline" if _has_baseline(attribution) else ""
-        return f"{size} ({_unnamed(attribution)}{above})"
-    return size
-
-
-def _unnamed(attribution: Attribution) -> str:
-    # The complement of the named share as it is printed, so that both add up to the whole.
-    tenths = 1000 - math.floor(attribution.named_share * 1000 + 1e-9)
-    return f"{tenths // 10} %" if tenths % 10 == 0 else f"{tenths / 10:.1f} %"
-
-
-def _has_baseline(attribution: Attribution) -> bool:
-    return attribution.baseline_bytes is not None

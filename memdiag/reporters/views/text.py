@@ -4,11 +4,10 @@ import unicodedata
 from pathlib import Path
 
 from memdiag.records.profile import PeakKind, Profile
-from memdiag.units import MIB, format_size
+from memdiag.units import format_size
 
 _REORDERING = frozenset("\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 _UNPRINTABLE = frozenset({"Cc", "Cs", "Zl", "Zp"})
-_SMALLEST_WEIGHTS = MIB  # a multiple of less than this says nothing: the runtime alone is more
 
 
 def plain(text: str) -> str:
@@ -51,15 +50,6 @@ def model_file(path: str) -> str:
 def model_name(profile: Profile) -> str:
     """Return the model's file name as plain text."""
     return model_file(profile.model.path)
-
-
-def multiple(profile: Profile, size: int) -> str | None:
-    """Return `size` as a multiple of the weights (``3.0 ×``), or None where that says nothing."""
-    weights = profile.model.weight_bytes
-    if weights is None or weights < _SMALLEST_WEIGHTS or size <= 0:
-        return None
-    ratio = size / weights
-    return f"{ratio:.0f} ×" if ratio >= 10 else f"{ratio:.1f} ×" if ratio >= 0.1 else "< 0.1 ×"
 
 
 def beside_baseline(size: int) -> str:

@@ -34,7 +34,7 @@ def build(attribution: Attribution, *, max_weights: int = 120) -> tuple[Tile, ..
         if not row.size_bytes:
             continue
         own = 0 if row.kind == "weights" and attribution.copies else row.size_bytes
-        tiles.append(_tile(row.kind, "all", row.label, own, row.size_bytes, row.kind, row.detail))
+        tiles.append(_tile(row.id, "all", row.label, own, row.size_bytes, row.kind, row.detail))
         if not own:
             tiles += _weights(attribution, max_weights)
     return tuple(tiles)

@@ -39,12 +39,19 @@ def build(profile: Profile) -> tuple[Xray, ...]:
     """Return the X-rays that were taken, that of the steady state first."""
     earlier = profile.phase_attributions
     room = _EARLIER._replace(copies_bytes=_EARLIER.copies_bytes // max(1, len(earlier)))
-    steady = [_xray("steady", profile.attribution, _STEADY)] if profile.attribution else []
+    trimmed = profile.allocator_retained_bytes or 0
+    taken = profile.attribution
+    steady = [_xray("steady", taken, _STEADY, trimmed_bytes=trimmed)] if taken else []
     return (*steady, *(_xray(f"end of {one.phase}", one.attribution, room) for one in earlier))
 
 
-def _xray(name: str, taken: Attribution, room: _Room) -> Xray:
-    owners = attribution.build(taken)
+def of_process(taken: Attribution) -> Xray:
+    """Return the X-ray of a process."""
+    return _xray("now", taken, _STEADY)
+
+
+def _xray(name: str, taken: Attribution, room: _Room, *, trimmed_bytes: int = 0) -> Xray:
+    owners = attribution.build(taken, trimmed_bytes=trimmed_bytes)
     copies = copy_table.build(owners.weights, max_bytes=room.copies_bytes)
     rows = [(weight, copy) for weight in owners.weights for copy in weight.copies]
     return Xray(

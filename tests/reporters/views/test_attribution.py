@@ -33,12 +33,12 @@ def test_the_worst_weight_comes_first_with_all_its_copies() -> None:
 )
 def test_a_share_is_never_rounded_up(share: float, text: str) -> None:
     built = view.build(attribution(*SHARED, named_share=share))
-    assert built.share == f"{text} of what is above the baseline has a name"
+    assert built.share == f"{text} of the memory above the baseline is identified"
 
 
 def test_without_a_baseline_the_share_is_of_all() -> None:
     built = view.build(attribution(*SHARED, baseline_bytes=None))
-    assert built.share.endswith("of what is resident has a name")
+    assert built.share.endswith("of the resident memory is identified")
 
 
 def test_owners_of_a_kind_are_added_up_and_sum_to_the_whole() -> None:
@@ -72,7 +72,7 @@ def test_what_is_special_about_a_copy_is_said() -> None:
         "by its mapping",
     )
     assert rows["f"].label == "fused (reordered nchwc)"
-    assert any(remark.startswith("freed: 1 copy (4.0 MiB)") for remark in built.remarks)
+    assert any(remark.startswith("1 copy (4.0 MiB) was freed") for remark in built.remarks)
 
 
 def test_equal_weights_are_one_row_that_counts_its_names() -> None:
@@ -82,14 +82,17 @@ def test_equal_weights_are_one_row_that_counts_its_names() -> None:
 
 def test_weights_that_cannot_be_told_apart_are_counted() -> None:
     built = view.build(attribution(*SHARED))
-    assert built.indistinct == ("not distinguishable: 3 weights, 24 B: smaller than 256 bytes",)
-    assert view.build(attribution(*SHARED, partial=True)).notes[0].startswith("partial: ")
+    assert built.indistinct == ("Not located: 3 weights, 24 B: smaller than 256 bytes.",)
+    twice = attribution(*SHARED).indistinct * 2
+    both = view.build(attribution(*SHARED, indistinct=twice))
+    assert both.indistinct == ("Not located: 6 weights, 48 B: smaller than 256 bytes.",)
+    assert view.build(attribution(*SHARED, partial=True)).notes[0].startswith("Incomplete: ")
 
 
 def test_what_was_not_compared_is_padding_or_was_left_out() -> None:
     part = copy("packed_fp32", 4 * MIB, verified_bytes=3 * MIB)
     full = view.build(attribution(part)).verification
-    assert full.endswith("(0 of 1 copies byte for byte); the rest is padding of the layout")
+    assert full.endswith("(0 of 1 copies byte for byte); the rest is padding of the layout.")
     sampled = view.build(attribution(part, verification="sampled")).verification
     assert "the rest is between the blocks that were sampled" in sampled
     whole = view.build(attribution(*SHARED, verification="sampled")).verification
@@ -118,7 +121,8 @@ def test_copies_that_come_and_go_are_told_by_phase() -> None:
 
 @pytest.fixture
 def hostile() -> Attribution:
-    return attribution(copy("original", 64 * MIB, HOSTILE, made_by=HOSTILE))
+    one = copy("original", 64 * MIB, HOSTILE, made_by=HOSTILE)
+    return attribution(one, one)
 
 
 def test_names_stay_text_in_every_report(hostile: Attribution) -> None:
@@ -137,10 +141,10 @@ def test_an_xray_of_its_own_is_shown_and_quiet_is_the_answer() -> None:
     stream = io.StringIO()
     attribution_console.show_attribution(attribution(*SHARED), Console(file=stream, width=80))
     text = stream.getvalue()
-    assert text.startswith("process 42: 237 MiB resident; 99.9 %")
-    assert "Python 90" in text
+    assert text.startswith("process 42: 64 of 237 MiB are copies of weights in another layout")
+    assert " ".join(text.split()).count("Python 90 37.9 % interpreter") == 1
     assert max(map(len, text.splitlines())) <= 80
     quiet = io.StringIO()
     shown = attribution(*SHARED)
     attribution_console.show_attribution(shown, Console(file=quiet, width=200), quiet=True)
-    assert len(quiet.getvalue().splitlines()) == 2
+    assert len(quiet.getvalue().splitlines()) == 1

@@ -1,9 +1,16 @@
 import msgspec
+import pytest
 
+from memdiag.records.attribution import Owner
 from memdiag.records.profile import Profile
 from memdiag.reporters.views import glance
-from tests.reporters import fix_records, profiles, tied_xray
+from memdiag.units import MIB
+from tests.reporters import attributions, fix_records, profiles, tied_xray
 from tests.reporters.findings import TIED
+
+
+def commands(shown: glance.Glance) -> list[str]:
+    return [step.command for step in shown.steps if step.command]
 
 
 def found(profile: Profile, **changes: object) -> Profile:
@@ -18,7 +25,74 @@ def test_the_three_sentences_say_what_is_wrong_why_and_what_to_do() -> None:
         " times. Up to 1,000 MiB of 1.50 GiB could be saved."
     )
     assert shown.why == f"{TIED.message} {TIED.detail}"
-    assert shown.command == "memdiag fix models/tied_if.onnx"
+    # A record that does not say which rewrites can be applied.
+    assert commands(shown) == ["memdiag fix --dry-run models/tied_if.onnx"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"rewrites": ("overridable-weight",)}, ["fix"]),
+        ({"rewrites": (), "remedies": ("disable-prepacking",)}, ["tune"]),
+        ({"rewrites": (), "remedies": (), "refusal": "Conv needs it"}, ["explain"]),
+        ({"rewrites": ("overridable-weight",), "evidence": "refuted"}, []),
+        ({"rewrites": ("a",), "bytes": 0, "peak_bytes": 0}, []),
+    ],
+)
+def test_only_what_would_be_done_is_advised(
+    changes: dict[str, object], expected: list[str]
+) -> None:
+    shown = glance.build(found(tied_xray.with_attribution(), **changes))
+    assert [command.split()[1] for command in commands(shown)] == expected
+    text = " ".join(step.text for step in shown.steps)
+    assert ("Conv needs it" in text) == ("refusal" in changes)
+
+
+def peaking(peak: float, slack: float, retained: float = 0) -> Profile:
+    """Return a profile without findings: sizes in MiB above the baseline, 50 of them at the end."""
+    steps = (
+        profiles.Step("imports", "start", 0.1, 46, 46),
+        profiles.Step("runs", "steady", 0.1, 46 + peak, 96),
+    )
+    profile = profiles.build(steps, weights=40, runs=3)
+    owners = (
+        Owner(kind="arena", name="slack", bytes=round(slack * MIB)),
+        Owner(kind="python", name="objects", bytes=round((96 - slack) * MIB)),
+    )
+    taken = attributions.attribution(owners=owners, resident_bytes=96 * MIB)
+    return msgspec.structs.replace(
+        profile, attribution=taken, allocator_retained_bytes=round(retained * MIB)
+    )
+
+
+@pytest.mark.parametrize(
+    ("profile", "size"),
+    [
+        (peaking(50, 12.5), "12 MiB of the 50 MiB"),
+        (peaking(50, 12.4), None),
+        (peaking(50, 4, 8.5), "12 MiB of the 50 MiB"),
+        (peaking(70, 0), "20 MiB of the 70 MiB"),
+        (peaking(60, 0), None),
+    ],
+    ids=["slack", "less slack", "retained", "for a moment", "little for a moment"],
+)
+def test_tune_is_advised_where_much_of_the_peak_is_unused(
+    profile: Profile, size: str | None
+) -> None:
+    shown = glance.build(profile)
+    assert commands(shown) == (["memdiag tune models/tied_if.onnx"] if size else [])
+    assert ("No waste was found" in shown.wrong) == (size is None)
+    assert size is None or size in shown.wrong
+
+
+def test_little_memory_is_not_tuned_whatever_its_share() -> None:
+    steps = (
+        profiles.Step("imports", "start", 0.1, 46, 46),
+        profiles.Step("runs", "steady", 0.1, 53.9, 46.1),
+    )
+    profile = profiles.build(steps, weights=0, runs=3)
+    profile = msgspec.structs.replace(profile, allocator_retained_bytes=0)
+    assert commands(glance.build(profile)) == []
 
 
 def test_what_was_not_measured_is_said_to_be_predicted() -> None:
@@ -30,33 +104,35 @@ def test_what_was_not_measured_is_said_to_be_predicted() -> None:
 def test_what_a_measurement_refuted_is_no_waste() -> None:
     shown = glance.build(found(tied_xray.with_attribution(), evidence="refuted"))
     assert shown.wrong == "No waste was found: the model keeps 1.50 GiB, 3.1 × its weights."
-    assert not shown.command
+    assert not commands(shown)
 
 
 def test_a_finding_without_a_remedy_is_explained() -> None:
     shown = glance.build(found(profiles.tied_if(), remedies=()))
-    assert shown.command == "memdiag explain shared-weight-transposed"
+    assert commands(shown) == ["memdiag explain shared-weight-transposed"]
 
 
 def test_a_run_that_ended_early_says_so_first() -> None:
     shown = glance.build(profiles.killed())
     assert shown.wrong.startswith("The run did not complete. Killed in constant_fold at ")
-    assert shown.command == "memdiag tune models/tied_if.onnx"
-    assert not glance.build(profiles.failed()).command
+    assert commands(shown) == ["memdiag tune models/tied_if.onnx"]
+    assert not commands(glance.build(profiles.failed()))
 
 
 def test_every_profile_has_an_answer() -> None:
     for build in (profiles.nothing_seen, profiles.tiny, profiles.hostile, profiles.not_run):
         shown = glance.build(build())
         assert shown.wrong
-        assert shown.remedy
+        assert shown.steps
+        assert all(step.text for step in shown.steps)
 
 
 def test_a_fix_that_was_joined_is_what_to_do_and_what_is_wrong_stays() -> None:
     profile = found(tied_xray.with_attribution())
     fixed = glance.build(msgspec.structs.replace(profile, fix=fix_records.verified()))
     assert fixed.wrong == glance.build(profile).wrong
-    assert fixed.remedy.startswith("Fixed by good-one: peak 1.55 GiB → 559 MiB, ")
-    assert fixed.command == ""
+    (step,) = fixed.steps
+    assert step.text.startswith("Fixed by good-one: peak 1.55 GiB → 559 MiB, ")
+    assert step.command == ""
     dry = glance.build(msgspec.structs.replace(profile, fix=fix_records.dry_run()))
     assert dry == glance.build(profile)

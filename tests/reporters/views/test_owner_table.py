@@ -14,49 +14,59 @@ def owned(*owners: Owner, **changes: object) -> Attribution:
     )
 
 
-def test_weights_come_first_and_what_has_no_name_last() -> None:
+def test_the_largest_comes_first_and_unnamed_memory_last() -> None:
     rows = owner_table.build(tied_xray.attribution())
     assert [row.label for row in rows] == [
-        "weights", "Python", "arena", "retained by malloc", "unnamed",
+        "weights", "Python", "arena slack", "retained by malloc", "arena, in use", "unnamed",
     ]  # fmt: skip
+    larger = Owner(kind="unnamed", name="unnamed", bytes=9 * MIB)
+    last = owner_table.build(owned(larger, Owner(kind="python", name="objects", bytes=MIB)))[-1]
+    assert last.label == "unnamed"
     assert sum(row.size_bytes for row in rows) == 1579 * MIB
     assert sum(row.share for row in rows) == pytest.approx(1)
 
 
 def test_the_parts_of_an_owner_are_named_the_largest_first() -> None:
-    rows = {row.kind: row for row in owner_table.build(tied_xray.attribution())}
+    rows = {row.id: row for row in owner_table.build(tied_xray.attribution())}
     assert rows["weights"].detail == "original 506 MiB · transposed 500 MiB · packed 500 MiB"
-    assert rows["arena"].detail == "slack 12 MiB · in use 4.0 MiB"
+    assert rows["weights"].sentence == rows["weights"].detail
     assert rows["python"].detail == "objects"
     assert rows["unnamed"].detail == ""
 
 
-def test_the_line_tells_slack_and_how_much_has_no_name() -> None:
-    assert owner_table.line(tied_xray.attribution()) == (
-        "1,579 MiB resident: weights 1,506 · Python 46 · arena 16 (12 slack)"
-        " · retained by malloc 6 · unnamed 5 (0.4 % above the baseline)"
-    )
+def test_slack_and_retained_memory_are_rows_of_their_own_with_a_sentence() -> None:
+    rows = {row.label: row for row in owner_table.build(tied_xray.attribution())}
+    slack, retained = rows["arena slack"], rows["retained by malloc"]
+    assert (slack.size, slack.sentence) == ("12 MiB", "free, kept by onnxruntime for later runs")
+    assert (retained.size, retained.sentence) == ("6.0 MiB", "freed, not returned to the system")
+    assert rows["arena, in use"].size == "4.0 MiB"
     arena = Owner(kind="arena", name="in use or slack", bytes=16 * MIB)
-    assert owner_table.line(owned(arena)) == "16.0 MiB resident: arena 16.0"
+    assert [row.label for row in owner_table.build(owned(arena))] == ["arena"]
 
 
-@pytest.mark.parametrize("named", [0.0, 0.9967, 0.99996, 0.001, 0.29, 1.0])
-def test_what_is_named_and_what_is_not_add_up_to_the_whole(named: float) -> None:
-    record = msgspec.structs.replace(
-        tied_xray.attribution(), named_share=named, baseline_bytes=None
-    )
-    share = float(owner_table.named_share(record).split(" %")[0])
-    rest = float(owner_table.build(record)[-1].brief.split("(")[1].split(" %")[0])
-    assert share + rest == pytest.approx(100)
-    assert share <= named * 100 + 1e-6
+@pytest.mark.parametrize(("trimmed", "size"), [(30 * MIB, 36 * MIB), (0, 6 * MIB)])
+def test_memory_that_malloc_trim_returned_counts_as_retained(trimmed: int, size: int) -> None:
+    rows = owner_table.build(tied_xray.attribution(), trimmed_bytes=trimmed)
+    (retained,) = [row for row in rows if row.label == "retained by malloc"]
+    assert retained.size_bytes == size
+    assert sum(row.size_bytes for row in rows) == 1579 * MIB + trimmed
+    assert sum(row.share for row in rows) == pytest.approx(1)
+
+
+def test_retained_memory_is_a_row_also_where_the_xray_saw_none() -> None:
+    record = owned(Owner(kind="python", name="objects", bytes=MIB))
+    labels = [row.label for row in owner_table.build(record, trimmed_bytes=2 * MIB)]
+    assert labels == ["retained by malloc", "Python"]
+    assert [row.label for row in owner_table.build(record)] == ["Python"]
 
 
 def test_without_a_baseline_the_share_is_of_all_that_is_resident() -> None:
     record = tied_xray.attribution()
-    assert owner_table.named_share(record) == ("99.6 % of what is above the baseline has a name")
+    assert (
+        owner_table.named_share(record) == "99.6 % of the memory above the baseline is identified"
+    )
     whole = msgspec.structs.replace(record, baseline_bytes=None)
-    assert owner_table.named_share(whole) == "99.6 % of what is resident has a name"
-    assert owner_table.build(whole)[-1].brief == "5 (0.4 %)"
+    assert owner_table.named_share(whole) == "99.6 % of the resident memory is identified"
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,12 @@
 import msgspec
 import pytest
 
+from memdiag.records.attribution import Backing
 from memdiag.records.profile import Outcome, Run, Status
 from memdiag.reporters.views import facts, headline, phase_table, runs, span_table
-from memdiag.reporters.views.text import multiple, plain, shortened
-from tests.reporters import profiles
+from memdiag.reporters.views.memory_parts import factor
+from memdiag.reporters.views.text import plain, shortened
+from tests.reporters import attributions, profiles
 from tests.reporters.profiles import MIB, Step
 
 
@@ -30,12 +32,43 @@ def test_an_early_end_is_the_first_sentence(status: Status, words: str) -> None:
 
 
 def test_the_multiple_of_the_weights_is_left_out_where_it_says_nothing() -> None:
-    assert multiple(profiles.tied_if(), 1500 * MIB) == "3.0 ×"
-    assert multiple(profiles.failed(), 1500 * MIB) is None  # unknown weights
-    assert multiple(profiles.tiny(), 1500 * MIB) is None  # 64 KiB of weights
+    assert factor(profiles.tied_if(), 1500 * MIB) == "3.0 ×"
+    assert factor(profiles.failed(), 1500 * MIB) is None  # unknown weights
+    assert factor(profiles.tiny(), 1500 * MIB) is None  # 64 KiB of weights
     none = profiles.build(profiles.TIED_IF, weights=0, runs=1)
-    assert multiple(none, 1500 * MIB) is None
+    assert factor(none, 1500 * MIB) is None
     assert "×" not in headline.build(none).first
+
+
+@pytest.mark.parametrize(
+    ("weights", "library", "mapped", "shown"),
+    [
+        (6, 8, 0, None),
+        (8, 8, 0, None),
+        (8.1, 8, 0, "6.2 ×"),
+        (6, 8, 2.1, "8.3 ×"),
+        (6, 0, 0, "8.3 ×"),
+    ],
+    ids=["library larger", "equal", "weights larger", "weights mapped", "no library pages"],
+)
+def test_a_multiple_that_says_more_of_the_library_is_left_out(
+    weights: float, library: float, mapped: float, shown: str | None
+) -> None:
+    """Of the file-backed memory above the baseline, what is not the model's is the library's."""
+    profile = profiles.build(profiles.TIED_IF, weights=weights, runs=1)
+    steady = profile.phases[-1].end
+    file = profiles.FILE_MIB * MIB + library * MIB
+    steady = msgspec.structs.replace(steady, file_bytes=file)
+    backing = Backing(kind="file", file="m.data", offset=0)
+    taken = attributions.attribution(
+        attributions.copy("original", round(mapped * MIB), backing=backing)
+    )
+    profile = msgspec.structs.replace(profile, steady=steady, attribution=taken)
+    assert factor(profile, 50 * MIB) == shown
+    answer = headline.build(profile)
+    assert ("the weights" in answer.first) == (shown is not None)
+    assert ("×" in answer.second) == (shown is not None)
+    assert any("×" in figure.note for figure in answer.figures) == (shown is not None)
 
 
 def test_the_steady_state_is_split_beyond_the_baseline() -> None:

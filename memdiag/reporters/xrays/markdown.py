@@ -1,0 +1,36 @@
+"""An X-ray of a process in GitHub's Markdown."""
+
+from memdiag.records.attribution import Attribution
+from memdiag.reporters.markdown import owners_section
+from memdiag.reporters.markdown_text import code, escape, table
+from memdiag.reporters.views import attribution as view
+from memdiag.reporters.views import insight
+
+FORMAT = "markdown"
+FILE_NAME = "xray.md"
+
+
+def render(attribution: Attribution) -> bytes:
+    """Return the headline, what to do, the models, the owners and the weights."""
+    found, owned = insight.build(attribution), view.build(attribution)
+    models = [
+        (
+            code(row.name, in_table=True),
+            row.weights,
+            f"{row.count:,}",
+            row.size,
+            row.times,
+            row.shared,
+        )
+        for row in owned.models
+    ]
+    headings = ("model", "weights", "copies", "size of copies", "÷ weights", "shared")
+    blocks = [
+        f"## Memory of process {attribution.pid}",
+        f"**{escape(found.headline)}.**",
+        "\n".join(f"- **What to do:** {escape(text)}" for text in found.advice),
+        table(headings, models, left=(0,)) if models else "",
+        *owners_section(owned),
+        escape(f"{owned.timing}."),
+    ]
+    return ("\n\n".join(block for block in blocks if block) + "\n").encode()
