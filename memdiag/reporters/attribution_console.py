@@ -31,7 +31,9 @@ def show_attribution(
     written: Sequence[Path] = (),
     quiet: bool = False,
 ) -> None:
-    """Print `attribution` on `console`; `quiet` prints the answer only, `written` are files to name.
+    """Print `attribution` on `console`; `quiet` prints the answer only.
+
+    `written` are the files to name.
 
     Names are printed as they are, never as markup, and nothing is told by colour alone.
     """

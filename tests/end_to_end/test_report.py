@@ -10,7 +10,7 @@ import pytest
 from memdiag.records.base import Record
 from memdiag.records.codec import encode, load
 from memdiag.records.profile import Profile
-from tests.reporters import comparisons, fix_records, profiles, tuning_records
+from tests.reporters import comparisons, fix_records, profiles, tied_xray, tuning_records
 
 RunMemdiag = Callable[..., "CompletedProcess[str]"]
 
@@ -35,8 +35,9 @@ def profile(tmp_path: Path) -> Path:
         (comparisons.versions(), "comparison", "model.onnx: 3 versions of onnxruntime"),
         (fix_records.verified(), "fix", "applied     good-one"),
         (tuning_records.tuning(), "tune", "dir/m.onnx: peak 200 MiB → 150 MiB"),
+        (tied_xray.attribution(), "xray", "process 4242: 1,000 MiB of 1.54 GiB are copies"),
     ],
-    ids=["comparison", "fix", "tuning"],
+    ids=["comparison", "fix", "tuning", "X-ray"],
 )
 def test_any_record_is_rendered_again_without_model_or_runtime(
     memdiag: RunMemdiag, tmp_path: Path, record: Record, stem: str, said: str

@@ -4,7 +4,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Literal
 
@@ -14,8 +14,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import memdiag
-from memdiag.errors import UsageError, XrayError
+from memdiag.errors import ModelError, UsageError, XrayError
 from memdiag.records.attribution import Attribution, Copy
+from memdiag.workflows.xray import guess_models
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads Linux's /proc")
 
@@ -33,10 +34,14 @@ sys.stdin.read()
 """
 
 
+def serving(*models: Path) -> AbstractContextManager[int]:
+    return running(SERVER, *map(str, models))
+
+
 @contextmanager
-def serving(*models: Path) -> Iterator[int]:
+def running(program: str, *arguments: str) -> Iterator[int]:
     with subprocess.Popen(
-        [sys.executable, "-c", SERVER, *map(str, models)],
+        [sys.executable, "-c", program, *arguments],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     ) as process:
@@ -177,6 +182,81 @@ def test_two_models_in_one_process_are_told_apart(tmp_path: Path) -> None:
         both = memdiag.xray(pid, [one, two])
     assert len(alone.copies) == 2
     assert len(both.copies) == 4
+
+
+def test_weights_that_two_models_share_count_for_both(tmp_path: Path) -> None:
+    one, two = tmp_path / "a" / "m.onnx", tmp_path / "b" / "m.onnx"
+    for path in (one, two):
+        path.parent.mkdir()
+        two_products(path, seed=1)
+    with serving(one, two) as pid:
+        found = memdiag.xray(pid, [one, two])
+    assert [model.name for model in found.models] == ["a/m.onnx", "b/m.onnx"]
+    assert {copy.models for copy in found.copies} == {(0, 1)}
+
+
+def external(path: Path, name: str) -> Path:
+    """The two products with their weights in the file called `name`."""
+    model = onnx.load(two_products(path, seed=1))
+    onnx.save(model, path, save_as_external_data=True, location=name, size_threshold=0)
+    return path
+
+
+def test_models_are_guessed_by_the_files_of_a_process(tmp_path: Path) -> None:
+    given, mapped = two_products(tmp_path / "a.onnx", seed=1), tmp_path / "b"
+    mapped.mkdir()
+    external(mapped / "b.onnx", "b.weights")
+    two_products(mapped / "other.onnx", seed=3)
+    holding = (
+        f"import sys; held = open({str(given)!r}); print('ready', flush=True); sys.stdin.read()"
+    )
+    loading = f"import sys; sys.argv[1:] = [{str(mapped / 'b.onnx')!r}]\n{SERVER}"
+    loading = loading.replace(
+        "options.intra",
+        "options.add_session_config_entry('session.disable_prepacking', '1'); options.intra",
+    )
+    for program, arguments, expected in (
+        (SERVER, [str(given)], [given]),
+        (holding, [], [given]),
+        (loading, [], [mapped / "b.onnx"]),
+        (holding.replace(str(given), "/dev/null"), ["m.onnx", "--x"], []),
+    ):
+        with running(program, *arguments) as pid:
+            assert list(guess_models(pid)) == expected
+            found = memdiag.xray(pid)
+        assert [model.name for model in found.models] == [path.name for path in expected]
+        (note,) = [note for note in found.notes if "no model was given" in note]
+        assert ("none was found" in note) == (not expected)
+        assert bool(found.copies) == (program is not holding and bool(expected))
+
+
+def test_a_file_that_is_no_model_is_no_error_where_it_was_guessed(tmp_path: Path) -> None:
+    broken = tmp_path / "broken.onnx"
+    broken.write_bytes(b"no model")
+    program = "import sys; print('ready', flush=True); sys.stdin.read()"
+    with running(program, str(broken)) as pid:
+        assert memdiag.xray(pid).models == ()
+        with pytest.raises(ModelError):
+            memdiag.xray(pid, broken)
+
+
+@pytest.mark.parametrize("repeated", [False, True], ids=["glob", "repeated"])
+def test_several_models_are_understood_as_a_shell_expands_them(
+    tmp_path: Path, repeated: bool
+) -> None:
+    one, two = (two_products(tmp_path / f"{seed}.onnx", seed=seed) for seed in (1, 2))
+    words = ["--model", str(one), *(["--model"] if repeated else []), str(two)]
+    with serving(one, two) as pid:
+        finished = subprocess.run(
+            [sys.executable, "-m", "memdiag", "xray", str(pid), *words],
+            capture_output=True,
+            text=True,
+            timeout=100,
+        )
+    assert finished.returncode == 0, finished.stderr
+    lines = [" ".join(line.split()) for line in finished.stdout.splitlines()]
+    assert "1.onnx 2.0 MiB 2 2.0 MiB 1.0 ×" in lines
+    assert "2.onnx 2.0 MiB 2 2.0 MiB 1.0 ×" in lines
 
 
 def test_two_sessions_have_two_of_each(tmp_path: Path) -> None:

@@ -119,7 +119,8 @@ def test_the_answer_the_reason_and_what_to_do_come_before_the_tables() -> None:
     lines = printed(msgspec.structs.replace(tied_xray.with_attribution(), findings=(finding,)))
     order = (
         "tied_if.onnx: peak", "Result     Most of", "Why        model.shared.weight",
-        "What to do Let memdiag try overridable-weight", "           memdiag fix models/tied_if.onnx",
+        "What to do Let memdiag try overridable-weight",
+        "           memdiag fix models/tied_if.onnx",
         "phase ", "owner (steady)", "arena slack", "weight ", "13 weights with a",
         "model.shared.weight is used as it is and transposed. [shared-weight-transposed]",
         "ConstantFolding, step 1:", "Latency median", "input ids",

@@ -76,7 +76,8 @@ def build(attribution: Attribution, *, trimmed_bytes: int = 0) -> tuple[OwnerRow
     """
     owners: dict[tuple[OwnerKind, str, str], list[Owner]] = {}
     for owner in attribution.owners:
-        id, label = owner.kind, LABELS[owner.kind]
+        id: str = owner.kind
+        label = LABELS[owner.kind]
         if owner.kind == "arena":
             id, label = _ARENA.get(owner.name, (id, label))
         owners.setdefault((owner.kind, id, label), []).append(owner)

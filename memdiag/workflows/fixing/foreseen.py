@@ -40,7 +40,13 @@ def with_rewrites(findings: Sequence[Finding], file: ModelFile) -> tuple[Finding
 
 def _checked(draft: Draft, finding: Finding) -> Finding:
     possible, refusal = [], ""
-    for rewriter in rewriters_for(finding.name):
+    names = finding.remedies
+    # The order of the finding is that of preference.
+    preferred = sorted(
+        rewriters_for(finding.name),
+        key=lambda one: names.index(one.rewrite.name) if one.rewrite.name in names else len(names),
+    )
+    for rewriter in preferred:
         try:
             reason = rewriter.check(draft, finding) if rewriter.rewrite.safe else UNSAFE
         except Exception:  # a defect of one rewrite must not lose a profile
@@ -48,18 +54,12 @@ def _checked(draft: Draft, finding: Finding) -> Finding:
         if reason is None:
             possible.append(rewriter.rewrite.name)
         else:
-            refusal = refusal or reason
+            refusal = refusal or f"{rewriter.rewrite.name}: {reason}"
     return _with(finding, tuple(possible), "" if possible else refusal)
 
 
 def _with(finding: Finding, possible: tuple[str, ...], refusal: str) -> Finding:
     rewrites = {one.rewrite.name for one in rewriters()}
     left = [name for name in finding.remedies if name in possible or name not in rewrites]
-    # The order of the finding is that of preference.
-    ordered = sorted(possible, key=lambda name: left.index(name) if name in left else len(left))
-    return msgspec.structs.replace(
-        finding,
-        remedies=tuple(dict.fromkeys([*left, *ordered])),
-        rewrites=tuple(ordered),
-        refusal=refusal,
-    )
+    remedies = tuple(dict.fromkeys([*left, *possible]))
+    return msgspec.structs.replace(finding, remedies=remedies, rewrites=possible, refusal=refusal)
