@@ -111,8 +111,8 @@ def _no_waste(profile: Profile) -> str:
         size = min(above, sum(part.size_bytes for part in parts))
         listed = ", ".join(part.text for part in parts)
         return (
-            f"The weights are not wasted, but {format_size(size)} of the {format_size(above)} at"
-            f" the peak is not needed for them: {listed}.{looked}"
+            f"No rule found waste, but {format_size(size)} of the {format_size(above)} at the peak"
+            f" is not in use between runs: {listed}.{looked}"
         )
     times = memory_parts.factor(profile, steady)
     beside = f", {times} its weights" if times else ""
@@ -194,7 +194,10 @@ def _tuning(profile: Profile, costly: Sequence[Finding], model: str) -> list[Ste
         return [Step(text, command)]
     if memory_parts.is_tunable(profile):
         size = format_size(sum(part.size_bytes for part in memory_parts.unused(profile)))
-        text = f"Let memdiag look for session options that avoid some of the {size} not needed:"
+        text = (
+            f"Let memdiag measure which session options avoid some of the {size} that are not in"
+            " use between runs:"
+        )
         return [Step(text, command)]
     return []
 
