@@ -58,7 +58,7 @@ def test_what_cannot_be_rewritten_says_why_and_keeps_its_options(tmp_path: Path)
     model = parser.parse_model("""
         <ir_version: 3, opset_import: ["" : 17]>
         g (float[1, 600, 8, 8] x, int64[4] s) => (float[1, 600, 8, 8] y)
-        { w = ConstantOfShape <value = float {0.5}> (s) y = Conv(x, w) }
+        { w = ConstantOfShape <value = float[1] {0.5}> (s) y = Conv(x, w) }
     """)
     sizes = np.array([600, 600, 1, 1])
     model.graph.initializer.append(numpy_helper.from_array(sizes, "s"))
