@@ -131,6 +131,7 @@ def test_all_weights_are_sorted_and_not_only_those_that_are_shown(
     opened: Callable[..., Any],
 ) -> None:
     page = opened(many_weights(300))
+    page.find_element("css selector", ".xray details > summary").click()
     heading = page.find_element("css selector", "#copies-0 thead th button")
     heading.click()
     heading.click()
