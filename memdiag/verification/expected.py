@@ -1,7 +1,9 @@
 """What a model must give to be as good as the original: interface and outputs."""
 
+from collections.abc import Mapping, Sequence
 from math import inf
 from pathlib import Path
+from typing import Any
 
 from memdiag.measurement.server import Server
 from memdiag.verification.outputs import Bound, Difference, Saved, compare, unstable
@@ -28,8 +30,9 @@ class Expected:
         Raises:
             MeasurementError: it does not run.
         """
-        if server.signature != self._signature:
-            return "its inputs, outputs or metadata are others", None
+        changed = interface_change(self._signature, server.signature)
+        if changed is not None:
+            return changed, None
         differences = [
             difference
             for before, after in zip(self._outputs, self._save(server, "other"), strict=True)
@@ -44,6 +47,56 @@ class Expected:
         return [
             server.save(index, self._folder / f"{name}-{index}") for index in range(self._count)
         ]
+
+
+def interface_change(before: Mapping[str, Any], after: Mapping[str, Any]) -> str | None:
+    """Return the first difference between two session signatures; None if a program sees none.
+
+    Names, their order, element types and metadata have to be equal. Ranks and sizes are compared
+    where both signatures state them: where a model states no shape the runtime infers one, which
+    differs between models that compute the same.
+    """
+    for kind in ("input", "output"):
+        one, other = before[f"{kind}s"], after[f"{kind}s"]
+        had, has = [value[0] for value in one], [value[0] for value in other]
+        if missing := [name for name in had if name not in has]:
+            return f"{kind} {missing[0]!r} is missing"
+        if added := [name for name in has if name not in had]:
+            return f"{kind} {added[0]!r} was added"
+        if had != has:
+            return f"{kind}s changed their order from {', '.join(had)} to {', '.join(has)}"
+        for (name, type_before, shape_before), (_, type_after, shape_after) in zip(
+            one, other, strict=True
+        ):
+            if type_before != type_after or not _compatible(shape_before, shape_after):
+                change = f"{_typed(type_before, shape_before)} to {_typed(type_after, shape_after)}"
+                return f"{kind} {name!r} changed from {change}"
+    old, new = before["metadata"], after["metadata"]
+    changed = sorted(key for key in old.keys() | new.keys() if old.get(key) != new.get(key))
+    return f"metadata {changed[0]!r} changed" if changed else None
+
+
+def _compatible(before: Sequence[Any], after: Sequence[Any]) -> bool:
+    """Return whether two shapes as the runtime states them can be those of one value.
+
+    The runtime gives an empty shape for scalars and for values of unknown rank.
+    """
+    if not before or not after:
+        return True
+    return len(before) == len(after) and all(
+        one == other
+        for one, other in zip(before, after, strict=True)
+        if isinstance(one, int) and isinstance(other, int)
+    )
+
+
+def _typed(type_name: str, shape: Sequence[Any]) -> str:
+    """Return a type and shape as ``float32[?, 512]``; names of dimensions are kept."""
+    is_tensor = type_name.startswith("tensor(")
+    element = type_name[len("tensor(") : -1] if is_tensor else type_name
+    element = {"float": "float32", "double": "float64"}.get(element, element)
+    sizes = ", ".join("?" if size is None else str(size) for size in shape)
+    return f"{element}[{sizes}]" if shape else element
 
 
 def _problem(worst: Difference, bound: Bound) -> str:
