@@ -37,6 +37,10 @@ Sizes = Annotated[
         help="Further sizes of free dimensions at which outputs and latency are compared.",
     ),
 ]
+TimeLimit = Annotated[
+    float | None,
+    typer.Option(metavar="SECONDS", help="Stop after this time, with the best result so far."),
+]
 Printed = Annotated[Format, typer.Option(help="What to print: a summary, or the JSON record.")]
 OutputRecord = Annotated[
     Path | None, typer.Option("--output", "-o", metavar="FILE", help=OUTPUT_RECORD_HELP)

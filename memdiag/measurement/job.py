@@ -1,12 +1,39 @@
 """What the child is asked to do, and under which limits."""
 
 import sys
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
 from typing import Any, Literal
 
 DEFAULT_TIMEOUT_S = 1800.0
+
+
+class TimeLimitReached(Exception):
+    """Ends work at its deadline. Not an error: callers return the best result so far."""
+
+
+@dataclass(slots=True)
+class Deadline:
+    """When work has to end; jobs that share a deadline see it being moved.
+
+    Attributes:
+        at: the moment by `time.monotonic()`, infinite without a time limit.
+    """
+
+    at: float = inf
+
+    @property
+    def remaining_s(self) -> float:
+        """Seconds until the deadline, negative once it has passed."""
+        return self.at - time.monotonic()
+
+    def check(self) -> None:
+        """Raise TimeLimitReached if the deadline has passed."""
+        if self.remaining_s <= 0:
+            raise TimeLimitReached
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,8 +93,9 @@ class Job:
 
     `runs` counts the runs after the first one; None stops after session creation. `environment`
     is added to ours for the child. `memory_limit_bytes` is compared with the child's whole
-    resident set. `run_options` are config entries of each run; `shared_arena` has the session use
-    an arena of the environment that grows by no more than is asked for (kSameAsRequested).
+    resident set; at the `deadline` a child is ended. `run_options` are config entries of each run;
+    `shared_arena` has the session use an arena of the environment that grows by no more than is
+    asked for (kSameAsRequested).
     `telemetry` leaves onnxruntime's telemetry on, as it is by default.
     """
 
@@ -86,6 +114,7 @@ class Job:
     runs: int | None = 10
     python: Path = Path(sys.executable)
     timeout_s: float = DEFAULT_TIMEOUT_S
+    deadline: Deadline = field(default_factory=Deadline)
     memory_limit_bytes: int | None = None
     telemetry: bool = False
 

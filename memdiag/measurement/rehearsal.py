@@ -18,11 +18,13 @@ def rehearse(job: Job, candidates: Sequence[Sequence[Feed]]) -> int | None:
 
     Raises:
         MeasurementError: the child's interpreter cannot be started.
+        TimeLimitReached: the job's deadline passed.
     """
     message = job.message() | {
         "rehearsals": [[feed.message() for feed in feeds] for feeds in candidates]
     }
-    deadline = time.monotonic() + job.timeout_s
+    job.deadline.check()
+    deadline = min(time.monotonic() + job.timeout_s, job.deadline.at)
     with Child(job, message, "rehearse.py") as child:
         log = LogReader(child.secret)
         pump = make_pump(child.log)
@@ -38,4 +40,6 @@ def rehearse(job: Job, candidates: Sequence[Sequence[Feed]]) -> int | None:
                         child.proceed()
         finally:
             pump.close()
+    if not pump.ended:
+        job.deadline.check()
     return None

@@ -27,9 +27,11 @@ class Server:
 
     Raises:
         MeasurementError: the interpreter cannot be started, or the session not be created.
+        TimeLimitReached: the job's deadline passed, here or in a later request.
     """
 
     def __init__(self, job: Job, feed_sets: Sequence[Sequence[Feed]]) -> None:
+        job.deadline.check()
         self._job = job
         self._scratch = tempfile.TemporaryDirectory(prefix=own_prefix())
         described = Path(self._scratch.name, "signature.json")
@@ -96,7 +98,7 @@ class Server:
         return {name: tuple(map(Path, files)) for name, files in outputs.items()}
 
     def _answer(self, wanted: str) -> dict[str, Any]:
-        deadline = time.monotonic() + self._job.timeout_s
+        deadline = min(time.monotonic() + self._job.timeout_s, self._job.deadline.at)
         while not self._events and time.monotonic() < deadline:
             if self._pump.ended:
                 break
@@ -107,6 +109,8 @@ class Server:
                 if isinstance(event, Event) and event.name in (wanted, "error")
             ]
         if not self._events:
+            if not self._pump.ended:
+                self._job.deadline.check()
             why = "ended without a word" if self._pump.ended else "did not answer in time"
             raise MeasurementError(f"{self._job.model}: the process that holds it {why}.")
         event = self._events.pop(0)

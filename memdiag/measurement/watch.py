@@ -164,8 +164,9 @@ class _Watch:
         if self._observer is None or now_s < self._sampled_s + self._observer.period_s * 0.5:
             return
         self._check_limit(self._sample(now_s).rss_bytes)
-        if now_s > self._job.timeout_s:
-            self._stop("timeout", f"stopped after {format_duration(self._job.timeout_s)}")
+        if now_s > self._job.timeout_s or self._job.deadline.remaining_s <= 0:
+            seconds = min(now_s, self._job.timeout_s)
+            self._stop("timeout", f"stopped after {format_duration(seconds)}")
         if self._on_progress and now_s >= self._progress_s:
             self._report(now_s)
 

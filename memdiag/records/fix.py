@@ -7,10 +7,14 @@ from memdiag.records.dimension import Dimension
 
 FIX_SCHEMA: Final = "memdiag.fix/1"
 
-RemedyStatus = Literal["applied", "refused", "rejected", "possible", "unverified"]
+RemedyStatus = Literal[
+    "applied", "refused", "rejected", "undecided", "possible", "untried", "unverified"
+]
 """``applied``: it is in the output, verified; ``refused``: it cannot be done here; ``rejected``: it
-was built and measured, and is not in the output; ``possible``: it would be tried (a dry run);
-``unverified``: it is in the output, but the model could not be run."""
+was built and measured, and is not in the output; ``undecided``: so was it, and it saves memory, but
+it could not be measured whether it is too slow; ``possible``: it would be tried (a dry run);
+``untried``: the search ended before; ``unverified``: it is in the output, but the model could not
+be run."""
 
 
 class Remedy(Record, frozen=True, kw_only=True):

@@ -1,10 +1,11 @@
 """The bench on which a changed model is judged beside the original."""
 
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 from memdiag.errors import MeasurementError
 from memdiag.measurement.job import Feed, Job
@@ -12,21 +13,39 @@ from memdiag.measurement.server import Server
 from memdiag.records.fix import Figures, LatencyAt
 from memdiag.verification import memory
 from memdiag.verification.expected import Expected
-from memdiag.verification.latency import LEAST_PAIRS, Race, race
+from memdiag.verification.latency import MAX_PAIRS, MIN_PAIRS, Race, race
 from memdiag.verification.outputs import Bound, Difference
 
 _TIMES = 3
-_MORE = 4
+_CONFIRMING_S = 60.0
+"""How long a comparison may go on that has to confirm that a model is slower."""
 
-_Races = dict[int, Race]
+_TURN_OVERHEAD_S = 0.15
+_RUNS_OF_TURN = 4
 
 
 class Trial(NamedTuple):
-    """One set of inputs: what it is called, the files that it lies in, whether it is timed."""
+    """One set of inputs.
+
+    Attributes:
+        name: what it is called in reports.
+        feeds: the files of its arrays.
+        timed: whether latency is compared with it alone.
+        sizes: of the free dimensions, in words; empty where none is free.
+    """
 
     name: str
     feeds: tuple[Feed, ...]
     timed: bool
+    sizes: str = ""
+
+
+class _Case(NamedTuple):
+    """Inputs that latency is compared with: one set, or several one after the other."""
+
+    name: str
+    feeds: int
+    then: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,10 +91,14 @@ class Bench:
         self.job = job
         self.session_count = 0
         self._trials = trials
+        self._cases = tuple(_cases(trials))
         self._server = self._session(job)
+        self._is_lost = False
         try:
             self._expected = Expected(self._server, len(trials), scratch)
+            started = time.monotonic()
             self.before = self.measure(job, _TIMES, disk_bytes=disk_bytes)
+            self._process_s = (time.monotonic() - started) / _TIMES
         except BaseException:
             self._server.close()
             raise
@@ -93,6 +116,12 @@ class Bench:
     ) -> None:
         self._server.close()
 
+    def estimate_s(self, *, times: int, pairs: int) -> float:
+        """Return roughly how long `times` measurements of both models take, and a judgement."""
+        turn_s = _TURN_OVERHEAD_S + _RUNS_OF_TURN * (self.before.latency_s or 0)
+        comparing_s = 2 * pairs * len(self._cases) * turn_s
+        return (2 * times + 1) * self._process_s + comparing_s
+
     def judge(
         self,
         job: Job,
@@ -102,29 +131,52 @@ class Bench:
         times: int = 1,
         pairs: int = 15,
         limit: float | None = None,
-        least_pairs: int = LEAST_PAIRS,
+        least_pairs: int = MIN_PAIRS,
     ) -> Verdict:
         """Return what is to be said of another model, or of other options for the same one.
 
         Its outputs are held to `bound`; its memory is measured `times` times, in fresh processes,
         which may be never. It is run in turn with the original `pairs` times, or from `least_pairs`
         on until it can be told whether it is slower by more than `limit`. Where it seems to be, new
-        sessions have to confirm it, which are run more often.
+        sessions are compared until it can be told, `MAX_PAIRS` times at most, for a minute at most;
+        their result counts, for of two sessions of one model one may be faster as long as it lives.
+
+        Raises:
+            TimeLimitReached: the job's deadline passed.
         """
         try:
+            if self._is_lost:
+                self._renew()
             with self._session(job) as server:
                 problem, worst = self._expected.met(server, bound)
                 if problem is not None:
                     return Verdict(problem=problem, difference=worst)
-                timed = [index for index, trial in enumerate(self._trials) if trial.timed]
-                races = self._races(server, timed, pairs, limit, least_pairs)
-            if limit is not None:
-                slow = [index for index, one in races.items() if one.ratio.median > limit]
-                races |= self._raced_afresh(job, slow, _MORE * pairs, limit) if slow else {}
+                races = {
+                    case: self._race(
+                        server, case, pairs=pairs, limit=limit, least_pairs=least_pairs
+                    )
+                    for case in self._cases
+                }
+            slow = [
+                case
+                for case, one in races.items()
+                if limit is not None and one.ratio.median > limit
+            ]
+            if slow:
+                self._renew()
+                with self._session(job) as server:
+                    for case in slow:
+                        races[case] = self._race(
+                            server, case, pairs=MAX_PAIRS, limit=limit, budget_s=_CONFIRMING_S
+                        )
             figures = self.measure(job, times, disk_bytes=disk_bytes) if times else None
         except MeasurementError as error:
             return Verdict(problem=f"it does not run: {error}")
-        named = tuple((self._trials[index].name, one) for index, one in races.items())
+        except BaseException:
+            # Interrupted within a request, whose answer would be taken for that to the next one.
+            self._is_lost = True
+            raise
+        named = tuple((case.name, one) for case, one in races.items())
         return Verdict(problem=None, difference=worst, races=named, figures=figures)
 
     def measure(self, job: Job, times: int, *, disk_bytes: int) -> Figures:
@@ -159,21 +211,15 @@ class Bench:
             memory.figures(other, disk_bytes=after_bytes),
         )
 
-    def _races(
-        self, server: Server, wanted: Iterable[int], pairs: int, limit: float | None, least: int
-    ) -> _Races:
-        """Return the races with the trials of the indices `wanted`."""
-        return {
-            index: race(self._server, server, index, pairs=pairs, limit=limit, least_pairs=least)
-            for index in wanted
-        }
+    def _race(self, server: Server, case: _Case, **how: Any) -> Race:
+        return race(self._server, server, case.feeds, then=case.then, **how)
 
-    def _raced_afresh(self, job: Job, wanted: Iterable[int], pairs: int, limit: float) -> _Races:
-        """Race with new sessions: of two of one model one may be faster as long as it lives."""
+    def _renew(self) -> None:
+        """Replace the original's session."""
         self._server.close()
+        self._is_lost = True
         self._server = self._session(self.job)
-        with self._session(job) as server:
-            return self._races(server, wanted, pairs, limit, LEAST_PAIRS)
+        self._is_lost = False
 
     def _session(self, job: Job) -> Server:
         self.session_count += 1
@@ -183,3 +229,14 @@ class Bench:
         # What runs with all inputs has touched all that it needs, and its arena has grown.
         sets = tuple(trial.feeds for trial in self._trials)
         return replace(job, feeds=sets[0], later_feeds=sets, runs=len(sets))
+
+
+def _cases(trials: Sequence[Trial]) -> Iterator[_Case]:
+    """Yield what latency is compared with: each timed set, and all where sizes differ, in turn."""
+    for index, trial in enumerate(trials):
+        if trial.timed:
+            yield _Case(trial.name, index)
+    sizes = list(dict.fromkeys(trial.sizes for trial in trials))
+    if len(sizes) > 1:
+        name = f"{', '.join(sizes)} in turn"
+        yield _Case(name, 0, tuple(range(1, len(trials))))

@@ -1,6 +1,7 @@
 """Whether a change is worth having, by figures that scatter."""
 
 from collections.abc import Sequence
+from math import ceil
 
 from memdiag.records.fix import Figures
 from memdiag.units import format_sizes
@@ -52,16 +53,28 @@ def is_faster(races: Races, before: Races) -> bool:
 
 
 def too_slow(races: Races, limit: float) -> str | None:
-    """Return with which inputs the ratio of latencies is above `limit`; None if with none.
-
-    It says as well whether the interval leaves a doubt: that is not enough to be called as fast.
-    """
+    """Return with which inputs a model is slower by more than `limit`; None where with none."""
     for name, race in races:
-        if race.ratio.median > limit:
-            low, high = race.ratio.low, race.ratio.high
-            words = "slower" if low > limit else "perhaps slower"
-            return f"{words}: {race.ratio.median:.2f} × ({low:.2f}–{high:.2f}) with {name}"
+        if race.ratio.low > limit:
+            return f"slower: {_interval(race)} with {name}"
     return None
+
+
+def undecided(races: Races, limit: float) -> str | None:
+    """Return with which inputs a model may or may not be slower by more than `limit`.
+
+    Its median is above the limit, and the interval holds the limit; None where there is no such
+    race. A median below the limit is enough to be called as fast.
+    """
+    doubtful = [(name, race) for name, race in races if race.ratio.low <= limit < race.ratio.median]
+    if not doubtful:
+        return None
+    name, race = max(doubtful, key=lambda one: one[1].ratio.high)
+    high = ceil(race.ratio.high * 100) / 100
+    return (
+        f"latency {_interval(race)} with {name} after {race.ratio.pairs} pairs does not tell;"
+        f" --max-slowdown {high:.2f} takes it"
+    )
 
 
 def takes_less(one: Figures, other: Figures) -> bool | None:
@@ -100,6 +113,10 @@ def in_words(before: Figures, after: Figures) -> str:
     return (
         f"peak {peak}, steady {' → '.join(format_sizes(before.steady_bytes, after.steady_bytes))}"
     )
+
+
+def _interval(race: Race) -> str:
+    return f"{race.ratio.median:.2f} × ({race.ratio.low:.2f}–{race.ratio.high:.2f})"
 
 
 def _grows(before: Figures, after: Figures) -> bool:

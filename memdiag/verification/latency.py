@@ -1,14 +1,15 @@
 """Which of two models is faster, by runs that take turns."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from memdiag.measurement.server import Server
-from memdiag.verification.ratio import Ratio, ratio
+from memdiag.verification.ratio import LOOKS, Ratio, ratio
 
 _WARM_RUNS = 3
-LEAST_PAIRS = 8
+MIN_PAIRS = LOOKS[0]
+MAX_PAIRS = LOOKS[-1]
 _TURN_S = 0.05
 """What a turn takes, roughly: several runs of a fast model, one of a slow one."""
 
@@ -31,10 +32,11 @@ def race(
     after: Server,
     feeds: int,
     *,
+    then: Sequence[int] = (),
     pairs: int = 30,
     budget_s: float = 30.0,
     limit: float | None = None,
-    least_pairs: int = LEAST_PAIRS,
+    least_pairs: int = MIN_PAIRS,
     clock: Callable[[], float] = time.monotonic,
     rest: Callable[[float], None] = time.sleep,
 ) -> Race:
@@ -43,31 +45,50 @@ def race(
     In its turn a session rests, runs a few times without being timed, and then is timed: the
     fastest of its runs counts, the one that was disturbed least. Which session goes first changes
     with every pair, so that drift of the machine hits both alike. At least eight pairs are run
-    whatever they take; with a `limit`, from `least_pairs` on no more than it takes to tell on which
-    side of it the ratio is.
+    whatever they take. With a `limit` the race ends at the first of `LOOKS`, from `least_pairs` on,
+    at which the interval lies on one side of it.
+
+    With `then`, a turn is one run with the inputs of `feeds` and of each index of `then` in turn,
+    and all of it counts: what sizes that change cost is in no run of inputs that stay the same.
 
     Raises:
         MeasurementError: a model fails.
     """
     both = (before, after)
-    for server in both:
-        server.run(feeds, _WARM_RUNS)
-    longest = max(max(server.run(feeds)) for server in both)
-    times = max(1, min(_MOST_RUNS, int(_TURN_S / longest))) if longest > 0 else _MOST_RUNS
-    warm = _WARM_RUNS if times > 1 else 1
+    if then:
+        turn = _turn_of_several((feeds, *then))
+        for server in both:
+            turn(server)
+    else:
+        turn = _turn_of_one(both, feeds)
     started = clock()
     seen: tuple[list[float], list[float]] = ([], [])
     for number in range(pairs):
-        if number >= LEAST_PAIRS and clock() - started > budget_s:
+        if number >= MIN_PAIRS and clock() - started > budget_s:
             break
-        if number >= least_pairs and limit is not None:
+        if limit is not None and number >= least_pairs and number in LOOKS:
             found = ratio(*seen)
             if not found.low <= limit <= found.high:
                 break
         for index in (0, 1) if number % 2 == 0 else (1, 0):
             rest(_REST_S)
-            seen[index].append(min(both[index].run(feeds, warm + times)[warm:]))
+            seen[index].append(turn(both[index]))
     return Race(_middle(seen[0]), _middle(seen[1]), ratio(*seen))
+
+
+def _turn_of_one(both: Sequence[Server], feeds: int) -> Callable[[Server], float]:
+    """Return a function that returns the fastest of a few runs, after some that warm up."""
+    for server in both:
+        server.run(feeds, _WARM_RUNS)
+    longest = max(max(server.run(feeds)) for server in both)
+    times = max(1, min(_MOST_RUNS, int(_TURN_S / longest))) if longest > 0 else _MOST_RUNS
+    warm = _WARM_RUNS if times > 1 else 1
+    return lambda server: min(server.run(feeds, warm + times)[warm:])
+
+
+def _turn_of_several(feeds: Sequence[int]) -> Callable[[Server], float]:
+    """Return a function that returns the sum of one run with each of `feeds`."""
+    return lambda server: sum(server.run(index)[0] for index in feeds)
 
 
 def _middle(values: list[float]) -> float:

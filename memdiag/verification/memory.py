@@ -17,11 +17,15 @@ def look(job: Job) -> Measurement:
 
     Raises:
         MeasurementError: it did not complete; the message says how it ended.
+        TimeLimitReached: the job's deadline passed.
         KeyboardInterrupt: that is how it ended; the watcher keeps what it saw up to then.
     """
+    job.deadline.check()
     seen = measure(job)
     if seen.interrupted:
         raise KeyboardInterrupt
+    if seen.outcome.status == "timeout":
+        job.deadline.check()
     if seen.outcome.status != "completed" or seen.baseline is None:
         outcome = seen.outcome
         raise MeasurementError(

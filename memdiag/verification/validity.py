@@ -12,6 +12,7 @@ from onnx import ModelProto, NodeProto, OperatorSetIdProto
 
 from memdiag.errors import MeasurementError
 from memdiag.graph.protos import subgraphs
+from memdiag.measurement.job import Deadline
 from memdiag.measurement.scratch import DIE_WITH_PARENT
 
 _TIMEOUT_S = 120.0
@@ -38,42 +39,49 @@ class Checker:
     Operators of other domains than ONNX's own are not checked, only that their domain is imported.
     """
 
-    def __init__(self, original: Path, timeout_s: float = _TIMEOUT_S) -> None:
+    def __init__(
+        self, original: Path, timeout_s: float = _TIMEOUT_S, deadline: Deadline | None = None
+    ) -> None:
         self._original = original
         self._timeout_s = timeout_s
+        self._deadline = deadline or Deadline()
 
     @cached_property
     def complaint(self) -> str:
         """What is wrong with the original, empty where nothing is."""
-        return complaint(self._original, self._timeout_s)
+        return complaint(self._original, self._timeout_s, self._deadline)
 
     def check(self, model: Path) -> Checked:
         """Return what is wrong with `model`, and whether that is wrong with the original as well.
 
         The checker ends with the first thing it finds: what comes behind is not seen.
         """
-        found = complaint(model, self._timeout_s)
+        found = complaint(model, self._timeout_s, self._deadline)
         return Checked(found, bool(found) and found != self.complaint)
 
 
-def complaint(model: Path, timeout_s: float = _TIMEOUT_S) -> str:
+def complaint(model: Path, timeout_s: float = _TIMEOUT_S, deadline: Deadline | None = None) -> str:
     """Return the first thing that `onnx.checker` says is wrong with a model, empty if nothing is.
 
     It runs in a process of its own, for some models crash it. External data is not read.
 
     Raises:
         MeasurementError: the process cannot be started.
+        TimeLimitReached: the deadline passed.
     """
+    deadline = deadline or Deadline()
+    deadline.check()
     try:
         done = subprocess.run(
             # Without -P a module of the working directory could be taken for onnx.
             [sys.executable, "-P", "-c", _CHECK, str(os.getpid()), str(model)],
             stdin=subprocess.DEVNULL,
             capture_output=True,
-            timeout=timeout_s,
+            timeout=min(timeout_s, deadline.remaining_s),
             check=False,
         )
     except subprocess.TimeoutExpired:
+        deadline.check()
         return f"the checker does not end within {timeout_s:g} s"
     except OSError as error:
         raise MeasurementError(

@@ -3,13 +3,14 @@
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from math import inf
 from pathlib import Path
 
 import msgspec
 
 from memdiag.errors import UsageError
 from memdiag.graph.reader import open_model
-from memdiag.measurement.job import Job
+from memdiag.measurement.job import Deadline, Job, TimeLimitReached
 from memdiag.measurement.scratch import scratch_folder
 from memdiag.prediction.runtime import Runtime
 from memdiag.records.dimension import Dimension
@@ -44,6 +45,7 @@ def fix(
     inputs: Given | None = None,
     sizes: Sequence[int] = SIZES,
     check_with: Sequence[str | Path] = (),
+    time_limit_s: float | None = None,
     on_progress: OnProgress | None = None,
 ) -> Fix:
     """Rewrite `model` so that it wastes less, verified, and return what was done.
@@ -66,6 +68,8 @@ def fix(
         sizes: further sizes of free dimensions at which outputs and latency are compared.
         check_with: interpreters of environments with other releases of onnxruntime; the result has
             to load there too, and to give what the original gives there.
+        time_limit_s: seconds after which the search ends, as it does at Ctrl-C; the best result so
+            far is written.
         on_progress: called with a few words about what is being done.
 
     Raises:
@@ -79,13 +83,16 @@ def fix(
     target = Path(output) if output is not None else path.with_name(f"{path.stem}.fixed.onnx")
     if max_slowdown <= 0:
         raise UsageError("--max-slowdown must be greater than 0.")
+    if time_limit_s is not None and time_limit_s <= 0:
+        raise UsageError("--time-limit must be greater than 0.")
+    deadline = Deadline(inf if time_limit_s is None else time.monotonic() + time_limit_s)
     given = read_given(inputs or {})
     say = on_progress or _silent
     with open_model(path) as file, ExitStack() as exits:
         files = FixFiles(file, target)
         runtime = Runtime.installed()
         findings, notes = examine(file, runtime, Selection(select=only, min_bytes=0), dims=dims)
-        attempt = Attempt(files=files, unsafe=unsafe, notes=[*notes])
+        attempt = Attempt(files=files, unsafe=unsafe, notes=[*notes], deadline=deadline)
         rules = tuple(changes_by_rule(findings))
         result: Proof | Output | None = None
         dimensions: tuple[Dimension, ...] = ()
@@ -95,21 +102,29 @@ def fix(
             files.check_writable()
             scratch = exits.enter_context(scratch_folder())
             say("finding inputs that the model runs with")
-            job = Job(model=path, runs=None)
-            tried = trials(file, job, scratch / "inputs", dims=dims or {}, given=given, sizes=sizes)
-            attempt.notes += tried.notes
-            sets, dimensions = tried.sets, tried.dimensions
-            if sets:
-                say("measuring the original")
-                others = OtherRuntimes([Path(one) for one in check_with], job, sets, scratch)
-                disk_bytes = sum(each.stat().st_size for each in file.files)
-                bench = exits.enter_context(Bench(job, sets, scratch, disk_bytes))
-                search = Search(attempt, bench, others, max_slowdown, say)
-                result = search.run(rules)
-            elif unverified:
-                result = attempt.trust(rules)
+            job = Job(model=path, runs=None, deadline=deadline)
+            bench: Bench | None = None
+            try:
+                folder = scratch / "inputs"
+                tried = trials(file, job, folder, dims=dims or {}, given=given, sizes=sizes)
+                attempt.notes += tried.notes
+                sets, dimensions = tried.sets, tried.dimensions
+                if sets:
+                    say("measuring the original")
+                    others = OtherRuntimes([Path(one) for one in check_with], job, sets, scratch)
+                    disk_bytes = sum(each.stat().st_size for each in file.files)
+                    bench = exits.enter_context(Bench(job, sets, scratch, disk_bytes))
+            except TimeLimitReached:
+                attempt.leave(rules, "the time limit ended the search before")
+                attempt.notes.append("the time limit passed before the original was measured")
             else:
-                attempt.give_up(rules)
+                if bench is not None:
+                    end = deadline.at
+                    result = Search(attempt, bench, others, max_slowdown, say, end).run(rules)
+                elif unverified:
+                    result = attempt.trust(rules)
+                else:
+                    attempt.give_up(rules)
         duration_s = round(time.perf_counter() - started, 6)
         record = record_of(attempt, runtime, result, duration_s)
         return msgspec.structs.replace(record, dimensions=dimensions)

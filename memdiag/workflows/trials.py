@@ -63,7 +63,7 @@ def trials(
                 continue  # the other branch does not run with such values
             flags = _flags(plans, given, seed)
             name = ", ".join(part for part in (words, flags) if part) or "its inputs"
-            found.append(Trial(name, tuple(feeds), timed=not seed or bool(flags)))
+            found.append(Trial(name, tuple(feeds), timed=not seed or bool(flags), sizes=words))
         if not _is_random(plans):
             break
     return Trials(tuple(found), chosen.dimensions, chosen.notes)

@@ -12,7 +12,7 @@ import msgspec
 from memdiag.errors import MeasurementError, UsageError
 from memdiag.graph.graphs import Graphs
 from memdiag.graph.reader import open_model
-from memdiag.measurement.job import Job
+from memdiag.measurement.job import Deadline, Job, TimeLimitReached
 from memdiag.measurement.scratch import scratch_folder
 from memdiag.prediction.reductions import largest_reduction
 from memdiag.prediction.runtime import Runtime
@@ -21,6 +21,7 @@ from memdiag.remedies.options import options
 from memdiag.verification.bench import Bench
 from memdiag.verification.outputs import Bound
 from memdiag.workflows.fix import fix
+from memdiag.workflows.fixing.search import INTERRUPTED
 from memdiag.workflows.inputs import Given, read_given
 from memdiag.workflows.trials import SIZES, trials
 from memdiag.workflows.tuning.attempts import Attempts
@@ -29,6 +30,8 @@ from memdiag.workflows.tuning.record import record_of, rewrite_option
 from memdiag.workflows.tuning.search import Search
 
 DEFAULT_MAX_SLOWDOWN = 1.05
+
+_SHARE_OF_REWRITING = 0.5
 
 OnProgress = Callable[[str], None]
 
@@ -55,7 +58,8 @@ def tune(
     Every option is tried alone; to the one that saves the most, the others are added in turn, and
     those that save more are kept. What saves memory is verified like a fix: its outputs, and its
     latency in turn with the defaults. The chosen point is measured again, in several processes.
-    Ctrl-C, or a time limit, ends the search with the best so far.
+    Ctrl-C, or a time limit, ends the search with the best so far. Where the model is fixed first
+    and that is ended, the record is the fix's alone.
 
     Args:
         model: the ONNX file.
@@ -72,17 +76,17 @@ def tune(
         dims: sizes of free dimensions by name; realistic ones where not given.
         inputs: arrays, or paths of ``.npy`` files, by input name; the rest is made up.
         sizes: further sizes of free dimensions at which outputs and latency are compared.
-        time_limit_s: how long options are tried, in seconds; what is chosen then is still measured
-            thoroughly, and rewriting is not counted.
+        time_limit_s: seconds after which all is over, rewriting and the last measurements included.
+            Rewriting gets half of them.
         on_progress: called with a few words about what is being done.
 
     Raises:
         ModelError: the file is missing, is no ONNX model, or lacks its external data.
         UsageError: an argument does not fit.
-        MeasurementError: the model does not run here.
+        MeasurementError: the model does not run here, or the time is over before it was measured.
         ReportError: the fixed model cannot be written.
     """
-    started = time.perf_counter()
+    started, began = time.perf_counter(), time.monotonic()
     say = on_progress or _silent
     wanted = dict(budget or {})
     _check(wanted, max_slowdown, sessions, time_limit_s, output if not rewrite else None)
@@ -97,22 +101,43 @@ def tune(
             dims=dims,
             inputs=inputs,
             sizes=sizes,
+            time_limit_s=None if time_limit_s is None else _SHARE_OF_REWRITING * time_limit_s,
             on_progress=say,
         )
+        if INTERRUPTED in fixed.notes:
+            return fixed
     given = read_given(inputs or {})
     with open_model(path) as file, ExitStack() as exits:
         scratch = exits.enter_context(scratch_folder())
         say("finding inputs that the model runs with")
+        end = inf if time_limit_s is None else began + time_limit_s
         job = Job(
-            model=path, runs=None, sessions=sessions, load_from=load_from, telemetry=telemetry
+            model=path,
+            runs=None,
+            sessions=sessions,
+            load_from=load_from,
+            telemetry=telemetry,
+            deadline=Deadline(end),
         )
-        tried = trials(file, job, scratch / "inputs", dims=dims or {}, given=given, sizes=sizes)
-        sets = tried.sets
-        if not sets:
-            raise MeasurementError(f"{path}: it does not run here with any inputs; give --input.")
-        say("measuring the defaults")
-        disk_bytes = sum(each.stat().st_size for each in file.files)
-        bench = exits.enter_context(Bench(job, sets, scratch, disk_bytes))
+        folder = scratch / "inputs"
+        try:
+            tried = trials(file, job, folder, dims=dims or {}, given=given, sizes=sizes)
+            sets = tried.sets
+            if not sets:
+                raise MeasurementError(
+                    f"{path}: it does not run here with any inputs; give --input."
+                )
+            say("measuring the defaults")
+            disk_bytes = sum(each.stat().st_size for each in file.files)
+            bench = exits.enter_context(Bench(job, sets, scratch, disk_bytes))
+        except TimeLimitReached as limit:
+            if fixed is not None and fixed.output is not None:
+                note = "the time limit passed before any option was tried"
+                return msgspec.structs.replace(fixed, notes=(*fixed.notes, note))
+            raise MeasurementError(
+                f"{path}: the time limit passed before the defaults were measured; give a longer"
+                " --time-limit."
+            ) from limit
         attempts = Attempts(
             bench=bench,
             bound=Bound.reordered(largest_reduction(file, Graphs(file))),
@@ -133,7 +158,7 @@ def tune(
             budget=wanted,
             limit=max_slowdown,
             say=say,
-            deadline=inf if time_limit_s is None else time.monotonic() + time_limit_s,
+            end=end,
         )
         search.run()
         record = record_of(file, search, fixed, round(time.perf_counter() - started, 6))

@@ -5,6 +5,7 @@ import pytest
 from memdiag.records.fix import Figures
 from memdiag.units import MIB
 from memdiag.verification.judgement import (
+    Races,
     in_words,
     is_faster,
     is_worth_it,
@@ -12,6 +13,7 @@ from memdiag.verification.judgement import (
     takes_less,
     takes_less_time,
     too_slow,
+    undecided,
 )
 from memdiag.verification.latency import Race
 from memdiag.verification.ratio import Ratio
@@ -107,7 +109,34 @@ def test_too_slow_says_with_which_inputs() -> None:
     found = too_slow(races((0.9, 1.0, 1.1), (1.1, 1.2, 1.3)), 1.05)
     assert found == "slower: 1.20 × (1.10–1.30) with 1"
     assert too_slow(races((0.9, 1.0, 1.1), (1.1, 1.2, 1.3)), 1.2) is None
-    assert too_slow(races((0.9, 1.1, 1.3)), 1.05) == "perhaps slower: 1.10 × (0.90–1.30) with 0"
+    assert too_slow(races((0.9, 1.1, 1.3)), 1.05) is None
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        (races((0.9, 1.1, 1.3)), "1.10 × (0.90–1.30) with 0 after 15 pairs"),
+        # Of several that with which it may be slowest.
+        (races((0.9, 1.1, 1.3), (1.0, 1.1, 1.404)), "1.10 × (1.00–1.40) with 1 after 15 pairs"),
+        (races((0.9, 1.04, 1.3)), None),
+        (races((1.06, 1.1, 1.3)), None),
+        ((), None),
+    ],
+)
+def test_what_the_interval_does_not_tell_is_undecided(found: Races, expected: str | None) -> None:
+    doubt = undecided(found, 1.05)
+    if expected is None:
+        assert doubt is None
+    else:
+        assert doubt is not None
+        assert expected in doubt
+
+
+def test_the_slowdown_that_takes_what_is_undecided_is_offered() -> None:
+    doubt = undecided(races((1.0, 1.1, 1.404)), 1.05)
+    assert doubt is not None
+    assert doubt.endswith("--max-slowdown 1.41 takes it")
+    assert undecided(races((1.0, 1.1, 1.404)), 1.41) is None
 
 
 def test_anonymous_memory_counts_first_and_ties_are_told() -> None:

@@ -42,11 +42,37 @@ def test_a_limit_ends_the_race_when_it_is_decided() -> None:
     # Each turn's fastest run is 1.0 or 1.1 of the other's: it is never told on which side that is.
     undecided = pair(lambda n: 0.01, lambda n: 0.01 if n // 16 % 2 else 0.011)
     assert race(*undecided, 0, pairs=30, limit=1.05, rest=rested).ratio.pairs == 30
+    # It is looked at seldom: what is decided after nine pairs goes on to sixteen.
+    late = pair(lambda n: 0.01, lambda n: 0.01 if n < 12 else 0.02)
+    assert race(*late, 0, pairs=100, limit=1.05, rest=rested).ratio.pairs == 16
 
     # Where more are asked for, they are run before anything is decided.
     before, after = pair(lambda n: 0.01, lambda n: 0.02)
     found = race(before, after, 0, pairs=100, limit=1.05, least_pairs=20, rest=rested)
-    assert found.ratio.pairs == 20
+    assert found.ratio.pairs == 32
+
+
+class Sized(Made):
+    """A session that needs a second more whenever its inputs are others than the last."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda n: 0.01)
+        self.last = -1
+
+    def run(self, feeds: int, times: int = 1) -> tuple[float, ...]:
+        more = float(feeds != self.last)
+        self.last = feeds
+        return tuple(one + more for one in super().run(feeds, times))
+
+
+def test_what_sizes_that_change_cost_is_seen_in_turn_alone() -> None:
+    def pair_of(after: Made) -> tuple[Server, Server]:
+        return cast(Server, Made(lambda n: 0.01)), cast(Server, after)
+
+    assert abs(race(*pair_of(Sized()), 0, pairs=8, rest=rested).ratio.median - 1) < 1e-9
+    found = race(*pair_of(Sized()), 0, then=(1, 2), pairs=8, rest=rested)
+    assert abs(found.before_s - 0.03) < 1e-9
+    assert abs(found.after_s - 3.03) < 1e-9
 
 
 def test_slow_models_run_once_a_turn() -> None:

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from memdiag.verification.ratio import ratio
+from memdiag.verification.ratio import LOOKS, ratio
 
 
 def test_the_interval_holds_the_median() -> None:
@@ -33,6 +33,18 @@ def test_the_interval_covers_the_true_median_as_often_as_it_says(count: int) -> 
         covered += found.low <= 1.0 <= found.high
     # 95 % of 400, and four standard deviations below.
     assert covered >= 400 * 0.95 - 4 * (400 * 0.95 * 0.05) ** 0.5
+
+
+def test_looking_often_does_not_make_equals_differ() -> None:
+    # As a race with a limit does: it ends at the first look whose interval leaves 1 out.
+    rng = np.random.default_rng(0)
+    wrong = 0
+    for _ in range(1000):
+        ratios = list(rng.lognormal(0.0, 0.5, LOOKS[-1]))
+        found = [ratio([1.0] * count, ratios[:count]) for count in LOOKS]
+        wrong += any(not one.low <= 1.0 <= one.high for one in found)
+    # 5 % of 1000, and four standard deviations above.
+    assert wrong <= 50 + 4 * (1000 * 0.05 * 0.95) ** 0.5
 
 
 def test_no_pair_is_an_error() -> None:

@@ -12,7 +12,7 @@ import pytest
 from onnx import external_data_helper, numpy_helper, parser
 
 import memdiag
-from memdiag.errors import ReportError, UsageError
+from memdiag.errors import MeasurementError, ReportError, UsageError
 from memdiag.records.finding import Finding
 from memdiag.records.fix import Fix
 from memdiag.remedies.draft import Draft
@@ -118,6 +118,85 @@ def test_a_limit_that_nothing_keeps_leaves_the_model_as_it_is(tied: Path) -> Non
     assert any("slower" in remedy.reason for remedy in fix.remedies)
     assert fix.output is None
     assert [path.name for path in tied.parent.iterdir()] == ["tied.onnx"]
+
+
+HANGING = """
+import time
+
+import onnxruntime
+
+
+class Session(onnxruntime.InferenceSession):
+    def __init__(self, source, options=None, *args, **more):
+        if isinstance(source, str):
+            with open(source, "rb") as file:
+                if OPERATOR in file.read():
+                    time.sleep(600)
+        super().__init__(source, options, *args, **more)
+
+
+onnxruntime.InferenceSession = Session
+"""
+
+
+@pytest.fixture
+def hanging(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """A function after which models with an operator take ten minutes to load, in children."""
+
+    def hang(operator: str) -> None:
+        folder = tmp_path / "site"
+        folder.mkdir()
+        text = HANGING.replace("OPERATOR", repr(operator.encode()))
+        (folder / "sitecustomize.py").write_text(text)
+        monkeypatch.setenv("PYTHONPATH", str(folder))
+
+    return hang
+
+
+@pytest.mark.usefixtures("two_rewrites")
+def test_a_time_limit_ends_a_child_and_leaves_the_best_so_far(
+    tied: Path, hanging: Callable[[str], None]
+) -> None:
+    hanging("Gemm")
+    output = tied.parent / "out" / "fixed.onnx"
+    fix = memdiag.fix(tied, output, max_slowdown=10, sizes=[1], time_limit_s=45)
+    assert fix.duration_s < 90
+    assert statuses(fix) == {"overridable-weight": "applied", "gemm-transposed": "untried"}
+    assert any("time limit" in note for note in fix.notes)
+    assert fix.output == str(output)
+    assert [path.name for path in output.parent.iterdir()] == ["fixed.onnx"]
+
+
+@pytest.mark.usefixtures("two_rewrites")
+def test_a_time_limit_holds_while_the_original_loads(
+    tied: Path, hanging: Callable[[str], None]
+) -> None:
+    hanging("Gather")
+    fix = memdiag.fix(tied, sizes=[1], time_limit_s=3)
+    assert fix.duration_s < 60
+    assert {*statuses(fix).values()} == {"untried"}
+    assert fix.output is None
+    with pytest.raises(MeasurementError, match="time limit passed before the defaults"):
+        memdiag.tune(tied, sizes=[1], time_limit_s=3)
+
+
+@pytest.mark.usefixtures("two_rewrites")
+def test_ctrl_c_leaves_the_best_so_far(tied: Path) -> None:
+    def interrupt(words: str) -> None:
+        if words.startswith("trying gemm-transposed"):
+            raise KeyboardInterrupt
+
+    fix = memdiag.fix(tied, max_slowdown=10, sizes=[1], on_progress=interrupt)
+    assert statuses(fix) == {"overridable-weight": "applied", "gemm-transposed": "untried"}
+    assert fix.output is not None
+    assert any("interrupted" in note for note in fix.notes)
+    assert sorted(path.name for path in tied.parent.iterdir()) == ["tied.fixed.onnx", "tied.onnx"]
+
+
+@pytest.mark.parametrize("seconds", [0, -1])
+def test_a_time_limit_without_time_is_refused(tied: Path, seconds: float) -> None:
+    with pytest.raises(UsageError, match="leave no time"):
+        memdiag.fix(tied, time_limit_s=seconds)
 
 
 @pytest.fixture

@@ -20,6 +20,7 @@ from memdiag.cli.declarations import (
     Printed,
     Quiet,
     Sizes,
+    TimeLimit,
     Unsafe,
 )
 from memdiag.cli.exit_codes import CLEAN
@@ -49,6 +50,7 @@ def command(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only list the remedies that would be tried.")
     ] = False,
+    time_limit: TimeLimit = None,
     dim: Dims = None,
     input: InputFiles = None,
     inputs: InputArchive = None,
@@ -70,6 +72,8 @@ def command(
     Builds each remedy of each finding, compares its outputs, memory and latency with the original's
     in isolated processes, and keeps the best combination. The original is not changed.
 
+    Ctrl-C or --time-limit ends the search and writes the best result so far.
+
     --out DIR writes fix.json, fix.html, fix.md and fix.png.
     """
     import msgspec
@@ -89,6 +93,7 @@ def command(
             dry_run=dry_run,
             max_slowdown=max_slowdown,
             check_with=check_with or (),
+            time_limit_s=time_limit,
             on_progress=line.show,
             **trial_arguments(dim, input, inputs, sizes),
         )

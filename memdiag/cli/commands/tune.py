@@ -22,6 +22,7 @@ from memdiag.cli.declarations import (
     Printed,
     Quiet,
     Sizes,
+    TimeLimit,
     Unsafe,
 )
 from memdiag.cli.exit_codes import CLEAN, FINDINGS
@@ -63,10 +64,7 @@ def command(
             " telemetry-off as an option.",
         ),
     ] = False,
-    time_limit: Annotated[
-        float | None,
-        typer.Option(metavar="SECONDS", help="Stop trying options after this time."),
-    ] = None,
+    time_limit: TimeLimit = None,
     picture: Picture = None,
     every: Annotated[
         bool, typer.Option("--all", help="Print every combination, not only the Pareto front.")

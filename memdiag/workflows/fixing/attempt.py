@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from memdiag.graph.graphs import Graphs
+from memdiag.measurement.job import Deadline
 from memdiag.prediction.reductions import largest_reduction
 from memdiag.records.finding import Finding
 from memdiag.records.fix import Figures, Remedy, RemedyStatus
@@ -31,9 +32,10 @@ class Attempt:
     notes: list[str] = field(default_factory=list)
     is_valid: bool | None = None
     before: Figures | None = None
+    deadline: Deadline = field(default_factory=Deadline)
 
     def __post_init__(self) -> None:
-        self._checker = Checker(self.files.file.path)
+        self._checker = Checker(self.files.file.path, deadline=self.deadline)
         self._remedies: dict[tuple[str, str, tuple[str, ...]], Remedy] = {}
 
     @property
@@ -76,6 +78,12 @@ class Attempt:
             reason=self.files.shown(reason),
             weights=change.weights,
         )
+
+    def leave(self, rules: Rules, why: str) -> None:
+        """Note of each change that nothing is known of that it was not tried, for the reason."""
+        for change in (change for changes in rules for change in changes):
+            if not any((one.name, one.rule) == (change.name, change.rule) for one in self.remedies):
+                self.note(change, "untried", why)
 
     def bound(self, changes: Sequence[Change]) -> Bound:
         """Return how far the outputs of the original with `changes` may be from its own."""

@@ -1,6 +1,7 @@
 """Changes that are worth having, which of two is the better one, and what proves the result."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from memdiag.records.fix import Figures
 from memdiag.verification.bench import Verdict
@@ -14,17 +15,29 @@ from memdiag.workflows.fixing.files import Output
 class Candidate:
     """A change that is worth having: what the model takes with it, and before it.
 
-    `digest` is that of the model, `kept_count` how many of the original's files it needs, and
-    `file_count` how many in all.
+    `verdict` is that of the whole model beside the original, `digest` its contents', `kept_count`
+    how many of the original's files it needs, and `file_count` how many in all.
     """
 
     change: Change
     before: Figures
     after: Figures
-    races: Races
+    verdict: Verdict
+    is_valid: bool | None
     digest: bytes
     kept_count: int
     file_count: int
+
+    @property
+    def races(self) -> Races:
+        """Its latencies beside the original's."""
+        return self.verdict.races
+
+
+class Undecided(NamedTuple):
+    """A change that saves memory, of which it could not be measured whether it is too slow."""
+
+    reason: str
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,23 +3,31 @@
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from math import inf, isfinite
 
 from memdiag.errors import MeasurementError, MemdiagError, ReportError
-from memdiag.measurement.job import Job
+from memdiag.measurement.job import Job, TimeLimitReached
 from memdiag.records.fix import Figures
+from memdiag.units import format_duration
 from memdiag.verification.bench import Bench, Verdict
-from memdiag.verification.judgement import Races, in_words, is_worth_it, saves, too_slow
-from memdiag.verification.latency import LEAST_PAIRS
+from memdiag.verification.judgement import Races, in_words, is_worth_it, saves, too_slow, undecided
+from memdiag.verification.latency import MIN_PAIRS
 from memdiag.verification.other_runtimes import OtherRuntimes
 from memdiag.verification.outputs import Bound
 from memdiag.workflows.fixing.attempt import Attempt, Rules
-from memdiag.workflows.fixing.candidates import Candidate, Proof, preferred
+from memdiag.workflows.fixing.candidates import Candidate, Proof, Undecided, preferred
 from memdiag.workflows.fixing.changes import Change
 from memdiag.workflows.fixing.files import Built
+from memdiag.workflows.pace import Pace
 
 _TIMES = 3
-_PAIRS = 15
-_FINAL_PAIRS = 25
+_PAIRS = 16
+_FINAL_PAIRS = 32
+_MAX_RESERVE = 0.5
+"""Share of the time at most that is kept for measuring the result thoroughly."""
+
+
+INTERRUPTED = "the search was interrupted: the best so far"
 
 
 @dataclass
@@ -28,7 +36,8 @@ class Search:
 
     A change is tried on top of those that were accepted before, and has to save something beside
     them: it is measured in turn with the model that has them. `max_slowdown` is beside the
-    original.
+    original. At `end`, by `time.monotonic()`, or at Ctrl-C the search ends with the best so far:
+    `timed_out` and `interrupted` say so.
     """
 
     attempt: Attempt
@@ -36,6 +45,12 @@ class Search:
     others: OtherRuntimes
     max_slowdown: float
     say: Callable[[str], None]
+    end: float = inf
+    timed_out: bool = field(init=False, default=False)
+    interrupted: bool = field(init=False, default=False)
+    _ranked: list[Candidate] = field(init=False, default_factory=list)
+    _pace: Pace = field(init=False)
+    _left: int = field(init=False, default=0)
     _kept: list[list[Candidate]] = field(init=False, default_factory=list)
     _tried: dict[bytes, str] = field(init=False, default_factory=dict)
     _unwritable: ReportError | None = field(init=False, default=None)
@@ -51,24 +66,95 @@ class Search:
         if self.bench.unstable:
             names = ", ".join(sorted(self.bench.unstable))
             self.attempt.notes.append(f"outputs that are random are not compared: {names}")
-        for changes in rules:
-            self._keep_best(changes)
+        self._explore(rules)
+        try:
+            proof = None if self.interrupted else self._verified()
+        except TimeLimitReached:
+            self.timed_out = True
+            proof = self._as_it_is()
+        except KeyboardInterrupt:
+            self.interrupted = True
+        if self.interrupted:
+            proof = self._as_it_is()
+        self.attempt.notes += self._ending()
+        if proof is None and self._unwritable is not None:
+            raise self._unwritable
+        return proof
+
+    def _explore(self, rules: Rules) -> None:
+        """Try everything, as far as the time allows."""
+        first_s = self.bench.estimate_s(times=1, pairs=_PAIRS)
+        self._pace = Pace(first_s=first_s, end=self.end)
+        self._left = sum(map(len, rules))
+        deadline = self.bench.job.deadline
+        if isfinite(self.end):
+            thorough_s = self.bench.estimate_s(times=_TIMES, pairs=_FINAL_PAIRS)
+            deadline.at = self.end - min(thorough_s, _MAX_RESERVE * deadline.remaining_s)
+        try:
+            for changes in rules:
+                self._keep_best(changes)
+        except TimeLimitReached:
+            self.timed_out = True
+            self.attempt.leave(rules, "the time limit ended the search before")
+        except KeyboardInterrupt:
+            self.interrupted = True
+            self.attempt.leave(rules, "the search was interrupted before")
+        deadline.at = self.end
+
+    def _verified(self) -> Proof | None:
+        """Return the best result that stands when it is verified thoroughly, published."""
+        self._accept_ranked()
         while self._kept:
             proof = self._finish()
             if proof is not None:
                 return proof
-        if self._unwritable is not None:
-            raise self._unwritable
         return None
+
+    def _as_it_is(self) -> Proof | None:
+        """Publish what was judged last, without looking at it again; None where there is nothing.
+
+        The model with all that was accepted was compared with the original when its last change
+        was tried: its outputs, its latency and, once, its memory.
+        """
+        if self._ranked:
+            best = self._ranked[-1]
+            self._kept.append(self._ranked)
+            self.attempt.accepted.append(best.change)
+            self.attempt.note(best.change, "applied", in_words(best.before, best.after))
+            self._ranked = []
+        last = self._last
+        if last is None:
+            return None
+        files = self.attempt.files
+        with files.built(files.draft(self.attempt.accepted)) as built:
+            self.attempt.is_valid = last.is_valid
+            return Proof(
+                output=files.publish(built),
+                verdict=last.verdict,
+                bound=self.attempt.bound(self.attempt.accepted),
+                before=self.bench.before,
+                after=last.after,
+                verified_on=(self.bench.onnxruntime,),
+            )
+
+    def _ending(self) -> list[str]:
+        """Return what is to be said of how the search ended."""
+        if self.interrupted:
+            return [INTERRUPTED]
+        return ["the time limit ended the search: the best so far"] if self.timed_out else []
 
     def _keep_best(self, changes: tuple[Change, ...]) -> None:
         """Accept the best change of one rule, if any is worth having."""
-        ranked: list[Candidate] = []
         for change in changes:
+            self._left -= 1
             found = self._try(change)
             if found is not None:
-                self._rank(found, ranked)
-        self._accept(ranked)
+                self._rank(found, self._ranked)
+        self._accept_ranked()
+
+    def _accept_ranked(self) -> None:
+        self._accept(self._ranked)
+        self._ranked = []
 
     def _rank(self, found: Candidate, ranked: list[Candidate]) -> None:
         """Put a candidate where it belongs in `ranked`, the best of which is the last."""
@@ -88,7 +174,8 @@ class Search:
             best = self._confirmed(ranked[-1])
             if isinstance(best, Candidate):
                 ranked[-1] = best
-                self._kept.append(ranked)
+                self._kept.append([*ranked])
+                ranked.clear()
                 self.attempt.accepted.append(best.change)
                 self.attempt.note(best.change, "applied", in_words(best.before, best.after))
                 return
@@ -137,7 +224,7 @@ class Search:
         if found is None:
             return None
         change, draft = found
-        self.say(f"trying {change.name}")
+        self.say(f"trying {change.name} ({self._pace.step(self._left)})")
         try:
             with self.attempt.files.built(draft) as built:
                 judged = self._judge(change, built)
@@ -145,10 +232,16 @@ class Search:
             judged = self._failed(error)
         if isinstance(judged, Candidate):
             return judged
-        self.attempt.note(change, "rejected", judged)
+        self._dismiss(change, judged)
         return None
 
-    def _judge(self, change: Change, built: Built) -> Candidate | str:
+    def _dismiss(self, change: Change, why: str | Undecided) -> None:
+        if isinstance(why, Undecided):
+            self.attempt.note(change, "undecided", why.reason)
+        else:
+            self.attempt.note(change, "rejected", why)
+
+    def _judge(self, change: Change, built: Built) -> Candidate | str | Undecided:
         """Return the change as a candidate, or why it is not worth having.
 
         What costs least to find out comes first; memory is measured once.
@@ -169,11 +262,16 @@ class Search:
             return verdict.problem
         if not is_worth_it(before, after, verdict.races, self._races()):
             return _saves_nothing(before, after)
-        return too_slow(verdict.races, self.max_slowdown) or Candidate(
+        if slower := too_slow(verdict.races, self.max_slowdown):
+            return slower
+        if doubt := undecided(verdict.races, self.max_slowdown):
+            return Undecided(f"{in_words(before, after)}; {doubt}")
+        return Candidate(
             change=change,
             before=before,
             after=after,
-            races=verdict.races,
+            verdict=verdict,
+            is_valid=self.attempt.is_valid,
             digest=built.digest,
             kept_count=len(built.kept),
             file_count=len(built.written) + len(built.kept),
@@ -186,7 +284,7 @@ class Search:
             bound,
             disk_bytes=0,
             times=0,
-            pairs=_PAIRS if is_saving else LEAST_PAIRS,
+            pairs=_PAIRS if is_saving else MIN_PAIRS,
             limit=self.max_slowdown if is_saving else None,
         )
 
@@ -195,7 +293,8 @@ class Search:
 
         If it does not, the change that was accepted last gives way to the next best of its rule.
         """
-        self.say("verifying the result")
+        estimate_s = self.bench.estimate_s(times=_TIMES, pairs=_FINAL_PAIRS)
+        self.say(f"verifying the result (about {format_duration(estimate_s)})")
         ranked = self._kept[-1]
         files = self.attempt.files
         with files.built(files.draft(self.attempt.accepted)) as built:
@@ -207,11 +306,11 @@ class Search:
             return proof
         del self._kept[-1]
         self.attempt.accepted.pop()
-        self.attempt.note(ranked.pop().change, "rejected", proof)
+        self._dismiss(ranked.pop().change, proof)
         self._accept(ranked)
         return None
 
-    def _prove(self, built: Built, last: Candidate) -> Proof | str:
+    def _prove(self, built: Built, last: Candidate) -> Proof | str | Undecided:
         """Return what was found of the result, which is published, or what is wrong with it."""
         problem = self.attempt.invalidity(built)
         if problem is not None:
@@ -245,6 +344,8 @@ class Search:
             )
         if not is_worth_it(before, after, verdict.races, ()):
             return f"together they save nothing ({in_words(before, after)})"
+        if doubt := undecided(verdict.races, self.max_slowdown):
+            return Undecided(f"{in_words(before, after)}; {doubt}")
         self.attempt.excuse()
         return Proof(
             output=self.attempt.files.publish(built),

@@ -18,8 +18,8 @@ from memdiag.verification.ratio import Ratio
 from memdiag.workflows.tuning.files import TuneFiles
 from memdiag.workflows.tuning.points import excess
 
-_PAIRS = 15
-_FINAL_PAIRS = 25
+_PAIRS = 16
+_FINAL_PAIRS = 32
 _FINAL_TIMES = 3
 
 
@@ -48,6 +48,20 @@ class Attempts:
     def session_count(self) -> int:
         """How many sessions were started: on the bench, and to save models."""
         return self.bench.session_count + self._files.saved_count
+
+    @property
+    def weighing_s(self) -> float:
+        """Roughly how long the memory of a point is measured."""
+        return self.bench.estimate_s(times=0, pairs=0)
+
+    @property
+    def confirming_s(self) -> float:
+        """Roughly how long a point is confirmed."""
+        return self.bench.estimate_s(times=_FINAL_TIMES, pairs=_FINAL_PAIRS)
+
+    def end_at(self, moment: float) -> None:
+        """Have whatever runs end at `moment`, by `time.monotonic()`."""
+        self.bench.job.deadline.at = moment
 
     def defaults(self) -> Point:
         """Return the point without options."""

@@ -5,8 +5,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 
+from memdiag.measurement.job import TimeLimitReached
 from memdiag.records.fix import Figures, Point
 from memdiag.remedies.option import Option
+from memdiag.units import format_duration
+from memdiag.workflows.pace import Pace
 from memdiag.workflows.tuning.attempts import Attempts
 from memdiag.workflows.tuning.points import (
     choice,
@@ -20,9 +23,8 @@ from memdiag.workflows.tuning.points import (
 
 Names = frozenset[str]
 
-
-class _DeadlinePassedError(Exception):
-    """Ends the exploring; what was found until then is chosen from."""
+_MAX_RESERVE = 0.5
+"""Share of the time at most that is kept for measuring the choice thoroughly."""
 
 
 @dataclass(kw_only=True)
@@ -31,8 +33,9 @@ class Search:
 
     `always` are options that are part of every point but the first. Memory decides what is looked
     at more closely: outputs and latency are compared only where enough of it would be saved.
-    From `deadline` on, by `clock`, nothing new is tried. `interrupted` says that Ctrl-C ended the
-    search, `timed_out` that the deadline did.
+    At `end`, by `clock`, all is over: options are tried until there is just the time left to
+    measure the choice thoroughly. `interrupted` says that Ctrl-C ended the search, `timed_out` that
+    the time did.
     """
 
     attempts: Attempts
@@ -41,7 +44,7 @@ class Search:
     budget: Mapping[str, int]
     limit: float
     say: Callable[[str], None]
-    deadline: float = inf
+    end: float = inf
     clock: Callable[[], float] = time.monotonic
     interrupted: bool = False
     timed_out: bool = False
@@ -49,15 +52,24 @@ class Search:
     _chosen: dict[Names, tuple[Option, ...]] = field(default_factory=dict)
     _refuted: set[Names] = field(default_factory=set)
     _confirmed: Names | None = None
+    _deadline: float = field(init=False, default=inf)
+    _pace: Pace = field(init=False)
 
     def run(self) -> None:
-        """Search until nothing more helps, the deadline passes, or Ctrl-C comes."""
+        """Search until nothing more helps, the time is over, or Ctrl-C comes."""
         self._keep(self.attempts.defaults(), ())
+        reserve_s = min(self.attempts.confirming_s, _MAX_RESERVE * (self.end - self.clock()))
+        self._deadline = self.end - reserve_s
+        self._pace = Pace(first_s=self.attempts.weighing_s, end=self.end, clock=self.clock)
         try:
+            self.attempts.end_at(self._deadline)
             self._explore()
+            self.attempts.end_at(self.end)
             self._confirm()
         except KeyboardInterrupt:
             self.interrupted = True
+        except TimeLimitReached:
+            self.timed_out = True
 
     @property
     def points(self) -> tuple[Point, ...]:
@@ -106,7 +118,7 @@ class Search:
                 best = self._shrink(self._grow(start, limit), limit)
                 if limit < inf:
                     self._gather(best, limit)
-        except _DeadlinePassedError:
+        except TimeLimitReached:
             self.timed_out = True
 
     def _try_alone(self, base: Figures) -> None:
@@ -116,7 +128,7 @@ class Search:
         saves most is compared first.
         """
         weighed: list[Option] = []
-        halfway = (self.clock() + self.deadline) / 2
+        halfway = (self.clock() + self._deadline) / 2
         for one in self.usable if halfway < inf else ():
             if self.clock() >= halfway:
                 break
@@ -210,7 +222,9 @@ class Search:
         while (point := self.chosen).options:
             names = frozenset(point.options)
             chosen = self._chosen[names]
-            self.say(f"verifying {_words(chosen)}")
+            self.say(
+                f"verifying {_words(chosen)} (about {format_duration(self.attempts.confirming_s)})"
+            )
             self._points[names], stands = self.attempts.confirm(point, chosen)
             if stands:
                 self._confirmed = names
@@ -235,7 +249,9 @@ class Search:
         if known is not None:
             return known
         self._check_deadline()
-        self.say(f"trying {_words(chosen)} ({len(self._points)} points so far)")
+        alone = [one for one in self.usable if _names((*self.always, one)) not in self._points]
+        left = f"{len(alone)} options left" if alone else f"{len(self._points)} points so far"
+        self.say(f"trying {_words(chosen)} ({left}, {self._pace.step(len(alone))})")
         return self._keep(self.attempts.weigh(chosen), chosen)
 
     def _judge(self, added: tuple[Option, ...]) -> None:
@@ -245,8 +261,8 @@ class Search:
             self._keep(self.attempts.judge(point, chosen), chosen)
 
     def _check_deadline(self) -> None:
-        if self.clock() >= self.deadline:
-            raise _DeadlinePassedError
+        if self.clock() >= self._deadline:
+            raise TimeLimitReached
 
     def _keep(self, point: Point, chosen: tuple[Option, ...]) -> Point:
         self._points[_names(chosen)], self._chosen[_names(chosen)] = point, chosen

@@ -10,7 +10,7 @@ import pytest
 
 from memdiag.errors import MeasurementError, ReportError
 from memdiag.graph.reader import ModelFile, open_model
-from memdiag.measurement.job import Job
+from memdiag.measurement.job import Job, TimeLimitReached
 from memdiag.records.fix import Figures, RemedyStatus
 from memdiag.remedies.draft import Draft
 from memdiag.remedies.rewrite import Rewriter
@@ -34,7 +34,8 @@ class MadeBench:
     """A bench on which a model takes what is set for its graph's name, in MiB.
 
     `ratios` are of latencies, 1 where not set; `later` those from the second time on. `broken`
-    models do not run. `measured` and `beside` are what was asked for.
+    models do not run; of those of `ends` the work is ended, after `ends_after` measurements of
+    them. `raced` are ratios with intervals. `measured` and `beside` are what was asked for.
     """
 
     job: Job
@@ -42,6 +43,9 @@ class MadeBench:
     ratios: dict[str, float] = field(default_factory=dict)
     later: dict[str, float] = field(default_factory=dict)
     broken: Sequence[str] = ()
+    ends: dict[str, type[BaseException]] = field(default_factory=dict)
+    ends_after: int = 0
+    raced: dict[str, Ratio] = field(default_factory=dict)
     unstable: frozenset[str] = frozenset()
     onnxruntime: str = "1.31.1"
     measured: list[str] = field(default_factory=list)
@@ -51,8 +55,12 @@ class MadeBench:
     def before(self) -> Figures:
         return self._figures(self.job, 100)
 
+    def estimate_s(self, *, times: int, pairs: int) -> float:
+        return 0.0
+
     def measure(self, job: Job, times: int, *, disk_bytes: int) -> Figures:
         name = self._name(job)
+        self._may_end(name)
         self.measured.append(name)
         if name in self.broken:
             raise MeasurementError(f"{job.model}: it ended.")
@@ -67,16 +75,24 @@ class MadeBench:
         after_bytes: int,
         before: Job | None = None,
     ) -> tuple[Figures, Figures]:
+        self._may_end(self._name(job))
         self.beside.append((self._name(before or self.job), self._name(job)))
         return self._figures(before or self.job, before_bytes), self._figures(job, after_bytes)
 
     def judge(self, job: Job, bound: Bound, **how: Any) -> Verdict:
         name = self._name(job)
+        self._may_end(name)
         ratio = self.ratios.get(name, 1.0)
         if name in self.later:
             self.ratios[name] = self.later[name]
-        raced = Race(1.0, ratio, Ratio(ratio, ratio, ratio, 15))
+        raced = Race(1.0, ratio, self.raced.get(name, Ratio(ratio, ratio, ratio, 15)))
         return Verdict(problem=None, races=(("size 1", raced),))
+
+    def _may_end(self, name: str) -> None:
+        if name in self.ends:
+            if not self.ends_after:
+                raise self.ends[name]
+            self.ends_after -= 1
 
     def _name(self, job: Job) -> str:
         return onnx.load(job.model, load_external_data=False).graph.name
@@ -254,6 +270,67 @@ def test_a_slower_or_broken_or_wrong_one_is_rejected_with_the_reason(run: Run) -
     assert ended.reason("broken") == "it cannot run: it ended."
     assert ended.reason("elsewhere") == "on onnxruntime 1.20.1 it does not run"
     assert ended.statuses["unsafe"] == "refused"
+
+
+def test_what_is_undecided_is_offered_with_its_memory(run: Run, tmp_path: Path) -> None:
+    doubtful = Ratio(1.12, 1.0, 1.23, 128)
+    ended = run([renaming("doubtful", "_1")], sizes={"g_1": 10}, raced={"g_1": doubtful})
+    assert ended.statuses == {"doubtful": "undecided"}
+    reason = ended.reason("doubtful")
+    assert reason.startswith("peak 100 MiB → 10.0 MiB" if "10.0" in reason else "peak 100 MiB → 10")
+    assert "1.12 × (1.00–1.23) with size 1 after 128 pairs" in reason
+    assert ended.proof is None
+    assert run(
+        [renaming("doubtful", "_1")], sizes={"g_1": 10}, raced={"g_1": doubtful}, limit=1.23
+    ).statuses == {"doubtful": "applied"}
+
+
+ENDS = (TimeLimitReached, KeyboardInterrupt)
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_an_end_leaves_the_best_so_far(run: Run, tmp_path: Path, end: type[BaseException]) -> None:
+    rules = (
+        [renaming("first", "_1")],
+        [renaming("second", "_2"), renaming("endless", "_3"), renaming("never", "_4")],
+        [renaming("last", "_5")],
+    )
+    sizes = {"g_1": 60, "g_1_2": 50, "g_1_3": 40, "g_1_4": 30}
+    ended = run(*rules, sizes=sizes, ends={"g_1_3": end})
+    assert ended.statuses == {
+        "first": "applied",
+        "second": "applied",
+        "endless": "untried",
+        "never": "untried",
+        "last": "untried",
+    }
+    assert onnx.load(tmp_path / "out.onnx").graph.name == "g_1_2"
+    assert ended.proof is not None
+    assert ended.proof.before.peak_bytes == 100 * MIB
+    assert ended.proof.after.peak_bytes == 50 * MIB
+    (note,) = ended.attempt.notes
+    assert note.endswith("the best so far")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["m.onnx", "out.onnx"]
+
+
+@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("after", [2, 3])
+def test_an_end_of_the_last_measurements_leaves_what_was_judged(
+    run: Run, tmp_path: Path, end: type[BaseException], after: int
+) -> None:
+    ended = run([renaming("a", "_1")], sizes={"g_1": 60}, ends={"g_1": end}, ends_after=after)
+    assert ended.statuses == {"a": "applied"}
+    assert onnx.load(tmp_path / "out.onnx").graph.name == "g_1"
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_an_end_before_anything_is_judged_writes_nothing(
+    run: Run, tmp_path: Path, end: type[BaseException]
+) -> None:
+    ended = run([renaming("a", "_1")], sizes={"g_1": 60}, ends={"g_1": end})
+    assert ended.proof is None
+    assert ended.statuses == {"a": "untried"}
+    assert [path.name for path in tmp_path.iterdir()] == ["m.onnx"]
 
 
 def test_time_alone_is_worth_a_change_once(run: Run) -> None:

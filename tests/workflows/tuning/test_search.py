@@ -50,6 +50,12 @@ class Scripted:
     judged: list[Names] = field(default_factory=list)
     seconds: float = 0
 
+    weighing_s: float = 1.0
+    confirming_s: float = 0.0
+
+    def end_at(self, moment: float) -> None:
+        self.ended_at = moment
+
     @property
     def before(self) -> Figures:
         return figures(self.size(frozenset()))
@@ -105,7 +111,7 @@ def searched(
     *usable: Option,
     always: tuple[Option, ...] = (),
     say: object = None,
-    deadline: float = inf,
+    end: float = inf,
 ) -> Search:
     search = Search(
         attempts=cast(Attempts, scripted),
@@ -114,7 +120,7 @@ def searched(
         budget=scripted.budget,
         limit=LIMIT,
         say=cast(Callable[[str], None], say or (lambda words: None)),
-        deadline=deadline,
+        end=end,
         clock=lambda: scripted.seconds,
     )
     search.run()
@@ -309,7 +315,7 @@ def test_in_limited_time_what_saves_most_is_compared_first() -> None:
     assert unlimited.judged == [{"a"}, {"c"}, {"d"}, {"e"}]
     # In the first half of the time a, b, c and d are weighed, and e when these were compared.
     limited = Scripted(less(**saved))
-    assert searched(limited, *usable, deadline=8).chosen.options == ("e",)
+    assert searched(limited, *usable, end=8).chosen.options == ("e",)
     assert limited.judged == [{"c"}, {"d"}, {"a"}, {"e"}]
 
 
@@ -320,7 +326,7 @@ def test_comparing_ends_with_the_time() -> None:
             return super().judge(point, chosen)
 
     slow = Slow(less(a=5, b=10, c=30, d=20))
-    search = searched(slow, *(option(name) for name in "abcd"), deadline=8)
+    search = searched(slow, *(option(name) for name in "abcd"), end=8)
     assert search.timed_out
     assert slow.judged == [{"c"}, {"d"}]
     assert search.chosen.options == ("c",)
@@ -332,7 +338,7 @@ def test_a_deadline_leaves_the_best_so_far_confirmed(
 ) -> None:
     # A second passes for every point that is tried.
     usable = option("a", "b"), option("b", "a")
-    search = searched(Scripted(less(a=20, b=30)), *usable, deadline=deadline)
+    search = searched(Scripted(less(a=20, b=30)), *usable, end=deadline)
     assert search.timed_out == (deadline < 2)
     assert search.is_confirmed
     assert search.chosen.options == expected
