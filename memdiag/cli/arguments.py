@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+import time
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
@@ -133,6 +134,19 @@ def trial_arguments(
         "inputs": given_inputs(input or (), inputs),
         "sizes": sizes_of("--sizes", sizes),
     }
+
+
+def seconds_left(limit_s: float | None, began: float) -> float | None:
+    """Return what is left of a time limit for work that began at `began`, loading our code.
+
+    Raises:
+        UsageError: the limit itself leaves no time.
+    """
+    if limit_s is None:
+        return None
+    if limit_s <= 0:
+        raise UsageError(f"--time-limit {limit_s:g} leaves no time; give more than 0 seconds.")
+    return max(limit_s - (time.monotonic() - began), 1e-3)
 
 
 def command_line() -> tuple[str, ...]:

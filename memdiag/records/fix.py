@@ -74,6 +74,8 @@ class Point(Record, frozen=True, kw_only=True):
 
     `ratio` is its latency beside that of the defaults: the largest median of all inputs, with its
     95 % confidence interval; None where it was not compared, for too little memory would be saved.
+    `slowest_with` are the inputs it is of. `undecided` says that it could not be measured whether
+    that is more than the largest slowdown.
     `on_front` says that no other point takes less memory at the peak and in the end and less time;
     `fits` that it keeps within the budget and the largest slowdown; `problem` why it cannot be
     used, empty where it can.
@@ -95,6 +97,8 @@ class Point(Record, frozen=True, kw_only=True):
     on_front: bool
     fits: bool
     problem: str
+    slowest_with: str = ""
+    undecided: bool = False
 
 
 class Fix(Record, frozen=True, kw_only=True):

@@ -98,7 +98,7 @@ def fix(
         dimensions: tuple[Dimension, ...] = ()
         if dry_run or not rules:
             attempt.foresee(rules)
-        else:
+        elif attempt.any_possible(rules):
             files.check_writable()
             scratch = exits.enter_context(scratch_folder())
             say("finding inputs that the model runs with")

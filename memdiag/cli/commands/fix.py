@@ -1,11 +1,12 @@
 """``memdiag fix``: rewrite a model so that it wastes less, verified and measured."""
 
+import time
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from memdiag.cli.arguments import command_line, trial_arguments
+from memdiag.cli.arguments import command_line, seconds_left, trial_arguments
 from memdiag.cli.choices import Format, Plotly
 from memdiag.cli.declarations import (
     DEFAULT_MAX_SLOWDOWN,
@@ -76,6 +77,7 @@ def command(
 
     --out DIR writes fix.json, fix.html, fix.md and fix.png.
     """
+    began = time.monotonic()
     import msgspec
 
     from memdiag.cli.display import Doing
@@ -93,7 +95,7 @@ def command(
             dry_run=dry_run,
             max_slowdown=max_slowdown,
             check_with=check_with or (),
-            time_limit_s=time_limit,
+            time_limit_s=seconds_left(time_limit, began),
             on_progress=line.show,
             **trial_arguments(dim, input, inputs, sizes),
         )

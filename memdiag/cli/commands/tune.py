@@ -1,11 +1,12 @@
 """``memdiag tune``: find the options with which a model fits a budget."""
 
+import time
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from memdiag.cli.arguments import command_line, sizes_by_name, trial_arguments
+from memdiag.cli.arguments import command_line, seconds_left, sizes_by_name, trial_arguments
 from memdiag.cli.choices import Format, LoadFrom, Plotly
 from memdiag.cli.declarations import (
     DEFAULT_MAX_SLOWDOWN,
@@ -84,6 +85,7 @@ def command(
     the search with the best result so far. --out DIR writes tune.json, tune.html, tune.md and
     tune.png. Exit codes: 0; 1 if a budget was given and no combination fits it; 2 on errors.
     """
+    began = time.monotonic()
     import msgspec
 
     from memdiag.cli.display import Doing
@@ -104,7 +106,7 @@ def command(
             sessions=sessions,
             load_from=load_from.value,
             telemetry=telemetry,
-            time_limit_s=time_limit,
+            time_limit_s=seconds_left(time_limit, began),
             on_progress=line.show,
             **trial_arguments(dim, input, inputs, sizes),
         )

@@ -9,7 +9,9 @@ from memdiag.reporters.views.text import plain
 from memdiag.units import format_duration, format_size, format_sizes
 
 _MOST_WEIGHTS = 3
-_ORDER: tuple[RemedyStatus, ...] = ("applied", "unverified", "possible", "rejected", "refused")
+_ORDER: tuple[RemedyStatus, ...] = (
+    *("applied", "unverified", "possible", "undecided", "rejected", "refused", "untried"),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,6 +109,12 @@ def _answer(fix: Fix) -> str:
     if possible:
         remedies = "1 remedy" if len(possible) == 1 else f"{len(possible)} remedies"
         return f"{plain(fix.model)}: {remedies} would be tried; nothing was written"
+    undecided = [one.name for one in fix.remedies if one.status == "undecided"]
+    if undecided:
+        names = ", ".join(map(plain, undecided))
+        return f"{plain(fix.model)}: undecided about {names}, in {took}; nothing was written"
+    if any(one.status == "untried" for one in fix.remedies):
+        return f"{plain(fix.model)}: nothing was found before the end, in {took}; nothing written"
     return f"{plain(fix.model)}: nothing was worth changing, in {took}; nothing was written"
 
 

@@ -111,6 +111,10 @@ def _changed(fix: Fix) -> str:
     possible = [one.name for one in fix.remedies if one.status == "possible"]
     if possible:
         return f"Nothing yet; these remedies would be tried: {_names(possible)}."
+    if undecided := [one.name for one in fix.remedies if one.status == "undecided"]:
+        return f"Nothing yet; these may be too slow, which is undecided: {_names(undecided)}."
+    if any(one.status == "untried" for one in fix.remedies):
+        return "Nothing yet: the search ended before all remedies were tried."
     return "Nothing: no remedy that was tried is worth it."
 
 
@@ -195,6 +199,10 @@ def _remedy(fix: Fix) -> str:
     if fix.output is None:
         if any(one.status == "possible" for one in fix.remedies):
             return "Run it again without --dry-run."
+        if any(one.status == "undecided" for one in fix.remedies):
+            return "Run it again on a quieter machine, or with a higher --max-slowdown."
+        if any(one.status == "untried" for one in fix.remedies):
+            return "Run it again with a longer --time-limit, or none."
         return "Options of the session may still help: let memdiag tune look for them."
     if not fix.verified:
         return f"Compare what {plain(fix.output)} computes with the original before it is used."

@@ -9,6 +9,7 @@ from memdiag.reporters.views.text import plain, plain_lines, shortened
 from memdiag.units import format_duration, format_size, format_sizes
 
 _LONGEST_PROBLEM = 200
+_NOTABLE_SLOWDOWN = 1.05
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,6 +119,11 @@ def _row(point: Point, tuning: Fix, peak: str, steady: str) -> PointRow:
         ratio = f"{point.ratio:.2f} ×{interval}"
     is_chosen = point.options == tuning.chosen
     remark = "chosen" if is_chosen else "cannot be used" if point.problem else ""
+    if point.ratio is not None and point.low is not None and not remark:
+        if point.undecided:
+            remark = "undecided"
+        elif point.low > _NOTABLE_SLOWDOWN and point.slowest_with:
+            remark = f"slower: {plain(point.slowest_with)}"
     return PointRow(
         label=label(point),
         peak=peak,

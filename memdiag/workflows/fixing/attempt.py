@@ -108,6 +108,10 @@ class Attempt:
                 f" ({self._checker.complaint})"
             )
 
+    def any_possible(self, rules: Rules) -> bool:
+        """Return whether there is a change to try; if not, the reasons are noted."""
+        return any(self.possible(change) for changes in rules for change in changes)
+
     def foresee(self, rules: Rules) -> None:
         """Say of each remedy whether it would be tried."""
         for change in (change for changes in rules for change in changes):

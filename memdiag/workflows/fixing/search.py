@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from math import inf, isfinite
+from math import inf
 
 from memdiag.errors import MeasurementError, MemdiagError, ReportError
 from memdiag.measurement.job import Job, TimeLimitReached
@@ -50,6 +50,7 @@ class Search:
     interrupted: bool = field(init=False, default=False)
     _ranked: list[Candidate] = field(init=False, default_factory=list)
     _pace: Pace = field(init=False)
+    _explore_until: float = field(init=False, default=inf)
     _left: int = field(init=False, default=0)
     _kept: list[list[Candidate]] = field(init=False, default_factory=list)
     _tried: dict[bytes, str] = field(init=False, default_factory=dict)
@@ -87,9 +88,8 @@ class Search:
         self._pace = Pace(first_s=first_s, end=self.end)
         self._left = sum(map(len, rules))
         deadline = self.bench.job.deadline
-        if isfinite(self.end):
-            thorough_s = self.bench.estimate_s(times=_TIMES, pairs=_FINAL_PAIRS)
-            deadline.at = self.end - min(thorough_s, _MAX_RESERVE * deadline.remaining_s)
+        thorough_s = self.bench.estimate_s(times=_TIMES, pairs=_FINAL_PAIRS)
+        self._explore_until = self.end - min(thorough_s, _MAX_RESERVE * deadline.remaining_s)
         try:
             for changes in rules:
                 self._keep_best(changes)
@@ -150,6 +150,8 @@ class Search:
             found = self._try(change)
             if found is not None:
                 self._rank(found, self._ranked)
+                # From now on there is something to verify, which takes its time.
+                self.bench.job.deadline.at = self._explore_until
         self._accept_ranked()
 
     def _accept_ranked(self) -> None:

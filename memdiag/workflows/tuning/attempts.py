@@ -12,9 +12,8 @@ from memdiag.measurement.job import Job
 from memdiag.records.fix import Figures, Point
 from memdiag.remedies.option import Option
 from memdiag.verification.bench import Bench, Verdict
-from memdiag.verification.judgement import saves
+from memdiag.verification.judgement import Races, saves, too_slow, undecided
 from memdiag.verification.outputs import Bound
-from memdiag.verification.ratio import Ratio
 from memdiag.workflows.tuning.files import TuneFiles
 from memdiag.workflows.tuning.points import excess
 
@@ -120,18 +119,23 @@ class Attempts:
         )
         if verdict.problem is not None:
             return self._refused(point, verdict.problem), verdict
-        slowest = max(
-            (race.ratio for _, race in verdict.races), key=lambda one: one.median, default=None
-        )
-        return self._raced(point, slowest), verdict
+        point = self._raced(point, verdict.races)
+        doubt = too_slow(verdict.races, self.limit) is None and undecided(verdict.races, self.limit)
+        return msgspec.structs.replace(point, undecided=bool(doubt)), verdict
 
-    def _raced(self, point: Point, slowest: Ratio | None) -> Point:
+    def _raced(self, point: Point, races: Races) -> Point:
+        name, slowest = max(
+            ((name, race.ratio) for name, race in races),
+            key=lambda one: one[1].median,
+            default=("", None),
+        )
         ratio = slowest.median if slowest else 1.0
         return msgspec.structs.replace(
             point,
             ratio=ratio,
             low=slowest.low if slowest else None,
             high=slowest.high if slowest else None,
+            slowest_with=name,
             fits=ratio <= self.limit and point.figures is not None and self._fits(point.figures),
         )
 

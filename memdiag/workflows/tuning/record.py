@@ -1,6 +1,7 @@
 """The record of a tuning, put together from what was found."""
 
 from collections.abc import Iterator
+from math import ceil
 from pathlib import Path
 
 import msgspec
@@ -8,6 +9,7 @@ import msgspec
 from memdiag.graph.reader import ModelFile, open_model
 from memdiag.records.fix import FIX_SCHEMA, Fix, Point
 from memdiag.remedies.option import Option
+from memdiag.units import format_sizes
 from memdiag.workflows.tuning.files import lists_initializers
 from memdiag.workflows.tuning.search import Search
 from memdiag.workflows.tuning.snippet import snippet
@@ -55,7 +57,7 @@ def record_of(file: ModelFile, search: Search, fixed: Fix | None, duration_s: fl
         duration_s=duration_s,
         points=search.points,
         chosen=chosen.options,
-        snippet=_snippet(model, Path(rewritten or file.path), chosen, sessions),
+        snippet=_snippet(model, Path(rewritten or file.path), search, sessions),
         session_count=attempts.session_count,
         sessions=sessions,
     )
@@ -84,8 +86,22 @@ def _notes(search: Search, fixed: Fix | None) -> Iterator[str]:
     chosen = search.chosen
     for one in search.chosen_options:
         yield f"{one.name}: {one.does} {one.hurts}"
+    if chosen.options and chosen.ratio is not None and chosen.low is not None:
+        yield (
+            f"its latency is at worst {chosen.ratio:.2f} × ({chosen.low:.2f}–{chosen.high:.2f})"
+            f" that of the defaults, with {chosen.slowest_with or 'its inputs'}"
+        )
+    if (doubtful := search.undecided()) is not None:
+        high = ceil(100 * (doubtful.high or 1)) / 100
+        yield (
+            f"undecided: {' + '.join(doubtful.options)} would take {_sizes(doubtful)}, but latency"
+            f" {doubtful.ratio:.2f} × ({doubtful.low:.2f}–{doubtful.high:.2f}) with"
+            f" {doubtful.slowest_with} does not tell whether it is too slow; --max-slowdown"
+            f" {high:.2f} takes it"
+        )
     if search.timed_out:
-        yield "the time limit ended the search: the best so far"
+        once = "" if search.is_confirmed else ", its memory measured once"
+        yield f"the time limit ended the search: the best so far{once}"
     if search.interrupted:
         once = "" if search.is_confirmed else ", its memory measured once"
         yield f"the search was interrupted: the best so far{once}"
@@ -104,10 +120,18 @@ def _notes(search: Search, fixed: Fix | None) -> Iterator[str]:
         yield "what each session maps from a file counts once a session, though pages are shared"
 
 
-def _snippet(name: str, path: Path, chosen: Point, sessions: int) -> str:
+def _sizes(point: Point) -> str:
+    assert point.figures is not None
+    peak, steady = format_sizes(point.figures.peak_bytes, point.figures.steady_bytes)
+    return f"{peak} at the peak, {steady} steady"
+
+
+def _snippet(name: str, path: Path, search: Search, sessions: int) -> str:
+    chosen = search.chosen
     with open_model(path) as file:
         embedded, listed = not file.external_bytes, lists_initializers(file)
-    return snippet(name, chosen, sessions, embedded=embedded, listed=listed)
+    costs = {one.name: one.hurts for one in search.chosen_options}
+    return snippet(name, chosen, sessions, embedded=embedded, listed=listed, costs=costs)
 
 
 def _text(path: Path) -> str:

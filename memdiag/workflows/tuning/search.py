@@ -5,6 +5,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 
+import msgspec
+
 from memdiag.measurement.job import TimeLimitReached
 from memdiag.records.fix import Figures, Point
 from memdiag.remedies.option import Option
@@ -62,7 +64,6 @@ class Search:
         self._deadline = self.end - reserve_s
         self._pace = Pace(first_s=self.attempts.weighing_s, end=self.end, clock=self.clock)
         try:
-            self.attempts.end_at(self._deadline)
             self._explore()
             self.attempts.end_at(self.end)
             self._confirm()
@@ -106,6 +107,23 @@ class Search:
             if ratio > self.limit and not excess(figures, self.budget)
         ]
         return min(slow, key=lambda one: one[0])[1] if slow else None
+
+    def undecided(self) -> Point | None:
+        """Return the point that would be chosen if those in doubt were known to be fast enough.
+
+        None where that is none of them.
+        """
+        standing = [
+            msgspec.structs.replace(point, ratio=min(point.ratio, self.limit))
+            if point.undecided and point.ratio is not None
+            else point
+            for point in self.points
+            if not point.options or frozenset(point.options) not in self._refuted
+        ]
+        best = choice(standing, self.budget, self.limit)
+        if not best.undecided or best.options == self.chosen.options:
+            return None
+        return next(point for point in self.points if point.options == best.options)
 
     def _explore(self) -> None:
         """Try each option alone, then what helps together."""
@@ -261,7 +279,10 @@ class Search:
             self._keep(self.attempts.judge(point, chosen), chosen)
 
     def _check_deadline(self) -> None:
-        if self.clock() >= self._deadline:
+        # Where nothing is chosen yet, nothing has to be measured thoroughly in the end.
+        end = self._deadline if self.chosen.options else self.end
+        self.attempts.end_at(end)
+        if self.clock() >= end:
             raise TimeLimitReached
 
     def _keep(self, point: Point, chosen: tuple[Option, ...]) -> Point:

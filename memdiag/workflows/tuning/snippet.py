@@ -22,14 +22,21 @@ _PROVIDERS = 'providers=["CPUExecutionProvider"]'
 
 
 def snippet(
-    model: str, point: Point, sessions: int = 1, *, embedded: bool = True, listed: bool = False
+    model: str,
+    point: Point,
+    sessions: int = 1,
+    *,
+    embedded: bool = True,
+    listed: bool = False,
+    costs: Mapping[str, str] | None = None,
 ) -> str:
     """Return a program that creates the session of `point` for `model`, or several of them.
 
     `embedded` says that the model has its weights inside, `listed` that they are listed among its
-    inputs because its IR has them there.
+    inputs because its IR has them there. `costs` says when each option hurts.
     """
-    return "\n".join(_lines(model, point, sessions, embedded, listed)) + "\n"
+    lines = [*_costs(point, costs or {}), *_lines(model, point, sessions, embedded, listed)]
+    return "\n".join(lines) + "\n"
 
 
 def saving(path: str) -> dict[str, str]:
@@ -62,6 +69,17 @@ def _lines(model: str, point: Point, sessions: int, embedded: bool, listed: bool
         for name, value in point.run_options.items():
             yield f"run_options.add_run_config_entry({name!r}, {value!r})"
         yield "# session.run(outputs, inputs, run_options)"
+
+
+def _costs(point: Point, costs: Mapping[str, str]) -> Iterator[str]:
+    """Yield comments that say what the point costs: as measured, and when each option hurts."""
+    for name, hurts in costs.items():
+        yield f"# {name}: {hurts}"
+    if costs and point.ratio is not None and point.slowest_with:
+        yield f"# Measured: latency at worst {point.ratio:.2f} × that of the defaults, with"
+        yield f"# {point.slowest_with.encode('ascii', 'backslashreplace').decode()}."
+    if costs:
+        yield ""
 
 
 def _environment(variables: Mapping[str, str]) -> Iterator[str]:
