@@ -38,36 +38,37 @@
     }), { ...config, displayModeBar: false });
   }
 
-  function drawPareto(chart, c) {
-    const most = Math.max(...data.points.map((point) => point.steady_bytes));
+  // The key says which memory is drawn across; each chart has the front of what it draws.
+  function drawPareto(chart, c, key, name) {
+    const most = Math.max(...data.points.map((point) => point[`${key}_bytes`]));
     const unit = most >= 2 * GIB ? { by: GIB, name: "GiB" } : { by: MIB, name: "MiB" };
     const trace = (list, name, marker, more) => ({
-      x: list.map((point) => point.steady_bytes / unit.by), y: list.map((point) => point.ratio), name, marker,
+      x: list.map((point) => point[`${key}_bytes`] / unit.by), y: list.map((point) => point.drawn_ratio), name, marker,
       type: "scatter", mode: "markers+text", textposition: "top center", cliponaxis: false,
       customdata: list.map((point) => `<b>${escaped(point.label)}</b><br>peak ${point.peak}, steady ${point.steady}<br>latency ${times(point)}`),
       hovertemplate: "%{customdata}<extra></extra>", ...more,
     });
-    const front = data.points.filter((point) => point.number);
+    const front = data.points.filter((point) => point[`on_${key}_front`]).sort((a, b) => a[`${key}_bytes`] - b[`${key}_bytes`]);
     const defaults = data.points.filter((point) => point.is_defaults), chosen = data.points.filter((point) => point.is_chosen);
-    const others = data.points.filter((point) => !point.number && !point.is_defaults && !point.is_chosen);
+    const others = data.points.filter((point) => !point[`on_${key}_front`] && !point.is_defaults && !point.is_chosen);
     const axis = { gridcolor: c.line, zeroline: false };
     Plotly.react(chart, [
       trace(others, "others", { color: c.muted, size: 8, symbol: "x" }),
-      trace(front.filter((point) => point.on_line), "", {}, { mode: "lines", line: { width: 1.5, color: c.rail }, hoverinfo: "skip", showlegend: false }),
+      trace(front, "", {}, { mode: "lines", line: { width: 1.5, color: c.rail }, hoverinfo: "skip", showlegend: false }),
       trace(front, "Pareto front", { color: c.anonymous, size: 11 }),
       trace(defaults, "defaults", { color: c.ink, size: 11, symbol: "square" }, { text: defaults.map((point) => (point.is_chosen ? "" : "defaults")) }),
       trace(chosen, "chosen", { color: c.peak, size: 14 }, { text: chosen.map(() => "chosen") }),
     ], layout(c, {
       margin: { l: 62, r: 18, t: 10, b: 44 }, showlegend: true,
       legend: { orientation: "h", x: 0, y: 1.02, yanchor: "bottom", bgcolor: "rgba(0,0,0,0)" },
-      xaxis: { ...axis, title: { text: `steady memory, ${unit.name}` } },
+      xaxis: { ...axis, title: { text: `${name}, ${unit.name}` } },
       yaxis: { ...axis, title: { text: "latency, × that of the defaults" } },
     }), config);
   }
 
   function draw(printing) {
     const c = data.themes[dark.matches && !printing ? "dark" : "light"];
-    for (const [id, drawn] of [["latencies", drawLatencies], ["pareto", drawPareto]]) {
+    for (const [id, drawn] of [["latencies", drawLatencies], ["pareto", (chart, c) => drawPareto(chart, c, "steady", "steady memory")], ["pareto-peak", (chart, c) => drawPareto(chart, c, "peak", "peak")]]) {
       const chart = document.getElementById(id);
       if (chart) drawn(chart, c);
     }

@@ -1,8 +1,8 @@
-"""The points of a tuning as a picture: memory against latency, the Pareto front as a line."""
+"""The points of a tuning as a picture: memory against latency, the Pareto fronts as lines."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from memdiag.records.fix import Fix
@@ -31,68 +31,74 @@ def render(tuning: Fix) -> bytes:
 
 
 def draw(tuning: Fix) -> Figure:
-    """Return the picture: steady memory above the baseline across, the latency's ratio upwards.
+    """Return the picture: steady memory and peak across, the latency's ratio upwards.
 
-    What lies on the front is numbered from the least memory on, and named below; the line leaves
-    out what is there for its peak alone.
+    What is on one of the fronts is numbered from the least steady memory on, and named below; a
+    point is marked where it is on the front of the two figures that are drawn.
     """
     points = pareto.build(tuning)
-    front = [one for one in points if one.number]
-    named = front[:_MOST_NAMED]
+    named = [one for one in points if one.number][:_MOST_NAMED]
+    count = sum(1 for one in points if one.number)
     glance = fix_glance.build(tuning)
     made = picture.figure(5.4 + 0.22 * len(named), glance.model, glance.answer)
     if not points:
         return made
-    axes = made.add_subplot()
-    axes.plot(
-        *_places([one for one in front if one.on_line]), "-", color=COLOR.rail, lw=1.8, zorder=0
-    )
-    for one in sorted(points, key=lambda each: each.is_chosen):
-        _draw_point(axes, one)
-    for text, place in _labels(points, axes.get_xlim(), axes.get_ylim()):
-        axes.annotate(
-            text, place, xytext=(0, 8), ha="center", textcoords="offset points",
-            fontsize=picture.SMALL, color=COLOR.ink,
-        )  # fmt: skip
-    axes.set_xlabel("steady memory above the baseline, MiB")
-    axes.set_ylabel("latency, × that of the defaults")
-    axes.margins(0.1)
-    heading = "● on the Pareto front (orange: chosen)   ✕ others   ■ defaults"
-    picture.style(axes, heading, grid="both")
+    left, right = made.subplots(1, 2, sharey=True)
+    _draw_chart(left, points, lambda one: (one.steady_bytes, one.on_steady_front))
+    _draw_chart(right, points, lambda one: (one.peak_bytes, one.on_peak_front))
+    left.set_xlabel("steady memory, MiB")
+    right.set_xlabel("peak, MiB")
+    left.set_ylabel("latency, × that of the defaults")
+    picture.style(left, "● on the Pareto front (orange: chosen)", grid="both")
+    picture.style(right, "✕ others   ■ defaults", grid="both")
     made.supxlabel(
-        _legend(named, len(front)), x=0.012, ha="left", fontsize=picture.SMALL, color=COLOR.ink,
+        _legend(named, count), x=0.012, ha="left", fontsize=picture.SMALL, color=COLOR.ink,
         parse_math=False,
     )  # fmt: skip
     return made
 
 
-def _draw_point(axes: Axes, one: ParetoPoint) -> None:
-    marker = "s" if one.is_defaults else "o" if one.number else "x"
-    color = COLOR.peak if one.is_chosen else COLOR.anonymous if one.number else COLOR.muted
-    axes.plot(one.steady_bytes / MIB, one.ratio, marker, color=color, markersize=9)
+def _draw_chart(
+    axes: Axes, points: Sequence[ParetoPoint], of: Callable[[ParetoPoint], tuple[int, bool]]
+) -> None:
+    """Draw `points`, of each of which `of` returns the bytes and whether it is on the front."""
+    front = sorted((of(one)[0] / MIB, one.drawn_ratio) for one in points if of(one)[1])
+    axes.plot([x for x, _ in front], [y for _, y in front], "-", color=COLOR.rail, lw=1.8, zorder=0)
+    for one in sorted(points, key=lambda each: each.is_chosen):
+        nbytes, on_front = of(one)
+        marker = "s" if one.is_defaults else "o" if on_front else "x"
+        color = COLOR.peak if one.is_chosen else COLOR.anonymous if on_front else COLOR.muted
+        axes.plot(nbytes / MIB, one.drawn_ratio, marker, color=color, markersize=9)
+    axes.margins(0.1)
+    shown = [
+        (text, (nbytes / MIB, one.drawn_ratio))
+        for one in points
+        for nbytes, on_front in [of(one)]
+        if (text := str(one.number) if on_front else "defaults" if one.is_defaults else "")
+    ]
+    for text, place in _labels(shown, axes.get_xlim(), axes.get_ylim()):
+        axes.annotate(
+            text, place, xytext=(0, 8), ha="center", textcoords="offset points",
+            fontsize=picture.SMALL, color=COLOR.ink,
+        )  # fmt: skip
 
 
 def _labels(
-    points: Sequence[ParetoPoint], across: tuple[float, float], upwards: tuple[float, float]
+    texts: Sequence[tuple[str, tuple[float, float]]],
+    across: tuple[float, float],
+    upwards: tuple[float, float],
 ) -> list[tuple[str, tuple[float, float]]]:
-    """Return labels and their places; points that lie on each other share one."""
+    """Return labels and their places; those of points that lie on each other are one."""
     labels: list[tuple[str, tuple[float, float]]] = []
-    for one in points:
-        text = str(one.number) if one.number else "defaults" if one.is_defaults else ""
-        x, y = one.steady_bytes / MIB, one.ratio
-        if text and labels:
+    width, height = across[1] - across[0], upwards[1] - upwards[0]
+    for text, (x, y) in sorted(texts, key=lambda each: each[1]):
+        if labels:
             before, (last_x, last_y) = labels[-1]
-            width, height = across[1] - across[0], upwards[1] - upwards[0]
             if abs(x - last_x) < _NEAR * width and abs(y - last_y) < _NEAR * height:
                 labels[-1] = (f"{before}, {text}", (last_x, max(y, last_y)))
                 continue
-        if text:
-            labels.append((text, (x, y)))
+        labels.append((text, (x, y)))
     return labels
-
-
-def _places(points: Sequence[ParetoPoint]) -> tuple[list[float], list[float]]:
-    return [one.steady_bytes / MIB for one in points], [one.ratio for one in points]
 
 
 def _legend(named: Sequence[ParetoPoint], count: int) -> str:

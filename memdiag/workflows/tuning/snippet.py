@@ -18,6 +18,8 @@ _MALLOPT = {
 }
 """Variables of glibc that a running process can set as well, by malloc.h's numbers and names."""
 
+_DATA_NAME = "session.optimized_model_external_initializers_file_name"
+
 _PROVIDERS = 'providers=["CPUExecutionProvider"]'
 
 
@@ -44,7 +46,7 @@ def saving(path: str) -> dict[str, str]:
     data = f"{PurePath(path).name}.data"
     return {
         "optimized_model_filepath": path,
-        "session.optimized_model_external_initializers_file_name": data,
+        _DATA_NAME: data,
     }
 
 
@@ -107,6 +109,8 @@ def _environment(variables: Mapping[str, str]) -> Iterator[str]:
 
 
 def _imports(point: Point) -> Iterator[str]:
+    if point.saved_options:
+        yield from ("import hashlib", "import os", "import platform", "import tempfile")
     if point.shares_weights:
         yield "import json"
     if point.shares_weights or point.saved_options or point.load_from == "bytes":
@@ -121,26 +125,44 @@ def _imports(point: Point) -> Iterator[str]:
 
 
 def _save_once(model: str, point: Point, listed: bool) -> Iterator[str]:
-    optimized = f"{PurePath(model).with_suffix('')}.prepacked.onnx"
-    settings = {**point.session_options, **point.saved_options, **saving(optimized)}
-    yield f"OPTIMIZED = {optimized!r}"
+    settings = {**point.session_options, **point.saved_options}
     yield ""
-    yield "if not Path(OPTIMIZED).exists():  # once, on the machine where it will run"
+    yield "# The saved file fits one release of onnxruntime and one CPU: its name has both."
+    yield 'cpu, info = platform.processor(), Path("/proc/cpuinfo")'
+    yield "for line in info.read_text().splitlines() if info.exists() else []:"
+    yield '    if line.startswith(("flags", "Features")):'
+    yield "        cpu = line"
+    yield "        break"
+    yield 'cpu = hashlib.sha256(f"{platform.machine()} {cpu}".encode()).hexdigest()[:8]'
+    yield f"OPTIMIZED = {str(PurePath(model).with_suffix(''))!r}"
+    yield 'OPTIMIZED += f".{ort.__version__}-{cpu}.prepacked.onnx"'
+    yield "saved, made = Path(OPTIMIZED), Path(MODEL).stat().st_mtime"
+    yield ""
+    yield "if not saved.exists() or saved.stat().st_mtime < made:  # once for each of them"
+    # Written aside: a process that starts meanwhile, or an interruption, sees nothing half-written.
+    yield "    with tempfile.TemporaryDirectory(dir=saved.parent) as folder:"
     for line in _options("saving", settings):
-        yield f"    {line}"
+        yield f"        {line}"
+    yield '        saving.optimized_model_filepath = f"{folder}/{saved.name}"'
+    yield "        saving.add_session_config_entry("
+    yield f'            {_DATA_NAME!r}, f"{{saved.name}}.data"'
+    yield "        )"
     created = f"ort.InferenceSession(MODEL, saving, {_PROVIDERS}{_disabled(point)})"
-    if not listed:
-        yield f"    {created}"
-        return
-    yield "    import onnx"
-    yield ""
-    yield f"    names = {{each.name for each in {created}.get_inputs()}}"
-    yield "    saved = onnx.load(OPTIMIZED, load_external_data=False)"
-    yield "    inputs = [each for each in saved.graph.input if each.name in names]"
-    yield "    del saved.graph.input[:]  # among them were initializers that were folded away"
-    yield "    saved.graph.input.extend(inputs)"
-    yield f"    saved.ir_version = {OVERRIDABLE_SINCE_IR}  # which lists initializers no more"
-    yield "    onnx.save(saved, OPTIMIZED)"
+    if listed:
+        yield "        import onnx"
+        yield ""
+        yield "        path = saving.optimized_model_filepath"
+        yield f"        names = {{each.name for each in {created}.get_inputs()}}"
+        yield "        model = onnx.load(path, load_external_data=False)"
+        yield "        inputs = [each for each in model.graph.input if each.name in names]"
+        yield "        del model.graph.input[:]  # among them were initializers now folded away"
+        yield "        model.graph.input.extend(inputs)"
+        yield f"        model.ir_version = {OVERRIDABLE_SINCE_IR}  # lists initializers no more"
+        yield "        onnx.save(model, path)"
+    else:
+        yield f"        {created}"
+    yield "        for part in sorted(Path(folder).iterdir(), reverse=True):  # the model last"
+    yield "            os.replace(part, saved.with_name(part.name))"
 
 
 def _share_once(model: str, embedded: bool) -> Iterator[str]:

@@ -111,8 +111,8 @@ def test_what_is_drawn_in_the_page_is_what_can_be_used() -> None:
     assert drawn == [
         (1, "optimization-off", False),
         (2, "disable-prepacking + mmap-threshold", True),
-        (3, "defaults", False),
-        (0, "disable-prepacking", False),
+        (3, "disable-prepacking", False),
+        (0, "defaults", False),
     ]
 
 

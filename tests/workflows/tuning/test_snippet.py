@@ -5,11 +5,14 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from onnx import numpy_helper, parser
 
@@ -124,7 +127,8 @@ def test_options_together_run_as_well(model: Path) -> None:
     names = ("save-prepacked", "mmap-threshold", "disable-constant-folding", "arena-shrinkage")
     program = snippet(str(model), point(*(BY_NAME[name] for name in names)))
     run(program, model.parent)
-    assert (model.parent / "m.prepacked.onnx").exists()
+    (saved,) = model.parent.glob("m.*.prepacked.onnx")
+    assert saved.name.startswith(f"m.{onnxruntime.__version__}-")
     # What is saved is what was measured: with the same settings.
     assert program.count("disabled_optimizers=['ConstantFolding']") == 2
 
@@ -145,7 +149,66 @@ def test_initializers_that_an_old_model_lists_are_no_inputs(tmp_path: Path) -> N
     program = snippet(str(tmp_path / "old.onnx"), chosen, listed=True)
     run(program, tmp_path)
     run(program, tmp_path)  # what was saved is there
-    onnx.checker.check_model(tmp_path / "old.prepacked.onnx")
+    (saved,) = tmp_path.glob("old.*.prepacked.onnx")
+    onnx.checker.check_model(saved)
+
+
+def saved_files(folder: Path) -> dict[str, int]:
+    return {path.name: path.stat().st_mtime_ns for path in folder.glob("*.prepacked.onnx*")}
+
+
+def test_what_is_saved_is_used_again_unless_release_or_model_changed(model: Path) -> None:
+    program = snippet(str(model), point(BY_NAME["save-prepacked"]))
+    run(program, model.parent)
+    first = saved_files(model.parent)
+    assert len(first) == 2
+    run(program, model.parent)
+    assert saved_files(model.parent) == first
+    # As it is under another release: nothing of this one is loaded, or overwritten.
+    other = "import onnxruntime\nreal = onnxruntime.__version__\nonnxruntime.__version__ = '0.1'\n"
+    run(other + program, model.parent)
+    both = saved_files(model.parent)
+    assert len(both) == 4
+    assert both.items() >= first.items()
+    # And on another CPU.
+    other = "import platform\nplatform.machine = lambda: 'other'\n"
+    run(other + program, model.parent)
+    assert len(saved_files(model.parent)) == 6
+    # A model that is newer than what was saved of it is saved again.
+    later = time.time() + 1
+    os.utime(model, (later, later))
+    run(program, model.parent)
+    now = saved_files(model.parent)
+    assert now.keys() >= first.keys()
+    assert all(now[name] > moment for name, moment in first.items())
+
+
+RUNTIMES = [Path(one) for one in os.environ.get("MEMDIAG_RUNTIMES", "").split(":") if one]
+
+
+@pytest.mark.slow
+def test_another_release_does_not_load_what_this_one_saved(model: Path) -> None:
+    if not RUNTIMES:
+        pytest.skip("MEMDIAG_RUNTIMES names none")
+    program = snippet(str(model), point(BY_NAME["save-prepacked"]))
+    for python in (Path(sys.executable), *RUNTIMES, Path(sys.executable)):
+        done = subprocess.run(
+            [str(python), "-c", program + _MEASURED], capture_output=True, text=True, timeout=60
+        )
+        assert done.returncode == 0, done.stderr
+    assert len(list(model.parent.glob("m.*.prepacked.onnx"))) == 1 + len(RUNTIMES)
+
+
+def test_the_program_says_what_its_options_cost() -> None:
+    chosen = msgspec.structs.replace(
+        point(BY_NAME["mmap-threshold"]), ratio=3.75, slowest_with="sizes 1, 64 in turn"
+    )
+    hurts = BY_NAME["mmap-threshold"].hurts
+    program = snippet("m.onnx", chosen, costs={"mmap-threshold": hurts})
+    assert program.startswith(f"# mmap-threshold: {hurts}\n# Measured: latency at worst 3.75 ×")
+    assert "sizes 1, 64 in turn" in program
+    compile(program, "snippet", "exec")
+    assert "Measured" not in snippet("m.onnx", point())
 
 
 def test_bytes_are_loaded_with_their_external_data(
