@@ -36,8 +36,7 @@ class Attempts:
     limit: float
     budget: dict[str, int]
     before: Figures = field(init=False)
-    verdict: Verdict | None = field(init=False, default=None)
-    """What was found of the point that was confirmed."""
+    _verdicts: dict[tuple[str, ...], Verdict] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         self._files = TuneFiles(self.scratch)
@@ -81,14 +80,14 @@ class Attempts:
 
     def judge(self, point: Point, chosen: tuple[Option, ...]) -> Point:
         """Return `point`, the one of `chosen`, with what is to be said of outputs and latency."""
-        return self._judged(point, chosen, _PAIRS)[0]
+        return self._judged(point, chosen, _PAIRS)
 
     def confirm(self, point: Point, chosen: tuple[Option, ...]) -> tuple[Point, bool]:
         """Return `point` measured thoroughly, and whether it still is worth having.
 
         Its memory and that of the defaults are measured in turn, in several processes each.
         """
-        point, verdict = self._judged(point, chosen, _FINAL_PAIRS)
+        point = self._judged(point, chosen, _FINAL_PAIRS)
         if point.problem or point.ratio is None or point.ratio > self.limit:
             return point, False
         try:
@@ -104,24 +103,28 @@ class Attempts:
         is_faster = fits and point.high is not None and point.high < 1
         if not (is_needed or (self.budget and is_faster) or saves(before, after)):
             return point, False
-        self.before, self.verdict = before, verdict
+        self.before = before
         return point, True
 
-    def _judged(
-        self, point: Point, chosen: tuple[Option, ...], pairs: int
-    ) -> tuple[Point, Verdict | None]:
+    def verdict(self, point: Point) -> Verdict | None:
+        """Return what was found of `point` the last time; None where it was not compared."""
+        return self._verdicts.get(point.options)
+
+    def _judged(self, point: Point, chosen: tuple[Option, ...], pairs: int) -> Point:
         try:
             job = self._files.ready(_configured(self.bench.job, chosen), chosen)
         except MemdiagError as error:
-            return self._refused(point, f"it does not run: {error}"), None
+            return self._refused(point, f"it does not run: {error}")
         verdict = self.bench.judge(
             job, self.bound, disk_bytes=0, times=0, pairs=pairs, limit=self.limit
         )
         if verdict.problem is not None:
-            return self._refused(point, verdict.problem), verdict
+            return self._refused(point, verdict.problem)
+        self._verdicts[point.options] = verdict
         point = self._raced(point, verdict.races)
-        doubt = too_slow(verdict.races, self.limit) is None and undecided(verdict.races, self.limit)
-        return msgspec.structs.replace(point, undecided=bool(doubt)), verdict
+        is_slower = too_slow(verdict.races, self.limit) is not None
+        is_doubtful = not is_slower and undecided(verdict.races, self.limit) is not None
+        return msgspec.structs.replace(point, undecided=is_doubtful)
 
     def _raced(self, point: Point, races: Races) -> Point:
         name, slowest = max(

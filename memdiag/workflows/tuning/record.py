@@ -33,7 +33,7 @@ def record_of(file: ModelFile, search: Search, fixed: Fix | None, duration_s: fl
     What it says of the fixed model stays; before and after are the original and the chosen point.
     """
     attempts, chosen = search.attempts, search.chosen
-    verdict, sessions = attempts.verdict, attempts.bench.job.sessions
+    verdict, sessions = attempts.verdict(chosen), attempts.bench.job.sessions
     difference = verdict.difference if verdict else None
     rewritten = fixed.output if fixed and _REWRITE in chosen.options else None
     model = rewritten or _text(file.path)
