@@ -145,7 +145,7 @@ def seconds_left(limit_s: float | None, began: float) -> float | None:
     if limit_s is None:
         return None
     if limit_s <= 0:
-        raise UsageError(f"--time-limit {limit_s:g} leaves no time; give more than 0 seconds.")
+        raise UsageError("--time-limit must be greater than 0.")
     return max(limit_s - (time.monotonic() - began), 1e-3)
 
 

@@ -70,7 +70,7 @@ def test_the_tied_weight_loses_its_copies(tied: Path) -> None:
         f"{size}, use_embedding {flag}"
         for size in ("sequence 128", "size 1")
         for flag in ("true", "false")
-    }
+    } | {"sequence 128, size 1 in turn"}
     assert tied.read_bytes() == before
     assert sorted(path.name for path in tied.parent.iterdir()) == ["tied.fixed.onnx", "tied.onnx"]
     onnx.checker.check_model(fix.output)
@@ -195,7 +195,7 @@ def test_ctrl_c_leaves_the_best_so_far(tied: Path) -> None:
 
 @pytest.mark.parametrize("seconds", [0, -1])
 def test_a_time_limit_without_time_is_refused(tied: Path, seconds: float) -> None:
-    with pytest.raises(UsageError, match="leave no time"):
+    with pytest.raises(UsageError, match="--time-limit must be greater than 0"):
         memdiag.fix(tied, time_limit_s=seconds)
 
 
