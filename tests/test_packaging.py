@@ -29,8 +29,29 @@ def build(target: str, folder: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
-    return zipfile.ZipFile(build("wheel", tmp_path_factory.mktemp("wheel")))
+def wheel_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build("wheel", tmp_path_factory.mktemp("wheel"))
+
+
+@pytest.fixture(scope="module")
+def wheel(wheel_path: Path) -> zipfile.ZipFile:
+    return zipfile.ZipFile(wheel_path)
+
+
+def write_wheel(folder: Path, name: str, version: str, package: str = "") -> None:
+    """Write a wheel of distribution `name` that has the import package `package`, if any."""
+    stem = f"{name.replace('-', '_')}-{version}"
+    information = f"{stem}.dist-info"
+    files = {
+        f"{information}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
+        f"{information}/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    if package:
+        files[f"{package}/__init__.py"] = f"__version__ = {version!r}\n"
+    files[f"{information}/RECORD"] = "".join(f"{each},,\n" for each in files)
+    with zipfile.ZipFile(folder / f"{stem}-py3-none-any.whl", "w") as archive:
+        for path, text in files.items():
+            archive.writestr(path, text)
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +96,7 @@ def test_dependencies_are_what_is_imported() -> None:
             elif isinstance(node, ast.ImportFrom) and node.module:
                 imported.add(node.module.partition(".")[0])
     extras = PROJECT["optional-dependencies"]
-    lines = [*PROJECT["dependencies"], *extras["compare"], *extras["uv"]]
+    lines = [*PROJECT["dependencies"], *extras["cpu"], *extras["compare"], *extras["uv"]]
     declared = {re.split(r"[<>=!~; ]", line)[0] for line in lines}
     # The loader runs by its path, where its files know each other by their bare names.
     # pytest is there where its plugin is loaded.
@@ -85,3 +106,43 @@ def test_dependencies_are_what_is_imported() -> None:
     distributions = {"google": "protobuf", "onnx_ir": "onnx-ir"}
     imported = {distributions.get(name, name) for name in imported}
     assert imported - sys.stdlib_module_names - ours == declared
+
+
+def test_installing_leaves_the_runtime_that_is_there(wheel_path: Path, tmp_path: Path) -> None:
+    index = tmp_path / "index"
+    index.mkdir()
+    (index / wheel_path.name).write_bytes(wheel_path.read_bytes())
+    for line in PROJECT["dependencies"]:
+        write_wheel(index, re.split(r"[<>=!~; ]", line)[0], "9999.0")
+    write_wheel(index, "onnxruntime", "9999.0", "onnxruntime")
+    write_wheel(index, "onnxruntime-vendor", "1.23.4", "onnxruntime")
+    home = tmp_path / "environment"
+    python = home / ("Scripts/python.exe" if sys.platform == "win32" else "bin/python")
+
+    def install(*names: str) -> None:
+        words = ["pip", "install", "--offline", "--no-index", "--find-links", index, *names]
+        uv(*words, "--python", python, "--no-cache")
+
+    def uv(*words: str | Path) -> None:
+        command = [sys.executable, "-m", "uv", "--no-config", *map(str, words)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+
+    def runtime() -> str:
+        ask = "from memdiag.prediction.runtime import Runtime; print(Runtime.installed())"
+        command = [python, "-I", "-c", ask]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+    uv("venv", "--python", sys.executable, home)
+    install("onnxruntime-vendor")
+    install("memdiag")
+    assert runtime() == "1.23.4"
+    install("memdiag[cpu]")
+    assert runtime() == "9999.0.0"
+
+
+def test_only_the_extra_names_the_runtime(wheel: zipfile.ZipFile) -> None:
+    metadata = wheel.read(f"memdiag-{PROJECT['version']}.dist-info/METADATA").decode()
+    required = re.findall(r"^Requires-Dist: (onnxruntime\b.*)$", metadata, re.MULTILINE)
+    assert len(required) == 2
+    assert {each.partition("extra == ")[2] for each in required} == {"'cpu'", "'dev'"}

@@ -113,11 +113,11 @@ def existing(path: Path) -> Path:
 
 def version_of(python: Path) -> str | None:
     """Return the version of onnxruntime that the interpreter `python` has, None without one."""
-    ask = "import importlib.metadata as m; print(m.version('onnxruntime'))"
+    ask = "import onnxruntime; print(onnxruntime.__version__)"
     try:
         done = subprocess.run(
             [str(python), "-c", ask], check=True, capture_output=True, text=True, timeout=_ASK_S
         )
     except (OSError, subprocess.SubprocessError):
         return None
-    return done.stdout.strip() or None
+    return (done.stdout.split() or [None])[-1]

@@ -1,7 +1,8 @@
 """The version of the runtime that a prediction is for."""
 
 import re
-from importlib import metadata
+from importlib.util import find_spec
+from pathlib import Path
 from typing import NamedTuple, Self
 
 from memdiag.errors import UsageError
@@ -13,7 +14,7 @@ TELEMETRY_SINCE = (1, 29)
 """The first release that writes telemetry to the home folder and uploads it, unless told not to."""
 
 _VERSION = re.compile(r"(\d+)\.(\d+)(?:\.(\d+))?(?:\.?(?:dev|rc|post|a|b)\d*)?(?:\+[\w.]+)?")
-_PACKAGES = ("onnxruntime", "onnxruntime-gpu", "onnxruntime-directml", "onnxruntime-openvino")
+_DECLARED = re.compile(r"^__version__\s*=\s*['\"](.+?)['\"]", re.MULTILINE)
 
 
 class Runtime(NamedTuple):
@@ -40,15 +41,37 @@ class Runtime(NamedTuple):
         """Return the release that is installed, without importing it.
 
         Raises:
-            UsageError: none is, or its version cannot be read.
+            UsageError: none is installed, or its version cannot be read.
         """
-        for package in _PACKAGES:
-            try:
-                return cls.parse(metadata.version(package))
-            except metadata.PackageNotFoundError:
-                continue
-        raise UsageError("onnxruntime is not installed. Name a version with --for-onnxruntime.")
+        require_runtime("name a release with --for-onnxruntime")
+        return cls.parse(installed_version() or "")
 
     def __str__(self) -> str:
         """Return it as it is usually written."""
         return f"{self.major}.{self.minor}.{self.patch}"
+
+
+def installed_version() -> str | None:
+    """Return the version of the onnxruntime that `import onnxruntime` would load; None without one.
+
+    It is read from the package's own file: onnxruntime-openvino, onnxruntime-gpu and other
+    distributions provide the same import package.
+    """
+    spec = find_spec("onnxruntime")
+    if spec is None or spec.origin is None:
+        return None
+    found = _DECLARED.search(Path(spec.origin).read_text(encoding="utf-8"))
+    return found[1] if found else None
+
+
+def require_runtime(otherwise: str) -> None:
+    """Refuse to go on without onnxruntime; `otherwise` is what the user can do beside installing.
+
+    Raises:
+        UsageError: onnxruntime is not installed.
+    """
+    if find_spec("onnxruntime") is None:
+        raise UsageError(
+            "onnxruntime is not installed in memdiag's environment. Install it with"
+            f" pip install 'memdiag[cpu]' (or the build for your device), or {otherwise}."
+        )

@@ -16,6 +16,7 @@ from memdiag.comparison.optimizers import Adapter, chosen
 from memdiag.errors import UsageError
 from memdiag.measurement.job import DEFAULT_TIMEOUT_S, Job
 from memdiag.measurement.scratch import scratch_folder
+from memdiag.prediction.runtime import require_runtime
 from memdiag.records.comparison import (
     COMPARISON_SCHEMA,
     Bisection,
@@ -93,6 +94,8 @@ def compare(
     _check(runs, processes, timeout_s, memory_limit_bytes)
     if kind == "profiles":
         return _compared(kind, _saved(files), None, [], started)
+    if kind != "onnxruntime":
+        require_runtime("compare releases with --onnxruntime or --environment")
     adapters = chosen(optimizers)
     job = Job(
         model=files[0],

@@ -12,7 +12,7 @@ from memdiag.errors import UsageError
 from memdiag.graph.reader import open_model
 from memdiag.measurement.job import Deadline, Job, TimeLimitReached
 from memdiag.measurement.scratch import scratch_folder
-from memdiag.prediction.runtime import Runtime
+from memdiag.prediction.runtime import Runtime, require_runtime
 from memdiag.records.dimension import Dimension
 from memdiag.records.fix import Fix
 from memdiag.verification.bench import Bench
@@ -83,6 +83,7 @@ def fix(
     target = Path(output) if output is not None else path.with_name(f"{path.stem}.fixed.onnx")
     if max_slowdown <= 0:
         raise UsageError("--max-slowdown must be greater than 0.")
+    require_runtime("run memdiag in an environment that has it")
     if time_limit_s is not None and time_limit_s <= 0:
         raise UsageError("--time-limit must be greater than 0.")
     deadline = Deadline(inf if time_limit_s is None else time.monotonic() + time_limit_s)

@@ -21,7 +21,7 @@ from memdiag.measurement.rehearsal import rehearse
 from memdiag.measurement.scratch import scratch_folder
 from memdiag.measurement.seen import Measurement, Progress
 from memdiag.measurement.watch import measure
-from memdiag.prediction.runtime import Runtime
+from memdiag.prediction.runtime import Runtime, require_runtime
 from memdiag.records.dimension import Dimension, in_words
 from memdiag.records.profile import (
     PROFILE_SCHEMA,
@@ -134,7 +134,9 @@ def profile(
         memory_limit_bytes=memory_limit_bytes,
         telemetry=telemetry,
     )
-    if python is not None:
+    if python is None:
+        require_runtime("name an interpreter that has it (--python; in pytest --memdiag-python)")
+    else:
         job = replace(job, python=Path(python))
     given = inputs_room.read_given(inputs or {})
     sizes = dict(dims or {})

@@ -15,7 +15,7 @@ from memdiag.graph.reader import open_model
 from memdiag.measurement.job import Deadline, Job, TimeLimitReached
 from memdiag.measurement.scratch import scratch_folder
 from memdiag.prediction.reductions import largest_reduction
-from memdiag.prediction.runtime import Runtime
+from memdiag.prediction.runtime import Runtime, require_runtime
 from memdiag.records.fix import Fix
 from memdiag.remedies.options import options
 from memdiag.verification.bench import Bench
@@ -90,6 +90,7 @@ def tune(
     say = on_progress or _silent
     wanted = dict(budget or {})
     _check(wanted, max_slowdown, sessions, time_limit_s, output if not rewrite else None)
+    require_runtime("run memdiag in an environment that has it")
     path = Path(model)
     fixed: Fix | None = None
     if rewrite:

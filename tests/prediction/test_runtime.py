@@ -1,9 +1,11 @@
+import sys
 from importlib import metadata
+from pathlib import Path
 
 import pytest
 
 from memdiag.errors import UsageError
-from memdiag.prediction.runtime import Runtime
+from memdiag.prediction.runtime import Runtime, installed_version
 
 
 @pytest.mark.parametrize(
@@ -33,3 +35,21 @@ def test_releases_are_ordered_by_number() -> None:
 
 def test_the_installed_release_is_the_packages() -> None:
     assert str(Runtime.installed()) == metadata.version("onnxruntime")
+
+
+def test_any_distribution_of_the_import_package_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "onnxruntime").mkdir()
+    (tmp_path / "onnxruntime" / "__init__.py").write_text("__version__ = '1.23.4'\nraise OSError\n")
+    monkeypatch.delitem(sys.modules, "onnxruntime", raising=False)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert installed_version() == "1.23.4"
+    assert Runtime.installed() == Runtime(1, 23, 4)
+
+
+def test_without_onnxruntime_a_sentence_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    assert installed_version() is None
+    with pytest.raises(UsageError, match=r"pip install 'memdiag\[cpu\]'.*--for-onnxruntime\.$"):
+        Runtime.installed()
