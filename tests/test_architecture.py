@@ -23,7 +23,6 @@ HEAVY = {
     "numpy",
     "onnx",
     "onnxruntime",
-    "plotly",
     "psutil",
     "rich",
     "typer",
@@ -129,6 +128,11 @@ def test_no_file_is_over_400_lines() -> None:
 
 def test_importing_memdiag_is_light() -> None:
     assert loaded("import memdiag") & HEAVY == set()
+
+
+@pytest.mark.parametrize("name", ["check", "profile", "inspect", "compare"])
+def test_what_rewrites_nothing_loads_nothing_that_rewrites(name: str) -> None:
+    assert loaded(f"import memdiag.workflows.{name}") & {"onnx_ir", "sympy", "matplotlib"} == set()
 
 
 def test_a_heavy_import_is_seen() -> None:

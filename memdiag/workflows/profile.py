@@ -34,8 +34,6 @@ from memdiag.records.profile import (
 )
 from memdiag.workflows import inputs as inputs_room
 from memdiag.workflows.check import DEFAULT_MIN_BYTES, Selection, examine
-from memdiag.workflows.drawing.findings import with_drawings
-from memdiag.workflows.fixing.foreseen import with_rewrites
 from memdiag.workflows.notes import notes_of
 from memdiag.workflows.xray import ChildXray
 
@@ -356,12 +354,16 @@ def _with_findings(
         max_read_bytes=None if completed else _MAX_READ_BYTES,
     )
     found = tuple(confront_with_profile(finding, profile) for finding in found)
-    if completed:
-        found = with_rewrites(found, file)
-    drawn, defects = with_drawings(found, file)
-    return msgspec.structs.replace(
-        profile, findings=drawn, notes=(*profile.notes, *notes, *defects)
-    )
+    if found:
+        # Late: rewriting needs onnx_ir, which loads sympy.
+        from memdiag.workflows.drawing.findings import with_drawings
+        from memdiag.workflows.fixing.foreseen import with_rewrites
+
+        if completed:
+            found = with_rewrites(found, file)
+        found, defects = with_drawings(found, file)
+        notes = (*notes, *defects)
+    return msgspec.structs.replace(profile, findings=found, notes=(*profile.notes, *notes))
 
 
 def _run_sizes(file: ModelFile, inputs: Sequence[Input]) -> dict[str, int]:
