@@ -21,14 +21,15 @@ _JOB_SUMMARY = "GITHUB_STEP_SUMMARY"
 
 
 def print_result(held: Held, written: Sequence[Path], *, format: str, quiet: bool) -> int:
-    """Print what became of a profile in `format` and return the exit code.
+    """Print what became of a profile in `format`, write its baseline, and return the exit code.
 
     How a run ended that did not complete is said on standard error as well, in one sentence.
 
     Raises:
-        ReportError: the job summary cannot be written.
+        ReportError: the job summary, or the baseline, cannot be written.
     """
     profile, judgement = held.profile, held.judgement
+    baseline = held.update_baseline() if held.update_baseline else None
     completed = profile.outcome.status == "completed"
     if format == "json":
         sys.stdout.buffer.write(encode(profile))
@@ -43,7 +44,7 @@ def print_result(held: Held, written: Sequence[Path], *, format: str, quiet: boo
     if judgement is None:
         return CLEAN
     if format in ("console", "json"):
-        _print_judgement(held, to_stderr=format == "json", quiet=quiet)
+        _print_judgement(held, baseline, to_stderr=format == "json", quiet=quiet)
     if held.incomparable and not judgement.budget.limits:
         # There was nothing else to hold it to: that is no pass.
         said = f"memdiag: {profile.model.path}: {held.incomparable}."
@@ -83,11 +84,11 @@ def _print_ending(profile: Profile, written: Sequence[Path]) -> None:
             print(f"The profile up to then: {plain(str(file))}", file=sys.stderr)
 
 
-def _print_judgement(held: Held, *, to_stderr: bool, quiet: bool) -> None:
+def _print_judgement(held: Held, baseline: str | None, *, to_stderr: bool, quiet: bool) -> None:
     assert held.judgement is not None
     stream = sys.stderr if to_stderr else sys.stdout
     lines = judgement_view.lines(held.judgement)[: 1 if quiet else None]
-    settled = [f"baseline {held.written}"] if held.written else []
+    settled = [f"baseline {baseline}"] if baseline else []
     if not quiet and not to_stderr:
         print(file=stream)
     for text in (*lines, *settled):

@@ -1,4 +1,7 @@
-"""Why a figure differs between two columns, in words: empty where nothing says it."""
+"""Why a figure differs between two columns, in words: empty where nothing says it.
+
+The words have no sizes and times of their own: those are in the tables.
+"""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -8,20 +11,19 @@ from memdiag.records.attribution import OwnerKind
 from memdiag.records.comparison import Column, CopyChange, Graph, Measured
 from memdiag.records.phases import PhaseName
 from memdiag.records.profile import Profile
-from memdiag.units import format_duration, format_size
 
 _MOST = 2
 _ENOUGH = 0.5
 """A cause is one that makes up at least this share of what it is to explain."""
 
 _OWNERS: dict[OwnerKind, str] = {
-    "external_data": "of the model's own files are resident",
-    "arena": "in the runtime's arena, apart from weights",
-    "allocator_retained": "of freed memory that malloc keeps",
-    "runtime_libraries": "of the runtime's own libraries",
-    "other_libraries": "of other libraries",
-    "mapped_files": "of other mapped files",
-    "other_heap": "of heap that no weight owns",
+    "external_data": "the model's own files, which are resident",
+    "arena": "the runtime's arena, apart from weights",
+    "allocator_retained": "freed memory that malloc keeps",
+    "runtime_libraries": "the runtime's own libraries",
+    "other_libraries": "other libraries",
+    "mapped_files": "other mapped files",
+    "other_heap": "heap that no weight owns",
 }
 
 
@@ -47,7 +49,7 @@ def of_peak(copies: Sequence[CopyChange], before: Measured, after: Measured, siz
     ]
     if peaks[0] is None or peaks[1] is None:
         return ""
-    words = f"{phase} reaches {format_size(peaks[1])} instead of {format_size(peaks[0])}"
+    words = f"{phase} reaches {'more' if peaks[1] > peaks[0] else 'less'}"
     if after.peak_phase != before.peak_phase:
         words += f"; the peak is in {after.peak_phase} instead of {before.peak_phase}"
     return words
@@ -83,7 +85,7 @@ def of_load(before: Measured, after: Measured) -> str:
     most, phase = max(found) if wanted > 0 else min(found)
     if most / wanted < _ENOUGH:
         return ""
-    return f"{phase} takes {format_duration(abs(most))} {'more' if most > 0 else 'less'}"
+    return f"mostly in {phase}"
 
 
 def of_disk(before: Graph, after: Graph) -> str:
@@ -126,4 +128,4 @@ def _of_owners(before: Profile, after: Profile, size: int) -> str:
         largest = largest[:1]
     if sum(moved[kind] for kind in largest) / size < _ENOUGH:
         return ""
-    return ", ".join(f"{format_size(moved[kind], signed=True)} {_OWNERS[kind]}" for kind in largest)
+    return " and ".join(_OWNERS[kind] for kind in largest)

@@ -166,10 +166,9 @@ def raced_ratio(before: Column, after: Column) -> tuple[float, float, float] | N
     Columns race with the first one only: the quotient of two such ratios has the bounds that their
     intervals allow together.
     """
-    one, other = _beside_first(before), _beside_first(after)
-    if one is None and other is None:
+    one, other = _beside_first(before) or (1.0, 1.0, 1.0), _beside_first(after)
+    if other is None:
         return None
-    one, other = one or (1.0, 1.0, 1.0), other or (1.0, 1.0, 1.0)
     return other[0] / one[0], other[1] / one[2], other[2] / one[1]
 
 

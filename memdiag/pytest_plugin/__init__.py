@@ -57,13 +57,20 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         measure_marked(item)
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_call(item: pytest.Item) -> None:
-    """Fail a test whose models exceed their budgets, before its own code runs."""
-    if item.get_closest_marker(MARK) is not None:
-        from memdiag.pytest_plugin.marked import judge_marked
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    """Fail a test whose models exceed their budgets, before its own code runs.
 
-        judge_marked(item)
+    Baselines are written after that code, for a test that passes.
+    """
+    if item.get_closest_marker(MARK) is None:
+        return (yield)
+    from memdiag.pytest_plugin.marked import judge_marked, update_baselines
+
+    judge_marked(item)
+    result = yield
+    update_baselines(item)
+    return result
 
 
 @pytest.hookimpl(wrapper=True)

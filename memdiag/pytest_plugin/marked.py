@@ -12,11 +12,11 @@ from memdiag.budgets.parsing import merged, parse_budget, parse_tolerance
 from memdiag.errors import MemdiagError, UsageError
 from memdiag.pytest_plugin import MARK
 from memdiag.pytest_plugin.measuring import Once, how_it_ended, shown_path
-from memdiag.pytest_plugin.rows import record
+from memdiag.pytest_plugin.rows import add_remark, record
 from memdiag.pytest_plugin.settings import SETTINGS, Settings
 from memdiag.records.budget import Budget
 from memdiag.reporters.views.judgement import lines
-from memdiag.workflows.baselines import baseline_path
+from memdiag.workflows.baselines import baseline_path, configuration_name
 from memdiag.workflows.budget import DEFAULT_PROCESSES, Held, hold
 from memdiag.workflows.configuration import read_configuration
 
@@ -37,7 +37,19 @@ PROFILE_OPTIONS = (
     "memory_limit_bytes",
 )
 _OWN_OPTIONS = ("baseline", "processes", "pinned")
-_HELD = pytest.StashKey[list[Held]]()
+_CONFIGURATIONS = pytest.StashKey[dict[Path, str]]()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """What one marker asked for, what became of it, and its row of the summary."""
+
+    request: Request
+    held: Held
+    row: dict[str, str]
+
+
+_MEASURED = pytest.StashKey[list[Measured]]()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,15 +77,19 @@ class Request:
         given = {name: value for name, value in mark.kwargs.items() if name not in others}
         budget = merged(_usual(model, settings), parse_budget(given, where=MARK, others=others))
         name = mark.kwargs.get("baseline")
+        options = {name: mark.kwargs[name] for name in PROFILE_OPTIONS if name in mark.kwargs}
+        pinned = bool(mark.kwargs.get("pinned", True))
         return cls(
             model=model,
             budget=budget,
             baseline=settings.baselines / f"{name}.json"
             if name
-            else baseline_path(settings.baselines, model, settings.root),
+            else baseline_path(
+                settings.baselines, model, settings.root, {**options, "pinned": pinned}
+            ),
             processes=int(mark.kwargs.get("processes", settings.processes or DEFAULT_PROCESSES)),
-            pinned=bool(mark.kwargs.get("pinned", True)),
-            options={name: mark.kwargs[name] for name in PROFILE_OPTIONS if name in mark.kwargs},
+            pinned=pinned,
+            options=options,
         )
 
 
@@ -83,12 +99,13 @@ def measure_marked(item: pytest.Item) -> None:
     A test whose only measure is a baseline of another class of machine is skipped.
     """
     settings = item.config.stash[SETTINGS]
-    held = item.stash.setdefault(_HELD, [])
+    measured = item.stash.setdefault(_MEASURED, [])
     try:
         for mark in item.iter_markers(MARK):
-            held.append(_measure(item, Request.of(mark, settings), settings))
+            measured.append(_measure(item, Request.of(mark, settings), settings))
     except MemdiagError as error:
         raise pytest.fail.Exception(str(error), pytrace=False) from None
+    held = [each.held for each in measured]
     unsound = [one for one in held if one.incomparable]
     if unsound and not any(one.judgement and one.judgement.budget.limits for one in held):
         pytest.skip(f"{unsound[0].profile.model.path}: {unsound[0].incomparable}")
@@ -96,14 +113,27 @@ def measure_marked(item: pytest.Item) -> None:
 
 def judge_marked(item: pytest.Item) -> None:
     """Fail `item` where what was measured is above its budget or its baseline."""
-    judgements = [one.judgement for one in item.stash.get(_HELD, []) if one.judgement]
-    texts = ["\n".join(lines(one)) for one in judgements if not one.holds]
+    judgements = [each.held.judgement for each in item.stash.get(_MEASURED, [])]
+    texts = ["\n".join(lines(one)) for one in judgements if one and not one.holds]
     if texts:
         pytest.fail("\n".join(texts), pytrace=False)
 
 
-def _measure(item: pytest.Item, request: Request, settings: Settings) -> Held:
+def update_baselines(item: pytest.Item) -> None:
+    """Write the baselines that `item`, which passed, was to update."""
+    for each in item.stash.get(_MEASURED, []):
+        if each.held.update_baseline is not None:
+            try:
+                status = each.held.update_baseline()
+            except MemdiagError as error:
+                raise pytest.fail.Exception(str(error), pytrace=False) from None
+            shown = shown_path(item.config, each.request.baseline)
+            add_remark(each.row, f"{shown} {status}")
+
+
+def _measure(item: pytest.Item, request: Request, settings: Settings) -> Measured:
     config = item.config
+    _refuse_shared(config, request)
     held = hold(
         Once(config, request.model, request.options, pinned=request.pinned),
         request.budget,
@@ -114,10 +144,25 @@ def _measure(item: pytest.Item, request: Request, settings: Settings) -> Held:
     )
     if held.judgement is None:
         pytest.fail(how_it_ended(held.profile), pytrace=False)
-    shown = shown_path(config, request.baseline)
-    written = f"{shown} {held.written}" if held.written else ""
-    record(item, held.judgement, remark=held.incomparable or written)
-    return held
+    row = record(item, held.judgement, remark=held.incomparable)
+    return Measured(request=request, held=held, row=row)
+
+
+def _refuse_shared(config: pytest.Config, request: Request) -> None:
+    """Refuse a baseline that another test has for another model, or with other options.
+
+    Raises:
+        UsageError: there is such a test.
+    """
+    known = config.stash.setdefault(_CONFIGURATIONS, {})
+    path = config.stash[SETTINGS].root / request.model
+    now = f"{path} {configuration_name({**request.options, 'pinned': request.pinned})}"
+    if known.setdefault(request.baseline, now) != now:
+        raise UsageError(
+            f"{shown_path(config, request.baseline)}: another test has this baseline with other"
+            f" options or for another model. Give one of them a name of its own: {MARK}(…,"
+            ' baseline="NAME").'
+        )
 
 
 def _usual(model: Path, settings: Settings) -> Budget:

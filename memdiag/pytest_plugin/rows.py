@@ -15,8 +15,11 @@ _ROWS = pytest.StashKey[list[dict[str, str]]]()
 _ATTRIBUTE = "memdiag_rows"
 
 
-def record(item: pytest.Item, judgement: Judgement, *, remark: str = "") -> None:
-    """Keep `judgement` for the summary, and its figures as properties of the test (JUnit XML)."""
+def record(item: pytest.Item, judgement: Judgement, *, remark: str = "") -> dict[str, str]:
+    """Keep `judgement` for the summary, and its figures as properties of the test (JUnit XML).
+
+    Return its row of the summary.
+    """
     from memdiag.budgets.figures import FIGURES
     from memdiag.reporters.views.judgement import measured_sizes, verdict
 
@@ -27,9 +30,15 @@ def record(item: pytest.Item, judgement: Judgement, *, remark: str = "") -> None
         for name in ("peak", "steady")
     }
     answer = ", ".join(part for part in (verdict(judgement), measured_sizes(judgement)) if part)
-    said = "; ".join(part for part in (answer, remark) if part)
-    rows = item.stash.setdefault(_ROWS, [])
-    rows.append({"model": judgement.model, **shown, "said": said})
+    row = {"model": judgement.model, **shown, "said": answer}
+    add_remark(row, remark)
+    item.stash.setdefault(_ROWS, []).append(row)
+    return row
+
+
+def add_remark(row: dict[str, str], remark: str) -> None:
+    """Add `remark` to the last column of `row`."""
+    row["said"] = "; ".join(part for part in (row["said"], remark) if part)
 
 
 def attach(item: pytest.Item, report: pytest.TestReport) -> None:

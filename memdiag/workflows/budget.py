@@ -3,12 +3,13 @@
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 
-from memdiag.budgets.baselines import take
+from memdiag.budgets.baselines import differences, take
 from memdiag.budgets.judging import judge
 from memdiag.errors import UsageError
 from memdiag.records.baseline import Baseline
@@ -31,14 +32,15 @@ class Held:
     """What became of it.
 
     `judgement` is None where the model did not complete, which `profile` tells of. `incomparable`
-    says why there was a baseline and yet nothing was compared with it, empty otherwise; `written`
-    what became of a baseline that was to be updated.
+    says why there was a baseline and yet nothing was compared with it, empty otherwise.
+    `update_baseline` writes the baseline that was to be updated, and returns what that changed; it
+    is None where there is nothing to write, or the budget is exceeded.
     """
 
     profile: Profile
     judgement: Judgement | None
     incomparable: str = ""
-    written: Status | None = None
+    update_baseline: Callable[[], Status] | None = None
 
 
 def pinned(environment: Mapping[str, str]) -> dict[str, str]:
@@ -58,13 +60,12 @@ def hold(
     """Profile a model and compare it with `budget`, and with its `baseline` where that exists.
 
     One process is enough where all holds. A breach, and what becomes a baseline, are settled by
-    `processes` processes.
+    `processes` processes. With `update` the result has a function that writes the baseline.
 
     Raises:
         UsageError: there is nothing to hold it to, a figure cannot be had, or the baseline was
             measured otherwise.
         RecordError: the baseline file is none.
-        ReportError: the baseline cannot be written.
     """
     if processes < 1:
         raise UsageError("--processes must be at least 1.")
@@ -89,16 +90,44 @@ def hold(
             if profiles[-1].outcome.status != "completed":
                 return Held(profile=profiles[-1], judgement=None)
         judgement = judge(profiles, budget, taken=taken)
-    written = None
-    if update and baseline is not None:
+    update_later = None
+    if update and baseline is not None and judgement.holds:
         now = take(profiles)
-        written = update_baseline(baseline, model, machine, now, budget.tolerance)
+        update_later = partial(update_baseline, baseline, model, machine, now, budget.tolerance)
+    elif update:
+        notes = (*judgement.notes, "the baseline was not updated: the budget is exceeded")
+        judgement = msgspec.structs.replace(judgement, notes=notes)
     incomparable = ""
     if saved is not None and taken is None and not update:
         incomparable = _incomparable(saved, machine)
         notes = (*judgement.notes, incomparable)
         judgement = msgspec.structs.replace(judgement, notes=notes)
-    return Held(profile=first, judgement=judgement, incomparable=incomparable, written=written)
+    return Held(
+        profile=first,
+        judgement=judgement,
+        incomparable=incomparable,
+        update_baseline=update_later,
+    )
+
+
+def refuse_other_configuration(path: Path, model: str, profile: Profile) -> None:
+    """Refuse to write what `profile` took to a file that is the baseline of something else.
+
+    Raises:
+        UsageError: the file at `path` is of another model, or was measured with other options.
+        RecordError: the file is no baseline.
+    """
+    saved = read_baseline(path)
+    before = saved.machines.get(profile.environment.machine) if saved else None
+    if saved is not None and Path(saved.model).name != Path(model).name:
+        other = saved.model
+    elif before is not None and (found := differences(before, profile)):
+        other = f"another configuration (this run had {'; '.join(found)})"
+    else:
+        return
+    raise UsageError(
+        f"{path}: this is the baseline of {other}. Name another file, or delete this one first."
+    )
 
 
 def _incomparable(saved: Baseline, machine: str) -> str:

@@ -71,10 +71,7 @@ def test_one_measurement_alone_is_doubted_more() -> None:
 def test_a_peak_of_a_phase_is_told() -> None:
     after = measured(800, 500, peak_phase="parse")
     peak = next(one for one in between(column("a"), column("b", after)) if one.metric == "peak")
-    assert peak.why == (
-        "constant_fold reaches 800 MiB instead of 1,000 MiB; the peak is in parse instead of"
-        " constant_fold"
-    )
+    assert peak.why == ("constant_fold reaches less; the peak is in parse instead of constant_fold")
 
 
 def test_other_owners_are_named_where_no_copy_is() -> None:
@@ -88,13 +85,13 @@ def test_other_owners_are_named_where_no_copy_is() -> None:
     )
     before = column("a", attribution=plain)
     after = column("b", measured(1000, 600), attribution=grown)
-    assert between(before, after)[0].why == ("+100 MiB in the runtime's arena, apart from weights")
+    assert between(before, after)[0].why == "the runtime's arena, apart from weights"
 
 
 def test_a_load_is_told_with_the_phase_that_takes_it() -> None:
     (load,) = between(column("a"), column("b", measured(load=2.0)))
     assert (load.metric, load.ratio, load.bytes) == ("load", 2.0, 0)
-    assert load.why == "parse takes 500 ms more"
+    assert load.why == "mostly in parse"
     assert metrics(column("a"), column("b", measured(load=1.05))) == []
     slow = measured(load=2.0)
     scattered = msgspec.structs.replace(slow, load=seconds(2.0, 1.5))
@@ -132,6 +129,7 @@ def test_two_that_raced_with_the_first_have_the_quotient() -> None:
     assert raced_ratio(before, after) == (2.0, 0.75, 6.0)
     assert raced_ratio(column("a"), before) == (2.0, 1.0, 4.0)
     assert raced_ratio(column("a"), column("a")) is None
+    assert raced_ratio(before, column("c")) is None  # one that could not race
 
 
 def test_latencies_of_saved_profiles_are_compared_as_they_are() -> None:

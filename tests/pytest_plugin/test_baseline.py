@@ -82,7 +82,7 @@ def test_another_setup_is_an_error_and_says_in_what(
         """
         import pytest
 
-        @pytest.mark.memory_budget("model.onnx", peak="1 GB", threads=1)
+        @pytest.mark.memory_budget("model.onnx", peak="1 GB", threads=1, baseline="model.onnx")
         def test_model(): ...
         """
     )
@@ -119,3 +119,67 @@ def test_a_baseline_can_have_a_name_of_its_own(
     run_pytest("--memdiag-update-baseline", "--memdiag-processes=1").assert_outcomes(passed=1)
     assert (pytester.path / "memory_baselines" / "one-thread.json").exists()
     run_pytest().assert_outcomes(passed=1)
+
+
+@pytest.mark.usefixtures("model")
+def test_each_configuration_of_a_model_has_its_own(
+    pytester: pytest.Pytester, run_pytest: RunPytest
+) -> None:
+    pytester.makepyfile(
+        """
+        import pytest
+
+        @pytest.mark.memory_budget("model.onnx")
+        def test_as_it_is(): ...
+
+        @pytest.mark.memory_budget("model.onnx", dims={"tokens": 512}, runs=2)
+        def test_long(): ...
+        """
+    )
+    words = ("--memdiag-update-baseline", "--memdiag-processes=1", "--memdiag-models=model.onnx")
+    run_pytest(*words).assert_outcomes(passed=3)
+    names = ["model.onnx.json", "model.onnx.runs=2,tokens=512.json"]
+    assert sorted(path.name for path in (pytester.path / KEPT.parent).iterdir()) == names
+    run_pytest("--memdiag-models=model.onnx").assert_outcomes(passed=3)
+
+
+@pytest.mark.usefixtures("model")
+def test_one_name_for_two_configurations_is_an_error(
+    pytester: pytest.Pytester, run_pytest: RunPytest
+) -> None:
+    pytester.makepyfile(
+        """
+        import pytest
+
+        @pytest.mark.memory_budget("model.onnx", baseline="mine")
+        def test_as_it_is(): ...
+
+        @pytest.mark.memory_budget("model.onnx", baseline="mine", threads=1)
+        def test_one_thread(): ...
+        """
+    )
+    result = run_pytest("--memdiag-update-baseline", "--memdiag-processes=1")
+    result.assert_outcomes(passed=1, errors=1)
+    result.stdout.fnmatch_lines(["*mine.json: another test has this baseline with other options*"])
+
+
+@pytest.mark.usefixtures("model")
+def test_a_test_that_fails_leaves_its_baseline(
+    pytester: pytest.Pytester, run_pytest: RunPytest
+) -> None:
+    pytester.makepyfile(
+        """
+        import pytest
+
+        @pytest.mark.memory_budget("model.onnx", peak="1 MB")
+        def test_over_its_budget(): ...
+
+        @pytest.mark.memory_budget("model.onnx", threads=1)
+        def test_wrong_for_another_reason():
+            assert False
+        """
+    )
+    result = run_pytest("--memdiag-update-baseline", "--memdiag-processes=1")
+    result.assert_outcomes(failed=2)
+    result.stdout.fnmatch_lines(["  the baseline was not updated: the budget is exceeded"])
+    assert not (pytester.path / KEPT.parent).exists()

@@ -1,5 +1,7 @@
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from memdiag.budgets.baselines import take
@@ -20,6 +22,37 @@ def test_a_baseline_lies_as_its_model_does(tmp_path: Path) -> None:
     assert baseline_path(folder, Path("models/a.onnx"), tmp_path) == expected
     assert baseline_path(folder, tmp_path / "models" / "a.onnx", tmp_path) == expected
     assert baseline_path(folder, Path("/elsewhere/a.onnx"), tmp_path) == folder / "a.onnx.json"
+
+
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [
+        ({}, "a.onnx.json"),
+        ({"runs": 10, "providers": ["CPUExecutionProvider"], "threads": None}, "a.onnx.json"),
+        ({"python": "other/python", "timeout_s": 5}, "a.onnx.json"),
+        ({"dims": {"tokens": 128}}, "a.onnx.tokens=128.json"),
+        ({"threads": 1, "dims": {"b": 2, "a": 1}}, "a.onnx.a=1,b=2,threads=1.json"),
+        ({"dims": {"b": 2, "a": 1}, "threads": 1}, "a.onnx.a=1,b=2,threads=1.json"),
+        ({"pinned": False, "run": False}, "a.onnx.pinned=False,run=False.json"),
+        ({"inputs": {"x": np.zeros((2, 3)), "y": Path("in/y.npy")}}, "a.onnx.x=2x3,y=y.npy.json"),
+        ({"disabled_optimizers": ["A", "B"]}, "a.onnx.disabled_optimizers=A+B.json"),
+    ],
+)
+def test_a_configuration_is_in_the_name(tmp_path: Path, options: dict[str, Any], name: str) -> None:
+    assert baseline_path(tmp_path, Path("a.onnx"), tmp_path, options) == tmp_path / name
+
+
+def test_names_that_cannot_be_files_stay_different(tmp_path: Path) -> None:
+    ways: list[dict[str, Any]] = [
+        {"dims": {"x:0": 2}},
+        {"dims": {"x/0": 2}},
+        {"dims": {"x-0": 2}},
+        {"environment": {"LONG": "a" * 300}},
+        {"environment": {"LONG": "a" * 301}},
+    ]
+    paths = {baseline_path(tmp_path, Path("a.onnx"), tmp_path, each) for each in ways}
+    assert len(paths) == len(ways)
+    assert all(path.parent == tmp_path and len(path.name) < 150 for path in paths)
 
 
 def test_what_is_written_is_read_sorted_and_ends_a_line(tmp_path: Path) -> None:

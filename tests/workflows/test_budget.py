@@ -10,8 +10,8 @@ import pytest
 from memdiag.errors import UsageError
 from memdiag.records.budget import Budget
 from memdiag.records.profile import Profile
-from memdiag.workflows.baselines import read_baseline
-from memdiag.workflows.budget import hold, pinned
+from memdiag.workflows.baselines import Status, read_baseline
+from memdiag.workflows.budget import Held, hold, pinned, refuse_other_configuration
 from tests.reporters import profiles
 from tests.reporters.profiles import MIB
 
@@ -48,6 +48,11 @@ class Asked:
     def __call__(self, xray: str) -> Profile:
         self.xrays.append(xray)
         return self.made.pop(0)
+
+
+def update(held: Held) -> Status:
+    assert held.update_baseline is not None
+    return held.update_baseline()
 
 
 PEAK = (1579 - 46) * MIB
@@ -107,7 +112,8 @@ def test_a_baseline_is_created_kept_breached_and_updated(tmp_path: Path) -> None
         once = Asked(*[taking(mebibytes)] * 3)
         found = hold(once, Budget(), model="m.onnx", baseline=path, update=update)
         assert found.judgement is not None
-        return found.written, found.judgement.holds
+        written = found.update_baseline() if found.update_baseline else None
+        return written, found.judgement.holds
 
     assert held(0, update=True) == ("created", True)
     first = path.read_bytes()
@@ -120,10 +126,34 @@ def test_a_baseline_is_created_kept_breached_and_updated(tmp_path: Path) -> None
     assert held(100, update=False) == (None, True)
 
 
+def test_above_its_budget_nothing_becomes_a_baseline(tmp_path: Path) -> None:
+    path = tmp_path / "m.json"
+    held = hold(Asked(*[taking(9)] * 3), FITS, model="m.onnx", baseline=path, update=True)
+    assert held.update_baseline is None
+    assert held.judgement is not None
+    assert "the baseline was not updated: the budget is exceeded" in held.judgement.notes
+    fits = hold(Asked(*[taking(0)] * 3), FITS, model="m.onnx", baseline=path, update=True)
+    assert update(fits) == "created"
+
+
+def test_a_file_of_another_configuration_is_not_overwritten(tmp_path: Path) -> None:
+    path = tmp_path / "m.json"
+    refuse_other_configuration(path, "m.onnx", taking(0))
+    update(hold(Asked(*[taking(0)] * 3), Budget(), model="m.onnx", baseline=path, update=True))
+    refuse_other_configuration(path, "folder/m.onnx", taking(100))
+    with pytest.raises(UsageError, match=r"m\.json: this is the baseline of m\.onnx\. Name"):
+        refuse_other_configuration(path, "n.onnx", taking(0))
+    profile = taking(0)
+    session = msgspec.structs.replace(profile.session, options={"intra_op_num_threads": "1"})
+    other = msgspec.structs.replace(profile, session=session)
+    with pytest.raises(UsageError, match=r"options intra_op_num_threads=1 instead of as usual"):
+        refuse_other_configuration(path, "m.onnx", other)
+
+
 def test_a_baseline_is_the_median_too(tmp_path: Path) -> None:
     path = tmp_path / "m.json"
     once = Asked(taking(9), taking(2), taking(5))
-    hold(once, Budget(), model="m.onnx", baseline=path, update=True)
+    update(hold(once, Budget(), model="m.onnx", baseline=path, update=True))
     saved = read_baseline(path)
     assert saved is not None
     assert saved.machines[MACHINE].figures["peak"] == PEAK + 5 * MIB
@@ -131,7 +161,7 @@ def test_a_baseline_is_the_median_too(tmp_path: Path) -> None:
 
 def test_another_class_of_machine_is_not_compared(tmp_path: Path) -> None:
     path = tmp_path / "m.json"
-    hold(Asked(*[taking(0)] * 3), Budget(), model="m.onnx", baseline=path, update=True)
+    update(hold(Asked(*[taking(0)] * 3), Budget(), model="m.onnx", baseline=path, update=True))
     other = taking(100, machine="Darwin arm64")
     held = hold(Asked(other), Budget(), model="m.onnx", baseline=path)
     assert "nothing for this class of machine (Darwin arm64), only for Linux" in held.incomparable

@@ -247,7 +247,7 @@ def command(
     from memdiag.cli.profile_output import print_result
     from memdiag.records.budget import Budget
     from memdiag.records.codec import escaped
-    from memdiag.workflows.budget import Held, hold, pinned
+    from memdiag.workflows.budget import Held, hold, pinned, refuse_other_configuration
     from memdiag.workflows.check import DEFAULT_MIN_BYTES
     from memdiag.workflows.configuration import read_configuration
     from memdiag.workflows.profile import Interrupted
@@ -314,4 +314,6 @@ def command(
         (saved,) = destination.write(told, ("json",))
         raise KeyboardInterrupt(f"The profile, without findings, is at {saved}.")
     written = destination.write(held.profile)
+    if baseline is not None and held.update_baseline is not None:
+        refuse_other_configuration(baseline, str(model), held.profile)
     return print_result(held, written, format=format.value, quiet=quiet)

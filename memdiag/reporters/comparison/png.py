@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from memdiag.records.comparison import Column, Comparison
+from memdiag.records.comparison import Column, Comparison, Latency
 from memdiag.records.profile import PHASES
 from memdiag.reporters import picture
 from memdiag.reporters.palette import LIGHT as COLOR
@@ -49,13 +49,14 @@ def draw(comparison: Comparison) -> Figure:
     _timelines(lines, columns)
     _steady(steady, columns)
     _bars(
-        load, columns, "load, ms", lambda one: one.measured.load if one.measured else None,
+        load, columns, "load, median ms", lambda one: one.measured.load if one.measured else None,
         lambda value: (value.median * 1e3, value.low * 1e3, value.high * 1e3),
     )  # fmt: skip
-    _bars(
-        run, columns, "latency, ms", lambda one: one.latency,
-        lambda value: (value.median_s * 1e3, value.low_s * 1e3, value.high_s * 1e3),
-    )  # fmt: skip
+    raced = any(one.latency and one.latency.ratio is not None for one in columns)
+    title = "latency, × the first\n(runs in turn)" if raced else "latency, median ms"
+    _bars(run, columns, title, lambda one: one.latency, _ratio if raced else _milliseconds)
+    if raced:
+        run.axvline(1.0, color=COLOR.ink, lw=1.0, ls=":")
     # The first of the three is labelled for all.
     for axes in (load, run):
         axes.tick_params(axis="y", labelleft=False)
@@ -86,7 +87,7 @@ def _phases(axes: Axes, columns: Sequence[Column]) -> None:
         label = shortened(plain(column.label), _LONGEST_LABEL)
         axes.bar(places, heights, width * 0.92, color=color_of(index), label=label)
     axes.set_xticks(range(len(names)), [name.replace("_", "\n") for name in names])
-    picture.style(axes, f"peak by phase, {word} above the baseline", grid="y")
+    picture.style(axes, f"peak by phase, median {word} above the baseline", grid="y")
 
 
 def _timelines(axes: Axes, columns: Sequence[Column]) -> None:
@@ -122,7 +123,7 @@ def _steady(axes: Axes, columns: Sequence[Column]) -> None:
         axes.barh(index, anonymous, 0.7, color=color_of(index))
         axes.barh(index, mapped, 0.7, left=anonymous, color=color_of(index), alpha=0.4)
     _labels(axes, columns)
-    picture.style(axes, f"steady, {word}\n(mapped: pale)", grid="x")
+    picture.style(axes, f"steady, median {word}\n(mapped: pale)", grid="x")
 
 
 def _bars(
@@ -130,19 +131,31 @@ def _bars(
     columns: Sequence[Column],
     title: str,
     pick: Callable[[Column], Any],
-    figures: Callable[[Any], tuple[float, float, float]],
+    figures: Callable[[Any], tuple[float, float, float] | None],
 ) -> None:
     """Draw a bar a column for what `pick` has of it: the middle, and its range as a line."""
     for index, column in enumerate(columns):
         value = pick(column)
-        if value is None:
+        found = None if value is None else figures(value)
+        if found is None:
             continue
-        middle, low, high = figures(value)
+        middle, low, high = found
         axes.barh(index, middle, 0.7, color=color_of(index))
         axes.plot([low, high], [index, index], color=COLOR.ink, lw=1.2)
     axes.set_xlim(left=0)
     _labels(axes, columns)
     picture.style(axes, title, grid="x")
+
+
+def _milliseconds(latency: Latency) -> tuple[float, float, float]:
+    return latency.median_s * 1e3, latency.low_s * 1e3, latency.high_s * 1e3
+
+
+def _ratio(latency: Latency) -> tuple[float, float, float] | None:
+    """Return the ratio to the first column and its interval; None for what did not race."""
+    if latency.ratio is None or latency.ratio_low is None or latency.ratio_high is None:
+        return None
+    return latency.ratio, latency.ratio_low, latency.ratio_high
 
 
 def _labels(axes: Axes, columns: Sequence[Column]) -> None:

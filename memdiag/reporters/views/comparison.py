@@ -2,15 +2,15 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from memdiag.records.comparison import Bytes, Column, Comparison, Latency
-from memdiag.records.profile import PHASES
+from memdiag.records.profile import PHASES, PhaseName
 from memdiag.reporters.views import comparison_words as words
 from memdiag.reporters.views.phase_table import SAMPLED_MARK, mebibytes
 from memdiag.reporters.views.text import plain
 from memdiag.units import MIB, format_duration, format_size
 
-_FEW_MIB = 200  # below this a digit after the point still matters
 _SPREAD = 0.02  # a spread of less than this share of the figure is not worth the room
 
 
@@ -41,7 +41,13 @@ class ComparisonView:
 def build(comparison: Comparison) -> ComparisonView:
     """Return `comparison` in words and tables."""
     measured = [column for column in comparison.columns if column.measured is not None]
-    tables = (_memory(measured), _speed(measured), _models(comparison), _phases(measured))
+    tables = (
+        _memory(measured),
+        _speed(measured),
+        _models(comparison),
+        _phases(measured),
+        _kept(comparison, measured),
+    )
     return ComparisonView(
         title=words.title(comparison),
         answer=words.answer(comparison),
@@ -81,22 +87,20 @@ def _speed(columns: Sequence[Column]) -> Table:
     rows = []
     for column in columns:
         assert column.measured is not None
-        run = column.latency
         rows.append(
             (
                 plain(column.label),
                 format_duration(column.measured.load.median),
-                format_duration(run.median_s) if run else "",
-                _interval(run) if run else "",
-                _ratio(run) if run else "",
+                *(_latency(column.latency) if column.latency else ("", "")),
                 _outputs(column),
             )
         )
     raced = any(column.latency and column.latency.ratio is not None for column in columns)
-    caption = "latency: median and its 95 % confidence interval"
+    caption = "load and latency: medians"
     if raced:
-        caption += "; beside the first: ratio of runs in turn, and its interval"
-    headings = ("speed", "load", "latency", "", "beside the first", "outputs")
+        caption += "; latency with ×: median ratio to the first column's, of runs in turn"
+    caption += "; with the 95 % confidence interval of the latency"
+    headings = ("speed", "load", "latency", "", "outputs")
     return Table(title="Speed and outputs", caption=caption, headings=headings, rows=tuple(rows))
 
 
@@ -146,21 +150,37 @@ def _phases(columns: Sequence[Column]) -> Table:
             each.phase == name for one in columns if one.measured for each in one.measured.phases
         )
     ]
-    largest = max((one.measured.peak.median for one in columns if one.measured), default=0)
-    decimals = 1 if largest < _FEW_MIB * MIB else 0
+    return _by_phase("Peak by phase", "MiB above the baseline", columns, names, "peak")
+
+
+def _kept(comparison: Comparison, columns: Sequence[Column]) -> Table | None:
+    """Return what is kept in the phases in which that differs; None where it differs in none."""
+    changed = {one.phase for one in comparison.changes if one.metric == "kept"}
+    names = [name for name in PHASES if name in changed]
+    caption = "MiB that a phase adds to what is resident at its end; medians"
+    return _by_phase("Kept by phase", caption, columns, names, "kept") if names else None
+
+
+def _by_phase(
+    title: str,
+    caption: str,
+    columns: Sequence[Column],
+    names: Sequence[PhaseName],
+    figure: Literal["peak", "kept"],
+) -> Table:
+    decimals = words.decimals(columns)
     rows = []
     for column in columns:
         assert column.measured is not None
-        peaks = {each.phase: each.peak.median for each in column.measured.phases}
-        cells = (mebibytes(peaks[name], decimals) if name in peaks else "" for name in names)
+        sizes: dict[str, Bytes] = {
+            each.phase: getattr(each, figure) for each in column.measured.phases
+        }
+        cells = (mebibytes(sizes[name].median, decimals) if name in sizes else "" for name in names)
         rows.append((plain(column.label), *cells))
     # Headings in a row of 80 letters: words that wrap where they may.
     headings = tuple(name.replace("_", " ") for name in names)
     return Table(
-        title="Peak by phase",
-        caption="MiB above the baseline",
-        headings=("peak by phase", *headings),
-        rows=tuple(rows),
+        title=title, caption=caption, headings=(title.lower(), *headings), rows=tuple(rows)
     )
 
 
@@ -172,14 +192,13 @@ def _size(value: Bytes | None) -> str:
     return format_size(value.median) + spread
 
 
-def _interval(latency: Latency) -> str:
-    return f"{format_duration(latency.low_s)} – {format_duration(latency.high_s)}"
-
-
-def _ratio(latency: Latency) -> str:
-    if latency.ratio is None:
-        return ""
-    return f"{latency.ratio:.2f} × ({latency.ratio_low:.2f}–{latency.ratio_high:.2f})"
+def _latency(latency: Latency) -> tuple[str, str]:
+    """Return the latency and its interval: beside the first column's where it ran in turn."""
+    if latency.ratio is not None:
+        bounds = f"{latency.ratio_low:.2f} – {latency.ratio_high:.2f}"
+        return words.latency_ratio(latency), bounds
+    bounds = f"{format_duration(latency.low_s)} – {format_duration(latency.high_s)}"
+    return format_duration(latency.median_s), bounds
 
 
 def _outputs(column: Column) -> str:

@@ -1,5 +1,7 @@
 """The sentences of a comparison: its answer, and what differs."""
 
+from collections.abc import Sequence
+
 from memdiag.comparison.copies import in_words
 from memdiag.records.comparison import (
     Change,
@@ -8,13 +10,16 @@ from memdiag.records.comparison import (
     Comparison,
     ComparisonKind,
     CopyChange,
+    Latency,
     Metric,
 )
+from memdiag.reporters.views.phase_table import mebibytes
 from memdiag.reporters.views.sizes import at_sizes
 from memdiag.reporters.views.text import model_file, plain, shortened
-from memdiag.units import format_size
+from memdiag.units import MIB, format_duration, format_size
 
 _LONGEST = 200
+_FEW_MIB = 200  # below this a digit after the point still matters
 
 _KINDS: dict[ComparisonKind, str] = {
     "onnxruntime": "version{s} of onnxruntime",
@@ -33,7 +38,7 @@ _ENDED: dict[ColumnStatus, str] = {
 _METRICS: dict[Metric, str] = {
     "peak": "peak",
     "steady": "steady",
-    "kept": "",
+    "kept": "kept",
     "load": "load",
     "latency": "latency",
     "disk": "on disk",
@@ -69,7 +74,10 @@ def answer(comparison: Comparison) -> str:
         for part in (_range("peak", comparison, usable), _range("steady", comparison, usable))
         if part
     ]
-    others = dict.fromkeys(_METRICS[one.metric] or one.phase or "" for one in comparison.changes)
+    others = dict.fromkeys(
+        f"what {one.phase} keeps" if one.metric == "kept" else _METRICS[one.metric]
+        for one in comparison.changes
+    )
     return "; ".join(parts) or f"differences in {', '.join(others)}"
 
 
@@ -94,8 +102,11 @@ def problems(comparison: Comparison) -> tuple[str, ...]:
 
 
 def change(comparison: Comparison, one: Change) -> str:
-    """Return one change: ``prepack +500 MiB since 1.31.1: lm_head/MatMul now packs W``."""
-    what = _what(one)
+    """Return one change: ``steady from 500 MiB to 900 MiB since 1.31.1: lm/MatMul now packs W``.
+
+    Its figures are written as in the tables.
+    """
+    what = _what(comparison, one)
     if comparison.kind == "onnxruntime":
         said = f"{what} since {plain(one.to)}"
     else:
@@ -109,16 +120,50 @@ def copies(one: CopyChange) -> str:
     return f"{plain(one.from_)} → {plain(one.to)}: {size}: {_cut(in_words(one))}"
 
 
-def _what(one: Change) -> str:
-    name = one.phase if one.metric == "kept" and one.phase else _METRICS[one.metric]
-    if one.metric in ("load", "latency"):
-        return f"{name} {one.ratio:.2f} ×"
+def decimals(columns: Sequence[Column]) -> int:
+    """Return the decimals of sizes in MiB, the same in all tables and sentences of `columns`."""
+    largest = max((one.measured.peak.median for one in columns if one.measured), default=0)
+    return 1 if largest < _FEW_MIB * MIB else 0
+
+
+def latency_ratio(latency: Latency) -> str:
+    """Return the ratio of a latency to the first column's, which it has."""
+    return f"{latency.ratio:.2f} ×"
+
+
+def _what(comparison: Comparison, one: Change) -> str:
+    name = _METRICS[one.metric]
     if one.metric == "outputs":
         return f"{name} differ"
-    text = f"{name} {format_size(one.bytes, signed=True)}"
-    if one.metric != "kept" and one.ratio is not None:
-        text += f" ({one.ratio:.2f} ×)"
-    return text
+    columns = {each.label: each for each in comparison.columns}
+    before, after = columns[one.from_], columns[one.to]
+    if one.metric == "latency" and after.latency is not None and after.latency.ratio is not None:
+        first = next(each.label for each in comparison.columns if each.measured is not None)
+        now = f"{latency_ratio(after.latency)} that of {plain(first)}"
+        if before.latency is None or before.latency.ratio is None:
+            return f"{name} {now}"
+        return f"{name} from {latency_ratio(before.latency)} to {now}"
+    if one.metric == "kept":
+        name = f"kept in {one.phase}"
+    then, now = (_figure(comparison, column, one) for column in (before, after))
+    return f"{name} from {then} to {now}"
+
+
+def _figure(comparison: Comparison, column: Column, one: Change) -> str:
+    """Return the figure of `column` that `one` is about: a median, but for sizes on disk."""
+    if one.metric == "disk":
+        return format_size(column.graph.saved_bytes) if column.graph else "?"
+    if one.metric == "latency":
+        return format_duration(column.latency.median_s) if column.latency else "?"
+    measured = column.measured
+    if measured is None:
+        return "?"
+    if one.metric == "load":
+        return format_duration(measured.load.median)
+    if one.metric == "kept":
+        (kept,) = (each.kept.median for each in measured.phases if each.phase == one.phase)
+        return f"{mebibytes(kept, decimals(comparison.columns))} MiB"
+    return format_size((measured.peak if one.metric == "peak" else measured.steady).median)
 
 
 def _range(metric: Metric, comparison: Comparison, columns: list[Column]) -> str:

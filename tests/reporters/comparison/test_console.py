@@ -1,13 +1,21 @@
 import io
+import re
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 from rich.console import Console
 
-from memdiag.records.comparison import Comparison
+from memdiag.comparison.changes import changes
+from memdiag.comparison.comparable import Comparable
+from memdiag.records.comparison import Comparison, Graph
 from memdiag.reporters.comparison import console
+from memdiag.reporters.views import comparison as comparison_view
+from memdiag.units import MIB
+from tests.comparison.columns import column, measured
 from tests.reporters import comparisons, profiles
+from tests.reporters.attributions import attribution, copy
 
 
 def shown(comparison: Comparison, **options: object) -> str:
@@ -27,11 +35,81 @@ def test_the_answer_is_first_and_what_differs_is_told_with_its_cause() -> None:
     assert lines.startswith(
         "model.onnx: 3 versions of onnxruntime: steady from 1.03 GiB (1.24.4) to 1.53 GiB (1.31.1)"
     )
-    assert "prepack +500 MiB since 1.31.1: lm_head/MatMul now packs model.shared.weight" in lines
-    assert "steady +500 MiB (1.50 ×) since 1.31.1" in lines
-    assert "latency 1.30 × since 1.31.1" in lines
+    cause = "lm_head/MatMul now packs model.shared.weight"
+    assert f"steady from 1.03 GiB to 1.53 GiB since 1.31.1: {cause}" in lines
+    assert f"kept in prepack from 555 MiB to 1,063 MiB since 1.31.1: {cause}" in lines
+    assert "latency 1.30 × that of 1.24.4 since 1.31.1" in lines
     assert "1.30.9 is not to be had here: onnxruntime==1.30.9" in lines
     assert "note: outputs that are random" in lines
+
+
+def figures(text: str) -> list[str]:
+    """Return the sizes, times and ratios in `text`, as they are written."""
+    return re.findall(r"-?[\d,.]+ (?:[KMG]iB|B|ms|µs|s|×)(?!\w)", text)
+
+
+def every_change() -> Comparison:
+    """Return a comparison with changes of all metrics, as they are found in its columns."""
+    slow = measured(2000, 1500, load=2.5, peak_phase="prepack")
+    graph = Graph(nodes=12, initializers=4, parameters=2000, saved_bytes=1000 * MIB)
+    columns = (
+        column("a.onnx", attribution=attribution(copy("original", 500 * MIB, "w"))),
+        column("b.onnx", slow, ratio=(1.3, 1.2, 1.4), graph=graph, largest_difference=0.5),
+        column("c.onnx", measured(400, 90, load=0.2), ratio=(0.4, 0.3, 0.5)),
+    )
+    found = [
+        one
+        for before, after in ((0, 1), (1, 2))
+        for one in changes(columns[before], columns[after], Comparable())[0]
+    ]
+    return comparisons.comparison(*columns, kind="models", changes=tuple(found))
+
+
+def small() -> Comparison:
+    """Return saved profiles of small models, whose latencies did not race."""
+    one, other = column("a.json", measured(20, 10)), column("b.json", measured(60, 50, load=2.0))
+    assert other.latency is not None
+    later = msgspec.structs.replace(other.latency, median_s=0.03, low_s=0.029, high_s=0.031)
+    other = msgspec.structs.replace(other, latency=later)
+    found, _ = changes(one, other, Comparable(raced=False))
+    return comparisons.comparison(one, other, kind="profiles", changes=found)
+
+
+@pytest.mark.parametrize("build", [every_change, small, comparisons.versions])
+def test_every_figure_of_a_sentence_is_in_a_table(build: Callable[[], Comparison]) -> None:
+    view = comparison_view.build(build())
+    cells = {cell for table in view.tables for row in table.rows for cell in row}
+    # Tables by phase are in MiB, as their captions say.
+    bare = {
+        f"{cell} MiB"
+        for each in view.tables
+        if "MiB" in each.caption
+        for cell in sum(each.rows, ())
+    }
+    known = {part for cell in cells | bare for part in (cell, cell.partition(" ± ")[0])}
+    told = {each for text in (*view.changes, view.answer) for each in figures(text)}
+    assert len(told) >= 4
+    assert told - known == set()
+
+
+def test_every_metric_is_told_of_one_statistic() -> None:
+    comparison = every_change()
+    metrics = {one.metric for one in comparison.changes}
+    assert metrics == {"steady", "peak", "kept", "load", "latency", "disk", "outputs"}
+    told = comparison_view.build(comparison).changes
+    assert "b.onnx: latency 1.30 × that of a.onnx" in told
+    assert "c.onnx: latency from 1.30 × to 0.40 × that of a.onnx" in told
+    # The medians of columns that ran in turn would be another figure for the same thing.
+    assert not any(
+        "13 ms" in cell
+        for table in comparison_view.build(comparison).tables
+        for row in table.rows
+        for cell in row
+    )
+    assert any(
+        each.startswith("b.json: latency from 10 ms to 30 ms")
+        for each in comparison_view.build(small()).changes
+    )
 
 
 def test_models_are_shown_where_they_differ_only() -> None:
