@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from memdiag.errors import MemdiagError
-    from memdiag.records.finding import Finding
+    from memdiag.records.comparison import Comparison
+    from memdiag.records.finding import Finding, Findings
+    from memdiag.records.fix import Fix
     from memdiag.records.profile import Profile
     from memdiag.workflows.check import check
     from memdiag.workflows.compare import compare
@@ -25,7 +27,10 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "Comparison",
     "Finding",
+    "Findings",
+    "Fix",
     "MemdiagError",
     "Profile",
     "check",
@@ -41,7 +46,10 @@ __all__ = [
 _HOMES = {
     "MemdiagError": "memdiag.errors",
     "Profile": "memdiag.records.profile",
+    "Comparison": "memdiag.records.comparison",
     "Finding": "memdiag.records.finding",
+    "Findings": "memdiag.records.finding",
+    "Fix": "memdiag.records.fix",
     "check": "memdiag.workflows.check",
     "compare": "memdiag.workflows.compare",
     "fix": "memdiag.workflows.fix",
@@ -57,3 +65,7 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'memdiag' has no attribute {name!r}")
     return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted((*__all__, "__version__"))

@@ -3,8 +3,58 @@
 msgspec does not hand `kw_only` down: each record says it itself.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
 import msgspec
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Base of all records; sizes are `int` bytes, times and durations `float` seconds."""
+
+
+class Shown(Record, frozen=True):
+    """Base of the records that a caller of the Python API gets, and looks at.
+
+    How they look is decided by the reporters, which are loaded when one of these is called.
+    """
+
+    def __repr__(self) -> str:
+        """Return one line: the answer."""
+        from memdiag.reporters import notebook
+
+        return notebook.one_line(self)
+
+    def _repr_html_(self) -> str:
+        """Return the answer, and the summary to unfold, for notebooks."""
+        from memdiag.reporters import notebook
+
+        return notebook.html(self)
+
+    def to_dataframe(self) -> Any:
+        """Return a pandas data frame: rows are phases, columns, remedies, points or copies.
+
+        Raises:
+            UsageError: pandas is not installed, or the record has no rows.
+        """
+        from memdiag.reporters import notebook
+
+        return notebook.data_frame(self)
+
+
+class Drawn(Shown, frozen=True):
+    """Base of the records that have a picture."""
+
+    def plot(self) -> Figure:
+        """Return the picture of the reports as a matplotlib figure.
+
+        Raises:
+            ReportError: the record cannot be drawn.
+        """
+        from memdiag.reporters import notebook
+
+        return notebook.figure(self)

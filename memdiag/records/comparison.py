@@ -6,7 +6,7 @@ from typing import Final, Literal
 import msgspec
 
 from memdiag.records.attribution import CopyKind
-from memdiag.records.base import Record
+from memdiag.records.base import Drawn, Record
 from memdiag.records.dimension import Dimension
 from memdiag.records.phases import PhaseName
 from memdiag.records.profile import PeakKind, Profile
@@ -171,7 +171,7 @@ class Bisection(Record, frozen=True, kw_only=True):
     candidates: int
 
 
-class Comparison(Record, frozen=True, kw_only=True):
+class Comparison(Drawn, frozen=True, kw_only=True):
     """Columns side by side, and what differs between them.
 
     `onnxruntime`: `changes` go from each version to the next one; otherwise from the first column

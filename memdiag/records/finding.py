@@ -1,9 +1,9 @@
 """Findings: what a model wastes, by which rule (schema ``memdiag.check/1``)."""
 
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from memdiag.records.attribution import CopyKind
-from memdiag.records.base import Record
+from memdiag.records.base import Record, Shown
 from memdiag.records.drawing import Drawing
 from memdiag.records.phases import PhaseName
 
@@ -27,7 +27,7 @@ class ExpectedCopies(Record, frozen=True, kw_only=True):
     bytes: int
 
 
-class Finding(Record, frozen=True, kw_only=True):
+class Finding(Shown, frozen=True, kw_only=True):
     """One waste in one model.
 
     `rule` is the code and `name` the name of the rule, `model` the file's path as it was given.
@@ -75,6 +75,28 @@ class Finding(Record, frozen=True, kw_only=True):
     drawing: Drawing | None = None
 
 
+class Findings(tuple[Finding, ...]):
+    """Findings in one model, the costliest first."""
+
+    __slots__ = ()
+
+    def _repr_html_(self) -> str:
+        """Return all of them for notebooks."""
+        from memdiag.reporters import notebook
+
+        return notebook.html_of_findings(self)
+
+    def to_dataframe(self) -> Any:
+        """Return a pandas data frame with a row for each finding.
+
+        Raises:
+            UsageError: pandas is not installed.
+        """
+        from memdiag.reporters import notebook
+
+        return notebook.data_frame(self)
+
+
 class CheckedModel(Record, frozen=True, kw_only=True):
     """One model: its size, and sentences on what could not be examined.
 
@@ -90,7 +112,7 @@ class CheckedModel(Record, frozen=True, kw_only=True):
     error: str | None = None
 
 
-class Check(Record, frozen=True, kw_only=True):
+class Check(Shown, frozen=True, kw_only=True):
     """What the rules found in some models, for one version of onnxruntime.
 
     `findings` come model by model, the costliest first. `duration_s` is the time it all took.

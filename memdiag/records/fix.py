@@ -2,7 +2,7 @@
 
 from typing import Final, Literal
 
-from memdiag.records.base import Record
+from memdiag.records.base import Drawn, Record
 from memdiag.records.dimension import Dimension
 
 FIX_SCHEMA: Final = "memdiag.fix/1"
@@ -101,7 +101,7 @@ class Point(Record, frozen=True, kw_only=True):
     undecided: bool = False
 
 
-class Fix(Record, frozen=True, kw_only=True):
+class Fix(Drawn, frozen=True, kw_only=True):
     """What became of a model's findings.
 
     `output` is the fixed model's path, None where nothing was worth changing; `output_files` are

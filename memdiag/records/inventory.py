@@ -2,7 +2,7 @@
 
 from typing import Final, Literal
 
-from memdiag.records.base import Record
+from memdiag.records.base import Record, Shown
 from memdiag.records.dimension import Dimension
 from memdiag.records.weights import Place, Storage
 
@@ -62,7 +62,7 @@ class GraphValue(Record, frozen=True, kw_only=True):
     shape: tuple[int | str, ...] | None
 
 
-class Inventory(Record, frozen=True, kw_only=True):
+class Inventory(Shown, frozen=True, kw_only=True):
     """What a model is made of; weights are counted wherever they live.
 
     Tallies and operators are sorted by bytes or count, the largest first; `largest` holds at most

@@ -5,7 +5,7 @@ from typing import Annotated, Final, Literal
 from msgspec import Meta
 
 from memdiag.records.attribution import Attribution
-from memdiag.records.base import Record
+from memdiag.records.base import Drawn, Record
 from memdiag.records.budget import Judgement
 from memdiag.records.dimension import Dimension
 from memdiag.records.finding import Finding
@@ -149,6 +149,10 @@ class Samples(Record, frozen=True, kw_only=True):
     file_bytes: tuple[int | None, ...]
     shared_bytes: tuple[int | None, ...] = ()
 
+    def __repr__(self) -> str:
+        """Return how many there are: all of them would be pages."""
+        return f"<Samples {len(self.t_s):,} rows>"
+
 
 class Sampling(Record, frozen=True, kw_only=True):
     """How well the child was watched.
@@ -195,7 +199,7 @@ class PhaseAttribution(Record, frozen=True, kw_only=True):
     attribution: Attribution
 
 
-class Profile(Record, frozen=True, kw_only=True):
+class Profile(Drawn, frozen=True, kw_only=True):
     """What one run of one model took.
 
     All resident sets are of the whole child process; subtract `baseline_rss_bytes` (interpreter,

@@ -13,7 +13,7 @@ from memdiag.graph.native_heap import give_back
 from memdiag.graph.reader import ModelFile, open_model
 from memdiag.graph.room import OWN_BYTES, Room
 from memdiag.prediction.runtime import Runtime
-from memdiag.records.finding import CHECK_SCHEMA, Check, CheckedModel, Finding
+from memdiag.records.finding import CHECK_SCHEMA, Check, CheckedModel, Finding, Findings
 from memdiag.units import format_size
 
 DEFAULT_MIN_BYTES = 4096
@@ -62,7 +62,7 @@ def check(
     min_bytes: int = DEFAULT_MIN_BYTES,
     dims: Mapping[str, int] | None = None,
     max_memory_bytes: int = DEFAULT_MAX_MEMORY,
-) -> tuple[Finding, ...]:
+) -> Findings:
     """Return what `model` wastes under ONNX Runtime, the costliest first, without running it.
 
     Args:
@@ -84,7 +84,7 @@ def check(
     with open_model(Path(model), room=_room(max_memory_bytes)) as opened:
         found, _ = examine(opened, _runtime(for_onnxruntime), selection, dims=dims)
         opened.release()  # an error where the file became shorter
-        return found
+        return Findings(found)
 
 
 def check_models(
