@@ -146,7 +146,7 @@ def test_a_file_of_another_configuration_is_not_overwritten(tmp_path: Path) -> N
     profile = taking(0)
     session = msgspec.structs.replace(profile.session, options={"intra_op_num_threads": "1"})
     other = msgspec.structs.replace(profile, session=session)
-    with pytest.raises(UsageError, match=r"options intra_op_num_threads=1 instead of as usual"):
+    with pytest.raises(UsageError, match=r"another configuration .*options intra_op_num_thr"):
         refuse_other_configuration(path, "m.onnx", other)
 
 
