@@ -120,8 +120,8 @@ def test_installing_leaves_the_runtime_that_is_there(wheel_path: Path, tmp_path:
     python = home / ("Scripts/python.exe" if sys.platform == "win32" else "bin/python")
 
     def install(*names: str) -> None:
-        words = ["pip", "install", "--offline", "--no-index", "--find-links", index, *names]
-        uv(*words, "--python", python, "--no-cache")
+        where = ("--offline", "--no-index", "--no-cache", "--find-links", index, "--python", python)
+        uv("pip", "install", *where, *names)
 
     def uv(*words: str | Path) -> None:
         command = [sys.executable, "-m", "uv", "--no-config", *map(str, words)]
@@ -130,8 +130,9 @@ def test_installing_leaves_the_runtime_that_is_there(wheel_path: Path, tmp_path:
 
     def runtime() -> str:
         ask = "from memdiag.prediction.runtime import Runtime; print(Runtime.installed())"
-        command = [python, "-I", "-c", ask]
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+        command = [str(python), "-I", "-c", ask]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        return done.stdout.strip()
 
     uv("venv", "--python", sys.executable, home)
     install("onnxruntime-vendor")

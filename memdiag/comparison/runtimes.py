@@ -120,4 +120,4 @@ def version_of(python: Path) -> str | None:
         )
     except (OSError, subprocess.SubprocessError):
         return None
-    return (done.stdout.split() or [None])[-1]
+    return next(reversed(done.stdout.split()), None)
