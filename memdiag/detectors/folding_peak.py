@@ -29,6 +29,7 @@ retains.
 """
 
 from collections.abc import Iterator
+from heapq import nlargest
 
 from memdiag.detectors.examined import Examined
 from memdiag.detectors.folded import LEAN_FOLDING_SINCE
@@ -46,6 +47,8 @@ RULE = Rule(
 )
 
 _MIN_BYTES = 16 * MIB
+_MAX_NODES = 20
+"""A finding names the nodes with the largest results only."""
 
 
 def detect(examined: Examined) -> Iterator[Finding]:
@@ -59,9 +62,7 @@ def detect(examined: Examined) -> Iterator[Finding]:
     saved = peak_bytes - stays - largest
     if saved < _MIN_BYTES:
         return
-    dead = sorted(
-        (fold for fold in dead if fold.nbytes >= dead_bytes // 20), key=lambda fold: -fold.nbytes
-    )
+    dead = nlargest(_MAX_NODES, dead, key=lambda fold: fold.nbytes)
     nodes = list(dict.fromkeys(examined.node(fold.scope, fold.node) for fold in dead))
     verb = "is" if len(nodes) == 1 else "are"
     yield RULE.finding(

@@ -60,6 +60,16 @@ def test_what_is_small_or_stays_is_not_reported(model: ModelProto, tmp_path: Pat
     assert findings("folding-peak", model, tmp_path, runtime="1.32.0") == []
 
 
+def test_of_many_equal_results_twenty_nodes_are_named(tmp_path: Path) -> None:
+    steps = "".join(f"v{index + 1} = Exp (v{index}) " for index in range(29))
+    body = (
+        f"g (float[N, 4096] x) => (float[N, 4096] y) {{ v0 = Expand (row, sizes) {steps}"
+        "small = ReduceMean <axes = [0], keepdims = 0> (v29) y = Add (x, small) }"
+    )
+    (found,) = findings("folding-peak", chain(body), tmp_path, runtime="1.32.0")
+    assert len(found.nodes) == 20
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("version", ["1.20.1", "1.24.4", "1.31.1", "1.32.0"])
 def test_a_profile_measures_the_peak(version: str, tmp_path: Path) -> None:
