@@ -55,7 +55,7 @@ def detect(examined: Examined) -> Iterator[Finding]:
     """Yield at most one finding: what folding holds at most beside what stays."""
     dead = [fold for fold in examined.folds if not fold.stays and fold.merged_into is None]
     dead_bytes = sum(fold.nbytes for fold in dead)
-    if dead_bytes < _MIN_BYTES:
+    if not dead or dead_bytes < _MIN_BYTES:
         return
     peak_bytes, stays = _peak(examined)
     largest = max((weight.nbytes for weight in examined.largest_weights), default=0)
