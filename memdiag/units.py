@@ -97,14 +97,14 @@ def format_duration(seconds: float) -> str:
 def two_groups(sizes: Sequence[int]) -> tuple[Sequence[int], Sequence[int]] | None:
     """Return the smaller and the larger of `sizes` where they form two groups, else None.
 
-    The gap between the groups is at least 1 MiB and 2 % of the largest size, and three times as
-    wide as both groups together.
+    The gap between the groups is at least 1 MiB and 2 % of the largest size, and more than three
+    times as wide as both groups together.
     """
     ordered = sorted(sizes)
     gaps = [after - before for before, after in pairwise(ordered)]
     gap = max(gaps, default=0)
     split = gaps.index(gap) + 1 if gaps else 0
     is_notable = gap >= max(MIB, MIN_GROUP_GAP * ordered[-1]) if gaps else False
-    if not is_notable or gap < 3 * (ordered[-1] - ordered[0] - gap):
+    if not is_notable or gap <= 3 * (ordered[-1] - ordered[0] - gap):
         return None
     return ordered[:split], ordered[split:]

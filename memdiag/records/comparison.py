@@ -177,6 +177,9 @@ class Comparison(Drawn, frozen=True, kw_only=True):
     `onnxruntime`: `changes` go from each version to the next one; otherwise from the first column
     to each other one. `notes` say what was not compared, and why. `dimensions` are the free
     dimensions of the inputs with the sizes that the columns were run at.
+
+    Raises:
+        ValueError: a change names a column that is not there.
     """
 
     schema: Literal["memdiag.comparison/1"]
@@ -188,3 +191,10 @@ class Comparison(Drawn, frozen=True, kw_only=True):
     notes: tuple[str, ...]
     duration_s: float
     dimensions: tuple[Dimension, ...] = ()
+
+    def __post_init__(self) -> None:
+        labels = {column.label for column in self.columns}
+        for change in self.changes:
+            for label in (change.from_, change.to):
+                if label not in labels:
+                    raise ValueError(f"a change names the column {label!r}, which is not there")

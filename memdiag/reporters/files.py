@@ -109,8 +109,8 @@ class Reporters(Generic[R]):
                 if getattr(module, "FORMAT", None) == format:
                     return cast("_Reporter[R]", module)
         raise UsageError(
-            f"{format!r} is not a report format of a {self.what};"
-            f" choose from {', '.join(self.formats())}."
+            f"{format!r} is not a report format of a {self.what}."
+            f" Choose from {', '.join(self.formats())}."
         )
 
 

@@ -66,7 +66,7 @@ def _dimensions(dimensions: Sequence[Dimension]) -> list[str]:
     lines = ["free dimensions, and the sizes that are chosen without --dim NAME=N"]
     for one in dimensions[:_MOST_VALUES]:
         name = shortened(plain(one.name), _LONGEST_DIMENSION)
-        role = "" if one.role == "size" else f"{one.role}: "
+        role = "" if one.role == "size" else f"{plain(one.role)}: "
         lines.append(f"  {name:<{width}}  {one.size:>6}  {role}{plain(one.reason)}")
     if len(dimensions) > _MOST_VALUES:
         lines.append(f"and {len(dimensions) - _MOST_VALUES:,} dimensions more")

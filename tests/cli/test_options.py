@@ -68,7 +68,7 @@ KINDS: dict[str, tuple[str, str]] = {
     "--sizes": ("N,N…", "sizes of free dimensions"),
     "--telemetry": ("flag", "onnxruntime's telemetry on"),
     "--threads": ("number", "intra-op threads"),
-    "--time-limit": ("SECONDS", "Stop trying"),
+    "--time-limit": ("SECONDS", "Stop after this time"),
     "--timeout": ("SECONDS", "Stop a child process"),
     "--unsafe": ("flag", "change values"),
     "--unverified": ("flag", "cannot be run"),

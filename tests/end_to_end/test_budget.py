@@ -25,7 +25,7 @@ def test_a_budget_that_holds_ends_with_0_and_a_breach_with_1(memdiag: RunMemdiag
     words = ("profile", "model.onnx", "--processes=1")
     holds = memdiag(*words, "--budget=peak=100MB,copies=3")
     assert holds.returncode == 0, holds.stderr
-    assert "memory budget: model.onnx: within its budget\n" in holds.stdout
+    assert "memory budget: model.onnx: within its budget, at sequence 128\n" in holds.stdout
     breach = memdiag(*words, "--budget=peak=1MB,copies=2", "-q")
     assert breach.returncode == 1
     *_, last = breach.stdout.splitlines()

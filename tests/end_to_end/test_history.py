@@ -31,7 +31,7 @@ def test_profiles_are_added_and_shown(
     added = memdiag("history", "add", *saved, "--label=abc")
     assert (added.returncode, added.stdout) == (
         0,
-        "2 added, 0 there already: reports/history.sqlite\n",
+        "2 added, 0 already there: reports/history.sqlite\n",
     )
     assert memdiag("history", "add", saved[0]).stdout.startswith("0 added, 1 there already")
     shown = memdiag("history", "show", "--figure=peak", "--picture=trend.png")

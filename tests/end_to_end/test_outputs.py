@@ -25,7 +25,7 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="pipes with name
         ("profile", "m.onnx", "--out", "pipe"),
         ("profile", "m.onnx", "--update-baseline", "--baseline", "pipe"),
         ("profile", "m.onnx", "--update-baseline", "--baseline", "folder"),
-        ("check", "m.onnx", "--out", "folder"),
+        ("check", "m.onnx", "-o", "folder"),
         ("history", "add", "p.json", "--file", "pipe"),
         ("history", "add", "p.json", "--file", "folder"),
         ("history", "show", "--file", "link"),
@@ -66,7 +66,7 @@ def test_a_record_goes_into_a_pipe(
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     with subprocess.Popen(["cat", str(pipe)], stdout=subprocess.PIPE) as reader:
-        finished = memdiag("check", sample_model("tied_if"), "--out", pipe, "--quiet")
+        finished = memdiag("check", sample_model("tied_if"), "-o", pipe, "--quiet")
         assert finished.returncode == 1, finished.stderr
         assert reader.stdout is not None
         assert b"memdiag.check/1" in reader.stdout.read()

@@ -89,7 +89,10 @@ def test_a_fix_is_told_in_the_report_of_the_profile(
         (["other.json"], "other.json: its schema is 'memdiag.check/1', not one of memdiag.profile"),
         (["broken.json"], "broken.json: not a valid fix: "),
         (["p.json", "--fix", "p.json"], "p.json: not a valid fix: "),
-        (["p.json", "--fix", "stranger.json"], "the fix is of x.onnx, the profile of m.onnx"),
+        (
+            ["p.json", "--fix", "stranger.json"],
+            "the fix is of x.onnx, but the profile is of m.onnx",
+        ),
         (["stranger.json", "--fix", "stranger.json"], "--fix needs a saved profile"),
     ],
 )

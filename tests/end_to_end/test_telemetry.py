@@ -18,7 +18,7 @@ COMMANDS = {
     "profile": ["profile", "MODEL", "--out", "out"],
     "check": ["check", "MODEL"],
     "fix": ["fix", "MODEL", "-o", "fixed.onnx", "--sizes", "1", "--only", "subgraph-weights"],
-    "tune": ["tune", "MODEL", "--time-limit", "1"],
+    "tune": ["tune", "MODEL", "--time-limit", "30"],
     "compare models": ["compare", "MODEL", "MODEL", "--runs", "1"],
     "compare optimizers": ["compare", "MODEL", "--optimizers", "onnxruntime-basic", "--runs", "1"],
 }

@@ -62,7 +62,16 @@ def test_a_command_that_needs_it_says_so_in_one_sentence(
         ["inspect", "model.onnx"],
         ["report", "profile.json", "--out", "again"],
         ["profile", "model.onnx", "--python", sys.executable, "--out", "again"],
-        ["compare", "model.onnx", "--environment", sys.executable, "--repeats", "1", "-o", "again"],
+        [
+            "compare",
+            "model.onnx",
+            "--environment",
+            sys.executable,
+            "--processes",
+            "1",
+            "--out",
+            "again",
+        ],
     ],
     ids=lambda words: words[0],
 )

@@ -25,7 +25,7 @@ def test_a_version_is_read(text: str, expected: Runtime) -> None:
 
 @pytest.mark.parametrize("text", ["", "latest", "1", "1.x", "1.24.4; rm"])
 def test_what_is_no_version_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match=r"give one such as 1\.24\.4"):
+    with pytest.raises(UsageError, match=r"Write it like 1\.24\.4"):
         Runtime.parse(text)
 
 

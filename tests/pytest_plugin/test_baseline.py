@@ -37,7 +37,7 @@ def test_a_baseline_is_created_kept_breached_and_updated(
     created = (pytester.path / KEPT).read_text()
     result = run_pytest()
     result.assert_outcomes(passed=1)
-    result.stdout.fnmatch_lines(["model.onnx * within its baseline"])
+    result.stdout.fnmatch_lines(["model.onnx * within its baseline, at *"])
     result = run_pytest("--memdiag-update-baseline")
     result.stdout.fnmatch_lines([f"model.onnx * {KEPT} kept"])
 

@@ -28,7 +28,7 @@ def test_within_its_budget_the_test_runs(pytester: pytest.Pytester, run_pytest: 
         [
             "*its own code ran*",
             "*memory above the baseline (memdiag)*",
-            "model.onnx *within its budget",
+            "model.onnx *within its budget, at *",
         ]
     )
 
@@ -76,7 +76,7 @@ def test_exactly_the_budget_passes_and_a_byte_over_fails(
     ("arguments", "words"),
     [
         ('peek="1 GB"', "*memory_budget: unknown figure 'peek'. Use one of peak, steady,*"),
-        ('peak="800"', "*memory_budget: peak=800 has no unit; write 800MB*"),
+        ('peak="800"', "*memory_budget: peak=800 has no unit. Write 800MB*"),
         ('peak="1 GB", tolerance=2', "*memory_budget: 2 is not a tolerance. Write it like 2%*"),
         ("", "*model.onnx: there is no budget or baseline. Give a budget*"),
         (
@@ -86,7 +86,7 @@ def test_exactly_the_budget_passes_and_a_byte_over_fails(
         (
             'constant_fold="1 GB", optimization_level="disable_all"',
             "*cannot check the 'constant_fold' budget: onnxruntime * did not tell that"
-            " phase apart*; this run has peak, *parse, *",
+            " phase apart*; Available figures: peak, *parse, *",
         ),
         ('peak="1 GB", dims={"nope": 1}', "*unknown dimension 'nope'*"),
     ],
@@ -174,5 +174,5 @@ def test_every_marker_of_a_test_counts_and_the_same_question_is_asked_once(
     )
     result = run_pytest("--memdiag-python=./counting")
     result.assert_outcomes(passed=1, failed=1)
-    result.stdout.fnmatch_lines(["memory budget: model.onnx: * over its budget in steady"])
+    result.stdout.fnmatch_lines(["memory budget: model.onnx: * over its budget in steady, at *"])
     assert (pytester.path / "started").read_text().splitlines() == ["one"]

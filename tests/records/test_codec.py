@@ -8,10 +8,11 @@ import pytest
 from memdiag.errors import RecordError
 from memdiag.records import codec
 from memdiag.records.codec import MAX_NUMBER, decode, encode, load, load_any
+from memdiag.records.comparison import Comparison
 from memdiag.records.finding import CHECK_SCHEMA, Check
 from memdiag.records.history import HISTORY_SCHEMA, History
 from memdiag.records.profile import MAX_PHASES, MAX_SPANS, Memory, Profile
-from tests.reporters import profiles
+from tests.reporters import comparisons, profiles
 
 MEMORY = Memory(rss_bytes=3, anonymous_bytes=1, file_bytes=2, shared_bytes=None)
 
@@ -108,3 +109,10 @@ def test_a_record_is_of_the_kind_that_it_says_it_is(tmp_path: Path) -> None:
             load_any(path, kinds)
     with pytest.raises(RecordError, match="cannot be read"):
         load_any(tmp_path / "none.json", kinds)
+
+
+def test_a_change_between_columns_that_are_not_there_is_refused() -> None:
+    record = json.loads(encode(comparisons.versions()))
+    record["changes"][0]["to"] = "elsewhere"
+    with pytest.raises(RecordError, match="a change names the column 'elsewhere', which is not"):
+        decode(json.dumps(record).encode(), Comparison)

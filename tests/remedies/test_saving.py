@@ -228,7 +228,7 @@ def test_the_originals_weights_are_never_written(tmp_path: Path) -> None:
     path = moved(everywhere(), tmp_path, "saved.onnx.data")
     with (
         open_model(path) as file,
-        pytest.raises(UsageError, match="that holds the original's weights"),
+        pytest.raises(UsageError, match="contains the original's weights"),
     ):
         save(Draft(file), tmp_path / "saved.onnx", "external")
     assert sorted(each.name for each in tmp_path.iterdir()) == ["model.onnx", "saved.onnx.data"]
@@ -248,7 +248,7 @@ def test_what_was_there_is_replaced_as_a_whole(tmp_path: Path, storage: Storage)
 def test_a_folder_is_not_replaced(tmp_path: Path, blocked: str) -> None:
     path = written(everywhere(), tmp_path)
     (tmp_path / blocked).mkdir()
-    with open_model(path) as file, pytest.raises(UsageError, match="that is a folder"):
+    with open_model(path) as file, pytest.raises(UsageError, match="this is a folder"):
         save(Draft(file), tmp_path / "saved.onnx", "external")
     assert sorted(each.name for each in tmp_path.iterdir()) == ["model.onnx", blocked]
 

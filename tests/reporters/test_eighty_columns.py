@@ -41,7 +41,8 @@ def comparison() -> Comparison:
         made,
         columns=(first, msgspec.structs.replace(missing, message=EVIL), last),
         changes=tuple(
-            msgspec.structs.replace(one, to=one.to + EVIL, why=EVIL) for one in made.changes
+            msgspec.structs.replace(one, from_=one.from_ + EVIL, to=one.to + EVIL, why=EVIL)
+            for one in made.changes
         ),
         notes=(EVIL,),
     )

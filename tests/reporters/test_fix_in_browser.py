@@ -48,7 +48,7 @@ def test_a_tuning_draws_its_points_without_an_error_or_a_request(
     opened: Callable[..., Any], build: Callable[[], Fix], dark: bool, width: int
 ) -> None:
     page = opened(build(), dark=dark, width=width)
-    wait_for(lambda: page.execute_script(POINTS) == 6)
+    wait_for(lambda: page.execute_script(POINTS) == 5)
     assert page.execute_script("return document.documentElement.scrollWidth") <= width
     assert page.execute_script("return document.images.length") == 0
     assert page.get_log("browser") == []
@@ -57,7 +57,7 @@ def test_a_tuning_draws_its_points_without_an_error_or_a_request(
 
 def test_a_hostile_name_stays_text_also_on_hover(opened: Callable[..., Any]) -> None:
     page = opened(hostile_tuning())
-    wait_for(lambda: page.execute_script(POINTS) == 6)
+    wait_for(lambda: page.execute_script(POINTS) == 5)
     assert page.execute_script("return document.querySelectorAll('main b').length") == 0
     page.execute_script("Plotly.Fx.hover('pareto', [{curveNumber: 1, pointNumber: 0}])")
     label = wait_for(
@@ -75,7 +75,7 @@ def test_the_points_are_sorted_by_their_headings_from_the_keyboard(
     opened: Callable[..., Any],
 ) -> None:
     page = opened(tuning_records.tuning())
-    wait_for(lambda: page.execute_script(POINTS) == 6)
+    wait_for(lambda: page.execute_script(POINTS) == 5)
     script = (
         "return [...document.querySelectorAll('#points tbody tr')]"
         ".map((row) => Number(row.cells[2].dataset.value))"
@@ -123,7 +123,7 @@ def test_the_record_can_be_saved_from_the_page(
 
 def test_on_paper_nothing_is_dark_and_headings_stay(opened: Callable[..., Any]) -> None:
     page = opened(tuning_records.tuning(), dark=True)
-    wait_for(lambda: page.execute_script(POINTS) == 6)
+    wait_for(lambda: page.execute_script(POINTS) == 5)
     page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
     page.execute_script("window.dispatchEvent(new Event('beforeprint'))")
     ink = "return document.querySelector('#pareto .xtick text').style.fill"

@@ -39,7 +39,7 @@ def test_nothing_is_set_without_a_table(tmp_path: Path) -> None:
         ("[tool.memdiag]\nselct = []\n", "selct"),
         ("[tool.memdiag]\nselect = 3\n", "select"),
         ('[tool.memdiag]\nmin-bytes = "much"\n', "much"),
-        ("[tool]\nmemdiag = 3\n", "no table"),
+        ("[tool]\nmemdiag = 3\n", "not a table"),
         ("[tool.memdiag\n", "TOML"),
     ],
 )

@@ -82,7 +82,7 @@ def test_several_processes_append_at_the_same_time(tmp_path: Path) -> None:
 def test_an_unknown_model_names_those_there_are(tmp_path: Path) -> None:
     path = tmp_path / "h.sqlite"
     add(path, [named("a.onnx")])
-    with pytest.raises(UsageError, match=r"no model 'c\.onnx' in it; it has a\.onnx"):
+    with pytest.raises(UsageError, match=r"unknown model 'c\.onnx'. The history contains a\.onnx"):
         show(path, model="c.onnx")
 
 

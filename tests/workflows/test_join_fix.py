@@ -27,7 +27,9 @@ def test_the_model_may_lie_elsewhere_and_is_told_by_name_and_size() -> None:
 
 
 def test_another_model_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"the fix is of m\.onnx, the profile of other\.onnx"):
+    with pytest.raises(
+        UsageError, match=r"the fix is of m\.onnx, but the profile is of other\.onnx"
+    ):
         join_fix(profile("dir/other.onnx", SIZE), FIX)
     with pytest.raises(UsageError, match=r"m\.onnx: its files took 524,288,000 bytes when it was"):
         join_fix(profile("dir/m.onnx", SIZE + 1), FIX)

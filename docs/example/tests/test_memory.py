@@ -3,7 +3,7 @@
 import pytest
 
 
-@pytest.mark.memory_budget("models/decoder.onnx", peak="90 MB", steady="80 MB")
+@pytest.mark.memory_budget("models/decoder.onnx", peak="100 MB", steady="92 MB")
 def test_the_decoder_fits_its_container() -> None:
     """Hold it to this budget, to those of the project, and to its baseline."""
 

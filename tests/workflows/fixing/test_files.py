@@ -201,7 +201,7 @@ def test_a_data_file_is_not_put_over_the_original_s(tmp_path: Path) -> None:
     onnx.save(proto, model)
     with (
         open_model(model) as file,
-        pytest.raises(UsageError, match=r"holds the original's weights"),
+        pytest.raises(UsageError, match=r"contains the original's weights"),
     ):
         FixFiles(file, tmp_path / "out.onnx")
 
