@@ -21,6 +21,7 @@ MarkerKind = Literal[
     "initialize_session",
     "transformer_start",
     "transformer_end",
+    "partitioned",
     "session_state",
     "save_initializers",
     "initializers_saved",
@@ -44,6 +45,7 @@ _COLOUR = re.compile(rb"\x1b\[[0-9;]*m")
 _FIXED: dict[bytes, MarkerKind] = {
     b"Dynamic block base set": "load",
     b"Initializing session.": "initialize_session",
+    b"Running graph optimizations in loop ": "partitioned",  # logged since 1.23
     b"SaveMLValueNameIndexMapping": "session_state",
     b"Saving initialized tensors.": "save_initializers",
     b"Done saving initialized tensors": "initializers_saved",

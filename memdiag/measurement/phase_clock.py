@@ -13,6 +13,9 @@ from memdiag.records.profile import PHASES, Memory, PeakKind, Phase, PhaseName, 
 K = TypeVar("K", bound=Hashable)
 
 BETWEEN = "between transformers"
+PARTITION = "partition the graph"
+_CPU = "CPUExecutionProvider"
+_AFTER_PARTITION = "Level2_RuleBasedTransformer"
 _MAX_PLAUSIBLE_LAG_S = 5.0
 _Segment = tuple[int, float]  # the index of a span, and the seconds of it in a window
 _NOTHING = Memory(rss_bytes=0, anonymous_bytes=None, file_bytes=None, shared_bytes=None)
@@ -41,9 +44,16 @@ class PhaseClock:
     time is the last sample's if that was nearer. Feed it in the order things happen: `sample`
     between boundaries, `mark` for log lines, `cut` for an event at which the child waits, and
     `stop` at the end.
+
+    Between the graph transformers of level 1 and 2 the runtime partitions the graph: it assigns
+    nodes to the execution `providers`, and those other than CPU may compile theirs.
     """
 
-    def __init__(self, start: Memory) -> None:
+    def __init__(self, start: Memory, providers: Sequence[str] = ()) -> None:
+        others = [name.removesuffix("ExecutionProvider") for name in providers if name != _CPU]
+        self._partition = f"partition and compile ({', '.join(others)})" if others else PARTITION
+        self._may_compile = bool(others)
+        self._partitioned = False
         self._done: list[_Stretch] = []
         self._open = _Stretch("interpreter and imports", "start", None, 0.0, start)
         self._window_start_s = 0.0
@@ -135,6 +145,11 @@ class PhaseClock:
             case "transformer_end":
                 self._end_transformer(marker)
                 self._start(BETWEEN, "optimize", None, at_s, memory)
+            case "partitioned":
+                if self._open.name == BETWEEN:
+                    self._open.name = self._partition
+                self._partitioned = True
+                self._start(BETWEEN, "optimize", None, at_s, memory)
             case "session_state":
                 self._start("session state", "initialize", None, at_s, memory)
             case "save_initializers":
@@ -147,12 +162,22 @@ class PhaseClock:
     def _end_transformer(self, marker: Marker) -> None:
         stretch = self._open
         self._ends_seen[marker.name] += 1
-        if stretch.name == BETWEEN:
+        if stretch.name == BETWEEN and self._is_partition(marker):
+            stretch.name = self._partition
+        elif stretch.name == BETWEEN:
             # Its start was not logged: it ran, at the latest, where the transformer before ended.
             stretch.name, stretch.phase = marker.name, _phase_of(marker.name)
             stretch.step = self._ends_seen[marker.name]
         if stretch.name == marker.name:
             stretch.modified = marker.modified
+
+    def _is_partition(self, marker: Marker) -> bool:
+        """Return whether the time before the end at `marker` is mostly spent on partitioning.
+
+        Before 1.23 the first transformer's end is the only line after it.
+        """
+        first = marker.name == _AFTER_PARTITION and self._ends_seen[marker.name] == 1
+        return first and self._may_compile and not self._partitioned
 
     def _start(
         self, name: str, phase: PhaseName, step: int | None, at_s: float, memory: Memory

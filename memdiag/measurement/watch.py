@@ -117,7 +117,7 @@ class _Watch:
         except ProcessGone:
             # So short a life has nothing to read; the log still says why.
             self._observer = None
-        self._clock = PhaseClock(self._last.memory)
+        self._clock = PhaseClock(self._last.memory, self._job.providers)
         pump = make_pump(self._child.log)
         try:
             while True:

@@ -35,7 +35,7 @@ def notes_of(measured: Measurement, job: Job) -> Iterator[str]:
         yield (
             f"{runtime} logs where a graph transformer ends but not where it starts: each span"
             " begins where the transformer before it ended, and what the runtime does between two"
-            " (such as assigning nodes to providers) counts to the second"
+            " counts to the second"
         )
     yield from _about_peaks(measured)
     yield from _about_retention(measured)

@@ -1,8 +1,11 @@
 """The clock is fed by hand: a fake epoch, readings made up, no process and no sleeping."""
 
+from collections.abc import Sequence
 from itertools import pairwise
 
-from memdiag.measurement.markers import Marker, MarkerKind
+import pytest
+
+from memdiag.measurement.markers import LogReader, Marker, MarkerKind
 from memdiag.measurement.observer import Boundary, Reading
 from memdiag.measurement.phase_clock import BETWEEN, PhaseClock
 from memdiag.records.profile import Memory, Span
@@ -20,8 +23,8 @@ def at(megabytes: float, peak: float | None = None) -> Boundary:
 class Script:
     """Drives a clock: one call a wake-up, 50 µs after the last marker it saw."""
 
-    def __init__(self) -> None:
-        self.clock = PhaseClock(at(0).memory)
+    def __init__(self, providers: Sequence[str] = ("CPUExecutionProvider",)) -> None:
+        self.clock = PhaseClock(at(0).memory, providers)
         self.now_s = 0.0
 
     def cut(self, after_s: float, name: str, phase: str, reading: Boundary) -> None:
@@ -160,6 +163,64 @@ def test_without_start_lines_a_transformer_begins_where_the_one_before_ended() -
     # The sample of 1500 came while the span's name was not known yet: it is constant folding's.
     assert phases["optimize"].peak_rss_bytes == 1040 * MB
     assert phases["constant_fold"].peak_rss_bytes == 1540 * MB
+
+
+START = "Applying graph transformer {} on step 1."
+END = "GraphTransformer {} modified: 0 with status: OK"
+LOOP = "Running graph optimizations in loop 1 time/s (Graph Optimizations Loop Level : 1)"
+LAST, FIRST, SECOND = "WhereDummyDq", "Level2_RuleBasedTransformer", "QDQS8ToU8Transformer"
+"""The last transformer of level 1, and the first two of level 2."""
+
+LOGS = {
+    "1.29": [
+        END.format(LAST),
+        LOOP,
+        *(text.format(name) for name in (FIRST, SECOND) for text in (START, END)),
+    ],
+    "1.24": [END.format(LAST), LOOP, END.format(FIRST), END.format(SECOND)],
+    "1.22": [END.format(LAST), END.format(FIRST), END.format(SECOND), END.format(FIRST)],
+}
+CPU, OPENVINO = "CPUExecutionProvider", "OpenVINOExecutionProvider"
+COMPILED = "partition and compile (OpenVINO)"
+
+
+@pytest.mark.parametrize(
+    ("release", "providers", "grown"),
+    [
+        ("1.29", (OPENVINO, CPU), COMPILED),
+        ("1.24", (OPENVINO, CPU), COMPILED),
+        ("1.22", (OPENVINO, CPU), COMPILED),
+        # The log shows where partitioning ends, but with CPU alone nothing is compiled.
+        ("1.29", (CPU,), "partition the graph"),
+        ("1.24", (CPU,), "partition the graph"),
+        ("1.22", (CPU,), FIRST),
+    ],
+)
+def test_no_transformer_is_blamed_for_what_a_provider_compiles(
+    release: str, providers: tuple[str, ...], grown: str
+) -> None:
+    script = Script(providers)
+    script.cut(0.1, "create the session", "parse", at(40, 40))
+    script.lines((0.5, "initialize_session", ""), reading=at(40, 40))
+    log, rss = LogReader("secret"), 40
+    for text in LOGS[release]:
+        line = f"2026-11-22 17:33:49.695525824 [I:onnxruntime:, file.cc:1 Function] {text}\n"
+        (marker,) = log.feed(line.encode())
+        assert isinstance(marker, Marker)
+        script.now_s += 0.1
+        timed = marker._replace(epoch_s=ORIGIN + script.now_s)
+        script.clock.mark([timed], ORIGIN, script.now_s, at(rss, rss))
+        rss = 240  # after the last transformer of level 1, the provider compiles
+    script.stop(0.1, at(240, 240))
+    spans = script.clock.spans()
+    growing = [
+        (one.name, one.phase, one.modified) for one in spans if one.net_rss_bytes == 200 * MB
+    ]
+    assert growing == [(grown, "optimize", None if grown != FIRST else False)]
+    names = [one.name for one in spans]
+    assert names.count(grown) == 1 + (grown == FIRST)
+    assert SECOND in names
+    assert FIRST in names
 
 
 def test_a_clock_in_another_time_zone_falls_back_on_arrival() -> None:
