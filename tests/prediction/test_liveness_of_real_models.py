@@ -17,34 +17,38 @@ from memdiag.prediction.runtime import Runtime
 
 pytestmark = pytest.mark.slow
 
-# Name, sizes, and the bounds that predicted / measured was found within, on onnxruntime 1.31.1.
-# Where it is not 1, fusions are why: Conv and sum (resnet50), quantized operators (smart_turn,
-# tashkeel_bilstm), others that add values (ocr_detection).
-CASES: list[tuple[str, dict[str, int], float, float]] = [
-    ("light_bvlc_alexnet", {}, 0.98, 1.02),
-    ("light_densenet121", {}, 0.98, 1.02),
-    ("light_inception_v1", {}, 0.98, 1.02),
-    ("light_inception_v2", {}, 0.98, 1.02),
-    ("light_resnet50", {}, 0.95, 1.6),
-    ("light_shufflenet", {}, 0.98, 1.02),
-    ("light_squeezenet", {}, 0.98, 1.02),
-    ("light_vgg19", {}, 0.98, 1.02),
-    ("light_zfnet512", {}, 0.98, 1.02),
-    ("minilm_int8", {"batch": 16, "sequence": 512}, 0.95, 1.1),
-    ("minilm_int8", {"batch": 1, "sequence": 512}, 0.95, 1.1),
-    ("magika", {"unk__214": 8}, 0.98, 1.02),
-    ("ocr_angle", {"x:0": 6, "?": 192}, 0.98, 1.02),
+MAX_RATIO = 1.005
+"""Predicted / measured at most: the estimate is a lower bound. The largest ratio measured is 1.0019,
+where the optimized graph of the runtime leaves out a small value (tashkeel_rawi)."""
+
+# Model, sizes, and predicted / measured at least: measured on onnxruntime 1.32.0, less 0.01. Two
+# measurements of a model do not differ. Where it is far below 1, the runtime's own graph has values
+# that the estimate does not count: of quantized operators (smart_turn, minilm_int8), and of
+# fusions and layouts (magika, ocr_detection).
+CASES: list[tuple[str, dict[str, int], float]] = [
+    ("light_bvlc_alexnet", {}, 0.99),
+    ("light_densenet121", {}, 0.99),
+    ("light_inception_v1", {}, 0.99),
+    ("light_inception_v2", {}, 0.99),
+    ("light_resnet50", {}, 0.99),
+    ("light_shufflenet", {}, 0.99),
+    ("light_squeezenet", {}, 0.99),
+    ("light_vgg19", {}, 0.99),
+    ("light_zfnet512", {}, 0.99),
+    ("minilm_int8", {"batch": 16, "sequence": 512}, 0.935),
+    ("minilm_int8", {"batch": 1, "sequence": 512}, 0.935),
+    ("magika", {"unk__214": 8}, 0.833),
+    ("ocr_angle", {"x:0": 6, "?": 192}, 0.99),
     (
         "ocr_detection",
         {"DynamicDimension.0": 1, "DynamicDimension.1": 640, "DynamicDimension.2": 640},
-        0.8,
-        1.02,
+        0.832,
     ),
-    ("ocr_recognition", {"DynamicDimension.0": 6, "DynamicDimension.1": 320}, 0.98, 1.02),
-    ("smart_turn", {"s6": 4}, 0.95, 1.5),
-    ("tashkeel_bilstm", {"batch": 8, "seq_len": 256}, 0.98, 1.3),
-    ("tashkeel_rawi", {"batch_size": 16, "sequence": 256}, 0.98, 1.02),
-    ("tashkeel_rawi_v3", {"batch": 8, "seq": 256}, 0.98, 1.02),
+    ("ocr_recognition", {"DynamicDimension.0": 6, "DynamicDimension.1": 320}, 0.99),
+    ("smart_turn", {"s6": 4}, 0.596),
+    ("tashkeel_bilstm", {"batch": 8, "seq_len": 256}, 0.986),
+    ("tashkeel_rawi", {"batch_size": 16, "sequence": 256}, 0.99),
+    ("tashkeel_rawi_v3", {"batch": 8, "seq": 256}, 0.99),
 ]
 
 
@@ -68,18 +72,18 @@ def in_use(path: Path, sizes: Mapping[str, int], folder: Path) -> int:
     return max(int(node["mem_bytes_requested_in_use"]) for node in nodes) - before
 
 
-@pytest.mark.parametrize(("name", "sizes", "least", "most"), CASES)
-def test_the_peak_is_that_of_the_arena(
+@pytest.mark.parametrize(("name", "sizes", "min_ratio"), CASES)
+def test_the_peak_is_a_lower_bound_of_what_the_arena_uses(
     real_models: dict[str, Path],
     tmp_path: Path,
     name: str,
     sizes: dict[str, int],
-    least: float,
-    most: float,
+    min_ratio: float,
 ) -> None:
     path = real_models[name]
     measured = in_use(path, sizes, tmp_path)
     with open_model(path) as model:
-        examined = Examined(model, Runtime(1, 31, 1), sizes=sizes)
+        runtime = Runtime.parse(onnxruntime.__version__)
+        examined = Examined(model, runtime, sizes=sizes)
         found = liveness(examined.graphs, examined.shapes, examined.folds, sizes=sizes.values())
-    assert least <= found.peak_bytes / measured <= most
+    assert min_ratio <= found.peak_bytes / measured <= MAX_RATIO
