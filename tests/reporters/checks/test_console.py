@@ -26,6 +26,38 @@ def test_a_finding_says_what_where_how_much_and_what_to_do() -> None:
     assert "memdiag explain shared-weight-transposed" in text
 
 
+@pytest.mark.parametrize(
+    ("rules", "hints"),
+    [
+        ([], []),
+        (["original-kept"], ["explained by: memdiag explain original-kept"]),
+        # Each rule once, in the order of the findings, also behind findings that are left out.
+        (
+            ["original-kept", *["arena-growth"] * 9, "original-kept", "folding-peak"],
+            [
+                "explained by: memdiag explain original-kept · memdiag explain arena-growth · "
+                "memdiag explain folding-peak"
+            ],
+        ),
+    ],
+)
+def test_a_line_names_the_explanation_of_every_rule_found(
+    rules: list[str], hints: list[str]
+) -> None:
+    found = [finding(name=name, weights=(f"w{i}",)) for i, name in enumerate(rules)]
+    lines = shown(check(*found), width=200)
+    assert [line for line in lines if "memdiag explain" in line] == hints
+    assert "memdiag explain" not in "\n".join(shown(check(*found), quiet=True))
+
+
+def test_rules_of_several_models_are_named_in_one_line() -> None:
+    found = (finding(model="a.onnx"), finding(model="b.onnx", name="arena-growth"))
+    lines = shown(check(*found), width=200)
+    assert [line for line in lines if "memdiag explain" in line] == [
+        "explained by: memdiag explain shared-weight-transposed · memdiag explain arena-growth"
+    ]
+
+
 def test_the_last_line_is_the_answer_and_all_that_is_quiet() -> None:
     answer = "1 finding, up to 64 MiB avoidable at steady state, in 310 ms, for onnxruntime 1.31.1"
     assert shown(check(finding()), width=200)[-1] == answer
