@@ -18,13 +18,11 @@ from memdiag.prediction.runtime import Runtime
 pytestmark = pytest.mark.slow
 
 MAX_RATIO = 1.005
-"""Predicted / measured at most: the estimate is a lower bound. The largest ratio measured is 1.0019,
-where the optimized graph of the runtime leaves out a small value (tashkeel_rawi)."""
+"""Predicted / measured at most, for the estimate is a lower bound. The largest ratio measured is
+1.0019 (tashkeel_rawi); repeated measurements are equal to the byte."""
 
-# Model, sizes, and predicted / measured at least: measured on onnxruntime 1.32.0, less 0.01. Two
-# measurements of a model do not differ. Where it is far below 1, the runtime's own graph has values
-# that the estimate does not count: of quantized operators (smart_turn, minilm_int8), and of
-# fusions and layouts (magika, ocr_detection).
+# Model, sizes, and predicted / measured at least: measured on onnxruntime 1.32.0, less 0.01. Where
+# it is far below 1, the optimized graph of the runtime has values that the estimate leaves out.
 CASES: list[tuple[str, dict[str, int], float]] = [
     ("light_bvlc_alexnet", {}, 0.99),
     ("light_densenet121", {}, 0.99),
