@@ -64,21 +64,37 @@ def confront(finding: Finding, attribution: Attribution) -> Finding:
     """Return `finding` as measured or refuted by what was resident at steady state.
 
     What the X-ray cannot tell stays predicted: findings that expect no copies, weights without
-    distinctive content, and everything where not all could be read. What was seen beside the
-    expected copies counts to the finding, what was not seen of them does not. A copy counts once,
-    and as far as it is resident: a file is mapped as a whole, but resident where it was read.
+    distinctive content, and everything where not all could be read. No finding is measured as more
+    than the process has above its baseline.
+    """
+    measured_bytes = seen_bytes(finding, attribution)
+    if measured_bytes is None:
+        return finding
+    if attribution.baseline_bytes is not None:
+        above = attribution.resident_bytes - attribution.baseline_bytes
+        measured_bytes = min(measured_bytes, max(0, above))
+    evidence: Evidence = "measured" if measured_bytes > _ENOUGH * finding.bytes else "refuted"
+    return msgspec.structs.replace(finding, evidence=evidence, measured_bytes=measured_bytes)
+
+
+def seen_bytes(finding: Finding, attribution: Attribution) -> int | None:
+    """Return what the X-ray saw of the bytes of `finding`; None where it cannot tell.
+
+    What was seen beside the expected copies counts to the finding, what was not seen of them does
+    not. A copy counts once, and as far as it is resident: a file is mapped as a whole, but resident
+    where it was read.
 
     What was freed but stays in the arena counts as far as the arena has slack: the next values
     overwrite some of it, so that its content tells no more whose place it was.
     """
     if attribution.partial or _indistinct(finding, attribution):
-        return finding
+        return None
     if not finding.expected and not finding.retained_bytes:
-        return finding
+        return None
     slack, unsettled = (_arena(attribution, name) for name in (_SLACK, _UNSETTLED))
     missing = max(0, finding.retained_bytes - slack)
     if missing and unsettled:
-        return finding
+        return None
     seen = [
         copy
         for copy in attribution.copies
@@ -89,11 +105,7 @@ def confront(finding: Finding, attribution: Attribution) -> Finding:
     measured_bytes = max(0, finding.bytes + surplus - missing)
     if extent:
         measured_bytes = measured_bytes * sum(copy.resident_bytes for copy in seen) // extent
-    if attribution.baseline_bytes is not None:
-        above = attribution.resident_bytes - attribution.baseline_bytes
-        measured_bytes = min(measured_bytes, max(0, above))
-    evidence: Evidence = "measured" if measured_bytes > _ENOUGH * finding.bytes else "refuted"
-    return msgspec.structs.replace(finding, evidence=evidence, measured_bytes=measured_bytes)
+    return measured_bytes
 
 
 def _arena(attribution: Attribution, name: str) -> int:

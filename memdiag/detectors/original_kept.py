@@ -10,7 +10,7 @@ it for good, and the weight is resident twice. Two kernels that want it packed d
 (a MatMul, and a Gemm with `transB`) keep two packed copies and no original.
 
 Up to 1.20 each reader even packs its own copy; since 1.21 readers with the same operator
-share one.
+share one, and so do weights with the same content: these have one finding together.
 
 ## What to do
 
@@ -39,6 +39,7 @@ from collections.abc import Container, Iterator
 from typing import NamedTuple
 
 from memdiag.detectors.examined import Examined, qualified
+from memdiag.detectors.groups import names
 from memdiag.detectors.load_peak import LoadPeak, alone
 from memdiag.detectors.rule import Rule
 from memdiag.detectors.wording import some_of
@@ -75,39 +76,81 @@ class _Use(NamedTuple):
     pack: Packed | None
 
 
+class _PackedWeight(NamedTuple):
+    """A weight that kernels pack: its readers, its packed copies, and whether the original stays.
+
+    Packed copies that the runtime makes one of have equal keys, also those of two weights.
+    """
+
+    weight: Weight
+    uses: list[_Use]
+    packs: dict[tuple[object, ...], Packed]
+    is_output: bool
+
+    @property
+    def is_kept(self) -> bool:
+        return self.is_output or any(use.pack is None for use in self.uses)
+
+
 def detect(examined: Examined) -> Iterator[Finding]:
-    """Yield a finding for each weight that is resident packed and in another form."""
+    """Yield a finding for each weight that is resident packed and in another form.
+
+    Weights with the same content share their packed copies: they have one finding together.
+    """
     free = overridable(examined.model)
-    folded = examined.folds.nodes
     peaks = LoadPeak(examined)
+    done: set[Weight] = set()
     for weight in examined.model.weights:
-        if (
-            weight.nbytes >= _LEAST
-            and not weight.graph
-            and weight.name not in free
-            and weight.dtype not in ("float16", "bfloat16", "string")
-        ):
-            yield from _look_at(examined, peaks, weight, folded)
+        if weight in done:
+            continue
+        first = _packed_weight(examined, weight, free)
+        if first is None or not (first.is_kept or len(first.packs) > 1):
+            continue
+        same = [one for one in _same_content(examined, weight) if one not in done]
+        done.update(same)
+        others = (_packed_weight(examined, one, free) for one in same)
+        group = [first, *filter(None, others)]
+        kept = [one for one in group if one.is_kept]
+        claimed: set[tuple[object, ...]] = set()
+        if kept:
+            yield _kept(examined, peaks, kept)
+            claimed.update(key for one in kept for key in one.packs)
+        freed = [one for one in group if not one.is_kept and not claimed >= one.packs.keys()]
+        packs = [pack for key, pack in _merged(freed).items() if key not in claimed]
+        if len(packs) > 1 and sum(pack.nbytes for pack in packs) > _originals(freed):
+            yield _packed_twice(examined, peaks, freed, packs)
 
 
-def _look_at(
-    examined: Examined, peaks: LoadPeak, weight: Weight, folded: Container[int]
-) -> Iterator[Finding]:
+def _same_content(examined: Examined, weight: Weight) -> Iterator[Weight]:
+    """Yield the other weights whose packed copies are those of `weight`."""
+    if examined.runtime < PACKED_SHARED_SINCE:
+        return
+    for one in examined.same_as(weight):
+        if one != weight and (one.dtype, one.shape) == (weight.dtype, weight.shape):
+            yield one
+
+
+def _packed_weight(
+    examined: Examined, weight: Weight, free: Container[str]
+) -> _PackedWeight | None:
+    """Return what packs `weight`; None where nothing does, or where another rule reports it."""
+    if (
+        weight.nbytes < _LEAST
+        or weight.graph
+        or weight.name in free
+        or weight.dtype in ("float16", "bfloat16", "string")
+    ):
+        return None
     uses = [
         _Use(one, _pack(examined, one, weight))
         for one in direct(examined.readers(weight))
-        if one.node.number not in folded
+        if one.node.number not in examined.folds.nodes
     ]
-    packs = _buffers(examined, uses)
-    nodes = {use.reader.node.op_type for use in uses}
+    packs = _buffers(examined, weight, uses)
+    if not packs or any(use.reader.node.op_type == "DequantizeLinear" for use in uses):
+        return None
     output = any(weight.name in scope.outputs for scope in examined.graphs.scopes(weight))
-    keeping = [use.reader for use in uses if use.pack is None]
-    if "DequantizeLinear" in nodes or not packs:
-        return
-    if keeping or output:
-        yield _kept(examined, peaks, weight, uses, packs)
-    elif len(packs) > 1 and sum(pack.nbytes for pack in packs) > weight.nbytes:
-        yield _packed_twice(examined, peaks, weight, uses, packs)
+    return _PackedWeight(weight, uses, packs, output)
 
 
 def _pack(examined: Examined, one: Reader, weight: Weight) -> Packed | None:
@@ -122,38 +165,57 @@ def _pack(examined: Examined, one: Reader, weight: Weight) -> Packed | None:
     )
 
 
-def _buffers(examined: Examined, uses: list[_Use]) -> list[Packed]:
+def _buffers(
+    examined: Examined, weight: Weight, uses: list[_Use]
+) -> dict[tuple[object, ...], Packed]:
     """Return the packed copies, those that the runtime shares between readers once."""
     shared = examined.runtime >= PACKED_SHARED_SINCE
     found: dict[tuple[object, ...], Packed] = {}
     for use in uses:
+        if use.pack is None:
+            continue
         node = use.reader.node
-        made_by = kernel(examined.graphs, examined.shapes, use.reader.scope, node)
-        one_for_all = use.pack is not None and (shared or use.pack.kind == "reordered")
-        key = (use.pack, made_by) if one_for_all else (node.number,)
-        if use.pack is not None:
-            found.setdefault(key, use.pack)
-    return list(found.values())
+        key: tuple[object, ...] = (weight, node.number)
+        if use.pack.kind == "reordered":
+            key = (weight, use.pack)  # a new initializer, for each weight
+        elif shared:
+            key = (use.pack, kernel(examined.graphs, examined.shapes, use.reader.scope, node))
+        found.setdefault(key, use.pack)
+    return found
 
 
-def _kept(
-    examined: Examined, peaks: LoadPeak, weight: Weight, uses: list[_Use], packs: list[Packed]
-) -> Finding:
+def _merged(group: list[_PackedWeight]) -> dict[tuple[object, ...], Packed]:
+    return {key: pack for one in group for key, pack in one.packs.items()}
+
+
+def _originals(group: list[_PackedWeight]) -> int:
+    return sum(one.weight.nbytes for one in group)
+
+
+def _kept(examined: Examined, peaks: LoadPeak, group: list[_PackedWeight]) -> Finding:
+    packs = [*_merged(group).values()]
     total = sum(pack.nbytes for pack in packs)
+    uses = [use for one in group for use in one.uses]
     keep = [use.reader for use in uses if use.pack is None]
     pack = [use.reader for use in uses if use.pack is not None]
-    readers = f"{some_of(_nodes(examined, keep))} reads it" if keep else "it is an output"
-    if len(keep) > 1:
-        readers = f"{some_of(_nodes(examined, keep))} read it"
+    several = len(group) > 1
+    it, its, stays = ("them", "their", "stay") if several else ("it", "its", "stays")
+    as_is = "as they are" if several else "as it is"
+    readers = "they are outputs" if several else "it is an output"
+    if keep:
+        reads = "read" if len(keep) > 1 else "reads"
+        readers = f"{some_of(_nodes(examined, keep))} {reads} {it} {as_is}"
     many = "s" if len(pack) == 1 else ""
+    size = format_size(group[0].weight.nbytes)
+    each = " each, with the same content" if several else ""
     return _finding(
         examined,
         peaks,
-        weight,
-        f"{qualified(weight)} ({format_size(weight.nbytes)}) stays beside its packed copy: "
-        f"{some_of(_nodes(examined, pack))} pack{many} it, and {readers} as it is",
-        f"{format_size(weight.nbytes)} as the model has it and {format_size(total)} packed are "
-        "resident; without packing only the first are.",
+        group,
+        f"{names([one.weight for one in group])} ({size}{each}) {stays} beside {its} packed copy: "
+        f"{some_of(_nodes(examined, pack))} pack{many} {it}, and {readers}",
+        f"{format_size(_originals(group))} as the model has {it} and {format_size(total)} packed "
+        "are resident; without packing only the first are.",
         [*keep, *pack],
         packs,
         total,
@@ -161,23 +223,26 @@ def _kept(
 
 
 def _packed_twice(
-    examined: Examined, peaks: LoadPeak, weight: Weight, uses: list[_Use], packs: list[Packed]
+    examined: Examined, peaks: LoadPeak, group: list[_PackedWeight], packs: list[Packed]
 ) -> Finding:
     total = sum(pack.nbytes for pack in packs)
-    embedded = weight.storage != "external"
-    retained = weight.nbytes if embedded and examined.runtime < ARENA_FREED_SINCE else 0
-    readers = [use.reader for use in uses]
+    weights = [one.weight for one in group]
+    embedded = sum(one.nbytes for one in weights if one.storage != "external")
+    retained = embedded if examined.runtime < ARENA_FREED_SINCE else 0
+    readers = [use.reader for one in group for use in one.uses]
+    several = len(group) > 1
+    each, verb = (" each, with the same content", "are") if several else ("", "is")
     return _finding(
         examined,
         peaks,
-        weight,
-        f"{qualified(weight)} ({format_size(weight.nbytes)}) is packed {len(packs)} times, by "
-        f"{some_of(_nodes(examined, readers))}",
-        f"The packed copies take {format_size(total)}; without packing one original is read by "
-        "all.",
+        group,
+        f"{names(weights)} ({format_size(weights[0].nbytes)}{each}) {verb} packed {len(packs)} "
+        f"times, by {some_of(_nodes(examined, readers))}",
+        f"The packed copies take {format_size(total)}; without packing "
+        f"{'the originals are' if several else 'one original is'} read by all.",
         readers,
         packs,
-        total + retained - weight.nbytes,
+        total + retained - _originals(group),
         retained,
     )
 
@@ -185,7 +250,7 @@ def _packed_twice(
 def _finding(
     examined: Examined,
     peaks: LoadPeak,
-    weight: Weight,
+    group: list[_PackedWeight],
     message: str,
     detail: str,
     readers: list[Reader],
@@ -193,7 +258,8 @@ def _finding(
     nbytes: int,
     retained: int = 0,
 ) -> Finding:
-    name = qualified(weight)
+    weights = [one.weight for one in group]
+    labels = tuple(map(qualified, weights))
     kinds: dict[CopyKind, list[int]] = {}
     for pack in packs:
         kinds.setdefault(pack.kind, []).append(pack.nbytes)
@@ -201,14 +267,17 @@ def _finding(
         examined,
         message,
         detail=detail,
-        weights=[name],
+        weights=labels,
         nodes=_nodes(examined, readers),
         nbytes=nbytes,
-        peak_bytes=peaks.saved([peaks.load(weight)._replace(folds=())], [alone(weight)]),
+        peak_bytes=peaks.saved(
+            [peaks.load(one, weights[0])._replace(folds=()) for one in weights],
+            [alone(one) for one in weights],
+        ),
         retained_bytes=retained,
         phase="optimize" if "reordered" in kinds else "prepack",
         expected=(
-            ExpectedCopies(weights=(name,), kind=kind, count=len(sizes), bytes=sum(sizes))
+            ExpectedCopies(weights=labels, kind=kind, count=len(sizes), bytes=sum(sizes))
             for kind, sizes in kinds.items()
         ),
         remedies=_REORDERED if kinds.keys() == {"reordered"} else None,

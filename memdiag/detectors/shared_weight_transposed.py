@@ -35,6 +35,8 @@ A weight in an external file takes one copy less: it stays mapped.
 - `disable-constant-folding` with `disable-prepacking`: the same by session options alone; the
   Transpose then runs each time.
 
+Weights with the same content share packed copies since 1.21: they have one finding together.
+
 ## Not reported
 
 - A weight that is only used through Transpose, once: the original is freed.
@@ -43,12 +45,14 @@ A weight in an external file takes one copy less: it stays mapped.
   whose copies are below 64 KiB.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
+from itertools import chain
 from typing import NamedTuple
 
 from memdiag.detectors.examined import Examined, qualified
 from memdiag.detectors.folded import Folded, Results, buffers, left_in_arena
+from memdiag.detectors.groups import names
 from memdiag.detectors.load_peak import LoadPeak, Made, alone
 from memdiag.detectors.rule import Rule
 from memdiag.detectors.wording import some_of
@@ -57,7 +61,7 @@ from memdiag.graph.nodes import Node
 from memdiag.graph.readers import SAME_ORDER
 from memdiag.graph.scopes import MAX_CALLS, Scope
 from memdiag.prediction.folds import Fold
-from memdiag.prediction.packing import ARENA_FREED_SINCE
+from memdiag.prediction.packing import ARENA_FREED_SINCE, PACKED_SHARED_SINCE
 from memdiag.records.attribution import CopyKind
 from memdiag.records.finding import ExpectedCopies, Finding
 from memdiag.records.weights import Weight
@@ -110,30 +114,57 @@ def detect(examined: Examined) -> Iterator[Finding]:
             transpose = _transpose(examined, fold)
             if transpose:
                 by_weight[large[0]].append(_Turned(results.of(fold), transpose))
-    for weight, turned in by_weight.items():
-        yield from _judge(examined, results, peaks, weight, turned)
+    used_twice = {
+        weight: turned
+        for weight, turned in by_weight.items()
+        if results.plain_uses(weight) or results.is_output(weight) or len(turned) > 1
+    }
+    for group in _groups(examined, list(used_twice)):
+        yield from _judge(examined, results, peaks, {one: used_twice[one] for one in group})
+
+
+def _groups(examined: Examined, weights: list[Weight]) -> Iterator[list[Weight]]:
+    """Yield `weights` in groups of the same content, which share their packed copies."""
+    alike = Counter((one.dtype, one.shape) for one in weights)
+    left = dict.fromkeys(weights)
+    for weight in weights:
+        if weight not in left:
+            continue
+        group = [weight]
+        form = weight.dtype, weight.shape
+        if alike[form] > 1 and examined.runtime >= PACKED_SHARED_SINCE:
+            same = examined.same_as(weight)
+            group += [
+                one
+                for one in same
+                if one in left and one != weight and (one.dtype, one.shape) == form
+            ]
+        for one in group:
+            del left[one]
+        yield group
 
 
 def _judge(
     examined: Examined,
     results: Results,
     peaks: LoadPeak,
-    weight: Weight,
-    turned: list[_Turned],
+    by_weight: dict[Weight, list[_Turned]],
 ) -> Iterator[Finding]:
-    plain = results.plain_uses(weight)
-    is_output = results.is_output(weight)
-    held = _Held(examined, peaks, weight, turned)
-    if held.nbytes < _LEAST or not (plain or is_output or len(turned) > 1):
+    weights = list(by_weight)
+    plain = [use for weight in weights for use in results.plain_uses(weight)]
+    is_output = any(results.is_output(weight) for weight in weights)
+    held = _Held(examined, peaks, by_weight)
+    if held.nbytes < _LEAST:
         return
+    turned = [one for several in by_weight.values() for one in several]
     transposes = [one.transpose for one in turned]
     nodes = [examined.node(one.scope, one.node) for one, _ in plain]
     readers = [examined.node(use.scope, use.node) for one in turned for use in one.copy.uses]
     yield RULE.finding(
         examined,
-        _message(weight, nodes, transposes, readers, is_output),
+        _message(weights, nodes, transposes, readers, is_output),
         detail=held.detail(),
-        weights=[qualified(weight)],
+        weights=map(qualified, weights),
         nodes=[*nodes, *transposes, *readers],
         graph=_common_graph(examined, turned),
         nbytes=held.nbytes,
@@ -141,12 +172,12 @@ def _judge(
         phase="constant_fold",
         expected=held.expected(),
         retained_bytes=held.retained,
-        remedies=_remedies(weight, turned),
+        remedies=_remedies(weights, turned),
     )
 
 
 def _message(
-    weight: Weight,
+    weights: list[Weight],
     nodes: list[str],
     transposes: list[str],
     readers: list[str],
@@ -155,11 +186,15 @@ def _message(
     plainly = some_of(nodes) if nodes else "the graph's output" if is_output else ""
     behind = some_of(list(dict.fromkeys(transposes)))
     by = f" by {some_of(list(dict.fromkeys(readers)))}" if readers else ""
-    used = f"as it is by {plainly} and{by}" if plainly else by[1:]
+    several = len(weights) > 1
+    as_is = "as they are" if several else "as it is"
+    used = f"{as_is} by {plainly} and{by}" if plainly else by[1:]
     copies = f"{len(transposes)} transposed copies" if len(transposes) > 1 else "a transposed copy"
+    size = format_size(weights[0].nbytes)
+    which = f"({size} each, with the same content) are" if several else f"({size}) is"
     return (
-        f"{qualified(weight)} ({format_size(weight.nbytes)}) is used {used} through {behind}, "
-        f"which is folded to {copies}."
+        f"{names(weights)} {which} used {used} through {behind}, "
+        f"which {'are' if several else 'is'} folded to {copies}."
     )
 
 
@@ -169,30 +204,37 @@ def _common_graph(examined: Examined, turned: list[_Turned]) -> str:
 
 
 class _Held:
-    """What one release of the runtime holds of a weight that it also transposes, in bytes."""
+    """What one release of the runtime holds of a weight that it also transposes, in bytes.
+
+    Or of several weights with the same content.
+    """
 
     def __init__(
         self,
         examined: Examined,
         peaks: LoadPeak,
-        weight: Weight,
-        turned: list[_Turned],
+        by_weight: dict[Weight, list[_Turned]],
     ) -> None:
         self.runtime = runtime = examined.runtime
-        self.weight = weight
-        copies = [one.copy for one in turned]
-        load = peaks.load(weight)._replace(folds=tuple(Made(one, weight) for one in copies))
-        in_arena = runtime < ARENA_FREED_SINCE and weight.storage != "external"
+        self.weights = list(by_weight)
+        content = self.weights[0]
+        copies = [one.copy for turned in by_weight.values() for one in turned]
+        loads = [
+            peaks.load(weight, content)._replace(
+                folds=tuple(Made(one.copy, content) for one in turned)
+            )
+            for weight, turned in by_weight.items()
+        ]
         # The original goes when nothing reads it, or when all that reads it packs it.
-        self.original = weight.nbytes if load.stays else 0
-        self.retained = weight.nbytes if load.packs and not self.original and in_arena else 0
-        self.retained += left_in_arena(copies, runtime)
+        self.originals = [load.weight.nbytes for load in loads if load.stays]
+        in_arena = runtime < ARENA_FREED_SINCE
+        self.retained = sum(load.nbytes for load in loads if load.packs and not load.stays)
+        self.retained = self.retained * in_arena + left_in_arena(copies, runtime)
         self.turned = [one.fold.nbytes for one in copies if not one.is_freed]
-        self.packs = buffers(runtime, peaks.packs(load))
-        self.nbytes = max(
-            self.original + self.retained + sum(self.turned) + sum(self.packs) - weight.nbytes, 0
-        )
-        self.peak_bytes = peaks.saved([load], [alone(weight)])
+        self.packs = buffers(runtime, chain.from_iterable(map(peaks.packs, loads)))
+        kept = sum(self.originals) + self.retained + sum(self.turned) + sum(self.packs)
+        self.nbytes = max(kept - sum(weight.nbytes for weight in self.weights), 0)
+        self.peak_bytes = peaks.saved(loads, [alone(weight) for weight in self.weights])
 
     def expected(self) -> Iterator[ExpectedCopies]:
         """Yield the copies that the X-ray would see."""
@@ -200,7 +242,7 @@ class _Held:
         for kind, sizes in kinds.items():
             if sizes:
                 yield ExpectedCopies(
-                    weights=(qualified(self.weight),),
+                    weights=tuple(map(qualified, self.weights)),
                     kind=kind,
                     count=len(sizes),
                     bytes=sum(sizes),
@@ -209,8 +251,9 @@ class _Held:
     def detail(self) -> str:
         """Return a sentence on what stays in memory."""
         parts = []
-        if self.original:
-            parts.append("the original")
+        if self.originals:
+            count = len(self.originals)
+            parts.append(f"the {count} originals" if count > 1 else "the original")
         if self.turned:
             parts.append(
                 f"{_copies(len(self.turned), 'transposed')} of {format_size(sum(self.turned))}"
@@ -277,12 +320,12 @@ def _maker(scope: Scope, name: str) -> tuple[Scope, Node] | None:
     return None
 
 
-def _remedies(weight: Weight, turned: list[_Turned]) -> tuple[str, ...]:
+def _remedies(weights: list[Weight], turned: list[_Turned]) -> tuple[str, ...]:
     """Return the remedies that fit: only the main graph's initializers can be made overridable."""
     unfit: set[str] = set()
     readers = {use.node.op_type for one in turned for use in one.copy.uses}
     ranks = {len(one.copy.fold.shape) for one in turned}
-    if weight.graph or weight.place != "initializer":
+    if any(weight.graph or weight.place != "initializer" for weight in weights):
         unfit |= {"overridable-weight", "product-by-rows", "separate-packed-weight"}
     if not readers <= {"MatMul", "FusedMatMul"} or ranks != {2}:
         unfit |= _OF_PRODUCTS

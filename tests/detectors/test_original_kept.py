@@ -117,6 +117,70 @@ def test_a_filter_that_something_else_reads(tmp_path: Path) -> None:
     assert one.remedies == ("overridable-weight", "disable-nchwc")
 
 
+SIDE = 512
+PANELS = fp32_panels(SIDE, SIDE)
+SAME = (
+    "c = Gather(w0, i) d = Gather(w1, i) e = MatMul(x, w0) f = MatMul(x, w1) "
+    "y = Concat<axis = 0>(c, d, e, f)"
+)
+DIFFERENT_FORMS = (
+    "c = Gather(w0, i) d = Gather(w1, i) e = MatMul(x, w0) f = Gemm<transB = 1>(x, w1) "
+    "y = Concat<axis = 0>(c, d, e, f)"
+)
+ONE_KEPT = "c = Gather(w0, i) e = MatMul(x, w0) f = MatMul(x, w1) y = Concat<axis = 0>(c, e, f)"
+TWO_WAYS = (
+    "c = MatMul(x, w0) d = Gemm<transB = 1>(x, w0) e = MatMul(x, w1) f = Gemm<transB = 1>(x, w1) "
+    "y = Concat<axis = 0>(c, d, e, f)"
+)
+
+
+@pytest.mark.parametrize(
+    ("body", "seeds", "runtime", "claims"),
+    [
+        (SAME, (1, 1), NEWEST, [(("w0", "w1"), PANELS)]),
+        (SAME, (1, 2), NEWEST, [(("w0",), PANELS), (("w1",), PANELS)]),
+        (SAME, (1, 1), "1.20.1", [(("w0",), PANELS), (("w1",), PANELS)]),
+        (DIFFERENT_FORMS, (1, 1), NEWEST, [(("w0", "w1"), 2 * PANELS)]),
+        (ONE_KEPT, (1, 1), NEWEST, [(("w0",), PANELS)]),
+        # Two originals take as much as the two packed copies that they share.
+        (TWO_WAYS, (1, 1), NEWEST, []),
+        (TWO_WAYS, (1, 2), NEWEST, [(("w0",), PANELS), (("w1",), PANELS)]),
+    ],
+)
+def test_a_packed_copy_that_two_weights_share_is_claimed_once(
+    tmp_path: Path,
+    body: str,
+    seeds: tuple[int, int],
+    runtime: str,
+    claims: list[tuple[tuple[str, ...], int]],
+) -> None:
+    text = f"{HEAD} g (float[n,{SIDE}] x, int64[k] i) => (y) {{ {body} }}"
+    proto = onnx.parser.parse_model(text)
+    for name, seed in zip(("w0", "w1"), seeds, strict=True):
+        noise = np.random.default_rng(seed).standard_normal((SIDE, SIDE)).astype(np.float32)
+        proto.graph.initializer.append(numpy_helper.from_array(noise, name))
+    found = findings(RULE, proto, tmp_path, runtime=runtime)
+    assert [(one.weights, one.bytes) for one in found] == claims
+    assert [sum(each.bytes for each in one.expected) for one in found] == [
+        nbytes if body != TWO_WAYS else 2 * PANELS for _, nbytes in claims
+    ]
+
+
+def test_two_equal_weights_are_named_together(tmp_path: Path) -> None:
+    proto = onnx.parser.parse_model(f"{HEAD} g (float[n,{SIDE}] x, int64[k] i) => (y) {{ {SAME} }}")
+    noise = np.random.default_rng(1).standard_normal((SIDE, SIDE)).astype(np.float32)
+    proto.graph.initializer.extend(numpy_helper.from_array(noise, name) for name in ("w0", "w1"))
+    (one,) = findings(RULE, proto, tmp_path)
+    assert one.message == (
+        "w0 and w1 (1.0 MiB each, with the same content) stay beside their packed copy: MatMul_2, "
+        "MatMul_3 pack them, and Gather_0, Gather_1 read them as they are"
+    )
+    assert one.detail == (
+        "2.0 MiB as the model has them and 1.0 MiB packed are resident; without packing only the "
+        "first are."
+    )
+
+
 def test_small_weights_are_left_alone(tmp_path: Path) -> None:
     text = f"{HEAD} g (float[n,64] x, int64[k] i) => (y, z) {{ {TIED} }}"
     assert not findings(RULE, weighted(onnx.parser.parse_model(text), (64, 64)), tmp_path)

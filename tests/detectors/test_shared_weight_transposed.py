@@ -62,6 +62,45 @@ BRANCHES = (
 )
 
 
+TWO = (
+    "a = Gather(W, ids) t = Transpose<perm=[1,0]>(W) b = MatMul(x, t) "
+    "c0 = Gather(V, ids) u = Transpose<perm=[1,0]>(V) d = MatMul(x, u) "
+    "y = Sum(a, c0) z = Sum(b, d)"
+)
+
+
+@pytest.mark.parametrize(
+    ("seed", "claims"),
+    [(0, [(("W", "V"), SIZE)]), (1, [(("W",), SIZE), (("V",), SIZE)])],
+)
+def test_a_packed_copy_that_two_weights_share_is_claimed_once(
+    tmp_path: Path, seed: int, claims: list[tuple[tuple[str, ...], int]]
+) -> None:
+    proto = model(TWO)
+    values = np.random.default_rng(seed).standard_normal((ROWS, COLUMNS)).astype(np.float32)
+    proto.graph.initializer.append(numpy_helper.from_array(values, "V"))
+    found = findings(RULE, proto, tmp_path)
+    assert [(one.weights, one.bytes) for one in found] == claims
+    assert [sum(each.bytes for each in one.expected) for one in found] == [SIZE] * len(claims)
+    if seed == 0:
+        assert found[0].message == (
+            "W and V (512 KiB each, with the same content) are used as they are by Gather_0, "
+            "Gather_3 and by MatMul_2, MatMul_5 through Transpose_1, Transpose_4, which are "
+            "folded to 2 transposed copies."
+        )
+        assert found[0].detail.startswith(
+            "onnxruntime 1.31.1 keeps the 2 originals and one packed copy of 512 KiB; "
+        )
+
+
+def test_before_1_21_each_weight_has_packed_copies_of_its_own(tmp_path: Path) -> None:
+    proto = model(TWO)
+    values = np.random.default_rng(0).standard_normal((ROWS, COLUMNS)).astype(np.float32)
+    proto.graph.initializer.append(numpy_helper.from_array(values, "V"))
+    found = findings(RULE, proto, tmp_path, runtime="1.20.1")
+    assert [one.weights for one in found] == [("W",), ("V",)]
+
+
 def test_one_graph(tmp_path: Path) -> None:
     (found,) = findings(RULE, model(PLAIN), tmp_path)
     assert found.rule == "MD103"
