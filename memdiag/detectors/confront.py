@@ -26,6 +26,8 @@ def confront_with_profile(finding: Finding, profile: Profile) -> Finding:
     What the values of a run take is held against the growth in the first run, copies of weights
     against the X-ray. No finding costs more at the peak than was seen there.
     """
+    if finding.phase == "constant_fold" and _folds_nothing(profile):
+        return msgspec.structs.replace(finding, evidence="refuted", measured_bytes=0)
     if finding.run_bytes:
         found = _confront_with_run(finding, profile)
     elif finding.phase == "constant_fold" and not finding.bytes:
@@ -36,6 +38,12 @@ def confront_with_profile(finding: Finding, profile: Profile) -> Finding:
         found = finding
     peak_bytes = max(0, profile.peak_rss_bytes - profile.baseline_rss_bytes)
     return msgspec.structs.replace(found, peak_bytes=min(found.peak_bytes, peak_bytes))
+
+
+def _folds_nothing(profile: Profile) -> bool:
+    """Return whether the session was created without constant folding, as options can have it."""
+    names = {phase.name for phase in profile.phases}
+    return "prepack" in names and "constant_fold" not in names
 
 
 def _confront_with_run(finding: Finding, profile: Profile) -> Finding:

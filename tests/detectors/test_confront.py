@@ -1,7 +1,9 @@
+from collections.abc import Sequence
+
 import msgspec
 import pytest
 
-from memdiag.detectors.confront import confront
+from memdiag.detectors.confront import confront, confront_with_profile
 from memdiag.records.attribution import (
     Attribution,
     Backing,
@@ -12,6 +14,7 @@ from memdiag.records.attribution import (
     ScanTiming,
 )
 from memdiag.records.finding import ExpectedCopies, Finding
+from tests.reporters import profiles
 from tests.reporters.checks.checks import MIB, finding
 
 TRANSPOSED = ExpectedCopies(weights=("w",), kind="transposed", count=1, bytes=64 * MIB)
@@ -146,3 +149,20 @@ def test_a_mapped_copy_counts_as_far_as_it_is_resident() -> None:
     half = msgspec.structs.replace(copy("a b", "original", MIB), resident_bytes=MIB // 2)
     seen = confront(expecting(ORIGINALS, nbytes=MIB), attribution(half, half))
     assert (seen.evidence, seen.measured_bytes) == ("measured", MIB // 2)
+
+
+@pytest.mark.parametrize(
+    ("steps", "evidence"),
+    [
+        (profiles.TIED_IF, "predicted"),
+        ([step for step in profiles.TIED_IF if step.phase != "constant_fold"], "refuted"),
+        (profiles.TIED_IF[:4], "predicted"),  # it ended before anything was folded
+    ],
+    ids=["folded", "not folded", "ended early"],
+)
+def test_what_folding_costs_is_refuted_where_nothing_was_folded(
+    steps: Sequence[profiles.Step], evidence: str
+) -> None:
+    predicted = finding(phase="constant_fold", bytes=64 << 20, peak_bytes=64 << 20)
+    profile = msgspec.structs.replace(profiles.build(steps), attribution=None)
+    assert confront_with_profile(predicted, profile).evidence == evidence

@@ -112,7 +112,7 @@ def _no_waste(profile: Profile) -> str:
         listed = ", ".join(part.text for part in parts)
         return (
             f"No rule found waste, but {format_size(size)} of the {format_size(above)} at the peak"
-            f" is not in use between runs: {listed}.{looked}"
+            f" is what loading and allocators add: {listed}.{looked}"
         )
     times = memory_parts.factor(profile, steady)
     beside = f", {times} its weights" if times else ""
@@ -195,8 +195,8 @@ def _tuning(profile: Profile, costly: Sequence[Finding], model: str) -> list[Ste
     if memory_parts.is_tunable(profile):
         size = format_size(sum(part.size_bytes for part in memory_parts.unused(profile)))
         text = (
-            f"Let memdiag measure which session options avoid some of the {size} that are not in"
-            " use between runs:"
+            f"Let memdiag measure which session options avoid some of the {size} that loading and"
+            " allocators add at the peak:"
         )
         return [Step(text, command)]
     return []

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from memdiag.records.fix import Figures, Fix, Point
 from memdiag.reporters.views.sizes import at_sizes
 from memdiag.reporters.views.text import plain, plain_lines, shortened
-from memdiag.units import format_duration, format_size, format_sizes
+from memdiag.units import MIB, format_duration, format_size, format_sizes
 
 _LONGEST_PROBLEM = 200
 _NOTABLE_SLOWDOWN = 1.05
@@ -89,12 +89,34 @@ def _answer(tuning: Fix) -> str:
         return f"{start}{label(chosen)}"
     if not chosen.options:
         sizes = f"peak {format_size(after.peak_bytes)}, steady {format_size(after.steady_bytes)}"
-        return f"{start}the defaults ({sizes}): no option is worth it"
+        return f"{start}the defaults ({sizes}): {_why_defaults(tuning, after)}"
     ratio = f", latency {chosen.ratio:.2f} ×" if chosen.ratio is not None else ""
     return (
         f"{start}{_change('peak', before.peak_bytes, after.peak_bytes)},"
         f" {_change('steady', before.steady_bytes, after.steady_bytes)}{ratio},"
         f" with {label(chosen)}"
+    )
+
+
+def _why_defaults(tuning: Fix, after: Figures) -> str:
+    """Return why the defaults were kept: whether anything that saves memory is left unjudged."""
+    open_points = [
+        point
+        for point in tuning.points
+        if point.figures is not None
+        and not point.problem
+        and (point.ratio is None or point.undecided)
+        and point.figures.steady_bytes + MIB < after.steady_bytes
+    ]
+    if not open_points:
+        return "no option is worth it"
+    least = min(open_points, key=lambda point: point.figures.steady_bytes if point.figures else 0)
+    assert least.figures is not None
+    count = len(open_points)
+    return (
+        f"nothing else was decided in time. {count} with less memory"
+        f" {'was' if count == 1 else 'were'} not compared or undecided, such as {label(least)}"
+        f" (steady {format_size(least.figures.steady_bytes)}). Try a longer --time-limit"
     )
 
 

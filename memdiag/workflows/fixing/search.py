@@ -370,4 +370,7 @@ class Search:
 
 
 def _saves_nothing(before: Figures, after: Figures) -> str:
-    return f"it saves nothing that can be measured ({in_words(before, after)})"
+    figures = in_words(before, after)
+    if (after.peak_bytes < before.peak_bytes) != (after.steady_bytes < before.steady_bytes):
+        return f"one figure falls, but the other does not ({figures})"
+    return f"it saves nothing that can be measured ({figures})"

@@ -79,7 +79,9 @@ def _costs(point: Point, costs: Mapping[str, str]) -> Iterator[str]:
         yield f"# {name}: {hurts}"
     if costs and point.ratio is not None and point.slowest_with:
         yield f"# Measured: latency at worst {point.ratio:.2f} × that of the defaults, with"
-        yield f"# {point.slowest_with.encode('ascii', 'backslashreplace').decode()}."
+        # Names of dimensions are the model's: one with a line break would end the comment.
+        inputs = " ".join(point.slowest_with.replace("×", "x").split())
+        yield f"# {ascii(inputs)[1:-1]}."
     if costs:
         yield ""
 

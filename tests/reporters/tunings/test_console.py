@@ -31,9 +31,22 @@ def test_the_first_line_says_what_was_won_and_quiet_prints_no_more() -> None:
 
 
 def test_where_no_option_is_worth_it_the_defaults_are_the_answer() -> None:
-    (line,) = printed(tunings.tuning(tunings.DEFAULTS), quiet=True, width=200)
+    slow = tunings.point("arena-off", at=(150, 75), ratio=2.5)
+    points = (tunings.DEFAULTS, slow)
+    (line,) = printed(tunings.tuning(tunings.DEFAULTS, points), quiet=True, width=200)
     assert line == (
         "dir/m.onnx: the defaults (peak 200 MiB, steady 150 MiB): no option is worth it"
+    )
+
+
+def test_what_was_not_compared_in_time_is_named() -> None:
+    open_point = tunings.point("arena-off", at=(150, 75), ratio=None)
+    points = (tunings.DEFAULTS, open_point)
+    (line,) = printed(tunings.tuning(tunings.DEFAULTS, points), quiet=True, width=300)
+    assert line == (
+        "dir/m.onnx: the defaults (peak 200 MiB, steady 150 MiB): nothing else was decided in"
+        " time. 1 with less memory was not compared or undecided, such as arena-off (steady 75"
+        " MiB). Try a longer --time-limit"
     )
 
 

@@ -211,6 +211,14 @@ def test_the_program_says_what_its_options_cost() -> None:
     assert "Measured" not in snippet("m.onnx", point())
 
 
+def test_a_name_of_the_model_stays_in_its_comment() -> None:
+    slow = "batch 1 × a\nimport os\r\x00\u2028b 2"
+    chosen = msgspec.structs.replace(point(BY_NAME["mmap-threshold"]), ratio=2, slowest_with=slow)
+    program = snippet("m.onnx", chosen, costs={"mmap-threshold": "it hurts"})
+    assert "\n# batch 1 x a import os \\x00 b 2.\n" in program
+    compile(program, "snippet", "exec")
+
+
 def test_bytes_are_loaded_with_their_external_data(
     sample_model: SampleModel, tmp_path: Path
 ) -> None:
