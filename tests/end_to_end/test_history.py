@@ -33,7 +33,7 @@ def test_profiles_are_added_and_shown(
         0,
         "2 added, 0 already there: reports/history.sqlite\n",
     )
-    assert memdiag("history", "add", saved[0]).stdout.startswith("0 added, 1 there already")
+    assert memdiag("history", "add", saved[0]).stdout.startswith("0 added, 1 already there")
     shown = memdiag("history", "show", "--figure=peak", "--picture=trend.png")
     assert shown.returncode == 0, shown.stderr
     lines = shown.stdout.splitlines()

@@ -121,10 +121,11 @@ def bisected() -> Comparison:
 def hostile() -> Comparison:
     """Return columns whose names try to be more than names."""
     evil = profiles.HOSTILE
+    changed = change("outputs", f"{evil}2", bytes=0, ratio=None, why=evil)
     return comparison(
         column(evil, model=evil, message=evil),
         column(f"{evil}2", difference=evil),
-        changes=(change("outputs", f"{evil}2", bytes=0, ratio=None, why=evil),),
+        changes=(msgspec.structs.replace(changed, from_=evil),),
         notes=(evil,),
         kind="models",
     )

@@ -22,9 +22,9 @@ def command(
     model: Annotated[
         list[Path] | None,
         typer.Option(
-            metavar="FILE...",
-            help="The ONNX models that the process runs; can be repeated. By default those whose"
-            " files the process uses.",
+            metavar="FILE",
+            help="The ONNX model that the process runs; can be repeated, or be several files. By"
+            " default those whose files the process uses.",
             show_default=False,
         ),
     ] = None,
