@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -87,7 +88,7 @@ def test_ctrl_c_prints_the_best_so_far(model: Path) -> None:
     ) as process:
         os.close(theirs)
         shown = b""
-        while b"(3 points so far)" not in shown:
+        while len(set(re.findall(rb"trying ([a-z-]+)", shown))) < 3:
             shown += os.read(ours, 4096)
         process.send_signal(signal.SIGINT)
         assert process.stdout is not None
@@ -105,7 +106,7 @@ def test_ctrl_c_prints_the_best_so_far(model: Path) -> None:
         (("missing.onnx",), "there is no such file"),
         (("m.onnx", "--budget", "speed=1"), "speed"),
         (("m.onnx", "--budget", "peak=lots"), "lots"),
-        (("m.onnx", "--max-slowdown", "0"), "slowdown of 0"),
+        (("m.onnx", "--max-slowdown", "0"), "--max-slowdown must be"),
         (("m.onnx", "--sizes", "0"), "whole numbers from 1"),
         (("m.onnx", "--output", "out.onnx"), "without --rewrite"),
         (("m.onnx", "--out", "m.onnx/reports"), "reports cannot be written there"),
