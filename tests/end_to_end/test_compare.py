@@ -26,7 +26,7 @@ def test_two_models_are_compared_and_reported(
     assert finished.returncode == 0, finished.stderr
     assert finished.stderr == ""
     lines = finished.stdout.splitlines()
-    assert lines[0].startswith("2 models: ")
+    assert lines[0].startswith("2 models at sequence 128 ")
     assert max(map(len, lines)) <= 80
     for model in models:
         assert sum(line.startswith(model.name) for line in lines) >= 4
@@ -70,7 +70,7 @@ def test_saved_profiles_need_no_onnxruntime(
     )
     assert finished.returncode == 0, finished.stderr
     assert "2 saved profiles: peak from " in finished.stdout
-    assert "after.json: steady +" in finished.stdout
+    assert "steady\nfrom 13 MiB" in finished.stdout or "steady from " in finished.stdout
     assert "profiles hold none" in finished.stdout
 
 

@@ -30,7 +30,7 @@ def test_nothing_matches_where_nothing_is_set(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "words"), [("peek = 1", "no figure 'peek'"), ('peak = "8"', "has no unit")]
+    ("line", "words"), [("peek = 1", "unknown figure 'peek'"), ('peak = "8"', "has no unit")]
 )
 def test_a_budget_that_means_nothing_is_refused_with_its_pattern(
     tmp_path: Path, line: str, words: str

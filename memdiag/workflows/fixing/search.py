@@ -77,6 +77,8 @@ class Search:
             self.interrupted = True
         if self.interrupted:
             proof = self._as_it_is()
+            if proof is None:  # there is no result that could be kept
+                raise KeyboardInterrupt
         self.attempt.notes += self._ending()
         if proof is None and self._unwritable is not None:
             raise self._unwritable
