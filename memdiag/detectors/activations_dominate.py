@@ -68,7 +68,7 @@ def detect(examined: Examined) -> Iterator[Finding]:
     )
     yield RULE.finding(
         examined,
-        f"activations take at least {format_size(found.peak_bytes)} at once at {node}, "
+        f"Activations take at least {format_size(found.peak_bytes)} at once at {node}, "
         f"more than the weights ({format_size(constants)}){named}",
         detail="The arena keeps at least as much after the run.",
         nodes=[node],

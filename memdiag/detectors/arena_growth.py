@@ -72,7 +72,7 @@ def detect(examined: Examined) -> Iterator[Finding]:
     assumed = ", assumed sizes" if sizes.assumed else ""
     yield RULE.finding(
         examined,
-        f"activations take at least {format_size(found.peak_bytes)} at {_words(sizes.of)}"
+        f"Activations take at least {format_size(found.peak_bytes)} at {_words(sizes.of)}"
         f"{assumed}{_growth(examined, sizes, found)}",
         detail="The arena keeps at least as much from one run to the next; memory patterns can "
         "take as much again from the second run on, and for each new combination of input shapes.",
@@ -91,8 +91,11 @@ def _growth(examined: Examined, sizes: Sizes, found: Liveness) -> str:
         more = _at(examined, {**sizes.of, name: 2 * size})
         # A graph that does not fit the doubled size leaves shapes unknown.
         if size and more.unknown <= found.unknown and more.peak_bytes > found.peak_bytes:
-            words.append(f"{format_size(more.peak_bytes)} at twice the {name}")
-    return f"; {', '.join(words)}" if words else ""
+            words.append((format_size(more.peak_bytes), name))
+    if len(words) > 1 and len({size for size, _ in words}) == 1:
+        return f"; {words[0][0]} at twice any of {', '.join(name for _, name in words)}"
+    listed = ", ".join(f"{size} at twice the {name}" for size, name in words)
+    return f"; {listed}" if words else ""
 
 
 def _at(examined: Examined, sizes: Mapping[str, int]) -> Liveness:

@@ -67,10 +67,12 @@ def detect(examined: Examined) -> Iterator[Finding]:
     verb = "is" if len(nodes) == 1 else "are"
     yield RULE.finding(
         examined,
-        f"{some_of(nodes)} {verb} evaluated at load and only needed for what follows: constant "
-        f"folding holds {format_size(peak_bytes)} at once, of which {format_size(stays)} stays.",
-        detail=f"onnxruntime {examined.runtime} holds all results until the last node is "
-        f"evaluated; the largest is {dead[0].output!r} with {format_size(dead[0].nbytes)}.",
+        f"{some_of(nodes)} {verb} evaluated at load, and the results are inputs of other folded "
+        f"nodes only: constant folding needs {format_size(peak_bytes)}, but the session keeps "
+        f"only {format_size(stays)} of it.",
+        detail=f"onnxruntime {examined.runtime} frees no result before the last node is "
+        f"evaluated. The largest such result is {dead[0].output!r} with "
+        f"{format_size(dead[0].nbytes)}.",
         nodes=nodes,
         peak_bytes=saved,
         phase="constant_fold",

@@ -61,9 +61,9 @@ def _about_retention(measured: Measurement) -> Iterator[str]:
     above = steady.rss_bytes - baseline.rss_bytes
     if retained >= max(MIB, _NOTABLE_RETENTION * above):
         yield (
-            f"{format_size(retained)} of steady are freed memory that malloc has not returned; how"
-            " much it keeps can differ from process to process"
-            " (--env MALLOC_MMAP_THRESHOLD_=131072 has it return large blocks at once)"
+            f"{format_size(retained)} of the steady memory is freed memory that malloc has not"
+            " returned to the system. This size can differ from process to process; with"
+            " --env MALLOC_MMAP_THRESHOLD_=131072 malloc returns large blocks at once"
         )
 
 
@@ -76,6 +76,7 @@ def _about_peaks(measured: Measurement) -> Iterator[str]:
     lag_s = measured.sampling.boundary_lag_s
     if lag_s is not None and lag_s > _NOTABLE_LAG_S:
         yield (
-            f"the machine was busy: up to {lag_s * 1000:.0f} ms passed before a boundary was seen,"
-            " and what moved in that time counts to the phase before it"
+            f"the machine was busy: memdiag noticed the start of a phase up to"
+            f" {lag_s * 1000:.0f} ms late, so memory allocated in that time may be counted in the"
+            " phase before"
         )

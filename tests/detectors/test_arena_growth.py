@@ -47,6 +47,19 @@ def test_activations_at_given_sizes_are_reported_with_their_growth(tmp_path: Pat
     assert "128 MiB at twice the batch, 256 MiB at twice the length" in found.message
 
 
+def test_equal_growth_is_reported_once(tmp_path: Path) -> None:
+    model = onnx.parser.parse_model(
+        """<ir_version: 10, opset_import: ["": 17]>
+        g (float[height, width] x) => (float[height, width] y) {
+            a = Erf (x)
+            y = Relu (a)
+        }"""
+    )
+    sizes = {"height": 4096, "width": 4096}
+    (found,) = findings("arena-growth", model, tmp_path, sizes=sizes)
+    assert found.message.endswith("width=4096; 256 MiB at twice any of height, width")
+
+
 def test_less_than_64_mib_is_not_reported(tmp_path: Path) -> None:
     sizes = {"batch": 7, "length": 1024}
     assert findings("arena-growth", attention(), tmp_path, sizes=sizes) == []

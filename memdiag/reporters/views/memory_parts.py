@@ -6,6 +6,8 @@ from memdiag.records.attribution import OwnerKind
 from memdiag.records.profile import Profile
 from memdiag.units import MIB, format_size
 
+ARENA_SLACK, RETAINED = "arena slack", "retained by malloc"
+
 MIN_UNUSED_BYTES = 8 * MIB
 MIN_UNUSED_SHARE = 0.25
 """Session options are recommended where at least so much of the peak above the baseline is unused:
@@ -15,11 +17,26 @@ MIN_FACTOR_BYTES = MIB
 """Multiples of fewer bytes of weights are never printed."""
 
 
+MIN_SHARE = 0.1
+"""An unused part is worth naming beside findings from this share of the peak on."""
+
+
 class Part(NamedTuple):
-    """A part of the memory above the baseline."""
+    """A part of the memory above the baseline.
+
+    Attributes:
+        meaning: for an unused part, what this memory is.
+        cause: for an unused part, why it is there.
+        remedy: for an unused part, the setting that ends it, as an instruction.
+        is_steady: whether the part is resident at steady state.
+    """
 
     label: str
     size_bytes: int
+    meaning: str = ""
+    cause: str = ""
+    remedy: str = ""
+    is_steady: bool = True
 
     @property
     def text(self) -> str:
@@ -71,9 +88,9 @@ def above_baseline(profile: Profile) -> tuple[Part, ...]:
     parts = [Part(label, sum(map(taken.bytes_of, owners))) for label, owners in kinds.items()]
     slack = _slack_bytes(profile)
     parts += [
-        Part("arena slack", slack),
+        Part(ARENA_SLACK, slack),
         Part("arena in use", taken.bytes_of("arena") - slack),
-        Part("retained by malloc", _retained_bytes(profile)),
+        Part(RETAINED, _retained_bytes(profile)),
         Part("runtime library pages", runtime_bytes(profile)),
     ]
     smallest = MIB // 10
@@ -86,12 +103,47 @@ def unused(profile: Profile) -> tuple[Part, ...]:
     steady = profile.steady_rss_bytes
     transient = 0 if steady is None else profile.peak_rss_bytes - steady
     parts = (
-        Part("arena slack", _slack_bytes(profile)),
-        Part("retained by malloc", _retained_bytes(profile)),
-        Part(f"needed only in {profile.peak_phase}", transient),
+        Part(
+            ARENA_SLACK,
+            _slack_bytes(profile),
+            "free memory that onnxruntime keeps for later runs",
+            "The arena keeps all memory that a run needed, and grows by doubling.",
+            "Set the run option memory.enable_memory_arena_shrinkage=cpu:0, or"
+            " enable_cpu_mem_arena=False with MALLOC_MMAP_THRESHOLD_=131072.",
+        ),
+        Part(
+            RETAINED,
+            _retained_bytes(profile),
+            "freed, but not returned to the system",
+            "malloc keeps freed blocks of less than 32 MiB in its heap.",
+            "Start the process with MALLOC_MMAP_THRESHOLD_=131072, so that malloc returns freed"
+            " blocks from 128 KiB on at once.",
+        ),
+        Part(
+            f"needed only in {profile.peak_phase}",
+            transient,
+            "the steady state does without",
+            is_steady=False,
+        ),
     )
     found = (part for part in parts if part.size_bytes >= MIB // 10)
     return tuple(sorted(found, key=lambda part: -part.size_bytes))
+
+
+def worth_naming(profile: Profile) -> tuple[Part, ...]:
+    """Return the unused parts that belong in the answer, largest first.
+
+    These are all parts where they are much together (see `is_tunable`), otherwise, beside a
+    finding, the large ones.
+    """
+    parts = unused(profile)
+    if is_tunable(profile):
+        return parts
+    if all(finding.evidence == "refuted" for finding in profile.findings):
+        return ()
+    above = profile.peak_rss_bytes - profile.baseline_rss_bytes
+    smallest = max(MIN_UNUSED_BYTES, MIN_SHARE * above)
+    return tuple(part for part in parts if part.size_bytes >= smallest)
 
 
 def is_tunable(profile: Profile) -> bool:

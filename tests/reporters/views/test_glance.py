@@ -2,6 +2,7 @@ import msgspec
 import pytest
 
 from memdiag.records.attribution import Owner
+from memdiag.records.finding import Finding
 from memdiag.records.profile import Profile
 from memdiag.reporters.views import glance
 from memdiag.units import MIB
@@ -70,7 +71,7 @@ def peaking(peak: float, slack: float, retained: float = 0) -> Profile:
     [
         (peaking(50, 12.5), "12 MiB of the 50 MiB"),
         (peaking(50, 12.4), None),
-        (peaking(50, 4, 8.5), "12 MiB of the 50 MiB"),
+        (peaking(50, 4, 8.5), "8.5 MiB of the 50 MiB"),
         (peaking(70, 0), "20 MiB of the 70 MiB"),
         (peaking(60, 0), None),
     ],
@@ -83,6 +84,55 @@ def test_tune_is_advised_where_much_of_the_peak_is_unused(
     assert commands(shown) == (["memdiag tune models/tied_if.onnx"] if size else [])
     assert ("No waste was found" in shown.wrong) == (size is None)
     assert size is None or size in shown.wrong
+
+
+def finding(
+    nbytes: float, peak: float = 0, remedies: tuple[str, ...] = ("keep-unfolded",)
+) -> Finding:
+    """Return a finding of so many MiB at steady state and at the peak."""
+    return msgspec.structs.replace(
+        TIED, bytes=round(nbytes * MIB), peak_bytes=round(peak * MIB), remedies=remedies, weights=()
+    )
+
+
+@pytest.mark.parametrize(
+    ("profile", "finding", "result", "first"),
+    [
+        (peaking(50, 0, 20), finding(15), "20 MiB of the 50 MiB at steady state is retained by", "tune"),
+        (peaking(50, 0, 15), finding(20), "A part of the memory is waste. Up to 20 MiB", "fix"),
+        (peaking(50, 20), finding(15), "20 MiB of the 50 MiB at steady state is arena slack", "tune"),
+        (peaking(50, 20), finding(30, 0, ("arena-shrinkage",)), "20 MiB of the 50 MiB", "tune"),
+        (peaking(90, 0), finding(20), "40 MiB of the 90 MiB at the peak is needed only in", "tune"),
+        (peaking(90, 0), finding(0, 60), "Loading needs 60 MiB more than necessary", "fix"),
+        (peaking(400, 0), finding(9), "350 MiB of the 400 MiB at the peak", "tune"),
+    ],
+    ids=["retained", "less retained", "slack", "finding about slack", "peak", "less peak", "peak only"],
+)  # fmt: skip
+def test_the_result_is_the_largest_avoidable_memory(
+    profile: Profile, finding: Finding, result: str, first: str
+) -> None:
+    """A finding that explains the slack of the arena is about the same memory."""
+    shown = glance.build(msgspec.structs.replace(profile, findings=(finding,)))
+    assert shown.wrong.startswith(result)
+    assert finding.message in shown.why
+    assert commands(shown)[0].startswith(f"memdiag {first}")
+
+
+def test_the_result_names_the_other_avoidable_memory_and_what_ends_the_largest() -> None:
+    profile = msgspec.structs.replace(peaking(50, 9, 20), findings=(finding(15),))
+    shown = glance.build(profile)
+    assert shown.wrong.endswith(
+        "Also avoidable: up to 15 MiB by shared-weight-transposed, 9.0 MiB arena slack."
+    )
+    assert "MALLOC_MMAP_THRESHOLD_=131072" in shown.steps[0].text
+    slack = glance.build(peaking(50, 20))
+    assert "Also avoidable" not in slack.wrong
+    assert "memory.enable_memory_arena_shrinkage=cpu:0" in slack.steps[0].text
+
+
+def test_each_reason_ends_with_a_full_stop() -> None:
+    shown = glance.build(found(tied_xray.with_attribution(), message="Twice", detail="Seen"))
+    assert shown.why == "Twice. Seen."
 
 
 def test_little_memory_is_not_tuned_whatever_its_share() -> None:
