@@ -48,18 +48,34 @@ def picture(profile: Profile, kind: Kind) -> bytes:
     Without an X-ray it says that there was none.
     """
     subtitle = "no X-ray was taken: profile the model again with --xray steady"
+    trimmed = max(0, profile.allocator_retained_bytes or 0)
     if profile.attribution is not None:
-        subtitle = f"resident at steady state: {format_size(profile.attribution.resident_bytes)}"
-    return drawn(headline.build(profile).model, subtitle, profile.attribution, kind)
+        resident = profile.attribution.resident_bytes + trimmed
+        subtitle = f"resident at steady state: {format_size(resident)}"
+    model = headline.build(profile).model
+    return drawn(model, subtitle, profile.attribution, kind, trimmed_bytes=trimmed)
 
 
-def drawn(title: str, subtitle: str, attribution: Attribution | None, kind: Kind) -> bytes:
-    """Return the picture of `attribution` below `title` and `subtitle` in the format `kind`."""
+def drawn(
+    title: str,
+    subtitle: str,
+    attribution: Attribution | None,
+    kind: Kind,
+    *,
+    trimmed_bytes: int = 0,
+) -> bytes:
+    """Return the picture of `attribution` below `title` and `subtitle` in the format `kind`.
+
+    `trimmed_bytes` were returned by ``malloc_trim`` before the X-ray was taken.
+    """
+    tiles: tuple[Tile, ...] = ()
+    if attribution is not None:
+        tiles = view.build(attribution, max_weights=_MOST_WEIGHTS, trimmed_bytes=trimmed_bytes)
     # The places of the letters were computed with this font.
-    return rendered(lambda: _drawn(title, subtitle, attribution), kind, outlined=True)
+    return rendered(lambda: _drawn(title, subtitle, tiles), kind, outlined=True)
 
 
-def _drawn(title: str, subtitle: str, attribution: Attribution | None) -> Figure:
+def _drawn(title: str, subtitle: str, tiles: Sequence[Tile]) -> Figure:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -67,8 +83,7 @@ def _drawn(title: str, subtitle: str, attribution: Attribution | None) -> Figure
     FigureCanvasAgg(figure)
     axes = figure.add_axes((0.01, 0.015, 0.98, _TOP))
     axes.set_axis_off()
-    if attribution is not None:
-        tiles = view.build(attribution, max_weights=_MOST_WEIGHTS)
+    if tiles:
         _legend(figure, tiles)
         width, height = _INCHES[0] * 0.98 * _POINTS, _INCHES[1] * _TOP * _POINTS
         axes.set_xlim(0, width)

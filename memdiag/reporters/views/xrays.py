@@ -59,6 +59,6 @@ def _xray(name: str, taken: Attribution, room: _Room, *, trimmed_bytes: int = 0)
         owners=owners,
         shown=tuple(rows[: min(room.rows, len(copies.rows))]),
         copies=copies,
-        tiles=treemap.build(taken, max_weights=room.tiles),
+        tiles=treemap.build(taken, max_weights=room.tiles, trimmed_bytes=trimmed_bytes),
         strip=address_map.build(taken, max_stretches=room.stretches),
     )

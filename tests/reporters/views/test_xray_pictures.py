@@ -1,22 +1,40 @@
 """The tiles and the strip: every byte of the X-ray is in them, under its own kind."""
 
 import msgspec
+import pytest
 
 from memdiag.records.attribution import AddressRange
-from memdiag.reporters.views import address_map, treemap
-from tests.reporters import tied_xray
+from memdiag.reporters.views import address_map, owner_table, treemap
+from tests.reporters import attributions, tied_xray
 from tests.reporters.profiles import MIB
 
 
 def test_the_tiles_hold_every_byte() -> None:
     record = tied_xray.attribution()
     tiles = treemap.build(record)
-    owned = sum(owner.bytes for owner in record.owners if owner.kind != "weights")
-    copied = sum(copy.resident_bytes for copy in record.copies)
-    assert sum(tile.size_bytes for tile in tiles) == owned + copied
+    assert sum(tile.size_bytes for tile in tiles) == record.resident_bytes
     ids = {tile.id for tile in tiles}
     assert len(ids) == len(tiles)
     assert {tile.parent for tile in tiles} <= ids | {""}
+
+
+@pytest.mark.parametrize("trimmed", [0, 46 * MIB])
+def test_each_row_of_the_owner_table_is_a_tile_of_its_size(trimmed: int) -> None:
+    """What malloc_trim returned counts as retained by malloc; overlapping copies count once."""
+    shared = attributions.copy("packed_fp32", 64 * MIB, "other")
+    freed = attributions.copy("original", 4 * MIB, "gone", live=False)
+    record = attributions.attribution(*attributions.SHARED)
+    record = msgspec.structs.replace(record, copies=(*record.copies, shared, freed))
+    tiles = treemap.build(record, trimmed_bytes=trimmed)
+    sizes: dict[str, int] = {}
+    for tile in reversed(tiles):
+        sizes[tile.id] = sizes.get(tile.id, 0) + tile.size_bytes
+        sizes[tile.parent] = sizes.get(tile.parent, 0) + sizes[tile.id]
+    rows = owner_table.build(record, trimmed_bytes=trimmed)
+    assert {row.id: row.size_bytes for row in rows} == {row.id: sizes[row.id] for row in rows}
+    assert sizes["all"] == record.resident_bytes + trimmed
+    assert ("allocator_retained" in sizes) == bool(trimmed)
+    assert not [tile for tile in tiles if tile.label == "gone"]
 
 
 def test_weights_beyond_the_largest_are_one_tile() -> None:
@@ -24,7 +42,7 @@ def test_weights_beyond_the_largest_are_one_tile() -> None:
     few, all_of_them = treemap.build(record, max_weights=3), treemap.build(record, max_weights=200)
     assert sum(tile.size_bytes for tile in few) == sum(tile.size_bytes for tile in all_of_them)
     assert [(tile.label, tile.kind) for tile in few if tile.id == "rest"] == [
-        ("99 more", "original")
+        ("98 more", "original")
     ]
     all_kinds = treemap.build(record, max_weights=0)
     assert [tile.kind for tile in all_kinds if tile.id == "rest"] == ["weights"]
