@@ -88,10 +88,13 @@ def _phases(console: Console, profile: Profile) -> None:
     table.add_column("phase", no_wrap=True)
     for heading in ("time", "at start", view.peak_heading, "at end", "kept"):
         table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("", overflow="fold")
+    table.add_column(
+        "grown by" if any(row.responsible for row in view.rows) else "", overflow="fold"
+    )
     for row in view.rows:
         here = row.ended_here or shortened(row.responsible, 32)
-        cells = (row.label, row.time, row.start, row.peak, row.end, row.kept, here)
+        label = "  " * row.level + row.label
+        cells = (label, row.time, row.start, row.peak, row.end, row.kept, here)
         style = "bold" if row.is_peak else ""
         table.add_row(*(Text(encodable(console, cell)) for cell in cells), style=style)
     console.print(table)

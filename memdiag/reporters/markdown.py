@@ -109,7 +109,8 @@ def _phases(profile: Profile) -> list[str]:
         return []
     rows = [
         (
-            f"**{row.phase}**" if row.is_peak and row.label == row.phase else row.label,
+            "&emsp;" * row.level
+            + (f"**{row.phase}**" if row.is_peak and row.label == row.phase else row.label),
             row.time,
             row.start,
             f"**{row.peak}**" if row.is_peak else row.peak,

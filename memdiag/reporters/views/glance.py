@@ -87,9 +87,7 @@ def _unused(profile: Profile, part: Part) -> str:
     if part.is_steady and profile.steady_rss_bytes is not None:
         whole, state = profile.steady_rss_bytes, "at steady state"
     above = format_size(whole - profile.baseline_rss_bytes)
-    return (
-        f"{format_size(part.size_bytes)} of the {above} {state} is {part.label}: {part.meaning}."
-    )
+    return f"{format_size(part.size_bytes)} of the {above} {state} is {part.label}: {part.meaning}."
 
 
 def _also(profile: Profile, largest: Part | None) -> str:

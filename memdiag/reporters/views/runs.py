@@ -1,11 +1,11 @@
-"""The runs after the first: latency, growth from run to run, and what the allocator keeps."""
+"""The runs after the first: latency, growth from run to run, and what malloc keeps."""
 
 import math
 import statistics
 from dataclasses import dataclass
 
 from memdiag.records.profile import Profile, Run
-from memdiag.units import format_duration, format_size
+from memdiag.units import MIB, format_duration, format_size
 
 _RUNS_FOR_P95 = 20
 
@@ -25,8 +25,9 @@ class Runs:
 
     `high_name` says so, and that it is the largest where there are fewer than 20 runs.
     `moments` are those runs of which the record tells when they were.
-    `growth_bytes` is the resident set after the last run less that after the first of them, None
-    where fewer than two ran. `retained_bytes` is what the allocator kept, None where unknown.
+    `first_growth_bytes` is what the first of them added to the resident set, `growth_bytes` what
+    the others added, None where fewer than two ran. `retained_bytes` is what ``malloc_trim``
+    returned after the last run, None where unknown.
     """
 
     count: int
@@ -34,6 +35,7 @@ class Runs:
     median_s: float | None
     high_s: float | None
     high_name: str
+    first_growth_bytes: int | None
     growth_bytes: int | None
     retained_bytes: int | None
     latency_s: tuple[float, ...]
@@ -54,22 +56,22 @@ class Runs:
 
     @property
     def growth(self) -> str:
-        """The growth from run to run in words, or an empty string where it cannot be told."""
+        """Which runs grew the resident memory, in MiB; empty where that is not known."""
         if self.growth_bytes is None:
             return ""
-        if self.growth_bytes == 0:
-            return f"no growth from run 1 to run {self.count}"
-        total = format_size(self.growth_bytes, signed=True)
-        return f"{total} from run 1 to run {self.count}"
+        later = f"{_change(self.growth_bytes)} in runs 2 to {self.count}"
+        if self.first_growth_bytes is None:
+            return f"resident memory: {later}"
+        return f"resident memory: {_change(self.first_growth_bytes)} in run 1, {later}"
 
     @property
     def retained(self) -> str:
-        """What the allocator kept in words, or an empty string where that was not asked."""
+        """What ``malloc_trim`` returned, in words; empty where it was not called."""
         if self.retained_bytes is None:
             return ""
         if self.retained_bytes <= 0:
-            return "nothing retained by the allocator"
-        return f"{format_size(self.retained_bytes)} retained by the allocator"
+            return "malloc_trim returned nothing afterwards"
+        return f"malloc_trim returned {format_size(self.retained_bytes)} afterwards"
 
     @property
     def sentence(self) -> str:
@@ -82,6 +84,7 @@ def build(profile: Profile) -> Runs:
     latency = tuple(run.latency_s for run in profile.runs)
     rss = tuple(run.rss_bytes for run in profile.runs)
     ordered = sorted(latency)
+    steady = profile.phase("steady")
     enough = len(ordered) >= _RUNS_FOR_P95
     high = ordered[math.ceil(0.95 * len(ordered)) - 1] if ordered else None
     return Runs(
@@ -90,6 +93,7 @@ def build(profile: Profile) -> Runs:
         median_s=statistics.median(latency) if latency else None,
         high_s=high,
         high_name="p95" if enough else "p95 (the largest)",
+        first_growth_bytes=rss[0] - steady.start.rss_bytes if rss and steady else None,
         growth_bytes=rss[-1] - rss[0] if len(rss) > 1 else None,
         retained_bytes=profile.allocator_retained_bytes,
         latency_s=latency,
@@ -100,6 +104,14 @@ def build(profile: Profile) -> Runs:
             if run.end_s is not None
         ),
     )
+
+
+def _change(size: int) -> str:
+    """Return a change of memory in MiB, as the phase table has it."""
+    if size == 0:
+        return "no change"
+    text = f"{size / MIB:+,.1f}"
+    return f"{text} MiB" if text.strip("+-0.") else "less than 0.1 MiB"
 
 
 def _moment(number: int, run: Run, end_s: float) -> Moment:

@@ -98,16 +98,26 @@ def finding(
 @pytest.mark.parametrize(
     ("profile", "finding", "result", "first"),
     [
-        (peaking(50, 0, 20), finding(15), "20 MiB of the 50 MiB at steady state is retained by", "tune"),
+        (
+            peaking(50, 0, 20),
+            finding(15),
+            "20 MiB of the 50 MiB at steady state is retained by",
+            "tune",
+        ),
         (peaking(50, 0, 15), finding(20), "A part of the memory is waste. Up to 20 MiB", "fix"),
-        (peaking(50, 20), finding(15), "20 MiB of the 50 MiB at steady state is arena slack", "tune"),
+        (
+            peaking(50, 20),
+            finding(15),
+            "20 MiB of the 50 MiB at steady state is arena slack",
+            "tune",
+        ),
         (peaking(50, 20), finding(30, 0, ("arena-shrinkage",)), "20 MiB of the 50 MiB", "tune"),
         (peaking(90, 0), finding(20), "40 MiB of the 90 MiB at the peak is needed only in", "tune"),
         (peaking(90, 0), finding(0, 60), "Loading needs 60 MiB more than necessary", "fix"),
         (peaking(400, 0), finding(9), "350 MiB of the 400 MiB at the peak", "tune"),
     ],
-    ids=["retained", "less retained", "slack", "finding about slack", "peak", "less peak", "peak only"],
-)  # fmt: skip
+    ids=["retained", "less retained", "slack", "about slack", "peak", "less peak", "peak only"],
+)
 def test_the_result_is_the_largest_avoidable_memory(
     profile: Profile, finding: Finding, result: str, first: str
 ) -> None:

@@ -1,8 +1,11 @@
+from collections.abc import Callable
+from itertools import pairwise
+
 import msgspec
 import pytest
 
 from memdiag.records.attribution import Backing
-from memdiag.records.profile import Outcome, Run, Status
+from memdiag.records.profile import Outcome, Profile, Run, Status
 from memdiag.reporters.views import facts, headline, phase_table, runs, span_table
 from memdiag.reporters.views.memory_parts import factor
 from memdiag.reporters.views.text import plain, shortened
@@ -102,11 +105,70 @@ def test_the_phase_table_follows_the_record() -> None:
     assert view.peak_heading == "peak (exact)"
     rows = {row.phase: row for row in view.rows}
     assert (rows["parse"].start, rows["parse"].peak, rows["parse"].end) == ("46", "825", "563")
-    assert rows["optimize"].kept == "0"
     assert rows["prepack"].responsible == ""
     assert rows["constant_fold"].responsible == "ConstantFolding"
     assert [row.phase for row in view.rows if row.is_peak] == ["first_run"]
     assert not any(row.ended_here for row in view.rows)
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "expected"),
+    [
+        (0, 0, "no change in run 1, no change in runs 2 to 3"),
+        (80, 80, "+80.0 MiB in run 1, no change in runs 2 to 3"),
+        (4.25, 4.31, "+4.2 MiB in run 1, +0.1 MiB in runs 2 to 3"),
+        (4.25, 4.27, "+4.2 MiB in run 1, less than 0.1 MiB in runs 2 to 3"),
+        (4, 1, "+4.0 MiB in run 1, -3.0 MiB in runs 2 to 3"),
+    ],
+)
+def test_the_memory_that_runs_added_is_told_run_by_run(
+    first: float, last: float, expected: str
+) -> None:
+    """The two figures add up to what the phase table says that steady kept."""
+    profile = profiles.tied_if()
+    start = profile.phases[-1].start.rss_bytes
+    taken = [
+        Run(latency_s=0.01, rss_bytes=start + round(size * MIB)) for size in (first, first, last)
+    ]
+    view = runs.build(msgspec.structs.replace(profile, runs=tuple(taken)))
+    assert view.growth == f"resident memory: {expected}"
+
+
+@pytest.mark.parametrize("build", [profiles.tied_if, profiles.tiny, profiles.uneven])
+def test_the_rows_of_the_phase_table_follow_each_other(build: Callable[[], Profile]) -> None:
+    rows = [row for row in phase_table.build(build()).rows if not row.level]
+    number = [[float(cell.replace(",", "")) for cell in (r.start, r.end, r.kept)] for r in rows]
+    assert all(before[1] == after[0] for before, after in pairwise(number))
+    assert all(round(end - start, 1) == kept for start, end, kept in number)
+
+
+def test_phases_that_take_turns_are_parts_of_one_row() -> None:
+    rows = phase_table.build(profiles.tied_if()).rows
+    assert [(row.label, row.level) for row in rows[2:6]] == [
+        ("optimize", 0),
+        ("constant_fold", 1),
+        ("other steps", 1),
+        ("initialize", 0),
+    ]
+    whole, folding, other, _ = rows[2:6]
+    assert (whole.start, whole.peak, whole.end, whole.kept) == ("563", "1,563", "1,063", "+500")
+    # Constant folding ran twice, with other steps between: it has no start and end of its own.
+    assert (folding.start, folding.end, folding.kept) == ("", "", "+500")
+    assert (other.start, other.end, other.kept) == ("", "", "0")
+    once = [step for step in profiles.TIED_IF if step.step != 2]
+    (part,) = [row for row in phase_table.build(profiles.build(once)).rows if row.level == 1][:1]
+    assert (part.label, part.start, part.end, part.kept) == (
+        "constant_fold",
+        "563",
+        "1,063",
+        "+500",
+    )
+
+
+def test_phases_that_follow_each_other_stay_rows_of_their_own() -> None:
+    steps = [step for step in profiles.TIED_IF if step.name != "between transformers"]
+    rows = phase_table.build(profiles.build(steps)).rows
+    assert not [row.label for row in rows if row.level]
 
 
 def test_mixed_kinds_of_peaks_are_marked_one_by_one() -> None:
@@ -170,9 +232,11 @@ def test_the_percentile_of_few_runs_is_said_to_be_the_largest(
 def test_growth_is_told_in_bytes_and_not_by_one_run() -> None:
     taken = tuple(Run(latency_s=0.01, rss_bytes=(100 + i) * MIB) for i in range(3))
     profile = msgspec.structs.replace(profiles.tied_if(), runs=taken)
-    assert runs.build(profile).growth == "+2.0 MiB from run 1 to run 3"
+    assert runs.build(profile).growth.endswith("in run 1, +2.0 MiB in runs 2 to 3")
     assert runs.build(msgspec.structs.replace(profile, runs=taken[:1])).growth == ""
-    assert runs.build(profiles.tied_if()).growth == "no growth from run 1 to run 10"
+    assert runs.build(profiles.tied_if()).growth == (
+        "resident memory: no change in run 1, no change in runs 2 to 10"
+    )
     assert runs.build(profiles.failed()).sentence == ""
 
 
