@@ -17,6 +17,7 @@ from memdiag.attribution.placing import place
 from memdiag.attribution.process_memory import ProcessMemory
 from memdiag.attribution.search import Found, search
 from memdiag.attribution.subjects import (
+    FEW_VALUES,
     FILE,
     Subject,
     content_probe,
@@ -54,11 +55,16 @@ def look_for(model: ModelFile) -> Looked:
 
 
 def look_for_fused(optimized: ModelFile, original: Looked) -> Looked:
-    """Return the weights of the runtime's `optimized` model that `original` does not have."""
+    """Return the weights of the runtime's `optimized` model that `original` does not have.
+
+    Those without distinct content are counted, unless they are small.
+    """
     known = {content_probe(subject.values) for subject in original.subjects}
-    found, _ = subjects(optimized)
+    names = frozenset(qualified(weight) for weight in original.model.weights)
+    found, indistinct = subjects(optimized, known=names)
     new = tuple(one for one in found if content_probe(one.values) not in known)
-    return Looked(optimized, new, (), fused=True)
+    constant = tuple(group for group in indistinct if group.reason == FEW_VALUES)
+    return Looked(optimized, new, constant, fused=True)
 
 
 def attribute(

@@ -1,7 +1,7 @@
 """What the X-ray looks for: a model's weights by content, with what is known of their use."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -15,7 +15,7 @@ from memdiag.graph.content_members import FAULT, Budget
 from memdiag.graph.contents import same_content
 from memdiag.graph.graphs import Graphs
 from memdiag.graph.reader import ModelFile
-from memdiag.records.attribution import Indistinct
+from memdiag.records.attribution import MODEL_FILE, Indistinct
 from memdiag.records.weights import Weight
 
 Array = NDArray[Any]
@@ -23,12 +23,14 @@ Array = NDArray[Any]
 MIN_BYTES = 256
 """Smaller weights are found by chance too easily."""
 
+FEW_VALUES = "the same few values throughout"
+
 _PROBES = 32
 _PROBE_BYTES = 64
 _MOST_NAMES = 20
 
 
-FILE = "(the model's file)"
+FILE = MODEL_FILE
 """The name of the subject that is the whole file: a program may keep the bytes it loaded from."""
 
 _SMALLEST_FILE = 64 << 10
@@ -55,9 +57,12 @@ class Subject:
 
 
 def subjects(
-    model: ModelFile, *, min_bytes: int = MIN_BYTES
+    model: ModelFile, *, min_bytes: int = MIN_BYTES, known: Collection[str] = ()
 ) -> tuple[tuple[Subject, ...], tuple[Indistinct, ...]]:
-    """Return the weights of `model` that can be told by their content, and those that cannot."""
+    """Return the weights of `model` that can be told by their content, and those that cannot.
+
+    Weights whose names are `known` are left out of the second result.
+    """
     usage = Usage(Graphs(model))
     groups: dict[int, list[tuple[Weight, Array]]] = defaultdict(list)
     numbers = {weight: -1 - n for n, group in enumerate(same_content(model)) for weight in group}
@@ -68,7 +73,8 @@ def subjects(
         values = _typed(np.ascontiguousarray(model.data(weight)), weight)
         reason = _indistinct(values, min_bytes)
         if reason:
-            vague[reason].append(weight)
+            if qualified(weight) not in known:
+                vague[reason].append(weight)
         else:
             groups[numbers.get(weight, place)].append((weight, values))
     found = tuple(subject for group in groups.values() for subject in _subjects(group, usage))
@@ -122,7 +128,7 @@ def _indistinct(values: Array, min_bytes: int) -> str | None:
     blocks = _spread(_octets(values))
     words = blocks[:, : blocks.shape[1] // 8 * 8].reshape(len(blocks), -1, 8)
     if np.all(words == words[:, :1]) or len(np.unique(words.reshape(-1, 8), axis=0)) < 4:
-        return "the same few values throughout"
+        return FEW_VALUES
     return None
 
 

@@ -31,6 +31,9 @@ folded product), recognised through the model that it saves after optimizing, wh
 layout."""
 
 
+MODEL_FILE: Final = "(the model's file)"
+"""In place of a weight's name, in copies of the whole file: a program loaded it from bytes."""
+
 Verification = Literal["full", "sampled"]
 """``full``: every byte of a copy was compared that the layout defines; ``sampled``: of copies above
 1 MiB a spread of blocks."""

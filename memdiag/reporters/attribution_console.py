@@ -59,7 +59,7 @@ def _owners(console: Console, owned: view.Owned, heading: str) -> None:
     table.add_column(heading, no_wrap=True)
     table.add_column("MiB", justify="right", no_wrap=True)
     table.add_column("of all", justify="right", no_wrap=True)
-    table.add_column("", overflow="fold")
+    table.add_column("what it is", overflow="fold")
     digits = owner_table.decimals(sum(row.size_bytes for row in owned.owners))
     for row in owned.owners:
         size = owner_table.short_size(row.size_bytes, digits)
@@ -94,10 +94,10 @@ def _models(console: Console, models: Sequence[view.ModelRow]) -> None:
 
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
     table.add_column("model", overflow="fold")
-    for heading in ("weights", "copies", "their size", "÷ weights", "shared"):
+    headings, rows = view.model_table(models[:_MAX_MODELS])
+    for heading in headings[1:]:
         table.add_column(heading, justify="right", no_wrap=True)
-    for row in models[:_MAX_MODELS]:
-        cells = (row.name, row.weights, f"{row.count:,}", row.size, row.times, row.shared)
+    for cells in rows:
         table.add_row(*(Text(encodable(console, cell)) for cell in cells))
     console.print(table)
     if len(models) > _MAX_MODELS:

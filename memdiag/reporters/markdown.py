@@ -64,12 +64,12 @@ def _owners(profile: Profile) -> list[str]:
     trimmed = profile.allocator_retained_bytes or 0
     owned = attribution.build(profile.attribution, trimmed_bytes=trimmed)
     phases = tuple(row.sentence for row in copies_by_phase.build(profile))
-    return owners_section(owned, *phases)
+    return owners_section(owned, *phases, heading="owner (steady)")
 
 
-def owners_section(owned: attribution.Owned, *more: str) -> list[str]:
+def owners_section(owned: attribution.Owned, *more: str, heading: str = "owner") -> list[str]:
     """Return the owners, the weights with several copies, and remarks, with `more` of these."""
-    rows = [
+    rows: list[tuple[str, ...]] = [
         (
             code(weight.titled(60), in_table=True),
             escape(row.label),
@@ -81,14 +81,16 @@ def owners_section(owned: attribution.Owned, *more: str) -> list[str]:
         for weight in owned.repeated[:_MOST_WEIGHTS]
         for row in weight.copies
     ]
-    columns = ("weight", "copy", "copies", "resident", "backing", "made by")
+    columns: tuple[str, ...] = ("weight", "copy", "copies", "resident", "backing", "made by")
+    if not any(row[-1] for row in rows):
+        rows, columns = [row[:-1] for row in rows], columns[:-1]
     owners = [(row.label, row.size, row.percent, escape(row.sentence)) for row in owned.owners]
     lines = [*owned.remarks, *more]
     return [
         "### Who owns it",
-        table(("owner", "size", "of all", "what it is"), owners, left=(0, 3)),
+        table((heading, "size", "of all", "what it is"), owners, left=(0, 3)),
         escape(f"{owned.share}."),
-        table(columns, rows, left=(0, 1, 4, 5)) if rows else "",
+        table(columns, rows, left=tuple({0, 1, 4, 5} & {*range(len(columns))})) if rows else "",
         escape(attribution.rest(owned.repeated[_MOST_WEIGHTS:])),
         escape(f"{owned.single}.") if owned.single else "",
         "" if owned.weights else escape(f"{owned.first[:1].upper()}{owned.first[1:]}."),

@@ -1,5 +1,6 @@
 """Which weights are looked for, and what the graph says of their use."""
 
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 from memdiag.attribution.subjects import Subject, subjects
 from memdiag.graph.reader import open_model
 from memdiag.records.attribution import Indistinct
+from tests.attribution.made_models import Models
 
 RANDOM = np.random.default_rng(7)
 
@@ -225,6 +227,20 @@ def test_what_content_cannot_tell_is_counted_and_not_looked_for(
         weight.nbytes,
         ("w",),
     )
+
+
+def test_constants_that_the_runtime_made_are_counted_beside_those_of_the_model(
+    tmp_path: Path,
+) -> None:
+    """Large ones: they are what most of the heap is, though no content proves it."""
+    zeros, node = np.zeros((64, 64), np.float32), helper.make_node("Sum", ["x", "w"], ["y"])
+    with ExitStack() as stack:
+        models = Models(tmp_path, stack)
+        original = models.look([node], {"w": noise(9, 9), "zeros": zeros})
+        made = {"w": noise(9, 9), "zeros": zeros, "made": zeros, "small": np.zeros(4, np.float32)}
+        _, optimized = models.optimized(original, [node], made)
+    (group,) = optimized.indistinct
+    assert (group.count, group.bytes, group.weights) == (1, zeros.nbytes, ("made",))
 
 
 def test_strings_are_not_looked_for(tmp_path: Path) -> None:

@@ -74,13 +74,17 @@ def test_models_have_a_row_each_and_weights_name_theirs() -> None:
     record = attributions.attribution(models=(one, two, absent))
     record = msgspec.structs.replace(record, copies=(mine, mine, shared))
     lines = [" ".join(line.split()) for line in printed(record)]
-    start = lines.index("model weights copies their size ÷ weights shared")
+    start = lines.index("model weights copies size of copies ÷ weights shared")
     assert lines[start + 1 : start + 3] == [
         "a.onnx 4.0 MiB 3 8.0 MiB 2.0 × 2.0 MiB",
         "b.onnx 4.0 MiB 1 2.0 MiB 0.5 × 2.0 MiB",
     ]
     assert "No weight was found of: c.onnx." in lines
     assert "a.onnx: w: 2 copies, 6.0 MiB" in lines
+    apart = [
+        " ".join(line.split()) for line in printed(msgspec.structs.replace(record, copies=(mine,)))
+    ]
+    assert "model weights copies size of copies ÷ weights" in apart
     alone = msgspec.structs.replace(record, models=(one,), copies=copies(2, 1))
     assert not any(line.startswith("model ") for line in printed(alone))
 

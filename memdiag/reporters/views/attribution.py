@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import get_args
 
-from memdiag.records.attribution import Attribution, Copy, CopyKind, Indistinct
+from memdiag.records.attribution import MODEL_FILE, Attribution, Copy, CopyKind, Indistinct
 from memdiag.reporters.views import owner_table
 from memdiag.reporters.views.text import plain, shortened
 from memdiag.units import format_duration, format_size
@@ -13,6 +13,7 @@ FREED = "freed, kept by malloc or the arena"
 
 _KINDS: tuple[str, ...] = get_args(CopyKind)
 _LONGEST_NAME = 160
+_FILE_TITLE = "the model file's bytes"
 _PLACES = 3  # addresses that are written out
 
 
@@ -168,6 +169,11 @@ class Owned:
         return tuple(row for row in self.weights if row.count > 1)
 
     @property
+    def has_makers(self) -> bool:
+        """Whether it is known of any copy what made it."""
+        return any(copy.made_by for weight in self.weights for copy in weight.copies)
+
+    @property
     def largest_bytes(self) -> int:
         """The size of the largest owner, for bars."""
         return max((row.size_bytes for row in self.owners), default=0)
@@ -192,7 +198,7 @@ def build(attribution: Attribution, *, trimmed_bytes: int = 0) -> Owned:
         first=f"{weights[0].title}: {weights[0].summary}" if weights else _none(attribution),
         share=owner_table.named_share(attribution),
         weights=weights,
-        single=_single([row for row in weights if row.count == 1]),
+        single=_single([r for r in weights if r.count == 1 and r.names != (_FILE_TITLE,)]),
         models=tuple(row for row in models if row.count),
         owners=owner_table.build(attribution, trimmed_bytes=trimmed_bytes),
         freed=_freed(attribution.copies),
@@ -216,6 +222,19 @@ def _single(weights: Sequence[WeightRow]) -> str:
     parts = ", ".join(f"{kind} {format_size(size)}" for kind, size in kinds)
     counted = f"{_counted(len(weights), 'weight')} with a single copy{' each' * (len(weights) > 1)}"
     return f"{counted}: {size} ({parts})" if len(kinds) > 1 else f"{counted}, {parts}"
+
+
+def model_table(models: Sequence[ModelRow]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Return the headings and the rows of the table of `models`, without empty columns."""
+    headings = ("model", "weights", "copies", "size of copies", "÷ weights", "shared")
+    rows = [
+        (row.name, row.weights, f"{row.count:,}", row.size, row.times, row.shared) for row in models
+    ]
+    shown = [column for column in range(len(headings)) if any(row[column] for row in rows)]
+    return (
+        tuple(headings[column] for column in shown),
+        [tuple(row[column] for column in shown) for row in rows],
+    )
 
 
 def rest(weights: Sequence[WeightRow]) -> str:
@@ -317,6 +336,8 @@ def _backing(copy: Copy) -> str:
 
 
 def _name(name: str) -> str:
+    if name == MODEL_FILE:
+        return _FILE_TITLE
     return shortened(plain(name), _LONGEST_NAME) or "(no name)"
 
 

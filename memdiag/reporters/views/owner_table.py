@@ -1,9 +1,11 @@
 """The resident set divided among owners: how much each kind has, and what it consists of."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from memdiag.records.attribution import Attribution, Owner, OwnerKind
+import msgspec
+
+from memdiag.records.attribution import MODEL_FILE, Attribution, Owner, OwnerKind
 from memdiag.reporters.views.phase_table import mebibytes
 from memdiag.reporters.views.text import plain
 from memdiag.units import MIB, format_size
@@ -86,8 +88,34 @@ def build(attribution: Attribution, *, trimmed_bytes: int = 0) -> tuple[OwnerRow
         trimmed = Owner(kind=kind, name="returned by malloc_trim", bytes=trimmed_bytes)
         owners.setdefault((kind, kind, LABELS[kind]), []).append(trimmed)
     resident = attribution.resident_bytes + max(0, trimmed_bytes)
+    _part_with_file(owners.get(("weights", "weights", LABELS["weights"]), []), attribution)
     rows = [_row(key, parts, resident) for key, parts in owners.items()]
+    rows = [_with_constants(row, attribution) for row in rows]
     return tuple(sorted(rows, key=lambda row: (row.kind == "unnamed", -row.size_bytes, row.id)))
+
+
+def _part_with_file(parts: list[Owner], attribution: Attribution) -> None:
+    """Replace what `parts` have of the model file's bytes by a part of its own."""
+    size = sum(
+        copy.resident_bytes
+        for copy in attribution.copies
+        if copy.weights == (MODEL_FILE,) and copy.live is not False
+    )
+    for part in [one for one in parts if one.name == "original" and size]:
+        size = min(size, part.bytes)
+        parts.remove(part)
+        left = msgspec.structs.replace(part, bytes=part.bytes - size)
+        parts += [left] if left.bytes else []
+        parts.append(msgspec.structs.replace(part, name="the model file's bytes", bytes=size))
+
+
+def _with_constants(row: OwnerRow, attribution: Attribution) -> OwnerRow:
+    """Say what most of the other heap is, where that are weights without distinct content."""
+    size = sum(group.bytes for group in attribution.indistinct)
+    if row.kind != "other_heap" or not 0.5 * row.size_bytes <= size <= row.size_bytes:
+        return row
+    sentence = f"probably {format_size(size)} of weights that are not located, see below"
+    return replace(row, sentence=sentence)
 
 
 def named_share(attribution: Attribution) -> str:

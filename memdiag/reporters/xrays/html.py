@@ -5,6 +5,7 @@ from memdiag.records.attribution import Attribution
 from memdiag.reporters.html import xray_chart
 from memdiag.reporters.page import Plotly, page
 from memdiag.reporters.views import insight, xrays
+from memdiag.reporters.views.attribution import model_table
 
 FORMAT = "html"
 FILE_NAME = "xray.html"
@@ -16,7 +17,12 @@ def render(attribution: Attribution, *, plotly: Plotly = "inline") -> bytes:
     return page(
         "xray.html.j2",
         ("sorting.js", "owners.js", "addresses.js"),
-        {"pid": attribution.pid, "insight": insight.build(attribution), "xrays": (shown,)},
+        {
+            "pid": attribution.pid,
+            "insight": insight.build(attribution),
+            "models": model_table(shown.owners.models),
+            "xrays": (shown,),
+        },
         charts={"xrays": [xray_chart(shown)]},
         record=codec.encode(attribution),
         record_name="xray",

@@ -13,18 +13,8 @@ FILE_NAME = "xray.md"
 def render(attribution: Attribution) -> bytes:
     """Return the headline, what to do, the models, the owners and the weights."""
     found, owned = insight.build(attribution), view.build(attribution)
-    models = [
-        (
-            code(row.name, in_table=True),
-            row.weights,
-            f"{row.count:,}",
-            row.size,
-            row.times,
-            row.shared,
-        )
-        for row in owned.models
-    ]
-    headings = ("model", "weights", "copies", "size of copies", "÷ weights", "shared")
+    headings, rows = view.model_table(owned.models)
+    models = [(code(name, in_table=True), *cells) for name, *cells in rows]
     blocks = [
         f"## Memory of process {attribution.pid}",
         f"**{escape(found.headline)}.**",

@@ -1,9 +1,9 @@
 import msgspec
 import pytest
 
-from memdiag.records.attribution import Attribution, Owner
+from memdiag.records.attribution import MODEL_FILE, Attribution, Indistinct, Owner
 from memdiag.reporters.views import owner_table
-from tests.reporters import tied_xray
+from tests.reporters import attributions, tied_xray
 from tests.reporters.profiles import MIB
 
 
@@ -32,6 +32,39 @@ def test_the_parts_of_an_owner_are_named_the_largest_first() -> None:
     assert rows["weights"].sentence == rows["weights"].detail
     assert rows["python"].detail == "objects"
     assert rows["unnamed"].detail == ""
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        ((MODEL_FILE,), "the model file's bytes"),
+        (("w", MODEL_FILE), "original 20 MiB · the model file's bytes 20 MiB"),
+        (("w",), "original"),
+    ],
+)
+def test_the_bytes_of_the_model_file_are_a_part_of_the_weights(
+    names: tuple[str, ...], expected: str
+) -> None:
+    """Where a program loaded the model from bytes and keeps them."""
+    copies = [attributions.copy("original", 20 * MIB, name) for name in names]
+    rows = owner_table.build(attributions.attribution(*copies))
+    (row,) = [row for row in rows if row.id == "weights"]
+    assert (row.sentence, row.size_bytes) == (expected, 20 * MIB * len(copies))
+
+
+@pytest.mark.parametrize(
+    ("constant", "expected"),
+    [
+        (8, "probably 8.0 MiB of weights that are not located, see below"),
+        (4, "blocks in use: graph, kernels, program"),
+        (10, "blocks in use: graph, kernels, program"),
+    ],
+)
+def test_other_heap_that_is_mostly_weights_is_said_to_be(constant: int, expected: str) -> None:
+    """Of 9 MiB: weights whose content cannot be told from other memory."""
+    group = Indistinct(reason="few values", count=3, bytes=constant * MIB, weights=("c",))
+    rows = owner_table.build(attributions.attribution(indistinct=(group,)))
+    assert [row.sentence for row in rows if row.kind == "other_heap"] == [expected]
 
 
 def test_slack_and_retained_memory_are_rows_of_their_own_with_a_sentence() -> None:
