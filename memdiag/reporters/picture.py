@@ -25,6 +25,7 @@ _LEFT = 0.012
 _GAP = 0.09  # inches above and below what is drawn
 _TITLE_LETTERS, _LETTERS = 54, 76  # that fit in a line
 _MOST_LINES = 2
+_LETTER = 0.66  # a letter's width as a share of its size, generously
 
 
 def rendered(draw: Callable[[], Figure], kind: Kind, *, outlined: bool = False) -> bytes:
@@ -71,6 +72,16 @@ def figure(height: float, title: str, subtitle: str) -> Figure:
         parse_math=False,
     )  # fmt: skip
     return made
+
+
+def fitting(text: str, size: float, width: float, *, smallest: float = 9.0) -> tuple[str, float]:
+    """Return `text` and the font size, at most `size`, at which it fits into `width` points.
+
+    Text that does not fit at the `smallest` size loses its middle.
+    """
+    letters = max(8, int(width / (_LETTER * smallest)))
+    text = shortened(text, letters)
+    return text, min(size, width / (_LETTER * max(1, len(text))))
 
 
 def style(axes: Axes, heading: str, *, grid: Literal["x", "y", "both"]) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import TYPE_CHECKING
 
 from memdiag.records.profile import Profile
 from memdiag.reporters.palette import LIGHT as COLOR
-from memdiag.reporters.picture import Kind, rendered
+from memdiag.reporters.picture import Kind, fitting, rendered
 from memdiag.reporters.views import headline, labels, scale, timeline
 from memdiag.reporters.views.memory_parts import factor
 from memdiag.reporters.views.text import and_kind, shortened
@@ -22,10 +23,11 @@ FILE_NAME = "timeline.png"
 
 _INCHES = (10.0, 5.2)
 _DPI = 160
-_LEFT, _RIGHT, _BOTTOM, _TOP = 0.085, 0.985, 0.13, 0.745
+_LEFT, _RIGHT, _BOTTOM, _TOP = 0.085, 0.985, 0.13, 0.735
 _TITLE, _TEXT, _SMALL = 19.0, 14.0, 12.5  # points: legible at half of the picture's width
 _POINTS = 72.0
-_SUBTITLE = 93  # letters that fit
+_ACROSS = _INCHES[0] * _POINTS * 0.97
+_SUBTITLE, _LONG_SUBTITLE = 92, 102  # letters of a line at _TEXT, and at _SMALL
 _LETTER = 0.62  # a letter's width as a share of its size, generously
 _RIBBON = 0.05  # the phases' ribbon above the plot, as a share of its height
 _STEPS = (1, 2, 2.5, 5, 10)
@@ -85,19 +87,24 @@ def _top(profile: Profile, view: Timeline) -> int:
 
 def _title(figure: Figure, profile: Profile) -> None:
     answer = headline.build(profile)
-    sub = answer.first
     color = COLOR.ink if answer.completed else COLOR.peak_ink
-    cut = f"{sub[:_SUBTITLE]}…" if len(sub) > _SUBTITLE else sub
-    lines = (
-        (0.965, shortened(answer.model, 44), _TITLE, COLOR.ink, "bold"),
-        (0.89, cut, _TEXT, color, "normal"),
+    title, title_size = fitting(answer.model, _TITLE, _ACROSS)
+    lines = textwrap.wrap(answer.first, _SUBTITLE)
+    size = _TEXT
+    if len(lines) > 1:
+        size = _SMALL
+        lines = textwrap.wrap(answer.first, _LONG_SUBTITLE, max_lines=2, placeholder=" …")
+    texts = (
+        (0.975, title, title_size, COLOR.ink, "bold"),
+        (0.905, "\n".join(lines), size, color, "normal"),
     )
-    for y, text, size, ink, weight in lines:
+    for y, text, points, ink, weight in texts:
         figure.text(
-            0.014, y, text, fontsize=size, color=ink, weight=weight, va="top", parse_math=False
-        )
+            0.014, y, text, fontsize=points, color=ink, weight=weight, va="top", parse_math=False,
+            linespacing=1.1,
+        )  # fmt: skip
     figure.text(
-        _RIGHT, 0.955, shortened(answer.facts, 60), fontsize=_SMALL - 2, color=COLOR.muted,
+        _RIGHT, 0.965, shortened(answer.facts, 60), fontsize=_SMALL - 2, color=COLOR.muted,
         va="top", ha="right", parse_math=False, visible=len(answer.model) < 30,
     )  # fmt: skip
 

@@ -9,11 +9,10 @@ from memdiag.records.attribution import Attribution
 from memdiag.records.profile import Profile
 from memdiag.reporters.palette import COPIES, ink_on, kinds
 from memdiag.reporters.palette import LIGHT as COLOR
-from memdiag.reporters.picture import Kind, rendered
+from memdiag.reporters.picture import Kind, fitting, rendered
 from memdiag.reporters.squarified import Rectangle, squarified
 from memdiag.reporters.views import headline
 from memdiag.reporters.views import treemap as view
-from memdiag.reporters.views.text import shortened
 from memdiag.reporters.views.treemap import Tile
 from memdiag.units import format_size
 
@@ -27,7 +26,9 @@ FILE_NAME = "treemap.png"
 _INCHES = (10.0, 5.6)
 _DPI = 160
 _POINTS = 72.0
+_ACROSS = _INCHES[0] * _POINTS * 0.97
 _TITLE, _TEXT = 19.0, 13.0  # points: legible at half of the picture's width
+_SMALLEST = 9.0  # points: of a label that would not fit at full size
 _LETTER = 0.7  # a letter's width as a share of its size, generously
 _MOST_WEIGHTS = 30
 _BAR, _PAD = 20.0, 3.0  # points: above the tiles in a tile, and around them
@@ -89,12 +90,13 @@ def _drawn(title: str, subtitle: str, tiles: Sequence[Tile]) -> Figure:
         axes.set_xlim(0, width)
         axes.set_ylim(0, height)
         _divide(axes, tiles[0], _inside(tiles), Rectangle(0, 0, width, height))
-    name = shortened(title, 60)
+    name, size = fitting(title, _TITLE, _ACROSS)
     figure.text(
-        0.014, 0.97, name, fontsize=_TITLE, color=COLOR.ink, weight="bold", va="top",
+        0.014, 0.97, name, fontsize=size, color=COLOR.ink, weight="bold", va="top",
         parse_math=False,
     )  # fmt: skip
-    figure.text(0.014, 0.895, subtitle, fontsize=_TEXT, color=COLOR.muted, va="top")
+    said, size = fitting(subtitle, _TEXT, _ACROSS)
+    figure.text(0.014, 0.895, said, fontsize=size, color=COLOR.muted, va="top")
     return figure
 
 
@@ -156,13 +158,14 @@ def _tile(axes: Axes, place: Rectangle, color: str, lines: Sequence[str]) -> Non
 
     corner = (place.x, place.y)
     axes.add_patch(Patch(corner, place.width, place.height, lw=1.2, ec=COLOR.surface, fc=color))
-    letters = int((place.width - 10) / (_TEXT * _LETTER))
+    width = place.width - 10
     for number, line in enumerate(lines):
         y = place.y + place.height - 5 - number * 1.25 * _TEXT
-        if letters < min(len(line), _FEWEST) or y - 1.2 * _TEXT < place.y:
+        if width < min(len(line), _FEWEST) * _SMALLEST * _LETTER or y - 1.2 * _TEXT < place.y:
             break
+        text, size = fitting(line, _TEXT, width, smallest=_SMALLEST)
         axes.text(
-            place.x + 6, y, shortened(line, letters), fontsize=_TEXT, color=ink_on(color), va="top",
+            place.x + 6, y, text, fontsize=size, color=ink_on(color), va="top",
             weight="bold" if not number else "normal", parse_math=False,
         )  # fmt: skip
 

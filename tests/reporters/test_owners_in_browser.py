@@ -144,3 +144,16 @@ def test_a_shared_weight_is_found_by_each_of_its_names(opened: Callable[..., Any
     page.find_element("css selector", ".filters input").send_keys("lm_head.weight")
     names = "return [...document.querySelectorAll('#copies-0 tbody th')].map((c) => c.textContent)"
     assert page.execute_script(names) == ["model.shared.weight +1 more"] * 3
+
+
+@pytest.mark.parametrize("build", [tied_xray.with_attribution, profiles.uneven])
+def test_no_table_of_a_narrow_page_is_scrolled_sideways(
+    opened: Callable[..., Any], build: Callable[[], Profile]
+) -> None:
+    page = opened(build(), width=480)
+    wide = (
+        "return [...document.querySelectorAll('.scroll')]"
+        ".filter((box) => box.scrollWidth > box.clientWidth + 1)"
+        ".map((box) => box.getAttribute('aria-label') || box.getAttribute('aria-labelledby'))"
+    )
+    assert page.execute_script(wide) == []

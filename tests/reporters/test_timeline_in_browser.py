@@ -128,3 +128,19 @@ def test_a_step_is_named_where_there_is_room_for_it(opened: Callable[..., Any]) 
     buttons["whole run"].click()
     wait_for(lambda: "save initializers" not in page.execute_script(named))
     assert page.get_log("browser") == []
+
+
+def test_an_axis_above_the_baseline_starts_there_with_0(opened: Callable[..., Any]) -> None:
+    page = opened(profiles.tied_if(), width=1280)
+    wait_for(lambda: page.execute_script(DRAWN))
+    axis = "const axis = document.getElementById('timeline')._fullLayout.yaxis; return "
+    assert page.execute_script(axis + "axis.title.text") == "resident, MiB"
+    (button,) = [
+        each
+        for each in page.find_elements("css selector", "#ranges button")
+        if each.text == "without baseline"
+    ]
+    button.click()
+    assert page.execute_script(axis + "axis.title.text") == "MiB above baseline"
+    assert page.execute_script(axis + "axis.range[0]") == 46
+    assert page.execute_script(axis + "[axis.tickvals[0], axis.ticktext[0]]") == [46, "0"]

@@ -52,7 +52,15 @@
   const axisRange = () => {
     if (!fromBaseline) return [0, top];
     const above = Math.max(line.top - line.baseline, MIB / 4);
-    return [y(line.baseline - 0.06 * above), y(line.baseline + 1.16 * above)];
+    return [y(line.baseline), y(line.baseline + 1.16 * above)];
+  };
+  // Above the baseline, ticks count from it.
+  const ticks = () => {
+    if (!fromBaseline) return { tickformat: ",", nticks: 6 };
+    const [first, last] = axisRange(), rough = (last - first) / 5, power = 10 ** Math.floor(Math.log10(rough));
+    const step = [1, 2, 5, 10].map((n) => n * power).find((n) => n >= rough);
+    const above = Array.from({ length: Math.floor((last - first) / step) + 1 }, (_, i) => i * step);
+    return { tickmode: "array", tickvals: above.map((n) => first + n), ticktext: above.map((n) => Number(n.toPrecision(6)).toLocaleString("en-US")) };
   };
   const y = (bytes) => bytes / unit.by;
   const peak = line.peaks.find((each) => each.overall);
@@ -159,7 +167,7 @@
     shapes.push(rule(line.baseline, "dot", c.ink));
     if (line.weights && y(line.baseline + line.weights) < top && line.weights > 0.03 * line.top) {
       shapes.push({ ...rule(line.baseline + line.weights, "solid", c.surface), opacity: 0.7 }, rule(line.baseline + line.weights, "dash", c.ink));
-      annotations.push(label(line.baseline + line.weights, `baseline + weights ${size(line.weights)}`));
+      annotations.push(label(line.baseline + line.weights, `${fromBaseline ? "" : "baseline + "}weights ${size(line.weights)}`));
     }
     for (const limit of line.limits) {
       if (y(limit.rss_bytes) > top) continue;
@@ -177,7 +185,7 @@
     const quiet = { fixedrange: true, showgrid: false, zeroline: false, showticklabels: false, range: [-0.5, 0.5] };
     return {
       font: font(c), paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", shapes, annotations,
-      margin: { l: small ? 44 : 62, r: 10, t: 34, b: 44 }, barmode: "overlay", bargap: 0,
+      margin: { l: small ? 54 : 62, r: 10, t: 34, b: 44 }, barmode: "overlay", bargap: 0,
       hovermode: "x", modebar: { bgcolor: "rgba(0,0,0,0)", color: c.muted, activecolor: c.ink }, hoverlabel: { bgcolor: c.surface, bordercolor: c.muted, font: font(c), align: "left" },
       dragmode: coarse ? false : dragging, uniformtext: { mode: "hide", minsize: 12 },
       legend: { orientation: "h", x: 0, y: 1.01, yanchor: "bottom", traceorder: "reversed", itemclick: false, itemdoubleclick: false, bgcolor: "rgba(0,0,0,0)" },
@@ -186,8 +194,8 @@
         ticks: "outside", tickcolor: c.line, minallowed: at(line.start), maxallowed: whole[1],
       },
       yaxis: {
-        domain: [0.2, 1], range: axisRange(), fixedrange: true, gridcolor: c.line, zeroline: false, tickformat: ",", nticks: 6,
-        title: small ? undefined : { text: `resident, ${unit.name}${fromBaseline ? ", from the baseline" : ""}`, standoff: 8 },
+        domain: [0.2, 1], range: axisRange(), fixedrange: true, gridcolor: c.line, zeroline: false, ...ticks(),
+        title: { text: fromBaseline ? `${unit.name} above baseline` : `resident, ${unit.name}`, standoff: 8 },
       },
       yaxis2: { ...quiet, domain: [0.105, 0.17] }, yaxis3: { ...quiet, domain: [0.02, 0.085] },
     };
