@@ -198,12 +198,12 @@ def _message(operator: str, folds: list[Fold], nodes: list[str], results: int, s
     if len(folds) == 1:
         shape = " × ".join(map(str, folds[0].shape)) or "scalar"
         return (
-            f"{nodes[0]} ({operator}) is evaluated at load and makes {format_size(results)} "
-            f"({folds[0].dtype} {shape}) of {origin}."
+            f"{nodes[0]} ({operator}) is evaluated at load: {origin} become "
+            f"{format_size(results)} ({folds[0].dtype} {shape})."
         )
     return (
-        f"{len(folds):,} {operator} nodes ({some_of(nodes)}) are evaluated at load and make "
-        f"{format_size(results)} of {origin}."
+        f"{len(folds):,} {operator} nodes ({some_of(nodes)}) are evaluated at load: {origin} "
+        f"become {format_size(results)}."
     )
 
 

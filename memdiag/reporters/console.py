@@ -69,7 +69,7 @@ def _show(profile: Profile, console: Console, written: Sequence[Path], quiet: bo
         )
     if profile.findings:
         console.print()
-        show_findings(profile.findings, console)
+        show_findings(profile.findings, console, told=shown.why)
         line(console, f"{findings.profile_summary(profile)}.")
     block(console, [f"{row.title}: {row.sentence}" for row in span_table.notable(profile)])
     block(console, [_lowered(runs.build(profile).sentence, upper=True)])

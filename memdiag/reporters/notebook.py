@@ -48,13 +48,26 @@ def one_line(record: Any) -> str:
 
 
 def html(record: Any) -> str:
-    """Return the answer of `record`, and its whole summary to unfold."""
+    """Return the answer of `record`, and the rest of its summary to unfold."""
     answer = escape(one_line(record)[1:-1])
-    text = escape(_printed(record, quiet=False, width=_WIDTH))
+    text = escape(_rest(record))
     return (
         f"<details><summary><b>{answer}</b></summary>"
         f'<pre style="white-space: pre; overflow-x: auto">{text}</pre></details>'
     )
+
+
+def _rest(record: Any) -> str:
+    """Return the summary of `record` without the sentences of its answer."""
+    if isinstance(record, Finding):
+        from memdiag.reporters.views.findings import build
+
+        shown = build(record)
+        message = shown.message if len(shown.message) > _MAX_MESSAGE else ""
+        return "\n".join(text for text in (message, shown.detail, shown.facts) if text)
+    text = _printed(record, quiet=False, width=_WIDTH)
+    answer = _printed(record, quiet=True, width=_WIDTH)
+    return text.removeprefix(answer).removesuffix(answer).strip("\n") or text
 
 
 def html_of_findings(findings: Sequence[Finding]) -> str:

@@ -107,7 +107,7 @@ def test_what_it_says(tmp_path: Path) -> None:
         "disable-constant-folding",
     )
     assert found.message == (
-        "Expand_0 (Expand) is evaluated at load and makes 4.0 MiB (float 1024 × 1024) of 4 KiB."
+        "Expand_0 (Expand) is evaluated at load: 4 KiB become 4.0 MiB (float 1024 × 1024)."
     )
     assert found.detail == "onnxruntime 1.31.1 keeps 4.0 MiB for it, in place of 4 KiB."
 

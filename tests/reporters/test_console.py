@@ -122,7 +122,7 @@ def test_the_answer_the_reason_and_what_to_do_come_before_the_tables() -> None:
         "What to do Let memdiag try overridable-weight",
         "           memdiag fix models/tied_if.onnx",
         "phase ", "owner (steady)", "arena slack", "weight ", "13 weights with a",
-        "model.shared.weight is used as it is and transposed. [shared-weight-transposed]",
+        "The finding above [shared-weight-transposed]",
         "ConstantFolding, step 1:", "Latency median", "input ids",
     )  # fmt: skip
     places = [next(i for i, line in enumerate(lines) if line.startswith(one)) for one in order]

@@ -6,6 +6,7 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 
 import memdiag
@@ -57,6 +58,21 @@ def test_html_is_the_line_and_the_summary_as_text(name: str) -> None:
     assert text.startswith("<details><summary><b>")
     assert text.count("<") == text.count(">") == 8
     assert len(text) < 20_000
+
+
+@pytest.mark.parametrize("name", RECORDS)
+def test_no_sentence_of_the_answer_is_repeated_in_html(name: str) -> None:
+    record: Any = RECORDS[name]()
+    answer, _, rest = record._repr_html_().partition("</summary>")
+    plain = " ".join(rest.split())
+    sentences = answer.partition("<b>")[2].removesuffix("</b>").split(". ")
+    assert plain
+    assert not [one for one in sentences if one.removeprefix(f"{name} ") in plain]
+
+
+def test_a_reason_is_not_repeated_among_findings() -> None:
+    profile = msgspec.structs.replace(tied_xray.with_attribution(), findings=(FOUND,))
+    assert " ".join(profile._repr_html_().split()).count(FOUND.message) == 1
 
 
 def test_names_are_text_in_html() -> None:

@@ -26,11 +26,20 @@ def show_check(check: Check, console: Console, *, quiet: bool = False) -> None:
     draw(console, lambda: _show(check, console, quiet))
 
 
-def show_findings(findings: Sequence[Finding], console: Console, *, named: bool = False) -> None:
-    """Print `findings`, the first ones of each rule in full; `named` begins each with its model."""
+def show_findings(
+    findings: Sequence[Finding], console: Console, *, named: bool = False, told: str = ""
+) -> None:
+    """Print `findings`, the first ones of each rule in full; `named` begins each with its model.
+
+    The sentences of a finding that are in `told`, which is printed above, are left out.
+    """
     for finding in _first(findings):
         one = view.build(finding)
         title = f"{one.model}: " if named else ""
+        if one.message.rstrip(".") in told and one.detail.rstrip(".") in told:
+            line(console, f"{title}The finding above [{one.name}]", "bold")
+            line(console, f"  {one.facts}", "dim")
+            continue
         line(console, f"{title}{one.message} [{one.name}]", "dim" if one.is_refuted else "bold")
         line(console, f"  {one.detail}" if one.detail else "")
         line(console, f"  {one.facts}", "dim")
