@@ -28,7 +28,7 @@ _DPI = 160
 _POINTS = 72.0
 _ACROSS = _INCHES[0] * _POINTS * 0.97
 _TITLE, _TEXT = 19.0, 13.0  # points: legible at half of the picture's width
-_SMALLEST = 9.0  # points: of a label that would not fit at full size
+_SMALLEST = 8.0  # points: of a label that would not fit at full size
 _LETTER = 0.7  # a letter's width as a share of its size, generously
 _MOST_WEIGHTS = 30
 _BAR, _PAD = 20.0, 3.0  # points: above the tiles in a tile, and around them
@@ -136,20 +136,25 @@ def _divide(
     for (tile, _), place in zip(
         those, squarified([size for _, size in those], within), strict=True
     ):
+        name = tile.label
+        while len(inside[tile.id]) == 1 and inside[inside[tile.id][0][0].id]:
+            # The only tile in this one: its own tiles are what there is to show.
+            tile = inside[tile.id][0][0]
+            name = f"{name} · {tile.label}"
         parts = [part for part, _ in inside[tile.id]]
         room = Rectangle(
             place.x + _PAD, place.y + _PAD, place.width - 2 * _PAD, place.height - _BAR - _PAD
         )
         if len(parts) > 1 and room.height > _LEAST and room.width > _LEAST:
-            _tile(axes, place, COLOR.line, [f"{tile.label} · {tile.size}"])
+            _tile(axes, place, COLOR.line, [f"{name} · {tile.size}"])
             _divide(axes, tile, inside, room)
         elif len(parts) > 1:
             # No room for its name: what is in it is shown all the same.
             _divide(axes, tile, inside, place)
         elif parts:
-            _tile(axes, place, _color(parts[0]), [tile.label, f"{parts[0].label} · {tile.size}"])
+            _tile(axes, place, _color(parts[0]), [name, f"{parts[0].label} · {tile.size}"])
         else:
-            _tile(axes, place, _color(tile), [tile.label, tile.size])
+            _tile(axes, place, _color(tile), [name, tile.size])
 
 
 def _tile(axes: Axes, place: Rectangle, color: str, lines: Sequence[str]) -> None:

@@ -31,6 +31,15 @@ def test_copies_and_owners_have_the_colours_of_the_page() -> None:
     assert OWNERS["light"]["python"] in svg
 
 
+def test_the_copies_of_an_only_weight_are_drawn() -> None:
+    same = attribution(copy("original", 64 << 20), copy("packed_fp32", 64 << 20))
+    profile = msgspec.structs.replace(profiles.tied_if(), attribution=same)
+    svg = treemap_svg.render(profile).decode()
+    # In the legend, and as a tile.
+    for kind in ("original", "packed"):
+        assert svg.count(f"fill: {COPIES['light'][kind]}") == 2
+
+
 def test_many_weights_and_hostile_names_can_be_drawn() -> None:
     names = [f"</svg><script>{number}</script>$x_{{" for number in range(300)]
     copies = [copy("original", 1000 + number, name) for number, name in enumerate(names)]
