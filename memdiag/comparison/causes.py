@@ -1,74 +1,113 @@
-"""Why a figure differs between two columns, in words: empty where nothing says it.
+"""Why a figure differs between two columns, in words: empty if no cause is known.
 
-The words have no sizes and times of their own: those are in the tables.
+Each cause of a difference in memory is stated with the bytes that it accounts for, and what remains
+is stated as not explained.
 """
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from memdiag.comparison.copies import in_words, phase_of
 from memdiag.records.attribution import OwnerKind
 from memdiag.records.comparison import Column, CopyChange, Graph, Measured
-from memdiag.records.phases import PhaseName
+from memdiag.records.phases import PHASES, PhaseName
 from memdiag.records.profile import Profile
+from memdiag.units import format_size
 
-_MOST = 2
-_ENOUGH = 0.5
-"""A cause is one that makes up at least this share of what it is to explain."""
+_MAX_CAUSES = 2
+_MIN_SHARE = 0.5
+"""A phase is named as the cause of a longer load if it takes at least this share of it."""
+
+_MAX_PEAK_ERROR = 0.2
+"""A phase differs as much as the peak if the two agree within this share of the peak's change."""
 
 _OWNERS: dict[OwnerKind, str] = {
-    "external_data": "the model's own files, which are resident",
+    "external_data": "resident pages of the model's own files",
     "arena": "the runtime's arena, apart from weights",
-    "allocator_retained": "freed memory that malloc keeps",
+    "allocator_retained": "freed memory that malloc retains",
     "runtime_libraries": "the runtime's own libraries",
     "other_libraries": "other libraries",
     "mapped_files": "other mapped files",
-    "other_heap": "heap that no weight owns",
+    "other_heap": "heap that belongs to no weight",
 }
 
 
-def of_steady(copies: Sequence[CopyChange], before: Column, after: Column, size: int) -> str:
-    """Return why steady memory became more by `size` bytes: copies of weights, or other owners."""
-    words = _of_copies(copies, size)
-    if words:
-        return words
-    if before.profile is None or after.profile is None:
+class _Cause(NamedTuple):
+    """One cause of a difference, and the bytes that it accounts for."""
+
+    words: str
+    bytes: int
+
+
+def of_steady(
+    copies: Sequence[CopyChange], before: Column, after: Column, size: int, doubt: int
+) -> str:
+    """Return the causes of a difference of `size` bytes at steady state.
+
+    Causes are copies of weights, and other owners. `doubt` is the number of bytes by which figures
+    differ without a cause.
+    """
+    if not _has_xrays(before, after):
         return ""
-    return _of_owners(before.profile, after.profile, size)
+    assert before.profile is not None
+    assert after.profile is not None
+    owners = _of_owners(before.profile, after.profile)
+    return _explained(
+        [*_of_copies(copies), *(one for one in owners if abs(one.bytes) > doubt)], size, doubt
+    )
 
 
-def of_peak(copies: Sequence[CopyChange], before: Measured, after: Measured, size: int) -> str:
-    """Return why the peak rose by `size` bytes: what is kept until then, or a phase's own peak."""
-    steady = after.steady.median - before.steady.median
-    if steady and 0.8 <= size / steady <= 1.25 and (words := _of_copies(copies, size)):
-        return words
-    phase = after.peak_phase if size > 0 else before.peak_phase
-    peaks = [
-        next((each.peak.median for each in one.phases if each.phase == phase), None)
-        for one in (before, after)
+def of_peak(
+    copies: Sequence[CopyChange], before: Column, after: Column, size: int, doubt: int
+) -> str:
+    """Return the causes of a difference of `size` bytes in the peak.
+
+    They are the copies made until the phase of the larger peak. If the peak moved to another phase,
+    and that phase does not differ as much, the cause is the move.
+    """
+    one, other = before.measured, after.measured
+    assert one is not None
+    assert other is not None
+    phase = other.peak_phase if size > 0 else one.peak_phase
+    if one.peak_phase != other.peak_phase:
+        peaks = [
+            next((each.peak.median for each in column.phases if each.phase == phase), None)
+            for column in (one, other)
+        ]
+        if (
+            peaks[0] is None
+            or peaks[1] is None
+            or abs(peaks[1] - peaks[0] - size) > max(doubt, _MAX_PEAK_ERROR * abs(size))
+        ):
+            return f"the peak is in {other.peak_phase} instead of {one.peak_phase}"
+    if not _has_xrays(before, after):
+        return ""
+    until = PHASES.index(phase)
+    made = [
+        each
+        for each in copies
+        if (maker := phase_of(each)) is not None and PHASES.index(maker) <= until
     ]
-    if peaks[0] is None or peaks[1] is None:
-        return ""
-    words = f"{phase} reaches {'more' if peaks[1] > peaks[0] else 'less'}"
-    if after.peak_phase != before.peak_phase:
-        words += f"; the peak is in {after.peak_phase} instead of {before.peak_phase}"
-    return words
+    return _explained(_of_copies(_certain(made, size, doubt)), size, doubt)
 
 
 def of_kept(
-    copies: Sequence[CopyChange], before: Column, after: Column, phase: PhaseName, size: int
+    copies: Sequence[CopyChange],
+    before: Column,
+    after: Column,
+    phase: PhaseName,
+    size: int,
+    doubt: int,
 ) -> str:
-    """Return why a phase adds `size` bytes more: the copies that are made in it.
+    """Return the causes of a difference of `size` bytes in what `phase` keeps.
 
-    Otherwise it is what steady memory differs by, where that is about as much: copies of another
-    phase, which this one frees or does not, or other owners.
+    They are the copies that are made in this phase.
     """
+    if not _has_xrays(before, after):
+        return ""
     made_here = [one for one in copies if phase_of(one) == phase]
-    if words := _of_copies(made_here, size):
-        return words
-    steady = _steady_bytes(after) - _steady_bytes(before)
-    is_alike = _ENOUGH <= steady / size <= 1 / _ENOUGH
-    return of_steady(copies, before, after, steady) if is_alike else ""
+    return _explained(_of_copies(_certain(made_here, size, doubt)), size, doubt)
 
 
 def of_load(before: Measured, after: Measured) -> str:
@@ -83,49 +122,65 @@ def of_load(before: Measured, after: Measured) -> str:
     if not found:
         return ""
     most, phase = max(found) if wanted > 0 else min(found)
-    if most / wanted < _ENOUGH:
+    if most / wanted < _MIN_SHARE:
         return ""
     return f"mostly in {phase}"
 
 
 def of_disk(before: Graph, after: Graph) -> str:
-    """Return why a model's files take more or less: the elements of its weights."""
+    """Return how the number of parameters changed, for models whose files differ in size."""
     if before.parameters is None or after.parameters is None:
         return ""
     if before.parameters == after.parameters:
-        return "as many parameters are stored"
-    return f"{before.parameters:,} parameters became {after.parameters:,}"
+        return "the number of parameters is the same"
+    return f"{before.parameters:,} parameters before, {after.parameters:,} now"
 
 
-def _steady_bytes(column: Column) -> int:
-    return column.measured.steady.median if column.measured else 0
+def _has_xrays(*columns: Column) -> bool:
+    return all(each.profile is not None and each.profile.attribution for each in columns)
 
 
-def _of_copies(copies: Sequence[CopyChange], size: int) -> str:
-    """Return the copies that make up `size` bytes, those of the other sign left out."""
-    same = [one for one in copies if (one.bytes > 0) == (size > 0)]
-    if sum(abs(one.bytes) for one in same) < _ENOUGH * abs(size):
-        return ""
-    said = [in_words(one) for one in same[:_MOST]]
-    if len(same) > _MOST:
-        said.append(f"and {len(same) - _MOST} more")
-    return "; ".join(said)
+def _certain(copies: Sequence[CopyChange], size: int, doubt: int) -> list[CopyChange]:
+    """Return those of `copies` that were made in one column only.
+
+    Packed copies exist until the session ends. Any other copy may have been made in both columns
+    and released in one, so such copies must fit into `size`.
+    """
+    packed = [one for one in copies if one.kind == "packed"]
+    others = [one for one in copies if one.kind != "packed"]
+    rest = size - sum(one.bytes for one in packed)
+    total = sum(one.bytes for one in others)
+    fits = abs(total) <= abs(rest) + doubt and (total > 0) == (rest > 0)
+    return [*packed, *others] if fits else packed
 
 
-def _of_owners(before: Profile, after: Profile, size: int) -> str:
-    """Return the owners that make up `size` bytes: at most two, of the same sign."""
+def _of_copies(copies: Sequence[CopyChange]) -> list[_Cause]:
+    return [_Cause(in_words(one), one.bytes) for one in copies]
+
+
+def _of_owners(before: Profile, after: Profile) -> list[_Cause]:
+    """Return the owners, apart from weights, whose bytes differ."""
     moved: Counter[OwnerKind] = Counter()
     for profile, sign in ((after, 1), (before, -1)):
-        if profile.attribution is None:
-            return ""
-        for owner in profile.attribution.owners:
+        for owner in profile.attribution.owners if profile.attribution else ():
             moved[owner.kind] += sign * owner.bytes
-        # The X-ray is taken after what malloc kept was given back.
+        # The X-ray is taken after malloc has released what it retained.
         moved["allocator_retained"] += sign * (profile.allocator_retained_bytes or 0)
-    kinds = [kind for kind in moved if kind in _OWNERS and (moved[kind] > 0) == (size > 0)]
-    largest = sorted(kinds, key=lambda kind: -abs(moved[kind]))[:_MOST]
-    if largest and moved[largest[0]] / size >= _ENOUGH:
-        largest = largest[:1]
-    if sum(moved[kind] for kind in largest) / size < _ENOUGH:
-        return ""
-    return " and ".join(_OWNERS[kind] for kind in largest)
+    return [_Cause(_OWNERS[kind], size) for kind, size in moved.items() if kind in _OWNERS]
+
+
+def _explained(causes: Sequence[_Cause], size: int, doubt: int) -> str:
+    """Return `causes`, the largest first, each with its bytes, and the rest of `size`."""
+    ordered = sorted(causes, key=lambda one: -abs(one.bytes))
+    shown, others = ordered[:_MAX_CAUSES], ordered[_MAX_CAUSES:]
+    parts = [f"{format_size(one.bytes, signed=True)}, {one.words}" for one in shown]
+    if others:
+        total = sum(one.bytes for one in others)
+        cause = "cause" if len(others) == 1 else "causes"
+        parts.append(f"{format_size(total, signed=True)}, {len(others)} more {cause}")
+    rest = size - sum(one.bytes for one in causes)
+    if not causes:
+        return "not explained"
+    if abs(rest) > doubt:
+        parts.append(f"{format_size(rest, signed=True)} not explained")
+    return "; ".join(parts)

@@ -75,11 +75,11 @@ class _Found:
         pair = (self._one, self._other)
         steady = self._moved(self._one.steady, self._other.steady)
         if steady is not None:
-            why = causes.of_steady(self._copies, self._before, self._after, steady)
+            why = causes.of_steady(self._copies, self._before, self._after, steady, self._doubt)
             yield self._change("steady", None, steady, pair[0].steady, why)
         peak = self._moved(self._one.peak, self._other.peak)
         if peak is not None:
-            why = causes.of_peak(self._copies, *pair, peak)
+            why = causes.of_peak(self._copies, self._before, self._after, peak, self._doubt)
             yield self._change("peak", self._other.peak_phase, peak, pair[0].peak, why)
         yield from self._kept()
 
@@ -117,11 +117,11 @@ class _Found:
             if abs(size) > max(_LEAST_BYTES, _LEAST_SHARE * one.saved_bytes):
                 yield self._change("disk", None, size, None, causes.of_disk(one, other))
         difference = self._after.largest_difference
+        parts = [self._after.difference] if self._after.difference else []
         if difference is not None and difference > _ROUNDED:
-            why = f"an output differs by {difference:.1e} of its largest value"
-            yield self._change("outputs", None, 0, None, why)
-        elif difference is None and self._after.difference:
-            yield self._change("outputs", None, 0, None, self._after.difference)
+            parts.insert(0, f"an output differs by {difference:.1e} of its largest value")
+        if parts:
+            yield self._change("outputs", None, 0, None, "; ".join(parts))
 
     def _kept(self) -> Iterator[Change]:
         before = {each.phase: each.kept for each in self._one.phases}
@@ -129,7 +129,9 @@ class _Found:
             if each.phase in before:
                 size = self._moved(before[each.phase], each.kept)
                 if size is not None and abs(size) > max(_LEAST_KEPT_BYTES, 2 * self._doubt):
-                    why = causes.of_kept(self._copies, self._before, self._after, each.phase, size)
+                    why = causes.of_kept(
+                        self._copies, self._before, self._after, each.phase, size, self._doubt
+                    )
                     yield self._change("kept", each.phase, size, None, why)
 
     def _moved(self, one: Bytes, other: Bytes) -> int | None:

@@ -37,7 +37,7 @@ class Comparable:
 
 def compare_profiles(one: Profile, other: Profile) -> Comparable:
     """Return what of two saved profiles cannot be compared."""
-    barred: dict[Metric, str] = {"outputs": "profiles hold none"}
+    barred: dict[Metric, str] = {"outputs": "saved profiles contain none"}
     machines = tuple(
         f"{each.environment.cpu}, {each.environment.cpu_count} processors" for each in (one, other)
     )
@@ -55,9 +55,11 @@ def compare_profiles(one: Profile, other: Profile) -> Comparable:
     remarks: tuple[str, ...] = ()
     if _shapes(one) != _shapes(other):
         if _is_one_model(one, other):
-            barred |= dict.fromkeys(("peak", "steady", "latency"), "they ran with other inputs")
+            barred |= dict.fromkeys(("peak", "steady", "latency"), "they ran with different inputs")
         else:
-            remarks = ("the models ran with inputs of other shapes, which count to what they take",)
+            remarks = (
+                "the models ran with inputs of different shapes, which count towards their memory",
+            )
     elif (one.session.runs is None) != (other.session.runs is None):
         barred |= dict.fromkeys(("peak", "steady", "latency"), "one of them was not run")
     if one.peak_kind != other.peak_kind:

@@ -37,10 +37,12 @@ def copy_changes(
     Copies of one kind that came by the same step, or went with it, are one group. Freed copies
     count as gone. A copy that has only another weight's name is the same copy: optimizers rename.
     """
-    came, went = _without_common(_held(before.copies), _held(after.copies))
+    came, went, resized = _without_common(_held(before.copies), _held(after.copies))
     found = [
         *(_grouped(came, labels, sign=1)),
         *(_grouped(went, labels, sign=-1)),
+        *(_grouped([one for one in resized if one.bytes > 0], labels, sign=0)),
+        *(_grouped([one for one in resized if one.bytes < 0], labels, sign=0)),
     ]
     kept = [one for one in found if abs(one.bytes) >= max(1, least_bytes)]
     return tuple(sorted(kept, key=lambda one: (-abs(one.bytes), one.weights)))
@@ -57,9 +59,14 @@ def in_words(change: CopyChange) -> str:
     """Return what happened: ``lm_head/MatMul now packs model.shared.weight``."""
     step, _, node = (change.made_by or "").partition(" · ")
     weight = change.weights[0]
+    if not change.count:
+        alike = len(change.weights) - 1
+        more = f" (and of {alike} more weight{'s' if alike > 1 else ''})" if alike else ""
+        size = "larger" if change.bytes > 0 else "smaller"
+        return f"the {change.kind} copy of {weight}{more} is {size}"
     came = change.count > 0
     others = abs(change.count) - 1
-    more = f" (and {others} cop{'y' if others == 1 else 'ies'} more like it)" if others else ""
+    more = f" (and {others} more such cop{'y' if others == 1 else 'ies'})" if others else ""
     if step == "prepack" and node:
         return f"{node} {'now packs' if came else 'no longer packs'} {weight}{more}"
     what = {"original": "as it is", "fused": "in what was computed from it"}.get(change.kind)
@@ -90,13 +97,19 @@ def _held(copies: Iterable[Copy]) -> dict[tuple[tuple[str, ...], CopyKind], _Hel
 def _without_common(
     before: dict[tuple[tuple[str, ...], CopyKind], _Held],
     after: dict[tuple[tuple[str, ...], CopyKind], _Held],
-) -> tuple[list[_Held], list[_Held]]:
-    """Return what came and what went, copies left out that have only got other names."""
+) -> tuple[list[_Held], list[_Held], list[_Held]]:
+    """Return copies that only `after` has, that only `before` has, and that differ in size.
+
+    Copies that only have another name are left out.
+    """
+    resized: list[_Held] = []
     came: list[_Held] = []
     went: list[_Held] = []
     for key in dict.fromkeys((*before, *after)):
         difference = _less(after.get(key), before.get(key))
-        if difference is not None:
+        if difference is not None and not difference.count:
+            resized.append(difference)
+        elif difference is not None:
             (came if difference.count > 0 else went).append(difference)
     renamed: dict[tuple[CopyKind, int, int], list[_Held]] = defaultdict(list)
     for one in went:
@@ -108,7 +121,7 @@ def _without_common(
             went.remove(same.pop())
         else:
             left.append(one)
-    return left, went
+    return left, went, resized
 
 
 def _less(after: _Held | None, before: _Held | None) -> _Held | None:
@@ -116,10 +129,10 @@ def _less(after: _Held | None, before: _Held | None) -> _Held | None:
     one = after or before
     assert one is not None
     count = (after.count if after else 0) - (before.count if before else 0)
-    if not count:
-        return None
     size = (after.bytes if after else 0) - (before.bytes if before else 0)
-    made_by = after.made_by if after and count > 0 else before.made_by if before else None
+    if not count and not size:
+        return None
+    made_by = after.made_by if after and count >= 0 else before.made_by if before else None
     return _Held(weights=one.weights, kind=one.kind, count=count, bytes=size, made_by=made_by)
 
 

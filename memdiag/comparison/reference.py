@@ -18,10 +18,19 @@ _RACE_S = 20.0
 
 @dataclass(frozen=True, kw_only=True)
 class Beside:
-    """What was found of a session beside the first: the largest difference of any output (None:
-    there is no output to compare), and the race; `why` says why there is neither."""
+    """Outputs and latency of a session, compared with the first session's.
+
+    Attributes:
+        largest: the largest difference of an output that both have; None if they share none.
+        missing: the outputs that only the first has.
+        added: the outputs that only this one has.
+        raced: the latencies of alternating runs.
+        why: why outputs and latency were not compared; empty if they were.
+    """
 
     largest: Difference | None = None
+    missing: tuple[str, ...] = ()
+    added: tuple[str, ...] = ()
     raced: Race | None = None
     why: str = ""
 
@@ -65,14 +74,21 @@ class Reference:
             MeasurementError: it does not run.
         """
         with Server(replace(job, runs=None), self._feeds) as other:
+            saved = self._save(other)
+            first, own = self._outputs[0].keys(), saved[0].keys()
             differences = [
                 each
-                for before, after in zip(self._outputs, self._save(other), strict=True)
+                for before, after in zip(self._outputs, saved, strict=True)
                 for each in compare(before, after)
-                if each.output not in self.random
+                if each.output in own and each.output not in self.random
             ]
             raced = race(self._server, other, timed, pairs=_PAIRS, budget_s=_RACE_S)
-        return Beside(largest=max(differences, key=_size, default=None), raced=raced)
+        return Beside(
+            largest=max(differences, key=_size, default=None),
+            missing=tuple(sorted(first - own)),
+            added=tuple(sorted(own - first)),
+            raced=raced,
+        )
 
     def _save(self, server: Server) -> list[Saved]:
         folder = self._scratch / f"outputs-{self._count}"

@@ -15,6 +15,10 @@ slower on Intel, while on other processors no slowdown can be measured. The find
 therefore states which share of the weights is denormal, of all values and of the worst
 output channels, and claims no speed-up: measure with the option set and without.
 
+Because no memory is wasted, and whether time is depends on the processor, this rule does
+not set the exit code: `memdiag check` prints the finding and exits with 0 if there is no
+other.
+
 ## What to do
 
 - `flush-denormals` writes zeros in their place: each product changes by less than the
@@ -67,6 +71,7 @@ RULE = Rule(
     name="denormal-weights",
     summary="Weights hold denormal values, which some processors multiply many times slower",
     remedies=("flush-denormals", "denormal-as-zero"),
+    costs="time",
 )
 
 _FEWEST = 16
@@ -141,7 +146,7 @@ def detect(examined: Examined) -> Iterator[Finding]:
     yield RULE.finding(
         examined,
         f"{subject} denormal values: {named}{f'; and {more} more' if more > 0 else ''}",
-        detail="It can cost time on some processors, no memory; measure it with "
+        detail="This costs time on some processors, and no memory. Measure it with "
         "session.set_denormal_as_zero.",
         weights=weights,
         nodes=[node for one in affected for node in one.nodes],

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from memdiag.detectors.examined import Examined
 from memdiag.records.finding import ExpectedCopies, Finding
@@ -17,13 +17,15 @@ MOST_NAMED = 50_000
 class Rule:
     """A rule: `code` such as ``MD103``, `name` in kebab case, `remedies` the preferred one first.
 
-    `summary` is one line without a full stop, for lists of rules.
+    `summary` is one line without a full stop, for lists of rules. `costs` is what a finding costs:
+    findings that cost time only do not set the exit code of ``memdiag check``.
     """
 
     code: str
     name: str
     summary: str
     remedies: tuple[str, ...] = ()
+    costs: Literal["memory", "time"] = "memory"
 
     def finding(
         self,

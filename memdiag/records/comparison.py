@@ -108,8 +108,9 @@ class Column(Record, frozen=True, kw_only=True):
     """One thing that is compared; `message` says why it could not be measured, or what is to know.
 
     `profile` is one of its runs, the one with the X-ray. `largest_difference` is that of any output
-    to the first column's, relative to the output's largest value; None where outputs were not
-    compared, or where `difference` says what makes them more different than a figure can tell.
+    that the first column has too, relative to the output's largest value; None if outputs were not
+    compared, or if no figure can express how they differ. `difference` says how they differ beyond
+    that figure: in type, in shape, or because an output exists in one column only.
     """
 
     label: str
@@ -127,7 +128,9 @@ class Column(Record, frozen=True, kw_only=True):
 
 
 class CopyChange(Record, frozen=True, kw_only=True):
-    """Copies of weights that came (`count` above 0) or went (below) from one column to another.
+    """Copies of weights that only the second column has (`count` above 0) or lacks (below 0).
+
+    If `count` is 0, both columns have the copies, in different sizes.
 
     `weights` are the weights concerned, the largest first; `bytes` is what all these copies
     together add to, or take from, what is resident. `made_by` is who made the largest of them.

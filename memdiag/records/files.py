@@ -23,11 +23,17 @@ _STANDARD_STREAMS = (1, 2)
 def save_bytes(content: bytes, path: Path) -> None:
     """Write `content` to `path`: a file whole or not at all; a pipe or a character device as it is.
 
+    The folder of a file is created if it is missing.
+
     Raises:
         ReportError: the file cannot be written.
     """
     stream = _open_stream(path)
     if stream is None:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise _unwritable(path, error) from error
         save_files([(path, content)])
         return
     try:
@@ -35,6 +41,23 @@ def save_bytes(content: bytes, path: Path) -> None:
             file.write(content)
     except OSError as error:
         raise _unwritable(path, error) from error
+
+
+def require_writable(path: Path) -> None:
+    """Check that a file can be created at `path`, before the work whose result it is to contain.
+
+    Raises:
+        ReportError: a folder is there, or no file can be created in its folder.
+    """
+    if path.is_dir():
+        raise ReportError(f"{path}: cannot be written (it is a folder). Choose another file.")
+    folder = path.absolute().parent
+    while not folder.exists():
+        folder = folder.parent
+    if not folder.is_dir() or (not path.exists() and not os.access(folder, os.W_OK | os.X_OK)):
+        raise ReportError(
+            f"{path}: cannot be written (no file can be created in {folder}). Choose another file."
+        )
 
 
 def save_files(contents: Iterable[tuple[Path, bytes]]) -> None:

@@ -130,6 +130,12 @@ def check_models(
     )
 
 
+def wastes_memory(check: Check) -> bool:
+    """Return whether a finding of `check` costs memory, rather than time only."""
+    time_only = {each.rule.code for each in detectors() if each.rule.costs == "time"}
+    return any(finding.rule not in time_only for finding in check.findings)
+
+
 def examine(
     model: ModelFile,
     runtime: Runtime,

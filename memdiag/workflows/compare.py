@@ -1,5 +1,6 @@
 """Set versions of onnxruntime, optimizers, models or saved profiles side by side."""
 
+import os
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -42,7 +43,7 @@ BISECTED: tuple[Metric, ...] = ("peak", "steady", "load", "latency")
 
 
 def compare(
-    *paths: str | Path,
+    *paths: str | Path | Sequence[str | Path],
     onnxruntime: Sequence[str] = (),
     environments: Sequence[str | Path] = (),
     optimizers: Sequence[str] = (),
@@ -65,7 +66,8 @@ def compare(
 
     Args:
         paths: one model for versions or optimizers; otherwise several models, or several saved
-            profiles (``.json``), which need neither the models nor onnxruntime.
+            profiles (``.json``), which need neither the models nor onnxruntime. A list of paths is
+            accepted as well.
         onnxruntime: versions such as ``1.24.4``, or ``latest``; the columns are in their order.
         environments: interpreters, or folders of environments, that have an onnxruntime.
         optimizers: names of optimizers, or ``all``; the original is the first column.
@@ -89,7 +91,7 @@ def compare(
         ProvisionError: the newest version is an end of the range to bisect, and is not known.
     """
     started = time.perf_counter()
-    files = [Path(path) for path in paths]
+    files = _files(paths)
     kind = _kind(files, onnxruntime, environments, optimizers, bisect)
     _check(runs, processes, timeout_s, memory_limit_bytes)
     if kind == "profiles":
@@ -126,9 +128,27 @@ def compare(
             )
         notes = list(dict.fromkeys(bench.notes))
         if bench.interrupted:
-            notes.append("it was interrupted: this is what had been measured until then")
+            notes.append("interrupted: only what was measured before that is shown")
         found = _compared(kind, columns, bisection, notes, started)
         return msgspec.structs.replace(found, dimensions=bench.dimensions)
+
+
+def _files(paths: Sequence[str | Path | Sequence[str | Path]]) -> list[Path]:
+    """Return the paths of the files, given one by one or in a list.
+
+    Raises:
+        UsageError: an argument is neither a path nor a list of paths.
+    """
+    files = []
+    for argument in paths:
+        for path in argument if isinstance(argument, (list, tuple)) else (argument,):
+            if not isinstance(path, (str, os.PathLike)):
+                raise UsageError(
+                    f"{path!r} is not a path. Pass paths of models or of saved profiles:"
+                    " memdiag.compare('a.onnx', 'b.onnx')."
+                )
+            files.append(Path(path))
+    return files
 
 
 def _subjects(
@@ -205,12 +225,10 @@ def _check(runs: int, processes: int, timeout_s: float, memory_limit_bytes: int 
 
 
 def _saved(files: Sequence[Path]) -> list[Column]:
-    """Return the columns of saved profiles, called by their files' names."""
-    names = [path.name for path in files]
-    if len({*names}) < len(names):
-        names = [f"{path.parent.name}/{path.name}" for path in files]
+    """Return the columns of saved profiles."""
     columns = []
-    for label, path in zip(subjects.distinct(names), files, strict=True):
+    labels = subjects.distinct(subjects.distinguishing(files))
+    for label, path in zip(labels, files, strict=True):
         profile = load_profile(path)
         model = profile.model
         graph = Graph(
@@ -241,7 +259,7 @@ def _compared(
     said = list(notes)
     for before, after in pairs:
         raced = before is usable[0] or (before.latency is not None and before.latency.pairs)
-        comparable = Comparable(barred={} if raced else {"latency": "they did not run in turn"})
+        comparable = Comparable(barred={} if raced else {"latency": "their runs did not alternate"})
         if kind == "profiles" and before.profile is not None and after.profile is not None:
             comparable = compare_profiles(before.profile, after.profile)
             said += [f"{before.label}, {after.label}: {note}" for note in comparable.notes]

@@ -4,7 +4,7 @@ import hashlib
 import sqlite3
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from memdiag.budgets.figures import figures_of
@@ -17,6 +17,9 @@ from memdiag.records.profile import Profile
 _APPLICATION = 0x6D656D64  # "memd": tells the file from other programs' databases
 _VERSION = 1
 _PATIENCE_S = 30.0
+_PAGE_BYTES = 4096
+"""A file of one page has no tables."""
+
 _TABLES = """
 CREATE TABLE profiles (
     id INTEGER PRIMARY KEY,
@@ -83,6 +86,7 @@ def _opened(path: Path, *, create: bool) -> Iterator[sqlite3.Connection]:
     kind = special_kind(path)
     if kind is not None:
         raise RecordError(f"{path}: cannot be used as a history (it is {kind}). Name another file.")
+    is_new = not path.exists()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         # No implicit transactions: each is begun where it is meant.
@@ -93,7 +97,22 @@ def _opened(path: Path, *, create: bool) -> Iterator[sqlite3.Connection]:
             _prepare(database, path)
             yield database
     except (sqlite3.Error, OSError) as error:
+        if is_new:
+            _remove_if_empty(path)
         raise RecordError(f"{path}: it cannot be used as a history ({error}).") from error
+
+
+def _remove_if_empty(path: Path) -> None:
+    """Remove a history that could be created, but not filled, as on a full disk."""
+    journal, memory = (path.with_name(path.name + end) for end in ("-wal", "-shm"))
+    with suppress(sqlite3.Error, OSError):
+        has_pages = path.stat().st_size > _PAGE_BYTES
+        if has_pages or (journal.exists() and journal.stat().st_size):
+            with closing(sqlite3.connect(path)) as database:
+                if database.execute("SELECT count(*) FROM profiles").fetchone() != (0,):
+                    return
+        for left in (path, journal, memory):
+            left.unlink(missing_ok=True)
 
 
 def _prepare(database: sqlite3.Connection, path: Path) -> None:

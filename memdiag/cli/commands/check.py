@@ -54,7 +54,8 @@ def command(
 ) -> int:
     """Find wasted memory in models, without running them.
 
-    Exit codes: 0 if nothing is found, 1 if something is, 2 if a model could not be read.
+    Exit codes: 0 if nothing is found, 1 if something is, 2 if a model could not be read. Findings
+    that cost time only (denormal-weights) do not count.
 
     Defaults come from [tool.memdiag] in pyproject.toml: select, ignore, min-bytes,
     for-onnxruntime, dim.
@@ -66,6 +67,7 @@ def command(
         DEFAULT_MIN_BYTES,
         Selection,
         check_models,
+        wastes_memory,
     )
     from memdiag.workflows.configuration import read_configuration
 
@@ -90,7 +92,7 @@ def command(
         print(f"memdiag: {plain(failure)}", file=sys.stderr)
     if failures:
         return ERROR
-    return FINDINGS if result.findings else CLEAN
+    return FINDINGS if wastes_memory(result) else CLEAN
 
 
 def _listed(values: list[str] | None) -> tuple[str, ...]:

@@ -44,10 +44,13 @@ def command(
     """
     from memdiag.cli.output import save_record, show
     from memdiag.records.codec import encode
+    from memdiag.records.files import require_writable
     from memdiag.workflows.xray import xray
 
     # What follows the first file of --model is, to the command line, an argument.
     given = [*(model or ()), *(models or ())]
+    if output is not None:
+        require_writable(output)
     attribution = xray(pid, given or None, sampled=verify is Verify.sampled, pause=pause)
     if output is not None:
         save_record(attribution, output)

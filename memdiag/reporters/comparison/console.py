@@ -39,7 +39,9 @@ def _show(comparison: Comparison, console: Console, written: Sequence[Path], qui
     block(console, shown.problems)
     block(console, shown.changes[:_MOST_CHANGES])
     if len(shown.changes) > _MOST_CHANGES:
-        line(console, f"and {len(shown.changes) - _MOST_CHANGES} changes more, in the reports")
+        line(
+            console, f"and {len(shown.changes) - _MOST_CHANGES} more changes, listed in the reports"
+        )
     block(console, [f"note: {note}" for note in shown.notes])
     files(console, written)
 

@@ -19,8 +19,8 @@ def render(comparison: Comparison) -> bytes:
         f"**{_sentence(shown.found)}**" if shown.found else "",
         *_listed("What differs", shown.changes),
         *(part for each in shown.tables for part in _table(each)),
-        *_listed("Copies of weights that came or went", shown.copies),
-        *_listed("What could not be measured, or is to know", shown.problems),
+        *_listed("Copies of weights that differ", shown.copies),
+        *_listed("What could not be measured, and remarks", shown.problems),
         *_listed("Notes", shown.notes),
     ]
     return ("\n\n".join(part for part in blocks if part) + "\n").encode()

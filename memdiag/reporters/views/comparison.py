@@ -1,7 +1,7 @@
 """A comparison as tables: memory, speed, the models themselves, and the peak of each phase."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from memdiag.records.comparison import Bytes, Column, Comparison, Latency
@@ -78,7 +78,7 @@ def _memory(columns: Sequence[Column]) -> Table:
     times = max((column.measured.times for column in columns if column.measured), default=0)
     caption = "above the baseline"
     if times > 1:
-        caption += f"; medians of {times} fresh processes, ± half of the range where it shows"
+        caption += f"; medians of {times} fresh processes, ± half their range if above 2%"
     headings = ("memory", "peak", "in", "steady", "anonymous", "mapped")
     return Table(title="Memory", caption=caption, headings=headings, rows=tuple(rows))
 
@@ -96,10 +96,9 @@ def _speed(columns: Sequence[Column]) -> Table:
             )
         )
     raced = any(column.latency and column.latency.ratio is not None for column in columns)
-    caption = "load and latency: medians"
+    caption = "medians; latency with its 95 % confidence interval"
     if raced:
-        caption += "; latency with ×: median ratio to the first column's, of runs in turn"
-    caption += "; with the 95 % confidence interval of the latency"
+        caption += "; ×: relative to the first row, from alternating runs"
     headings = ("speed", "load", "latency", "", "outputs")
     return Table(title="Speed and outputs", caption=caption, headings=headings, rows=tuple(rows))
 
@@ -154,11 +153,32 @@ def _phases(columns: Sequence[Column]) -> Table:
 
 
 def _kept(comparison: Comparison, columns: Sequence[Column]) -> Table | None:
-    """Return what is kept in the phases in which that differs; None where it differs in none."""
-    changed = {one.phase for one in comparison.changes if one.metric == "kept"}
-    names = [name for name in PHASES if name in changed]
-    caption = "MiB that a phase adds to what is resident at its end; medians"
-    return _by_phase("Kept by phase", caption, columns, names, "kept") if names else None
+    """Return what every phase keeps, and the sum; None if steady memory and phases are alike."""
+    if not any(one.metric in ("kept", "steady") for one in comparison.changes):
+        return None
+    least = 10 ** -words.decimals(columns) / 2 * MIB
+    kept = {
+        each.phase
+        for one in columns
+        if one.measured
+        for each in one.measured.phases
+        if abs(each.kept.median) >= least
+    }
+    names = [name for name in PHASES if name in kept]
+    caption = "MiB that a phase adds to resident memory"
+    table = _by_phase("Kept by phase", caption, columns, names, "kept")
+    steady = [one.measured.steady.median for one in columns if one.measured]
+    decimals = words.decimals(columns)
+    rows = tuple(
+        (*row, mebibytes(size, decimals)) for row, size in zip(table.rows, steady, strict=True)
+    )
+    sums = [
+        sum(each.kept.median for each in one.measured.phases) for one in columns if one.measured
+    ]
+    off = max(abs(size - total) for size, total in zip(steady, sums, strict=True))
+    if off >= MIB:
+        caption += f"; every figure is a median, so that sums are off by up to {format_size(off)}"
+    return replace(table, caption=caption, headings=(*table.headings, "total (steady)"), rows=rows)
 
 
 def _by_phase(
@@ -202,9 +222,11 @@ def _latency(latency: Latency) -> tuple[str, str]:
 
 
 def _outputs(column: Column) -> str:
-    if column.largest_difference is not None:
-        return f"{column.largest_difference:.1e}" if column.largest_difference else "equal"
-    return "differ" if column.difference else ""
+    if column.largest_difference:
+        return f"{column.largest_difference:.1e}"
+    if column.difference:
+        return "differ"
+    return "" if column.largest_difference is None else "equal"
 
 
 def _count(number: int | None) -> str:

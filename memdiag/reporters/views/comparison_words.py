@@ -18,7 +18,10 @@ from memdiag.reporters.views.sizes import at_sizes
 from memdiag.reporters.views.text import model_file, plain, shortened
 from memdiag.units import MIB, format_duration, format_size
 
-_LONGEST = 200
+_LONGEST = 320
+_MAX_SIZES = 3
+"""A title states the sizes of at most this many models that differ in them."""
+
 _FEW_MIB = 200  # below this a digit after the point still matters
 
 _KINDS: dict[ComparisonKind, str] = {
@@ -32,13 +35,13 @@ _ENDED: dict[ColumnStatus, str] = {
     "failed": "failed",
     "killed": "was killed",
     "timeout": "did not end in time",
-    "limit": "passed the memory limit",
-    "unavailable": "is not to be had here",
+    "limit": "exceeded the memory limit",
+    "unavailable": "is not available",
 }
 _METRICS: dict[Metric, str] = {
     "peak": "peak",
     "steady": "steady",
-    "kept": "kept",
+    "kept": "memory kept",
     "load": "load",
     "latency": "latency",
     "disk": "on disk",
@@ -52,30 +55,50 @@ def title(comparison: Comparison) -> str:
     if comparison.kind == "optimizers":
         count -= 1  # the original is none
     what = f"{count} {_KINDS[comparison.kind].format(s='' if count == 1 else 's')}"
-    sizes = at_sizes(comparison.dimensions)
-    what = f"{what} {sizes}" if sizes else what
+    sizes = _sizes(comparison)
+    what = f"{what}{sizes}"
     if comparison.kind in ("onnxruntime", "optimizers") and comparison.columns:
         return f"{model_file(comparison.columns[0].model)}: {what}"
     return what
 
 
+def _sizes(comparison: Comparison) -> str:
+    """Return the sizes of free dimensions: once, or of each model where the models differ."""
+    by_sizes: dict[str, list[str]] = {}
+    for column in comparison.columns if comparison.kind == "models" else ():
+        if column.profile is not None:
+            sizes = at_sizes(column.profile.dimensions) or "with fixed sizes"
+            by_sizes.setdefault(sizes, []).append(plain(column.label))
+    if len(by_sizes) > 1:
+        each = [f"{', '.join(labels)} {sizes}" for sizes, labels in by_sizes.items()]
+        if len(each) > _MAX_SIZES:
+            each = [*each[: _MAX_SIZES - 1], "the others at other sizes"]
+        return f", {', '.join(each)}"
+    sizes = at_sizes(comparison.dimensions)
+    return f" {sizes}" if sizes else ""
+
+
 def answer(comparison: Comparison) -> str:
-    """Return the smallest and the largest peak and steady memory, or that nothing differs."""
+    """Return peak and steady memory where they differ, or that nothing differs.
+
+    Of two columns they are those of the first, then of the second; of more, the smallest and the
+    largest.
+    """
     usable = [one for one in comparison.columns if one.measured is not None]
     if not usable:
         return "nothing could be measured"
     if len(usable) == 1:
         return f"only {plain(usable[0].label)} was measured"
     if not comparison.changes:
-        where = ", in what can be compared" if comparison.kind == "profiles" else ""
-        return f"no difference beyond what scatters from run to run{where}"
+        where = " in what can be compared" if comparison.kind == "profiles" else ""
+        return f"no difference beyond the variation between runs{where}"
     parts = [
         part
         for part in (_range("peak", comparison, usable), _range("steady", comparison, usable))
         if part
     ]
     others = dict.fromkeys(
-        f"what {one.phase} keeps" if one.metric == "kept" else _METRICS[one.metric]
+        f"memory kept in {one.phase}" if one.metric == "kept" else _METRICS[one.metric]
         for one in comparison.changes
     )
     return "; ".join(parts) or f"differences in {', '.join(others)}"
@@ -102,7 +125,7 @@ def problems(comparison: Comparison) -> tuple[str, ...]:
 
 
 def change(comparison: Comparison, one: Change) -> str:
-    """Return one change: ``steady from 500 MiB to 900 MiB since 1.31.1: lm/MatMul now packs W``.
+    """Return one change: ``steady from 5 MiB to 9 MiB since 1.31.1: +4 MiB, m now packs W``.
 
     Its figures are written as in the tables.
     """
@@ -115,9 +138,9 @@ def change(comparison: Comparison, one: Change) -> str:
 
 
 def copies(one: CopyChange) -> str:
-    """Return which copies came or went: ``a → b: +61 MiB: w now has a transposed copy``."""
+    """Return which copies differ: ``a → b: +61 MiB, w now has a transposed copy``."""
     size = format_size(one.bytes, signed=True)
-    return f"{plain(one.from_)} → {plain(one.to)}: {size}: {_cut(in_words(one))}"
+    return f"{plain(one.from_)} → {plain(one.to)}: {size}, {_cut(in_words(one))}"
 
 
 def decimals(columns: Sequence[Column]) -> int:
@@ -144,7 +167,7 @@ def _what(comparison: Comparison, one: Change) -> str:
             return f"{name} {now}"
         return f"{name} from {latency_ratio(before.latency)} to {now}"
     if one.metric == "kept":
-        name = f"kept in {one.phase}"
+        name = f"memory kept in {one.phase}"
     then, now = (_figure(comparison, column, one) for column in (before, after))
     return f"{name} from {then} to {now}"
 
@@ -174,11 +197,21 @@ def _range(metric: Metric, comparison: Comparison, columns: list[Column]) -> str
         for one in columns
         if one.measured is not None
     }
-    least, most = min(sizes, key=lambda label: sizes[label]), max(sizes, key=lambda at: sizes[at])
-    return (
-        f"{metric} from {format_size(sizes[least])} ({plain(least)})"
-        f" to {format_size(sizes[most])} ({plain(most)})"
+    if len(sizes) == 2:
+        ends, words = [*sizes], ("from", "to")
+    else:
+        ends, words = (
+            [min(sizes, key=lambda at: sizes[at]), max(sizes, key=lambda at: sizes[at])],
+            (
+                "between",
+                "and",
+            ),
+        )
+    said = (
+        f"{word} {format_size(sizes[end])} in {plain(end)}"
+        for word, end in zip(words, ends, strict=True)
     )
+    return f"{metric} {' '.join(said)}"
 
 
 def _ending(column: Column) -> str:

@@ -14,6 +14,9 @@ from memdiag.records.comparison import Column, Graph
 from memdiag.records.profile import Profile
 from memdiag.workflows.comparing.subjects import Subject
 
+_MAX_OUTPUTS = 4
+"""A sentence names at most this many outputs."""
+
 
 def column_of(
     subject: Subject,
@@ -67,10 +70,29 @@ def with_profiles(
         measured=measured(profiles),
         latency=latency(profiles, beside.raced if beside else None, timed),
         largest_difference=largest.relative if largest and isfinite(largest.relative) else None,
-        difference=f"output {largest.output} {largest.reason}".strip()
-        if largest and not isfinite(largest.relative)
-        else "",
+        difference=_difference(column.label, beside) if beside else "",
     )
+
+
+def _difference(label: str, beside: Beside) -> str:
+    """Return how outputs differ from the first column's, apart from finite differences."""
+    parts = []
+    largest = beside.largest
+    if largest and not isfinite(largest.relative):
+        parts.append(f"output {largest.output} {largest.reason}".strip())
+    if beside.added:
+        parts.append(f"only {label} has {_outputs(beside.added)}")
+    if beside.missing:
+        parts.append(f"only the first has {_outputs(beside.missing)}")
+    if largest and not largest.relative and parts:
+        parts.append("all others are equal")
+    return "; ".join(parts)
+
+
+def _outputs(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _MAX_OUTPUTS} more" if len(names) > _MAX_OUTPUTS else ""
+    listed = ", ".join(names[:_MAX_OUTPUTS])
+    return f"the output{'s' if len(names) > 1 else ''} {listed}{more}"
 
 
 def _called(name: str, profile: Profile) -> Profile:

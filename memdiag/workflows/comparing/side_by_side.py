@@ -10,9 +10,10 @@ import msgspec
 import numpy as np
 
 from memdiag.comparison.reference import Beside, Reference
-from memdiag.errors import MeasurementError, MemdiagError
+from memdiag.errors import MeasurementError, MemdiagError, UsageError
+from memdiag.graph.dimensions import Axis, axes_of
 from memdiag.graph.reader import ModelFile, open_model
-from memdiag.measurement.job import Job
+from memdiag.measurement.job import Feed, Job
 from memdiag.measurement.rehearsal import rehearse
 from memdiag.records.comparison import Column
 from memdiag.records.dimension import Dimension
@@ -47,6 +48,8 @@ class SideBySide:
     _files: dict[Path, ModelFile | MemdiagError] = field(default_factory=dict)
     _trials: Trials = field(default_factory=Trials)
     _own: dict[str, Trials] = field(default_factory=dict)
+    _live: Sequence[Subject] = ()
+    _first: Subject | None = None
     _reference: Job | None = None
     _timed: int = 0
     _folders: int = 0
@@ -111,16 +114,78 @@ class SideBySide:
 
     def _find_inputs(self, live: Sequence[Subject]) -> None:
         """Make the inputs of all columns, with the first subject that runs with any."""
+        self._live = live
+        self._check_dims(live)
         self.say("finding inputs that the model runs with")
         for subject in live:
             if not self._trials.sets:
                 self._trials = self._find_trials(subject)
+                self._first = subject
         self.notes += self._trials.notes
         if live and not self._sets:
-            self.notes.append("nothing runs with inputs that were made: sessions are only created")
+            self.notes.append("no generated inputs run: sessions are created, but not run")
         for subject in live if self.own_inputs and self._sets else ():
-            if rehearse(replace(subject.job, runs=None), [self._sets[0].feeds]) is None:
+            feeds = self._sets[0].feeds
+            runs = rehearse(replace(subject.job, runs=None), [feeds]) is not None
+            if not runs or not self._has_given_sizes(subject, feeds):
                 self._own[subject.label] = self._find_trials(subject)
+
+    def _check_dims(self, live: Sequence[Subject]) -> None:
+        """Check that each size of --dim belongs to one of several models at least.
+
+        Raises:
+            UsageError: none of the models has a dimension of that name.
+        """
+        names = {each.label: [axis.key for axis in self._free(each)] for each in live}
+        unknown = [one for one in self.dims if not any(one in keys for keys in names.values())]
+        if unknown and len({each.job.model for each in live}) > 1:
+            known = (
+                f"{label} has {', '.join(dict.fromkeys(keys)) or 'none'}"
+                for label, keys in names.items()
+            )
+            raise UsageError(f"unknown dimension {unknown[0]!r}: {'; '.join(known)}.")
+
+    def _free(self, subject: Subject) -> list[Axis]:
+        """Return the free axes of a model's inputs."""
+        inputs = self._file(subject).graph.fed
+        return [axis for value in inputs for axis in axes_of(value) or () if axis.size is None]
+
+    def _has_given_sizes(self, subject: Subject, feeds: Sequence[Feed]) -> bool:
+        """Return whether `feeds`, made for another model, have the sizes that --dim asks for."""
+        shapes = _shapes(feeds)
+        return all(
+            self.dims.get(axis.key, size) == size
+            for axis in self._free(subject)
+            if (size := _size(axis, shapes)) is not None
+        )
+
+    def _dimensions_of(self, subject: Subject) -> tuple[Dimension, ...]:
+        """Return the sizes that the free dimensions of `subject` have, by its own names."""
+        own = self._own.get(subject.label)
+        if own is not None:
+            return own.dimensions
+        if self._first is None or subject.job.model == self._first.job.model:
+            return self._trials.dimensions
+        sizes = {one.name: one for one in self._trials.dimensions}
+        first = {
+            (axis.input, axis.position): sizes[axis.key]
+            for axis in self._free(self._first)
+            if axis.key in sizes
+        }
+        shapes = _shapes(self._sets[0].feeds)
+        fixed = "the size that the first model has"
+        found = {}
+        for axis in self._free(subject):
+            same = first.get((axis.input, axis.position))
+            size = _size(axis, shapes)
+            if same is not None:
+                given = "given" if axis.key in self.dims else same.source
+                found[axis.key] = msgspec.structs.replace(same, name=axis.key, source=given)
+            elif size is not None:
+                found[axis.key] = Dimension(
+                    name=axis.key, size=size, role="size", source="given", reason=fixed
+                )
+        return tuple(found.values())
 
     @property
     def dimensions(self) -> tuple[Dimension, ...]:
@@ -135,7 +200,13 @@ class SideBySide:
         job = replace(subject.job, runs=None)
         folder = self._folder("inputs")
         file = self._file(subject)
-        return trials(file, job, folder, dims=self.dims, given=self.given, sizes=())
+        names = {axis.key for axis in self._free(subject)}
+        all_names = names.union(*((axis.key for axis in self._free(each)) for each in self._live))
+        # A size that only another model has is left out; one that none has is an error.
+        dims = {
+            name: size for name, size in self.dims.items() if name in names or name not in all_names
+        }
+        return trials(file, job, folder, dims=dims, given=self.given, sizes=())
 
     def _profile(self, subject: Subject, turn: int) -> Profile:
         # Without inputs of its own, a model that does not run says so in the profile.
@@ -147,7 +218,7 @@ class SideBySide:
             job = replace(job, feeds=feeds[0], later_feeds=feeds)
         used = self._described(sets[0]) if sets else ()
         found = profile_job(self._file(subject), job, used, xray=self.xray and not turn)
-        return msgspec.structs.replace(found, dimensions=own.dimensions)
+        return msgspec.structs.replace(found, dimensions=self._dimensions_of(subject))
 
     def _described(self, trial: Trial) -> tuple[Input, ...]:
         """Return what a profile says of the inputs."""
@@ -183,7 +254,7 @@ class SideBySide:
     def _beside(self, ran: Sequence[Subject]) -> dict[str, Beside]:
         """Compare outputs and latencies with those of the first subject of all that ran."""
         found = {
-            each.label: Beside(why="it runs with inputs of its own")
+            each.label: Beside(why="its inputs differ from those of the first model")
             for each in ran
             if each.label in self._own
         }
@@ -207,6 +278,21 @@ class SideBySide:
     def _folder(self, what: str) -> Path:
         self._folders += 1
         return self.scratch / f"{what}-{self._folders}"
+
+
+def _shapes(feeds: Sequence[Feed]) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of the arrays that are fed, by input."""
+    return {
+        feed.name: np.load(feed.files[0], mmap_mode="r").shape
+        for feed in feeds
+        if feed.files and not feed.sequence
+    }
+
+
+def _size(axis: Axis, shapes: Mapping[str, tuple[int, ...]]) -> int | None:
+    """Return the size of `axis` in `shapes`; None if its input has no array of this rank."""
+    shape = shapes.get(axis.input, ())
+    return shape[axis.position] if axis.position < len(shape) else None
 
 
 def _is_complete(profile: Profile) -> bool:

@@ -1,5 +1,6 @@
 """What is to be measured side by side, one subject a column, with what making it took."""
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -106,9 +107,26 @@ def optimized(job: Job, adapters: Sequence[Adapter], scratch: Path, say: Say) ->
 
 
 def models(job: Job, paths: Sequence[Path]) -> Iterator[Subject]:
-    """Yield a subject for each model, called by its file's name."""
-    for path in paths:
-        yield Subject(label=path.name, job=replace(job, model=path))
+    """Yield a subject for each model, called by the shortest path that distinguishes its file."""
+    for label, path in zip(distinguishing(paths), paths, strict=True):
+        yield Subject(label=label, job=replace(job, model=path))
+
+
+def distinguishing(paths: Sequence[Path]) -> list[str]:
+    """Return for each path its file name, preceded by as many folders as the names need to differ.
+
+    Equal paths get equal names.
+    """
+    whole = [Path(os.path.abspath(path)) for path in paths]
+    found = []
+    for path in whole:
+        others = {each.parts for each in whole if each != path}
+        for length in range(1, len(path.parts) + 1):
+            tail = path.parts[-length:]
+            if not any(parts[-length:] == tail for parts in others):
+                break
+        found.append(str(Path(*tail)))
+    return found
 
 
 def distinct(labels: Sequence[str]) -> list[str]:

@@ -53,7 +53,9 @@ class VersionSearch:
             known = runtimes.versions()
         except ProvisionError as error:
             known = runtimes.available()
-            self.bench.notes.append(f"only versions that are here already were looked at ({error})")
+            self.bench.notes.append(
+                f"only versions that are installed already were tried ({error})"
+            )
         named = [runtimes.latest()[0] if one == runtimes.LATEST else one for one in ends]
         ages = [runtimes.in_order(one) for one in named or known]
         return [one for one in known if min(ages) <= runtimes.in_order(one) <= max(ages)]
