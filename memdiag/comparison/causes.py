@@ -13,11 +13,14 @@ from memdiag.records.attribution import OwnerKind
 from memdiag.records.comparison import Column, CopyChange, Graph, Measured
 from memdiag.records.phases import PHASES, PhaseName
 from memdiag.records.profile import Profile
-from memdiag.units import format_size
+from memdiag.units import MIB, format_size
 
-_MAX_CAUSES = 2
+_MAX_CAUSES = 3
 _MIN_SHARE = 0.5
 """A phase is named as the cause of a longer load if it takes at least this share of it."""
+
+_MAX_REST = 0.1
+"""A larger share of a difference that its causes leave is stated as not explained."""
 
 _MAX_PEAK_ERROR = 0.2
 """A phase differs as much as the peak if the two agree within this share of the peak's change."""
@@ -181,6 +184,6 @@ def _explained(causes: Sequence[_Cause], size: int, doubt: int) -> str:
     rest = size - sum(one.bytes for one in causes)
     if not causes:
         return "not explained"
-    if abs(rest) > doubt:
+    if abs(rest) > max(MIB, min(doubt, _MAX_REST * abs(size))):
         parts.append(f"{format_size(rest, signed=True)} not explained")
     return "; ".join(parts)

@@ -31,9 +31,9 @@ def test_memory_that_became_more_is_told_with_the_copies_that_came() -> None:
     steady, kept = found
     assert (steady.metric, steady.bytes, steady.ratio) == ("steady", 500 * MIB, 1.5)
     assert (steady.from_, steady.to) == ("1.24.4", "1.31.1")
-    assert steady.why == "lm/MatMul now packs w"
+    assert steady.why == "+500 MiB, lm/MatMul now packs w"
     assert (kept.metric, kept.phase, kept.bytes) == ("kept", "prepack", 500 * MIB)
-    assert kept.why == "lm/MatMul now packs w"
+    assert kept.why == "+500 MiB, lm/MatMul now packs w"
     assert [one.weights for one in copies] == [("w",)]
 
 
@@ -42,7 +42,7 @@ def test_the_other_way_round_it_became_less() -> None:
     after = column("b", measured(1500, 1000), attribution=attribution(W))
     steady = between(before, after)[0]
     assert steady.bytes == -500 * MIB
-    assert steady.why == "lm/MatMul no longer packs w"
+    assert steady.why == "-500 MiB, lm/MatMul no longer packs w"
 
 
 def test_what_scatters_is_no_difference() -> None:
@@ -69,9 +69,14 @@ def test_one_measurement_alone_is_doubted_more() -> None:
 
 
 def test_a_peak_of_a_phase_is_told() -> None:
-    after = measured(800, 500, peak_phase="parse")
+    after = measured(
+        800,
+        500,
+        peak_phase="parse",
+        phases=(phase("parse", 800, 500), phase("constant_fold", 700, 0)),
+    )
     peak = next(one for one in between(column("a"), column("b", after)) if one.metric == "peak")
-    assert peak.why == ("constant_fold reaches less; the peak is in parse instead of constant_fold")
+    assert peak.why == "the peak is in parse instead of constant_fold"
 
 
 def test_other_owners_are_named_where_no_copy_is() -> None:
@@ -85,7 +90,7 @@ def test_other_owners_are_named_where_no_copy_is() -> None:
     )
     before = column("a", attribution=plain)
     after = column("b", measured(1000, 600), attribution=grown)
-    assert between(before, after)[0].why == "the runtime's arena, apart from weights"
+    assert between(before, after)[0].why == ("+100 MiB, the runtime's arena, apart from weights")
 
 
 def test_a_load_is_told_with_the_phase_that_takes_it() -> None:
@@ -118,10 +123,90 @@ def test_a_phase_is_not_explained_by_what_is_of_another_size() -> None:
     after = column("b", shifted, attribution=attribution(W, PACKED))
     (kept,) = between(before, after)
     assert (kept.phase, kept.bytes) == ("prepack", 100 * MIB)
-    assert kept.why == "lm/MatMul now packs w"  # it is made there
+    assert kept.why == "+500 MiB, lm/MatMul now packs w; -400 MiB not explained"
     elsewhere = copy("transposed", 500 * MIB, "w", kind="transposed", made_by="parse")
     after = column("b", shifted, attribution=attribution(W, elsewhere))
-    assert between(before, after)[0].why == ""
+    assert between(before, after)[0].why == "not explained"
+
+
+GROWN = (phase("parse", 500, 500), phase("constant_fold", 1059, 59), phase("prepack", 1059, 0))
+
+
+@pytest.mark.parametrize(
+    ("made_by", "size", "why"),
+    [
+        # Packing happens in prepack: it is no cause of what constant_fold keeps.
+        ("prepack · lm/MatMul", 59, "not explained"),
+        ("ConstantFolding · lm/T", 59, "+59 MiB, w now has a transposed copy, made by {}"),
+        ("ConstantFolding · lm/T", 35, "+35 MiB, w now has a transposed copy, made by {}; +24 MiB"),
+        # More than the difference: the copy was made in both, and released in one.
+        ("ConstantFolding · lm/T", 200, "not explained"),
+        ("parse", 59, "not explained"),
+    ],
+)
+def test_a_cause_is_named_in_its_phase_and_for_its_bytes(made_by: str, size: int, why: str) -> None:
+    new = copy("transposed", size * MIB, "w", kind="transposed", made_by=made_by)
+    before = column("a", attribution=attribution(W))
+    grown = measured(1000, 500, phases=GROWN)
+    (kept,) = between(before, column("b", grown, attribution=attribution(W, new)))
+    assert (kept.metric, kept.phase, kept.bytes) == ("kept", "constant_fold", 59 * MIB)
+    rest = " not explained" if why.endswith("+24 MiB") else ""
+    assert kept.why == why.format(made_by) + rest
+
+
+def test_steady_memory_is_explained_as_far_as_copies_reach() -> None:
+    packed = copy("packed_fp32", 45 * MIB, "w", made_by="prepack · lm/MatMul")
+    after = column("b", measured(1000, 559, phases=()), attribution=attribution(W, packed))
+    before = column("a", measured(phases=()), attribution=attribution(W))
+    (steady,) = between(before, after)
+    assert steady.why == "+45 MiB, lm/MatMul now packs w; +14 MiB not explained"
+    nearly = column("b", measured(1000, 560, phases=()), attribution=attribution(W, packed))
+    assert "not explained" in between(before, nearly)[0].why
+    alike = column("b", measured(1000, 550, phases=()), attribution=attribution(W, packed))
+    assert between(before, alike)[0].why == "+45 MiB, lm/MatMul now packs w"
+    blind = column("b", measured(1000, 559, phases=()))
+    assert between(before, blind)[0].why == ""  # nobody looked
+
+
+def test_a_peak_before_packing_is_not_explained_by_packing() -> None:
+    before = column("a", measured(phases=()), attribution=attribution(W))
+    higher = measured(1500, 500, phases=())
+    (peak,) = between(before, column("b", higher, attribution=attribution(W, PACKED)))
+    assert (peak.metric, peak.phase) == ("peak", "constant_fold")
+    assert peak.why == "not explained"
+    late = measured(1500, 1500, phases=(), peak_phase="prepack")
+    start = column("a", measured(phases=(), peak_phase="prepack"), attribution=attribution(W))
+    _, peak = between(start, column("b", late, attribution=attribution(W, PACKED)))
+    assert peak.why == "+500 MiB, lm/MatMul now packs w"
+
+
+def test_a_peak_that_moved_to_the_next_phase_has_the_causes_of_its_bytes() -> None:
+    before = column(
+        "a",
+        measured(
+            1000,
+            1000,
+            peak_phase="prepack",
+            phases=(phase("prepack", 1000, 0), phase("steady", 999, 0)),
+        ),
+        attribution=attribution(W, PACKED),
+    )
+    lower = measured(
+        501, 500, peak_phase="steady", phases=(phase("prepack", 500, 0), phase("steady", 501, 0))
+    )
+    found = between(before, column("b", lower, attribution=attribution(W)))
+    peak = next(each for each in found if each.metric == "peak")
+    assert peak.why == "-500 MiB, lm/MatMul no longer packs w"
+
+
+def test_outputs_that_only_one_has_are_a_difference() -> None:
+    only = "only b has the output z; all others are equal"
+    (outputs,) = between(column("a"), column("b", largest_difference=0.0, difference=only))
+    assert (outputs.metric, outputs.why) == ("outputs", only)
+    (outputs,) = between(
+        column("a"), column("b", largest_difference=0.5, difference="only b has z")
+    )
+    assert outputs.why == "an output differs by 5.0e-01 of its largest value; only b has z"
 
 
 def test_two_that_raced_with_the_first_have_the_quotient() -> None:
@@ -146,7 +231,7 @@ def test_a_larger_file_and_other_outputs_are_told() -> None:
     graph = Graph(nodes=12, initializers=4, parameters=2000, saved_bytes=1000 * MIB)
     disk, outputs = between(column("a"), column("b", graph=graph, largest_difference=0.5))
     assert (disk.metric, disk.bytes) == ("disk", 500 * MIB)
-    assert disk.why == "1,000 parameters became 2,000"
+    assert disk.why == "1,000 parameters before, 2,000 now"
     assert outputs.why == "an output differs by 5.0e-01 of its largest value"
     (shape,) = between(column("a"), column("b", difference="output y has the shape (1,)"))
     assert shape.why == "output y has the shape (1,)"

@@ -19,7 +19,7 @@ def changed(part: str, **changes: object) -> Profile:
 def test_profiles_of_one_machine_are_compared_in_all_but_outputs() -> None:
     found = compare_profiles(profiles.tied_if(), profiles.tied_if())
     assert {*found.barred} == {"outputs"}
-    assert found.notes == ("outputs are not compared: profiles hold none",)
+    assert found.notes == ("outputs are not compared: saved profiles contain none",)
     assert not found.raced
 
 
@@ -58,7 +58,7 @@ def test_models_of_other_sizes_are_compared_with_other_inputs_too() -> None:
     other = msgspec.structs.replace(changed("model", weight_bytes=1), inputs=(wide,))
     found = compare_profiles(profiles.tied_if(), other)
     assert {*found.barred} == {"outputs"}
-    assert any("inputs of other shapes" in note for note in found.notes)
+    assert any("inputs of different shapes" in note for note in found.notes)
 
 
 def test_reasons_are_said_once_with_all_that_they_bar() -> None:

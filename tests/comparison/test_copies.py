@@ -52,7 +52,19 @@ def test_every_kind_has_its_words() -> None:
 def test_another_copy_of_the_same_is_a_change() -> None:
     (one,) = found(attribution(W), attribution(W, W, W))
     assert (one.count, one.bytes) == (2, 128 * MIB)
-    assert in_words(one) == "w is now kept as it is (and 1 copy more like it)"
+    assert in_words(one) == "w is now kept as it is (and 1 more such copy)"
+
+
+def test_copies_of_another_size_are_a_change() -> None:
+    larger = copy("packed_fp32", 96 * MIB, "w", made_by="prepack · lm/MatMul")
+    (one,) = found(attribution(W, PACKED), attribution(W, larger))
+    assert (one.count, one.bytes) == (0, 32 * MIB)
+    assert in_words(one) == "the packed copy of w is larger"
+    assert phase_of(one) == "prepack"
+    (one,) = found(attribution(W, larger), attribution(W, PACKED))
+    assert in_words(one) == "the packed copy of w is smaller"
+    nearly = copy("packed_fp32", 64 * MIB + 4096, "w", made_by="prepack · lm/MatMul")
+    assert found(attribution(W, PACKED), attribution(W, nearly)) == ()
 
 
 def test_freed_copies_are_gone() -> None:

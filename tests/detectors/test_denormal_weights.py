@@ -52,6 +52,7 @@ def test_a_dead_channel_is_reported_with_its_shares(tmp_path: Path) -> None:
     assert found.nodes == ("conv",)
     assert found.bytes == found.peak_bytes == 0
     assert "w 6.25 % (72 of 1,152), output channel 5 up to 100 %" in found.message
+    assert found.detail.startswith("This costs time on some processors, and no memory.")
 
 
 def test_the_worst_channels_come_first_and_the_others_are_counted(tmp_path: Path) -> None:

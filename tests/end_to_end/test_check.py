@@ -23,6 +23,20 @@ def test_findings_are_printed_and_end_with_1(
     assert max(map(len, finished.stdout.splitlines())) <= 80
 
 
+def test_a_finding_that_costs_time_only_does_not_set_the_exit_code(
+    memdiag: RunMemdiag, sample_model: SampleModel
+) -> None:
+    slow = sample_model("denormal_conv")
+    finished = memdiag("check", slow)
+    assert finished.returncode == 0, finished.stderr
+    text = " ".join(finished.stdout.split())
+    assert "[denormal-weights]" in text
+    assert "This costs time on some processors, and no memory." in text
+    both = memdiag("check", slow, sample_model("tied_if"), "--min-bytes", "0")
+    assert both.returncode == 1
+    assert "exits with 0" in " ".join(memdiag("explain", "denormal-weights").stdout.split())
+
+
 def test_a_clean_model_ends_with_0(memdiag: RunMemdiag, sample_model: SampleModel) -> None:
     finished = memdiag("check", sample_model("plain_mlp"))
     assert finished.returncode == 0, finished.stdout

@@ -312,6 +312,28 @@ def test_what_cannot_be_read_is_one_sentence(tmp_path: Path) -> None:
     assert finished.stderr.startswith(f"memdiag: process {pid}")
 
 
+def test_a_missing_folder_is_created_and_a_bad_place_refused_before_the_scan(
+    tmp_path: Path,
+) -> None:
+    model = two_products(tmp_path / "a.onnx", seed=1)
+
+    def xray(pid: int, output: Path) -> "subprocess.CompletedProcess[str]":
+        words = ["xray", str(pid), "--model", str(model), "--quiet", "--output", str(output)]
+        return subprocess.run(
+            [sys.executable, "-m", "memdiag", *words], capture_output=True, text=True, timeout=100
+        )
+
+    with serving(model) as pid:
+        finished = xray(pid, tmp_path / "new" / "folder" / "x.json")
+        assert finished.returncode == 0, finished.stderr
+        assert (tmp_path / "new" / "folder" / "x.json").exists()
+    # The process has ended: a complaint about the file comes first.
+    for output in (tmp_path, model / "x.json"):
+        finished = xray(pid, output)
+        assert finished.returncode == 2
+        assert finished.stderr.startswith(f"memdiag: {output}: cannot be written (")
+
+
 def test_one_mapping_of_two_weights_is_one_copy_with_both_names(tmp_path: Path) -> None:
     values = np.random.default_rng(0).standard_normal(65536, np.float32)
     (tmp_path / "m.data").write_bytes(values.tobytes())

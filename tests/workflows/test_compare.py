@@ -19,6 +19,7 @@ from memdiag.errors import ModelError, ProvisionError, RecordError, UsageError
 from memdiag.records.codec import decode, encode
 from memdiag.records.comparison import Column, Comparison
 from memdiag.units import MIB
+from memdiag.workflows.comparing.subjects import distinguishing
 from tests.reporters import profiles
 
 SampleModel = Callable[..., Path]
@@ -28,9 +29,9 @@ def by_label(comparison: Comparison) -> dict[str, Column]:
     return {column.label: column for column in comparison.columns}
 
 
-def save(path: Path, body: str, size: str = "n") -> Path:
+def save(path: Path, body: str, size: str = "n", more: str = "") -> Path:
     text = (
-        f'<ir_version: 9, opset_import: ["" : 17]> g (float[{size}] x) => (float[{size}] y)'
+        f'<ir_version: 9, opset_import: ["" : 17]> g (float[{size}] x) => (float[{size}] y{more})'
         f" {{ {body} }}"
     )
     onnx.save(parser.parse_model(text), path)
@@ -268,6 +269,68 @@ def test_a_profile_that_failed_is_a_column_that_says_so(tmp_path: Path) -> None:
     (tmp_path / "bad.json").write_text("{}")
     with pytest.raises(RecordError, match=r"bad\.json"):
         memdiag.compare(tmp_path / "good.json", tmp_path / "bad.json")
+
+
+@pytest.mark.parametrize(
+    ("paths", "labels"),
+    [
+        (["x/one.onnx", "y/two.onnx"], ["one.onnx", "two.onnx"]),
+        (["x/m.onnx", "y/m.onnx"], ["x/m.onnx", "y/m.onnx"]),
+        (["x/v/m.onnx", "y/v/m.onnx", "n.onnx"], ["x/v/m.onnx", "y/v/m.onnx", "n.onnx"]),
+        (["x/m.onnx", "x/m.onnx"], ["m.onnx", "m.onnx"]),
+    ],
+)
+def test_files_are_called_by_the_shortest_path_that_distinguishes_them(
+    paths: list[str], labels: list[str]
+) -> None:
+    assert distinguishing([Path(path) for path in paths]) == labels
+
+
+def test_paths_may_be_given_one_by_one_or_in_a_list(tmp_path: Path) -> None:
+    paths = []
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.json").write_bytes(encode(profiles.tied_if()))
+        paths.append(tmp_path / f"{name}.json")
+    for found in (
+        memdiag.compare(*paths),
+        memdiag.compare(paths),
+        memdiag.compare([str(path) for path in paths]),
+        memdiag.compare(tuple(paths)),
+    ):
+        assert [each.label for each in found.columns] == ["a.json", "b.json"]
+    with pytest.raises(UsageError, match="3 is not a path"):
+        memdiag.compare(paths[0], 3)  # type: ignore[arg-type] # wrong on purpose
+
+
+def test_outputs_that_only_one_model_has_are_named(tmp_path: Path) -> None:
+    first = save(tmp_path / "first.onnx", "y = Abs(x)")
+    more = save(tmp_path / "more.onnx", "y = Abs(x) z = Exp(x)", more=", float[n] z")
+    found = memdiag.compare(first, more, processes=1, runs=1, xray=False)
+    column = found.columns[1]
+    assert column.largest_difference == 0
+    assert column.difference == "only more.onnx has the output z; all others are equal"
+    assert [each.why for each in found.changes if each.metric == "outputs"] == [column.difference]
+    found = memdiag.compare(more, first, processes=1, runs=1, xray=False)
+    assert found.columns[1].difference == "only the first has the output z; all others are equal"
+
+
+def test_each_model_takes_the_sizes_of_its_own_dimensions(tmp_path: Path) -> None:
+    one = save(tmp_path / "one.onnx", "y = Abs(x)")
+    other = save(tmp_path / "other.onnx", "y = Abs(x)", size="rows")
+
+    def shapes(**dims: int) -> list[tuple[int, ...] | None]:
+        found = memdiag.compare(one, other, dims=dims, processes=1, runs=1, xray=False)
+        return [each.profile.inputs[0].shape for each in found.columns if each.profile]
+
+    assert shapes(n=3) == [(3,), (3,)]
+    assert shapes(n=3, rows=5) == [(3,), (5,)]
+    with pytest.raises(UsageError, match=r"'k': one\.onnx has n; other\.onnx has rows"):
+        shapes(k=3)
+    found = memdiag.compare(one, other, processes=1, runs=1, xray=False)
+    names = [
+        [one.name for one in each.profile.dimensions] for each in found.columns if each.profile
+    ]
+    assert names == [["n"], ["rows"]]
 
 
 @pytest.mark.parametrize(

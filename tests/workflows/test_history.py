@@ -55,6 +55,35 @@ def test_a_run_that_failed_is_not_added_nor_what_came_with_it(tmp_path: Path) ->
     assert len(show(path).entries) == 1
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="limits of POSIX")
+@pytest.mark.parametrize("room", [0, 4096, 8192, 16384, 32768])
+def test_a_full_disk_leaves_no_file_behind(tmp_path: Path, room: int) -> None:
+    path, record = tmp_path / "new" / "h.sqlite", tmp_path / "profile.json"
+    record.write_bytes(encode(named("a.onnx")))
+    script = (
+        "import resource, signal, sys\n"
+        "from pathlib import Path\n"
+        "from memdiag.workflows.history import add\n"
+        "from memdiag.workflows.load_profile import load_profile\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "profile = load_profile(Path(sys.argv[2]))\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[3]),) * 2)\n"
+        "add(Path(sys.argv[1]), [profile])\n"
+    )
+    words = [sys.executable, "-c", script, str(path), str(record), str(room)]
+    done = subprocess.run(words, check=False, capture_output=True, text=True, cwd=ROOT)
+    assert "RecordError" in done.stderr
+    assert [*path.parent.iterdir()] == []
+    add(path, [named("a.onnx")])
+    words[-3] = str(path)
+    other = [*words[:-2], str(record), "0"]
+    assert (
+        "RecordError"
+        in subprocess.run(other, check=False, capture_output=True, text=True, cwd=ROOT).stderr
+    )
+    assert len(show(path).entries) == 1  # what was there before stays
+
+
 def test_several_processes_append_at_the_same_time(tmp_path: Path) -> None:
     path = tmp_path / "h.sqlite"
     count, each = 4, 5

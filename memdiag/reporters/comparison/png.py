@@ -53,7 +53,7 @@ def draw(comparison: Comparison) -> Figure:
         lambda value: (value.median * 1e3, value.low * 1e3, value.high * 1e3),
     )  # fmt: skip
     raced = any(one.latency and one.latency.ratio is not None for one in columns)
-    title = "latency, × the first\n(runs in turn)" if raced else "latency, median ms"
+    title = "latency, × the first\n(alternating runs)" if raced else "latency, median ms"
     _bars(run, columns, title, lambda one: one.latency, _ratio if raced else _milliseconds)
     if raced:
         run.axvline(1.0, color=COLOR.ink, lw=1.0, ls=":")

@@ -10,10 +10,11 @@ from rich.console import Console
 from memdiag.comparison.changes import changes
 from memdiag.comparison.comparable import Comparable
 from memdiag.records.comparison import Comparison, Graph
+from memdiag.records.dimension import Dimension
 from memdiag.reporters.comparison import console
 from memdiag.reporters.views import comparison as comparison_view
 from memdiag.units import MIB
-from tests.comparison.columns import column, measured
+from tests.comparison.columns import column, measured, mib, phase
 from tests.reporters import comparisons, profiles
 from tests.reporters.attributions import attribution, copy
 
@@ -33,19 +34,25 @@ def test_the_answer_is_first_and_what_differs_is_told_with_its_cause() -> None:
     text = shown(comparisons.versions())
     lines = " ".join(text.split())
     assert lines.startswith(
-        "model.onnx: 3 versions of onnxruntime: steady from 1.03 GiB (1.24.4) to 1.53 GiB (1.31.1)"
+        "model.onnx: 3 versions of onnxruntime: steady from 1.03 GiB in 1.24.4 to 1.53 GiB"
+        " in 1.31.1"
     )
     cause = "lm_head/MatMul now packs model.shared.weight"
     assert f"steady from 1.03 GiB to 1.53 GiB since 1.31.1: {cause}" in lines
-    assert f"kept in prepack from 555 MiB to 1,063 MiB since 1.31.1: {cause}" in lines
+    assert f"memory kept in prepack from 555 MiB to 1,063 MiB since 1.31.1: {cause}" in lines
     assert "latency 1.30 × that of 1.24.4 since 1.31.1" in lines
-    assert "1.30.9 is not to be had here: onnxruntime==1.30.9" in lines
+    assert "1.30.9 is not available: onnxruntime==1.30.9" in lines
     assert "note: outputs that are random" in lines
 
 
 def figures(text: str) -> list[str]:
     """Return the sizes, times and ratios in `text`, as they are written."""
     return re.findall(r"-?[\d,.]+ (?:[KMG]iB|B|ms|µs|s|×)(?!\w)", text)
+
+
+def without_causes(text: str) -> str:
+    """Return a sentence without the sizes of its causes, which have a sign and add up."""
+    return re.sub(r"[+-][\d,.]+ (?:[KMG]iB|B)", "", text)
 
 
 def every_change() -> Comparison:
@@ -87,9 +94,76 @@ def test_every_figure_of_a_sentence_is_in_a_table(build: Callable[[], Comparison
         for cell in sum(each.rows, ())
     }
     known = {part for cell in cells | bare for part in (cell, cell.partition(" ± ")[0])}
-    told = {each for text in (*view.changes, view.answer) for each in figures(text)}
+    told = {each for text in (*view.changes, view.answer) for each in figures(without_causes(text))}
     assert len(told) >= 4
     assert told - known == set()
+
+
+def test_two_columns_are_told_in_the_order_of_the_arguments() -> None:
+    found, _ = changes(column("a.onnx", measured(2000, 1500)), column("b.onnx"), Comparable())
+    falling = comparisons.comparison(
+        column("a.onnx", measured(2000, 1500)), column("b.onnx"), kind="models", changes=found
+    )
+    answer = comparison_view.build(falling).answer
+    assert "peak from 1.95 GiB in a.onnx to 1000 MiB in b.onnx" in answer.replace("1,000", "1000")
+    assert comparison_view.build(every_change()).answer.startswith(
+        "peak between 400 MiB in c.onnx and 1.95 GiB in b.onnx"
+    )
+
+
+def test_every_phase_that_kept_memory_is_in_the_table_and_rows_add_up() -> None:
+    before = column("a.onnx", measured(1000, 500))
+    grown = measured(
+        1000,
+        620,
+        phases=(
+            phase("parse", 500, 500),
+            phase("constant_fold", 1000, 20),
+            phase("prepack", 620, 100),
+        ),
+    )
+    after = column("b.onnx", grown)
+    found, _ = changes(before, after, Comparable())
+    view = comparison_view.build(
+        comparisons.comparison(before, after, kind="models", changes=found)
+    )
+    (table,) = [each for each in view.tables if each.title == "Kept by phase"]
+    assert table.headings[1:] == ("parse", "constant fold", "prepack", "total (steady)")
+    for row in table.rows:
+        *parts, total = (int(cell) for cell in row[1:])
+        assert sum(parts) == total
+    assert "medians" not in table.caption
+    off = column("b.onnx", msgspec.structs.replace(grown, steady=mib(640, 1)))
+    view = comparison_view.build(comparisons.comparison(before, off, kind="models", changes=found))
+    (table,) = [each for each in view.tables if each.title == "Kept by phase"]
+    assert "sums are off by up to 20 MiB" in table.caption
+
+
+@pytest.mark.parametrize(
+    ("names", "title"),
+    [
+        (("batch", "batch"), "2 models at batch 4 (--dim batch=N)"),
+        (
+            ("batch", "rows"),
+            "2 models, a.onnx at batch 4 (--dim batch=N), b.onnx at batch 4 (--dim rows=N)",
+        ),
+        (("batch", None), "2 models, a.onnx at batch 4 (--dim batch=N), b.onnx with fixed sizes"),
+    ],
+)
+def test_a_dimension_is_named_as_each_model_names_it(
+    names: tuple[str | None, ...], title: str
+) -> None:
+    columns = []
+    for label, name in zip(("a.onnx", "b.onnx"), names, strict=True):
+        size = Dimension(name=name or "", size=4, role="batch", source="chosen", reason="")
+        made = column(label)
+        assert made.profile is not None
+        profile = msgspec.structs.replace(made.profile, dimensions=(size,) if name else ())
+        columns.append(msgspec.structs.replace(made, profile=profile))
+    first = columns[0].profile
+    assert first is not None
+    comparison = comparisons.comparison(*columns, kind="models", dimensions=first.dimensions)
+    assert comparison_view.build(comparison).title == title
 
 
 def test_every_metric_is_told_of_one_statistic() -> None:
@@ -125,7 +199,7 @@ def test_models_are_shown_where_they_differ_only() -> None:
 
 def test_the_same_beside_itself_says_that_nothing_differs() -> None:
     text = shown(comparisons.alike())
-    assert "no difference beyond what scatters from run to run" in text
+    assert "no difference beyond the variation between runs" in text
     assert "equal" in text
 
 

@@ -53,10 +53,13 @@ def test_the_schema_uses_the_names_of_the_contract() -> None:
 def test_markdown_has_the_tables_and_the_causes() -> None:
     text = markdown.render(comparisons.versions()).decode()
     assert text.startswith("## model.onnx: 3 versions of onnxruntime\n\n**Steady from 1.03 GiB")
-    assert "- kept in prepack from 555 MiB to 1,063 MiB since 1.31.1: lm\\_head/MatMul now" in text
+    assert (
+        "- memory kept in prepack from 555 MiB to 1,063 MiB since 1.31.1: lm\\_head/MatMul now"
+        in text
+    )
     assert "| `1.31.1` | 2.0 s | 1.30 × | 1.20 – 1.40 |" in text
     assert "### Kept by phase" in text
-    assert "### Copies of weights that came or went" in text
+    assert "### Copies of weights that differ" in text
 
 
 def test_markdown_of_hostile_names_is_text() -> None:
