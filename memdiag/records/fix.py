@@ -73,9 +73,9 @@ class Point(Record, frozen=True, kw_only=True):
     `shares_weights` the weights are mapped once for all sessions of the process.
 
     `ratio` is its latency beside that of the defaults: the largest median of all inputs, with its
-    95 % confidence interval; None where it was not compared, for too little memory would be saved.
-    `slowest_with` are the inputs it is of. `undecided` says that it could not be measured whether
-    that is more than the largest slowdown.
+    95 % confidence interval; None where it was not compared, for too little memory would be saved
+    or, where `offered`, for the time was over. `slowest_with` are the inputs it is of. `undecided`
+    says that the interval with some inputs includes the largest slowdown.
     `on_front` says that no other point takes less memory at the peak and in the end and less time;
     `fits` that it keeps within the budget and the largest slowdown; `problem` why it cannot be
     used, empty where it can.
@@ -99,6 +99,7 @@ class Point(Record, frozen=True, kw_only=True):
     problem: str
     slowest_with: str = ""
     undecided: bool = False
+    offered: bool = False
 
 
 class Fix(Drawn, frozen=True, kw_only=True):
@@ -115,7 +116,9 @@ class Fix(Drawn, frozen=True, kw_only=True):
     that (empty: all can). `is_valid` says whether it passes ``onnx.checker`` (None: no output).
 
     `points` are the combinations of options that a tuning measured, in the order in which they were
-    tried (the defaults first); `snippet` is Python that sets up the chosen one.
+    tried (the defaults first), `untried` the options whose memory was not measured; `snippet` is
+    Python that sets up the chosen point. Where that is the defaults, it sets up the offered point
+    with the least memory, and is empty where none is offered.
     `session_count` is how many sessions were started for them; all memory is that of a process
     with `sessions` sessions of the model. `command` is the command that made it, word by word
     (empty where it was made otherwise). `dimensions` are the free dimensions of the inputs with the
@@ -140,6 +143,7 @@ class Fix(Drawn, frozen=True, kw_only=True):
     notes: tuple[str, ...]
     duration_s: float
     points: tuple[Point, ...] = ()
+    untried: tuple[str, ...] = ()
     chosen: tuple[str, ...] = ()
     snippet: str = ""
     session_count: int = 0

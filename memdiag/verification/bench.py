@@ -92,6 +92,7 @@ class Bench:
         self.session_count = 0
         self._trials = trials
         self._cases = tuple(_cases(trials))
+        self._quick_cases = tuple(dict.fromkeys((self._cases[0], self._cases[-1])))
         self._server = self._session(job)
         self._is_lost = False
         try:
@@ -116,6 +117,11 @@ class Bench:
     ) -> None:
         self._server.close()
 
+    @property
+    def process_s(self) -> float:
+        """Mean duration of measuring the original's memory once, in seconds."""
+        return self._process_s
+
     def estimate_s(self, *, times: int, pairs: int) -> float:
         """Return roughly how long `times` measurements of both models take, and a judgement."""
         turn_s = _TURN_OVERHEAD_S + _RUNS_OF_TURN * (self.before.latency_s or 0)
@@ -132,6 +138,7 @@ class Bench:
         pairs: int = 15,
         limit: float | None = None,
         least_pairs: int = MIN_PAIRS,
+        is_quick: bool = False,
     ) -> Verdict:
         """Return what is to be said of another model, or of other options for the same one.
 
@@ -140,6 +147,9 @@ class Bench:
         on until it can be told whether it is slower by more than `limit`. Where it seems to be, new
         sessions are compared until it can be told, `MAX_PAIRS` times at most, for a minute at most;
         their result counts, for of two sessions of one model one may be faster as long as it lives.
+
+        With `is_quick` only the first inputs are raced, and all in turn where sizes differ; nothing
+        is confirmed with new sessions, and the races end with the first that is clearly lost.
 
         Raises:
             TimeLimitReached: the job's deadline passed.
@@ -151,16 +161,17 @@ class Bench:
                 problem, worst = self._expected.met(server, bound)
                 if problem is not None:
                     return Verdict(problem=problem, difference=worst)
-                races = {
-                    case: self._race(
+                races = {}
+                for case in self._quick_cases if is_quick else self._cases:
+                    races[case] = self._race(
                         server, case, pairs=pairs, limit=limit, least_pairs=least_pairs
                     )
-                    for case in self._cases
-                }
+                    if is_quick and limit is not None and races[case].ratio.low > limit:
+                        break
             slow = [
                 case
                 for case, one in races.items()
-                if limit is not None and one.ratio.median > limit
+                if limit is not None and one.ratio.median > limit and not is_quick
             ]
             if slow:
                 self._renew()

@@ -14,6 +14,13 @@ _TURN_S = 0.05
 """What a turn takes, roughly: several runs of a fast model, one of a slow one."""
 
 _MOST_RUNS = 5
+_LONG_S = 0.25
+"""A run that takes longer needs no run before it that is not timed."""
+
+_CLEAR_PAIRS = 4
+_CLEARLY_ABOVE = 1.25
+"""A race is abandoned once its first pairs, so many, all exceed the limit by this factor: a model
+at the limit does so with a probability below 2^-4, and one below it practically never."""
 _REST_S = 0.05
 """After a run the threads of a session look for work for tens of milliseconds, at the expense of
 the other one: without a rest, two equal sessions were seen to differ by a factor of two."""
@@ -46,7 +53,7 @@ def race(
     fastest of its runs counts, the one that was disturbed least. Which session goes first changes
     with every pair, so that drift of the machine hits both alike. At least eight pairs are run
     whatever they take. With a `limit` the race ends at the first of `LOOKS`, from `least_pairs` on,
-    at which the interval lies on one side of it.
+    at which the interval lies on one side of it, or after four pairs where all lie clearly above.
 
     With `then`, a turn is one run with the inputs of `feeds` and of each index of `then` in turn,
     and all of it counts: what sizes that change cost is in no run of inputs that stay the same.
@@ -66,6 +73,9 @@ def race(
     for number in range(pairs):
         if number >= MIN_PAIRS and clock() - started > budget_s:
             break
+        if limit is not None and number == _CLEAR_PAIRS:
+            if ratio(*seen).low > _CLEARLY_ABOVE * limit:
+                break
         if limit is not None and number >= least_pairs and number in LOOKS:
             found = ratio(*seen)
             if not found.low <= limit <= found.high:
@@ -78,11 +88,13 @@ def race(
 
 def _turn_of_one(both: Sequence[Server], feeds: int) -> Callable[[Server], float]:
     """Return a function that returns the fastest of a few runs, after some that warm up."""
-    for server in both:
-        server.run(feeds, _WARM_RUNS)
     longest = max(max(server.run(feeds)) for server in both)
+    if longest <= _LONG_S:
+        for server in both:
+            server.run(feeds, _WARM_RUNS - 1)
+        longest = max(max(server.run(feeds)) for server in both)
     times = max(1, min(_MOST_RUNS, int(_TURN_S / longest))) if longest > 0 else _MOST_RUNS
-    warm = _WARM_RUNS if times > 1 else 1
+    warm = _WARM_RUNS if times > 1 else int(longest <= _LONG_S)
     return lambda server: min(server.run(feeds, warm + times)[warm:])
 
 

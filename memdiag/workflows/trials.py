@@ -62,7 +62,7 @@ def trials(
             if seed and rehearse(job, [feeds]) is None:
                 continue  # the other branch does not run with such values
             flags = _flags(plans, given, seed)
-            name = ", ".join(part for part in (words, flags) if part) or "its inputs"
+            name = ", ".join(part for part in (words, flags) if part) or "the inputs of the model"
             found.append(Trial(name, tuple(feeds), timed=not seed or bool(flags), sizes=words))
         if not _is_random(plans):
             break

@@ -17,6 +17,7 @@ from memdiag.measurement.scratch import scratch_folder
 from memdiag.prediction.reductions import largest_reduction
 from memdiag.prediction.runtime import Runtime, require_runtime
 from memdiag.records.fix import Fix
+from memdiag.remedies.option import Option
 from memdiag.remedies.options import options
 from memdiag.verification.bench import Bench
 from memdiag.verification.outputs import Bound
@@ -33,6 +34,21 @@ DEFAULT_MAX_SLOWDOWN = 1.05
 
 _SHARE_OF_REWRITING = 0.5
 
+_PROMISING = (
+    "load-by-path",
+    "share-weights",
+    "save-prepacked",
+    "mmap-threshold",
+    "folding-size-limit",
+    "jemalloc",
+    "mimalloc",
+    "disable-constant-folding",
+    "disable-nchwc",
+    "disable-prepacking",
+    "patterns-off",
+)
+"""Options that saved the most memory on real models come first; the rest follow by name."""
+
 OnProgress = Callable[[str], None]
 
 
@@ -40,6 +56,7 @@ def tune(
     model: str | Path,
     *,
     budget: Mapping[str, int] | None = None,
+    only: Sequence[str] = (),
     max_slowdown: float = DEFAULT_MAX_SLOWDOWN,
     rewrite: bool = False,
     output: str | Path | None = None,
@@ -55,16 +72,18 @@ def tune(
 ) -> Fix:
     """Return the options that make `model` fit `budget` with the least latency.
 
-    Every option is tried alone; to the one that saves the most, the others are added in turn, and
-    those that save more are kept. What saves memory is verified like a fix: its outputs, and its
-    latency in turn with the defaults. The chosen point is measured again, in several processes.
-    Ctrl-C, or a time limit, ends the search with the best so far. Where the model is fixed first
+    The memory of every option is measured alone. Of those that save memory, the outputs are
+    checked, and the latency is compared quickly with that of the defaults, the largest saving
+    first. To the option that saves the most, the others are added in turn, and those that save
+    more are kept. The chosen point is measured again, in several processes, and its latency is
+    compared exactly. Ctrl-C, or a time limit, ends the search with the best so far. Where the model is fixed first
     and that is ended, the record is the fix's alone.
 
     Args:
         model: the ONNX file.
         budget: bytes above the baseline by ``peak``, ``steady`` or ``anonymous``; where it is None
             the least memory is looked for.
+        only: names of the options to try; all where empty.
         max_slowdown: the largest ratio of latencies that options may cost.
         rewrite: fix the model first (see `memdiag.fix`), and tune the result.
         output: where the fixed model goes, as in `memdiag.fix`.
@@ -89,7 +108,7 @@ def tune(
     started, began = time.perf_counter(), time.monotonic()
     say = on_progress or _silent
     wanted = dict(budget or {})
-    _check(wanted, max_slowdown, sessions, time_limit_s, output if not rewrite else None)
+    _check(wanted, only, max_slowdown, sessions, time_limit_s, output if not rewrite else None)
     require_runtime("run memdiag in an environment that has it")
     path = Path(model)
     fixed: Fix | None = None
@@ -152,8 +171,11 @@ def tune(
             attempts=attempts,
             usable=[
                 one
-                for one in options()
-                if one.applies(runtime) and one.suits(job) and (unsafe or not one.changes_values)
+                for one in sorted(options(), key=_rank)
+                if one.applies(runtime)
+                and one.suits(job)
+                and (unsafe or not one.changes_values)
+                and (not only or one.name in only)
             ],
             always=(rewrite_option(fixed.output),) if fixed and fixed.output else (),
             budget=wanted,
@@ -169,6 +191,7 @@ def tune(
 
 def _check(
     budget: Mapping[str, int],
+    only: Sequence[str],
     max_slowdown: float,
     sessions: int,
     time_limit_s: float | None,
@@ -179,6 +202,9 @@ def _check(
         raise UsageError(f"unknown budget {unknown[0]!r}. Use one of {', '.join(BUDGETS)}.")
     if max_slowdown <= 0:
         raise UsageError("--max-slowdown must be greater than 0.")
+    names = [one.name for one in options()]
+    if unknown := sorted({*only} - {*names}):
+        raise UsageError(f"unknown option {unknown[0]!r}. Use one of {', '.join(names)}.")
     if sessions < 1:
         raise UsageError("--sessions must be at least 1.")
     if time_limit_s is not None and time_limit_s <= 0:
@@ -187,6 +213,10 @@ def _check(
         raise UsageError(
             f"{unused_output}: --output has no effect without --rewrite. Add --rewrite."
         )
+
+
+def _rank(option: Option) -> int:
+    return _PROMISING.index(option.name) if option.name in _PROMISING else len(_PROMISING)
 
 
 def _silent(words: str) -> None:

@@ -30,7 +30,7 @@ def arrays(trial: Trial) -> list[np.ndarray]:
             {"batch 1 × sequence 128": (1, 128, 3), "size 1": (1, 1, 3), "size 4": (1, 4, 3)},
         ),
         ("b, 3", {"batch 1": (1, 3), "size 4": (4, 3)}),
-        ("2, 3", {"its inputs": (2, 3)}),
+        ("2, 3", {"the inputs of the model": (2, 3)}),
     ],
 )
 def test_models_are_compared_at_realistic_sizes_and_small_ones(

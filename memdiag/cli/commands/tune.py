@@ -38,6 +38,10 @@ def command(
             help="Limits of figures (peak, steady, anonymous), e.g. peak=1.2GB,steady=800MB.",
         ),
     ] = None,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(metavar="OPTION", help="Try only these options; can be repeated."),
+    ] = None,
     max_slowdown: MaxSlowdown = DEFAULT_MAX_SLOWDOWN,
     rewrite: Annotated[
         bool,
@@ -81,8 +85,9 @@ def command(
 ) -> int:
     """Find the session options and environment with which a model uses the least memory.
 
-    Measures every option alone, then combinations of those that help; Ctrl-C or --time-limit ends
-    the search with the best result so far. --out DIR writes tune.json, tune.html, tune.md and
+    Measures the memory of every option, compares the latency of those that save memory with that of
+    the defaults, and combines those that help. Ctrl-C or --time-limit ends the search with the best
+    result so far. --out DIR writes tune.json, tune.html, tune.md and
     tune.png. Exit codes: 0; 1 if a budget was given and no combination fits it; 2 on errors.
     """
     began = time.monotonic()
@@ -99,6 +104,7 @@ def command(
         result = tune(
             model,
             budget=wanted,
+            only=tuple(name for text in only or () for name in text.split(",")),
             max_slowdown=max_slowdown,
             rewrite=rewrite,
             output=output,

@@ -50,8 +50,11 @@ def _show(tuning: Fix, console: Console, written: Sequence[Path], quiet: bool, e
     if tuning.output is not None:
         block(console, [changes.answer, changes.runtimes])
     counted = f"{len(tuning.points)} points, {len(shown.rows)} shown without --all"
-    block(console, [f"{counted}; {shown.effort}", *(f"note: {note}" for note in shown.notes)])
-    console.print()
+    notes = (f"note: {note}" for note in shown.notes)
+    block(console, [f"{counted}; {shown.effort}", *shown.offers, *notes])
+    if shown.snippet:
+        block(console, [f"program for {shown.program}:"])
+        console.print()
     for text in shown.snippet:
         # A program stays as it is: a line that was broken would not run.
         console.print(Text(encodable(console, text)), highlight=False, soft_wrap=True)

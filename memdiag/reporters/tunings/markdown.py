@@ -23,10 +23,12 @@ def render(tuning: Fix) -> bytes:
         for row in shown.rows
     ]
     tried = (
-        code_block(shown.snippet, "python"),
+        f"Program for {escape(shown.program)}:" if shown.snippet else "",
+        code_block(shown.snippet, "python") if shown.snippet else "",
         "### Options tried",
         table(("options", "peak", "steady", "latency", ""), rows, left=(0, 4)),
         f"{len(tuning.points)} points, of which the Pareto front, the defaults and the chosen one"
         f" are shown; {escape(shown.effort)}.",
+        "\n".join(f"- {escape(offer)}" for offer in shown.offers),
     )
     return document("Tuning", tuning, tried)

@@ -1,14 +1,17 @@
 """The points of a tuning as a table, and the one that was chosen."""
 
-from collections.abc import Sequence
+import shlex
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from memdiag.records.fix import Figures, Fix, Point
 from memdiag.reporters.views.sizes import at_sizes
 from memdiag.reporters.views.text import plain, plain_lines, shortened
-from memdiag.units import MIB, format_duration, format_size, format_sizes
+from memdiag.units import format_duration, format_size, format_sizes
 
+_REWRITE = "rewrite"  # what the records call the fixed model among options
 _LONGEST_PROBLEM = 200
+_MAX_OFFERS = 5
 _NOTABLE_SLOWDOWN = 1.05
 
 
@@ -28,6 +31,7 @@ class PointRow:
     ratio: str
     remark: str
     is_chosen: bool
+    is_undecided: bool
     is_defaults: bool
     on_front: bool
     problem: str
@@ -39,11 +43,15 @@ class PointRow:
 class TuningView:
     """A tuning in words, the points with the least memory first.
 
-    `rows` are those on the Pareto front, the defaults and the chosen one; `others` the rest, with
-    the reasons why some cannot be used in `problems`. `snippet` are the lines of the program.
+    `rows` are those on the Pareto front, the defaults, the chosen one and those that save memory
+    but were not compared in time; `others` the rest, with the reasons why some cannot be used in
+    `problems`. `offers` are sentences on the points that were not compared. `snippet` are the lines
+    of the program, which sets up the options named by `program`.
     """
 
     answer: str
+    offers: tuple[str, ...]
+    program: str
     rows: tuple[PointRow, ...]
     others: tuple[PointRow, ...]
     problems: tuple[str, ...]
@@ -57,10 +65,17 @@ def build(tuning: Fix) -> TuningView:
     points = sorted(tuning.points, key=_memory)
     sizes = memory_in_words(points)
     every = [_row(point, tuning, *size) for point, size in zip(points, sizes, strict=True)]
-    rows = [row for row in every if row.on_front or row.is_defaults or row.is_chosen]
+    rows = [
+        row
+        for row, point in zip(every, points, strict=True)
+        if row.on_front or row.is_defaults or row.is_chosen or point.offered
+    ]
+    offered = [point for point in points if point.offered]
     sessions = f"{tuning.sessions} sessions a process, " if tuning.sessions > 1 else ""
     return TuningView(
         answer=", ".join(part for part in (_answer(tuning), at_sizes(tuning.dimensions)) if part),
+        offers=tuple(_offers(tuning, offered)),
+        program=_program(tuning, offered),
         rows=tuple(rows),
         others=tuple(row for row in every if row not in rows),
         problems=tuple(f"{row.label}: {row.problem}" for row in every if row.problem),
@@ -89,8 +104,10 @@ def _answer(tuning: Fix) -> str:
         return f"{start}{label(chosen)}"
     if not chosen.options:
         sizes = f"peak {format_size(after.peak_bytes)}, steady {format_size(after.steady_bytes)}"
-        return f"{start}the defaults ({sizes}): {_why_defaults(tuning, after)}"
+        return f"{start}the defaults ({sizes}): {_why_defaults(tuning)}"
     ratio = f", latency {chosen.ratio:.2f} ×" if chosen.ratio is not None else ""
+    if ratio and chosen.undecided:
+        ratio += f" ({chosen.low:.2f}–{chosen.high:.2f}, undecided)"
     return (
         f"{start}{_change('peak', before.peak_bytes, after.peak_bytes)},"
         f" {_change('steady', before.steady_bytes, after.steady_bytes)}{ratio},"
@@ -98,26 +115,49 @@ def _answer(tuning: Fix) -> str:
     )
 
 
-def _why_defaults(tuning: Fix, after: Figures) -> str:
-    """Return why the defaults were kept: whether anything that saves memory is left unjudged."""
-    open_points = [
-        point
-        for point in tuning.points
-        if point.figures is not None
-        and not point.problem
-        and (point.ratio is None or point.undecided)
-        and point.figures.steady_bytes + MIB < after.steady_bytes
-    ]
-    if not open_points:
-        return "no option is worth it"
-    least = min(open_points, key=lambda point: point.figures.steady_bytes if point.figures else 0)
-    assert least.figures is not None
-    count = len(open_points)
-    return (
-        f"nothing else was decided in time. {count} with less memory"
-        f" {'was' if count == 1 else 'were'} not compared or undecided, such as {label(least)}"
-        f" (steady {format_size(least.figures.steady_bytes)}). Try a longer --time-limit"
+def _why_defaults(tuning: Fix) -> str:
+    """Return why the defaults were kept: what was tried, and what is left."""
+    tried = [point for point in tuning.points if point.options]
+    unusable = sum(bool(point.problem) for point in tried)
+    undecided = sum(point.undecided for point in tried)
+    slower = sum(point.ratio is not None and not point.undecided for point in tried)
+    offered = sum(point.offered for point in tried)
+    idle = len(tried) - unusable - undecided - slower - offered
+    parts = (
+        (idle, "saved too little memory"),
+        (slower, "saved memory but lost too much time"),
+        (unusable, "could not be used"),
+        (undecided, "saved memory with undecided latency"),
+        (offered, "saved memory but could not be compared in time"),
+        (len(tuning.untried), "could not be tried in time"),
     )
+    counted = ", ".join(f"{count} {text}" for count, text in parts if count)
+    start = "no option is worth it" if not offered else "nothing else was compared in time"
+    return f"{start}; of the options tried, {counted}" if counted else start
+
+
+def _offers(tuning: Fix, offered: Sequence[Point]) -> Iterator[str]:
+    """Yield a sentence on each point that was not compared in time, and how to go on with it."""
+    model = shlex.quote(plain(tuning.model))
+    for point in offered[:_MAX_OFFERS]:
+        assert point.figures is not None
+        peak, steady = format_sizes(point.figures.peak_bytes, point.figures.steady_bytes)
+        names = ",".join(name for name in point.options if name != _REWRITE)
+        yield (
+            f"not compared: {label(point)} takes peak {peak}, steady {steady}. To compare its"
+            f" latency and get its program, run memdiag tune {model} --only {names}"
+        )
+    if len(offered) > _MAX_OFFERS:
+        yield f"not compared: {len(offered) - _MAX_OFFERS} more points that save memory"
+    if tuning.untried:
+        yield f"not tried in time: {', '.join(tuning.untried)}"
+
+
+def _program(tuning: Fix, offered: Sequence[Point]) -> str:
+    """Return the options that the program sets up, in words; empty where there is no program."""
+    if tuning.chosen:
+        return " + ".join(map(plain, tuning.chosen))
+    return f"{label(offered[0])} (not compared)" if offered and tuning.snippet else ""
 
 
 def _change(name: str, before: int, after: int) -> str:
@@ -141,11 +181,11 @@ def _row(point: Point, tuning: Fix, peak: str, steady: str) -> PointRow:
         ratio = f"{point.ratio:.2f} ×{interval}"
     is_chosen = point.options == tuning.chosen
     remark = "chosen" if is_chosen else "cannot be used" if point.problem else ""
-    if point.ratio is not None and point.low is not None and not remark:
-        if point.undecided:
-            remark = "undecided"
-        elif point.low > _NOTABLE_SLOWDOWN and point.slowest_with:
-            remark = f"slower: {plain(point.slowest_with)}"
+    if point.undecided:
+        remark = "chosen, undecided" if is_chosen else "undecided"
+    elif point.ratio is not None and point.low is not None and not remark:
+        if point.low > _NOTABLE_SLOWDOWN:
+            remark = "slower"
     return PointRow(
         label=label(point),
         peak=peak,
@@ -156,6 +196,7 @@ def _row(point: Point, tuning: Fix, peak: str, steady: str) -> PointRow:
         ratio=ratio,
         remark=remark,
         is_chosen=is_chosen,
+        is_undecided=point.undecided,
         is_defaults=not point.options,
         on_front=point.on_front,
         problem=shortened(plain(point.problem), _LONGEST_PROBLEM),

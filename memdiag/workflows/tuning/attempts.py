@@ -2,22 +2,24 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
 
 import msgspec
 
 from memdiag.errors import MemdiagError
 from memdiag.graph.reader import open_model
-from memdiag.measurement.job import Job
+from memdiag.measurement.job import Job, TimeLimitReached
 from memdiag.records.fix import Figures, Point
 from memdiag.remedies.option import Option
 from memdiag.verification.bench import Bench, Verdict
-from memdiag.verification.judgement import Races, saves, too_slow, undecided
+from memdiag.verification.judgement import Races, saves
+from memdiag.verification.latency import MIN_PAIRS
 from memdiag.verification.outputs import Bound
 from memdiag.workflows.tuning.files import TuneFiles
 from memdiag.workflows.tuning.points import excess
 
-_PAIRS = 16
+_QUICK_PAIRS = 4
 _FINAL_PAIRS = 32
 _FINAL_TIMES = 3
 
@@ -57,6 +59,20 @@ class Attempts:
         """Roughly how long a point is confirmed."""
         return self.bench.estimate_s(times=_FINAL_TIMES, pairs=_FINAL_PAIRS)
 
+    def reserve_s(self, remaining_s: float) -> float:
+        """Return how much of the remaining time to keep for confirming a point.
+
+        Enough to measure the memory of it and of the defaults again and to compare latency briefly,
+        or for memory alone, where that leaves most of the time for the search; otherwise nothing.
+        """
+        if remaining_s == inf:
+            return 0.0
+        memory_s = 2 * _FINAL_TIMES * self.bench.process_s
+        all_s = memory_s + self.bench.estimate_s(times=0, pairs=MIN_PAIRS)
+        if all_s <= remaining_s / 2:
+            return all_s
+        return memory_s if memory_s <= remaining_s / 4 else 0.0
+
     def end_at(self, moment: float) -> None:
         """Have whatever runs end at `moment`, by `time.monotonic()`."""
         self.bench.job.deadline.at = moment
@@ -79,17 +95,19 @@ class Attempts:
         return msgspec.structs.replace(point, figures=figures)
 
     def judge(self, point: Point, chosen: tuple[Option, ...]) -> Point:
-        """Return `point`, the one of `chosen`, with what is to be said of outputs and latency."""
-        return self._judged(point, chosen, _PAIRS)
+        """Return `point`, the one of `chosen`, with its outputs checked and a quick latency ratio.
+
+        The ratio is from few pairs of runs: it tells only points that are clearly slower.
+        """
+        return self._judged(point, chosen, _QUICK_PAIRS, is_quick=True)
 
     def confirm(self, point: Point, chosen: tuple[Option, ...]) -> tuple[Point, bool]:
         """Return `point` measured thoroughly, and whether it still is worth having.
 
-        Its memory and that of the defaults are measured in turn, in several processes each.
+        Its memory and that of the defaults are measured in turn, in several processes each, and
+        then its latency is compared exactly. Where the time for that runs out, the latency ratio of
+        `point` stays as it is.
         """
-        point = self._judged(point, chosen, _FINAL_PAIRS)
-        if point.problem or point.ratio is None or point.ratio > self.limit:
-            return point, False
         try:
             job = self._files.ready(_configured(self.bench.job, chosen), chosen)
             before, after = self.bench.measure_both(
@@ -99,6 +117,12 @@ class Attempts:
             return self._refused(point, f"it does not run: {error}"), False
         fits = self._fits(after)
         point = msgspec.structs.replace(point, figures=after, fits=fits)
+        try:
+            point = self._judged(point, chosen, _FINAL_PAIRS)
+        except TimeLimitReached:
+            point = self._timed(point)
+        if point.problem or point.ratio is None or point.ratio > self.limit:
+            return point, False
         is_needed = fits and not self._fits(before)
         is_faster = fits and point.high is not None and point.high < 1
         if not (is_needed or (self.budget and is_faster) or saves(before, after)):
@@ -110,21 +134,26 @@ class Attempts:
         """Return what was found of `point` the last time; None where it was not compared."""
         return self._verdicts.get(point.options)
 
-    def _judged(self, point: Point, chosen: tuple[Option, ...], pairs: int) -> Point:
+    def _judged(
+        self, point: Point, chosen: tuple[Option, ...], pairs: int, *, is_quick: bool = False
+    ) -> Point:
         try:
             job = self._files.ready(_configured(self.bench.job, chosen), chosen)
         except MemdiagError as error:
             return self._refused(point, f"it does not run: {error}")
         verdict = self.bench.judge(
-            job, self.bound, disk_bytes=0, times=0, pairs=pairs, limit=self.limit
+            job,
+            self.bound,
+            disk_bytes=0,
+            times=0,
+            pairs=pairs,
+            limit=self.limit,
+            is_quick=is_quick,
         )
         if verdict.problem is not None:
             return self._refused(point, verdict.problem)
         self._verdicts[point.options] = verdict
-        point = self._raced(point, verdict.races)
-        is_slower = too_slow(verdict.races, self.limit) is not None
-        is_doubtful = not is_slower and undecided(verdict.races, self.limit) is not None
-        return msgspec.structs.replace(point, undecided=is_doubtful)
+        return self._raced(point, verdict.races)
 
     def _raced(self, point: Point, races: Races) -> Point:
         name, slowest = max(
@@ -132,15 +161,24 @@ class Attempts:
             key=lambda one: one[1].median,
             default=("", None),
         )
-        ratio = slowest.median if slowest else 1.0
-        return msgspec.structs.replace(
-            point,
-            ratio=ratio,
-            low=slowest.low if slowest else None,
-            high=slowest.high if slowest else None,
-            slowest_with=name,
-            fits=ratio <= self.limit and point.figures is not None and self._fits(point.figures),
+        ratios = [race.ratio for _, race in races]
+        is_slower = any(one.low > self.limit for one in ratios)
+        return self._timed(
+            msgspec.structs.replace(
+                point,
+                ratio=slowest.median if slowest else 1.0,
+                low=slowest.low if slowest else None,
+                high=slowest.high if slowest else None,
+                slowest_with=name,
+                undecided=not is_slower and any(one.high > self.limit for one in ratios),
+            )
         )
+
+    def _timed(self, point: Point) -> Point:
+        """Return `point` with whether it fits, by its latency ratio and its memory."""
+        fits = point.ratio is not None and point.ratio <= self.limit
+        fits = fits and point.figures is not None and self._fits(point.figures)
+        return msgspec.structs.replace(point, fits=fits)
 
     def _refused(self, point: Point, problem: str) -> Point:
         """Return `point` with a problem, in words that name no file of ours."""

@@ -1,6 +1,6 @@
 """The record of a tuning, put together from what was found."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from math import ceil
 from pathlib import Path
 
@@ -11,6 +11,7 @@ from memdiag.records.fix import FIX_SCHEMA, Fix, Point
 from memdiag.remedies.option import Option
 from memdiag.units import format_sizes
 from memdiag.workflows.tuning.files import lists_initializers
+from memdiag.workflows.tuning.points import cost
 from memdiag.workflows.tuning.search import Search
 from memdiag.workflows.tuning.snippet import snippet
 
@@ -35,7 +36,8 @@ def record_of(file: ModelFile, search: Search, fixed: Fix | None, duration_s: fl
     attempts, chosen = search.attempts, search.chosen
     verdict, sessions = attempts.verdict(chosen), attempts.bench.job.sessions
     difference = verdict.difference if verdict else None
-    rewritten = fixed.output if fixed and _REWRITE in chosen.options else None
+    program = chosen if chosen.options else _least_offered(search.points)
+    rewritten = fixed.output if fixed and program and _REWRITE in program.options else None
     model = rewritten or _text(file.path)
     record = Fix(
         schema=FIX_SCHEMA,
@@ -56,8 +58,9 @@ def record_of(file: ModelFile, search: Search, fixed: Fix | None, duration_s: fl
         notes=tuple(_notes(search, fixed)),
         duration_s=duration_s,
         points=search.points,
+        untried=search.untried(),
         chosen=chosen.options,
-        snippet=_snippet(model, Path(rewritten or file.path), search, sessions),
+        snippet=_snippet(model, Path(rewritten or file.path), program, search) if program else "",
         session_count=attempts.session_count,
         sessions=sessions,
     )
@@ -84,12 +87,17 @@ def _with_fix(record: Fix, fixed: Fix) -> Fix:
 def _notes(search: Search, fixed: Fix | None) -> Iterator[str]:
     """Yield what there is to know about the chosen point."""
     chosen = search.chosen
-    for one in search.chosen_options:
+    for one in search.options_of(chosen):
         yield f"{one.name}: {one.does} {one.hurts}"
+    if chosen.undecided:
+        yield (
+            f"undecided: the latency interval of the chosen point includes the bound of"
+            f" {search.limit:.2f} ×, so it may be slower than that"
+        )
     if chosen.options and chosen.ratio is not None and chosen.low is not None:
         yield (
             f"its latency is at worst {chosen.ratio:.2f} × ({chosen.low:.2f}–{chosen.high:.2f})"
-            f" that of the defaults, with {chosen.slowest_with or 'its inputs'}"
+            f" that of the defaults, with {chosen.slowest_with or 'the inputs of the model'}"
         )
     if (doubtful := search.undecided()) is not None:
         high = ceil(100 * (doubtful.high or 1)) / 100
@@ -97,7 +105,7 @@ def _notes(search: Search, fixed: Fix | None) -> Iterator[str]:
             f"undecided: {' + '.join(doubtful.options)} would take {_sizes(doubtful)}, but latency"
             f" {doubtful.ratio:.2f} × ({doubtful.low:.2f}–{doubtful.high:.2f}) with"
             f" {doubtful.slowest_with} does not tell whether it is too slow; --max-slowdown"
-            f" {high:.2f} takes it"
+            f" {high:.2f} accepts it"
         )
     if search.timed_out:
         once = "" if search.is_confirmed else ", its memory measured once"
@@ -126,12 +134,18 @@ def _sizes(point: Point) -> str:
     return f"{peak} at the peak, {steady} steady"
 
 
-def _snippet(name: str, path: Path, search: Search, sessions: int) -> str:
-    chosen = search.chosen
+def _least_offered(points: Sequence[Point]) -> Point | None:
+    """Return the offered point that takes the least memory; None where none is offered."""
+    found = [(cost(point.figures), point) for point in points if point.offered and point.figures]
+    return min(found, key=lambda one: one[0])[1] if found else None
+
+
+def _snippet(name: str, path: Path, point: Point, search: Search) -> str:
     with open_model(path) as file:
         embedded, listed = not file.external_bytes, lists_initializers(file)
-    costs = {one.name: one.hurts for one in search.chosen_options}
-    return snippet(name, chosen, sessions, embedded=embedded, listed=listed, costs=costs)
+    costs = {one.name: one.hurts for one in search.options_of(point)}
+    sessions = search.attempts.bench.job.sessions
+    return snippet(name, point, sessions, embedded=embedded, listed=listed, costs=costs)
 
 
 def _text(path: Path) -> str:

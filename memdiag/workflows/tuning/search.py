@@ -25,16 +25,19 @@ from memdiag.workflows.tuning.points import (
 
 Names = frozenset[str]
 
-_MAX_RESERVE = 0.5
-"""Share of the time at most that is kept for measuring the choice thoroughly."""
+
+_PLAUSIBLE_RATIO = 2.0
+"""Options are compared last whose first runs took longer than the limit by this factor: these runs
+scatter, for each is a single one in a fresh process."""
 
 
 @dataclass(kw_only=True)
 class Search:
     """The points that were measured so far, the defaults first, and which of them is chosen.
 
-    `always` are options that are part of every point but the first. Memory decides what is looked
-    at more closely: outputs and latency are compared only where enough of it would be saved.
+    `always` are options that are part of every point but the first. The memory of each option is
+    measured first, in the order of `usable`. Outputs and latency are compared only where enough
+    memory would be saved, quickly, the largest saving first; the choice is compared exactly.
     At `end`, by `clock`, all is over: options are tried until there is just the time left to
     measure the choice thoroughly. `interrupted` says that Ctrl-C ended the search, `timed_out` that
     the time did.
@@ -60,8 +63,7 @@ class Search:
     def run(self) -> None:
         """Search until nothing more helps, the time is over, or Ctrl-C comes."""
         self._keep(self.attempts.defaults(), ())
-        reserve_s = min(self.attempts.confirming_s, _MAX_RESERVE * (self.end - self.clock()))
-        self._deadline = self.end - reserve_s
+        self._deadline = self.end - self.attempts.reserve_s(self.end - self.clock())
         self._pace = Pace(first_s=self.attempts.weighing_s, end=self.end, clock=self.clock)
         try:
             self._explore()
@@ -75,7 +77,12 @@ class Search:
     @property
     def points(self) -> tuple[Point, ...]:
         """All points, in the order in which they were tried."""
-        return tuple(fronted(tuple(self._points.values())))
+        offered = self._offered()
+        points = [
+            msgspec.structs.replace(point, offered=True) if names in offered else point
+            for names, point in self._points.items()
+        ]
+        return tuple(fronted(points))
 
     @property
     def chosen(self) -> Point:
@@ -89,10 +96,9 @@ class Search:
         ]
         return choice(standing, self.budget, self.limit)
 
-    @property
-    def chosen_options(self) -> tuple[Option, ...]:
-        """What the chosen point is made of."""
-        return self._chosen[frozenset(self.chosen.options)]
+    def options_of(self, point: Point) -> tuple[Option, ...]:
+        """Return the options of `point`."""
+        return self._chosen[frozenset(point.options)]
 
     @property
     def is_confirmed(self) -> bool:
@@ -111,8 +117,32 @@ class Search:
     def undecided(self) -> Point | None:
         """Return the point that would be chosen if those in doubt were known to be fast enough.
 
-        None where that is none of them.
+        None where that is none of them, or the chosen one.
         """
+        best = self._best_if_fast()
+        return best if best.undecided and best.options != self.chosen.options else None
+
+    def _offered(self) -> set[Names]:
+        """Return the points that save memory but whose latency was not compared in time."""
+        if not (self.timed_out or self.interrupted):
+            return set()
+        base = self._base()
+        return {
+            names
+            for names, point in self._points.items()
+            if point.figures is not None
+            and point.ratio is None
+            and not point.problem
+            and is_less(point.figures, base)
+        }
+
+    def untried(self) -> tuple[str, ...]:
+        """Return the names of the options whose memory was not measured."""
+        tried = {name for names in self._points for name in names}
+        return tuple(one.name for one in self.usable if one.name not in tried)
+
+    def _best_if_fast(self) -> Point:
+        """Return the point to choose if every undecided one turned out to be fast enough."""
         standing = [
             msgspec.structs.replace(point, ratio=min(point.ratio, self.limit))
             if point.undecided and point.ratio is not None
@@ -121,8 +151,6 @@ class Search:
             if not point.options or frozenset(point.options) not in self._refuted
         ]
         best = choice(standing, self.budget, self.limit)
-        if not best.undecided or best.options == self.chosen.options:
-            return None
         return next(point for point in self.points if point.options == best.options)
 
     def _explore(self) -> None:
@@ -142,21 +170,30 @@ class Search:
     def _try_alone(self, base: Figures) -> None:
         """Try each option alone.
 
-        Comparing takes longest. Where time is limited, half of it goes to memory alone, and what
-        saves most is compared first.
+        Comparing takes longest: memory is measured first, and what saves most is compared first.
+        Where time is limited, a third of it goes to memory, and options left over come last.
         """
         weighed: list[Option] = []
-        halfway = (self.clock() + self._deadline) / 2
-        for one in self.usable if halfway < inf else ():
-            if self.clock() >= halfway:
+        started = self.clock()
+        weighing_end = started + (self._deadline - started) / 3
+        for one in self.usable:
+            if self.clock() >= weighing_end:
                 break
             self._weigh((one,))
             weighed.append(one)
-        for one in sorted(weighed, key=self._cost_alone):
+        for one in sorted(weighed, key=lambda one: (self._seems_slow(one), self._cost_alone(one))):
             self._try((one,), base)
             self._check_deadline()
         for one in self.usable:
             self._try((one,), base)
+
+    def _seems_slow(self, one: Option) -> bool:
+        """Return whether the few runs in which memory was measured were slow."""
+        figures = self._points[_names((*self.always, one))].figures
+        before_s = self.attempts.before.latency_s
+        if figures is None or figures.latency_s is None or before_s is None:
+            return False
+        return figures.latency_s > _PLAUSIBLE_RATIO * self.limit * before_s
 
     def _starts(self, base: Figures) -> Iterator[tuple[tuple[Option, ...], float]]:
         """Yield what to grow from, and how slow it may become.
@@ -236,13 +273,13 @@ class Search:
         return sorted(found, key=self._cost_alone)
 
     def _confirm(self) -> None:
-        """Measure the chosen point thoroughly; where it does not stand, the next one."""
-        while (point := self.chosen).options:
+        """Measure the best plausible point thoroughly; where it does not stand, the next one."""
+        while (point := self._best_if_fast()).options:
             names = frozenset(point.options)
             chosen = self._chosen[names]
-            self.say(
-                f"verifying {_words(chosen)} (about {format_duration(self.attempts.confirming_s)})"
-            )
+            self._check_time(self.end)
+            about_s = min(self.attempts.confirming_s, self.end - self.clock())
+            self.say(f"verifying {_words(chosen)} (about {format_duration(about_s)})")
             self._points[names], stands = self.attempts.confirm(point, chosen)
             if stands:
                 self._confirmed = names
@@ -282,6 +319,9 @@ class Search:
         # Where nothing is chosen yet, nothing has to be measured thoroughly in the end.
         end = self._deadline if self.chosen.options else self.end
         self.attempts.end_at(end)
+        self._check_time(end)
+
+    def _check_time(self, end: float) -> None:
         if self.clock() >= end:
             raise TimeLimitReached
 
@@ -296,7 +336,7 @@ class Search:
     def _figures(self, added: tuple[Option, ...], limit: float = inf) -> Figures | None:
         """Return the figures of a point that can be used and is not slower than `limit`."""
         point = self._points.get(_names((*self.always, *added)))
-        if point is None or point.problem or point.ratio is None or point.ratio > limit:
+        if point is None or point.ratio is None or _fails(point, limit):
             return None
         return point.figures
 
@@ -306,7 +346,9 @@ class Search:
 
 
 def _fails(point: Point, limit: float) -> bool:
-    return bool(point.problem) or (point.ratio is not None and point.ratio > limit)
+    """Return whether `point` cannot be used, or is slower than `limit` as far as can be told."""
+    is_slow = point.ratio is not None and point.ratio > limit and not point.undecided
+    return bool(point.problem) or is_slow
 
 
 def _clash(one: Option, other: Option) -> bool:

@@ -82,6 +82,8 @@ def _costs(point: Point, costs: Mapping[str, str]) -> Iterator[str]:
         # Names of dimensions are the model's: one with a line break would end the comment.
         inputs = " ".join(point.slowest_with.replace("×", "x").split())
         yield f"# {ascii(inputs)[1:-1]}."
+    if costs and point.offered:
+        yield "# Its latency and outputs were not compared with those of the defaults."
     if costs:
         yield ""
 
@@ -140,6 +142,7 @@ def _save_once(model: str, point: Point, listed: bool) -> Iterator[str]:
     yield 'OPTIMIZED += f".{ort.__version__}-{cpu}.prepacked.onnx"'
     yield "saved, made = Path(OPTIMIZED), Path(MODEL).stat().st_mtime"
     yield ""
+    yield "# Writing it takes the former peak, once: the first start saves no memory yet."
     yield "if not saved.exists() or saved.stat().st_mtime < made:  # once for each of them"
     # Written aside: a process that starts meanwhile, or an interruption, sees nothing half-written.
     yield "    with tempfile.TemporaryDirectory(dir=saved.parent) as folder:"

@@ -53,6 +53,9 @@ class Scripted:
     weighing_s: float = 1.0
     confirming_s: float = 0.0
 
+    def reserve_s(self, remaining_s: float) -> float:
+        return 0.0
+
     def end_at(self, moment: float) -> None:
         self.ended_at = moment
 
