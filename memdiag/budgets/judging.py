@@ -192,7 +192,7 @@ def _suspect(findings: Sequence[Finding], copies: Sequence[HeldCopy]) -> Suspect
         return None
     _, cost, worst = max(standing, key=lambda each: each[:2])
     return Suspect(
-        rule=worst.name, message=worst.message, bytes=cost, can_be_fixed=bool(worst.remedies)
+        rule=worst.name, message=worst.message, bytes=cost, can_be_fixed=bool(worst.rewrites)
     )
 
 

@@ -345,7 +345,9 @@ def _words(one: _Affected) -> str:
     worst = np.argsort(-shares, kind="stable")[: min(above, 3)]
     more = f" and {above - len(worst)} more" if above > len(worst) else ""
     channels = f"output channel{'s' if above > 1 else ''} {', '.join(map(str, worst))}{more}"
-    return f"{text}, {channels} up to {_percent(float(shares.max()))}"
+    verb = "consist" if above > 1 else "consists"
+    most = f"up to {_percent(float(shares.max()))}"
+    return f"{text}, where {channels} {verb} of {most} denormal values"
 
 
 def _percent(share: float) -> str:

@@ -34,6 +34,10 @@ used, and the next node takes its place.
 - Results that replace what they are computed from, or are less than half as much again.
 - Transposed copies: see `shared-weight-transposed`.
 - Growth of less than 1 MiB in all nodes of one operator together.
+
+The last three remedies are not named where the largest node, with its operands that are folded
+too, needs clearly more in each run than folding adds: without folding such a model takes more
+memory.
 """
 
 from collections import defaultdict
@@ -73,6 +77,9 @@ RULE = Rule(
 )
 
 _LEAST = MIB
+_CLEARLY_MORE = 1.25
+_UNFOLDING = ("keep-unfolded", "folding-size-limit", "disable-constant-folding")
+"""The remedies that have the nodes evaluated in every run."""
 _LEAST_NODE = 64 * KIB
 _GROWN_LATER = frozenset({"Expand", "Tile", "ConstantOfShape", "Cast"})
 _GROWTH = 1.5
@@ -121,11 +128,20 @@ def _judge(examined: Examined, operator: str, found: list[_Grown]) -> Iterator[F
     growth = sum(held) - replaced
     if growth < _LEAST:
         return
+    in_run = _in_run(examined, found)
+    unfolding_saves = in_run < _CLEARLY_MORE * growth
+    detail = _detail(examined, sum(held), replaced, [qualified(one) for one in beside])
+    if not unfolding_saves:
+        detail += (
+            f" Evaluating these nodes in every run instead saves no memory: the largest needs"
+            f" {format_size(in_run)} in each run, more than the {format_size(growth)} that folding"
+            " adds."
+        )
     nodes = [examined.node(fold.scope, fold.node) for fold in folds]
     yield RULE.finding(
         examined,
         _message(operator, folds, nodes, results, sources),
-        detail=_detail(examined, sum(held), replaced, [qualified(one) for one in beside]),
+        detail=detail,
         weights=(qualified(weight) for fold in folds for weight in fold.weights),
         nodes=nodes,
         graph=_common_graph(examined, folds),
@@ -133,8 +149,25 @@ def _judge(examined: Examined, operator: str, found: list[_Grown]) -> Iterator[F
         peak_bytes=max(growth, _peak(examined, found)),
         phase="constant_fold",
         expected=_expected(examined, found),
-        remedies=_remedies(examined, operator, folds),
+        remedies=_remedies(examined, operator, folds, unfolding_saves=unfolding_saves),
     )
+
+
+def _in_run(examined: Examined, found: list[_Grown]) -> int:
+    """Return the bytes that the largest node needs in each run if nothing is folded.
+
+    Its result and those of its operands that were folded too are then in the arena at once.
+    """
+    largest = 0
+    for one in found:
+        fold = one.copy.fold
+        needed = fold.nbytes
+        for name in {*fold.node.input} - {""}:
+            home = fold.scope.home(name)
+            index = examined.folds.index_of(home, name) if home is not None else None
+            needed += examined.folds[index].nbytes if index is not None else 0
+        largest = max(largest, needed)
+    return largest
 
 
 def _is_needed(results: Results, weight: Weight) -> bool:
@@ -231,9 +264,11 @@ def _expected(examined: Examined, found: list[_Grown]) -> Iterator[ExpectedCopie
         )
 
 
-def _remedies(examined: Examined, operator: str, folds: list[Fold]) -> tuple[str, ...]:
-    """Return the remedies that fit the operator and the release."""
-    unfit: set[str] = set()
+def _remedies(
+    examined: Examined, operator: str, folds: list[Fold], *, unfolding_saves: bool
+) -> tuple[str, ...]:
+    """Return the remedies that fit the operator and the release, and are predicted to save."""
+    unfit = set() if unfolding_saves else {*_UNFOLDING}
     if operator not in _GROWN_LATER:
         unfit.add("grow-later")
     dtypes = {weight.dtype for fold in folds for weight in fold.weights}

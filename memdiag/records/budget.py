@@ -44,7 +44,7 @@ class Breach(Record, frozen=True, kw_only=True):
 class Suspect(Record, frozen=True, kw_only=True):
     """A finding that may be what costs: the `rule` by name, what it says, the bytes it costs.
 
-    `can_be_fixed` says that the rule has a remedy that ``memdiag fix`` can try.
+    `can_be_fixed` says that ``memdiag fix`` can rewrite this model for it.
     """
 
     rule: str

@@ -8,7 +8,8 @@ from memdiag.records.finding import Finding
 from memdiag.remedies.draft import Draft
 
 Arithmetic = Literal["same", "reordered", "changed"]
-"""``same``: every operation stays, only data moves; ``reordered``: the same sums in another order;
+"""``same``: every kernel stays, only data moves; ``reordered``: other kernels or fusions may run,
+so that the same sums are added in another order;
 ``changed``: values themselves change."""
 
 

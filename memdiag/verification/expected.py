@@ -102,7 +102,11 @@ def _typed(type_name: str, shape: Sequence[Any]) -> str:
 def _problem(worst: Difference, bound: Bound) -> str:
     if worst.relative == inf:
         return f"output {worst.output} {worst.reason or 'differs from zeros'}"
+    if not bound.relative:
+        allowed = f"no difference is allowed, because {bound.why}"
+    else:
+        allowed = f"at most {bound.relative:.1e} is allowed: {bound.why}"
     return (
-        f"output {worst.output} differs by {worst.relative:.1e} of its largest value"
-        f" (bound {bound.relative:.1e}: {bound.why})"
+        f"output {worst.output} differs by {worst.relative:.1e} of its largest value; {allowed}."
+        " No option accepts it"
     )

@@ -73,9 +73,9 @@ def race(
     for number in range(pairs):
         if number >= MIN_PAIRS and clock() - started > budget_s:
             break
-        if limit is not None and number == _CLEAR_PAIRS:
-            if ratio(*seen).low > _CLEARLY_ABOVE * limit:
-                break
+        is_early = limit is not None and number == _CLEAR_PAIRS
+        if is_early and ratio(*seen).low > _CLEARLY_ABOVE * (limit or 0):
+            break
         if limit is not None and number >= least_pairs and number in LOOKS:
             found = ratio(*seen)
             if not found.low <= limit <= found.high:

@@ -34,7 +34,7 @@ class Bound:
     @classmethod
     def exact(cls) -> "Bound":
         """Return the bound of a change that leaves every operation as it is."""
-        return cls(relative=0.0, why="only data is moved")
+        return cls(relative=0.0, why="the change only moves data, so outputs must be equal")
 
     @classmethod
     def reordered(cls, reduction: int) -> "Bound":

@@ -76,8 +76,8 @@ def tune(
     checked, and the latency is compared quickly with that of the defaults, the largest saving
     first. To the option that saves the most, the others are added in turn, and those that save
     more are kept. The chosen point is measured again, in several processes, and its latency is
-    compared exactly. Ctrl-C, or a time limit, ends the search with the best so far. Where the model is fixed first
-    and that is ended, the record is the fix's alone.
+    compared exactly. Ctrl-C, or a time limit, ends the search with the best so far. Where the model
+    is fixed first and that is ended, the record is the fix's alone.
 
     Args:
         model: the ONNX file.

@@ -51,8 +51,15 @@ def test_a_dead_channel_is_reported_with_its_shares(tmp_path: Path) -> None:
     assert found.weights == ("w",)
     assert found.nodes == ("conv",)
     assert found.bytes == found.peak_bytes == 0
+<<<<<<< HEAD
     assert "w 6.25 % (72 of 1,152), output channel 5 up to 100 %" in found.message
     assert found.detail.startswith("This costs time on some processors, and no memory.")
+=======
+    assert (
+        "w 6.25 % (72 of 1,152), where output channel 5 consists of up to 100 % denormal values"
+        in found.message
+    )
+>>>>>>> 8493aa3 (Name only remedies predicted to save, and write refusals as plain sentences)
 
 
 def test_the_worst_channels_come_first_and_the_others_are_counted(tmp_path: Path) -> None:
@@ -60,7 +67,7 @@ def test_the_worst_channels_come_first_and_the_others_are_counted(tmp_path: Path
     weight[2:8, :4] = DENORMAL
     weight[6] = DENORMAL
     (found,) = of_conv(weight, tmp_path)
-    assert "output channels 6, 2, 3 and 3 more up to 100 %" in found.message
+    assert "where output channels 6, 2, 3 and 3 more consist of up to 100 %" in found.message
 
 
 def test_normal_weights_with_zeros_are_clean(tmp_path: Path) -> None:
@@ -112,7 +119,7 @@ def test_output_channels_of_products_are_those_of_the_result(
     if transposed:
         nodes.insert(0, helper.make_node("Transpose", ["w"], ["t"]))
     (found,) = findings("denormal-weights", model(nodes, {"w": weight}), tmp_path)
-    assert "output channel 7 up to 100 %" in found.message
+    assert "output channel 7 consists of up to 100 %" in found.message
 
 
 def normalized(weight: Array, scale: Array, *, inputs: tuple[str, ...] = ("x",)) -> onnx.ModelProto:
@@ -254,6 +261,6 @@ def test_equal_weights_are_read_once_and_named_each(
     # Along another axis the channels are others.
     assert [weight.name for weight in read] == ["a", "turned"]
     words = "3.12 % (32 of 1,024)"
-    channel = f"{words}, output channel 3 up to 100 %"
+    channel = f"{words}, where output channel 3 consists of up to 100 % denormal values"
     assert found.weights == ("a", "b", "turned")
     assert found.message.endswith(f": a {channel}; b {channel}; turned {words}")

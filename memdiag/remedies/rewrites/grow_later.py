@@ -76,7 +76,10 @@ def _problem(draft: Draft, node: ir.Node | None) -> str:
     if node is None:
         return "the node is not there any more"
     if node.domain not in _ONNX or node.op_type not in _GROWING:
-        return f"{node.op_type} is no Expand, Tile, ConstantOfShape or Cast"
+        return (
+            f"only an Expand, Tile, ConstantOfShape or Cast can be moved, and this node is a"
+            f" {node.op_type}"
+        )
     output = node.outputs[0]
     if output.is_graph_output():
         return "its result is an output"
@@ -144,7 +147,9 @@ def _reader_problem(draft: Draft, reader: ir.Node, slot: int, small: Sizes, whol
                 return "the operand has fewer axes than what Gather reads"
         return ""
     if reader.domain not in _ONNX or operator not in _BROADCASTS:
-        return f"{operator} needs the whole result"
+        return (
+            f"{operator} reads the result in its full shape, so the node cannot be moved behind it"
+        )
     others = [value for index, value in enumerate(reader.inputs) if index != slot]
     for place in grown:
         if not any(_has(draft, value, place - len(whole), whole[place]) for value in others):

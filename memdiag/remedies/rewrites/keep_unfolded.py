@@ -6,6 +6,9 @@ that the node runs with the model, and its result is there only until it has bee
 such nodes one takes the place of the other. What a node only takes values from is preferred to
 what says its shape, so that the shape is still known at load.
 
+Other kernels may run: a fusion that needs the folded constant is missed, so that outputs may differ
+by rounding.
+
 It hurts in time: the result is made in every run. And a single result that is needed in every run
 anyway takes no less in the arena than as a constant. Each load writes a warning to the log.
 """
@@ -25,7 +28,7 @@ REWRITE = Rewrite(
     name="keep-unfolded",
     summary="list a small constant of the node as an input too, so that it is not folded",
     rules=("folding-grows",),
-    arithmetic="same",
+    arithmetic="reordered",
 )
 
 _LARGEST_COPIED = 1 << 20
@@ -77,7 +80,10 @@ def _operand(draft: Draft, node: ir.Node | None) -> _Operand | str:
     if node is None:
         return "the node is not there any more"
     if must_be_inputs(draft):
-        return "in models of IR version 3 an initializer that is listed as an input is a constant"
+        return (
+            "the model has IR version 3, where every initializer is listed as an input, so listing"
+            " it does not keep onnxruntime from treating it as a constant"
+        )
     if draft.function(node) is not None:
         return "it is in a function, which sees no inputs of the graph"
     leaves = list(_leaves(node))

@@ -65,7 +65,10 @@ def apply(draft: Draft, finding: Finding) -> bool:
 def problem(draft: Draft, weight: ir.Value | None) -> str:
     """Return why `weight` cannot be listed; empty if it can."""
     if (draft.model.ir_version or 0) < _DEFAULTS_SINCE:
-        return "in models of IR version 3 an initializer that is listed as an input is a constant"
+        return (
+            "the model has IR version 3, where every initializer is listed as an input, so listing"
+            " it does not keep onnxruntime from treating it as a constant"
+        )
     if weight is None or not weight.is_initializer():
         return "the weight is no initializer"
     if weight.graph is not draft.model.graph:

@@ -183,9 +183,8 @@ def _row(point: Point, tuning: Fix, peak: str, steady: str) -> PointRow:
     remark = "chosen" if is_chosen else "cannot be used" if point.problem else ""
     if point.undecided:
         remark = "chosen, undecided" if is_chosen else "undecided"
-    elif point.ratio is not None and point.low is not None and not remark:
-        if point.low > _NOTABLE_SLOWDOWN:
-            remark = "slower"
+    elif point.low is not None and point.low > _NOTABLE_SLOWDOWN and not remark:
+        remark = "slower"
     return PointRow(
         label=label(point),
         peak=peak,

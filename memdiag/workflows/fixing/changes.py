@@ -38,12 +38,17 @@ class Change(NamedTuple):
 def changes_by_rule(findings: Sequence[Finding]) -> Iterator[tuple[Change, ...]]:
     """Yield the changes for each rule in the order of `findings`, the rule's preferred ones first.
 
-    Rules that no rewrite answers are left out.
+    A change is made for the findings that name its rewrite. Rules that no rewrite answers are left
+    out.
     """
     for rule in dict.fromkeys(finding.name for finding in findings):
         mine = tuple(finding for finding in findings if finding.name == rule)
         named = list(dict.fromkeys(name for finding in mine for name in finding.remedies))
-        changes = [Change(rewriter, mine) for rewriter in rewriters_for(rule)]
+        changes = [
+            Change(rewriter, tuple(one for one in mine if rewriter.rewrite.name in one.remedies))
+            for rewriter in rewriters_for(rule)
+            if rewriter.rewrite.name in named
+        ]
         changes.sort(key=lambda change: _place(change.name, named))
         if changes:
             yield tuple(changes)

@@ -43,8 +43,8 @@ def _checked(draft: Draft, finding: Finding) -> Finding:
     names = finding.remedies
     # The order of the finding is that of preference.
     preferred = sorted(
-        rewriters_for(finding.name),
-        key=lambda one: names.index(one.rewrite.name) if one.rewrite.name in names else len(names),
+        (one for one in rewriters_for(finding.name) if one.rewrite.name in names),
+        key=lambda one: names.index(one.rewrite.name),
     )
     for rewriter in preferred:
         try:

@@ -263,7 +263,7 @@ class Search:
         is_saving = saves(before, after)
         verdict = self._compared(job, bound, is_saving)
         if verdict.problem is not None:
-            return verdict.problem
+            return f"{verdict.problem}; {in_words(before, after)}"
         if not is_worth_it(before, after, verdict.races, self._races()):
             return _saves_nothing(before, after)
         if slower := too_slow(verdict.races, self.max_slowdown):

@@ -277,8 +277,7 @@ class Search:
         while (point := self._best_if_fast()).options:
             names = frozenset(point.options)
             chosen = self._chosen[names]
-            self._check_time(self.end)
-            about_s = min(self.attempts.confirming_s, self.end - self.clock())
+            about_s = max(0.0, min(self.attempts.confirming_s, self.end - self.clock()))
             self.say(f"verifying {_words(chosen)} (about {format_duration(about_s)})")
             self._points[names], stands = self.attempts.confirm(point, chosen)
             if stands:
@@ -319,9 +318,6 @@ class Search:
         # Where nothing is chosen yet, nothing has to be measured thoroughly in the end.
         end = self._deadline if self.chosen.options else self.end
         self.attempts.end_at(end)
-        self._check_time(end)
-
-    def _check_time(self, end: float) -> None:
         if self.clock() >= end:
             raise TimeLimitReached
 

@@ -160,7 +160,7 @@ def gathering(body: str) -> ModelProto:
                 half=np.array([1, 2])), "Tile_0", "not both known"),
         (adding("big = Expand(row, shape) s = Softmax(big) y = Add(x, s)"), "Expand_0", "Softmax"),
         (adding("big = Expand(row, shape) y = Add(x, row)"), "Expand_0", "nothing reads"),
-        (adding("t = Transpose(row) y = Add(x, row)"), "Transpose_0", "Transpose is no Expand"),
+        (adding("t = Transpose(row) y = Add(x, row)"), "Transpose_0", "this node is a Transpose"),
         (adding("y = Expand(row, shape)"), "Expand_0", "is an output"),
         (adding("y = Expand(row, shape)"), "gone", "not there"),
         (gathering("y = Gather(big, i) z = Neg(big)"), "Expand_0", "Neg needs the whole"),

@@ -88,7 +88,7 @@ CAST = "c = Cast <to = 1> (w) t = Transpose(c) y = MatMul(x, t)"
 @pytest.mark.parametrize(
     ("original", "reason"),
     [
-        (_third_ir(), "in models of IR version 3"),
+        (_third_ir(), "the model has IR version 3"),
         (_output(), "the weight is an output"),
         (tied(dtype=np.float16), "onnxruntime would convert the weight in every run"),
         (tied(nodes=CAST), "Cast of the weight would be computed in every run"),

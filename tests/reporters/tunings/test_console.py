@@ -2,6 +2,7 @@
 
 import io
 
+import msgspec
 import pytest
 from rich.console import Console
 
@@ -35,19 +36,47 @@ def test_where_no_option_is_worth_it_the_defaults_are_the_answer() -> None:
     points = (tunings.DEFAULTS, slow)
     (line,) = printed(tunings.tuning(tunings.DEFAULTS, points), quiet=True, width=200)
     assert line == (
-        "dir/m.onnx: the defaults (peak 200 MiB, steady 150 MiB): no option is worth it"
+        "dir/m.onnx: the defaults (peak 200 MiB, steady 150 MiB): no option is worth it; of the"
+        " options tried, 1 saved memory but lost too much time"
     )
 
 
 def test_what_was_not_compared_in_time_is_named() -> None:
-    open_point = tunings.point("arena-off", at=(150, 75), ratio=None)
-    points = (tunings.DEFAULTS, open_point)
-    (line,) = printed(tunings.tuning(tunings.DEFAULTS, points), quiet=True, width=300)
-    assert line == (
-        "dir/m.onnx: the defaults (peak 200 MiB, steady 150 MiB): nothing else was decided in"
-        " time. 1 with less memory was not compared or undecided, such as arena-off (steady 75"
-        " MiB). Try a longer --time-limit"
+    offered = msgspec.structs.replace(
+        tunings.point("arena-off", at=(150, 75), ratio=None), offered=True
     )
+    idle = tunings.point("patterns-off", at=(200, 150), ratio=None)
+    tuning = tunings.tuning(tunings.DEFAULTS, (tunings.DEFAULTS, offered, idle))
+    tuning = msgspec.structs.replace(tuning, untried=("one-thread",))
+    lines = printed(tuning, width=300)
+    assert lines[0] == (
+        "dir/m.onnx: the defaults (peak 200 MiB, steady 150 MiB): nothing else was compared in"
+        " time; of the options tried, 1 saved too little memory, 1 saved memory but could not be"
+        " compared in time, 1 could not be tried in time"
+    )
+    assert any(line.split()[0] == "arena-off" and "not compared" in line for line in lines if line)
+    assert not any(line.startswith("patterns-off") for line in lines)
+    assert (
+        "not compared: arena-off takes peak 150 MiB, steady 75 MiB. To compare its latency and get"
+        " its program, run memdiag tune dir/m.onnx --only arena-off"
+    ) in lines
+    assert "not tried in time: one-thread" in lines
+    assert "program for arena-off (not compared):" in lines
+
+
+def test_where_nothing_is_chosen_or_offered_no_program_is_printed() -> None:
+    slow = tunings.point("arena-off", at=(150, 75), ratio=2.5)
+    tuning = tunings.tuning(tunings.DEFAULTS, (tunings.DEFAULTS, slow))
+    text = "\n".join(printed(msgspec.structs.replace(tuning, snippet="")))
+    assert "program" not in text
+    assert "import" not in text
+
+
+def test_a_chosen_point_whose_interval_includes_the_bound_is_called_undecided() -> None:
+    doubtful = msgspec.structs.replace(tunings.CHOSEN, undecided=True)
+    lines = printed(tunings.tuning(doubtful, (tunings.DEFAULTS, doubtful)), width=200)
+    assert "latency 1.02 × (0.97–1.07, undecided), with" in lines[0]
+    assert any(line.endswith("chosen, undecided") for line in map(str.rstrip, lines))
 
 
 def test_what_does_not_fit_is_said_first() -> None:
@@ -61,7 +90,7 @@ def test_the_table_holds_the_front_and_the_defaults() -> None:
     start = next(i for i, line in enumerate(lines) if line.startswith("options"))
     assert [" ".join(line.split()) for line in lines[start : start + 5]] == [
         "options peak steady latency",
-        "optimization-off 100 MiB 60 MiB 2.50 × (2.45–2.55)",
+        "optimization-off 100 MiB 60 MiB 2.50 × (2.45–2.55) slower",
         "disable-prepacking + mmap-threshold 150 MiB 75 MiB 1.02 × (0.97–1.07) chosen",
         "defaults 200 MiB 150 MiB 1.00 ×",
         "",

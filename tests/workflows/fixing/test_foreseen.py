@@ -64,7 +64,9 @@ def test_what_cannot_be_rewritten_says_why_and_keeps_its_options(tmp_path: Path)
     model.graph.initializer.append(numpy_helper.from_array(sizes, "s"))
     onnx.save(model, tmp_path / "m.onnx")
     (one,) = [one for one in checked(tmp_path / "m.onnx") if one.name == "folding-grows"]
-    assert one.refusal == "grow-later: Conv needs the whole result"
+    assert one.refusal == (
+        "grow-later: Conv reads the result in its full shape, so the node cannot be moved behind it"
+    )
     assert one.rewrites == ()
     assert not possible(tmp_path / "m.onnx")
     assert "folding-size-limit" in one.remedies

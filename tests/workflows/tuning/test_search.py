@@ -47,6 +47,7 @@ class Scripted:
     ratio: Callable[[Names], float] = lambda names: 1.0
     budget: Mapping[str, int] = field(default_factory=dict)
     untrue: frozenset[Names] = frozenset()
+    exact: float = 1.0
     judged: list[Names] = field(default_factory=list)
     seconds: float = 0
 
@@ -306,8 +307,12 @@ def test_ctrl_c_leaves_the_best_so_far(words: str) -> None:
 
     search = searched(Scripted(less(a=20, b=30)), option("a", "b"), option("b", "a"), say=say)
     assert search.interrupted
-    assert not search.is_confirmed
-    assert search.chosen.options == (("a",) if words == "trying b" else ("b",))
+    is_compared = words == "verifying b"
+    assert search.is_confirmed != is_compared
+    assert search.chosen.options == (("b",) if is_compared else ())
+    # What was measured and not compared is offered.
+    offered = [point.options for point in search.points if point.offered]
+    assert offered == ([] if is_compared else [("a",)])
 
 
 def test_in_limited_time_what_saves_most_is_compared_first() -> None:
@@ -315,10 +320,10 @@ def test_in_limited_time_what_saves_most_is_compared_first() -> None:
     usable = [option(name, *(saved.keys() - name)) for name in saved]
     unlimited = Scripted(less(**saved))
     searched(unlimited, *usable)
-    assert unlimited.judged == [{"a"}, {"c"}, {"d"}, {"e"}]
-    # In the first half of the time a, b, c and d are weighed, and e when these were compared.
+    assert unlimited.judged == [{"e"}, {"c"}, {"d"}, {"a"}]
+    # In the first third of the time a, b, c and d are weighed, and e when these were compared.
     limited = Scripted(less(**saved))
-    assert searched(limited, *usable, end=8).chosen.options == ("e",)
+    assert searched(limited, *usable, end=12).chosen.options == ("e",)
     assert limited.judged == [{"c"}, {"d"}, {"a"}, {"e"}]
 
 
@@ -329,10 +334,55 @@ def test_comparing_ends_with_the_time() -> None:
             return super().judge(point, chosen)
 
     slow = Slow(less(a=5, b=10, c=30, d=20))
-    search = searched(slow, *(option(name) for name in "abcd"), end=8)
+    search = searched(slow, *(option(name) for name in "abcd"), end=10)
     assert search.timed_out
+    # All four were weighed in the first third of the time, and two of them compared.
     assert slow.judged == [{"c"}, {"d"}]
     assert search.chosen.options == ("c",)
+    # The others save memory too: they are offered, and none but them.
+    assert {point.options for point in search.points if point.offered} == {("a",), ("b",)}
+
+
+def test_what_seems_slow_when_memory_is_measured_is_compared_last() -> None:
+    class Slow(Scripted):
+        def weigh(self, chosen: tuple[Option, ...]) -> Point:
+            point = super().weigh(chosen)
+            assert point.figures is not None
+            latency_s = 0.05 if point.options == ("c",) else 0.011
+            taken = msgspec.structs.replace(point.figures, latency_s=latency_s)
+            return msgspec.structs.replace(point, figures=taken)
+
+    slow = Slow(less(a=20, b=30, c=40))
+    usable = option("a", "b", "c"), option("b", "a", "c"), option("c", "a", "b")
+    searched(slow, *usable)
+    assert slow.judged == [{"b"}, {"a"}, {"c"}]
+
+
+def test_what_was_not_measured_in_time_is_named() -> None:
+    search = searched(Scripted(less(a=20)), *(option(name) for name in "abcd"), end=3)
+    assert search.timed_out
+    assert search.untried() == ("d",)
+    assert searched(Scripted(less(a=20)), option("a"), option("b")).untried() == ()
+
+
+def test_an_undecided_quick_ratio_is_compared_exactly() -> None:
+    class Doubtful(Scripted):
+        def judge(self, point: Point, chosen: tuple[Option, ...]) -> Point:
+            point = super().judge(point, chosen)
+            if point.options == ("b",):
+                return msgspec.structs.replace(point, ratio=1.1, high=1.2, undecided=True)
+            return point
+
+        def confirm(self, point: Point, chosen: tuple[Option, ...]) -> tuple[Point, bool]:
+            exact = self.exact if point.options == ("b",) else 1.0
+            point = msgspec.structs.replace(point, ratio=exact, undecided=False)
+            return point, exact <= LIMIT
+
+    usable = option("a", "b"), option("b", "a")
+    for exact, chosen in ((1.0, ("b",)), (1.1, ("a",))):
+        doubtful = Doubtful(less(a=20, b=30))
+        doubtful.exact = exact
+        assert searched(doubtful, *usable).chosen.options == chosen
 
 
 @pytest.mark.parametrize(("deadline", "expected"), [(0, ()), (1, ("a",)), (2, ("b",)), (9, ("b",))])
