@@ -135,7 +135,10 @@ def test_folding_a_normalization_makes_denormals(tmp_path: Path) -> None:
     scale = np.ones(16, np.float32)
     scale[9] = 1e-39
     (found,) = findings("denormal-weights", normalized(filters(), scale), tmp_path)
-    assert "w 6.25 % (72 of 1,152) once norm is folded into it, output channel 9" in found.message
+    assert (
+        "w 6.25 % (72 of 1,152) once norm is folded into it, where output channel 9"
+        in found.message
+    )
     assert found.nodes == ("conv", "norm")
 
 

@@ -8,11 +8,11 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from memdiag.measurement.job import Feed, Job
+from memdiag.measurement.job import Feed, Job, TimeLimitReached
 from memdiag.remedies.option import Option
 from memdiag.remedies.options import options
 from memdiag.units import MIB
-from memdiag.verification.bench import Bench, Trial
+from memdiag.verification.bench import Bench, Trial, Verdict
 from memdiag.verification.outputs import Bound
 from memdiag.workflows.tuning.attempts import Attempts
 
@@ -45,6 +45,10 @@ def attempts(model: Path, tmp_path: Path) -> Iterator[Attempts]:
         )
 
 
+def _time_is_over(*args: object, **how: object) -> Verdict:
+    raise TimeLimitReached
+
+
 def test_an_option_that_saves_is_weighed_judged_and_confirmed(attempts: Attempts) -> None:
     chosen = (BY_NAME["disable-prepacking"],)
     weighed = attempts.weigh(chosen)
@@ -58,6 +62,11 @@ def test_an_option_that_saves_is_weighed_judged_and_confirmed(attempts: Attempts
     confirmed, stands = attempts.confirm(judged, chosen)
     assert stands
     assert attempts.session_count == started + 1 + 6
+    # A time limit that passes while latency is compared exactly leaves the quick ratio.
+    attempts.bench.judge = _time_is_over  # type: ignore[method-assign]
+    kept, stands = attempts.confirm(judged, chosen)
+    assert stands
+    assert kept.ratio == judged.ratio
     assert attempts.verdict(confirmed) is not None
     assert confirmed.figures is not None
     assert confirmed.figures.disk_bytes == attempts.disk_bytes
