@@ -51,15 +51,11 @@ def test_a_dead_channel_is_reported_with_its_shares(tmp_path: Path) -> None:
     assert found.weights == ("w",)
     assert found.nodes == ("conv",)
     assert found.bytes == found.peak_bytes == 0
-<<<<<<< HEAD
-    assert "w 6.25 % (72 of 1,152), output channel 5 up to 100 %" in found.message
-    assert found.detail.startswith("This costs time on some processors, and no memory.")
-=======
     assert (
         "w 6.25 % (72 of 1,152), where output channel 5 consists of up to 100 % denormal values"
         in found.message
     )
->>>>>>> 8493aa3 (Name only remedies predicted to save, and write refusals as plain sentences)
+    assert found.detail.startswith("This costs time on some processors, and no memory.")
 
 
 def test_the_worst_channels_come_first_and_the_others_are_counted(tmp_path: Path) -> None:

@@ -107,11 +107,7 @@ def test_what_it_says(tmp_path: Path) -> None:
         "disable-constant-folding",
     )
     assert found.message == (
-<<<<<<< HEAD
         "Expand_0 (Expand) is evaluated at load: 4 KiB become 4.0 MiB (float 1024 × 1024)."
-=======
-        "Expand_0 (Expand) is evaluated at load and makes 4.0 MiB (float 1024 × 1024) from 4 KiB."
->>>>>>> 8493aa3 (Name only remedies predicted to save, and write refusals as plain sentences)
     )
     assert found.detail == "onnxruntime 1.31.1 keeps 4.0 MiB for it, in place of 4 KiB."
 
