@@ -17,8 +17,8 @@ from benchmarks.readme import replace_part, table
 from benchmarks.real_models import real_models
 from benchmarks.statistics import interleave
 from memdiag.budgets.figures import BUDGET_PHASES, figures_of, settled
-from memdiag.measurement.environment import describe
 from memdiag.records.profile import Profile
+from memdiag.runner.machine import describe_machine
 from memdiag.units import format_size
 from memdiag.workflows.budget import DEFAULT_PROCESSES, PINNED
 from sample_models import load_recipes
@@ -43,7 +43,7 @@ def main() -> None:
             for path in (sample, *(available[name] for name in _REAL))
             for row in measure(path, rounds)
         ]
-    place = describe(memdiag.__version__, None, None)
+    place = describe_machine(memdiag.__version__, None, None)
     runtime = memdiag.profile(available[_REAL[-1]], run=False, xray="none").environment.onnxruntime
     heading = (
         f"{rounds} fresh processes each, in turn; onnxruntime {runtime}, {place.cpu},"

@@ -24,7 +24,7 @@ import memdiag
 from benchmarks.environments import environment
 from benchmarks.readme import replace_part, table
 from benchmarks.statistics import interleave, spread
-from memdiag.measurement.environment import describe
+from memdiag.runner.machine import describe_machine
 from sample_models import load_recipes
 
 MB = 1e6
@@ -386,7 +386,7 @@ def main() -> None:
             },
             rounds,
         )
-    machine = describe(memdiag.__version__, None, None)
+    machine = describe_machine(memdiag.__version__, None, None)
     replace_part(
         "check",
         f"{machine.cpu}, {machine.cpu_count} processors, {machine.platform}; medians of {rounds}"

@@ -26,10 +26,10 @@ from benchmarks.real_models import real_models
 from benchmarks.statistics import interleave, spread
 from memdiag.errors import MeasurementError
 from memdiag.graph.reader import open_model
-from memdiag.measurement.environment import describe
-from memdiag.measurement.job import Job
-from memdiag.measurement.server import Server
 from memdiag.records.fix import Figures, Fix, LatencyAt
+from memdiag.runner.job import Job
+from memdiag.runner.machine import describe_machine
+from memdiag.runner.session_server import SessionServer
 from memdiag.verification.latency import race
 from memdiag.verification.memory import figures, look_in_turn
 from memdiag.workflows.trials import trials
@@ -281,16 +281,16 @@ def _peers(model: Path, folder: Path) -> Iterator[str]:
     """
     job = _with_inputs(model, folder / "inputs", (1,))
     assert job is not None
-    with Server(replace(job, runs=None), job.later_feeds) as unchanged:
+    with SessionServer(replace(job, runs=None), job.later_feeds) as unchanged:
         for name in OPTIMIZERS:
             target = folder / f"{name.partition(',')[0]}.onnx"
             yield optimize(name, model, target) or _peer(replace(job, model=target), unchanged)
 
 
-def _peer(job: Job, unchanged: Server) -> str:
+def _peer(job: Job, unchanged: SessionServer) -> str:
     try:
         found = figures(look_in_turn([job], _TIMES)[0], disk_bytes=0)
-        with Server(replace(job, runs=None), job.later_feeds) as server:
+        with SessionServer(replace(job, runs=None), job.later_feeds) as server:
             ratio = race(unchanged, server, 0, pairs=_PAIRS).ratio
     except MeasurementError:
         return "does not run"
@@ -329,7 +329,7 @@ def main() -> None:
     unknown = [name for name in chosen if name not in PARTS]
     if unknown:
         parser.error(f"there is no part {unknown[0]!r}; give of {', '.join(PARTS)}")
-    machine = describe(memdiag.__version__, None, None)
+    machine = describe_machine(memdiag.__version__, None, None)
     for name in chosen:
         with tempfile.TemporaryDirectory() as folder:
             text = PARTS[name](Path(folder))

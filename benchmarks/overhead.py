@@ -24,9 +24,9 @@ import memdiag
 from benchmarks.readme import replace_part, table
 from benchmarks.real_models import real_models
 from benchmarks.statistics import interleave, spread
-from memdiag.measurement.environment import describe
-from memdiag.measurement.job import Job
-from memdiag.measurement.watch import measure
+from memdiag.runner.job import Job
+from memdiag.runner.machine import describe_machine
+from memdiag.runner.run import measure
 from sample_models import load_recipes
 
 MB = 1e6
@@ -243,7 +243,7 @@ def main() -> None:
             },
             rounds,
         )
-    machine = describe(memdiag.__version__, None, None)
+    machine = describe_machine(memdiag.__version__, None, None)
     parts = [
         f"{machine.cpu}, {machine.cpu_count} processors, {machine.platform}; medians of {rounds}"
         " interleaved rounds, smallest and largest in brackets; ratios and differences are of the"

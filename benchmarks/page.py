@@ -16,9 +16,9 @@ from benchmarks.check import many_nodes
 from benchmarks.readme import replace_part, table
 from benchmarks.real_models import real_models
 from benchmarks.statistics import spread
-from memdiag.measurement.environment import describe
 from memdiag.records.profile import Profile
 from memdiag.reporters import html
+from memdiag.runner.machine import describe_machine
 
 MB = 1e6
 _PATIENCE_S = 60
@@ -68,7 +68,7 @@ def main() -> None:
             version = browser.capabilities["browserVersion"]
         finally:
             browser.quit()
-    machine = describe(memdiag.__version__, None, None)
+    machine = describe_machine(memdiag.__version__, None, None)
     header = ["model", "X-rays", "copies", "page, MB", "load event, s", "first chart drawn, s"]
     replace_part(
         "page",

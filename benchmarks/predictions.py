@@ -18,7 +18,7 @@ from xml.etree import ElementTree
 
 import memdiag
 from benchmarks.readme import replace_part, table
-from memdiag.measurement.environment import describe
+from memdiag.runner.machine import describe_machine
 from memdiag.units import MIB
 
 _TESTS = Path(__file__).parents[1] / "tests" / "detectors"
@@ -114,7 +114,7 @@ def main() -> None:
         found = cases(report)
     if not found:
         raise SystemExit("The tests recorded no prediction.")
-    machine = describe(memdiag.__version__, None, None)
+    machine = describe_machine(memdiag.__version__, None, None)
     outcome = "all tests passed" if done.returncode == 0 else "some tests failed"
     text = "\n\n".join(
         [

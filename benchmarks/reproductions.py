@@ -16,7 +16,7 @@ from benchmarks.readme import table
 from benchmarks.reproduced import denormals, dequantized, early_conversion, optimizers, tied
 from benchmarks.reproduced.claims import ALIKE, Part, Setting, wrapped
 from memdiag.comparison.cache import VARIABLE
-from memdiag.measurement.environment import describe
+from memdiag.runner.machine import describe_machine
 
 PAGE = Path(__file__).parents[1] / "docs" / "reproductions.md"
 PARTS = (early_conversion, dequantized, tied, denormals, optimizers)
@@ -39,7 +39,7 @@ and largest in brackets; the first process of each also had an X-ray, from which
 
 def page(parts: dict[str, tuple[str, Part]], rounds: int, scale: float, took_s: float) -> str:
     """Return the page: the summary of all claims, then part after part."""
-    machine = describe(memdiag.__version__, None, None)
+    machine = describe_machine(memdiag.__version__, None, None)
     sized = "" if scale == 1 else f" Models are {scale:g} times their usual size."
     rows = [
         [title, one.what, f"{one.ratio:.2f}", one.shown, one.verdict]

@@ -28,7 +28,7 @@ from benchmarks.statistics import interleave, spread
 from memdiag.attribution.address_space import read_address_space
 from memdiag.attribution.process_memory import PIECE_BYTES, ProcessMemory
 from memdiag.attribution.scan import MOST_THREADS, SPAN_BYTES
-from memdiag.measurement.environment import describe
+from memdiag.runner.machine import describe_machine
 from sample_models import load_recipes
 
 MB = 1e6
@@ -253,7 +253,7 @@ def main() -> None:
         load_recipes()["tied_if"].build(500, tied, False)
         speed = speed_part(tied, rounds)
         named = named_part(samples | real)
-    machine = describe(memdiag.__version__, None, None)
+    machine = describe_machine(memdiag.__version__, None, None)
     parts = [
         f"{machine.cpu}, {machine.cpu_count} processors, {machine.platform}; medians of {rounds}"
         " interleaved rounds, smallest and largest in brackets.",

@@ -87,7 +87,7 @@ def test_the_layers_hold() -> None:
     ("module", "line", "contract"),
     [
         ("units.py", "import memdiag.records", "Rooms import only rooms below them"),
-        ("loader/__init__.py", "import memdiag.errors", "The child's loader imports"),
+        ("runner/scripts/__init__.py", "import memdiag.errors", "The scripts of child processes"),
         ("records/__init__.py", "import rich", "Nothing below the reporters"),
         ("cli/__init__.py", "import sample_models", "memdiag works without its sample models"),
     ],

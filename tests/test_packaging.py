@@ -98,10 +98,10 @@ def test_dependencies_are_what_is_imported() -> None:
     extras = PROJECT["optional-dependencies"]
     lines = [*PROJECT["dependencies"], *extras["cpu"], *extras["compare"], *extras["uv"]]
     declared = {re.split(r"[<>=!~; ]", line)[0] for line in lines}
-    # The loader runs by its path, where its files know each other by their bare names.
+    # The scripts run by path, where their files import each other by their bare names.
     # pytest is there where its plugin is loaded.
     ours = {"memdiag", "pytest"} | {
-        path.stem for path in (ROOT / "memdiag" / "loader").glob("*.py")
+        path.stem for path in (ROOT / "memdiag" / "runner" / "scripts").glob("*.py")
     }
     distributions = {"google": "protobuf", "onnx_ir": "onnx-ir"}
     imported = {distributions.get(name, name) for name in imported}

@@ -27,7 +27,7 @@ import memdiag
 from benchmarks.fuzz import trial
 from benchmarks.fuzz.trial import BUILD, CHECK, INSPECT, REPORT, Bases
 from benchmarks.readme import replace_part, table
-from memdiag.measurement.environment import describe
+from memdiag.runner.machine import describe_machine
 from memdiag.units import MIB
 
 _COMMANDS = (CHECK, INSPECT, REPORT)
@@ -234,7 +234,7 @@ def main() -> int:
 
 
 def _part(tally: Tally, seed: int) -> str:
-    machine = describe(memdiag.__version__, None, None)
+    machine = describe_machine(memdiag.__version__, None, None)
     return (
         f"{machine.cpu}, {machine.platform}, Python {machine.python}, onnx {onnx.__version__};"
         f" seed {seed}.\n\n{tally.text()}"

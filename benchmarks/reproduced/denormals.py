@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from benchmarks.readme import table
 from benchmarks.reproduced.claims import Claim, Part, Setting, quotient
 from memdiag.graph.reader import open_model
-from memdiag.measurement.job import Feed, Job
-from memdiag.measurement.server import Server
+from memdiag.runner.job import Feed, Job
+from memdiag.runner.session_server import SessionServer
 from memdiag.verification.latency import Race, race
 from sample_models.recipes import denormal_conv
 
@@ -92,7 +92,7 @@ def _look(share: float, setting: Setting) -> _Look:
     # One thread: more wait for each other when the machine does something else.
     plain = Job(model=path, runs=None, options={"intra_op_num_threads": "1"})
     flush = replace(plain, options={**plain.options, _OPTION: "1"})
-    with Server(plain, sets) as off, Server(flush, sets) as flushing:
+    with SessionServer(plain, sets) as off, SessionServer(flush, sets) as flushing:
         found = race(off, flushing, 0, pairs=_PAIRS)
         counts = [
             int(np.count_nonzero(np.load(server.save(1, setting.folder / name)["y"][0])))

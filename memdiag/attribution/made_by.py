@@ -16,8 +16,8 @@ from memdiag.attribution.usage import Consumer
 from memdiag.graph.reader import ModelFile
 from memdiag.graph.readers import SAME_ORDER
 from memdiag.graph.weights import node_label
-from memdiag.measurement.inspector import LogEvidence
 from memdiag.records.attribution import Attribution, Copy
+from memdiag.runner.log import LogEvidence
 
 _FOLDING = "ConstantFolding"
 _BLOCKING = "NchwcTransformer"

@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from memdiag.measurement.seen import Progress
+from memdiag.runner.run import Progress
 from memdiag.units import format_duration, format_size
 
 

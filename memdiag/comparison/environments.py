@@ -15,7 +15,7 @@ import psutil
 from memdiag.comparison.cache import VARIABLE
 from memdiag.comparison.failures import why_not
 from memdiag.errors import ProvisionError
-from memdiag.measurement.scratch import ending_with_us
+from memdiag.runner.temporary import ending_with_parent
 from memdiag.units import MIB, format_size
 
 _READY = ".ready"
@@ -78,7 +78,7 @@ def run_tool(words: Sequence[str | Path], what: str) -> str:
     """
     try:
         done = subprocess.run(
-            ending_with_us([*map(str, words)]),
+            ending_with_parent([*map(str, words)]),
             check=False,
             capture_output=True,
             stdin=subprocess.DEVNULL,

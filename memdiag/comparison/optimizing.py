@@ -4,7 +4,7 @@ import importlib.util
 import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,11 +14,10 @@ import psutil
 from memdiag.comparison.cache import cache_folder
 from memdiag.comparison.environments import environment
 from memdiag.comparison.optimizers import Adapter
-from memdiag.measurement.child import Child
-from memdiag.measurement.job import Job
-from memdiag.measurement.markers import Event, LogReader
-from memdiag.measurement.pump import make_pump
 from memdiag.records.comparison import ColumnStatus, OptimizerRun
+from memdiag.runner.child import Child
+from memdiag.runner.job import Job
+from memdiag.runner.log import Event
 from memdiag.units import format_duration, format_size
 
 _FOLDER = "tools"
@@ -88,31 +87,25 @@ def optimize(
     answer: Event | None = None
     deadline = time.monotonic() + timeout_s
     with Child(job, message, "optimize.py") as child:
-        log = LogReader(child.secret)
-        pump = make_pump(child.log)
-        try:
-            gone = False
-            while not gone and answer is None and stopped is None:
-                pump.wait(_POLL_S)
-                # Asked before the last of its words is read. What it started may outlive it and
-                # hold the pipe open.
-                gone = pump.ended or child.ended
-                answer = next(_events(log.feed(pump.take())), None)
-                now = _resident_bytes(child.pid)
-                largest = max(largest, now)
-                if now > limit_bytes:
-                    limit = format_size(limit_bytes)
-                    stopped = "limit", f"took {format_size(now)}, more than the limit of {limit}"
-                elif time.monotonic() > deadline:
-                    stopped = "timeout", f"did not end within {format_duration(timeout_s)}"
-            code = 0 if stopped or answer else child.returncode()
-        finally:
-            pump.close()
-    log.finish()
+        for event in child.events(_POLL_S):
+            if event is not None and event.name in ("optimized", "error"):
+                answer = event
+                break
+            now = _resident_bytes(child.pid)
+            largest = max(largest, now)
+            if now > limit_bytes:
+                limit = format_size(limit_bytes)
+                stopped = "limit", f"took {format_size(now)}, more than the limit of {limit}"
+                break
+            if time.monotonic() > deadline:
+                stopped = "timeout", f"did not end within {format_duration(timeout_s)}"
+                break
+        code = 0 if stopped or answer else child.returncode()
+        child.log.finish()
     if stopped is not None:
         return Optimized(status=stopped[0], message=f"the optimizer {stopped[1]}")
     if answer is None:
-        return _ended(code, log.tail)
+        return _ended(code, child.log.tail)
     if answer.name == "error":
         return Optimized(
             status="failed", message=_short(f"the optimizer says: {answer.fields['message']}")
@@ -127,12 +120,6 @@ def optimize(
         return Optimized(status="failed", message="the optimizer wrote nothing", run=run)
     written = target if target.exists() else None
     return Optimized(status="completed", message=str(remark or ""), path=written, run=run)
-
-
-def _events(items: Sequence[object]) -> Iterator[Event]:
-    for item in items:
-        if isinstance(item, Event) and item.name in ("optimized", "error"):
-            yield item
 
 
 def _ended(code: int, tail: Sequence[str]) -> Optimized:

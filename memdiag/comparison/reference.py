@@ -6,8 +6,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from memdiag.measurement.job import Job
-from memdiag.measurement.server import Server
+from memdiag.runner.job import Job
+from memdiag.runner.session_server import SessionServer
 from memdiag.verification.bench import Trial
 from memdiag.verification.latency import Race, race
 from memdiag.verification.outputs import Difference, Saved, compare, unstable
@@ -48,7 +48,7 @@ class Reference:
         self._feeds = [trial.feeds for trial in sets]
         self._scratch = scratch
         self._count = 0
-        self._server = Server(replace(job, runs=None), self._feeds)
+        self._server = SessionServer(replace(job, runs=None), self._feeds)
         try:
             self._outputs = self._save(self._server)
             self.random = unstable(self._outputs, self._save(self._server))
@@ -73,7 +73,7 @@ class Reference:
         Raises:
             MeasurementError: it does not run.
         """
-        with Server(replace(job, runs=None), self._feeds) as other:
+        with SessionServer(replace(job, runs=None), self._feeds) as other:
             saved = self._save(other)
             first, own = self._outputs[0].keys(), saved[0].keys()
             differences = [
@@ -90,7 +90,7 @@ class Reference:
             raced=raced,
         )
 
-    def _save(self, server: Server) -> list[Saved]:
+    def _save(self, server: SessionServer) -> list[Saved]:
         folder = self._scratch / f"outputs-{self._count}"
         self._count += 1
         return [server.save(index, folder / str(index)) for index in range(len(self._feeds))]

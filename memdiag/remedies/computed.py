@@ -12,8 +12,8 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 from onnx import TensorProto
 
-from memdiag.measurement.scratch import own_prefix
 from memdiag.remedies.constants import Tensor, is_constant, tensor_of
+from memdiag.runner.temporary import own_prefix
 
 Octets = NDArray[np.uint8]
 Slices = Callable[[], Iterable[NDArray[Any]]]

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
-from memdiag.measurement.job import Job
 from memdiag.prediction.runtime import Runtime
+from memdiag.runner.job import Job
 
 
 def _always(runtime: Runtime) -> bool:

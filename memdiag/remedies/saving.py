@@ -20,10 +20,10 @@ from google.protobuf.message import EncodeError
 from onnx import ModelProto, TensorProto
 
 from memdiag.errors import ReportError, UsageError
-from memdiag.measurement.scratch import own_prefix
 from memdiag.remedies.copying import copy_range, write
 from memdiag.remedies.draft import Draft, Storage, placed_tensors, tensors
 from memdiag.remedies.wire_pieces import Piece, data_length, length, pieces
+from memdiag.runner.temporary import own_prefix
 
 ALIGNMENT = 4096
 """Of weights in external data: the page, by which files are mapped."""

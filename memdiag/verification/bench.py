@@ -8,9 +8,9 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from memdiag.errors import MeasurementError
-from memdiag.measurement.job import Feed, Job
-from memdiag.measurement.server import Server
 from memdiag.records.fix import Figures, LatencyAt
+from memdiag.runner.job import Feed, Job
+from memdiag.runner.session_server import SessionServer
 from memdiag.verification import memory
 from memdiag.verification.expected import Expected
 from memdiag.verification.latency import MAX_PAIRS, MIN_PAIRS, Race, race
@@ -222,7 +222,7 @@ class Bench:
             memory.figures(other, disk_bytes=after_bytes),
         )
 
-    def _race(self, server: Server, case: _Case, **how: Any) -> Race:
+    def _race(self, server: SessionServer, case: _Case, **how: Any) -> Race:
         return race(self._server, server, case.feeds, then=case.then, **how)
 
     def _renew(self) -> None:
@@ -232,9 +232,9 @@ class Bench:
         self._server = self._session(self.job)
         self._is_lost = False
 
-    def _session(self, job: Job) -> Server:
+    def _session(self, job: Job) -> SessionServer:
         self.session_count += 1
-        return Server(replace(job, runs=None), [trial.feeds for trial in self._trials])
+        return SessionServer(replace(job, runs=None), [trial.feeds for trial in self._trials])
 
     def _measured(self, job: Job) -> Job:
         # What runs with all inputs has touched all that it needs, and its arena has grown.

@@ -5,7 +5,7 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-from memdiag.measurement.server import Server
+from memdiag.runner.session_server import SessionServer
 from memdiag.verification.outputs import Bound, Difference, Saved, compare, unstable
 
 
@@ -18,13 +18,13 @@ class Expected:
         MeasurementError: it does not run.
     """
 
-    def __init__(self, server: Server, count: int, folder: Path) -> None:
+    def __init__(self, server: SessionServer, count: int, folder: Path) -> None:
         self._count, self._folder = count, folder
         self._signature = server.signature
         self._outputs = self._save(server, "original")
         self.unstable = unstable(self._outputs, self._save(server, "other"))
 
-    def met(self, server: Server, bound: Bound) -> tuple[str | None, Difference | None]:
+    def met(self, server: SessionServer, bound: Bound) -> tuple[str | None, Difference | None]:
         """Return what is wrong with another session, and its largest difference of any output.
 
         Raises:
@@ -43,7 +43,7 @@ class Expected:
         wrong = worst is not None and worst.relative > bound.relative
         return _problem(worst, bound) if worst is not None and wrong else None, worst
 
-    def _save(self, server: Server, name: str) -> list[Saved]:
+    def _save(self, server: SessionServer, name: str) -> list[Saved]:
         return [
             server.save(index, self._folder / f"{name}-{index}") for index in range(self._count)
         ]

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from memdiag.measurement.server import Server
+from memdiag.runner.session_server import SessionServer
 from memdiag.verification.ratio import LOOKS, Ratio, ratio
 
 _WARM_RUNS = 3
@@ -35,8 +35,8 @@ class Race(NamedTuple):
 
 
 def race(
-    before: Server,
-    after: Server,
+    before: SessionServer,
+    after: SessionServer,
     feeds: int,
     *,
     then: Sequence[int] = (),
@@ -86,7 +86,7 @@ def race(
     return Race(_middle(seen[0]), _middle(seen[1]), ratio(*seen))
 
 
-def _turn_of_one(both: Sequence[Server], feeds: int) -> Callable[[Server], float]:
+def _turn_of_one(both: Sequence[SessionServer], feeds: int) -> Callable[[SessionServer], float]:
     """Return a function that returns the fastest of a few runs, after some that warm up."""
     longest = max(max(server.run(feeds)) for server in both)
     if longest <= _LONG_S:
@@ -98,7 +98,7 @@ def _turn_of_one(both: Sequence[Server], feeds: int) -> Callable[[Server], float
     return lambda server: min(server.run(feeds, warm + times)[warm:])
 
 
-def _turn_of_several(feeds: Sequence[int]) -> Callable[[Server], float]:
+def _turn_of_several(feeds: Sequence[int]) -> Callable[[SessionServer], float]:
     """Return a function that returns the sum of one run with each of `feeds`."""
     return lambda server: sum(server.run(index)[0] for index in feeds)
 

@@ -4,10 +4,9 @@ from collections.abc import Sequence
 from statistics import median
 
 from memdiag.errors import MeasurementError
-from memdiag.measurement.job import Job
-from memdiag.measurement.seen import Measurement
-from memdiag.measurement.watch import measure
 from memdiag.records.fix import Figures
+from memdiag.runner.job import Job
+from memdiag.runner.run import Measurement, measure
 
 _CREATION = ("parse", "optimize", "constant_fold", "initialize", "prepack")
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from memdiag.errors import MeasurementError, UsageError
-from memdiag.measurement.child import child_environment
-from memdiag.measurement.job import Job
-from memdiag.measurement.server import Server
+from memdiag.runner.child import child_environment
+from memdiag.runner.job import Job
+from memdiag.runner.session_server import SessionServer
 from memdiag.verification.bench import Trial
 from memdiag.verification.expected import Expected
 from memdiag.verification.outputs import Bound
@@ -59,8 +59,8 @@ class OtherRuntimes:
                 return f"on onnxruntime {self._versions[python]} {problem}"
         return None
 
-    def _server(self, job: Job, python: Path) -> Server:
-        return Server(replace(job, python=python, runs=None), self._feeds)
+    def _server(self, job: Job, python: Path) -> SessionServer:
+        return SessionServer(replace(job, python=python, runs=None), self._feeds)
 
 
 def _version_of(python: Path) -> str:

@@ -12,8 +12,8 @@ from onnx import ModelProto, NodeProto, OperatorSetIdProto
 
 from memdiag.errors import MeasurementError
 from memdiag.graph.protos import subgraphs
-from memdiag.measurement.job import Deadline
-from memdiag.measurement.scratch import DIE_WITH_PARENT
+from memdiag.runner.job import Deadline
+from memdiag.runner.temporary import DIE_WITH_PARENT
 
 _TIMEOUT_S = 120.0
 _LONGEST = 200

@@ -15,8 +15,6 @@ from memdiag.comparison.changes import changes as changes_of
 from memdiag.comparison.comparable import Comparable, compare_profiles
 from memdiag.comparison.optimizers import Adapter, chosen
 from memdiag.errors import UsageError
-from memdiag.measurement.job import DEFAULT_TIMEOUT_S, Job
-from memdiag.measurement.scratch import scratch_folder
 from memdiag.prediction.runtime import require_runtime
 from memdiag.records.comparison import (
     COMPARISON_SCHEMA,
@@ -29,6 +27,8 @@ from memdiag.records.comparison import (
     Graph,
     Metric,
 )
+from memdiag.runner.job import DEFAULT_TIMEOUT_S, Job
+from memdiag.runner.temporary import temporary_folder
 from memdiag.workflows.comparing import subjects
 from memdiag.workflows.comparing.columns import with_profiles
 from memdiag.workflows.comparing.side_by_side import SideBySide
@@ -106,7 +106,7 @@ def compare(
         memory_limit_bytes=memory_limit_bytes,
     )
     say = on_progress or _silent
-    with scratch_folder() as scratch, ExitStack() as exits:
+    with temporary_folder() as scratch, ExitStack() as exits:
         bench = SideBySide(
             scratch=scratch,
             exits=exits,

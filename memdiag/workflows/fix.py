@@ -10,11 +10,11 @@ import msgspec
 
 from memdiag.errors import UsageError
 from memdiag.graph.reader import open_model
-from memdiag.measurement.job import Deadline, Job, TimeLimitReached
-from memdiag.measurement.scratch import scratch_folder
 from memdiag.prediction.runtime import Runtime, require_runtime
 from memdiag.records.dimension import Dimension
 from memdiag.records.fix import Fix
+from memdiag.runner.job import Deadline, Job, TimeLimitReached
+from memdiag.runner.temporary import temporary_folder
 from memdiag.verification.bench import Bench
 from memdiag.verification.other_runtimes import OtherRuntimes
 from memdiag.workflows.check import Selection, examine
@@ -101,7 +101,7 @@ def fix(
             attempt.foresee(rules)
         elif attempt.any_possible(rules):
             files.check_writable()
-            scratch = exits.enter_context(scratch_folder())
+            scratch = exits.enter_context(temporary_folder())
             say("finding inputs that the model runs with")
             job = Job(model=path, runs=None, deadline=deadline)
             bench: Bench | None = None

@@ -14,11 +14,11 @@ from memdiag.graph.dimensions import axes_of
 from memdiag.graph.element_types import ELEMENT_TYPES
 from memdiag.graph.inputs import InputPlan, make, plan_inputs
 from memdiag.graph.reader import ModelFile
-from memdiag.measurement.job import Feed, Job
-from memdiag.measurement.rehearsal import rehearse
 from memdiag.prediction.activations import activation_bytes
 from memdiag.records.dimension import Dimension, in_words
 from memdiag.records.profile import Input
+from memdiag.runner.job import Feed, Job
+from memdiag.runner.try_inputs import try_inputs
 from memdiag.units import format_size
 
 SEED = 0
@@ -153,7 +153,7 @@ def find_inputs(
     """
     candidates = [first, *_alternatives(model, dims, given, first)]
     feeds = [save(each.plans, given, folder / f"try-{i}") for i, each in enumerate(candidates)]
-    found = rehearse(job, feeds)
+    found = try_inputs(job, feeds)
     return None if found is None else candidates[found]
 
 

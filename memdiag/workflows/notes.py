@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 
-from memdiag.measurement.job import Job
-from memdiag.measurement.seen import Measurement
 from memdiag.prediction.runtime import TELEMETRY_SINCE, Runtime
+from memdiag.runner.job import Job
+from memdiag.runner.run import Measurement
 from memdiag.units import MIB, format_size
 
 _MAX_WARNINGS = 5

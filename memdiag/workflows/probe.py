@@ -8,9 +8,9 @@ from typing import Self
 
 from memdiag.budgets.figures import above
 from memdiag.errors import UsageError
-from memdiag.loader.child import trim
-from memdiag.measurement.watch import observe
 from memdiag.records.probe import Probe
+from memdiag.runner.observer import observe
+from memdiag.runner.scripts.child import trim
 
 LIMITS = (
     "this process runs other code too: what other threads take meanwhile is counted, and what was"

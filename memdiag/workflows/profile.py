@@ -15,12 +15,6 @@ from memdiag.detectors.confront import confront_with_profile
 from memdiag.errors import UsageError
 from memdiag.graph.dimensions import axes_of
 from memdiag.graph.reader import ModelFile, open_model
-from memdiag.measurement.environment import describe as describe_environment
-from memdiag.measurement.job import DEFAULT_TIMEOUT_S, Job
-from memdiag.measurement.rehearsal import rehearse
-from memdiag.measurement.scratch import scratch_folder
-from memdiag.measurement.seen import Measurement, Progress
-from memdiag.measurement.watch import measure
 from memdiag.prediction.runtime import Runtime, require_runtime
 from memdiag.records.dimension import Dimension, in_words
 from memdiag.records.profile import (
@@ -32,6 +26,11 @@ from memdiag.records.profile import (
     Profile,
     Session,
 )
+from memdiag.runner.job import DEFAULT_TIMEOUT_S, Job
+from memdiag.runner.machine import describe_machine
+from memdiag.runner.run import MeasuredRun, Measurement, Progress
+from memdiag.runner.temporary import temporary_folder
+from memdiag.runner.try_inputs import try_inputs
 from memdiag.workflows import inputs as inputs_room
 from memdiag.workflows.check import DEFAULT_MIN_BYTES, Selection, examine
 from memdiag.workflows.notes import notes_of
@@ -142,22 +141,23 @@ def profile(
     try:
         with (
             open_model(path) as file,
-            scratch_folder() as scratch,
+            temporary_folder() as scratch,
         ):
-            inspector = None
+            child_xray = None
             if xray != "none":
-                inspector = ChildXray(
-                    file,
-                    sampled=verify == "sampled",
-                    phases=xray == "phases",
-                    optimize=partial(_save_optimized, job, scratch),
+                optimize = partial(_save_optimized, job, scratch)
+                child_xray = ChildXray(file, sampled=verify == "sampled", optimize=optimize)
+
+            def run_child(job: Job) -> Measurement:
+                return _run_child(
+                    job, child_xray, phase_ends=xray == "phases", on_progress=on_progress
                 )
-            watch = partial(measure, on_progress=on_progress, inspector=inspector)
-            measured, chosen = _measure(file, job, scratch, sizes, given, watch)
+
+            measured, chosen = _measure(file, job, scratch, sizes, given, run_child)
             used = inputs_room.describe(chosen.plans)
             result = _assemble(_facts(file), job, measured, used, chosen.dimensions, chosen.notes)
-            if inspector:
-                result = _with_xray(result, inspector)
+            if child_xray:
+                result = _with_xray(result, child_xray)
             if not measured.interrupted:
                 result = _with_findings(result, file, selection, sizes)
     except KeyboardInterrupt as interrupt:
@@ -178,18 +178,36 @@ def profile_job(file: ModelFile, job: Job, used: tuple[Input, ...], *, xray: boo
         MeasurementError: the child's interpreter cannot be started.
         KeyboardInterrupt: the run was interrupted.
     """
-    with scratch_folder() as scratch:
-        inspector = None
+    with temporary_folder() as scratch:
+        child_xray = None
         if xray:
             optimize = partial(_save_optimized, job, scratch)
-            inspector = ChildXray(file, sampled=False, phases=False, optimize=optimize)
-        measured = measure(job, inspector=inspector)
+            child_xray = ChildXray(file, sampled=False, optimize=optimize)
+        measured = _run_child(job, child_xray)
     if measured.interrupted:
         raise KeyboardInterrupt
     result = _assemble(_facts(file), job, measured, used, (), ())
-    if inspector is None:
+    if child_xray is None:
         return result
-    return _with_findings(_with_xray(result, inspector), file, Selection(), {})
+    return _with_findings(_with_xray(result, child_xray), file, Selection(), {})
+
+
+def _run_child(
+    job: Job,
+    child_xray: ChildXray | None,
+    *,
+    phase_ends: bool = False,
+    on_progress: Callable[[Progress], None] | None = None,
+) -> Measurement:
+    """Measure a child that runs `job`, and examine its memory with `child_xray`."""
+    with MeasuredRun(job, phase_ends=phase_ends, on_progress=on_progress) as run:
+        try:
+            for moment in run.moments():
+                if child_xray is not None:
+                    child_xray.examine(moment)
+        except KeyboardInterrupt:
+            run.interrupt()
+        return run.measurement()
 
 
 def _measure(
@@ -198,14 +216,14 @@ def _measure(
     scratch: Path,
     dims: Mapping[str, int],
     given: Mapping[str, np.ndarray],
-    watch: Callable[[Job], Measurement],
+    run_child: Callable[[Job], Measurement],
 ) -> tuple[Measurement, inputs_room.Chosen]:
     if job.runs is None:
-        return watch(job), inputs_room.Chosen((), ())
+        return run_child(job), inputs_room.Chosen((), ())
     chosen = inputs_room.choose_inputs(file, dims=dims, given=given)
     feeds = inputs_room.save(chosen.plans, given, scratch / "inputs")
     job = replace(job, feeds=tuple(feeds))
-    measured = watch(job)
+    measured = run_child(job)
     outcome = measured.outcome
     if outcome.status != "failed" or outcome.phase != "first_run" or not chosen.dimensions:
         return measured, chosen
@@ -217,7 +235,7 @@ def _measure(
     if found is None:
         return measured, chosen
     feeds = inputs_room.save(found.plans, given, scratch / "found")
-    measured = watch(replace(job, feeds=tuple(feeds)))
+    measured = run_child(replace(job, feeds=tuple(feeds)))
     message = textwrap.shorten(outcome.message, _MAX_REASON, placeholder=" …")
     usual = in_words(chosen.dimensions)
     return measured, found._replace(notes=(*found.notes, f"at {usual} it says: {message}"))
@@ -273,9 +291,7 @@ def _assemble(
     return Profile(
         schema=PROFILE_SCHEMA,
         model=model,
-        environment=describe_environment(
-            memdiag.__version__, measured.onnxruntime, measured.python
-        ),
+        environment=describe_machine(memdiag.__version__, measured.onnxruntime, measured.python),
         session=Session(
             options=dict(job.options),
             environment=dict(job.environment),
@@ -320,17 +336,17 @@ def _peak(measured: Measurement, baseline_rss_bytes: int) -> tuple[int, Phase]:
     return peak, phases[first]
 
 
-def _with_xray(profile: Profile, inspector: ChildXray) -> Profile:
+def _with_xray(profile: Profile, child_xray: ChildXray) -> Profile:
     notes = profile.notes
-    if inspector.failure:
-        notes = (*notes, f"no X-ray: {inspector.failure}")
+    if child_xray.failure:
+        notes = (*notes, f"no X-ray: {child_xray.failure}")
     return msgspec.structs.replace(
         profile,
         notes=notes,
-        attribution=inspector.attribution,
+        attribution=child_xray.attribution,
         phase_attributions=tuple(
             PhaseAttribution(phase=name, attribution=found)
-            for name, found in inspector.by_phase.items()
+            for name, found in child_xray.by_phase.items()
         ),
     )
 
@@ -387,5 +403,5 @@ def _save_optimized(job: Job, scratch: Path) -> Path | None:
         "optimized_model_filepath": str(path),
         "session.optimized_model_external_initializers_file_name": "model.onnx.data",
     }
-    rehearse(replace(job, options=options, runs=None), ())
+    try_inputs(replace(job, options=options, runs=None), ())
     return path if path.exists() else None

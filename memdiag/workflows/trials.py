@@ -11,9 +11,9 @@ from memdiag.errors import UsageError
 from memdiag.graph.dimensions import axes_of
 from memdiag.graph.inputs import InputPlan, make, plan_inputs
 from memdiag.graph.reader import ModelFile
-from memdiag.measurement.job import Feed, Job
-from memdiag.measurement.rehearsal import rehearse
 from memdiag.records.dimension import Dimension, in_words
+from memdiag.runner.job import Feed, Job
+from memdiag.runner.try_inputs import try_inputs
 from memdiag.verification.bench import Trial
 from memdiag.workflows.inputs import Chosen, choose_inputs, find_inputs
 
@@ -59,7 +59,7 @@ def trials(
     for number, (words, plans) in enumerate(tried):
         for seed in (0, 1):
             feeds = _save(plans, given, folder / f"set-{number}-{seed}", seed)
-            if seed and rehearse(job, [feeds]) is None:
+            if seed and try_inputs(job, [feeds]) is None:
                 continue  # the other branch does not run with such values
             flags = _flags(plans, given, seed)
             name = ", ".join(part for part in (words, flags) if part) or "the inputs of the model"
@@ -92,7 +92,7 @@ def _sizes(
         if _shapes(plans) in tried:
             continue
         tried.append(_shapes(plans))
-        if rehearse(job, [_save(plans, given, folder / f"of-{size}", 0)]) is not None:
+        if try_inputs(job, [_save(plans, given, folder / f"of-{size}", 0)]) is not None:
             yield f"size {size}", plans
 
 

@@ -12,13 +12,13 @@ import msgspec
 from memdiag.errors import MeasurementError, UsageError
 from memdiag.graph.graphs import Graphs
 from memdiag.graph.reader import open_model
-from memdiag.measurement.job import Deadline, Job, TimeLimitReached
-from memdiag.measurement.scratch import scratch_folder
 from memdiag.prediction.reductions import largest_reduction
 from memdiag.prediction.runtime import Runtime, require_runtime
 from memdiag.records.fix import Fix
 from memdiag.remedies.option import Option
 from memdiag.remedies.options import options
+from memdiag.runner.job import Deadline, Job, TimeLimitReached
+from memdiag.runner.temporary import temporary_folder
 from memdiag.verification.bench import Bench
 from memdiag.verification.outputs import Bound
 from memdiag.workflows.fix import fix
@@ -128,7 +128,7 @@ def tune(
             return fixed
     given = read_given(inputs or {})
     with open_model(path) as file, ExitStack() as exits:
-        scratch = exits.enter_context(scratch_folder())
+        scratch = exits.enter_context(temporary_folder())
         say("finding inputs that the model runs with")
         end = inf if time_limit_s is None else began + time_limit_s
         job = Job(

@@ -22,9 +22,10 @@ from memdiag.attribution.made_by import with_makers
 from memdiag.attribution.owners import Arena, BaselinePages
 from memdiag.errors import MemdiagError, ModelError, UsageError, XrayError
 from memdiag.graph.reader import ModelFile, open_model
-from memdiag.measurement.inspector import LogEvidence
 from memdiag.records.attribution import Attribution
 from memdiag.records.profile import PhaseName
+from memdiag.runner.log import AddressRanges, LogEvidence
+from memdiag.runner.run import AtBaseline, AtPhaseEnd, AtSteady, Moment
 
 _MISSING_SHARE = 0.02
 
@@ -144,17 +145,23 @@ Optimize = Callable[[], Path | None]
 
 
 class ChildXray:
-    """An inspector that X-rays a profile's child at steady state, and at the ends of phases.
+    """X-rays of a profile's child: at steady state, and at the ends of phases.
 
-    Where weights are missing, `optimize` is called for the runtime's optimized model: what it
-    computed from them is then looked for as well. `attribution` and `by_phase` are the results,
-    and `failure` the reason where there are none.
+    An error of an X-ray does not end the measurement.
+
+    Args:
+        model: the model whose weights are searched for.
+        sampled: compare a spread of blocks of each copy instead of every byte.
+        optimize: saves onnxruntime's optimized model. Called if weights are missing; what
+            onnxruntime computed from them is then searched for as well.
+
+    Attributes:
+        attribution: the X-ray at steady state; None before it, or if it failed.
+        by_phase: the X-rays at the ends of phases, in the order in which the phases ended.
+        failure: the reason of a failed X-ray; None if none failed.
     """
 
-    def __init__(
-        self, model: ModelFile, *, sampled: bool, phases: bool, optimize: Optimize
-    ) -> None:
-        self.phases = phases
+    def __init__(self, model: ModelFile, *, sampled: bool, optimize: Optimize) -> None:
         self.attribution: Attribution | None = None
         self.by_phase: dict[PhaseName, Attribution] = {}
         self.failure: str | None = None
@@ -163,46 +170,42 @@ class ChildXray:
         self._optimize = optimize
         self._baseline: BaselinePages | None = None
 
-    def baseline(self, pid: int) -> None:
-        """Note what is resident before the model."""
-        # A model that is profiled again, with other inputs, is another child.
-        self.by_phase.clear()
-        self.attribution = self.failure = None
-        with self._reasoned():
-            self._baseline = BaselinePages.of(read_address_space(pid))
+    def examine(self, moment: Moment) -> None:
+        """Read the memory of the child at `moment`, and keep the error if that fails."""
+        try:
+            match moment:
+                case AtBaseline(pid):
+                    # A second run of the model, with other inputs, is another child.
+                    self.by_phase.clear()
+                    self.attribution = self.failure = None
+                    self._baseline = BaselinePages.of(read_address_space(pid))
+                case AtPhaseEnd(pid, phase, arena):
+                    # Removed first, so that the phases are in the order in which they ended.
+                    self.by_phase.pop(phase, None)
+                    self.by_phase[phase] = self._attribute(pid, [self._searched], arena)
+                case AtSteady(pid, arena, log):
+                    self._examine_steady(pid, arena, log)
+        except MemdiagError as error:
+            self.failure = str(error)
 
-    def phase(self, pid: int, name: PhaseName, arena: Sequence[tuple[int, int]]) -> None:
-        """X-ray the end of a phase; the last one counts where it comes several times."""
-        with self._reasoned():
-            # Taken out first, so that the phases stand in the order in which they ended.
-            self.by_phase.pop(name, None)
-            self.by_phase[name] = self._look(pid, [self._looked], arena)
-
-    def steady(self, pid: int, log: LogEvidence, arena: Sequence[tuple[int, int]]) -> None:
-        """X-ray the steady state, and look again for what was fused where weights are missing."""
-        with self._reasoned():
-            seen = self._look(pid, [self._looked], arena)
-            self.attribution = with_makers(seen, [self._looked], log)
-            lost = missing(self._looked, seen)
-            if lost <= _MISSING_SHARE * sum(weight.nbytes for weight in self._model.weights):
-                return
-            saved = self._optimize()
-            if saved is None:
-                return
-            with open_model(saved) as optimized:
-                models = [self._looked, look_for_fused(optimized, self._looked)]
-                self.attribution = with_makers(self._look(pid, models, arena), models, log)
+    def _examine_steady(self, pid: int, arena: AddressRanges, log: LogEvidence) -> None:
+        found = self._attribute(pid, [self._searched], arena)
+        self.attribution = with_makers(found, [self._searched], log)
+        missing_bytes = missing(self._searched, found)
+        if missing_bytes <= _MISSING_SHARE * sum(weight.nbytes for weight in self._model.weights):
+            return
+        saved = self._optimize()
+        if saved is None:
+            return
+        with open_model(saved) as optimized:
+            models = [self._searched, look_for_fused(optimized, self._searched)]
+            self.attribution = with_makers(self._attribute(pid, models, arena), models, log)
 
     @cached_property
-    def _looked(self) -> Looked:
+    def _searched(self) -> Looked:
         return look_for(self._model)
 
-    def _look(
-        self,
-        pid: int,
-        models: list[Looked],
-        arena: Sequence[tuple[int, int]],
-    ) -> Attribution:
+    def _attribute(self, pid: int, models: list[Looked], arena: AddressRanges) -> Attribution:
         return attribute(
             pid,
             models,
@@ -210,14 +213,6 @@ class ChildXray:
             arena=Arena(normal(arena)) if arena else None,
             sampled=self._sampled,
         )
-
-    @contextmanager
-    def _reasoned(self) -> Iterator[None]:
-        """Keep an error as the reason: the measurement goes on without an X-ray."""
-        try:
-            yield
-        except MemdiagError as error:
-            self.failure = str(error)
 
 
 @contextmanager

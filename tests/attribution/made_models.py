@@ -12,8 +12,8 @@ from onnx import TensorProto, helper, numpy_helper
 from memdiag.attribution.attribute import Looked, look_for, look_for_fused
 from memdiag.attribution.made_by import with_makers
 from memdiag.graph.reader import open_model
-from memdiag.measurement.inspector import LogEvidence
 from memdiag.records.attribution import Attribution, Backing, Copy, CopyKind, Owner, ScanTiming
+from memdiag.runner.log import LogEvidence
 
 RANDOM = np.random.default_rng(11)
 node = helper.make_node

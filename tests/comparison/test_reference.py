@@ -9,7 +9,7 @@ from onnx import parser
 
 from memdiag.comparison.reference import Beside, Reference
 from memdiag.errors import MeasurementError
-from memdiag.measurement.job import Feed, Job
+from memdiag.runner.job import Feed, Job
 from memdiag.verification.bench import Trial
 
 Judge = Callable[[str, str], Beside]

@@ -9,12 +9,12 @@ import pytest
 
 import memdiag
 from memdiag.detectors import detectors
-from memdiag.measurement.job import Job
-from memdiag.measurement.server import Server
 from memdiag.prediction.runtime import Runtime
 from memdiag.remedies.option import Option
 from memdiag.remedies.options import options
 from memdiag.remedies.rewrites import rewriters
+from memdiag.runner.job import Job
+from memdiag.runner.session_server import SessionServer
 
 SampleModel = Callable[..., Path]
 BY_NAME = pytest.mark.parametrize("option", options(), ids=lambda option: option.name)
@@ -44,7 +44,7 @@ def test_the_runtime_takes_it(option: Option, tmp_path: Path, sample_model: Samp
     plain = replace(plain, telemetry=False)
     job = option.added_to(plain)
     assert job != plain or option.saved or option.shares_weights
-    with Server(job, []) as server:
+    with SessionServer(job, []) as server:
         assert server.signature["inputs"]
 
 

@@ -9,8 +9,8 @@ import pytest
 from onnx import numpy_helper, parser
 
 from memdiag.errors import MeasurementError
-from memdiag.measurement.job import Feed, Job
-from memdiag.measurement.server import Server
+from memdiag.runner.job import Feed, Job
+from memdiag.runner.session_server import SessionServer
 from memdiag.verification.bench import Bench, Trial
 from memdiag.verification.latency import Race
 from memdiag.verification.outputs import Bound
@@ -131,7 +131,7 @@ def raced(monkeypatch: pytest.MonkeyPatch, *medians: float) -> list[dict[str, ob
     asked: list[dict[str, object]] = []
     left = iter(medians)
 
-    def made(before: Server, after: Server, feeds: int, **how: object) -> Race:
+    def made(before: SessionServer, after: SessionServer, feeds: int, **how: object) -> Race:
         asked.append({**how, "before": before.pid, "after": after.pid, "feeds": feeds})
         median = next(left)
         return Race(1.0, median, Ratio(median, median, median, 15))

@@ -1,7 +1,7 @@
 from collections.abc import Callable
 from typing import cast
 
-from memdiag.measurement.server import Server
+from memdiag.runner.session_server import SessionServer
 from memdiag.verification.latency import race
 
 
@@ -18,8 +18,10 @@ class Made:
         return found
 
 
-def pair(before: Callable[[int], float], after: Callable[[int], float]) -> tuple[Server, Server]:
-    return cast(Server, Made(before)), cast(Server, Made(after))
+def pair(
+    before: Callable[[int], float], after: Callable[[int], float]
+) -> tuple[SessionServer, SessionServer]:
+    return cast(SessionServer, Made(before)), cast(SessionServer, Made(after))
 
 
 def rested(seconds: float) -> None:
@@ -70,8 +72,8 @@ class Sized(Made):
 
 
 def test_what_sizes_that_change_cost_is_seen_in_turn_alone() -> None:
-    def pair_of(after: Made) -> tuple[Server, Server]:
-        return cast(Server, Made(lambda n: 0.01)), cast(Server, after)
+    def pair_of(after: Made) -> tuple[SessionServer, SessionServer]:
+        return cast(SessionServer, Made(lambda n: 0.01)), cast(SessionServer, after)
 
     assert abs(race(*pair_of(Sized()), 0, pairs=8, rest=rested).ratio.median - 1) < 1e-9
     found = race(*pair_of(Sized()), 0, then=(1, 2), pairs=8, rest=rested)

@@ -8,9 +8,8 @@ import pytest
 from onnx import parser
 
 from memdiag.errors import MeasurementError
-from memdiag.measurement.job import Job
-from memdiag.measurement.seen import Measurement
-from memdiag.measurement.watch import measure
+from memdiag.runner.job import Job
+from memdiag.runner.run import Measurement, measure
 from memdiag.verification import memory
 
 

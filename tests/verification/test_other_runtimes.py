@@ -10,7 +10,7 @@ import pytest
 from onnx import numpy_helper, parser
 
 from memdiag.errors import UsageError
-from memdiag.measurement.job import Feed, Job
+from memdiag.runner.job import Feed, Job
 from memdiag.verification.bench import Trial
 from memdiag.verification.other_runtimes import OtherRuntimes
 from memdiag.verification.outputs import Bound

@@ -4,11 +4,11 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from memdiag.measurement.job import Job
-from memdiag.measurement.watch import measure
+from memdiag.runner.job import Job
+from memdiag.runner.run import measure
 from memdiag.units import MIB
 from memdiag.workflows.notes import notes_of
-from tests.measurement.conftest import fake_job
+from tests.runner.conftest import fake_job
 
 __all__ = ["fake_job"]
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from memdiag.errors import UsageError
-from memdiag.measurement.portable import PsutilObserver
+from memdiag.runner.observer import PsutilObserver
 from memdiag.workflows.probe import SessionProbe
 
 MIB = 1 << 20

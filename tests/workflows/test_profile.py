@@ -16,11 +16,10 @@ from rich.console import Console
 
 import memdiag
 from memdiag.errors import ModelError, UsageError
-from memdiag.measurement.seen import Measurement
-from memdiag.measurement.watch import measure
 from memdiag.records.codec import encode
 from memdiag.records.profile import Profile
 from memdiag.reporters.console import show
+from memdiag.runner.run import Measurement, measure
 from memdiag.workflows.profile import Interrupted
 
 # Runs with a length of 64 and no other.

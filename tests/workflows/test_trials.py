@@ -6,7 +6,7 @@ import pytest
 from onnx import parser
 
 from memdiag.graph.reader import open_model
-from memdiag.measurement.job import Job
+from memdiag.runner.job import Job
 from memdiag.verification.bench import Trial
 from memdiag.workflows.trials import trials
 

@@ -1,8 +1,8 @@
 """onnxruntime sends and stores no telemetry."""
 
-from memdiag.measurement.child import TELEMETRY_OFF
 from memdiag.prediction.runtime import TELEMETRY_SINCE
 from memdiag.remedies.option import Option
+from memdiag.runner.child import TELEMETRY_OFF
 
 OPTION = Option(
     name="telemetry-off",

@@ -18,12 +18,12 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from memdiag.errors import MeasurementError
-from memdiag.measurement.job import Job
-from memdiag.measurement.server import Server
 from memdiag.records.finding import Finding
 from memdiag.remedies.constants import must_be_inputs, tensor_of
 from memdiag.remedies.draft import Draft
 from memdiag.remedies.rewrite import Rewrite
+from memdiag.runner.job import Job
+from memdiag.runner.session_server import SessionServer
 
 REWRITE = Rewrite(
     name="store-folded-result",
@@ -183,7 +183,7 @@ def _evaluated(draft: Draft, value: ir.Value, chain: list[ir.Node]) -> NDArray[A
         path = Path(folder, "chain.onnx")
         onnx.save(model, path, save_as_external_data=True, location="data")
         job = Job(model=path, runs=None, options={"graph_optimization_level": "disable_all"})
-        with Server(job, [()]) as server:
+        with SessionServer(job, [()]) as server:
             (files,) = server.save(0, Path(folder, "results")).values()
         result: NDArray[Any] = np.load(files[0])
         return result

@@ -13,11 +13,11 @@ from memdiag.comparison.reference import Beside, Reference
 from memdiag.errors import MeasurementError, MemdiagError, UsageError
 from memdiag.graph.dimensions import Axis, axes_of
 from memdiag.graph.reader import ModelFile, open_model
-from memdiag.measurement.job import Feed, Job
-from memdiag.measurement.rehearsal import rehearse
 from memdiag.records.comparison import Column
 from memdiag.records.dimension import Dimension
 from memdiag.records.profile import Input, Profile
+from memdiag.runner.job import Feed, Job
+from memdiag.runner.try_inputs import try_inputs
 from memdiag.verification.bench import Trial
 from memdiag.workflows.comparing.columns import column_of
 from memdiag.workflows.comparing.subjects import Say, Subject
@@ -126,7 +126,7 @@ class SideBySide:
             self.notes.append("no generated inputs run: sessions are created, but not run")
         for subject in live if self.own_inputs and self._sets else ():
             feeds = self._sets[0].feeds
-            runs = rehearse(replace(subject.job, runs=None), [feeds]) is not None
+            runs = try_inputs(replace(subject.job, runs=None), [feeds]) is not None
             if not runs or not self._has_given_sizes(subject, feeds):
                 self._own[subject.label] = self._find_trials(subject)
 

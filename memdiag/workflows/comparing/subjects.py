@@ -10,8 +10,8 @@ from memdiag.comparison.optimizers import ORIGINAL, Adapter
 from memdiag.comparison.optimizing import interpreter_for, optimize
 from memdiag.errors import MemdiagError, ProvisionError
 from memdiag.graph.reader import open_model
-from memdiag.measurement.job import Job
 from memdiag.records.comparison import ColumnStatus, OptimizerRun
+from memdiag.runner.job import Job
 
 Say = Callable[[str], None]
 

@@ -8,8 +8,8 @@ from memdiag.comparison.bisection import bisect
 from memdiag.comparison.changes import changes
 from memdiag.comparison.comparable import Comparable
 from memdiag.errors import ProvisionError
-from memdiag.measurement.job import Job
 from memdiag.records.comparison import Bisection, Column, Metric
+from memdiag.runner.job import Job
 from memdiag.workflows.comparing.side_by_side import SideBySide
 from memdiag.workflows.comparing.subjects import Say, versions
 

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from memdiag.graph.graphs import Graphs
-from memdiag.measurement.job import Deadline
 from memdiag.prediction.reductions import largest_reduction
 from memdiag.records.finding import Finding
 from memdiag.records.fix import Figures, Remedy, RemedyStatus
 from memdiag.remedies.draft import Draft
+from memdiag.runner.job import Deadline
 from memdiag.verification.outputs import Bound
 from memdiag.verification.validity import Checker
 from memdiag.workflows.fixing.changes import Change

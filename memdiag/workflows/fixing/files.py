@@ -21,7 +21,6 @@ import xxhash
 
 from memdiag.errors import ReportError, UsageError
 from memdiag.graph.reader import ModelFile, open_model
-from memdiag.measurement.scratch import own_prefix, remove_stale
 from memdiag.prediction.loadable import Need, oldest_runtime
 from memdiag.records.files import resolve_output
 from memdiag.remedies.draft import Draft, Storage
@@ -31,6 +30,7 @@ from memdiag.remedies.saving import (
     save,
     weight_bytes,
 )
+from memdiag.runner.temporary import own_prefix, remove_stale
 from memdiag.verification.validity import newer
 from memdiag.workflows.fixing.changes import Change
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field, replace
 from math import inf
 
 from memdiag.errors import MeasurementError, MemdiagError, ReportError
-from memdiag.measurement.job import Job, TimeLimitReached
 from memdiag.records.fix import Figures
+from memdiag.runner.job import Job, TimeLimitReached
 from memdiag.units import format_duration
 from memdiag.verification.bench import Bench, Verdict
 from memdiag.verification.judgement import Races, in_words, is_worth_it, saves, too_slow, undecided

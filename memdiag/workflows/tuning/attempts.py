@@ -9,9 +9,9 @@ import msgspec
 
 from memdiag.errors import MemdiagError
 from memdiag.graph.reader import open_model
-from memdiag.measurement.job import Job, TimeLimitReached
 from memdiag.records.fix import Figures, Point
 from memdiag.remedies.option import Option
+from memdiag.runner.job import Job, TimeLimitReached
 from memdiag.verification.bench import Bench, Verdict
 from memdiag.verification.judgement import Races, saves
 from memdiag.verification.latency import MIN_PAIRS

@@ -13,12 +13,12 @@ import onnx
 from memdiag.errors import MeasurementError
 from memdiag.graph.element_types import ELEMENT_TYPES_BY_NAME
 from memdiag.graph.reader import ModelFile, open_model
-from memdiag.measurement.job import Job, SharedWeight
-from memdiag.measurement.rehearsal import rehearse
 from memdiag.prediction.packing import OVERRIDABLE_SINCE_IR
 from memdiag.remedies.draft import Draft
 from memdiag.remedies.option import Option
 from memdiag.remedies.saving import save
+from memdiag.runner.job import Job, SharedWeight
+from memdiag.runner.try_inputs import try_inputs
 from memdiag.workflows.tuning.snippet import saving
 
 
@@ -52,7 +52,7 @@ class TuneFiles:
 
     def _have_saved(self, job: Job, path: Path) -> None:
         self.saved_count += 1
-        rehearse(replace(job, options={**job.options, **saving(str(path))}), ())
+        try_inputs(replace(job, options={**job.options, **saving(str(path))}), ())
         if not path.exists():
             raise MeasurementError(f"{job.model}: the runtime cannot save its optimized model.")
         with open_model(job.model) as file:

@@ -7,9 +7,9 @@ from math import inf
 
 import msgspec
 
-from memdiag.measurement.job import TimeLimitReached
 from memdiag.records.fix import Figures, Point
 from memdiag.remedies.option import Option
+from memdiag.runner.job import TimeLimitReached
 from memdiag.units import format_duration
 from memdiag.workflows.pace import Pace
 from memdiag.workflows.tuning.attempts import Attempts

@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Mapping
 from pathlib import PurePath
 
-from memdiag.measurement.child import TELEMETRY_OFF
 from memdiag.prediction.packing import OVERRIDABLE_SINCE_IR
 from memdiag.records.fix import Point
+from memdiag.runner.child import TELEMETRY_OFF
 
 _LEVELS = {
     "disable_all": "ORT_DISABLE_ALL",

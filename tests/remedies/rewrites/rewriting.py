@@ -19,11 +19,11 @@ import memdiag
 from benchmarks.environments import ProvisionError
 from benchmarks.runtimes import runtime
 from memdiag.graph.reader import open_model
-from memdiag.measurement.job import Feed, Job
-from memdiag.measurement.server import Server
 from memdiag.records.finding import Finding
 from memdiag.remedies.draft import Draft, Storage, tensors
 from memdiag.remedies.saving import save
+from memdiag.runner.job import Feed, Job
+from memdiag.runner.session_server import SessionServer
 from memdiag.verification.bench import Bench, Trial
 from memdiag.verification.outputs import Bound, compare
 
@@ -233,7 +233,7 @@ def difference_on(version: str, one: Path, other: Path, feeds: Feeds) -> float:
     sets = [[*_saved_feeds(feeds, scratch)]]
     outputs = []
     for number, path in enumerate((one, other)):
-        with Server(Job(model=path, python=python, runs=None), sets) as server:
+        with SessionServer(Job(model=path, python=python, runs=None), sets) as server:
             assert server.onnxruntime == version
             outputs.append(server.save(0, scratch / str(number)))
     return max(found.relative for found in compare(*outputs))

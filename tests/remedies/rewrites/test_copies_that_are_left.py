@@ -10,12 +10,12 @@ import memdiag
 from benchmarks.environments import ProvisionError
 from benchmarks.runtimes import runtime
 from memdiag.graph.reader import open_model
-from memdiag.measurement.job import Feed, Job
-from memdiag.measurement.server import Server
 from memdiag.records.finding import Finding
 from memdiag.remedies.draft import Draft
 from memdiag.remedies.rewrites import rewriters
 from memdiag.remedies.saving import save
+from memdiag.runner.job import Feed, Job
+from memdiag.runner.session_server import SessionServer
 from memdiag.verification.outputs import Bound, compare
 from tests.remedies.rewrites.rewriting import finding, random
 from tests.remedies.rewrites.tied_models import STORED, saved_pair
@@ -105,7 +105,7 @@ def test_the_oldest_runtime_computes_the_same(
         model = path
         if name is not None:
             model = applied(name, path, SHARED, tmp_path / f"{name}.onnx", False)
-        with Server(Job(model=model, python=python, runs=None), sets) as server:
+        with SessionServer(Job(model=model, python=python, runs=None), sets) as server:
             assert server.onnxruntime == "1.20.1"
             outputs.append(
                 [server.save(index, tmp_path / f"{name}-{index}") for index in range(len(sets))]

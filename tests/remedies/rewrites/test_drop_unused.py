@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from onnx import ModelProto, TensorProto, helper
 
 from memdiag.graph.reader import open_model
-from memdiag.measurement.job import Feed, Job
 from memdiag.remedies.draft import Draft
 from memdiag.remedies.rewrites import drop_unused
 from memdiag.remedies.saving import save
+from memdiag.runner.job import Feed, Job
 from memdiag.verification.bench import Bench, Trial
 from memdiag.verification.outputs import Bound
 from tests.remedies.rewrites.rewriting import (

@@ -7,8 +7,8 @@ from typing import Any
 import onnx
 
 from memdiag.errors import MeasurementError
-from memdiag.measurement.job import Job
 from memdiag.records.fix import Figures
+from memdiag.runner.job import Job
 from memdiag.units import MIB
 from memdiag.verification.bench import Verdict
 from memdiag.verification.latency import Race

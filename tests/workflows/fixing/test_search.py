@@ -10,11 +10,11 @@ import pytest
 
 from memdiag.errors import ReportError
 from memdiag.graph.reader import ModelFile, open_model
-from memdiag.measurement.job import Job, TimeLimitReached
 from memdiag.records.fix import RemedyStatus
 from memdiag.remedies.draft import Draft
 from memdiag.remedies.rewrite import Rewriter
 from memdiag.remedies.saving import save
+from memdiag.runner.job import Job, TimeLimitReached
 from memdiag.units import MIB
 from memdiag.verification.bench import Bench
 from memdiag.verification.other_runtimes import OtherRuntimes

@@ -8,9 +8,9 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from memdiag.measurement.job import Feed, Job, TimeLimitReached
 from memdiag.remedies.option import Option
 from memdiag.remedies.options import options
+from memdiag.runner.job import Feed, Job, TimeLimitReached
 from memdiag.units import MIB
 from memdiag.verification.bench import Bench, Trial, Verdict
 from memdiag.verification.outputs import Bound

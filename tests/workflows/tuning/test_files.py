@@ -10,8 +10,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper, parser
 
 from memdiag.errors import MeasurementError
-from memdiag.measurement.job import Job
 from memdiag.remedies.options import options
+from memdiag.runner.job import Job
 from memdiag.workflows.tuning.files import TuneFiles
 
 SampleModel = Callable[..., Path]

@@ -16,11 +16,11 @@ import onnxruntime
 import pytest
 from onnx import numpy_helper, parser
 
-from memdiag.measurement.job import Job
 from memdiag.prediction.runtime import TELEMETRY_SINCE, Runtime
 from memdiag.records.fix import Point
 from memdiag.remedies.option import Option
 from memdiag.remedies.options import options
+from memdiag.runner.job import Job
 from memdiag.units import MIB
 from memdiag.workflows.tuning.snippet import snippet
 

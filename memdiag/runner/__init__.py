@@ -1,0 +1,1 @@
+"""Run a model in a child process and measure the memory of the child from outside."""

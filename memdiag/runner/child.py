@@ -1,0 +1,160 @@
+"""A child process that runs one of our scripts: start, conversation, end."""
+
+import json
+import os
+import secrets
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any, Self
+
+from memdiag.errors import MeasurementError
+from memdiag.runner import scripts
+from memdiag.runner.job import Job
+from memdiag.runner.log import Event, LogMarker, LogParser
+from memdiag.runner.pipe import open_pipe
+
+_SCRIPTS = os.path.dirname(scripts.__file__)
+_MAX_EXIT_S = 10.0
+TELEMETRY_OFF = {"ORT_DISABLE_TELEMETRY": "1"}
+"""Since 1.29 onnxruntime otherwise writes to the home folder and uploads the model's file name."""
+
+
+def child_environment(*, telemetry: bool = False) -> dict[str, str]:
+    """Return the environment of a process that may import onnxruntime.
+
+    Args:
+        telemetry: leave telemetry on, as it is by default, instead of turning it off.
+    """
+    if telemetry:
+        return {name: text for name, text in os.environ.items() if name not in TELEMETRY_OFF}
+    return {**os.environ, **TELEMETRY_OFF}
+
+
+class Child:
+    """A process that runs a script of `memdiag.runner.scripts`; a context manager that ends it.
+
+    Args:
+        job: names the interpreter and the environment.
+        message: the JSON object that the script receives as its job.
+        script: the file name of the script.
+
+    Attributes:
+        pid: the process number.
+        log: the parser of the standard error, which has the log lines until now.
+
+    Raises:
+        MeasurementError: the interpreter cannot be started.
+    """
+
+    def __init__(self, job: Job, message: dict[str, Any], script: str = "child.py") -> None:
+        try:
+            self._process = subprocess.Popen(
+                [str(job.python), os.path.join(_SCRIPTS, script)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                env={**child_environment(telemetry=job.telemetry), **job.environment},
+                # Ctrl-C in the terminal is for memdiag, which reads the memory first.
+                start_new_session=True,
+                bufsize=0,
+            )
+        except OSError as error:
+            raise MeasurementError(
+                f"{job.python}: cannot be started as a Python interpreter ({error.strerror})."
+            ) from error
+        self.pid = self._process.pid
+        assert self._process.stderr is not None
+        self._pipe = open_pipe(self._process.stderr.fileno())
+        # Every event contains it, so that no name in a model can imitate an event.
+        secret = secrets.token_hex(16)
+        self.log = LogParser(secret)
+        self._send({**message, "parent": os.getpid(), "secret": secret})
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.end()
+
+    def read(self, timeout_s: float) -> list[LogMarker | Event]:
+        """Return the markers and events that arrived, after at most `timeout_s` seconds."""
+        self._pipe.wait(max(0.0, timeout_s))
+        chunk = self._pipe.read()
+        return self.log.feed(chunk) if chunk else []
+
+    @property
+    def silent(self) -> bool:
+        """Whether nothing more can arrive: the other end of the pipe was closed."""
+        return self._pipe.ended
+
+    def events(self, period_s: float) -> Iterator[Event | None]:
+        """Yield each event as it arrives, and None at least every `period_s` seconds.
+
+        The iteration ends with the child: a process that the child started may keep the pipe open.
+        """
+        gone = False
+        while not gone:
+            # Asked before the last output is read.
+            gone = self.silent or self.ended
+            items = self.read(0.0 if gone else period_s)
+            yield from (item for item in items if isinstance(item, Event))
+            yield None
+
+    def proceed(self) -> None:
+        """Let the child continue from the step at which it waits."""
+        self._send("go")
+
+    def ask(self, request: dict[str, Any]) -> None:
+        """Send a request to a child that waits for one."""
+        self._send(request)
+
+    @contextmanager
+    def stopped(self) -> Iterator[None]:
+        """Stop the child for the duration of the block (SIGSTOP)."""
+        os.kill(self.pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(self.pid, signal.SIGCONT)
+
+    def end(self) -> None:
+        """Kill the child and its process group, unless it has ended, and wait for it."""
+        self._pipe.close()
+        if self._process.poll() is None:
+            if os.name == "posix":
+                os.killpg(self.pid, signal.SIGKILL)
+            else:
+                self._process.kill()
+        self._process.wait()
+        for stream in (self._process.stdin, self._process.stderr):
+            assert stream is not None
+            stream.close()
+
+    def returncode(self) -> int:
+        """Return the exit code of a child that is ending: negative for the signal that ended it."""
+        try:
+            return self._process.wait(_MAX_EXIT_S)
+        except subprocess.TimeoutExpired:
+            self.end()
+            return self._process.returncode
+
+    @property
+    def ended(self) -> bool:
+        """Whether the process has ended."""
+        return self._process.poll() is not None
+
+    def _send(self, message: Any) -> None:
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(json.dumps(message).encode() + b"\n")
+        except BrokenPipeError:
+            # It has ended; the next read finds that, with the reason.
+            return

@@ -1,0 +1,267 @@
+"""Parsing of the child's output: onnxruntime's log lines, and the events of our scripts.
+
+The format is ``YYYY-MM-DD HH:MM:SS.nnnnnnnnn [S:category:logger, file line function] message`` in
+local time, with warnings and errors wrapped in terminal colours. Only the message is matched: the
+place in the source moves with every release.
+
+Log lines are untrusted. onnxruntime writes names of the model into them unescaped, so that a
+name with a line break can imitate a whole log line: that can add spans, give a span a wrong name or
+time, or name a wrong transformer as the maker of a copy. Events cannot be imitated, because each
+contains the secret of its process.
+"""
+
+import json
+import re
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+MarkerKind = Literal[
+    "load",
+    "initialize_session",
+    "transformer_start",
+    "transformer_end",
+    "partitioned",
+    "session_state",
+    "save_initializers",
+    "initializers_saved",
+    "initialized",
+]
+
+_LINE = re.compile(
+    rb"(?:\x1b\[[0-9;]*m)*"
+    rb"(?P<second>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)\.(?P<fraction>\d+) "
+    rb"\[(?P<severity>[VIWEF]):(?P<logger>[^\],]*)[^\]]*\] ?(?P<message>.*)"
+)
+_TRANSFORMER_START = re.compile(rb"Applying graph transformer ([!-~]{1,200}) on step (\d{1,9})\.")
+_TRANSFORMER_END = re.compile(rb"GraphTransformer ([!-~]{1,200}) modified: ([01]) with status: ")
+_ARENA = re.compile(
+    rb"Allocated memory at (?:0x)?([0-9a-fA-F]{1,16}) to (?:0x)?([0-9a-fA-F]{1,16})(?![0-9a-fA-F])"
+)
+_REMOVED = re.compile(rb"Removing initializer '(.+)'\. It is no longer used by any node\.")
+_RESERVED = re.compile(rb"Reserving memory in BFCArena for Cpu size: (\d{1,18})(?!\d)")
+_ARENA_MADE = b"Creating BFCArena for Cpu "
+_COLOUR = re.compile(rb"\x1b\[[0-9;]*m")
+_FIXED: dict[bytes, MarkerKind] = {
+    b"Dynamic block base set": "load",
+    b"Initializing session.": "initialize_session",
+    b"Running graph optimizations in loop ": "partitioned",  # logged since 1.23
+    b"SaveMLValueNameIndexMapping": "session_state",
+    b"Saving initialized tensors.": "save_initializers",
+    b"Done saving initialized tensors": "initializers_saved",
+    b"Session successfully initialized.": "initialized",
+}
+_EVENT_MARK = b"\x1ememdiag "
+_MAX_LINES = 20
+_MAX_CHARACTERS = 2000
+_MAX_REMOVED = 100_000
+_MAX_MARKERS = 100_000
+_MAX_LINE_BYTES = 64 << 10
+_MAX_EVENT_BYTES = 4096  # as scripts/child.py writes them
+
+
+class LogMarker(NamedTuple):
+    """A log line that starts or ends a span.
+
+    Attributes:
+        kind: what the line marks.
+        epoch_s: the time stamp of the line, in seconds since 1970.
+        name: the name of the graph transformer, if the line is about one.
+        step: the loop of graph optimizations in which the transformer starts, from 0.
+        modified: whether the transformer changed the graph, in the line of its end.
+    """
+
+    kind: MarkerKind
+    epoch_s: float
+    name: str = ""
+    step: int | None = None
+    modified: bool | None = None
+
+
+class Event(NamedTuple):
+    """A message of a script: its name, such as ``first_run``, and its fields, such as a latency."""
+
+    name: str
+    fields: dict[str, Any]
+
+
+AddressRanges = Sequence[tuple[int, int]]
+"""First and last address of each range."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LogEvidence:
+    """Facts about the creation of a session that its log proves.
+
+    The order of the lines follows the optimized graph, not the model, and is not kept.
+
+    Attributes:
+        changed: names of the graph transformers that changed the graph.
+        removed: names of the initializers that were removed, each with the transformer after whose
+            change the initializer had no user. The transformer is empty where several graphs have
+            an initializer of that name and different transformers removed them.
+        removed_all: whether every initializer that was removed is in `removed` or was removed
+            without a transformer's change.
+        reserved: number of buffers by their size in bytes that kernels reserved in the arena for
+            packed weights; None where the session has no arena.
+    """
+
+    changed: frozenset[str]
+    removed: Mapping[str, str]
+    removed_all: bool
+    reserved: Mapping[int, int] | None
+
+
+class LogParser:
+    """Parses the standard error of a child into markers and events.
+
+    Of a line longer than 64 KiB only the start is used, and at most 100,000 lines become markers.
+
+    Args:
+        secret: the secret of the child. A line without it is never an event.
+
+    Attributes:
+        warnings: the first warnings of onnxruntime.
+        errors: the first errors of onnxruntime.
+        tail: the last lines that are not onnxruntime's, such as a traceback.
+        arena: the address ranges by which the arena of onnxruntime grew.
+    """
+
+    def __init__(self, secret: str) -> None:
+        self._event_mark = _EVENT_MARK + secret.encode() + b" "
+        self.warnings: list[str] = []
+        self.errors: list[str] = []
+        self.tail: list[str] = []
+        self.arena: list[tuple[int, int]] = []
+        self._changed: set[str] = set()
+        self._removed: dict[str, str] = {}
+        self._removed_all = True
+        self._reserved: Counter[int] | None = None
+        self._changed_by = ""
+        self._changed_in = b""
+        self._packing = False
+        self._rest = b""
+        self._markers = 0
+        self._second = b""
+        self._second_epoch = 0.0
+
+    def feed(self, chunk: bytes) -> list[LogMarker | Event]:
+        """Return the markers and events of the lines that `chunk` completes, in order."""
+        *lines, rest = (self._rest + chunk).split(b"\n")
+        if len(rest) > _MAX_LINE_BYTES + _MAX_EVENT_BYTES:
+            # The end is kept as well: an event may start there.
+            rest = rest[:_MAX_LINE_BYTES] + rest[-_MAX_EVENT_BYTES:]
+        self._rest = rest
+        found = (self._parse(line) for line in lines)
+        return [item for item in found if item is not None]
+
+    def finish(self) -> None:
+        """Parse the last, unfinished line, once the child has ended."""
+        if self._rest:
+            self._parse(self._rest)
+            self._rest = b""
+
+    def evidence(self) -> LogEvidence:
+        """Return the facts about the session that the lines until now prove."""
+        return LogEvidence(
+            changed=frozenset(self._changed),
+            removed=self._removed,
+            removed_all=self._removed_all,
+            reserved=self._reserved,
+        )
+
+    def _parse(self, line: bytes) -> LogMarker | Event | None:
+        before, mark, event = line.partition(self._event_mark)
+        if mark:
+            # Another thread's unfinished line may stand before it.
+            _keep(self.tail, before)
+            fields = json.loads(event)
+            return Event(fields.pop("event"), fields)
+        line = line[:_MAX_LINE_BYTES]
+        match = _LINE.match(line)
+        if match is None:
+            _keep(self.tail, line)
+            del self.tail[:-_MAX_LINES]
+            return None
+        severity, message = match["severity"], match["message"]
+        if severity in b"WEF":
+            lines = self.warnings if severity == b"W" else self.errors
+            if len(lines) < _MAX_LINES:
+                _keep(lines, message)
+            return None
+        marker = self._marker(message, match)
+        if marker is not None:
+            self._markers += 1
+        return marker if self._markers <= _MAX_MARKERS else None
+
+    def _marker(self, message: bytes, line: re.Match[bytes]) -> LogMarker | None:
+        if message.startswith(b"Removing "):
+            self._remove(message)
+            return None
+        # The graph is resolved right after a transformer changed it, so that removals are logged
+        # right after the end of the transformer. Any other line of the session's logger ends them;
+        # lines of the process's logger come from other threads, at any time.
+        if line["logger"] == self._changed_in:
+            self._changed_by = ""
+        if start := _TRANSFORMER_START.match(message):
+            return LogMarker("transformer_start", self._epoch(line), _text(start[1]), int(start[2]))
+        if end := _TRANSFORMER_END.match(message):
+            name, modified = _text(end[1]), end[2] == b"1"
+            if modified:
+                self._changed_by, self._changed_in = name, line["logger"]
+                self._changed.add(name)
+            return LogMarker("transformer_end", self._epoch(line), name, modified=modified)
+        if grown := _ARENA.match(message):
+            first, last = int(grown[1], 16), int(grown[2], 16)
+            if first < last:
+                self.arena.append((first, last))
+            return None
+        if message.startswith(_ARENA_MADE) and self._reserved is None:
+            self._reserved = Counter()
+        if reserved := _RESERVED.match(message):
+            if self._packing and self._reserved is not None:
+                self._reserved[int(reserved[1])] += 1
+            return None
+        for text, kind in _FIXED.items():
+            if message.startswith(text):
+                # Small initializers are reserved too, before; and runs may reserve, after.
+                self._packing = kind == "initializers_saved"
+                return LogMarker(kind, self._epoch(line))
+        return None
+
+    def _remove(self, message: bytes) -> None:
+        removed = _REMOVED.fullmatch(message.rstrip())
+        if not removed or not self._changed_by:
+            return
+        name = _text(removed[1])
+        if name in self._removed:
+            if self._removed[name] != self._changed_by:
+                self._removed[name] = ""
+        elif len(name) <= _MAX_CHARACTERS and len(self._removed) < _MAX_REMOVED:
+            self._removed[name] = self._changed_by
+        else:
+            self._removed_all = False
+
+    def _epoch(self, line: re.Match[bytes]) -> float:
+        second = line["second"]
+        if second != self._second:
+            self._second = second
+            try:
+                parsed = time.strptime(second.decode(), "%Y-%m-%d %H:%M:%S")
+                self._second_epoch = time.mktime(parsed)
+            except (ValueError, OverflowError):
+                # A date that does not exist, for instance: the time of arrival is used instead.
+                self._second_epoch = 0.0
+        return self._second_epoch + float(b"0." + line["fraction"])
+
+
+def _keep(lines: list[str], line: bytes) -> None:
+    text = _text(_COLOUR.sub(b"", line)).strip()[:_MAX_CHARACTERS]
+    if text and text not in lines:
+        lines.append(text)
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", errors="replace")

@@ -1,0 +1,312 @@
+"""Spans and phases of a child, with the peak of each, from log lines and memory readings."""
+
+from collections import Counter
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from memdiag.records.profile import PHASES, Memory, PeakKind, Phase, PhaseName, Span
+from memdiag.runner.log import LogMarker
+from memdiag.runner.observer import MAX_COUNTER_ERROR_BYTES, Boundary, Reading
+
+K = TypeVar("K", bound=Hashable)
+
+BETWEEN = "between transformers"
+PARTITION = "partition the graph"
+_CPU = "CPUExecutionProvider"
+_AFTER_PARTITION = "Level2_RuleBasedTransformer"
+_MAX_PLAUSIBLE_LAG_S = 5.0
+_Segment = tuple[int, float]  # the index of a span, and the seconds of it in a window
+_NOTHING = Memory(rss_bytes=0, anonymous_bytes=None, file_bytes=None, shared_bytes=None)
+
+MAX_NEIGHBOUR_S = 0.001
+"""A high-water mark belongs to one span if the other spans in its window last less than this
+together."""
+
+
+@dataclass(slots=True)
+class _Bounds:
+    """Bounds of one key's peak.
+
+    Attributes:
+        value: the largest resident set known to belong to the key, in bytes.
+        owned: whether the mark of some window belongs to the key.
+        unmarked: whether some window with the key had no mark.
+        bound: the largest mark of a window that the key shared, in bytes: an upper bound.
+        edge_bound: the same of windows in which the key lasted less than `MAX_NEIGHBOUR_S`.
+    """
+
+    value: int = 0
+    owned: bool = False
+    unmarked: bool = False
+    bound: int = 0
+    edge_bound: int = 0
+
+
+class PeakAssignment(Generic[K]):
+    """Assigns the kernel's high-water marks (VmHWM) to keys: the spans, or the phases.
+
+    The mark is read and reset at each boundary at which the watcher wakes up; the time between two
+    readings is a *window*. Ideally a window contains one span, but onnxruntime goes on while the
+    watcher wakes up, so that a window may contain the start or end of a neighbour, or several short
+    spans. A mark is assigned only where the windows leave no other answer.
+    """
+
+    def __init__(self) -> None:
+        self._bounds: dict[K, _Bounds] = {}
+
+    def add_sample(self, key: K, rss_bytes: int) -> None:
+        """Add a resident set that was seen while `key` was running."""
+        bounds = self._bounds.setdefault(key, _Bounds())
+        bounds.value = max(bounds.value, rss_bytes)
+
+    def add_window(self, segments: Iterable[tuple[K, float]], peak_rss_bytes: int | None) -> None:
+        """Add a window: its keys with their seconds, and its mark (None where there is none)."""
+        durations: dict[K, float] = {}
+        for key, seconds in segments:
+            durations[key] = durations.get(key, 0.0) + seconds
+        total = sum(durations.values())
+        for key, seconds in durations.items():
+            bounds = self._bounds.setdefault(key, _Bounds())
+            others = total - seconds
+            if peak_rss_bytes is None:
+                bounds.unmarked = True
+            elif others <= seconds and others < MAX_NEIGHBOUR_S:
+                bounds.owned = True
+                bounds.value = max(bounds.value, peak_rss_bytes)
+            elif seconds >= MAX_NEIGHBOUR_S:
+                bounds.bound = max(bounds.bound, peak_rss_bytes)
+            else:
+                bounds.edge_bound = max(bounds.edge_bound, peak_rss_bytes)
+
+    def peak(self, key: K) -> tuple[int, PeakKind]:
+        """Return the peak of `key` in bytes, and whether it is exact or sampled."""
+        bounds = self._bounds[key]
+        # A key that owns a window is not bounded by the windows that it only touched.
+        bound = bounds.bound if bounds.owned else max(bounds.bound, bounds.edge_bound)
+        is_exact = (bounds.owned or bound > 0) and bound <= bounds.value + MAX_COUNTER_ERROR_BYTES
+        return bounds.value, "exact" if is_exact and not bounds.unmarked else "sampled"
+
+
+@dataclass(slots=True)
+class _SpanBuilder:
+    """A span that has not ended, or whose peak is not assigned yet."""
+
+    name: str
+    phase: PhaseName
+    step: int | None
+    start_s: float
+    start: Memory
+    modified: bool | None = None
+    end_s: float = 0.0
+    end: Memory = _NOTHING
+    max_sample_bytes: int = 0
+
+
+class PhaseTracker:
+    """Divides the life of the child into spans and phases without gaps.
+
+    Call in order of time: `add_sample` between boundaries, `add_markers` for log lines,
+    `start_span` for an event at which the child waits, `finish` at the end. All times are seconds
+    since the child was started. Where a log line is read late, the memory at its time is that of
+    the last sample if the sample was nearer.
+
+    Between the graph transformers of level 1 and 2 onnxruntime partitions the graph: it assigns
+    nodes to the execution `providers`, and those other than CPU may compile theirs.
+    """
+
+    def __init__(self, start: Memory, providers: Sequence[str] = ()) -> None:
+        others = [name.removesuffix("ExecutionProvider") for name in providers if name != _CPU]
+        self._partition = f"partition and compile ({', '.join(others)})" if others else PARTITION
+        self._may_compile = bool(others)
+        self._partitioned = False
+        self._done: list[_SpanBuilder] = []
+        self._open = _SpanBuilder("interpreter and imports", "start", None, 0.0, start)
+        self._window_start_s = 0.0
+        self._window: list[_Segment] = []
+        self._sampled_s = 0.0
+        self._sampled: Reading | None = None
+        self._windows: list[tuple[list[_Segment], int | None]] = []
+        self._ends_seen: Counter[str] = Counter()
+        self.explicit_starts = False
+        self.lag_s: float | None = None
+
+    @property
+    def phase(self) -> PhaseName:
+        """The phase that is open now."""
+        return self._open.phase
+
+    @property
+    def span(self) -> str:
+        """The name of the span that is open now."""
+        return self._open.name
+
+    def add_sample(self, now_s: float, reading: Reading) -> None:
+        """Add a sample to the open span."""
+        self._sampled_s, self._sampled = now_s, reading
+        self._add_to_open(reading.rss_bytes)
+
+    def add_markers(
+        self, markers: Sequence[LogMarker], origin_epoch_s: float, now_s: float, reading: Boundary
+    ) -> None:
+        """Start a span at each of `markers`, which arrived together at `now_s` with `reading`."""
+        for marker in markers:
+            lag_s = now_s - (marker.epoch_s - origin_epoch_s)
+            # In another time zone, or after the clock was set, the time of arrival is used.
+            plausible = -0.01 <= lag_s <= _MAX_PLAUSIBLE_LAG_S
+            # Nor can a line be older than the span that it ends.
+            lag_s = min(max(0.0, lag_s), now_s - self._open.start_s) if plausible else 0.0
+            phase = self.phase
+            self._apply(marker, now_s - lag_s, self._memory_at(now_s - lag_s, now_s, reading))
+            if self.phase != phase and lag_s:
+                self.lag_s = max(self.lag_s or 0.0, lag_s)
+        self.close_window(now_s, reading)
+
+    def start_span(self, name: str, phase: PhaseName, now_s: float, reading: Boundary) -> None:
+        """Start span `name` now, while the child waits, so that the boundary is exact."""
+        self._start_at(name, phase, None, now_s, reading.memory)
+        self.close_window(now_s, reading)
+
+    def finish(self, now_s: float, reading: Boundary) -> None:
+        """End the open span; `reading` is the last one available."""
+        self._end_open(now_s, reading.memory)
+        self._read_window(reading)
+
+    def spans(self) -> tuple[Span, ...]:
+        """Return the spans in order, once finished."""
+        peaks = self._peaks({index: index for index in range(len(self._done))})
+        return tuple(_span(builder, *peaks.peak(index)) for index, builder in enumerate(self._done))
+
+    def phases(self) -> tuple[Phase, ...]:
+        """Return the phases that occurred, in the order of `PHASES`, once finished."""
+        peaks = self._peaks({index: builder.phase for index, builder in enumerate(self._done)})
+        return tuple(
+            _phase(name, builders, *peaks.peak(name))
+            for name in PHASES
+            if (builders := [builder for builder in self._done if builder.phase == name])
+        )
+
+    def _add_to_open(self, rss_bytes: int) -> None:
+        self._open.max_sample_bytes = max(self._open.max_sample_bytes, rss_bytes)
+
+    def _memory_at(self, at_s: float, now_s: float, reading: Boundary) -> Memory:
+        """Return the memory at `at_s`: of the present reading and the last sample, the nearer."""
+        if self._sampled is None or now_s - at_s <= abs(at_s - self._sampled_s):
+            return reading.memory
+        return self._sampled.memory
+
+    def _apply(self, marker: LogMarker, at_s: float, memory: Memory) -> None:
+        match marker.kind:
+            case "load":
+                self._start_at("load and resolve the graph", "parse", None, at_s, memory)
+            case "initialize_session":
+                self._start_at("prepare the graph", "optimize", None, at_s, memory)
+            case "transformer_start":
+                self.explicit_starts = True
+                self._start_at(marker.name, _phase_of(marker.name), marker.step, at_s, memory)
+            case "transformer_end":
+                self._end_transformer(marker)
+                self._start_at(BETWEEN, "optimize", None, at_s, memory)
+            case "partitioned":
+                if self._open.name == BETWEEN:
+                    self._open.name = self._partition
+                self._partitioned = True
+                self._start_at(BETWEEN, "optimize", None, at_s, memory)
+            case "session_state":
+                self._start_at("session state", "initialize", None, at_s, memory)
+            case "save_initializers":
+                self._start_at("save initializers", "initialize", None, at_s, memory)
+            case "initializers_saved":
+                self._start_at("kernels and prepacking", "prepack", None, at_s, memory)
+            case "initialized":
+                self._start_at("hand over the session", "prepack", None, at_s, memory)
+
+    def _end_transformer(self, marker: LogMarker) -> None:
+        builder = self._open
+        self._ends_seen[marker.name] += 1
+        if builder.name == BETWEEN and self._is_partition(marker):
+            builder.name = self._partition
+        elif builder.name == BETWEEN:
+            # Its start was not logged: it ran, at the latest, where the transformer before ended.
+            builder.name, builder.phase = marker.name, _phase_of(marker.name)
+            builder.step = self._ends_seen[marker.name]
+        if builder.name == marker.name:
+            builder.modified = marker.modified
+
+    def _is_partition(self, marker: LogMarker) -> bool:
+        """Return whether the time before the end at `marker` is mostly spent on partitioning.
+
+        Before 1.23 the first transformer's end is the only line after it.
+        """
+        first = marker.name == _AFTER_PARTITION and self._ends_seen[marker.name] == 1
+        return first and self._may_compile and not self._partitioned
+
+    def _start_at(
+        self, name: str, phase: PhaseName, step: int | None, at_s: float, memory: Memory
+    ) -> None:
+        self._end_open(at_s, memory)
+        self._open = _SpanBuilder(name, phase, step, self._done[-1].end_s, memory)
+        self._add_to_open(memory.rss_bytes)
+
+    def _end_open(self, at_s: float, memory: Memory) -> None:
+        builder = self._open
+        builder.end_s = max(at_s, builder.start_s)
+        builder.end = memory
+        self._add_to_open(builder.start.rss_bytes)
+        self._add_to_open(memory.rss_bytes)
+        index = len(self._done)
+        self._window.append((index, builder.end_s - max(builder.start_s, self._window_start_s)))
+        self._done.append(builder)
+
+    def close_window(self, now_s: float, reading: Boundary) -> None:
+        """Add the window since the last boundary, with the start of the open span in it."""
+        head_s = now_s - max(self._open.start_s, self._window_start_s)
+        self._window.append((len(self._done), max(0.0, head_s)))
+        self._read_window(reading)
+        self._window_start_s = now_s
+
+    def _read_window(self, reading: Boundary) -> None:
+        self._windows.append((self._window, reading.peak_rss_bytes))
+        self._window = []
+
+    def _peaks(self, keys: Mapping[int, K]) -> PeakAssignment[K]:
+        """Return the peaks by `keys`, which maps the index of each span to its key."""
+        peaks: PeakAssignment[K] = PeakAssignment()
+        for index, key in keys.items():
+            peaks.add_sample(key, self._done[index].max_sample_bytes)
+        for window, mark in self._windows:
+            peaks.add_window([(keys[index], seconds) for index, seconds in window], mark)
+        return peaks
+
+
+def _phase_of(transformer: str) -> PhaseName:
+    return "constant_fold" if transformer == "ConstantFolding" else "optimize"
+
+
+def _span(builder: _SpanBuilder, peak_rss_bytes: int, peak_kind: PeakKind) -> Span:
+    return Span(
+        name=builder.name,
+        phase=builder.phase,
+        step=builder.step,
+        modified=builder.modified,
+        start_s=round(builder.start_s, 6),
+        end_s=round(builder.end_s, 6),
+        start_rss_bytes=builder.start.rss_bytes,
+        net_rss_bytes=builder.end.rss_bytes - builder.start.rss_bytes,
+        peak_rss_bytes=peak_rss_bytes,
+        peak_kind=peak_kind,
+    )
+
+
+def _phase(
+    name: PhaseName, builders: Sequence[_SpanBuilder], peak_rss_bytes: int, peak_kind: PeakKind
+) -> Phase:
+    return Phase(
+        name=name,
+        duration_s=round(sum(done.end_s - done.start_s for done in builders), 6),
+        start=builders[0].start,
+        end=builders[-1].end,
+        net_rss_bytes=sum(done.end.rss_bytes - done.start.rss_bytes for done in builders),
+        peak_rss_bytes=peak_rss_bytes,
+        peak_kind=peak_kind,
+    )

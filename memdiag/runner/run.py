@@ -1,0 +1,473 @@
+"""Run a model in a child process and measure the child: phases, spans, samples, runs, outcome."""
+
+import array
+import gc
+import re
+import signal
+import statistics
+import time
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+from memdiag.records.profile import (
+    Memory,
+    Outcome,
+    Phase,
+    PhaseName,
+    Run,
+    Samples,
+    Sampling,
+    Span,
+    Status,
+)
+from memdiag.runner.child import Child
+from memdiag.runner.job import Job
+from memdiag.runner.log import AddressRanges, Event, LogEvidence, LogMarker
+from memdiag.runner.observer import (
+    Boundary,
+    Observer,
+    ObserverFactory,
+    ProcessGone,
+    Reading,
+    observe,
+)
+from memdiag.runner.phases import PhaseTracker
+from memdiag.runner.timeline import Timeline
+from memdiag.units import format_duration
+
+_PROGRESS_S = 0.2
+_LAST_OUTPUT_S = 1.0
+# The start of messages of onnxruntime's Python binding: "[ONNXRuntimeError] : 1 : FAIL : ".
+_STATUS_CODE = re.compile(r"\[ONNXRuntimeError\] : \d+ : [A-Z_]+ : ")
+_MAX_GAPS = 1_000_000
+_UNKNOWN = Memory(rss_bytes=0, anonymous_bytes=None, file_bytes=None, shared_bytes=None)
+
+
+class Progress(NamedTuple):
+    """Where the child is. Reported at most every 0.2 seconds, and at the start of each phase."""
+
+    phase: PhaseName
+    span: str
+    elapsed_s: float
+    rss_bytes: int
+    runs_done: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Measurement:
+    """Everything measured of one child.
+
+    Attributes:
+        onnxruntime: its version; None if the child ended before the import.
+        python: the version of the child's interpreter; None in the same case.
+        providers: the execution providers of the session; None if no session was created.
+        baseline: the memory with onnxruntime imported and the inputs loaded, before the session.
+        explicit_starts: whether onnxruntime logs where a graph transformer starts (since 1.23).
+        interrupted: whether Ctrl-C ended the child.
+    """
+
+    onnxruntime: str | None
+    python: str | None
+    providers: tuple[str, ...] | None
+    baseline: Memory | None
+    phases: tuple[Phase, ...]
+    spans: tuple[Span, ...]
+    samples: Samples
+    sampling: Sampling
+    steady: Memory | None
+    first_run_s: float | None
+    runs: tuple[Run, ...]
+    allocator_retained_bytes: int | None
+    warnings: tuple[str, ...]
+    explicit_starts: bool
+    outcome: Outcome
+    interrupted: bool
+
+
+class AtBaseline(NamedTuple):
+    """onnxruntime is imported, nothing of the model is loaded; the child waits."""
+
+    pid: int
+
+
+class AtPhaseEnd(NamedTuple):
+    """A phase has ended; the child is stopped. A phase can end more than once."""
+
+    pid: int
+    phase: PhaseName
+    arena: AddressRanges
+
+
+class AtSteady(NamedTuple):
+    """All runs are done and freed heap was returned to the system; the child waits."""
+
+    pid: int
+    arena: AddressRanges
+    log: LogEvidence
+
+
+Moment = AtBaseline | AtPhaseEnd | AtSteady
+"""A moment at which the memory of the child can be read, for it waits or is stopped."""
+
+
+def measure(
+    job: Job,
+    *,
+    observer: ObserverFactory = observe,
+    on_progress: Callable[[Progress], None] | None = None,
+) -> Measurement:
+    """Run `job` in a child of its own and return what was measured, however it ended.
+
+    Raises:
+        MeasurementError: the child's interpreter cannot be started.
+    """
+    with MeasuredRun(job, observer=observer, on_progress=on_progress) as run:
+        for _ in run.moments():
+            pass
+        return run.measurement()
+
+
+class _Ended(Exception):
+    """Ends the watching; outcome and message are set before."""
+
+
+class MeasuredRun:
+    """A child that runs `job` while it is measured; a context manager that ends the child.
+
+    Iterate over `moments` to let the child run; the time that the caller spends at a moment belongs
+    to no phase. Then call `measurement`.
+
+    Args:
+        job: the model, the configuration and the limits.
+        phase_ends: also stop the child at the end of each phase.
+        observer: creates the reader of the child's memory.
+        on_progress: called now and then with where the child is.
+
+    Raises:
+        MeasurementError: the child's interpreter cannot be started.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        *,
+        phase_ends: bool = False,
+        observer: ObserverFactory = observe,
+        on_progress: Callable[[Progress], None] | None = None,
+    ) -> None:
+        self._job = job
+        self._phase_ends = phase_ends
+        self._make_observer = observer
+        self._on_progress = on_progress
+        self._timeline = Timeline()
+        self._versions: dict[str, str] = {}
+        self._providers: tuple[str, ...] | None = None
+        self._baseline: Memory | None = None
+        self._steady: Memory | None = None
+        self._first_run_s: float | None = None
+        self._runs: list[Run] = []
+        self._retained: int | None = None
+        self._status: Status = "completed"
+        self._message = ""
+        self._interrupted = False
+        self._running = True
+        self._gaps = array.array("d")
+        self._sampled_s = 0.0
+        self._rss_bytes = 0
+        self._count = 0
+        self._progress_s = 0.0
+        self._observer: Observer | None = None
+        self._last = Boundary(_UNKNOWN, None)
+
+    def __enter__(self) -> Self:
+        # A collection of garbage would be a gap in the samples.
+        self._was_collecting = gc.isenabled()
+        gc.disable()
+        try:
+            self._child = Child(self._job, self._job.message())
+        except BaseException:
+            self._end_quietness()
+            raise
+        self._origin = time.perf_counter()
+        self._origin_epoch = time.time()
+        try:
+            self._observer = self._make_observer(self._child.pid)
+            self._last = self._observer.boundary()
+        except ProcessGone:
+            # The child has ended already; its output says why.
+            self._observer = None
+        self._phases = PhaseTracker(self._last.memory, self._job.providers)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._child.end()
+        if self._observer is not None:
+            self._observer.close()
+        self._end_quietness()
+
+    def _end_quietness(self) -> None:
+        if self._was_collecting:
+            gc.enable()
+
+    def moments(self) -> Iterator[Moment]:
+        """Let the child run, and yield each moment at which its memory can be read.
+
+        The iteration ends when the child is done, has ended, or has reached a limit. Ctrl-C ends it
+        as well, without an exception: see `Measurement.interrupted`.
+        """
+        try:
+            yield from self._watch()
+        except _Ended:
+            pass
+        except ProcessGone:
+            # Read its last output: the reason may be there.
+            deadline = self._now() + _LAST_OUTPUT_S
+            while not self._child.silent and self._now() < deadline:
+                self._child.read(0.05)
+        except KeyboardInterrupt:
+            self.interrupt()
+
+    def interrupt(self) -> None:
+        """Record that Ctrl-C ended the measurement, for a caller that it reached at a moment."""
+        self._interrupted = True
+        self._status, self._message = "killed", "interrupted"
+
+    def measurement(self) -> Measurement:
+        """Return what was measured, once the iteration over `moments` has ended."""
+        self._child.log.finish()
+        phase = self._phases.phase
+        if self._running:
+            self._running = False
+            # The child ended on its own: its memory and its last high-water mark are gone.
+            last = self._timeline.last
+            memory = self._last.memory if last is None else last.memory
+            self._phases.finish(self._now(), Boundary(memory, None))
+            if not self._interrupted:
+                self._status, self._message = self._reason_of_end()
+        lag_s = self._phases.lag_s
+        return Measurement(
+            onnxruntime=self._versions.get("onnxruntime"),
+            python=self._versions.get("python"),
+            providers=self._providers,
+            baseline=self._baseline,
+            phases=self._phases.phases(),
+            spans=self._phases.spans(),
+            samples=self._timeline.samples(),
+            sampling=Sampling(
+                method=self._observer.method if self._observer else "psutil",
+                count=self._count,
+                period_s=round(statistics.median(self._gaps), 6) if self._gaps else 0.0,
+                largest_gap_s=round(max(self._gaps, default=0.0), 6),
+                boundary_lag_s=None if lag_s is None else round(lag_s, 6),
+            ),
+            steady=self._steady,
+            first_run_s=self._first_run_s,
+            runs=tuple(self._runs),
+            allocator_retained_bytes=self._retained,
+            warnings=tuple(self._child.log.warnings),
+            explicit_starts=self._phases.explicit_starts,
+            outcome=Outcome(status=self._status, phase=phase, message=self._message),
+            interrupted=self._interrupted,
+        )
+
+    def _now(self) -> float:
+        return time.perf_counter() - self._origin
+
+    def _watch(self) -> Iterator[Moment]:
+        while True:
+            period_s = self._observer.period_s if self._observer else _PROGRESS_S
+            markers: list[LogMarker] = []
+            for item in self._child.read(self._sampled_s + period_s - self._now()):
+                if isinstance(item, LogMarker):
+                    markers.append(item)
+                    continue
+                yield from self._apply_markers(markers)
+                markers = []
+                yield from self._apply_event(item)
+            yield from self._apply_markers(markers)
+            if self._child.silent or (self._observer is None and self._child.ended):
+                return
+            self._sample_if_due()
+
+    def _apply_markers(self, markers: list[LogMarker]) -> Iterator[Moment]:
+        if not markers or not self._running:
+            return
+        phase = self._phases.phase
+        now_s, reading = self._read_boundary()
+        self._phases.add_markers(markers, self._origin_epoch, now_s, reading)
+        self._check_memory(reading.peak_rss_bytes or reading.memory.rss_bytes)
+        if self._phases.phase != phase:
+            self._report(now_s)
+            yield from self._pause_at_end_of(phase)
+
+    def _apply_event(self, event: Event) -> Iterator[Moment]:
+        """Handle one event of scripts/child.py, in the order in which the script sends them."""
+        fields = event.fields
+        match event.name:
+            case "versions":
+                self._versions = fields
+                return
+            case "ready":
+                yield AtBaseline(self._child.pid)
+                self._baseline = yield from self._start_span("create the session", "parse")
+            case "created":
+                self._providers = tuple(fields["providers"])
+                if self._job.runs is None:
+                    self._end_last_phase()
+                else:
+                    yield from self._start_span("first run", "first_run")
+            case "first_run":
+                self._first_run_s = fields["latency_s"]
+                yield from self._start_span("runs", "steady")
+            case "run":
+                self._add_run(fields["latency_s"])
+            case "steady":
+                self._steady = self._end_last_phase()
+            case "trimmed":
+                self._measure_trim(possible=fields["possible"])
+            case "end":
+                log = self._child.log
+                yield AtSteady(self._child.pid, log.arena, log.evidence())
+                self._child.proceed()
+                raise _Ended
+            case "error":
+                self._status, self._message = "failed", explain(fields, self._job)
+                if self._running:
+                    self._end_last_phase()
+                raise _Ended
+        self._child.proceed()
+
+    def _start_span(self, name: str, phase: PhaseName) -> Generator[Moment, None, Memory]:
+        ended = self._phases.phase
+        now_s, reading = self._read_boundary()
+        self._phases.start_span(name, phase, now_s, reading)
+        self._check_memory(reading.peak_rss_bytes or reading.memory.rss_bytes)
+        self._report(now_s)
+        if ended != "start":
+            yield from self._pause_at_end_of(ended)
+        return reading.memory
+
+    def _pause_at_end_of(self, phase: PhaseName) -> Iterator[Moment]:
+        """Stop the child for a moment. The time until it continues belongs to no phase."""
+        if not self._phase_ends:
+            return
+        started = time.perf_counter()
+        with self._child.stopped():
+            yield AtPhaseEnd(self._child.pid, phase, self._child.log.arena)
+        duration = time.perf_counter() - started
+        self._origin += duration
+        self._origin_epoch += duration
+
+    def _end_last_phase(self) -> Memory:
+        now_s, reading = self._read_boundary()
+        self._check_memory(reading.peak_rss_bytes or reading.memory.rss_bytes)
+        self._running = False
+        self._phases.finish(now_s, reading)
+        return reading.memory
+
+    def _add_run(self, latency_s: float) -> None:
+        now_s, reading = self._read_boundary()
+        self._phases.close_window(now_s, reading)
+        self._check_memory(reading.peak_rss_bytes or reading.memory.rss_bytes)
+        self._runs.append(
+            Run(
+                latency_s=latency_s,
+                rss_bytes=reading.memory.rss_bytes,
+                end_s=round(now_s, 6),
+                peak_rss_bytes=reading.peak_rss_bytes,
+            )
+        )
+
+    def _measure_trim(self, *, possible: bool) -> None:
+        assert self._observer is not None
+        if possible:
+            before = self._last.memory.rss_bytes
+            self._retained = max(0, before - self._observer.boundary().memory.rss_bytes)
+
+    def _sample_if_due(self) -> None:
+        """Take a sample if one is due, check the limits, and report the progress."""
+        now_s = self._now()
+        if self._observer is None or now_s < self._sampled_s + self._observer.period_s * 0.5:
+            return
+        reading = self._observer.sample()
+        self._add_reading(now_s, reading)
+        if self._running:
+            self._phases.add_sample(now_s, reading)
+        self._check_memory(reading.rss_bytes)
+        if now_s > self._job.timeout_s or self._job.deadline.remaining_s <= 0:
+            seconds = min(now_s, self._job.timeout_s)
+            self._stop("timeout", f"stopped after {format_duration(seconds)}")
+        if now_s >= self._progress_s:
+            self._report(now_s)
+
+    def _read_boundary(self) -> tuple[float, Boundary]:
+        if self._observer is None:
+            raise ProcessGone
+        self._last = reading = self._observer.boundary()
+        now_s = self._now()
+        memory = reading.memory
+        file_bytes = memory.file_bytes
+        if file_bytes is not None:
+            file_bytes += memory.shared_bytes or 0
+        sizes = memory.rss_bytes, memory.anonymous_bytes, file_bytes, memory.shared_bytes
+        self._add_reading(now_s, Reading(*sizes))
+        return now_s, reading
+
+    def _add_reading(self, now_s: float, reading: Reading) -> None:
+        if self._count and len(self._gaps) < _MAX_GAPS:
+            self._gaps.append(now_s - self._sampled_s)
+        self._count += 1
+        self._sampled_s = now_s
+        self._rss_bytes = reading.rss_bytes
+        if self._running:
+            self._timeline.add(now_s, reading)
+
+    def _check_memory(self, rss_bytes: int) -> None:
+        limit = self._job.memory_limit_bytes
+        if limit is not None and rss_bytes > limit and self._running:
+            self._stop("limit", f"it took {rss_bytes:,} bytes, more than the limit of {limit:,}")
+
+    def _stop(self, status: Status, message: str) -> None:
+        """End a child that has reached a limit, after a last reading."""
+        self._status, self._message = status, message
+        if self._running:
+            now_s, reading = self._now(), self._last
+            if self._observer is not None:
+                self._last = reading = self._observer.boundary()
+            self._running = False
+            self._phases.finish(now_s, reading)
+        raise _Ended
+
+    def _report(self, now_s: float) -> None:
+        if self._on_progress is None:
+            return
+        self._progress_s = now_s + _PROGRESS_S
+        phase, span = self._phases.phase, self._phases.span
+        self._on_progress(Progress(phase, span, now_s, self._rss_bytes, len(self._runs)))
+
+    def _reason_of_end(self) -> tuple[Status, str]:
+        code = self._child.returncode()
+        log = self._child.log
+        lines = [*log.errors[-1:], *log.tail[-1:]]
+        because = f": {lines[-1]}" if lines else ""
+        if code >= 0:
+            return "failed", f"the process ended by itself (exit code {code}){because}"
+        name = signal.Signals(-code).name
+        if name == "SIGKILL":
+            return "killed", "killed by the system (SIGKILL, most often for want of memory)"
+        return "killed", f"the process died of {name}{because}"
+
+
+def explain(error: dict[str, Any], job: Job) -> str:
+    """Return one sentence for the fields of an ``error`` event."""
+    message = _STATUS_CODE.sub("", " ".join(str(error["message"]).split()))
+    if error["stage"] == "import":
+        return f"{job.python} cannot import onnxruntime ({message})"
+    return message or str(error["kind"])

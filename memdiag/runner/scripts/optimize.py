@@ -1,0 +1,79 @@
+"""Run one optimizer on one model, and tell how long it took and how much memory.
+
+Run by path beside `child.py`, whose protocol it speaks: one job in, and one event out,
+``optimized`` or ``error``. The optimizer is a file with a function `optimize`, loaded by its path.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import sys
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from memdiag.runner.scripts import child
+else:
+    import child
+
+
+def load(path: str) -> Any:
+    """Return the module at `path`; it is in no package, so that it finds others by their names."""
+    spec = importlib.util.spec_from_file_location("optimizer", path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{path} is no Python module")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def high_water_bytes() -> int:
+    """Return the largest resident set that this process had, 0 where the system does not tell."""
+    try:
+        with open("/proc/self/status", encoding="ascii") as file:
+            fields = dict(line.split(":", 1) for line in file)
+    except OSError:
+        return 0
+    return int(fields["VmHWM"].split()[0]) * 1024
+
+
+def version_of(package: str) -> str:
+    """Return the version of a package; empty where it has none."""
+    from importlib import metadata
+
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+def main() -> None:
+    """Import what the optimizer needs, then time it."""
+    channel = child.Channel()
+    job = channel.start()
+    try:
+        optimizer = load(job["optimizer"])
+        for package in optimizer.PACKAGES:
+            importlib.import_module(package)
+        started = time.perf_counter()
+        remark = optimizer.optimize(job["name"], job["source"], job["target"], job["large"])
+        channel.send(
+            "optimized",
+            duration_s=time.perf_counter() - started,
+            peak_rss_bytes=high_water_bytes(),
+            version=version_of(optimizer.PACKAGES[0]),
+            remark=remark,
+        )
+    except Exception as error:
+        message = f"{type(error).__name__}: {error}"
+        channel.send("error", message=message[: child.MAX_MESSAGE])
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    sys.path.pop(0)
+    main()

@@ -1,0 +1,122 @@
+"""Hold one session and run it when asked, so that two models can take turns.
+
+Run by path beside `child.py`, whose protocol it speaks: one job in, then a request a line. Each is
+answered by an event: ``ran`` with the latencies, ``saved`` with the outputs' files, ``error``.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import sys
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from memdiag.runner.scripts import child, quiet
+else:
+    import child
+    import quiet
+
+
+def save_outputs(numpy: Any, values: list[Any], folder: str) -> list[list[str]]:
+    """Write each output to `folder` and return its files: several for sequences and maps."""
+    saved = []
+    for index, value in enumerate(values):
+        files = []
+        for part, array in enumerate(arrays_of(numpy, value)):
+            path = os.path.join(folder, f"{index}_{part}.npy")
+            if array.dtype == object:
+                array = array.astype(str)
+            numpy.save(path, array, allow_pickle=False)
+            files.append(path)
+        saved.append(files)
+    return saved
+
+
+def arrays_of(numpy: Any, value: Any) -> list[Any]:
+    """Return the arrays of an output, whatever type it has: keys and values of a map."""
+    if value is None:
+        return []
+    if hasattr(value, "data_ptr"):
+        return [tensor_of(numpy, value)]
+    if isinstance(value, (list, tuple)):
+        return [array for each in value for array in arrays_of(numpy, each)]
+    if isinstance(value, dict):
+        return [numpy.array(list(value.keys())), numpy.array(list(value.values()))]
+    return [numpy.asarray(value)]
+
+
+def tensor_of(numpy: Any, value: Any) -> Any:
+    """Return the array of an OrtValue: bfloat16 as fp32, other types that numpy lacks as bytes."""
+    found = child.NOT_IN_NUMPY.fullmatch(value.data_type())
+    if found is None:
+        return value.numpy()
+    name, shape = found.group(1), value.shape()
+    count = 1
+    for size in shape:
+        count *= size
+    bits = 16 if name == "bfloat16" else 8 if name.startswith("float8") else 4
+    bits = 2 if name.endswith("int2") else bits
+    data = ctypes.string_at(value.data_ptr(), (count * bits + 7) // 8) if count else b""
+    if bits != 16:
+        return numpy.frombuffer(data, "u1")
+    wide = numpy.frombuffer(data, "<u2").astype("<u4") << 16
+    return wide.view("<f4").reshape(shape)
+
+
+def signature(session: Any) -> dict[str, Any]:
+    """Return what a program sees of the model: inputs, outputs and metadata."""
+    meta = session.get_modelmeta()
+    return {
+        "inputs": [[one.name, one.type, one.shape] for one in session.get_inputs()],
+        "outputs": [[one.name, one.type, one.shape] for one in session.get_outputs()],
+        "metadata": dict(meta.custom_metadata_map),
+    }
+
+
+def main() -> None:
+    """Create the session, then do what is asked until the parent has no more."""
+    channel = child.Channel()
+    job = channel.start()
+    try:
+        import numpy
+        import onnxruntime
+
+        session = quiet.create_session(onnxruntime, numpy, job)
+        run = child.runner(onnxruntime, session)
+        each_run = child.run_options(onnxruntime, job)
+        sets = [child.load_inputs(onnxruntime, numpy, entries) for entries in job["feed_sets"]]
+        # Not in the event itself, which must fit one atomic write to a pipe.
+        with open(job["signature"], "w", encoding="utf-8") as file:
+            json.dump(signature(session), file)
+        channel.send("serving", onnxruntime=onnxruntime.__version__)
+        while True:
+            asked = channel.receive()
+            feeds = sets[asked["feeds"]]
+            if asked["do"] == "run":
+                latencies = []
+                for _ in range(asked["times"]):
+                    started = time.perf_counter()
+                    run(None, feeds, each_run)
+                    latencies.append(time.perf_counter() - started)
+                channel.send("ran", latencies=latencies)
+            else:
+                values = run(None, feeds, each_run)
+                files = save_outputs(numpy, values, asked["folder"])
+                outputs = {one.name: each for one, each in zip(session.get_outputs(), files)}  # noqa: B905 # other interpreters may lack strict=
+                # Not in the event itself: there may be many outputs, with long names.
+                with open(asked["index"], "w", encoding="utf-8") as file:
+                    json.dump(outputs, file)
+                channel.send("saved")
+    except Exception as error:
+        channel.send("error", message=str(error)[: child.MAX_MESSAGE])
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    sys.path.pop(0)
+    main()

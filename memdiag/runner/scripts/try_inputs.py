@@ -1,0 +1,45 @@
+"""Find the first set of inputs that a model runs with, in one plain session.
+
+Run by path beside `child.py`, whose protocol it speaks: one job in, and one `tried` event out for
+each set of inputs, until one runs.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from memdiag.runner.scripts import child, quiet
+else:
+    import child
+    import quiet
+
+
+def main() -> None:
+    """Create the session once, then try each set of inputs in turn."""
+    channel = child.Channel()
+    job = channel.start()
+    try:
+        import numpy
+        import onnxruntime
+
+        session = quiet.create_session(onnxruntime, numpy, job)
+        run = child.runner(onnxruntime, session)
+        for index, entries in enumerate(job["candidates"]):
+            try:
+                run(None, child.load_inputs(onnxruntime, numpy, entries))
+            except Exception as error:
+                channel.step("tried", index=index, message=str(error)[: child.MAX_MESSAGE])
+            else:
+                channel.step("tried", index=index, message=None)
+                break
+    except Exception as error:
+        channel.step("error", message=str(error)[: child.MAX_MESSAGE])
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    sys.path.pop(0)
+    main()

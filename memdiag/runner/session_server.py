@@ -1,0 +1,112 @@
+"""A child that keeps a session and runs it on request, so that two models can run in turn."""
+
+import json
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from memdiag.errors import MeasurementError
+from memdiag.runner.child import Child
+from memdiag.runner.job import Feed, Job
+from memdiag.runner.temporary import own_prefix
+
+_POLL_S = 0.05
+
+
+class SessionServer:
+    """A session of `job`'s model in a process of its own; a context manager.
+
+    Args:
+        job: the model and the configuration of the session.
+        feed_sets: the sets of inputs with which it can be run, by index.
+
+    Attributes:
+        onnxruntime: the version in the child.
+        signature: names, types and shapes of ``inputs`` and ``outputs``, and ``metadata``.
+
+    Raises:
+        MeasurementError: the interpreter cannot be started, or the session not be created.
+        TimeLimitReached: the job's deadline passed, here or in a later request.
+    """
+
+    def __init__(self, job: Job, feed_sets: Sequence[Sequence[Feed]]) -> None:
+        job.deadline.check()
+        self._job = job
+        self._scratch = tempfile.TemporaryDirectory(prefix=own_prefix())
+        described = Path(self._scratch.name, "signature.json")
+        self._index = Path(self._scratch.name, "outputs.json")
+        message = job.message() | {
+            "feed_sets": [[feed.message() for feed in feeds] for feeds in feed_sets],
+            "signature": str(described),
+        }
+        self._child = Child(job, message, "serve.py")
+        self._events = self._child.events(_POLL_S)
+        try:
+            self.onnxruntime = str(self._answer("serving")["onnxruntime"])
+            self.signature: dict[str, Any] = json.loads(described.read_text(encoding="utf-8"))
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the child."""
+        self._child.end()
+        self._scratch.cleanup()
+
+    @property
+    def pid(self) -> int:
+        """The child's process number."""
+        return self._child.pid
+
+    def run(self, feeds: int, times: int = 1) -> tuple[float, ...]:
+        """Run with the inputs of that index and return the latencies in seconds.
+
+        Raises:
+            MeasurementError: the model fails, or takes longer than the job's timeout.
+        """
+        self._child.ask({"do": "run", "feeds": feeds, "times": times})
+        return tuple(map(float, self._answer("ran")["latencies"]))
+
+    def save(self, feeds: int, folder: Path) -> dict[str, tuple[Path, ...]]:
+        """Run once and save the outputs to `folder`; return their files by name.
+
+        Sequences and maps have several files, absent optional outputs none.
+
+        Raises:
+            MeasurementError: the model fails, or takes longer than the job's timeout.
+        """
+        folder.mkdir(parents=True, exist_ok=True)
+        request = {"do": "save", "feeds": feeds, "folder": str(folder), "index": str(self._index)}
+        self._child.ask(request)
+        self._answer("saved")
+        outputs = json.loads(self._index.read_text(encoding="utf-8"))
+        return {name: tuple(map(Path, files)) for name, files in outputs.items()}
+
+    def _answer(self, name: str) -> dict[str, Any]:
+        """Return the fields of the next event `name`."""
+        deadline = min(time.monotonic() + self._job.timeout_s, self._job.deadline.at)
+        for event in self._events:
+            if event is not None and event.name == name:
+                return event.fields
+            if event is not None and event.name == "error":
+                raise MeasurementError(
+                    f"{self._job.model}: onnxruntime refused it: {event.fields['message']}"
+                )
+            if time.monotonic() >= deadline:
+                self._job.deadline.check()
+                raise MeasurementError(f"{self._job.model}: its process did not answer in time.")
+        raise MeasurementError(f"{self._job.model}: its process ended without an error message.")

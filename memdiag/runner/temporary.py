@@ -1,0 +1,77 @@
+"""Temporary files and processes that do not outlive memdiag, even if it is killed.
+
+The name of a temporary file or folder starts with ``memdiag-PID-``. The files of a killed process
+are removed by the next process that uses the same folder.
+"""
+
+import contextlib
+import os
+import re
+import shutil
+import stat
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+
+_OWNED = re.compile(r"\.?memdiag-(\d+)-.+")
+DIE_WITH_PARENT = (
+    "import ctypes, os, sys\n"
+    "if sys.platform == 'linux':\n"
+    "    ctypes.CDLL(None).prctl(1, 9, 0, 0, 0)\n"  # PR_SET_PDEATHSIG, SIGKILL
+    "    if os.getppid() != int(sys.argv[1]):\n"
+    "        os._exit(3)\n"
+)
+"""Python code of a process that ends with its parent, whose process number is its argument."""
+
+_EXECUTE = f"{DIE_WITH_PARENT}os.execvp(sys.argv[2], sys.argv[2:])\n"
+
+
+def own_prefix() -> str:
+    """Return the prefix of the names of this process's temporary files."""
+    return f"memdiag-{os.getpid()}-"
+
+
+@contextmanager
+def temporary_folder() -> Iterator[Path]:
+    """Create a temporary folder for the block, and remove the folders of killed processes."""
+    remove_stale(Path(tempfile.gettempdir()))
+    with tempfile.TemporaryDirectory(prefix=own_prefix()) as folder:
+        yield Path(folder)
+
+
+def remove_stale(folder: Path) -> None:
+    """Remove from `folder` the temporary files and folders of memdiag processes that have ended.
+
+    Only those of the same user. A folder that cannot be listed is left as it is.
+    """
+    with contextlib.suppress(OSError):
+        for entry in os.scandir(folder):
+            owner = _OWNED.fullmatch(entry.name)
+            if owner is None or _is_running(int(owner[1])):
+                continue
+            status = entry.stat(follow_symlinks=False)
+            if hasattr(os, "getuid") and status.st_uid != os.getuid():
+                continue
+            if stat.S_ISDIR(status.st_mode):
+                shutil.rmtree(entry.path, ignore_errors=True)
+            else:
+                with contextlib.suppress(OSError):
+                    os.unlink(entry.path)
+
+
+def ending_with_parent(words: Sequence[str]) -> list[str]:
+    """Return a command that runs `words`, and on Linux is killed when this process ends."""
+    if sys.platform != "linux":
+        return [*words]
+    return [sys.executable, "-I", "-S", "-c", _EXECUTE, str(os.getpid()), *words]
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        return bool(psutil.pid_exists(pid))
+    except OverflowError:
+        return False

@@ -1,0 +1,110 @@
+"""A runtime of our own that logs like onnxruntime and does what the test says.
+
+It is found by the child instead of onnxruntime, through PYTHONPATH: what happens in each phase, and
+how much memory it takes, is then known by construction.
+"""
+
+import json
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from memdiag.runner.job import Job
+
+RUNTIME = """
+import json, mmap, os, signal, sys, time
+
+__version__ = "99.0.0"
+SCRIPT = json.loads(os.environ["FAKE_RUNTIME"])
+kept = []
+
+def set_default_logger_severity(level):
+    pass
+
+def get_available_providers():
+    return ["CPUExecutionProvider"]
+
+def log(message, severity="I"):
+    now = time.time_ns()
+    stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(now // 10**9))
+    line = f"{stamp}.{now % 10**9:09d} [{severity}:onnxruntime:, file.cc:1 f] {message}\\n"
+    os.write(2, line.encode())
+
+def allocate(megabytes):
+    area = mmap.mmap(-1, megabytes * 1_000_000, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    for start in range(0, len(area), 4096):
+        area[start] = 1
+    return area
+
+def act(stage):
+    for step in SCRIPT.get(stage, []):
+        verb, value = next(iter(step.items()))
+        if verb == "log":
+            log(value)
+        elif verb == "warn":
+            log(value, "W")
+        elif verb == "say":
+            os.write(2, value.encode())
+        elif verb == "keep":
+            kept.append(allocate(value))
+        elif verb == "spike":
+            allocate(value).close()
+        elif verb == "sleep":
+            time.sleep(value)
+        elif verb == "raise":
+            raise RuntimeError(value)
+        elif verb == "signal":
+            os.kill(os.getpid(), getattr(signal, value))
+        elif verb == "exit":
+            os._exit(value)
+
+class SessionOptions:
+    def __init__(self):
+        self.log_severity_level = -1
+        self.enable_mem_pattern = True
+        self.intra_op_num_threads = 0
+
+    def add_session_config_entry(self, name, value):
+        pass
+
+class RunOptions:
+    pass
+
+class InferenceSession:
+    def __init__(self, source, options, providers, disabled_optimizers):
+        act("create")
+
+    def get_providers(self):
+        return ["CPUExecutionProvider"]
+
+    def get_outputs(self):
+        return []
+
+    def run(self, outputs, feeds, options=None):
+        act("run")
+
+act("import")
+"""
+
+
+@pytest.fixture
+def fake_job(tmp_path: Path) -> Callable[..., Job]:
+    """Return a function that makes a job whose runtime does as `script` says, by stage."""
+    folder = tmp_path / "fake_runtime"
+    folder.mkdir()
+    (folder / "onnxruntime.py").write_text(RUNTIME)
+
+    def make(script: Mapping[str, object], **changes: object) -> Job:
+        job = Job(
+            model=tmp_path / "model.onnx",
+            environment={"PYTHONPATH": str(folder), "FAKE_RUNTIME": json.dumps(script)},
+            python=Path(sys.executable),
+            runs=3,
+            timeout_s=60,
+        )
+        return replace(job, **changes)  # type: ignore[arg-type] # any field of the job
+
+    return make

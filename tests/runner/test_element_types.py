@@ -1,0 +1,155 @@
+"""Each element type of ONNX as input and output: it runs, or a sentence says that it does not."""
+
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+import memdiag
+from memdiag.errors import UsageError
+from memdiag.graph.element_types import ELEMENT_TYPES, ElementType
+from memdiag.runner.job import Feed, Job
+from memdiag.runner.session_server import SessionServer
+from memdiag.verification.outputs import compare
+
+UNSUPPORTED = {
+    "complex64": "complex64",
+    "complex128": "complex128",
+    "uint4": "Identity",
+    "int4": "Identity",
+    "float4e2m1": "Identity",
+    "float8e8m0": "Identity",
+    "uint2": "Identity",
+    "int2": "Identity",
+    "float6e2m3": "tensor type 27",
+    "float6e3m2": "tensor type 28",
+}
+"""What a failed profile's message names: onnxruntime has no such tensors, or no kernel for them."""
+
+
+def identity(path: Path, *types: int) -> Path:
+    """Save a model that returns its inputs, one of each of `types`."""
+    version = 25 if any(one > TensorProto.FLOAT4E2M1 for one in types) else 21
+    graph = helper.make_graph(
+        [helper.make_node("Identity", [f"x{one}"], [f"y{one}"]) for one in types],
+        "g",
+        [helper.make_tensor_value_info(f"x{one}", one, [3]) for one in types],
+        [helper.make_tensor_value_info(f"y{one}", one, [3]) for one in types],
+    )
+    opsets = [helper.make_opsetid("", version)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=10), path)
+    return path
+
+
+def model(path: Path, text: str) -> Path:
+    header = '<ir_version: 10, opset_import: ["" : 21]> '
+    onnx.save(onnx.parser.parse_model(header + text), path)
+    return path
+
+
+@pytest.mark.parametrize("element", ELEMENT_TYPES.values(), ids=lambda element: element.name)
+def test_a_type_runs_or_a_sentence_names_it(element: ElementType, tmp_path: Path) -> None:
+    path = identity(tmp_path / "m.onnx", element.number)
+    outcome = memdiag.profile(path, runs=1, xray="none").outcome
+    if element.name in UNSUPPORTED:
+        assert outcome.status == "failed"
+        assert outcome.phase in ("start", "parse", "optimize")
+        assert UNSUPPORTED[element.name] in outcome.message
+        assert "\n" not in outcome.message
+    else:
+        assert outcome.status == "completed", outcome.message
+
+
+@pytest.mark.parametrize(
+    ("text", "note"),
+    [
+        (
+            "g (int4[4] x) => (float[4] y) <float s = {2}> { y = DequantizeLinear(x, s) }",
+            "ones, as bits",
+        ),
+        (
+            "g (float[4] x) => (int4[4] y) <float s = {2}, int4 z = {0}>"
+            " { y = QuantizeLinear(x, s, z) }",
+            "standard normal",
+        ),
+    ],
+)
+def test_int4_runs_where_an_operator_takes_it(text: str, note: str, tmp_path: Path) -> None:
+    result = memdiag.profile(model(tmp_path / "m.onnx", text), runs=1, xray="none")
+    assert result.outcome.status == "completed", result.outcome.message
+    assert [one.note for one in result.inputs] == [note]
+
+
+BFLOAT16 = np.array([1.5, -2, 3e38], ml_dtypes.bfloat16)
+
+
+@pytest.mark.parametrize(
+    "array", [BFLOAT16, BFLOAT16.view(np.uint16), BFLOAT16.view("V2")], ids=["own", "bits", "npy"]
+)
+def test_bfloat16_may_be_given(array: np.ndarray, tmp_path: Path) -> None:
+    path = identity(tmp_path / "m.onnx", TensorProto.BFLOAT16)
+    result = memdiag.profile(path, inputs={"x16": array}, runs=1, xray="none")
+    assert result.outcome.status == "completed", result.outcome.message
+    np.save(tmp_path / "x.npy", array)
+    saved = {"x16": tmp_path / "x.npy"}
+    assert memdiag.profile(path, inputs=saved, runs=1, xray="none").outcome.status == "completed"
+
+
+@pytest.mark.parametrize(
+    ("number", "array"),
+    [
+        (TensorProto.BFLOAT16, np.ones(3, np.float32)),
+        (TensorProto.BFLOAT16, np.ones(3, ml_dtypes.float8_e5m2)),
+        (TensorProto.BFLOAT16, np.ones(3, np.float16)),
+        (TensorProto.UINT16, BFLOAT16),
+        (TensorProto.FLOAT8E5M2, np.ones(3, ml_dtypes.float8_e4m3fn)),
+    ],
+)
+def test_an_array_of_another_type_is_refused(
+    number: int, array: np.ndarray, tmp_path: Path
+) -> None:
+    path = identity(tmp_path / "m.onnx", number)
+    with pytest.raises(UsageError, match="but the model expects"):
+        memdiag.profile(path, inputs={f"x{number}": array}, runs=1, xray="none")
+
+
+def test_outputs_of_such_types_are_compared(tmp_path: Path) -> None:
+    types = (TensorProto.BFLOAT16, TensorProto.FLOAT8E5M2, TensorProto.INT8)
+    path = identity(tmp_path / "m.onnx", *types)
+
+    def feeds(number: int) -> list[Feed]:
+        arrays: dict[int, np.ndarray] = {
+            TensorProto.BFLOAT16: BFLOAT16.view(np.uint16) + number,
+            TensorProto.FLOAT8E5M2: np.full(3, 0x3C + number, np.uint8),
+            TensorProto.INT8: np.ones(3, np.int8),
+        }
+        made = []
+        for kind, array in arrays.items():
+            file = tmp_path / f"{number}-{kind}.npy"
+            np.save(file, array)
+            bits = None if kind == TensorProto.INT8 else kind
+            made.append(Feed(name=f"x{kind}", files=(file,), onnx_type=bits))
+        return made
+
+    with SessionServer(Job(model=path), [feeds(0), feeds(1)]) as server:
+        assert min(server.run(0, 2)) > 0
+        before = server.save(0, tmp_path / "a")
+        again = server.save(0, tmp_path / "b")
+        other = server.save(1, tmp_path / "c")
+    (file,) = before["y16"]
+    assert np.load(file).tolist() == BFLOAT16.astype(np.float32).tolist()
+    assert [one.relative for one in compare(before, again)] == [0, 0, 0]
+    found = {one.output: one.relative for one in compare(before, other)}
+    assert 0 < found["y16"] < 0.01
+    assert found[f"y{TensorProto.FLOAT8E5M2}"] == float("inf")
+    assert found["y3"] == 0
+
+
+def test_text_beside_such_an_output_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    path = identity(tmp_path / "m.onnx", TensorProto.STRING, TensorProto.BFLOAT16)
+    outcome = memdiag.profile(path, runs=1, xray="none").outcome
+    assert outcome.status == "failed"
+    assert outcome.message.startswith("input 'x8' is text or a sequence, which onnxruntime does")

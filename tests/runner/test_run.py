@@ -1,0 +1,337 @@
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from memdiag.errors import MeasurementError
+from memdiag.records.profile import Phase, PhaseName
+from memdiag.runner.job import Job
+from memdiag.runner.observer import PsutilObserver
+from memdiag.runner.phases import MAX_NEIGHBOUR_S
+from memdiag.runner.run import (
+    AtBaseline,
+    AtPhaseEnd,
+    AtSteady,
+    MeasuredRun,
+    Measurement,
+    Progress,
+    measure,
+)
+
+MB = 1_000_000
+SLACK = 3 * MB  # what the interpreter itself may allocate, and the kernel's lazy counters
+
+MakeJob = Callable[..., Job]
+
+linux = pytest.mark.skipif(sys.platform != "linux", reason="exact peaks need Linux's /proc")
+
+SESSION: list[dict[str, object]] = [
+    {"log": "Dynamic block base set to 0"},
+    {"keep": 20},
+    {"sleep": 0.02},
+    {"log": "Initializing session."},
+    {"sleep": 0.01},
+    {"log": "Applying graph transformer ConstantFolding on step 1."},
+    {"spike": 60},
+    {"keep": 10},
+    {"sleep": 0.01},
+    {"log": "GraphTransformer ConstantFolding modified: 1 with status: OK"},
+    {"sleep": 0.01},
+    {"log": "SaveMLValueNameIndexMapping"},
+    {"sleep": 0.01},
+    {"log": "Saving initialized tensors."},
+    {"log": "Done saving initialized tensors"},
+    {"keep": 30},
+    {"sleep": 0.01},
+    {"log": "Session successfully initialized."},
+]
+
+
+def phase(measured: Measurement, name: str) -> Phase:
+    (found,) = [phase for phase in measured.phases if phase.name == name]
+    return found
+
+
+def near(value: int, megabytes: float) -> bool:
+    return abs(value - megabytes * MB) < SLACK
+
+
+def quietly(job: Job) -> Measurement:
+    """Measure until each boundary was seen at once, as it is unless another process has our CPU."""
+    until = time.monotonic() + 60
+    while time.monotonic() < until:
+        measured = measure(job)
+        if (measured.sampling.boundary_lag_s or 0.0) < MAX_NEIGHBOUR_S:
+            return measured
+        time.sleep(0.5)  # who has our CPU may have it for some seconds
+    raise AssertionError("the machine was never quiet enough for exact boundaries")
+
+
+@linux
+def test_each_phase_has_the_memory_that_it_took(fake_job: MakeJob) -> None:
+    measured = quietly(fake_job({"create": SESSION, "run": [{"spike": 15}]}))
+    assert measured.outcome.status == "completed"
+    assert measured.baseline is not None
+    baseline = measured.baseline.rss_bytes
+    assert near(phase(measured, "parse").net_rss_bytes, 20)
+    fold = phase(measured, "constant_fold")
+    assert near(fold.net_rss_bytes, 10)
+    assert near(fold.peak_rss_bytes - baseline, 80)
+    assert near(phase(measured, "initialize").peak_rss_bytes - baseline, 30)
+    assert near(phase(measured, "prepack").net_rss_bytes, 30)
+    assert near(phase(measured, "first_run").peak_rss_bytes - baseline, 75)
+    assert near(phase(measured, "steady").peak_rss_bytes - baseline, 75)
+    assert measured.steady is not None
+    assert near(measured.steady.rss_bytes - baseline, 60)
+    assert [found.name for found in measured.phases if found.peak_kind != "exact"] == []
+    assert len(measured.runs) == 3
+
+
+@linux
+def test_samples_come_every_millisecond_and_end_with_the_last_run(fake_job: MakeJob) -> None:
+    measured = measure(fake_job({"create": [{"sleep": 0.3}], "run": []}))
+    assert measured.sampling.method == "proc"
+    assert measured.sampling.period_s <= 0.001
+    assert measured.samples.t_s[-1] <= measured.spans[-1].end_s
+
+
+def test_growth_from_run_to_run_is_seen(fake_job: MakeJob) -> None:
+    measured = measure(fake_job({"run": [{"keep": 8}]}))
+    sizes = [run.rss_bytes for run in measured.runs]
+    assert near(sizes[2] - sizes[0], 16)
+
+
+@linux
+def test_each_run_has_its_own_peak_and_its_time(fake_job: MakeJob) -> None:
+    measured = measure(fake_job({"run": [{"spike": 15}]}))
+    assert len(measured.runs) == 3
+    ends = [run.end_s for run in measured.runs if run.end_s is not None]
+    assert len(ends) == 3
+    assert ends == sorted(ends)
+    steady = measured.spans[-1]
+    assert steady.start_s < ends[0]
+    assert ends[-1] <= steady.end_s
+    for run in measured.runs:
+        assert run.peak_rss_bytes is not None
+        assert near(run.peak_rss_bytes - run.rss_bytes, 15)
+    assert steady.peak_rss_bytes >= max(run.peak_rss_bytes or 0 for run in measured.runs)
+    assert steady.peak_kind == "exact"
+
+
+def test_no_run_stops_after_session_creation(fake_job: MakeJob) -> None:
+    measured = measure(fake_job({"create": SESSION, "run": [{"raise": "it ran"}]}, runs=None))
+    assert measured.outcome.status == "completed"
+    assert measured.outcome.phase == "prepack"
+    assert measured.steady is None
+    assert {"first_run", "steady"}.isdisjoint(found.name for found in measured.phases)
+
+
+def test_an_error_of_the_runtime_is_an_outcome_with_its_phase(fake_job: MakeJob) -> None:
+    script = [*SESSION[:6], {"raise": "node X\n failed"}]
+    measured = measure(fake_job({"create": script}))
+    assert measured.outcome.status == "failed"
+    assert measured.outcome.phase == "constant_fold"
+    assert measured.outcome.message == "node X failed"
+    assert near(phase(measured, "parse").net_rss_bytes, 20)
+
+
+@linux
+@pytest.mark.parametrize(
+    ("last", "status", "words"),
+    [
+        ({"signal": "SIGKILL"}, "killed", "killed by the system"),
+        ({"signal": "SIGSEGV"}, "killed", "died of SIGSEGV"),
+        ({"exit": 7}, "failed", "(exit code 7): terminate called"),
+    ],
+)
+def test_a_child_that_dies_leaves_the_profile_up_to_then(
+    fake_job: MakeJob, last: dict[str, object], status: str, words: str
+) -> None:
+    script = [*SESSION[:7], {"sleep": 0.02}, {"say": "terminate called"}, last]
+    measured = measure(fake_job({"create": script}))
+    assert measured.outcome.status == status
+    assert measured.outcome.phase == "constant_fold"
+    assert words in measured.outcome.message
+    fold = phase(measured, "constant_fold")
+    assert fold.peak_kind == "sampled"  # the mark went with the process
+    assert near(phase(measured, "parse").net_rss_bytes, 20)
+
+
+def test_a_child_that_hangs_is_ended_and_leaves_no_process(fake_job: MakeJob) -> None:
+    script = [*SESSION[:4], {"sleep": 600}]
+    measured = measure(fake_job({"create": script}, timeout_s=5.0))
+    assert measured.outcome.status == "timeout"
+    assert measured.outcome.phase == "optimize"
+    assert psutil.Process().children() == []
+
+
+def test_a_child_above_its_limit_is_ended(fake_job: MakeJob) -> None:
+    script = [*SESSION[:4], {"keep": 300}, {"sleep": 600}]
+    measured = measure(fake_job({"create": script}, memory_limit_bytes=200 * MB))
+    assert measured.outcome.status == "limit"
+    assert measured.outcome.phase == "optimize"
+    assert "more than the limit of 200,000,000" in measured.outcome.message
+
+
+@linux
+def test_a_spike_above_the_limit_counts_even_if_no_sample_saw_it(fake_job: MakeJob) -> None:
+    job = fake_job({"create": SESSION}, memory_limit_bytes=80 * MB)
+    measured = measure(job)
+    assert measured.outcome.status == "limit"
+    assert measured.outcome.phase in ("constant_fold", "optimize")
+
+
+def test_below_the_limit_nothing_happens(fake_job: MakeJob) -> None:
+    measured = measure(fake_job({"create": SESSION}, memory_limit_bytes=2000 * MB))
+    assert measured.outcome.status == "completed"
+
+
+def test_a_missing_runtime_is_said_to_be_missing(fake_job: MakeJob) -> None:
+    measured = measure(fake_job({"import": [{"raise": "no such library"}]}))
+    assert measured.outcome.status == "failed"
+    assert measured.outcome.phase == "start"
+    assert "cannot import onnxruntime (no such library)" in measured.outcome.message
+
+
+def test_an_interpreter_that_is_none_is_a_measurement_error(fake_job: MakeJob) -> None:
+    with pytest.raises(MeasurementError, match="cannot be started as a Python interpreter"):
+        measure(fake_job({}, python=Path("/no/such/python")))
+
+
+def test_a_program_that_is_no_interpreter_is_an_outcome(fake_job: MakeJob) -> None:
+    measured = measure(fake_job({}, python=Path("/bin/false")))
+    assert measured.outcome.status == "failed"
+    assert measured.outcome.message == "the process ended by itself (exit code 1)"
+
+
+@pytest.mark.usefixtures("heeding_ctrl_c")
+def test_ctrl_c_ends_the_child_and_keeps_what_was_seen(fake_job: MakeJob) -> None:
+    job = fake_job({"create": [*SESSION[:4], {"sleep": 600}]})
+
+    def interrupt(progress: Progress) -> None:
+        if progress.phase == "optimize":
+            os.kill(os.getpid(), signal.SIGINT)
+
+    measured = measure(job, on_progress=interrupt)
+    assert measured.interrupted
+    assert measured.outcome.status == "killed"
+    assert measured.outcome.phase == "optimize"
+    assert near(phase(measured, "parse").net_rss_bytes, 20)
+    assert psutil.Process().children() == []
+
+
+@linux
+def test_the_child_dies_with_its_parent(tmp_path: Path, fake_job: MakeJob) -> None:
+    marker = tmp_path / "pid"
+    job = fake_job({"create": [{"sleep": 600}]})
+    code = f"""
+import pathlib, threading, time, psutil
+from memdiag.runner.job import Job
+from memdiag.runner.run import measure
+def tell():
+    while not (children := psutil.Process().children()):
+        time.sleep(0.01)
+    time.sleep(0.5)
+    pathlib.Path({str(marker)!r}).write_text(str(children[0].pid))
+threading.Thread(target=tell).start()
+measure(Job(model=pathlib.Path("m"), environment={dict(job.environment)!r}))
+"""
+    with subprocess.Popen([sys.executable, "-c", code]) as parent:
+        deadline = time.monotonic() + 30
+        while not (marker.exists() and marker.read_text()) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        child = int(marker.read_text())
+        parent.kill()
+    deadline = time.monotonic() + 10
+    while psutil.pid_exists(child) and time.monotonic() < deadline:
+        if psutil.Process(child).status() == psutil.STATUS_ZOMBIE:
+            break
+        time.sleep(0.02)
+    else:
+        assert not psutil.pid_exists(child)
+
+
+def test_progress_tells_the_phases_in_order(fake_job: MakeJob) -> None:
+    seen: list[Progress] = []
+    measure(fake_job({"create": SESSION}), on_progress=seen.append)
+    phases = list(dict.fromkeys(progress.phase for progress in seen))
+    assert phases[-2:] == ["first_run", "steady"]
+    assert "parse" in phases
+    assert all(progress.rss_bytes > 0 for progress in seen[1:])
+
+
+def test_without_proc_figures_are_sampled_and_said_to_be(fake_job: MakeJob) -> None:
+    steps = [{"log": "Initializing session."}, {"sleep": 0.05}, {"keep": 30}, {"sleep": 0.1}]
+    measured = measure(fake_job({"create": steps}), observer=PsutilObserver)
+    assert measured.sampling.method == "psutil"
+    assert {found.peak_kind for found in measured.phases} == {"sampled"}
+    optimize = phase(measured, "optimize")
+    assert optimize.end.anonymous_bytes is None
+    assert near(optimize.net_rss_bytes, 30)
+
+
+def test_what_the_runtime_warned_of_is_kept(fake_job: MakeJob) -> None:
+    measured = measure(fake_job({"create": [{"warn": "an odd weight"}]}))
+    assert measured.warnings == ("an odd weight",)
+
+
+def test_the_moments_come_in_order_with_the_facts_of_the_log(fake_job: MakeJob) -> None:
+    said = [
+        "Initializing session.",
+        "Creating BFCArena for Cpu with following configs: none",
+        "GraphTransformer ConstantFolding modified: 1 with status: OK",
+        "Removing initializer 'w'. It is no longer used by any node.",
+        "Done saving initialized tensors",
+        "Reserving memory in BFCArena for Cpu size: 4096",
+        "Session successfully initialized.",
+    ]
+    with MeasuredRun(fake_job({"create": [{"log": line} for line in said]})) as run:
+        first, last = run.moments()
+        assert run.measurement().outcome.status == "completed"
+    assert isinstance(first, AtBaseline)
+    assert isinstance(last, AtSteady)
+    log = last.log
+    assert log.changed == {"ConstantFolding"}
+    assert log.removed == {"w": "ConstantFolding"}
+    assert log.removed_all
+    assert log.reserved == {4096: 1}
+
+
+def test_the_time_spent_at_the_end_of_a_phase_belongs_to_no_phase(fake_job: MakeJob) -> None:
+    ended: list[PhaseName] = []
+    with MeasuredRun(fake_job({"create": SESSION, "run": []}), phase_ends=True) as run:
+        for moment in run.moments():
+            if isinstance(moment, AtPhaseEnd):
+                assert psutil.Process(moment.pid).status() == psutil.STATUS_STOPPED
+                ended.append(moment.phase)
+                time.sleep(0.5)
+        measured = run.measurement()
+    assert measured.outcome.status == "completed"
+    assert list(dict.fromkeys(ended)) == [
+        "parse",
+        "optimize",
+        "constant_fold",
+        "initialize",
+        "prepack",
+        "first_run",
+    ]
+    assert measured.spans[-1].end_s < 0.5 * len(ended)
+
+
+def test_an_interrupt_at_a_moment_keeps_what_was_measured(fake_job: MakeJob) -> None:
+    with MeasuredRun(fake_job({"create": SESSION}), phase_ends=True) as run:
+        for moment in run.moments():
+            if isinstance(moment, AtPhaseEnd) and moment.phase == "prepack":
+                run.interrupt()
+                break
+        measured = run.measurement()
+    assert measured.interrupted
+    assert measured.outcome.status == "killed"
+    assert "prepack" in [phase.name for phase in measured.phases]
+    assert psutil.Process().children() == []
