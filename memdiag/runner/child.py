@@ -120,6 +120,8 @@ class Child:
     def stopped(self) -> Iterator[None]:
         """Stop the child for the duration of the block (SIGSTOP)."""
         os.kill(self.pid, signal.SIGSTOP)
+        # The signal is delivered later; an end of the child is left for `returncode`.
+        os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
         try:
             yield
         finally:

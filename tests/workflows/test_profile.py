@@ -19,7 +19,8 @@ from memdiag.errors import ModelError, UsageError
 from memdiag.records.codec import encode
 from memdiag.records.profile import Profile
 from memdiag.reporters.console import show
-from memdiag.runner.run import Measurement, measure
+from memdiag.runner.run import Measurement
+from memdiag.workflows import profile as profile_module
 from memdiag.workflows.profile import Interrupted
 
 # Runs with a length of 64 and no other.
@@ -184,7 +185,7 @@ def test_ctrl_c_while_sizes_are_tried_keeps_the_run_that_failed(
     def interrupted(*arguments: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("memdiag.workflows.inputs.rehearse", interrupted)
+    monkeypatch.setattr("memdiag.workflows.inputs.try_inputs", interrupted)
     with pytest.raises(Interrupted) as caught:
         memdiag.profile(saved(tmp_path, NEEDS_64), runs=1)
     assert caught.value.profile.outcome.phase == "first_run"
@@ -286,16 +287,17 @@ def test_after_a_run_that_was_ended_many_weights_are_not_read(
     two_equal_weights: Path, monkeypatch: pytest.MonkeyPatch, may_read: int
 ) -> None:
     data = two_equal_weights.with_name("data")
+    run_child = profile_module._run_child
 
     def measured_and_forgotten(*arguments: Any, **options: Any) -> Measurement:
-        measurement = measure(*arguments, **options)
+        measurement = run_child(*arguments, **options)
         with data.open("rb") as file:
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
         if cached_bytes(data):
             pytest.skip("this file system keeps what it has in memory")
         return measurement
 
-    monkeypatch.setattr("memdiag.workflows.profile.measure", measured_and_forgotten)
+    monkeypatch.setattr("memdiag.workflows.profile._run_child", measured_and_forgotten)
     monkeypatch.setattr("memdiag.workflows.profile._MAX_READ_BYTES", may_read)
     profile = memdiag.profile(two_equal_weights, memory_limit_bytes=100_000_000)
     assert profile.outcome.status != "completed"
