@@ -25,7 +25,7 @@ _FACTORS = {
     "gib": GIB,
     "tib": 1024 * GIB,
 }
-_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
+_SIZE = re.compile(r"\s*(\d{1,30}(?:\.\d{1,30})?)\s*([A-Za-z]*)\s*")
 
 
 def parse_size(text: str) -> int:
@@ -45,11 +45,16 @@ def parse_size(text: str) -> int:
 
 _ALIKE = 0.01
 
+MAX_SIZE = 1 << 63
+"""Sizes from here on, which only damaged files have, are not written as numbers."""
+
 
 def format_size(size: int, *, signed: bool = False) -> str:
     """Return `size` bytes in MiB or GiB (KiB and bytes below), three digits where they matter."""
     sign = "-" if size < 0 else "+" if signed and size > 0 else ""
     size = abs(size)
+    if size >= MAX_SIZE:
+        return f"{sign}more than 8,589,934,592 GiB"
     if size >= GIB:
         return f"{sign}{size / GIB:.2f} GiB"
     if size >= 10 * MIB:

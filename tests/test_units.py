@@ -29,7 +29,7 @@ def test_sizes_are_read_in_decimal_and_binary_units(text: str, size: int) -> Non
     assert parse_size(text) == size
 
 
-@pytest.mark.parametrize("text", ["", "GB", "-1MB", "1..5GB", "2 gigs", "1e9", "٣MB x"])
+@pytest.mark.parametrize("text", ["", "GB", "-1MB", "1..5GB", "2 gigs", "1e9", "٣MB x", "9" * 400])
 def test_what_is_no_size_is_refused_by_name(text: str) -> None:
     with pytest.raises(UsageError, match="is not a size"):
         parse_size(text)
@@ -45,6 +45,7 @@ def test_what_is_no_size_is_refused_by_name(text: str) -> None:
         (512 * MIB, "512 MiB"),
         (3 * GIB // 2, "1.50 GiB"),
         (-64 * MIB, "-64 MiB"),
+        (10**400, "more than 8,589,934,592 GiB"),
     ],
 )
 def test_sizes_print_in_one_style(size: int, text: str) -> None:

@@ -1,0 +1,74 @@
+"""A forked worker that runs a command, so that a crash of native code is one error sentence.
+
+A damaged model can crash the native shape inference of onnx, and a file on a network drive can
+vanish while it is mapped. The process that the user started only waits for the worker: it passes
+signals on, and reports a worker that was killed by a signal.
+"""
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import NoReturn
+
+from memdiag.cli.exit_codes import ERROR
+
+_PASSED_ON = ("SIGINT", "SIGTERM", "SIGHUP")
+_PR_SET_PDEATHSIG = 1
+_REASONS = {
+    "SIGKILL": "it was killed by the system, most often for want of memory. Allow it more memory,"
+    " or examine a smaller model",
+    "SIGBUS": "a file became shorter while it was read (SIGBUS). Try again when it is complete",
+}
+
+
+def run_in_worker(command: Callable[[], NoReturn]) -> NoReturn:
+    """Run `command` in a forked worker and end this process with the exit code of the worker.
+
+    Call it before any thread is started. Where processes cannot be forked (Windows), `command` runs
+    in this process.
+    """
+    if not hasattr(os, "fork"):
+        command()
+    parent = os.getpid()
+    worker = os.fork()
+    # A group of its own: signals of the terminal reach the worker once, through this process.
+    os.setpgid(worker, worker or 0)
+    if worker == 0:
+        _end_with(parent)
+        command()
+
+    def pass_on(number: int, frame: FrameType | None) -> None:
+        os.killpg(worker, number)
+
+    def suspend(number: int, frame: FrameType | None) -> None:
+        os.killpg(worker, signal.SIGSTOP)
+        os.kill(os.getpid(), signal.SIGSTOP)
+        os.killpg(worker, signal.SIGCONT)
+
+    for name in _PASSED_ON:
+        signal.signal(getattr(signal, name), pass_on)
+    signal.signal(signal.SIGTSTP, suspend)
+    code = os.waitstatus_to_exitcode(os.waitpid(worker, 0)[1])
+    if code < 0:
+        name = signal.Signals(-code).name
+        reason = _REASONS.get(
+            name, f"native code crashed ({name}), most likely over a damaged file"
+        )
+        words = " ".join(sys.argv[1:])
+        print(f"memdiag: {words}: {reason}.", file=sys.stderr)
+        code = ERROR
+    # Nothing is left to clean up here, and nothing of the worker's output is buffered here.
+    os._exit(code)
+
+
+def _end_with(parent: int) -> None:
+    """Ask the kernel to kill this process when its parent ends (Linux; elsewhere a no-op)."""
+    if sys.platform != "linux":
+        return
+    import ctypes
+
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(ERROR)

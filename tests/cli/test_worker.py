@@ -1,0 +1,86 @@
+"""Commands run in a worker: its crashes become one sentence, and signals reach it."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
+
+MAIN = """
+import os, signal, sys, time
+from memdiag.cli.worker import run_in_worker
+def command():
+    {}
+    sys.exit(0)
+run_in_worker(command)
+"""
+
+
+def run(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", MAIN.format(code), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+@pytest.mark.parametrize("code", [0, 1, 2])
+def test_the_exit_code_is_that_of_the_command(code: int) -> None:
+    done = run(f"print('written'); sys.exit({code})")
+    assert (done.returncode, done.stdout, done.stderr) == (code, "written\n", "")
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("SIGSEGV", "native code crashed (SIGSEGV), most likely over a damaged file."),
+        ("SIGABRT", "native code crashed (SIGABRT), most likely over a damaged file."),
+        ("SIGBUS", "a file became shorter while it was read (SIGBUS). Try again when"),
+        ("SIGKILL", "it was killed by the system, most often for want of memory."),
+    ],
+)
+def test_a_crash_is_one_sentence_with_the_file(name: str, reason: str) -> None:
+    done = run(f"os.kill(os.getpid(), signal.{name})", "check", "model.onnx")
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"memdiag: check model.onnx: {reason}")
+    assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+def test_a_signal_reaches_the_command_once(name: str, tmp_path: Path) -> None:
+    code = (
+        "signal.signal(signal.SIGINT, note); signal.signal(signal.SIGTERM, note);"
+        " open('ready', 'w').close(); time.sleep(30)"
+    )
+    source = MAIN.replace(
+        "def command", "def note(number, frame):\n    raise SystemExit(40 + number)\ndef command"
+    )
+    with subprocess.Popen([sys.executable, "-c", source.format(code)], cwd=tmp_path) as process:
+        wait_for(tmp_path / "ready")
+        process.send_signal(getattr(signal, name))
+        assert process.wait(30) == 40 + getattr(signal, name)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs PR_SET_PDEATHSIG")
+def test_the_worker_ends_with_its_parent(tmp_path: Path) -> None:
+    code = "open('ready', 'w').write(str(os.getpid())); time.sleep(60)"
+    with subprocess.Popen([sys.executable, "-c", MAIN.format(code)], cwd=tmp_path) as process:
+        wait_for(tmp_path / "ready")
+        time.sleep(0.1)
+        worker = psutil.Process(int((tmp_path / "ready").read_text()))
+        process.kill()
+    worker.wait(30)
+
+
+def wait_for(path: Path) -> None:
+    deadline = time.monotonic() + 30
+    while not path.exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert path.exists()
