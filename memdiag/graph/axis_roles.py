@@ -14,6 +14,9 @@ from memdiag.graph.scopes import Scope, Use, main_scope
 
 SEQUENCE = 128
 IMAGE_SIDE = 224
+DETECTION_SIDE = 640
+"""The side of an image whose output is a map of it, or what was found in it."""
+
 SAMPLES = 16_000
 VIDEO_FRAMES = 16
 MELS = 80
@@ -34,6 +37,10 @@ _SAMPLES = {"samples", "audio", "wav", "waveform", "pcm", "signal", "speech"}
 _HEIGHT, _WIDTH = {"height"}, {"width"}
 _CHANNELS = {"channel", "channels"}
 _LETTERS = {"b": "batch", "n": "batch", "t": "sequence", "l": "sequence", "s": "sequence"}
+_DETECTIONS = {
+    *("box", "boxes", "bbox", "bboxes", "det", "dets", "detection", "detections"),
+    *("mask", "masks", "heatmap", "heatmaps"),
+}
 _IMAGE_LETTERS = {"h": "height", "w": "width", "c": "channels"}
 
 _INTEGERS = (TensorProto.INT32, TensorProto.INT64)
@@ -92,7 +99,52 @@ def axis_roles(graph: Body, functions: Sequence[Body] = ()) -> dict[str, Role]:
                 ranked = _role(axis, own, value, axis.key in batches, evidence.get(axis.position))
                 if axis.key not in found or ranked[0] < found[axis.key][0]:
                     found[axis.key] = ranked
-    return {key: role for key, (_, role) in found.items()}
+    roles = {key: role for key, (_, role) in found.items()}
+    output = _detection_output(graph, roles)
+    for key in _free_sides(axes, roles) if output else ():
+        reason = f"{roles[key].reason}, output {output!r} grows with the image"
+        roles[key] = roles[key]._replace(size=DETECTION_SIDE, reason=reason)
+    return roles
+
+
+def _free_sides(
+    inputs: Mapping[str, tuple[Axis, ...] | None], roles: Mapping[str, Role]
+) -> set[str]:
+    """Return the keys of both sides of images of 1 or 3 channels, where both are free.
+
+    A fixed side says more of the image than its output does (lines of text have a fixed height),
+    and a tensor of other channels is no image, but a map of features.
+    """
+    found = set()
+    for axes in inputs.values():
+        named = [
+            (axis, roles[axis.key]) for axis in axes or () if axis.size is None and axis.key in roles
+        ]
+        sides = [axis for axis, role in named if role.name in ("height", "width")]
+        channels = {axis.size for axis in (axes or ())[-3:] if axis.size is not None}
+        channels |= {role.size for _, role in named if role.name == "channels"}
+        if len(sides) == 2 and len(axes or ()) in (3, 4) and channels <= {1, 3}:
+            found |= {axis.key for axis in sides}
+    return found
+
+
+def _detection_output(graph: Body, roles: Mapping[str, Role]) -> str:
+    """Return the name of an output that grows with an image: a map, or objects; else ``""``.
+
+    It has three dimensions or more, of which one behind the first is free and neither a length of
+    text nor one of an input's other dimensions; or it is called boxes, masks or the like. A
+    classifier's output is [batch, classes], an encoder's [batch, sequence, features].
+    """
+    others = {key for key, role in roles.items() if role.name not in ("height", "width")}
+    for value in graph.output_values:
+        axes = axes_of(value) or ()
+        grows = len(axes) >= 3 and any(
+            axis.size is None and axis.symbol not in others and not _words(axis.symbol) & _SEQUENCE
+            for axis in axes[1:]
+        )
+        if grows or _words(value.name) & _DETECTIONS:
+            return value.name
+    return ""
 
 
 def total_lengths(

@@ -9,7 +9,7 @@ import numpy as np
 import psutil
 
 from memdiag.errors import UsageError
-from memdiag.graph.axis_roles import axis_roles, total_lengths
+from memdiag.graph.axis_roles import IMAGE_SIDE, axis_roles, total_lengths
 from memdiag.graph.dimensions import axes_of
 from memdiag.graph.element_types import ELEMENT_TYPES
 from memdiag.graph.inputs import InputPlan, make, plan_inputs
@@ -28,7 +28,7 @@ FREE_SIZES = (128, 64, 32, 16, 8, 4, 2, 1, 256, 512, 1024, 3000)
 SOUND_CHUNKS = (1024, 512, 256)
 """Sizes that are tried first where a model reads samples of a sound."""
 
-IMAGE_SIDES = (256, 299, 320, 384, 512, 640, 128, 64, 32, 28)
+IMAGE_SIDES = (224, 256, 299, 320, 384, 512, 640, 128, 64, 32, 28)
 """Sides of images that are tried in turn."""
 
 MAX_MEMORY_SHARE = 0.25
@@ -116,7 +116,9 @@ class Chosen(NamedTuple):
 def choose_inputs(
     model: ModelFile, *, dims: Mapping[str, int], given: Mapping[str, np.ndarray]
 ) -> Chosen:
-    """Return inputs of realistic sizes, or of size 1 where those would need too much memory.
+    """Return inputs of realistic sizes, or smaller ones where those would need too much memory.
+
+    Large images are tried at the usual side first; then all free dimensions are 1.
 
     Raises:
         UsageError: as `plan_inputs`.
@@ -129,12 +131,23 @@ def choose_inputs(
     needed = _needed_bytes(model, plans, free)
     if needed <= _memory_limit():
         return chosen
-    ones = plan_inputs(model, dims=dims, given=given, free_dim=1)
-    note = (
+    words = (
         f"at {in_words(chosen.dimensions)} the activations would take about"
-        f" {format_size(needed)}, more than a quarter of this machine's memory: free dimensions"
-        " are 1 instead. Set them with --dim."
+        f" {format_size(needed)}, more than a quarter of this machine's memory"
     )
+    large = {
+        one.name: IMAGE_SIDE
+        for one in chosen.dimensions
+        if one.source == "chosen" and one.role in ("height", "width") and one.size > IMAGE_SIDE
+    }
+    if large:
+        plans = plan_inputs(model, dims={**dims, **large}, given=given)
+        if _needed_bytes(model, plans, free | large) <= _memory_limit():
+            found = _dimensions(model, plans, dims, given, "too large otherwise")
+            note = f"{words}: sides of images are {IMAGE_SIDE} instead. Set them with --dim."
+            return Chosen(plans, found, (note,))
+    ones = plan_inputs(model, dims=dims, given=given, free_dim=1)
+    note = f"{words}: free dimensions are 1 instead. Set them with --dim."
     return Chosen(ones, _dimensions(model, ones, dims, given, "too large otherwise"), (note,))
 
 
@@ -203,13 +216,14 @@ def _dimensions(
     inputs = {value.name: axes_of(value) for value in model.graph.fed}
     totals = total_lengths(inputs, roles)
     shapes = {plan.name: plan.shape for plan in plans}
+    set_by_user = {axis.key for name in given for axis in inputs.get(name) or ()} | dims.keys()
     found: dict[str, Dimension] = {}
     for axes in inputs.values():
         for axis in axes or ():
             if axis.size is not None or axis.key in found:
                 continue
             role = roles.get(axis.key)
-            is_given = axis.key in dims or axis.input in given
+            is_given = axis.key in set_by_user
             found[axis.key] = Dimension(
                 name=axis.key,
                 size=shapes[axis.input][axis.position],

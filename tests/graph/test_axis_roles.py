@@ -104,6 +104,37 @@ def test_operators_say_what_an_axis_must_be(
     assert found == usual | expected
 
 
+@pytest.mark.parametrize(
+    ("inputs", "outputs", "side"),
+    [
+        # Maps of the image, boxes by the number of anchors, and outputs called boxes or masks.
+        ("float[N, 3, H, W] x", "float[N, 1, P, Q] y", 640),
+        ("float[N, 3, H, W] x", "float[N, 1, H, W] y", 640),
+        ("float[N, 1, H, W] x", "float[N, 1, H, W] y", 640),
+        ("uint8[N, H, W, 3] x", "float[N, H, W, 2] y", 640),
+        ("float[N, C, H, W] x", "float[N, 1, H, W] y", 640),
+        ("float[3, height, width] x", "float[P, 4] boxes, int64[P] labels", 640),
+        ("float[N, 3, H, W] x", "float[N, 84, anchors] y", 640),
+        ("float[N, 3, H, W] x", "float[N, 1000] labels, float[N, 100, 4] detection_boxes", 640),
+        # A classifier, one with a map of one pixel, and what says nothing of its outputs.
+        ("float[N, 3, H, W] x", "float[N, 1000] y", 224),
+        ("float[N, 3, H, W] x", "float[N, classes] y", 224),
+        ("float[N, 3, H, W] x", "float[M, 1000, 1, 1] y", 224),
+        # A transformer's tokens, and images beside texts, whose length is the output's.
+        ("float[N, 3, H, W] x", "float[N, sequence_length, 768] y", 224),
+        ("float[N, 3, H, W] x, int64[N, M] ids", "float[N, M, 768] y", 224),
+        # A map of features; lines of text.
+        ("float[N, 4, H, W] x", "float[N, 4, H, W] y", 224),
+        ("float[N, 3, 48, W] x", "float[N, P, 18710] y", 224),
+    ],
+)
+def test_an_image_with_a_map_or_objects_as_output_is_large(
+    tmp_path: Path, inputs: str, outputs: str, side: int
+) -> None:
+    found = roles(tmp_path, f"g ({inputs}) => ({outputs}) {{ }}")
+    assert {size for name, size in found.values() if name in ("height", "width")} == {side}
+
+
 IMAGE = f"float[8, 1, 3, 3] image = {{{', '.join(['0.5'] * 72)}}}"
 DENSE = f"float[96, 5] dense = {{{', '.join(['0.5'] * 480)}}}"
 

@@ -43,6 +43,11 @@ square (float[batch, length, 2] x) => (float[batch, length, length] y)
 }
 """
 
+PICTURE = """
+<ir_version: 9, opset_import: ["" : 17]>
+picture (float[n, 1, h, w] x) => (float[n, 1, h, w] y) { y = Exp(x) }
+"""
+
 PLAIN = """
 <ir_version: 9, opset_import: ["" : 17]>
 plain (float[batch, 3] x) => (float[batch, 3] y)
@@ -96,6 +101,23 @@ def test_activations_that_would_not_fit_fall_back_to_ones(
     # Sizes that the user gave are the user's affair.
     given = memdiag.profile(path, runs=1, dims={"length": 200, "batch": 1})
     assert sizes(given) == {"batch": 1, "length": 200}
+
+
+def test_a_large_image_that_would_not_fit_is_smaller(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = saved(tmp_path, PICTURE)
+    assert sizes(memdiag.profile(path, runs=1)) == {"n": 1, "h": 640, "w": 640}
+    total = psutil.virtual_memory().total
+    # Input and output: 3.1 MiB at a side of 640, 392 KiB at 224.
+    monkeypatch.setattr("memdiag.workflows.inputs.MAX_MEMORY_SHARE", (1 << 20) / total)
+    profile = memdiag.profile(path, runs=1)
+    assert sizes(profile) == {"n": 1, "h": 224, "w": 224}
+    assert any("sides of images are 224 instead" in note for note in profile.notes)
+    given = memdiag.profile(path, runs=1, dims={"h": 640, "w": 640})
+    assert sizes(given) == {"n": 1, "h": 640, "w": 640}
+    monkeypatch.setattr("memdiag.workflows.inputs.MAX_MEMORY_SHARE", (1 << 18) / total)
+    assert sizes(memdiag.profile(path, runs=1)) == {"n": 1, "h": 1, "w": 1}
 
 
 def test_a_model_that_runs_needs_no_rehearsal(tmp_path: Path) -> None:

@@ -5,6 +5,17 @@ from collections.abc import Sequence
 from memdiag.records.dimension import Dimension, in_words
 from memdiag.reporters.views.text import plain
 
+MAX_IN_HINT = 3
+"""The flag names at most this many dimensions."""
+
+_LAST = ("batch", "channels", "features")
+_ORDER = {
+    role: place
+    for place, role in enumerate(
+        ("sequence", "samples", "height", "width", "past", "frames", "size", *_LAST)
+    )
+}
+
 
 def at_sizes(dimensions: Sequence[Dimension]) -> str:
     """Return the sizes and the flag to change them: ``at batch 1 × sequence 128 (--dim …)``.
@@ -17,5 +28,6 @@ def at_sizes(dimensions: Sequence[Dimension]) -> str:
     chosen = [one for one in dimensions if one.source == "chosen" and one.role != "sum"]
     if not chosen:
         return words
-    main = next((one for one in chosen if one.role != "batch"), chosen[0])
-    return f"{words} (--dim {plain(main.name)}=N)"
+    # A sort keeps the order of the model among equals.
+    named = sorted(chosen, key=lambda one: _ORDER.get(one.role, len(_ORDER)))[:MAX_IN_HINT]
+    return f"{words} (--dim {','.join(f'{plain(one.name)}=N' for one in named)})"

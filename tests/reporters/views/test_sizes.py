@@ -24,6 +24,7 @@ def dimension(
     return Dimension(name=name, size=size, role=role, source=source, reason="")
 
 
+IMAGE = (("n", "batch"), ("c", "channels"), ("w", "width"), ("h", "height"))
 TOKENS = (dimension("batch_size", 1, "batch"), dimension("seq", 128, "sequence"))
 
 
@@ -31,30 +32,42 @@ TOKENS = (dimension("batch_size", 1, "batch"), dimension("seq", 128, "sequence")
     ("dimensions", "expected"),
     [
         ((), ""),
-        (TOKENS, "at batch 1 × sequence 128 (--dim seq=N)"),
-        (TOKENS[::-1], "at batch 1 × sequence 128 (--dim seq=N)"),
+        (TOKENS, "at batch 1 × sequence 128 (--dim seq=N,batch_size=N)"),
+        (TOKENS[::-1], "at batch 1 × sequence 128 (--dim seq=N,batch_size=N)"),
         (TOKENS[:1], "at batch 1 (--dim batch_size=N)"),
         ((dimension("n", 7, "sequence", "given"),), "at sequence 7"),
-        ((TOKENS[0], dimension("m", 128, "size")), "at batch 1 × m 128 (--dim m=N)"),
+        ((TOKENS[0], dimension("m", 128, "size")), "at batch 1 × m 128 (--dim m=N,batch_size=N)"),
         (
             (dimension("x:2", 224, "height"), dimension("x:3", 224, "width")),
-            "at height 224 × width 224 (--dim x:2=N)",
+            "at height 224 × width 224 (--dim x:2=N,x:3=N)",
+        ),
+        (
+            [dimension(name, 9, role) for name, role in IMAGE],
+            "at batch 9 × channels 9 × width 9 × height 9 (--dim h=N,w=N,n=N)",
+        ),
+        (
+            (
+                dimension("n", 1, "batch"),
+                dimension("h", 9, "height", "given"),
+                dimension("w", 9, "width", "given"),
+            ),
+            "at batch 1 × height 9 × width 9 (--dim n=N)",
         ),
         (
             (dimension("a", 9, "sequence"), dimension("b", 9, "sequence")),
-            "at sequence 9 (--dim a=N)",
+            "at sequence 9 (--dim a=N,b=N)",
         ),
         (
             (dimension("a", 9, "sequence"), dimension("b", 8, "sequence")),
-            "at a 9 × b 8 (--dim a=N)",
+            "at a 9 × b 8 (--dim a=N,b=N)",
         ),
         (
             (*TOKENS, dimension("past", 128, "past"), dimension("past + seq", 256, "sum")),
-            "at batch 1 × sequence 128 × past 128 (--dim seq=N)",
+            "at batch 1 × sequence 128 × past 128 (--dim seq=N,past=N,batch_size=N)",
         ),
         (
             [dimension(name, 1, "size") for name in "abcdef"],
-            "at a 1 × b 1 × c 1 × d 1 and 2 more (--dim a=N)",
+            "at a 1 × b 1 × c 1 × d 1 and 2 more (--dim a=N,b=N,c=N)",
         ),
         ((dimension("a\x1b[31m", 5, "size"),), "at a\\x1b[31m 5 (--dim a\\x1b[31m=N)"),
     ],
@@ -82,7 +95,7 @@ def printed(reporter: Callable[..., None], record: object) -> list[str]:
 def test_the_first_line_has_the_sizes_and_the_flag(
     reporter: Callable[..., None], record: Any
 ) -> None:
-    said = "at batch 1 × sequence 128 (--dim seq=N)"
+    said = "at batch 1 × sequence 128 (--dim seq=N,batch_size=N)"
     assert said not in printed(reporter, record)[0]
     assert said in printed(reporter, msgspec.structs.replace(record, dimensions=TOKENS))[0]
 
