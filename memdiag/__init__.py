@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from memdiag.workflows.fix import fix
     from memdiag.workflows.inspect import inspect
     from memdiag.workflows.load_profile import load_profile
+    from memdiag.workflows.load_record import load
     from memdiag.workflows.profile import profile
     from memdiag.workflows.tune import tune
     from memdiag.workflows.xray import xray
@@ -37,6 +38,7 @@ __all__ = [
     "compare",
     "fix",
     "inspect",
+    "load",
     "load_profile",
     "profile",
     "tune",
@@ -54,6 +56,7 @@ _HOMES = {
     "compare": "memdiag.workflows.compare",
     "fix": "memdiag.workflows.fix",
     "inspect": "memdiag.workflows.inspect",
+    "load": "memdiag.workflows.load_record",
     "load_profile": "memdiag.workflows.load_profile",
     "profile": "memdiag.workflows.profile",
     "tune": "memdiag.workflows.tune",

@@ -14,6 +14,7 @@ from memdiag.budgets.figures import (
     why_missing,
 )
 from memdiag.errors import UsageError
+from memdiag.records.attribution import Attribution, Owner
 from memdiag.records.baseline import HeldCopy, Taken
 from memdiag.records.budget import Breach, Budget, Judgement, Suspect
 from memdiag.records.finding import Finding
@@ -23,6 +24,12 @@ from memdiag.records.profile import Profile
 from memdiag.units import MIB, MIN_GROUP_GAP, format_size, two_groups
 
 _NOTABLE_LATE = 10 * MIB
+MAX_OWNERS = 4
+"""A breach names at most this many owners of memory."""
+
+_IN_EVERY_PROCESS = ("python", "runtime_libraries", "other_libraries")
+"""Owners that are there before the model is loaded, which the figures are counted from."""
+
 PhaseOf = Callable[[str], PhaseName | None]
 
 
@@ -72,7 +79,13 @@ def judge(profiles: Sequence[Profile], budget: Budget, *, taken: Taken | None = 
         suspect=_suspect(profile.findings, copies) if breaches else None,
         notes=(*_remarks(found, before, budget, late), *_groups(profiles)),
         dimensions=profile.dimensions,
+        owners=_largest_owners(profile.attribution) if breaches and profile.attribution else (),
     )
+
+
+def _largest_owners(attribution: Attribution) -> tuple[Owner, ...]:
+    of_model = [one for one in attribution.owners if one.kind not in _IN_EVERY_PROCESS]
+    return tuple(sorted(of_model, key=lambda one: -one.bytes)[:MAX_OWNERS])
 
 
 def _groups(profiles: Sequence[Profile]) -> Iterator[str]:

@@ -118,7 +118,9 @@ def _free_sides(
     found = set()
     for axes in inputs.values():
         named = [
-            (axis, roles[axis.key]) for axis in axes or () if axis.size is None and axis.key in roles
+            (axis, roles[axis.key])
+            for axis in axes or ()
+            if axis.size is None and axis.key in roles
         ]
         sides = [axis for axis, role in named if role.name in ("height", "width")]
         channels = {axis.size for axis in (axes or ())[-3:] if axis.size is not None}

@@ -36,7 +36,7 @@ class Shown(Record, frozen=True):
         return notebook.html(self)
 
     def to_dataframe(self) -> Any:
-        """Return a pandas data frame: rows are phases, columns, remedies, points or copies.
+        """Return a pandas data frame: rows are phases, columns, remedies, points, copies or owners.
 
         Raises:
             UsageError: pandas is not installed, or the record has no rows.

@@ -4,6 +4,7 @@ from typing import Literal
 
 import msgspec
 
+from memdiag.records.attribution import Owner
 from memdiag.records.base import Record
 from memdiag.records.baseline import HeldCopy
 from memdiag.records.dimension import Dimension
@@ -59,7 +60,9 @@ class Judgement(Record, frozen=True, kw_only=True):
     `figures` are settled by `processes` fresh processes. `baseline` holds the baseline's figures,
     empty without one. `copies` are those that are new since the baseline, the largest first, where
     `copies_are_new`; else those of the weight that takes the most in several copies. `notes` are
-    sentences. `dimensions` are the free dimensions with the sizes that were measured.
+    sentences. `dimensions` are the free dimensions with the sizes that were measured. `owners` are
+    the largest owners of memory at steady state where something is above its limit, without those
+    that every process with the runtime has.
     """
 
     model: str
@@ -75,6 +78,7 @@ class Judgement(Record, frozen=True, kw_only=True):
     suspect: Suspect | None = None
     notes: tuple[str, ...] = ()
     dimensions: tuple[Dimension, ...] = ()
+    owners: tuple[Owner, ...] = ()
 
     @property
     def holds(self) -> bool:

@@ -2,8 +2,9 @@
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args, get_type_hints
 
 import msgspec
 
@@ -85,13 +86,21 @@ def _check_numbers(value: Any) -> None:
             raise msgspec.DecodeError(f"the number {value:.3g} in it is too large")
 
 
-def load(path: Path, kind: type[R]) -> R:
+def load(path: Path, kind: type[R], *, otherwise: str = "") -> R:
     """Return the record of type `kind` saved at `path`.
 
     Raises:
-        RecordError: the file cannot be read or does not match `kind`.
+        RecordError: the file cannot be read or does not match `kind`. Of another kind of record the
+            message ends with the sentence `otherwise`.
     """
-    return decode(_read(path), kind, origin=str(path))
+    data = _read(path)
+    with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        schema = msgspec.json.decode(data, type=_Head).schema
+        expected, *_ = get_args(get_type_hints(kind)["schema"])
+        if schema != expected:
+            said = f"{path}: its schema is {schema!r}, not {expected!r}. {otherwise}"
+            raise RecordError(said.strip())
+    return decode(data, kind, origin=str(path))
 
 
 def load_any(path: Path, kinds: Mapping[str, type[R]]) -> R:

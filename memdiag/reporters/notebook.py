@@ -20,7 +20,6 @@ from memdiag.records.finding import Check, Finding
 from memdiag.records.fix import Fix
 from memdiag.records.inventory import Inventory
 from memdiag.records.profile import Profile
-from memdiag.units import format_size
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -40,8 +39,8 @@ def one_line(record: Any) -> str:
         from memdiag.reporters.views.text import shortened
 
         shown = build(record)
-        size = format_size(max(record.bytes, record.peak_bytes))
-        text = f"{shown.name}, {size}: {shortened(shown.message, _MAX_MESSAGE)}"
+        cost = f", {shown.cost}" if shown.cost else ""
+        text = f"{shown.name}{cost}: {shortened(shown.message, _MAX_MESSAGE)}"
     else:
         text = _printed(record, quiet=True, width=_ANY_WIDTH)
     return f"<{_kind(record)} {' '.join(text.split())}>"
@@ -79,7 +78,7 @@ def data_frame(rows: Sequence[Any] | Any) -> Any:
     """Return a pandas data frame: of a record, or with a row for each of several.
 
     A profile has a row a phase, a comparison a row a column, a fix a row a remedy, a tuning a row
-    for each point that was measured.
+    for each point that was measured, an X-ray a row a copy, or without copies a row an owner.
 
     Raises:
         UsageError: pandas is not installed, or there are no rows to make of such a record.
@@ -194,7 +193,8 @@ def _rows(record: Any) -> Iterator[dict[str, Any]]:
     elif isinstance(record, Check):
         yield from map(_plain, record.findings)
     elif isinstance(record, Attribution):
-        yield from map(_plain, record.copies)
+        # Without a model there are no copies to be found, only owners.
+        yield from map(_plain, record.copies or record.owners)
     elif isinstance(record, Finding):
         yield _plain(record)
     elif isinstance(record, tuple):

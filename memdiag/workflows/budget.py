@@ -19,6 +19,9 @@ from memdiag.records.profile import Profile
 from memdiag.workflows.baselines import Status, read_baseline, update_baseline
 
 DEFAULT_PROCESSES = 3
+MAX_OTHER_BASELINES = 3
+"""An error names at most this many baselines of other options."""
+
 PINNED = {"MALLOC_MMAP_THRESHOLD_": str(128 << 10)}
 """With this in its environment glibc gives back what is freed in blocks of 128 KiB and more. As it
 is, it keeps some of them, which ones by chance, and figures spread by several percent."""
@@ -73,9 +76,10 @@ def hold(
         resolve_output(baseline)  # before anything is measured, or waits for a pipe
     saved = read_baseline(baseline) if baseline else None
     if not budget.limits and saved is None and not update:
+        others = _other_baselines(baseline, model) if baseline else ""
         raise UsageError(
-            f"{model}: there is no budget or baseline. Give a budget such as peak=1.2GB, or write"
-            " a baseline."
+            f"{model}: there is no budget or baseline{others}. Give a budget such as peak=1.2GB, or"
+            " write a baseline."
         )
     first = once("steady")
     if first.outcome.status != "completed":
@@ -127,6 +131,27 @@ def refuse_other_configuration(path: Path, model: str, profile: Profile) -> None
         return
     raise UsageError(
         f"{path}: this is the baseline of {other}. Name another file, or delete this one first."
+    )
+
+
+def _other_baselines(path: Path, model: str) -> str:
+    """Return in words which baselines of `model` there are beside `path`, which is not there."""
+    start = f"{Path(model).name}."
+    names = [one.name for one in sorted(path.parent.glob("*.json")) if one.name.startswith(start)]
+    # The name of a file is that of the model, and the options other than the defaults.
+    found = [
+        f"{name} ({name.removeprefix(start).removesuffix('json').rstrip('.') or 'the defaults'})"
+        for name in names
+    ]
+    if not found:
+        return ""
+    more = len(found) - MAX_OTHER_BASELINES
+    and_more = f" and {more} more" if more > 0 else ""
+    here = Path.cwd()
+    folder = path.parent.relative_to(here) if path.is_relative_to(here) else path.parent
+    return (
+        f" for these options. Baselines for other options in {folder}:"
+        f" {', '.join(found[:MAX_OTHER_BASELINES])}{and_more}"
     )
 
 

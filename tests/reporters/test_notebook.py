@@ -43,6 +43,11 @@ def test_a_record_is_one_line_of_what_matters(name: str) -> None:
 def test_the_line_has_the_answer() -> None:
     assert "peak 1.50 GiB above baseline" in repr(profiles.tied_if())
     assert "steady from 1.03 GiB (1.24.4) to 1.53 GiB (1.31.1)" in repr(comparisons.versions())
+    # The sizes have the names of the moments, so that they agree with `bytes` and `peak_bytes`.
+    peak = msgspec.structs.replace(FOUND, bytes=64 << 20, peak_bytes=163 << 20, measured_bytes=None)
+    assert "costs 64 MiB steady and 163 MiB at the peak, in constant_fold: model." in repr(peak)
+    nothing = msgspec.structs.replace(FOUND, bytes=0, peak_bytes=0)
+    assert repr(nothing).startswith("<Finding shared-weight-transposed: model.shared.weight is ")
     assert repr(profiles.tied_if().samples) == "<Samples 440 rows>"
 
 
@@ -116,6 +121,16 @@ def test_data_frames_have_a_row_for_each_part() -> None:
         assert (frame["name"], frame["bytes"]) == ([FOUND.name], [FOUND.bytes])
 
 
+@pytest.mark.usefixtures("pandas")
+def test_an_xray_has_rows_of_copies_or_without_a_model_of_owners() -> None:
+    found = tied_xray.with_xrays().attribution
+    assert found is not None
+    assert found.to_dataframe()["layout"] == [copy.layout for copy in found.copies]
+    frame = msgspec.structs.replace(found, copies=(), ranges=()).to_dataframe()
+    assert frame["kind"] == [owner.kind for owner in found.owners]
+    assert sum(frame["bytes"]) == found.resident_bytes
+
+
 def test_without_pandas_a_sentence_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(UsageError, match="pandas is not installed"):
@@ -135,7 +150,9 @@ def test_the_picture_of_the_reports_is_a_figure(name: str) -> None:
 
 def test_the_api_is_listed_without_being_loaded() -> None:
     listed = dir(memdiag)
-    assert {"check", "compare", "fix", "load_profile", "profile", "tune", "xray"} <= {*listed}
+    assert {"check", "compare", "fix", "load", "load_profile", "profile", "tune", "xray"} <= {
+        *listed
+    }
     assert {name for name in listed if name[0] != "_"} == {*memdiag.__all__}
     assert all(getattr(memdiag, name) is not None for name in listed)
     program = "import sys, memdiag; dir(memdiag); assert 'msgspec' not in sys.modules"

@@ -97,6 +97,21 @@ def test_without_anything_to_hold_it_to_nothing_is_measured(tmp_path: Path) -> N
     assert once.xrays == []
 
 
+def test_baselines_of_other_options_are_named(tmp_path: Path) -> None:
+    wanted = tmp_path / "m.onnx.seq=96.json"
+    for name in ("m.onnx.seq=64.json", "m.onnx.json", "model.onnx.json", "m.onnx.png"):
+        (tmp_path / name).write_text("{}")
+    with pytest.raises(UsageError) as caught:
+        hold(Asked(), Budget(), model="models/m.onnx", baseline=wanted)
+    text = str(caught.value)
+    assert text.startswith("models/m.onnx: there is no budget or baseline for these options. ")
+    assert "m.onnx.json (the defaults), m.onnx.seq=64.json (seq=64). Give a budget" in text
+    for number in range(3):
+        (tmp_path / f"m.onnx.runs={number}.json").write_text("{}")
+    with pytest.raises(UsageError, match=r"runs=1\) and 2 more\. Give a budget"):
+        hold(Asked(), Budget(), model="m.onnx", baseline=wanted)
+
+
 @pytest.mark.parametrize("ended", [profiles.failed, profiles.killed])
 def test_a_run_that_ended_early_is_not_judged(ended: Callable[[], Profile]) -> None:
     assert hold(Asked(ended()), FITS, model="m.onnx").judgement is None

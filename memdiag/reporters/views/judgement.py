@@ -7,8 +7,9 @@ from memdiag.budgets.figures import FIGURES
 from memdiag.records.baseline import HeldCopy
 from memdiag.records.budget import Breach, Judgement
 from memdiag.records.dimension import in_words
+from memdiag.reporters.views.owner_table import owner_label
 from memdiag.reporters.views.text import plain, shortened
-from memdiag.units import format_size
+from memdiag.units import MIB, format_size
 
 _MOST_COPIES = 3
 _ABOUT = 0.9
@@ -78,6 +79,10 @@ def explanation(judgement: Judgement) -> Iterator[str]:
         yield f"onnxruntime {plain(now or '?')}; the baseline is of {plain(before or '?')}"
     if not judgement.holds and "copies" in judgement.figures:
         yield from _copies(judgement)
+    owners = [one for one in judgement.owners if one.bytes >= MIB]
+    if owners and not judgement.copies_are_new:
+        said = ", ".join(f"{owner_label(one)} {format_size(one.bytes)}" for one in owners)
+        yield f"largest owners at steady state: {said}"
     suspect = judgement.suspect
     if suspect is not None:
         if suspect.can_be_fixed:

@@ -118,6 +118,14 @@ def _with_constants(row: OwnerRow, attribution: Attribution) -> OwnerRow:
     return replace(row, sentence=sentence)
 
 
+def owner_label(owner: Owner) -> str:
+    """Return what one owner is called: ``weights (packed)``, ``arena slack``."""
+    if owner.kind == "arena":
+        return _ARENA.get(owner.name, ("", LABELS["arena"]))[1]
+    layout = f" ({plain(owner.name)})" if owner.kind == "weights" else ""
+    return f"{LABELS[owner.kind]}{layout}"
+
+
 def named_share(attribution: Attribution) -> str:
     """Return how much is identified: ``99.7 % of the memory above the baseline is identified``."""
     above = attribution.baseline_bytes is not None

@@ -10,6 +10,10 @@ from tests.reporters import profiles, tied_xray
 from tests.reporters.profiles import MIB
 
 PEAK = (1579 - 46) * MIB
+OWNERS = (
+    "  largest owners at steady state: weights (original) 506 MiB, weights (transposed) 500 MiB,"
+    " weights (packed) 500 MiB, arena slack 12 MiB"
+)
 
 
 def budgeted(**limits: int) -> Judgement:
@@ -51,6 +55,14 @@ def test_a_breach_names_figure_size_phase_copies_and_remedy() -> None:
         "  most copies: lm_head.weight, 3 of them, 1.46 GiB: original (parse), packed (prepack ·"
         " lm/MatMul), transposed (ConstantFolding · lm/Transpose)",
     )
+
+
+def test_a_breach_names_what_holds_the_memory() -> None:
+    (line,) = [line for line in lines(budgeted(peak=1)) if "largest owners" in line]
+    assert line == OWNERS
+    assert "largest owners" not in "\n".join(lines(budgeted(peak=PEAK)))
+    # Copies that are new since the baseline say it better.
+    assert "largest owners" not in "\n".join(lines(grown()))
 
 
 def test_a_byte_over_is_told_to_the_byte() -> None:
