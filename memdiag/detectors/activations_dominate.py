@@ -35,7 +35,6 @@ from collections.abc import Iterator
 from memdiag.detectors.examined import Examined
 from memdiag.detectors.rule import Rule
 from memdiag.prediction.activations import chosen_sizes
-from memdiag.prediction.liveness import liveness
 from memdiag.records.finding import Finding
 from memdiag.units import MIB, format_size
 
@@ -54,7 +53,7 @@ def detect(examined: Examined) -> Iterator[Finding]:
     sizes = chosen_sizes(examined.model, examined.sizes)
     if sizes.assumed:
         return
-    found = liveness(examined.graphs, examined.shapes, examined.folds, sizes=sizes.of.values())
+    found = examined.liveness(sizes.of.values())
     constants = sum(weight.nbytes for weight in examined.model.weights)
     constants += sum(fold.nbytes for fold in examined.folds if fold.stays)
     if found.peak_bytes <= max(_LEAST, constants) or found.scope is None or found.node is None:

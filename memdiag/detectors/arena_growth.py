@@ -43,7 +43,7 @@ from collections.abc import Iterator, Mapping
 from memdiag.detectors.examined import Examined
 from memdiag.detectors.rule import Rule
 from memdiag.prediction.activations import Sizes, activations, chosen_sizes
-from memdiag.prediction.liveness import Liveness, liveness
+from memdiag.prediction.liveness import Liveness
 from memdiag.records.finding import Finding
 from memdiag.units import MIB, format_size
 
@@ -99,10 +99,9 @@ def _growth(examined: Examined, sizes: Sizes, found: Liveness) -> str:
 
 
 def _at(examined: Examined, sizes: Mapping[str, int]) -> Liveness:
-    graphs, shapes, folds = examined.graphs, examined.shapes, examined.folds
     if dict(sizes) == examined.sizes:
-        return liveness(graphs, shapes, folds, sizes=sizes.values())
-    return activations(examined.model, graphs, shapes, folds, sizes)
+        return examined.liveness(sizes.values())
+    return activations(examined.model, examined.graphs, examined.shapes, examined.folds, sizes)
 
 
 def _words(sizes: Mapping[str, int]) -> str:

@@ -9,15 +9,16 @@ from memdiag.records.profile import Profile
 _SLACK, _UNSETTLED = "slack", "in use or slack"
 """What the X-ray calls the parts of an arena that are free, and those that may be."""
 
-_ENOUGH = 0.05
-"""A finding of which less than this share was seen is refuted."""
+MIN_COPIES_SHARE = 0.05
+"""A finding about copies is refuted where the X-ray saw this share of its bytes or less."""
 
-_MOST = 0.95
-"""So is one that a run takes at least so much, where less than this share of it was seen."""
+MIN_RUN_SHARE = 0.95
+"""A finding about the values of a run is refuted where the first run added less than this share of
+what they take at least."""
 
-
-_HALF = 0.5
-"""And one about a peak, where less than this share was seen: other memory may be reused for it."""
+MIN_FOLDING_SHARE = 0.5
+"""A finding about the peak of constant folding is refuted where folding added less than this share
+of it: other memory may be reused for the rest."""
 
 
 def confront_with_profile(finding: Finding, profile: Profile) -> Finding:
@@ -54,7 +55,7 @@ def _confront_with_run(finding: Finding, profile: Profile) -> Finding:
     if run.start.file_bytes is not None and run.end.file_bytes is not None:
         mapped = max(0, run.end.file_bytes - run.start.file_bytes)
     growth = max(0, run.peak_rss_bytes - run.start.rss_bytes - mapped)
-    evidence: Evidence = "measured" if growth >= _MOST * finding.run_bytes else "refuted"
+    evidence: Evidence = "measured" if growth >= MIN_RUN_SHARE * finding.run_bytes else "refuted"
     return msgspec.structs.replace(finding, evidence=evidence, measured_bytes=growth)
 
 
@@ -64,7 +65,9 @@ def _confront_with_folding(finding: Finding, profile: Profile) -> Finding:
     if not spans:
         return finding
     growth = max(0, *(span.peak_rss_bytes - span.start_rss_bytes for span in spans))
-    evidence: Evidence = "measured" if growth >= _HALF * finding.peak_bytes else "refuted"
+    evidence: Evidence = (
+        "measured" if growth >= MIN_FOLDING_SHARE * finding.peak_bytes else "refuted"
+    )
     return msgspec.structs.replace(finding, evidence=evidence, measured_bytes=growth)
 
 
@@ -81,7 +84,9 @@ def confront(finding: Finding, attribution: Attribution) -> Finding:
     if attribution.baseline_bytes is not None:
         above = attribution.resident_bytes - attribution.baseline_bytes
         measured_bytes = min(measured_bytes, max(0, above))
-    evidence: Evidence = "measured" if measured_bytes > _ENOUGH * finding.bytes else "refuted"
+    evidence: Evidence = (
+        "measured" if measured_bytes > MIN_COPIES_SHARE * finding.bytes else "refuted"
+    )
     return msgspec.structs.replace(finding, evidence=evidence, measured_bytes=measured_bytes)
 
 

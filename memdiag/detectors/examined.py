@@ -1,7 +1,7 @@
 """A model as the rules see it: its graphs, weights and shapes, each found out once, when asked."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from heapq import nlargest
 
@@ -20,6 +20,7 @@ from memdiag.graph.scopes import Scope
 from memdiag.graph.shapes import Shapes, infer_shapes
 from memdiag.prediction.folding import folds
 from memdiag.prediction.folds import Folds
+from memdiag.prediction.liveness import Liveness, liveness
 from memdiag.prediction.namesakes import Namesakes
 from memdiag.prediction.packing import SUBGRAPH_KEPT_SINCE
 from memdiag.prediction.runtime import Runtime
@@ -58,6 +59,7 @@ class Examined:
         self.sizes = dict(sizes or {})
         self.notes: list[str] = []
         self.least_values = LeastValues()
+        self._liveness: dict[frozenset[int], Liveness] = {}
         self._readers: dict[Weight, tuple[Reader, ...]] = {}
 
     @cached_property
@@ -103,6 +105,13 @@ class Examined:
     def largest_weights(self) -> Sequence[Weight]:
         """The `MOST_LARGEST` largest weights, the largest first."""
         return nlargest(MOST_LARGEST, self.model.weights, key=lambda weight: weight.nbytes)
+
+    def liveness(self, sizes: Iterable[int]) -> Liveness:
+        """Return what a run takes at the sizes that were given; `sizes` with those that follow."""
+        key = frozenset(sizes)
+        if key not in self._liveness:
+            self._liveness[key] = liveness(self.graphs, self.shapes, self.folds, sizes=key)
+        return self._liveness[key]
 
     def same_as(self, weight: Weight) -> Sequence[Weight]:
         """Return the weights that hold the same bytes as `weight`, itself among them, or none."""

@@ -71,7 +71,7 @@ def limited() -> Iterator[None]:
 
 def examine(path: Path, runtime: Runtime = RUNTIMES[-1]) -> str:
     """Examine the model at `path` with all rules; return the error's text, if there is one."""
-    started = time.monotonic()
+    started = time.process_time()
     message = ""
     try:
         with limited(), open_model(path) as model:
@@ -84,7 +84,7 @@ def examine(path: Path, runtime: Runtime = RUNTIMES[-1]) -> str:
     except MemdiagError as error:
         message = str(error)
         assert message
-    assert time.monotonic() - started < SECONDS
+    assert time.process_time() - started < SECONDS
     return message
 
 
