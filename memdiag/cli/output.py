@@ -8,6 +8,7 @@ from pathlib import Path
 
 import memdiag
 from memdiag.errors import ReportError, UsageError
+from memdiag.measurement.scratch import remove_stale
 from memdiag.records.base import Record
 from memdiag.records.codec import encode
 from memdiag.records.files import save_bytes as save_bytes
@@ -22,6 +23,8 @@ from memdiag.reporters.picture import Kind
 
 class Destination:
     """A folder for reports, found to be writable before anything costly starts; None for none.
+
+    What a killed process left of its reports there is removed.
 
     `plotly` says where pages have the library that draws.
 
@@ -44,6 +47,7 @@ class Destination:
             raise ReportError(
                 f"{folder}: reports cannot be written there; choose another folder with --out."
             )
+        remove_stale(folder)
 
     def write(self, record: Reported, formats: Sequence[str] = DEFAULT_FORMATS) -> tuple[Path, ...]:
         """Write `record` in `formats` and return the files' paths; none without a folder.
@@ -134,6 +138,7 @@ def save_record(record: Record, path: Path) -> None:
     Raises:
         ReportError: the file cannot be written.
     """
+    remove_stale(path.parent)
     save_bytes(encode(record), path)
 
 

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from memdiag.budgets.baselines import is_same, updated
 from memdiag.errors import ReportError
+from memdiag.measurement.scratch import remove_stale
 from memdiag.records.baseline import Baseline, Taken
 from memdiag.records.codec import encode_readable, load
 from memdiag.records.files import save_bytes
@@ -103,5 +104,6 @@ def update_baseline(
             f"{path.parent}: baselines cannot be written there ({error.strerror});"
             " choose another folder."
         ) from error
+    remove_stale(path.parent)
     save_bytes(encode_readable(updated(before, model, machine, taken)), path)
     return "updated" if before else "created"

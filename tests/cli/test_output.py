@@ -1,10 +1,15 @@
 """Where answers go: a folder that was asked for, a picture by its name."""
 
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from memdiag.cli.output import Destination, picture_kind
+from memdiag.cli.output import Destination, picture_kind, save_record
 from memdiag.errors import ReportError, UsageError
 from memdiag.records.codec import load
 from memdiag.records.fix import Fix
@@ -34,6 +39,36 @@ def test_every_kind_of_record_is_written_as_four_files(
         f"{stem}.{end}" for end in ("html", "png", "md", "json")
     ]
     assert all(path.parent == tmp_path / "new" / "folder" for path in written)
+
+
+KILLED_IN_WRITING = """
+import os, signal, sys
+from pathlib import Path
+from memdiag.records.files import save_bytes
+os.replace = lambda *paths: os.kill(os.getpid(), signal.SIGKILL)
+save_bytes(b"{}", Path(sys.argv[1]))
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="has no SIGKILL")
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda folder: Destination(folder).write(fix_records.verified(), ["json"]),
+        lambda folder: save_record(fix_records.verified(), folder / "fix.json"),
+    ],
+    ids=["folder", "record"],
+)
+def test_what_a_killed_process_left_of_a_file_is_removed(
+    tmp_path: Path, write: Callable[[Path], object]
+) -> None:
+    mine = tmp_path / f".memdiag-{os.getpid()}-still-written"
+    mine.touch()
+    words = [sys.executable, "-c", KILLED_IN_WRITING, str(tmp_path / "fix.json")]
+    assert subprocess.run(words).returncode == -signal.SIGKILL
+    assert len(list(tmp_path.iterdir())) == 2
+    write(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [mine.name, "fix.json"]
 
 
 def test_a_folder_that_cannot_be_made_is_refused_at_once(tmp_path: Path) -> None:
