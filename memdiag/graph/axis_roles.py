@@ -14,9 +14,7 @@ from memdiag.graph.scopes import Scope, Use, main_scope
 
 SEQUENCE = 128
 IMAGE_SIDE = 224
-DETECTION_SIDE = 640
-"""The side of an image whose output is a map of it, or what was found in it."""
-
+DETECTION_SIDE = 640  # of an image whose output is a map of it, or what was found in it
 SAMPLES = 16_000
 VIDEO_FRAMES = 16
 MELS = 80
@@ -117,11 +115,8 @@ def _free_sides(
     """
     found = set()
     for axes in inputs.values():
-        named = [
-            (axis, roles[axis.key])
-            for axis in axes or ()
-            if axis.size is None and axis.key in roles
-        ]
+        free = [axis for axis in axes or () if axis.size is None]
+        named = [(axis, roles[axis.key]) for axis in free if axis.key in roles]
         sides = [axis for axis, role in named if role.name in ("height", "width")]
         channels = {axis.size for axis in (axes or ())[-3:] if axis.size is not None}
         channels |= {role.size for _, role in named if role.name == "channels"}
