@@ -83,7 +83,7 @@ def test_a_file_that_is_no_baseline_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     path.write_text('{"schema": "memdiag.profile/1"}')
     with pytest.raises(
-        RecordError, match="its schema is 'memdiag.profile/1', not 'memdiag.baseline/1'"
+        RecordError, match=r"its schema is 'memdiag\.profile/1', not 'memdiag\.baseline/1'"
     ):
         update_baseline(path, "a.onnx", "one", taken(), None)
 
