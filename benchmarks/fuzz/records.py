@@ -68,7 +68,7 @@ def _change(record: Any, random: Random) -> None:
     elif isinstance(here, str):
         parent[key] = random.choice(NAMES) if random.random() < 0.8 else random.choice(_VALUES)
     elif isinstance(here, int | float) and not isinstance(here, bool) and kind < 6:
-        chosen = (-here, here * 10**6, here + 1, here / 1024, int(here) // 1024, *NUMBERS)
+        chosen = (-here, here * 10**6, here + 1, here / 1024, here // 1024, *NUMBERS)
         parent[key] = random.choice(chosen)
     else:
         parent[key] = random.choice((*_VALUES, *NAMES))
