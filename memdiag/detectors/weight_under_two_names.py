@@ -79,7 +79,7 @@ def _aliases(examined: Examined, weight: Weight) -> list[_Alias]:
     for reader in examined.readers(weight):
         scope, node = reader.scope, reader.node
         chained = all(step.node.op_type == "Identity" for step in reader.path)
-        if node.op_type != "Identity" or not chained or scope.is_function:
+        if node.op_type != "Identity" or not node.output or not chained or scope.is_function:
             continue
         source = next(alias for alias in found if reader.name in alias.names)
         output = node.output[0]

@@ -1,9 +1,10 @@
 """The comparison: versions, optimizers, models or saved profiles side by side (schema
 ``memdiag.comparison/1``)."""
 
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
+from msgspec import Meta
 
 from memdiag.records.attribution import CopyKind
 from memdiag.records.base import Drawn, Record
@@ -139,7 +140,7 @@ class CopyChange(Record, frozen=True, kw_only=True):
     from_: str = msgspec.field(name="from")
     to: str
     kind: CopyKind
-    weights: tuple[str, ...]
+    weights: Annotated[tuple[str, ...], Meta(min_length=1)]
     count: int
     bytes: int
     made_by: str | None

@@ -84,6 +84,13 @@ def _output() -> ModelProto:
     return made
 
 
+def _without_output() -> ModelProto:
+    made = branches(GATHER, GATHER_TOO)
+    made.graph.node.add(op_type="Identity", input=["w"])
+    del made.graph.node[0]
+    return made
+
+
 def _small() -> ModelProto:
     made = branches(GATHER, GATHER_TOO)
     made.graph.initializer[0].CopyFrom(raw(np.ones((8, 1024), np.float32), "w"))
@@ -108,6 +115,7 @@ NEAR = {
     "an output": _output(),
     "overridable": overridable(branches(GATHER, GATHER_TOO)),
     "small": _small(),
+    "an Identity without an output": _without_output(),
 }
 
 

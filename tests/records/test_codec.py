@@ -81,6 +81,14 @@ def test_so_many_phases_or_spans_are_no_profile(name: str, most: int) -> None:
                 decode(data, Profile)
 
 
+def test_copies_of_no_weight_are_no_change() -> None:
+    comparison = comparisons.versions()
+    assert decode(encode(comparison), Comparison) == comparison
+    nothing = msgspec.structs.replace(comparison.copies[0], weights=())
+    with pytest.raises(RecordError, match=r"length >= 1 - at `\$\.copies"):
+        decode(encode(msgspec.structs.replace(comparison, copies=(nothing,))), Comparison)
+
+
 def test_a_file_is_named_in_the_error(tmp_path: Path) -> None:
     path = tmp_path / "profile.json"
     with pytest.raises(RecordError, match=r"profile\.json: cannot be read \(No such file"):
