@@ -8,7 +8,6 @@ from pathlib import Path
 
 import memdiag
 from memdiag.errors import ReportError, UsageError
-from memdiag.measurement.scratch import remove_stale
 from memdiag.records.base import Record
 from memdiag.records.codec import encode
 from memdiag.records.files import save_bytes as save_bytes
@@ -19,6 +18,7 @@ from memdiag.reporters import DEFAULT_FORMATS
 from memdiag.reporters.kinds import Reported, reporters_of
 from memdiag.reporters.page import Plotly
 from memdiag.reporters.picture import Kind
+from memdiag.runner.temporary import remove_stale
 
 
 class Destination:

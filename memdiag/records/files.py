@@ -74,7 +74,7 @@ def save_files(contents: Iterable[tuple[Path, bytes]]) -> None:
     try:
         for path, content in contents:
             target = resolve_output(path)
-            # Named as `memdiag.measurement.scratch` has it, which removes what a killed one left.
+            # Named as `memdiag.runner.temporary` has it, which removes what a killed one left.
             beside = target.with_name(f".memdiag-{os.getpid()}-{secrets.token_hex(8)}")
             staged.append((path, beside, target))
             with beside.open("xb") as file:

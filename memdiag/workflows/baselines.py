@@ -9,10 +9,10 @@ from typing import Any, Literal
 
 from memdiag.budgets.baselines import is_same, updated
 from memdiag.errors import ReportError
-from memdiag.measurement.scratch import remove_stale
 from memdiag.records.baseline import Baseline, Taken
 from memdiag.records.codec import encode_readable, load
 from memdiag.records.files import save_bytes
+from memdiag.runner.temporary import remove_stale
 from memdiag.workflows.profile import DEFAULT_RUNS
 
 Status = Literal["created", "updated", "kept"]
