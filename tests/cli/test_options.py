@@ -45,7 +45,7 @@ KINDS: dict[str, tuple[str, str]] = {
     "--memory-limit": ("SIZE", "Stop a child process"),
     "--min-bytes": ("SIZE", "Skip findings"),
     "--model": ("FILE", "The ONNX model"),
-    "--only": ("RULE", "Fix only"),
+    "--only": ("NAME", " only "),
     "--onnxruntime": ("VERSION,…", "Versions"),
     "--optimization-level": ("LEVEL", "disable_all"),
     "--optimizers": ("NAME,…", "Optimizers"),

@@ -40,7 +40,7 @@ def command(
     ] = None,
     only: Annotated[
         list[str] | None,
-        typer.Option(metavar="RULE", help="Fix only the findings of these rules; can be repeated."),
+        typer.Option(metavar="NAME", help="Fix only the findings of these rules; can be repeated."),
     ] = None,
     max_slowdown: MaxSlowdown = DEFAULT_MAX_SLOWDOWN,
     unsafe: Unsafe = False,

@@ -40,7 +40,7 @@ def command(
     ] = None,
     only: Annotated[
         list[str] | None,
-        typer.Option(metavar="OPTION", help="Try only these options; can be repeated."),
+        typer.Option(metavar="NAME", help="Try only these options; can be repeated."),
     ] = None,
     max_slowdown: MaxSlowdown = DEFAULT_MAX_SLOWDOWN,
     rewrite: Annotated[
