@@ -24,6 +24,7 @@ from memdiag.remedies.draft import Draft
 from memdiag.remedies.rewrite import Rewrite
 from memdiag.runner.job import Job
 from memdiag.runner.session_server import SessionServer
+from memdiag.runner.temporary import own_prefix
 
 REWRITE = Rewrite(
     name="store-folded-result",
@@ -179,7 +180,7 @@ def _evaluated(draft: Draft, value: ir.Value, chain: list[ir.Node]) -> NDArray[A
     model = onnx.helper.make_model(
         graph, opset_imports=opsets, ir_version=draft.model.ir_version or 10
     )
-    with tempfile.TemporaryDirectory(prefix="memdiag-") as folder:
+    with tempfile.TemporaryDirectory(prefix=own_prefix()) as folder:
         path = Path(folder, "chain.onnx")
         onnx.save(model, path, save_as_external_data=True, location="data")
         job = Job(model=path, runs=None, options={"graph_optimization_level": "disable_all"})
