@@ -26,8 +26,8 @@ from benchmarks.readme import replace_part, table
 from benchmarks.real_models import real_models
 from benchmarks.statistics import interleave, spread
 from memdiag.attribution.address_space import read_address_space
-from memdiag.attribution.process_memory import PIECE_BYTES, ProcessMemory
-from memdiag.attribution.scan import MOST_THREADS, SPAN_BYTES
+from memdiag.attribution.process_memory import CHUNK_BYTES, ProcessMemory
+from memdiag.attribution.scan import MAX_THREADS, SPAN_BYTES
 from memdiag.runner.machine import describe_machine
 from sample_models import load_recipes
 
@@ -99,14 +99,14 @@ def raw(pid: int, threads: int) -> Look:
         ranges = read_address_space(pid).anonymous
 
         def part(number: int) -> int:
-            buffer = np.empty(PIECE_BYTES, np.uint8)
+            buffer = np.empty(CHUNK_BYTES, np.uint8)
             spans = [
                 (at, min(at + SPAN_BYTES, end))
                 for start, end in ranges.tolist()
                 for at in range(start, end, SPAN_BYTES)
             ]
             mine = np.array(spans[number::threads]).reshape(-1, 2)
-            return sum(nbytes for _, nbytes in memory.pieces(mine, buffer))
+            return sum(nbytes for _, nbytes in memory.iter_chunks(mine, buffer))
 
         started = time.perf_counter()
         total = sum(pool.map(part, range(threads)))
@@ -132,7 +132,7 @@ def speed_part(model: Path, rounds: int) -> str:
         resident = read_address_space(pid).resident_bytes
         subjects: dict[str, Callable[[], Look]] = {
             "raw reading": partial(raw, pid, 1),
-            f"raw reading, {MOST_THREADS} threads": partial(raw, pid, MOST_THREADS),
+            f"raw reading, {MAX_THREADS} threads": partial(raw, pid, MAX_THREADS),
             "X-ray, every byte compared": partial(look, pid, model, "full"),
             "X-ray, sampled": partial(look, pid, model, "sampled"),
         }

@@ -1,1 +1,1 @@
-"""The memory X-ray: which resident byte holds which weight, in which layout."""
+"""The memory X-ray: the owner of every resident byte, and the copies of weights by layout."""

@@ -1,11 +1,11 @@
-"""The address space of a live process: its regions, and which bytes of them are resident.
+"""Address space of a running process: its regions, and their resident bytes.
 
 Regions and their resident bytes come from ``/proc/PID/smaps``, single pages from
 ``/proc/PID/pagemap`` (Documentation/admin-guide/mm/pagemap.rst in the kernel's sources: bit 63
-present, bit 61 a page of a file or of shared memory, bit 56 mapped by this process alone). A page
-that a process may see is not always resident in the kernel's sense: the page of zeros that stands
-for memory which was read before it was written, and the clock pages of the vdso, count nowhere.
-They are left out here, so that the resident ranges sum to the kernel's figure.
+present, bit 61 a page of a file or of shared memory, bit 56 mapped by this process alone). Not
+every present page is part of the resident set: the kernel counts neither the shared page of zeros
+(memory that was read but never written) nor the clock pages of the vdso. They are left out here,
+so that the resident ranges sum to the kernel's figure.
 """
 
 import os
@@ -27,7 +27,7 @@ PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 _PRESENT = np.uint64(1 << 63)
 _FILE = np.uint64(1 << 61)
 _EXCLUSIVE = np.uint64(1 << 56)
-_ENTRIES_A_READ = 1 << 17
+_MAX_ENTRIES_PER_READ = 1 << 17
 _HEADER = re.compile(
     rb"([0-9a-f]+)-([0-9a-f]+) (\S{4}) ([0-9a-f]+) ([0-9a-f]+):([0-9a-f]+) (\d+) *(.*)"
 )
@@ -38,11 +38,20 @@ _DELETED = " (deleted)"
 
 @dataclass(frozen=True, kw_only=True)
 class Region:
-    """One mapping of a process, as the kernel lists it; all sizes are bytes.
+    """One mapping of a process, as listed by the kernel.
 
-    `path` is the mapped file, the kernel's name in brackets such as ``[heap]``, or empty; `deleted`
-    says that the file has no name any more. `rss` is the kernel's count, `anonymous` its part that
-    no file backs, `private` the part that no other process maps.
+    Attributes:
+        start: first address.
+        end: address after the last byte.
+        permissions: as in smaps, such as ``rw-p``.
+        offset: bytes from the start of the file to the mapping.
+        device: (major, minor) of the file's device.
+        inode: the file's inode; 0 without a file.
+        path: the mapped file, the kernel's name in brackets such as ``[heap]``, or empty.
+        deleted: whether the file was deleted.
+        rss: resident bytes according to the kernel.
+        anonymous: resident bytes that no file backs.
+        private: resident bytes that no other process maps.
     """
 
     start: int
@@ -59,7 +68,7 @@ class Region:
 
     @property
     def size(self) -> int:
-        """The size of the mapping, resident or not."""
+        """Bytes of the mapping, resident or not."""
         return self.end - self.start
 
     @property
@@ -74,17 +83,22 @@ class Region:
 
     @property
     def nameless(self) -> bool:
-        """Whether this is plain private memory that mmap gave out."""
+        """Whether this is anonymous memory from mmap, without a name of its own."""
         return self.inode == 0 and (not self.path or self.path.startswith("[anon"))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class AddressSpace:
-    """The regions of process `pid` at one moment, in order, and what of them is resident.
+    """The regions of a process at one moment, and their resident bytes.
 
-    `resident` are the resident byte ranges of all regions, `anonymous` those of them that no file
-    backs. `partial` says that the process ended while it was read. `drift_bytes` is by how much
-    pages and the kernel's counts differ, regions added up: what a running process has changed.
+    Attributes:
+        pid: the process.
+        regions: the regions, in the order of addresses.
+        resident: resident byte ranges of all regions.
+        anonymous: resident byte ranges that no file backs.
+        partial: whether the process ended while it was read.
+        drift_bytes: sum over regions of the difference between the resident pages and the kernel's
+            count: the bytes that a running process changed meanwhile.
     """
 
     pid: int
@@ -96,7 +110,7 @@ class AddressSpace:
 
     @property
     def resident_bytes(self) -> int:
-        """The resident set: the sum of all resident ranges."""
+        """Bytes of the resident set: the sum of all resident ranges."""
         return intervals.total(self.resident)
 
     def resident_ranges(self, region: Region) -> Ranges:
@@ -104,11 +118,11 @@ class AddressSpace:
         return intervals.intersect(self.resident, np.array([[region.start, region.end]]))
 
     def resident_bytes_of(self, ranges: Ranges) -> int:
-        """Return how many bytes of the set `ranges` are resident."""
+        """Return the number of resident bytes in the set `ranges`."""
         return intervals.total(intervals.intersect(self.resident, ranges))
 
     def region_at(self, address: int) -> Region | None:
-        """Return the region that `address` lies in."""
+        """Return the region that contains `address`; None if there is none."""
         low, high = 0, len(self.regions)
         while low < high:
             middle = (low + high) // 2
@@ -122,21 +136,19 @@ class AddressSpace:
 
 
 def read_address_space(pid: int) -> AddressSpace:
-    """Return the address space of process `pid` as it is now.
+    """Return the current address space of process `pid`.
 
     Raises:
-        XrayError: there is no such process, it may not be looked into, or this is not Linux.
+        XrayError: the process does not exist, access is denied, or this is not Linux.
     """
     if sys.platform != "linux":
-        raise XrayError(
-            f"process {pid}: its memory can only be looked into on Linux; run memdiag there."
-        )
+        raise XrayError(f"process {pid}: memory can only be read on Linux. Run memdiag there.")
     smaps, pagemap = _open(pid, "smaps"), -1
     try:
         pagemap = _open(pid, "pagemap")
         regions = tuple(_ascending(parse_smaps(_read_all(smaps))))
         if not regions:
-            raise _gone(pid)
+            raise no_such_process(pid)
         return _with_pages(pid, regions, pagemap)
     finally:
         os.close(smaps)
@@ -145,7 +157,7 @@ def read_address_space(pid: int) -> AddressSpace:
 
 
 def parse_smaps(text: bytes) -> Iterator[Region]:
-    """Yield the regions that the text of a ``smaps`` file lists."""
+    """Yield the regions in the text of a ``smaps`` file."""
     header: tuple[bytes, ...] | None = None
     fields: dict[bytes, int] = {}
     for line in text.split(b"\n"):
@@ -155,17 +167,22 @@ def parse_smaps(text: bytes) -> Iterator[Region]:
             if header:
                 yield _region(header, fields)
             header, fields = found.groups(), {}
-    # Of a process that ends meanwhile, the last region may be cut short: it then has no figures.
+    # If the process ends meanwhile, the last region may be incomplete, without figures.
     if header and b"Rss" in fields:
         yield _region(header, fields)
 
 
-def denied(pid: int) -> XrayError:
-    """Return the error for a process that the kernel does not let us look into."""
+def access_denied(pid: int) -> XrayError:
+    """Return the error for a process whose memory may not be read."""
     return XrayError(
-        f"process {pid}: its memory may not be read; run memdiag as the same user or with "
-        "CAP_SYS_PTRACE, and see that the sysctl kernel.yama.ptrace_scope allows it."
+        f"process {pid}: no permission to read its memory. Run memdiag as the same user or with "
+        "CAP_SYS_PTRACE, and check that the sysctl kernel.yama.ptrace_scope allows it."
     )
+
+
+def no_such_process(pid: int) -> XrayError:
+    """Return the error for a process that does not exist."""
+    return XrayError(f"process {pid} does not exist. Give the id of a running process.")
 
 
 def is_file(region: Region, files: Iterable[Path]) -> bool:
@@ -183,44 +200,40 @@ def is_file(region: Region, files: Iterable[Path]) -> bool:
     return False
 
 
-def _gone(pid: int) -> XrayError:
-    return XrayError(f"process {pid}: it has ended or never was; give the id of a live process.")
-
-
 def _open(pid: int, name: str) -> int:
     try:
         return os.open(f"/proc/{pid}/{name}", os.O_RDONLY | os.O_CLOEXEC)
     except (FileNotFoundError, ProcessLookupError) as error:
         if isinstance(error, FileNotFoundError) and os.path.exists(f"/proc/{pid}"):
             raise XrayError(
-                f"process {pid}: this system's /proc has no {name} file; "
-                "run memdiag outside the sandbox that hides it."
+                f"process {pid}: /proc has no {name} file on this system. "
+                "Run memdiag outside the sandbox that hides it."
             ) from error
-        raise _gone(pid) from error
+        raise no_such_process(pid) from error
     except PermissionError as error:
-        raise denied(pid) from error
+        raise access_denied(pid) from error
     except OSError as error:
         raise XrayError(
-            f"process {pid}: its {name} file in /proc cannot be opened ({error.strerror}); "
-            "run memdiag outside the sandbox that hides it."
+            f"process {pid}: its {name} file in /proc cannot be opened ({error.strerror}). "
+            "Run memdiag outside the sandbox that hides it."
         ) from error
 
 
 def _read_all(file: int) -> bytes:
-    pieces = []
+    chunks = []
     try:
-        while piece := os.read(file, 1 << 20):
-            pieces.append(piece)
+        while chunk := os.read(file, 1 << 20):
+            chunks.append(chunk)
     except ProcessLookupError:
-        pass  # it ended: what was read so far counts
+        pass  # the process ended: use the part that was read
     except PermissionError:
-        return b""  # it became another program that is not ours
-    return b"".join(pieces)
+        return b""  # the process executed a program of another user
+    return b"".join(chunks)
 
 
 def _region(header: tuple[bytes, ...], fields: dict[bytes, int]) -> Region:
     start, end, permissions, offset, major, minor, inode, raw = header
-    # The kernel writes the line feeds of a name as octal escapes, and nothing else so.
+    # The kernel escapes only line feeds in a name, as octal numbers.
     path = _OCTAL.sub(lambda code: chr(int(code[1], 8)), os.fsdecode(raw))
     deleted = path.endswith(_DELETED) and path.startswith("/")
     return Region(
@@ -239,7 +252,7 @@ def _region(header: tuple[bytes, ...], fields: dict[bytes, int]) -> Region:
 
 
 def _ascending(regions: Iterable[Region]) -> Iterator[Region]:
-    """Leave out regions that overlap earlier ones: the map may change between two reads of it."""
+    """Skip regions that overlap earlier ones: the map may change between two reads."""
     reach = 0
     for region in regions:
         if reach <= region.start and region.end < intervals.LAST_ADDRESS:
@@ -272,51 +285,54 @@ def _with_pages(pid: int, regions: tuple[Region, ...], pagemap: int) -> AddressS
 
 
 def _page_flags(region: Region, pagemap: int) -> NDArray[np.uint64] | None:
-    """Return one entry a page, as far as there are resident ones; None when the process ended."""
+    """Return one entry per page up to the last resident page; None if the process ended."""
     count = region.size // PAGE
-    pieces: list[NDArray[np.uint64]] = []
-    position, certain = 0, 0
+    chunks: list[NDArray[np.uint64]] = []
+    position, resident = 0, 0
     while position < count:
-        wanted = min(_ENTRIES_A_READ, count - position)
+        wanted = min(_MAX_ENTRIES_PER_READ, count - position)
         try:
             data = os.pread(pagemap, wanted * 8, (region.start // PAGE + position) * 8)
         except OSError:
             return None
         if len(data) < wanted * 8:
             return None
-        piece = np.frombuffer(data, np.uint64)
-        pieces.append(piece)
+        chunk = np.frombuffer(data, np.uint64)
+        chunks.append(chunk)
         position += wanted
-        # Runtimes reserve terabytes: stop once all that the kernel counted was seen.
-        certain += int(((piece & _PRESENT != 0) & ~_may_be_zeros(piece, region)).sum())
-        if certain * PAGE >= region.rss:
+        # Some programs reserve terabytes: stop at the kernel's count of resident pages.
+        resident += int(((chunk & _PRESENT != 0) & ~_may_be_zeros(chunk, region)).sum())
+        if resident * PAGE >= region.rss:
             break
-    return np.concatenate(pieces)
+    return np.concatenate(chunks)
 
 
 def _may_be_zeros(flags: NDArray[np.uint64], region: Region) -> NDArray[np.bool_]:
-    """The shared page of zeros is never exclusive; only the large one has the mark of a file."""
+    """Return which pages may be the shared page of zeros.
+
+    It is never exclusive. Only its huge version is marked as a page of a file.
+    """
     marks = _EXCLUSIVE | _FILE if region.file_backed else _EXCLUSIVE
     unmarked: NDArray[np.bool_] = np.equal(flags & marks, 0)
     return unmarked
 
 
 def _resident_pages(flags: NDArray[np.uint64], region: Region) -> NDArray[np.bool_]:
-    """Return which pages the kernel counts, given how many it counts.
+    """Return which pages the kernel counts as resident, given its count.
 
-    Pages of zeros cannot be told from pages shared with a forked process, except by number: where
-    a region has both, the first ones are taken for the counted ones.
+    Pages of zeros cannot be distinguished from pages shared with a forked process, except by
+    number: if a region has both, the first ones are assumed to be those that count.
     """
     present: NDArray[np.bool_] = np.not_equal(flags & _PRESENT, 0)
     surplus = int(present.sum()) - region.rss // PAGE
     if surplus > 0:
-        doubtful = np.flatnonzero(present & _may_be_zeros(flags, region))
-        present[doubtful[max(len(doubtful) - surplus, 0) :]] = False
+        ambiguous = np.flatnonzero(present & _may_be_zeros(flags, region))
+        present[ambiguous[max(len(ambiguous) - surplus, 0) :]] = False
     return present
 
 
 def _runs(pages: NDArray[np.bool_], start: int) -> Ranges:
-    """Return the runs of true pages as byte ranges, for a region that begins at `start`."""
+    """Return the runs of true pages as byte ranges, for a region that starts at `start`."""
     steps = np.diff(np.concatenate(([False], pages, [False])).astype(np.int8))
     first, last = np.flatnonzero(steps == 1), np.flatnonzero(steps == -1)
     return np.stack((first, last), axis=1).astype(np.int64) * PAGE + start

@@ -1,84 +1,57 @@
-"""The X-ray as a whole: read a process, find the weights in it, and give every byte an owner."""
+"""The memory X-ray: find a model's weights in a process, assign each resident byte an owner."""
 
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import msgspec
 import numpy as np
 
+from memdiag.attribution.address_ranges import address_ranges
 from memdiag.attribution.address_space import AddressSpace, read_address_space
 from memdiag.attribution.heap import Heap
 from memdiag.attribution.intervals import Ranges
-from memdiag.attribution.mapped import mapped_weights
-from memdiag.attribution.owners import Arena, BaselinePages, Extent, divide
-from memdiag.attribution.placing import place
+from memdiag.attribution.mapped_weights import mapped_weights
+from memdiag.attribution.owners import BaselinePages, CopyExtent, assign_owners
+from memdiag.attribution.process_layout import ProcessLayout, read_process_layout
 from memdiag.attribution.process_memory import ProcessMemory
-from memdiag.attribution.search import Found, search
-from memdiag.attribution.subjects import (
-    FEW_VALUES,
-    FILE,
-    Subject,
+from memdiag.attribution.search import FoundCopy, search
+from memdiag.attribution.search_target import (
+    SearchTarget,
+    WeightContent,
     content_probe,
     qualified,
-    subjects,
-    whole_file,
 )
-from memdiag.attribution.surroundings import Surroundings, read_surroundings
-from memdiag.graph.reader import ModelFile
 from memdiag.records.attribution import (
     Attribution,
     Backing,
     Copy,
     CopyKind,
-    Indistinct,
     ScanTiming,
     SearchedModel,
 )
 
 
-class Looked(NamedTuple):
-    """A model as the X-ray looks for it: read once, for any number of processes and moments."""
-
-    model: ModelFile
-    subjects: tuple[Subject, ...]
-    indistinct: tuple[Indistinct, ...]
-    fused: bool = False
-    """Whether these are not the user's weights, but what the runtime computed from them."""
-
-
-def look_for(model: ModelFile) -> Looked:
-    """Return `model` with its weights grouped by content."""
-    found, indistinct = subjects(model)
-    return Looked(model, (*found, *whole_file(model)), indistinct)
-
-
-def look_for_fused(optimized: ModelFile, original: Looked) -> Looked:
-    """Return the weights of the runtime's `optimized` model that `original` does not have.
-
-    Those without distinct content are counted, unless they are small.
-    """
-    known = {content_probe(subject.values) for subject in original.subjects}
-    names = frozenset(qualified(weight) for weight in original.model.weights)
-    found, indistinct = subjects(optimized, known=names)
-    new = tuple(one for one in found if content_probe(one.values) not in known)
-    constant = tuple(group for group in indistinct if group.reason == FEW_VALUES)
-    return Looked(optimized, new, constant, fused=True)
-
-
 def attribute(
     pid: int,
-    models: Sequence[Looked],
+    targets: Sequence[SearchTarget],
     *,
     baseline: BaselinePages | None = None,
-    arena: Arena | None = None,
+    logged_arena: Ranges | None = None,
     sampled: bool = False,
 ) -> Attribution:
-    """Return who owns what is resident in process `pid`.
+    """Return the owners of the resident memory of process `pid`.
 
-    Nothing is written to the process, and nothing is brought into its memory. Without a `baseline`
-    figures are of the whole process.
+    Nothing is written to the process, and no page of it becomes resident.
+
+    Args:
+        pid: the process.
+        targets: the models to search for.
+        baseline: resident memory before the model was loaded; None for figures of the whole
+            process.
+        logged_arena: the arena's byte ranges from onnxruntime's log; used if no arena is found in
+            memory.
+        sampled: compare evenly spread blocks instead of every byte of large copies.
 
     Raises:
         XrayError: the process cannot be read.
@@ -86,50 +59,51 @@ def attribute(
     started = time.perf_counter()
 
     def release() -> None:
-        for one in models:
-            one.model.release()
+        for target in targets:
+            target.model.release()
 
     with ProcessMemory(pid) as memory:
         space = read_address_space(pid)
-        surroundings = read_surroundings(space, memory)
+        process_layout = read_process_layout(space, memory)
         searched = search(
             space,
             memory,
-            [subject for one in models for subject in one.subjects],
+            [content for target in targets for content in target.contents],
             release,
             sampled=sampled,
         )
         ended = memory.ended
-    fused = {subject for one in models if one.fused for subject in one.subjects}
-    searched_models = [one for one in models if not one.fused]
-    owning = _Owning(searched_models)
+    fused = {content for target in targets if target.fused for content in target.contents}
+    models = [target for target in targets if not target.fused]
+    model_index = _ModelIndex(models)
     copies = [
-        _copy(found, space, surroundings, found.subject in fused, owning.of(found.subject))
+        _copy(found, space, process_layout, found.content in fused, model_index.of(found.content))
         for found in searched.found
     ]
-    copies += _mapped_copies(space, searched_models)
-    division = divide(
+    copies += _mapped_copies(space, models)
+    ownership = assign_owners(
         space,
-        [Extent(copy.address, copy.bytes, copy.kind) for copy in copies],
-        surroundings,
+        [CopyExtent(copy.address, copy.bytes, copy.kind) for copy in copies],
+        process_layout,
         baseline=baseline,
-        arena=arena,
-        model_files=[path for one in models for path in one.model.files],
+        logged_arena=logged_arena,
+        model_files=[path for target in targets for path in target.model.files],
     )
     copies.sort(key=lambda copy: -copy.bytes)
     partial = space.partial or ended
+    names = _distinct_names([target.model.path for target in models])
     return Attribution(
         schema="memdiag.attribution/1",
         pid=pid,
-        resident_bytes=division.resident_bytes,
-        baseline_bytes=division.baseline_bytes,
-        named_share=division.named_share,
-        owners=division.owners,
+        resident_bytes=ownership.resident_bytes,
+        baseline_bytes=ownership.baseline_bytes,
+        named_share=ownership.named_share,
+        owners=ownership.owners,
         copies=tuple(copies),
-        indistinct=tuple(group for one in models for group in one.indistinct),
+        indistinct=tuple(group for target in targets for group in target.unidentifiable),
         verification="sampled" if sampled else "full",
         partial=partial,
-        notes=tuple(_notes(space, surroundings.heap, partial)),
+        notes=tuple(_notes(space, process_layout.heap, partial)),
         timing=ScanTiming(
             total_s=round(time.perf_counter() - started, 6),
             scan_s=round(searched.scan_s, 6),
@@ -137,27 +111,20 @@ def attribute(
             scanned_bytes=searched.scanned_bytes,
             verified_bytes=searched.verified_bytes,
         ),
-        ranges=place(division.owned, _extents(copies)),
+        ranges=address_ranges(ownership.ranges, _extents(copies)),
         models=tuple(
-            SearchedModel(name=name, weight_bytes=sum(each.nbytes for each in one.model.weights))
-            for name, one in zip(
-                _names([one.model.path for one in searched_models]), searched_models, strict=True
+            SearchedModel(
+                name=name, weight_bytes=sum(weight.nbytes for weight in target.model.weights)
             )
+            for name, target in zip(names, models, strict=True)
         ),
     )
 
 
-def missing(looked: Looked, attribution: Attribution) -> int:
-    """Return the bytes of the weights of `looked` of which no copy in use was found."""
-    seen = {name for copy in attribution.copies if copy.live is not False for name in copy.weights}
-    seen.add(FILE)
-    return sum(one.values.nbytes for one in looked.subjects if not seen & {*one.names})
-
-
 def _copy(
-    found: Found,
+    found: FoundCopy,
     space: AddressSpace,
-    surroundings: Surroundings,
+    process_layout: ProcessLayout,
     fused: bool,
     models: tuple[int, ...],
 ) -> Copy:
@@ -165,7 +132,7 @@ def _copy(
     extent = np.array([[address, address + copy.nbytes]], np.int64)
     kind: CopyKind = "fused" if fused else copy.kind  # type: ignore[assignment] # the layouts' kinds are the records'
     return Copy(
-        weights=found.subject.names,
+        weights=found.content.names,
         layout=copy.layout,
         kind=kind,
         parameters=copy.parameters,
@@ -174,41 +141,42 @@ def _copy(
         address=address,
         backing=Backing(kind="anonymous"),
         verified_bytes=found.verified_bytes,
-        live=surroundings.live(address, copy.nbytes),
+        live=process_layout.is_in_use(address, copy.nbytes),
         made_by=None,
         models=models,
     )
 
 
-class _Owning:
-    """Which of several models have the content of a subject."""
+class _ModelIndex:
+    """Index of the models that contain a content, for several models."""
 
-    def __init__(self, models: Sequence[Looked]) -> None:
+    def __init__(self, models: Sequence[SearchTarget]) -> None:
         self._models: dict[tuple[int, bytes], set[int]] = {}
         if len(models) > 1:
-            for index, one in enumerate(models):
-                for subject in one.subjects:
-                    self._models.setdefault(content_probe(subject.values), set()).add(index)
+            for index, target in enumerate(models):
+                for content in target.contents:
+                    self._models.setdefault(content_probe(content.values), set()).add(index)
 
-    def of(self, subject: Subject) -> tuple[int, ...]:
-        """Return the indices of the models with the content; empty for a single model."""
+    def of(self, content: WeightContent) -> tuple[int, ...]:
+        """Return the indices of the models with `content`; empty for a single model."""
         if not self._models:
             return ()
-        return tuple(sorted(self._models.get(content_probe(subject.values), ())))
+        return tuple(sorted(self._models.get(content_probe(content.values), ())))
 
 
-def _names(paths: Sequence[Path]) -> list[str]:
-    """Return the file names of `paths`, with as many folders as it takes to tell them apart."""
-    parts = [path.absolute().parts for path in paths]
-    found = []
-    for mine in parts:
-        others = [one for one in parts if one != mine]
+def _distinct_names(paths: Sequence[Path]) -> list[str]:
+    """Return the file names of `paths`, each with as many folders as needed to be distinct."""
+    all_parts = [path.absolute().parts for path in paths]
+    names = []
+    for parts in all_parts:
+        others = [other for other in all_parts if other != parts]
         length = next(
-            (n for n in range(1, len(mine)) if all(one[-n:] != mine[-n:] for one in others)), 1
+            (n for n in range(1, len(parts)) if all(other[-n:] != parts[-n:] for other in others)),
+            1,
         )
-        # A file name need not be text, but a record is.
-        found.append("/".join(mine[-length:]).encode(errors="backslashreplace").decode())
-    return found
+        # A file name may contain any bytes, a record is text.
+        names.append("/".join(parts[-length:]).encode(errors="backslashreplace").decode())
+    return names
 
 
 def _extents(copies: Sequence[Copy]) -> Ranges:
@@ -216,12 +184,12 @@ def _extents(copies: Sequence[Copy]) -> Ranges:
     return np.array(pairs, np.int64).reshape(-1, 2)
 
 
-def _mapped_copies(space: AddressSpace, models: Sequence[Looked]) -> list[Copy]:
-    """Return the weights that are mapped from files; those that models share count once."""
-    found: dict[tuple[int, int], Copy] = {}
-    for index, looked in enumerate(models):
-        names = {name: subject.names for subject in looked.subjects for name in subject.names}
-        for mapped in mapped_weights(space, looked.model):
+def _mapped_copies(space: AddressSpace, models: Sequence[SearchTarget]) -> list[Copy]:
+    """Return the weights that are mapped from files; weights that models share count once."""
+    copies: dict[tuple[int, int], Copy] = {}
+    for index, target in enumerate(models):
+        names = {name: content.names for content in target.contents for name in content.names}
+        for mapped in mapped_weights(space, target.model):
             nbytes = mapped.weight.length or 0
             copy = Copy(
                 weights=names.get(qualified(mapped.weight), (qualified(mapped.weight),)),
@@ -232,28 +200,30 @@ def _mapped_copies(space: AddressSpace, models: Sequence[Looked]) -> list[Copy]:
                 resident_bytes=mapped.resident_bytes,
                 address=mapped.address,
                 backing=Backing(kind="file", file=mapped.file, offset=mapped.offset),
-                # The kernel itself says that these pages are the file's.
+                # According to the kernel these pages are the file's.
                 verified_bytes=mapped.resident_bytes,
                 live=True,
                 made_by=None,
                 models=(index,) if len(models) > 1 else (),
             )
-            same = found.get((mapped.address, nbytes))
+            same = copies.get((mapped.address, nbytes))
             if same is not None and index not in same.models:
                 copy = msgspec.structs.replace(same, models=(*same.models, *copy.models))
-            found[mapped.address, nbytes] = copy
-    return list(found.values())
+            copies[mapped.address, nbytes] = copy
+    return list(copies.values())
 
 
 def _notes(space: AddressSpace, heap: Heap, partial: bool) -> list[str]:
     notes = []
     if partial:
-        notes.append("the process ended while it was read: what had been read is reported")
+        notes.append("the process ended while it was read: the results are partial")
     if heap.allocator != "glibc":
         name = f"{heap.allocator}, not glibc's" if heap.allocator else "not glibc's"
-        notes.append(f"the allocator is {name}: freed blocks cannot be told from live ones")
+        notes.append(
+            f"the allocator is {name}: freed blocks cannot be distinguished from blocks in use"
+        )
     if space.drift_bytes:
         notes.append(
-            f"the process ran while it was read: {space.drift_bytes:,} bytes moved meanwhile"
+            f"the process ran while it was read: {space.drift_bytes:,} bytes changed meanwhile"
         )
     return notes

@@ -1,22 +1,22 @@
-"""The runtime's arena, read from outside: which of its bytes are in use, and which are slack.
+"""onnxruntime's arena in another process: the bytes in use, and the slack.
 
-ONNX Runtime's arena (`BFCArena`, onnxruntime/core/framework/bfc_arena.h) takes regions from malloc
-and cuts each into chunks without a gap. Its bookkeeping is ordinary heap memory. In the object
-itself stand, one after the other in all versions tried (1.20 to 1.31)::
+ONNX Runtime's arena (`BFCArena`, onnxruntime/core/framework/bfc_arena.h) allocates regions with
+malloc and divides each into chunks without gaps. Its bookkeeping is ordinary heap memory. The
+object itself contains, in this order in all versions tested (1.20 to 1.31)::
 
     std::vector of regions: {start, size, end, id, handles}
     std::vector of chunks: {size, requested size, allocation id, start, previous, next, ...}
-    number of the first unused record of a chunk
+    index of the first unused record of a chunk
     next allocation id
 
-`handles` is an array whose first entry is the number of the region's first chunk. A free chunk has
-the allocation id -1; -1 is also what the ends of a chain have for a neighbour. The records of
-chunks have grown over the versions: their size is the one with which all chains fit.
+`handles` is an array whose first entry is the index of the region's first chunk. A free chunk has
+the allocation id -1, and -1 is also the missing neighbour at the ends of a chain. The records of
+chunks have grown over the versions: their size is the size for which all chains are consistent.
 
-Nothing is believed that does not prove itself. The object, both vectors, the handles and the
-regions must lie in blocks that malloc has in use (so that no arena is seen that is gone), each
-region must end where its size says, and its chunks must lead from its start to its end, each
-pointing to the one before. Without a heap that can be walked, no arena is seen.
+Everything is validated. The object, both vectors, the handles and the regions must be in blocks in
+use by malloc (so that an arena that was freed is not found), each region must end according to its
+size, and its chunks must form a doubly linked chain from its start to its end. If the heap cannot
+be walked, no arena is found.
 """
 
 from collections.abc import Iterable, Iterator
@@ -33,80 +33,83 @@ from memdiag.attribution.intervals import Ranges
 from memdiag.attribution.process_memory import ProcessMemory
 
 _WORD = 8
-_BINS_BYTES = 21 * 56  # they come first in the object, which has 1,488 to 1,536 bytes
-_LEAST_OBJECT, _MOST_OBJECT = 1280, 2048
-_BLOCKS_A_READ = 256
+_BINS_BYTES = 21 * 56  # at the start of the object, which has 1,488 to 1,536 bytes
+_MIN_OBJECT, _MAX_OBJECT = 1280, 2048
+_MAX_BLOCKS_PER_READ = 256
 _HEAD_WORDS = 8
 _REGION_BYTES = 40
 _CHUNK_BYTES = (56, 64, 72, 80)
-_CHUNK_WORDS = 6  # those that are read of a chunk
+_CHUNK_WORDS = 6  # words that are read of a chunk's record
 _UNIT = 256
 """Sizes of chunks and regions are multiples of this (kMinAllocationSize)."""
 
 _NONE = (1 << 64) - 1
-_MOST_TABLE = 64 << 20  # bytes, of either vector
-_MOST_ALLOCATIONS = 1 << 48
-_ATTEMPTS = 3  # a running process changes its chunks under our eyes
+_MAX_VECTOR = 64 << 20  # bytes
+_MAX_ALLOCATIONS = 1 << 48
+_MAX_ATTEMPTS = 3  # a running process changes its chunks meanwhile
 
 Words = NDArray[np.uint64]
 
 
 @dataclass(frozen=True, eq=False)
 class Arenas:
-    """The chunks of all arenas of a process, and the regions of which they are not known.
+    """The chunks of all arenas of a process.
 
-    `chunks` are in the order of addresses, ``[n, 2]``; neighbours touch and are not joined. `used`
-    tells which of them are in use, ``[n]``. `unsettled` are regions of arenas whose chunks
-    contradict each other; no chunk lies in them.
+    Attributes:
+        chunks: byte ranges of the chunks in the order of addresses, ``[n, 2]``. Adjacent chunks
+            are not joined.
+        used: whether each chunk is in use, ``[n]``.
+        inconsistent: regions of arenas whose chunks contradict each other. They contain none of
+            `chunks`.
     """
 
     chunks: Ranges = field(default_factory=intervals.empty)
     used: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, np.bool_))
-    unsettled: Ranges = field(default_factory=intervals.empty)
+    inconsistent: Ranges = field(default_factory=intervals.empty)
 
     @property
     def found(self) -> bool:
-        """Whether an arena with memory of its own was seen."""
-        return bool(len(self.chunks) or len(self.unsettled))
+        """Whether an arena with a region was found."""
+        return bool(len(self.chunks) or len(self.inconsistent))
 
     @property
     def in_use(self) -> Ranges:
-        """The bytes of chunks in use, as the runtime counts them: with what rounding adds."""
+        """The bytes of chunks in use as onnxruntime counts them, including rounding."""
         return intervals.normal(self.chunks[self.used])
 
     @property
     def slack(self) -> Ranges:
-        """The bytes of free chunks, which the arena keeps for later runs."""
+        """The bytes of free chunks, which the arena retains for later runs."""
         return intervals.normal(self.chunks[~self.used])
 
-    def live(self, address: int, nbytes: int) -> bool | None:
-        """Return whether the extent lies in one chunk in use (True) or not (False).
+    def is_in_use(self, address: int, nbytes: int) -> bool | None:
+        """Return whether `nbytes` bytes at `address` are in one chunk in use.
 
-        None where it touches no chunk.
+        None if they touch no chunk.
         """
-        at = int(np.searchsorted(self.chunks[:, 1], address, side="right"))
-        if at == len(self.chunks) or address + nbytes <= self.chunks[at, 0]:
+        index = int(np.searchsorted(self.chunks[:, 1], address, side="right"))
+        if index == len(self.chunks) or address + nbytes <= self.chunks[index, 0]:
             return None
-        start, end = self.chunks[at].tolist()
-        return bool(start <= address and address + nbytes <= end and self.used[at])
+        start, end = self.chunks[index].tolist()
+        return bool(start <= address and address + nbytes <= end and self.used[index])
 
 
 def read_arenas(space: AddressSpace, memory: ProcessMemory, heap: Heap) -> Arenas:
-    """Return the arenas whose objects are among the blocks of `heap`, reading from `memory`.
+    """Return the arenas whose objects are in blocks of `heap`, as read from `memory`.
 
-    Never raises because of what it finds. What is read is small: the tables, and the ends of the
-    blocks in use that are as large as an arena's object.
+    Never raises because of the memory's content. Little is read: the vectors, and the ends of the
+    blocks in use that have the size of an arena's object.
     """
-    tables = []
-    for address in _objects(space, memory, heap):
-        table = _read_table(address, memory, heap)
-        if table is not None:
-            tables.append(table)
-    return _together(tables)
+    found = []
+    for address in _possible_arenas(space, memory, heap):
+        arena = _read_arena(address, memory, heap)
+        if arena is not None:
+            found.append(arena)
+    return _merged(found)
 
 
 class _Chunk(NamedTuple):
-    """A chunk of an arena: where it starts, where it ends, and whether it is in use."""
+    """A chunk of an arena: its addresses, and whether it is in use."""
 
     start: int
     end: int
@@ -114,35 +117,35 @@ class _Chunk(NamedTuple):
 
 
 class _Region(NamedTuple):
-    """A region as the arena lists it, and where the numbers of its chunks are kept."""
+    """A region as listed by the arena, and the address of its array of chunk indices."""
 
     start: int
     end: int
     handles: int
 
 
-class _Table(NamedTuple):
-    """One arena: its regions, and their chunks in the same order; None where these do not fit."""
+class _Arena(NamedTuple):
+    """One arena: its regions, and their chunks in the same order (None if inconsistent)."""
 
     regions: tuple[tuple[int, int], ...]
     chunks: tuple[_Chunk, ...] | None
 
 
-def _objects(space: AddressSpace, memory: ProcessMemory, heap: Heap) -> Iterator[int]:
-    """Yield the addresses at which the vectors of an arena may stand."""
-    blocks = heap.blocks_in_use(_LEAST_OBJECT, _MOST_OBJECT)
+def _possible_arenas(space: AddressSpace, memory: ProcessMemory, heap: Heap) -> Iterator[int]:
+    """Yield the addresses at which the vectors of an arena may start."""
+    blocks = heap.blocks_in_use(_MIN_OBJECT, _MAX_OBJECT)
     resident = space.resident
-    holder = np.searchsorted(resident[:, 1], blocks[:, 0], side="right")
-    blocks, holder = blocks[holder < len(resident)], holder[holder < len(resident)]
-    # What is not wholly resident is left where it is: reading would bring it in.
-    whole = (resident[holder, 0] <= blocks[:, 0]) & (blocks[:, 1] <= resident[holder, 1])
+    index = np.searchsorted(resident[:, 1], blocks[:, 0], side="right")
+    blocks, index = blocks[index < len(resident)], index[index < len(resident)]
+    # Only wholly resident blocks: reading would make other pages resident.
+    whole = (resident[index, 0] <= blocks[:, 0]) & (blocks[:, 1] <= resident[index, 1])
     blocks = blocks[whole]
     sizes = blocks[:, 1] - blocks[:, 0]
     for size in np.unique(sizes).tolist():
-        alike = blocks[sizes == size, 0] + _BINS_BYTES
+        same_size = blocks[sizes == size, 0] + _BINS_BYTES
         rest = size - _BINS_BYTES
-        for first in range(0, len(alike), _BLOCKS_A_READ):
-            starts = alike[first : first + _BLOCKS_A_READ]
+        for first in range(0, len(same_size), _MAX_BLOCKS_PER_READ):
+            starts = same_size[first : first + _MAX_BLOCKS_PER_READ]
             content, _ = memory.read_blocks(starts, rest)
             row, word = divmod(_heads(content.reshape(-1).view(np.uint64)), rest // _WORD)
             inside = word <= rest // _WORD - _HEAD_WORDS
@@ -150,34 +153,34 @@ def _objects(space: AddressSpace, memory: ProcessMemory, heap: Heap) -> Iterator
 
 
 def _heads(words: Words) -> NDArray[np.int64]:
-    """Return at which of `words` two vectors and two numbers stand that may be an arena's."""
+    """Return the indices in `words` at which an arena's two vectors and two numbers may start."""
     starts = max(len(words) - _HEAD_WORDS + 1, 0)
-    # Numbers are unsigned: a difference below zero is a very large one.
+    # Numbers are unsigned: a negative difference is very large.
     lengths = words[1 : starts + 1] - words[:starts]
-    at = np.flatnonzero((lengths >= _REGION_BYTES) & (lengths <= _MOST_TABLE))
-    head = words[at[:, None] + np.arange(_HEAD_WORDS)]
-    first, last, room, chunks, end, space, unused, following = head.T
+    indices = np.flatnonzero((lengths >= _REGION_BYTES) & (lengths <= _MAX_VECTOR))
+    head = words[indices[:, None] + np.arange(_HEAD_WORDS)]
+    first, last, capacity, chunks, end, chunk_capacity, unused, following = head.T
     fits = (first | chunks | end) % _WORD == 0
-    fits &= ((last - first) % _REGION_BYTES == 0) & ((room - first) % _REGION_BYTES == 0)
-    fits &= (room - last <= _MOST_TABLE) & (space - end <= _MOST_TABLE)
-    fits &= (end - chunks >= _CHUNK_BYTES[0]) & (end - chunks <= _MOST_TABLE)
+    fits &= ((last - first) % _REGION_BYTES == 0) & ((capacity - first) % _REGION_BYTES == 0)
+    fits &= (capacity - last <= _MAX_VECTOR) & (chunk_capacity - end <= _MAX_VECTOR)
+    fits &= (end - chunks >= _CHUNK_BYTES[0]) & (end - chunks <= _MAX_VECTOR)
     fits &= (unused == _NONE) | (unused < (end - chunks) // _CHUNK_BYTES[0])
-    fits &= (following >= 1) & (following < _MOST_ALLOCATIONS)
-    found: NDArray[np.int64] = at[fits]
-    return found
+    fits &= (following >= 1) & (following < _MAX_ALLOCATIONS)
+    heads: NDArray[np.int64] = indices[fits]
+    return heads
 
 
-def _read_table(address: int, memory: ProcessMemory, heap: Heap) -> _Table | None:
-    """Return the arena whose vectors stand at `address`, or None where that is none."""
+def _read_arena(address: int, memory: ProcessMemory, heap: Heap) -> _Arena | None:
+    """Return the arena whose vectors start at `address`; None if it is not an arena."""
     found = None
-    for _ in range(_ATTEMPTS):
+    for _ in range(_MAX_ATTEMPTS):
         head = _read(memory, address, _HEAD_WORDS * _WORD)
         if head is None or not len(_heads(head)):
             continue
         regions = _read_regions(head, memory, heap)
         if regions is None:
             continue
-        found = _Table(tuple(region[:2] for region in regions), None)
+        found = _Arena(tuple(region[:2] for region in regions), None)
         chunks = _read_chunks(head, regions, memory, heap)
         if chunks is not None:
             return found._replace(chunks=chunks)
@@ -185,27 +188,27 @@ def _read_table(address: int, memory: ProcessMemory, heap: Heap) -> _Table | Non
 
 
 def _read_regions(head: Words, memory: ProcessMemory, heap: Heap) -> list[_Region] | None:
-    """Return the regions of the arena with the `head`, or None where one of them is none."""
+    """Return the regions of the arena with `head`; None if one of them is invalid."""
     first, last = head[:2].tolist()
     words = _read_block(memory, heap, first, last - first)
     if words is None:
         return None
-    regions, reach = [], 0
+    regions, previous_end = [], 0
     for start, size, end, _, handles in words.reshape(-1, _REGION_BYTES // _WORD).tolist():
-        whole = start + size == end and size > 0 and size % _UNIT == 0 and start >= reach
-        if not whole or not heap.live(start, size):
+        whole = start + size == end and size > 0 and size % _UNIT == 0 and start >= previous_end
+        if not whole or not heap.is_in_use(start, size):
             return None
-        if not heap.live(handles, size // _UNIT * _WORD):
+        if not heap.is_in_use(handles, size // _UNIT * _WORD):
             return None
         regions.append(_Region(start, end, handles))
-        reach = end
+        previous_end = end
     return regions
 
 
 def _read_chunks(
     head: Words, regions: list[_Region], memory: ProcessMemory, heap: Heap
 ) -> tuple[_Chunk, ...] | None:
-    """Return the chunks of all `regions`, or None where they do not fill them one after another."""
+    """Return the chunks of all `regions`; None if they do not fill the regions without gaps."""
     first, last, _, _, following = head[3:].tolist()
     words = _read_block(memory, heap, first, last - first)
     handles = [_read(memory, region.handles, _WORD) for region in regions]
@@ -228,52 +231,52 @@ def _read_chunks(
 
 
 def _chain(
-    records: list[list[int]], number: int, region: _Region, following: int
+    records: list[list[int]], index: int, region: _Region, following: int
 ) -> list[_Chunk] | None:
-    """Return the chunks of `region` from that with the `number` on, or None if they do not fit.
+    """Return the chunks of `region`, the first at `index`; None if they are inconsistent.
 
     Allocation ids are below `following`.
     """
     chain: list[_Chunk] = []
-    at, before = region.start, _NONE
-    while number < len(records):
-        size, requested, allocation, start, previous, after = records[number]
+    address, before = region.start, _NONE
+    while index < len(records):
+        size, requested, allocation, start, previous, after = records[index]
         used = allocation != _NONE
-        if start != at or previous != before or size % _UNIT:
+        if start != address or previous != before or size % _UNIT:
             return None
         if used and (requested > size or not 0 < allocation < following):
             return None
-        chain.append(_Chunk(at, at + size, used))
-        at, before, number = at + size, number, after
-    return chain if at == region.end and number == _NONE else None
+        chain.append(_Chunk(address, address + size, used))
+        address, before, index = address + size, index, after
+    return chain if address == region.end and index == _NONE else None
 
 
-def _together(tables: Iterable[_Table]) -> Arenas:
-    """Return all arenas as one; what two of them claim with different chunks is unsettled."""
-    unique = list(dict.fromkeys(tables))
-    taken: Ranges = np.array(
-        [region for table in unique for region in table.regions], np.int64
+def _merged(arenas: Iterable[_Arena]) -> Arenas:
+    """Return all arenas as one; regions of two arenas with different chunks are inconsistent."""
+    unique = list(dict.fromkeys(arenas))
+    all_regions: Ranges = np.array(
+        [region for arena in unique for region in arena.regions], np.int64
     ).reshape(-1, 2)
     chunks: list[_Chunk] = []
-    unsettled: list[tuple[int, int]] = []
-    for table in unique:
-        alone = all(
-            np.count_nonzero((taken[:, 0] < end) & (start < taken[:, 1])) == 1
-            for start, end in table.regions
+    inconsistent: list[tuple[int, int]] = []
+    for arena in unique:
+        separate = all(
+            np.count_nonzero((all_regions[:, 0] < end) & (start < all_regions[:, 1])) == 1
+            for start, end in arena.regions
         )
-        if table.chunks is not None and alone:
-            chunks.extend(table.chunks)
+        if arena.chunks is not None and separate:
+            chunks.extend(arena.chunks)
         else:
-            unsettled.extend(table.regions)
+            inconsistent.extend(arena.regions)
     chunks.sort()
     extents = np.array([chunk[:2] for chunk in chunks], np.int64).reshape(-1, 2)
     used = np.array([chunk.used for chunk in chunks], np.bool_)
-    return Arenas(extents, used, intervals.normal(unsettled))
+    return Arenas(extents, used, intervals.normal(inconsistent))
 
 
 def _read_block(memory: ProcessMemory, heap: Heap, address: int, nbytes: int) -> Words | None:
-    """Return the words at `address`, or None where they are not in one block in use."""
-    return _read(memory, address, nbytes) if heap.live(address, nbytes) else None
+    """Return the words at `address`; None if they are not in one block in use."""
+    return _read(memory, address, nbytes) if heap.is_in_use(address, nbytes) else None
 
 
 def _read(memory: ProcessMemory, address: int, nbytes: int) -> Words | None:

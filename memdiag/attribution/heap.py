@@ -1,15 +1,15 @@
-"""The heap of glibc's malloc, walked from outside: which bytes are in use, which ones are kept.
+"""Heap of glibc's malloc in another process: the bytes in use, and the bytes malloc retains.
 
 Every chunk starts with its size, so that chunks form a chain (malloc/malloc.c in glibc's sources,
-"Malloc chunks"). The main heap is the chain in ``[heap]``; other arenas lie in heaps at multiples
-of 64 MiB, behind a `heap_info` and, in an arena's first heap, its `malloc_state`; large blocks are
-mapped one by one, with a size that says so. Only the chunk format is relied on, which all versions
-in use share: no symbols, no offsets of a version. A stretch counts as known only where its chain
-ends exactly where the stretch does; of everything else this says nothing.
+"Malloc chunks"). The main heap is the chain in ``[heap]``. Other arenas are in heaps at multiples
+of 64 MiB, after a `heap_info` and, in an arena's first heap, its `malloc_state`. Large blocks are
+mapped individually, with a flag in their size. Only the chunk format is relied on, which all
+versions in use share: no symbols, no version-specific offsets. An area counts as known only if its
+chain ends exactly at the end of the area; everything else is unknown.
 
-The state is that of the moment of the walk, which starts again where a running process breaks its
-chain meanwhile. Blocks freed to a thread's cache (by default up to 1 KiB each, seven a size) and to
-the fast bins (up to 128 bytes) look as if they were in use: malloc itself leaves their marks so.
+The state is that of the moment of the walk, which is repeated if a running process changes the
+chain meanwhile. Blocks freed to a thread's cache (by default up to 1 KiB each, seven per size) and
+to the fast bins (up to 128 bytes) appear to be in use, because malloc keeps them marked so.
 """
 
 import bisect
@@ -29,7 +29,7 @@ from memdiag.attribution.intervals import Ranges
 from memdiag.attribution.process_memory import ProcessMemory
 
 State = Literal["in_use", "free", "top"]
-"""``top`` is the free chunk at a heap's end, from which new ones are cut."""
+"""``top`` is the free chunk at a heap's end, from which malloc splits new chunks."""
 
 _STATES: tuple[State, ...] = ("in_use", "free", "top")
 _IN_USE, _FREE, _TOP = range(3)
@@ -38,18 +38,18 @@ _PREV_INUSE, _IS_MMAPPED = 1, 2
 _FLAGS = 7
 _WORD = 8
 _HEADER = 16
-_SMALLEST = 32
+_MIN_CHUNK = 32
 _ALIGNMENT = 16
 HEAP_ALIGNMENT = 64 << 20
-"""HEAP_MAX_SIZE of a 64-bit glibc: heaps of arenas other than the main one start at multiples."""
+"""HEAP_MAX_SIZE of a 64-bit glibc: heaps of arenas except the main arena start at multiples."""
 
-_ARENA_HEADERS = 4096  # more than heap_info and malloc_state take: 2248 bytes up to glibc 2.41
+_MAX_ARENA_HEADER = 4096  # more than heap_info and malloc_state take: 2248 bytes up to glibc 2.41
 _WINDOW = 64 << 10
-_MOST_CHUNKS = 8_000_000
-_ATTEMPTS = 3  # a running process changes its chain under our eyes
+_MAX_CHUNKS = 8_000_000
+_MAX_ATTEMPTS = 3  # a running process changes its chain during the walk
 
 _GLIBC = re.compile(r"libc\.so\.6|libc-2\.\d+\.so")
-_OTHERS = {
+_OTHER_ALLOCATORS = {
     "jemalloc": re.compile(r"libjemalloc\b.*"),
     "tcmalloc": re.compile(r"libtcmalloc.*"),
     "mimalloc": re.compile(r"libmimalloc.*"),
@@ -58,9 +58,12 @@ _OTHERS = {
 
 
 class Chunk(NamedTuple):
-    """One chunk: all bytes that malloc uses or gave out for it. Neighbours never overlap.
+    """One chunk: all bytes that malloc uses or returned for it. Chunks never overlap.
 
-    Within a heap it runs from its size field to the next one's.
+    Attributes:
+        start: address of its first byte; in a heap, its size field.
+        end: address after its last byte; in a heap, the next chunk's size field.
+        state: whether it is in use.
     """
 
     start: int
@@ -68,8 +71,14 @@ class Chunk(NamedTuple):
     state: State
 
 
-class Unknown(NamedTuple):
-    """A stretch of memory that looks like a heap and could not be walked, and why, in words."""
+class UnknownArea(NamedTuple):
+    """Memory that may be a heap but could not be walked.
+
+    Attributes:
+        start: address of its first byte.
+        end: address after its last byte.
+        reason: description of the cause.
+    """
 
     start: int
     end: int
@@ -78,17 +87,22 @@ class Unknown(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Heap:
-    """What is known of a process's heap.
+    """The known chunks of a process's heap, stored as columns.
 
-    `allocator` is ``glibc``, the name of another one, or None where none was recognised; only
-    glibc's is walked. The chunks are kept as columns: where each starts, where it ends, its state.
+    Attributes:
+        allocator: ``glibc``, the name of another allocator, or None if none was recognised. Only
+            glibc's heap is walked.
+        starts: start address of each chunk, ascending.
+        ends: end address of each chunk.
+        states: state of each chunk.
+        unknown: areas that could not be walked.
     """
 
     allocator: str | None
     starts: "array[int]" = field(default_factory=lambda: array("q"))
     ends: "array[int]" = field(default_factory=lambda: array("q"))
     states: "array[int]" = field(default_factory=lambda: array("b"))
-    unknown: tuple[Unknown, ...] = ()
+    unknown: tuple[UnknownArea, ...] = ()
 
     def chunks(self) -> Iterator[Chunk]:
         """Yield every known chunk, in the order of addresses."""
@@ -96,32 +110,32 @@ class Heap:
             yield Chunk(start, end, _STATES[state])
 
     def chunk_at(self, address: int) -> Chunk | None:
-        """Return the known chunk that holds the byte at `address`."""
+        """Return the known chunk that contains `address`; None if there is none."""
         at = bisect.bisect_right(self.starts, address) - 1
         if at < 0 or address >= self.ends[at]:
             return None
         return Chunk(self.starts[at], self.ends[at], _STATES[self.states[at]])
 
-    def live(self, address: int, nbytes: int) -> bool | None:
-        """Return whether the extent lies in one chunk in use (True) or touches a free one (False).
+    def is_in_use(self, address: int, nbytes: int) -> bool | None:
+        """Return whether `nbytes` bytes at `address` are in one chunk in use.
 
-        None where it is not, or not wholly, in chunks that are known.
+        False if they touch a free chunk, None if they are not wholly in known chunks.
         """
-        parts = (self.chunk_at(address), self.chunk_at(address + nbytes - 1))
-        if any(part is not None and part.state != "in_use" for part in parts):
+        first, last = self.chunk_at(address), self.chunk_at(address + nbytes - 1)
+        if any(chunk is not None and chunk.state != "in_use" for chunk in (first, last)):
             return False
-        if parts[0] is None or parts[1] is None:
+        if first is None or last is None:
             return None
-        return parts[0] == parts[1]
+        return first == last
 
-    def blocks_in_use(self, at_least: int, at_most: int) -> Ranges:
-        """Return the chunks in use of `at_least` to `at_most` bytes, ``[n, 2]``.
+    def blocks_in_use(self, min_bytes: int, max_bytes: int) -> Ranges:
+        """Return the chunks in use of `min_bytes` to `max_bytes`, ``[n, 2]``.
 
-        They come in the order of addresses; neighbours touch and are not joined.
+        They are in the order of addresses. Adjacent chunks are not joined.
         """
         blocks = self._blocks(_IN_USE)
         sizes = blocks[:, 1] - blocks[:, 0]
-        return blocks[(at_least <= sizes) & (sizes <= at_most)]
+        return blocks[(min_bytes <= sizes) & (sizes <= max_bytes)]
 
     @property
     def in_use(self) -> Ranges:
@@ -130,50 +144,49 @@ class Heap:
 
     @property
     def retained(self) -> Ranges:
-        """The bytes of free and top chunks, headers included: kept by the allocator for later."""
+        """The bytes of free and top chunks, headers included, which the allocator retains."""
         return intervals.union(self._blocks(_FREE), self._blocks(_TOP))
 
     def _blocks(self, state: int) -> Ranges:
-        chosen = np.frombuffer(self.states, np.int8) == state if self.states else np.zeros(0, bool)
-        starts = np.array(self.starts, np.int64)[chosen]
-        return np.stack((starts, np.array(self.ends, np.int64)[chosen]), axis=1)
+        matches = np.frombuffer(self.states, np.int8) == state if self.states else np.zeros(0, bool)
+        starts = np.array(self.starts, np.int64)[matches]
+        return np.stack((starts, np.array(self.ends, np.int64)[matches]), axis=1)
 
 
 def read_heap(space: AddressSpace, memory: ProcessMemory) -> Heap:
-    """Return what can be told of the heap in `space`, reading from `memory`.
+    """Return the heap in `space`, as read from `memory`.
 
-    Never raises because of what it finds: what cannot be followed is `unknown`, with the reason.
+    Never raises because of the memory's content: areas that cannot be walked are `unknown`.
     """
     allocator = recognise_allocator(space)
     if allocator != "glibc":
         reason = f"the allocator is {allocator}" if allocator else "no known C library is mapped"
         unknown = (
-            Unknown(region.start, region.end, reason)
+            UnknownArea(region.start, region.end, reason)
             for region in space.regions
             if region.path == "[heap]" and region.rss
         )
         return Heap(allocator, unknown=tuple(unknown))
     walker = _Walker(memory)
-    for stretch in _stretches(space):
-        walker.walk(stretch, space)
+    for area in _heap_areas(space):
+        walker.walk(area, space)
     return Heap(allocator, walker.starts, walker.ends, walker.states, unknown=tuple(walker.unknown))
 
 
 def recognise_allocator(space: AddressSpace) -> str | None:
-    """Return whose malloc the process uses, as far as the libraries that are mapped tell.
+    """Return the allocator of the process, by its mapped libraries; None if there is none.
 
-    An allocator that is linked statically cannot be seen, but neither would its memory pass for
-    glibc's.
+    A statically linked allocator is not recognised, but its memory does not look like glibc's.
     """
     names = {region.name for region in space.regions if region.file_backed}
-    for allocator, pattern in _OTHERS.items():
+    for allocator, pattern in _OTHER_ALLOCATORS.items():
         if any(pattern.fullmatch(name) for name in names):
             return allocator
     return "glibc" if any(_GLIBC.fullmatch(name) for name in names) else None
 
 
-class _Stretch(NamedTuple):
-    """Neighbouring regions that may hold one heap, or several mapped chunks."""
+class _Area(NamedTuple):
+    """Adjacent regions that may contain one heap, or several mapped chunks."""
 
     start: int
     end: int
@@ -182,105 +195,107 @@ class _Stretch(NamedTuple):
 
 
 class _InconsistentError(Exception):
-    """The chain of sizes does not lead to the end; the text says where it broke."""
+    """The chain of sizes does not end at the end of the area. The text describes the cause."""
 
 
-def _stretches(space: AddressSpace) -> Iterator[_Stretch]:
-    """Yield the writable private memory that no file backs, neighbours joined."""
-    current = _Stretch(0, 0, main=False, resident=False)
+def _heap_areas(space: AddressSpace) -> Iterator[_Area]:
+    """Yield the writable private anonymous memory, adjacent regions joined."""
+    current = _Area(0, 0, main=False, resident=False)
     for region in space.regions:
         main = region.path == "[heap]"
         if not main and not (region.nameless and region.permissions == "rw-p"):
             continue
         if (current.end, current.main) == (region.start, main):
-            # Huge pages asked for in the middle of a block split its region.
+            # A request for huge pages in the middle of a block splits its region.
             resident = current.resident or region.rss > 0
             current = current._replace(end=region.end, resident=resident)
             continue
         if current.resident:
             yield current
-        current = _Stretch(region.start, region.end, main, region.rss > 0)
+        current = _Area(region.start, region.end, main, region.rss > 0)
     if current.resident:
         yield current
 
 
 class _Walker:
-    """Collects the chunks of one stretch after the other, which must come in ascending order."""
+    """Collects the chunks of areas, which must be in ascending order."""
 
     def __init__(self, memory: ProcessMemory) -> None:
         self.starts, self.ends = array("q"), array("q")
         self.states = array("b")
-        self.unknown: list[Unknown] = []
+        self.unknown: list[UnknownArea] = []
         self._words = _Words(memory)
 
-    def walk(self, stretch: _Stretch, space: AddressSpace) -> None:
-        """Add the chunks of `stretch`, or say why they are not known."""
-        start, end = stretch.start, stretch.end
-        if stretch.main:
+    def walk(self, area: _Area, space: AddressSpace) -> None:
+        """Add the chunks of `area`, or the reason why they are not known."""
+        start, end = area.start, area.end
+        if area.main:
             self._heap(start, end, range(start, start + 1))
             return
         for heap_start, heap_end in self._arena_heaps(start, end):
             if start < heap_start:
                 self._mapped_chunks(start, heap_start, space)
-            headers = range(heap_start + 2 * _HEADER, heap_start + _ARENA_HEADERS, _ALIGNMENT)
+            headers = range(heap_start + 2 * _HEADER, heap_start + _MAX_ARENA_HEADER, _ALIGNMENT)
             self._heap(heap_start, heap_end, headers)
             start = heap_end
         if start < end:
             self._mapped_chunks(start, end, space)
 
     def _heap(self, start: int, end: int, firsts: range) -> None:
-        """Walk the heap ``[start, end)`` from the first of `firsts` from where a chain leads."""
+        """Walk the heap ``[start, end)`` from the first of `firsts` at which a chain starts."""
         reason = ""
-        for _ in range(_ATTEMPTS):
-            self._words.forget()
+        for _ in range(_MAX_ATTEMPTS):
+            self._words.discard()
             for first in firsts:
-                mark = len(self.starts)
+                count = len(self.starts)
                 try:
                     self._add(start, first + _WORD, _IN_USE)
                     self._chain(first, end)
                 except _InconsistentError as error:
                     reason = str(error)
-                    del self.starts[mark:], self.ends[mark:], self.states[mark:]
+                    del self.starts[count:], self.ends[count:], self.states[count:]
                 else:
                     return
         if len(firsts) > 1:
-            reason = "no chain of chunks leads to the end of this arena's heap"
-        self.unknown.append(Unknown(start, end, reason))
+            reason = "no chain of chunks ends at the end of this arena's heap"
+        self.unknown.append(UnknownArea(start, end, reason))
 
     def _chain(self, first: int, end: int) -> None:
         """Follow the chain from the chunk at `first` to the heap's `end`."""
-        at, word = first, self._words.at
-        size = word(at + _WORD)
+        address, word = first, self._words.at
+        size = word(address + _WORD)
         if not size & _PREV_INUSE:
             raise _InconsistentError("the first chunk follows a free one")
         while True:
             length = size & ~_FLAGS
-            after = at + length
+            after = address + length
             if size & _IS_MMAPPED or length % _ALIGNMENT or after > end:
-                raise _InconsistentError(f"the chunk at {at:#x} has no possible size")
+                raise _InconsistentError(f"the chunk at {address:#x} has an invalid size")
             if after == end:
-                self._add(at + _WORD, end, _TOP)
+                self._add(address + _WORD, end, _TOP)
                 return
-            if length < _SMALLEST:
-                # An old top chunk is closed by headers without bodies, at the very end of a heap.
-                if end - at > 2 * _SMALLEST or length not in (0, _HEADER):
-                    raise _InconsistentError(f"the chunk at {at:#x} has no possible size")
-                self._add(at + _WORD, end, _IN_USE)
+            if length < _MIN_CHUNK:
+                # An old top chunk ends with headers without content, at the very end of a heap.
+                if end - address > 2 * _MIN_CHUNK or length not in (0, _HEADER):
+                    raise _InconsistentError(f"the chunk at {address:#x} has an invalid size")
+                self._add(address + _WORD, end, _IN_USE)
                 return
             if after > end - _HEADER:
-                raise _InconsistentError(f"the chunk at {at:#x} leaves no room for another one")
+                raise _InconsistentError(f"no chunk fits after the chunk at {address:#x}")
             size = word(after + _WORD)
             if size & _PREV_INUSE:
                 state = _IN_USE
             else:
                 state = _FREE
                 if word(after) != length:
-                    raise _InconsistentError(f"the free chunk at {at:#x} has no matching end")
-            # What is before its size belongs to the chunk before.
-            self._add(at + _WORD, after + _WORD, state)
-            if len(self.starts) > _MOST_CHUNKS:
-                raise _InconsistentError(f"there are more than {_MOST_CHUNKS:,} chunks")
-            at = after
+                    raise _InconsistentError(
+                        f"the free chunk at {address:#x} has another size at its end"
+                    )
+            # The word before its size belongs to the previous chunk.
+            self._add(address + _WORD, after + _WORD, state)
+            if len(self.starts) > _MAX_CHUNKS:
+                raise _InconsistentError(f"there are more than {_MAX_CHUNKS:,} chunks")
+            address = after
 
     def _add(self, start: int, end: int, state: int) -> None:
         self.starts.append(start)
@@ -288,10 +303,10 @@ class _Walker:
         self.states.append(state)
 
     def _arena_heaps(self, start: int, end: int) -> Iterator[tuple[int, int]]:
-        """Yield the heaps of other arenas in ``[start, end)``, by what their heap_info says."""
+        """Yield (start, end) of other arenas' heaps in ``[start, end)``, by their heap_info."""
         at = -(-start // HEAP_ALIGNMENT) * HEAP_ALIGNMENT
         while at < end:
-            self._words.forget()
+            self._words.discard()
             try:
                 arena, previous, size = (self._words.at(at + _WORD * n) for n in range(3))
             except _InconsistentError:
@@ -303,11 +318,11 @@ class _Walker:
             at += HEAP_ALIGNMENT
 
     def _mapped_chunks(self, start: int, end: int, space: AddressSpace) -> None:
-        """Add the chunks that malloc mapped one by one, neighbours of each other and of strangers.
+        """Add the chunks that malloc mapped individually, next to each other or to other mappings.
 
-        Sound are chains of them that begin where the stretch does, or end where it does.
+        Only chains that start at the start of the area or end at its end are accepted.
         """
-        self._words.forget()
+        self._words.discard()
         at = start
         while at < end and (length := self._mapped_length(at, end)):
             self._add(at, at + length, _IN_USE)
@@ -317,19 +332,19 @@ class _Walker:
                 self._add(first, after, _IN_USE)
 
     def _mapped_length(self, at: int, end: int) -> int:
-        """Return the size of the mapped chunk that starts the page at `at`, 0 if there is none."""
+        """Return the bytes of the mapped chunk that starts at the page `at`; 0 if there is none."""
         try:
             previous, size = self._words.at(at), self._words.at(at + _WORD)
         except _InconsistentError:
             return 0
         length = size & ~_FLAGS
-        possible = previous == 0 and size & _FLAGS == _IS_MMAPPED and length % PAGE == 0
-        return length if possible and 0 < length <= end - at else 0
+        valid = previous == 0 and size & _FLAGS == _IS_MMAPPED and length % PAGE == 0
+        return length if valid and 0 < length <= end - at else 0
 
     def _last_chain(self, start: int, end: int, space: AddressSpace) -> list[tuple[int, int]]:
-        """Return the longest chain of mapped chunks that ends where the stretch does."""
-        stretch = np.array([[start, end]], np.int64)
-        resident = intervals.intersect(space.resident, stretch)
+        """Return the longest chain of mapped chunks that ends at the end of the area."""
+        area = np.array([[start, end]], np.int64)
+        resident = intervals.intersect(space.resident, area)
         pages = [
             np.arange(int(low), int(high), PAGE, dtype=np.int64) for low, high in resident.tolist()
         ]
@@ -342,7 +357,7 @@ class _Walker:
 
 
 class _Words:
-    """Reads 64-bit words of another process through a window that follows the reading."""
+    """Reads 64-bit words of another process through a moving window."""
 
     def __init__(self, memory: ProcessMemory) -> None:
         self._memory = memory
@@ -351,15 +366,15 @@ class _Words:
         self._start = self._end = 0
         self._unpack = struct.Struct("<Q").unpack_from
 
-    def forget(self) -> None:
-        """Read anew from now on."""
+    def discard(self) -> None:
+        """Discard the window, so that words are read again."""
         self._start = self._end = 0
 
     def at(self, address: int) -> int:
         """Return the word at `address`.
 
         Raises:
-            _InconsistentError: it cannot be read.
+            _InconsistentError: the memory cannot be read.
         """
         if not self._start <= address <= self._end - _WORD:
             self._start = address
@@ -370,12 +385,12 @@ class _Words:
         return word
 
     def headers(self, pages: NDArray[np.int64]) -> list[tuple[int, int]]:
-        """Return (page, size) of each of `pages` that starts as a mapped chunk does."""
-        blocks, there = self._memory.read_blocks(pages, _HEADER)
+        """Return (page, size) of each of `pages` that starts with the header of a mapped chunk."""
+        blocks, mapped = self._memory.read_blocks(pages, _HEADER)
         words = blocks.view(np.uint64)
-        # A size that is no possible one may be negative as a signed number: it fits nowhere.
+        # An invalid size may be negative as a signed number, and is then rejected.
         sizes = words[:, 1].astype(np.int64)
-        fits = there & (words[:, 0] == 0) & (sizes % PAGE == _IS_MMAPPED) & (sizes > PAGE)
+        fits = mapped & (words[:, 0] == 0) & (sizes % PAGE == _IS_MMAPPED) & (sizes > PAGE)
         return [
             (int(page), int(size) & ~_FLAGS)
             for page, size in zip(pages[fits], sizes[fits], strict=True)

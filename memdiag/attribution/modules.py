@@ -1,8 +1,8 @@
-"""The programs and libraries of a process, with the memory that belongs to each.
+"""Modules of a process: programs and libraries, with the memory that belongs to each.
 
-Beside the pages of its file, a module has variables that start as zeros: plain memory behind the
-mapped data, which the kernel may join with whatever lies next. How far it goes is read from the
-module's own header in memory (ELF-64, program headers of type PT_LOAD; see elf(5)).
+Beside the pages of its file, a module has zero-initialised variables: anonymous memory after the
+mapped data, which the kernel may join with the next mapping. Its size is read from the module's
+own header in memory (ELF-64, program headers of type PT_LOAD; see elf(5)).
 """
 
 import re
@@ -23,7 +23,7 @@ ModuleKind = Literal["runtime", "python", "other"]
 _MAGIC = b"\x7fELF\x02\x01"
 _PT_LOAD = 1
 _HEADER_BYTES = 4096
-_FILE_HEADER = struct.Struct("<32xQ14xHH")  # where the program headers are, their size and number
+_FILE_HEADER = struct.Struct("<32xQ14xHH")  # offset, size and number of the program headers
 _PROGRAM_HEADER = struct.Struct("<I12xQ16xQ8x")  # type, virtual address, size in memory
 
 _PYTHON = re.compile(
@@ -35,7 +35,13 @@ _PYTHON = re.compile(
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Module:
-    """A program or library in memory; `ranges` are its pages, those behind its file's included."""
+    """A program or library in memory.
+
+    Attributes:
+        path: the file.
+        kind: ``runtime`` (onnxruntime), ``python`` or ``other``.
+        ranges: byte ranges of its pages, including zero-initialised variables.
+    """
 
     path: str
     kind: ModuleKind
@@ -43,35 +49,35 @@ class Module:
 
 
 def kind_of(path: str) -> ModuleKind:
-    """Return what the module at `path` is part of, by its name and folder."""
+    """Return the kind of the module at `path`, by its name and folder."""
     if "onnxruntime" in path.rpartition("/")[2] or "/onnxruntime/" in path:
         return "runtime"
     return "python" if _PYTHON.fullmatch(path) else "other"
 
 
 def read_modules(space: AddressSpace, memory: ProcessMemory) -> tuple[Module, ...]:
-    """Return the modules in `space`, each loaded copy by itself, in the order of addresses."""
+    """Return the modules in `space` in the order of addresses, each loaded copy separately."""
     return tuple(_modules(space, memory))
 
 
 def _modules(space: AddressSpace, memory: ProcessMemory) -> Iterator[Module]:
     buffer = np.zeros(_HEADER_BYTES, np.uint8)
-    # A library that is merely read as a file has a header, but nothing to run.
+    # A library that is only read as a file has a header, but no executable mapping.
     loaded = {(r.device, r.inode) for r in space.regions if "x" in r.permissions}
     reach = 0
     for region in space.regions:
-        known = region.file_backed and (region.device, region.inode) in loaded
-        if not known or region.offset or region.start < reach:
+        is_loaded = region.file_backed and (region.device, region.inode) in loaded
+        if not is_loaded or region.offset or region.start < reach:
             continue
         got = memory.read_into(region.start, buffer)
-        ranges = _loaded(region, buffer[:got].tobytes())
+        ranges = _loaded_ranges(region, buffer[:got].tobytes())
         if len(ranges):
             reach = int(ranges[-1, 1])
             yield Module(path=region.path, kind=kind_of(region.path), ranges=ranges)
 
 
-def _loaded(region: Region, head: bytes) -> Ranges:
-    """Return the pages of the module whose file starts with `head`, which `region` maps."""
+def _loaded_ranges(region: Region, head: bytes) -> Ranges:
+    """Return the pages of the module that `region` maps and whose file starts with `head`."""
     if not head.startswith(_MAGIC) or len(head) < _FILE_HEADER.size:
         return intervals.empty()
     offset, size, count = _FILE_HEADER.unpack_from(head)

@@ -1,7 +1,7 @@
-"""Dividing the resident set among owners: every byte has exactly one, and they sum to the whole.
+"""Owners of resident memory: every resident byte has exactly one, and they sum to the resident set.
 
-Claims are heard in a fixed order, the surest first; a claim gets what is resident of its ranges and
-not yet given away. What nobody claims is the last owner's, ``unnamed``.
+Claims are processed in a fixed order, the most certain first. A claim gets the resident bytes of
+its ranges that have no owner yet. The remaining bytes belong to the last owner, ``unnamed``.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -13,12 +13,18 @@ from memdiag.attribution import intervals
 from memdiag.attribution.address_space import AddressSpace, Region, is_file
 from memdiag.attribution.intervals import Ranges
 from memdiag.attribution.modules import Module, ModuleKind
-from memdiag.attribution.surroundings import Surroundings
+from memdiag.attribution.process_layout import ProcessLayout
 from memdiag.records.attribution import CopyKind, Owner, OwnerKind
 
 
-class Extent(NamedTuple):
-    """Where a copy of a weight lies: its first address, its bytes, and the kind of copy."""
+class CopyExtent(NamedTuple):
+    """Memory of a copy of a weight.
+
+    Attributes:
+        address: address of the first byte.
+        nbytes: number of bytes.
+        kind: kind of the copy.
+    """
 
     address: int
     nbytes: int
@@ -26,82 +32,102 @@ class Extent(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Arena:
-    """The runtime's arena: `ranges` as its log lines tell them, need not be normal."""
-
-    ranges: Ranges
-
-
-@dataclass(frozen=True, eq=False)
 class BaselinePages:
-    """What was resident before the model was loaded: all bytes, and the anonymous ranges."""
+    """Resident memory before the model was loaded.
+
+    Attributes:
+        resident_bytes: bytes of the resident set.
+        anonymous: resident ranges that no file backs.
+    """
 
     resident_bytes: int
     anonymous: Ranges
 
     @classmethod
     def of(cls, space: AddressSpace) -> Self:
-        """Return what `space`, read before the model was loaded, says."""
+        """Return the baseline for `space`, which was read before the model was loaded."""
         return cls(space.resident_bytes, space.anonymous)
 
 
 @dataclass(frozen=True, eq=False)
-class Division:
-    """The owners of all resident bytes, those without any left out.
+class Ownership:
+    """The owners of all resident bytes. Owners without bytes are left out.
 
-    `named_share` is the share, of what is resident above the baseline, that has a name; `owned`
-    are the bytes of each owner, in their order.
+    Attributes:
+        resident_bytes: bytes of the resident set.
+        baseline_bytes: bytes of the resident set at the baseline; None without a baseline.
+        named_share: share of the resident bytes above the baseline with an owner other than
+            ``unnamed``.
+        owners: the owners.
+        ranges: resident ranges of each owner, in the order of `owners`.
     """
 
     resident_bytes: int
     baseline_bytes: int | None
     named_share: float
     owners: tuple[Owner, ...]
-    owned: tuple[Ranges, ...]
+    ranges: tuple[Ranges, ...]
 
 
-def divide(
+def assign_owners(
     space: AddressSpace,
-    copies: Sequence[Extent],
-    surroundings: Surroundings,
+    copies: Sequence[CopyExtent],
+    layout: ProcessLayout,
     *,
     baseline: BaselinePages | None = None,
-    arena: Arena | None = None,
+    logged_arena: Ranges | None = None,
     model_files: Iterable[Path] = (),
-) -> Division:
-    """Divide all resident bytes of `space` among owners.
+) -> Ownership:
+    """Assign all resident bytes of `space` to owners.
 
-    Copies that overlap are counted once, for the kind that comes first in `copies`; what of them
-    lies in blocks that malloc keeps after they were freed is the allocator's, what lies in free
-    chunks of an arena is slack. The `arena` of the log counts where none was found in memory: it
-    says neither what is in use nor what was given back. Anonymous pages that were resident at the
-    `baseline` and are nobody else's are Python's: by then only the interpreter, its modules and the
-    runtime's own start had run.
+    Args:
+        space: the address space.
+        copies: copies of weights. Overlapping copies count once, for the kind that is first in
+            `copies`. Their bytes in freed blocks of malloc belong to the allocator, their bytes in
+            free chunks of an arena are slack.
+        layout: the other known parts of the process.
+        baseline: resident memory before the model was loaded. Anonymous pages that were resident
+            then and have no other owner are Python's: only the interpreter, its modules and the
+            start of onnxruntime had run.
+        logged_arena: the arena's ranges from onnxruntime's log, which need not be normal. Used if
+            no arena was found in memory, because the log contains neither which chunks are in use
+            nor which regions were released.
+        model_files: files of the models.
     """
     claims = _Claims(space.resident)
-    heap, arenas = surroundings.heap, surroundings.arenas
-    claims.give("allocator_retained", "freed blocks that malloc keeps", heap.retained)
-    claims.give("arena", "slack", arenas.slack)
-    for kind, ranges in _by_kind(copies).items():
-        claims.give("weights", kind, ranges)
+    heap, arenas = layout.heap, layout.arenas
+    claims.add("allocator_retained", "freed blocks that malloc keeps", heap.retained)
+    claims.add("arena", "slack", arenas.slack)
+    for kind, ranges in _ranges_by_kind(copies).items():
+        claims.add("weights", kind, ranges)
     files = tuple(model_files)
-    claims.give(
-        "external_data", "the model's files, mapped", _of(space, lambda r: is_file(r, files))
+    claims.add(
+        "external_data",
+        "the model's files, mapped",
+        _region_ranges(space, lambda region: is_file(region, files)),
     )
-    claims.give("arena", "in use", arenas.in_use)
-    claims.give("arena", "in use or slack", arenas.unsettled)
-    if arena is not None and not arenas.found:
-        claims.give("arena", "in use or slack", intervals.normal(arena.ranges))
-    claims.give("thread_stacks", "stacks", surroundings.stacks)
+    claims.add("arena", "in use", arenas.in_use)
+    claims.add("arena", "in use or slack", arenas.inconsistent)
+    if logged_arena is not None and not arenas.found:
+        claims.add("arena", "in use or slack", intervals.normal(logged_arena))
+    claims.add("thread_stacks", "stacks", layout.stacks)
     for module_kind, (owner, name) in _MODULE_OWNERS.items():
-        claims.give(owner, name, _modules(surroundings.modules, module_kind))
-    claims.give("other_libraries", "libraries", _of(space, lambda r: r.path == "[vdso]"))
-    claims.give("mapped_files", "files and shared memory", _of(space, lambda r: r.file_backed))
+        claims.add(owner, name, _module_ranges(layout.modules, module_kind))
+    claims.add(
+        "other_libraries",
+        "libraries",
+        _region_ranges(space, lambda region: region.path == "[vdso]"),
+    )
+    claims.add(
+        "mapped_files",
+        "files and shared memory",
+        _region_ranges(space, lambda region: region.file_backed),
+    )
     if baseline is not None:
-        claims.give("python", "heap before the model was loaded", baseline.anonymous)
-    claims.give("python", "objects", surroundings.python_pools)
-    claims.give("other_heap", "blocks in use", heap.in_use)
-    return claims.division(baseline)
+        claims.add("python", "heap before the model was loaded", baseline.anonymous)
+    claims.add("python", "objects", layout.python_pools)
+    claims.add("other_heap", "blocks in use", heap.in_use)
+    return claims.result(baseline)
 
 
 _MODULE_OWNERS: dict[ModuleKind, tuple[OwnerKind, str]] = {
@@ -112,29 +138,29 @@ _MODULE_OWNERS: dict[ModuleKind, tuple[OwnerKind, str]] = {
 
 
 class _Claims:
-    """What is still to be given away, and what the owners have so far."""
+    """The ranges of the owners so far, and the resident ranges without an owner."""
 
     def __init__(self, resident: Ranges) -> None:
         self._total = intervals.total(resident)
-        self.left = resident
-        self._given: dict[tuple[OwnerKind, str], list[Ranges]] = {}
+        self._unowned = resident
+        self._owned: dict[tuple[OwnerKind, str], list[Ranges]] = {}
 
-    def give(self, kind: OwnerKind, name: str, ranges: Ranges) -> None:
-        """Give the owner what is left of `ranges`."""
-        given = intervals.intersect(self.left, ranges)
-        self.left = intervals.subtract(self.left, ranges)
-        self._given.setdefault((kind, name), []).append(given)
+    def add(self, kind: OwnerKind, name: str, ranges: Ranges) -> None:
+        """Assign the bytes of `ranges` that have no owner yet."""
+        claimed = intervals.intersect(self._unowned, ranges)
+        self._unowned = intervals.subtract(self._unowned, ranges)
+        self._owned.setdefault((kind, name), []).append(claimed)
 
-    def division(self, baseline: BaselinePages | None) -> Division:
-        """Return the result; what is left has no name."""
-        unnamed = intervals.total(self.left)
-        owned = {owner: intervals.union(*given) for owner, given in self._given.items()}
-        owned["unnamed", "unnamed"] = self.left
+    def result(self, baseline: BaselinePages | None) -> Ownership:
+        """Return the owners; the bytes without an owner are unnamed."""
+        unnamed = intervals.total(self._unowned)
+        owned = {owner: intervals.union(*parts) for owner, parts in self._owned.items()}
+        owned["unnamed", "unnamed"] = self._unowned
         owned = {owner: ranges for owner, ranges in owned.items() if len(ranges)}
         above = self._total - (baseline.resident_bytes if baseline else 0)
-        # A process may have become smaller than it was: what has no name is then all there is.
+        # If the process is smaller than at the baseline, only the unnamed bytes count.
         above = max(above, unnamed)
-        return Division(
+        return Ownership(
             resident_bytes=self._total,
             baseline_bytes=baseline.resident_bytes if baseline else None,
             named_share=1 - unnamed / above if above else 1.0,
@@ -142,21 +168,21 @@ class _Claims:
                 Owner(kind=kind, name=name, bytes=intervals.total(ranges))
                 for (kind, name), ranges in owned.items()
             ),
-            owned=tuple(owned.values()),
+            ranges=tuple(owned.values()),
         )
 
 
-def _by_kind(copies: Sequence[Extent]) -> dict[CopyKind, Ranges]:
+def _ranges_by_kind(copies: Sequence[CopyExtent]) -> dict[CopyKind, Ranges]:
     ranges: dict[CopyKind, list[tuple[int, int]]] = {}
     for copy in copies:
         ranges.setdefault(copy.kind, []).append((copy.address, copy.address + copy.nbytes))
     return {kind: intervals.normal(pairs) for kind, pairs in ranges.items()}
 
 
-def _of(space: AddressSpace, wanted: Callable[[Region], bool]) -> Ranges:
-    """Return the ranges of the resident regions that are `wanted`."""
-    return intervals.normal([(r.start, r.end) for r in space.regions if r.rss and wanted(r)])
+def _region_ranges(space: AddressSpace, selected: Callable[[Region], bool]) -> Ranges:
+    """Return the ranges of the `selected` regions with resident pages."""
+    return intervals.normal([(r.start, r.end) for r in space.regions if r.rss and selected(r)])
 
 
-def _modules(modules: tuple[Module, ...], kind: ModuleKind) -> Ranges:
+def _module_ranges(modules: tuple[Module, ...], kind: ModuleKind) -> Ranges:
     return intervals.union(*(module.ranges for module in modules if module.kind == kind))

@@ -1,8 +1,9 @@
-"""The small-object heap of CPython in another process.
+"""Small-object heap of CPython in another process.
 
-Objects of up to 512 bytes lie in pools of 16 KiB (Objects/obmalloc.c and pycore_obmalloc.h in
-CPython 3.10 and newer, 64-bit). Each pool starts with a header whose fields determine each other:
-the size class fixes the last offset at which a block fits. Four fields that agree are no accident.
+Objects of up to 512 bytes are in pools of 16 KiB (Objects/obmalloc.c and pycore_obmalloc.h in
+CPython 3.10 and newer, 64-bit). Each pool starts with a header whose fields depend on each other:
+the size class determines the last offset at which a block fits. Four consistent fields are assumed
+not to be a coincidence.
 """
 
 from typing import Final
@@ -18,34 +19,34 @@ from memdiag.attribution.process_memory import ProcessMemory
 POOL_BYTES: Final = 16 << 10
 _HEADER_BYTES = 48
 _CLASS_BYTES = 16
-_CLASSES = 32
+_SIZE_CLASSES = 32
 
 
 def read_pools(space: AddressSpace, memory: ProcessMemory, *, known: Ranges) -> Ranges:
-    """Return the pools in `space`, looking only where `known` (what has an owner) does not reach.
+    """Return the byte ranges of the pools in `space`, outside of `known` (ranges with an owner).
 
-    Neither debug builds nor free-threaded ones, whose heap is another, have such pools.
+    Debug builds and free-threaded builds have another heap, without such pools.
     """
-    plain = intervals.normal(
+    anonymous = intervals.normal(
         [(r.start, r.end) for r in space.regions if r.nameless and r.permissions == "rw-p"]
     )
-    places = intervals.subtract(intervals.intersect(space.anonymous, plain), known)
-    starts = -(-places[:, 0] // POOL_BYTES) * POOL_BYTES
+    ranges = intervals.subtract(intervals.intersect(space.anonymous, anonymous), known)
+    starts = -(-ranges[:, 0] // POOL_BYTES) * POOL_BYTES
     candidates = [
         np.arange(int(start), int(end) - _HEADER_BYTES, POOL_BYTES, dtype=np.int64)
-        for start, end in zip(starts, places[:, 1], strict=True)
+        for start, end in zip(starts, ranges[:, 1], strict=True)
     ]
     addresses = np.concatenate([np.empty(0, np.int64), *candidates])
-    headers, there = memory.read_blocks(addresses, _HEADER_BYTES)
-    pools = addresses[there & _are_pools(headers.view(np.uint32).astype(np.int64))]
+    headers, mapped = memory.read_blocks(addresses, _HEADER_BYTES)
+    pools = addresses[mapped & _are_pools(headers.view(np.uint32).astype(np.int64))]
     return intervals.normal(np.stack((pools, pools + POOL_BYTES), axis=1))
 
 
 def _are_pools(words: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Return which rows of twelve 32-bit words are headers of pools, as booleans."""
+    """Return which rows of twelve 32-bit words are headers of pools."""
     count, size_class, following, last = words[:, 0], words[:, 9], words[:, 10], words[:, 11]
     size = (size_class + 1) * _CLASS_BYTES
-    fits: NDArray[np.bool_] = (size_class < _CLASSES) & (last == POOL_BYTES - size)
+    fits: NDArray[np.bool_] = (size_class < _SIZE_CLASSES) & (last == POOL_BYTES - size)
     fits &= count * size <= POOL_BYTES - _HEADER_BYTES
     fits &= (following > _HEADER_BYTES) & (following <= POOL_BYTES)
     fits &= (following - _HEADER_BYTES) % size == 0

@@ -1,138 +1,269 @@
-"""Scanning a process's memory for copies: anchors vote for the address at which a copy starts.
+"""Scan of a process's memory for copies: anchors of a copy vote for the address it starts at.
 
-Both the system call that reads and numpy's loops let other threads go on meanwhile, so that two
-threads, each with a buffer of its own, take turns at spans of the memory.
+onnxruntime's tensors start at multiples of 64 bytes, so that memory is scanned in 64-byte steps:
+the first 8 bytes of each step are a key. A table indexed by a hash of the key selects, for a whole
+buffer at a time, the steps that may be anchors. Sorted keys then identify the anchor.
+
+Both the system call that reads and numpy's loops release the GIL, so that two threads, each with
+its own buffer, scan alternate spans of the memory.
 """
 
 import os
 from collections import deque
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from memdiag.attribution.anchors import STEP, Anchors, Sieve
 from memdiag.attribution.intervals import Ranges
+from memdiag.attribution.layouts import VirtualCopy
 from memdiag.attribution.process_memory import ProcessMemory
 
-BUFFER_BYTES = 2 << 20
-"""One reused buffer: large enough that the steps in Python cost little beside reading it."""
+STEP = 64
+"""Bytes from one key in memory to the next."""
 
-MOST_THREADS = 2
-"""More would win less, and take more from the process that is looked at."""
+BUFFER_BYTES = 2 << 20
+"""Size of a thread's buffer: large enough that the steps in Python cost little beside reading."""
+
+MAX_THREADS = 2
+"""More threads would gain little, and slow down the process that is read."""
 
 SPAN_BYTES = 8 << 20
-"""What a thread takes at a time: little enough for both to have something to do until the end."""
+"""Bytes that a thread scans at a time: small enough that both threads are busy until the end."""
 
-_WORDS_A_STEP = STEP // 8
-_MOST_LIKELY = 1 << 14
-_MOST_HITS = 1 << 20
-_MOST_CANDIDATES = 1 << 16  # of one copy
+_WORDS_PER_STEP = STEP // 8
+_MAX_PENDING_STEPS = 1 << 14
+_MAX_VOTES = 1 << 20
+_MAX_CANDIDATES_PER_COPY = 1 << 16
+
+_KEY_BYTES = 8
+_MAX_ANCHORS = 64
+_MIN_ANCHORS = 8
+_BYTES_PER_ANCHOR = 4096
+_MAX_ANCHORS_PER_ALIGNMENT = 8
+_ALIGNMENTS = range(0, STEP, 8)
+_HASH_MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
+_TABLE_ENTRIES_PER_KEY = 64
+_TABLE_BITS = (16, 22)
+_MAX_ANCHORS_PER_KEY = 32
+_BYTES_PER_READ = 1 << 20  # the kernel maps the neighbours of a page too
+_RELEASE_BYTES = 32 << 20
+
+_Votes = NDArray[np.int64]
+"""Votes ``[n, 3]``: index of the copy, address at which it would start, number of votes."""
 
 
-_Rows = NDArray[np.int64]
-"""Votes ``[n, 3]``: the copy's number, the address at which it would start, how many say so."""
+@dataclass(frozen=True, eq=False)
+class Anchors:
+    """Anchors of many copies: offsets of a copy whose bytes are searched for.
+
+    Attributes:
+        keys: the first 8 bytes at each anchor, sorted.
+        copies: index of the copy of each anchor.
+        offsets: bytes from the start of the copy to the anchor.
+        counts: number of anchors of each copy.
+        table: for each hash of a key whether an anchor has such a key.
+        shift: bits to shift a multiplied key right for its hash.
+    """
+
+    keys: NDArray[np.uint64]
+    copies: NDArray[np.int64]
+    offsets: NDArray[np.int64]
+    counts: NDArray[np.int64]
+    table: NDArray[np.bool_]
+    shift: np.uint64
+
+    def match(self, keys: NDArray[np.uint64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return (index in `keys`, index of the anchor) of each anchor with one of `keys`."""
+        first = np.searchsorted(self.keys, keys, side="left")
+        after = np.searchsorted(self.keys, keys, side="right")
+        repeats = after - first
+        rows = np.repeat(np.arange(len(keys)), repeats)
+        within = np.arange(len(rows)) - np.repeat(np.cumsum(repeats) - repeats, repeats)
+        return rows, first[rows] + within
+
+
+class AnchorFilter:
+    """Preselects the steps that may be anchors. Not thread-safe: its arrays are reused.
+
+    Args:
+        anchors: the anchors.
+        max_steps: maximum number of steps in one call.
+    """
+
+    def __init__(self, anchors: Anchors, max_steps: int) -> None:
+        self._table, self._shift = anchors.table, anchors.shift
+        self._hashes = np.empty(max_steps, np.uint64)
+        self._marks = np.empty(max_steps, np.bool_)
+
+    def possible_anchors(self, steps: NDArray[np.uint64]) -> NDArray[np.int64]:
+        """Return the indices of the `steps` (first 8 bytes of each) whose hash is in the table."""
+        hashes, marks = self._hashes[: len(steps)], self._marks[: len(steps)]
+        np.multiply(steps, _HASH_MULTIPLIER, out=hashes)
+        np.right_shift(hashes, self._shift, out=hashes)
+        # As signed integers, and clipped: indexing would convert and check every hash.
+        self._table.take(hashes.view(np.int64), mode="clip", out=marks)
+        return np.flatnonzero(marks)
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A copy that may lie at `address`; `votes` of its anchors say so."""
+    """A copy that may start at an address.
 
-    number: int
+    Attributes:
+        copy: index of the copy.
+        address: address at which the copy would start.
+        votes: number of its anchors that were found.
+    """
+
+    copy: int
     address: int
     votes: int
+
+
+def choose_anchors(
+    copies: Sequence[VirtualCopy], release: Callable[[], None] = lambda: None
+) -> Anchors:
+    """Return anchors for `copies`, spread over each copy, none where its bytes are not distinctive.
+
+    Plain copies may also start at multiples of 16 (malloc's alignment, for strings and Python
+    objects) or of 8 (in a heap such as Java's). They get anchors for each alignment.
+
+    Args:
+        copies: the copies to search for.
+        release: called now and then, to release the mapped pages of the model.
+    """
+    keys, owners, positions = [], [], []
+    bytes_read = 0
+    for index, copy in enumerate(copies):
+        offsets = _anchor_offsets(copy)
+        copy_keys = copy.blocks(offsets, _KEY_BYTES).view(np.uint64).ravel()
+        distinctive = _are_distinctive(copy_keys)
+        keys.append(copy_keys[distinctive])
+        positions.append(offsets[distinctive])
+        owners.append(np.full(int(distinctive.sum()), index, np.int64))
+        bytes_read += min(copy.nbytes, len(offsets) * _BYTES_PER_READ)
+        if bytes_read > _RELEASE_BYTES:
+            release()
+            bytes_read = 0
+    all_keys = np.concatenate([np.empty(0, np.uint64), *keys])
+    all_owners = np.concatenate([np.empty(0, np.int64), *owners])
+    all_offsets = np.concatenate([np.empty(0, np.int64), *positions])
+    # A key that many copies share identifies none of them.
+    _, inverse, repeats = np.unique(all_keys, return_inverse=True, return_counts=True)
+    chosen = np.flatnonzero(repeats[inverse] <= _MAX_ANCHORS_PER_KEY)
+    chosen = chosen[_evenly_spread(all_owners[chosen], all_offsets[chosen])]
+    chosen = chosen[np.argsort(all_keys[chosen], kind="stable")]
+    sorted_keys = all_keys[chosen]
+    bits = int(np.ceil(np.log2(max(1, len(sorted_keys)) * _TABLE_ENTRIES_PER_KEY)))
+    bits = int(np.clip(bits, *_TABLE_BITS))
+    shift = np.uint64(64 - bits)
+    table = np.zeros(1 << bits, np.bool_)
+    table[(sorted_keys * _HASH_MULTIPLIER) >> shift] = True
+    return Anchors(
+        keys=sorted_keys,
+        copies=all_owners[chosen],
+        offsets=all_offsets[chosen],
+        counts=np.bincount(all_owners[chosen], minlength=len(copies)),
+        table=table,
+        shift=shift,
+    )
 
 
 def scan(
     memory: ProcessMemory, ranges: Ranges, anchors: Anchors, *, threads: int | None = None
 ) -> tuple[list[Candidate], int]:
-    """Return where copies may lie in `ranges`, the best supported first, and the bytes read.
+    """Return the candidates in `ranges`, the best supported first, and the number of bytes read.
 
-    `ranges` are resident, so that reading brings nothing into the process that was not there.
-    How many `threads` share the work (None: as many as there are processors for, at most
-    `MOST_THREADS`) makes no difference to what is found.
+    Args:
+        memory: the memory to scan.
+        ranges: resident ranges, so that reading makes no further page resident.
+        anchors: the anchors to search for.
+        threads: number of threads; None for one per processor, at most `MAX_THREADS`. Does not
+            affect the result.
     """
     spans = deque(
-        (at, min(at + SPAN_BYTES, end))
+        (address, min(address + SPAN_BYTES, end))
         for start, end in ranges.tolist()
-        for at in range(start, end, SPAN_BYTES)
+        for address in range(start, end, SPAN_BYTES)
     )
-    count = threads or min(MOST_THREADS, len(os.sched_getaffinity(0)))
+    count = threads or min(MAX_THREADS, len(os.sched_getaffinity(0)))
     with ThreadPoolExecutor(count) as pool:
         try:
-            parts = list(pool.map(lambda _: _scan(memory, spans, anchors), range(count)))
+            parts = list(pool.map(lambda _: _scan_spans(memory, spans, anchors), range(count)))
         finally:
-            spans.clear()  # where one fails, or Ctrl-C comes, the others stop soon
-    votes = _summed([part for part, _ in parts])
-    return _candidates(votes, anchors), sum(read for _, read in parts)
+            spans.clear()  # if a thread fails, or on Ctrl-C, the other threads stop soon
+    votes = _sum_votes([part for part, _ in parts])
+    return _candidates(votes, anchors), sum(bytes_read for _, bytes_read in parts)
 
 
-def _scan(
+def _scan_spans(
     memory: ProcessMemory, spans: deque[tuple[int, int]], anchors: Anchors
-) -> tuple[_Rows, int]:
-    """Scan spans as long as there are any; return the votes and the bytes read."""
+) -> tuple[_Votes, int]:
+    """Scan spans until none is left; return the votes and the number of bytes read."""
     buffer = np.empty(BUFFER_BYTES, np.uint8)
     words = buffer.view(np.uint64)
-    sieve = Sieve(anchors, BUFFER_BYTES // STEP)
-    votes = _Votes(anchors)
-    read = 0
+    anchor_filter = AnchorFilter(anchors, BUFFER_BYTES // STEP)
+    votes = _VoteCounter(anchors)
+    bytes_read = 0
     while True:
         try:
             span = spans.popleft()
         except IndexError:
-            return votes.counted(), read
-        for address, nbytes in memory.pieces(np.array([span]), buffer):
-            read += nbytes
+            return votes.result(), bytes_read
+        for address, nbytes in memory.iter_chunks(np.array([span]), buffer):
+            bytes_read += nbytes
             lead = -address % STEP // 8
-            steps = words[lead : nbytes // 8 : _WORDS_A_STEP]
-            likely = sieve.likely(steps)
-            if len(likely):
-                votes.add(address + lead * 8 + likely * STEP, steps[likely])
+            steps = words[lead : nbytes // 8 : _WORDS_PER_STEP]
+            possible = anchor_filter.possible_anchors(steps)
+            if len(possible):
+                votes.add(address + lead * 8 + possible * STEP, steps[possible])
 
 
-class _Votes:
-    """Counts which copy would have to start where."""
+class _VoteCounter:
+    """Counts, for each copy and start address, the anchors found."""
 
     def __init__(self, anchors: Anchors) -> None:
         self._anchors = anchors
-        self._likely: list[tuple[NDArray[np.int64], NDArray[np.uint64]]] = []
-        self._likely_count = 0
-        self._rows: list[_Rows] = []
+        self._pending: list[tuple[NDArray[np.int64], NDArray[np.uint64]]] = []
+        self._pending_count = 0
+        self._rows: list[_Votes] = []
         self._row_count = 0
-        self._most_rows = _MOST_HITS
+        self._max_rows = _MAX_VOTES
 
     def add(self, addresses: NDArray[np.int64], keys: NDArray[np.uint64]) -> None:
-        """Count what the likely `keys` at `addresses` say."""
-        # Many at a time: a look for a few keys costs as much as one for thousands.
-        self._likely.append((addresses, keys))
-        self._likely_count += len(keys)
-        if self._likely_count > _MOST_LIKELY:
-            self._match()
+        """Count the votes of the `keys` at `addresses`."""
+        # Matched in batches: matching a few keys costs as much as matching thousands.
+        self._pending.append((addresses, keys))
+        self._pending_count += len(keys)
+        if self._pending_count > _MAX_PENDING_STEPS:
+            self._match_pending()
 
-    def counted(self) -> _Rows:
-        """Return the votes of all that was added."""
-        self._match()
-        return _summed(self._rows)
+    def result(self) -> _Votes:
+        """Return the votes of all keys that were added."""
+        self._match_pending()
+        return _sum_votes(self._rows)
 
-    def _match(self) -> None:
-        if not self._likely:
+    def _match_pending(self) -> None:
+        if not self._pending:
             return
-        addresses, keys = (np.concatenate(column) for column in zip(*self._likely, strict=True))
-        where, which = self._anchors.match(keys)
-        starts = addresses[where] - self._anchors.offsets[which]
-        ones = np.ones(len(which), np.int64)
-        self._rows.append(np.stack((self._anchors.copies[which], starts, ones), axis=1))
-        self._row_count += len(which)
-        self._likely, self._likely_count = [], 0
-        if self._row_count > self._most_rows:
-            self._rows = [_summed(self._rows)]
+        addresses, keys = (np.concatenate(column) for column in zip(*self._pending, strict=True))
+        key_indices, anchors = self._anchors.match(keys)
+        starts = addresses[key_indices] - self._anchors.offsets[anchors]
+        ones = np.ones(len(anchors), np.int64)
+        self._rows.append(np.stack((self._anchors.copies[anchors], starts, ones), axis=1))
+        self._row_count += len(anchors)
+        self._pending, self._pending_count = [], 0
+        if self._row_count > self._max_rows:
+            self._rows = [_sum_votes(self._rows)]
             self._row_count = len(self._rows[0])
-            self._most_rows = _MOST_HITS + 2 * self._row_count
+            self._max_rows = _MAX_VOTES + 2 * self._row_count
 
 
-def _summed(parts: list[_Rows]) -> _Rows:
-    """Return the rows of all `parts` in order, the votes for the same copy and start summed."""
+def _sum_votes(parts: list[_Votes]) -> _Votes:
+    """Return the sorted rows of all `parts`, with the votes for equal copy and start summed."""
     rows = np.concatenate([np.empty((0, 3), np.int64), *parts])
     rows = rows[np.lexsort((rows[:, 1], rows[:, 0]))]
     differs = (rows[1:, :2] != rows[:-1, :2]).any(axis=1)
@@ -141,12 +272,51 @@ def _summed(parts: list[_Rows]) -> _Rows:
     return np.stack((rows[first, 0], rows[first, 1], sums), axis=1)
 
 
-def _candidates(votes: _Rows, anchors: Anchors) -> list[Candidate]:
-    """Return the copies with enough votes, those with the largest share of theirs first."""
+def _candidates(votes: _Votes, anchors: Anchors) -> list[Candidate]:
+    """Return the candidates with enough votes, sorted by their share of the copy's anchors."""
     votes = votes[(votes[:, 2] >= np.minimum(2, anchors.counts[votes[:, 0]])) & (votes[:, 1] > 0)]
     votes = votes[np.lexsort((-votes[:, 2], votes[:, 0]))]
-    # Content that repeats itself looks alike at any number of places: not all of them are kept.
+    # Repetitive content matches at any number of addresses: the number kept is bounded.
     rank = np.arange(len(votes)) - np.searchsorted(votes[:, 0], votes[:, 0])
-    votes = votes[rank < _MOST_CANDIDATES]
+    votes = votes[rank < _MAX_CANDIDATES_PER_COPY]
     shares = votes[:, 2] / anchors.counts[votes[:, 0]]
     return [Candidate(*row) for row in votes[np.argsort(-shares, kind="stable")].tolist()]
+
+
+def _anchor_offsets(copy: VirtualCopy) -> NDArray[np.int64]:
+    """Return evenly spread offsets in `copy`, outside of derived and unspecified bytes."""
+    last = copy.nbytes - _KEY_BYTES
+    count = int(np.clip(copy.nbytes // _BYTES_PER_ANCHOR, _MIN_ANCHORS, _MAX_ANCHORS))
+    starts = np.linspace(0, max(0, last - STEP), num=count).astype(np.int64) // STEP * STEP
+    alignments = _ALIGNMENTS if copy.kind == "original" else (0,)
+    offsets = np.unique(np.concatenate([starts + alignment for alignment in alignments]))
+    offsets = offsets[offsets <= last]
+    for start, length in (*copy.unspecified, *copy.derived):
+        offsets = offsets[(offsets + _KEY_BYTES <= start) | (offsets >= start + length)]
+    return offsets
+
+
+def _evenly_spread(owners: NDArray[np.int64], offsets: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Return the anchors to keep: a few for each copy and alignment, evenly spread.
+
+    Every anchor is found where the copy starts, and each makes more steps look like anchors. The
+    first and the last are kept: they determine the start of repetitive content.
+    """
+    groups = owners * STEP + offsets % STEP
+    order = np.argsort(groups, kind="stable")
+    first = np.searchsorted(groups[order], groups[order], side="left")
+    size = np.searchsorted(groups[order], groups[order], side="right") - first
+    rank, last = np.arange(len(order)) - first, np.maximum(size - 1, 1)
+    share = _MAX_ANCHORS_PER_ALIGNMENT - 1
+    kept = np.zeros(len(order), np.bool_)
+    kept[order] = (size <= share + 1) | (rank * share // last != (rank - 1) * share // last)
+    return kept
+
+
+def _are_distinctive(keys: NDArray[np.uint64]) -> NDArray[np.bool_]:
+    """Return which keys are neither one repeated byte nor one repeated 4-byte value."""
+    key_bytes = keys.view(np.uint8).reshape(-1, _KEY_BYTES)
+    same = (key_bytes == key_bytes[:, :1]).all(axis=1)
+    halves = keys.view(np.uint32).reshape(-1, 2)
+    repeated: NDArray[np.bool_] = same | (halves[:, 0] == halves[:, 1])
+    return ~repeated

@@ -1,4 +1,4 @@
-"""Finding every copy of some weights in a process: candidates, verified, none counted twice."""
+"""Search for all copies of weights in a process: scan, verify byte for byte, count none twice."""
 
 import time
 from collections import Counter
@@ -8,30 +8,52 @@ from typing import NamedTuple
 import numpy as np
 
 from memdiag.attribution.address_space import AddressSpace
-from memdiag.attribution.anchors import choose
 from memdiag.attribution.layouts import VirtualCopy, layouts
+from memdiag.attribution.layouts.virtual_copy import MAX_EXPECTED_BYTES
 from memdiag.attribution.process_memory import ProcessMemory
-from memdiag.attribution.scan import Candidate, scan
-from memdiag.attribution.subjects import Subject
-from memdiag.attribution.verify import Verifier
+from memdiag.attribution.scan import Candidate, choose_anchors, scan
+from memdiag.attribution.search_target import WeightContent
 
-_MOST_FAILURES = 1024
-"""After so many places at which one copy is not, its content is taken to repeat itself there."""
+_MAX_FAILURES = 1024
+"""Failed candidates of one copy after which its content is assumed to be repetitive."""
+
+_MIN_BLOCKS = 16
+_SAMPLED_BLOCKS = 1024
+_BLOCK_BYTES = 64
+_BLOCKS_PER_READ = 64
+_BYTES_MAPPED_PER_BLOCK = 1 << 20
+_MAX_FULLY_COMPARED_BYTES = 16 * _SAMPLED_BLOCKS * _BLOCK_BYTES
+_RELEASE_BYTES = 32 << 20
 
 
-class Found(NamedTuple):
-    """A verified copy of `subject` at `address`."""
+class FoundCopy(NamedTuple):
+    """A verified copy.
 
-    subject: Subject
+    Attributes:
+        content: the weights of the copy.
+        copy: the copy's layout and bytes.
+        address: address of its first byte.
+        verified_bytes: number of bytes that were compared.
+    """
+
+    content: WeightContent
     copy: VirtualCopy
     address: int
     verified_bytes: int
 
 
-class Search(NamedTuple):
-    """What a search found, and what it took (seconds, bytes)."""
+class SearchResult(NamedTuple):
+    """All copies found, in the order of addresses, and the cost of the search.
 
-    found: tuple[Found, ...]
+    Attributes:
+        found: the copies.
+        scan_s: seconds of scanning.
+        verify_s: seconds of comparing.
+        scanned_bytes: number of bytes scanned.
+        verified_bytes: number of bytes compared.
+    """
+
+    found: tuple[FoundCopy, ...]
     scan_s: float
     verify_s: float
     scanned_bytes: int
@@ -41,42 +63,52 @@ class Search(NamedTuple):
 def search(
     space: AddressSpace,
     memory: ProcessMemory,
-    subjects: Sequence[Subject],
+    contents: Sequence[WeightContent],
     release: Callable[[], None],
     *,
     sampled: bool = False,
-) -> Search:
-    """Return the copies of `subjects` in the resident anonymous memory of `space`."""
+) -> SearchResult:
+    """Return the copies of `contents` in the resident anonymous memory of `space`.
+
+    Args:
+        space: the process's address space.
+        memory: the process's memory.
+        contents: the contents to search for, each in every layout.
+        release: called now and then, to release the mapped pages of the model.
+        sampled: compare evenly spread blocks instead of every byte of large copies.
+    """
     copies: list[VirtualCopy] = []
-    owners: list[Subject] = []
-    for subject in subjects:
+    content_of_copy: list[WeightContent] = []
+    for content in contents:
         for layout in layouts():
-            for copy in layout.candidates(subject.values, subject.uses):
+            for copy in layout.candidates(content.values, content.uses):
                 copies.append(copy)
-                owners.append(subject)
-    anchors = choose(copies, release)
+                content_of_copy.append(content)
+    anchors = choose_anchors(copies, release)
     release()
     started = time.perf_counter()
     candidates, scanned_bytes = scan(memory, space.anonymous, anchors)
     scanned = time.perf_counter()
     verifier = Verifier(memory, release, sampled=sampled)
-    taken = _Taken()
+    extents = _FoundExtents()
     failures: Counter[int] = Counter()
     found = []
-    # Large extents first: what lies inside one is a part of it, whatever else it looks like.
-    for candidate in sorted(candidates, key=lambda one: (-copies[one.number].nbytes, one.number)):
-        copy = copies[candidate.number]
-        if failures[candidate.number] > _MOST_FAILURES or taken.holds(candidate, copy.nbytes):
+    # Large copies first: a smaller copy inside one is a part of it, whatever else it equals.
+    for candidate in sorted(candidates, key=lambda c: (-copies[c.copy].nbytes, c.copy)):
+        copy = copies[candidate.copy]
+        if failures[candidate.copy] > _MAX_FAILURES or extents.cover(candidate, copy.nbytes):
             continue
         verified = verifier.verify(copy, candidate.address)
         if not verified:
-            failures[candidate.number] += 1
+            failures[candidate.copy] += 1
         else:
-            taken.add(candidate, copy.nbytes)
-            found.append(Found(owners[candidate.number], copy, candidate.address, verified))
+            extents.add(candidate, copy.nbytes)
+            found.append(
+                FoundCopy(content_of_copy[candidate.copy], copy, candidate.address, verified)
+            )
     release()
-    return Search(
-        found=tuple(sorted(found, key=lambda one: one.address)),
+    return SearchResult(
+        found=tuple(sorted(found, key=lambda copy: copy.address)),
         scan_s=scanned - started,
         verify_s=time.perf_counter() - scanned,
         scanned_bytes=scanned_bytes,
@@ -84,27 +116,106 @@ def search(
     )
 
 
-class _Taken:
-    """The extents that copies have been found in."""
+class Verifier:
+    """Compares copies with a process's memory, through one reused buffer.
+
+    Args:
+        memory: the memory to compare with.
+        release: called now and then, to release the mapped pages of the model.
+        sampled: compare evenly spread blocks instead of every byte of large copies.
+
+    Attributes:
+        compared_bytes: number of bytes compared so far.
+    """
+
+    def __init__(
+        self, memory: ProcessMemory, release: Callable[[], None], *, sampled: bool = False
+    ) -> None:
+        self._memory = memory
+        self._release = release
+        self._sampled = sampled
+        self._buffer = np.empty(MAX_EXPECTED_BYTES, np.uint8)
+        self._since_release = 0
+        self.compared_bytes = 0
+
+    def verify(self, copy: VirtualCopy, address: int) -> int:
+        """Return the number of bytes of `copy` compared at `address`; 0 if one of them differs.
+
+        Bytes that the layout leaves unspecified are not compared.
+        """
+        if not self._compare_blocks(copy, address, _MIN_BLOCKS):
+            return 0
+        if self._sampled and copy.nbytes > _MAX_FULLY_COMPARED_BYTES:
+            return self._compare_blocks(copy, address, _SAMPLED_BLOCKS)
+        verified = 0
+        for runs in copy.expected_runs():
+            size = len(runs.expected)
+            extents = np.empty((len(runs.offsets), 2), np.int64)
+            extents[:, 0] = runs.offsets + address
+            extents[:, 1] = runs.run_bytes
+            actual = self._buffer[:size]
+            if self._memory.read_runs(extents, actual) < size:
+                return 0
+            if not np.array_equal(actual, runs.expected):
+                return 0
+            verified += size
+            self.compared_bytes += size
+            self._count(size)
+        return verified
+
+    def _compare_blocks(self, copy: VirtualCopy, address: int, blocks: int) -> int:
+        """Return the number of bytes of evenly spread blocks; 0 if one of them differs."""
+        last = max(0, copy.nbytes - _BLOCK_BYTES)
+        offsets = np.unique(np.linspace(0, last, num=blocks).astype(np.int64) // 8 * 8)
+        for start, length in (*copy.unspecified, *copy.derived):
+            offsets = offsets[(offsets + _BLOCK_BYTES <= start) | (offsets >= start + length)]
+        length = min(_BLOCK_BYTES, copy.nbytes)
+        if not len(offsets):
+            return 1
+        compared = 0
+        for first in range(0, len(offsets), _BLOCKS_PER_READ):
+            batch = offsets[first : first + _BLOCKS_PER_READ]
+            expected = copy.blocks(batch, length)
+            extents = np.stack((batch + address, np.full(len(batch), length)), axis=1)
+            actual = self._buffer[: expected.size]
+            if self._memory.read_runs(extents, actual) < expected.size:
+                return 0
+            if not np.array_equal(actual, expected.reshape(-1)):
+                return 0
+            compared += expected.size
+            # A block may come from many pages, and the kernel maps their neighbours too.
+            self._count(len(batch) * _BYTES_MAPPED_PER_BLOCK)
+        self.compared_bytes += compared
+        return compared
+
+    def _count(self, nbytes: int) -> None:
+        """Count bytes of the model that were mapped into our memory, and release them in time."""
+        self._since_release += nbytes
+        if self._since_release > _RELEASE_BYTES:
+            self._release()
+            self._since_release = 0
+
+
+class _FoundExtents:
+    """The extents of the copies found so far."""
 
     def __init__(self) -> None:
-        self._numbers = np.empty(0, np.int64)
+        self._copies = np.empty(0, np.int64)
         self._starts = np.empty(0, np.int64)
         self._ends = np.empty(0, np.int64)
 
-    def holds(self, candidate: Candidate, nbytes: int) -> bool:
-        """Return whether the candidate's extent is taken.
+    def cover(self, candidate: Candidate, nbytes: int) -> bool:
+        """Return whether the candidate is inside a found extent, or overlaps one of its own copy.
 
-        That is, whether it lies inside one that is, or overlaps one of the same copy: content that
-        repeats itself may seem to start anywhere in itself.
+        The latter because repetitive content seems to start at many addresses inside itself.
         """
         start, end = candidate.address, candidate.address + nbytes
         inside = (self._starts <= start) & (end <= self._ends)
         overlaps = (self._starts < end) & (start < self._ends)
-        return bool(np.any(inside | (overlaps & (self._numbers == candidate.number))))
+        return bool(np.any(inside | (overlaps & (self._copies == candidate.copy))))
 
     def add(self, candidate: Candidate, nbytes: int) -> None:
-        """Take an extent."""
-        self._numbers = np.append(self._numbers, candidate.number)
+        """Add the extent of a verified candidate."""
+        self._copies = np.append(self._copies, candidate.copy)
         self._starts = np.append(self._starts, candidate.address)
         self._ends = np.append(self._ends, candidate.address + nbytes)

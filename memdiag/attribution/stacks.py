@@ -1,11 +1,11 @@
-"""The stacks of a process's threads.
+"""Stacks of a process's threads.
 
-The kernel names the first thread's stack only. Those of other threads are plain mappings. What
-tells them is the thread's stack pointer (``/proc/PID/task/TID/syscall``, for a thread that waits in
-the kernel) together with the page below that nothing may touch. A thread that runs just then tells
-no pointer: its stack is known by being of the same make, guard and size, as one that does. Where
-the guard is inside the mapping (glibc 2.42 and newer), only the resident pages from the pointer on
-count. What this misses stays without a name.
+The kernel names only the first thread's stack. Stacks of other threads are anonymous mappings,
+recognised by the thread's stack pointer (``/proc/PID/task/TID/syscall``, for a thread that waits in
+the kernel) and the inaccessible guard page below. A running thread has no pointer there: its stack
+is recognised by the same guard and size as the stack of a waiting thread. If the guard is inside
+the mapping (glibc 2.42 and newer), only the resident pages from the pointer on count. Other stacks
+remain unnamed.
 """
 
 import os
@@ -20,28 +20,28 @@ from memdiag.attribution.intervals import Ranges
 
 _LIMIT = re.compile(r"^Max stack size +(\d+)", re.MULTILINE)
 _DEFAULT_BYTES = 8 << 20
-_LARGEST_GUARD = 1 << 20
+_MAX_GUARD_BYTES = 1 << 20
 
 
 def read_stacks(space: AddressSpace) -> Ranges:
-    """Return the memory of the threads' stacks, as far as it can be told; never raises."""
-    found = [(r.start, r.end) for r in space.regions if r.path.startswith("[stack")]
-    makes: set[tuple[int, int]] = set()
+    """Return the byte ranges of the threads' stacks, as far as recognised; never raises."""
+    stacks = [(r.start, r.end) for r in space.regions if r.path.startswith("[stack")]
+    known_sizes: set[tuple[int, int]] = set()
     for pointer in _stack_pointers(space.pid):
         region = space.region_at(pointer)
         if region is None or not _may_be_stack(region):
             continue
         guard = _guard_bytes(space, region)
         if guard:
-            makes.add((guard, region.size))
-            found.append((region.start, region.end))
+            known_sizes.add((guard, region.size))
+            stacks.append((region.start, region.end))
         else:
-            found.append(_from_pointer(space, region, pointer))
-    if makes:
+            stacks.append(_from_pointer(space, region, pointer))
+    if known_sizes:
         for region in space.regions:
-            if _may_be_stack(region) and (_guard_bytes(space, region), region.size) in makes:
-                found.append((region.start, region.end))
-    return intervals.normal(found)
+            if _may_be_stack(region) and (_guard_bytes(space, region), region.size) in known_sizes:
+                stacks.append((region.start, region.end))
+    return intervals.normal(stacks)
 
 
 def _stack_pointers(pid: int) -> Iterator[int]:
@@ -67,25 +67,25 @@ def _may_be_stack(region: Region) -> bool:
 
 
 def _guard_bytes(space: AddressSpace, region: Region) -> int:
-    """Return the size of the untouchable mapping right below `region`, 0 where there is none."""
+    """Return the bytes of the inaccessible mapping directly below `region`; 0 if there is none."""
     below = space.region_at(region.start - 1)
-    if below is None or below.permissions != "---p" or below.size > _LARGEST_GUARD:
+    if below is None or below.permissions != "---p" or below.size > _MAX_GUARD_BYTES:
         return 0
     return below.size
 
 
 def _from_pointer(space: AddressSpace, region: Region, pointer: int) -> tuple[int, int]:
-    """Return the run of resident pages that the pointer lies in, at most a default stack's size."""
+    """Return the run of resident pages from the pointer on, at most the default stack size."""
     page = pointer // PAGE * PAGE
-    most = np.array([[page, min(region.end, page + _default_bytes(space.pid))]], np.int64)
-    runs = intervals.intersect(space.resident, most)
+    limit = np.array([[page, min(region.end, page + _default_bytes(space.pid))]], np.int64)
+    runs = intervals.intersect(space.resident, limit)
     if not len(runs) or int(runs[0, 0]) != page:
         return (page, page)
     return (page, int(runs[0, 1]))
 
 
 def _default_bytes(pid: int) -> int:
-    """Return the size of a stack that nobody chose, from the process's limits."""
+    """Return the default stack size in bytes, from the process's limits."""
     try:
         with open(f"/proc/{pid}/limits") as file:
             limit = _LIMIT.search(file.read())

@@ -9,7 +9,7 @@ from collections.abc import Callable, Container, Iterable
 from math import prod
 from typing import NamedTuple
 
-from memdiag.attribution.layouts.panels import WIDTH, aligned
+from memdiag.attribution.layouts.tiling import PANEL_COLUMNS, round_up
 from memdiag.graph.graphs import Graphs, integer, integers
 from memdiag.graph.nodes import Node
 from memdiag.graph.reader import ModelFile
@@ -138,13 +138,13 @@ def direct(readers: Iterable[Reader]) -> list[Reader]:
 
 def fp32_panels(rows: int, columns: int) -> int:
     """Return the bytes of a packed fp32 operand ``[rows, columns]``."""
-    return aligned(aligned(columns, WIDTH) * rows * 4)
+    return round_up(round_up(columns, PANEL_COLUMNS) * rows * 4)
 
 
 def int8_panels(rows: int, columns: int) -> int:
     """Return the bytes of a packed 8-bit operand ``[rows, columns]``, its column sums included."""
-    width = aligned(columns, WIDTH)
-    return aligned(width * 4 + width * aligned(rows, 4))
+    width = round_up(columns, PANEL_COLUMNS)
+    return round_up(width * 4 + width * round_up(rows, 4))
 
 
 def nbits_blocks(depth: int, columns: int, bits: int, block_size: int, accuracy: int) -> int | None:
@@ -162,7 +162,7 @@ def nbits_blocks(depth: int, columns: int, bits: int, block_size: int, accuracy:
     if bits not in (2, 4, 8) or (bits == 2 and block_size not in (32, 64, 128)):
         return None
     scales = columns * blocks * 4
-    return values + 63 + aligned(columns, WIDTH) * blocks * 4 + scales + 63
+    return values + 63 + round_up(columns, PANEL_COLUMNS) * blocks * 4 + scales + 63
 
 
 def _bits(node: Node) -> int:
@@ -275,8 +275,8 @@ def _filter(operand: _Operand) -> Packed | None:
         if outputs % _NCHWC or outputs % groups or not (depthwise or whole):
             return None
     elif inputs >= _NCHWC:
-        inputs = aligned(inputs, _NCHWC)
-    return Packed("reordered", aligned(outputs, _NCHWC) * inputs * prod(places) * 4)
+        inputs = round_up(inputs, _NCHWC)
+    return Packed("reordered", round_up(outputs, _NCHWC) * inputs * prod(places) * 4)
 
 
 def _integer_filter(operand: _Operand) -> Packed | None:

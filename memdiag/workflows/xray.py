@@ -10,16 +10,16 @@ from pathlib import Path
 import msgspec
 
 from memdiag.attribution.address_space import read_address_space
-from memdiag.attribution.attribute import (
-    Looked,
-    attribute,
-    look_for,
-    look_for_fused,
-    missing,
-)
+from memdiag.attribution.attribute import attribute
 from memdiag.attribution.intervals import normal
-from memdiag.attribution.made_by import with_makers
-from memdiag.attribution.owners import Arena, BaselinePages
+from memdiag.attribution.owners import BaselinePages
+from memdiag.attribution.provenance import with_provenance
+from memdiag.attribution.search_target import (
+    SearchTarget,
+    fused_search_target,
+    missing_bytes,
+    search_target,
+)
 from memdiag.errors import MemdiagError, ModelError, UsageError, XrayError
 from memdiag.graph.reader import ModelFile, open_model
 from memdiag.records.attribution import Attribution
@@ -74,10 +74,10 @@ def xray(
             except ModelError:
                 if given is not None:
                     raise
-        looked = [look_for(file) for file in files]
+        targets = [search_target(file) for file in files]
         if pause:
             stack.enter_context(_paused(pid))
-        found = attribute(pid, looked, sampled=sampled)
+        found = attribute(pid, targets, sampled=sampled)
     if given is not None:
         return found
     note = "no model was given, and none was found; name it with --model to see its weights"
@@ -182,35 +182,38 @@ class ChildXray:
                 case AtPhaseEnd(pid, phase, arena):
                     # Removed first, so that the phases are in the order in which they ended.
                     self.by_phase.pop(phase, None)
-                    self.by_phase[phase] = self._attribute(pid, [self._searched], arena)
+                    self.by_phase[phase] = self._attribute(pid, [self._target], arena)
                 case AtSteady(pid, arena, log):
                     self._examine_steady(pid, arena, log)
         except MemdiagError as error:
             self.failure = str(error)
 
     def _examine_steady(self, pid: int, arena: AddressRanges, log: LogEvidence) -> None:
-        found = self._attribute(pid, [self._searched], arena)
-        self.attribution = with_makers(found, [self._searched], log)
-        missing_bytes = missing(self._searched, found)
-        if missing_bytes <= _MISSING_SHARE * sum(weight.nbytes for weight in self._model.weights):
+        found = self._attribute(pid, [self._target], arena)
+        self.attribution = with_provenance(found, [self._target], log)
+        missing = missing_bytes(self._target, found)
+        if missing <= _MISSING_SHARE * sum(weight.nbytes for weight in self._model.weights):
             return
         saved = self._optimize()
         if saved is None:
             return
         with open_model(saved) as optimized:
-            models = [self._searched, look_for_fused(optimized, self._searched)]
-            self.attribution = with_makers(self._attribute(pid, models, arena), models, log)
+            targets = [self._target, fused_search_target(optimized, self._target)]
+            found = self._attribute(pid, targets, arena)
+            self.attribution = with_provenance(found, targets, log)
 
     @cached_property
-    def _searched(self) -> Looked:
-        return look_for(self._model)
+    def _target(self) -> SearchTarget:
+        return search_target(self._model)
 
-    def _attribute(self, pid: int, models: list[Looked], arena: AddressRanges) -> Attribution:
+    def _attribute(
+        self, pid: int, targets: list[SearchTarget], arena: AddressRanges
+    ) -> Attribution:
         return attribute(
             pid,
-            models,
+            targets,
             baseline=self._baseline,
-            arena=Arena(normal(arena)) if arena else None,
+            logged_arena=normal(arena) if arena else None,
             sampled=self._sampled,
         )
 

@@ -1,4 +1,4 @@
-"""A half-precision weight in fp32, as the runtime keeps it for kernels that know no halves."""
+"""Half-precision weights converted to fp32, for kernels without a half-precision version."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -6,10 +6,10 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from memdiag.attribution.layouts.copy import VirtualCopy
-from memdiag.attribution.layouts.tiled import row_major
-from memdiag.attribution.layouts.uses import Uses
+from memdiag.attribution.layouts.layout import Uses
+from memdiag.attribution.layouts.tiling import row_major
 from memdiag.attribution.layouts.values import cast
+from memdiag.attribution.layouts.virtual_copy import VirtualCopy
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""An integer weight in fp32: what folding its DequantizeLinear leaves behind."""
+"""Integer weights converted to fp32, the result of folding a DequantizeLinear."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -6,10 +6,10 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from memdiag.attribution.layouts.copy import VirtualCopy
-from memdiag.attribution.layouts.tiled import row_major
-from memdiag.attribution.layouts.uses import Uses
+from memdiag.attribution.layouts.layout import Uses
+from memdiag.attribution.layouts.tiling import row_major
 from memdiag.attribution.layouts.values import dequantized
+from memdiag.attribution.layouts.virtual_copy import VirtualCopy
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class Dequantized:
     kind: str = "dequantized"
 
     def candidates(self, weight: NDArray[Any], uses: Uses) -> Iterator[VirtualCopy]:
-        """Yield a copy for each quantization: per tensor, per axis or in blocks of one axis."""
+        """Yield a copy for each quantization: per tensor, per axis or by blocks of one axis."""
         if not weight.size:
             return
         for values in dequantized(weight, uses):

@@ -1,4 +1,4 @@
-"""The weight's own bytes, as the model holds them."""
+"""Weights with the bytes that the model file stores."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -6,24 +6,24 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from memdiag.attribution.layouts.copy import VirtualCopy
-from memdiag.attribution.layouts.tiled import row_major
-from memdiag.attribution.layouts.uses import Uses
-from memdiag.attribution.layouts.values import own
+from memdiag.attribution.layouts.layout import Uses
+from memdiag.attribution.layouts.tiling import row_major
+from memdiag.attribution.layouts.values import unchanged
+from memdiag.attribution.layouts.virtual_copy import VirtualCopy
 
 
 @dataclass(frozen=True)
 class Original:
-    """Row-major, the element type of the model."""
+    """Row-major, with the element type of the model."""
 
     name: str = "original"
     kind: str = "original"
 
     def candidates(self, weight: NDArray[Any], uses: Uses) -> Iterator[VirtualCopy]:
-        """Yield the one copy that any weight with elements of fixed size may have."""
+        """Yield the one copy of a weight whose elements have a fixed size."""
         if weight.dtype.hasobject or not weight.size:
             return
-        nbytes, segments = row_major(own(weight.reshape(-1)))
+        nbytes, segments = row_major(unchanged(weight.reshape(-1)))
         yield VirtualCopy(self.name, self.kind, nbytes, segments)
 
 

@@ -1,4 +1,4 @@
-"""The fp32 operand of MatMul, Gemm, LSTM and GRU, packed for the runtime's kernels on x86."""
+"""fp32 operands of MatMul, Gemm, LSTM, GRU and Attention, packed for MLAS's kernels on x86."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -8,30 +8,29 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from memdiag.attribution.layouts.copy import VirtualCopy
-from memdiag.attribution.layouts.panels import WIDTH, aligned, head_columns, panels
-from memdiag.attribution.layouts.segment import Segment
-from memdiag.attribution.layouts.uses import Uses
+from memdiag.attribution.layouts.layout import Uses
+from memdiag.attribution.layouts.tiling import PANEL_COLUMNS, head_columns, panels, round_up
 from memdiag.attribution.layouts.values import Values, as_fp32
+from memdiag.attribution.layouts.virtual_copy import Segment, VirtualCopy
 
 _DEPTH = 256
 
 
 @dataclass(frozen=True)
 class PackedFp32:
-    """Slices of 256 rows, each cut into panels of 16 columns; the columns are padded with zeros."""
+    """Slices of 256 rows, cut into panels of 16 columns. Columns are padded with zeros."""
 
     name: str = "packed_fp32"
     kind: str = "packed"
 
     def candidates(self, weight: NDArray[Any], uses: Uses) -> Iterator[VirtualCopy]:
-        """Yield the packing of the matrix as it is and of its transpose (``transB``).
+        """Yield the packed matrix and the packed transpose (``transB``).
 
-        A matrix of exactly 16 columns is its own packing, and left out. Matrices are not packed
-        in stacks, but for the weights of LSTM and GRU, ``[directions, gates * H, K]``: each
+        A matrix of exactly 16 columns equals its packed form and is skipped. Stacks of matrices are
+        not packed, except the weights of LSTM and GRU, ``[directions, gates * H, K]``: each
         direction is packed like a ``transB`` operand, and a GRU's ``[directions, 3 * H, H]`` also
-        in two parts, the first two gates and the last one. Attention packs each head's columns
-        apart, in one buffer each for queries, keys and values.
+        in two parts, the first two gates and the last gate. Attention packs each head's columns
+        separately, into one buffer each for queries, keys and values.
         """
         if weight.ndim not in (2, 3) or not weight.size:
             return
@@ -39,16 +38,18 @@ class PackedFp32:
             if weight.ndim == 3:
                 yield from self._recurrent(values)
                 continue
-            if weight.shape[1] != WIDTH or values.combine is not None:
+            if weight.shape[1] != PANEL_COLUMNS or values.combine is not None:
                 yield self._packed([values], {"transB": "0", **values.parameters})
-            turned = values.viewed(np.transpose)
-            yield self._packed([turned], {"transB": "1", **values.parameters})
+            transposed = values.viewed(np.transpose)
+            yield self._packed([transposed], {"transB": "1", **values.parameters})
             for heads, parts in head_columns(weight.shape[1], uses.heads):
                 for third, operand in enumerate("QKV"):
-                    taken = parts[third * heads : (third + 1) * heads]
-                    matrices = [values.viewed(partial(_columns, columns=part)) for part in taken]
-                    known = {"heads": str(heads), "operand": operand, **values.parameters}
-                    yield self._packed(matrices, known)
+                    heads_columns = parts[third * heads : (third + 1) * heads]
+                    matrices = [
+                        values.viewed(partial(_columns, columns=part)) for part in heads_columns
+                    ]
+                    parameters = {"heads": str(heads), "operand": operand, **values.parameters}
+                    yield self._packed(matrices, parameters)
 
     def _recurrent(self, values: Values) -> Iterator[VirtualCopy]:
         directions, outputs, inputs = values.shape
@@ -67,11 +68,11 @@ class PackedFp32:
         gaps = []
         offset = 0
         for matrix in matrices:
-            used, found = panels((matrix,), depth=_DEPTH, offset=offset)
-            end = aligned(offset + used)
+            used, matrix_segments = panels((matrix,), depth=_DEPTH, offset=offset)
+            end = round_up(offset + used)
             if end > offset + used:
                 gaps.append((offset + used, end - offset - used))
-            segments += found
+            segments += matrix_segments
             offset = end
         return VirtualCopy(self.name, self.kind, offset, segments, parameters, tuple(gaps))
 

@@ -1,36 +1,130 @@
-"""Block-quantized weights packed for MatMulNBits on x86, whoever made the MatMulNBits."""
+"""Block-quantized weights packed for MatMulNBits on x86, from the model or the optimizer."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
-from memdiag.attribution.layouts.copy import VirtualCopy
-from memdiag.attribution.layouts.panels import WIDTH, aligned
-from memdiag.attribution.layouts.quantized import TILE, QuantizedMatrix
-from memdiag.attribution.layouts.segment import Segment
-from memdiag.attribution.layouts.tiled import tiled
-from memdiag.attribution.layouts.uses import NBits, Uses
-from memdiag.attribution.layouts.values import Values, own
+from memdiag.attribution.layouts.layout import NBits, Uses
+from memdiag.attribution.layouts.tiling import PANEL_COLUMNS, round_up, tiled
+from memdiag.attribution.layouts.values import Values, unchanged
+from memdiag.attribution.layouts.virtual_copy import Combine, Segment, VirtualCopy
 
 Array = NDArray[Any]
 
 _SLACK = 63
-"""Bytes that the runtime adds twice, to align the values and the block sums within the buffer."""
+"""Bytes that onnxruntime adds twice, to align the values and the block sums within the buffer."""
 _RUNS = {"avx512": 128, "avx2": 64}
+_TILE_COLUMNS = 4
+"""Columns that the kernels for 8-bit products process at a time."""
+
+
+@dataclass(frozen=True)
+class _QuantizedMatrix:
+    """A quantized matrix of N columns with K values each, in the order of MatMulNBits: by columns.
+
+    Both arrays have the axes ``[N / n, n, K / k, k]``, where n columns (or k values along K) share
+    a byte: value ``[a, b, c, d]`` is the low `bits` of ``values[a, b, c, d] >> shifts[a, b, c,
+    d]``.
+
+    Attributes:
+        values: bytes that contain the values.
+        shifts: bits to shift each byte right; None if each value is a whole byte.
+        bits: bits of a value, 4 or 8.
+        signed: whether the values are signed. onnxruntime adds half the range to store them
+            unsigned.
+    """
+
+    values: Array
+    shifts: Array | None
+    bits: int
+    signed: bool
+
+    @property
+    def columns(self) -> int:
+        """The number of columns, N."""
+        return int(self.values.shape[0] * self.values.shape[1])
+
+    @property
+    def column_bytes(self) -> int:
+        """The bytes of one packed column."""
+        return int(self.values.shape[2] * self.values.shape[3] * self.bits // 8)
+
+    def packed(self, block: int, run: int, *, tiled: bool) -> tuple[Segment, ...]:
+        """Return the segments of the packed values, from offset 0 on.
+
+        Values of one column are stored in runs of `run`. Two 4-bit values half a run apart share a
+        byte. With `tiled`, the same runs of four columns are adjacent. An incomplete run is packed
+        by blocks of `block` values, and columns of an incomplete tile one after the other.
+        """
+        depth = self.values.shape[2] * self.values.shape[3]
+        whole = depth - depth % run
+        full = self.columns - self.columns % _TILE_COLUMNS if tiled else 0
+        segments = []
+        for begin, end, tile in ((0, full, _TILE_COLUMNS), (full, self.columns, 1)):
+            for start, stop, length in ((0, whole, run), (whole, depth, min(block, run))):
+                if begin < end and start < stop:
+                    segments.append(self._segment((begin, end), (start, stop), length, tile))
+        return tuple(segments)
+
+    def _segment(
+        self, columns: tuple[int, int], depth: tuple[int, int], run: int, tile: int
+    ) -> Segment:
+        _, shared, _, paired = self.values.shape
+        count, length = columns[1] - columns[0], run * self.bits // 8
+        runs = (depth[1] - depth[0]) // run
+        across = tile if tile > 1 else count
+        tiles = count // across
+        halves = 8 // self.bits
+        shape = (tiles, runs, across // shared, shared, run // paired // halves, paired)
+        if tile > 1:
+            strides = [tile * self.column_bytes, tile * length, shared * length, length, paired, 1]
+        else:
+            apart = self.column_bytes
+            strides = [count * apart, length, shared * apart, apart, paired, 1]
+        views = [
+            self._cut(array, columns[0] // shared, depth[0] // paired, half, run // paired, shape)
+            for half in range(halves)
+            for array in ([self.values] if self.shifts is None else [self.values, self.shifts])
+        ]
+        order = [0, 1, 2, 3, 4, 5] if tile > 1 else [0, 2, 3, 1, 4, 5]
+        offset = columns[0] * self.column_bytes + tile * (depth[0] * self.bits // 8)
+        return Segment(
+            offset,
+            np.dtype(np.uint8),
+            tuple(shape[axis] for axis in order),
+            tuple(strides[axis] for axis in order),
+            tuple(view.transpose(order) for view in views),
+            self._combine(),
+        )
+
+    def _cut(
+        self, array: Array, column: int, position: int, half: int, run: int, shape: tuple[int, ...]
+    ) -> Array:
+        corner = array[column:, :, position + half * shape[4] :]
+        first, second, third, fourth = array.strides
+        strides = (shape[2] * first, run * third, first, second, third, fourth)
+        view: Array = as_strided(corner, shape, strides, writeable=False)
+        return view
+
+    def _combine(self) -> Combine | None:
+        if self.bits == 8:
+            return _flipped if self.signed else None
+        return _pair_flipped if self.signed else _pair
 
 
 @dataclass(frozen=True)
 class PackedNBits:
-    """Packed values for products in fp32; or those for products in 8 bits, block sums and scales.
+    """Packed values for fp32 products, or packed values, block sums and scales for 8-bit products.
 
-    Products in fp32 (accuracy level 0 or 1, 4-bit weights only): each run of 16, 32 or 64 values
-    becomes nibbles of values half a run apart, nothing moves otherwise. Products in 8 bits (level
-    4): runs of 128 values (AVX-512) or 64 (AVX2) of four columns side by side; then ``-scale *
+    ``fp32`` products (accuracy level 0 or 1, 4-bit weights only): each run of 16, 32 or 64 values
+    becomes bytes of two values half a run apart, in the same order otherwise. ``int8`` products
+    (level 4): adjacent runs of 128 values (AVX-512) or 64 (AVX2) of four columns; then ``-scale *
     zero_point`` of each block as ``[N / 16][blocks][16]`` fp32, then the scales in the order of
-    their blocks. ``none``: what the runtime makes of a DequantizeLinear's weight before any
+    their blocks. ``none``: the weight of a DequantizeLinear converted to MatMulNBits, before any
     packing.
     """
 
@@ -38,7 +132,7 @@ class PackedNBits:
     kind: str = "packed"
 
     def candidates(self, weight: Array, uses: Uses) -> Iterator[VirtualCopy]:
-        """Yield the packings for each use of the weight by a MatMulNBits."""
+        """Yield the packed forms for each use of the weight by a MatMulNBits."""
         if not weight.size:
             return
         for nbits in uses.nbits:
@@ -49,28 +143,36 @@ class PackedNBits:
                 segments = matrix.packed(nbits.block_size, min(nbits.block_size, 64), tiled=False)
                 nbytes = matrix.columns * matrix.column_bytes
                 yield VirtualCopy(
-                    self.name, self.kind, nbytes, segments, {"products": "fp32", **_said(nbits)}
+                    self.name,
+                    self.kind,
+                    nbytes,
+                    segments,
+                    {"products": "fp32", **_parameters(nbits)},
                 )
             if nbits.by_row:
                 pair = 8 // nbits.bits
                 segments = matrix.packed(nbits.block_size, pair, tiled=False)
                 nbytes = matrix.columns * matrix.column_bytes
                 yield VirtualCopy(
-                    self.name, self.kind, nbytes, segments, {"products": "none", **_said(nbits)}
+                    self.name,
+                    self.kind,
+                    nbytes,
+                    segments,
+                    {"products": "none", **_parameters(nbits)},
                 )
             for kernel, run in _RUNS.items():
                 yield self._for_int8(matrix, nbits, kernel, run)
 
     def _for_int8(
-        self, matrix: QuantizedMatrix, nbits: NBits, kernel: str, run: int
+        self, matrix: _QuantizedMatrix, nbits: NBits, kernel: str, run: int
     ) -> VirtualCopy:
         untiled = nbits.bits == 4 and nbits.block_size == 16
         if untiled and kernel == "avx2":
             run = 16
         segments = matrix.packed(nbits.block_size, run, tiled=not untiled)
         data = matrix.columns * matrix.column_bytes
-        sums = aligned(data)
-        scales = sums + aligned(nbits.columns, WIDTH) * nbits.blocks * 4
+        sums = round_up(data)
+        scales = sums + round_up(nbits.columns, PANEL_COLUMNS) * nbits.blocks * 4
         end = scales + nbits.columns * nbits.blocks * 4
         nbytes = data + _SLACK + (end - sums) + _SLACK
         gaps = [(data, sums - data), (end, nbytes - end)]
@@ -81,16 +183,30 @@ class PackedNBits:
             per_run = 1 if untiled else max(1, run // nbits.block_size)
             segments += _scales(nbits, scales, per_run, tiled_columns=not untiled)
         unspecified = tuple(gap for gap in gaps if gap[1])
-        parameters = {"products": "int8", "kernel": kernel, **_said(nbits)}
+        parameters = {"products": "int8", "kernel": kernel, **_parameters(nbits)}
         return VirtualCopy(self.name, self.kind, nbytes, segments, parameters, unspecified)
 
 
-def _said(nbits: NBits) -> dict[str, str]:
+def _flipped(values: Array) -> Array:
+    return np.asarray(values ^ np.uint8(0x80))
+
+
+def _pair(low: Array, low_shift: Array, high: Array, high_shift: Array) -> Array:
+    pair = (low >> low_shift) & np.uint8(15)
+    pair |= ((high >> high_shift) & np.uint8(15)) << np.uint8(4)
+    return np.asarray(pair)
+
+
+def _pair_flipped(low: Array, low_shift: Array, high: Array, high_shift: Array) -> Array:
+    return np.asarray(_pair(low, low_shift, high, high_shift) ^ np.uint8(0x88))
+
+
+def _parameters(nbits: NBits) -> dict[str, str]:
     return {"bits": str(nbits.bits), "block": str(nbits.block_size)}
 
 
-def _matrix(weight: Array, nbits: NBits) -> QuantizedMatrix | None:
-    """Return the matrix in `weight`, None where its bytes are not what `nbits` says."""
+def _matrix(weight: Array, nbits: NBits) -> _QuantizedMatrix | None:
+    """Return the matrix in `weight`; None if the weight does not match `nbits`."""
     columns, depth, block = nbits.columns, nbits.depth, nbits.block_size
     if nbits.bits not in (4, 8) or block < 16 or block & (block - 1) or columns < 1 or depth < 1:
         return None
@@ -115,13 +231,13 @@ def _matrix(weight: Array, nbits: NBits) -> QuantizedMatrix | None:
     return _with_shifts(np.broadcast_to(values, (columns // 2, 2, depth, 1)), nbits, axis=1)
 
 
-def _with_shifts(values: Array, nbits: NBits, axis: int) -> QuantizedMatrix:
+def _with_shifts(values: Array, nbits: NBits, axis: int) -> _QuantizedMatrix:
     if nbits.bits == 8:
-        return QuantizedMatrix(values, None, 8, nbits.signed)
+        return _QuantizedMatrix(values, None, 8, nbits.signed)
     steps = np.arange(values.shape[axis], dtype=np.uint8) * np.uint8(4)
-    shape = [len(steps) if place == axis else 1 for place in range(4)]
+    shape = [len(steps) if index == axis else 1 for index in range(4)]
     shifts = np.broadcast_to(steps.reshape(shape), values.shape)
-    return QuantizedMatrix(values, shifts, 4, nbits.signed)
+    return _QuantizedMatrix(values, shifts, 4, nbits.signed)
 
 
 def _sums(nbits: NBits, offset: int) -> tuple[Segment, ...]:
@@ -133,29 +249,29 @@ def _sums(nbits: NBits, offset: int) -> tuple[Segment, ...]:
         zeros = nbits.zero_points.reshape(scales.shape)
     values = Values((scales, zeros), np.dtype(np.float32), _negated_product)
     order = ((0, "outer"), (1, "outer"), (0, "inner"))
-    _, segments = tiled(values, (WIDTH, 1), order, offset=offset)
+    _, segments = tiled(values, (PANEL_COLUMNS, 1), order, offset=offset)
     return segments
 
 
 def _scales(nbits: NBits, offset: int, per_run: int, *, tiled_columns: bool) -> tuple[Segment, ...]:
-    """Return the scales, ordered as the blocks of the packed values are."""
+    """Return the scales in the order of the blocks of the packed values."""
     assert nbits.scales is not None
     scales = nbits.scales.reshape(nbits.columns, nbits.blocks)
-    full = nbits.columns - nbits.columns % TILE if tiled_columns else 0
+    full = nbits.columns - nbits.columns % _TILE_COLUMNS if tiled_columns else 0
     whole = nbits.blocks - nbits.blocks % per_run
     row = nbits.blocks * 4
     segments: tuple[Segment, ...] = ()
     order = ((0, "outer"), (1, "outer"), (0, "inner"), (1, "inner"))
     for start, stop, run in ((0, whole, per_run), (whole, nbits.blocks, 1)):
         if full and start < stop:
-            _, found = tiled(
+            _, run_segments = tiled(
                 _fp32(scales[:full, start:stop]),
-                (TILE, run),
+                (_TILE_COLUMNS, run),
                 order,
-                offset=offset + start * TILE * 4,
-                strides=(TILE * row, TILE * run * 4, run * 4, 4),
+                offset=offset + start * _TILE_COLUMNS * 4,
+                strides=(_TILE_COLUMNS * row, _TILE_COLUMNS * run * 4, run * 4, 4),
             )
-            segments += found
+            segments += run_segments
     if full < nbits.columns:
         rest = _fp32(scales[full:])
         rows = ((0, "outer"), (1, "outer"))
@@ -165,7 +281,7 @@ def _scales(nbits: NBits, offset: int, per_run: int, *, tiled_columns: bool) -> 
 
 def _fp32(scales: Array) -> Values:
     if scales.dtype == np.float32:
-        return own(scales)
+        return unchanged(scales)
     return Values((scales,), np.dtype(np.float32), _widened)
 
 

@@ -1,4 +1,4 @@
-"""Convolution filters reordered for the blocked (NCHWc) kernels, by a rewrite of the graph."""
+"""Convolution filters reordered for the blocked (NCHWc) kernels, by the NchwcTransformer."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -6,10 +6,10 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from memdiag.attribution.layouts.copy import VirtualCopy
-from memdiag.attribution.layouts.tiled import Order, tiled
-from memdiag.attribution.layouts.uses import Uses
+from memdiag.attribution.layouts.layout import Uses
+from memdiag.attribution.layouts.tiling import Order, tiled
 from memdiag.attribution.layouts.values import as_fp32
+from memdiag.attribution.layouts.virtual_copy import VirtualCopy
 
 _BLOCKS = (16, 8)
 _OUTER = tuple((axis, "outer") for axis in range(4))
@@ -21,15 +21,15 @@ _OUTPUT: Order = (*_OUTER, (0, "inner"))
 class ReorderedNchwc:
     """Filters ``[O, I, H, W]`` in blocks of 16 channels (AVX-512) or 8, padded with zeros.
 
-    ``OIHWBiBo`` blocks both kinds of channels; ``OIHWBo`` only the output channels: that is for
-    depthwise convolutions, and for those with fewer input channels than a block.
+    ``OIHWBiBo`` blocks input and output channels. ``OIHWBo`` blocks output channels only: for
+    depthwise convolutions, and for filters with fewer input channels than a block.
     """
 
     name: str = "reordered_nchwc"
     kind: str = "reordered"
 
     def candidates(self, weight: NDArray[Any], uses: Uses) -> Iterator[VirtualCopy]:
-        """Yield both orders for both block lengths."""
+        """Yield the possible orders for both block lengths."""
         if weight.ndim != 4 or not weight.size:
             return
         for values in as_fp32(weight, uses):

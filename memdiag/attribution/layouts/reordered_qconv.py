@@ -1,4 +1,4 @@
-"""8-bit convolution filters that no kernel packs: brought to ``[H, W, I, O]``."""
+"""8-bit convolution filters reordered to ``[H, W, I, O]``, where no kernel packs them."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -7,25 +7,25 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from memdiag.attribution.layouts.copy import VirtualCopy
-from memdiag.attribution.layouts.tiled import row_major
-from memdiag.attribution.layouts.uses import Uses
-from memdiag.attribution.layouts.values import own
+from memdiag.attribution.layouts.layout import Uses
+from memdiag.attribution.layouts.tiling import row_major
+from memdiag.attribution.layouts.values import unchanged
+from memdiag.attribution.layouts.virtual_copy import VirtualCopy
 
 
 @dataclass(frozen=True)
 class ReorderedQConv:
-    """Depthwise filters, and those of convolutions of signed inputs, keep one copy like this."""
+    """Copy of depthwise filters, and of filters of convolutions with signed inputs."""
 
     name: str = "reordered_qconv"
     kind: str = "reordered"
 
     def candidates(self, weight: NDArray[Any], uses: Uses) -> Iterator[VirtualCopy]:
-        """Yield the one reordering of an 8-bit filter ``[O, I, …]``."""
+        """Yield the reordered copy of an 8-bit filter ``[O, I, …]``."""
         if weight.dtype not in (np.int8, np.uint8) or weight.ndim < 3 or not weight.size:
             return
         perm = (*range(2, weight.ndim), 1, 0)
-        nbytes, segments = row_major(own(weight.transpose(perm)))
+        nbytes, segments = row_major(unchanged(weight.transpose(perm)))
         yield VirtualCopy(self.name, self.kind, nbytes, segments)
 
 

@@ -1,4 +1,4 @@
-"""The weight with its axes in another order: what folding a Transpose leaves behind."""
+"""Weights with permuted axes, the result of folding a Transpose."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from memdiag.attribution.layouts.copy import VirtualCopy
-from memdiag.attribution.layouts.tiled import row_major
-from memdiag.attribution.layouts.uses import Uses
-from memdiag.attribution.layouts.values import Values, as_fp32, own
+from memdiag.attribution.layouts.layout import Uses
+from memdiag.attribution.layouts.tiling import row_major
+from memdiag.attribution.layouts.values import Values, as_fp32, unchanged
+from memdiag.attribution.layouts.virtual_copy import VirtualCopy
 
 
 @dataclass(frozen=True)
@@ -22,10 +22,10 @@ class Transposed:
     kind: str = "transposed"
 
     def candidates(self, weight: NDArray[Any], uses: Uses) -> Iterator[VirtualCopy]:
-        """Yield a copy for each permutation in the graph, and for that of a matrix.
+        """Yield a copy for each permutation in the graph, and for the last two axes swapped.
 
-        Permutations that move no byte (only axes of length 1 change places) are left out: the copy
-        would be the original. Each is also tried with the values converted to fp32.
+        Permutations that move no byte (only axes of length 1 change position) are skipped: the copy
+        would equal the original. Each permutation is also tried with the values converted to fp32.
         """
         if weight.dtype.hasobject or not weight.size:
             return
@@ -40,13 +40,13 @@ class Transposed:
             if moved == sorted(moved):
                 continue
             for values in self._values(weight, uses):
-                turned = values.viewed(partial(np.transpose, axes=perm))
-                nbytes, segments = row_major(turned)
+                transposed = values.viewed(partial(np.transpose, axes=perm))
+                nbytes, segments = row_major(transposed)
                 parameters = {"perm": ",".join(map(str, perm)), **values.parameters}
                 yield VirtualCopy(self.name, self.kind, nbytes, segments, parameters)
 
     def _values(self, weight: NDArray[Any], uses: Uses) -> Iterator[Values]:
-        yield own(weight)
+        yield unchanged(weight)
         if weight.dtype != np.float32:
             yield from as_fp32(weight, uses)
 

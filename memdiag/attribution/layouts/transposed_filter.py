@@ -1,4 +1,4 @@
-"""ConvTranspose filters: each group's matrix ``[C, M * H * W]`` transposed ahead of time."""
+"""ConvTranspose filters with each group's matrix ``[C, M * H * W]`` transposed by prepacking."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from memdiag.attribution.layouts.copy import VirtualCopy
-from memdiag.attribution.layouts.tiled import row_major
-from memdiag.attribution.layouts.uses import Uses
+from memdiag.attribution.layouts.layout import Uses
+from memdiag.attribution.layouts.tiling import row_major
 from memdiag.attribution.layouts.values import Values, as_fp32
+from memdiag.attribution.layouts.virtual_copy import VirtualCopy
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class TransposedFilter:
     kind: str = "transposed"
 
     def candidates(self, weight: NDArray[Any], uses: Uses) -> Iterator[VirtualCopy]:
-        """Yield one copy for each number of groups in the graph, or for one group."""
+        """Yield one copy for each number of groups in the graph, or for one group if unknown."""
         if weight.ndim < 3 or not weight.size:
             return
         for values in as_fp32(weight, uses):

@@ -1,4 +1,4 @@
-"""Elementwise values of a weight, as they are or converted: made on demand, viewed in any order."""
+"""Elementwise values of a weight, unchanged or converted, computed on demand in any axis order."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from memdiag.attribution.layouts.segment import Combine
-from memdiag.attribution.layouts.uses import Quantization, Uses
+from memdiag.attribution.layouts.layout import Quantization, Uses
+from memdiag.attribution.layouts.virtual_copy import Combine
 
 Array = NDArray[Any]
 
@@ -17,9 +17,13 @@ _FP32 = np.dtype(np.float32)
 
 @dataclass(frozen=True)
 class Values:
-    """An array of `dtype` whose elements are `combine` of the elements of equally shaped views.
+    """An array of values that are computed element by element from equally shaped views.
 
-    `parameters` tell how the values differ from the weight's own; nothing where they do not.
+    Attributes:
+        sources: the views.
+        dtype: element type of the values.
+        combine: function of the views' elements; None if the only view is used unchanged.
+        parameters: differences from the weight's own values, for the record; empty if none.
     """
 
     sources: tuple[Array, ...]
@@ -33,17 +37,17 @@ class Values:
         return self.sources[0].shape
 
     def viewed(self, view: Callable[[Array], Array]) -> "Values":
-        """Return the values with `view` (which must move no data) applied to each source."""
+        """Return the values with `view` (a function that moves no data) applied to each source."""
         return replace(self, sources=tuple(view(source) for source in self.sources))
 
 
-def own(weight: Array) -> Values:
+def unchanged(weight: Array) -> Values:
     """Return the weight's own values."""
     return Values((weight,), weight.dtype)
 
 
 def cast(weight: Array) -> Iterator[Values]:
-    """Yield the values in fp32, where the weight has half as many bits."""
+    """Yield the values converted to fp32, if the weight is float16 or bfloat16."""
     if weight.dtype == np.float16 or weight.dtype.name == "bfloat16":
         yield Values((weight,), _FP32, _widen, {"from": weight.dtype.name})
 
@@ -51,8 +55,8 @@ def cast(weight: Array) -> Iterator[Values]:
 def dequantized(weight: Array, uses: Uses) -> Iterator[Values]:
     """Yield ``(weight - zero_point) * scale`` in fp32 for each quantization that fits the weight.
 
-    The formula and the rounding of its two steps are those of ONNX's DequantizeLinear. Scales of
-    blocks give values with one axis more: the blocked one, divided.
+    Formula and rounding of both steps are as in ONNX's DequantizeLinear. With scales per block,
+    the values have one more axis, because the blocked axis is divided.
     """
     if weight.dtype not in (np.int8, np.uint8, np.int32):
         return
@@ -64,9 +68,9 @@ def dequantized(weight: Array, uses: Uses) -> Iterator[Values]:
 
 
 def as_fp32(weight: Array, uses: Uses) -> Iterator[Values]:
-    """Yield the fp32 arrays that `weight` may become before a kernel sees it, of its own shape."""
+    """Yield the fp32 arrays of the weight's shape that a kernel may get for `weight`."""
     if weight.dtype == np.float32:
-        yield own(weight)
+        yield unchanged(weight)
     yield from cast(weight)
     yield from (values for values in dequantized(weight, uses) if values.shape == weight.shape)
 

@@ -1,4 +1,4 @@
-"""Weights that a process maps from the model's own files: no content needs to be compared."""
+"""Weights that a process maps from the model's own files, found without comparing content."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -11,10 +11,15 @@ from memdiag.graph.reader import ModelFile
 from memdiag.records.weights import Weight
 
 
-class Mapped(NamedTuple):
-    """A weight at `address`, where a mapping of `file` from `offset` on shows it.
+class MappedWeight(NamedTuple):
+    """A weight in a mapping of a model file.
 
-    `resident_bytes` is how much of it is resident and still the file's (not written to).
+    Attributes:
+        weight: the weight.
+        address: address of its first byte.
+        file: name of the file, without its folders.
+        offset: bytes from the start of the file to the weight.
+        resident_bytes: bytes that are resident and unmodified.
     """
 
     weight: Weight
@@ -24,10 +29,10 @@ class Mapped(NamedTuple):
     resident_bytes: int
 
 
-def mapped_weights(space: AddressSpace, model: ModelFile) -> Iterator[Mapped]:
-    """Yield the weights of `model` that regions of `space` map whole.
+def mapped_weights(space: AddressSpace, model: ModelFile) -> Iterator[MappedWeight]:
+    """Yield the weights of `model` that are wholly mapped by a region of `space`.
 
-    Of weights that are the same bytes of a file only the first is told.
+    Of weights that share the same bytes of a file only the first is returned.
     """
     by_file = {path.name: path for path in model.files}
     for path in by_file.values():
@@ -54,9 +59,9 @@ def _address(weight: Weight, region: Region) -> int | None:
     return region.start + start
 
 
-def _mapped(space: AddressSpace, weight: Weight, address: int, file: str) -> Mapped:
+def _mapped(space: AddressSpace, weight: Weight, address: int, file: str) -> MappedWeight:
     assert weight.offset is not None
     assert weight.length is not None
     extent = np.array([[address, address + weight.length]], np.int64)
     clean = intervals.subtract(extent, space.anonymous)
-    return Mapped(weight, address, file, weight.offset, space.resident_bytes_of(clean))
+    return MappedWeight(weight, address, file, weight.offset, space.resident_bytes_of(clean))

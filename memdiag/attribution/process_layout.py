@@ -1,4 +1,4 @@
-"""What a process holds beside the copies of weights: heap, arenas, modules, stacks, objects."""
+"""Layout of a process's memory without any model: heap, arenas, modules, stacks, Python objects."""
 
 from dataclasses import dataclass
 
@@ -14,11 +14,15 @@ from memdiag.attribution.stacks import read_stacks
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Surroundings:
-    """The parts of a process that can be told without knowing any model.
+class ProcessLayout:
+    """The parts of a process's memory that are known without a model.
 
-    `arenas` are the runtime's, `stacks` the threads' stacks, `python_pools` the small-object heap
-    of CPython.
+    Attributes:
+        heap: the heap of glibc's malloc.
+        arenas: onnxruntime's arenas.
+        modules: programs and libraries.
+        stacks: byte ranges of the threads' stacks.
+        python_pools: byte ranges of CPython's small-object heap.
     """
 
     heap: Heap
@@ -27,20 +31,21 @@ class Surroundings:
     stacks: Ranges
     python_pools: Ranges
 
-    def live(self, address: int, nbytes: int) -> bool | None:
-        """Return whether the extent lies in one block in use (True) or not (False).
+    def is_in_use(self, address: int, nbytes: int) -> bool | None:
+        """Return whether `nbytes` bytes at `address` are in one block in use.
 
-        A block is one of malloc's, or within it a chunk of the runtime's arena. None where neither
-        is known.
+        A block is a malloc chunk, or within it a chunk of onnxruntime's arena. None if neither is
+        known.
         """
-        block, chunk = self.heap.live(address, nbytes), self.arenas.live(address, nbytes)
+        block = self.heap.is_in_use(address, nbytes)
+        chunk = self.arenas.is_in_use(address, nbytes)
         return False if block is False else block if chunk is None else chunk
 
 
-def read_surroundings(space: AddressSpace, memory: ProcessMemory) -> Surroundings:
-    """Return what `memory` shows of the process in `space`; what cannot be told is left out."""
+def read_process_layout(space: AddressSpace, memory: ProcessMemory) -> ProcessLayout:
+    """Return the layout of the process in `space`; parts that cannot be recognised are left out."""
     heap = read_heap(space, memory)
-    return Surroundings(
+    return ProcessLayout(
         heap=heap,
         arenas=read_arenas(space, memory, heap),
         modules=read_modules(space, memory),

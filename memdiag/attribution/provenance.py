@@ -1,0 +1,261 @@
+"""Provenance of copies: the graph transformer or kernel that made a copy, from graph and log.
+
+A transformer is named only if onnxruntime's log reports that it changed the graph. ``prepack`` is a
+kernel before the first run, ``kernel`` a kernel that ran, in a run or because its node was folded.
+"""
+
+import re
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+import msgspec
+
+from memdiag.attribution.search_target import SearchTarget, WeightContent, qualified
+from memdiag.attribution.weight_uses import Consumer
+from memdiag.graph.reader import ModelFile
+from memdiag.graph.readers import SAME_ORDER
+from memdiag.graph.weights import node_label
+from memdiag.records.attribution import MODEL_FILE, Attribution, Copy
+from memdiag.runner.log import LogEvidence
+
+_CONSTANT_FOLDING = "ConstantFolding"
+_NCHWC_TRANSFORMER = "NchwcTransformer"
+_TRANSPOSE_OPTIMIZER = "TransposeOptimizer"
+"""Changes initializers in place, so that they keep their names."""
+
+_NCHWC = "com.microsoft.nchwc"
+
+_CONVOLUTIONS: Mapping[str, Sequence[int]] = {"Conv": (1,), "FusedConv": (1,)}
+_TRANSPOSED_CONVOLUTIONS: Mapping[str, Sequence[int]] = {
+    "ConvTranspose": (1,),
+    "ConvTransposeWithDynamicPads": (1,),
+}
+_QUANTIZED_CONVOLUTIONS: Mapping[str, Sequence[int]] = {**_CONVOLUTIONS, "QLinearConv": (3,)}
+_PACKING: Mapping[str, Sequence[int]] = {
+    **_QUANTIZED_CONVOLUTIONS,
+    **_TRANSPOSED_CONVOLUTIONS,
+    "Attention": (1,),
+    "DynamicQuantizeLSTM": (1, 2),
+    "DynamicQuantizeMatMul": (1,),
+    "FusedGemm": (1,),
+    "FusedMatMul": (1,),
+    "GRU": (1, 2),
+    "Gemm": (1,),
+    "LSTM": (1, 2),
+    "MatMul": (1,),
+    "MatMulInteger": (1,),
+    "MatMulIntegerToFloat": (1,),
+    "MatMulNBits": (1,),
+    "QAttention": (1,),
+    "QGemm": (3,),
+    "QLinearMatMul": (3,),
+}
+
+# Layouts that kernels make before the first run, with the inputs they make them for.
+_PREPACKED: Mapping[str, Mapping[str, Sequence[int]]] = {
+    "packed_fp32": _PACKING,
+    "packed_int8": _PACKING,
+    "packed_nbits": _PACKING,
+    "reordered_qconv": _QUANTIZED_CONVOLUTIONS,
+    "transposed_filter": _TRANSPOSED_CONVOLUTIONS,
+}
+
+# Prepacked layouts for which every kernel reserves a buffer of the copy's size, which is logged.
+_RESERVED = ("packed_fp32",)
+
+_FOLDED = {
+    "transposed": ("Transpose",),
+    "cast": ("Cast",),
+    "dequantized": ("DequantizeLinear", "Mul"),
+}
+
+# Operators that are rarely folded, but computed in every run.
+_RARELY_FOLDED = ("DequantizeLinear",)
+
+# Operators whose output is still the weight, in this or another form.
+_STILL_THE_WEIGHT = {*SAME_ORDER, "Transpose", "Cast", "DequantizeLinear", "Mul"}
+
+_NOT_REMOVED = ""
+
+# onnxruntime's name for the result of a fusion, such as ConvBnFusion_W_conv1.weight.
+_FUSION = re.compile(r"[A-Za-z]+Fusion(?=_)")
+
+
+def with_provenance(
+    attribution: Attribution, targets: Sequence[SearchTarget], log: LogEvidence
+) -> Attribution:
+    """Return `attribution` with the maker of each copy as far as it is known.
+
+    Copies that are mapped from a file have no maker.
+
+    Args:
+        attribution: the attribution to complete.
+        targets: the models that were searched for.
+        log: the evidence from onnxruntime's log of the same process.
+    """
+    provenance = _Provenance(targets, log)
+    copies = tuple(
+        msgspec.structs.replace(copy, made_by=provenance.maker(copy)) for copy in attribution.copies
+    )
+    return msgspec.structs.replace(attribution, copies=copies)
+
+
+class _Provenance:
+    """Determines the maker of a copy."""
+
+    def __init__(self, targets: Sequence[SearchTarget], log: LogEvidence) -> None:
+        self._changed = log.changed
+        self._reserved = log.reserved
+        self._contents = {
+            (content.names, target.fused): content
+            for target in targets
+            for content in target.contents
+        }
+        self._removed_by = _removed_by(targets, log.removed)
+        self._not_in_log = _NOT_REMOVED if log.removed_all else None
+        fused_names = {
+            content.names[0] for target in targets if target.fused for content in target.contents
+        }
+        models = [target.model for target in targets if not target.fused] if fused_names else []
+        self._new_names = fused_names - {
+            weight.name for model in models for weight in model.weights
+        }
+        self._output_nodes = _output_nodes(models, fused_names)
+
+    def maker(self, copy: Copy) -> str | None:
+        """Return the maker of `copy`; None if it is not known."""
+        fused = copy.kind == "fused"
+        content = self._contents.get((copy.weights, fused))
+        if content is None or copy.backing.kind == "file":
+            return None
+        if copy.layout in _PREPACKED:
+            return self._prepack_maker(copy, content)
+        if copy.layout == "reordered_nchwc":
+            consumers = _readers(content.consumers, _CONVOLUTIONS)
+            return (
+                _label(_NCHWC_TRANSFORMER, consumers)
+                if _NCHWC_TRANSFORMER in self._changed
+                else None
+            )
+        if fused:
+            return self._fused_maker(content, unchanged=copy.layout == "original")
+        if copy.layout in _FOLDED:
+            return self._folding_maker(content, _FOLDED[copy.layout])
+        return "loading from bytes" if MODEL_FILE in content.names else "parse"
+
+    def _prepack_maker(self, copy: Copy, content: WeightContent) -> str | None:
+        readers = _readers(content.consumers, _PREPACKED[copy.layout])
+        if "transB" in copy.parameters:
+            transposed = copy.parameters["transB"] == "1"
+            readers = [reader for reader in readers if reader.transposed in (None, transposed)]
+        nodes = len({reader.node for reader in readers})
+        # Each node that packs reserves a buffer, also if it then shares the buffer of another node.
+        reserved = nodes if self._reserved is None else self._reserved.get(copy.bytes, 0)
+        if copy.layout in _RESERVED and not reserved:
+            # Not prepacked: a product packs its operand when it runs, also when it is folded.
+            return _label("kernel", readers, one_of=True)
+        return _label("prepack", readers, one_of=0 < reserved < nodes)
+
+    def _folding_maker(self, content: WeightContent, steps: Collection[str]) -> str | None:
+        """Return the maker of a transposed or converted copy of a weight of the model."""
+        direct = [consumer for consumer in content.consumers if not consumer.through]
+        folded = [consumer for consumer in content.consumers if consumer.op_type in steps]
+        removed_by = {self._removed_by.get(name, self._not_in_log) for name in content.names}
+        transformer = removed_by.pop() if len(removed_by) == 1 else None
+        if transformer == _CONSTANT_FOLDING:
+            return _label(_CONSTANT_FOLDING, folded)
+        if transformer == _NOT_REMOVED and len(direct) == 1:
+            # Its only consumer still reads it: nothing was folded, but its kernel ran.
+            return _label("kernel", [reader for reader in direct if reader.op_type in steps])
+        if transformer and (len(direct) == 1 or not folded):
+            # The transformer that removed the readers made their result, unless it is the weight.
+            if all(
+                reader.op_type in steps or reader.op_type not in _STILL_THE_WEIGHT
+                for reader in direct
+            ):
+                return _label(transformer, direct)
+            return None
+        if _CONSTANT_FOLDING in self._changed:
+            return _label(
+                _CONSTANT_FOLDING,
+                [reader for reader in folded if reader.op_type not in _RARELY_FOLDED],
+            )
+        return None
+
+    def _fused_maker(self, content: WeightContent, *, unchanged: bool) -> str | None:
+        """Return the maker of a weight that only onnxruntime's optimized model has."""
+        if unchanged:
+            blocked = [
+                consumer
+                for consumer in content.consumers
+                if consumer.domain == _NCHWC
+                and consumer.input_index in _CONVOLUTIONS.get(consumer.op_type, ())
+            ]
+            if blocked and _NCHWC_TRANSFORMER in self._changed:
+                # It makes every filter of these convolutions, after all other changes.
+                return _label(_NCHWC_TRANSFORMER, blocked)
+            name = content.names[0]
+            node = self._output_nodes.get(name)
+            if (
+                node
+                and _CONSTANT_FOLDING in self._changed
+                and _TRANSPOSE_OPTIMIZER not in self._changed
+            ):
+                # A node whose output is now an initializer was folded.
+                return f"{_CONSTANT_FOLDING} · {node}"
+            fusion = _FUSION.match(name)
+            if fusion and name in self._new_names:
+                return _label(fusion[0], content.consumers)
+        only = [*self._changed] if len(self._changed) == 1 else ["optimize"]
+        return _label(only[0], content.consumers)
+
+
+def _removed_by(
+    targets: Sequence[SearchTarget], removed: Mapping[str, str]
+) -> dict[str, str | None]:
+    """Return the transformer after which each removed weight was removed.
+
+    None if it is not known: the log has names without graphs, so that it proves nothing for a name
+    that several weights have, or for weights that onnxruntime renames.
+    """
+    by_name: dict[str, list[str]] = defaultdict(list)
+    unknown = []
+    models = [target.model for target in targets if not target.fused]
+    for weight in (weight for model in models for weight in model.weights):
+        if weight.place not in ("initializer", "constant"):
+            unknown.append(qualified(weight))
+        elif weight.name in removed:
+            by_name[weight.name].append(qualified(weight))
+    removed_by: dict[str, str | None] = dict.fromkeys(unknown)
+    for name, weights in by_name.items():
+        transformer = (removed[name] or None) if len(weights) == 1 else None
+        removed_by.update(dict.fromkeys(weights, transformer))
+    return removed_by
+
+
+def _output_nodes(models: Sequence[ModelFile], names: Collection[str]) -> dict[str, str]:
+    """Return the label of the node in `models` that computes each of `names`."""
+    return {
+        output: node_label(node, index)
+        for model in models
+        for index, node in enumerate(model.graph.nodes)
+        for output in node.output
+        if output in names
+    }
+
+
+def _readers(
+    consumers: Iterable[Consumer], input_indices: Mapping[str, Sequence[int]]
+) -> list[Consumer]:
+    return [
+        consumer
+        for consumer in consumers
+        if consumer.input_index in input_indices.get(consumer.op_type, ())
+    ]
+
+
+def _label(maker: str, consumers: Iterable[Consumer], *, one_of: bool = False) -> str | None:
+    nodes = list(dict.fromkeys(consumer.node for consumer in consumers))
+    if len(nodes) < 2:
+        return f"{maker} · {nodes[0]}" if nodes else None
+    return f"{maker} · {'one of ' if one_of else ''}{nodes[0]} and {len(nodes) - 1} more"

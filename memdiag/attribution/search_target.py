@@ -1,0 +1,219 @@
+"""Search targets: the weights of a model, grouped by content, with their use in the graph."""
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, fields
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from onnx import TensorProto, helper
+
+from memdiag.attribution.layouts import Uses
+from memdiag.attribution.weight_uses import Consumer, weight_uses
+from memdiag.graph.content_members import FAULT, Budget
+from memdiag.graph.contents import same_content
+from memdiag.graph.graphs import Graphs
+from memdiag.graph.reader import ModelFile
+from memdiag.records.attribution import MODEL_FILE, Attribution, Indistinct
+from memdiag.records.weights import Weight
+
+Array = NDArray[Any]
+
+MIN_WEIGHT_BYTES = 256
+"""Smaller weights match by chance too easily."""
+
+MIN_FILE_BYTES = 64 << 10
+"""Smaller model files are not searched for as a whole."""
+
+FEW_VALUES = "the same few values throughout"
+"""Reason of weights whose content is not distinct."""
+
+_MAX_NAMES = 20
+_PROBES = 32
+_PROBE_BYTES = 64
+
+# onnx returns a bfloat16 type only if the package that defines it is installed.
+_BFLOAT16 = helper.tensor_dtype_to_np_dtype(TensorProto.BFLOAT16)
+
+
+@dataclass(frozen=True, eq=False)
+class WeightContent:
+    """Weights with equal bytes, type and shape.
+
+    Weights with equal bytes but another type or shape are a content of their own with the same
+    `names` and `consumers`, because they have other layouts.
+
+    Attributes:
+        names: names of all weights with these bytes, with the path of their graph unless it is the
+            main graph.
+        values: the values, C-contiguous and read-only: a view of the mapped file if it stores them
+            contiguously. bfloat16 has its own type if onnx supports it.
+        uses: properties of the nodes that use the weights of this type and shape.
+        consumers: the nodes that read any of the weights.
+    """
+
+    names: tuple[str, ...]
+    values: Array
+    uses: Uses
+    consumers: tuple[Consumer, ...]
+
+
+class SearchTarget(NamedTuple):
+    """A model to search for, read once for any number of processes and times.
+
+    Attributes:
+        model: the open model.
+        contents: its weights, grouped by content, and the model file as a whole.
+        unidentifiable: weights that are not searched for, by reason.
+        fused: whether the contents are not weights of the user's model, but weights that
+            onnxruntime computed from them.
+    """
+
+    model: ModelFile
+    contents: tuple[WeightContent, ...]
+    unidentifiable: tuple[Indistinct, ...]
+    fused: bool = False
+
+
+def search_target(model: ModelFile) -> SearchTarget:
+    """Return the search target of `model`: its weights, and its file as a whole."""
+    contents, unidentifiable = weight_contents(model)
+    if model.file_bytes >= MIN_FILE_BYTES:
+        # A program may keep the bytes of the file that it loaded from.
+        file = WeightContent(names=(MODEL_FILE,), values=model.contents, uses=Uses(), consumers=())
+        contents = (*contents, file)
+    return SearchTarget(model, contents, unidentifiable)
+
+
+def fused_search_target(optimized: ModelFile, original: SearchTarget) -> SearchTarget:
+    """Return the weights of onnxruntime's `optimized` model that `original` does not have.
+
+    New weights without a distinct content are included in `unidentifiable`, unless they are small.
+    """
+    known = {content_probe(content.values) for content in original.contents}
+    names = frozenset(qualified(weight) for weight in original.model.weights)
+    contents, unidentifiable = weight_contents(optimized, known=names)
+    new = tuple(content for content in contents if content_probe(content.values) not in known)
+    constant = tuple(group for group in unidentifiable if group.reason == FEW_VALUES)
+    return SearchTarget(optimized, new, constant, fused=True)
+
+
+def missing_bytes(target: SearchTarget, attribution: Attribution) -> int:
+    """Return the bytes of the weights of `target` without a copy in use in `attribution`."""
+    found = {name for copy in attribution.copies if copy.live is not False for name in copy.weights}
+    found.add(MODEL_FILE)
+    return sum(content.values.nbytes for content in target.contents if not found & {*content.names})
+
+
+def weight_contents(
+    model: ModelFile, *, min_bytes: int = MIN_WEIGHT_BYTES, known: Collection[str] = ()
+) -> tuple[tuple[WeightContent, ...], tuple[Indistinct, ...]]:
+    """Return the weights of `model` with an identifiable content, and the others by reason.
+
+    Args:
+        model: the open model.
+        min_bytes: minimum size of an identifiable weight in bytes.
+        known: qualified names of weights to leave out of the second result.
+    """
+    graphs = Graphs(model)
+    groups: dict[int, list[tuple[Weight, Array]]] = defaultdict(list)
+    group_of = {weight: -1 - n for n, group in enumerate(same_content(model)) for weight in group}
+    unidentifiable: dict[str, list[Weight]] = defaultdict(list)
+    budget = Budget(model)
+    for index, weight in enumerate(model.weights):
+        budget.touch(min(weight.nbytes, _PROBES * FAULT))
+        values = _with_bfloat16(np.ascontiguousarray(model.data(weight)), weight)
+        reason = _unidentifiable_reason(values, min_bytes)
+        if reason:
+            if qualified(weight) not in known:
+                unidentifiable[reason].append(weight)
+        else:
+            groups[group_of.get(weight, index)].append((weight, values))
+    contents = tuple(content for group in groups.values() for content in _contents(group, graphs))
+    model.release()
+    return contents, tuple(
+        Indistinct(
+            reason=reason,
+            count=len(weights),
+            bytes=sum(weight.nbytes for weight in weights),
+            weights=tuple(qualified(weight) for weight in weights[:_MAX_NAMES]),
+        )
+        for reason, weights in unidentifiable.items()
+    )
+
+
+def qualified(weight: Weight) -> str:
+    """Return the weight's name, with the path of its graph unless it is the main graph."""
+    return f"{weight.graph}/{weight.name}" if weight.graph else weight.name
+
+
+def content_probe(values: Array) -> tuple[int, bytes]:
+    """Return (bytes, evenly spread blocks) of `values`, which differ for different contents."""
+    octets = _octets(values)
+    return len(octets), _probe_blocks(octets).tobytes()
+
+
+def _contents(group: list[tuple[Weight, Array]], graphs: Graphs) -> Iterator[WeightContent]:
+    """Yield a content for each type and shape of the weights of `group`, all of equal bytes."""
+    names = tuple(dict.fromkeys(qualified(weight) for weight, _ in group))
+    consumers: dict[Consumer, None] = {}
+    forms: dict[tuple[Any, ...], tuple[Array, list[Uses]]] = {}
+    for weight, values in group:
+        uses, weight_consumers = weight_uses(graphs, weight)
+        consumers.update(dict.fromkeys(weight_consumers))
+        forms.setdefault((values.dtype, values.shape), (values, []))[1].append(uses)
+    for values, all_uses in forms.values():
+        yield WeightContent(
+            names=names, values=values, uses=_merged(all_uses), consumers=tuple(consumers)
+        )
+
+
+def _merged(all_uses: Iterable[Uses]) -> Uses:
+    uses = list(all_uses)
+    if len(uses) == 1:
+        return uses[0]
+    return Uses(**{field.name: tuple(_union(uses, field.name)) for field in fields(Uses)})
+
+
+def _union(all_uses: list[Uses], field: str) -> Iterator[Any]:
+    seen: list[Any] = []
+    for uses in all_uses:
+        for value in getattr(uses, field):
+            # Values that contain arrays cannot be compared; a duplicate only costs time.
+            if isinstance(value, (int, tuple)) and value in seen:
+                continue
+            seen.append(value)
+            yield value
+
+
+def _unidentifiable_reason(values: Array, min_bytes: int) -> str | None:
+    if values.dtype.hasobject:
+        return "strings, which have no fixed layout"
+    if values.nbytes < min_bytes:
+        return f"smaller than {min_bytes} bytes"
+    blocks = _probe_blocks(_octets(values))
+    words = blocks[:, : blocks.shape[1] // 8 * 8].reshape(len(blocks), -1, 8)
+    if np.all(words == words[:, :1]) or len(np.unique(words.reshape(-1, 8), axis=0)) < 4:
+        return FEW_VALUES
+    return None
+
+
+def _with_bfloat16(values: Array, weight: Weight) -> Array:
+    """Return `values` as bfloat16 if that is the weight's type and onnx supports it."""
+    if weight.dtype == "bfloat16" and _BFLOAT16.name == "bfloat16":
+        return values.view(_BFLOAT16)
+    return values
+
+
+def _octets(values: Array) -> NDArray[np.uint8]:
+    return values.reshape(-1).view(np.uint8)
+
+
+def _probe_blocks(octets: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Return evenly spread blocks of `octets`, ``[blocks, bytes]``."""
+    last = max(0, len(octets) - _PROBE_BYTES)
+    # At whole words: a value that repeats every 8 bytes must look the same in every block.
+    starts = np.unique(np.linspace(0, last, num=_PROBES).astype(np.int64) // 8 * 8)
+    blocks: NDArray[np.uint8] = octets[starts[:, None] + np.arange(min(_PROBE_BYTES, len(octets)))]
+    return blocks

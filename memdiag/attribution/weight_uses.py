@@ -1,0 +1,284 @@
+"""Use of weights in the graph: the nodes that read a weight, and the properties layouts need."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from memdiag.attribution.layouts import NBits, Quantization, Uses
+from memdiag.graph.graphs import Graphs, integer, integers
+from memdiag.graph.nodes import Node
+from memdiag.graph.readers import Step, readers
+from memdiag.graph.scopes import Scope
+from memdiag.records.weights import Weight
+
+Array = NDArray[Any]
+
+_SAME_SHAPE = {"Identity", "Cast", "DequantizeLinear", "Mul"}
+
+# Operators with the weight of a convolution or an attention, and the index of that input.
+_FILTERS = {
+    "Conv": 1,
+    "ConvInteger": 1,
+    "ConvTranspose": 1,
+    "ConvTransposeWithDynamicPads": 1,
+    "FusedConv": 1,
+    "NhwcConv": 1,
+    "NhwcFusedConv": 1,
+    "QLinearConv": 3,
+}
+_ATTENTIONS = {"Attention": 1, "QAttention": 1}
+
+_PRODUCTS = {
+    "FusedGemm",
+    "FusedMatMul",
+    "Gemm",
+    "MatMul",
+    "MatMulInteger",
+    "MatMulIntegerToFloat",
+    "QGemm",
+    "QLinearMatMul",
+}
+
+_BITS = {"int4": 4, "uint4": 4, "int8": 8, "uint8": 8}
+_SIGNED = ("int4", "int8")
+_DEFAULT_BLOCK_SIZE = 32  # session.qdq_matmulnbits_block_size
+
+
+@dataclass(frozen=True)
+class Consumer:
+    """A node that reads a weight, directly or after other operators.
+
+    Attributes:
+        node: label of the node.
+        op_type: its operator.
+        input_index: index of the input.
+        through: operators between the weight and the node.
+        domain: the operator's domain.
+        transposed: for a matrix product, whether it multiplies with the transposed weight (by an
+            attribute or a preceding Transpose). None if unknown, and for other operators.
+    """
+
+    node: str
+    op_type: str
+    input_index: int
+    through: tuple[str, ...] = ()
+    domain: str = ""
+    transposed: bool | None = None
+
+
+class _Read(NamedTuple):
+    """A consumer, its node and scope, and the steps between the weight and the node."""
+
+    consumer: Consumer
+    scope: Scope
+    node: Node
+    path: tuple[Step, ...]
+
+
+def weight_uses(graphs: Graphs, weight: Weight) -> tuple[Uses, tuple[Consumer, ...]]:
+    """Return the properties of the uses of `weight`, and all nodes that read it."""
+    reads = list(_reads(graphs, weight))
+    uses = Uses(
+        permutations=_unique(_permutations(reads, len(weight.shape))),
+        groups=_unique(_positive_attributes(reads, _FILTERS, "group", 1)),
+        heads=_unique(_positive_attributes(reads, _ATTENTIONS, "num_heads", 0)),
+        quantizations=tuple(_quantizations(graphs, weight, reads)),
+        nbits=tuple(_nbits(graphs, weight, reads)),
+    )
+    return uses, tuple(dict.fromkeys(read.consumer for read in reads))
+
+
+def _reads(graphs: Graphs, weight: Weight) -> Iterator[_Read]:
+    for reader in readers(graphs, weight):
+        node = reader.node
+        consumer = Consumer(
+            node=graphs.label(reader.scope, node),
+            op_type=node.op_type,
+            input_index=reader.slot,
+            through=reader.through,
+            domain=node.domain,
+            transposed=_is_transposed(node, reader.through),
+        )
+        yield _Read(consumer, reader.scope, node, reader.path)
+
+
+def _quantizations(graphs: Graphs, weight: Weight, reads: list[_Read]) -> Iterator[Quantization]:
+    for consumer, scope, node, _ in reads:
+        steps = {step for step in consumer.through if step != "Identity"}
+        if node.op_type == "DequantizeLinear" and consumer.input_index == 0 and not steps:
+            scale, zero_point = _constants(graphs, scope, node, (1, 2))
+            if scale is None or (zero_point is None and _has_input(node, 2)):
+                continue
+            axis = integer(node, "axis", 1)
+            if zero_point is not None and zero_point.size == scale.size == 1:
+                zero_point = zero_point.reshape(scale.shape)
+            yield Quantization(
+                scale=scale,
+                zero_point=zero_point,
+                axis=axis + len(weight.shape) if axis < 0 else axis,
+                block_size=integer(node, "block_size", 0),
+            )
+        if node.op_type == "Mul" and steps == {"Cast"}:
+            factor = graphs.constant(scope, node, 1 - consumer.input_index)
+            if factor is not None and factor[0].ndim <= len(weight.shape):
+                shape = (1,) * (len(weight.shape) - factor[0].ndim) + factor[0].shape
+                yield Quantization(scale=factor[0].reshape(shape))
+
+
+def _nbits(graphs: Graphs, weight: Weight, reads: list[_Read]) -> Iterator[NBits]:
+    for consumer, scope, node, path in reads:
+        nbits = None
+        steps = [step for step in path if step.node.op_type != "Identity"]
+        if node.op_type == "MatMulNBits" and consumer.input_index == 1 and not steps:
+            nbits = _matmulnbits_blocks(graphs, scope, node)
+        elif (
+            node.op_type in ("MatMul", "Gemm")
+            and consumer.input_index == 1
+            and not integer(node, "transB", 0)
+            and [step.node.op_type for step in steps] == ["DequantizeLinear"]
+        ):
+            nbits = _dequantized_blocks(graphs, *steps[0], weight)
+        if nbits is not None:
+            yield nbits
+
+
+def _matmulnbits_blocks(graphs: Graphs, scope: Scope, node: Node) -> NBits | None:
+    """Return the block quantization of a MatMulNBits' operand; None if its attributes are invalid.
+
+    Scales are None if they are not constant, or if the zero points are unknown.
+    """
+    bits, columns = integer(node, "bits", 4), integer(node, "N", 0)
+    depth, block_size = integer(node, "K", 0), integer(node, "block_size", 0)
+    if bits not in (4, 8) or min(columns, depth, block_size) < 1:
+        return None
+    blocks = -(-depth // block_size)
+    scales, points = _constants(graphs, scope, node, (2, 3))
+    zeros = None
+    if _has_input(node, 3):
+        size = columns * _packed_bytes(blocks, bits)
+        if points is None or points.dtype != np.uint8 or points.size != size:
+            scales = None
+        else:
+            zeros = _unpacked(points.reshape(columns, -1), bits)[:, :blocks]
+    if scales is not None and scales.size != columns * blocks:
+        scales = None
+    return NBits(
+        columns=columns,
+        depth=depth,
+        block_size=block_size,
+        bits=bits,
+        scales=None if scales is None else scales.reshape(columns, blocks),
+        zero_points=None if scales is None else zeros,
+    )
+
+
+def _dequantized_blocks(graphs: Graphs, scope: Scope, node: Node, weight: Weight) -> NBits | None:
+    """Return the block quantization of `weight`, ``[K, N]``, by a DequantizeLinear before a MatMul.
+
+    A scale per tensor or per column is expanded to blocks of 32. None if onnxruntime does not
+    convert the weight to a MatMulNBits, because of its type, rank, axis or shape.
+    """
+    bits = _BITS.get(weight.dtype)
+    if bits is None or len(weight.shape) != 2 or not weight.nbytes:
+        return None
+    depth, columns = weight.shape
+    axis, block_size = integer(node, "axis", 1), integer(node, "block_size", 0)
+    scales, points = _constants(graphs, scope, node, (1, 2))
+    if scales is None or block_size < 0 or (points is None and _has_input(node, 2)):
+        return None
+    blocks = -(-depth // (block_size or _DEFAULT_BLOCK_SIZE))
+    if block_size:
+        fits = axis in (0, -2) and scales.shape == (blocks, columns)
+    else:
+        fits = scales.size == 1 or (axis in (1, -1) and scales.shape == (columns,))
+    if not fits or (points is not None and points.nbytes != _packed_bytes(scales.size, bits)):
+        return None
+    shape, signed = (columns, blocks), weight.dtype in _SIGNED
+    zeros: Array | None = None
+    if points is not None:
+        values = _unpacked(points.reshape(1, -1).view(np.uint8), bits)[0, : scales.size]
+        if signed:
+            values = values ^ np.uint8(1 << bits - 1)
+        zeros = np.broadcast_to(_by_column(values.reshape(scales.shape)), shape)
+    elif not signed:  # a signed 0 is half the range in the unsigned form, which is the default
+        zeros = np.broadcast_to(np.uint8(0), shape)
+    return NBits(
+        columns=columns,
+        depth=depth,
+        block_size=block_size or _DEFAULT_BLOCK_SIZE,
+        bits=bits,
+        by_row=True,
+        signed=signed,
+        scales=np.broadcast_to(_by_column(scales), shape),
+        zero_points=zeros,
+    )
+
+
+def _is_transposed(node: Node, through: tuple[str, ...]) -> bool | None:
+    """Return whether a product multiplies with the transposed weight."""
+    if node.op_type not in _PRODUCTS or {*through} - {*_SAME_SHAPE, "Transpose"}:
+        return None
+    return bool(integer(node, "transB", 0)) ^ bool(through.count("Transpose") % 2)
+
+
+def _permutations(reads: list[_Read], rank: int) -> Iterator[tuple[int, ...]]:
+    """Yield the permutation of each Transpose node, combined with the Transposes before it."""
+    for _, scope, node, path in reads:
+        if node.op_type != "Transpose":
+            continue
+        order = tuple(range(rank))
+        for _, step in (*path, Step(scope, node)):
+            if step.op_type == "Transpose":
+                perm = integers(step, "perm") or tuple(reversed(range(rank)))
+                if sorted(perm) != [*range(rank)]:
+                    break
+                order = tuple(order[axis] for axis in perm)
+            elif step.op_type not in _SAME_SHAPE:
+                break  # its output may have other axes
+        else:
+            yield order
+
+
+def _positive_attributes(
+    reads: list[_Read], input_indices: dict[str, int], name: str, default: int
+) -> Iterator[int]:
+    for consumer, _, node, _ in reads:
+        if input_indices.get(node.op_type) == consumer.input_index:
+            number = integer(node, name, default)
+            if number > 0:
+                yield number
+
+
+def _by_column(values: Array) -> Array:
+    """Return values per block, per column or per matrix with the columns as the first axis."""
+    return values.T if values.ndim == 2 else values.reshape(-1, 1)
+
+
+def _constants(
+    graphs: Graphs, scope: Scope, node: Node, inputs: tuple[int, int]
+) -> tuple[Array | None, Array | None]:
+    first, second = (graphs.constant(scope, node, index) for index in inputs)
+    return first[0] if first else None, second[0] if second else None
+
+
+def _has_input(node: Node, index: int) -> bool:
+    return index < len(node.input) and bool(node.input[index])
+
+
+def _packed_bytes(count: int, bits: int) -> int:
+    """Return the bytes of `count` values, packed to whole bytes."""
+    return (count * bits + 7) // 8
+
+
+def _unpacked(rows: Array, bits: int) -> Array:
+    """Return the values of rows of packed bytes, the low bits first."""
+    if bits == 8:
+        return rows
+    return np.stack((rows & 15, rows >> 4), axis=-1).reshape(len(rows), -1)
+
+
+def _unique(values: Iterator[Any]) -> tuple[Any, ...]:
+    return tuple(dict.fromkeys(values))
