@@ -8,7 +8,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from memdiag.attribution.attribute import attribute, look_for, missing
+from memdiag.attribution.attribute import attribute
+from memdiag.attribution.search_target import missing_bytes, search_target
 from memdiag.graph.reader import open_model
 from memdiag.records.attribution import Attribution
 from tests.attribution.conftest import Start
@@ -59,9 +60,9 @@ def look(start: Start, model: Path, outputs: list[str], *, arena: bool = True) -
     names = {"MODEL": str(model), "OUTPUTS": outputs, "ARENA": arena}
     child = start("".join(f"{name} = {value!r}\n" for name, value in names.items()) + SESSION)
     with open_model(model) as read:
-        looked = look_for(read)
+        looked = search_target(read)
         found = attribute(child.pid, [looked])
-        assert missing(looked, found) == 0
+        assert missing_bytes(looked, found) == 0
     if any("glibc" in note for note in found.notes):
         pytest.skip("this Python's malloc is not glibc's")
     assert sum(owner.bytes for owner in found.owners) == found.resident_bytes

@@ -19,7 +19,7 @@ from memdiag.attribution.bfc_arena import Arenas, read_arenas
 from memdiag.attribution.heap import Heap, read_heap
 from memdiag.attribution.process_memory import ProcessMemory
 from tests.attribution.conftest import Start
-from tests.attribution.made_arena import (
+from tests.attribution.fake_arena import (
     AT,
     FIRST,
     FREE,
@@ -74,17 +74,17 @@ def test_chunks_are_read_whatever_the_size_of_their_records(record: int) -> None
     assert intervals.total(arenas.in_use) == 5 * 256
     assert intervals.total(arenas.slack) == (3 + 4088 + 512) * 256
     assert len(arenas.in_use) == 2  # neighbours are joined
-    assert arenas.live(FIRST - 8, 8) is None
-    assert arenas.live(FIRST - 8, 16) is False
+    assert arenas.is_in_use(FIRST - 8, 8) is None
+    assert arenas.is_in_use(FIRST - 8, 16) is False
     assert arenas.found
-    assert not len(arenas.unsettled)
+    assert not len(arenas.inconsistent)
 
 
 @pytest.mark.parametrize("record", [48, 88, 96])
 def test_records_of_no_known_size_are_not_guessed(record: int) -> None:
     arenas = read(Made(CUTS, record=record))
     assert not len(arenas.chunks)
-    assert intervals.total(arenas.unsettled) == (4096 + 512) * 256
+    assert intervals.total(arenas.inconsistent) == (4096 + 512) * 256
 
 
 cuts = st.lists(st.tuples(st.integers(1, 9), st.booleans()), min_size=1, max_size=8)
@@ -103,7 +103,7 @@ def test_every_chunk_of_any_cut_is_told(first: Cut, second: Cut, at: int, nbytes
     low, high = FIRST + at, FIRST + at + nbytes
     touched = [chunk for chunk in chunks if chunk[0] < high and low < chunk[1]]
     inside = [used for start, end, used in touched if start <= low and high <= end]
-    assert arenas.live(low, nbytes) is (inside == [True] if touched else None)
+    assert arenas.is_in_use(low, nbytes) is (inside == [True] if touched else None)
 
 
 def change(address: int, field: int, value: int) -> Callable[[Made], None]:
@@ -153,8 +153,8 @@ def test_chunks_that_contradict_each_other_leave_the_regions_unsettled(fault: st
     arenas = read(made)
     assert arenas.found
     assert not len(arenas.chunks)
-    assert arenas.unsettled.tolist() == made.regions[:, [0, 2]].astype(np.int64).tolist()
-    assert arenas.live(FIRST, 100) is None
+    assert arenas.inconsistent.tolist() == made.regions[:, [0, 2]].astype(np.int64).tolist()
+    assert arenas.is_in_use(FIRST, 100) is None
 
 
 def region(field: int, *values: int) -> Callable[[Made], None]:
@@ -265,7 +265,7 @@ def test_two_tables_that_disagree_leave_their_regions_unsettled() -> None:
     other: dict[int, Cut] = {FIRST: differs}
     arenas = read(Made(cut), Made(other))
     assert not len(arenas.chunks)
-    assert arenas.unsettled.tolist() == [[FIRST, FIRST + 4096 * 256]]
+    assert arenas.inconsistent.tolist() == [[FIRST, FIRST + 4096 * 256]]
 
 
 class Busy(ProcessMemory):
@@ -299,7 +299,7 @@ def test_nothing_is_found_where_the_heap_is_not_known() -> None:
     with ProcessMemory(os.getpid()) as memory:
         arenas = read_arenas(space_of(ALL), memory, Heap("jemalloc"))
     assert not arenas.found
-    assert arenas.live(FIRST, 10) is None
+    assert arenas.is_in_use(FIRST, 10) is None
 
 
 MODEL = """
@@ -370,15 +370,15 @@ def session(
 @pytest.mark.parametrize("thread", [False, True])
 def test_a_real_session_counts_the_same(start: Start, tmp_path: Path, thread: bool) -> None:
     arenas, heap, out = session(start, tmp_path, thread=thread)
-    assert not len(arenas.unsettled)
+    assert not len(arenas.inconsistent)
     used, free = intervals.total(arenas.in_use), intervals.total(arenas.slack)
     assert not (arenas.chunks % 256 != arenas.chunks[0, 0] % 256).any()
     for address, nbytes in out["kept"]:
-        assert arenas.live(address, nbytes) is True
+        assert arenas.is_in_use(address, nbytes) is True
     assert used >= 3 * (300 * 1000 * 4 // 256 + 1) * 256
     assert free >= 3 * 1000 * 1000 * 4 - used
     for first, end in arenas.chunks.tolist():
-        assert heap.live(first, end - first) is True
+        assert heap.is_in_use(first, end - first) is True
     if out["mem_arena_held"] < 0:
         pytest.skip("this runtime's profile does not tell what the arena holds: before 1.28")
     assert used == out["mem_bytes_in_use"]
@@ -389,8 +389,8 @@ def test_no_arena_is_found_where_it_is_switched_off(start: Start, tmp_path: Path
     arenas, heap, out = session(start, tmp_path, arena=False)
     assert not arenas.found
     for address, nbytes in out["kept"]:
-        assert heap.live(address, nbytes) is True
-        assert arenas.live(address, nbytes) is None
+        assert heap.is_in_use(address, nbytes) is True
+        assert arenas.is_in_use(address, nbytes) is None
 
 
 def test_the_arena_of_a_session_that_is_gone_is_not_found(start: Start, tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ out["freed"] = doomed = out["all"][10:20] + out["all"][50:60:2]
         expected = "free" if block in freed else "in_use"
         assert state(heap, block) == expected
         assert state(heap, block + 9_999) == expected
-        assert heap.live(block, 10_000) is (block not in freed)
+        assert heap.is_in_use(block, 10_000) is (block not in freed)
     kept = child.out["all"][30]
     chunk = heap.chunk_at(kept)
     assert chunk is not None
@@ -70,9 +70,9 @@ def test_a_block_over_two_chunks_is_not_known_to_live(start: Start) -> None:
     child = start("out['two'] = [libc.malloc(10_000) for _ in range(2)]")
     heap, _ = heap_of(child.pid)
     first, second = sorted(child.out["two"])
-    assert heap.live(first, second - first + 8) is False
-    assert heap.live(first, 10_000) is True
-    assert heap.live(1, 10) is None
+    assert heap.is_in_use(first, second - first + 8) is False
+    assert heap.is_in_use(first, 10_000) is True
+    assert heap.is_in_use(1, 10) is None
 
 
 def test_blocks_in_use_are_listed_by_size(start: Start) -> None:
@@ -119,9 +119,9 @@ libc.free(out["gone"])
     heap, _ = heap_of(child.pid)
     assert_sound(heap)
     for block, size in child.out["plain"] + child.out["aligned"]:
-        assert heap.live(block, size) is True, hex(block)
-        assert heap.live(block, size + 3 * 4096) is not True
-    assert heap.live(child.out["gone"], 1_400_000) is not True
+        assert heap.is_in_use(block, size) is True, hex(block)
+        assert heap.is_in_use(block, size + 3 * 4096) is not True
+    assert heap.is_in_use(child.out["gone"], 1_400_000) is not True
 
 
 def test_large_blocks_of_numpy_are_known(start: Start) -> None:
@@ -133,7 +133,7 @@ out["arrays"] = [(array.ctypes.data, array.nbytes) for array in kept]
 """)
     heap, _ = heap_of(child.pid)
     for address, nbytes in child.out["arrays"]:
-        assert heap.live(address, nbytes) is True
+        assert heap.is_in_use(address, nbytes) is True
 
 
 def test_what_malloc_did_not_map_is_no_chunk(start: Start) -> None:
@@ -143,7 +143,7 @@ area.write(b"\\x01" * 2_000_000)
 out["at"] = address_of(area)
 """)
     heap, _ = heap_of(child.pid)
-    assert heap.live(child.out["at"], 2_000_000) is None
+    assert heap.is_in_use(child.out["at"], 2_000_000) is None
 
 
 @pytest.mark.parametrize(
@@ -218,7 +218,7 @@ out["blocks"] = sorted(blocks.items())
     heap, _ = heap_of(child.pid)
     assert heap.unknown == ()
     assert_sound(heap)
-    assert all(heap.live(block, size) for block, size in child.out["blocks"])
+    assert all(heap.is_in_use(block, size) for block, size in child.out["blocks"])
 
 
 def test_a_broken_chain_says_nothing(start: Start) -> None:
@@ -230,9 +230,10 @@ ctypes.c_size_t.from_address(out["blocks"][1] - 8).value = 0x123450
     main = next(region for region in space.regions if region.path == "[heap]")
     assert [(unknown.start, unknown.end) for unknown in heap.unknown] == [(main.start, main.end)]
     assert (
-        "no possible size" in heap.unknown[0].reason or "no matching end" in heap.unknown[0].reason
+        "invalid size" in heap.unknown[0].reason
+        or "another size at its end" in heap.unknown[0].reason
     )
-    assert heap.live(child.out["blocks"][0], 10_000) is None
+    assert heap.is_in_use(child.out["blocks"][0], 10_000) is None
 
 
 def test_a_free_block_whose_end_does_not_agree_says_nothing(start: Start) -> None:
@@ -248,8 +249,8 @@ def spoil(block):
 libc.free = spoil
 """)
     heap, _ = heap_of(child.pid)
-    assert any("no matching end" in unknown.reason for unknown in heap.unknown)
-    assert heap.live(child.out["block"], 10_000) is None
+    assert any("another size at its end" in unknown.reason for unknown in heap.unknown)
+    assert heap.is_in_use(child.out["block"], 10_000) is None
 
 
 def test_a_process_that_ends_meanwhile_says_nothing(start: Start) -> None:

@@ -127,12 +127,12 @@ def test_pieces_cover_ranges_and_skip_what_is_gone(child: Started) -> None:
     with ProcessMemory(child.pid) as memory:
         seen = [
             ((address - at) // PAGE, length // PAGE, int(buffer[0]))
-            for address, length in memory.pieces(ranges, buffer)
+            for address, length in memory.iter_chunks(ranges, buffer)
         ]
         assert seen == [(0, 3, 0), (3, 1, 3), (7, 1, 7), (15, 1, 15)]
         overlapping = [
             (address - at, length)
-            for address, length in memory.pieces(ranges[:1], buffer, overlap=63)
+            for address, length in memory.iter_chunks(ranges[:1], buffer, overlap=63)
         ]
     assert overlapping == [(0, 3 * PAGE), (3 * PAGE - 63, PAGE + 63)]
 
@@ -151,7 +151,7 @@ def test_a_process_that_ends_reads_as_nothing(child: Started) -> None:
 @pytest.mark.usefixtures("way")
 def test_a_process_that_is_gone_is_said_to_be(child: Started) -> None:
     child.end()
-    with pytest.raises(XrayError, match=rf"^process {child.pid}: it has ended"):
+    with pytest.raises(XrayError, match=rf"^process {child.pid} does not exist"):
         ProcessMemory(child.pid)
 
 

@@ -12,12 +12,11 @@ import pytest
 
 from memdiag.attribution import scan as scanning
 from memdiag.attribution.address_space import read_address_space
-from memdiag.attribution.anchors import Sieve, choose
 from memdiag.attribution.intervals import Ranges
 from memdiag.attribution.layouts import Uses, VirtualCopy, layouts
 from memdiag.attribution.process_memory import ProcessMemory
-from memdiag.attribution.scan import scan
-from memdiag.attribution.verify import Verifier
+from memdiag.attribution.scan import STEP, AnchorFilter, choose_anchors, scan
+from memdiag.attribution.search import Verifier
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads Linux's /proc")
 
@@ -67,13 +66,13 @@ def copies_of(weight: np.ndarray) -> list[VirtualCopy]:
 def found(pid: int, copies: list[VirtualCopy], *, sampled: bool = False) -> set[tuple[str, int]]:
     """The verified copies as (layout, address)."""
     with ProcessMemory(pid) as memory:
-        candidates, read = scan(memory, read_address_space(pid).anonymous, choose(copies))
+        candidates, read = scan(memory, read_address_space(pid).anonymous, choose_anchors(copies))
         assert read > 0
         verifier = Verifier(memory, lambda: None, sampled=sampled)
         return {
-            (copies[one.number].layout, one.address)
+            (copies[one.copy].layout, one.address)
             for one in candidates
-            if verifier.verify(copies[one.number], one.address)
+            if verifier.verify(copies[one.copy], one.address)
         }
 
 
@@ -117,9 +116,9 @@ def test_two_copies_are_two(tmp_path: Path) -> None:
 
 
 def test_content_that_tells_nothing_gives_no_anchors() -> None:
-    anchors = choose(copies_of(np.zeros((64, 64), np.float32)))
+    anchors = choose_anchors(copies_of(np.zeros((64, 64), np.float32)))
     assert len(anchors.keys) == 0
-    anchors = choose(copies_of(np.full((64, 64), 1.5, np.float32)))
+    anchors = choose_anchors(copies_of(np.full((64, 64), 1.5, np.float32)))
     assert len(anchors.keys) == 0
 
 
@@ -157,7 +156,7 @@ def test_the_number_of_threads_makes_no_difference(tmp_path: Path) -> None:
     held = [("plain", WEIGHT, 64), ("turned", turned, 128), ("again", WEIGHT, 16)]
     copies = copies_of(WEIGHT)
     with holding(tmp_path, *held) as (pid, addresses), ProcessMemory(pid) as memory:
-        ranges, anchors = read_address_space(pid).anonymous, choose(copies)
+        ranges, anchors = read_address_space(pid).anonymous, choose_anchors(copies)
         alone, *others = [scan(memory, ranges, anchors, threads=count) for count in (1, 2, 5)]
     assert others == [alone, alone]
     assert set(addresses) <= {one.address for one in alone[0]}
@@ -170,10 +169,10 @@ class _Dying(ProcessMemory):
         super().__init__(process.pid)
         self._process = process
 
-    def pieces(
+    def iter_chunks(
         self, ranges: Ranges, buffer: np.ndarray, *, overlap: int = 0
     ) -> Iterator[tuple[int, int]]:
-        for piece in super().pieces(ranges, buffer, overlap=overlap):
+        for piece in super().iter_chunks(ranges, buffer, overlap=overlap):
             self._process.kill()
             self._process.wait()
             yield piece
@@ -189,7 +188,7 @@ def test_a_process_that_ends_meanwhile_is_read_as_far_as_it_was_there() -> None:
         process.stdout.readline()
         ranges = read_address_space(process.pid).anonymous
         with _Dying(process) as memory:
-            candidates, read = scan(memory, ranges, choose(copies_of(WEIGHT)))
+            candidates, read = scan(memory, ranges, choose_anchors(copies_of(WEIGHT)))
             assert memory.ended
     assert candidates == []
     assert 0 < read < int((ranges[:, 1] - ranges[:, 0]).sum())
@@ -197,11 +196,86 @@ def test_a_process_that_ends_meanwhile_is_read_as_far_as_it_was_there() -> None:
 
 @pytest.mark.usefixtures("small_steps")
 def test_an_error_in_a_thread_is_the_scans(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(sieve: Sieve, steps: np.ndarray) -> np.ndarray:
+    def fail(sieve: AnchorFilter, steps: np.ndarray) -> np.ndarray:
         raise MemoryError("no room for marks")
 
     with holding(tmp_path, ("plain", WEIGHT, 64)) as (pid, _), ProcessMemory(pid) as memory:
-        ranges, anchors = read_address_space(pid).anonymous, choose(copies_of(WEIGHT))
-        monkeypatch.setattr(Sieve, "likely", fail)
+        ranges, anchors = read_address_space(pid).anonymous, choose_anchors(copies_of(WEIGHT))
+        monkeypatch.setattr(AnchorFilter, "possible_anchors", fail)
         with pytest.raises(MemoryError, match="no room for marks"):
             scan(memory, ranges, anchors, threads=2)
+
+
+# The choice of anchors.
+
+
+def original(weight: np.ndarray) -> VirtualCopy:
+    (copy,) = (
+        copy
+        for layout in layouts()
+        for copy in layout.candidates(weight, Uses())
+        if copy.layout == "original"
+    )
+    return copy
+
+
+def test_a_large_copy_has_few_anchors_and_both_its_ends_are_among_them() -> None:
+    weight = RANDOM.standard_normal((512, 512), np.float32)
+    anchors = choose_anchors([original(weight)])
+    for alignment in range(0, STEP, 8):
+        offsets = np.sort(anchors.offsets[anchors.offsets % STEP == alignment])
+        assert len(offsets) == 8
+        assert offsets[0] == alignment
+        assert weight.nbytes - offsets[-1] < 4 * STEP
+        assert np.diff(offsets).max() < weight.nbytes / 4
+    assert anchors.counts.tolist() == [64]
+
+
+def test_what_is_telling_is_kept_where_most_tells_nothing() -> None:
+    weight = np.zeros((512, 512), np.float32)
+    weight[300:] = RANDOM.standard_normal((212, 512))
+    offsets = choose_anchors([original(weight)]).offsets
+    assert len(offsets) == 64
+    assert offsets.min() >= 300 * 512 * 4
+
+
+def test_each_anchor_is_met_at_its_place_and_at_no_other() -> None:
+    copies = [original(RANDOM.standard_normal((300, 200), np.float32)) for _ in range(3)]
+    anchors = choose_anchors(copies)
+    for number, copy in enumerate(copies):
+        memory = copy.blocks(np.array([0]), copy.nbytes).reshape(-1)
+        steps = memory[: copy.nbytes // STEP * STEP].view(np.uint64)[:: STEP // 8]
+        likely = AnchorFilter(anchors, len(steps)).possible_anchors(steps)
+        where, which = anchors.match(steps[likely])
+        assert set(anchors.copies[which].tolist()) == {number}
+        assert (likely[where] * STEP).tolist() == anchors.offsets[which].tolist()
+        assert len(which) == 8
+
+
+def test_a_large_model_is_let_go_of_between_the_copies() -> None:
+    small, large = (RANDOM.standard_normal((rows, 1024), np.float32) for rows in (64, 4096))
+    times: list[int] = []
+    choose_anchors([original(large)] * 5, lambda: times.append(1))
+    # 16 MiB each: after three of them.
+    assert len(times) == 1
+    choose_anchors([original(small)] * 5, lambda: times.append(1))
+    assert len(times) == 1
+
+
+def test_equal_keys_of_several_copies_are_all_met() -> None:
+    weight = RANDOM.standard_normal((64, 64), np.float32)
+    anchors = choose_anchors([original(weight), original(weight.copy())])
+    assert len(anchors.keys) == 2 * len(np.unique(anchors.keys))
+    rows, which = anchors.match(anchors.keys[:1])
+    assert rows.tolist() == [0, 0]
+    assert sorted(anchors.copies[which].tolist()) == [0, 1]
+
+
+def test_a_key_that_too_many_copies_share_is_no_anchor() -> None:
+    start = RANDOM.standard_normal(16, np.float32)
+    weights = [RANDOM.standard_normal((64, 64), np.float32) for _ in range(33)]
+    for weight in weights:
+        weight[0, :16] = start
+    copies = [original(weight) for weight in weights]
+    assert choose_anchors(copies[:32]).offsets.min() == 0
+    assert choose_anchors(copies).offsets.min() > STEP

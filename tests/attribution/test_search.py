@@ -10,9 +10,8 @@ from memdiag.attribution import search as searching
 from memdiag.attribution.address_space import read_address_space
 from memdiag.attribution.layouts import Uses, VirtualCopy
 from memdiag.attribution.process_memory import ProcessMemory
-from memdiag.attribution.search import Search, search
-from memdiag.attribution.subjects import Subject
-from memdiag.attribution.verify import Verifier
+from memdiag.attribution.search import SearchResult, Verifier, search
+from memdiag.attribution.search_target import WeightContent
 from tests.attribution.conftest import Start
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads Linux's /proc")
@@ -34,13 +33,13 @@ for path, count in {wanted!r}:
 RANDOM = np.random.default_rng(20261123)
 
 
-def subject(values: np.ndarray, name: str = "w") -> Subject:
-    return Subject(names=(name,), values=values, uses=Uses(), consumers=())
+def subject(values: np.ndarray, name: str = "w") -> WeightContent:
+    return WeightContent(names=(name,), values=values, uses=Uses(), consumers=())
 
 
 def searched(
-    start: Start, folder: Path, held: list[tuple[np.ndarray, int]], wanted: list[Subject]
-) -> tuple[Search, list[int]]:
+    start: Start, folder: Path, held: list[tuple[np.ndarray, int]], wanted: list[WeightContent]
+) -> tuple[SearchResult, list[int]]:
     """Search a child that holds each array so many times; return the addresses as well."""
     paths = []
     for number, (array, count) in enumerate(held):
@@ -67,7 +66,7 @@ def test_what_lies_inside_a_larger_copy_is_a_part_of_it(start: Start, tmp_path: 
     part = large[64:128].copy()
     subjects = [subject(part, "part"), subject(large, "large")]
     inside, at = searched(start, tmp_path, [(large, 1)], subjects)
-    assert [(one.subject.names, one.address) for one in inside.found] == [(("large",), at[0])]
+    assert [(one.content.names, one.address) for one in inside.found] == [(("large",), at[0])]
     beside, at = searched(start, tmp_path, [(large, 1), (part, 1)], subjects)
     assert {one.address for one in beside.found} == {*at}
 
@@ -85,7 +84,7 @@ def test_content_that_repeats_itself_is_found_once_where_it_starts(
 def test_content_that_only_looks_alike_is_not_tried_without_end(
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(searching, "_MOST_FAILURES", 5)
+    monkeypatch.setattr(searching, "_MAX_FAILURES", 5)
     tried: list[int] = []
 
     class Counting(Verifier):

@@ -130,6 +130,5 @@ def test_a_perl_that_has_ended_is_one_sentence(memdiag: RunMemdiag, tmp_path: Pa
     assert finished.returncode == 2
     assert finished.stdout == ""
     assert finished.stderr == (
-        f"memdiag: process {process.pid}: it has ended or never was; "
-        "give the id of a live process.\n"
+        f"memdiag: process {process.pid} does not exist. Give the id of a running process.\n"
     )

@@ -112,7 +112,7 @@ def _holds(memory: bytes, base: int, copy: VirtualCopy) -> bool:
     return all(
         b"".join(memory[base + start : base + start + length] for start, length in piece.runs)
         == piece.expected.tobytes()
-        for piece in copy.pieces()
+        for piece in copy.expected_runs()
     )
 
 

@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
-from memdiag.attribution.subjects import subjects
+from memdiag.attribution.search_target import weight_contents
 from memdiag.graph.reader import open_model
-from tests.attribution.layouts.assembly import assembled, offered
 from tests.attribution.layouts.sessions import ProcessMemory, model, noise
+from tests.attribution.layouts.virtual_copies import assembled, offered
 
 
 def test_a_folded_cast_is_found(session_memory: Callable[..., ProcessMemory]) -> None:
@@ -39,7 +39,7 @@ def test_a_folded_cast_of_bfloat16_is_found(
     path = tmp_path / "half.onnx"
     onnx.save(proto, path)
     with open_model(path) as file:
-        (weight,) = subjects(file)[0]
+        (weight,) = weight_contents(file)[0]
         (copy,) = offered(weight.values, "cast")
         expected = (bits.astype(np.uint32) << 16).tobytes()
         assert assembled(copy, 64) == expected

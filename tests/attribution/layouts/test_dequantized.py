@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from onnx import helper
 
 from memdiag.attribution.layouts import Quantization
-from tests.attribution.layouts.assembly import assembled, offered, one
 from tests.attribution.layouts.sessions import ProcessMemory, integers, model
+from tests.attribution.layouts.virtual_copies import assembled, offered, one
 
 RANDOM = np.random.default_rng(5)
 

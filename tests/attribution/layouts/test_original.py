@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import helper
 
-from tests.attribution.layouts.assembly import assembled, offered
 from tests.attribution.layouts.sessions import ProcessMemory, model, noise
+from tests.attribution.layouts.virtual_copies import assembled, offered
 
 
 def added(weight: Any) -> Any:
@@ -43,7 +43,7 @@ def test_pieces_and_blocks_are_the_bytes(shape: list[int], limit: int) -> None:
 def test_pieces_of_the_original_are_views() -> None:
     weight = noise(64, 64)
     (copy,) = offered(weight, "original")
-    (piece,) = copy.pieces()
+    (piece,) = copy.expected_runs()
     assert np.shares_memory(piece.expected, weight)
     assert piece.runs == [(0, weight.nbytes)]
 

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from onnx import helper
 
-from tests.attribution.layouts.assembly import assembled, offered, one
 from tests.attribution.layouts.sessions import ProcessMemory, model, noise
+from tests.attribution.layouts.virtual_copies import assembled, offered, one
 
 SHAPES = [(320, 48), (300, 41), (513, 96), (1, 70), (70, 1)]
 

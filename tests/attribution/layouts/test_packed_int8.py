@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from onnx import helper
 
-from tests.attribution.layouts.assembly import assembled, offered, one
 from tests.attribution.layouts.sessions import (
     INT8,
     INT32,
@@ -17,6 +16,7 @@ from tests.attribution.layouts.sessions import (
     integers,
     model,
 )
+from tests.attribution.layouts.virtual_copies import assembled, offered, one
 
 SCALE = np.float32(0.1)
 

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
 from memdiag.attribution.layouts import NBits
-from tests.attribution.layouts.assembly import assembled, offered, one
 from tests.attribution.layouts.sessions import ProcessMemory, model
+from tests.attribution.layouts.virtual_copies import assembled, offered, one
 
 Values = NDArray[np.uint8]
 

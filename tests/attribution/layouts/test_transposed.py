@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from onnx import helper
 
 from memdiag.attribution.layouts import Quantization
-from tests.attribution.layouts.assembly import assembled, offered, one
 from tests.attribution.layouts.sessions import ProcessMemory, model, noise
+from tests.attribution.layouts.virtual_copies import assembled, offered, one
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_large_matrices_are_transposed_in_large_runs(shape: tuple[int, ...], dty
     (copy,) = offered(weight, "transposed")
     expected = np.ascontiguousarray(np.swapaxes(weight, -1, -2)).tobytes()
     assert assembled(copy, 1 << 20) == expected
-    full = [piece for piece in copy.pieces(1 << 20) if len(piece.expected) > 1 << 19]
+    full = [piece for piece in copy.expected_runs(1 << 20) if len(piece.expected) > 1 << 19]
     assert full
     assert min(piece.run_bytes for piece in full) >= min(512, shape[-2])
 

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import helper
 
-from tests.attribution.layouts.assembly import assembled, offered
 from tests.attribution.layouts.sessions import ProcessMemory, model, noise
+from tests.attribution.layouts.virtual_copies import assembled, offered
 
 
 @pytest.mark.parametrize(("shape", "groups"), [((64, 32, 3, 3), 1), ((64, 16, 3, 3), 4)])

@@ -10,10 +10,9 @@ import onnx
 import pytest
 from onnx import TensorProto
 
-from memdiag.attribution.attribute import Looked
-from memdiag.attribution.subjects import FILE
+from memdiag.attribution.search_target import FILE, SearchTarget
 from memdiag.records.attribution import Backing
-from tests.attribution.made_models import (
+from tests.attribution.provenance_models import (
     NCHWC,
     Models,
     branch,
@@ -252,7 +251,7 @@ def test_a_name_that_several_graphs_have_proves_nothing(models: Models) -> None:
 # Computed from several weights: known through the runtime's optimized model.
 
 
-def fused(models: Models, name: str, reader: onnx.NodeProto) -> list[Looked]:
+def fused(models: Models, name: str, reader: onnx.NodeProto) -> list[SearchTarget]:
     nodes = [
         node("Mul", ["w", "k"], ["wk"], name="scale"),
         node("Conv", ["x", "wk"], ["y"], name="filter"),

@@ -4,9 +4,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from memdiag.attribution.layouts import NBits, Piece, Quantization, Uses, VirtualCopy, layouts
-from tests.attribution.layouts.assembly import assembled, offered
+from memdiag.attribution.layouts import (
+    ExpectedRuns,
+    NBits,
+    Quantization,
+    Uses,
+    VirtualCopy,
+    layouts,
+)
 from tests.attribution.layouts.sessions import integers, noise
+from tests.attribution.layouts.virtual_copies import assembled, offered
 
 LIMIT = 32 << 20
 USES = Uses(
@@ -39,14 +46,14 @@ def test_pieces_take_bounded_memory_and_few_large_runs() -> None:
     for copy in copies:
         tracemalloc.reset_peak()
         before = tracemalloc.get_traced_memory()[0]
-        specified = sum(len(piece.expected) for piece in copy.pieces())
+        specified = sum(len(piece.expected) for piece in copy.expected_runs())
         assert tracemalloc.get_traced_memory()[1] - before < LIMIT
         assert specified == copy.nbytes - sum(length for _, length in copy.unspecified)
     tracemalloc.stop()
 
 
 def test_a_piece_lists_its_runs() -> None:
-    piece = Piece(np.array([64, 0]), 3, np.arange(6, dtype=np.uint8))
+    piece = ExpectedRuns(np.array([64, 0]), 3, np.arange(6, dtype=np.uint8))
     assert piece.runs == [(64, 3), (0, 3)]
 
 

@@ -9,8 +9,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from memdiag.attribution.attribute import Looked, look_for, look_for_fused
-from memdiag.attribution.made_by import with_makers
+from memdiag.attribution.provenance import with_provenance
+from memdiag.attribution.search_target import SearchTarget, fused_search_target, search_target
 from memdiag.graph.reader import open_model
 from memdiag.records.attribution import Attribution, Backing, Copy, CopyKind, Owner, ScanTiming
 from memdiag.runner.log import LogEvidence
@@ -53,13 +53,13 @@ class Models:
         self._folder = folder
         self._stack = stack
 
-    def look(self, nodes: Sequence[onnx.NodeProto], weights: Mapping[str, Any]) -> Looked:
-        return look_for(self._open("model", nodes, weights))
+    def look(self, nodes: Sequence[onnx.NodeProto], weights: Mapping[str, Any]) -> SearchTarget:
+        return search_target(self._open("model", nodes, weights))
 
     def optimized(
-        self, original: Looked, nodes: Sequence[onnx.NodeProto], weights: Mapping[str, Any]
-    ) -> list[Looked]:
-        return [original, look_for_fused(self._open("optimized", nodes, weights), original)]
+        self, original: SearchTarget, nodes: Sequence[onnx.NodeProto], weights: Mapping[str, Any]
+    ) -> list[SearchTarget]:
+        return [original, fused_search_target(self._open("optimized", nodes, weights), original)]
 
     def _open(self, name: str, nodes: Sequence[onnx.NodeProto], weights: Mapping[str, Any]) -> Any:
         graph = helper.make_graph(
@@ -111,7 +111,9 @@ def copy(layout: str, name: str = "w", **changes: Any) -> Copy:
     return Copy(**fields)
 
 
-def made_by(looked: Looked | Sequence[Looked], evidence: LogEvidence, one: Copy) -> str | None:
+def made_by(
+    looked: SearchTarget | Sequence[SearchTarget], evidence: LogEvidence, one: Copy
+) -> str | None:
     seen = Attribution(
         schema="memdiag.attribution/1",
         pid=1,
@@ -126,8 +128,8 @@ def made_by(looked: Looked | Sequence[Looked], evidence: LogEvidence, one: Copy)
         notes=(),
         timing=ScanTiming(total_s=0, scan_s=0, verify_s=0, scanned_bytes=0, verified_bytes=0),
     )
-    every = [looked] if isinstance(looked, Looked) else list(looked)
-    (told,) = with_makers(seen, every, evidence).copies
+    every = [looked] if isinstance(looked, SearchTarget) else list(looked)
+    (told,) = with_provenance(seen, every, evidence).copies
     assert told == Copy(**{name: getattr(one, name) for name in COPY}, made_by=told.made_by)
     return told.made_by
 

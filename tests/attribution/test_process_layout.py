@@ -8,8 +8,8 @@ from memdiag.attribution import intervals
 from memdiag.attribution.address_space import read_address_space
 from memdiag.attribution.bfc_arena import Arenas
 from memdiag.attribution.heap import Heap
+from memdiag.attribution.process_layout import ProcessLayout, read_process_layout
 from memdiag.attribution.process_memory import ProcessMemory
-from memdiag.attribution.surroundings import Surroundings, read_surroundings
 from tests.attribution.conftest import Start
 
 # One block in use with an arena's region in it, a freed block, and one in use beside it.
@@ -39,27 +39,27 @@ def test_a_block_lives_where_malloc_and_the_arena_say_so(
     address: int, nbytes: int, live: bool | None
 ) -> None:
     nothing = intervals.empty()
-    around = Surroundings(
+    around = ProcessLayout(
         heap=HEAP, arenas=ARENAS, modules=(), stacks=nothing, python_pools=nothing
     )
-    assert around.live(address, nbytes) is live
+    assert around.is_in_use(address, nbytes) is live
 
 
 def test_a_chunk_lives_also_where_the_heap_is_not_known() -> None:
     nothing = intervals.empty()
-    around = Surroundings(
+    around = ProcessLayout(
         heap=Heap(None), arenas=ARENAS, modules=(), stacks=nothing, python_pools=nothing
     )
-    assert around.live(1100, 100) is True
-    assert around.live(1600, 100) is False
-    assert around.live(2300, 100) is None
+    assert around.is_in_use(1100, 100) is True
+    assert around.is_in_use(1600, 100) is False
+    assert around.is_in_use(2300, 100) is None
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads Linux's /proc")
 def test_a_process_without_a_runtime_has_no_arena(start: Start) -> None:
     child = start("blocks = [ctypes.create_string_buffer(1520) for _ in range(1000)]")
     with ProcessMemory(child.pid) as memory:
-        around = read_surroundings(read_address_space(child.pid), memory)
+        around = read_process_layout(read_address_space(child.pid), memory)
     assert not around.arenas.found
     assert intervals.total(around.stacks) > 0
     assert any(module.kind == "python" for module in around.modules)

@@ -30,7 +30,7 @@ def assembled(copy: VirtualCopy, max_bytes: int = 4096) -> bytes:
     """
     whole = np.zeros(copy.nbytes, np.uint8)
     covered = np.zeros(copy.nbytes, np.int32)
-    for piece in copy.pieces(max_bytes):
+    for piece in copy.expected_runs(max_bytes):
         assert len(piece.expected) == piece.run_bytes * len(piece.offsets) <= max_bytes
         assert len(piece.runs) <= 1024
         start = 0

@@ -8,7 +8,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from memdiag.attribution.subjects import Subject, subjects
+from memdiag.attribution.search_target import WeightContent, weight_contents
 from memdiag.graph.reader import open_model
 from memdiag.records.attribution import Indistinct
 from tests.attribution.made_models import Models
@@ -45,10 +45,10 @@ def every(
     weights: dict[str, np.ndarray],
     *,
     raw: tuple[onnx.TensorProto, ...] = (),
-) -> tuple[Subject, ...]:
+) -> tuple[WeightContent, ...]:
     with open_model(saved(folder, nodes, weights, raw)) as model:
         # The values are views of the file: they outlive it.
-        return subjects(model)[0]
+        return weight_contents(model)[0]
 
 
 def found(
@@ -57,9 +57,9 @@ def found(
     weights: dict[str, np.ndarray],
     *,
     raw: tuple[onnx.TensorProto, ...] = (),
-) -> tuple[dict[str, Subject], tuple[Indistinct, ...]]:
+) -> tuple[dict[str, WeightContent], tuple[Indistinct, ...]]:
     with open_model(saved(folder, nodes, weights, raw)) as model:
-        groups, indistinct = subjects(model)
+        groups, indistinct = weight_contents(model)
         # The values are views of the file: they outlive it.
         return {name: one for one in groups for name in one.names}, indistinct
 

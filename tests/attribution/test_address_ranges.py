@@ -5,9 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memdiag.attribution import intervals, placing
+from memdiag.attribution import address_ranges as ranges_module
+from memdiag.attribution import intervals
+from memdiag.attribution.address_ranges import address_ranges
 from memdiag.attribution.intervals import Ranges
-from memdiag.attribution.placing import place
 from memdiag.records.attribution import AddressRange
 
 BYTES = 60
@@ -44,7 +45,7 @@ copy_spans = st.lists(spans, max_size=6)
 def test_every_byte_lies_in_a_range_of_its_owner_and_copy(
     owner_of: list[int | None], copies: list[tuple[int, int]]
 ) -> None:
-    found = place(divided(owner_of), extents(*copies))
+    found = address_ranges(divided(owner_of), extents(*copies))
     assert [one.start for one in found] == sorted(one.start for one in found)
     seen: dict[int, list[AddressRange]] = defaultdict(list)
     for part in found:
@@ -72,9 +73,9 @@ def test_a_bounded_number_has_the_same_bytes(
 ) -> None:
     owned = divided(owner_of)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(placing, "MOST_RANGES", most)
-        patch.setattr(placing, "_MOST_COPIES", 1)
-        found = place(owned, extents(*copies))
+        patch.setattr(ranges_module, "MAX_RANGES", most)
+        patch.setattr(ranges_module, "_MAX_COPIES", 1)
+        found = address_ranges(owned, extents(*copies))
     assert len(found) <= most
     assert [one.start for one in found] == sorted(one.start for one in found)
     for owner, theirs in enumerate(owned):
@@ -87,8 +88,8 @@ def test_a_bounded_number_has_the_same_bytes(
 
 def test_neighbours_of_one_owner_are_one_range_unless_a_copy_ends_there() -> None:
     owned = [ranges((0, 10), (10, 30)), ranges((30, 40))]
-    assert place(owned, extents()) == (one(0, 30, 0), one(30, 40, 1))
-    assert place(owned, extents((10, 20), (20, 30))) == (
+    assert address_ranges(owned, extents()) == (one(0, 30, 0), one(30, 40, 1))
+    assert address_ranges(owned, extents((10, 20), (20, 30))) == (
         one(0, 10, 0),
         one(10, 20, 0, copy=0),
         one(20, 30, 0, copy=1),
@@ -97,9 +98,9 @@ def test_neighbours_of_one_owner_are_one_range_unless_a_copy_ends_there() -> Non
 
 
 def test_of_too_many_the_narrowest_gaps_are_joined(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(placing, "MOST_RANGES", 3)
+    monkeypatch.setattr(ranges_module, "MAX_RANGES", 3)
     mine, others = ranges((0, 1), (2, 3), (9, 10)), ranges((1, 2))
-    assert place([mine, others], extents()) == (
+    assert address_ranges([mine, others], extents()) == (
         AddressRange(start=0, bytes=3, resident_bytes=2, owner=0, copy=None),
         one(1, 2, 1),
         one(9, 10, 0),
@@ -109,13 +110,13 @@ def test_of_too_many_the_narrowest_gaps_are_joined(monkeypatch: pytest.MonkeyPat
 def test_of_too_many_copies_the_smallest_are_not_told_apart(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(placing, "_MOST_COPIES", 1)
-    assert place([ranges((0, 30))], extents((0, 2), (2, 30))) == (
+    monkeypatch.setattr(ranges_module, "_MAX_COPIES", 1)
+    assert address_ranges([ranges((0, 30))], extents((0, 2), (2, 30))) == (
         one(0, 2, 0),
         one(2, 30, 0, copy=1),
     )
 
 
 def test_nothing_resident_has_no_range() -> None:
-    assert place([], extents()) == ()
-    assert place([intervals.empty()], extents((1, 2))) == ()
+    assert address_ranges([], extents()) == ()
+    assert address_ranges([intervals.empty()], extents((1, 2))) == ()

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from memdiag.attribution.layouts import Uses
-from memdiag.attribution.usage import Consumer, Usage
+from memdiag.attribution.weight_uses import Consumer, weight_uses
 from memdiag.graph.graphs import Graphs
 from memdiag.graph.reader import open_model
 
@@ -53,7 +53,7 @@ def used(
     onnx.save(helper.make_model(graph, opset_imports=opsets, functions=list(functions)), path)
     with open_model(path) as model:
         (found,) = (one for one in model.weights if one.name == weight)
-        return Usage(Graphs(model)).of(found)
+        return weight_uses(Graphs(model), found)
 
 
 def branch(*nodes: onnx.NodeProto, tensors: Sequence[onnx.TensorProto] = ()) -> onnx.GraphProto:
@@ -263,7 +263,7 @@ def test_a_product_in_a_branch_sees_what_is_dequantized_outside(tmp_path: Path) 
     (nbits,) = uses.nbits
     assert nbits.zero_points is not None
     assert not nbits.zero_points.any()
-    assert Consumer("product", "MatMul", 1, ("DequantizeLinear",), turned=False) in consumers
+    assert Consumer("product", "MatMul", 1, ("DequantizeLinear",), transposed=False) in consumers
 
 
 def function(*nodes: onnx.NodeProto, inputs: Sequence[str]) -> onnx.FunctionProto:
@@ -334,7 +334,7 @@ def test_a_product_tells_which_way_it_takes_the_weight(
         node(operator, ["x", "t"], ["y"], name="behind a Transpose", **attributes),
     ]
     _, consumers = used(tmp_path, nodes, {"w": noise(8, 8)})
-    ways = {one.node: one.turned for one in consumers if one.op_type == operator}
+    ways = {one.node: one.transposed for one in consumers if one.op_type == operator}
     other = None if turned is None else not turned
     assert ways == {"as it is": turned, "behind a Transpose": other}
 
@@ -345,7 +345,7 @@ def test_behind_a_reshape_nothing_is_said_of_the_way(tmp_path: Path) -> None:
         node("MatMul", ["x", "r"], ["y"], name="product"),
     ]
     _, consumers = used(tmp_path, nodes, {"w": noise(4, 16), "shape": np.array([8, 8])})
-    assert [one.turned for one in consumers if one.node == "product"] == [None]
+    assert [one.transposed for one in consumers if one.node == "product"] == [None]
 
 
 def test_the_domain_of_a_consumer_is_known(tmp_path: Path) -> None:
@@ -354,4 +354,4 @@ def test_the_domain_of_a_consumer_is_known(tmp_path: Path) -> None:
         [node("FusedMatMul", ["x", "w"], ["y"], domain="com.microsoft", transB=1)],
         {"w": noise(8, 8)},
     )
-    assert [(one.domain, one.turned) for one in consumers] == [("com.microsoft", True)]
+    assert [(one.domain, one.transposed) for one in consumers] == [("com.microsoft", True)]
