@@ -1,9 +1,10 @@
-"""Children whose memory is known by construction, for the tests that look into them."""
+"""Child processes with known memory content, for the tests that read them."""
 
 import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import pytest
@@ -25,7 +26,7 @@ def address_of(area):
 out = {}
 doomed = []
 """
-# What is doomed is freed last: nothing that Python allocates may come to lie in its place.
+# The blocks in `doomed` are freed last, so that Python cannot reuse their memory.
 WAIT = """
 line = (json.dumps(out) + "\\n").encode()
 for block in doomed:
@@ -36,9 +37,12 @@ libc.pause()
 
 
 class Started(NamedTuple):
-    """A child that waits: its id, and what its code left in ``out``.
+    """A waiting child process.
 
-    Blocks that the code puts in ``doomed`` are freed last.
+    Attributes:
+        pid: its id.
+        out: the dictionary ``out`` of its code. Blocks in its list ``doomed`` are freed last.
+        process: the process.
     """
 
     pid: int
@@ -46,7 +50,7 @@ class Started(NamedTuple):
     process: "subprocess.Popen[bytes]"
 
     def end(self) -> None:
-        """End it, and leave nothing of it behind."""
+        """Kill the process and wait for its end."""
         self.process.kill()
         self.process.wait()
 
@@ -54,9 +58,9 @@ class Started(NamedTuple):
 Start = Callable[..., Started]
 
 
-@pytest.fixture
-def start() -> Iterator[Start]:
-    """A function (code, environment=None) that runs `code` in a child, which then waits."""
+@contextmanager
+def starting() -> Iterator[Start]:
+    """Yield a function (code, environment=None) that runs `code` in a child, which then waits."""
     children = []
 
     def run(code: str, environment: Mapping[str, str] | None = None) -> Started:
@@ -70,7 +74,16 @@ def start() -> Iterator[Start]:
         assert process.stdout is not None
         return Started(process.pid, json.loads(process.stdout.readline()), process)
 
-    yield run
-    for process in children:
-        process.kill()
-        process.communicate()
+    try:
+        yield run
+    finally:
+        for process in children:
+            process.kill()
+            process.communicate()
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """A function (code, environment=None) that runs `code` in a child, which then waits."""
+    with starting() as run:
+        yield run

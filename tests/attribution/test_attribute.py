@@ -1,6 +1,7 @@
 """Copies of weights in the arena: those in use are weights, those in free chunks are slack."""
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ from memdiag.attribution.attribute import attribute
 from memdiag.attribution.search_target import missing_bytes, search_target
 from memdiag.graph.reader import open_model
 from memdiag.records.attribution import Attribution
-from tests.attribution.conftest import Start
+from tests.attribution.conftest import Start, starting
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads Linux's /proc")
 
@@ -32,8 +33,8 @@ libc.malloc_trim(0)
 """
 
 
-@pytest.fixture
-def model(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model that adds its weight `w`, of 1 MB, to its input, and sums that up."""
     weight = np.random.default_rng(5).standard_normal((512, 512), np.float32)
     graph = helper.make_graph(
@@ -49,20 +50,20 @@ def model(tmp_path: Path) -> Path:
         ],
         [numpy_helper.from_array(weight, "w")],
     )
-    path = tmp_path / "m.onnx"
+    path = tmp_path_factory.mktemp("model") / "m.onnx"
     opset = [helper.make_opsetid("", 17)]
     onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=9), path)
     return path
 
 
-def look(start: Start, model: Path, outputs: list[str], *, arena: bool = True) -> Attribution:
+def attributed(start: Start, model: Path, outputs: list[str], *, arena: bool = True) -> Attribution:
     pytest.importorskip("onnxruntime")
     names = {"MODEL": str(model), "OUTPUTS": outputs, "ARENA": arena}
     child = start("".join(f"{name} = {value!r}\n" for name, value in names.items()) + SESSION)
-    with open_model(model) as read:
-        looked = search_target(read)
-        found = attribute(child.pid, [looked])
-        assert missing_bytes(looked, found) == 0
+    with open_model(model) as file:
+        target = search_target(file)
+        found = attribute(child.pid, [target])
+        assert missing_bytes(target, found) == 0
     if any("glibc" in note for note in found.notes):
         pytest.skip("this Python's malloc is not glibc's")
     assert sum(owner.bytes for owner in found.owners) == found.resident_bytes
@@ -71,34 +72,41 @@ def look(start: Start, model: Path, outputs: list[str], *, arena: bool = True) -
 
 
 def owner(found: Attribution, kind: str, name: str) -> int:
-    return sum(one.bytes for one in found.owners if (one.kind, one.name) == (kind, name))
+    return sum(owner.bytes for owner in found.owners if (owner.kind, owner.name) == (kind, name))
+
+
+@pytest.fixture(scope="module")
+def both_in_use(model: Path) -> Iterator[Attribution]:
+    """The X-ray of a session whose weight and activation `a` are both in use."""
+    with starting() as start:
+        yield attributed(start, model, ["y", "a"])
 
 
 def states(found: Attribution) -> list[bool]:
     return sorted(copy.live is True for copy in found.copies if copy.weights == ("w",))
 
 
-def test_a_copy_in_use_in_the_arena_is_a_weight(start: Start, model: Path) -> None:
-    found = look(start, model, ["y", "a"])
+def test_a_copy_in_use_in_the_arena_is_a_weight(both_in_use: Attribution) -> None:
+    found = both_in_use
     assert states(found) == [True, True]
     assert owner(found, "weights", "original") == 2 * NBYTES
     assert 0 < owner(found, "arena", "in use") < 65536  # the sum
     assert owner(found, "arena", "in use or slack") == 0
 
 
-def test_the_ranges_say_where_the_copies_lie(start: Start, model: Path) -> None:
-    found = look(start, model, ["y", "a"])
-    lying = {part.copy: part for part in found.ranges if part.copy is not None}
-    assert len(lying) == len(found.copies) == 2
-    for place, copy in enumerate(found.copies):
-        part = lying[place]
+def test_each_copy_has_a_range_at_its_address(both_in_use: Attribution) -> None:
+    found = both_in_use
+    by_copy = {part.copy: part for part in found.ranges if part.copy is not None}
+    assert len(by_copy) == len(found.copies) == 2
+    for index, copy in enumerate(found.copies):
+        part = by_copy[index]
         assert (part.start, part.bytes) == (copy.address, copy.bytes)
         assert part.resident_bytes == copy.resident_bytes
         assert found.owners[part.owner].kind == "weights"
 
 
 def test_a_copy_in_a_free_chunk_of_the_arena_is_slack(start: Start, model: Path) -> None:
-    found = look(start, model, ["y"])
+    found = attributed(start, model, ["y"])
     assert states(found) == [False, True]
     assert {copy.live for copy in found.copies} == {True, False}
     assert owner(found, "weights", "original") == NBYTES
@@ -107,6 +115,6 @@ def test_a_copy_in_a_free_chunk_of_the_arena_is_slack(start: Start, model: Path)
 
 
 def test_without_an_arena_nothing_is_its_own(start: Start, model: Path) -> None:
-    found = look(start, model, ["y", "a"], arena=False)
+    found = attributed(start, model, ["y", "a"], arena=False)
     assert found.bytes_of("arena") == 0
     assert owner(found, "weights", "original") == 2 * NBYTES

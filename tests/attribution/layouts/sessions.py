@@ -1,4 +1,4 @@
-"""Real sessions in child processes: small models, and all memory of a process that has one."""
+"""Real sessions in child processes: small models, and the memory of a process with a session."""
 
 import os
 import subprocess
@@ -17,7 +17,7 @@ from onnx import TensorProto, helper
 from memdiag.attribution.layouts import VirtualCopy
 
 RUNTIMES = [sys.executable, *filter(None, os.environ.get("MEMDIAG_RUNTIMES", "").split(":"))]
-"""Interpreters to make sessions with: this one, and those that MEMDIAG_RUNTIMES names."""
+"""Interpreters for the sessions: this one, and those in MEMDIAG_RUNTIMES."""
 
 FLOAT, HALF = TensorProto.FLOAT, TensorProto.FLOAT16
 INT8, UINT8, INT32 = TensorProto.INT8, TensorProto.UINT8, TensorProto.INT32
@@ -65,18 +65,18 @@ class ProcessMemory:
 
     def find(self, copy: VirtualCopy) -> list[int]:
         """Return the addresses at which every specified byte of `copy` is."""
-        places = [
+        offsets = [
             offset
             for offset in range(0, max(1, copy.nbytes - 63), 64)
             if not any(start <= offset < start + length for start, length in copy.derived)
         ]
-        anchor = max(places[:64], key=lambda offset: len(set(copy.block(offset))))
+        anchor = max(offsets[:64], key=lambda offset: len(set(copy.block(offset))))
         key = copy.block(anchor, min(64, copy.nbytes))
         found = []
         for address, memory in self.regions:
             at = memory.find(key)
             while at >= 0:
-                if _holds(memory, at - anchor, copy):
+                if _contains(memory, at - anchor, copy):
                     found.append(address + at - anchor)
                 at = memory.find(key, at + 1)
         return found
@@ -106,13 +106,13 @@ def integers(dtype: Any, *shape: int, seed: int = 3) -> NDArray[Any]:
     return values.view(dtype)
 
 
-def _holds(memory: bytes, base: int, copy: VirtualCopy) -> bool:
+def _contains(memory: bytes, base: int, copy: VirtualCopy) -> bool:
     if base < 0 or base + copy.nbytes > len(memory):
         return False
     return all(
-        b"".join(memory[base + start : base + start + length] for start, length in piece.runs)
-        == piece.expected.tobytes()
-        for piece in copy.expected_runs()
+        b"".join(memory[base + start : base + start + length] for start, length in runs.runs)
+        == runs.expected.tobytes()
+        for runs in copy.expected_runs()
     )
 
 

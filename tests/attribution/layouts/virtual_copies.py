@@ -1,4 +1,4 @@
-"""A virtual copy made whole, with every promise about its pieces and blocks checked on the way."""
+"""Helpers that build a whole virtual copy and check the guarantees of its runs and blocks."""
 
 from typing import Any
 
@@ -23,19 +23,19 @@ def one(weight: NDArray[Any], name: str, wanted: dict[str, str], **uses: Any) ->
 
 
 def assembled(copy: VirtualCopy, max_bytes: int = 4096) -> bytes:
-    """Return the bytes of `copy`, 0 where they are unspecified, joined from its pieces.
+    """Return the bytes of `copy`, 0 where they are unspecified, joined from its runs.
 
-    Asserts that pieces keep within their limits and cover each specified byte once, and that blocks
-    at any offset agree with them.
+    Asserts that runs stay within their limits and cover each specified byte once, and that blocks
+    at any offset equal them.
     """
     whole = np.zeros(copy.nbytes, np.uint8)
     covered = np.zeros(copy.nbytes, np.int32)
-    for piece in copy.expected_runs(max_bytes):
-        assert len(piece.expected) == piece.run_bytes * len(piece.offsets) <= max_bytes
-        assert len(piece.runs) <= 1024
+    for runs in copy.expected_runs(max_bytes):
+        assert len(runs.expected) == runs.run_bytes * len(runs.offsets) <= max_bytes
+        assert len(runs.runs) <= 1024
         start = 0
-        for offset, length in piece.runs:
-            whole[offset : offset + length] = piece.expected[start : start + length]
+        for offset, length in runs.runs:
+            whole[offset : offset + length] = runs.expected[start : start + length]
             covered[offset : offset + length] += 1
             start += length
     for offset, length in copy.unspecified:
