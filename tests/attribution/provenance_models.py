@@ -1,4 +1,4 @@
-"""Models, logs and copies of which it is known who made what."""
+"""Models, logs and copies with known provenance."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -47,13 +47,13 @@ def branch(*nodes: onnx.NodeProto, **weights: Any) -> onnx.GraphProto:
 
 
 class Models:
-    """Models to look for, written into a folder and open until the test is over."""
+    """Models to search for, in a folder and open until the end of the test."""
 
     def __init__(self, folder: Path, stack: ExitStack) -> None:
         self._folder = folder
         self._stack = stack
 
-    def look(self, nodes: Sequence[onnx.NodeProto], weights: Mapping[str, Any]) -> SearchTarget:
+    def target(self, nodes: Sequence[onnx.NodeProto], weights: Mapping[str, Any]) -> SearchTarget:
         return search_target(self._open("model", nodes, weights))
 
     def optimized(
@@ -112,26 +112,26 @@ def copy(layout: str, name: str = "w", **changes: Any) -> Copy:
 
 
 def made_by(
-    looked: SearchTarget | Sequence[SearchTarget], evidence: LogEvidence, one: Copy
+    target: SearchTarget | Sequence[SearchTarget], evidence: LogEvidence, copy: Copy
 ) -> str | None:
-    seen = Attribution(
+    attribution = Attribution(
         schema="memdiag.attribution/1",
         pid=1,
         resident_bytes=1,
         baseline_bytes=None,
         named_share=0.0,
         owners=(Owner(kind="unnamed", name="unnamed", bytes=1),),
-        copies=(one,),
+        copies=(copy,),
         indistinct=(),
         verification="full",
         partial=False,
         notes=(),
         timing=ScanTiming(total_s=0, scan_s=0, verify_s=0, scanned_bytes=0, verified_bytes=0),
     )
-    every = [looked] if isinstance(looked, SearchTarget) else list(looked)
-    (told,) = with_provenance(seen, every, evidence).copies
-    assert told == Copy(**{name: getattr(one, name) for name in COPY}, made_by=told.made_by)
-    return told.made_by
+    targets = [target] if isinstance(target, SearchTarget) else list(target)
+    (found,) = with_provenance(attribution, targets, evidence).copies
+    assert found == Copy(**{name: getattr(copy, name) for name in COPY}, made_by=found.made_by)
+    return found.made_by
 
 
 COPY = [name for name in Copy.__struct_fields__ if name != "made_by"]
@@ -139,6 +139,3 @@ COPY = [name for name in Copy.__struct_fields__ if name != "made_by"]
 
 def product(weight: Any, **more: Any) -> tuple[list[onnx.NodeProto], dict[str, Any]]:
     return [node("MatMul", ["x", "w"], ["y"], name="product")], {"w": weight, **more}
-
-
-# The original, and the file.

@@ -10,8 +10,8 @@ import onnx
 import pytest
 from onnx import TensorProto
 
-from memdiag.attribution.search_target import FILE, SearchTarget
-from memdiag.records.attribution import Backing
+from memdiag.attribution.search_target import SearchTarget
+from memdiag.records.attribution import MODEL_FILE, Backing
 from tests.attribution.provenance_models import (
     NCHWC,
     Models,
@@ -33,16 +33,16 @@ def models(tmp_path: Path) -> Iterator[Models]:
 
 
 def test_an_original_was_parsed_and_the_file_loaded(models: Models) -> None:
-    looked = models.look(*product(noise(200, 200)))
-    assert made_by(looked, log(), copy("original")) == "parse"
-    assert made_by(looked, log(), copy("original", FILE)) == "loading from bytes"
+    target = models.target(*product(noise(200, 200)))
+    assert made_by(target, log(), copy("original")) == "parse"
+    assert made_by(target, log(), copy("original", MODEL_FILE)) == "loading from bytes"
 
 
 def test_nobody_made_what_is_mapped_or_not_known(models: Models) -> None:
-    looked = models.look(*product(noise(16, 16)))
+    target = models.target(*product(noise(16, 16)))
     mapped = copy("original", backing=Backing(kind="file", file="w.data", offset=0))
-    assert made_by(looked, log(), mapped) is None
-    assert made_by(looked, log(), copy("original", "another")) is None
+    assert made_by(target, log(), mapped) is None
+    assert made_by(target, log(), copy("original", "another")) is None
 
 
 # Packed ahead of time, or by a kernel that ran.
@@ -54,18 +54,18 @@ def test_a_reserved_buffer_is_that_of_the_node_that_packs(models: Models) -> Non
         node("MatMul", ["w", "x"], ["m"], name="on the left"),
         node("MatMul", ["x", "w"], ["y"], name="product"),
     ]
-    looked = models.look(nodes, {"w": noise(32, 32)})
+    target = models.target(nodes, {"w": noise(32, 32)})
     packed = copy("packed_fp32", parameters={"transB": "0"})
-    assert made_by(looked, log(reserved={4096: 1}), packed) == "prepack · product"
-    assert made_by(looked, log(reserved=None), packed) == "prepack · product"
+    assert made_by(target, log(reserved={4096: 1}), packed) == "prepack · product"
+    assert made_by(target, log(reserved=None), packed) == "prepack · product"
 
 
 def test_what_was_not_reserved_was_packed_by_a_kernel_that_ran(models: Models) -> None:
-    looked = models.look(*product(noise(32, 32)))
+    target = models.target(*product(noise(32, 32)))
     packed = copy("packed_fp32", parameters={"transB": "0"})
-    assert made_by(looked, log(reserved={640: 1}), packed) == "kernel · product"
+    assert made_by(target, log(reserved={640: 1}), packed) == "kernel · product"
     # Of other packings it is not known that every buffer is reserved.
-    assert made_by(looked, log(reserved={640: 1}), copy("packed_nbits")) == "prepack · product"
+    assert made_by(target, log(reserved={640: 1}), copy("packed_nbits")) == "prepack · product"
 
 
 def test_the_way_a_product_takes_the_weight_tells_which_node_packed_it(models: Models) -> None:
@@ -75,18 +75,18 @@ def test_the_way_a_product_takes_the_weight_tells_which_node_packed_it(models: M
         node("MatMul", ["m", "t"], ["n"], name="behind a Transpose"),
         node("Gemm", ["n", "w"], ["y"], name="turned", transB=1),
     ]
-    looked = models.look(nodes, {"w": noise(32, 32)})
+    target = models.target(nodes, {"w": noise(32, 32)})
     evidence = log(reserved={4096: 3})
     straight = copy("packed_fp32", parameters={"transB": "0"})
     turned = copy("packed_fp32", parameters={"transB": "1"})
-    assert made_by(looked, evidence, straight) == "prepack · straight"
-    made = made_by(looked, evidence, turned)
+    assert made_by(target, evidence, straight) == "prepack · straight"
+    made = made_by(target, evidence, turned)
     assert made in ("prepack · behind a Transpose and 1 more", "prepack · turned and 1 more")
 
 
 def test_a_packing_that_no_node_asks_for_has_no_maker(models: Models) -> None:
-    looked = models.look(*product(noise(32, 32)))
-    assert made_by(looked, log(), copy("packed_fp32", parameters={"transB": "1"})) is None
+    target = models.target(*product(noise(32, 32)))
+    assert made_by(target, log(), copy("packed_fp32", parameters={"transB": "1"})) is None
 
 
 @pytest.mark.parametrize(
@@ -105,9 +105,9 @@ def test_fewer_buffers_than_nodes_are_those_of_some(
         node("MatMul", ["x", "w"], ["m"], name="first"),
         node("MatMul", ["m", "w"], ["y"], name="second"),
     ]
-    looked = models.look(nodes, {"w": noise(32, 32)})
+    target = models.target(nodes, {"w": noise(32, 32)})
     packed = copy("packed_fp32", parameters={"transB": "0"})
-    assert made_by(looked, log(reserved=reserved), packed) == expected
+    assert made_by(target, log(reserved=reserved), packed) == expected
 
 
 def test_a_dequantized_operand_is_packed_by_the_product(models: Models) -> None:
@@ -115,8 +115,8 @@ def test_a_dequantized_operand_is_packed_by_the_product(models: Models) -> None:
         node("DequantizeLinear", ["w", "scale"], ["f"], name="scale"),
         node("MatMul", ["x", "f"], ["y"], name="product"),
     ]
-    looked = models.look(nodes, {"w": octets(32, 32), "scale": np.float32(0.5)})
-    assert made_by(looked, log(), copy("packed_nbits")) == "prepack · product"
+    target = models.target(nodes, {"w": octets(32, 32), "scale": np.float32(0.5)})
+    assert made_by(target, log(), copy("packed_nbits")) == "prepack · product"
 
 
 @pytest.mark.parametrize(
@@ -129,9 +129,9 @@ def test_filters_are_reordered_by_their_convolutions(
         node("Identity", ["w"], ["i"], name="same"),
         node(operator, ["x", "w"], ["y"], name="filter"),
     ]
-    looked = models.look(nodes, {"w": noise(8, 8, 3, 3)})
+    target = models.target(nodes, {"w": noise(8, 8, 3, 3)})
     every = log("ConstantFolding", "NchwcTransformer")
-    assert made_by(looked, every, copy(layout)) == "prepack · filter"
+    assert made_by(target, every, copy(layout)) == "prepack · filter"
 
 
 def test_blocked_filters_are_the_transformers_if_it_changed_anything(models: Models) -> None:
@@ -139,10 +139,10 @@ def test_blocked_filters_are_the_transformers_if_it_changed_anything(models: Mod
         node("Shape", ["w"], ["s"], name="shape"),
         node("Conv", ["x", "w"], ["y"], name="filter"),
     ]
-    looked = models.look(nodes, {"w": noise(8, 8, 3, 3)})
+    target = models.target(nodes, {"w": noise(8, 8, 3, 3)})
     blocked = copy("reordered_nchwc")
-    assert made_by(looked, log("NchwcTransformer"), blocked) == "NchwcTransformer · filter"
-    assert made_by(looked, log("ConstantFolding"), blocked) is None
+    assert made_by(target, log("NchwcTransformer"), blocked) == "NchwcTransformer · filter"
+    assert made_by(target, log("ConstantFolding"), blocked) is None
 
 
 # Folded, or replaced by another transformer.
@@ -166,12 +166,12 @@ def halves() -> tuple[list[onnx.NodeProto], dict[str, Any]]:
 
 
 def test_a_weight_with_another_reader_may_have_been_folded(models: Models) -> None:
-    looked = models.look(*tied())
+    target = models.target(*tied())
     turned = copy("transposed")
-    assert made_by(looked, log("ConstantFolding"), turned) == "ConstantFolding · turn"
+    assert made_by(target, log("ConstantFolding"), turned) == "ConstantFolding · turn"
     gone = log("ConstantFolding", removed={"w": "ConstantFolding"})
-    assert made_by(looked, gone, turned) == "ConstantFolding · turn"
-    assert made_by(looked, log(), turned) is None
+    assert made_by(target, gone, turned) == "ConstantFolding · turn"
+    assert made_by(target, log(), turned) is None
 
 
 def test_a_weight_whose_only_reader_is_left_was_not_folded(models: Models) -> None:
@@ -179,14 +179,14 @@ def test_a_weight_whose_only_reader_is_left_was_not_folded(models: Models) -> No
         node("DequantizeLinear", ["w", "scale"], ["f"], name="scale"),
         node("MatMul", ["x", "f"], ["y"], name="product"),
     ]
-    looked = models.look(nodes, {"w": octets(32, 32), "scale": np.float32(0.5)})
+    target = models.target(nodes, {"w": octets(32, 32), "scale": np.float32(0.5)})
     wide = copy("dequantized")
     # Folding changed something, but not this.
-    assert made_by(looked, log("ConstantFolding"), wide) == "kernel · scale"
+    assert made_by(target, log("ConstantFolding"), wide) == "kernel · scale"
     # Where not all that went is known, it may have been this.
-    assert made_by(looked, log("ConstantFolding", removed_all=False), wide) is None
+    assert made_by(target, log("ConstantFolding", removed_all=False), wide) is None
     gone = log("ConstantFolding", removed={"w": "ConstantFolding"})
-    assert made_by(looked, gone, wide) == "ConstantFolding · scale"
+    assert made_by(target, gone, wide) == "ConstantFolding · scale"
 
 
 def test_what_dequantize_gives_is_not_laid_to_folding_unless_proven(models: Models) -> None:
@@ -194,16 +194,16 @@ def test_what_dequantize_gives_is_not_laid_to_folding_unless_proven(models: Mode
         node("DequantizeLinear", ["w", "scale"], ["f"], name="scale"),
         node("Gather", ["w", "x"], ["y"], name="embed"),
     ]
-    looked = models.look(nodes, {"w": octets(32, 32), "scale": np.float32(0.5)})
-    assert made_by(looked, log("ConstantFolding"), copy("dequantized")) is None
+    target = models.target(nodes, {"w": octets(32, 32), "scale": np.float32(0.5)})
+    assert made_by(target, log("ConstantFolding"), copy("dequantized")) is None
 
 
 def test_who_took_the_weight_from_its_readers_made_the_copy(models: Models) -> None:
-    looked = models.look(*halves())
+    target = models.target(*halves())
     fuse = "FuseFp16InitializerToFp32NodeTransformer"
     evidence = log("ConstantFolding", fuse, removed={"w": fuse})
-    assert made_by(looked, evidence, copy("cast")) == f"{fuse} · first and 1 more"
-    assert made_by(looked, log("ConstantFolding", fuse), copy("cast")) is None
+    assert made_by(target, evidence, copy("cast")) == f"{fuse} · first and 1 more"
+    assert made_by(target, log("ConstantFolding", fuse), copy("cast")) is None
 
 
 def test_who_took_a_weight_that_goes_on_in_another_shape_made_no_copy(models: Models) -> None:
@@ -212,10 +212,10 @@ def test_who_took_a_weight_that_goes_on_in_another_shape_made_no_copy(models: Mo
         node("MatMul", ["x", "r"], ["y"], name="product"),
     ]
     weights = {"w": noise(16, 64).astype(np.float16), "shape": np.array([32, 32])}
-    looked = models.look(nodes, weights)
+    target = models.target(nodes, weights)
     for transformer in ("ReshapeFusion", "ConstantFolding"):
         evidence = log(transformer, removed={"w": transformer})
-        assert made_by(looked, evidence, copy("cast")) is None
+        assert made_by(target, evidence, copy("cast")) is None
 
 
 def test_with_a_step_that_may_have_been_folded_the_last_transformer_is_not_named(
@@ -226,9 +226,9 @@ def test_with_a_step_that_may_have_been_folded_the_last_transformer_is_not_named
         node("MatMul", ["x", "w"], ["m"], name="half"),
         node("MatMul", ["m", "f"], ["y"], name="full"),
     ]
-    looked = models.look(nodes, {"w": noise(32, 32).astype(np.float16)})
+    target = models.target(nodes, {"w": noise(32, 32).astype(np.float16)})
     evidence = log("ConstantFolding", "Other", removed={"w": "Other"})
-    assert made_by(looked, evidence, copy("cast")) == "ConstantFolding · widen"
+    assert made_by(target, evidence, copy("cast")) == "ConstantFolding · widen"
 
 
 def test_a_name_that_several_graphs_have_proves_nothing(models: Models) -> None:
@@ -242,10 +242,10 @@ def test_a_name_that_several_graphs_have_proves_nothing(models: Models) -> None:
     choice = node(
         "If", ["flag"], ["y"], name="if", then_branch=body("then"), else_branch=body("else")
     )
-    looked = models.look([choice], {"flag": np.array(True)})
+    target = models.target([choice], {"flag": np.array(True)})
     turned = copy("transposed", "if/then_branch/w")
     elsewhere = log("ConstantFolding", "Other", removed={"w": "Other"})
-    assert made_by(looked, elsewhere, turned) == "ConstantFolding · then_turn"
+    assert made_by(target, elsewhere, turned) == "ConstantFolding · then_turn"
 
 
 # Computed from several weights: known through the runtime's optimized model.
@@ -256,53 +256,53 @@ def fused(models: Models, name: str, reader: onnx.NodeProto) -> list[SearchTarge
         node("Mul", ["w", "k"], ["wk"], name="scale"),
         node("Conv", ["x", "wk"], ["y"], name="filter"),
     ]
-    original = models.look(nodes, {"w": noise(8, 8, 3, 3), "k": noise(8, 1, 1, 1)})
+    original = models.target(nodes, {"w": noise(8, 8, 3, 3), "k": noise(8, 1, 1, 1)})
     return models.optimized(original, [reader], {name: noise(8, 8, 3, 3)})
 
 
 def test_a_blocked_convolutions_filter_was_blocked_last(models: Models) -> None:
     blocked = node("Conv", ["x", "reorder"], ["y"], name="y_nchwc", domain=NCHWC)
-    looked = fused(models, "reorder", blocked)
+    target = fused(models, "reorder", blocked)
     one = copy("original", "reorder", kind="fused")
     every = log("ConstantFolding", "NchwcTransformer")
-    assert made_by(looked, every, one) == "NchwcTransformer · y_nchwc"
-    assert made_by(looked, log("ConstantFolding", "Other"), one) == "optimize · y_nchwc"
+    assert made_by(target, every, one) == "NchwcTransformer · y_nchwc"
+    assert made_by(target, log("ConstantFolding", "Other"), one) == "optimize · y_nchwc"
 
 
 def test_an_output_that_became_a_weight_was_folded(models: Models) -> None:
-    looked = fused(models, "wk", node("Conv", ["x", "wk"], ["y"], name="filter"))
+    target = fused(models, "wk", node("Conv", ["x", "wk"], ["y"], name="filter"))
     one = copy("original", "wk", kind="fused")
-    assert made_by(looked, log("ConstantFolding", "Other"), one) == "ConstantFolding · scale"
+    assert made_by(target, log("ConstantFolding", "Other"), one) == "ConstantFolding · scale"
     # That one changes weights under the name that they had.
     moved = log("ConstantFolding", "TransposeOptimizer")
-    assert made_by(looked, moved, one) == "optimize · filter"
+    assert made_by(target, moved, one) == "optimize · filter"
 
 
 def test_the_runtimes_names_tell_the_fusion(models: Models) -> None:
     name = "ConvMulFusion_W_w"
-    looked = fused(models, name, node("Conv", ["x", name], ["y"], name="filter"))
+    target = fused(models, name, node("Conv", ["x", name], ["y"], name="filter"))
     one = copy("original", name, kind="fused")
     every = log("Level1_RuleBasedTransformer", "Other")
-    assert made_by(looked, every, one) == "ConvMulFusion · filter"
+    assert made_by(target, every, one) == "ConvMulFusion · filter"
 
 
 def test_a_name_that_the_model_had_tells_no_fusion(models: Models) -> None:
     name = "ConvMulFusion_W_w"
     reader = node("Conv", ["x", name], ["y"], name="filter")
-    original = models.look([reader], {name: noise(8, 8, 3, 3)})
-    looked = models.optimized(original, [reader], {name: noise(8, 8, 3, 3)})
+    original = models.target([reader], {name: noise(8, 8, 3, 3)})
+    target = models.optimized(original, [reader], {name: noise(8, 8, 3, 3)})
     one = copy("original", name, kind="fused")
-    assert made_by(looked, log("A", "B"), one) == "optimize · filter"
+    assert made_by(target, log("A", "B"), one) == "optimize · filter"
 
 
 def test_the_only_transformer_that_changed_anything_is_named(models: Models) -> None:
-    looked = fused(models, "new", node("Conv", ["x", "new"], ["y"], name="filter"))
+    target = fused(models, "new", node("Conv", ["x", "new"], ["y"], name="filter"))
     one = copy("original", "new", kind="fused")
-    assert made_by(looked, log("TransposeOptimizer"), one) == "TransposeOptimizer · filter"
-    assert made_by(looked, log("TransposeOptimizer", "B"), one) == "optimize · filter"
+    assert made_by(target, log("TransposeOptimizer"), one) == "TransposeOptimizer · filter"
+    assert made_by(target, log("TransposeOptimizer", "B"), one) == "optimize · filter"
 
 
 def test_what_was_computed_and_then_packed_was_packed_last(models: Models) -> None:
-    looked = fused(models, "new", node("MatMul", ["x", "new"], ["y"], name="product"))
+    target = fused(models, "new", node("MatMul", ["x", "new"], ["y"], name="product"))
     one = copy("packed_fp32", "new", kind="fused", parameters={"transB": "0"})
-    assert made_by(looked, log("Other", reserved={4096: 1}), one) == "prepack · product"
+    assert made_by(target, log("Other", reserved={4096: 1}), one) == "prepack · product"

@@ -11,7 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 from memdiag.attribution.search_target import WeightContent, weight_contents
 from memdiag.graph.reader import open_model
 from memdiag.records.attribution import Indistinct
-from tests.attribution.made_models import Models
+from tests.attribution.provenance_models import Models
 
 RANDOM = np.random.default_rng(7)
 
@@ -236,10 +236,10 @@ def test_constants_that_the_runtime_made_are_counted_beside_those_of_the_model(
     zeros, node = np.zeros((64, 64), np.float32), helper.make_node("Sum", ["x", "w"], ["y"])
     with ExitStack() as stack:
         models = Models(tmp_path, stack)
-        original = models.look([node], {"w": noise(9, 9), "zeros": zeros})
+        original = models.target([node], {"w": noise(9, 9), "zeros": zeros})
         made = {"w": noise(9, 9), "zeros": zeros, "made": zeros, "small": np.zeros(4, np.float32)}
         _, optimized = models.optimized(original, [node], made)
-    (group,) = optimized.indistinct
+    (group,) = optimized.unidentifiable
     assert (group.count, group.bytes, group.weights) == (1, zeros.nbytes, ("made",))
 
 
