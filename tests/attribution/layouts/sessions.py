@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx.compose
 import onnx.numpy_helper
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
@@ -55,6 +56,21 @@ def model(
     )
     opsets = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
     return helper.make_model(graph, opset_imports=opsets, ir_version=10)
+
+
+def combined(*models: onnx.ModelProto) -> onnx.ModelProto:
+    """Return one model with the independent graphs of `models`, so that they share a session."""
+    graphs = [
+        onnx.compose.add_prefix(part, f"m{index}_").graph for index, part in enumerate(models)
+    ]
+    graph = helper.make_graph(
+        [node for part in graphs for node in part.node],
+        "g",
+        [value for part in graphs for value in part.input],
+        [value for part in graphs for value in part.output],
+        [tensor for part in graphs for tensor in part.initializer],
+    )
+    return helper.make_model(graph, opset_imports=models[0].opset_import, ir_version=10)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,5 @@
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from tests.attribution.layouts.sessions import (
     INT32,
     UINT8,
     ProcessMemory,
+    combined,
     integers,
     model,
 )
@@ -46,19 +48,19 @@ def any_form(memory: ProcessMemory, copies: list[Any]) -> bool:
     return any(memory.find(copy) for copy in copies)
 
 
-@pytest.mark.parametrize("dtype", [np.int8, np.uint8])
-@pytest.mark.parametrize("shape", [(800, 64), (401, 50), (90, 7)])
-def test_matmul_integer_packs_its_weight(
-    session_memory: Callable[..., ProcessMemory], dtype: Any, shape: tuple[int, int]
-) -> None:
-    weight = integers(dtype, *shape)
+def test_matmul_integer_packs_its_weight(session_memory: Callable[..., ProcessMemory]) -> None:
+    cases = list(product((np.int8, np.uint8), ((800, 64), (401, 50), (90, 7))))
+    weights = [integers(dtype, *shape, seed=10 + n) for n, (dtype, shape) in enumerate(cases)]
     node = helper.make_node("MatMulInteger", ["x", "w"], ["y"])
-    memory = session_memory(model([node], {"w": weight}, x=(UINT8, ["n", "k"]), y=INT32))
-    copies = [c for c in offered(weight, "packed_int8") if c.parameters["transB"] == "0"]
-    assert any_form(memory, copies)
-    changed = weight.copy()
-    changed[-1, -1] ^= 1
-    assert not any_form(memory, offered(changed, "packed_int8"))
+    memory = session_memory(
+        combined(*(model([node], {"w": w}, x=(UINT8, ["n", "k"]), y=INT32) for w in weights))
+    )
+    for weight, case in zip(weights, cases, strict=True):
+        copies = [c for c in offered(weight, "packed_int8") if c.parameters["transB"] == "0"]
+        assert any_form(memory, copies), case
+        changed = weight.copy()
+        changed[-1, -1] ^= 1
+        assert not any_form(memory, offered(changed, "packed_int8")), case
 
 
 @pytest.mark.parametrize("operator", ["QLinearMatMul", "DynamicQuantizeMatMul", "QGemm"])
@@ -94,29 +96,30 @@ def convolution(weight: NDArray[Any], groups: int, zero: int, kind: int = UINT8)
     return model([node], constants, x=(kind, shape), y=kind)
 
 
-@pytest.mark.parametrize(
-    ("dtype", "shape", "groups"),
-    [
+def test_convolutions_pack_each_group(session_memory: Callable[..., ProcessMemory]) -> None:
+    cases: list[tuple[Any, tuple[int, ...], int]] = [
         (np.int8, (64, 64, 3, 3), 1),
         (np.int8, (70, 64, 3, 3), 1),
         (np.int8, (64, 16, 3, 3), 2),
         (np.int8, (64, 3, 7, 7), 1),
         (np.int8, (32, 16, 5), 1),
         (np.uint8, (64, 16, 3, 3), 2),
-    ],
-)
-def test_convolutions_pack_each_group(
-    session_memory: Callable[..., ProcessMemory],
-    dtype: Any,
-    shape: tuple[int, ...],
-    groups: int,
-) -> None:
-    weight = integers(dtype, *shape)
-    memory = session_memory(convolution(weight, groups, 3))
-    copies = offered(weight, "packed_int8", groups=(groups,))
-    wanted = [copy for copy in copies if copy.parameters.get("groups") == str(groups)]
-    assert any_form(memory, wanted)
-    assert not any_form(memory, offered(integers(dtype, *shape, seed=4), "packed_int8"))
+    ]
+    weights = [integers(dtype, *shape, seed=10 + n) for n, (dtype, shape, _) in enumerate(cases)]
+    memory = session_memory(
+        combined(
+            *(
+                convolution(weight, groups, 3)
+                for weight, (_, _, groups) in zip(weights, cases, strict=True)
+            )
+        )
+    )
+    for weight, (dtype, shape, groups) in zip(weights, cases, strict=True):
+        copies = offered(weight, "packed_int8", groups=(groups,))
+        wanted = [copy for copy in copies if copy.parameters.get("groups") == str(groups)]
+        assert any_form(memory, wanted), (dtype, shape, groups)
+        absent = offered(integers(dtype, *shape, seed=4), "packed_int8")
+        assert not any_form(memory, absent), (dtype, shape, groups)
 
 
 def test_a_symmetric_convolution_packs_without_sums(

@@ -1,5 +1,6 @@
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
 from memdiag.attribution.layouts import NBits
-from tests.attribution.layouts.sessions import ProcessMemory, model
+from tests.attribution.layouts.sessions import ProcessMemory, combined, model
 from tests.attribution.layouts.virtual_copies import assembled, offered, one
 
 Values = NDArray[np.uint8]
@@ -107,35 +108,33 @@ def multiplication(values: Values, nbits: NBits, accuracy: int) -> onnx.ModelPro
     return model([node], constants, x=(1, ["n", nbits.depth]))
 
 
-@pytest.mark.parametrize("block", [16, 32, 64, 128, 256])
-def test_products_in_fp32_interleave_nibbles(
-    session_memory: Callable[..., ProcessMemory], block: int
-) -> None:
-    values, nbits = example(1, 4, 39, 600, block)
-    memory = session_memory(multiplication(values, nbits, 0))
-    weight = stored(values, nbits)
-    assert memory.find(one(weight, "packed_nbits", {"products": "fp32"}, nbits=(nbits,)))
-    changed = weight.copy()
-    changed[-1, -1, -1] ^= 1
-    assert not memory.find(one(changed, "packed_nbits", {"products": "fp32"}, nbits=(nbits,)))
+def test_products_in_fp32_interleave_nibbles(session_memory: Callable[..., ProcessMemory]) -> None:
+    cases = [example(1, 4, 39, 600, block) for block in (16, 32, 64, 128, 256)]
+    memory = session_memory(combined(*(multiplication(*case, 0) for case in cases)))
+    for values, nbits in cases:
+        weight = stored(values, nbits)
+        copy = one(weight, "packed_nbits", {"products": "fp32"}, nbits=(nbits,))
+        assert memory.find(copy), nbits
+        changed = weight.copy()
+        changed[-1, -1, -1] ^= 1
+        copy = one(changed, "packed_nbits", {"products": "fp32"}, nbits=(nbits,))
+        assert not memory.find(copy), nbits
 
 
-@pytest.mark.parametrize("zero_points", [True, False])
-@pytest.mark.parametrize("block", [16, 32, 128, 256])
-@pytest.mark.parametrize("bits", [4, 8])
-def test_products_in_8_bits_tile_columns(
-    session_memory: Callable[..., ProcessMemory], bits: int, block: int, zero_points: bool
-) -> None:
-    values, nbits = example(2, bits, 39, 600, block)
-    if not zero_points:
-        nbits = replace(nbits, zero_points=None)
-    memory = session_memory(multiplication(values, nbits, 4))
-    copies = offered(stored(values, nbits), "packed_nbits", nbits=(nbits,))
-    assert any(memory.find(copy) for copy in copies if copy.parameters["products"] == "int8")
-    assert nbits.scales is not None
-    other = replace(nbits, scales=nbits.scales + np.float32(1))
-    copies = offered(stored(values, nbits), "packed_nbits", nbits=(other,))
-    assert not any(memory.find(copy) for copy in copies if copy.parameters["products"] == "int8")
+def test_products_in_8_bits_tile_columns(session_memory: Callable[..., ProcessMemory]) -> None:
+    cases = []
+    for number, (bits, block) in enumerate(product((4, 8), (16, 32, 128, 256))):
+        for with_zero_points in (True, False):
+            values, nbits = example(20 + 2 * number + with_zero_points, bits, 39, 600, block)
+            cases.append((values, nbits if with_zero_points else replace(nbits, zero_points=None)))
+    memory = session_memory(combined(*(multiplication(*case, 4) for case in cases)))
+    for values, nbits in cases:
+        assert nbits.scales is not None
+        other = replace(nbits, scales=nbits.scales + np.float32(1))
+        for blocks, expected in ((nbits, True), (other, False)):
+            copies = offered(stored(values, nbits), "packed_nbits", nbits=(blocks,))
+            found = [copy.parameters["products"] for copy in copies if memory.find(copy)]
+            assert ("int8" in found) == expected, nbits
 
 
 def dequantization(values: Values, nbits: NBits, element: int) -> onnx.ModelProto:
