@@ -227,17 +227,16 @@ def _peak(examined: Examined, found: list[_Grown]) -> int:
 
 
 def _message(operator: str, folds: list[Fold], nodes: list[str], results: int, sources: int) -> str:
-    origin = format_size(sources) if sources else "shapes alone"
+    size = format_size(results)
     if len(folds) == 1:
         shape = " × ".join(map(str, folds[0].shape)) or "scalar"
-        return (
-            f"{nodes[0]} ({operator}) is evaluated at load: {origin} become "
-            f"{format_size(results)} ({folds[0].dtype} {shape})."
-        )
-    return (
-        f"{len(folds):,} {operator} nodes ({some_of(nodes)}) are evaluated at load: {origin} "
-        f"become {format_size(results)}."
-    )
+        size += f" ({folds[0].dtype} {shape})"
+        subject = f"{nodes[0]} ({operator}) is"
+    else:
+        subject = f"{len(folds):,} {operator} nodes ({some_of(nodes)}) are"
+    if not sources:
+        return f"{subject} evaluated at load: {size} are computed from shapes alone."
+    return f"{subject} evaluated at load: {format_size(sources)} become {size}."
 
 
 def _detail(examined: Examined, held: int, replaced: int, beside: list[str]) -> str:

@@ -92,4 +92,4 @@ def test_what_is_made_of_shapes_alone_is_found(tmp_path: Path) -> None:
             for finding in detector.detect(examined)
         ]
     assert [one.bytes for one in found] == [1024 * 512 * 4]
-    assert "of shapes alone" in found[0].message
+    assert "from shapes alone" in found[0].message
