@@ -18,6 +18,7 @@ import typer
 import memdiag
 from memdiag.cli import commands
 from memdiag.cli.exit_codes import ERROR
+from memdiag.cli.worker import end_now
 from memdiag.errors import MemdiagError
 
 _LONGEST_REASON = 500
@@ -36,9 +37,6 @@ def run() -> NoReturn:
     if isinstance(sys.stdout, io.TextIOWrapper):
         # File names need not be text, nor does every terminal know every letter.
         sys.stdout.reconfigure(errors="backslashreplace")
-    for name in ("SIGTERM", "SIGHUP"):
-        if hasattr(signal, name):
-            signal.signal(getattr(signal, name), _terminate)
     add_commands(app)
     app()
     raise SystemExit(0)
@@ -77,8 +75,18 @@ def _root(
     """The memory profiler and diagnostician for ONNX models under ONNX Runtime."""
 
 
-def _terminate(number: int, frame: FrameType | None) -> NoReturn:
-    """Treat a polite request to end like Ctrl-C: the child is ended and the profile saved."""
+def _raise_at_signals() -> None:
+    """Make signals that ask for an end raise KeyboardInterrupt from now on, as Ctrl-C does.
+
+    Only in the command line's own process: in another program the handlers belong to the program.
+    """
+    for name in ("SIGINT", "SIGTERM", "SIGHUP"):
+        number = getattr(signal, name, None)
+        if number is not None and signal.getsignal(number) is end_now:
+            signal.signal(number, _interrupt)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
     raise KeyboardInterrupt
 
 
@@ -88,6 +96,7 @@ def _guarded(command: Callable[..., int]) -> Callable[..., None]:
     @functools.wraps(command)
     def guarded(*args: Any, **options: Any) -> None:
         try:
+            _raise_at_signals()
             code = command(*args, **options)
             sys.stdout.flush()
         except MemdiagError as error:

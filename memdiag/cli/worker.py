@@ -31,6 +31,8 @@ def run_in_worker(command: Callable[[], NoReturn]) -> NoReturn:
     """
     if not hasattr(os, "fork"):
         command()
+    for name in _PASSED_ON:
+        signal.signal(getattr(signal, name), end_now)
     parent = os.getpid()
     worker = os.fork()
     # A group of its own: signals of the terminal reach the worker once, through this process.
@@ -53,6 +55,8 @@ def run_in_worker(command: Callable[[], NoReturn]) -> NoReturn:
     code = os.waitstatus_to_exitcode(os.waitpid(worker, 0)[1])
     if code < 0:
         name = signal.Signals(-code).name
+        if name in _PASSED_ON:
+            end_now(-code, None)
         reason = _REASONS.get(
             name, f"native code crashed ({name}), most likely over a damaged file"
         )
@@ -61,6 +65,12 @@ def run_in_worker(command: Callable[[], NoReturn]) -> NoReturn:
         code = ERROR
     # Nothing is left to clean up here, and nothing of the worker's output is buffered here.
     os._exit(code)
+
+
+def end_now(number: int, frame: FrameType | None) -> NoReturn:
+    """Handle a signal while no command is running: nothing has to be saved."""
+    os.write(2, b"memdiag: interrupted.\n")
+    os._exit(ERROR)
 
 
 def _end_with(parent: int) -> None:

@@ -68,6 +68,17 @@ def test_a_signal_reaches_the_command_once(name: str, tmp_path: Path) -> None:
         assert process.wait(30) == 40 + getattr(signal, name)
 
 
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+def test_a_signal_before_the_command_is_one_sentence(name: str, tmp_path: Path) -> None:
+    code = MAIN.format("open('ready', 'w').close(); time.sleep(30)")
+    words = [sys.executable, "-c", code]
+    with subprocess.Popen(words, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as process:
+        wait_for(tmp_path / "ready")
+        process.send_signal(getattr(signal, name))
+        assert process.communicate(timeout=30)[1] == "memdiag: interrupted.\n"
+    assert process.returncode == 2
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="needs PR_SET_PDEATHSIG")
 def test_the_worker_ends_with_its_parent(tmp_path: Path) -> None:
     code = "open('ready', 'w').write(str(os.getpid())); time.sleep(60)"
