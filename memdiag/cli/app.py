@@ -1,5 +1,6 @@
 """Putting the commands together, and turning errors into one sentence and an exit code."""
 
+import errno
 import functools
 import inspect
 import io
@@ -22,6 +23,7 @@ from memdiag.cli.worker import end_now
 from memdiag.errors import MemdiagError
 
 _LONGEST_REASON = 500
+_OUTPUT_ERRORS = (errno.ENOSPC, errno.EIO, errno.EDQUOT, errno.EFBIG)
 
 app = typer.Typer(
     name="memdiag",
@@ -104,9 +106,17 @@ def _guarded(command: Callable[..., int]) -> Callable[..., None]:
         except KeyboardInterrupt as interrupt:
             code = _fail(f"interrupted. {interrupt}".strip())
         except BrokenPipeError:
-            # Our reader went away (`memdiag … | head`): nobody is left to tell.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            code = ERROR
+            # The reader has ended (`memdiag … | head`): nobody is left to tell.
+            code = _discard_output()
+        except OSError as error:
+            if error.filename is not None or error.errno not in _OUTPUT_ERRORS:
+                code = _fail(_defect(error))
+            else:
+                _discard_output()
+                code = _fail(
+                    f"standard output: cannot be written ({error.strerror}). Free space, or"
+                    " write to another file."
+                )
         except MemoryError:
             code = _fail("out of memory. Allow this process more, or examine a smaller model.")
         except Exception as error:  # Python would end with 1, which means findings
@@ -114,6 +124,12 @@ def _guarded(command: Callable[..., int]) -> Callable[..., None]:
         raise typer.Exit(code)
 
     return guarded
+
+
+def _discard_output() -> int:
+    """Send what is left of the output nowhere, so that its end does not fail again."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return ERROR
 
 
 def _defect(error: Exception) -> str:

@@ -136,8 +136,10 @@ def save_record(record: Record, path: Path) -> None:
     """Write `record` to `path`, whole or not at all.
 
     Raises:
-        ReportError: the file cannot be written.
+        ReportError: the file cannot be written, or is named like a model.
     """
+    if path.suffix.lower() == ".onnx":
+        raise ReportError(f"{path}: a record does not replace a model. Choose a .json file.")
     remove_stale(path.parent)
     save_bytes(encode(record), path)
 

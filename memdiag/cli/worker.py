@@ -29,6 +29,7 @@ def run_in_worker(command: Callable[[], NoReturn]) -> NoReturn:
     Call it before any thread is started. Where processes cannot be forked (Windows), `command` runs
     in this process.
     """
+    _open_standard_streams()
     if not hasattr(os, "fork"):
         command()
     for name in _PASSED_ON:
@@ -65,6 +66,17 @@ def run_in_worker(command: Callable[[], NoReturn]) -> NoReturn:
         code = ERROR
     # Nothing is left to clean up here, and nothing of the worker's output is buffered here.
     os._exit(code)
+
+
+def _open_standard_streams() -> None:
+    """Open the null device for each standard stream that is closed (`memdiag … >&-`)."""
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        try:
+            os.fstat(number)
+        except OSError:
+            # The lowest free number, which is this one.
+            os.open(os.devnull, os.O_RDWR)
+            setattr(sys, name, os.fdopen(number, mode, closefd=False))
 
 
 def end_now(number: int, frame: FrameType | None) -> NoReturn:

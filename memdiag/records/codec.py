@@ -83,7 +83,9 @@ def _check_numbers(value: Any) -> None:
         elif isinstance(value, list):
             pending.extend(value)
         elif isinstance(value, int | float) and not -MAX_NUMBER <= value <= MAX_NUMBER:
-            raise msgspec.DecodeError(f"the number {value:.3g} in it is too large")
+            # A whole number of more than 308 digits has no float.
+            text = f"{value:.3g}" if -1e308 < value < 1e308 else "above 1e+308"
+            raise msgspec.DecodeError(f"the number {text} in it is too large")
 
 
 def load(path: Path, kind: type[R], *, otherwise: str = "") -> R:

@@ -1,10 +1,12 @@
 """Writing files: whole or not at all, through links, and never in place of a device."""
 
 import contextlib
+import errno
 import os
 import secrets
 import stat
 import sys
+import time
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -18,6 +20,7 @@ _KINDS = {
     stat.S_IFSOCK: "a socket",
 }
 _STANDARD_STREAMS = (1, 2)
+MAX_READER_WAIT_S = 5.0
 
 
 def save_bytes(content: bytes, path: Path) -> None:
@@ -129,9 +132,30 @@ def _open_stream(path: Path) -> int | None:
                 if os.path.samestat(os.stat(path), os.fstat(number)):
                     sys.stdout.flush()
                     return os.dup(number)
-        return None if stat.S_ISREG(mode) else os.open(path, os.O_WRONLY)
+        if stat.S_ISREG(mode):
+            return None
+        return _open_special(path)
     except OSError as error:
         raise _unwritable(path, error) from error
+
+
+def _open_special(path: Path) -> int:
+    """Return a descriptor to write to a pipe or device; wait a while for a reader of the pipe.
+
+    Raises:
+        OSError: it cannot be opened; ENXIO if no process reads from the pipe.
+    """
+    deadline = time.monotonic() + MAX_READER_WAIT_S
+    while True:
+        try:
+            stream = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
+        except OSError as error:
+            if error.errno != errno.ENXIO or time.monotonic() > deadline:
+                raise
+            time.sleep(0.05)
+        else:
+            os.set_blocking(stream, True)
+            return stream
 
 
 def _mode(path: Path) -> int | None:
@@ -146,4 +170,6 @@ def _mode(path: Path) -> int | None:
 
 def _unwritable(path: Path, error: OSError | ValueError) -> ReportError:
     reason = error.strerror if isinstance(error, OSError) else error
+    if isinstance(error, OSError) and error.errno == errno.ENXIO:
+        reason = "no process reads from it"
     return ReportError(f"{path}: cannot be written ({reason}). Choose another file or free space.")

@@ -42,6 +42,7 @@ def test_each_field_of_the_top_level_is_a_line() -> None:
         (b"\x89PNG", "malformed"),
         (changed(rss_bytes=10**40), r"the number 1e\+40 in it is too large"),
         (changed(rss_bytes=-(10**40)), r"the number -1e\+40 in it is too large"),
+        (changed(rss_bytes=10**400), r"the number above 1e\+308 in it is too large"),
         (changed(more=[{"a": 1e300}]), r"the number 1e\+300 in it is too large"),
         (b'{"rss_bytes": ' + b"[" * 100_000, "not a valid memory"),
     ],

@@ -1,0 +1,62 @@
+"""Outputs that are closed, full, or that nobody reads: one sentence, and nothing is lost."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs /dev/full and a shell")
+
+SampleModel = Callable[..., Path]
+MEMDIAG = f"{sys.executable} -m memdiag"
+
+
+@pytest.fixture
+def model(sample_model: SampleModel, tmp_path: Path) -> Path:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(sample_model("plain_mlp").read_bytes())
+    return path
+
+
+def shell(line: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(line, shell=True, cwd=folder, capture_output=True, text=True, timeout=120)
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "message"),
+    [
+        (
+            "check model.onnx --format json >/dev/full",
+            2,
+            "memdiag: standard output: cannot be written (No space left on device).",
+        ),
+        (
+            "check model.onnx >/dev/full",
+            2,
+            "memdiag: standard output: cannot be written (No space left on device).",
+        ),
+        ("check model.onnx >&-", 0, ""),
+        ("check model.onnx <&- >&- 2>&-", 0, ""),
+        (
+            "check model.onnx -o model.onnx",
+            2,
+            "memdiag: model.onnx: a record does not replace a model.",
+        ),
+        (
+            "check model.onnx -o pipe",
+            2,
+            "memdiag: pipe: cannot be written (no process reads from it).",
+        ),
+    ],
+)
+def test_the_output_cannot_be_written(line: str, code: int, message: str, model: Path) -> None:
+    before = model.read_bytes()
+    os.mkfifo(model.with_name("pipe"))
+    done = shell(f"{MEMDIAG} {line}", model.parent)
+    assert done.returncode == code, done.stderr
+    assert done.stderr.startswith(message)
+    assert len(done.stderr.splitlines()) == bool(message)
+    assert model.read_bytes() == before
