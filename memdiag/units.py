@@ -82,6 +82,12 @@ def format_sizes(*sizes: int) -> list[str]:
     ]
 
 
+def format_limit(limit: int) -> str:
+    """Return a limit in bytes as `format_size` does, and in MB where it is a round number of MB."""
+    decimal = f" ({limit // 1000**2:,} MB)" if limit % 1000**2 == 0 and limit % MIB else ""
+    return format_size(limit) + decimal
+
+
 def format_duration(seconds: float) -> str:
     """Return `seconds` as people say it: ``1.9 s``, ``28 ms``, ``410 µs``, ``2 min 05 s``."""
     # Each bound is where rounding would reach the next unit.

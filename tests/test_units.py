@@ -6,6 +6,7 @@ from memdiag.units import (
     KIB,
     MIB,
     format_duration,
+    format_limit,
     format_size,
     format_sizes,
     parse_size,
@@ -114,3 +115,16 @@ def test_two_groups(sizes: list[int], expected: tuple[list[int], list[int]] | No
     wanted = expected and tuple([size * MIB for size in group] for group in expected)
     assert (found and tuple(map(list, found))) == wanted
     assert two_groups([9 * KIB, 900 * KIB]) is None
+
+
+@pytest.mark.parametrize(
+    ("limit", "text"),
+    [
+        (300_000_000, "286 MiB (300 MB)"),
+        (2_000_000_000, "1.86 GiB (2,000 MB)"),
+        (300 * MIB, "300 MiB"),
+        (300_000_001, "286 MiB"),
+    ],
+)
+def test_a_limit_in_megabytes_is_shown_as_it_was_given(limit: int, text: str) -> None:
+    assert format_limit(limit) == text

@@ -35,7 +35,7 @@ from memdiag.runner.observer import (
 )
 from memdiag.runner.phases import PhaseTracker
 from memdiag.runner.timeline import Timeline
-from memdiag.units import format_duration
+from memdiag.units import format_duration, format_limit, format_size
 
 _PROGRESS_S = 0.2
 _LAST_OUTPUT_S = 1.0
@@ -432,7 +432,8 @@ class MeasuredRun:
     def _check_memory(self, rss_bytes: int) -> None:
         limit = self._job.memory_limit_bytes
         if limit is not None and rss_bytes > limit and self._running:
-            self._stop("limit", f"it took {rss_bytes:,} bytes, more than the limit of {limit:,}")
+            excess = format_size(rss_bytes - limit)
+            self._stop("limit", f"{excess} more than the limit of {format_limit(limit)}")
 
     def _stop(self, status: Status, message: str) -> None:
         """End a child that has reached a limit, after a last reading."""

@@ -117,7 +117,9 @@ def fix(
                     bench = exits.enter_context(Bench(job, sets, scratch, disk_bytes))
             except TimeLimitReached:
                 attempt.leave(rules, "the time limit ended the search before")
-                attempt.notes.append("the time limit passed before the original was measured")
+                attempt.notes.append(
+                    "no remedy was tried: the time limit passed before the original was measured"
+                )
             else:
                 if bench is not None:
                     end = deadline.at

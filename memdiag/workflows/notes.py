@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from memdiag.prediction.runtime import TELEMETRY_SINCE, Runtime
 from memdiag.runner.job import Job
 from memdiag.runner.run import Measurement
-from memdiag.units import MIB, format_size
+from memdiag.units import MIB, format_limit, format_size
 
 _MAX_WARNINGS = 5
 _NOTABLE_LAG_S = 0.002
@@ -23,6 +23,9 @@ _TELEMETRY_ON = (
 
 def notes_of(measured: Measurement, job: Job) -> Iterator[str]:
     """Yield what could not be told apart or measured exactly, and what the runtime warned of."""
+    limit = job.memory_limit_bytes
+    if limit is not None and measured.outcome.status == "completed":
+        yield f"the whole process stayed below the memory limit of {format_limit(limit)}"
     runtime = f"onnxruntime {measured.onnxruntime}"
     optimized = any(span.phase == "initialize" for span in measured.spans)
     transformed = any(span.modified is not None for span in measured.spans)

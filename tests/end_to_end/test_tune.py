@@ -96,7 +96,7 @@ def test_ctrl_c_prints_the_best_so_far(model: Path) -> None:
     os.close(ours)
     assert process.returncode == 0
     assert printed.startswith("m.onnx: ")
-    assert "note: the search was interrupted: the best so far" in printed
+    assert "note: the search was interrupted; the result is the best so far" in printed
     assert "session = ort.InferenceSession(" in printed
 
 

@@ -23,6 +23,8 @@ def test_the_first_lines_answer_the_question() -> None:
     )
     assert lines[1] == "% already in constant_fold."
     assert lines[2].startswith("Steady 1.50 GiB above baseline (3.1 ×): anonymous +1.50 GiB.")
+    # A limit of a container counts the baseline as well.
+    assert "Whole process: peak 1.54 GiB." in " ".join(lines[2:5])
     assert "500 MiB of weights · onnxruntime 1.31.1, CPU, 2 threads" in lines
 
 

@@ -52,3 +52,14 @@ def test_telemetry_is_said_where_the_runtime_has_it(
     found = [note for note in notes_of(measured, job) if "telemetry" in note]
     assert [word for word in words if any(word in note for note in found)] == words
     assert len(found) == len(words)
+
+
+def test_a_run_that_fits_its_memory_limit_says_so(fake_job: Callable[..., Job]) -> None:
+    job = fake_job({}, memory_limit_bytes=8_000_000_000)
+    measured = measure(job)
+    said = "the whole process stayed below the memory limit of 7.45 GiB (8,000 MB)"
+    assert said in [*notes_of(measured, job)]
+    outcome = msgspec.structs.replace(measured.outcome, status="limit")
+    ended = [*notes_of(replace(measured, outcome=outcome), job)]
+    assert not any("memory limit" in note for note in ended)
+    assert not any("memory limit" in note for note in notes_of(measured, fake_job({})))

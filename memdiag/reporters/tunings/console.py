@@ -49,7 +49,9 @@ def _show(tuning: Fix, console: Console, written: Sequence[Path], quiet: bool, e
         block(console, shown.problems)
     if tuning.output is not None:
         block(console, [changes.answer, changes.runtimes])
-    counted = f"{len(tuning.points)} points, {len(shown.rows)} shown without --all"
+    count = len(tuning.points)
+    points = "1 point" if count == 1 else f"{count} points"
+    counted = f"{points}, {len(shown.rows)} shown without --all"
     notes = (f"note: {note}" for note in shown.notes)
     block(console, [f"{counted}; {shown.effort}", *shown.offers, *notes])
     if shown.snippet:

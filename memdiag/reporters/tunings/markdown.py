@@ -27,8 +27,8 @@ def render(tuning: Fix) -> bytes:
         code_block(shown.snippet, "python") if shown.snippet else "",
         "### Options tried",
         table(("options", "peak", "steady", "latency", ""), rows, left=(0, 4)),
-        f"{len(tuning.points)} points, of which the Pareto front, the defaults and the chosen one"
-        f" are shown; {escape(shown.effort)}.",
+        f"{len(tuning.points)} point{'' if len(tuning.points) == 1 else 's'}, of which the Pareto"
+        f" front, the defaults and the chosen one are shown; {escape(shown.effort)}.",
         "\n".join(f"- {escape(offer)}" for offer in shown.offers),
     )
     return document("Tuning", tuning, tried)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from math import isinf
 
 from memdiag.records.fix import Fix, LatencyAt, Remedy, RemedyStatus
-from memdiag.reporters.views.text import plain
+from memdiag.reporters.views.text import plain, time_limit
 from memdiag.units import format_duration, format_size, format_sizes
 
 _MOST_WEIGHTS = 3
@@ -114,8 +114,21 @@ def _answer(fix: Fix) -> str:
         names = ", ".join(map(plain, undecided))
         return f"{plain(fix.model)}: undecided about {names}, in {took}; nothing was written"
     if any(one.status == "untried" for one in fix.remedies):
-        return f"{plain(fix.model)}: nothing was found before the end, in {took}; nothing written"
+        return (
+            f"{plain(fix.model)}: {untried(fix)}; nothing was written; give it more with"
+            " --time-limit"
+        )
     return f"{plain(fix.model)}: nothing was worth changing, in {took}; nothing was written"
+
+
+def untried(fix: Fix) -> str:
+    """Return how far the search got, for a fix whose time limit left remedies untried."""
+    count = sum(one.status == "untried" for one in fix.remedies)
+    limit = time_limit(fix.command)
+    if not any(one.status == "rejected" for one in fix.remedies):
+        return f"no remedy was tried to the end in {limit}"
+    were = "1 remedy was" if count == 1 else f"{count} remedies were"
+    return f"nothing worth changing was found in {limit}; {were} not tried"
 
 
 def _kept(fix: Fix) -> str:

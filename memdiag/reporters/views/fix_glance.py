@@ -5,8 +5,9 @@ from dataclasses import dataclass
 
 from memdiag.records.fix import Fix, LatencyAt, Point
 from memdiag.reporters.views import fix as view
+from memdiag.reporters.views import tuning
 from memdiag.reporters.views.sizes import at_sizes
-from memdiag.reporters.views.text import model_file, plain
+from memdiag.reporters.views.text import model_file, plain, time_limit
 from memdiag.units import format_duration, format_size
 
 _MOST_NAMES = 6
@@ -101,6 +102,8 @@ def _answer(fix: Fix) -> str:
 def _changed(fix: Fix) -> str:
     """Return what was done, or why nothing was."""
     if fix.points and not fix.chosen:
+        if not tuning.is_conclusive(fix):
+            return f"Nothing: no option was compared in {time_limit(fix.command)}."
         return "No option is worth it: the defaults are the best that was found."
     if fix.points:
         return f"The session's options: {_names(fix.chosen)}."
@@ -114,7 +117,7 @@ def _changed(fix: Fix) -> str:
     if undecided := [one.name for one in fix.remedies if one.status == "undecided"]:
         return f"Nothing yet; these may be too slow, which is undecided: {_names(undecided)}."
     if any(one.status == "untried" for one in fix.remedies):
-        return "Nothing yet: the search ended before all remedies were tried."
+        return f"Nothing yet: {view.untried(fix)}."
     return "Nothing: no remedy that was tried is worth it."
 
 
@@ -193,6 +196,8 @@ def _files(fix: Fix) -> str:
 
 def _remedy(fix: Fix) -> str:
     if fix.points:
+        if not fix.chosen and not tuning.is_conclusive(fix):
+            return "Run it again with a longer --time-limit, or none."
         if not fix.chosen:
             return "Keep the defaults."
         return "Create the session as the program below does."

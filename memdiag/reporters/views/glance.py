@@ -9,6 +9,7 @@ from memdiag.records.finding import Finding
 from memdiag.records.profile import Profile
 from memdiag.reporters.views import attribution, fix_glance, headline, memory_parts, span_table
 from memdiag.reporters.views.memory_parts import ARENA_SLACK, Part
+from memdiag.reporters.views.sizes import dim_option
 from memdiag.reporters.views.text import plain, shortened
 from memdiag.units import format_size
 
@@ -203,7 +204,7 @@ def _steps(profile: Profile, largest: Part | None) -> tuple[Step, ...]:
     if profile.outcome.status == "failed":
         return (Step("Solve the error above first: it is onnxruntime's own."),)
     costly = _costly(profile.findings)
-    model = shlex.quote(plain(profile.model.path))
+    model = shlex.quote(plain(profile.model.path)) + dim_option(profile.dimensions)
     tuning = _tuning(profile, costly, model, largest)
     if profile.outcome.status != "completed":
         more = "Give it more time or memory, or look for session options that need less:"

@@ -59,6 +59,8 @@ def build(profile: Profile) -> Headline:
     baseline = f"Baseline {size}: Python, onnxruntime and inputs" if profile.phases else ""
     sizes = at_sizes(profile.dimensions)
     where = f", {sizes}" if sizes else ""
+    if profile.phases:
+        baseline += f". Whole process: peak {format_size(profile.peak_rss_bytes)}"
     if completed:
         first = f"Peak {peak}{where}."
         second = _steady(profile)

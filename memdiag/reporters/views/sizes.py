@@ -1,5 +1,6 @@
 """The sizes of free dimensions that a model was run with, for the first line of every report."""
 
+import shlex
 from collections.abc import Sequence
 
 from memdiag.records.dimension import Dimension, in_words
@@ -31,3 +32,12 @@ def at_sizes(dimensions: Sequence[Dimension]) -> str:
     # A sort keeps the order of the model among equals.
     named = sorted(chosen, key=lambda one: _ORDER.get(one.role, len(_ORDER)))[:MAX_IN_HINT]
     return f"{words} (--dim {','.join(f'{plain(one.name)}=N' for one in named)})"
+
+
+def dim_option(dimensions: Sequence[Dimension]) -> str:
+    """Return the option that repeats the sizes that the user gave: `` --dim batch=4,tokens=512``.
+
+    Empty where none was given.
+    """
+    given = [f"{plain(one.name)}={one.size}" for one in dimensions if one.source == "given"]
+    return f" --dim {shlex.quote(','.join(given))}" if given else ""

@@ -1,10 +1,13 @@
 """Untrusted text made plain, and the few words for figures that every view shares."""
 
+import re
 import unicodedata
+from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 
 from memdiag.records.profile import PeakKind, Profile
-from memdiag.units import format_size
+from memdiag.units import format_duration, format_size
 
 _REORDERING = frozenset("\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 _UNPRINTABLE = frozenset({"Cc", "Cs", "Zl", "Zp"})
@@ -50,6 +53,14 @@ def model_file(path: str) -> str:
 def model_name(profile: Profile) -> str:
     """Return the model's file name as plain text."""
     return model_file(profile.model.path)
+
+
+def time_limit(command: Sequence[str]) -> str:
+    """Return the time limit of `command` in words: ``the time limit of 60 s``."""
+    for option, value in pairwise([*" ".join(command).replace("=", " ").split(" "), ""]):
+        if option == "--time-limit" and re.fullmatch(r"\d{1,9}(\.\d{1,9})?", value):
+            return f"the time limit of {format_duration(float(value))}"
+    return "the time limit"
 
 
 def beside_baseline(size: int) -> str:

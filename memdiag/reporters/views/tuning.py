@@ -5,8 +5,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from memdiag.records.fix import Figures, Fix, Point
-from memdiag.reporters.views.sizes import at_sizes
-from memdiag.reporters.views.text import plain, plain_lines, shortened
+from memdiag.reporters.views.sizes import at_sizes, dim_option
+from memdiag.reporters.views.text import plain, plain_lines, shortened, time_limit
 from memdiag.units import format_duration, format_size, format_sizes
 
 _REWRITE = "rewrite"  # what the records call the fixed model among options
@@ -73,7 +73,7 @@ def build(tuning: Fix) -> TuningView:
     offered = [point for point in points if point.offered]
     sessions = f"{tuning.sessions} sessions a process, " if tuning.sessions > 1 else ""
     return TuningView(
-        answer=", ".join(part for part in (_answer(tuning), at_sizes(tuning.dimensions)) if part),
+        answer=_answer(tuning),
         offers=tuple(_offers(tuning, offered)),
         program=_program(tuning, offered),
         rows=tuple(rows),
@@ -93,25 +93,33 @@ def label(point: Point) -> str:
     return " + ".join(map(plain, point.options)) or "defaults"
 
 
+def is_conclusive(tuning: Fix) -> bool:
+    """Return whether an option was compared with the defaults, or none had to be left out."""
+    is_compared = any(point.ratio is not None for point in tuning.points if point.options)
+    return is_compared or not (tuning.untried or any(point.offered for point in tuning.points))
+
+
 def _answer(tuning: Fix) -> str:
-    """Return what was won, and by what."""
+    """Return what was won, by what, and at which sizes."""
+    sizes_of_inputs = at_sizes(tuning.dimensions)
+    at = f", {sizes_of_inputs}" if sizes_of_inputs else ""
     before, after = tuning.before, tuning.after
     chosen = next((point for point in tuning.points if point.options == tuning.chosen), None)
     if chosen is None:
         return f"{plain(tuning.model)}: what was chosen is not among the points"
     start = plain(tuning.model) + (": " if chosen.fits else ": nothing fits; the nearest is ")
     if before is None or after is None:
-        return f"{start}{label(chosen)}"
+        return f"{start}{label(chosen)}{at}"
     if not chosen.options:
         sizes = f"peak {format_size(after.peak_bytes)}, steady {format_size(after.steady_bytes)}"
-        return f"{start}the defaults ({sizes}): {_why_defaults(tuning)}"
+        return f"{start}the defaults ({sizes}){at}: {_why_defaults(tuning)}"
     ratio = f", latency {chosen.ratio:.2f} ×" if chosen.ratio is not None else ""
     if ratio and chosen.undecided:
         ratio += f" ({chosen.low:.2f}–{chosen.high:.2f}, undecided)"
     return (
         f"{start}{_change('peak', before.peak_bytes, after.peak_bytes)},"
         f" {_change('steady', before.steady_bytes, after.steady_bytes)}{ratio},"
-        f" with {label(chosen)}"
+        f" with {label(chosen)}{at}"
     )
 
 
@@ -132,20 +140,32 @@ def _why_defaults(tuning: Fix) -> str:
         (len(tuning.untried), "could not be tried in time"),
     )
     counted = ", ".join(f"{count} {text}" for count, text in parts if count)
-    start = "no option is worth it" if not offered else "nothing else was compared in time"
-    return f"{start}; of the options tried, {counted}" if counted else start
+    if not is_conclusive(tuning):
+        if any(note.startswith("the search was interrupted") for note in tuning.notes):
+            return f"no option was compared before the interruption ({counted})"
+        return (
+            f"no option was compared in {time_limit(tuning.command)} ({counted}); give it more with"
+            " --time-limit"
+        )
+    is_complete = not (offered or tuning.untried)
+    start = "no option is worth it" if is_complete else "no option that was compared is worth it"
+    return f"{start}: {counted}" if counted else start
 
 
 def _offers(tuning: Fix, offered: Sequence[Point]) -> Iterator[str]:
     """Yield a sentence on each point that was not compared in time, and how to go on with it."""
-    model = shlex.quote(plain(tuning.model))
+    model = shlex.quote(plain(tuning.model)) + dim_option(tuning.dimensions)
+    every = {name for point in tuning.points for name in point.options} | {*tuning.untried}
     for point in offered[:_MAX_OFFERS]:
         assert point.figures is not None
         peak, steady = format_sizes(point.figures.peak_bytes, point.figures.steady_bytes)
-        names = ",".join(name for name in point.options if name != _REWRITE)
+        names = [name for name in point.options if name != _REWRITE]
+        again = f"run memdiag tune {model} --only {','.join(names)}"
+        if {*names} == every - {_REWRITE}:  # this command was just run
+            again = "run it again with a longer --time-limit"
         yield (
             f"not compared: {label(point)} takes peak {peak}, steady {steady}. To compare its"
-            f" latency and get its program, run memdiag tune {model} --only {names}"
+            f" latency and get its program, {again}"
         )
     if len(offered) > _MAX_OFFERS:
         yield f"not compared: {len(offered) - _MAX_OFFERS} more points that save memory"

@@ -27,7 +27,7 @@ _MAX_RESERVE = 0.5
 """Share of the time at most that is kept for measuring the result thoroughly."""
 
 
-INTERRUPTED = "the search was interrupted: the best so far"
+INTERRUPTED = "the search was interrupted; the result is the best so far"
 
 
 @dataclass
@@ -143,7 +143,12 @@ class Search:
         """Return what is to be said of how the search ended."""
         if self.interrupted:
             return [INTERRUPTED]
-        return ["the time limit ended the search: the best so far"] if self.timed_out else []
+        if not self.timed_out:
+            return []
+        if self._kept:
+            return ["the time limit ended the search; the result is the best so far"]
+        each = format_duration(self._pace.first_s)
+        return [f"the time limit ended the search; a trial of one remedy takes about {each}"]
 
     def _keep_best(self, changes: tuple[Change, ...]) -> None:
         """Accept the best change of one rule, if any is worth having."""

@@ -96,8 +96,9 @@ def _notes(search: Search, fixed: Fix | None) -> Iterator[str]:
         )
     if chosen.options and chosen.ratio is not None and chosen.low is not None:
         yield (
-            f"its latency is at worst {chosen.ratio:.2f} × ({chosen.low:.2f}–{chosen.high:.2f})"
-            f" that of the defaults, with {chosen.slowest_with or 'the inputs of the model'}"
+            f"its largest latency ratio is {chosen.ratio:.2f} × (95 % interval"
+            f" {chosen.low:.2f}–{chosen.high:.2f}) beside the defaults, with"
+            f" {chosen.slowest_with or 'the inputs of the model'}"
         )
     if (doubtful := search.undecided()) is not None:
         high = ceil(100 * (doubtful.high or 1)) / 100
@@ -108,11 +109,11 @@ def _notes(search: Search, fixed: Fix | None) -> Iterator[str]:
             f" {high:.2f} accepts it"
         )
     if search.timed_out:
-        once = "" if search.is_confirmed else ", its memory measured once"
-        yield f"the time limit ended the search: the best so far{once}"
+        once = "" if search.is_confirmed else ", and its memory was measured once"
+        yield f"the time limit ended the search; the result is the best so far{once}"
     if search.interrupted:
-        once = "" if search.is_confirmed else ", its memory measured once"
-        yield f"the search was interrupted: the best so far{once}"
+        once = "" if search.is_confirmed else ", and its memory was measured once"
+        yield f"the search was interrupted; the result is the best so far{once}"
     if search.budget and not chosen.fits:
         yield "no point fits the budget; this is the one that comes nearest"
         slower = search.cheaper_but_slower()

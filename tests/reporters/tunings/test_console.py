@@ -6,6 +6,7 @@ import msgspec
 import pytest
 from rich.console import Console
 
+from memdiag.records.dimension import Dimension
 from memdiag.records.fix import Fix, Remedy
 from memdiag.reporters.tunings import console
 from tests.reporters import tuning_records as tunings
@@ -36,8 +37,8 @@ def test_where_no_option_is_worth_it_the_defaults_are_the_answer() -> None:
     points = (tunings.DEFAULTS, slow)
     (line,) = printed(tunings.tuning(tunings.DEFAULTS, points), quiet=True, width=200)
     assert line == (
-        "dir/m.onnx: the defaults (peak 200 MiB, steady 150 MiB): no option is worth it; of the"
-        " options tried, 1 saved memory but lost too much time"
+        "dir/m.onnx: the defaults (peak 200 MiB, steady 150 MiB): no option is worth it: 1"
+        " saved memory but lost too much time"
     )
 
 
@@ -47,12 +48,14 @@ def test_what_was_not_compared_in_time_is_named() -> None:
     )
     idle = tunings.point("patterns-off", at=(200, 150), ratio=None)
     tuning = tunings.tuning(tunings.DEFAULTS, (tunings.DEFAULTS, offered, idle))
-    tuning = msgspec.structs.replace(tuning, untried=("one-thread",))
+    tuning = msgspec.structs.replace(
+        tuning, untried=("one-thread",), command=("memdiag", "tune", "m.onnx", "--time-limit", "60")
+    )
     lines = printed(tuning, width=300)
     assert lines[0] == (
-        "dir/m.onnx: the defaults (peak 200 MiB, steady 150 MiB): nothing else was compared in"
-        " time; of the options tried, 1 saved too little memory, 1 saved memory but could not be"
-        " compared in time, 1 could not be tried in time"
+        "dir/m.onnx: the defaults (peak 200 MiB, steady 150 MiB): no option was compared in the"
+        " time limit of 60 s (1 saved too little memory, 1 saved memory but could not be compared"
+        " in time, 1 could not be tried in time); give it more with --time-limit"
     )
     assert any(line.split()[0] == "arena-off" and "not compared" in line for line in lines if line)
     assert not any(line.startswith("patterns-off") for line in lines)
@@ -62,6 +65,47 @@ def test_what_was_not_compared_in_time_is_named() -> None:
     ) in lines
     assert "not tried in time: one-thread" in lines
     assert "program for arena-off (not compared):" in lines
+
+
+def test_a_command_that_was_just_run_is_not_suggested() -> None:
+    offered = msgspec.structs.replace(
+        tunings.point("arena-off", at=(150, 75), ratio=None), offered=True
+    )
+    given = Dimension(name="n", size=4, role="batch", source="given", reason="")
+    tuning = msgspec.structs.replace(
+        tunings.tuning(tunings.DEFAULTS, (tunings.DEFAULTS, offered)), dimensions=(given,)
+    )
+    text = " ".join(printed(tuning, width=300))
+    assert "get its program, run it again with a longer --time-limit" in text
+    assert "--only" not in text
+    further = msgspec.structs.replace(tuning, untried=("one-thread",))
+    text = " ".join(printed(further, width=300))
+    assert "run memdiag tune dir/m.onnx --dim n=4 --only arena-off" in text
+
+
+def test_options_left_out_do_not_hide_that_others_were_compared() -> None:
+    slow = tunings.point("arena-off", at=(150, 75), ratio=2.5)
+    tuning = tunings.tuning(tunings.DEFAULTS, (tunings.DEFAULTS, slow))
+    line = printed(msgspec.structs.replace(tuning, untried=("a", "b")), width=300)[0]
+    assert line.endswith(
+        ": no option that was compared is worth it: 1 saved memory but lost too much time, 2 could"
+        " not be tried in time"
+    )
+
+
+def test_an_interruption_is_not_called_a_time_limit() -> None:
+    tuning = tunings.tuning(tunings.DEFAULTS, (tunings.DEFAULTS,))
+    notes = ("the search was interrupted; the result is the best so far",)
+    tuning = msgspec.structs.replace(tuning, untried=("one-thread",), notes=notes)
+    line = printed(tuning, width=300)[0]
+    assert line.endswith(
+        ": no option was compared before the interruption (1 could not be tried in time)"
+    )
+
+
+def test_one_point_is_singular() -> None:
+    tuning = tunings.tuning(tunings.DEFAULTS, (tunings.DEFAULTS,))
+    assert any(line.startswith("1 point, 1 shown") for line in printed(tuning, width=200))
 
 
 def test_where_nothing_is_chosen_or_offered_no_program_is_printed() -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from memdiag.records.fix import FIX_SCHEMA, Fix, Remedy, RemedyStatus
 from memdiag.reporters.views.fix import build
+from memdiag.reporters.views.text import time_limit
 from memdiag.units import MIB
 
 
@@ -92,3 +93,36 @@ def test_one_or_more_would_be_tried() -> None:
     assert "1 remedy would be tried" in build(fix(remedies=one, **dry)).answer
     two = (*one, remedy("two", status="possible"))
     assert "2 remedies would be tried" in build(fix(remedies=two, **dry)).answer
+
+
+LIMITED: dict[str, Any] = {
+    "output": None,
+    "output_files": (),
+    "command": ("memdiag", "fix", "m.onnx", "--time-limit=60"),
+}
+
+
+def test_what_the_time_limit_left_untried_is_said() -> None:
+    untried = remedy("one", status="untried")
+    assert build(fix(remedies=(untried,), **LIMITED)).answer == (
+        "m.onnx: no remedy was tried to the end in the time limit of 60 s; nothing was written;"
+        " give it more with --time-limit"
+    )
+    some = (untried, remedy("two", status="rejected"))
+    assert build(fix(remedies=some, **LIMITED)).answer == (
+        "m.onnx: nothing worth changing was found in the time limit of 60 s; 1 remedy was not"
+        " tried; nothing was written; give it more with --time-limit"
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "limit"),
+    [
+        ((), "the time limit"),
+        (("--time-limit", "90.5"), "the time limit of 90 s"),
+        (("--time-limit", "inf"), "the time limit"),
+        (("--time-limit",), "the time limit"),
+    ],
+)
+def test_the_time_limit_is_read_from_the_command(words: tuple[str, ...], limit: str) -> None:
+    assert time_limit(("memdiag", "fix", "m.onnx", *words)) == limit

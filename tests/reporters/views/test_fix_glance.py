@@ -70,3 +70,11 @@ def test_outputs_beyond_the_bound_are_not_within_it() -> None:
 def test_a_point_that_is_not_among_the_points_is_no_crash() -> None:
     broken = msgspec.structs.replace(tuning_records.tuning(), chosen=("another",))
     assert fix_glance.build(broken).answer.startswith("Peak 200 MiB")
+
+
+def test_a_tuning_without_comparisons_does_not_judge_the_options() -> None:
+    kept = tuning_records.tuning(tuning_records.DEFAULTS, (tuning_records.DEFAULTS,))
+    cut = msgspec.structs.replace(kept, untried=("arena-off",))
+    assert fix_glance.build(cut).answer == "Nothing: no option was compared in the time limit."
+    assert dict(fix_glance.build(cut).sentences)["What to do"].startswith("Run it again with")
+    assert dict(fix_glance.build(kept).sentences)["What to do"] == "Keep the defaults."

@@ -2,6 +2,7 @@ import msgspec
 import pytest
 
 from memdiag.records.attribution import Owner
+from memdiag.records.dimension import Dimension
 from memdiag.records.finding import Finding
 from memdiag.records.profile import Profile
 from memdiag.reporters.views import glance
@@ -196,3 +197,18 @@ def test_a_fix_that_was_joined_is_what_to_do_and_what_is_wrong_stays() -> None:
     assert step.command == ""
     dry = glance.build(msgspec.structs.replace(profile, fix=fix_records.dry_run()))
     assert dry == glance.build(profile)
+
+
+def test_commands_repeat_the_sizes_that_were_given() -> None:
+    sizes = (
+        Dimension(name="n", size=4, role="batch", source="given", reason=""),
+        Dimension(name="chosen", size=128, role="sequence", source="chosen", reason=""),
+        Dimension(name="ids:1", size=32, role="sequence", source="given", reason=""),
+    )
+    profile = msgspec.structs.replace(found(tied_xray.with_attribution()), dimensions=sizes)
+    assert commands(glance.build(profile)) == [
+        "memdiag fix --dry-run models/tied_if.onnx --dim n=4,ids:1=32"
+    ]
+    spaced = (Dimension(name="a b", size=4, role="batch", source="given", reason=""),)
+    profile = msgspec.structs.replace(profile, dimensions=spaced)
+    assert commands(glance.build(profile))[0].endswith("--dim 'a b=4'")
