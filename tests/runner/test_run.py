@@ -176,7 +176,7 @@ def test_a_child_above_its_limit_is_ended(fake_job: MakeJob) -> None:
     measured = measure(fake_job({"create": script}, memory_limit_bytes=200 * MB))
     assert measured.outcome.status == "limit"
     assert measured.outcome.phase == "optimize"
-    assert measured.outcome.message.endswith(" MiB more than the limit of 191 MiB (200 MB)")
+    assert measured.outcome.message.endswith("iB more than the limit of 191 MiB (200 MB)")
 
 
 @linux
