@@ -191,7 +191,7 @@ def _unidentifiable_reason(values: Array, min_bytes: int) -> str | None:
     if values.dtype.hasobject:
         return "strings, which have no fixed layout"
     if values.nbytes < min_bytes:
-        return f"smaller than {min_bytes} bytes"
+        return f"smaller than {min_bytes} bytes each"
     blocks = _probe_blocks(_octets(values))
     words = blocks[:, : blocks.shape[1] // 8 * 8].reshape(len(blocks), -1, 8)
     if np.all(words == words[:, :1]) or len(np.unique(words.reshape(-1, 8), axis=0)) < 4:

@@ -1,5 +1,6 @@
 """What a profile becomes in a baseline, and whether another one may be compared with it."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from memdiag.budgets.copies import MOST_KEPT, held
@@ -74,6 +75,31 @@ def differences(before: Taken, profile: Profile) -> tuple[str, ...]:
         for name in sorted(before.setup.keys() | now.keys())
         if now.get(name) != before.setup.get(name)
     )
+
+
+def sizes_of(before: Taken, profile: Profile) -> dict[str, int]:
+    """Return the sizes of the baseline `before` that the free dimensions of `profile` differ in.
+
+    Empty if the inputs differ in anything else, or if it is not known which dimension differs.
+    """
+    then = before.setup.get("inputs", "")
+    found: dict[str, int] = {}
+    known = {each.name: each.size for each in profile.dimensions}
+    for each in profile.inputs:
+        match = re.search(rf"(?:^|, ){re.escape(each.name)} {each.dtype}\[([\d, ]*)\]", then)
+        sizes = [int(size) for size in match[1].split(", ") if size] if match else []
+        if each.shape is None or len(sizes) != len(each.shape):
+            return {}
+        for axis, (size, now) in enumerate(zip(sizes, each.shape, strict=True)):
+            if size == now:
+                continue
+            own = f"{each.name}:{axis}"
+            names = [name for name, chosen in known.items() if ":" not in name and chosen == now]
+            if own in known:
+                names = [own]
+            if len(names) != 1 or found.setdefault(names[0], size) != size:
+                return {}
+    return found
 
 
 def _setup(profile: Profile) -> Iterator[tuple[str, str]]:

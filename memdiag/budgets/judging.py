@@ -1,9 +1,10 @@
 """Comparing a model's figures with its budget and its baseline."""
 
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from statistics import median
 
-from memdiag.budgets.baselines import allowed, differences
+from memdiag.budgets.baselines import allowed, differences, sizes_of
 from memdiag.budgets.copies import held, most_held, new_since
 from memdiag.budgets.figures import (
     BUDGET_PHASES,
@@ -30,10 +31,19 @@ MAX_OWNERS = 4
 _IN_EVERY_PROCESS = ("python", "runtime_libraries", "other_libraries")
 """Owners that are there before the model is loaded, which the figures are counted from."""
 
+UPDATE_OPTION = "--update-baseline"
+"""The option of the command line that writes a baseline."""
+
 PhaseOf = Callable[[str], PhaseName | None]
 
 
-def judge(profiles: Sequence[Profile], budget: Budget, *, taken: Taken | None = None) -> Judgement:
+def judge(
+    profiles: Sequence[Profile],
+    budget: Budget,
+    *,
+    taken: Taken | None = None,
+    update_option: str = UPDATE_OPTION,
+) -> Judgement:
     """Return how a model compares with `budget`, and with `taken` of its baseline.
 
     Args:
@@ -41,6 +51,7 @@ def judge(profiles: Sequence[Profile], budget: Budget, *, taken: Taken | None = 
             and findings is told of the first.
         budget: the limits, for figures above the baseline.
         taken: what the baseline has for this class of machines.
+        update_option: the option that updates the baseline, for messages.
 
     Raises:
         UsageError: the profile has not the figure of a limit, or was measured otherwise than the
@@ -55,7 +66,8 @@ def judge(profiles: Sequence[Profile], budget: Budget, *, taken: Taken | None = 
     if taken is not None and (unlike := differences(taken, profile)):
         raise UsageError(
             f"{profile.model.path}: its baseline cannot be compared: this run had"
-            f" {'; '.join(unlike)}. Measure under the same conditions, or update the baseline."
+            f" {'; '.join(unlike)}. {_remedy(taken, profile, unlike)}, or update the baseline"
+            f" ({update_option})."
         )
     before = taken.figures if taken else {}
     breaches = tuple(
@@ -77,7 +89,7 @@ def judge(profiles: Sequence[Profile], budget: Budget, *, taken: Taken | None = 
         copies=copies,
         copies_are_new=bool(new),
         suspect=_suspect(profile.findings, copies) if breaches else None,
-        notes=(*_remarks(found, before, budget, late), *_groups(profiles)),
+        notes=(*_remarks(found, before, budget, late, update_option), *_groups(profiles)),
         dimensions=profile.dimensions,
         owners=_largest_owners(profile.attribution) if breaches and profile.attribution else (),
     )
@@ -209,8 +221,20 @@ def _suspect(findings: Sequence[Finding], copies: Sequence[HeldCopy]) -> Suspect
     )
 
 
+def _remedy(taken: Taken, profile: Profile, unlike: Sequence[str]) -> str:
+    """Return what to do so that the conditions are those of the baseline."""
+    if len(unlike) == 1 and (sizes := sizes_of(taken, profile)):
+        options = " ".join(f"--dim {name}={size}" for name, size in sizes.items())
+        return f"Give the sizes of the baseline (dims={json.dumps(sizes)}, or {options})"
+    return "Measure under the same conditions"
+
+
 def _remarks(
-    figures: Mapping[str, int], before: Mapping[str, int], budget: Budget, late: int
+    figures: Mapping[str, int],
+    before: Mapping[str, int],
+    budget: Budget,
+    late: int,
+    update_option: str,
 ) -> Iterator[str]:
     limited = before.keys() | budget.limits.keys()
     if late > _NOTABLE_LATE and limited.intersection(BUDGET_PHASES):
@@ -224,4 +248,7 @@ def _remarks(
         if name in before and name in figures:
             less = before[name] - figures[name]
             if before[name] > allowed(name, figures[name], budget.tolerance):
-                yield f"{name} is {format_size(less)} below the baseline, which may be updated"
+                yield (
+                    f"{name} is {format_size(less)} below the baseline, which may be updated"
+                    f" ({update_option})"
+                )

@@ -13,14 +13,18 @@ from memdiag.records.attribution import OwnerKind
 from memdiag.records.comparison import Column, CopyChange, Graph, Measured
 from memdiag.records.phases import PHASES, PhaseName
 from memdiag.records.profile import Profile
-from memdiag.units import MIB, format_size
+from memdiag.units import format_size
 
 _MAX_CAUSES = 3
 _MIN_SHARE = 0.5
 """A phase is named as the cause of a longer load if it takes at least this share of it."""
 
-_MAX_REST = 0.1
-"""A larger share of a difference that its causes leave is stated as not explained."""
+_MAX_ROUNDING = 0.01
+"""A larger share of a difference that its causes leave is stated as not explained: together with
+them it is the difference, as far as sizes are rounded."""
+
+_MAX_ABOVE_STEADY = 0.02
+"""A peak within this share of the steady memory is the steady memory."""
 
 _MAX_PEAK_ERROR = 0.2
 """A phase differs as much as the peak if the two agree within this share of the peak's change."""
@@ -57,7 +61,7 @@ def of_steady(
     assert after.profile is not None
     owners = _of_owners(before.profile, after.profile)
     return _explained(
-        [*_of_copies(copies), *(one for one in owners if abs(one.bytes) > doubt)], size, doubt
+        [*_of_copies(copies), *(one for one in owners if abs(one.bytes) > doubt)], size
     )
 
 
@@ -66,12 +70,15 @@ def of_peak(
 ) -> str:
     """Return the causes of a difference of `size` bytes in the peak.
 
-    They are the copies made until the phase of the larger peak. If the peak moved to another phase,
-    and that phase does not differ as much, the cause is the move.
+    Where the peak is the steady memory in both columns, its causes are those of steady memory.
+    Otherwise they are the copies made until the phase of the larger peak. If the peak moved to
+    another phase, and that phase does not differ as much, the cause is the move.
     """
     one, other = before.measured, after.measured
     assert one is not None
     assert other is not None
+    if all(_peak_is_steady(each) for each in (one, other)):
+        return of_steady(copies, before, after, size, doubt)
     phase = other.peak_phase if size > 0 else one.peak_phase
     if one.peak_phase != other.peak_phase:
         peaks = [
@@ -92,7 +99,7 @@ def of_peak(
         for each in copies
         if (maker := phase_of(each)) is not None and PHASES.index(maker) <= until
     ]
-    return _explained(_of_copies(_certain(made, size, doubt)), size, doubt)
+    return _explained(_of_copies(_certain(made, size, doubt)), size)
 
 
 def of_kept(
@@ -110,7 +117,7 @@ def of_kept(
     if not _has_xrays(before, after):
         return ""
     made_here = [one for one in copies if phase_of(one) == phase]
-    return _explained(_of_copies(_certain(made_here, size, doubt)), size, doubt)
+    return _explained(_of_copies(_certain(made_here, size, doubt)), size)
 
 
 def of_load(before: Measured, after: Measured) -> str:
@@ -137,6 +144,11 @@ def of_disk(before: Graph, after: Graph) -> str:
     if before.parameters == after.parameters:
         return "the number of parameters is the same"
     return f"{before.parameters:,} parameters before, {after.parameters:,} now"
+
+
+def _peak_is_steady(measured: Measured) -> bool:
+    peak, steady = measured.peak.median, measured.steady.median
+    return peak - steady <= _MAX_ABOVE_STEADY * peak
 
 
 def _has_xrays(*columns: Column) -> bool:
@@ -172,7 +184,7 @@ def _of_owners(before: Profile, after: Profile) -> list[_Cause]:
     return [_Cause(_OWNERS[kind], size) for kind, size in moved.items() if kind in _OWNERS]
 
 
-def _explained(causes: Sequence[_Cause], size: int, doubt: int) -> str:
+def _explained(causes: Sequence[_Cause], size: int) -> str:
     """Return `causes`, the largest first, each with its bytes, and the rest of `size`."""
     ordered = sorted(causes, key=lambda one: -abs(one.bytes))
     shown, others = ordered[:_MAX_CAUSES], ordered[_MAX_CAUSES:]
@@ -184,6 +196,6 @@ def _explained(causes: Sequence[_Cause], size: int, doubt: int) -> str:
     rest = size - sum(one.bytes for one in causes)
     if not causes:
         return "not explained"
-    if abs(rest) > max(MIB, min(doubt, _MAX_REST * abs(size))):
+    if abs(rest) > _MAX_ROUNDING * abs(size):
         parts.append(f"{format_size(rest, signed=True)} not explained")
     return "; ".join(parts)

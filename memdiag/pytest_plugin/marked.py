@@ -140,6 +140,7 @@ def _measure(item: pytest.Item, request: Request, settings: Settings) -> Measure
         model=str(shown_path(config, request.model)),
         baseline=request.baseline,
         update=settings.update,
+        update_option="pytest --memdiag-update-baseline",
         processes=request.processes,
     )
     if held.judgement is None:

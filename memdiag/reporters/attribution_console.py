@@ -103,6 +103,7 @@ def _models(console: Console, models: Sequence[view.ModelRow]) -> None:
     if len(models) > _MAX_MODELS:
         size = format_size(sum(row.size_bytes for row in models[_MAX_MODELS:]))
         line(console, f"{len(models) - _MAX_MODELS} models more: {size}")
+    line(console, view.PER_MODEL, "dim")
 
 
 def _weights(console: Console, owned: view.Owned) -> None:

@@ -10,7 +10,7 @@ from typing import Literal
 import msgspec
 
 from memdiag.budgets.baselines import differences, take
-from memdiag.budgets.judging import judge
+from memdiag.budgets.judging import UPDATE_OPTION, judge
 from memdiag.errors import UsageError
 from memdiag.records.baseline import Baseline
 from memdiag.records.budget import Budget, Judgement
@@ -59,11 +59,13 @@ def hold(
     baseline: Path | None = None,
     update: bool = False,
     processes: int = DEFAULT_PROCESSES,
+    update_option: str = UPDATE_OPTION,
 ) -> Held:
     """Profile a model and compare it with `budget`, and with its `baseline` where that exists.
 
     One process is enough where all holds. A breach, and what becomes a baseline, are settled by
     `processes` processes. With `update` the result has a function that writes the baseline.
+    Messages call the option that does so `update_option`.
 
     Raises:
         UsageError: there is nothing to hold it to, a figure cannot be had, or the baseline was
@@ -79,7 +81,7 @@ def hold(
         others = _other_baselines(baseline, model) if baseline else ""
         raise UsageError(
             f"{model}: there is no budget or baseline{others}. Give a budget such as peak=1.2GB, or"
-            " write a baseline."
+            f" write a baseline ({update_option})."
         )
     first = once("steady")
     if first.outcome.status != "completed":
@@ -87,13 +89,13 @@ def hold(
     machine = first.environment.machine
     taken = saved.machines.get(machine) if saved and not update else None
     profiles = [first]
-    judgement = judge(profiles, budget, taken=taken)
+    judgement = judge(profiles, budget, taken=taken, update_option=update_option)
     if (update or not judgement.holds) and processes > 1:
         for _ in range(processes - 1):
             profiles.append(once("none"))
             if profiles[-1].outcome.status != "completed":
                 return Held(profile=profiles[-1], judgement=None)
-        judgement = judge(profiles, budget, taken=taken)
+        judgement = judge(profiles, budget, taken=taken, update_option=update_option)
     update_later = None
     if update and baseline is not None and judgement.holds:
         now = take(profiles)
@@ -103,7 +105,7 @@ def hold(
         judgement = msgspec.structs.replace(judgement, notes=notes)
     incomparable = ""
     if saved is not None and taken is None and not update:
-        incomparable = _incomparable(saved, machine)
+        incomparable = _incomparable(saved, machine, update_option)
         notes = (*judgement.notes, incomparable)
         judgement = msgspec.structs.replace(judgement, notes=notes)
     return Held(
@@ -155,8 +157,9 @@ def _other_baselines(path: Path, model: str) -> str:
     )
 
 
-def _incomparable(saved: Baseline, machine: str) -> str:
+def _incomparable(saved: Baseline, machine: str, update_option: str) -> str:
     return (
         f"its baseline has nothing for this class of machine ({machine}), only for"
         f" {', '.join(sorted(saved.machines))}: comparing would be unsound; update it here"
+        f" ({update_option})"
     )

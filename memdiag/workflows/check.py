@@ -15,6 +15,7 @@ from memdiag.graph.room import OWN_BYTES, Room
 from memdiag.prediction.runtime import Runtime
 from memdiag.records.finding import CHECK_SCHEMA, Check, CheckedModel, Finding, Findings
 from memdiag.units import format_size
+from memdiag.workflows.arguments import check_dims, model_path
 
 DEFAULT_MIN_BYTES = 4096
 """A waste of fewer bytes is left out, unless it is asked for."""
@@ -80,8 +81,10 @@ def check(
             more memory.
         UsageError: there is no such rule or no such version, or too little memory.
     """
+    path = model_path(model)
+    check_dims(dims)
     selection = Selection(select=select, ignore=ignore, min_bytes=min_bytes)
-    with open_model(Path(model), room=_room(max_memory_bytes)) as opened:
+    with open_model(path, room=_room(max_memory_bytes)) as opened:
         found, _ = examine(opened, _runtime(for_onnxruntime), selection, dims=dims)
         opened.release()  # an error where the file became shorter
         return Findings(found)

@@ -15,6 +15,7 @@ from memdiag.comparison.changes import changes as changes_of
 from memdiag.comparison.comparable import Comparable, compare_profiles
 from memdiag.comparison.optimizers import Adapter, chosen
 from memdiag.errors import UsageError
+from memdiag.graph.reader import open_model
 from memdiag.prediction.runtime import require_runtime
 from memdiag.records.comparison import (
     COMPARISON_SCHEMA,
@@ -29,6 +30,7 @@ from memdiag.records.comparison import (
 )
 from memdiag.runner.job import DEFAULT_TIMEOUT_S, Job
 from memdiag.runner.temporary import temporary_folder
+from memdiag.workflows.arguments import check_dims
 from memdiag.workflows.comparing import subjects
 from memdiag.workflows.comparing.columns import with_profiles
 from memdiag.workflows.comparing.side_by_side import SideBySide
@@ -85,7 +87,7 @@ def compare(
 
     Raises:
         UsageError: an argument does not fit, or there is nothing to compare.
-        ModelError: the one model cannot be read.
+        ModelError: a model is missing, or the one model cannot be read.
         RecordError: a saved profile cannot be read.
         MeasurementError: a child could not be started at all.
         ProvisionError: the newest version is an end of the range to bisect, and is not known.
@@ -94,11 +96,16 @@ def compare(
     files = _files(paths)
     kind = _kind(files, onnxruntime, environments, optimizers, bisect)
     _check(runs, processes, timeout_s, memory_limit_bytes)
+    check_dims(dims)
     if kind == "profiles":
         return _compared(kind, _saved(files), None, [], started)
     if kind != "onnxruntime":
         require_runtime("compare releases with --onnxruntime or --environment")
     adapters = chosen(optimizers)
+    for path in files:
+        if not path.is_file():  # a mistyped name, rather than a model that does not work
+            with open_model(path):
+                pass
     job = Job(
         model=files[0],
         options=dict(session_options or {}),

@@ -17,6 +17,7 @@ from memdiag.runner.job import Deadline, Job, TimeLimitReached
 from memdiag.runner.temporary import temporary_folder
 from memdiag.verification.bench import Bench
 from memdiag.verification.other_runtimes import OtherRuntimes
+from memdiag.workflows.arguments import check_dims, model_path
 from memdiag.workflows.check import Selection, examine
 from memdiag.workflows.fixing.attempt import Attempt
 from memdiag.workflows.fixing.candidates import Proof
@@ -79,7 +80,8 @@ def fix(
         MeasurementError: the model runs, but not where it is measured.
     """
     started = time.perf_counter()
-    path = Path(model)
+    path = model_path(model)
+    check_dims(dims)
     target = Path(output) if output is not None else path.with_name(f"{path.stem}.fixed.onnx")
     if max_slowdown <= 0:
         raise UsageError("--max-slowdown must be greater than 0.")

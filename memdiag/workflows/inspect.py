@@ -26,6 +26,7 @@ from memdiag.records.inventory import (
     Tally,
 )
 from memdiag.records.weights import Weight
+from memdiag.workflows.arguments import model_path
 from memdiag.workflows.inputs import choose_inputs
 
 _MOST_WEIGHTS = 20
@@ -38,7 +39,7 @@ def inspect(model: str | Path) -> Inventory:
     Raises:
         ModelError: the file is missing, is no ONNX model, or lacks its external data.
     """
-    with open_model(Path(model)) as opened:
+    with open_model(model_path(model)) as opened:
         return _inventory(opened)
 
 

@@ -32,6 +32,12 @@ from memdiag.runner.run import MeasuredRun, Measurement, Progress
 from memdiag.runner.temporary import temporary_folder
 from memdiag.runner.try_inputs import try_inputs
 from memdiag.workflows import inputs as inputs_room
+from memdiag.workflows.arguments import (
+    check_dims,
+    check_names,
+    check_optimization_level,
+    model_path,
+)
 from memdiag.workflows.check import DEFAULT_MIN_BYTES, Selection, examine
 from memdiag.workflows.notes import notes_of
 from memdiag.workflows.xray import ChildXray
@@ -115,10 +121,13 @@ def profile(
         MeasurementError: the interpreter cannot be started.
         Interrupted: Ctrl-C; it carries the profile up to then.
     """
+    path = model_path(model)
+    check_dims(dims)
+    check_names("providers", providers, "CPUExecutionProvider")
+    check_names("disabled_optimizers", disabled_optimizers, "ConstantFolding")
     options = _options(session_options, optimization_level, threads)
     _check(runs, timeout_s, memory_limit_bytes)
     selection = Selection(select=select, ignore=ignore, min_bytes=min_bytes)
-    path = Path(model)
     job = Job(
         model=path,
         load_from=load_from,
@@ -250,6 +259,8 @@ def _options(
             raise UsageError(f"session option {name} cannot be set: memdiag needs the log.")
     if optimization_level is not None:
         options["graph_optimization_level"] = optimization_level
+    if "graph_optimization_level" in options:
+        check_optimization_level(options["graph_optimization_level"])
     if threads is not None:
         options["intra_op_num_threads"] = str(threads)
     return options

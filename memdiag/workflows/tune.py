@@ -21,6 +21,7 @@ from memdiag.runner.job import Deadline, Job, TimeLimitReached
 from memdiag.runner.temporary import temporary_folder
 from memdiag.verification.bench import Bench
 from memdiag.verification.outputs import Bound
+from memdiag.workflows.arguments import check_dims, model_path
 from memdiag.workflows.fix import fix
 from memdiag.workflows.fixing.search import INTERRUPTED
 from memdiag.workflows.inputs import Given, read_given
@@ -110,7 +111,8 @@ def tune(
     wanted = dict(budget or {})
     _check(wanted, only, max_slowdown, sessions, time_limit_s, output if not rewrite else None)
     require_runtime("run memdiag in an environment that has it")
-    path = Path(model)
+    path = model_path(model)
+    check_dims(dims)
     fixed: Fix | None = None
     if rewrite:
         fixed = fix(

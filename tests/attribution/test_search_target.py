@@ -210,7 +210,7 @@ def test_bfloat16_is_told_from_the_integers_that_carry_it(tmp_path: Path) -> Non
     [
         (np.zeros((64, 64), np.float32), "the same few values throughout"),
         (np.full((64, 64), 2.5, np.float32), "the same few values throughout"),
-        (noise(8), "smaller than 256 bytes"),
+        (noise(8), "smaller than 256 bytes each"),
     ],
 )
 def test_what_content_cannot_tell_is_counted_and_not_looked_for(

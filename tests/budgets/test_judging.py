@@ -1,3 +1,5 @@
+import re
+
 import msgspec
 import pytest
 
@@ -7,6 +9,7 @@ from memdiag.budgets.judging import judge, judge_probe
 from memdiag.errors import UsageError
 from memdiag.records.baseline import Taken
 from memdiag.records.budget import Budget
+from memdiag.records.dimension import Dimension
 from memdiag.records.probe import Probe
 from memdiag.records.profile import Profile
 from tests.reporters import profiles, tied_xray
@@ -108,6 +111,45 @@ def test_another_setup_cannot_be_compared() -> None:
     other = msgspec.structs.replace(profile, session=session)
     with pytest.raises(UsageError, match="options as usual instead of intra_op_num_threads=2"):
         judge([other], Budget(), taken=take([profile]))
+
+
+def sized(length: int, *dimensions: str) -> Profile:
+    """Return a profile that was run with ``ids`` of a `length`."""
+    profile = profiles.tied_if()
+    return msgspec.structs.replace(
+        profile,
+        inputs=(msgspec.structs.replace(profile.inputs[0], shape=(1, length)),),
+        dimensions=tuple(
+            Dimension(name=name, size=length, role="sequence", source="chosen", reason="")
+            for name in dimensions
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    ("dimensions", "told"),
+    [
+        (
+            ("ids:1",),
+            'Give the sizes of the baseline (dims={"ids:1": 512}, or --dim ids:1=512), or update'
+            " the baseline (pytest --memdiag-update-baseline).",
+        ),
+        (("length",), 'dims={"length": 512}'),
+        (("length", "other"), "Measure under the same conditions, or update"),
+        ((), "Measure under the same conditions, or update"),
+    ],
+)
+def test_other_sizes_than_those_of_the_baseline_are_told_with_the_remedy(
+    dimensions: tuple[str, ...], told: str
+) -> None:
+    before = take([sized(512)])
+    with pytest.raises(UsageError, match=re.escape(told)):
+        judge(
+            [sized(128, *dimensions)],
+            Budget(),
+            taken=before,
+            update_option="pytest --memdiag-update-baseline",
+        )
 
 
 def test_another_runtime_is_compared() -> None:

@@ -3,6 +3,7 @@ import pytest
 
 from memdiag.comparison.changes import changes, raced_ratio
 from memdiag.comparison.comparable import Comparable
+from memdiag.records.attribution import Owner
 from memdiag.records.comparison import Change, Column, Graph
 from memdiag.units import MIB
 from tests.comparison.columns import column, measured, mib, phase, seconds
@@ -80,8 +81,6 @@ def test_a_peak_of_a_phase_is_told() -> None:
 
 
 def test_other_owners_are_named_where_no_copy_is() -> None:
-    from memdiag.records.attribution import Owner
-
     plain = attribution(W)
     grown = msgspec.structs.replace(
         plain,
@@ -163,7 +162,12 @@ def test_steady_memory_is_explained_as_far_as_copies_reach() -> None:
     nearly = column("b", measured(1000, 560, phases=()), attribution=attribution(W, packed))
     assert "not explained" in between(before, nearly)[0].why
     alike = column("b", measured(1000, 550, phases=()), attribution=attribution(W, packed))
-    assert between(before, alike)[0].why == "+45 MiB, lm/MatMul now packs w"
+    # Causes and rest together are the difference, as far as sizes are rounded.
+    assert between(before, alike)[0].why == (
+        "+45 MiB, lm/MatMul now packs w; +5.0 MiB not explained"
+    )
+    exact = column("b", measured(1000, 545.2, phases=()), attribution=attribution(W, packed))
+    assert between(before, exact)[0].why == "+45 MiB, lm/MatMul now packs w"
     blind = column("b", measured(1000, 559, phases=()))
     assert between(before, blind)[0].why == ""  # nobody looked
 
@@ -197,6 +201,30 @@ def test_a_peak_that_moved_to_the_next_phase_has_the_causes_of_its_bytes() -> No
     found = between(before, column("b", lower, attribution=attribution(W)))
     peak = next(each for each in found if each.metric == "peak")
     assert peak.why == "-500 MiB, lm/MatMul no longer packs w"
+
+
+@pytest.mark.parametrize(
+    ("peak", "why"),
+    [
+        (1, "+100 MiB, the runtime's arena, apart from weights"),
+        (19, "+100 MiB, the runtime's arena, apart from weights"),
+        (40, "not explained"),  # a peak of its own: the X-ray shows the steady memory only
+    ],
+)
+def test_a_peak_that_is_the_steady_memory_has_its_causes(peak: int, why: str) -> None:
+    plain = attribution(W)
+    slack = Owner(kind="arena", name="slack", bytes=100 * MIB)
+    grown = msgspec.structs.replace(plain, owners=(*plain.owners, slack))
+    before = column(
+        "a", measured(1000 + peak, 1000, peak_phase="first_run", phases=()), attribution=plain
+    )
+    after = column(
+        "b", measured(1100 + peak, 1100, peak_phase="first_run", phases=()), attribution=grown
+    )
+    first, second = between(before, after)
+    assert (first.metric, second.metric) == ("steady", "peak")
+    assert first.why == "+100 MiB, the runtime's arena, apart from weights"
+    assert second.why == why
 
 
 def test_outputs_that_only_one_has_are_a_difference() -> None:

@@ -78,7 +78,10 @@ def test_exactly_the_budget_passes_and_a_byte_over_fails(
         ('peek="1 GB"', "*memory_budget: unknown figure 'peek'. Use one of peak, steady,*"),
         ('peak="800"', "*memory_budget: peak=800 has no unit. Write 800MB*"),
         ('peak="1 GB", tolerance=2', "*memory_budget: 2 is not a tolerance. Write it like 2%*"),
-        ("", "*model.onnx: there is no budget or baseline. Give a budget*"),
+        (
+            "",
+            "*model.onnx: there is no budget or baseline. Give*write a baseline (pytest --memdiag-update-baseline).*",
+        ),
         (
             'steady="1 GB", run=False',
             "*cannot check the 'steady' budget: the model was not run*",

@@ -39,7 +39,9 @@ def attribution(*copies: Copy, **changes: object) -> Attribution:
             Owner(kind="unnamed", name="unnamed", bytes=1 * MIB),
         ),
         copies=copies,
-        indistinct=(Indistinct(reason="smaller than 256 bytes", count=3, bytes=24, weights=()),),
+        indistinct=(
+            Indistinct(reason="smaller than 256 bytes each", count=3, bytes=24, weights=()),
+        ),
         verification="full",
         partial=False,
         notes=(),

@@ -47,3 +47,15 @@ def test_the_headings_are_the_same_everywhere() -> None:
 
 def test_a_column_without_a_shared_copy_is_left_out() -> None:
     assert headings(xray(shared=False)) == [SHARED[:-1]] * 3
+
+
+def test_the_memory_that_belongs_to_no_model_is_named_beneath_the_table() -> None:
+    several = xray(shared=True)
+    single = msgspec.structs.replace(several, models=several.models[:1], copies=())
+    for record, times in ((several, 1), (single, 0)):
+        stream = io.StringIO()
+        console.show(record, Console(file=stream, width=300))
+        in_markdown = markdown.render(record).decode()
+        page = html.render(record, plotly="cdn").decode()
+        for text in (stream.getvalue(), in_markdown, page):
+            assert text.count("Only weights are attributed to a model: arena slack") == times

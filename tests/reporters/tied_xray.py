@@ -95,7 +95,9 @@ def attribution(weights: int = 12) -> Attribution:
         ),
         copies=tuple(copies),
         indistinct=(
-            Indistinct(reason="smaller than 256 bytes", count=3, bytes=24, weights=("a", "b", "c")),
+            Indistinct(
+                reason="smaller than 256 bytes each", count=3, bytes=24, weights=("a", "b", "c")
+            ),
         ),
         verification="full",
         partial=False,

@@ -1,6 +1,7 @@
 """Comparing models, optimizers, interpreters and saved profiles; what fails is a column."""
 
 import signal
+import subprocess
 import sys
 import threading
 from collections.abc import Callable
@@ -121,13 +122,29 @@ def test_models_with_the_same_inputs_are_held_to_the_first(tmp_path: Path) -> No
 
 
 def test_a_first_model_that_does_not_run_does_not_stop_the_others(tmp_path: Path) -> None:
-    missing = tmp_path / "missing.onnx"
+    torn = tmp_path / "torn.onnx"
+    torn.write_bytes(b"torn")
     good = save(tmp_path / "good.onnx", "y = Abs(x)")
     also = save(tmp_path / "also.onnx", "y = Abs(x)")
-    found = memdiag.compare(missing, good, also, processes=1, runs=1, xray=False)
+    found = memdiag.compare(torn, good, also, processes=1, runs=1, xray=False)
     assert [each.status for each in found.columns] == ["failed", "completed", "completed"]
-    assert "missing.onnx" in found.columns[0].message
+    assert "torn.onnx" in found.columns[0].message
     assert by_label(found)["also.onnx"].largest_difference == 0
+
+
+@pytest.mark.parametrize("names", [("nope.onnx", "no.onnx"), ("good.onnx", "nope.onnx")])
+def test_a_missing_model_is_an_error_before_anything_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: tuple[str, str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    save(tmp_path / "good.onnx", "y = Abs(x)")
+    with pytest.raises(ModelError, match=r"^nope.onnx: there is no such file; check the path\.$"):
+        memdiag.compare(*names)
+    command = [sys.executable, "-m", "memdiag", "compare", *names]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "nope.onnx: there is no such file" in done.stderr
+    assert not (tmp_path / "reports").exists()
 
 
 def test_the_users_inputs_are_those_of_all_columns(tmp_path: Path) -> None:

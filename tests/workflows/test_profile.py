@@ -344,3 +344,47 @@ def test_ctrl_c_after_the_measurement_keeps_it(
         memdiag.profile(saved(tmp_path, PLAIN), runs=1)
     assert caught.value.profile.outcome.status == "completed"
     assert caught.value.profile.attribution is not None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (
+            {"optimization_level": "bsic"},
+            "there is no optimization level 'bsic'. Choose from disable_all, basic, extended,"
+            " layout, all.",
+        ),
+        ({"session_options": {"graph_optimization_level": "ORT_BASIC"}}, "Choose from disable_all"),
+        (
+            {"providers": "CPUExecutionProvider"},
+            "providers must be a list of names, not 'CPUExecutionProvider'. Pass"
+            " providers=['CPUExecutionProvider'].",
+        ),
+        ({"disabled_optimizers": "ConstantFolding"}, "disabled_optimizers must be a list"),
+        ({"dims": "batch=3"}, "dims must be sizes by name, not 'batch=3'. Pass a dictionary:"),
+    ],
+)
+def test_an_argument_of_the_wrong_kind_is_refused(
+    tmp_path: Path, arguments: dict[str, Any], told: str
+) -> None:
+    with pytest.raises(UsageError) as error:
+        memdiag.profile(saved(tmp_path, PLAIN), **arguments)
+    assert told in str(error.value)
+
+
+@pytest.mark.parametrize("level", ["basic", "ORT_ENABLE_BASIC", "enable_basic", "ORT_DISABLE_ALL"])
+def test_onnxruntimes_own_names_of_levels_are_accepted(tmp_path: Path, level: str) -> None:
+    path = saved(tmp_path, PLAIN)
+    profile = memdiag.profile(path, run=False, xray="none", optimization_level=level)
+    assert profile.outcome.status == "completed"
+
+
+@pytest.mark.parametrize(
+    "function",
+    [memdiag.profile, memdiag.check, memdiag.inspect, memdiag.fix, memdiag.tune],
+    ids=lambda function: function.__name__,
+)
+@pytest.mark.parametrize("model", [None, ["model.onnx"]])
+def test_a_model_that_is_not_a_path_is_refused(function: Any, model: Any) -> None:
+    with pytest.raises(UsageError, match="is not a path. Pass the path of one model"):
+        function(model)

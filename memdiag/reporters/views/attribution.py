@@ -224,6 +224,13 @@ def _single(weights: Sequence[WeightRow]) -> str:
     return f"{counted}: {size} ({parts})" if len(kinds) > 1 else f"{counted}, {parts}"
 
 
+PER_MODEL = (
+    "Only weights are attributed to a model: arena slack, retained memory and the rest of the heap"
+    " belong to the process, not to one session."
+)
+"""Stated beneath the table of models."""
+
+
 def model_table(models: Sequence[ModelRow]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     """Return the headings and the rows of the table of `models`, without empty columns."""
     headings = ("model", "weights", "copies", "size of copies", "÷ weights", "shared")

@@ -5,7 +5,7 @@ from memdiag.records.attribution import Attribution
 from memdiag.reporters.html import xray_chart
 from memdiag.reporters.page import Plotly, page
 from memdiag.reporters.views import insight, xrays
-from memdiag.reporters.views.attribution import model_table
+from memdiag.reporters.views.attribution import PER_MODEL, model_table
 
 FORMAT = "html"
 FILE_NAME = "xray.html"
@@ -21,6 +21,7 @@ def render(attribution: Attribution, *, plotly: Plotly = "inline") -> bytes:
             "pid": attribution.pid,
             "insight": insight.build(attribution),
             "models": model_table(shown.owners.models),
+            "per_model": PER_MODEL,
             "xrays": (shown,),
         },
         charts={"xrays": [xray_chart(shown)]},

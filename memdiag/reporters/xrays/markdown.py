@@ -20,6 +20,7 @@ def render(attribution: Attribution) -> bytes:
         f"**{escape(found.headline)}.**",
         "\n".join(f"- **What to do:** {escape(text)}" for text in found.advice),
         table(headings, models, left=(0,)) if models else "",
+        escape(view.PER_MODEL) if models else "",
         *owners_section(owned),
         escape(f"{owned.timing}."),
     ]

@@ -82,10 +82,10 @@ def test_equal_weights_are_one_row_that_counts_its_names() -> None:
 
 def test_weights_that_cannot_be_told_apart_are_counted() -> None:
     built = view.build(attribution(*SHARED))
-    assert built.indistinct == ("Not located: 3 weights, 24 B: smaller than 256 bytes.",)
+    assert built.indistinct == ("Not located: 3 weights, 24 B: smaller than 256 bytes each.",)
     twice = attribution(*SHARED).indistinct * 2
     both = view.build(attribution(*SHARED, indistinct=twice))
-    assert both.indistinct == ("Not located: 6 weights, 48 B: smaller than 256 bytes.",)
+    assert both.indistinct == ("Not located: 6 weights, 48 B: smaller than 256 bytes each.",)
     assert view.build(attribution(*SHARED, partial=True)).notes[0].startswith("Incomplete: ")
 
 
