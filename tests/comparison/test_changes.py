@@ -214,7 +214,11 @@ def test_a_peak_that_moved_to_the_next_phase_has_the_causes_of_its_bytes() -> No
 def test_a_peak_that_is_the_steady_memory_has_its_causes(peak: int, why: str) -> None:
     plain = attribution(W)
     slack = Owner(kind="arena", name="slack", bytes=100 * MIB)
-    grown = msgspec.structs.replace(plain, owners=(*plain.owners, slack))
+    grown = msgspec.structs.replace(
+        plain,
+        resident_bytes=plain.resident_bytes + slack.bytes,
+        owners=(*plain.owners, slack),
+    )
     before = column(
         "a", measured(1000 + peak, 1000, peak_phase="first_run", phases=()), attribution=plain
     )

@@ -386,5 +386,5 @@ def test_onnxruntimes_own_names_of_levels_are_accepted(tmp_path: Path, level: st
 )
 @pytest.mark.parametrize("model", [None, ["model.onnx"]])
 def test_a_model_that_is_not_a_path_is_refused(function: Any, model: Any) -> None:
-    with pytest.raises(UsageError, match="is not a path. Pass the path of one model"):
+    with pytest.raises(UsageError, match=r"is not a path\. Pass the path of one model"):
         function(model)
