@@ -13,7 +13,7 @@ from memdiag.records.attribution import OwnerKind
 from memdiag.records.comparison import Column, CopyChange, Graph, Measured
 from memdiag.records.phases import PHASES, PhaseName
 from memdiag.records.profile import Profile
-from memdiag.units import format_size
+from memdiag.units import MIB, format_size
 
 _MAX_CAUSES = 3
 _MIN_SHARE = 0.5
@@ -24,7 +24,9 @@ _MAX_ROUNDING = 0.01
 them it is the difference, as far as sizes are rounded."""
 
 _MAX_ABOVE_STEADY = 0.02
-"""A peak within this share of the steady memory is the steady memory."""
+_MAX_ABOVE_STEADY_BYTES = 2 * MIB
+"""A peak that exceeds the steady memory by this share of the peak, or by these bytes, is the steady
+memory."""
 
 _MAX_PEAK_ERROR = 0.2
 """A phase differs as much as the peak if the two agree within this share of the peak's change."""
@@ -148,7 +150,7 @@ def of_disk(before: Graph, after: Graph) -> str:
 
 def _peak_is_steady(measured: Measured) -> bool:
     peak, steady = measured.peak.median, measured.steady.median
-    return peak - steady <= _MAX_ABOVE_STEADY * peak
+    return peak - steady <= max(_MAX_ABOVE_STEADY_BYTES, _MAX_ABOVE_STEADY * peak)
 
 
 def _has_xrays(*columns: Column) -> bool:
