@@ -42,7 +42,7 @@ def test_a_record_is_one_line_of_what_matters(name: str) -> None:
 
 def test_the_line_has_the_answer() -> None:
     assert "peak 1.50 GiB above baseline" in repr(profiles.tied_if())
-    assert "steady from 1.03 GiB (1.24.4) to 1.53 GiB (1.31.1)" in repr(comparisons.versions())
+    assert "steady from 1.03 GiB in 1.24.4 to 1.53 GiB in 1.31.1" in repr(comparisons.versions())
     # The sizes have the names of the moments, so that they agree with `bytes` and `peak_bytes`.
     peak = msgspec.structs.replace(FOUND, bytes=64 << 20, peak_bytes=163 << 20, measured_bytes=None)
     assert "costs 64 MiB steady and 163 MiB at the peak, in constant_fold: model." in repr(peak)
