@@ -34,11 +34,11 @@ _TIMEOUT_S = 600.0
 # What is imported before the clock starts is in the baseline: a reader of a model has onnx there.
 STRUCTURE = """
 from pathlib import Path
-from memdiag.graph.graphs import Graphs
-from memdiag.graph.reader import open_model
+from memdiag.model.graph_index import GraphIndex
+from memdiag.model.model_file import open_model
 def work(path):
     with open_model(Path(path)) as model:
-        Graphs(model)
+        GraphIndex(model)
 """
 CHECK = """
 from memdiag.detectors import detectors
@@ -51,7 +51,6 @@ HASH = """
 import mmap, os
 import xxhash
 from pathlib import Path
-from memdiag.graph.reader import open_model
 def work(path):
     with open_model(Path(path)) as model:
         for weight in model.weights:

@@ -25,7 +25,7 @@ from benchmarks.readme import replace_part, table
 from benchmarks.real_models import real_models
 from benchmarks.statistics import interleave, spread
 from memdiag.errors import MeasurementError
-from memdiag.graph.reader import open_model
+from memdiag.model.model_file import open_model
 from memdiag.records.fix import Figures, Fix, LatencyAt
 from memdiag.runner.job import Job
 from memdiag.runner.machine import describe_machine
@@ -69,7 +69,6 @@ _BUILD = f"""{_LAST_OF}
 import json, resource, sys
 from pathlib import Path
 from memdiag.detectors import detectors
-from memdiag.graph.reader import open_model
 from memdiag.prediction.runtime import Runtime
 from memdiag.remedies.draft import Draft
 from memdiag.remedies.rewrites import rewriters, rewriters_for

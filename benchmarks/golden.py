@@ -75,7 +75,7 @@ class _Collector:
         self._folder = folder
 
     def pytest_configure(self) -> None:
-        from memdiag.graph.reader import ModelFile
+        from memdiag.model.model_file import ModelFile
 
         create = ModelFile.__init__
 

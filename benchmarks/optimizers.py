@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 
 from benchmarks.environments import environment
-from memdiag.graph.reader import open_model
+from memdiag.model.model_file import open_model
 
 _PACKAGES = (
     "onnx",

@@ -197,8 +197,8 @@ def named_part(models: dict[str, Path]) -> str:
 
 def _runtime_says(model: Path, profile: memdiag.Profile) -> float:
     """Return the largest arena that the runtime's own profile reports, in bytes."""
-    from memdiag.graph.inputs import make, plan_inputs
-    from memdiag.graph.reader import open_model
+    from memdiag.model.inputs import make, plan_inputs
+    from memdiag.model.model_file import open_model
 
     with tempfile.TemporaryDirectory() as folder:
         with open_model(model) as file:

@@ -14,7 +14,7 @@ import onnx
 from onnx import AttributeProto, ModelProto, TensorProto, helper, numpy_helper, parser
 
 from memdiag.errors import UsageError
-from memdiag.graph.element_types import ELEMENT_TYPES
+from memdiag.model.tensor_types import ELEMENT_TYPES
 from sample_models import load_recipes
 
 DATA_FILE = "w.bin"

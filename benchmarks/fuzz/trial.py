@@ -29,7 +29,7 @@ from memdiag.cli.output import print_check, show, show_inventory
 from memdiag.detectors import detectors
 from memdiag.detectors.examined import Examined
 from memdiag.errors import MemdiagError
-from memdiag.graph.reader import open_model
+from memdiag.model.model_file import open_model
 from memdiag.prediction.runtime import Runtime
 from memdiag.records.codec import decode, encode
 from memdiag.records.finding import Check

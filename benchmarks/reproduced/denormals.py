@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from benchmarks.readme import table
 from benchmarks.reproduced.claims import Claim, Part, Setting, quotient
-from memdiag.graph.reader import open_model
+from memdiag.model.model_file import open_model
 from memdiag.runner.job import Feed, Job
 from memdiag.runner.session_server import SessionServer
 from memdiag.verification.latency import Race, race

@@ -13,7 +13,7 @@ from benchmarks.reproduced.versions import MB, in_words, peak, seconds, steady
 from memdiag.comparison.optimizers import chosen
 from memdiag.comparison.optimizing import interpreter_for, optimize
 from memdiag.errors import MeasurementError, MemdiagError
-from memdiag.graph.reader import open_model
+from memdiag.model.model_file import open_model
 from memdiag.records.comparison import Column
 from memdiag.workflows.compare import compare
 from sample_models import load_recipes

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from benchmarks.readme import table
 from benchmarks.reproduced.claims import Claim, Setting, quotient
-from memdiag.graph.reader import open_model
+from memdiag.model.model_file import open_model
 from memdiag.records.comparison import Bytes, Column, Comparison, Metric, Seconds
 from memdiag.records.phases import PhaseName
 from memdiag.workflows.compare import compare

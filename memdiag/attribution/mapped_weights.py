@@ -7,7 +7,7 @@ import numpy as np
 
 from memdiag.attribution import intervals
 from memdiag.attribution.address_space import AddressSpace, Region, is_file
-from memdiag.graph.reader import ModelFile
+from memdiag.model.model_file import ModelFile
 from memdiag.records.weights import Weight
 
 

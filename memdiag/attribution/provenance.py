@@ -12,9 +12,9 @@ import msgspec
 
 from memdiag.attribution.search_target import SearchTarget, WeightContent, qualified
 from memdiag.attribution.weight_uses import Consumer
-from memdiag.graph.reader import ModelFile
-from memdiag.graph.readers import SAME_ORDER
-from memdiag.graph.weights import node_label
+from memdiag.model.graph_index import node_label
+from memdiag.model.model_file import ModelFile
+from memdiag.model.readers import SAME_ORDER
 from memdiag.records.attribution import MODEL_FILE, Attribution, Copy
 from memdiag.runner.log import LogEvidence
 

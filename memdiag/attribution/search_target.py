@@ -11,10 +11,9 @@ from onnx import TensorProto, helper
 
 from memdiag.attribution.layouts import Uses
 from memdiag.attribution.weight_uses import Consumer, weight_uses
-from memdiag.graph.content_members import FAULT, Budget
-from memdiag.graph.contents import same_content
-from memdiag.graph.graphs import Graphs
-from memdiag.graph.reader import ModelFile
+from memdiag.model.content import identical_weights
+from memdiag.model.graph_index import GraphIndex
+from memdiag.model.model_file import ModelFile
 from memdiag.records.attribution import MODEL_FILE, Attribution, Indistinct
 from memdiag.records.weights import Weight
 
@@ -116,13 +115,13 @@ def weight_contents(
         min_bytes: minimum size of an identifiable weight in bytes.
         known: qualified names of weights to leave out of the second result.
     """
-    graphs = Graphs(model)
+    graphs = GraphIndex(model)
     groups: dict[int, list[tuple[Weight, Array]]] = defaultdict(list)
-    group_of = {weight: -1 - n for n, group in enumerate(same_content(model)) for weight in group}
+    group_of = {
+        weight: -1 - n for n, group in enumerate(identical_weights(model)) for weight in group
+    }
     unidentifiable: dict[str, list[Weight]] = defaultdict(list)
-    budget = Budget(model)
     for index, weight in enumerate(model.weights):
-        budget.touch(min(weight.nbytes, _PROBES * FAULT))
         values = _with_bfloat16(np.ascontiguousarray(model.data(weight)), weight)
         reason = _unidentifiable_reason(values, min_bytes)
         if reason:
@@ -154,7 +153,7 @@ def content_probe(values: Array) -> tuple[int, bytes]:
     return len(octets), _probe_blocks(octets).tobytes()
 
 
-def _contents(group: list[tuple[Weight, Array]], graphs: Graphs) -> Iterator[WeightContent]:
+def _contents(group: list[tuple[Weight, Array]], graphs: GraphIndex) -> Iterator[WeightContent]:
     """Yield a content for each type and shape of the weights of `group`, all of equal bytes."""
     names = tuple(dict.fromkeys(qualified(weight) for weight, _ in group))
     consumers: dict[Consumer, None] = {}

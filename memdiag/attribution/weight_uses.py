@@ -8,10 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from memdiag.attribution.layouts import NBits, Quantization, Uses
-from memdiag.graph.graphs import Graphs, integer, integers
-from memdiag.graph.nodes import Node
-from memdiag.graph.readers import Step, readers
-from memdiag.graph.scopes import Scope
+from memdiag.model.graph_index import GraphIndex, Node, Scope, integer, integers
+from memdiag.model.readers import Step, readers
 from memdiag.records.weights import Weight
 
 Array = NDArray[Any]
@@ -78,7 +76,7 @@ class _Read(NamedTuple):
     path: tuple[Step, ...]
 
 
-def weight_uses(graphs: Graphs, weight: Weight) -> tuple[Uses, tuple[Consumer, ...]]:
+def weight_uses(graphs: GraphIndex, weight: Weight) -> tuple[Uses, tuple[Consumer, ...]]:
     """Return the properties of the uses of `weight`, and all nodes that read it."""
     reads = list(_reads(graphs, weight))
     uses = Uses(
@@ -91,13 +89,13 @@ def weight_uses(graphs: Graphs, weight: Weight) -> tuple[Uses, tuple[Consumer, .
     return uses, tuple(dict.fromkeys(read.consumer for read in reads))
 
 
-def _reads(graphs: Graphs, weight: Weight) -> Iterator[_Read]:
+def _reads(graphs: GraphIndex, weight: Weight) -> Iterator[_Read]:
     for reader in readers(graphs, weight):
         node = reader.node
         consumer = Consumer(
-            node=graphs.label(reader.scope, node),
+            node=node.label,
             op_type=node.op_type,
-            input_index=reader.slot,
+            input_index=reader.input_index,
             through=reader.through,
             domain=node.domain,
             transposed=_is_transposed(node, reader.through),
@@ -105,7 +103,9 @@ def _reads(graphs: Graphs, weight: Weight) -> Iterator[_Read]:
         yield _Read(consumer, reader.scope, node, reader.path)
 
 
-def _quantizations(graphs: Graphs, weight: Weight, reads: list[_Read]) -> Iterator[Quantization]:
+def _quantizations(
+    graphs: GraphIndex, weight: Weight, reads: list[_Read]
+) -> Iterator[Quantization]:
     for consumer, scope, node, _ in reads:
         steps = {step for step in consumer.through if step != "Identity"}
         if node.op_type == "DequantizeLinear" and consumer.input_index == 0 and not steps:
@@ -128,7 +128,7 @@ def _quantizations(graphs: Graphs, weight: Weight, reads: list[_Read]) -> Iterat
                 yield Quantization(scale=factor[0].reshape(shape))
 
 
-def _nbits(graphs: Graphs, weight: Weight, reads: list[_Read]) -> Iterator[NBits]:
+def _nbits(graphs: GraphIndex, weight: Weight, reads: list[_Read]) -> Iterator[NBits]:
     for consumer, scope, node, path in reads:
         nbits = None
         steps = [step for step in path if step.node.op_type != "Identity"]
@@ -145,7 +145,7 @@ def _nbits(graphs: Graphs, weight: Weight, reads: list[_Read]) -> Iterator[NBits
             yield nbits
 
 
-def _matmulnbits_blocks(graphs: Graphs, scope: Scope, node: Node) -> NBits | None:
+def _matmulnbits_blocks(graphs: GraphIndex, scope: Scope, node: Node) -> NBits | None:
     """Return the block quantization of a MatMulNBits' operand; None if its attributes are invalid.
 
     Scales are None if they are not constant, or if the zero points are unknown.
@@ -175,7 +175,9 @@ def _matmulnbits_blocks(graphs: Graphs, scope: Scope, node: Node) -> NBits | Non
     )
 
 
-def _dequantized_blocks(graphs: Graphs, scope: Scope, node: Node, weight: Weight) -> NBits | None:
+def _dequantized_blocks(
+    graphs: GraphIndex, scope: Scope, node: Node, weight: Weight
+) -> NBits | None:
     """Return the block quantization of `weight`, ``[K, N]``, by a DequantizeLinear before a MatMul.
 
     A scale per tensor or per column is expanded to blocks of 32. None if onnxruntime does not
@@ -258,7 +260,7 @@ def _by_column(values: Array) -> Array:
 
 
 def _constants(
-    graphs: Graphs, scope: Scope, node: Node, inputs: tuple[int, int]
+    graphs: GraphIndex, scope: Scope, node: Node, inputs: tuple[int, int]
 ) -> tuple[Array | None, Array | None]:
     first, second = (graphs.constant(scope, node, index) for index in inputs)
     return first[0] if first else None, second[0] if second else None

@@ -33,7 +33,7 @@ from collections.abc import Iterator
 from memdiag.detectors.examined import Examined, qualified
 from memdiag.detectors.rule import Rule
 from memdiag.detectors.wording import counted, some_of
-from memdiag.graph.calls import inlined_calls
+from memdiag.model.function_calls import inlined_calls
 from memdiag.prediction.packing import ARENA_FREED_SINCE, original_freed
 from memdiag.records.finding import ExpectedCopies, Finding
 from memdiag.records.weights import Weight

@@ -37,9 +37,7 @@ normal numbers in float, in which the CPU provider computes. Values that become 
 by other fusions than that of a BatchNormalization that directly follows its Conv.
 """
 
-from array import array
 from collections.abc import Iterable, Iterator, Sequence
-from functools import partial
 from math import prod
 from typing import NamedTuple
 
@@ -48,20 +46,15 @@ from numpy.typing import NDArray
 
 from memdiag.detectors.examined import Examined, qualified
 from memdiag.detectors.rule import Rule
-from memdiag.graph.denormals import (
-    NO_CHANNELS,
+from memdiag.model.denormals import (
+    MANTISSA_BITS,
     Counts,
     Denormals,
     denormals,
     scaled_denormals,
 )
-from memdiag.graph.graphs import integer
-from memdiag.graph.grouping import Indices
-from memdiag.graph.holes import ModelHoles
-from memdiag.graph.least_values import MANTISSA_BITS
-from memdiag.graph.packed_weights import SomeWeights
-from memdiag.graph.readers import Reader
-from memdiag.graph.scopes import Scope
+from memdiag.model.graph_index import Scope, integer
+from memdiag.model.readers import Reader
 from memdiag.prediction.conv_fusion import batch_normalization_after
 from memdiag.records.finding import Finding
 from memdiag.records.weights import Weight
@@ -108,7 +101,7 @@ class _Multiplied(NamedTuple):
     It has one if all agree that read it.
     """
 
-    weights: SomeWeights
+    weights: Sequence[Weight]
     axes: Sequence[int | None]
 
 
@@ -168,24 +161,16 @@ def _affected(examined: Examined) -> Iterator[_Affected]:
 
 
 def _multiplied(examined: Examined) -> _Multiplied:
-    """Return the weights to be looked at, in the order of the files, which is the fastest to read.
-
-    Holes of sparse files need not be: they are zeros.
-    """
-    weights = examined.model.weights
-    candidates = weights.those(partial(_can_be_read, examined))
-    files, offsets = candidates.ranges()
-    in_order = SomeWeights(weights, np.asarray(candidates.places)[np.lexsort((offsets, files))])
-    holes = ModelHoles(examined.model)
-    places, found = array("I"), list[int | None]()
-    for place, weight in zip(in_order.places, in_order, strict=True):
-        if holes.cover(weight, 0, weight.nbytes):
-            continue
+    """Return the weights to search, in the order of the files, which is the fastest to read."""
+    candidates = [weight for weight in examined.model.weights if _can_be_read(examined, weight)]
+    candidates.sort(key=lambda weight: (weight.file or "", weight.offset or 0))
+    weights, found = list[Weight](), list[int | None]()
+    for weight in candidates:
         axes = {_output_axis(reader, weight) for reader in _multiplying(examined, weight)}
         if axes:
-            places.append(int(place))
+            weights.append(weight)
             found.append(axes.pop() if len(axes) == 1 else None)
-    return _Multiplied(SomeWeights(weights, places), found)
+    return _Multiplied(weights, found)
 
 
 def _multiplying(examined: Examined, weight: Weight) -> list[Reader]:
@@ -194,49 +179,21 @@ def _multiplying(examined: Examined, weight: Weight) -> list[Reader]:
 
 def _counted(examined: Examined, wanted: _Multiplied) -> Iterator[Denormals]:
     """Yield the denormals of each weight; the same content is read once."""
-    weights, axes = wanted
-    origins = _origins(examined, wanted)
-    read = np.flatnonzero(origins == np.arange(len(origins)))
-    places = np.asarray(weights.places)[read]
-    counted = denormals(
+    firsts: dict[tuple[object, ...], int] = {}
+    origins = [
+        firsts.setdefault(
+            (next(iter(examined.same_as(weight)), weight), weight.dtype, weight.shape, axis), index
+        )
+        for index, (weight, axis) in enumerate(zip(*wanted, strict=True))
+    ]
+    read = [index for index, origin in enumerate(origins) if index == origin]
+    found = denormals(
         examined.model,
-        SomeWeights(weights.weights, places),
-        [axes[index] for index in read.tolist()],
-        examined.least_values,
+        [wanted.weights[index] for index in read],
+        [wanted.axes[index] for index in read],
     )
-    known: dict[int, Denormals] = {}
-    smallest = np.empty(len(origins))
-    for index, origin in enumerate(origins.tolist()):
-        if origin < index:
-            yield known.get(origin) or Denormals(0, NO_CHANNELS, float(smallest[origin]))
-            continue
-        found = next(counted)
-        smallest[index] = found.smallest
-        if found.number:
-            known[index] = found
-        yield found
-
-
-def _origins(examined: Examined, wanted: _Multiplied) -> Indices:
-    """Return for each weight the index of one that has the same denormals, or its own."""
-    weights, axes = wanted
-    origins = np.arange(len(axes))
-    firsts = np.full(len(examined.same_content), -1)
-    for index, place in enumerate(weights.places):
-        group = examined.same_content.number_of(int(place))
-        if group is None:
-            continue
-        first = int(firsts[group])
-        if first < 0:
-            firsts[group] = index
-        elif _kind(wanted, first) == _kind(wanted, index):
-            origins[index] = first
-    return origins
-
-
-def _kind(wanted: _Multiplied, index: int) -> tuple[object, ...]:
-    weight = wanted.weights[index]
-    return weight.dtype, weight.shape, wanted.axes[index]
+    by_origin = dict(zip(read, found, strict=True))
+    return (by_origin[origin] for origin in origins)
 
 
 def _can_be_read(examined: Examined, weight: Weight) -> bool:
@@ -256,12 +213,12 @@ def _multiplies(reader: Reader, weight: Weight) -> bool:
     through = reader.through
     if "DequantizeLinear" in through or ("Cast" in through and weight.dtype != "bfloat16"):
         return False
-    return reader.slot in _OUTPUT_AXES.get(reader.node.op_type, ())
+    return reader.input_index in _OUTPUT_AXES.get(reader.node.op_type, ())
 
 
 def _output_axis(reader: Reader, weight: Weight) -> int | None:
     """Return the weight's axis of output channels; None where it has none or it is not known."""
-    axis, rank = _OUTPUT_AXES[reader.node.op_type][reader.slot], len(weight.shape)
+    axis, rank = _OUTPUT_AXES[reader.node.op_type][reader.input_index], len(weight.shape)
     if axis is None or {*reader.through} - {"Transpose", "Cast", "Identity", "Mul"}:
         return None
     swapped = reader.through.count("Transpose") + integer(reader.node, "transB", 0)
@@ -312,11 +269,11 @@ def _batch_normalization(
 
 def _is_constant(examined: Examined, scope: Scope, name: str) -> bool:
     """Return whether `name` is a weight that nothing can be fed for."""
-    home = scope.home(name)
+    home = scope.defining_scope(name)
     if home is None or examined.weight(scope, name) is None:
         return False
     # Up to version 3 of the format every initializer had to be listed as an input.
-    return name not in home.inputs or examined.model.head.ir_version < 4
+    return name not in home.inputs or examined.model.proto.ir_version < 4
 
 
 def _floats(examined: Examined, scope: Scope, name: str) -> NDArray[np.float32] | None:

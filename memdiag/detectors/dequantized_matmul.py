@@ -39,22 +39,16 @@ integer products; anything but MatMul, Gemm and Gather behind the DequantizeLine
 fuses, up to 32 MiB at the peak.
 """
 
-from array import array
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Collection, Hashable, Iterator
 from math import prod
 from typing import NamedTuple
-
-import numpy as np
 
 from memdiag.detectors.examined import Examined, qualified
 from memdiag.detectors.rule import Rule
 from memdiag.detectors.wording import counted, some_of
-from memdiag.graph.graphs import integer
-from memdiag.graph.grouping import groups
-from memdiag.graph.nodes import Node
-from memdiag.graph.readers import Reader, Step
-from memdiag.graph.scopes import Scope, Use
+from memdiag.model.graph_index import Node, Scope, Use, integer
+from memdiag.model.readers import Reader, Step
 from memdiag.prediction.gemm import becomes_gemm
 from memdiag.prediction.packing import nbits_blocks
 from memdiag.prediction.runtime import Runtime
@@ -108,8 +102,8 @@ class _Pair(NamedTuple):
 def detect(examined: Examined) -> Iterator[Finding]:
     """Yield a finding for each reason not to fuse, and one for all that fuse."""
     apart: dict[str, list[_Pair]] = defaultdict(list)
-    candidates = examined.model.weights.those(_may_be_one)
-    shared = _shared_scales(examined) if candidates else b""
+    candidates = list(filter(_may_be_one, examined.model.weights))
+    shared = _shared_scales(examined) if candidates else frozenset()
     for weight in candidates:
         for pair in _pairs(examined, weight, shared):
             apart[pair.reason].append(pair)
@@ -128,15 +122,15 @@ def _may_be_one(weight: Weight) -> bool:
     )
 
 
-def _pairs(examined: Examined, weight: Weight, shared: bytes) -> Iterator[_Pair]:
-    behind: dict[int, list[Reader]] = defaultdict(list)
-    steps: dict[int, Step] = {}
+def _pairs(examined: Examined, weight: Weight, shared: Collection[Weight]) -> Iterator[_Pair]:
+    behind: dict[Node, list[Reader]] = defaultdict(list)
+    steps: dict[Node, Step] = {}
     for one in examined.readers(weight):
         path = [step for step in one.path if step.node.op_type != "Identity"]
         if one.node.op_type != "Identity" and path and path[0].node.op_type == "DequantizeLinear":
-            steps[path[0].node.number] = path[0]
+            steps[path[0].node] = path[0]
             if all(step.node.op_type == "Transpose" for step in path[1:]):
-                behind[path[0].node.number].append(one)
+                behind[path[0].node].append(one)
     folded = examined.folds.nodes
     for key, step in steps.items():
         readers = [one for one in behind[key] if one.node.op_type != "Transpose"]
@@ -152,22 +146,21 @@ def _is_plain(one: Reader) -> bool:
     node, scope = one.node, one.scope
     if node.domain not in ("", "ai.onnx") or not node.output:
         return False
-    if node.op_type == "Gather" and one.slot == 0:
+    if node.op_type == "Gather" and one.input_index == 0:
         return not any(use.node.op_type == "QuantizeLinear" for use in scope.uses(node.output[0]))
-    if node.op_type not in ("MatMul", "Gemm") or one.slot != 1:
+    if node.op_type not in ("MatMul", "Gemm") or one.input_index != 1:
         return False
-    home = scope.home(node.input[0])
+    home = scope.defining_scope(node.input[0])
     producer = home.producers.get(node.input[0]) if home is not None else None
     return producer is None or producer.op_type != "DequantizeLinear"
 
 
-def _shared_scales(examined: Examined) -> bytes:
-    """Return for each weight of the model whether it is the scale of several weights.
+def _shared_scales(examined: Examined) -> frozenset[Weight]:
+    """Return the weights that are the scale of several weights.
 
     Equal numbers become one weight at load.
     """
-    weights = examined.model.weights
-    contents, places = array("q"), array("I")
+    scales: dict[Hashable, list[Weight]] = defaultdict(list)
     for _, scope in examined.graphs:
         for node in scope.nodes:
             if node.op_type != "DequantizeLinear" or len(node.input) < 2 or not node.input[1]:
@@ -176,12 +169,9 @@ def _shared_scales(examined: Examined) -> bytes:
             if scale is None:
                 continue
             number = scale.dtype == "float" and scale.shape == ()
-            contents.append(hash(examined.model.data(scale).tobytes() if number else scale))
-            places.append(weights.place(scale))
-    shared = np.zeros(len(weights), np.uint8)
-    for users in groups(np.asarray(contents, np.int64)):
-        shared[np.asarray(places)[users]] = 1
-    return shared.tobytes()
+            content = examined.model.data(scale).tobytes() if number else scale
+            scales[content].append(scale)
+    return frozenset(scale for users in scales.values() if len(users) > 1 for scale in users)
 
 
 def _scale(examined: Examined, step: Step) -> Weight | None:
@@ -195,7 +185,7 @@ def _pair(
     step: Step,
     readers: tuple[Reader, ...],
     scale: Weight,
-    shared: bytes,
+    shared: Collection[Weight],
 ) -> _Pair:
     reason = _reason(examined, weight, step, readers, scale, shared)
     values = prod(weight.shape)
@@ -219,7 +209,7 @@ def _reason(
     step: Step,
     readers: tuple[Reader, ...],
     scale: Weight,
-    shared: bytes,
+    shared: Collection[Weight],
 ) -> str:
     """Return why a DequantizeLinear and what is behind do not fuse; empty where they do."""
     runtime = examined.runtime
@@ -255,7 +245,7 @@ def _reason(
         return f"its blocks are of {blocks} values"
     if len(readers) > 1 and runtime >= UNSHARED_SINCE:
         return "several nodes share the DequantizeLinear"
-    if runtime >= UNSHARED_SINCE and shared[examined.model.weights.place(scale)]:
+    if runtime >= UNSHARED_SINCE and scale in shared:
         return "several weights share their scales"
     return next(filter(None, (_behind(examined, one) for one in readers)), "")
 
@@ -278,7 +268,7 @@ def _behind(examined: Examined, one: Reader) -> str:
 
 
 def _adds_constant(examined: Examined, use: Use) -> bool:
-    found = examined.graphs.constant_weight(use.scope, use.node, 1 - use.slot)
+    found = examined.graphs.constant_weight(use.scope, use.node, 1 - use.input_index)
     return found is not None and len(found.shape) == 1
 
 

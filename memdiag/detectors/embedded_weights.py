@@ -37,6 +37,7 @@ import msgspec
 from memdiag.detectors.examined import Examined, qualified
 from memdiag.detectors.rule import Rule
 from memdiag.detectors.wording import counted, some_of
+from memdiag.model.graph_index import Node
 from memdiag.prediction.packing import (
     ARENA_FREED_SINCE,
     direct,
@@ -131,10 +132,10 @@ def _arena_keeps(examined: Examined) -> bool:
     return examined.runtime < ARENA_FREED_SINCE
 
 
-def _kept(examined: Examined, weight: Weight, folded: Container[int]) -> _Kept | None:
+def _kept(examined: Examined, weight: Weight, folded: Container[Node]) -> _Kept | None:
     """Return the weight if it is itself in private memory, and would not be as external data."""
     readers = examined.readers(weight)
-    left = [one for one in direct(readers) if one.node.number not in folded]
+    left = [one for one in direct(readers) if one.node not in folded]
     if any(one.node.op_type == "DequantizeLinear" for one in left):
         return None
     if weight.dtype in _HALF and not any(one.node.op_type in _AS_THEY_ARE for one in left):
@@ -144,7 +145,7 @@ def _kept(examined: Examined, weight: Weight, folded: Container[int]) -> _Kept |
     if not original_freed(graphs, runtime, outside, readers, folded):
         return _Kept(weight, 0)
     makes = [
-        packed(graphs, runtime, one.scope, one.node, one.slot, weight.dtype, weight.shape)
+        packed(graphs, runtime, one.scope, one.node, one.input_index, weight.dtype, weight.shape)
         for one in left
     ]
     # What a rewrite of the graph reordered is gone before there is an arena.

@@ -5,19 +5,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from heapq import nlargest
 
-import numpy as np
-
 from memdiag.detectors.wording import counted, some_of
-from memdiag.graph.content_members import MOST_DECODED, can_be_compared
-from memdiag.graph.contents import same_content
-from memdiag.graph.graphs import Graphs
-from memdiag.graph.least_values import LeastValues
-from memdiag.graph.nodes import Node
-from memdiag.graph.packed_weights import WeightGroups
-from memdiag.graph.reader import ModelFile
-from memdiag.graph.readers import Reader, readers
-from memdiag.graph.scopes import Scope
-from memdiag.graph.shapes import Shapes, infer_shapes
+from memdiag.model.content import MAX_DECODED_BYTES, can_be_compared, identical_weights
+from memdiag.model.graph_index import GraphIndex, Node, Scope
+from memdiag.model.model_file import ModelFile
+from memdiag.model.readers import Reader, readers
+from memdiag.model.shapes import Shapes, infer_shapes
 from memdiag.prediction.folding import folds
 from memdiag.prediction.folds import Folds
 from memdiag.prediction.liveness import Liveness, liveness
@@ -32,17 +25,13 @@ LEAST_SHARED = 64
 
 MOST_LARGEST = 64
 
-_MOST_KEPT = 2048
-"""Weights whose readers are kept: rules ask for some again, and a kilobyte each adds up."""
-
 
 class Examined:
     """A model under examination, for one release of the runtime.
 
     `sizes` are those of free dimensions, by name, where the user gave them. A rule that cannot
-    look at something appends a sentence to `notes`. `least_values` are those of weights that had to
-    be compared. Without `reads_weights` no rule may read the values of weights: those that have to
-    find nothing.
+    look at something appends a sentence to `notes`. Without `reads_weights` no rule may read the
+    values of weights: those that have to find nothing.
     """
 
     def __init__(
@@ -58,14 +47,13 @@ class Examined:
         self.reads_weights = reads_weights
         self.sizes = dict(sizes or {})
         self.notes: list[str] = []
-        self.least_values = LeastValues()
         self._liveness: dict[frozenset[int], Liveness] = {}
         self._readers: dict[Weight, tuple[Reader, ...]] = {}
 
     @cached_property
-    def graphs(self) -> Graphs:
+    def graphs(self) -> GraphIndex:
         """The scopes of the model, and the weights in them."""
-        return Graphs(self.model)
+        return GraphIndex(self.model)
 
     @cached_property
     def shapes(self) -> Shapes:
@@ -75,31 +63,24 @@ class Examined:
     @cached_property
     def folds(self) -> Folds:
         """The nodes whose outputs the runtime will make constants of."""
-        found = folds(self.graphs, self.shapes, self.runtime)
-        if found.is_cut:
-            self.notes.append(
-                f"More than {len(found):,} nodes are evaluated when the model is loaded: what the "
-                "others make was not examined."
-            )
-        return found
+        return folds(self.graphs, self.shapes, self.runtime)
 
     @cached_property
-    def same_content(self) -> WeightGroups:
-        """Groups of two weights or more that hold the same bytes, compared byte for byte.
+    def same_content(self) -> list[list[Weight]]:
+        """Groups of two weights or more that have the same bytes.
 
         Below `LEAST_SHARED` bytes none is in them.
         """
         if not self.reads_weights:
-            nothing = np.zeros(0, np.int64)
-            return WeightGroups(self.model.weights, nothing, nothing)
+            return []
         left = self._left_uncompared()
         if left:
             self.notes.append(
                 f"{counted(len(left), 'weight')} ({some_of(left)}) of more than "
-                f"{format_size(MOST_DECODED)}, sparse or in fields of a number each, "
+                f"{format_size(MAX_DECODED_BYTES)}, sparse or in fields of a number each, "
                 f"{'was' if len(left) == 1 else 'were'} not compared with others of the same size."
             )
-        return same_content(self.model, self.least_values, least_bytes=LEAST_SHARED)
+        return identical_weights(self.model, min_bytes=LEAST_SHARED)
 
     @cached_property
     def largest_weights(self) -> Sequence[Weight]:
@@ -115,8 +96,11 @@ class Examined:
 
     def same_as(self, weight: Weight) -> Sequence[Weight]:
         """Return the weights that hold the same bytes as `weight`, itself among them, or none."""
-        number = self.same_content.number_of(self.model.weights.place(weight))
-        return () if number is None else self.same_content[number]
+        return self._same_as.get(weight, ())
+
+    @cached_property
+    def _same_as(self) -> dict[Weight, list[Weight]]:
+        return {weight: group for group in self.same_content for weight in group}
 
     def _left_uncompared(self) -> list[str]:
         """Return the names of the weights that another could equal but that cannot be compared."""
@@ -145,15 +129,12 @@ class Examined:
     def readers(self, weight: Weight) -> tuple[Reader, ...]:
         """Return the nodes that read `weight`, also behind operators that keep it."""
         if weight not in self._readers:
-            if len(self._readers) >= _MOST_KEPT:
-                self._readers.clear()
             self._readers[weight] = tuple(readers(self.graphs, weight))
         return self._readers[weight]
 
     def node(self, scope: Scope, node: Node) -> str:
         """Return the name of `node`, qualified by the path of its graph."""
-        path, label = self.graphs.path(scope), self.graphs.label(scope, node)
-        return f"{path}/{label}" if path else label
+        return self.graphs.qualified(scope, node)
 
     def weight(self, scope: Scope, name: str) -> Weight | None:
         """Return the weight that `name` is, seen from `scope`; None if it is none."""

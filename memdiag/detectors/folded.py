@@ -5,8 +5,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from memdiag.detectors.examined import Examined
-from memdiag.graph.readers import Reader
-from memdiag.graph.scopes import Scope, Use
+from memdiag.model.graph_index import Scope, Use
+from memdiag.model.readers import Reader
 from memdiag.prediction.folds import Fold
 from memdiag.prediction.packing import (
     ARENA_FREED_SINCE,
@@ -76,7 +76,10 @@ class Results:
             if not self._examined.folds.evaluates(one.scope, one.node)
         ]
         return [
-            (one, self._packed(Use(one.scope, one.node, one.slot), weight.dtype, weight.shape))
+            (
+                one,
+                self._packed(Use(one.scope, one.node, one.input_index), weight.dtype, weight.shape),
+            )
             for one in left
         ]
 
@@ -87,7 +90,7 @@ class Results:
 
     def _packed(self, use: Use, dtype: str, shape: tuple[int, ...]) -> Packed | None:
         graphs, runtime = self._examined.graphs, self._examined.runtime
-        return packed(graphs, runtime, use.scope, use.node, use.slot, dtype, shape)
+        return packed(graphs, runtime, use.scope, use.node, use.input_index, dtype, shape)
 
     def _uses(self, scope: Scope, name: str) -> Iterator[Use]:
         """Yield the nodes left that read `name`, also behind Identity and in functions."""
@@ -98,8 +101,8 @@ class Results:
                 then = None
                 if use.node.op_type == "Identity" and use.node.output:
                     then = use.scope, use.node.output[0]
-                elif called is not None and use.slot < len(called.inputs):
-                    then = called, called.inputs[use.slot]
+                elif called is not None and use.input_index < len(called.inputs):
+                    then = called, called.inputs[use.input_index]
                 if then is None:
                     if not self._examined.folds.evaluates(use.scope, use.node):
                         yield use
@@ -173,7 +176,7 @@ class FoldingPeak:
         while pending:
             fold = known[pending.pop()]
             for name in fold.node.input:
-                home = fold.scope.home(name)
+                home = fold.scope.defining_scope(name)
                 place = known.index_of(home, name) if home is not None else None
                 if place is not None and place not in needed:
                     needed.add(place)

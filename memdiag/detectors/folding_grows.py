@@ -54,7 +54,7 @@ from memdiag.detectors.folded import (
 from memdiag.detectors.load_peak import LoadPeak, Made, alone
 from memdiag.detectors.rule import Rule
 from memdiag.detectors.wording import some_of
-from memdiag.graph.scopes import Use
+from memdiag.model.graph_index import Use
 from memdiag.prediction.conv_fusion import batch_normalization_after
 from memdiag.prediction.folding import LIMITED_SINCE
 from memdiag.prediction.folds import Fold
@@ -163,7 +163,7 @@ def _in_run(examined: Examined, found: list[_Grown]) -> int:
         fold = one.copy.fold
         needed = fold.nbytes
         for name in {*fold.node.input} - {""}:
-            home = fold.scope.home(name)
+            home = fold.scope.defining_scope(name)
             index = examined.folds.index_of(home, name) if home is not None else None
             needed += examined.folds[index].nbytes if index is not None else 0
         largest = max(largest, needed)
@@ -190,7 +190,7 @@ def _held(examined: Examined, found: list[Folded]) -> tuple[int, int, int]:
             kept += one.fold.nbytes if own and pack is None else 0
             is_read = is_read or (pack is None and not own)
             is_shared = is_shared or not own
-            packs.append(((one.fold.node.number, one.fold.scope, place if own else None), pack))
+            packs.append(((one.fold.node, one.fold.scope, place if own else None), pack))
         kept += one.fold.nbytes if is_read else 0
         left += [one] if is_shared else []
     return kept, sum(buffers(runtime, packs)), left_in_arena(left, runtime)
@@ -199,10 +199,12 @@ def _held(examined: Examined, found: list[Folded]) -> tuple[int, int, int]:
 def _is_fused(examined: Examined, use: Use) -> bool:
     """Return whether a BatchNormalization is folded into the operand at `use`."""
     scope, conv = use.scope, use.node
-    node = batch_normalization_after(scope, conv) if use.slot == 1 else None
+    node = batch_normalization_after(scope, conv) if use.input_index == 1 else None
     if node is None:
         return False
-    homes = {name: scope.home(name) for name in (*conv.input[1:], *node.input[1:]) if name}
+    homes = {
+        name: scope.defining_scope(name) for name in (*conv.input[1:], *node.input[1:]) if name
+    }
     return all(
         home is not None
         and name not in home.inputs

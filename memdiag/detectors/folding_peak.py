@@ -95,7 +95,7 @@ def _peak(examined: Examined) -> tuple[int, int]:
 
 
 def _nbytes(examined: Examined, fold: Fold, name: str) -> int:
-    home = fold.scope.home(name) if name else None
+    home = fold.scope.defining_scope(name) if name else None
     place = examined.folds.index_of(home, name) if home is not None else None
     if place is not None:
         return examined.folds[place].nbytes

@@ -1,19 +1,14 @@
 """Weights with the same content, divided among the rules that report them."""
 
-from array import array
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 from memdiag.detectors.examined import Examined
 from memdiag.detectors.residents import depth
-from memdiag.graph.element_types import ELEMENT_TYPES_BY_NAME
-from memdiag.graph.packed_weights import SomeWeights
 from memdiag.records.weights import Weight
 
 LEAST_BYTES = 64 << 10
 """Less than so much is not worth a word, even of many weights together."""
-
-_MOST_TOGETHER = 1 << 14
-"""What is found out of each weight of a group takes a kilobyte and more while it is judged."""
 
 Group = Sequence[Weight]
 
@@ -22,18 +17,14 @@ def shareable(examined: Examined) -> Iterator[Group]:
     """Yield groups of weights that could be one: same bytes, type and shape.
 
     Another shape of the same bytes cannot be shared: the Reshape between them would be folded into
-    a second copy. Tensors that are attributes are left out. A group has at most `_MOST_TOGETHER`
-    weights; more are in several groups.
+    a second copy. Tensors that are attributes are left out.
     """
     for group in examined.same_content:
-        parts: dict[tuple[str, tuple[int, ...]], array[int]] = {}
-        for place, weight in zip(group.places, group, strict=True):
-            known = weight.dtype in ELEMENT_TYPES_BY_NAME
-            if known and weight.place != "attribute" and examined.graphs.scopes(weight):
-                parts.setdefault((weight.dtype, weight.shape), array("I")).append(int(place))
-        for part in parts.values():
-            for start in range(0, len(part) - 1, _MOST_TOGETHER):
-                yield SomeWeights(group.weights, part[start : start + _MOST_TOGETHER])
+        parts: dict[tuple[str, tuple[int, ...]], list[Weight]] = defaultdict(list)
+        for weight in group:
+            if weight.place != "attribute" and examined.graphs.scopes(weight):
+                parts[weight.dtype, weight.shape].append(weight)
+        yield from (part for part in parts.values() if len(part) > 1)
 
 
 def in_branches(examined: Examined, group: Group) -> bool:

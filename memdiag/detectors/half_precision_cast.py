@@ -41,7 +41,8 @@ from memdiag.detectors.examined import Examined, qualified
 from memdiag.detectors.folded import LEAN_FOLDING_SINCE
 from memdiag.detectors.rule import Rule
 from memdiag.detectors.wording import counted, some_of
-from memdiag.graph.readers import Reader
+from memdiag.model.graph_index import Node
+from memdiag.model.readers import Reader
 from memdiag.prediction.packing import Packed, direct, overridable, packed
 from memdiag.prediction.runtime import Runtime
 from memdiag.records.finding import ExpectedCopies, Finding
@@ -86,7 +87,7 @@ class _Widened(NamedTuple):
 
 def detect(examined: Examined) -> Iterator[Finding]:
     """Yield at most one finding, for all fp16 weights that some kernel wants in fp32."""
-    halves = examined.model.weights.those(_may_be_cast)
+    halves = list(filter(_may_be_cast, examined.model.weights))
     if sum(weight.nbytes for weight in halves) < _LEAST:
         return
     free = overridable(examined.model)
@@ -111,8 +112,8 @@ def _may_be_cast(weight: Weight) -> bool:
     )
 
 
-def _widened(examined: Examined, weight: Weight, folded: Container[int]) -> _Widened | None:
-    readers = [one for one in direct(examined.readers(weight)) if one.node.number not in folded]
+def _widened(examined: Examined, weight: Weight, folded: Container[Node]) -> _Widened | None:
+    readers = [one for one in direct(examined.readers(weight)) if one.node not in folded]
     casting = [one for one in readers if _is_cast(one)]
     if not casting:
         return None
@@ -127,7 +128,7 @@ def _widened(examined: Examined, weight: Weight, folded: Container[int]) -> _Wid
             runtime,
             one.scope,
             one.node,
-            one.slot,
+            one.input_index,
             "float",
             weight.shape,
         )

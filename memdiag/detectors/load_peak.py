@@ -13,9 +13,7 @@ from typing import Literal, NamedTuple
 from memdiag.detectors.examined import Examined
 from memdiag.detectors.folded import Folded, FoldingPeak, Results
 from memdiag.detectors.residents import depth
-from memdiag.graph.graphs import integers
-from memdiag.graph.nodes import Node
-from memdiag.graph.scopes import Scope
+from memdiag.model.graph_index import Node, Scope, integers
 from memdiag.prediction.folds import Fold
 from memdiag.prediction.gemm import Kernel, kernel
 from memdiag.prediction.packing import (

@@ -43,7 +43,7 @@ from memdiag.detectors.groups import names
 from memdiag.detectors.load_peak import LoadPeak, alone
 from memdiag.detectors.rule import Rule
 from memdiag.detectors.wording import some_of
-from memdiag.graph.readers import Reader
+from memdiag.model.readers import Reader
 from memdiag.prediction.gemm import kernel
 from memdiag.prediction.packing import (
     ARENA_FREED_SINCE,
@@ -144,7 +144,7 @@ def _packed_weight(
     uses = [
         _Use(one, _pack(examined, one, weight))
         for one in direct(examined.readers(weight))
-        if one.node.number not in examined.folds.nodes
+        if one.node not in examined.folds.nodes
     ]
     packs = _buffers(examined, weight, uses)
     if not packs or any(use.reader.node.op_type == "DequantizeLinear" for use in uses):
@@ -159,7 +159,7 @@ def _pack(examined: Examined, one: Reader, weight: Weight) -> Packed | None:
         examined.runtime,
         one.scope,
         one.node,
-        one.slot,
+        one.input_index,
         weight.dtype,
         weight.shape,
     )
@@ -175,7 +175,7 @@ def _buffers(
         if use.pack is None:
             continue
         node = use.reader.node
-        key: tuple[object, ...] = (weight, node.number)
+        key: tuple[object, ...] = (weight, node)
         if use.pack.kind == "reordered":
             key = (weight, use.pack)  # a new initializer, for each weight
         elif shared:

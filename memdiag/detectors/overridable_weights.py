@@ -31,8 +31,8 @@ from collections.abc import Iterator
 from memdiag.detectors.examined import Examined, qualified
 from memdiag.detectors.rule import Rule
 from memdiag.detectors.wording import some_of
-from memdiag.graph.graphs import integer
-from memdiag.graph.readers import Reader
+from memdiag.model.graph_index import integer
+from memdiag.model.readers import Reader
 from memdiag.prediction.packing import direct, overridable
 from memdiag.prediction.runtime import Runtime
 from memdiag.records.finding import ExpectedCopies, Finding
@@ -103,7 +103,7 @@ def _crashes(examined: Examined, weight: Weight, readers: tuple[Reader, ...]) ->
 def _folds(reader: Reader) -> bool:
     """Return whether the node computes something else from the weight alone."""
     node = reader.node
-    if node.domain not in _STANDARD or reader.slot:
+    if node.domain not in _STANDARD or reader.input_index:
         return False
     return node.op_type == "Transpose" or (
         node.op_type == "Cast" and integer(node, "to", 0) in (1, 11)

@@ -36,6 +36,7 @@ from typing import NamedTuple
 from memdiag.detectors.examined import Examined, qualified
 from memdiag.detectors.rule import Rule
 from memdiag.detectors.wording import counted, some_of
+from memdiag.model.graph_index import Node
 from memdiag.prediction.gemm import kernel
 from memdiag.prediction.packing import (
     PACKED_SHARED_SINCE,
@@ -81,7 +82,7 @@ class _Copied(NamedTuple):
 
 def detect(examined: Examined) -> Iterator[Finding]:
     """Yield at most one finding, for all mapped weights that are packed and nothing else."""
-    external = examined.model.weights.those(_may_stay_mapped)
+    external = list(filter(_may_stay_mapped, examined.model.weights))
     if 4 * sum(weight.nbytes for weight in external) < _LEAST:
         return
     folded = examined.folds.nodes
@@ -108,23 +109,25 @@ def _may_stay_mapped(weight: Weight) -> bool:
 
 
 def _copied(
-    examined: Examined, weight: Weight, folded: Container[int], shared: set[tuple[object, ...]]
+    examined: Examined, weight: Weight, folded: Container[Node], shared: set[tuple[object, ...]]
 ) -> _Copied | None:
     """Return what is packed of `weight`, but for what weights of the same content `shared`."""
     graphs, runtime = examined.graphs, examined.runtime
     readers = examined.readers(weight)
     if not original_freed(graphs, runtime, weight, readers, folded):
         return None
-    left = [one for one in direct(readers) if one.node.number not in folded]
+    left = [one for one in direct(readers) if one.node not in folded]
     content = next(iter(examined.same_as(weight)), weight)
     packs: dict[tuple[object, ...], Packed] = {}
     for one in left:
-        made = packed(graphs, runtime, one.scope, one.node, one.slot, weight.dtype, weight.shape)
+        made = packed(
+            graphs, runtime, one.scope, one.node, one.input_index, weight.dtype, weight.shape
+        )
         # What the graph's rewrites make of a filter, or of fp16, is private with or without it.
         if made is None or made.kind == "reordered" or weight.dtype in ("float16", "bfloat16"):
             return None
         key = (made, kernel(graphs, examined.shapes, one.scope, one.node))
-        packs[key if runtime >= PACKED_SHARED_SINCE else (one.node.number,)] = made
+        packs[key if runtime >= PACKED_SHARED_SINCE else (one.node,)] = made
     if not packs:
         return None
     made_anew = [made for key, made in packs.items() if (content, *key) not in shared]

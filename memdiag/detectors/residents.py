@@ -4,10 +4,8 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from memdiag.detectors.examined import Examined
-from memdiag.graph.graphs import Graphs
-from memdiag.graph.nodes import Node
-from memdiag.graph.readers import SAME_ORDER, Reader
-from memdiag.graph.scopes import Scope
+from memdiag.model.graph_index import GraphIndex, Node, Scope
+from memdiag.model.readers import SAME_ORDER, Reader
 from memdiag.prediction.gemm import kernel
 from memdiag.prediction.packing import (
     ARENA_FREED_SINCE,
@@ -79,7 +77,7 @@ class Residents:
         inside = depth(examined.graphs, weight)
         scopes = examined.graphs.scopes(weight)
         output = any(weight.name in scope.outputs for scope in scopes)
-        left = [one for one in direct(readers) if one.node.number not in self._folds.nodes]
+        left = [one for one in direct(readers) if one.node not in self._folds.nodes]
         packs = [(one, self._packed(one, weight.dtype, weight.shape)) for one in left]
         given = not weight.graph and weight.name in self._overridable
         original = output or given or any(pack is None for _, pack in packs)
@@ -100,7 +98,7 @@ class Residents:
     def _packed(self, one: Reader, dtype: str, shape: tuple[int, ...]) -> Packed | None:
         examined = self._examined
         return packed(
-            examined.graphs, examined.runtime, one.scope, one.node, one.slot, dtype, shape
+            examined.graphs, examined.runtime, one.scope, one.node, one.input_index, dtype, shape
         )
 
     def _shared(self, packs: list[tuple[Reader, Packed | None]]) -> Iterator[Packed]:
@@ -115,20 +113,20 @@ class Residents:
 
     def _folded(self, readers: tuple[Reader, ...]) -> Iterator[Folded]:
         """Yield the folded copies that a node reads as they are."""
-        seen: set[int] = set()
+        seen: set[Node] = set()
         for one in readers:
             steps = [step for step in one.path if step.node.op_type != "Identity"]
-            if not steps or one.node.op_type == "Identity" or one.node.number in self._folds.nodes:
+            if not steps or one.node.op_type == "Identity" or one.node in self._folds.nodes:
                 continue
-            last = self._folds.of_node(steps[-1].node.number)
-            if last is None or last.node.number in seen or len(last.weights) != 1:
+            last = self._folds.of_node(steps[-1].node)
+            if last is None or last.node in seen or len(last.weights) != 1:
                 continue
             packs = self._packed(one, last.dtype, last.shape) is not None
             runtime, scope = self._examined.runtime, steps[-1].scope
             retained = packs and runtime < ARENA_FREED_SINCE
             if packs and not retained and not self._examined.is_kept(scope, last.output):
                 continue
-            seen.add(last.node.number)
+            seen.add(last.node)
             kinds = [_COPIES[op] for op in one.through if op in _COPIES]
             done = tuple(_signature(step.node) for step in steps)
             yield Folded(
@@ -146,7 +144,7 @@ def _signature(node: Node) -> tuple[object, ...]:
     return node.domain, node.op_type, *attributes, *others
 
 
-def depth(graphs: Graphs, weight: Weight) -> int:
+def depth(graphs: GraphIndex, weight: Weight) -> int:
     """Return how many subgraphs `weight` is inside of, up to the function that it is in."""
     scopes = graphs.scopes(weight)
     scope: Scope | None = scopes[0] if scopes else None

@@ -56,10 +56,8 @@ from memdiag.detectors.groups import names
 from memdiag.detectors.load_peak import LoadPeak, Made, alone
 from memdiag.detectors.rule import Rule
 from memdiag.detectors.wording import some_of
-from memdiag.graph.graphs import integers
-from memdiag.graph.nodes import Node
-from memdiag.graph.readers import SAME_ORDER
-from memdiag.graph.scopes import MAX_CALLS, Scope
+from memdiag.model.graph_index import MAX_CALL_DEPTH, Node, Scope, integers
+from memdiag.model.readers import SAME_ORDER
 from memdiag.prediction.folds import Fold
 from memdiag.prediction.packing import ARENA_FREED_SINCE, PACKED_SHARED_SINCE
 from memdiag.records.attribution import CopyKind
@@ -301,8 +299,8 @@ def _transpose(examined: Examined, fold: Fold) -> str:
 
 def _maker(scope: Scope, name: str) -> tuple[Scope, Node] | None:
     """Return the node that makes the value `name`, also outside of the function; not a Constant."""
-    for _ in range(MAX_CALLS + _MOST_STEPS):
-        home = scope.home(name)
+    for _ in range(MAX_CALL_DEPTH + _MOST_STEPS):
+        home = scope.defining_scope(name)
         if home is None:
             return None
         producer = home.producers.get(name)

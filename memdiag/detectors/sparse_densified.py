@@ -29,9 +29,8 @@ from onnx import SparseTensorProto
 from memdiag.detectors.examined import Examined, qualified
 from memdiag.detectors.rule import Rule
 from memdiag.detectors.wording import counted, some_of
-from memdiag.graph.bodies import Body
-from memdiag.graph.element_types import ELEMENT_TYPES
-from memdiag.graph.weights import node_label
+from memdiag.model.graph_index import Graph, node_label
+from memdiag.model.tensor_types import ELEMENT_TYPES
 from memdiag.prediction.packing import original_freed, overridable
 from memdiag.prediction.runtime import Runtime
 from memdiag.records.finding import Finding
@@ -87,7 +86,7 @@ def _sizes(weights: list[Weight], stored: dict[tuple[str, str], int]) -> str:
     return f"{format_size(small)} become {format_size(sum(weight.nbytes for weight in weights))}"
 
 
-def _stored(graph: Body, path: str) -> Iterator[tuple[tuple[str, str], int]]:
+def _stored(graph: Graph, path: str) -> Iterator[tuple[tuple[str, str], int]]:
     """Yield the bytes of values and indices of each sparse tensor, by graph and name."""
     for sparse in graph.sparse_initializers:
         yield (path, sparse.values.name), _nbytes(sparse)
@@ -96,9 +95,9 @@ def _stored(graph: Body, path: str) -> Iterator[tuple[tuple[str, str], int]]:
             for attribute in node.attribute:
                 if attribute.HasField("sparse_tensor"):
                     yield (path, node.output[0]), _nbytes(attribute.sparse_tensor)
-        for inner in node.bodies:
+        for inner in node.subgraphs:
             within = f"{node_label(node, index)}/{inner.name}"
-            yield from _stored(inner.body, f"{path}/{within}" if path else within)
+            yield from _stored(inner.graph, f"{path}/{within}" if path else within)
 
 
 def _nbytes(sparse: SparseTensorProto) -> int:

@@ -29,17 +29,13 @@ The bytes given are what one matrix, unpacked, would spare.
 """
 
 from collections.abc import Iterator
-from functools import partial
-
-import numpy as np
 
 from memdiag.detectors.examined import Examined, qualified
 from memdiag.detectors.groups import LEAST_BYTES, listed_by_name
 from memdiag.detectors.load_peak import LoadPeak, alone
 from memdiag.detectors.residents import Resident, Residents
 from memdiag.detectors.rule import Rule
-from memdiag.graph.packed_weights import SomeWeights
-from memdiag.graph.transposes import transposes
+from memdiag.model.transposes import transposes
 from memdiag.records.attribution import CopyKind
 from memdiag.records.finding import ExpectedCopies, Finding
 from memdiag.records.weights import Weight
@@ -67,13 +63,13 @@ def detect(examined: Examined) -> Iterator[Finding]:
     if not examined.reads_weights:
         return
     residents, peaks = Residents(examined), LoadPeak(examined)
-    weights = examined.model.weights
-    candidates = np.asarray(weights.those(partial(_may_be_one, examined)).places)
-    again = np.zeros(len(weights), np.bool_)
-    for group in examined.same_content:
-        again[group.places[1:]] = True
-    candidates = candidates[~again[candidates]]
-    for one, other in transposes(examined.model, SomeWeights(weights, candidates)):
+    repeated = {weight for group in examined.same_content for weight in group[1:]}
+    candidates = [
+        weight
+        for weight in examined.model.weights
+        if weight not in repeated and _may_be_one(examined, weight)
+    ]
+    for one, other in transposes(examined.model, candidates):
         yield _finding(examined, peaks, (one, other), (residents.of(one), residents.of(other)))
 
 

@@ -41,8 +41,7 @@ from memdiag.detectors.groups import LEAST_BYTES, in_branches, listed_by_name, n
 from memdiag.detectors.load_peak import LoadPeak
 from memdiag.detectors.residents import Resident, Residents, depth
 from memdiag.detectors.rule import Rule
-from memdiag.graph.nodes import Node
-from memdiag.graph.scopes import Scope
+from memdiag.model.graph_index import Node, Scope
 from memdiag.prediction.packing import ARENA_FREED_SINCE
 from memdiag.records.finding import ExpectedCopies, Finding
 from memdiag.records.weights import Weight
@@ -64,15 +63,15 @@ def detect(examined: Examined) -> Iterator[Finding]:
     elsewhere = {
         weight for group in shareable(examined) if in_branches(examined, group) for weight in group
     }
-    holders: dict[int, list[Weight]] = defaultdict(list)
-    nodes: dict[int, tuple[Scope, Node]] = {}
+    holders: dict[Node, list[Weight]] = defaultdict(list)
+    nodes: dict[Node, tuple[Scope, Node]] = {}
     for weight in examined.model.weights:
         if weight in elsewhere or weight.place == "attribute" or not weight.graph:
             continue
         if depth(examined.graphs, weight):
             scope, node = _outermost(examined, weight)
-            holders[node.number].append(weight)
-            nodes[node.number] = scope, node
+            holders[node].append(weight)
+            nodes[node] = scope, node
     for key, weights in holders.items():
         stays = [residents.of(weight) for weight in weights]
         costly = [

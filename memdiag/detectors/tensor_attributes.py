@@ -32,8 +32,9 @@ from onnx import AttributeProto, TensorProto
 from memdiag.detectors.examined import Examined, qualified
 from memdiag.detectors.rule import Rule
 from memdiag.detectors.wording import some_of
-from memdiag.graph.attribute_lists import lists_of
-from memdiag.graph.element_types import ELEMENT_TYPES, STRING
+from memdiag.model.graph_index import Node
+from memdiag.model.model_file import ModelFile
+from memdiag.model.tensor_types import ELEMENT_TYPES, STRING
 from memdiag.records.finding import ExpectedCopies, Finding
 from memdiag.records.weights import Weight
 from memdiag.units import KIB, MIB, format_size
@@ -49,6 +50,9 @@ _LEAST_TENSOR = 64 * KIB
 _INT, _FLOAT = 8, 4
 _STRING = 56
 """A pointer, and a std::string in a block of malloc; long ones lie in another."""
+
+_MAX_SHORT_STRING = 15
+"""Characters of a string that C++ stores in the string itself."""
 
 _IN_SUBGRAPHS = 3
 _TREES = ("TreeEnsembleRegressor", "TreeEnsembleClassifier")
@@ -73,11 +77,11 @@ def detect(examined: Examined) -> Iterator[Finding]:
         for node in scope.nodes:
             if node.op_type == "Constant" or not node.has_attributes:
                 continue
-            kept = [_Kept(one.name, size) for one in node.attribute if (size := _nbytes(one))]
+            kept = list(_kept(examined.model, node))
             total = sum(one.nbytes for one in kept) * copies
             if total < _LEAST:
                 continue
-            label = examined.graphs.label(scope, node)
+            label = node.label
             largest = sorted(kept, key=lambda one: -one.nbytes)
             named = [f"{one.name} {format_size(one.nbytes)}" for one in largest]
             yield RULE.finding(
@@ -103,10 +107,19 @@ def detect(examined: Examined) -> Iterator[Finding]:
             )
 
 
+def _kept(model: ModelFile, node: Node) -> Iterator[_Kept]:
+    for attribute in node.attribute:
+        nbytes = _nbytes(model.read_attribute(attribute))
+        if nbytes:
+            yield _Kept(attribute.name, nbytes)
+
+
 def _nbytes(attribute: AttributeProto) -> int:
     """Return what the numbers, strings and tensors of an attribute take once parsed."""
-    lists = lists_of(attribute)
-    size = lists.ints * _INT + lists.floats * _FLOAT + lists.strings * _STRING + lists.long_bytes
+    size = len(attribute.ints) * _INT + len(attribute.floats) * _FLOAT
+    if attribute.strings:
+        lengths = list(map(len, attribute.strings))
+        size += len(lengths) * _STRING + sum(one for one in lengths if one > _MAX_SHORT_STRING)
     tensors = [*attribute.tensors, *([attribute.t] if attribute.HasField("t") else [])]
     return size + sum(map(_tensor, tensors))
 

@@ -30,7 +30,7 @@ from math import prod
 from memdiag.detectors.examined import Examined, qualified
 from memdiag.detectors.rule import Rule
 from memdiag.detectors.wording import counted, some_of
-from memdiag.graph.element_types import ELEMENT_TYPES_BY_NAME
+from memdiag.model.tensor_types import ELEMENT_TYPES_BY_NAME
 from memdiag.records.finding import Finding
 from memdiag.records.weights import Weight
 from memdiag.units import MIB, format_size

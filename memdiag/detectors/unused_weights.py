@@ -25,17 +25,12 @@ they raise the peak by 8 MiB beyond the one weight that is there twice while it 
 converted. Functions, and sparse weights.
 """
 
-from array import array
 from collections.abc import Iterator, Sequence
-from itertools import compress
 from typing import NamedTuple
-
-import numpy as np
 
 from memdiag.detectors.examined import Examined, qualified
 from memdiag.detectors.rule import MOST_NAMED, Rule
 from memdiag.detectors.wording import counted, some_of
-from memdiag.graph.packed_weights import SomeWeights
 from memdiag.prediction.needed import Needed
 from memdiag.prediction.packing import direct, original_freed, overridable, packed
 from memdiag.records.attribution import CopyKind
@@ -92,9 +87,9 @@ def detect(examined: Examined) -> Iterator[Finding]:
     """Yield at most three findings: what is dropped, what is kept unread, what dead nodes read."""
     found = Needed(examined.graphs)
     free = overridable(examined.model)
-    dropped = array("I")
+    dropped: list[Weight] = []
     kept, dead = _Wasted(), _Wasted()
-    for place, weight in enumerate(examined.model.weights):
+    for weight in examined.model.weights:
         if weight.place not in ("initializer", "constant") or not weight.nbytes:
             continue
         homes = examined.graphs.scopes(weight)
@@ -107,11 +102,11 @@ def detect(examined: Examined) -> Iterator[Finding]:
         elif embedded and (weight.graph or weight.name in free):
             kept.add([_Copies(weight, "original", 1, weight.nbytes)])
         elif embedded:
-            dropped.append(place)
+            dropped.append(weight)
     yield from _staying(examined, kept, "that nothing reads", "")
     reason = "that only nodes with unused outputs read"
     yield from _staying(examined, dead, reason, "onnxruntime executes these nodes.")
-    yield from _dropped(examined, SomeWeights(examined.model.weights, dropped))
+    yield from _dropped(examined, dropped)
 
 
 def _read_by_dead_nodes(
@@ -120,7 +115,7 @@ def _read_by_dead_nodes(
     """Yield the copies of a weight whose readers lead nowhere; note the readers in `nodes`."""
     folded = examined.folds.nodes
     readers = examined.readers(weight)
-    left = [one for one in direct(readers) if one.node.number not in folded]
+    left = [one for one in direct(readers) if one.node not in folded]
     if len(nodes) < MOST_NAMED:
         nodes.update(dict.fromkeys(examined.node(one.scope, one.node) for one in left))
     embedded = weight.storage != "external"
@@ -132,7 +127,9 @@ def _read_by_dead_nodes(
     if count:
         yield _Copies(weight, "original", count, weight.nbytes * count)
     for one in left if not free else ():
-        made = packed(graphs, runtime, one.scope, one.node, one.slot, weight.dtype, weight.shape)
+        made = packed(
+            graphs, runtime, one.scope, one.node, one.input_index, weight.dtype, weight.shape
+        )
         if made is not None:
             yield _Copies(weight, made.kind, 1, made.nbytes)
             break
@@ -164,22 +161,23 @@ def _staying(examined: Examined, wasted: _Wasted, reason: str, detail: str) -> I
     )
 
 
-def _dropped(examined: Examined, dropped: SomeWeights) -> Iterator[Finding]:
+def _dropped(examined: Examined, dropped: Sequence[Weight]) -> Iterator[Finding]:
     total = sum(weight.nbytes for weight in dropped)
     if total < _LEAST_PEAK:
         return
-    weights = examined.model.weights
-    used = np.ones(len(weights), np.bool_)
-    used[np.asarray(dropped.places)] = False
+    unused = frozenset(dropped)
     largest = max(
-        (one.nbytes for one in compress(weights, used) if one.storage != "external"), default=0
+        (
+            weight.nbytes
+            for weight in examined.model.weights
+            if weight.storage != "external" and weight not in unused
+        ),
+        default=0,
     )
     peak = total - largest
     if peak < _LEAST_PEAK:
         return
-    sizes = np.fromiter((weight.nbytes for weight in dropped), np.int64, len(dropped))
-    by_size = dropped.some(np.argsort(-sizes, kind="stable"))
-    names = [qualified(weight) for weight in by_size]
+    names = [qualified(weight) for weight in sorted(dropped, key=lambda one: -one.nbytes)]
     yield RULE.finding(
         examined,
         f"{counted(len(dropped), 'weight')} that nothing reads ({some_of(names)}: "

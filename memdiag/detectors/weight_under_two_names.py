@@ -33,8 +33,8 @@ from memdiag.detectors.examined import Examined, qualified
 from memdiag.detectors.folded import LEAN_FOLDING_SINCE
 from memdiag.detectors.rule import Rule
 from memdiag.detectors.wording import counted, some_of
-from memdiag.graph.readers import Reader
-from memdiag.graph.scopes import Scope
+from memdiag.model.graph_index import Scope
+from memdiag.model.readers import Reader
 from memdiag.prediction.packing import ARENA_FREED_SINCE, direct, overridable, packed
 from memdiag.records.finding import ExpectedCopies, Finding
 from memdiag.records.weights import Weight
@@ -95,7 +95,7 @@ def _is_blocked(scope: Scope, output: str, names: set[str]) -> bool:
 
     So it is as well if that is further in, as long as `output` is read there.
     """
-    for bodies in scope.bodies.values():
+    for bodies in scope.subgraphs.values():
         if any(_reads(body, {output}) for body in bodies):
             for body in bodies:
                 if _reads(body, names, itself=True) or _is_blocked(body, output, names):
@@ -109,7 +109,8 @@ def _reads(body: Scope, names: set[str], *, itself: bool = False) -> bool:
     `itself` leaves out what only graphs in it read.
     """
     return any(
-        not body.defines(name) and any(not itself or use.scope is body for use in body.uses(name))
+        not body.graph.defines(name)
+        and any(not itself or use.scope is body for use in body.uses(name))
         for name in names
     )
 
@@ -157,13 +158,13 @@ def _is_kept(examined: Examined, weight: Weight, alias: _Alias) -> bool:
     folded = examined.folds.nodes
     return any(
         reader.name in alias.names
-        and reader.node.number not in folded
+        and reader.node not in folded
         and not packed(
             examined.graphs,
             examined.runtime,
             reader.scope,
             reader.node,
-            reader.slot,
+            reader.input_index,
             weight.dtype,
             weight.shape,
         )

@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from memdiag.errors import UsageError
-from memdiag.graph.axis_roles import axis_roles, total_lengths
-from memdiag.graph.dimensions import axes_of, choose_sizes
-from memdiag.graph.graphs import Graphs
-from memdiag.graph.reader import ModelFile
-from memdiag.graph.shapes import Shapes, infer_shapes
+from memdiag.model.axis_roles import axis_roles, total_lengths
+from memdiag.model.dimensions import axes_of, choose_sizes
+from memdiag.model.graph_index import GraphIndex
+from memdiag.model.model_file import ModelFile
+from memdiag.model.shapes import Shapes, infer_shapes
 from memdiag.prediction.folding import folds
 from memdiag.prediction.folds import Folds
 from memdiag.prediction.liveness import Liveness, liveness
@@ -27,7 +27,7 @@ def chosen_sizes(model: ModelFile, given: Mapping[str, int]) -> Sizes:
 
     Names in `given` that are not the model's are left out: they may be another model's.
     """
-    inputs = {value.name: axes_of(value) for value in model.graph.fed}
+    inputs = {value.name: axes_of(value) for value in model.graph.required_inputs}
     free = {axis.key for axes in inputs.values() for axis in axes or () if axis.size is None}
     dims = {key: size for key, size in given.items() if key in free and size >= 0}
     try:
@@ -47,7 +47,7 @@ def chosen_sizes(model: ModelFile, given: Mapping[str, int]) -> Sizes:
 
 def activations(
     model: ModelFile,
-    graphs: Graphs,
+    graphs: GraphIndex,
     shapes: Shapes,
     folded: Folds,
     sizes: Mapping[str, int],
@@ -64,7 +64,7 @@ def activations(
 
 def activation_bytes(model: ModelFile, sizes: Mapping[str, int]) -> int:
     """Return about how many bytes the activations of `model` take at once at `sizes`."""
-    graphs = Graphs(model)
+    graphs = GraphIndex(model)
     shapes = infer_shapes(model, graphs, sizes, [])
     # Any release will do for an estimate, and none needs to be installed here.
     found = folds(graphs, shapes, Runtime(1, 32, 0))

@@ -9,17 +9,14 @@ goes into it is dead, also while nothing is in it. Outputs of the graph have a b
 BatchNormalization, sums and scales go into the Conv before them; of other fusions see `fusions`.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import chain
 
 import msgspec
 
-from memdiag.graph.element_types import ELEMENT_TYPES_BY_NAME
-from memdiag.graph.nodes import Node
-from memdiag.graph.scopes import Scope
-from memdiag.graph.tensor_types import TensorType
-from memdiag.graph.value_tables import ValueCounts
+from memdiag.model.graph_index import Node, Scope
+from memdiag.model.tensor_types import ELEMENT_TYPES_BY_NAME, TensorType
 from memdiag.prediction.fusions import Fusions
 
 TypeOf = Callable[[str], TensorType | None]
@@ -87,9 +84,9 @@ class BufferPlan:
         self._kinds: dict[tuple[_Kind, int], tuple[_Kind, int]] = {}
         self._convolved: set[str] = set()
         self._in_sum: set[str] = set()
-        self._reads_left = ValueCounts(scope)
+        self._reads_left = Counter[str]()
         for name in chain(scope.outputs, chain.from_iterable(map(reads, nodes))):
-            self._reads_left.add(name, 1)
+            self._reads_left[name] += 1
         for step, node in enumerate(nodes):
             for slot, name in enumerate(node.output):
                 if name:
@@ -120,7 +117,7 @@ class BufferPlan:
             is_sum = node.op_type == "Conv" and buffer.reads_left > 0
             if is_sum or (node.op_type not in _SUMS and not self._in_sum.isdisjoint(node.input)):
                 self._in_sum.add(name)
-        buffer.reads_left += self._reads_left.add(name, 0)
+        buffer.reads_left += self._reads_left[name]
         self._of[name] = buffer
 
     def _size(self, name: str) -> tuple[_Kind | None, int | None]:
@@ -184,10 +181,11 @@ class BufferPlan:
             if buffer is not None:
                 buffer.reads_left -= 1
                 touched[id(buffer)] = buffer
-            if not self._reads_left.add(name, -1):
+            self._reads_left[name] -= 1
+            if not self._reads_left[name]:
                 self._forget(name)
         for name in node.output:
-            if name and not self._reads_left.add(name, 0):
+            if name and not self._reads_left[name]:
                 self._forget(name)
         for buffer in touched.values():
             if buffer.reads_left <= 0:

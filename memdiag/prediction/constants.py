@@ -1,13 +1,14 @@
 """Values of a graph that are the same in every run."""
 
-from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from memdiag.graph.tensor_data import Array
-from memdiag.graph.tensor_types import TensorType
+from memdiag.model.tensor_data import Array
+from memdiag.model.tensor_types import TensorType
+from memdiag.records.weights import Weight
 
-_MOST_WEIGHTS = 64
+MAX_WEIGHTS = 64
+"""Weights that are known of one computed value."""
 
 _SHARED = 8
 """The runtime makes one of equal scalars and lists of up to so many numbers."""
@@ -15,13 +16,10 @@ _SHARED = 8
 
 @dataclass(eq=False, slots=True)
 class Constant:
-    """A value that is the same in every run: a weight, or what was computed from weights.
-
-    `weights` are those weights, by their places in the model.
-    """
+    """A value that is the same in every run: a weight, or what was computed from `weights`."""
 
     kind: TensorType | None
-    weights: "array[int]"
+    weights: tuple[Weight, ...]
     value: Array | None = None
     stored: bool = False
     """Whether the model itself has it."""
@@ -34,16 +32,12 @@ def dtypes_of(constants: Sequence[Constant]) -> list[str]:
     return [one.kind.dtype for one in constants if one.kind is not None]
 
 
-def weights_of(constants: Sequence[Constant]) -> "array[int]":
-    """Return the weights that `constants` come from, each once, and not more than the most."""
-    found = {weight: None for one in constants[:1] for weight in one.weights}
-    for one in constants[1:]:
-        for weight in one.weights:
-            if len(found) < _MOST_WEIGHTS:
-                found[weight] = None
-    if constants and len(found) == len(constants[0].weights):
+def weights_of(constants: Sequence[Constant]) -> tuple[Weight, ...]:
+    """Return the weights that `constants` come from, each once, and not more than the maximum."""
+    if len(constants) == 1:
         return constants[0].weights
-    return array("I", found)
+    found = dict.fromkeys(weight for one in constants for weight in one.weights)
+    return tuple(found)[:MAX_WEIGHTS]
 
 
 def likeness(constant: Constant | None) -> object:
@@ -54,5 +48,5 @@ def likeness(constant: Constant | None) -> object:
     few = value is not None and value.ndim < 2 and value.size <= _SHARED
     # What was folded comes too late for that.
     if value is None or kind is None or not few or not constant.stored:
-        return (constant.weights[0],) if constant.stored else id(constant)
+        return constant.weights[0] if constant.stored else id(constant)
     return (kind.dtype, value.shape, value.tobytes())

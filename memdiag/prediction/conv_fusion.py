@@ -1,7 +1,6 @@
 """Which BatchNormalization the runtime folds into the Conv before it, by the shape of the graph."""
 
-from memdiag.graph.nodes import Node
-from memdiag.graph.scopes import Scope
+from memdiag.model.graph_index import Node, Scope
 
 
 def batch_normalization_after(scope: Scope, conv: Node) -> Node | None:
@@ -13,7 +12,7 @@ def batch_normalization_after(scope: Scope, conv: Node) -> Node | None:
     if conv.op_type != "Conv" or not conv.output or conv.output[0] in scope.outputs:
         return None
     uses = list(scope.uses(conv.output[0]))
-    if len(uses) != 1 or uses[0].scope is not scope or uses[0].slot != 0:
+    if len(uses) != 1 or uses[0].scope is not scope or uses[0].input_index != 0:
         return None
     node = uses[0].node
     fits = node.op_type == "BatchNormalization" and len(node.input) == 5

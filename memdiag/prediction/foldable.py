@@ -3,10 +3,8 @@
 from collections.abc import Collection
 from itertools import islice
 
-from memdiag.graph.element_types import ELEMENT_TYPES_BY_NAME
-from memdiag.graph.graphs import integer
-from memdiag.graph.nodes import Node
-from memdiag.graph.scopes import Scope
+from memdiag.model.graph_index import Node, Scope, integer
+from memdiag.model.tensor_types import ELEMENT_TYPES_BY_NAME
 from memdiag.prediction.runtime import Runtime
 
 _RANDOM = frozenset(
@@ -100,7 +98,7 @@ def becomes_a_flag(scope: Scope, node: Node, opset: int, runtime: Runtime) -> bo
         return False
     uses = list(scope.uses(node.output[0]))
     return bool(uses) and all(
-        use.node.op_type == "Gemm" and use.slot < 2 and use.scope is scope for use in uses
+        use.node.op_type == "Gemm" and use.input_index < 2 and use.scope is scope for use in uses
     )
 
 

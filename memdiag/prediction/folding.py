@@ -1,23 +1,16 @@
 """Which nodes the runtime will evaluate once and for all, and how large their results are."""
 
-from array import array
-from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 
 import numpy as np
 
-from memdiag.graph.element_types import ELEMENT_TYPES_BY_NAME
-from memdiag.graph.graphs import Graphs, integer
-from memdiag.graph.nodes import Node
-from memdiag.graph.room import FOLD_BYTES
-from memdiag.graph.scopes import MAX_CALLS, Scope
-from memdiag.graph.shapes import Shapes
-from memdiag.graph.tensor_data import Array
-from memdiag.graph.tensor_types import TensorType
-from memdiag.graph.value_tables import ValueTypes
+from memdiag.model.graph_index import MAX_CALL_DEPTH, GraphIndex, Node, Scope, integer
+from memdiag.model.shapes import Shapes
+from memdiag.model.tensor_data import Array
+from memdiag.model.tensor_types import ELEMENT_TYPES_BY_NAME, TensorType
 from memdiag.prediction.constants import Constant, dtypes_of, likeness, weights_of
 from memdiag.prediction.foldable import becomes_a_flag, can_run, ends_quantized, is_dropped
-from memdiag.prediction.folds import Folds, named_outputs
+from memdiag.prediction.folds import Fold, Folds
 from memdiag.prediction.runtime import Runtime
 from memdiag.prediction.values import MOST_VALUES, evaluate
 
@@ -37,17 +30,12 @@ _MOST_NODES = 200_000
 _MOST_BYTES = 8 * MOST_VALUES
 """Of a constant whose values are looked at."""
 
-_MOST_STORED = 512
-"""Weights that are kept at hand: the next node often reads those of the last ones."""
-
-_FOLDS_SHARE, _FEWEST_FOLDS = 2 / 3, 10_000
-"""Of the room that a model's nodes leave, for those that are folded; at least so many are."""
-
 _MOST_PASSES = 3
-_NO_WEIGHTS = array("I")
+
+_Place = tuple[Scope, Node]
 
 
-def folds(graphs: Graphs, shapes: Shapes, runtime: Runtime) -> Folds:
+def folds(graphs: GraphIndex, shapes: Shapes, runtime: Runtime) -> Folds:
     """Return the nodes that constant folding of `runtime` evaluates, in topological order.
 
     Functions are written out by the runtime first, so that each call of one has folds of its own.
@@ -60,61 +48,67 @@ def folds(graphs: Graphs, shapes: Shapes, runtime: Runtime) -> Folds:
 class Folding:
     """One prediction of what is folded, for a model and a release of the runtime."""
 
-    def __init__(self, graphs: Graphs, shapes: Shapes, runtime: Runtime) -> None:
+    def __init__(self, graphs: GraphIndex, shapes: Shapes, runtime: Runtime) -> None:
         self.graphs = graphs
         self.shapes = shapes
         self.runtime = runtime
-        # What was computed from weights, by the values' places in their scopes, and some weights.
-        self._computed: dict[Scope, dict[int, Constant]] = defaultdict(dict)
+        # Values computed from weights, and weights, by scope and name.
+        self._computed: dict[tuple[Scope, str], Constant] = {}
         self._stored: dict[tuple[Scope, str], Constant] = {}
-        self._kinds = ValueTypes()
-        # The folded nodes: the scope and place of each, and which of them it is merged into.
-        self._scopes: list[Scope] = []
-        self._nodes, self._firsts = array("I"), array("I")
-        self._same: dict[int, int] = {}  # hashes of what is done, and the first node that does it
-        self._removed: dict[Scope, bytearray] = {}  # by place: folded, merged or dropped
-        self._removals = 0
-        self._most = max(int(graphs.room.left * _FOLDS_SHARE) // FOLD_BYTES, _FEWEST_FOLDS)
-        self._is_cut = False
-        self._left: dict[Scope, array[int]] = {}  # places of nodes
+        self._kinds: dict[tuple[Scope, str], TensorType] = {}
+        # The folded nodes, each with the first one that does the same, into which it is merged.
+        self._folded: dict[_Place, _Place] = {}
+        self._same: dict[Hashable, _Place] = {}
+        self._removed: set[_Place] = set()  # folded, merged or dropped
+        self._left: list[_Place] = []
         self._visited: list[Scope] = []
         self._inlined: set[Scope] = set()
         self._late = False
-        scopes = [scope for _, scope in self.graphs]
-        if scopes:
-            self._run(scopes[0])
+        self._run(graphs.main)
 
     def folds(self) -> Folds:
         """Return the folds in topological order."""
-        found = Folds(self.graphs.weights, is_cut=self._is_cut)
-        begins = array("I")  # of each node its first fold
-        for number, (scope, place) in enumerate(zip(self._scopes, self._nodes, strict=True)):
-            node, first = scope.nodes.at(place), self._firsts[number]
-            begins.append(len(found))
-            merged = None if first == number else begins[first]
-            for slot, name in named_outputs(node):
-                constant = self._made(scope, name)
+        found: list[Fold] = []
+        by_node: dict[_Place, list[Fold]] = {}
+        for place, first in self._folded.items():
+            scope, node = place
+            own = by_node[place] = list[Fold]()
+            for name in filter(None, node.output):
+                constant = self._computed.get((scope, name))
                 kind = constant.kind if constant is not None else None
                 if constant is None or kind is None or kind.nbytes is None or kind.shape is None:
                     continue
-                stays = constant.read and merged is None
-                found.add(
-                    scope, node, slot, kind, constant.weights, stays=stays, merged_into=merged
+                merged = None
+                if first != place and len(own) < len(by_node[first]):
+                    like = by_node[first][len(own)]
+                    merged = like.scope, like.output
+                own.append(
+                    Fold(
+                        scope,
+                        node,
+                        name,
+                        kind.dtype,
+                        tuple(size or 0 for size in kind.shape),
+                        kind.nbytes,
+                        constant.weights,
+                        constant.read and first == place,
+                        merged,
+                    )
                 )
-                merged = None if merged is None else merged + 1
-        return found
+            found += own
+        return Folds(found)
 
     def _run(self, main: Scope) -> None:
         for _ in range(_MOST_PASSES):
             # A node may stand before those that it reads: what they make is known the next time.
-            before = self._removals
+            before = len(self._removed)
             self._late = False
-            self._left, self._visited, self._budget = {}, [], _MOST_NODES
+            self._left, self._visited, self._budget = [], [], _MOST_NODES
             self._visit(main)
-            if not self._late or self._removals == before:
+            if not self._late or len(self._removed) == before:
                 break
-        for scope, places in self._left.items():
-            for name in (name for place in places for name in scope.nodes.at(place).input):
+        for scope, node in self._left:
+            for name in node.input:
                 self._mark_read(scope, name)
         for scope in self._visited:
             if not scope.is_function:
@@ -128,18 +122,15 @@ class Folding:
 
     def _visit(self, scope: Scope) -> None:
         self._visited.append(scope)
-        left, removed = array("I"), self._removed.get(scope)
         self._budget -= len(scope.nodes)
-        self._late = self._late or not scope.links.is_sorted
+        self._late = self._late or not scope.graph.is_sorted
         for node in scope.nodes:
-            if not (removed and removed[node.place]) and not self._settle(scope, node):
-                left.append(node.place)
-        if left:
-            self._left[scope] = self._left.get(scope, array("I")) + left
+            if (scope, node) not in self._removed and not self._settle(scope, node):
+                self._left.append((scope, node))
 
     def _settle(self, scope: Scope, node: Node) -> bool:
         """Look at `node`, and return whether it will be gone."""
-        bodies = scope.bodies.get(node.number)
+        bodies = scope.subgraphs.get(node)
         if bodies:
             return self._settle_control(scope, node, bodies)
         if node.op_type == "Constant":
@@ -160,15 +151,15 @@ class Folding:
             return False
         dropped = bool(constants) and is_dropped(node, dtypes_of(constants))
         if dropped and node.output[0] not in scope.outputs:
-            self._note(scope, node.output[0], constants[0])
-            self._remove(scope, node)
+            self._computed[scope, node.output[0]] = constants[0]
+            self._removed.add((scope, node))
             return True
         return self._fold(scope, node, inputs)
 
     def _settle_control(self, scope: Scope, node: Node, bodies: list[Scope]) -> bool:
         condition = self._known(scope, node.input[0]) if node.input else None
         value = self._value(condition, scope, node, 0) if node.op_type == "If" else None
-        branches = [inner.name for inner in node.bodies]
+        branches = [inner.name for inner in node.subgraphs]
         wanted = "then_branch" if value is not None and value.any() else "else_branch"
         if value is None or value.size != 1 or wanted not in branches:
             for body in bodies:
@@ -186,7 +177,7 @@ class Folding:
         for output, name in zip(node.output, body.outputs, strict=False):
             constant = self._known(body, name)
             if constant is not None and output:
-                self._note(scope, output, constant)
+                self._computed[scope, output] = constant
 
     def _fold(self, scope: Scope, node: Node, inputs: list[Constant | None]) -> bool:
         """Fold `node`, all of whose inputs are constant; None is one that is left out."""
@@ -200,9 +191,6 @@ class Folding:
         if any(kind is not None and len(kind.shape or ()) == 2 for kind in kinds.values()) and (
             becomes_a_flag(scope, node, opset, self.runtime)
         ):
-            return False
-        if len(self._scopes) >= self._most:
-            self._is_cut = True
             return False
         if self.runtime >= LIMITED_SINCE:
             sizes = [None if kind is None else kind.nbytes for kind in kinds.values()]
@@ -220,13 +208,10 @@ class Folding:
         kind = self._kind(scope, node.input[0]) if node.input else None
         if kind is None or kind.shape is None or None in kind.shape or not node.output:
             return False
-        if len(self._scopes) >= self._most:
-            self._is_cut = True
-            return False
         end = integer(node, "end", len(kind.shape))
         part = kind.shape[slice(integer(node, "start", 0), end)]
         value = np.array([size or 0 for size in part], np.int64)
-        constant = Constant(TensorType("int64", value.shape), _NO_WEIGHTS, value)
+        constant = Constant(TensorType("int64", value.shape), (), value)
         self._keep(scope, node, [], {node.output[0]: constant}, of=node.input[0])
         return True
 
@@ -242,36 +227,19 @@ class Folding:
         attributes = tuple(sorted(one.SerializeToString() for one in node.attribute))
         operands = (*(likeness(one) for one in inputs), of)
         graph, slots = self._graph(scope), tuple(map(bool, node.output))
-        key = hash((graph, node.domain, node.op_type, slots, attributes, operands))
-        number = len(self._scopes)
-        first = self._same.setdefault(key, number)
-        if first != number:
-            other = self._scopes[first]
-            like = (name for _, name in named_outputs(other.nodes.at(self._nodes[first])))
-            made = (self._made(other, name) for name in like)
+        key = (graph, node.domain, node.op_type, slots, attributes, operands)
+        first, like = self._same.setdefault(key, (scope, node))
+        if like is not node or first is not scope:
+            made = (self._computed.get((first, name)) for name in like.output if name)
             outputs = {
                 name: constant
                 for name, constant in zip(outputs, made, strict=False)
                 if constant is not None
             }
-        self._scopes.append(scope)
-        self._nodes.append(node.place)
-        self._firsts.append(first)
-        self._remove(scope, node)
+        self._folded[scope, node] = first, like
+        self._removed.add((scope, node))
         for name, constant in outputs.items():
-            self._note(scope, name, constant)
-
-    def _remove(self, scope: Scope, node: Node) -> None:
-        if scope not in self._removed:
-            self._removed[scope] = bytearray(len(scope.nodes))
-        self._removed[scope][node.place] = 1
-        self._removals += 1
-
-    def _note(self, scope: Scope, name: str, constant: Constant) -> None:
-        """Note what a value of that very scope is."""
-        place = scope.place(name)
-        if place is not None:
-            self._computed[scope][place] = constant
+            self._computed[scope, name] = constant
 
     def _graph(self, scope: Scope) -> Scope:
         """Return the scope of the graph that the nodes of `scope` will be in."""
@@ -281,41 +249,26 @@ class Folding:
 
     def _known(self, scope: Scope, name: str) -> Constant | None:
         """Return the constant that `name` is, seen from `scope`; None if it is none."""
-        for _ in range(MAX_CALLS + 1):
-            home = scope.home(name)
+        for _ in range(MAX_CALL_DEPTH + 1):
+            home = scope.defining_scope(name)
             if home is None:
                 return None
-            known = self._made(home, name) or self._stored.get((home, name))
+            known = self._computed.get((home, name)) or self._stored.get((home, name))
             if known is not None:
                 return known
-            place = self.graphs.weight_place(home, name)
-            if place is not None:
+            weight = self.graphs.own_weight(home, name)
+            if weight is not None:
                 if home.parent is None and name in self.shapes.overridable:
                     return None
-                return self._kept(home, name, place)
-            caller = home.owner
-            if not home.is_function or caller is None or home.parent is None:
+                kind = TensorType(weight.dtype, weight.shape)
+                constant = Constant(kind, (weight,), stored=True)
+                self._stored[home, name] = constant
+                return constant
+            argument = home.argument(name)
+            if argument is None:
                 return None
-            if name not in home.inputs or home.inputs.index(name) >= len(caller.input):
-                return None
-            scope, name = home.parent, caller.input[home.inputs.index(name)]
+            scope, name = argument
         return None
-
-    def _made(self, scope: Scope, name: str) -> Constant | None:
-        """Return what was computed as a value of that very scope; None if nothing was."""
-        computed = self._computed.get(scope)
-        place = scope.place(name) if computed else None
-        return computed.get(place) if computed and place is not None else None
-
-    def _kept(self, home: Scope, name: str, place: int) -> Constant:
-        """Return the constant that the weight at `place` is; some are kept with their values."""
-        weight = self.graphs.weights[place]
-        kind = TensorType(weight.dtype, weight.shape)
-        constant = Constant(kind, array("I", (place,)), stored=True)
-        if len(self._stored) >= _MOST_STORED:
-            self._stored.clear()
-        self._stored[home, name] = constant
-        return constant
 
     def _value(
         self, constant: Constant | None, scope: Scope, node: Node, slot: int
@@ -330,7 +283,7 @@ class Folding:
         found = self.graphs.constant(scope, node, slot)
         if found is not None and len(constant.weights) == 1:
             values, weight = found
-            is_same = self.graphs.weights[constant.weights[0]] == weight
+            is_same = constant.weights[0] == weight
             # A damaged model may call both a packed weight and what is made of it by one name.
             if is_same and weight.dtype == constant.kind.dtype:
                 constant.value = values.reshape(weight.shape)
@@ -363,7 +316,7 @@ class Folding:
     def _infer(self, scope: Scope, node: Node, inputs: list[Constant | None]) -> None:
         """Infer the types of outputs again where a fold told more than the file did."""
         if all(one is None or one.value is None for one in inputs) and not any(
-            self._kinds.get(scope, name) for name in node.input if name
+            (scope, name) in self._kinds for name in node.input if name
         ):
             return
         outputs = [(scope, name) for name in node.output if name]
@@ -376,7 +329,7 @@ class Folding:
             for slot, (name, one) in enumerate(zip(node.input, inputs, strict=True))
         }
         for name, kind in self._inferred(node, kinds, few).items():
-            self._kinds.set(scope, name, kind)
+            self._kinds[scope, name] = kind
 
     def _inferred(
         self,
@@ -394,6 +347,6 @@ class Folding:
         constant = self._known(scope, name) if name else None
         if constant is not None and constant.kind is not None:
             return constant.kind
-        home = scope.home(name)
-        found = self._kinds.get(home, name) if home is not None else None
+        home = scope.defining_scope(name)
+        found = self._kinds.get((home, name)) if home is not None else None
         return found if found is not None else self.shapes.of(scope, name)

@@ -10,8 +10,7 @@ the bytes of the remaining values are taken with and without the fusion.
 from collections.abc import Callable, Iterator
 from itertools import islice
 
-from memdiag.graph.nodes import Node
-from memdiag.graph.scopes import Scope
+from memdiag.model.graph_index import Node, Scope
 
 SizeOf = Callable[[str], int | None]
 """Returns the bytes of a value by its name; None where they are not known."""
@@ -48,19 +47,19 @@ class Fusions:
         self._left_out = bytearray(len(is_computed))
         self._longer: dict[int, str] = {}
         for node in scope.nodes:
-            if node.op_type in _STARTS and is_computed[node.place]:
+            if node.op_type in _STARTS and is_computed[node.index]:
                 self._fuse_chain(node)
         for node in scope.nodes:
-            if node.output and is_computed[node.place] and self._is_part_of_reader(node):
-                self._left_out[node.place] = 1
+            if node.output and is_computed[node.index] and self._is_part_of_reader(node):
+                self._left_out[node.index] = 1
 
     def leaves_out(self, node: Node) -> bool:
         """Return whether what `node` makes first may take no memory."""
-        return bool(self._left_out[node.place])
+        return bool(self._left_out[node.index])
 
     def reads_longer(self, node: Node) -> str | None:
         """Return the value that `node` reads only in its fused form; None if there is none."""
-        return self._longer.get(node.place)
+        return self._longer.get(node.index)
 
     def hands_on(self, node: Node) -> bool:
         """Return whether what `node` makes may be read as its input, in its place."""
@@ -81,7 +80,7 @@ class Fusions:
         added = right if left == name else left
         maker = self._scope.producers.get(added)
         # Of two convolutions the later one adds up.
-        return added if maker is not None and maker.place < conv.place else None
+        return added if maker is not None and maker.index < conv.index else None
 
     def _takes_floats(self, reader: Node | None) -> bool:
         """Return whether the runtime surely computes `reader` of floats."""
@@ -107,7 +106,7 @@ class Fusions:
             return maker is not None and maker.op_type in _INTEGER_PRODUCTS
         if node.op_type != "MatMul":
             return False
-        if reader.op_type == "Add" and not self._left_out[reader.place]:
+        if reader.op_type == "Add" and not self._left_out[reader.index]:
             return any(not self._is_value(name) for name in reader.input)
         return self._is_attention(node, reader)
 
@@ -125,7 +124,7 @@ class Fusions:
     def _is_value(self, name: str) -> bool:
         """Return whether a value is computed in each run, or fed."""
         maker = self._scope.producers.get(name)
-        return self._is_computed[maker.place] == 1 if maker else name in self._scope.inputs
+        return self._is_computed[maker.index] == 1 if maker else name in self._scope.inputs
 
     def _readers(self, node: Node) -> Iterator[Node | None]:
         """Yield the nodes that read what `node` makes first; None for all outside its graph."""
@@ -136,43 +135,43 @@ class Fusions:
             yield use.node if use.scope is self._scope else None
 
     def _only_reader(self, node: Node) -> Node | None:
-        found = {one.place if one else None: one for one in islice(self._readers(node), 3)}
+        found = {one.index if one else None: one for one in islice(self._readers(node), 3)}
         return next(iter(found.values())) if len(found) == 1 else None
 
     def _fuse_chain(self, start: Node) -> None:
         """Leave out what lies between the nodes around `start` that may become one."""
         last = self._last(start)
-        chain = {last.place: last}
+        chain = {last.index: last}
         pending = [last]
         while pending and len(chain) < _MAX_NODES:
             for name in pending.pop().input:
                 maker = self._scope.producers.get(name) if name else None
-                if maker is None or maker.place in chain or not self._is_computed[maker.place]:
+                if maker is None or maker.index in chain or not self._is_computed[maker.index]:
                     continue
-                if (maker.op_type in _ARITHMETIC or maker.place == start.place) and all(
-                    one is not None and one.place in chain for one in self._readers(maker)
+                if (maker.op_type in _ARITHMETIC or maker.index == start.index) and all(
+                    one is not None and one.index in chain for one in self._readers(maker)
                 ):
-                    chain[maker.place] = maker
+                    chain[maker.index] = maker
                     pending.append(maker)
         for place in chain:
-            if place != last.place:
+            if place != last.index:
                 self._left_out[place] = 1
         self._keep_operand(last, chain)
 
     def _last(self, start: Node) -> Node:
         """Return the last node that reads all that the nodes from `start` to it make."""
-        last, found = start, {start.place: start}
+        last, found = start, {start.index: start}
         while start.op_type in _ARITHMETIC | _CURVES and len(found) < _MAX_NODES:
             ahead: dict[int, Node] = {}
             for reader in (reader for node in found.values() for reader in self._readers(node)):
                 if reader is None or reader.op_type not in _ARITHMETIC:
                     return last
-                if reader.place not in found:
-                    ahead[reader.place] = reader
+                if reader.index not in found:
+                    ahead[reader.index] = reader
             if not ahead:
                 break
             first = ahead[min(ahead)]
-            found[first.place] = first
+            found[first.index] = first
             if len(ahead) == 1:
                 last = first
         return last
@@ -180,13 +179,13 @@ class Fusions:
     def _keep_operand(self, last: Node, chain: dict[int, Node]) -> None:
         """Have `last` read an operand of its size, where the chain holds two such values anyway."""
         nbytes = self._size_of(last.output[0]) if last.output else None
-        between = [node for place, node in chain.items() if place != last.place]
+        between = [node for place, node in chain.items() if place != last.index]
         if not nbytes or all(self._size_of(node.output[0]) != nbytes for node in between):
             return
         for name in (name for node in between for name in node.input if name):
             maker = self._scope.producers.get(name)
-            if (maker is not None and maker.place in chain) or not self._is_value(name):
+            if (maker is not None and maker.index in chain) or not self._is_value(name):
                 continue
             if self._size_of(name) == nbytes:
-                self._longer[last.place] = name
+                self._longer[last.index] = name
                 return

@@ -1,14 +1,12 @@
 """Which products become a Gemm: a MatMul and the Add behind it, where their shapes allow it."""
 
-from memdiag.graph.graphs import Graphs, integer
-from memdiag.graph.nodes import Node
-from memdiag.graph.scopes import Scope
-from memdiag.graph.shapes import Shapes
+from memdiag.model.graph_index import GraphIndex, Node, Scope, integer
+from memdiag.model.shapes import Shapes
 
 Kernel = tuple[str, str, bool]
 
 
-def kernel(graphs: Graphs, shapes: Shapes, scope: Scope, node: Node) -> Kernel:
+def kernel(graphs: GraphIndex, shapes: Shapes, scope: Scope, node: Node) -> Kernel:
     """Return what tells the kernel of `node`: domain, operator, and whether it reads transposed.
 
     Nodes with one kernel share the packed copy of a weight (since 1.21).
@@ -19,7 +17,7 @@ def kernel(graphs: Graphs, shapes: Shapes, scope: Scope, node: Node) -> Kernel:
     return "" if node.domain == "ai.onnx" else node.domain, node.op_type, turned
 
 
-def becomes_gemm(graphs: Graphs, shapes: Shapes, scope: Scope, node: Node) -> bool:
+def becomes_gemm(graphs: GraphIndex, shapes: Shapes, scope: Scope, node: Node) -> bool:
     """Return whether the MatMul `node` and what is added to it are surely one Gemm.
 
     Products of matrices are, and those of more axes by a weight if their sizes are known.
@@ -35,7 +33,7 @@ def becomes_gemm(graphs: Graphs, shapes: Shapes, scope: Scope, node: Node) -> bo
     if any(_is_merged(scope, node, one.node) for one in scope.uses(node.input[1])):
         return False
     left, right = (_shape(shapes, scope, name) for name in node.input)
-    added = _shape(shapes, use.scope, use.node.input[1 - use.slot])
+    added = _shape(shapes, use.scope, use.node.input[1 - use.input_index])
     if left is None or right is None or added is None or len(right) != 2:
         return False
     *rows, _ = left or (None,)

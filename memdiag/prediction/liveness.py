@@ -10,7 +10,6 @@ Not counted are what the caller holds (the inputs), scratch memory of kernels, a
 holds beyond what is in use. Fusions leave out more values, or add some (layouts, padded channels).
 """
 
-from array import array
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 from heapq import nlargest
@@ -18,10 +17,8 @@ from itertools import chain
 from operator import attrgetter
 from typing import NamedTuple
 
-from memdiag.graph.graphs import Graphs
-from memdiag.graph.nodes import Node
-from memdiag.graph.scopes import Scope
-from memdiag.graph.shapes import Shapes
+from memdiag.model.graph_index import GraphIndex, Node, Scope
+from memdiag.model.shapes import Shapes
 from memdiag.prediction.buffers import Buffer, BufferPlan, Reads
 from memdiag.prediction.folds import Folds
 from memdiag.prediction.fusions import Fusions
@@ -60,7 +57,7 @@ _NOT_FOLLOWED = Liveness(0, None, None, (), None, 1)
 
 
 def liveness(
-    graphs: Graphs,
+    graphs: GraphIndex,
     shapes: Shapes,
     folds: Folds,
     *,
@@ -82,7 +79,7 @@ class _Model:
 
     def __init__(
         self,
-        graphs: Graphs,
+        graphs: GraphIndex,
         shapes: Shapes,
         declared: Shapes,
         folds: Folds,
@@ -114,21 +111,21 @@ class _Model:
 
     def _bodies(self, scope: Scope, node: Node) -> Sequence[Scope]:
         """Return the graphs inside `node`: its subgraphs, or the function that it calls."""
-        inner = scope.bodies.get(node.number, ())
+        inner = scope.subgraphs.get(node, ())
         called = self._functions.get((node.domain, node.op_type, node.overload))
         return (*inner, called) if called is not None else inner
 
     def _reads(self, scope: Scope, node: Node) -> tuple[str, ...]:
         """Return the names that `node` reads, also in its subgraphs, each once."""
         names = dict.fromkeys(name for name in node.input if name)
-        for body in scope.bodies.get(node.number, ()):
+        for body in scope.subgraphs.get(node, ()):
             names |= dict.fromkeys(self._captures(body))
         return tuple(names)
 
     def _captures(self, body: Scope) -> tuple[str, ...]:
         if body not in self._captured:
             names = chain.from_iterable(self._reads(body, node) for node in body.nodes)
-            outer = (name for name in chain(names, body.outputs) if not body.defines(name))
+            outer = (name for name in chain(names, body.outputs) if not body.graph.defines(name))
             self._captured[body] = tuple(dict.fromkeys(outer))
         return self._captured[body]
 
@@ -160,7 +157,7 @@ class _Model:
             added = fusions.summed_with(node) if node.op_type == "Conv" and node.output else None
             return reads(node) if added is None else (*reads(node), added)
 
-        nodes = scope.nodes.some(_order(scope, is_computed, reads_in_order))
+        nodes = _order(scope, is_computed, reads_in_order)
 
         def reads_fused(node: Node) -> tuple[str, ...]:
             longer = fusions.reads_longer(node)
@@ -231,37 +228,34 @@ def _key(scope: Scope) -> tuple[str, str, str]:
     return (node.domain, node.op_type, node.overload) if node is not None else ("", "", "")
 
 
-def _order(scope: Scope, is_computed: bytearray, reads: Reads) -> "array[int]":
-    """Return the places of the nodes that are computed, in the runtime's order.
-
-    Those in circles are left out. Numbers in arrays, as there may be many.
-    """
-    before, ends, is_read = array("I"), array("I"), bytearray(len(is_computed))
+def _order(scope: Scope, is_computed: bytearray, reads: Reads) -> list[Node]:
+    """Return the nodes that are computed, in the runtime's order; those in circles are left out."""
+    before: list[list[int]] = []
+    is_read = bytearray(len(is_computed))
     for node in scope.nodes:
-        if is_computed[node.place]:
-            makers = {scope.producers.maker_place(name) for name in reads(node)}
+        found: list[int] = []
+        if is_computed[node.index]:
+            producers = {scope.producers.get(name) for name in reads(node)}
             found = sorted(
-                maker
-                for maker in makers - {None, node.place}
-                if maker is not None and is_computed[maker]
+                producer.index
+                for producer in producers - {None, node}
+                if producer is not None and is_computed[producer.index]
             )
-            before.extend(found)
-            for each in found:
-                is_read[each] = 1
-        ends.append(len(before))
+            for index in found:
+                is_read[index] = 1
+        before.append(found)
     # Those below 0 are nodes that are left: all that they read was met.
-    pending = array("i", _ends(is_computed, is_read))
+    pending = list(_ends(is_computed, is_read))
     seen = bytearray(len(is_computed))
-    order = array("I")
+    order: list[Node] = []
     while pending:
-        place = pending.pop()
-        if place < 0:
-            order.append(~place)
-        elif not seen[place]:
-            seen[place] = 1
-            pending.append(~place)
-            start = ends[place - 1] if place else 0
-            pending.extend(each for each in before[start : ends[place]] if not seen[each])
+        index = pending.pop()
+        if index < 0:
+            order.append(scope.nodes[~index])
+        elif not seen[index]:
+            seen[index] = 1
+            pending.append(~index)
+            pending.extend(each for each in before[index] if not seen[each])
     return order
 
 

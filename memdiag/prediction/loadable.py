@@ -9,9 +9,8 @@ from typing import NamedTuple
 
 from onnx import OperatorSetIdProto
 
-from memdiag.graph.graphs import Graphs, integer
-from memdiag.graph.nodes import Node
-from memdiag.graph.reader import ModelFile
+from memdiag.model.graph_index import GraphIndex, Node, integer
+from memdiag.model.model_file import ModelFile
 from memdiag.prediction.runtime import Runtime
 
 OLDEST_SUPPORTED = Runtime(1, 20)
@@ -84,7 +83,7 @@ def oldest_runtime(model: ModelFile) -> Need:
     the runtime itself. Operators of other domains need more than a release, and are not looked at.
     """
     needs = (
-        *_of_versions(model.head.ir_version, _imports(model)),
+        *_of_versions(model.proto.ir_version, _imports(model)),
         *(_of_node(node) for node in _nodes(model)),
     )
     found = max(needs, key=lambda need: need.runtime or Runtime(9999, 0))
@@ -118,13 +117,13 @@ def _imports(model: ModelFile) -> list[OperatorSetIdProto]:
     return [
         one
         for imports in (
-            model.head.opset_import,
-            *(function.opset_import for function in model.functions),
+            model.proto.opset_import,
+            *(function.opset_import for function in model.proto.functions),
         )
         for one in imports
     ]
 
 
 def _nodes(model: ModelFile) -> Iterator[Node]:
-    for _, scope in Graphs(model):
+    for _, scope in GraphIndex(model):
         yield from scope.nodes

@@ -7,8 +7,7 @@ the last of the namesakes: it is freed, and those before it stay, although nothi
 
 from collections.abc import Iterable
 
-from memdiag.graph.graphs import Graphs
-from memdiag.graph.scopes import Scope
+from memdiag.model.graph_index import GraphIndex, Scope
 from memdiag.prediction.folds import Fold
 from memdiag.records.weights import Weight
 
@@ -19,7 +18,9 @@ class Namesakes:
     `folds` are the nodes that are folded, `weights` those of the model.
     """
 
-    def __init__(self, graphs: Graphs, weights: Iterable[Weight], folds: Iterable[Fold]) -> None:
+    def __init__(
+        self, graphs: GraphIndex, weights: Iterable[Weight], folds: Iterable[Fold]
+    ) -> None:
         # Graphs are made ready in this order: outer ones first, then the bodies of each node.
         # Those of functions are no scopes of their own by then, and their names made unique.
         ready = (scope for _, scope in graphs if not scope.is_function)

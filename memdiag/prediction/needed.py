@@ -7,10 +7,7 @@ outputs lead nowhere.
 from collections.abc import Iterator
 from functools import cached_property
 
-from memdiag.graph.graphs import Graphs
-from memdiag.graph.nodes import Node
-from memdiag.graph.scopes import Scope
-from memdiag.graph.value_tables import ValueSet
+from memdiag.model.graph_index import GraphIndex, Node, Scope
 
 Value = tuple[Scope, str]
 
@@ -18,12 +15,11 @@ Value = tuple[Scope, str]
 class Needed:
     """What the nodes of a model read, and what its outputs depend on."""
 
-    def __init__(self, graphs: Graphs) -> None:
+    def __init__(self, graphs: GraphIndex) -> None:
         self._graphs = graphs
-        self._given_out = ValueSet()
+        self._given_out: set[Value] = set()
         for _, scope in graphs:
-            for value in _outputs(scope):
-                self._given_out.add(*value)
+            self._given_out.update(_outputs(scope))
 
     def is_read(self, value: Value) -> bool:
         """Return whether any node reads a value, or any graph gives it out."""
@@ -38,25 +34,25 @@ class Needed:
         return value in self._wanted
 
     @cached_property
-    def _wanted(self) -> ValueSet:
+    def _wanted(self) -> set[Value]:
         """The values that an output depends on; time grows with the model's edges."""
-        wanted = ValueSet()
+        wanted: set[Value] = set()
         pending: list[Value] = []
-        done: set[int] = set()  # of the nodes that are met more than once
+        done: set[tuple[Scope, Node]] = set()
         for path, scope in self._graphs:
             if scope.is_function or not path:
                 pending += _outputs(scope)
         while pending:
             scope, name = pending.pop()
-            if not wanted.add(scope, name):
+            if (scope, name) in wanted:
                 continue
+            wanted.add((scope, name))
             maker = scope.producers.get(name)
-            if maker is None or maker.number in done:
+            if maker is None or (scope, maker) in done:
                 continue
-            if len(maker.output) > 1:
-                done.add(maker.number)
+            done.add((scope, maker))
             pending += _inputs(scope, maker)
-            for body in scope.bodies.get(maker.number, ()):
+            for body in scope.subgraphs.get(maker, ()):
                 pending += _outputs(body)
         return wanted
 
@@ -70,5 +66,5 @@ def _inputs(scope: Scope, node: Node) -> Iterator[Value]:
 
 
 def _value(scope: Scope, name: str) -> Value | None:
-    home = scope.home(name)
+    home = scope.defining_scope(name)
     return (home, name) if home is not None else None

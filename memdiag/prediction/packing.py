@@ -10,11 +10,9 @@ from math import prod
 from typing import NamedTuple
 
 from memdiag.attribution.layouts.tiling import PANEL_COLUMNS, round_up
-from memdiag.graph.graphs import Graphs, integer, integers
-from memdiag.graph.nodes import Node
-from memdiag.graph.reader import ModelFile
-from memdiag.graph.readers import Reader
-from memdiag.graph.scopes import Scope
+from memdiag.model.graph_index import GraphIndex, Node, Scope, integer, integers
+from memdiag.model.model_file import ModelFile
+from memdiag.model.readers import Reader
 from memdiag.prediction.runtime import Runtime
 from memdiag.records.attribution import CopyKind
 from memdiag.records.weights import Weight
@@ -47,35 +45,35 @@ class Packed(NamedTuple):
 
 
 class _Operand(NamedTuple):
-    graphs: Graphs
+    graphs: GraphIndex
     scope: Scope
     node: Node
-    slot: int
+    input_index: int
     dtype: str
     shape: tuple[int, ...]
 
 
 def packed(
-    graphs: Graphs,
+    graphs: GraphIndex,
     runtime: Runtime,
     scope: Scope,
     node: Node,
-    slot: int,
+    input_index: int,
     dtype: str,
     shape: tuple[int, ...],
 ) -> Packed | None:
-    """Return what the kernel of `node` packs its constant input `slot` into; None if it does not.
+    """Return what the kernel of `node` packs its constant input into; None if it does not.
 
     `dtype` and `shape` are those of the operand as the node reads it. fp32 filters of convolutions
     are reordered by a rewrite of the graph instead, at the level ALL: ``reordered``. float16
     operands are packed in fp32 where the runtime casts them ahead of time (since 1.23).
     """
-    pack = _PACKERS.get((_CONTRIB if node.domain == _CONTRIB else "", node.op_type, slot))
+    pack = _PACKERS.get((_CONTRIB if node.domain == _CONTRIB else "", node.op_type, input_index))
     if pack is None or node.domain not in (*_STANDARD, _CONTRIB) or not prod(shape):
         return None
     if dtype == "float16" and runtime >= _WIDENED_SINCE and node.domain in _STANDARD:
         dtype = "float"
-    found = pack(_Operand(graphs, scope, node, slot, dtype, shape))
+    found = pack(_Operand(graphs, scope, node, input_index, dtype, shape))
     if found is not None and _bits(node) == 2 and runtime < _TWO_BITS_SINCE:
         return None
     return found
@@ -86,38 +84,38 @@ def overridable(model: ModelFile) -> frozenset[str]:
 
     Those that the main graph also lists among its inputs. They are neither folded nor packed.
     """
-    if model.head.ir_version < OVERRIDABLE_SINCE_IR:
+    if model.proto.ir_version < OVERRIDABLE_SINCE_IR:
         return frozenset()
-    weights = model.weights
+    names = frozenset(model.graph.inputs)
     return frozenset(
-        name
-        for name in model.graph.inputs
-        if any(weights[one].place in ("initializer", "sparse") for one in weights.places("", name))
+        weight.name
+        for weight in model.weights
+        if weight.name in names and not weight.graph and weight.place in ("initializer", "sparse")
     )
 
 
 def original_freed(
-    graphs: Graphs,
+    graphs: GraphIndex,
     runtime: Runtime,
     weight: Weight,
     readers: Iterable[Reader],
-    folded: Container[int] = (),
+    folded: Container[Node] = (),
 ) -> bool:
     """Return whether the runtime lets go of `weight` itself once its session is ready.
 
     It does where every node that reads the weight packs it, and where none is left: `folded` are
-    the numbers of nodes that constant folding evaluates away, `readers` all that read the weight.
+    the nodes that constant folding evaluates away, `readers` all that read the weight.
     It must be a constant: not one of those that are `overridable`.
     """
     if runtime < ARENA_FREED_SINCE and weight.storage != "external":
         return False
     if any(weight.name in scope.outputs for scope in graphs.scopes(weight)):
         return False
-    left = [one for one in direct(readers) if one.node.number not in folded]
+    left = [one for one in direct(readers) if one.node not in folded]
     if weight.graph and weight.place == "initializer" and left and runtime >= SUBGRAPH_KEPT_SINCE:
         return False
     return all(
-        packed(graphs, runtime, one.scope, one.node, one.slot, weight.dtype, weight.shape)
+        packed(graphs, runtime, one.scope, one.node, one.input_index, weight.dtype, weight.shape)
         for one in left
     )
 
@@ -198,7 +196,7 @@ def _recurrent(operand: _Operand) -> Packed | None:
     if operand.dtype != "float" or len(operand.shape) != 3:
         return None
     directions, outputs, inputs = operand.shape
-    split = operand.node.op_type == "GRU" and operand.slot == 2
+    split = operand.node.op_type == "GRU" and operand.input_index == 2
     last = outputs // 3 if split else 0
     gates = (outputs - last, last)
     size = sum(fp32_panels(inputs, columns) for columns in gates)
@@ -261,9 +259,9 @@ def _filter(operand: _Operand) -> Packed | None:
         return None
     node, scope = operand.node, operand.scope
     # The rewrite looks into the node's own graph alone.
-    if any(scope.home(name) is not scope for name in node.input[1:3] if name):
+    if any(scope.defining_scope(name) is not scope for name in node.input[1:3] if name):
         return None
-    if any(name and not scope.has_tensor(name) for name in node.input[2:3]):
+    if any(name and name not in scope.graph.tensors for name in node.input[2:3]):
         return None
     outputs, inputs, *places = operand.shape
     groups = integer(node, "group", 1)

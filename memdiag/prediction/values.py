@@ -4,10 +4,9 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from memdiag.graph.element_types import ELEMENT_TYPES
-from memdiag.graph.graphs import integer, integers
-from memdiag.graph.nodes import Node
-from memdiag.graph.tensor_data import Array, inline_array
+from memdiag.model.graph_index import Node, integer, integers
+from memdiag.model.tensor_data import Array, inline_array
+from memdiag.model.tensor_types import ELEMENT_TYPES
 
 MOST_VALUES = 1024
 """Elements of a constant that is still evaluated; shapes and conditions have a few."""

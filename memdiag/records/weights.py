@@ -13,7 +13,7 @@ Storage = Literal["raw", "typed", "external"]
 Constant's plain numbers; ``external``: a file beside the model."""
 
 
-class Weight(Record, frozen=True, kw_only=True, gc=False):
+class Weight(Record, frozen=True, kw_only=True, gc=False, cache_hash=True):
     """One constant tensor with data.
 
     `name` is the tensor's name, the output of a Constant node, or ``node.attribute``. `graph` is

@@ -8,7 +8,7 @@ from weakref import WeakKeyDictionary
 
 import onnx_ir as ir
 
-from memdiag.graph.reader import ModelFile
+from memdiag.model.model_file import ModelFile
 from memdiag.remedies.constants import Tensor, tensor_of
 from memdiag.remedies.draft import Draft
 

@@ -10,12 +10,11 @@ from numpy.typing import NDArray
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, TensorProto
 
 from memdiag.errors import ModelError
-from memdiag.graph.graphs import Graphs
-from memdiag.graph.reader import ModelFile
-from memdiag.graph.scopes import Scope
-from memdiag.graph.shapes import Shapes, infer_shapes
-from memdiag.graph.tensor_types import TensorType
-from memdiag.graph.wire import THIS_FILE
+from memdiag.model.graph_index import GraphIndex, Scope
+from memdiag.model.model_file import ModelFile
+from memdiag.model.shapes import Shapes, infer_shapes
+from memdiag.model.tensor_types import TensorType
+from memdiag.model.wire import THIS_FILE
 from memdiag.remedies.unheld import Unheld
 
 Storage = Literal["in_place", "external", "embedded"]
@@ -46,13 +45,11 @@ class Draft:
         ModelError: the graph makes no sense, such as two values of one name in it.
     """
 
-    def __init__(
-        self, file: ModelFile, *, numbers: bool = True, reads_weights: bool = True
-    ) -> None:
+    def __init__(self, file: ModelFile, *, reads_weights: bool = True) -> None:
         self.file = file
         self.reads_weights = reads_weights
         self.storage: Storage | None = None
-        proto = file.read_proto(numbers=numbers)
+        proto = file.read_proto()
         # A name that is not UTF-8 cannot be in a model: what it is of can be drawn, but not fixed.
         name = file.path.resolve().name.encode(errors="backslashreplace").decode()
         for tensor in tensors(proto):
@@ -217,7 +214,7 @@ class Draft:
     def _shapes(self) -> tuple[dict[str, Scope | None], Shapes]:
         """Return scopes by path, and the shapes inferred from the model as it was."""
         if self.file not in _inferred:
-            graphs = Graphs(self.file)
+            graphs = GraphIndex(self.file)
             scopes: dict[str, Scope | None] = {}
             for path, scope in graphs:
                 _note(scopes, path, scope)

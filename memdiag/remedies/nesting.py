@@ -8,8 +8,8 @@ from weakref import WeakKeyDictionary
 import onnx_ir as ir
 from onnx import GraphProto
 
-from memdiag.graph.protos import subgraphs
-from memdiag.graph.reader import ModelFile
+from memdiag.model.graph_index import subgraphs
+from memdiag.model.model_file import ModelFile
 from memdiag.remedies.draft import Draft, bodies
 
 Root = Literal["model", "function", "gone"]
@@ -108,7 +108,7 @@ def named_elsewhere(file: ModelFile) -> frozenset[str]:
     that it does not define. Neither follows when a value is renamed.
     """
     if file not in _named:
-        _named[file] = frozenset(_names_in(file.read_proto(numbers=False).graph))
+        _named[file] = frozenset(_names_in(file.proto.graph))
     return _named[file]
 
 

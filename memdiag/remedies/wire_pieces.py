@@ -14,7 +14,7 @@ from onnx import (
     TrainingInfoProto,
 )
 
-from memdiag.graph.element_types import ELEMENT_TYPES
+from memdiag.model.tensor_types import ELEMENT_TYPES
 
 Piece = bytes | TensorProto
 """Bytes, or a tensor of external data in whose place the data itself goes."""

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from onnx import ModelProto, NodeProto, OperatorSetIdProto
 
 from memdiag.errors import MeasurementError
-from memdiag.graph.protos import subgraphs
+from memdiag.model.graph_index import subgraphs
 from memdiag.runner.job import Deadline
 from memdiag.runner.temporary import DIE_WITH_PARENT
 

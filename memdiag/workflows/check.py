@@ -9,9 +9,8 @@ from memdiag.detectors import detectors, find_detector
 from memdiag.detectors.examined import Examined
 from memdiag.detectors.rule import Detector
 from memdiag.errors import ModelError, UsageError
-from memdiag.graph.native_heap import give_back
-from memdiag.graph.reader import ModelFile, open_model
-from memdiag.graph.room import OWN_BYTES, Room
+from memdiag.model.model_file import ModelFile, open_model
+from memdiag.model.native_memory import trim_heap
 from memdiag.prediction.runtime import Runtime
 from memdiag.records.finding import CHECK_SCHEMA, Check, CheckedModel, Finding, Findings
 from memdiag.units import format_size
@@ -19,9 +18,6 @@ from memdiag.workflows.arguments import check_dims, model_path
 
 DEFAULT_MIN_BYTES = 4096
 """A waste of fewer bytes is left out, unless it is asked for."""
-
-DEFAULT_MAX_MEMORY = 150_000_000
-"""Bytes that a check may take: its peak resident set, libraries included."""
 
 _LONGEST_REASON = 200
 
@@ -62,7 +58,6 @@ def check(
     ignore: Sequence[str] = (),
     min_bytes: int = DEFAULT_MIN_BYTES,
     dims: Mapping[str, int] | None = None,
-    max_memory_bytes: int = DEFAULT_MAX_MEMORY,
 ) -> Findings:
     """Return what `model` wastes under ONNX Runtime, the costliest first, without running it.
 
@@ -73,18 +68,15 @@ def check(
         ignore: likewise, rules to leave out.
         min_bytes: leave out findings that cost fewer bytes.
         dims: sizes of free dimensions by name, for rules about activations.
-        max_memory_bytes: refuse a model that would take more, as far as that can be foreseen: one
-            of very many nodes, names or small weights, however large others are.
 
     Raises:
-        ModelError: the file is missing, is no ONNX model, lacks its external data, or would take
-            more memory.
-        UsageError: there is no such rule or no such version, or too little memory.
+        ModelError: the file is missing, is no ONNX model, or lacks its external data.
+        UsageError: there is no such rule or no such version.
     """
     path = model_path(model)
     check_dims(dims)
     selection = Selection(select=select, ignore=ignore, min_bytes=min_bytes)
-    with open_model(path, room=_room(max_memory_bytes)) as opened:
+    with open_model(path) as opened:
         found, _ = examine(opened, _runtime(for_onnxruntime), selection, dims=dims)
         opened.release()  # an error where the file became shorter
         return Findings(found)
@@ -96,18 +88,15 @@ def check_models(
     selection: Selection,
     for_onnxruntime: str | None = None,
     dims: Mapping[str, int] | None = None,
-    max_memory_bytes: int = DEFAULT_MAX_MEMORY,
     on_model: Callable[[Path], None] | None = None,
 ) -> Check:
     """Return what all `models` waste; `on_model` is called with each before it is examined.
 
-    A model that cannot be read, or would take more than `max_memory_bytes`, is in the result with
-    its error.
+    A model that cannot be read is in the result with its error.
 
     Raises:
-        UsageError: there is no such version, or too little memory.
+        UsageError: there is no such version.
     """
-    _room(max_memory_bytes)
     started = time.perf_counter()
     runtime = _runtime(for_onnxruntime)
     checked: list[CheckedModel] = []
@@ -116,7 +105,7 @@ def check_models(
         if on_model is not None:
             on_model(path)
         try:
-            with open_model(path, room=_room(max_memory_bytes)) as opened:
+            with open_model(path) as opened:
                 found, notes = examine(opened, runtime, selection, dims=dims)
                 opened.release()  # an error where the file became shorter
                 checked.append(_facts(opened, notes))
@@ -178,7 +167,7 @@ def examine(
             findings += filter(selection.keeps, found)
         if model.has_shrunk:
             break
-        give_back()
+        trim_heap()
     findings.sort(key=lambda one: (-one.bytes, -one.peak_bytes, one.rule, one.weights))
     return tuple(findings), tuple(dict.fromkeys(examined.notes))
 
@@ -224,17 +213,3 @@ def _text(path: Path) -> str:
 
 def _runtime(version: str | None) -> Runtime:
     return Runtime.parse(version) if version else Runtime.installed()
-
-
-def _room(max_memory: int) -> Room:
-    """Return the room that is left for a model.
-
-    Raises:
-        UsageError: none is.
-    """
-    if max_memory <= OWN_BYTES:
-        raise UsageError(
-            f"--max-memory must be more than {format_size(OWN_BYTES)}, which a check itself needs."
-        )
-    allowed = format_size(max_memory)
-    return Room(max_memory - OWN_BYTES, f"allow more than {allowed} with --max-memory")

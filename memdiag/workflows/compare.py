@@ -15,7 +15,7 @@ from memdiag.comparison.changes import changes as changes_of
 from memdiag.comparison.comparable import Comparable, compare_profiles
 from memdiag.comparison.optimizers import Adapter, chosen
 from memdiag.errors import UsageError
-from memdiag.graph.reader import open_model
+from memdiag.model.model_file import open_model
 from memdiag.prediction.runtime import require_runtime
 from memdiag.records.comparison import (
     COMPARISON_SCHEMA,

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from memdiag.errors import UsageError
-from memdiag.graph.reader import open_model
+from memdiag.model.model_file import open_model
 from memdiag.prediction.runtime import Runtime, require_runtime
 from memdiag.records.dimension import Dimension
 from memdiag.records.fix import Fix

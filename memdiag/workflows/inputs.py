@@ -9,11 +9,11 @@ import numpy as np
 import psutil
 
 from memdiag.errors import UsageError
-from memdiag.graph.axis_roles import IMAGE_SIDE, axis_roles, total_lengths
-from memdiag.graph.dimensions import axes_of
-from memdiag.graph.element_types import ELEMENT_TYPES
-from memdiag.graph.inputs import InputPlan, make, plan_inputs
-from memdiag.graph.reader import ModelFile
+from memdiag.model.axis_roles import IMAGE_SIDE, axis_roles, total_lengths
+from memdiag.model.dimensions import axes_of
+from memdiag.model.inputs import InputPlan, make, plan_inputs
+from memdiag.model.model_file import ModelFile
+from memdiag.model.tensor_types import ELEMENT_TYPES
 from memdiag.prediction.activations import activation_bytes
 from memdiag.records.dimension import Dimension, in_words
 from memdiag.records.profile import Input
@@ -213,7 +213,7 @@ def _dimensions(
 ) -> tuple[Dimension, ...]:
     """Return the free dimensions of the inputs with the sizes they have in `plans`."""
     roles = axis_roles(model.graph, model.functions)
-    inputs = {value.name: axes_of(value) for value in model.graph.fed}
+    inputs = {value.name: axes_of(value) for value in model.graph.required_inputs}
     totals = total_lengths(inputs, roles)
     shapes = {plan.name: plan.shape for plan in plans}
     set_by_user = {axis.key for name in given for axis in inputs.get(name) or ()} | dims.keys()

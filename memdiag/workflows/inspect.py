@@ -7,13 +7,11 @@ from pathlib import Path
 from onnx import ValueInfoProto
 
 from memdiag.errors import UsageError
-from memdiag.graph.bodies import Body
-from memdiag.graph.dimensions import axes_of, tensor_type
-from memdiag.graph.element_types import ELEMENT_TYPES
-from memdiag.graph.graphs import Graphs
-from memdiag.graph.reader import ModelFile, open_model
-from memdiag.graph.readers import readers
-from memdiag.graph.weights import node_label
+from memdiag.model.dimensions import axes_of, tensor_type
+from memdiag.model.graph_index import Graph, GraphIndex, node_label
+from memdiag.model.model_file import ModelFile, open_model
+from memdiag.model.readers import readers
+from memdiag.model.tensor_types import ELEMENT_TYPES
 from memdiag.records.dimension import Dimension
 from memdiag.records.inventory import (
     INVENTORY_SCHEMA,
@@ -44,7 +42,7 @@ def inspect(model: str | Path) -> Inventory:
 
 
 def _inventory(model: ModelFile) -> Inventory:
-    head, weights = model.head, model.weights
+    head, weights = model.proto, model.weights
     bodies = list(_bodies(model.graph, ""))
     for function in model.functions:
         domain, name, _ = function.key
@@ -57,7 +55,7 @@ def _inventory(model: ModelFile) -> Inventory:
         ir_version=head.ir_version,
         opsets={opset.domain or "ai.onnx": opset.version for opset in head.opset_import},
         producer=f"{head.producer_name} {head.producer_version}".strip(),
-        inputs=tuple(map(_value, model.graph.fed)),
+        inputs=tuple(map(_value, model.graph.required_inputs)),
         outputs=tuple(map(_value, model.graph.output_values)),
         node_count=model.node_count,
         weight_count=len(weights),
@@ -80,13 +78,13 @@ def _dimensions(model: ModelFile) -> tuple[Dimension, ...]:
         return ()  # an input that cannot be made, such as a map
 
 
-def _bodies(body: Body, path: str) -> Iterator[tuple[str, Body]]:
+def _bodies(body: Graph, path: str) -> Iterator[tuple[str, Graph]]:
     """Yield a graph or function and all graphs in it, with their paths as weights name them."""
     yield path, body
     for index, node in enumerate(body.nodes):
-        for inner in node.bodies:
+        for inner in node.subgraphs:
             label = f"{node_label(node, index)}/{inner.name}"
-            yield from _bodies(inner.body, f"{path}/{label}" if path else label)
+            yield from _bodies(inner.graph, f"{path}/{label}" if path else label)
 
 
 def _tallies(sizes: Iterable[tuple[str, int]]) -> tuple[Tally, ...]:
@@ -104,7 +102,9 @@ def _place(weight: Weight) -> str:
     return "subgraph initializer" if in_subgraph else weight.place
 
 
-def _subgraphs(bodies: Iterable[tuple[str, Body]], weights: Iterable[Weight]) -> Iterator[Subgraph]:
+def _subgraphs(
+    bodies: Iterable[tuple[str, Graph]], weights: Iterable[Weight]
+) -> Iterator[Subgraph]:
     owned: defaultdict[str, list[Weight]] = defaultdict(list)
     for weight in weights:
         owned[weight.graph].append(weight)
@@ -138,7 +138,7 @@ def _covered(pairs: list[tuple[int, int]]) -> int:
     return covered
 
 
-def _operators(bodies: Iterable[Body]) -> tuple[Operator, ...]:
+def _operators(bodies: Iterable[Graph]) -> tuple[Operator, ...]:
     counts = Counter(
         ("" if node.domain == "ai.onnx" else node.domain, node.op_type)
         for body in bodies
@@ -152,7 +152,7 @@ def _operators(bodies: Iterable[Body]) -> tuple[Operator, ...]:
 
 
 def _largest(model: ModelFile) -> Iterator[LargeWeight]:
-    graphs = Graphs(model)
+    graphs = GraphIndex(model)
     ordered = sorted(model.weights, key=lambda weight: (-weight.nbytes, weight.graph, weight.name))
     for weight in ordered[:_MOST_WEIGHTS]:
         operators = dict.fromkeys(one.node.op_type for one in readers(graphs, weight))

@@ -13,8 +13,8 @@ import numpy as np
 import memdiag
 from memdiag.detectors.confront import confront_with_profile
 from memdiag.errors import UsageError
-from memdiag.graph.dimensions import axes_of
-from memdiag.graph.reader import ModelFile, open_model
+from memdiag.model.dimensions import axes_of
+from memdiag.model.model_file import ModelFile, open_model
 from memdiag.prediction.runtime import Runtime, require_runtime
 from memdiag.records.dimension import Dimension, in_words
 from memdiag.records.profile import (
@@ -284,8 +284,8 @@ def _facts(file: ModelFile) -> Model:
         weight_bytes=sum(weight.nbytes for weight in file.weights),
         weight_count=len(file.weights),
         node_count=file.node_count,
-        ir_version=file.head.ir_version,
-        opsets={opset.domain or "ai.onnx": opset.version for opset in file.head.opset_import},
+        ir_version=file.proto.ir_version,
+        opsets={opset.domain or "ai.onnx": opset.version for opset in file.proto.opset_import},
     )
 
 
@@ -398,7 +398,7 @@ def _run_sizes(file: ModelFile, inputs: Sequence[Input]) -> dict[str, int]:
     shapes = {one.name: one.shape or () for one in inputs}
     return {
         axis.key: shapes[value.name][axis.position]
-        for value in file.graph.fed
+        for value in file.graph.required_inputs
         for axis in axes_of(value) or ()
         if axis.size is None and axis.position < len(shapes.get(value.name, ()))
     }

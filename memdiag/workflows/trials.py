@@ -8,9 +8,9 @@ from typing import NamedTuple
 import numpy as np
 
 from memdiag.errors import UsageError
-from memdiag.graph.dimensions import axes_of
-from memdiag.graph.inputs import InputPlan, make, plan_inputs
-from memdiag.graph.reader import ModelFile
+from memdiag.model.dimensions import axes_of
+from memdiag.model.inputs import InputPlan, make, plan_inputs
+from memdiag.model.model_file import ModelFile
 from memdiag.records.dimension import Dimension, in_words
 from memdiag.runner.job import Feed, Job
 from memdiag.runner.try_inputs import try_inputs

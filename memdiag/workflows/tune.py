@@ -10,8 +10,8 @@ from typing import Literal
 import msgspec
 
 from memdiag.errors import MeasurementError, UsageError
-from memdiag.graph.graphs import Graphs
-from memdiag.graph.reader import open_model
+from memdiag.model.graph_index import GraphIndex
+from memdiag.model.model_file import open_model
 from memdiag.prediction.reductions import largest_reduction
 from memdiag.prediction.runtime import Runtime, require_runtime
 from memdiag.records.fix import Fix
@@ -162,7 +162,7 @@ def tune(
             ) from limit
         attempts = Attempts(
             bench=bench,
-            bound=Bound.reordered(largest_reduction(file, Graphs(file))),
+            bound=Bound.reordered(largest_reduction(file, GraphIndex(file))),
             scratch=scratch,
             disk_bytes=disk_bytes,
             limit=max_slowdown,

@@ -21,7 +21,7 @@ from memdiag.attribution.search_target import (
     search_target,
 )
 from memdiag.errors import MemdiagError, ModelError, UsageError, XrayError
-from memdiag.graph.reader import ModelFile, open_model
+from memdiag.model.model_file import ModelFile, open_model
 from memdiag.records.attribution import Attribution
 from memdiag.records.profile import PhaseName
 from memdiag.runner.log import AddressRanges, LogEvidence

@@ -11,7 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from memdiag.attribution.provenance import with_provenance
 from memdiag.attribution.search_target import SearchTarget, fused_search_target, search_target
-from memdiag.graph.reader import open_model
+from memdiag.model.model_file import open_model
 from memdiag.records.attribution import Attribution, Backing, Copy, CopyKind, Owner, ScanTiming
 from memdiag.runner.log import LogEvidence
 

@@ -11,7 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from memdiag.attribution.attribute import attribute
 from memdiag.attribution.search_target import missing_bytes, search_target
-from memdiag.graph.reader import open_model
+from memdiag.model.model_file import open_model
 from memdiag.records.attribution import Attribution
 from tests.attribution.conftest import Start, starting
 

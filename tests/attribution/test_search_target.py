@@ -9,7 +9,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from memdiag.attribution.search_target import WeightContent, weight_contents
-from memdiag.graph.reader import open_model
+from memdiag.model.model_file import open_model
 from memdiag.records.attribution import Indistinct
 from tests.attribution.provenance_models import Models
 

@@ -12,8 +12,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from memdiag.attribution.layouts import Uses
 from memdiag.attribution.weight_uses import Consumer, weight_uses
-from memdiag.graph.graphs import Graphs
-from memdiag.graph.reader import open_model
+from memdiag.model.graph_index import GraphIndex
+from memdiag.model.model_file import open_model
 
 RANDOM = np.random.default_rng(7)
 node = helper.make_node
@@ -53,7 +53,7 @@ def used(
     onnx.save(helper.make_model(graph, opset_imports=opsets, functions=list(functions)), path)
     with open_model(path) as model:
         (found,) = (one for one in model.weights if one.name == weight)
-        return weight_uses(Graphs(model), found)
+        return weight_uses(GraphIndex(model), found)
 
 
 def branch(*nodes: onnx.NodeProto, tensors: Sequence[onnx.TensorProto] = ()) -> onnx.GraphProto:

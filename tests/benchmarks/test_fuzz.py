@@ -13,7 +13,7 @@ from benchmarks.fuzz.models import base_models
 from benchmarks.fuzz.mutations import mutate
 from benchmarks.fuzz.records import base_records, mutate_record
 from memdiag.errors import ModelError
-from memdiag.graph.reader import open_model
+from memdiag.model.model_file import open_model
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forks, and reads /proc")

@@ -40,7 +40,6 @@ KINDS: dict[str, tuple[str, str]] = {
     "--inputs": ("FILE.npz", "Data of several inputs"),
     "--label": ("text", "Label"),
     "--load-from": ("choice", "path, or from its bytes"),
-    "--max-memory": ("SIZE", "Refuse"),
     "--max-slowdown": ("RATIO", "latency"),
     "--memory-limit": ("SIZE", "Stop a child process"),
     "--min-bytes": ("SIZE", "Skip findings"),

@@ -7,7 +7,7 @@ import onnx
 
 from memdiag.detectors import find_detector
 from memdiag.detectors.examined import Examined
-from memdiag.graph.reader import open_model
+from memdiag.model.model_file import open_model
 from memdiag.prediction.runtime import Runtime
 from memdiag.records.finding import Finding
 

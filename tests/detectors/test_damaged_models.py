@@ -12,7 +12,7 @@ from onnx import ModelProto, TensorProto
 from memdiag.detectors import detectors
 from memdiag.detectors.examined import Examined
 from memdiag.errors import ModelError
-from memdiag.graph.reader import open_model
+from memdiag.model.model_file import open_model
 from memdiag.prediction.runtime import Runtime
 
 HEADER = '<ir_version: 10, opset_import: ["": 21, "f": 1]>\n'

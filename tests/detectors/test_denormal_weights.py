@@ -1,4 +1,4 @@
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +9,8 @@ import pytest
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
-from memdiag.graph.denormals import Denormals, denormals
-from memdiag.graph.least_values import LeastValues
-from memdiag.graph.reader import ModelFile
-from memdiag.graph.stretches import Stretch, stretches
+from memdiag.model.denormals import Denormals, denormals
+from memdiag.model.model_file import ModelFile
 from memdiag.records.finding import Finding
 from memdiag.records.weights import Weight
 from tests.detectors.examining import findings
@@ -185,36 +183,6 @@ def test_weights_of_subgraphs_are_found_and_several_make_one_finding(tmp_path: P
     assert found.message.startswith("3 weights hold denormal values: ")
 
 
-def test_holes_of_sparse_files_are_not_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sizes = {"hole": 1 << 26, "data": 1 << 14}
-    (tmp_path / "w.bin").write_bytes(np.full(1 << 14, DENORMAL, np.float32).tobytes())
-    with open(tmp_path / "w.bin", "r+b") as file:
-        file.truncate((1 << 16) + (1 << 28))
-    whole = model([helper.make_node("MatMul", ["x", name], [name + "y"]) for name in sizes], {})
-    for name, offset in (("data", 0), ("hole", 1 << 16)):
-        tensor = whole.graph.initializer.add(name=name, data_type=TensorProto.FLOAT)
-        tensor.dims.extend([sizes[name] // 128, 128])
-        tensor.data_location = TensorProto.EXTERNAL
-        for key, entry in (("location", "w.bin"), ("offset", str(offset))):
-            tensor.external_data.add(key=key, value=entry)
-    read: list[str] = []
-    all_stretches = stretches
-
-    def watched(
-        model: ModelFile, weights: Iterable[Weight], begins: Sequence[int]
-    ) -> Iterator[Stretch]:
-        chosen = list(weights)
-        read.extend(weight.name for weight in chosen)
-        return all_stretches(model, chosen, begins)
-
-    monkeypatch.setattr("memdiag.graph.denormals.stretches", watched)
-    (found,) = findings("denormal-weights", whole, tmp_path)
-    assert found.weights == ("data",)
-    assert read == ["data"]
-
-
 def test_the_runtime_folds_the_same_values(tmp_path: Path) -> None:
     random = np.random.default_rng(3)
     weight = (filters(32) * 10.0 ** random.uniform(-44, 0, (32, 8, 3, 3))).astype(np.float32)
@@ -242,10 +210,10 @@ def test_equal_weights_are_read_once_and_named_each(
     read: list[Weight] = []
 
     def noted(
-        model: ModelFile, weights: Sequence[Weight], axes: Sequence[int | None], known: LeastValues
-    ) -> Iterator[Denormals]:
+        model: ModelFile, weights: Sequence[Weight], axes: Sequence[int | None]
+    ) -> list[Denormals]:
         read.extend(weights)
-        return denormals(model, weights, axes, known)
+        return denormals(model, weights, axes)
 
     monkeypatch.setattr("memdiag.detectors.denormal_weights.denormals", noted)
     values = np.ones((32, 32), np.float32)

@@ -16,7 +16,7 @@ from memdiag.detectors import (
     weight_in_branches,
 )
 from memdiag.detectors.examined import Examined
-from memdiag.graph.reader import open_model
+from memdiag.model.model_file import open_model
 from memdiag.prediction.runtime import Runtime
 from memdiag.records.finding import Finding
 

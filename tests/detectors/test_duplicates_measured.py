@@ -17,7 +17,7 @@ from memdiag.detectors import (
 )
 from memdiag.detectors.confront import confront
 from memdiag.detectors.examined import Examined
-from memdiag.graph.reader import open_model
+from memdiag.model.model_file import open_model
 from memdiag.prediction.runtime import Runtime
 from memdiag.records.finding import Finding
 from memdiag.records.profile import Profile

@@ -8,7 +8,7 @@ from onnx import ModelProto, numpy_helper, parser
 
 from memdiag.detectors.examined import Examined
 from memdiag.detectors.load_peak import LoadPeak, alone, together
-from memdiag.graph.reader import open_model
+from memdiag.model.model_file import open_model
 from memdiag.prediction.runtime import Runtime
 
 ROWS, COLUMNS = 128, 256

@@ -15,7 +15,7 @@ from onnx import ModelProto
 
 import memdiag
 from memdiag.detectors.confront import confront_with_profile, seen_bytes
-from memdiag.graph.reader import open_model
+from memdiag.model.model_file import open_model
 from memdiag.prediction.runtime import Runtime
 from memdiag.records.attribution import Attribution
 from memdiag.records.finding import Finding

@@ -9,11 +9,10 @@ from pathlib import Path
 
 import onnx
 
-from memdiag.graph.element_types import ELEMENT_TYPES_BY_NAME
-from memdiag.graph.graphs import Graphs
-from memdiag.graph.protos import subgraphs
-from memdiag.graph.reader import open_model
-from memdiag.graph.shapes import infer_shapes
+from memdiag.model.graph_index import GraphIndex, subgraphs
+from memdiag.model.model_file import open_model
+from memdiag.model.shapes import infer_shapes
+from memdiag.model.tensor_types import ELEMENT_TYPES_BY_NAME
 from memdiag.prediction.folding import folds
 from memdiag.prediction.folds import Fold, Folds
 from memdiag.prediction.runtime import Runtime
@@ -56,7 +55,7 @@ def optimized(models: Sequence[Path], python: str = sys.executable) -> list[onnx
 def predicted(path: Path, version: str = NEWEST, **sizes: int) -> Folds:
     """Return the folds that are predicted for the model at `path`."""
     with open_model(path) as model:
-        graphs = Graphs(model)
+        graphs = GraphIndex(model)
         return folds(graphs, infer_shapes(model, graphs, sizes, []), Runtime.parse(version))
 
 

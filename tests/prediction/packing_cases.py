@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from memdiag.graph.reader import ModelFile
+from memdiag.model.model_file import ModelFile
 from memdiag.prediction.runtime import Runtime
 
 NEWEST = Runtime(1, 31, 1)

@@ -4,9 +4,7 @@ import onnx
 import pytest
 
 from memdiag.detectors.examined import Examined
-from memdiag.graph.reader import ModelFile, open_model
-from memdiag.graph.room import Room
-from memdiag.prediction import folding
+from memdiag.model.model_file import open_model
 from memdiag.prediction.runtime import Runtime
 
 # `t` and `u` are the same, `p` and `q` are two results of one node, and the branches have one each.
@@ -45,9 +43,9 @@ def test_all_that_folds_tell_agrees_with_what_they_are(examined: Examined) -> No
     for index, fold in enumerate(found):
         assert folds.index_of(fold.scope, fold.output) == index
         assert folds.evaluates(fold.scope, fold.node)
-        assert fold.node.number in folds.nodes
-        last = [one for one in found if one.node.number == fold.node.number][-1]
-        assert folds.of_node(fold.node.number) == last
+        assert fold.node in folds.nodes
+        last = [one for one in found if one.node == fold.node][-1]
+        assert folds.of_node(fold.node) == last
         merged = [one for one in found if one.merged_into == (fold.scope, fold.output)]
         assert list(folds.merged_into(fold)) == merged
     for weight in examined.model.weights:
@@ -65,30 +63,7 @@ def test_what_is_not_folded_is_none_of_them(examined: Examined) -> None:
     folds, (_, main) = examined.folds, next(iter(examined.graphs))
     product = main.producers["m"]
     assert not folds.evaluates(main, product)
-    assert product.number not in folds.nodes
-    assert folds.of_node(product.number) is None
+    assert product not in folds.nodes
+    assert folds.of_node(product) is None
     for name in ("m", "x", "W", "nothing"):
         assert folds.index_of(main, name) is None
-
-
-def crowded(path: Path, left: int) -> ModelFile:
-    model = open_model(path, room=Room())
-    model.graph.room.left = left
-    return model
-
-
-def test_more_folds_than_there_is_room_for_are_left_and_noted(
-    examined: Examined, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(folding, "_FEWEST_FOLDS", 2)
-    with crowded(examined.model.path, 0) as model:
-        few = Examined(model, Runtime.parse("1.31.1"))
-        assert [fold.output for fold in few.folds] == ["t", "u"]
-        assert few.folds.is_cut
-        assert any(note.startswith("More than 2 nodes are evaluated when") for note in few.notes)
-    monkeypatch.setattr(folding, "_FEWEST_FOLDS", 100)
-    with crowded(examined.model.path, 0) as model:
-        all_of_them = Examined(model, Runtime.parse("1.31.1"))
-        assert len(all_of_them.folds) == len(examined.folds)
-        assert not all_of_them.folds.is_cut
-        assert not any("evaluated when" in note for note in all_of_them.notes)

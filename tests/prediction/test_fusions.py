@@ -8,7 +8,7 @@ import pytest
 from onnx import ModelProto, TensorProto
 
 from memdiag.detectors.examined import Examined
-from memdiag.graph.reader import open_model
+from memdiag.model.model_file import open_model
 from memdiag.prediction.liveness import liveness
 from memdiag.prediction.runtime import Runtime
 from tests.prediction.test_liveness_of_real_models import in_use

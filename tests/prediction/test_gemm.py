@@ -6,7 +6,7 @@ import pytest
 from onnx import numpy_helper, parser
 
 from memdiag.detectors.examined import Examined
-from memdiag.graph.reader import open_model
+from memdiag.model.model_file import open_model
 from memdiag.prediction.gemm import becomes_gemm, kernel
 from memdiag.prediction.runtime import Runtime
 from tests.detectors.measuring import NEWEST, xray

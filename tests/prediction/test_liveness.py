@@ -1,15 +1,15 @@
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import onnx
 import pytest
 
-from memdiag.graph.graphs import Graphs
-from memdiag.graph.reader import open_model
-from memdiag.graph.shapes import Shapes
-from memdiag.graph.tensor_types import TensorType
-from memdiag.graph.value_tables import ValueTypes
-from memdiag.prediction.folds import Folds
+from memdiag.model.graph_index import GraphIndex, Scope
+from memdiag.model.model_file import open_model
+from memdiag.model.shapes import Shapes
+from memdiag.model.tensor_types import TensorType
+from memdiag.prediction.folds import Fold, Folds
 from memdiag.prediction.liveness import Liveness, liveness
 
 HEADER = '<ir_version: 10, opset_import: ["": 17, "f": 1]>\n'
@@ -22,19 +22,30 @@ def alive(
     path = folder / "m.onnx"
     onnx.save(onnx.parser.parse_model(HEADER + text), path)
     with open_model(path) as model:
-        graphs = Graphs(model)
-        types = ValueTypes()
+        graphs = GraphIndex(model)
+        types: dict[Scope, dict[str, TensorType]] = defaultdict(dict)
         for _, scope in graphs:
             for name in (*scope.inputs, *scope.producers):
                 if name in sizes:
-                    types.set(scope, name, TensorType("uint8", (sizes[name],)))
+                    types[scope][name] = TensorType("uint8", (sizes[name],))
         shapes = Shapes(types)
-        folds = Folds(model.weights)
-        for scope, name in ((scope, name) for _, scope in graphs for name in folded):
-            if name in scope.producers:
-                node, kind = scope.producers[name], TensorType("uint8", (sizes[name],))
-                slot = node.output.index(name)
-                folds.add(scope, node, slot, kind, (), stays=True, merged_into=None)
+        folds = Folds(
+            [
+                Fold(
+                    scope,
+                    scope.producers[name],
+                    name,
+                    "uint8",
+                    (sizes[name],),
+                    sizes[name],
+                    (),
+                    stays=True,
+                )
+                for _, scope in graphs
+                for name in folded
+                if name in scope.producers
+            ]
+        )
         return liveness(graphs, shapes, folds)
 
 

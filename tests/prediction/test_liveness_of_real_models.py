@@ -10,8 +10,8 @@ import onnxruntime
 import pytest
 
 from memdiag.detectors.examined import Examined
-from memdiag.graph.inputs import make, plan_inputs
-from memdiag.graph.reader import open_model
+from memdiag.model.inputs import make, plan_inputs
+from memdiag.model.model_file import open_model
 from memdiag.prediction.liveness import liveness
 from memdiag.prediction.runtime import Runtime
 

@@ -6,8 +6,8 @@ import pytest
 from onnx import numpy_helper, parser
 
 from memdiag.detectors.examined import Examined
-from memdiag.graph.reader import open_model
-from memdiag.graph.scopes import Scope
+from memdiag.model.graph_index import Scope
+from memdiag.model.model_file import open_model
 from memdiag.prediction.runtime import Runtime
 
 SIDE = 64

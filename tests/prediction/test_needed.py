@@ -5,27 +5,26 @@ from pathlib import Path
 import onnx
 import onnx.parser
 
-from memdiag.graph.graphs import Graphs
-from memdiag.graph.reader import open_model
-from memdiag.graph.scopes import Scope
+from memdiag.model.graph_index import GraphIndex, Scope
+from memdiag.model.model_file import open_model
 from memdiag.prediction.needed import Needed
 
 HEAD = '<ir_version: 10, opset_import: ["" : 20, "local" : 1]>'
 
 
 @contextmanager
-def graphs(text: str, folder: Path) -> Iterator[Graphs]:
+def graphs(text: str, folder: Path) -> Iterator[GraphIndex]:
     path = folder / "model.onnx"
     onnx.save(onnx.parser.parse_model(HEAD + text), path)
     with open_model(path) as model:
-        yield Graphs(model)
+        yield GraphIndex(model)
 
 
-def among(found: Graphs, wanted: Callable[[tuple[Scope, str]], bool]) -> set[str]:
+def among(found: GraphIndex, wanted: Callable[[tuple[Scope, str]], bool]) -> set[str]:
     return {
         name
         for _, scope in found
-        for name in (*scope.inputs, *scope.producers, *scope.tensors)
+        for name in (*scope.inputs, *scope.producers, *scope.graph.tensors)
         if wanted((scope, name))
     }
 
@@ -81,7 +80,7 @@ def test_a_name_of_an_inner_graph_is_not_that_of_the_outer_one(tmp_path: Path) -
     }"""
     with graphs(text, tmp_path) as found:
         result = Needed(found)
-        owners = [(path, scope) for path, scope in found if scope.defines("w")]
+        owners = [(path, scope) for path, scope in found if scope.graph.defines("w")]
         paths = {path for path, scope in owners if result.is_read((scope, "w"))}
     assert paths == {"If_0/then_branch"}
 

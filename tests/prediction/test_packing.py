@@ -12,9 +12,9 @@ from onnx import helper, numpy_helper
 
 import memdiag
 from memdiag.attribution.layouts import NBits, Uses, layouts
-from memdiag.graph.graphs import Graphs
-from memdiag.graph.reader import ModelFile, open_model
-from memdiag.graph.readers import readers
+from memdiag.model.graph_index import GraphIndex
+from memdiag.model.model_file import ModelFile, open_model
+from memdiag.model.readers import readers
 from memdiag.prediction.packing import (
     Packed,
     direct,
@@ -90,7 +90,7 @@ def opened(tmp_path: Path) -> Open:
 
 def predicted(of: ModelFile, slot: int, runtime: Runtime = NEWEST) -> Packed | None:
     """What the last node of the main graph packs its weight at `slot` into."""
-    graphs = Graphs(of)
+    graphs = GraphIndex(of)
     _, scope = next(iter(graphs))
     node = scope.nodes[-1]
     weight = graphs.weight(scope, node.input[slot])
@@ -182,7 +182,7 @@ def a_node(opened: Open, operator: str, inputs: list[str], **more: Any) -> Any:
     node = helper.make_node(operator, inputs, ["y"], **more)
     info = helper.make_tensor_value_info
     of = opened(made(helper.make_graph([node], "g", [info("x", 1, None)], [info("y", 1, None)])))
-    graphs = Graphs(of)
+    graphs = GraphIndex(of)
     _, scope = next(iter(graphs))
     return graphs, scope, scope.nodes[0]
 
@@ -225,10 +225,10 @@ WEIGHT = "<float[4,32] w = {" + ",".join("1" for _ in range(128)) + "}>"
 
 
 def freed(of: ModelFile, runtime: Runtime = NEWEST, folded: Sequence[str] = ()) -> bool:
-    graphs = Graphs(of)
+    graphs = GraphIndex(of)
     weight = next(one for one in of.weights if one.name == "w")
     found = list(readers(graphs, weight))
-    ids = {one.node.number for one in found if one.node.op_type in folded}
+    ids = {one.node for one in found if one.node.op_type in folded}
     return original_freed(graphs, runtime, weight, found, ids)
 
 
@@ -294,7 +294,7 @@ def test_calls_of_functions_are_no_readers(opened: Open) -> None:
     )
     of = opened(text)
     assert freed(of)
-    graphs = Graphs(of)
+    graphs = GraphIndex(of)
     found = direct(readers(graphs, of.weights[0]))
     assert [one.node.op_type for one in found] == ["MatMul"]
 

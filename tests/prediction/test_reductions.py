@@ -5,8 +5,8 @@ import onnx
 import pytest
 from onnx import numpy_helper, parser
 
-from memdiag.graph.graphs import Graphs
-from memdiag.graph.reader import open_model
+from memdiag.model.graph_index import GraphIndex
+from memdiag.model.model_file import open_model
 from memdiag.prediction.reductions import largest_reduction
 
 
@@ -32,4 +32,4 @@ def test_the_dimension_that_is_summed_over_is_found(
     model.graph.initializer.append(numpy_helper.from_array(np.ones(shape, np.float32), "w"))
     onnx.save(model, tmp_path / "m.onnx")
     with open_model(tmp_path / "m.onnx") as opened:
-        assert largest_reduction(opened, Graphs(opened)) == expected
+        assert largest_reduction(opened, GraphIndex(opened)) == expected

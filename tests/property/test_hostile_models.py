@@ -20,7 +20,7 @@ from onnx import GraphProto, ModelProto, helper
 from memdiag.detectors import detectors
 from memdiag.detectors.examined import Examined
 from memdiag.errors import MemdiagError
-from memdiag.graph.reader import open_model
+from memdiag.model.model_file import open_model
 from memdiag.prediction.runtime import Runtime
 from tests.property.hostile import (
     bomb,

@@ -19,9 +19,9 @@ from onnx import (
 )
 
 from memdiag.errors import ModelError
-from memdiag.graph.inputs import plan_inputs
-from memdiag.graph.reader import open_model
-from memdiag.graph.wire import THIS_FILE, skeleton
+from memdiag.model.inputs import plan_inputs
+from memdiag.model.model_file import open_model
+from memdiag.model.wire import THIS_FILE, skeleton
 
 UNKNOWN_FIELD = b"\xa2\x7d\x03new"  # field 2004, three bytes: not in onnx.proto
 
@@ -153,7 +153,9 @@ def test_a_skeleton_and_its_references_are_the_whole_model(
     model: ModelProto, threshold: int
 ) -> None:
     original = model.SerializeToString()
-    parts = skeleton(original, origin="m.onnx", threshold=threshold)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("memdiag.model.wire.MIN_REFERENCED_BYTES", threshold)
+        parts = skeleton(original, origin="m.onnx")
     again, count = restored(parts.proto, original)
     assert again == model
     assert count == len(parts.references)

@@ -10,7 +10,7 @@ import pytest
 from onnx import AttributeProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper, parser
 
 from memdiag.errors import ModelError
-from memdiag.graph.reader import ModelFile, open_model
+from memdiag.model.model_file import ModelFile, open_model
 from memdiag.remedies.constants import tensor_of
 from memdiag.remedies.draft import Draft, tensors
 from memdiag.remedies.rewrites import constant_to_initializer, hoist_subgraph_weights

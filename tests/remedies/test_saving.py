@@ -17,7 +17,7 @@ import pytest
 from onnx import TensorProto, numpy_helper, parser
 
 from memdiag.errors import ReportError, UsageError
-from memdiag.graph.reader import open_model
+from memdiag.model.model_file import open_model
 from memdiag.remedies import saving
 from memdiag.remedies.draft import Draft, Storage
 from memdiag.remedies.saving import ALIGNMENT, can_stay, save, weight_bytes
@@ -283,7 +283,6 @@ FULL = """
 import resource, signal, sys
 from pathlib import Path
 from memdiag.errors import ReportError
-from memdiag.graph.reader import open_model
 from memdiag.remedies.draft import Draft
 from memdiag.remedies.saving import save
 with open_model(Path(sys.argv[1])) as file:

@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 from onnx import AttributeProto, ModelProto, TensorProto, helper, numpy_helper, parser
 
-from memdiag.graph.reader import open_model
+from memdiag.model.model_file import open_model
 from memdiag.remedies.saving import ALIGNMENT
 
 RNG = np.random.default_rng(0)

@@ -10,7 +10,7 @@ from onnx import TensorProto, helper
 
 import memdiag
 from memdiag.errors import UsageError
-from memdiag.graph.element_types import ELEMENT_TYPES, ElementType
+from memdiag.model.tensor_types import ELEMENT_TYPES, ElementType
 from memdiag.runner.job import Feed, Job
 from memdiag.runner.session_server import SessionServer
 from memdiag.verification.outputs import compare

@@ -5,7 +5,7 @@ import onnx
 import pytest
 from onnx import parser
 
-from memdiag.graph.reader import open_model
+from memdiag.model.model_file import open_model
 from memdiag.runner.job import Job
 from memdiag.verification.bench import Trial
 from memdiag.workflows.trials import trials

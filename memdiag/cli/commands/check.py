@@ -42,10 +42,6 @@ def command(
         typer.Option(metavar="SIZE", help="Skip findings that cost less (default: 4KiB)."),
     ] = None,
     dim: Dims = None,
-    max_memory: Annotated[
-        str | None,
-        typer.Option(metavar="SIZE", help="Refuse models whose check needs more (default: 150MB)."),
-    ] = None,
     format: Annotated[
         _Format, typer.Option(help="What to print: a summary, the JSON record, SARIF, or Markdown.")
     ] = _Format.console,
@@ -63,7 +59,6 @@ def command(
     from memdiag.cli.output import print_check, save_record
     from memdiag.reporters.views.text import plain
     from memdiag.workflows.check import (
-        DEFAULT_MAX_MEMORY,
         DEFAULT_MIN_BYTES,
         Selection,
         check_models,
@@ -82,7 +77,6 @@ def command(
         ),
         for_onnxruntime=for_onnxruntime or settings.for_onnxruntime,
         dims={**settings.dim, **dimension_sizes("--dim", dim or ())},
-        max_memory_bytes=parse_size(max_memory) if max_memory else DEFAULT_MAX_MEMORY,
     )
     if output is not None:
         save_record(result, output)

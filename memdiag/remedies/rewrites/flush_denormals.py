@@ -16,7 +16,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from memdiag.graph.least_values import MANTISSA_BITS
+from memdiag.model.denormals import MANTISSA_BITS
 from memdiag.records.finding import Finding
 from memdiag.remedies.computed import computed, give, octets, weight_problem
 from memdiag.remedies.constants import Tensor, tensor_of

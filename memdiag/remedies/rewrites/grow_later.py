@@ -15,7 +15,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from memdiag.graph.tensor_types import TensorType
+from memdiag.model.tensor_types import TensorType
 from memdiag.records.finding import Finding
 from memdiag.remedies.draft import Draft
 from memdiag.remedies.rewrite import Rewrite

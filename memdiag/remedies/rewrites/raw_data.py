@@ -15,8 +15,8 @@ from typing import NamedTuple
 import onnx_ir as ir
 from onnx import TensorProto
 
-from memdiag.graph.element_types import ELEMENT_TYPES, STRING
-from memdiag.graph.tensor_data import packed_bytes, stored_bytes
+from memdiag.model.tensor_data import packed_bytes, stored_bytes
+from memdiag.model.tensor_types import ELEMENT_TYPES, STRING
 from memdiag.records.finding import Finding
 from memdiag.remedies.constants import Tensor
 from memdiag.remedies.draft import Draft

@@ -9,7 +9,7 @@ import msgspec
 from memdiag.comparison.figures import latency, measured
 from memdiag.comparison.reference import Beside
 from memdiag.errors import MemdiagError
-from memdiag.graph.reader import ModelFile
+from memdiag.model.model_file import ModelFile
 from memdiag.records.comparison import Column, Graph
 from memdiag.records.profile import Profile
 from memdiag.workflows.comparing.subjects import Subject

@@ -11,8 +11,8 @@ import numpy as np
 
 from memdiag.comparison.reference import Beside, Reference
 from memdiag.errors import MeasurementError, MemdiagError, UsageError
-from memdiag.graph.dimensions import Axis, axes_of
-from memdiag.graph.reader import ModelFile, open_model
+from memdiag.model.dimensions import Axis, axes_of
+from memdiag.model.model_file import ModelFile, open_model
 from memdiag.records.comparison import Column
 from memdiag.records.dimension import Dimension
 from memdiag.records.profile import Input, Profile
@@ -147,7 +147,7 @@ class SideBySide:
 
     def _free(self, subject: Subject) -> list[Axis]:
         """Return the free axes of a model's inputs."""
-        inputs = self._file(subject).graph.fed
+        inputs = self._file(subject).graph.required_inputs
         return [axis for value in inputs for axis in axes_of(value) or () if axis.size is None]
 
     def _has_given_sizes(self, subject: Subject, feeds: Sequence[Feed]) -> bool:

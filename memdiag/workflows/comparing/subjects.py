@@ -9,7 +9,7 @@ from memdiag.comparison import runtimes
 from memdiag.comparison.optimizers import ORIGINAL, Adapter
 from memdiag.comparison.optimizing import interpreter_for, optimize
 from memdiag.errors import MemdiagError, ProvisionError
-from memdiag.graph.reader import open_model
+from memdiag.model.model_file import open_model
 from memdiag.records.comparison import ColumnStatus, OptimizerRun
 from memdiag.runner.job import Job
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import msgspec
 
 from memdiag.errors import MemdiagError
-from memdiag.graph.reader import ModelFile
+from memdiag.model.model_file import ModelFile
 from memdiag.records.finding import Finding
 from memdiag.remedies.draft import Draft
 from memdiag.workflows.drawing.drawn import Places, draw
@@ -30,7 +30,7 @@ def with_drawings(
     if not findings or file.node_count > _MOST_NODES:
         return tuple(findings), ()
     try:
-        draft = Draft(file, numbers=False)
+        draft = Draft(file)
         places = Places(draft)
     except MemdiagError:
         return tuple(findings), ()  # a graph that cannot be rewritten

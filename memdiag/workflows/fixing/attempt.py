@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from memdiag.graph.graphs import Graphs
+from memdiag.model.graph_index import GraphIndex
 from memdiag.prediction.reductions import largest_reduction
 from memdiag.records.finding import Finding
 from memdiag.records.fix import Figures, Remedy, RemedyStatus
@@ -90,7 +90,7 @@ class Attempt:
         if all(change.is_exact for change in changes):
             return Bound.exact()
         file = self.files.file
-        return Bound.reordered(largest_reduction(file, Graphs(file)))
+        return Bound.reordered(largest_reduction(file, GraphIndex(file)))
 
     def invalidity(self, built: Built) -> str | None:
         """Return why a changed model is not as valid as the original; None if it is."""

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import xxhash
 
 from memdiag.errors import ReportError, UsageError
-from memdiag.graph.reader import ModelFile, open_model
+from memdiag.model.model_file import ModelFile, open_model
 from memdiag.prediction.loadable import Need, oldest_runtime
 from memdiag.records.files import resolve_output
 from memdiag.remedies.draft import Draft, Storage

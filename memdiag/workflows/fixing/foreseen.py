@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import msgspec
 
 from memdiag.errors import MemdiagError
-from memdiag.graph.reader import ModelFile
+from memdiag.model.model_file import ModelFile
 from memdiag.records.finding import Finding
 from memdiag.remedies.draft import Draft
 from memdiag.remedies.rewrites import rewriters, rewriters_for

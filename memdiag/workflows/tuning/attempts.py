@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from memdiag.errors import MemdiagError
-from memdiag.graph.reader import open_model
+from memdiag.model.model_file import open_model
 from memdiag.records.fix import Figures, Point
 from memdiag.remedies.option import Option
 from memdiag.runner.job import Job, TimeLimitReached

@@ -11,8 +11,8 @@ from pathlib import Path
 import onnx
 
 from memdiag.errors import MeasurementError
-from memdiag.graph.element_types import ELEMENT_TYPES_BY_NAME
-from memdiag.graph.reader import ModelFile, open_model
+from memdiag.model.model_file import ModelFile, open_model
+from memdiag.model.tensor_types import ELEMENT_TYPES_BY_NAME
 from memdiag.prediction.packing import OVERRIDABLE_SINCE_IR
 from memdiag.remedies.draft import Draft
 from memdiag.remedies.option import Option
@@ -81,7 +81,7 @@ class TuneFiles:
 def lists_initializers(file: ModelFile) -> bool:
     """Return whether initializers are among the inputs because the model's IR has them there."""
     has_some = bool(file.graph.initializers or file.graph.sparse_initializers)
-    return file.head.ir_version < OVERRIDABLE_SINCE_IR and has_some
+    return file.proto.ir_version < OVERRIDABLE_SINCE_IR and has_some
 
 
 def _unlist(original: ModelFile, path: Path) -> None:
@@ -90,7 +90,7 @@ def _unlist(original: ModelFile, path: Path) -> None:
     The runtime leaves there what was an initializer, and asks for those that it folded away.
     """
     saved = onnx.load(path, load_external_data=False)
-    fed = {each.name for each in original.graph.fed}
+    fed = {each.name for each in original.graph.required_inputs}
     kept = [each for each in saved.graph.input if each.name in fed]
     del saved.graph.input[:]
     saved.graph.input.extend(kept)

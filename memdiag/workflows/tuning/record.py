@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from memdiag.graph.reader import ModelFile, open_model
+from memdiag.model.model_file import ModelFile, open_model
 from memdiag.records.fix import FIX_SCHEMA, Fix, Point
 from memdiag.remedies.option import Option
 from memdiag.units import format_sizes

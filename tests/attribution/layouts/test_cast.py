@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
 from memdiag.attribution.search_target import weight_contents
-from memdiag.graph.reader import open_model
+from memdiag.model.model_file import open_model
 from tests.attribution.layouts.sessions import ProcessMemory, model, noise
 from tests.attribution.layouts.virtual_copies import assembled, offered
 

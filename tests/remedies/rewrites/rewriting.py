@@ -18,7 +18,7 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper, parser
 import memdiag
 from benchmarks.environments import ProvisionError
 from benchmarks.runtimes import runtime
-from memdiag.graph.reader import open_model
+from memdiag.model.model_file import open_model
 from memdiag.records.finding import Finding
 from memdiag.remedies.draft import Draft, Storage, tensors
 from memdiag.remedies.saving import save

@@ -9,7 +9,7 @@ import pytest
 import memdiag
 from benchmarks.environments import ProvisionError
 from benchmarks.runtimes import runtime
-from memdiag.graph.reader import open_model
+from memdiag.model.model_file import open_model
 from memdiag.records.finding import Finding
 from memdiag.remedies.draft import Draft
 from memdiag.remedies.rewrites import rewriters

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx import ModelProto, TensorProto, helper
 
-from memdiag.graph.reader import ModelFile, open_model
+from memdiag.model.model_file import ModelFile, open_model
 from memdiag.records.finding import Finding
 from memdiag.remedies.draft import Draft
 from memdiag.remedies.rewrite import Rewriter

@@ -5,7 +5,7 @@ import onnx
 import pytest
 from onnx import ModelProto, helper
 
-from memdiag.graph.reader import open_model
+from memdiag.model.model_file import open_model
 from memdiag.remedies.draft import Draft
 from memdiag.remedies.rewrites import overridable_weight
 from tests.remedies.rewrites.rewriting import (

@@ -6,7 +6,7 @@ import onnx_ir as ir
 import pytest
 from onnx import AttributeProto, ModelProto, numpy_helper
 
-from memdiag.graph.reader import open_model
+from memdiag.model.model_file import open_model
 from memdiag.remedies.constants import tensor_of
 from memdiag.remedies.draft import Draft
 from memdiag.remedies.rewrites import pass_function_weights

@@ -5,7 +5,7 @@ import onnx
 import pytest
 from onnx import ModelProto
 
-from memdiag.graph.reader import open_model
+from memdiag.model.model_file import open_model
 from memdiag.records.finding import Finding
 from memdiag.remedies.draft import Draft
 from memdiag.remedies.rewrites import product_by_rows

@@ -8,7 +8,7 @@ import pytest
 from onnx import ModelProto, helper
 
 import memdiag
-from memdiag.graph.reader import open_model
+from memdiag.model.model_file import open_model
 from memdiag.records.finding import Finding
 from memdiag.remedies.computed import computed
 from memdiag.remedies.draft import Draft

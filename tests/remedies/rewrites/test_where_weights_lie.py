@@ -8,7 +8,7 @@ import onnx
 import pytest
 from onnx import ModelProto, TensorProto
 
-from memdiag.graph.reader import open_model
+from memdiag.model.model_file import open_model
 from memdiag.remedies import copying, saving
 from memdiag.remedies.draft import Draft, Storage
 from memdiag.remedies.rewrites import externalize, reference_in_place

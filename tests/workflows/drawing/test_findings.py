@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from memdiag.graph.reader import open_model
+from memdiag.model.model_file import open_model
 from memdiag.prediction.runtime import Runtime
 from memdiag.records.drawing import Drawing, DrawnNode
 from memdiag.records.finding import Finding

@@ -11,7 +11,7 @@ import onnx
 import pytest
 
 from memdiag.errors import ReportError, UsageError
-from memdiag.graph.reader import open_model
+from memdiag.model.model_file import open_model
 from memdiag.remedies.draft import Draft, Storage
 from memdiag.workflows.fixing.changes import Change
 from memdiag.workflows.fixing.files import Built, FixFiles, Output
@@ -246,7 +246,6 @@ _BUILD = """
 import signal, sys
 from pathlib import Path
 from memdiag.errors import ReportError
-from memdiag.graph.reader import open_model
 from memdiag.remedies.draft import Draft
 from memdiag.workflows.fixing.files import FixFiles
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)

@@ -10,7 +10,7 @@ import pytest
 from onnx import numpy_helper, parser
 
 import memdiag
-from memdiag.graph.reader import open_model
+from memdiag.model.model_file import open_model
 from memdiag.records.finding import Finding
 from memdiag.remedies import contents
 from memdiag.workflows.fixing import foreseen

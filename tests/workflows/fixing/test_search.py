@@ -9,7 +9,7 @@ import onnx
 import pytest
 
 from memdiag.errors import ReportError
-from memdiag.graph.reader import ModelFile, open_model
+from memdiag.model.model_file import ModelFile, open_model
 from memdiag.records.fix import RemedyStatus
 from memdiag.remedies.draft import Draft
 from memdiag.remedies.rewrite import Rewriter

@@ -1,0 +1,399 @@
+"""Roles of free dimensions (batch, sequence, image height …), and a realistic size for each."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from onnx import TensorProto, ValueInfoProto
+
+from memdiag.model.dimensions import Axis, axes_of, batch_keys, is_expression, tensor_type
+from memdiag.model.graph_index import Graph, Node, Scope, Use, main_scope
+from memdiag.model.index_ranges import integer_attribute, small_constant
+
+SEQUENCE = 128
+IMAGE_SIDE = 224
+DETECTION_SIDE = 640  # of an image whose output is a map of it, or what was found in it
+SAMPLES = 16_000
+VIDEO_FRAMES = 16
+MELS = 80
+
+MAX_STEPS = 200
+"""An input is followed through at most this many uses to find the operators that need a size."""
+
+_BATCH = {"batch", "batchsize", "bs"}
+_PAST = {"past", "cache", "cached", "history"}
+_TOTAL = {"total"}
+_SEQUENCE = {
+    *("seq", "seqlen", "sequence", "length", "len", "lengths", "context", "prompt"),
+    *("time", "times", "timestep", "timesteps", "step", "steps", "frame", "frames"),
+    *("token", "tokens", "word", "words", "text", "char", "chars", "phoneme", "phonemes"),
+    *("src", "tgt", "query"),
+}
+_SAMPLES = {"samples", "audio", "wav", "waveform", "pcm", "signal", "speech"}
+_HEIGHT, _WIDTH = {"height"}, {"width"}
+_CHANNELS = {"channel", "channels"}
+_LETTERS = {"b": "batch", "n": "batch", "t": "sequence", "l": "sequence", "s": "sequence"}
+_DETECTIONS = {
+    *("box", "boxes", "bbox", "bboxes", "det", "dets", "detection", "detections"),
+    *("mask", "masks", "heatmap", "heatmaps"),
+}
+_IMAGE_LETTERS = {"h": "height", "w": "width", "c": "channels"}
+
+_INTEGERS = (TensorProto.INT32, TensorProto.INT64)
+_SAME_LAYOUT = {
+    "Cast",
+    "Clip",
+    "DequantizeLinear",
+    "DynamicQuantizeLinear",
+    "Identity",
+    "Pad",
+    "QuantizeLinear",
+    "Relu",
+}
+_ELEMENTWISE = {"Add", "Div", "Mul", "Sub"}
+_CONVOLUTIONS = ("Conv", "ConvInteger", "FusedConv", "QLinearConv")
+_RECURRENT = ("GRU", "LSTM", "RNN", "DynamicQuantizeLSTM")
+
+
+class Role(NamedTuple):
+    """The role of a free dimension.
+
+    Attributes:
+        name: ``batch``, ``sequence``, ``past``, ``samples``, ``height``, ``width``, ``channels``,
+            ``frames``, ``features`` or ``size`` (not known).
+        size: a realistic size.
+        reason: the evidence for it, in words.
+        is_required: whether an operator accepts no other size.
+    """
+
+    name: str
+    size: int
+    reason: str
+    is_required: bool = False
+
+
+def axis_roles(graph: Graph, functions: Sequence[Graph] = ()) -> dict[str, Role]:
+    """Return the role of every free dimension of the inputs of `graph`, by `Axis.key`.
+
+    Dimensions that are arithmetic over others (``past + sequence``) have none: they follow those.
+    """
+    values = {value.name: value for value in graph.required_inputs}
+    axes = {name: axes_of(value) for name, value in values.items()}
+    keys = {axis.key: axis for each in axes.values() for axis in each or () if axis.size is None}
+    if not keys:
+        return {}
+    batches = batch_keys(axes)
+    scope = main_scope(graph, functions)
+    found: dict[str, tuple[int, Role]] = {}
+    for name, value in values.items():
+        own = axes[name]
+        if not own or all(axis.size is not None for axis in own):
+            continue
+        evidence = _operator_roles(scope, name, len(own))
+        for axis in own:
+            if axis.size is None and not is_expression(axis.key, keys):
+                ranked = _role(axis, own, value, axis.key in batches, evidence.get(axis.position))
+                if axis.key not in found or ranked[0] < found[axis.key][0]:
+                    found[axis.key] = ranked
+    roles = {key: role for key, (_, role) in found.items()}
+    output = _detection_output(graph, roles)
+    for key in _free_sides(axes, roles) if output else ():
+        reason = f"{roles[key].reason}, output {output!r} grows with the image"
+        roles[key] = roles[key]._replace(size=DETECTION_SIDE, reason=reason)
+    return roles
+
+
+def _free_sides(
+    inputs: Mapping[str, tuple[Axis, ...] | None], roles: Mapping[str, Role]
+) -> set[str]:
+    """Return the keys of both sides of images of 1 or 3 channels, where both are free.
+
+    A fixed side says more of the image than its output does (lines of text have a fixed height),
+    and a tensor of other channels is no image, but a map of features.
+    """
+    found = set()
+    for axes in inputs.values():
+        free = [axis for axis in axes or () if axis.size is None]
+        named = [(axis, roles[axis.key]) for axis in free if axis.key in roles]
+        sides = [axis for axis, role in named if role.name in ("height", "width")]
+        channels = {axis.size for axis in (axes or ())[-3:] if axis.size is not None}
+        channels |= {role.size for _, role in named if role.name == "channels"}
+        if len(sides) == 2 and len(axes or ()) in (3, 4) and channels <= {1, 3}:
+            found |= {axis.key for axis in sides}
+    return found
+
+
+def _detection_output(graph: Graph, roles: Mapping[str, Role]) -> str:
+    """Return the name of an output that grows with an image: a map, or objects; else ``""``.
+
+    It has three dimensions or more, of which one behind the first is free and neither a length of
+    text nor one of an input's other dimensions; or it is called boxes, masks or the like. A
+    classifier's output is [batch, classes], an encoder's [batch, sequence, features].
+    """
+    others = {key for key, role in roles.items() if role.name not in ("height", "width")}
+    for value in graph.output_values:
+        axes = axes_of(value) or ()
+        grows = len(axes) >= 3 and any(
+            axis.size is None and axis.symbol not in others and not _words(axis.symbol) & _SEQUENCE
+            for axis in axes[1:]
+        )
+        if grows or _words(value.name) & _DETECTIONS:
+            return value.name
+    return ""
+
+
+def total_lengths(
+    inputs: Mapping[str, tuple[Axis, ...] | None], roles: Mapping[str, Role]
+) -> dict[str, tuple[str, str]]:
+    """Return the dimensions that must be the sum of a past and a new length: both keys, by key.
+
+    These are the dimensions called total, and the length of a mask with a name of its own.
+    """
+    past = next((key for key, role in roles.items() if role.name == "past"), None)
+    new = [
+        axis.key
+        for name, axes in inputs.items()
+        for axis in axes or ()
+        if axis.size is None and axis.position == 1 and axis.rank >= 2
+        if roles.get(axis.key, _UNKNOWN).name == "sequence" and not _is_mask(name)
+    ]
+    if past is None or not new:
+        return {}
+    totals = {key for key in roles if _words(key) & _TOTAL}
+    totals |= {
+        axes[-1].key
+        for name, axes in inputs.items()
+        if axes and len(axes) == 2 and _is_mask(name) and "encoder" not in name.lower()
+        if axes[-1].size is None and axes[-1].key in roles and axes[-1].key not in new
+    }
+    return {key: (past, new[0]) for key in totals if key not in (past, new[0])}
+
+
+_UNKNOWN = Role("size", SEQUENCE, "its role is not known")
+
+
+def _is_mask(name: str) -> bool:
+    return "mask" in name.lower()
+
+
+def _words(text: str) -> set[str]:
+    return {word.lower() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+", text)}
+
+
+def _role(
+    axis: Axis,
+    axes: Sequence[Axis],
+    value: ValueInfoProto,
+    is_batch: bool,
+    evidence: Role | None,
+) -> tuple[int, Role]:
+    """Return the role of one axis, and how good the evidence for it is: the lowest is the best."""
+    if evidence is not None and evidence.is_required:
+        return 0, evidence
+    by_name = _by_symbol(axis, axes)
+    if by_name is not None and by_name.name == "sequence" and evidence is not None:
+        # Samples of a sound are often called a sequence.
+        by_name = evidence if evidence.name == "samples" else by_name
+    if by_name is not None:
+        return 1, by_name
+    if is_batch:
+        return 2, Role("batch", 1, f"axis {axis.position} of {axis.rank}")
+    if evidence is not None:
+        if evidence.name in ("height", "width"):
+            evidence = evidence._replace(size=_size_of(evidence.name, axes))
+        return 3, evidence
+    return 4, _by_position(axis, axes, value)
+
+
+def _by_symbol(axis: Axis, axes: Sequence[Axis]) -> Role | None:
+    """Return the role that the name of a dimension says."""
+    words = _words(axis.symbol)
+    why = f"called {axis.symbol!r}"
+    name = ""
+    if words & _BATCH:
+        name = "batch"
+    elif words & _PAST:
+        name = "past"
+    elif words & _SAMPLES:
+        name = "samples"
+    elif words & _SEQUENCE:
+        name = "sequence"
+    elif words & _CHANNELS:
+        name = "channels"
+    elif words & _HEIGHT:
+        name = "height"
+    elif words & _WIDTH:
+        name = "width"
+    elif len(axis.symbol) == 1:
+        letter = axis.symbol.lower()
+        name = _IMAGE_LETTERS.get(letter, "") if len(axes) >= 3 else ""
+        if letter in ("b", "n"):
+            name = "batch" if axis.position == 0 and len(axes) > 1 else ""
+        name = name or (_LETTERS[letter] if letter in ("t", "l", "s") else "")
+    return Role(name, _size_of(name, axes), why) if name else None
+
+
+def _by_position(axis: Axis, axes: Sequence[Axis], value: ValueInfoProto) -> Role:
+    """Return the role that rank, position, type and name of the input suggest."""
+    position, rank = axis.position, axis.rank
+    words = _words(value.name)
+    tensor = tensor_type(value.type)
+    is_integer = tensor is not None and tensor.elem_type in _INTEGERS
+    where = f"axis {position} of {rank}"
+    if rank == 4 and words & {"past", "key", "value", "cache"} and position == 2:
+        return Role("past", SEQUENCE, f"{where} of a key or value cache")
+    if rank == 4 and not is_integer:
+        last_is_channels = axes[3].size in (1, 3, 4) and axes[1].size not in (1, 3, 4)
+        image = ("height", "width", "channels") if last_is_channels else _CHANNELS_FIRST
+        name = image[position - 1]
+        return Role(name, _size_of(name, axes), f"{where}, taken for an image")
+    if rank == 5 and not is_integer:
+        if position >= 3:
+            name = ("height", "width")[position - 3]
+            return Role(name, _size_of(name, axes), f"{where}, taken for a video")
+        name = "frames" if axes[3 - position].size in (1, 3) else "channels"
+        size = VIDEO_FRAMES if name == "frames" else 3
+        return Role(name, size, f"{where}, taken for a video")
+    if rank <= 2 and words & _SAMPLES:
+        return Role("samples", SAMPLES, f"input {value.name!r}: a second of sound at 16 kHz")
+    if is_integer and rank == 2:
+        return Role("sequence", SEQUENCE, f"{where} of integers")
+    if rank == 3 and position == 1 and axes[2].size is not None:
+        return Role("sequence", SEQUENCE, f"{where}, features last")
+    if rank == 3 and position == 2 and axes[1].size is not None:
+        return Role("sequence", SEQUENCE, f"{where}, features first")
+    if rank == 3 and words & {"mel", "mels"}:
+        return Role("features", MELS, f"input {value.name!r}")
+    return _UNKNOWN
+
+
+_CHANNELS_FIRST = ("channels", "height", "width")
+
+
+def _size_of(name: str, axes: Sequence[Axis]) -> int:
+    if name == "batch":
+        return 1
+    if name == "samples":
+        return SAMPLES
+    if name == "channels":
+        return 3 if len(axes) >= 4 else 1
+    if name in ("height", "width"):
+        # Images are square, unless a side is fixed to less than what is usual (lines of text).
+        sides = [axis.size for axis in axes[1:] if axis.size is not None and axis.size > 4]
+        return max([IMAGE_SIDE, *sides])
+    return SEQUENCE
+
+
+def _operator_roles(scope: Scope, name: str, rank: int) -> dict[int, Role]:
+    """Return the roles that the operators which read input `name` give its axes, by position."""
+    found: dict[int, Role] = {}
+    # Values to follow, each with the axis of the input that each of its own axes is (None: none).
+    pending: list[tuple[Scope, str, tuple[int | None, ...]]] = [(scope, name, tuple(range(rank)))]
+    seen = {(scope, name)}
+    steps = 0
+    while pending and steps < MAX_STEPS:
+        here, value, layout = pending.pop()
+        for use in here.uses(value):
+            steps += 1
+            if steps >= MAX_STEPS:
+                break
+            for position, role in _required(use, layout):
+                at = layout[position] if 0 <= position < len(layout) else None
+                if at is not None and (at not in found or role.is_required > found[at].is_required):
+                    found[at] = role
+            moved = _moved(use, layout)
+            if moved is not None and use.node.output:
+                after = (use.scope, use.node.output[0])
+                if after not in seen:
+                    seen.add(after)
+                    pending.append((*after, moved))
+    return found
+
+
+def _moved(use: Use, layout: tuple[int | None, ...]) -> tuple[int | None, ...] | None:
+    """Return the layout of a node's output, None where its axes are not those of its input."""
+    node = use.node
+    if use.input_index and node.op_type not in ("Add", "Mul"):
+        return None
+    if node.op_type in _ELEMENTWISE:
+        return layout if _keeps_rank(use, len(layout)) else None
+    if node.op_type in _SAME_LAYOUT:
+        return layout
+    if node.op_type == "Transpose":
+        order = next((list(one.ints) for one in node.attribute if one.name == "perm"), None)
+        order = order or [*range(len(layout))][::-1]
+        return tuple(layout[i] for i in order) if sorted(order) == [*range(len(layout))] else None
+    if node.op_type == "Unsqueeze":
+        axes = next((list(one.ints) for one in node.attribute if one.name == "axes"), None)
+        if axes is None and len(node.input) > 1:
+            constant = small_constant(use.scope, node.input[1])
+            axes = None if constant is None else [int(axis) for axis in constant.reshape(-1)]
+        if axes is None:
+            return None
+        rank = len(layout) + len(axes)
+        added = {axis % rank for axis in axes}
+        rest = iter(layout)
+        return tuple(None if i in added else next(rest, None) for i in range(rank))
+    return None
+
+
+def _keeps_rank(use: Use, rank: int) -> bool:
+    """Return whether the other operand is a constant that adds no axes."""
+    other = use.node.input[1 - use.input_index] if len(use.node.input) == 2 else ""
+    home = use.scope.defining_scope(other)
+    tensor = home.graph.tensors.get(other) if home is not None else None
+    return tensor is not None and len(tensor.dims) <= rank
+
+
+def _required(use: Use, layout: Sequence[int | None]) -> Iterator[tuple[int, Role]]:
+    """Yield what an operator says of the axes of the value that it reads."""
+    node, rank = use.node, len(layout)
+    if use.input_index:
+        looks_up = node.op_type in ("Gather", "EmbedLayerNormalization")
+        if looks_up and use.input_index == 1 and rank == 2:
+            yield 1, Role("sequence", SEQUENCE, f"indices of {_label(node)}")
+        return
+    weight = _weight_shape(use)
+    if node.op_type == "STFT":
+        yield 1, Role("samples", SAMPLES, f"read by {_label(node)}: a second of sound at 16 kHz")
+    if weight is None:
+        return
+    if node.op_type in _CONVOLUTIONS and len(weight) == rank >= 3:
+        channels = weight[1] * integer_attribute(node, "group", 1)
+        yield 1, Role("channels", channels, f"the channels of {_label(node)}", is_required=True)
+        if rank == 3:
+            is_sound = channels == 1
+            name, size = ("samples", SAMPLES) if is_sound else ("sequence", SEQUENCE)
+            yield 2, Role(name, size, f"the axis along which {_label(node)} moves")
+        elif rank == 4:
+            for position, name in ((2, "height"), (3, "width")):
+                yield position, Role(name, IMAGE_SIDE, f"the {name} of {_label(node)}")
+    elif node.op_type in ("MatMul", "MatMulInteger") and len(weight) == 2:
+        yield (
+            rank - 1,
+            Role("features", weight[0], f"the rows of {_label(node)}", is_required=True),
+        )
+    elif node.op_type == "Gemm" and len(weight) == 2 and not integer_attribute(node, "transA", 0):
+        rows = weight[1] if integer_attribute(node, "transB", 0) else weight[0]
+        yield 1, Role("features", rows, f"the rows of {_label(node)}", is_required=True)
+    elif node.op_type in _RECURRENT and len(weight) == 3 and rank == 3:
+        by_batch = integer_attribute(node, "layout", 0)
+        yield 2, Role("features", weight[2], f"the input of {_label(node)}", is_required=True)
+        yield 1 if by_batch else 0, Role("sequence", SEQUENCE, f"the steps of {_label(node)}")
+
+
+def _weight_shape(use: Use) -> tuple[int, ...] | None:
+    """Return the shape of the weight that a node multiplies its first input by; None without."""
+    node = use.node
+    slot = 3 if node.op_type in ("QLinearConv",) else 1
+    if node.op_type not in (*_CONVOLUTIONS, *_RECURRENT, "MatMul", "MatMulInteger", "Gemm"):
+        return None
+    if len(node.input) <= slot or not node.input[slot]:
+        return None
+    home = use.scope.defining_scope(node.input[slot])
+    tensor = home.graph.tensors.get(node.input[slot]) if home is not None else None
+    return tuple(tensor.dims) if tensor is not None else None
+
+
+def _label(node: Node) -> str:
+    return f"{node.op_type} {node.name!r}" if node.name else node.op_type

@@ -1,0 +1,141 @@
+"""Weights with the same content: of one size, compared by a hash of all their bytes.
+
+Weights of one size are first told apart by a few blocks each, so that most are never read as a
+whole. Weights that refer to one range of a file have the same content without being read.
+"""
+
+import os
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import xxhash
+
+from memdiag.errors import ModelError
+from memdiag.model.model_file import ModelFile
+from memdiag.records.weights import Weight
+
+MAX_DECODED_BYTES = 32 << 20
+"""Sparse weights and numbers inside the graph that are larger, when dense, are not compared."""
+
+MAX_THREADS = 4
+"""More threads do not read faster than memory allows."""
+
+MAX_READ_FACTOR = 4
+"""A model of weights that overlap is compared only until so many times its files were read."""
+
+_PROBES, _PROBE_BYTES = 8, 64
+_MIN_THREADED_BYTES = 1 << 20
+_SLICE_BYTES = 16 << 20
+
+
+def can_be_compared(model: ModelFile, weight: Weight) -> bool:
+    """Return whether the bytes of a weight are in a file, or few enough to be decoded."""
+    in_file = weight.file is not None or model.is_decoded(weight)
+    return in_file or weight.nbytes <= MAX_DECODED_BYTES
+
+
+def identical_weights(model: ModelFile, *, min_bytes: int = 1) -> list[list[Weight]]:
+    """Return groups of two weights or more that have the same bytes.
+
+    The groups come in the order of their first weights, each in the order of the model. Their
+    weights have one size, not necessarily one type or shape. Not compared are weights below
+    `min_bytes`, strings, and what `can_be_compared` excludes.
+    """
+    by_size: dict[int, list[int]] = defaultdict(list)
+    for index, weight in enumerate(model.weights):
+        if weight.nbytes >= max(min_bytes, 1) and weight.dtype != "string":
+            by_size[weight.nbytes].append(index)
+    compare = _Comparison(model)
+    groups = [
+        group
+        for indices in by_size.values()
+        if len(indices) > 1
+        for group in compare.groups(indices)
+    ]
+    model.release()
+    return [[model.weights[index] for index in group] for group in sorted(groups)]
+
+
+class _Comparison:
+    """The comparison of a model's weights, which go by their indices."""
+
+    def __init__(self, model: ModelFile) -> None:
+        self._model = model
+        self._bytes_left = MAX_READ_FACTOR * (model.file_bytes + model.external_bytes)
+
+    def groups(self, indices: Iterable[int]) -> Iterator[list[int]]:
+        """Yield the groups of two or more among weights of one size."""
+        ranges: dict[object, list[int]] = defaultdict(list)
+        for index in indices:
+            weight = self._model.weights[index]
+            if can_be_compared(self._model, weight):
+                ranges[(weight.file, weight.offset) if weight.file else index].append(index)
+        same_range = {group[0]: group for group in ranges.values()}
+        for probed in self._split(same_range, self._probe):
+            for identical in self._split(probed, self._digest):
+                group = sorted(index for first in identical for index in same_range[first])
+                if len(group) > 1:
+                    yield group
+
+    def _split(
+        self, indices: Iterable[int], key: Callable[[Weight], int | None]
+    ) -> list[list[int]]:
+        """Return weights divided by `key`; those without one are left out, a single one is not."""
+        indices = list(indices)
+        if len(indices) < 2:
+            return [indices] if indices else []
+        weights = [self._model.weights[index] for index in indices]
+        found: dict[int | None, list[int]] = defaultdict(list)
+        for index, value in zip(indices, _concurrent(key, weights), strict=True):
+            found[value].append(index)
+        found.pop(None, None)
+        return list(found.values())
+
+    def _probe(self, weight: Weight) -> int | None:
+        """Return a hash of blocks spread over the bytes; None where they cannot be read."""
+        view = self._view(weight)
+        if view is None:
+            return None
+        last = len(view) - _PROBE_BYTES
+        if last <= _PROBES * _PROBE_BYTES:
+            return xxhash.xxh3_64_intdigest(view)
+        starts = (last * number // (_PROBES - 1) for number in range(_PROBES))
+        blocks = b"".join(view[start : start + _PROBE_BYTES] for start in starts)
+        return xxhash.xxh3_64_intdigest(blocks)
+
+    def _digest(self, weight: Weight) -> int | None:
+        self._bytes_left -= weight.nbytes
+        view = self._view(weight) if self._bytes_left >= 0 else None
+        if view is None:
+            return None
+        digest = xxhash.xxh3_128()
+        for start in range(0, len(view), _SLICE_BYTES):
+            digest.update(view[start : start + _SLICE_BYTES])
+            if len(view) > _SLICE_BYTES:
+                self._model.release()
+        return digest.intdigest()
+
+    def _view(self, weight: Weight) -> memoryview | None:
+        try:
+            view = self._model.raw_bytes(weight)
+        except ModelError:  # the indices of a sparse tensor do not fit its shape
+            return None
+        return view if len(view) == weight.nbytes else None
+
+
+def _concurrent(
+    work: Callable[[Weight], int | None], weights: list[Weight]
+) -> Iterator[int | None]:
+    """Yield the results of `work`, by threads where the weights, all of one size, are large."""
+    if weights[0].nbytes < _MIN_THREADED_BYTES:
+        yield from map(work, weights)
+        return
+    with ThreadPoolExecutor(threads(), thread_name_prefix="memdiag") as pool:
+        yield from pool.map(work, weights)
+
+
+def threads() -> int:
+    """Return the number of threads that read weights."""
+    available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 2
+    return min(available, MAX_THREADS)

@@ -1,0 +1,186 @@
+"""Shapes of the runtime's own operators: which operators of ONNX have outputs of the same type.
+
+ONNX's inference knows nothing of the domain ``com.microsoft``. Before it runs, such a node is
+changed, in a copy of the model, into one whose first output has the same type and shape, whatever
+it computes. The operators are those of ONNX Runtime's ContribOperators.md.
+"""
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import NamedTuple
+
+from onnx import NodeProto
+
+DOMAINS = frozenset({"com.microsoft"})
+
+Dims = Callable[[str], tuple[int, ...] | None]
+"""Returns the shape of an initializer; None if the name is none."""
+
+
+class Equivalent(NamedTuple):
+    """The operator and inputs that replace a node's; its attributes stay, `equation` is added.
+
+    `made_up` are the shapes of inputs that do not exist in the model.
+    """
+
+    op_type: str
+    inputs: tuple[str, ...]
+    equation: str = ""
+    made_up: Mapping[str, tuple[int, ...]] = MappingProxyType({})
+
+
+Rule = Callable[[NodeProto, Dims], Equivalent | None]
+
+
+def equivalent_op(node: NodeProto, dims: Dims) -> Equivalent | None:
+    """Return the equivalent of `node`, an operator of the runtime's own; None if none is known."""
+    rule = _RULES.get(node.op_type)
+    return rule(node, dims) if rule is not None and node.input else None
+
+
+def _like_first(node: NodeProto, dims: Dims) -> Equivalent:
+    return Equivalent("Identity", (node.input[0],))
+
+
+def _as(op_type: str, *indices: int) -> Rule:
+    """Return the rule: `op_type` of the inputs at `indices`, of all inputs without any."""
+
+    def rule(node: NodeProto, dims: Dims) -> Equivalent | None:
+        if _integer(node, "channels_last", 0) or max(indices, default=0) >= len(node.input):
+            return None
+        inputs = tuple(node.input[index] for index in indices) or tuple(node.input)
+        return Equivalent(op_type, inputs)
+
+    return rule
+
+
+def _product_typed_as(left: int, right: int, typed: int) -> Rule:
+    """Return the rule: a MatMul of two inputs, with the element type of a third."""
+
+    def rule(node: NodeProto, dims: Dims) -> Equivalent | None:
+        if len(node.input) <= max(left, right, typed):
+            return None
+        taken = [""] * 8
+        # QLinearMatMul takes the matrices at 0 and 3, zero points of the same types at 2 and 5, and
+        # the output's type from the last input.
+        taken[0] = taken[2] = node.input[left]
+        taken[3] = taken[5] = node.input[right]
+        taken[7] = node.input[typed]
+        return Equivalent("QLinearMatMul", tuple(taken))
+
+    return rule
+
+
+def _fused_matmul(node: NodeProto, dims: Dims) -> Equivalent | None:
+    if len(node.input) < 2 or _integer(node, "transBatchA", 0) or _integer(node, "transBatchB", 0):
+        return None
+    flips = _integer(node, "transA", 0), _integer(node, "transB", 0)
+    if not any(flips):
+        return Equivalent("MatMul", tuple(node.input[:2]))
+    weight = dims(node.input[1])
+    if flips == (0, 1) and weight is not None and len(weight) == 2:
+        return _product(node, *reversed(weight))
+    # Both have the same leading axes: else nothing is inferred.
+    left, right = "ji" if flips[0] else "ij", "kj" if flips[1] else "jk"
+    return Equivalent("Einsum", tuple(node.input[:2]), f"...{left},...{right}->...ik")
+
+
+def _product(node: NodeProto, rows: int, columns: int) -> Equivalent:
+    """Return a MatMul of the node's first input and a matrix that is made up."""
+    name = f"memdiag:{rows}x{columns}"
+    return Equivalent("MatMul", (node.input[0], name), made_up={name: (rows, columns)})
+
+
+def _blocked_product(node: NodeProto, dims: Dims) -> Equivalent | None:
+    rows, columns = _integer(node, "K", 0), _integer(node, "N", 0)
+    if rows <= 0 or columns <= 0:
+        return None
+    return _product(node, rows, columns)
+
+
+def _attention(node: NodeProto, dims: Dims) -> Equivalent | None:
+    weights = dims(node.input[1]) if len(node.input) > 1 else None
+    sized = any(one.name == "qkv_hidden_sizes" for one in node.attribute)
+    if sized or weights is None or len(weights) != 2 or weights[1] % 3:
+        return None
+    return _product(node, weights[0], weights[1] // 3)
+
+
+def _quantized_attention(node: NodeProto, dims: Dims) -> Equivalent | None:
+    equivalent = _attention(node, dims)
+    if equivalent is None or len(node.input) < 4:
+        return None
+    data, made_up = equivalent.inputs
+    taken = (data, "", data, made_up, "", made_up, "", node.input[3])
+    return equivalent._replace(op_type="QLinearMatMul", inputs=taken)
+
+
+def _multi_head(node: NodeProto, dims: Dims) -> Equivalent | None:
+    if len(node.input) < 3 or not node.input[2]:
+        return None
+    # Queries and values of rank 3; of any other rank nothing is inferred.
+    return Equivalent("Einsum", (node.input[0], node.input[2]), "bsh,blv->bsv")
+
+
+def _grouped_query(node: NodeProto, dims: Dims) -> Equivalent | None:
+    return _like_first(node, dims) if len(node.input) > 1 and node.input[1] else None
+
+
+def _embedding(node: NodeProto, dims: Dims) -> Equivalent | None:
+    return Equivalent("Gather", (node.input[2], node.input[0])) if len(node.input) > 2 else None
+
+
+def _joined(node: NodeProto, dims: Dims) -> Equivalent | None:
+    # The output's scale and zero point, then for each input the tensor, its scale, its zero point.
+    return Equivalent("Concat", tuple(node.input[2::3]))
+
+
+def _integer(node: NodeProto, name: str, default: int) -> int:
+    return next((int(one.i) for one in node.attribute if one.name == name), default)
+
+
+_RULES: Mapping[str, Rule] = {
+    "Attention": _attention,
+    "BiasAdd": _like_first,
+    "BiasGelu": _like_first,
+    "BiasSoftmax": _like_first,
+    "DequantizeLinear": _as("DequantizeLinear"),
+    "DynamicQuantizeLSTM": _as("LSTM", 0, 1, 2),
+    "DynamicQuantizeMatMul": _as("MatMul", 0, 1),
+    "EmbedLayerNormalization": _embedding,
+    "FastGelu": _like_first,
+    "FusedConv": _as("Conv"),
+    "FusedGemm": _as("Gemm"),
+    "FusedMatMul": _fused_matmul,
+    "FusedMatMulActivation": _fused_matmul,
+    "Gelu": _like_first,
+    "GemmFastGelu": _as("MatMul", 0, 1),
+    "GroupNorm": _like_first,
+    "GroupQueryAttention": _grouped_query,
+    "Inverse": _like_first,
+    "MatMulBnb4": _blocked_product,
+    "MatMulFpQ4": _blocked_product,
+    "MatMulInteger16": _as("MatMulInteger", 0, 1),
+    "MatMulIntegerToFloat": _product_typed_as(0, 1, 2),
+    "MatMulNBits": _blocked_product,
+    "MoE": _like_first,
+    "MultiHeadAttention": _multi_head,
+    "QAttention": _quantized_attention,
+    "QLinearAdd": _as("Add", 0, 3),
+    "QLinearAveragePool": _as("AveragePool", 0),
+    "QLinearConcat": _joined,
+    "QLinearGlobalAveragePool": _as("GlobalAveragePool", 0),
+    "QLinearLeakyRelu": _like_first,
+    "QLinearMul": _as("Mul", 0, 3),
+    "QLinearSigmoid": _like_first,
+    "QLinearSoftmax": _like_first,
+    "QMoE": _like_first,
+    "QuantizeLinear": _as("QuantizeLinear"),
+    "QuickGelu": _like_first,
+    "RotaryEmbedding": _like_first,
+    "SimplifiedLayerNormalization": _like_first,
+    "SkipGroupNorm": _like_first,
+    "SkipLayerNormalization": _like_first,
+    "SkipSimplifiedLayerNormalization": _like_first,
+    "TransposeMatMul": _fused_matmul,
+}

@@ -1,0 +1,207 @@
+"""The sizes of a model's inputs: those that are fixed, asked for, given by an array, or free."""
+
+import ast
+import operator
+import re
+import warnings
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from onnx import TypeProto, ValueInfoProto
+
+from memdiag.errors import UsageError
+
+_OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv,
+}
+_EXPRESSION = re.compile(r"[\w +*/()-]+", re.ASCII)
+
+
+class Axis(NamedTuple):
+    """One axis of an input: its `size`, or its `symbol`, or neither."""
+
+    input: str
+    position: int
+    rank: int
+    size: int | None
+    symbol: str
+
+    @property
+    def key(self) -> str:
+        """What the axis is set by: its symbol, or ``input:axis``."""
+        return self.symbol or f"{self.input}:{self.position}"
+
+
+def tensor_type(kind: TypeProto) -> TypeProto.Tensor | None:
+    """Return the tensor type in `kind`, also that of a sequence's element or an optional's.
+
+    None for maps and sparse tensors.
+    """
+    for _ in range(3):
+        if kind.HasField("tensor_type"):
+            return kind.tensor_type
+        if kind.HasField("sequence_type"):
+            kind = kind.sequence_type.elem_type
+        elif kind.HasField("optional_type"):
+            kind = kind.optional_type.elem_type
+    return None
+
+
+def fill_in_sizes(value: ValueInfoProto, sizes: Mapping[str, int]) -> None:
+    """Replace the free dimensions in the shape of a value by the `sizes` that name them."""
+    if not value.type.HasField("tensor_type"):
+        return
+    for position, size in enumerate(value.type.tensor_type.shape.dim):
+        if size.HasField("dim_value") and size.dim_value >= 0:
+            continue
+        # A free dimension goes by its name, and without one by its input and axis.
+        wanted = sizes.get(size.dim_param or f"{value.name}:{position}")
+        if wanted is not None:
+            size.dim_value = wanted
+
+
+def axes_of(value: ValueInfoProto) -> tuple[Axis, ...] | None:
+    """Return the axes of an input; None if not even its rank is known."""
+    tensor = tensor_type(value.type)
+    if tensor is None or not tensor.HasField("shape"):
+        return None
+    sizes = tensor.shape.dim
+    return tuple(
+        Axis(
+            input=value.name,
+            position=position,
+            rank=len(sizes),
+            # Some exporters write -1 for a size they do not know, which the runtime accepts.
+            size=size.dim_value if size.HasField("dim_value") and size.dim_value >= 0 else None,
+            symbol=size.dim_param,
+        )
+        for position, size in enumerate(sizes)
+    )
+
+
+def choose_sizes(
+    inputs: Mapping[str, tuple[Axis, ...] | None],
+    *,
+    dims: Mapping[str, int],
+    given: Mapping[str, tuple[int, ...]],
+    free_dim: int,
+    usual: Mapping[str, int] | None = None,
+    totals: Mapping[str, tuple[str, str]] | None = None,
+) -> dict[str, int]:
+    """Return a size for every axis of `inputs` that is not fixed, by `Axis.key`.
+
+    `dims` come first, then the shapes of the arrays `given`, then the sizes in `usual`. All others
+    are 1 where they look like a batch, and `free_dim` elsewhere. A symbol like ``past + 1`` follows
+    those it names, and a key of `totals` is the sum of two others.
+
+    Raises:
+        UsageError: `dims` names no dimension, has a negative size, or contradicts an array.
+    """
+    free = [axis for axes in inputs.values() for axis in axes or () if axis.size is None]
+    keys = {axis.key: axis for axis in free}
+    for key, size in dims.items():
+        if key not in keys:
+            raise UsageError(f"unknown dimension {key!r}: {_known(inputs, keys, key)}.")
+        if size < 0:
+            raise UsageError(f"dimension {key!r} must be 0 or greater, not {size}.")
+    sizes = dict(dims)
+    for axis in free:
+        shape = given.get(axis.input)
+        if shape is None:
+            continue
+        if axis.key in dims and dims[axis.key] != shape[axis.position]:
+            raise UsageError(
+                f"dimension {axis.key!r} was set to {dims[axis.key]}, but the array for "
+                f"{axis.input!r} has {shape[axis.position]} there. Leave one of them out."
+            )
+        sizes.setdefault(axis.key, shape[axis.position])
+    batches = batch_keys(inputs)
+    expressions: dict[str, ast.expr] = {
+        key: ast.BinOp(ast.Name(one), ast.Add(), ast.Name(other))
+        for key, (one, other) in (totals or {}).items()
+    }
+    expressions |= {key: tree for key in keys if (tree := _parse(key, keys)) is not None}
+    for key in keys:
+        if key not in expressions:
+            size = (usual or {}).get(key, 1 if key in batches else free_dim)
+            sizes.setdefault(key, size)
+    for key, tree in expressions.items():
+        if key not in sizes:
+            value = _evaluate(tree, sizes)
+            sizes[key] = (1 if key in batches else free_dim) if value is None else max(value, 0)
+    return sizes
+
+
+def is_expression(symbol: str, keys: Mapping[str, Axis]) -> bool:
+    """Return whether `symbol` is arithmetic over other dimensions, such as ``past + 1``."""
+    return _parse(symbol, keys) is not None
+
+
+def batch_keys(inputs: Mapping[str, tuple[Axis, ...] | None]) -> set[str]:
+    """Return the keys of the axes that count examples: called batch, or the first of several.
+
+    The only axis of an input is one as well, unless all inputs with free first axes are like that:
+    then it is more likely what the model reads, such as the samples of a sound. And so is the
+    second of three, with fixed ones around it, beside inputs whose first axis is free: a recurrent
+    state is laid out as [layers, batch, features].
+    """
+    known = [axes for axes in inputs.values() if axes]
+    free = [axis for axes in known for axis in axes if axis.size is None]
+    first = [axis for axis in free if axis.position == 0]
+    alone = all(axis.rank == 1 for axis in first)
+    found = {axis.key for axis in free if "batch" in axis.symbol.lower()}
+    found |= {axis.key for axis in first if axis.rank > 1 or not alone}
+    if first:
+        found |= {
+            axes[1].key
+            for axes in known
+            if [axis.size is None for axis in axes] == [False, True, False]
+        }
+    return found
+
+
+def _known(
+    inputs: Mapping[str, tuple[Axis, ...] | None], keys: Mapping[str, Axis], key: str
+) -> str:
+    """Return what to say to somebody who asked for a dimension that cannot be set."""
+    name, _, position = key.rpartition(":")
+    for axis in inputs.get(name) or ():
+        if str(axis.position) == position:
+            if axis.size is not None:
+                return f"that axis is fixed to {axis.size}"
+            return f"that axis is called {axis.symbol!r}, set it by this name"
+    if not keys:
+        return "the sizes of this model's inputs are all fixed"
+    return f"the model has {', '.join(keys)}"
+
+
+def _parse(symbol: str, keys: Mapping[str, Axis]) -> ast.expr | None:
+    """Return `symbol` as an expression over other symbols; None if it is a plain name."""
+    if len(symbol) > 200 or symbol.isidentifier() or not _EXPRESSION.fullmatch(symbol):
+        return None
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            tree = ast.parse(symbol.strip(), mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+    # `batch-size` is a name unless there are two dimensions called batch and size.
+    names = [node.id for node in ast.walk(tree) if isinstance(node, ast.Name)]
+    return tree if names and all(name in keys for name in names) else None
+
+
+def _evaluate(tree: ast.expr, sizes: Mapping[str, int]) -> int | None:
+    """Return the value of an expression, or None if it is no arithmetic over known sizes."""
+    if isinstance(tree, ast.Constant) and type(tree.value) is int:
+        return tree.value
+    if isinstance(tree, ast.Name):
+        return sizes.get(tree.id)
+    if isinstance(tree, ast.BinOp) and type(tree.op) in _OPERATORS:
+        left, right = _evaluate(tree.left, sizes), _evaluate(tree.right, sizes)
+        if left is None or right is None or (isinstance(tree.op, ast.FloorDiv) and not right):
+            return None
+        return _OPERATORS[type(tree.op)](left, right)
+    return None

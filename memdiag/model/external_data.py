@@ -1,0 +1,113 @@
+"""External data: the files beside a model that its tensors name, checked without reading them."""
+
+import os
+import stat
+from pathlib import Path
+from typing import NamedTuple
+
+from onnx import TensorProto
+
+from memdiag.errors import MissingDataError, ModelError
+
+
+class Reference(NamedTuple):
+    """The reference in a tensor's external_data; `length` None means the rest of the file."""
+
+    location: str
+    offset: int
+    length: int | None
+
+
+def read_reference(tensor: TensorProto, *, where: str) -> Reference:
+    """Return the external reference of `tensor`, which `where` names in errors.
+
+    Raises:
+        ModelError: an entry is missing or is no number of bytes.
+    """
+    entries = {entry.key: entry.value for entry in tensor.external_data}
+    location = entries.get("location")
+    if isinstance(location, bytes):
+        raise ModelError(
+            f"{where} has its data in {location[:200]!r}, a name that is not UTF-8."
+            " Rename the file, and export the model again."
+        )
+    if not location:
+        raise ModelError(f"{where} has external data without a location; export the model again.")
+    numbers: dict[str, int] = {}
+    for key in ("offset", "length"):
+        text = entries.get(key)
+        if not text:
+            continue
+        if not (isinstance(text, str) and text.isascii() and text.isdigit() and len(text) < 20):
+            raise ModelError(
+                f"{where} has {text[:40]!r} as the {key} of its external data, which is no number "
+                "of bytes; export the model again."
+            )
+        numbers[key] = int(text)
+    return Reference(location, numbers.get("offset", 0), numbers.get("length"))
+
+
+class ExternalFiles:
+    """The external files of one model, found once each.
+
+    A location is relative to the folder of the model's path. Both it and the target of its links
+    must stay in that folder, or in the one of the model's real path: caches that link models and
+    data to a common store are fine.
+    """
+
+    def __init__(self, model: Path) -> None:
+        self._folder = model.parent
+        self._roots = (model.parent.resolve(), model.resolve().parent)
+        self._found: dict[str, tuple[Path, int]] = {}
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        """The distinct files found so far, without links."""
+        return tuple(dict.fromkeys(path for path, _ in self._found.values()))
+
+    @property
+    def total_bytes(self) -> int:
+        """The sizes of the distinct files found so far, together."""
+        return sum(dict(self._found.values()).values())
+
+    def check(self, location: str, end: int, *, where: str) -> Path:
+        """Return the real path of the file at `location`, known to have at least `end` bytes.
+
+        Raises:
+            MissingDataError: there is no such file, or it is shorter.
+            ModelError: `location` leaves the model's folder.
+        """
+        if location not in self._found:
+            self._found[location] = self._find(location, where)
+        path, size = self._found[location]
+        if size < end:
+            raise MissingDataError(
+                f"{where} needs {end:,} bytes of {location!r}, which has {size:,}; "
+                "download or export that file again."
+            )
+        return path
+
+    def _find(self, location: str, where: str) -> tuple[Path, int]:
+        named = Path(location)
+        try:
+            path = (self._folder / named).resolve()
+            inside = any(path.is_relative_to(root) for root in self._roots)
+            if named.is_absolute() or ".." in named.parts or not inside:
+                raise ModelError(
+                    f"{where} has its data in {location!r}, which is outside the model's folder; "
+                    "put the file beside the model and name it so."
+                )
+            status = path.stat()
+        except (OSError, ValueError, RuntimeError) as error:
+            # A name that no file can have, and links in a circle, are as good as missing.
+            reason = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else ""
+            raise MissingDataError(
+                f"{where} has its data in {location!r}, which cannot be opened"
+                f"{f' ({reason})' if reason else ''}; put that file beside the model."
+            ) from error
+        if not stat.S_ISREG(status.st_mode):
+            raise MissingDataError(
+                f"{where} has its data in {location!r}, which is not a file; "
+                "put that file beside the model."
+            )
+        return path, status.st_size

@@ -1,0 +1,93 @@
+"""Calls of functions: how often each body ends up in the graph once all calls are inlined."""
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping
+
+from memdiag.model.graph_index import MAX_CALL_DEPTH, FunctionKey, Graph, Node
+
+MAX_INLINED_CALLS = 1_000_000
+
+
+def inlined_calls(graph: Graph, functions: Iterable[Graph]) -> dict[str, int]:
+    """Return by function, named ``domain::name``, how often its body is inlined; at most a million.
+
+    Functions that call each other in a circle, which no runtime can inline, count as not called;
+    overloads of one name count together.
+    """
+    bodies = {one.key: one for one in functions}
+    if not bodies:
+        return {}
+    calls = {key: _calls(function.nodes, bodies) for key, function in bodies.items()}
+    waiting: dict[FunctionKey, int] = defaultdict(int)
+    for callees in calls.values():
+        for callee in callees:
+            waiting[callee] += 1
+    counts: dict[FunctionKey, int] = dict.fromkeys(bodies, 0)
+    for callee, times in _calls(graph.nodes, bodies).items():
+        counts[callee] = min(times, MAX_INLINED_CALLS)
+    ready = [key for key in bodies if not waiting[key]]
+    done: set[FunctionKey] = set()
+    while ready:
+        caller = ready.pop()
+        done.add(caller)
+        for callee, times in calls[caller].items():
+            counts[callee] = min(counts[callee] + times * counts[caller], MAX_INLINED_CALLS)
+            waiting[callee] -= 1
+            if not waiting[callee]:
+                ready.append(callee)
+    found: dict[str, int] = defaultdict(int)
+    for key in bodies:
+        found[f"{key[0]}::{key[1]}"] += counts[key] if key in done else 0
+    return dict(found)
+
+
+def called(
+    nodes: Iterable[Node], functions: Mapping[FunctionKey, Graph]
+) -> dict[FunctionKey, Graph]:
+    """Return the functions that `nodes`, subgraphs included, call directly or through others."""
+    found: dict[FunctionKey, Graph] = {}
+    pending = list(_calls(nodes, functions))
+    while pending:
+        key = pending.pop()
+        if key not in found:
+            found[key] = functions[key]
+            pending += _calls(found[key].nodes, functions)
+    return found
+
+
+def inlined_node_count(graph: Graph, functions: Iterable[Graph], limit: int) -> int:
+    """Return how many nodes `graph` has with all calls inlined; more than `limit` if endless.
+
+    A call counts as a node too. Counting stops above `limit`.
+    """
+    bodies = {one.key: one for one in functions}
+    calls = {key: _calls(function.nodes, bodies) for key, function in bodies.items()}
+    total = dict.fromkeys(bodies, 0)
+    # As often as calls may be nested; if the numbers still grow then, they grow without end.
+    for _ in range(MAX_CALL_DEPTH + 1):
+        before = total
+        total = {
+            key: min(_nodes(bodies[key], inner, before), limit + 1) for key, inner in calls.items()
+        }
+        if total == before:
+            return _nodes(graph, _calls(graph.nodes, bodies), total)
+    return limit + 1
+
+
+def _nodes(body: Graph, calls: Mapping[FunctionKey, int], inside: Mapping[FunctionKey, int]) -> int:
+    return body.node_count + sum(times * inside[key] for key, times in calls.items())
+
+
+def _calls(nodes: Iterable[Node], functions: Collection[FunctionKey]) -> dict[FunctionKey, int]:
+    """Return how often `nodes`, and those in their subgraphs, call each function."""
+    found: dict[FunctionKey, int] = defaultdict(int)
+    pending = [iter(nodes)] if functions else []
+    while pending:
+        node = next(pending[-1], None)
+        if node is None:
+            pending.pop()
+            continue
+        if node.key in functions:
+            found[node.key] += 1
+        pending += (iter(inner.graph.nodes) for inner in node.subgraphs)
+    return found

@@ -1,0 +1,488 @@
+"""Index of a model's graphs: who produces and who consumes each value, and which are weights.
+
+Three classes, all plain dicts over the parsed model:
+
+- `Graph` indexes one GraphProto or FunctionProto by itself.
+- `Scope` is one occurrence of a graph: the main graph, a subgraph inside its node, or the body of
+  a function at one call. It resolves names across the graphs around it and inside it.
+- `GraphIndex` knows the scopes of a whole model, their paths, and the weights in them.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from sys import intern
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from numpy.typing import NDArray
+from onnx import (
+    AttributeProto,
+    FunctionProto,
+    GraphProto,
+    NodeProto,
+    SparseTensorProto,
+    TensorProto,
+    ValueInfoProto,
+)
+
+from memdiag.model.dimensions import tensor_type
+from memdiag.records.weights import Weight
+
+if TYPE_CHECKING:
+    from memdiag.model.model_file import ModelFile
+
+MAX_CALL_DEPTH = 50
+"""Function calls nested deeper are not followed: only functions that call each other get there."""
+
+MAX_IDENTITY_STEPS = 50
+"""A constant is followed through at most this many Identity nodes and function calls."""
+
+FunctionKey = tuple[str, str, str]
+"""Domain, operator and overload: what a node that calls a function names."""
+
+Array = NDArray[Any]
+Shape = tuple[int | None, ...]
+
+_GRAPH_TYPES = (AttributeProto.UNDEFINED, AttributeProto.GRAPH, AttributeProto.GRAPHS)
+
+
+class Node:
+    """One node of a graph.
+
+    Attributes:
+        graph: the graph that contains it.
+        index: its position in that graph.
+        op_type, domain, overload, name: as in NodeProto.
+        input, output: the names of the values it reads and makes.
+        subgraphs: the graphs in its attributes.
+        has_attributes: whether `attribute` has any element.
+    """
+
+    __slots__ = (
+        *("graph", "index", "op_type", "domain", "overload", "name"),
+        *("input", "output", "subgraphs", "has_attributes"),
+    )
+
+    def __init__(self, graph: "Graph", index: int, proto: NodeProto) -> None:
+        self.graph = graph
+        self.index = index
+        # `intern` refuses bytes, which protobuf returns for a name that is not UTF-8.
+        self.op_type = intern(proto.op_type)
+        self.domain = intern(proto.domain)
+        self.overload = intern(proto.overload)
+        self.name = intern(proto.name)
+        self.input = tuple(map(intern, proto.input))
+        self.output = tuple(map(intern, proto.output))
+        self.has_attributes = bool(proto.attribute)
+        self.subgraphs: tuple[Subgraph, ...] = ()
+        if self.has_attributes:
+            for attribute in proto.attribute:
+                intern(attribute.name)
+                intern(attribute.ref_attr_name)
+            self.subgraphs = tuple(Subgraph(name, Graph(inner)) for name, inner in subgraphs(proto))
+
+    @property
+    def proto(self) -> NodeProto:
+        """The node as parsed. It is not kept: protobuf's own object is larger than this one."""
+        proto: NodeProto = self.graph.proto.node[self.index]
+        return proto
+
+    @property
+    def attribute(self) -> Sequence[AttributeProto]:
+        """The attributes."""
+        return self.proto.attribute if self.has_attributes else ()
+
+    @property
+    def key(self) -> FunctionKey:
+        """The key of the function that the node calls, if it calls one."""
+        return (self.domain, self.op_type, self.overload)
+
+    @property
+    def label(self) -> str:
+        """The node's name, or its operator and index if it has none."""
+        return node_label(self, self.index)
+
+
+class Subgraph(NamedTuple):
+    """A graph in a node's attribute; `name` is the attribute's, with an index if it is a list."""
+
+    name: str
+    graph: "Graph"
+
+
+class Graph:
+    """One graph, subgraph or function with its nodes and the names in it.
+
+    Attributes:
+        proto: the graph or function as parsed, large tensors as references.
+        is_function: whether it is the body of a function.
+        inputs, outputs: names.
+        nodes: in the order of the file.
+        initializers: the dense ones by name; of several with one name the last.
+        producers: the node that makes each value; of several the last.
+        consumers: for each value, the nodes that read it, each with the index of the input.
+        tensors: initializers and the tensors of Constant nodes, by the value's name.
+
+    Raises:
+        TypeError: a name is not UTF-8 text.
+    """
+
+    def __init__(self, proto: GraphProto | FunctionProto) -> None:
+        self.proto = proto
+        self.is_function = isinstance(proto, FunctionProto)
+        if isinstance(proto, FunctionProto):
+            self.key: FunctionKey = (
+                intern(proto.domain),
+                intern(proto.name),
+                intern(proto.overload),
+            )
+            self.inputs = list(map(intern, proto.input))
+            self.outputs = list(map(intern, proto.output))
+            self.initializers: dict[str, TensorProto] = {}
+        else:
+            self.key = ("", "", "")
+            self.inputs = [intern(value.name) for value in proto.input]
+            self.outputs = [intern(value.name) for value in proto.output]
+            self.initializers = {intern(tensor.name): tensor for tensor in proto.initializer}
+            _check_texts(proto)
+        self._input_names = frozenset(self.inputs)
+        self.nodes = [Node(self, index, node) for index, node in enumerate(proto.node)]
+        self.producers: dict[str, Node] = {}
+        self.consumers: dict[str, list[tuple[Node, int]]] = {}
+        self.with_subgraphs: list[Node] = []
+        constants: dict[str, TensorProto] = {}
+        for node in self.nodes:
+            for input_index, name in enumerate(node.input):
+                if name in self.consumers:
+                    self.consumers[name].append((node, input_index))
+                else:
+                    self.consumers[name] = [(node, input_index)]
+            for name in node.output:
+                self.producers[name] = node
+            if node.subgraphs:
+                self.with_subgraphs.append(node)
+            elif node.op_type == "Constant" and node.output:
+                for attribute in node.attribute:
+                    if attribute.HasField("t"):
+                        constants[node.output[0]] = attribute.t
+                        break
+        self.consumers.pop("", None)  # an optional input that is left out
+        self.tensors = {**self.initializers, **constants} if constants else self.initializers
+
+    def defines(self, name: str) -> bool:
+        """Return whether `name` is an input, an initializer or an output of a node here."""
+        return name in self.producers or name in self.initializers or name in self._input_names
+
+    @property
+    def subgraphs(self) -> Iterator["Graph"]:
+        """The graphs directly inside its nodes."""
+        return (inner.graph for node in self.with_subgraphs for inner in node.subgraphs)
+
+    @cached_property
+    def node_count(self) -> int:
+        """The number of nodes, those of subgraphs included; a call of a function counts as one."""
+        return len(self.nodes) + sum(inner.node_count for inner in self.subgraphs)
+
+    @cached_property
+    def captured(self) -> frozenset[str]:
+        """The names from around the graph that its nodes read, those in subgraphs included."""
+        names = set(self.consumers).union(*(inner.captured for inner in self.subgraphs))
+        return frozenset(name for name in names if name and not self.defines(name))
+
+    @cached_property
+    def is_sorted(self) -> bool:
+        """Whether no node stands before one whose output it reads."""
+        return all(
+            name not in self.producers or self.producers[name].index < node.index
+            for node in self.nodes
+            for name in node.input
+            if name
+        )
+
+    @cached_property
+    def declared_shapes(self) -> dict[str, Shape]:
+        """The shapes that the graph itself declares, by value; those of tensors included."""
+        shapes: dict[str, Shape] = {}
+        for value in self.declared_values:
+            tensor = value.type.tensor_type
+            if tensor.HasField("shape"):
+                shapes[value.name] = tuple(
+                    size.dim_value if size.HasField("dim_value") and size.dim_value >= 0 else None
+                    for size in tensor.shape.dim
+                )
+        return shapes | {name: tuple(tensor.dims) for name, tensor in self.tensors.items()}
+
+    @property
+    def declared_values(self) -> Iterator[ValueInfoProto]:
+        """The values whose types the graph declares: inputs, values inside, outputs."""
+        if not isinstance(self.proto, FunctionProto):
+            yield from self.proto.input
+            yield from self.proto.value_info
+            yield from self.proto.output
+
+    @property
+    def input_values(self) -> Sequence[ValueInfoProto]:
+        """The inputs of a graph with their types; none for a function."""
+        return () if isinstance(self.proto, FunctionProto) else self.proto.input
+
+    @property
+    def output_values(self) -> Sequence[ValueInfoProto]:
+        """The outputs of a graph with their types; none for a function."""
+        return () if isinstance(self.proto, FunctionProto) else self.proto.output
+
+    @property
+    def sparse_initializers(self) -> Sequence[SparseTensorProto]:
+        """The sparse initializers of a graph."""
+        return () if isinstance(self.proto, FunctionProto) else self.proto.sparse_initializer
+
+    @property
+    def required_inputs(self) -> tuple[ValueInfoProto, ...]:
+        """The inputs of the main graph without a default: those that are not initializers too."""
+        sparse = {tensor.values.name for tensor in self.sparse_initializers}
+        return tuple(
+            value
+            for value in self.input_values
+            if value.name not in sparse and value.name not in self.initializers
+        )
+
+
+class Use(NamedTuple):
+    """A node that reads a value: the scope of the node, and the index of the input."""
+
+    scope: "Scope"
+    node: Node
+    input_index: int
+
+
+class Scope:
+    """One occurrence of a graph: the main graph, a subgraph, or a function body at one call.
+
+    Attributes:
+        graph: the graph.
+        parent, owner: the scope around it, and the node there that contains or calls it; None for
+            the main graph.
+        call_depth: the number of function calls around it.
+        subgraphs: the scopes of each node's subgraphs.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        functions: Mapping[FunctionKey, Graph],
+        parent: "Scope | None" = None,
+        owner: Node | None = None,
+    ) -> None:
+        self.graph = graph
+        self.parent = parent
+        self.owner = owner
+        self.is_function = graph.is_function
+        self.call_depth: int = (parent.call_depth if parent else 0) + graph.is_function
+        self.inputs, self.outputs, self.nodes = graph.inputs, graph.outputs, graph.nodes
+        self.producers = graph.producers
+        self._functions = functions
+        self._calls: dict[Node, Scope] = {}
+        self.subgraphs: dict[Node, list[Scope]] = {
+            node: [Scope(inner.graph, functions, self, node) for inner in node.subgraphs]
+            for node in graph.with_subgraphs
+        }
+
+    def uses(self, name: str) -> Iterator[Use]:
+        """Yield the uses of a value of this scope, here and in the subgraphs that see it."""
+        for node, input_index in self.graph.consumers.get(name, ()):
+            yield Use(self, node, input_index)
+        if self.subgraphs:
+            for inner in self._capturing.get(name, ()):
+                yield from inner.uses(name)
+
+    @cached_property
+    def _capturing(self) -> dict[str, list["Scope"]]:
+        """The inner scopes that read each name of this scope or of one around it."""
+        found: dict[str, list[Scope]] = defaultdict(list)
+        for scopes in self.subgraphs.values():
+            for inner in scopes:
+                for name in inner.graph.captured:
+                    found[name].append(inner)
+        return dict(found)
+
+    def defining_scope(self, name: str) -> "Scope | None":
+        """Return the scope that defines `name` as it is seen from here; None if none does.
+
+        A function's body sees no names from outside.
+        """
+        scope: Scope | None = self
+        while scope is not None and not scope.graph.defines(name):
+            scope = None if scope.is_function else scope.parent
+        return scope
+
+    def call(self, node: Node) -> "Scope | None":
+        """Return the body of the function that `node` calls; None if it calls none."""
+        function = self._functions.get(node.key) if self._functions else None
+        if function is None or self.call_depth >= MAX_CALL_DEPTH:
+            return None
+        if node not in self._calls:
+            self._calls[node] = Scope(function, self._functions, self, node)
+        return self._calls[node]
+
+    def argument(self, name: str) -> tuple["Scope", str] | None:
+        """Return what the input `name` of a function's body is at its call: scope and name."""
+        if not self.is_function or self.owner is None or self.parent is None:
+            return None
+        if name not in self.inputs:
+            return None
+        index = self.inputs.index(name)
+        given = self.owner.input
+        return (self.parent, given[index]) if index < len(given) else None
+
+
+class GraphIndex:
+    """The scopes of a model's graphs and called functions, and the weights in them.
+
+    Of a function's calls only the first is among the scopes: its own constants are the same in all.
+    """
+
+    def __init__(self, model: "ModelFile") -> None:
+        self._model = model
+        self.main = main_scope(model.graph, model.functions)
+        self._scopes_by_path: dict[str, list[Scope]] = defaultdict(list)
+        self._paths: dict[Scope, str] = {}
+        called: set[FunctionKey] = set()
+        for path, scope in self._walk(self.main, "", called):
+            self._scopes_by_path[path].append(scope)
+        # By path and name; None where two weights of one graph have one name.
+        self._weights: dict[str, dict[str, Weight | None]] = defaultdict(dict)
+        for weight in model.weights:
+            in_graph = self._weights[weight.graph]
+            in_graph[weight.name] = None if weight.name in in_graph else weight
+
+    def __iter__(self) -> Iterator[tuple[str, Scope]]:
+        """Yield each path with its scopes, the main graph first; functions once."""
+        for path, scopes in self._scopes_by_path.items():
+            for scope in scopes:
+                yield path, scope
+
+    def scopes(self, weight: Weight) -> list[Scope]:
+        """Return the scopes in which `weight` is defined."""
+        return self._scopes_by_path.get(weight.graph, [])
+
+    def weight(self, scope: Scope, name: str) -> Weight | None:
+        """Return the weight that `name` is, seen from `scope`; None if it is none.
+
+        None as well where two weights of one graph have that name.
+        """
+        defining = scope.defining_scope(name)
+        return self.own_weight(defining, name) if defining is not None else None
+
+    def own_weight(self, scope: Scope, name: str) -> Weight | None:
+        """Return the weight called `name` of that very graph; None if there is none, or two."""
+        return self._weights_of(scope).get(name)
+
+    def constant(self, scope: Scope, node: Node, input_index: int) -> tuple[Array, Weight] | None:
+        """Return values and weight of an input of `node`; None where they are not constant."""
+        weight = self.constant_weight(scope, node, input_index)
+        return (self._model.data(weight), weight) if weight is not None else None
+
+    def constant_weight(self, scope: Scope, node: Node, input_index: int) -> Weight | None:
+        """Return the weight that an input of `node` is; None where it is not constant.
+
+        Identity nodes and the arguments of function calls are followed.
+        """
+        name = node.input[input_index] if input_index < len(node.input) else ""
+        for _ in range(MAX_IDENTITY_STEPS):
+            defining = scope.defining_scope(name) if name else None
+            if defining is None:
+                return None
+            weights = self._weights_of(defining)
+            if name in weights:
+                return weights[name]
+            scope = defining
+            producer = scope.producers.get(name)
+            if producer is not None and producer.op_type == "Identity" and producer.input:
+                name = producer.input[0]
+                continue
+            argument = scope.argument(name)
+            if argument is None:
+                return None
+            scope, name = argument
+        return None
+
+    def path(self, scope: Scope) -> str:
+        """Return the path of a scope as weights name it."""
+        if scope not in self._paths:
+            node, parent = scope.owner, scope.parent
+            assert node is not None
+            assert parent is not None
+            if scope.is_function:
+                self._paths[scope] = f"{node.domain}::{node.op_type}"
+            else:
+                subgraph = node.subgraphs[parent.subgraphs[node].index(scope)]
+                self._paths[scope] = joined(self.path(parent), f"{node.label}/{subgraph.name}")
+        return self._paths[scope]
+
+    def qualified(self, scope: Scope, node: Node) -> str:
+        """Return the label of `node`, a node of `scope`, behind the path of its graph."""
+        return joined(self.path(scope), node.label)
+
+    def _weights_of(self, scope: Scope) -> Mapping[str, Weight | None]:
+        return self._weights.get(self.path(scope), {})
+
+    def _walk(
+        self, scope: Scope, path: str, called: set[FunctionKey]
+    ) -> Iterator[tuple[str, Scope]]:
+        self._paths[scope] = path
+        yield path, scope
+        for scopes in scope.subgraphs.values():
+            for inner in scopes:
+                yield from self._walk(inner, self.path(inner), called)
+        for node in scope.nodes if self._model.functions else ():
+            body = None if node.key in called else scope.call(node)
+            if body is not None:
+                called.add(node.key)
+                yield from self._walk(body, self.path(body), called)
+
+
+def main_scope(graph: Graph, functions: Iterable[Graph] = ()) -> Scope:
+    """Return the scope of the main graph of a model."""
+    return Scope(graph, {function.key: function for function in functions})
+
+
+def subgraphs(node: NodeProto) -> Iterator[tuple[str, GraphProto]]:
+    """Yield the subgraphs of `node`, each with the name that paths give it."""
+    for attribute in node.attribute:
+        if attribute.type in _GRAPH_TYPES:
+            if attribute.HasField("g"):
+                yield attribute.name, attribute.g
+            for index, graph in enumerate(attribute.graphs):
+                yield f"{attribute.name}[{index}]", graph
+
+
+def _check_texts(graph: GraphProto) -> None:
+    """Raise a TypeError where a name that a report may print is not UTF-8 text."""
+    intern(graph.name)
+    for sparse in graph.sparse_initializer:
+        intern(sparse.values.name)
+    for value in graph.value_info:
+        intern(value.name)
+    for value in (*graph.input, *graph.output):
+        tensor = tensor_type(value.type)
+        for size in tensor.shape.dim if tensor is not None else ():
+            intern(size.dim_param)
+
+
+def node_label(node: Node | NodeProto, index: int) -> str:
+    """Return the name of `node`, or its operator and its `index` in the graph if it has none."""
+    return node.name or f"{node.op_type}_{index}"
+
+
+def joined(path: str, label: str) -> str:
+    """Return a label behind the path of its graph, which is empty for the main graph."""
+    return f"{path}/{label}" if path else label
+
+
+def integer(node: Node, name: str, default: int) -> int:
+    """Return an integer attribute of `node`."""
+    return next((int(one.i) for one in node.attribute if one.name == name), default)
+
+
+def integers(node: Node, name: str) -> tuple[int, ...]:
+    """Return an attribute of `node` that is a list of integers; empty where it has none."""
+    return next((tuple(one.ints) for one in node.attribute if one.name == name), ())

@@ -1,0 +1,281 @@
+"""What an input's values must be: indices inside the tables they reach, or a number asked for.
+
+An input is followed forward, through operators that only move its values, into subgraphs and
+functions, to the operators that use them as indices or compare them with constants.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from memdiag.model.graph_index import Node, Scope, Use
+from memdiag.model.tensor_data import CONSTANT_FIELDS, Array, constant_array, inline_array
+
+MAX_VISITS = 20_000
+"""An input is followed to so many uses; what the rest would ask of it is not known then."""
+
+MAX_SHAPE_STEPS = 50
+"""A table's shape is looked for through so many operators."""
+
+# The inputs whose values come out again, unchanged, in the first output (all of them, for Split).
+_MOVES: dict[str, tuple[int, ...] | None] = {
+    "Abs": (0,),
+    "Cast": (0,),
+    "CastLike": (0,),
+    "Clip": (0,),
+    "Compress": (0,),
+    "Concat": None,
+    "Expand": (0,),
+    "Flatten": (0,),
+    "Gather": (0,),
+    "GatherElements": (0,),
+    "GatherND": (0,),
+    "Identity": (0,),
+    "Max": None,
+    "Min": None,
+    "ReduceMax": (0,),
+    "ReduceMin": (0,),
+    "Reshape": (0,),
+    "Slice": (0,),
+    "Split": (0,),
+    "Squeeze": (0,),
+    "Tile": (0,),
+    "Transpose": (0,),
+    "Unsqueeze": (0,),
+    "Where": (1, 2),
+}
+# Operators that take an index: where the index is, where the table is, which axis by default.
+_LOOKUPS = {
+    ("", "Gather"): ((1, 0, 0),),
+    ("", "GatherElements"): ((1, 0, 0),),
+    ("", "ScatterElements"): ((1, 0, 0),),
+    ("", "Scatter"): ((1, 0, 0),),
+    ("", "RotaryEmbedding"): ((3, 1, 0),),
+    ("com.microsoft", "GatherBlockQuantized"): ((1, 0, 0),),
+    ("com.microsoft", "RotaryEmbedding"): ((1, 2, 0),),
+    ("com.microsoft", "EmbedLayerNormalization"): ((0, 2, 0), (1, 4, 0), (8, 3, 0)),
+}
+_AXIS_IS_FIXED = ("RotaryEmbedding", "EmbedLayerNormalization")
+_SAME_SHAPE = ("Cast", "CastLike", "DequantizeLinear", "Identity")
+
+
+class Limit(NamedTuple):
+    """Values must stay below `size`, that of a table described in words; None if unknown."""
+
+    size: int | None
+    table: str
+
+
+class Demands(NamedTuple):
+    """What the uses of an input ask of its values: to be indices, to equal a constant."""
+
+    limits: tuple[Limit, ...]
+    equals: tuple[float, ...]
+
+    @property
+    def smallest(self) -> Limit | None:
+        """The limit that holds for all uses: the smallest known one; None if there is none."""
+        known = [limit for limit in self.limits if limit.size is not None]
+        if known:
+            return min(known, key=lambda limit: limit.size or 0)
+        return self.limits[0] if self.limits else None
+
+
+def demands(main: Scope, name: str, input_shapes: Mapping[str, tuple[int, ...] | None]) -> Demands:
+    """Return what the model of scope `main` asks of its input `name`.
+
+    `input_shapes` are the sizes that the model's inputs will have, for tables among them.
+    """
+    return _Trace(main, input_shapes).run(name)
+
+
+class _Trace:
+    def __init__(self, main: Scope, input_shapes: Mapping[str, tuple[int, ...] | None]) -> None:
+        self.main = main
+        self.input_shapes = input_shapes
+        self.limits: list[Limit] = []
+        self.equals: list[float] = []
+        # Values to follow: their scope, their name, and what was added to the input on the way.
+        self.pending: list[tuple[Scope, str, int]] = []
+        self.offsets: dict[tuple[Scope, str], int] = {}
+
+    def run(self, name: str) -> Demands:
+        self._follow(self.main, name, 0)
+        visits = 0
+        while self.pending and visits < MAX_VISITS:
+            scope, value, offset = self.pending.pop()
+            for use in scope.uses(value):
+                visits += 1
+                self._use(use, offset)
+            for outer, outer_name in _as_output(scope, value):
+                self._follow(outer, outer_name, offset)
+        return Demands(tuple(self.limits), tuple(self.equals))
+
+    def _follow(self, scope: Scope, name: str, offset: int) -> None:
+        """Put a value on the list, unless it was there with as much added to it."""
+        if name and self.offsets.get((scope, name), offset - 1) < offset:
+            self.offsets[scope, name] = offset
+            self.pending.append((scope, name, offset))
+
+    def _use(self, use: Use, offset: int) -> None:
+        scope, node, index = use
+        domain = "" if node.domain == "ai.onnx" else node.domain
+        for body, inner in _as_input(scope, node, index):
+            self._follow(body, inner, offset)
+        for at, table, axis in _LOOKUPS.get((domain, node.op_type), ()):
+            if index == at and len(node.input) > table:
+                if node.op_type not in _AXIS_IS_FIXED:
+                    axis = integer_attribute(node, "axis", 0)
+                self._limit(scope, node.input[table], axis, offset)
+        if domain:
+            return
+        if node.op_type in _MOVES:
+            moved = _MOVES[node.op_type]
+            if moved is None or index in moved:
+                for output in node.output if node.op_type == "Split" else node.output[:1]:
+                    self._follow(scope, output, offset)
+        elif node.op_type in ("Add", "Sub") and len(node.input) == 2:
+            self._shifted(scope, node, index, offset)
+        elif node.op_type == "Equal" and len(node.input) == 2:
+            values = small_constant(scope, node.input[1 - index])
+            if values is not None and values.size and values.dtype.kind in "iuf":
+                self.equals += [float(value) - offset for value in values.reshape(-1)[:16]]
+        elif node.op_type == "OneHot" and index == 0 and len(node.input) > 1:
+            depth = small_constant(scope, node.input[1])
+            if depth is not None and depth.size == 1:
+                self._at_most(int(depth.reshape(-1)[0]), offset, "the depth of a OneHot")
+        if node.op_type in ("GatherND", "ScatterND") and index == 1:
+            self._limit_nd(scope, node, offset)
+
+    def _shifted(self, scope: Scope, node: Node, index: int, offset: int) -> None:
+        """Follow a value to which a constant integer is added, or from which it is taken."""
+        values = small_constant(scope, node.input[1 - index])
+        if values is None or values.size != 1 or values.dtype.kind not in "iu":
+            return
+        constant = int(values.reshape(-1)[0])
+        if node.op_type == "Add":
+            self._follow(scope, node.output[0], offset + constant)
+        elif index == 0:
+            self._follow(scope, node.output[0], offset - constant)
+
+    def _limit(self, scope: Scope, table: str, axis: int, offset: int) -> None:
+        shape = self._shape(scope, table, MAX_SHAPE_STEPS)
+        words = f"rows of {table}"
+        if shape is None or not -len(shape) <= axis < len(shape):
+            self.limits.append(Limit(None, words))
+            return
+        axis %= len(shape)
+        if axis:
+            words = f"axis {axis} of {table}"
+        size = shape[axis]
+        if size is None:
+            self.limits.append(Limit(None, words))
+        else:
+            self._at_most(size, offset, words)
+
+    def _limit_nd(self, scope: Scope, node: Node, offset: int) -> None:
+        """Add the limit of GatherND or ScatterND, whose indices run over several axes at once."""
+        shape = self._shape(scope, node.input[0], MAX_SHAPE_STEPS)
+        indices = self._shape(scope, node.input[1], MAX_SHAPE_STEPS)
+        first = integer_attribute(node, "batch_dims", 0)
+        last = first + indices[-1] if indices and indices[-1] is not None else None
+        sizes = [size for size in (shape or ())[first:last] if size is not None]
+        if sizes:
+            self._at_most(min(sizes), offset, f"the smallest axis of {node.input[0]}")
+        else:
+            self.limits.append(Limit(None, f"axes of {node.input[0]}"))
+
+    def _at_most(self, size: int, offset: int, table: str) -> None:
+        self.limits.append(Limit(max(size - max(offset, 0), 0), table))
+
+    def _shape(self, scope: Scope, name: str, steps: int) -> tuple[int | None, ...] | None:
+        """Return the shape of a value, as far as it is known without running the model."""
+        home = scope.defining_scope(name)
+        if home is None or not steps:
+            return None
+        if home is self.main and self.input_shapes.get(name) is not None:
+            return self.input_shapes[name]
+        if name in home.graph.declared_shapes:
+            return home.graph.declared_shapes[name]
+        node = home.producers.get(name)
+        if node is None:
+            outer = _outer_value(home, name)
+            return self._shape(*outer, steps - 1) if outer else None
+        if not node.input or node.domain not in ("", "ai.onnx", "com.microsoft"):
+            return None
+        if node.op_type in _SAME_SHAPE:
+            return self._shape(home, node.input[0], steps - 1)
+        if node.op_type == "Transpose":
+            return _permuted(node, self._shape(home, node.input[0], steps - 1))
+        return None
+
+
+def _as_input(scope: Scope, node: Node, index: int) -> Iterator[tuple[Scope, str]]:
+    """Yield what input `index` of `node` is called inside the body or function it is handed to."""
+    bodies = scope.subgraphs.get(node, [])
+    if node.op_type not in ("Loop", "Scan") or (node.op_type == "Loop" and index < 2):
+        bodies = []
+    called = scope.call(node)
+    for body in (*bodies, called) if called else bodies:
+        if index < len(body.inputs):
+            yield body, body.inputs[index]
+
+
+def _as_output(scope: Scope, name: str) -> Iterator[tuple[Scope, str]]:
+    """Yield what an output of a body or function is called outside, and in the next iteration."""
+    node, parent = scope.owner, scope.parent
+    if node is None or parent is None:
+        return
+    for index, output in enumerate(scope.outputs):
+        if output != name:
+            continue
+        # A Loop's body puts out its condition first, which the Loop itself does not.
+        outside = index - 1 if node.op_type == "Loop" and not scope.is_function else index
+        if 0 <= outside < len(node.output):
+            yield parent, node.output[outside]
+        if node.op_type == "Loop" and outside >= 0 and index + 1 < len(scope.inputs):
+            yield scope, scope.inputs[index + 1]
+
+
+def _outer_value(scope: Scope, name: str) -> tuple[Scope, str] | None:
+    """Return the argument that a function's input `name` stands for, in the caller's scope."""
+    node, parent = scope.owner, scope.parent
+    if node is None or parent is None or not scope.is_function or name not in scope.inputs:
+        return None
+    index = scope.inputs.index(name)
+    return (parent, node.input[index]) if index < len(node.input) else None
+
+
+def small_constant(scope: Scope, name: str, steps: int = MAX_SHAPE_STEPS) -> Array | None:
+    """Return the values of a small constant, also through operators that only change its shape."""
+    home = scope.defining_scope(name)
+    if home is None or not steps:
+        return None
+    tensor = home.graph.tensors.get(name)
+    if tensor is not None:
+        return inline_array(tensor)
+    node = home.producers.get(name)
+    if node is None:
+        outer = _outer_value(home, name)
+        return small_constant(*outer, steps - 1) if outer else None
+    if node.op_type == "Constant":
+        for attribute in node.attribute:
+            if attribute.name in CONSTANT_FIELDS and not attribute.ref_attr_name:
+                return constant_array(attribute)[1]
+    if node.op_type in ("Cast", "CastLike", "Identity", "Reshape", "Squeeze", "Unsqueeze"):
+        return small_constant(home, node.input[0], steps - 1) if node.input else None
+    return None
+
+
+def integer_attribute(node: Node, name: str, default: int) -> int:
+    """Return the value of an integer attribute of `node`."""
+    return next((one.i for one in node.attribute if one.name == name), default)
+
+
+def _permuted(node: Node, shape: tuple[int | None, ...] | None) -> tuple[int | None, ...] | None:
+    """Return `shape` as a Transpose leaves it."""
+    if shape is None:
+        return None
+    order = next((list(one.ints) for one in node.attribute if one.name == "perm"), None)
+    if order is None:
+        return shape[::-1]
+    return tuple(shape[axis] for axis in order) if sorted(order) == [*range(len(shape))] else None

@@ -1,0 +1,289 @@
+"""The copy of a model that shape inference gets: sizes filled in, and nothing that would hang it.
+
+The inference is native code: it would follow functions that call each other without end, and some
+attributes send it into loops or let it ask for all memory. Nodes of that kind are given an unknown
+domain here. Operators of the runtime's own become equivalent ones of ONNX.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from math import prod
+from typing import Final
+
+from onnx import (
+    AttributeProto,
+    FunctionProto,
+    GraphProto,
+    ModelProto,
+    NodeProto,
+    TypeProto,
+    ValueInfoProto,
+    helper,
+)
+
+from memdiag.model.contrib_shapes import DOMAINS, equivalent_op
+from memdiag.model.dimensions import fill_in_sizes
+from memdiag.model.function_calls import called
+from memdiag.model.graph_index import FunctionKey, Graph, Node, subgraphs
+
+_OTHER_DOMAIN: Final = "memdiag.unknown"
+_KNOWN_DOMAINS = frozenset({"", "ai.onnx", "ai.onnx.ml", "ai.onnx.preview"})
+
+# Their inference takes it for granted that the type of the input is known (onnx 1.23.2).
+_CRASHES = frozenset({"RegexFullMatch", "DictVectorizer"})
+
+_EQUATION = re.compile(r"[A-Za-z,]*(?:->[A-Za-z]*)?")
+
+MAX_CARRIED_SIZES = 1_000_000
+"""Sizes that the inference may carry along, in all lists together.
+
+It keeps a list of sizes for each value of at most one axis that some operators make, whatever its
+type; unknown ones included (onnx 1.23.2: 145 bytes each). Where a value is joined with itself again
+and again, its list doubles each time.
+"""
+
+_UNKNOWN_LENGTH = 8
+"""The assumed length of a list that only the inference finds out: most are shapes of few axes."""
+
+_CARRIES = frozenset(
+    ["Add", "Cast", "Div", "Gather", "Identity", "Mul", "Slice", "Squeeze", "Sub", "Unsqueeze"]
+)
+"""Operators that make a list of others; Concat joins them."""
+
+
+class InferenceInput:
+    """A model prepared for shape inference; each node keeps its index.
+
+    Attributes:
+        serialized: the model as bytes.
+        carries_values: whether the inference may compute the values of shapes as well.
+        unknown: the unknown operators of the graph, each with the number of its nodes.
+        unknown_in_functions: likewise, by function.
+    """
+
+    def __init__(self, proto: ModelProto, sizes: Mapping[str, int]) -> None:
+        """Prepare `proto`, which is changed; free dimensions get the `sizes` that name them."""
+        self._dims = {one.name: tuple(one.dims) for one in proto.graph.initializer}
+        self._functions = {(one.domain, one.name, one.overload) for one in proto.functions}
+        self._has_first_ml = any(
+            one.domain == "ai.onnx.ml" and one.version < 2
+            for each in (proto, *proto.functions)
+            for one in each.opset_import
+        )
+        for field in ("training_info", "metadata_props"):
+            proto.ClearField(field)
+        if not any(one.domain in ("", "ai.onnx") for one in proto.opset_import):
+            proto.opset_import.append(helper.make_opsetid("", 17))
+        for one in (proto, *proto.functions):
+            one.opset_import.append(helper.make_opsetid(_OTHER_DOMAIN, 1))
+        self.unknown: Counter[str] = Counter()
+        self._prepare(proto.graph, sizes, self.unknown)
+        self.unknown_in_functions: dict[FunctionKey, Counter[str]] = {}
+        for function in proto.functions:
+            key = (function.domain, function.name, function.overload)
+            self.unknown_in_functions[key] = Counter()
+            self._prepare(function, sizes, self.unknown_in_functions[key])
+        self.carries_values = is_bounded((proto.graph, *proto.functions))
+        self.serialized: bytes = proto.SerializeToString()
+
+    def _prepare(
+        self, graph: GraphProto | FunctionProto, sizes: Mapping[str, int], unknown: Counter[str]
+    ) -> None:
+        if isinstance(graph, GraphProto):
+            for values in (graph.input, graph.output, graph.value_info) if sizes else ():
+                for value in values:
+                    fill_in_sizes(value, sizes)
+            # The inference does not read it, but copies it.
+            for tensor in graph.initializer:
+                tensor.ClearField("external_data")
+        self._prepare_nodes(graph, unknown)
+        for node in graph.node:
+            for _, body in subgraphs(node):
+                self._prepare(body, sizes, unknown)
+
+    def _prepare_nodes(self, graph: GraphProto | FunctionProto, unknown: Counter[str]) -> None:
+        made_up: dict[str, tuple[int, ...]] = {}
+        for node in graph.node:
+            node.ClearField("doc_string")
+            node.ClearField("metadata_props")
+            if node.op_type == "EyeLike":
+                _replace_eye_like(node)
+            if not is_safe(node) or (node.op_type == "LabelEncoder" and self._has_first_ml):
+                node.domain = _OTHER_DOMAIN
+            elif node.domain not in _KNOWN_DOMAINS and _key(node) not in self._functions:
+                found = equivalent_op(node, self._dims.get) if node.domain in DOMAINS else None
+                if found is None:
+                    kind = f"{node.domain}.{node.op_type}"
+                    unknown[kind] += 1
+                    node.domain = _OTHER_DOMAIN
+                    continue
+                node.domain, node.op_type = "", found.op_type
+                node.input[:] = found.inputs
+                if found.equation:
+                    node.attribute.append(helper.make_attribute("equation", found.equation))
+                made_up.update(found.made_up)
+        if isinstance(graph, GraphProto):
+            graph.value_info.extend(
+                helper.make_tensor_value_info(name, 1, shape) for name, shape in made_up.items()
+            )
+
+
+def _replace_eye_like(node: NodeProto) -> None:
+    """Replace the operator by one whose output has the same type and that does not crash."""
+    node.op_type = "Identity"
+    for attribute in node.attribute:
+        if attribute.name == "dtype":
+            node.op_type, attribute.name = "Cast", "to"
+
+
+def is_bounded(graphs: Iterable[GraphProto | FunctionProto]) -> bool:
+    """Return whether the lists of sizes in `graphs`, subgraphs included, stay short."""
+    left = MAX_CARRIED_SIZES
+    for graph in graphs:
+        left -= _listed(graph, {}, left)
+        if left < 0:
+            return False
+    return True
+
+
+def _listed(graph: GraphProto | FunctionProto, outer: Mapping[str, int], limit: int) -> int:
+    """Return how many sizes are listed, or a number above `limit`.
+
+    `outer` has the lengths of the lists outside of a subgraph.
+    """
+    length = dict(outer)
+    if isinstance(graph, GraphProto):
+        for value in (*graph.input, *graph.value_info, *graph.output):
+            if value.type.tensor_type.HasField("shape"):
+                length[value.name] = _declared(value)
+        for tensor in graph.initializer:
+            length[tensor.name] = _of_shape(tensor.dims)
+    total = 0
+    for node in graph.node:
+        made = _made(node, length)
+        length.update(dict.fromkeys(node.output, made))
+        total += made if node.op_type == "Concat" or node.op_type in _CARRIES else 0
+        for _, body in subgraphs(node):
+            total += _listed(body, length, limit - total)
+        if total > limit:
+            break
+    return total
+
+
+def _made(node: NodeProto, length: Mapping[str, int]) -> int:
+    """Return the length of the list of sizes for the output of `node`."""
+    if node.op_type == "Concat":
+        axis = next((one.i for one in node.attribute if one.name == "axis"), 0)
+        # Along another axis it joins what has several, of which there are no lists.
+        return (
+            sum(length.get(name, _UNKNOWN_LENGTH) for name in node.input) if axis in (0, -1) else 0
+        )
+    if node.op_type in _CARRIES:
+        return max((length.get(name, _UNKNOWN_LENGTH) for name in node.input), default=0)
+    if node.op_type == "Constant":
+        return max(map(_of_constant, node.attribute), default=0)
+    return _UNKNOWN_LENGTH
+
+
+def _of_constant(value: AttributeProto) -> int:
+    if value.HasField("t"):
+        return _of_shape(value.t.dims)
+    return max(len(value.ints), len(value.floats), len(value.strings), 1)
+
+
+def _declared(value: ValueInfoProto) -> int:
+    axes = value.type.tensor_type.shape.dim
+    return _of_shape(
+        [size.dim_value if size.HasField("dim_value") else _UNKNOWN_LENGTH for size in axes]
+    )
+
+
+def _of_shape(sizes: Iterable[int]) -> int:
+    """Return the length of the list for a value of that shape: none from two axes on."""
+    axes = tuple(sizes)
+    return max(prod(axes), 0) if len(axes) < 2 else 0
+
+
+def function_body(
+    model: ModelProto,
+    caller: Node,
+    inputs: Mapping[str, TypeProto],
+    functions: Mapping[FunctionKey, Graph],
+) -> ModelProto:
+    """Return the body of the function that `caller` calls, as a model to infer shapes in.
+
+    `model` is the whole model, `inputs` are the types of the body's inputs as far as known.
+    """
+    body = functions[caller.key]
+    function = FunctionProto()
+    function.CopyFrom(body.proto)
+    graph = GraphProto(name="body", node=function.node)
+    for name in function.input:
+        graph.input.add(name=name, type=inputs.get(name))
+    _fill_in(graph, _arguments(function, caller))
+    imports = {one.domain: one for one in (*model.opset_import, *function.opset_import)}
+    return ModelProto(
+        ir_version=model.ir_version,
+        graph=graph,
+        functions=[one.proto for one in called(body.nodes, functions).values()],
+        opset_import=imports.values(),
+    )
+
+
+def _arguments(function: FunctionProto, caller: Node) -> dict[str, AttributeProto]:
+    """Return the attributes of a call, and the defaults of those that it leaves out."""
+    return {one.name: one for one in (*function.attribute_proto, *caller.attribute)}
+
+
+def _fill_in(graph: GraphProto, known_attributes: Mapping[str, AttributeProto]) -> None:
+    """Put the attributes of a call where a function's body refers to them."""
+    for node in graph.node:
+        for attribute in list(node.attribute):
+            if attribute.ref_attr_name:
+                known = known_attributes.get(attribute.ref_attr_name)
+                name = attribute.name
+                node.attribute.remove(attribute)
+                if known is not None and not known.ref_attr_name:
+                    node.attribute.append(known)
+                    node.attribute[-1].name = name
+        for _, body in subgraphs(node):
+            _fill_in(body, known_attributes)
+
+
+def unknown_note(unknown: Mapping[str, int]) -> str:
+    """Return a sentence on unknown operators, each with the number of its nodes."""
+    names = ", ".join(sorted(unknown)[:5]) + (", …" if len(unknown) > 5 else "")
+    count = sum(unknown.values())
+    return (
+        f"Shapes behind {count} {'node' if count == 1 else 'nodes'} of operators that are "
+        f"not ONNX's own may not be known ({names})."
+    )
+
+
+def is_safe(node: Node | NodeProto) -> bool:
+    """Return whether the inference of `node` ends soon and takes little memory.
+
+    Where it does not, the node is mostly one that the runtime would refuse.
+    """
+    if node.op_type in _CRASHES or (node.op_type == "EyeLike" and not any(node.input)):
+        return False
+    if node.op_type == "Einsum":
+        for one in node.attribute:
+            if one.name == "equation":
+                if one.ref_attr_name:  # its value is known at a call only
+                    return False
+                equation = one.s.decode("utf-8", "replace").replace(" ", "")
+                terms = re.split(r",|->", equation)
+                if any(term.count("...") > 1 for term in terms) or len(equation) > 500:
+                    return False
+                if not _EQUATION.fullmatch(equation.replace("...", "")):
+                    return False
+    if node.op_type == "Split":
+        # As many outputs are made up as the attribute says.
+        return all(one.i == len(node.output) for one in node.attribute if one.name == "num_outputs")
+    return True
+
+
+def _key(node: NodeProto) -> FunctionKey:
+    return (node.domain, node.op_type, node.overload)

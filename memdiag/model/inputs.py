@@ -1,0 +1,384 @@
+"""Inputs made for the user: what each one will be, chosen from the graph, and the arrays."""
+
+import re
+import zlib
+from collections.abc import Mapping, Sequence
+from math import prod
+from typing import Any, Literal
+
+import numpy as np
+from onnx import TypeProto, ValueInfoProto
+
+from memdiag.errors import UsageError
+from memdiag.model.axis_roles import axis_roles, total_lengths
+from memdiag.model.dimensions import Axis, axes_of, choose_sizes, tensor_type
+from memdiag.model.graph_index import Graph, main_scope
+from memdiag.model.index_ranges import Demands, demands
+from memdiag.model.model_file import ModelFile
+from memdiag.model.tensor_data import Array
+from memdiag.model.tensor_types import ELEMENT_TYPES, STRING, ElementType
+from memdiag.records.base import Record
+
+Kind = Literal["tensor", "sequence", "optional"]
+Fill = Literal["normal", "uniform", "positions", "constant", "given"]
+
+MAX_SETTING_ELEMENTS = 8
+"""A tensor of more elements is data, not a setting such as a speed or a temperature."""
+
+# Values of settings, by a word of the input's name.
+_SETTINGS: dict[str, float] = {
+    "alpha": 1.0,
+    "beta": 1.0,
+    "conf": 0.5,
+    "confidence": 0.5,
+    "factor": 1.0,
+    "guidance": 1.0,
+    "iou": 0.5,
+    "penalty": 1.0,
+    "rate": 1.0,
+    "ratio": 1.0,
+    "scale": 1.0,
+    "scales": 1.0,
+    "sigma": 1.0,
+    "speed": 1.0,
+    "strength": 1.0,
+    "temperature": 1.0,
+    "thresh": 0.5,
+    "threshold": 0.5,
+    "timestep": 1.0,
+}
+_SAMPLE_RATE = 16_000
+
+# The bits of 1.0 in types that numpy lacks: below a byte, of all elements in the byte.
+_ONE_BITS = {
+    "float8e4m3fn": 0x38,
+    "float8e4m3fnuz": 0x40,
+    "float8e5m2": 0x3C,
+    "float8e5m2fnuz": 0x40,
+    "float8e8m0": 0x7F,
+    "float4e2m1": 0x22,
+    "float6e2m3": 0x08,
+    "float6e3m2": 0x0C,
+    "uint4": 0x11,
+    "int4": 0x11,
+    "uint2": 0x55,
+    "int2": 0x55,
+}
+
+
+_ML_DTYPES = {
+    "float8e4m3fn": "float8_e4m3fn",
+    "float8e4m3fnuz": "float8_e4m3fnuz",
+    "float8e5m2": "float8_e5m2",
+    "float8e5m2fnuz": "float8_e5m2fnuz",
+    "float8e8m0": "float8_e8m0fnu",
+}
+
+
+class InputPlan(Record, frozen=True, kw_only=True):
+    """What one input will be.
+
+    `kind` ``sequence`` means a list of one such tensor; ``optional`` that the tensor is there
+    though the model would do without. `element_type` is ONNX's number, `dtype` its name in lower
+    case. `note` says in words what was chosen and why. `fill` says how `make` fills the array:
+    ``normal`` (standard normal), ``uniform`` (integers from `low` up to, not including, `high`),
+    ``positions`` (0, 1, 2 … along the last axis, from 0 again at `high`), ``constant`` (`value`
+    throughout), or ``given`` for an array that the user brings.
+
+    `bits_type` is `element_type` where numpy has no such type and the array carries its bits (see
+    `make`), else None: the runtime must then be told the type.
+    """
+
+    name: str
+    kind: Kind
+    element_type: int
+    dtype: str
+    shape: tuple[int, ...]
+    source: Literal["generated", "given"]
+    note: str
+    fill: Fill
+    low: int | None = None
+    high: int | None = None
+    value: float | int | str | None = None
+
+    @property
+    def bits_type(self) -> int | None:
+        """The element type's number where the array holds bits that numpy cannot type."""
+        return None if ELEMENT_TYPES[self.element_type].native else self.element_type
+
+
+def plan_inputs(
+    model: ModelFile,
+    *,
+    dims: Mapping[str, int],
+    given: Mapping[str, np.ndarray[Any, Any]],
+    free_dim: int | None = None,
+) -> tuple[InputPlan, ...]:
+    """Return a plan for every input of `model` that has no default, in the model's order.
+
+    Args:
+        model: the open model.
+        dims: sizes of free dimensions, by name, or ``input:axis`` for those without one.
+        given: arrays for some of the inputs; they also set the dimensions they show.
+        free_dim: the size of the other free dimensions, save those that look like a batch (the
+            first axis of an input, or a name with ``batch`` in it), which are 1, and those for
+            which an operator accepts one size only; where None, realistic sizes by their roles
+            (see `axis_roles`).
+
+    Raises:
+        UsageError: a name in `dims` or `given` is not the model's, an array does not fit its
+            input, or an input is of a kind that cannot be made (a map, a sparse tensor).
+    """
+    return _plan(model.graph, model.functions, dims, given, free_dim)
+
+
+def make(plan: InputPlan, seed: int) -> Array:
+    """Return the array that `plan` describes, the same for the same plan and seed.
+
+    Types that numpy lacks come as their bits: bfloat16 as uint16, float8 as uint8. Below a byte
+    the array is uint8 too and has the tensor's shape, one byte an element, as the runtime wants
+    it; the runtime reads the packed elements from its first bytes.
+
+    Raises:
+        UsageError: the plan's array is the user's own, or it does not fit in memory.
+    """
+    if plan.fill == "given":
+        raise UsageError(f"input {plan.name!r} was given as an array. Use that array.")
+    # Of the seed and the name, so that other inputs do not change this one.
+    random = np.random.default_rng((seed, zlib.crc32(plan.name.encode())))
+    element = ELEMENT_TYPES[plan.element_type]
+    try:
+        if plan.fill == "normal":
+            return _normal(random, element, plan.shape)
+        if plan.fill == "uniform":
+            return random.integers(plan.low or 0, plan.high, plan.shape).astype(element.dtype)
+        if plan.fill == "positions":
+            positions = np.arange(plan.shape[-1]) % (plan.high or plan.shape[-1] or 1)
+            return np.broadcast_to(positions, plan.shape).astype(element.dtype)
+        if element is STRING:
+            return np.full(plan.shape, plan.value, dtype=np.str_)
+        value = plan.value if element.native else _ONE_BITS[element.name]
+        return np.full(plan.shape, value, element.dtype)
+    except (MemoryError, OverflowError, ValueError) as error:
+        raise UsageError(
+            f"input {plan.name!r} of shape {list(plan.shape)} does not fit in memory. "
+            "Choose smaller dimensions."
+        ) from error
+
+
+def _plan(
+    graph: Graph,
+    functions: Sequence[Graph],
+    dims: Mapping[str, int],
+    given: Mapping[str, np.ndarray[Any, Any]],
+    free_dim: int | None,
+) -> tuple[InputPlan, ...]:
+    values = {value.name: value for value in graph.required_inputs}
+    for name in given:
+        if name not in values:
+            inputs = ", ".join(values) or "none"
+            raise UsageError(f"unknown input {name!r}. The model's inputs are: {inputs}.")
+    axes = {name: axes_of(value) for name, value in values.items()}
+    for name, array in given.items():
+        _check(array, values[name], axes[name])
+    shapes_given = {name: tuple(array.shape) for name, array in given.items()}
+    roles = axis_roles(graph, functions)
+    is_chosen = {key: free_dim is None or role.is_required for key, role in roles.items()}
+    sizes = choose_sizes(
+        axes,
+        dims=dims,
+        given=shapes_given,
+        free_dim=free_dim or 1,
+        usual={key: role.size for key, role in roles.items() if is_chosen[key]},
+        totals=total_lengths(axes, roles) if free_dim is None else None,
+    )
+    # An input of unknown rank is tried with one axis: operators take that more often than none.
+    shapes = {
+        name: shapes_given.get(name, _shape(axes[name], sizes, free_dim or 1)) for name in values
+    }
+    length = max((sizes[key] for key, role in roles.items() if role.name == "sequence"), default=1)
+    scope = main_scope(graph, functions)
+    plans = []
+    for name, value in values.items():
+        element = _element(value)
+        if name in given:
+            chosen: dict[str, Any] = {"fill": "given", "note": "the array that was given"}
+        else:
+            fixed = axes[name] is not None and all(a.size is not None for a in axes[name] or ())
+            asked = demands(scope, name, shapes)
+            single = fixed and prod(shapes[name]) == 1
+            chosen = _named(element, name, shapes[name], asked, length) or _choose(
+                element, asked, single=single
+            )
+        plans.append(
+            InputPlan(
+                name=name,
+                kind=_kind(value.type),
+                element_type=element.number,
+                dtype=element.name,
+                shape=shapes[name],
+                source="given" if name in given else "generated",
+                **chosen,
+            )
+        )
+    return tuple(plans)
+
+
+def _kind(kind: TypeProto) -> Kind:
+    """Return what a value of type `kind` is fed as; an optional sequence is fed as a sequence."""
+    if kind.HasField("optional_type"):
+        return "sequence" if kind.optional_type.elem_type.HasField("sequence_type") else "optional"
+    return "sequence" if kind.HasField("sequence_type") else "tensor"
+
+
+def _element(value: ValueInfoProto) -> ElementType:
+    tensor = tensor_type(value.type)
+    element = ELEMENT_TYPES.get(tensor.elem_type) if tensor is not None else None
+    if element is None:
+        kind = (value.type.WhichOneof("value") or "unknown").removesuffix("_type")
+        words = f"of the kind {kind}" if tensor is None else f"of element type {tensor.elem_type}"
+        raise UsageError(
+            f"input {value.name!r} is {words}, which memdiag cannot generate. Use --no-run."
+        )
+    return element
+
+
+def _shape(axes: Sequence[Axis] | None, sizes: Mapping[str, int], free_dim: int) -> tuple[int, ...]:
+    if axes is None:
+        return (free_dim,)
+    return tuple(sizes[axis.key] if axis.size is None else axis.size for axis in axes)
+
+
+def _choose(element: ElementType, asked: Demands, *, single: bool) -> dict[str, Any]:
+    """Return fill, note and numbers for an input; `single` tells that it always is one number."""
+    name = element.name
+    if element is STRING:
+        return {"fill": "constant", "value": "a", "note": "the text 'a'"}
+    if name == "bool":
+        return {"fill": "constant", "value": True, "note": "true"}
+    if not element.native:
+        floats = name in ("bfloat16",) or (name.startswith("float8") and name != "float8e8m0")
+        if floats:
+            return {"fill": "normal", "note": "standard normal, as bits"}
+        return {"fill": "constant", "value": 1, "note": "ones, as bits"}
+    limit = asked.smallest
+    wanted = [
+        value
+        for value in asked.equals
+        if limit is None or limit.size is None or 0 <= value < limit.size
+        if _fits(value, element)
+    ]
+    if single and wanted:
+        value = max(wanted)
+        number = value if element.dtype.kind == "f" else int(value)
+        note = f"{number:g}, which the model compares it with"
+        return {"fill": "constant", "value": number, "note": note}
+    if limit is not None and element.dtype.kind in "iuf":
+        if limit.size is None or limit.size < 2:
+            known = "the only index" if limit.size else "an index"
+            note = f"0, {known} into {limit.table}"
+            return {"fill": "constant", "value": 0, "note": note}
+        high = limit.size
+        if element.dtype.kind in "iu":
+            high = min(high, int(np.iinfo(element.dtype).max) + 1)
+        note = f"indices below {high} ({limit.table})"
+        return {"fill": "uniform", "low": 0, "high": high, "note": note}
+    if element.dtype.kind in "iu":
+        return {"fill": "constant", "value": 1, "note": "ones"}
+    return {"fill": "normal", "note": "standard normal"}
+
+
+def _named(
+    element: ElementType, name: str, shape: tuple[int, ...], asked: Demands, length: int
+) -> dict[str, Any] | None:
+    """Return fill, note and numbers for an input whose name says what it is; None for others.
+
+    `length` is the size of the sequence, for inputs that state it.
+    """
+    if not element.native or element.dtype.kind not in "iuf":
+        return None
+    words = set(re.findall(r"[a-z]+", re.sub(r"([a-z])([A-Z])", r"\1_\2", name).lower()))
+    is_integer = element.dtype.kind in "iu"
+    limit = asked.smallest
+    if "mask" in words and limit is None:
+        return {"fill": "constant", "value": 1, "note": "ones, of a mask"}
+    if is_integer and shape and words & {"position", "positions"}:
+        high = None if limit is None else limit.size or None
+        return {"fill": "positions", "high": high, "note": "positions from 0"}
+    if len(shape) > 2 or prod(shape) > MAX_SETTING_ELEMENTS or limit is not None:
+        return None
+    if words & {"sr", "samplerate"} or {"sample", "rate"} <= words or {"sampling", "rate"} <= words:
+        if asked.equals:
+            return None
+        value: float = _SAMPLE_RATE
+    elif is_integer and words & {"length", "lengths", "len", "lens"}:
+        if words & {"max", "min"} or asked.equals:
+            return None
+        value = length
+    else:
+        known = [_SETTINGS[word] for word in sorted(words) if word in _SETTINGS]
+        if not known or is_integer:
+            return None
+        value = min(known)
+    return {
+        "fill": "constant",
+        "value": int(value) if is_integer else value,
+        "note": f"{value:g}, by its name",
+    }
+
+
+def _fits(value: float, element: ElementType) -> bool:
+    if element.dtype.kind not in "iu":
+        return element.dtype.kind == "f"
+    bounds = np.iinfo(element.dtype)
+    return value.is_integer() and bounds.min <= value <= bounds.max
+
+
+def _normal(random: np.random.Generator, element: ElementType, shape: tuple[int, ...]) -> Array:
+    """Return standard normal numbers of type `element`, or their bits where numpy lacks it."""
+    if element.name.startswith("float8"):
+        # Numbers near one, of either sign: one's code up or down by less than an octave or two.
+        codes = _ONE_BITS[element.name] + random.integers(-6, 7, shape)
+        return (codes | random.integers(0, 2, shape) << 7).astype(element.dtype)
+    wide = element.name in ("double", "complex128")
+    values = random.standard_normal(shape, np.float64 if wide else np.float32)
+    if element.name == "bfloat16":
+        return (values.view(np.uint32) >> 16).astype(element.dtype)
+    if element.dtype.kind == "c":
+        return (values + 1j * random.standard_normal(shape, values.dtype)).astype(element.dtype)
+    return values.astype(element.dtype)
+
+
+def is_bits_of(array: np.ndarray[Any, Any], element: ElementType) -> bool:
+    """Return whether `array` is of a type that numpy lacks and of its size, as ml_dtypes has them.
+
+    In an ``.npy`` file such an array has no name for its type, only a size.
+    """
+    sized = element.bits == 8 * array.dtype.itemsize and array.dtype.names is None
+    named = array.dtype.name in (element.name, f"void{element.bits}", _ML_DTYPES.get(element.name))
+    return not element.native and array.dtype.kind in "Vf" and sized and named
+
+
+def _check(array: np.ndarray[Any, Any], value: ValueInfoProto, axes: Sequence[Axis] | None) -> None:
+    """Check that a given array has its input's dtype, rank and fixed sizes."""
+    element = _element(value)
+    fits = array.dtype.kind == "U" if element is STRING else array.dtype == element.dtype
+    fits = fits or is_bits_of(array, element)
+    if not fits:
+        expected = "text (<U)" if element is STRING else element.dtype.name
+        bits = "" if element.native else f", the bits of {element.name}"
+        raise UsageError(
+            f"the array for input {value.name!r} is {array.dtype.name}, but the model expects "
+            f"{expected}{bits}. Convert it."
+        )
+    if axes is None:
+        return
+    declared = [axis.key if axis.size is None else axis.size for axis in axes]
+    words = f"[{', '.join(map(str, declared))}]"
+    if array.ndim != len(axes) or any(
+        axis.size not in (None, size) for axis, size in zip(axes, array.shape, strict=True)
+    ):
+        raise UsageError(
+            f"the array for input {value.name!r} has the shape {list(array.shape)}, but the model "
+            f"expects {words}. Change its shape."
+        )

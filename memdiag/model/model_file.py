@@ -1,0 +1,376 @@
+"""An open model: its graph parsed without the weights, and the weights mapped from their files."""
+
+import errno
+import mmap
+import os
+import stat
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from sys import intern
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import DecodeError, Message
+from onnx import AttributeProto, ModelProto, SparseTensorProto, TensorProto
+
+from memdiag.errors import ModelError
+from memdiag.model.bus_errors import losses, watch
+from memdiag.model.external_data import ExternalFiles, read_reference
+from memdiag.model.graph_index import Graph
+from memdiag.model.native_memory import trim_heap
+from memdiag.model.tensor_data import (
+    Array,
+    as_array,
+    constant_array,
+    count_varints,
+    decode_varints,
+    dense_array,
+    dense_bytes,
+    element_type,
+    packed_bytes,
+)
+from memdiag.model.tensor_types import ELEMENT_TYPES_BY_NAME, STRING, ElementType
+from memdiag.model.weights import Location, Source, inventory
+from memdiag.model.wire import NOT_ONNX, THIS_FILE, Stored, attribute_range, skeleton
+from memdiag.records.weights import Weight
+
+MAX_MAPPED_BYTES = 16 << 20
+"""Bytes of weights that may be handed out before the pages of earlier ones are released."""
+
+MAX_NAME = 40
+"""Bytes of a damaged name that an error quotes."""
+
+_FAULT_BYTES = 1 << 16
+"""Bytes that the system usually maps around a page that is touched."""
+
+
+def open_model(path: Path) -> "ModelFile":
+    """Return the model at `path`, its graph parsed and its weights found, none of them read.
+
+    Raises:
+        ModelError: there is no such file, it is no ONNX model, or it is damaged.
+        MissingDataError: external data is missing or too short.
+    """
+    model = ModelFile(path)
+    trim_heap()
+    return model
+
+
+class ModelFile:
+    """An open model; also a context manager.
+
+    Arrays and views that were handed out stay valid after `close`; each keeps its mapping alive.
+
+    Attributes:
+        path: as it was given.
+        proto: the model as parsed; large tensors are references into the file.
+        graph: the index of the main graph.
+        functions: the indices of the functions.
+        weights: all constant tensors, in the order of the file.
+        file_bytes: the size of the file.
+        external_bytes: the size of the distinct external files together.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.file_bytes, mapping = _map_file(path)
+        self._real_path = path.resolve()
+        watch(self._real_path)
+        self._losses = {self._real_path: losses(self._real_path)}
+        self._is_short = False
+        self._external_files = ExternalFiles(path)
+        self._maps: dict[Path, mmap.mmap] = {self._real_path: mapping}
+        self._mapped_bytes = 0
+        found = skeleton(mapping, origin=str(path), compact=True)
+        self._references: Mapping[int, Stored] = found.references
+        self.proto, self.graph, self.functions = _parse(found.proto, str(path))
+        self.weights: list[Weight] = []
+        self._sources: dict[Weight, Source] = {}
+        for weight, source in inventory(
+            self.graph, self.functions, origin=str(path), locate=self._locate
+        ):
+            self.weights.append(weight)
+            self._sources[weight] = source
+        self.external_bytes = self._external_files.total_bytes
+        for external in self._external_files.paths:
+            watch(external)
+            self._losses[external] = losses(external)
+        self.release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the files; `data` and `raw_bytes` cannot be used any more."""
+        self._maps.clear()
+
+    @property
+    def node_count(self) -> int:
+        """The number of nodes, those of subgraphs included; a call of a function counts as one."""
+        return self.graph.node_count
+
+    def read_proto(self) -> ModelProto:
+        """Return a copy of the model to change, read again from the file.
+
+        Its large tensors are references into the file, so it must not be saved as it is. Whole
+        numbers in typed fields are in it as they are.
+
+        Raises:
+            ModelError: the file changed since it was opened, or is closed.
+        """
+        mapping = self._maps.get(self._real_path)
+        if mapping is None:
+            raise ModelError(f"{self.path}: it is closed; read it while it is open.")
+        try:
+            proto: ModelProto = ModelProto.FromString(
+                skeleton(mapping, origin=str(self.path)).proto
+            )
+        except (ModelError, DecodeError) as error:
+            self.release()
+            raise ModelError(f"{self.path}: it changed since it was opened; try again.") from error
+        self.release()
+        return proto
+
+    def read_attribute(self, attribute: AttributeProto) -> AttributeProto:
+        """Return an attribute of `proto` with its long list or string, which `proto` lacks."""
+        found = attribute_range(attribute.doc_string)
+        if found is None or self._references.get(found[0]) != "attribute" or not self._maps:
+            return attribute
+        whole: AttributeProto = AttributeProto.FromString(
+            self._maps[self._real_path][found[0] : found[1]]
+        )
+        self.release()
+        return whole
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The model's file and its external files, without links."""
+        return (self._real_path, *self._external_files.paths)
+
+    @property
+    def contents(self) -> Array:
+        """The bytes of the model's own file: a read-only view of it, mapped."""
+        return np.frombuffer(self._maps[self._real_path], np.uint8)
+
+    def release(self) -> None:
+        """Release the mapped pages of the files; the views stay valid.
+
+        This happens by itself when many weights were handed out.
+
+        Raises:
+            ModelError: a file has become shorter, so that some of what was read were zeros.
+        """
+        self._mapped_bytes = 0
+        for mapping in self._maps.values():
+            if hasattr(mapping, "madvise"):
+                mapping.madvise(mmap.MADV_DONTNEED)
+        if self.has_shrunk:
+            raise ModelError(
+                f"{self.path}: the file, or its external data, became shorter while it was read."
+                " Try again when it is complete."
+            )
+
+    @property
+    def has_shrunk(self) -> bool:
+        """Whether a file of the model was seen to be shorter than when the model was opened."""
+        return (
+            self._is_short
+            or any(losses(path) > before for path, before in self._losses.items())
+            or any(mapping.size() < len(mapping) for mapping in self._maps.values())
+        )
+
+    def data(self, weight: Weight) -> Array:
+        """Return the values of `weight`, a weight of this model, in its shape.
+
+        Bytes in a file give a read-only view of the mapped file, not a copy. The array's type is
+        numpy's own, or where it has none one that carries the bits: uint16 for bfloat16, uint8 for
+        float8. Types of less than a byte give a flat uint8 array of packed elements, the first in
+        the lowest bits. Strings give an object array of bytes.
+
+        Raises:
+            ModelError: a sparse tensor's indices do not fit its shape.
+        """
+        element = ELEMENT_TYPES_BY_NAME[weight.dtype]
+        source = self._source(weight)
+        if isinstance(source, AttributeProto):
+            return constant_array(source)[1]
+        if isinstance(source, SparseTensorProto):
+            return self._dense(source, weight)
+        if element is STRING:
+            assert isinstance(source, TensorProto)
+            return np.array(list(source.string_data), element.dtype).reshape(weight.shape)
+        return as_array(self.raw_bytes(weight), element, weight.shape)
+
+    def raw_bytes(self, weight: Weight) -> memoryview:
+        """Return the bytes of `weight` as the runtime holds them: dense, packed, little-endian.
+
+        Bytes in a file give a view of the mapped file. Strings follow each other without a mark.
+
+        Raises:
+            ModelError: a sparse tensor's indices do not fit its shape.
+        """
+        source = self._source(weight)
+        if weight.file is not None:
+            location = weight.file if weight.storage == "external" else THIS_FILE
+            return self._mapped(location, weight.offset or 0, weight.length or 0)
+        if isinstance(source, TensorProto) and weight.dtype != STRING.name:
+            return self._bytes(source)
+        array = self.data(weight)
+        return memoryview(
+            b"".join(array.reshape(-1)) if array.dtype == STRING.dtype else array.tobytes()
+        )
+
+    def is_decoded(self, weight: Weight) -> bool:
+        """Return whether the data of `weight` are numbers in the file that reading decodes."""
+        source = self._source(weight) if weight.file is None else None
+        return isinstance(source, TensorProto) and source.data_location == TensorProto.EXTERNAL
+
+    def _source(self, weight: Weight) -> Source:
+        if self._maps and weight in self._sources:
+            return self._sources[weight]
+        raise ModelError(
+            f"{self.path}: it has no weight {weight.name!r} or is closed; take one of its own "
+            "weights while it is open."
+        )
+
+    def _locate(self, tensor: TensorProto, element: ElementType, where: str) -> Location:
+        """Return the place of a tensor's bytes, after checking that it exists."""
+        if tensor.data_location != TensorProto.EXTERNAL:
+            return Location("raw" if tensor.HasField("raw_data") else "typed", None, None, None)
+        if element is STRING:
+            raise ModelError(f"{where} has strings as external data, which ONNX does not allow.")
+        location, offset, length = read_reference(tensor, where=where)
+        if length is None:
+            length = element.nbytes(tuple(tensor.dims))
+        if location == THIS_FILE and offset in self._references:
+            stored = self._references[offset]
+            if stored == "raw" or stored == "typed":
+                return Location(stored, self.path.name, offset, length)
+            count = count_varints(self.contents[offset : offset + length])
+            self.release()
+            found = dense_bytes(count, element) if stored == element.field else 0
+            return Location("typed", None, None, found)
+        self._external_files.check(location, offset + length, where=where)
+        return Location("external", location, offset, length)
+
+    def _bytes(self, tensor: TensorProto) -> memoryview:
+        element = element_type(tensor.data_type, where=str(self.path))
+        if tensor.data_location != TensorProto.EXTERNAL:
+            return memoryview(packed_bytes(tensor, element))
+        where = f"{self.path}: {tensor.name!r}"
+        location, offset, length = read_reference(tensor, where=where)
+        if length is None:
+            length = element.nbytes(tuple(tensor.dims))
+        view = self._mapped(location, offset, length)
+        if location != THIS_FILE or self._references.get(offset) in ("raw", "typed"):
+            return view
+        return decode_varints(np.frombuffer(view, np.uint8), element, where=where).data
+
+    def _mapped(self, location: str, offset: int, length: int) -> memoryview:
+        """Return a view of bytes of the file at `location`, which were found to be there."""
+        if not length:
+            return memoryview(b"")
+        if location == THIS_FILE:
+            path = self._real_path
+        else:
+            path = self._external_files.check(location, offset + length, where=str(self.path))
+        if path not in self._maps:
+            if path.stat().st_size < offset + length:
+                self._is_short = True
+                self.release()
+            self._maps[path] = _map_file(path)[1]
+        self._mapped_bytes += length + _FAULT_BYTES
+        if self._mapped_bytes > MAX_MAPPED_BYTES:
+            self.release()
+            self._mapped_bytes = length + _FAULT_BYTES
+        return memoryview(self._maps[path])[offset : offset + length]
+
+    def _dense(self, sparse: SparseTensorProto, weight: Weight) -> Array:
+        where = f"{self.path}: {weight.name!r}"
+        parts = [
+            as_array(
+                self._bytes(tensor), element_type(tensor.data_type, where=where), tuple(tensor.dims)
+            )
+            for tensor in (sparse.values, sparse.indices)
+        ]
+        return dense_array(sparse, *parts, where=where)
+
+
+def _parse(serialized: bytes, origin: str) -> tuple[ModelProto, Graph, tuple[Graph, ...]]:
+    """Return the model in a skeleton, and the indices of its graph and functions.
+
+    Raises:
+        ModelError: it is no ModelProto, or a name in it is not text.
+    """
+    try:
+        proto = ModelProto.FromString(serialized)
+        if not proto.HasField("graph") or not proto.ir_version:
+            raise ModelError(f"{origin}: {NOT_ONNX}.")
+        proto.ClearField("training_info")
+        for opset in proto.opset_import:
+            intern(opset.domain)
+        return proto, Graph(proto.graph), tuple(map(Graph, proto.functions))
+    except DecodeError as error:
+        raise ModelError(
+            f"{origin}: it is damaged or no ONNX model, protobuf cannot decode it; "
+            "download or export it again."
+        ) from error
+    except TypeError as error:
+        name = next(_damaged_texts(proto), None)
+        if name is None:
+            raise
+        raise ModelError(
+            f"{origin}: it is damaged, the name {name[:MAX_NAME]!r} in it is not UTF-8 text; "
+            "download or export it again."
+        ) from error
+
+
+def _damaged_texts(message: Message) -> Iterator[bytes]:
+    """Yield the texts in a message that are not UTF-8, which protobuf returns as bytes."""
+    for field, value in message.ListFields():
+        for one in value if field.is_repeated else (value,):
+            if isinstance(one, Message):
+                yield from _damaged_texts(one)
+            elif field.type == FieldDescriptor.TYPE_STRING and isinstance(one, bytes):
+                yield one
+
+
+def _map_file(path: Path) -> tuple[int, mmap.mmap]:
+    """Return size and mapping of the file at `path`."""
+    try:
+        with open(path, "rb", opener=_open_without_waiting) as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                raise ModelError(f"{path}: it is not a regular file; give a model file.")
+            if not status.st_size:
+                raise ModelError(f"{path}: it is empty; download or export it again.")
+            return status.st_size, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{path}: {_reason(error)}.") from error
+
+
+def _open_without_waiting(path: str, flags: int) -> int:
+    # A pipe would otherwise wait for somebody to write to it.
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+
+
+def _reason(error: OSError | ValueError) -> str:
+    number = error.errno if isinstance(error, OSError) else None
+    if number == errno.ENOENT:
+        return "there is no such file; check the path"
+    if number == errno.EISDIR:
+        return "it is a folder; give the .onnx file in it"
+    if number in (errno.EACCES, errno.EPERM):
+        return "it may not be read; check its permissions"
+    words = os.strerror(number) if number else "no file can have that name"
+    return f"it cannot be opened ({words}); check the path"

@@ -1,0 +1,253 @@
+"""Types and shapes of values, inferred without running the model or reading its weights.
+
+ONNX's inference, native code, runs once over the whole model (see `inference_input` for the copy
+that it gets), and once over the body of each function that is called.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property
+
+from google.protobuf.message import DecodeError, EncodeError
+from onnx import GraphProto, ModelProto, ValueInfoProto, defs, helper, numpy_helper
+from onnx.checker import ValidationError
+from onnx.shape_inference import InferenceError, infer_node_outputs
+from onnx.shape_inference import infer_shapes as infer_model
+
+from memdiag.model.function_calls import inlined_node_count
+from memdiag.model.graph_index import FunctionKey, Graph, GraphIndex, Node, Scope, subgraphs
+from memdiag.model.inference_input import InferenceInput, function_body, is_safe, unknown_note
+from memdiag.model.model_file import ModelFile
+from memdiag.model.native_memory import limit_address_space, trim_heap
+from memdiag.model.tensor_data import Array
+from memdiag.model.tensor_types import TensorType
+
+MAX_INLINED_NODES = 300_000
+"""Nodes that functions may add to a model when they are inlined, as the inference does."""
+
+MAX_BODY_NODES = 100_000
+"""Nodes of called functions whose bodies are inferred by themselves."""
+
+MAX_INFERENCE_BYTES = 1 << 28
+"""Memory that an inference may take, beside 64 times the size of the model without its weights."""
+
+_ONNX = ("", "ai.onnx")
+_MAX_REASON = 150
+_FAILURES = (
+    *(InferenceError, ValidationError, defs.SchemaError, DecodeError, EncodeError),
+    *(RuntimeError, ValueError, TypeError, LookupError, MemoryError),
+)
+
+Types = dict[Scope, dict[str, TensorType]]
+
+
+class Shapes:
+    """The types of a model's values.
+
+    Attributes:
+        opset: the version of ONNX's own operators that the model imports.
+        overridable: the initializers that are also inputs of the main graph, so that a caller may
+            give other values for them (from IR 4 on; older models list all initializers so).
+        has_calls: whether there are calls of functions, and they end.
+    """
+
+    def __init__(
+        self,
+        types: Types,
+        *,
+        opset: int = 1,
+        overridable: frozenset[str] = frozenset(),
+        has_calls: bool = False,
+        declared: "Callable[[], Shapes] | None" = None,
+    ) -> None:
+        self._types = types
+        self._declared = declared
+        self.opset = opset
+        self.overridable = overridable
+        self.has_calls = has_calls
+
+    def of(self, scope: Scope, name: str) -> TensorType | None:
+        """Return the type of the value that `name` is, seen from `scope`; None if not known."""
+        defining = scope.defining_scope(name)
+        return self._types.get(defining, {}).get(name) if defining is not None else None
+
+    @cached_property
+    def as_declared(self) -> "Shapes":
+        """The shapes without the sizes that a user gave for free dimensions: as the runtime's.
+
+        They are inferred when they are first used, while the model has to be open.
+        """
+        return self._declared() if self._declared is not None else self
+
+    def of_outputs(
+        self, node: Node, types: Mapping[str, TensorType], values: Mapping[str, Array]
+    ) -> dict[str, TensorType]:
+        """Return the types of the outputs of `node`, an operator of ONNX, as far as they are known.
+
+        `types` are those of its inputs by name, `values` those inputs that are constant and small;
+        nothing is known where the type of an input is not.
+        """
+        all_known = all(name in types for name in node.input if name)
+        if node.domain not in _ONNX or not all_known or not is_safe(node):
+            return {}
+        try:
+            inferred = infer_node_outputs(
+                defs.get_schema(node.op_type, self.opset, ""),
+                node.proto,
+                {name: kind.proto() for name, kind in types.items()},
+                {name: numpy_helper.from_array(value) for name, value in values.items()},
+                opset_imports=[helper.make_opsetid("", self.opset)],
+            )
+        except _FAILURES:
+            return {}
+        known = ((name, TensorType.read(kind)) for name, kind in inferred.items())
+        return {name: kind for name, kind in known if kind is not None}
+
+
+def infer_shapes(
+    model: ModelFile, graphs: GraphIndex, sizes: Mapping[str, int], notes: list[str]
+) -> Shapes:
+    """Return the types of the values of `model`; `sizes` are those of free dimensions, by name.
+
+    What could not be inferred is missing, and where that is not only because a size is free, a
+    sentence is appended to `notes`.
+    """
+    graph = model.graph
+    listed = set(graph.inputs) if model.proto.ir_version >= 4 else set()
+    inference = _Inference(model, graphs, sizes)
+    notes.extend(inference.notes)
+    return Shapes(
+        inference.types,
+        opset=next((one.version for one in model.proto.opset_import if one.domain in _ONNX), 1),
+        overridable=frozenset(name for name in listed if name in graph.initializers),
+        has_calls=bool(inference.functions),
+        declared=(lambda: infer_shapes(model, graphs, {}, [])) if sizes else None,
+    )
+
+
+class _Inference:
+    """One inference over a model, its subgraphs, and the first call of each of its functions.
+
+    Attributes:
+        types: the known types by scope and name.
+        notes: sentences on what could not be inferred.
+        functions: those whose calls are followed, all or none.
+    """
+
+    def __init__(self, model: ModelFile, graphs: GraphIndex, sizes: Mapping[str, int]) -> None:
+        self.types: Types = defaultdict(dict)
+        self.notes: list[str] = []
+        self._model = model
+        self._graphs = graphs
+        self._known_types: dict[bytes, TensorType | None] = {}
+        self._body_nodes = 0
+        self.functions = self._followed()
+        unknown, problem = self._infer_main(sizes)
+        self._add_weights()
+        bodies = [scope for _, scope in graphs if scope.is_function]
+        for scope in bodies:
+            self._infer_function(scope)
+        if bodies:
+            self._add_weights()
+        if (unknown or problem) and not self._knows_all_outputs():
+            if unknown:
+                self.notes.append(unknown_note(unknown))
+            if problem:
+                self.notes.append(
+                    f"Shapes could not be inferred ({problem}); only those that the model itself "
+                    "states are known."
+                )
+        trim_heap()
+
+    def _followed(self) -> dict[FunctionKey, Graph]:
+        model = self._model
+        limit = model.graph.node_count + MAX_INLINED_NODES
+        if not model.functions:
+            return {}
+        if inlined_node_count(model.graph, model.functions, limit) <= limit:
+            return {function.key: function for function in model.functions}
+        self.notes.append(
+            "The model's functions call each other without end, or are too large when written "
+            "out: what they return was not examined."
+        )
+        return {}
+
+    def _infer_main(self, sizes: Mapping[str, int]) -> tuple[Counter[str], str]:
+        """Infer the types in the main graph; return unknown operators and why it failed."""
+        copy = ModelProto()
+        copy.CopyFrom(self._model.proto)
+        if not self.functions:
+            del copy.functions[:]
+        prepared = InferenceInput(copy, sizes)
+        del copy
+        inferred, problem = _infer(prepared)
+        self._add_graph(self._graphs.main, inferred.graph)
+        return sum(prepared.unknown_in_functions.values(), prepared.unknown), problem
+
+    def _knows_all_outputs(self) -> bool:
+        """Return whether the rank of each output of a node is known: the model may declare them."""
+        found = (
+            self.types[scope].get(name)
+            for _, scope in self._graphs
+            for node in scope.nodes
+            for name in node.output
+            if name
+        )
+        return all(kind is not None and kind.shape is not None for kind in found)
+
+    def _infer_function(self, scope: Scope) -> None:
+        """Infer the types in the body of a function at one call."""
+        caller, parent = scope.owner, scope.parent
+        assert caller is not None
+        assert parent is not None
+        inputs: dict[str, TensorType] = {}
+        for name, argument in zip(scope.inputs, caller.input, strict=False):
+            defining = parent.defining_scope(argument)
+            kind = self.types[defining].get(argument) if defining is not None else None
+            if kind is not None:
+                inputs[name] = kind
+        if caller.key in self.functions and self._body_nodes <= MAX_BODY_NODES:
+            types = {name: kind.proto() for name, kind in inputs.items()}
+            body = function_body(self._model.proto, caller, types, self.functions)
+            self._body_nodes += len(body.graph.node) + sum(len(one.node) for one in body.functions)
+            self._add_graph(scope, _infer(InferenceInput(body, {}))[0].graph)
+        self.types[scope].update(inputs)
+
+    def _add_weights(self) -> None:
+        for weight in self._model.weights:
+            if weight.place != "attribute":
+                for scope in self._graphs.scopes(weight):
+                    self.types[scope][weight.name] = TensorType(weight.dtype, weight.shape)
+
+    def _add_graph(self, scope: Scope, inferred: GraphProto) -> None:
+        """Add the types of a graph's values, and of those in its subgraphs."""
+        types = self.types[scope]
+        for values in (inferred.input, inferred.value_info, inferred.output):
+            types.update(self._typed(values))
+        for node, scopes in scope.subgraphs.items():
+            same = subgraphs(inferred.node[node.index])
+            for inner, (_, graph) in zip(scopes, same, strict=True):
+                self._add_graph(inner, graph)
+
+    def _typed(self, values: Iterable[ValueInfoProto]) -> Iterable[tuple[str, TensorType]]:
+        """Yield the names and types of values, as far as a type is known."""
+        for value in values:
+            key = value.type.SerializeToString()  # most values have one of a few types
+            if key not in self._known_types:
+                self._known_types[key] = TensorType.read(value.type)
+            kind = self._known_types[key]
+            if kind is not None:
+                yield value.name, kind
+
+
+def _infer(prepared: InferenceInput, carry_values: bool = True) -> tuple[ModelProto, str]:
+    """Return the model with all types that were inferred, or as it is and the reason why."""
+    carry_values = carry_values and prepared.carries_values
+    try:
+        with limit_address_space(MAX_INFERENCE_BYTES + 64 * len(prepared.serialized)):
+            return infer_model(prepared.serialized, data_prop=carry_values), ""
+    except _FAILURES as error:
+        if carry_values and isinstance(error, MemoryError):  # the list of an absurd length
+            return _infer(prepared, carry_values=False)
+        reason = " ".join(str(error).split())[:_MAX_REASON].rstrip(" .") or type(error).__name__
+        return ModelProto.FromString(prepared.serialized), reason

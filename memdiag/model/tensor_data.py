@@ -1,0 +1,192 @@
+"""The values of tensors inside the model's proto: raw, in typed fields, sparse, plain numbers."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from onnx import AttributeProto, SparseTensorProto, TensorProto
+
+from memdiag.errors import ModelError
+from memdiag.model.tensor_types import (
+    ELEMENT_TYPES,
+    ELEMENT_TYPES_BY_NAME,
+    STRING,
+    ElementType,
+)
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+_CONTINUES = 0x80
+"""A byte of at least so much is followed by another one of the same number."""
+
+_MAX_VARINT_BYTES = 10
+_PART_BYTES = 1 << 18
+"""Bytes that are decoded at once: meanwhile they take thirty times as much."""
+
+# The attributes with which a Constant node may give plain numbers: the field, the result's type.
+CONSTANT_FIELDS = {
+    "value_float": ("f", "float"),
+    "value_floats": ("floats", "float"),
+    "value_int": ("i", "int64"),
+    "value_ints": ("ints", "int64"),
+    "value_string": ("s", "string"),
+    "value_strings": ("strings", "string"),
+}
+
+
+def element_type(number: int, *, where: str) -> ElementType:
+    """Return the element type `number`.
+
+    Raises:
+        ModelError: ONNX has no such type.
+    """
+    try:
+        return ELEMENT_TYPES[number]
+    except KeyError:
+        raise ModelError(
+            f"{where} has the element type {number}, which memdiag does not know; "
+            "export the model again."
+        ) from None
+
+
+def stored_bytes(tensor: TensorProto, element: ElementType) -> int:
+    """Return the size of a tensor's data in bytes, without decoding it.
+
+    Numbers in typed fields count as the dense data that they decode to.
+    """
+    if tensor.HasField("raw_data"):
+        return len(tensor.raw_data)
+    if element is STRING:
+        return sum(map(len, tensor.string_data))
+    return dense_bytes(len(getattr(tensor, element.field)), element)
+
+
+def dense_bytes(count: int, element: ElementType) -> int:
+    """Return the size of the dense data that `count` numbers of a typed field decode to."""
+    if element.name.startswith("complex"):
+        return count * element.bits // 16
+    if element.bits < 8 and element.bits != 6:
+        return count  # each int32 is a byte of packed elements
+    return (count * element.bits + 7) // 8
+
+
+def packed_bytes(tensor: TensorProto, element: ElementType) -> bytes:
+    """Return the dense little-endian bytes of a tensor whose data is in the proto; no strings."""
+    if tensor.HasField("raw_data"):
+        return tensor.raw_data
+    values = getattr(tensor, element.field)
+    if element.field in ("float_data", "double_data"):
+        kind = "<f4" if element.field == "float_data" else "<f8"
+        return np.fromiter(values, kind, len(values)).tobytes()
+    kind = "<u8" if element.field == "uint64_data" else "<i8"
+    wide = np.fromiter(values, kind, len(values))
+    return narrowed(wide, element).tobytes()
+
+
+def narrowed(numbers: Array, element: ElementType) -> Array:
+    """Return the dense data that the `numbers` of a typed field decode to, as unsigned numbers."""
+    if element.bits == 6:
+        return _pack_six(numbers.astype(np.uint8))
+    return numbers.astype(f"<u{max(element.bits // 8, 1)}")
+
+
+def count_varints(packed: Array) -> int:
+    """Return the number of varints in the bytes of a packed field."""
+    return sum(int(np.count_nonzero(part < _CONTINUES)) for part in _parts(packed))
+
+
+def decode_varints(packed: Array, element: ElementType, *, where: str) -> Array:
+    """Return the dense data, as bytes, of the varints in a packed typed field.
+
+    Raises:
+        ModelError: the bytes are no varints.
+    """
+    dtype = np.dtype("u1" if element.bits == 6 else f"<u{max(element.bits // 8, 1)}")
+    found = np.empty(count_varints(packed), dtype)
+    filled = 0
+    for part in _parts(packed):
+        ends = np.flatnonzero(part < _CONTINUES) + 1
+        starts = np.concatenate(([0], ends[:-1]))
+        lengths = ends - starts
+        if not len(ends) or ends[-1] != len(part) or lengths.max() > _MAX_VARINT_BYTES:
+            raise ModelError(f"{where} has numbers that are damaged; download or export it again.")
+        values = np.zeros(len(ends), np.uint64)
+        for index in range(int(lengths.max())):
+            longer = lengths > index
+            digits = (part[starts[longer] + index] & 0x7F).astype(np.uint64)
+            values[longer] |= digits << np.uint64(7 * index)
+        found[filled : filled + len(values)] = values
+        filled += len(values)
+    return (_pack_six(found) if element.bits == 6 else found).view(np.uint8)
+
+
+def _parts(packed: Array) -> Iterator[Array]:
+    """Yield the bytes of a packed field in parts that end with a whole number."""
+    start = 0
+    while start < len(packed):
+        end = min(start + _PART_BYTES, len(packed))
+        while end < len(packed) and packed[end - 1] >= _CONTINUES:
+            end += 1
+        yield packed[start:end]
+        start = end
+
+
+def as_array(data: memoryview, element: ElementType, shape: tuple[int, ...]) -> Array:
+    """Return `data` as an array of `element` and `shape`, or flat and packed below a byte."""
+    array = np.frombuffer(data, element.dtype)
+    return array if element.bits < 8 else array.reshape(shape)
+
+
+def inline_array(tensor: TensorProto) -> Array | None:
+    """Return the values of a tensor whose data is in the proto; None for any other.
+
+    Strings, types that numpy lacks and damaged tensors give None as well.
+    """
+    element = ELEMENT_TYPES.get(tensor.data_type)
+    shape = tuple(tensor.dims)
+    if element is None or element is STRING or not element.native or min(shape, default=0) < 0:
+        return None
+    if tensor.data_location == TensorProto.EXTERNAL:
+        return None
+    if stored_bytes(tensor, element) != element.nbytes(shape):
+        return None
+    return as_array(memoryview(packed_bytes(tensor, element)), element, shape)
+
+
+def constant_array(attribute: AttributeProto) -> tuple[ElementType, Array]:
+    """Return the numbers or strings (bytes objects) in one of `CONSTANT_FIELDS`."""
+    field, name = CONSTANT_FIELDS[attribute.name]
+    element = ELEMENT_TYPES_BY_NAME[name]
+    value = getattr(attribute, field)
+    if isinstance(value, float | int | bytes):
+        return element, np.array(value, element.dtype)
+    if element is STRING:
+        return element, np.array(list(value), element.dtype)
+    # A list of them would take five times as much.
+    return element, np.fromiter(value, element.dtype, len(value))
+
+
+def dense_array(sparse: SparseTensorProto, values: Array, indices: Array, *, where: str) -> Array:
+    """Return the sparse tensor of `values` at `indices` as a dense array.
+
+    `indices` is flat into the dense tensor, [NNZ], or by axis, [NNZ, rank].
+
+    Raises:
+        ModelError: the indices do not fit the shape, or the array does not fit in memory.
+    """
+    shape = tuple(sparse.dims)
+    try:
+        dense = np.zeros(shape, values.dtype)
+        if indices.ndim == 2:
+            dense[tuple(indices.T)] = values
+        else:
+            dense.reshape(-1)[indices] = values
+    except (IndexError, ValueError, MemoryError) as error:
+        raise ModelError(f"{where} is sparse and its indices do not fit its shape.") from error
+    return dense
+
+
+def _pack_six(codes: Array) -> Array:
+    """Return 6-bit codes as a bit stream, the first code in the lowest bits (onnx.proto)."""
+    bits = np.unpackbits(codes.reshape(-1, 1), axis=1, count=6, bitorder="little")
+    return np.packbits(bits.reshape(-1), bitorder="little")

@@ -1,0 +1,116 @@
+"""Types of tensors: ONNX's element types (names, sizes, numpy types), and types with shapes."""
+
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+from onnx import TensorShapeProto, TypeProto, helper
+
+
+class ElementType(NamedTuple):
+    """One element type.
+
+    Attributes:
+        number: ONNX's.
+        name: ONNX's in lower case.
+        bits: the size of an element, 0 for strings.
+        dtype: the numpy type of its arrays; where numpy has none, one of the same bits: uint16 for
+            bfloat16, uint8 for float8 and, packed, for everything below a byte.
+        native: whether numpy has the type; where it has not, ONNX Runtime accepts an array only
+            together with its number (``OrtValue.ortvalue_from_numpy_with_onnx_type``).
+        field: the TensorProto's typed field.
+    """
+
+    number: int
+    name: str
+    bits: int
+    dtype: np.dtype[Any]
+    native: bool
+    field: str
+
+    def nbytes(self, shape: tuple[int, ...]) -> int:
+        """Return the bytes of a dense tensor of `shape`, packed to whole bytes below one."""
+        return (prod(shape) * self.bits + 7) // 8
+
+
+def _type(
+    number: int, name: str, bits: int, dtype: str, field: str = "int32_data", native: bool = True
+) -> ElementType:
+    return ElementType(number, name, bits, np.dtype(dtype), native, field)
+
+
+# TensorProto.DataType of ONNX 1.23, in order; the typed fields as onnx.proto assigns them.
+_TYPES = (
+    _type(1, "float", 32, "<f4", "float_data"),
+    _type(2, "uint8", 8, "u1"),
+    _type(3, "int8", 8, "i1"),
+    _type(4, "uint16", 16, "<u2"),
+    _type(5, "int16", 16, "<i2"),
+    _type(6, "int32", 32, "<i4"),
+    _type(7, "int64", 64, "<i8", "int64_data"),
+    _type(8, "string", 0, "O", "string_data"),
+    _type(9, "bool", 8, "?"),
+    _type(10, "float16", 16, "<f2"),
+    _type(11, "double", 64, "<f8", "double_data"),
+    _type(12, "uint32", 32, "<u4", "uint64_data"),
+    _type(13, "uint64", 64, "<u8", "uint64_data"),
+    _type(14, "complex64", 64, "<c8", "float_data"),
+    _type(15, "complex128", 128, "<c16", "double_data"),
+    _type(16, "bfloat16", 16, "<u2", native=False),
+    _type(17, "float8e4m3fn", 8, "u1", native=False),
+    _type(18, "float8e4m3fnuz", 8, "u1", native=False),
+    _type(19, "float8e5m2", 8, "u1", native=False),
+    _type(20, "float8e5m2fnuz", 8, "u1", native=False),
+    _type(21, "uint4", 4, "u1", native=False),
+    _type(22, "int4", 4, "u1", native=False),
+    _type(23, "float4e2m1", 4, "u1", native=False),
+    _type(24, "float8e8m0", 8, "u1", native=False),
+    _type(25, "uint2", 2, "u1", native=False),
+    _type(26, "int2", 2, "u1", native=False),
+    _type(27, "float6e2m3", 6, "u1", native=False),
+    _type(28, "float6e3m2", 6, "u1", native=False),
+)
+ELEMENT_TYPES = {element.number: element for element in _TYPES}
+ELEMENT_TYPES_BY_NAME = {element.name: element for element in _TYPES}
+STRING = ELEMENT_TYPES_BY_NAME["string"]
+
+
+class TensorType(NamedTuple):
+    """A tensor's element type by ONNX's name, and its shape; None where a size is not known."""
+
+    dtype: str
+    shape: tuple[int | None, ...] | None
+
+    @property
+    def nbytes(self) -> int | None:
+        """Its bytes, where the whole shape is known."""
+        if self.shape is None or None in self.shape:
+            return None
+        return ELEMENT_TYPES_BY_NAME[self.dtype].nbytes(tuple(size or 0 for size in self.shape))
+
+    @classmethod
+    def read(cls, kind: TypeProto) -> "TensorType | None":
+        """Return the type that a TypeProto describes; None without a known element type."""
+        if not kind.HasField("tensor_type"):
+            return None
+        tensor = kind.tensor_type
+        element = ELEMENT_TYPES.get(tensor.elem_type)
+        if element is None:
+            return None
+        if not tensor.HasField("shape"):
+            return cls(element.name, None)
+        sizes = [
+            size.dim_value if size.dim_value > 0 or _is_zero(size) else None
+            for size in tensor.shape.dim
+        ]
+        return cls(element.name, tuple(sizes))
+
+    def proto(self) -> TypeProto:
+        """Return the type as a TypeProto."""
+        number = ELEMENT_TYPES_BY_NAME[self.dtype].number
+        proto: TypeProto = helper.make_tensor_type_proto(number, self.shape)
+        return proto
+
+
+def _is_zero(size: TensorShapeProto.Dimension) -> bool:
+    return size.HasField("dim_value") and not size.dim_value

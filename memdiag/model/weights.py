@@ -1,0 +1,228 @@
+"""The weight inventory: every constant tensor of a model, wherever it is stored.
+
+These are the initializers of the main graph and of all subgraphs, dense and sparse, Constant nodes,
+tensor attributes of other nodes, and all of these in functions. Graphs for training are left out:
+the runtime does not load them.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from math import prod
+from typing import NamedTuple
+
+from onnx import AttributeProto, SparseTensorProto, TensorProto
+
+from memdiag.errors import ModelError
+from memdiag.model.graph_index import Graph, Node, joined
+from memdiag.model.tensor_data import (
+    CONSTANT_FIELDS,
+    constant_array,
+    element_type,
+    stored_bytes,
+)
+from memdiag.model.tensor_types import STRING, ElementType
+from memdiag.records.weights import Place, Storage, Weight
+
+MAX_AXES = 32
+"""Axes of an array in every release of numpy; no real weight was seen with more than 8."""
+
+# Attributes of these types contain no tensor.
+_NO_TENSOR = frozenset(
+    (
+        *(AttributeProto.FLOAT, AttributeProto.INT, AttributeProto.STRING),
+        *(AttributeProto.FLOATS, AttributeProto.INTS, AttributeProto.STRINGS),
+        *(AttributeProto.GRAPH, AttributeProto.GRAPHS),
+    )
+)
+
+Source = TensorProto | SparseTensorProto | AttributeProto
+"""The proto that contains or refers to a weight's data; an attribute is a Constant's numbers."""
+
+
+class Location(NamedTuple):
+    """The place of a tensor's bytes; `file` is None where no file has them as they are.
+
+    `length` is their number, None for those in the proto itself.
+    """
+
+    storage: Storage
+    file: str | None
+    offset: int | None
+    length: int | None
+
+
+class Found(NamedTuple):
+    """A weight and the proto with its data."""
+
+    weight: Weight
+    source: Source
+
+
+Locate = Callable[[TensorProto, ElementType, str], Location]
+"""Finds and checks a tensor's data: the tensor, its element type, and its name in errors."""
+
+
+def inventory(
+    graph: Graph, functions: Iterable[Graph], *, origin: str, locate: Locate
+) -> Iterator[Found]:
+    """Yield every weight of a model, which `origin` names in errors: graph first, then functions.
+
+    Raises:
+        ModelError: a tensor's type, shape or size makes no sense; and what `locate` raises.
+    """
+    finder = _Finder(origin, locate)
+    yield from finder.in_graph(graph, "", None)
+    for function in functions:
+        yield from finder.in_function(function)
+
+
+class _Finder:
+    def __init__(self, origin: str, locate: Locate) -> None:
+        self.origin = origin
+        self.locate = locate
+
+    def in_graph(self, graph: Graph, path: str, place: Place | None) -> Iterator[Found]:
+        """Yield the weights of a graph; `place` is the one of all weights of a function."""
+        for tensor in graph.proto.initializer:
+            yield self._dense(tensor, tensor.name, path, place or "initializer", "initializer")
+        for sparse in graph.sparse_initializers:
+            yield self._sparse(sparse, sparse.values.name, path, place, "sparse initializer")
+        for node in graph.nodes:
+            if node.has_attributes:
+                yield from self._in_node(node, path, place)
+
+    def in_function(self, function: Graph) -> Iterator[Found]:
+        domain, name, _ = function.key
+        path = f"{domain}::{name}"
+        for attribute in function.proto.attribute_proto:
+            yield from self._in_attribute(attribute, name, path, "function")
+        for node in function.nodes:
+            if node.has_attributes:
+                yield from self._in_node(node, path, "function")
+
+    def _in_node(self, node: Node, path: str, place: Place | None) -> Iterator[Found]:
+        constant = node.op_type == "Constant" and node.domain in ("", "ai.onnx")
+        for attribute in node.attribute:
+            if attribute.type in _NO_TENSOR and not constant:
+                continue
+            if constant and node.output:
+                yield from self._constant(attribute, node.output[0], path, place)
+            else:
+                yield from self._in_attribute(attribute, node.label, path, place)
+        for inner in node.subgraphs:
+            yield from self.in_graph(inner.graph, joined(path, f"{node.label}/{inner.name}"), place)
+
+    def _constant(
+        self, attribute: AttributeProto, output: str, path: str, place: Place | None
+    ) -> Iterator[Found]:
+        if attribute.name in CONSTANT_FIELDS and not attribute.ref_attr_name:
+            element, values = constant_array(attribute)
+            nbytes = values.nbytes
+            if element is STRING:
+                nbytes = sum(map(len, values.reshape(-1)))
+            nowhere = Location("typed", None, None, None)
+            weight = self._weight(
+                output, path, place or "constant", element, values.shape, nbytes, nowhere
+            )
+            yield Found(weight, attribute)
+        if attribute.HasField("t"):
+            yield self._dense(attribute.t, output, path, place or "constant", "constant")
+        if attribute.HasField("sparse_tensor"):
+            yield self._sparse(attribute.sparse_tensor, output, path, place, "constant")
+
+    def _in_attribute(
+        self, attribute: AttributeProto, label: str, path: str, place: Place | None
+    ) -> Iterator[Found]:
+        name, noun = f"{label}.{attribute.name}", "attribute"
+        if attribute.HasField("t"):
+            yield self._dense(attribute.t, name, path, place or "attribute", noun)
+        for index, tensor in enumerate(attribute.tensors):
+            yield self._dense(tensor, f"{name}[{index}]", path, place or "attribute", noun)
+        if attribute.HasField("sparse_tensor"):
+            yield self._sparse(attribute.sparse_tensor, name, path, place, noun)
+        for index, sparse in enumerate(attribute.sparse_tensors):
+            yield self._sparse(sparse, f"{name}[{index}]", path, place, noun)
+
+    def _dense(self, tensor: TensorProto, name: str, path: str, place: Place, noun: str) -> Found:
+        where = self._where(noun, name, path)
+        element, location = self._checked(tensor, where)
+        shape = tuple(tensor.dims)
+        nbytes = stored_bytes(tensor, element) if element is STRING else element.nbytes(shape)
+        weight = self._weight(name, path, place, element, shape, nbytes, location)
+        return Found(weight, tensor)
+
+    def _sparse(
+        self, sparse: SparseTensorProto, name: str, path: str, place: Place | None, noun: str
+    ) -> Found:
+        where = self._where(noun, name, path)
+        element, values = self._checked(sparse.values, where)
+        self._checked(sparse.indices, f"{where} (its indices)")
+        shape = _shape(sparse.dims, where)
+        if element.bits < 8:
+            raise ModelError(f"{where} is a sparse tensor of {element.name}, which ONNX has not.")
+        location = Location(values.storage, None, None, None)
+        nbytes = element.nbytes(shape)
+        weight = self._weight(name, path, place or "sparse", element, shape, nbytes, location)
+        return Found(weight, sparse)
+
+    def _checked(self, tensor: TensorProto, where: str) -> tuple[ElementType, Location]:
+        """Return element type and location of `tensor`, after checking the size of its data."""
+        element = element_type(tensor.data_type, where=where)
+        shape = _shape(tensor.dims, where)
+        location = self.locate(tensor, element, where)
+        if element is STRING:
+            expected, found = prod(shape), len(tensor.string_data)
+            unit = "strings"
+        else:
+            expected, unit = element.nbytes(shape), "bytes"
+            found = stored_bytes(tensor, element) if location.length is None else location.length
+        if found != expected:
+            raise ModelError(
+                f"{where} should have {expected:,} {unit} ({element.name} {_words(shape)}) but has "
+                f"{found:,}; export the model again."
+            )
+        return element, location
+
+    def _weight(
+        self,
+        name: str,
+        path: str,
+        place: Place,
+        element: ElementType,
+        shape: tuple[int, ...],
+        nbytes: int,
+        location: Location,
+    ) -> Weight:
+        return Weight(
+            name=name,
+            graph=path,
+            place=place,
+            dtype=element.name,
+            shape=shape,
+            nbytes=nbytes,
+            storage=location.storage,
+            file=location.file,
+            offset=location.offset,
+            length=location.length if location.file is not None else None,
+        )
+
+    def _where(self, noun: str, name: str, path: str) -> str:
+        inside = f" in {path}" if path else ""
+        return f"{self.origin}: {noun} {name[:200]!r}{inside}"
+
+
+def _words(shape: tuple[int, ...]) -> str:
+    return str(list(shape)) if len(shape) <= 8 else f"of {len(shape)} axes"
+
+
+def _shape(dims: Sequence[int], where: str) -> tuple[int, ...]:
+    shape = tuple(dims)
+    if len(shape) > MAX_AXES:
+        raise ModelError(
+            f"{where} has {len(shape):,} axes, more than {MAX_AXES}; export the model again."
+        )
+    if min(shape, default=0) < 0:
+        raise ModelError(
+            f"{where} has the shape {_words(shape)}, which no tensor can have; "
+            "export the model again."
+        )
+    return shape

@@ -1,0 +1,449 @@
+"""The skeleton of a model file: its protobuf with large tensor data replaced by references.
+
+The wire format is walked over a mapping of the file, so that neither time nor memory depends on
+the size of the weights. Each large raw_data (and packed float_data or double_data, which holds the
+same bytes) becomes external data that names the file, an offset and a length. Everything else,
+unknown fields included, is kept byte for byte. See
+https://protobuf.dev/programming-guides/encoding/ and onnx.proto for the field numbers.
+"""
+
+import mmap
+from collections.abc import Iterator, Mapping
+from types import TracebackType
+from typing import Final, Literal, NamedTuple, NoReturn, Self
+
+from memdiag.errors import ModelError
+from memdiag.units import format_size
+
+THIS_FILE = "\x00memdiag:this-file"
+"""The location that a skeleton's references name: no file can have that name."""
+
+MIN_REFERENCED_BYTES = 1024
+"""Tensor data of fewer bytes stays in the skeleton."""
+
+MIN_NUMBERS_BYTES = 16 << 10
+"""Numbers that have to be decoded stay in the skeleton below this size."""
+
+MIN_LIST_BYTES = 64 << 10
+"""Lists and strings in attributes stay in the skeleton below this size."""
+
+MAX_SKELETON_BYTES = 256 << 20
+"""A model whose graph takes more without its weights is refused; real ones take a few megabytes."""
+
+MAX_MESSAGES = 4_000_000
+"""A model of more nodes, attributes and tensors is refused: it is some seconds of walking."""
+
+MAX_DEPTH = 100
+"""Messages nested deeper are refused: protobuf's own limit, in every language."""
+
+NOT_ONNX = "it is not an ONNX model; give the .onnx file that an exporter wrote"
+
+Buffer = bytes | mmap.mmap
+
+Stored = Literal["raw", "typed", "int32_data", "int64_data", "uint64_data", "attribute"]
+"""How referenced data is stored: as dense bytes, in raw_data or a typed field, as varints in the
+field named, or as a whole attribute."""
+
+_Kind = Literal[
+    "model", "graph", "node", "attribute", "tensor", "sparse tensor", "function", "training info"
+]
+
+# The fields that may contain tensors, by message and field number.
+_CHILDREN: dict[_Kind, dict[int, _Kind]] = {
+    "model": {7: "graph", 20: "training info", 25: "function"},
+    "graph": {1: "node", 5: "tensor", 15: "sparse tensor"},
+    "node": {5: "attribute"},
+    "attribute": {
+        **{5: "tensor", 6: "graph", 10: "tensor", 11: "graph"},
+        **{22: "sparse tensor", 23: "sparse tensor"},
+    },
+    "sparse tensor": {1: "tensor", 2: "tensor"},
+    "function": {7: "node", 11: "attribute"},
+    "training info": {1: "graph", 2: "graph"},
+}
+# Protobuf merges a singular field that occurs twice; two references cannot be merged.
+_SINGULAR: dict[_Kind, tuple[int, ...]] = {"attribute": (5, 22), "sparse tensor": (1, 2)}
+# The name fields that errors quote. An attribute's own ("value") says less than its node's.
+_NAMES: dict[_Kind, int] = {"graph": 2, "node": 3, "tensor": 8, "function": 1}
+_INITIALIZERS = (5, 15)
+_GRAPH = 7
+
+_VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
+_MAX_VARINT_BYTES = 10
+_MAX_TENSOR_FIELDS = 1000
+"""A tensor of more fields has a field for each number, and stays as it is."""
+
+_MAX_NAME = 200
+_RELEASE_BYTES = 8 << 20
+
+# TensorProto.
+_DATA_TYPE, _RAW_DATA, _EXTERNAL_DATA, _DATA_LOCATION, _EXTERNAL = 2, 9, 13, 14, 1
+_FLOAT_DATA, _INT32_DATA, _STRING_DATA, _INT64_DATA, _DOUBLE_DATA, _UINT64_DATA = 4, 5, 6, 7, 10, 11
+_TYPED_DATA = (_FLOAT_DATA, _INT32_DATA, _STRING_DATA, _INT64_DATA, _DOUBLE_DATA, _UINT64_DATA)
+_STRING_TYPE = 8
+# Packed typed fields with the bytes of raw_data, for these element types.
+_SAME_AS_RAW = {_FLOAT_DATA: (1, 14), _DOUBLE_DATA: (11, 15)}
+_VARINTS: dict[int, Stored] = {
+    _INT32_DATA: "int32_data",
+    _INT64_DATA: "int64_data",
+    _UINT64_DATA: "uint64_data",
+}
+
+_ATTRIBUTE_NAME, _ATTRIBUTE_DOCUMENTATION = 1, 13
+_ATTRIBUTE_MARK = "\x00memdiag:attribute:"
+# AttributeProto.type, which writers put last, and its values for plain numbers and strings.
+_ATTRIBUTE_TYPE: Final = b"\xa0\x01"
+_PLAIN_TYPES = frozenset((1, 2, 3, 6, 7, 8))
+
+_OTHER_FORMATS = (
+    (
+        4,
+        b"ORTM",
+        "it is in ONNX Runtime's own .ort format, which memdiag does not read; "
+        "give the .onnx file it was made from",
+    ),
+    (
+        0,
+        b"version https://git-lfs",
+        "it is a Git LFS pointer, not the model itself; fetch that with 'git lfs pull'",
+    ),
+)
+
+
+class Skeleton(NamedTuple):
+    """The protobuf bytes, and for the offset of each reference how its data is stored."""
+
+    proto: bytes
+    references: Mapping[int, Stored]
+
+
+def skeleton(
+    data: Buffer, *, origin: str, location: str = THIS_FILE, compact: bool = False
+) -> Skeleton:
+    """Return the skeleton of the serialized ModelProto `data`, which `origin` names in errors.
+
+    With `compact`, whole numbers in typed fields are replaced by references as well, and so are
+    attributes with long lists or strings, other than those of Constant nodes: name and type stay,
+    and `attribute_range` returns the place of the whole.
+
+    Raises:
+        ModelError: `data` is of another format, damaged, or larger than any real model. Damage in
+            what is too small to contain a large tensor is left to the parser.
+    """
+    if not len(data):
+        raise ModelError(f"{origin}: it is empty; download or export it again.")
+    for start, magic, sentence in _OTHER_FORMATS:
+        if data[start : start + len(magic)] == magic:
+            raise ModelError(f"{origin}: {sentence}.")
+    walk = _Walk(data, location, compact)
+    try:
+        replaced = walk.message("model", 0, len(data), 1)
+        if replaced is None:
+            walk.check_size(len(data))
+    except _DamageError as damage:
+        raise ModelError(f"{origin}: {damage.sentence()}.") from None
+    return Skeleton(data[:] if replaced is None else replaced, walk.references)
+
+
+def attribute_range(documentation: str) -> tuple[int, int] | None:
+    """Return the range in the file of an attribute with this documentation in a compact skeleton.
+
+    None for an attribute that the skeleton contains as a whole.
+    """
+    if not documentation.startswith(_ATTRIBUTE_MARK):
+        return None
+    start, _, end = documentation.removeprefix(_ATTRIBUTE_MARK).partition(":")
+    return (int(start), int(end)) if start.isdecimal() and end.isdecimal() else None
+
+
+class _DamageError(Exception):
+    """Raised where the file is malformed. Enclosing messages add their name as it propagates."""
+
+    def __init__(self, problem: str, detail: str = "") -> None:
+        super().__init__(problem)
+        self.problem = problem
+        self.detail = detail
+        self.subject = ""
+        self.in_graph = False
+
+    def sentence(self) -> str:
+        """Return the problem and its place."""
+        if not self.in_graph:
+            return NOT_ONNX
+        subject = self.subject or "the model"
+        return f"{self.problem} {subject}{self.detail}; download or export it again"
+
+
+class _TooLargeError(_DamageError):
+    """Raised for a model that is larger than any real one."""
+
+    def sentence(self) -> str:
+        return f"{self.problem}. memdiag does not analyze models of that size"
+
+
+class _Field(NamedTuple):
+    number: int
+    wire: int
+    start: int
+    content: int
+    stop: int
+
+
+class _Message:
+    """The message that is being walked; a context manager that names it in an error."""
+
+    def __init__(self, data: Buffer, kind: _Kind, noun: str) -> None:
+        self._data, self._kind, self._noun = data, kind, noun
+        self.name: tuple[int, int] | None = None
+        self.seen: set[int] = set()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if isinstance(error, _DamageError):
+            error.in_graph = error.in_graph or self._kind != "model" or _GRAPH in self.seen
+            error.subject = error.subject or self._subject()
+
+    def _subject(self) -> str:
+        if self.name is None:
+            return f"an {self._noun}" if self._noun else ""
+        start, stop = self.name
+        text = self._data[start : min(stop, start + _MAX_NAME)].decode(errors="replace")
+        return f"{self._noun or self._kind} {text!r}"
+
+
+class _Walk:
+    """A walk over a serialized ModelProto; `references` are those made so far."""
+
+    def __init__(self, data: Buffer, location: str, compact: bool) -> None:
+        self.data = data
+        self.size = len(data)
+        self.compact = compact
+        self.references: dict[int, Stored] = {}
+        self._location = _entry(b"location", location.encode())
+        self._messages = 0
+        self._released = 0
+
+    def message(
+        self, kind: _Kind, start: int, end: int, depth: int, noun: str = ""
+    ) -> bytes | None:
+        """Return the message from `start` to `end` with references, or None if it has none."""
+        if depth > MAX_DEPTH:
+            raise _DamageError(f"it nests more than {MAX_DEPTH} messages in each other, inside")
+        with _Message(self.data, kind, noun) as message:
+            if kind == "tensor":
+                return self._tensor(start, end, message)
+            if kind == "attribute" and self._is_plain(start, end):
+                large = self.compact and end - start >= MIN_LIST_BYTES
+                return self._without_list(start, end) if large else None
+            children, singular = _CHILDREN[kind], _SINGULAR.get(kind, ())
+            name_field = _NAMES.get(kind)
+            parts: list[bytes] = []
+            copied, kept = start, 0
+            for field in self._fields(kind, start, end, depth):
+                number = field.number
+                if field.wire != _LENGTH:
+                    continue
+                if number == name_field:
+                    message.name = field.content, field.stop
+                if number not in children:
+                    continue
+                if number in singular and number in message.seen:
+                    raise _DamageError("it holds one tensor twice, inside")
+                message.seen.add(number)
+                self._count_message()
+                if field.stop - field.content < MIN_REFERENCED_BYTES:
+                    continue
+                noun = "initializer" if kind == "graph" and number in _INITIALIZERS else ""
+                replaced = self.message(
+                    children[number], field.content, field.stop, depth + 1, noun
+                )
+                self._release(field.stop)
+                if replaced is not None:
+                    kept += field.start - copied + len(replaced)
+                    self.check_size(kept)
+                    parts += (self.data[copied : field.start], _length_field(number, replaced))
+                    copied = field.stop
+            if not parts:
+                return None
+            self.check_size(kept + end - copied)
+            return b"".join((*parts, self.data[copied:end]))
+
+    def check_size(self, nbytes: int) -> None:
+        """Refuse a skeleton of more than the maximum."""
+        if nbytes > MAX_SKELETON_BYTES:
+            size = format_size(MAX_SKELETON_BYTES)
+            raise _TooLargeError(f"its graph takes more than {size} without the weights")
+
+    def _count_message(self) -> None:
+        self._messages += 1
+        if self._messages > MAX_MESSAGES:
+            raise _TooLargeError(f"it has more than {MAX_MESSAGES:,} nodes, attributes and tensors")
+
+    def _release(self, end: int) -> None:
+        """Release the mapped pages behind the walk: a file of many small weights is all touched."""
+        if end - self._released >= _RELEASE_BYTES and isinstance(self.data, mmap.mmap):
+            if hasattr(self.data, "madvise"):
+                begin = self._released // mmap.PAGESIZE * mmap.PAGESIZE
+                self.data.madvise(mmap.MADV_DONTNEED, begin, end - begin)
+            self._released = end
+
+    def _tensor(self, start: int, end: int, message: _Message) -> bytes | None:
+        """Return the TensorProto from `start` to `end` with its data as a reference, or None."""
+        fields: list[_Field] = []
+        element_type = 0
+        for field in self._fields("tensor", start, end, 0):
+            if field.wire == _VARINT and field.number == _DATA_TYPE:
+                element_type = self._varint(field.content, field.stop)[0]
+            elif field.wire == _VARINT and field.number == _DATA_LOCATION:
+                if self._varint(field.content, field.stop)[0] == _EXTERNAL:
+                    return None
+            elif field.wire == _LENGTH and field.number == _NAMES["tensor"]:
+                message.name = field.content, field.stop
+            if element_type == _STRING_TYPE or len(fields) > _MAX_TENSOR_FIELDS:
+                return None
+            fields.append(field)
+        found = _replaceable(fields, element_type, self.compact)
+        if found is None:
+            return None
+        data, stored = found
+        dropped = (data.number, _EXTERNAL_DATA, _DATA_LOCATION)
+        parts = [self.data[one.start : one.stop] for one in fields if one.number not in dropped]
+        self.references[data.content] = stored
+        return b"".join(
+            (
+                *parts,
+                self._location,
+                _entry(b"offset", str(data.content).encode()),
+                _entry(b"length", str(data.stop - data.content).encode()),
+                bytes([_DATA_LOCATION << 3, _EXTERNAL]),
+            )
+        )
+
+    def _fields(self, kind: _Kind, start: int, end: int, depth: int) -> Iterator[_Field]:
+        """Yield the fields of a message."""
+        data, pos = self.data, start
+        while pos < end:
+            begin = pos
+            tag, pos = self._varint(pos, end)
+            number, wire = tag >> 3, tag & 7
+            if wire == _LENGTH and number:
+                length, pos = self._varint(pos, end)
+                stop = pos + length
+                if stop > end:
+                    self._overrun(kind, number, pos, stop, end, depth)
+            elif wire == _VARINT and number:
+                stop = pos + 1 if pos < end and data[pos] < 0x80 else self._varint(pos, end)[1]
+            elif wire in (_FIXED32, _FIXED64) and number:
+                stop = pos + (4 if wire == _FIXED32 else 8)
+                if stop > end:
+                    self._ends(pos, end)
+            else:  # field 0, a group (ONNX has none), or no wire type at all
+                self._damaged(pos)
+            yield _Field(number, wire, begin, pos, stop)
+            pos = stop
+
+    def _varint(self, pos: int, end: int) -> tuple[int, int]:
+        """Return the number at `pos` and the position after it."""
+        data, value = self.data, 0
+        if pos < end and data[pos] < 0x80:
+            return data[pos], pos + 1
+        for index in range(_MAX_VARINT_BYTES):
+            if pos + index >= end:
+                self._ends(end, end)
+            byte = data[pos + index]
+            value |= (byte & 0x7F) << 7 * index
+            if byte < 0x80:
+                return value, pos + index + 1
+        self._damaged(pos + _MAX_VARINT_BYTES)
+
+    def _is_plain(self, start: int, end: int) -> bool:
+        """Return whether the last field of an attribute is a type that has no tensor."""
+        tail = self.data[end - 3 : end]
+        return end - start >= 3 and tail[:2] == _ATTRIBUTE_TYPE and tail[2] in _PLAIN_TYPES
+
+    def _without_list(self, start: int, end: int) -> bytes | None:
+        """Return a plain attribute with a reference to itself instead of its list or string.
+
+        None if its name does not come first, or is one of a Constant's.
+        """
+        name = next(self._fields("attribute", start, end, 0))
+        text = self.data[name.content : name.stop]
+        if name.number != _ATTRIBUTE_NAME or text.startswith(b"value"):
+            return None
+        self.references[start] = "attribute"
+        mark = f"{_ATTRIBUTE_MARK}{start}:{end}".encode()
+        documentation = _length_field(_ATTRIBUTE_DOCUMENTATION, mark)
+        return b"".join(
+            (self.data[name.start : name.stop], documentation, self.data[end - 3 : end])
+        )
+
+    def _overrun(
+        self, kind: _Kind, number: int, pos: int, stop: int, end: int, depth: int
+    ) -> NoReturn:
+        """Raise for a field that is longer than its message; name the innermost one it is in."""
+        if end < self.size:
+            self._damaged(pos)
+        child = _CHILDREN.get(kind, {}).get(number)
+        if child is not None:
+            noun = "initializer" if kind == "graph" and number in _INITIALIZERS else ""
+            self.message(child, pos, end, depth + 1, noun)
+        detail = ""
+        if kind == "tensor" and number in (_RAW_DATA, *_TYPED_DATA):
+            detail = f" ({stop - pos:,} bytes announced, {end - pos:,} there)"
+        damage = _DamageError("the file ends inside", detail)
+        damage.in_graph = child is not None
+        raise damage
+
+    def _ends(self, pos: int, end: int) -> NoReturn:
+        if end < self.size:
+            self._damaged(pos)
+        raise _DamageError("the file ends inside")
+
+    def _damaged(self, pos: int) -> NoReturn:
+        raise _DamageError(f"it is damaged at byte {pos:,}, inside")
+
+
+def _replaceable(
+    fields: list[_Field], element_type: int, compact: bool
+) -> tuple[_Field, Stored] | None:
+    """Return the data field of a tensor that a reference can replace, and how it is stored."""
+    data = [one for one in fields if one.number == _RAW_DATA or one.number in _TYPED_DATA]
+    raw = [one for one in data if one.number == _RAW_DATA and one.wire == _LENGTH]
+    if raw:
+        last = raw[-1]  # protobuf keeps the last one
+        return (last, "raw") if last.stop - last.content >= MIN_REFERENCED_BYTES else None
+    if len(data) != 1 or data[0].wire != _LENGTH:
+        return None
+    field, size = data[0], data[0].stop - data[0].content
+    if element_type in _SAME_AS_RAW.get(field.number, ()):
+        width = 4 if field.number == _FLOAT_DATA else 8
+        return (field, "typed") if size >= MIN_REFERENCED_BYTES and size % width == 0 else None
+    if compact and field.number in _VARINTS and size >= MIN_NUMBERS_BYTES:
+        return field, _VARINTS[field.number]
+    return None
+
+
+def _entry(key: bytes, value: bytes) -> bytes:
+    """Return an entry of a TensorProto's external_data."""
+    return _length_field(_EXTERNAL_DATA, _length_field(1, key) + _length_field(2, value))
+
+
+def _length_field(number: int, content: bytes) -> bytes:
+    """Return a length-delimited field."""
+    return _encode_varint(number << 3 | _LENGTH) + _encode_varint(len(content)) + content
+
+
+def _encode_varint(value: int) -> bytes:
+    encoded = bytearray()
+    while value >= 0x80:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    encoded.append(value)
+    return bytes(encoded)

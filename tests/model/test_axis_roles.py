@@ -1,0 +1,235 @@
+from pathlib import Path
+
+import onnxruntime
+import pytest
+from onnx import parser, save
+
+from memdiag.model.axis_roles import axis_roles
+from memdiag.model.inputs import make, plan_inputs
+from memdiag.model.model_file import open_model
+
+HEADER = '<ir_version: 9, opset_import: ["" : 17]>'
+
+
+def saved(folder: Path, text: str) -> Path:
+    path = folder / "m.onnx"
+    save(parser.parse_model(f"{HEADER} {text}"), path)
+    return path
+
+
+def roles(folder: Path, text: str) -> dict[str, tuple[str, int]]:
+    with open_model(saved(folder, text)) as model:
+        found = axis_roles(model.graph, model.functions)
+    return {key: (role.name, role.size) for key, role in found.items()}
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("int64[batch, sequence] x", {"batch": ("batch", 1), "sequence": ("sequence", 128)}),
+        ("int64[B, max_seqLength] x", {"B": ("batch", 1), "max_seqLength": ("sequence", 128)}),
+        ("int64[N, M] ids", {"N": ("batch", 1), "M": ("sequence", 128)}),
+        ("float[N, T, 80] x", {"N": ("batch", 1), "T": ("sequence", 128)}),
+        ("float[num_frames, 576] x", {"num_frames": ("sequence", 128)}),
+        ("float[N, 80, M] x", {"N": ("batch", 1), "M": ("sequence", 128)}),
+        ("float[N, M] waveform", {"N": ("batch", 1), "M": ("samples", 16000)}),
+        ("float[N, M] x", {"N": ("batch", 1), "M": ("size", 128)}),
+        (
+            "float[N, 3, H, W] x",
+            {"N": ("batch", 1), "H": ("height", 224), "W": ("width", 224)},
+        ),
+        (
+            "float[N, P, Q, 3] x",
+            {"N": ("batch", 1), "P": ("height", 224), "Q": ("width", 224)},
+        ),
+        (
+            "float[N, C, P, Q] x",
+            {
+                "N": ("batch", 1),
+                "C": ("channels", 3),
+                "P": ("height", 224),
+                "Q": ("width", 224),
+            },
+        ),
+        ("float[N, 3, 640, Q] x", {"N": ("batch", 1), "Q": ("width", 640)}),
+        ("float[N, 3, 48, Q] x", {"N": ("batch", 1), "Q": ("width", 224)}),
+        (
+            "float[N, 8, past_length, 64] k",
+            {"N": ("batch", 1), "past_length": ("past", 128)},
+        ),
+        ("float[N, 8, M, 64] past_key", {"N": ("batch", 1), "M": ("past", 128)}),
+        ("float[N, 16, 3, P, Q] x", {"N": ("batch", 1), "P": ("height", 224), "Q": ("width", 224)}),
+        ("float[4, 5] x", {}),
+    ],
+)
+def test_roles_by_name_rank_and_type(
+    tmp_path: Path, value: str, expected: dict[str, tuple[str, int]]
+) -> None:
+    assert roles(tmp_path, f"g ({value}) => () {{ }}") == expected
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ("y = Conv (x, image)", {"P": ("channels", 1)}),
+        (
+            "t = Transpose <perm = [0, 3, 1, 2]> (x) y = Conv (t, image)",
+            {"P": ("height", 224), "Q": ("width", 224), "R": ("channels", 1)},
+        ),
+        ("s = Sub (x, mean) y = Conv (s, image)", {"P": ("channels", 1)}),
+        ("y = MatMul (x, dense)", {"R": ("features", 96)}),
+        ("y = Abs (x)", {}),
+        # An operand that adds axes: which axis of the sum is which of the input is not followed.
+        ("s = Sub (x, deep) y = Conv (s, image)", {}),
+    ],
+)
+def test_operators_say_what_an_axis_must_be(
+    tmp_path: Path, body: str, expected: dict[str, tuple[str, int]]
+) -> None:
+    found = roles(
+        tmp_path,
+        f"""g (float[N, P, Q, R] x) => (y)
+        <float[8, 1, 3, 3] image, float[96, 5] dense, float[1] mean, float[1, 1, 1, 1, 1] deep>
+        {{ {body} }}""".replace("float[8, 1, 3, 3] image", IMAGE)
+        .replace("float[96, 5] dense", DENSE)
+        .replace("float[1] mean", "float[1] mean = {0.5}")
+        .replace("float[1, 1, 1, 1, 1] deep", "float[1, 1, 1, 1, 1] deep = {0.5}"),
+    )
+    usual = {
+        "N": ("batch", 1),
+        "P": ("channels", 3),
+        "Q": ("height", 224),
+        "R": ("width", 224),
+    }
+    assert found == usual | expected
+
+
+@pytest.mark.parametrize(
+    ("inputs", "outputs", "side"),
+    [
+        # Maps of the image, boxes by the number of anchors, and outputs called boxes or masks.
+        ("float[N, 3, H, W] x", "float[N, 1, P, Q] y", 640),
+        ("float[N, 3, H, W] x", "float[N, 1, H, W] y", 640),
+        ("float[N, 1, H, W] x", "float[N, 1, H, W] y", 640),
+        ("uint8[N, H, W, 3] x", "float[N, H, W, 2] y", 640),
+        ("float[N, C, H, W] x", "float[N, 1, H, W] y", 640),
+        ("float[3, height, width] x", "float[P, 4] boxes, int64[P] labels", 640),
+        ("float[N, 3, H, W] x", "float[N, 84, anchors] y", 640),
+        ("float[N, 3, H, W] x", "float[N, 1000] labels, float[N, 100, 4] detection_boxes", 640),
+        # A classifier, one with a map of one pixel, and what says nothing of its outputs.
+        ("float[N, 3, H, W] x", "float[N, 1000] y", 224),
+        ("float[N, 3, H, W] x", "float[N, classes] y", 224),
+        ("float[N, 3, H, W] x", "float[M, 1000, 1, 1] y", 224),
+        # A transformer's tokens, and images beside texts, whose length is the output's.
+        ("float[N, 3, H, W] x", "float[N, sequence_length, 768] y", 224),
+        ("float[N, 3, H, W] x, int64[N, M] ids", "float[N, M, 768] y", 224),
+        # A map of features; lines of text.
+        ("float[N, 4, H, W] x", "float[N, 4, H, W] y", 224),
+        ("float[N, 3, 48, W] x", "float[N, P, 18710] y", 224),
+    ],
+)
+def test_an_image_with_a_map_or_objects_as_output_is_large(
+    tmp_path: Path, inputs: str, outputs: str, side: int
+) -> None:
+    found = roles(tmp_path, f"g ({inputs}) => ({outputs}) {{ }}")
+    assert {size for name, size in found.values() if name in ("height", "width")} == {side}
+
+
+IMAGE = f"float[8, 1, 3, 3] image = {{{', '.join(['0.5'] * 72)}}}"
+DENSE = f"float[96, 5] dense = {{{', '.join(['0.5'] * 480)}}}"
+
+
+def test_a_sound_behind_a_convolution_is_one_second_though_it_is_called_a_sequence(
+    tmp_path: Path,
+) -> None:
+    text = """g (float[batch, sequence] x) => (y)
+    <int64[1] one = {1}, float[2, CHANNELS, 2] w = {WEIGHTS}>
+    { u = Unsqueeze (x, one) y = Conv (u, w) }"""
+    sound = text.replace("CHANNELS", "1").replace("WEIGHTS", "1, 1, 1, 1")
+    assert roles(tmp_path, sound)["sequence"] == ("samples", 16000)
+    words = text.replace("CHANNELS", "2").replace("WEIGHTS", ", ".join("1" * 8))
+    assert roles(tmp_path, words)["sequence"] == ("sequence", 128)
+
+
+DECODER = """g (int64[batch, LENGTH] input_ids, MASK attention_mask,
+    float[batch, 2, PAST, 4] past_key)
+    => (float[batch, 2, n, m] scores)
+<float[10, 8] table = {VALUES}, int64[4] heads = {0, 0, 2, 4}, int64[2] axes = {1, 2}>
+{
+    embedded = Gather (table, input_ids)
+    split = Reshape (embedded, heads)
+    new = Transpose <perm = [0, 2, 1, 3]> (split)
+    keys = Concat <axis = 2> (past_key, new)
+    turned = Transpose <perm = [0, 1, 3, 2]> (keys)
+    dots = MatMul (new, turned)
+    weights = Unsqueeze (attention_mask, axes)
+    scores = Mul (dots, weights)
+}""".replace("VALUES", ", ".join(["0.5"] * 80))
+
+
+@pytest.mark.parametrize(
+    ("length", "past", "mask"),
+    [
+        ("sequence", "past", "float[batch, total_sequence_length]"),
+        ("sequence", "past", "float[batch, own]"),
+        ("s", "past_sequence_length", "float[batch, mask_length]"),
+    ],
+)
+@pytest.mark.parametrize("dims", [{}, {"LENGTH": 7}, {"PAST": 0}, {"LENGTH": 3, "PAST": 5}])
+def test_a_mask_covers_past_and_new_tokens(
+    tmp_path: Path, length: str, past: str, mask: str, dims: dict[str, int]
+) -> None:
+    text = DECODER.replace("LENGTH", length).replace("PAST", past).replace("MASK", mask)
+    path = saved(tmp_path, text)
+    named = {{"LENGTH": length, "PAST": past}[name]: size for name, size in dims.items()}
+    with open_model(path) as model:
+        plans = plan_inputs(model, dims=named, given={})
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    (scores,) = session.run(None, {plan.name: make(plan, 0) for plan in plans})
+    new, before = dims.get("LENGTH", 128), dims.get("PAST", 128)
+    assert scores.shape == (1, 2, new, new + before)
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("float speed", [1.0]),
+        ("float[1] length_scale", [1.0]),
+        ("float[3] scales", [1.0] * 3),
+        ("float[1, 1] temperature", [1.0]),
+        ("float score_threshold", [0.5]),
+        ("float[4] attention_mask", [1.0] * 4),
+        ("int64[4] mask", [1] * 4),
+        ("int64[1, 4] position_ids", [0, 1, 2, 3]),
+        ("int64[2, 1, 3] positions", [0, 1, 2, 0, 1, 2]),
+        ("int64 sample_rate", [16000]),
+        ("int64 sr", [16000]),
+        ("int64[1] max_length", [1]),
+    ],
+)
+def test_values_by_the_name_of_an_input(tmp_path: Path, value: str, expected: list[float]) -> None:
+    with open_model(saved(tmp_path, f"g ({value}) => () {{ }}")) as model:
+        [plan] = plan_inputs(model, dims={}, given={})
+    assert make(plan, 0).reshape(-1).tolist() == expected
+
+
+def test_a_large_tensor_is_data_whatever_it_is_called(tmp_path: Path) -> None:
+    with open_model(saved(tmp_path, "g (float[100] speed) => () { }")) as model:
+        [plan] = plan_inputs(model, dims={}, given={})
+    assert plan.fill == "normal"
+
+
+def test_a_length_is_that_of_the_sequence(tmp_path: Path) -> None:
+    text = "g (int64[batch, phonemes] x, int64[batch] x_lengths) => () { }"
+    with open_model(saved(tmp_path, text)) as model:
+        for dims, size in (({}, 128), ({"phonemes": 9}, 9)):
+            _, lengths = plan_inputs(model, dims=dims, given={})
+            assert make(lengths, 0).tolist() == [size]
+
+
+def test_positions_stay_in_their_table(tmp_path: Path) -> None:
+    text = """g (int64[batch, n] position_ids) => (y) <float[3, 1] w = {1, 2, 3}>
+    { y = Gather (w, position_ids) }"""
+    with open_model(saved(tmp_path, text)) as model:
+        [plan] = plan_inputs(model, dims={"n": 5}, given={})
+    assert make(plan, 0).tolist() == [[0, 1, 2, 0, 1]]

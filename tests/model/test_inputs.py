@@ -1,0 +1,345 @@
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+from onnx import GraphProto, ModelProto, TensorProto, ValueInfoProto, helper, numpy_helper, parser
+
+from memdiag.errors import UsageError
+from memdiag.model.inputs import InputPlan, make, plan_inputs
+from memdiag.model.model_file import open_model
+
+Arrays = dict[str, np.ndarray]
+
+
+def plans_of(
+    folder: Path,
+    proto: ModelProto,
+    dims: dict[str, int] | None = None,
+    given: Arrays | None = None,
+    free_dim: int = 1,
+) -> tuple[InputPlan, ...]:
+    path = folder / "m.onnx"
+    path.write_bytes(proto.SerializeToString())
+    with open_model(path) as model:
+        return plan_inputs(model, dims=dims or {}, given=given or {}, free_dim=free_dim)
+
+
+def with_inputs(*values: ValueInfoProto, nodes: list[Any] | None = None) -> ModelProto:
+    return helper.make_model(GraphProto(name="g", input=values, node=nodes or []))
+
+
+def single(folder: Path, element: int, shape: list[int | str], **kwargs: Any) -> InputPlan:
+    value = helper.make_tensor_value_info("x", element, shape)
+    [plan] = plans_of(folder, with_inputs(value), **kwargs)
+    return plan
+
+
+EMBEDDING = """
+<ir_version: 9, opset_import: ["": 17]>
+g (int64[batch, seq] ids, float[batch, seq] mask, int64 rate) => (float[batch, seq, 4] y)
+<float[30, 4] W>
+{
+    fast = Constant <value_int = 16000> ()
+    slow = Constant <value_int = 8000> ()
+    a = Equal (rate, fast)
+    b = Equal (rate, slow)
+    y = Gather (W, ids)
+}
+"""
+
+
+def embedding() -> ModelProto:
+    model = parser.parse_model(EMBEDDING)
+    weight = numpy_helper.from_array(np.zeros((30, 4), np.float32), "W")
+    model.graph.initializer.append(weight)
+    return model
+
+
+def test_a_plan_says_what_was_chosen_and_why(tmp_path: Path) -> None:
+    ids, mask, rate = plans_of(tmp_path, embedding(), {"seq": 50})
+    assert (ids.shape, ids.fill, ids.low, ids.high) == ((1, 50), "uniform", 0, 30)
+    assert ids.note == "indices below 30 (rows of W)"
+    assert (mask.shape, mask.dtype, mask.note) == ((1, 50), "float", "ones, of a mask")
+    assert (rate.shape, rate.value) == ((), 16000)
+    assert rate.note == "16000, which the model compares it with"
+    made = make(ids, 0)
+    assert made.dtype == np.int64
+    assert made.min() >= 0
+    assert 10 < made.max() < 30
+    assert make(rate, 0) == np.int64(16000)
+
+
+def test_a_table_of_unknown_size_is_indexed_at_its_start(tmp_path: Path) -> None:
+    node = helper.make_node("Gather", ["h", "i"], ["y"])
+    index = helper.make_tensor_value_info("i", TensorProto.INT64, [])
+    [plan] = plans_of(tmp_path, with_inputs(index, nodes=[node]))
+    assert (plan.fill, plan.value) == ("constant", 0)
+    assert plan.note == "0, an index into rows of h"
+
+
+def test_a_table_of_one_row_is_indexed_there(tmp_path: Path) -> None:
+    model = with_inputs(
+        helper.make_tensor_value_info("i", TensorProto.INT64, [2]),
+        nodes=[helper.make_node("Gather", ["W", "i"], ["y"])],
+    )
+    model.graph.initializer.append(helper.make_tensor("W", TensorProto.FLOAT, [1], [1.0]))
+    [plan] = plans_of(tmp_path, model)
+    assert make(plan, 0).tolist() == [0, 0]
+
+
+def test_a_table_larger_than_the_index_type_is_used_as_far_as_it_goes(tmp_path: Path) -> None:
+    model = with_inputs(
+        helper.make_tensor_value_info("i", TensorProto.UINT8, [200]),
+        nodes=[
+            helper.make_node("Cast", ["i"], ["j"], to=7),
+            helper.make_node("Gather", ["W", "j"], ["y"]),
+        ],
+    )
+    model.graph.initializer.append(helper.make_tensor("W", 1, [1000], [0.0] * 1000))
+    [plan] = plans_of(tmp_path, model)
+    assert plan.high == 256
+    assert make(plan, 0).dtype == np.uint8
+
+
+def test_only_single_numbers_take_what_they_are_compared_with(tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("Constant", [], ["pad"], value_int=7),
+        helper.make_node("Equal", ["x", "pad"], ["e"]),
+    ]
+    for shape, value in (([], 7), ([1], 7), ([2], 1), (["n"], 1)):
+        info = helper.make_tensor_value_info("x", TensorProto.INT64, shape)
+        [plan] = plans_of(tmp_path, with_inputs(info, nodes=nodes))
+        assert plan.value == value
+
+
+def test_a_number_that_the_type_cannot_hold_is_not_taken(tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("Constant", [], ["c"], value_float=2.5),
+        helper.make_node("Cast", ["x"], ["f"], to=1),
+        helper.make_node("Equal", ["f", "c"], ["e"]),
+    ]
+    info = helper.make_tensor_value_info("x", TensorProto.INT64, [])
+    assert plans_of(tmp_path, with_inputs(info, nodes=nodes))[0].value == 1
+    info = helper.make_tensor_value_info("x", TensorProto.FLOAT, [])
+    assert plans_of(tmp_path, with_inputs(info, nodes=nodes))[0].value == 2.5
+
+
+def test_free_dimensions_grow_and_batches_do_not(tmp_path: Path) -> None:
+    assert [plan.shape for plan in plans_of(tmp_path, embedding(), free_dim=8)] == [
+        (1, 8),
+        (1, 8),
+        (),
+    ]
+    fixed = with_inputs(helper.make_tensor_value_info("x", 1, [2, 3]))
+    assert plans_of(tmp_path, fixed, free_dim=8) == plans_of(tmp_path, fixed)
+
+
+def test_inputs_with_a_default_are_left_out(tmp_path: Path) -> None:
+    model = with_inputs(
+        helper.make_tensor_value_info("x", 1, [2]),
+        helper.make_tensor_value_info("w", 1, [2]),
+        helper.make_tensor_value_info("s", 1, [2]),
+    )
+    model.graph.initializer.append(helper.make_tensor("w", 1, [2], [1.0, 2.0]))
+    model.graph.sparse_initializer.append(
+        helper.make_sparse_tensor(
+            helper.make_tensor("s", 1, [1], [1.0]), helper.make_tensor("", 7, [1], [1]), [2]
+        )
+    )
+    assert [plan.name for plan in plans_of(tmp_path, model)] == ["x"]
+
+
+def test_the_same_seed_makes_the_same_array_whatever_else_there_is(tmp_path: Path) -> None:
+    alone = single(tmp_path, TensorProto.FLOAT, [100])
+    first = helper.make_tensor_value_info("before", TensorProto.FLOAT, [100])
+    second = helper.make_tensor_value_info("x", TensorProto.FLOAT, [100])
+    other, beside = plans_of(tmp_path, with_inputs(first, second))
+    np.testing.assert_array_equal(make(alone, 0), make(beside, 0))
+    assert not np.array_equal(make(alone, 0), make(alone, 1))
+    assert not np.array_equal(make(other, 0), make(beside, 0))
+
+
+@pytest.mark.parametrize(
+    ("element", "dtype"),
+    [
+        (TensorProto.FLOAT, np.float32),
+        (TensorProto.FLOAT16, np.float16),
+        (TensorProto.DOUBLE, np.float64),
+        (TensorProto.COMPLEX64, np.complex64),
+    ],
+)
+def test_floats_are_standard_normal(tmp_path: Path, element: int, dtype: type) -> None:
+    array = make(single(tmp_path, element, [4000]), 0)
+    assert array.dtype == dtype
+    assert abs(array.real.mean()) < 0.1
+    assert abs(array.real.std() - 1) < 0.1
+
+
+@pytest.mark.parametrize(
+    ("element", "expected"),
+    [
+        (TensorProto.INT32, np.ones(3, np.int32)),
+        (TensorProto.UINT8, np.ones(3, np.uint8)),
+        (TensorProto.BOOL, np.ones(3, np.bool_)),
+        (TensorProto.STRING, np.array(["a", "a", "a"])),
+        (TensorProto.INT4, np.full(3, 0x11, np.uint8)),
+        (TensorProto.FLOAT4E2M1, np.full(3, 0x22, np.uint8)),
+        (TensorProto.FLOAT8E8M0, np.full(3, 0x7F, np.uint8)),
+    ],
+)
+def test_everything_else_is_one(tmp_path: Path, element: int, expected: np.ndarray) -> None:
+    array = make(single(tmp_path, element, [3]), 0)
+    assert array.dtype == expected.dtype
+    assert array.tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize(
+    ("element", "dtype"),
+    [
+        (TensorProto.BFLOAT16, np.uint16),
+        (TensorProto.FLOAT8E4M3FN, np.uint8),
+        (TensorProto.FLOAT8E5M2FNUZ, np.uint8),
+        (TensorProto.INT4, np.uint8),
+    ],
+)
+def test_the_runtime_takes_the_bits_of_types_that_numpy_lacks(
+    tmp_path: Path, element: int, dtype: type
+) -> None:
+    plan = single(tmp_path, element, [6, 2])
+    array = make(plan, 0)
+    assert plan.bits_type == element
+    assert array.dtype == dtype
+    assert array.shape == (6, 2)
+    value = onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(array, plan.bits_type)
+    assert value.shape() == [6, 2]
+
+
+def test_bfloat16_is_standard_normal_too(tmp_path: Path) -> None:
+    bits = make(single(tmp_path, TensorProto.BFLOAT16, [4000]), 0).astype(np.uint32)
+    values = (bits << 16).view(np.float32)
+    assert abs(values.std() - 1) < 0.1
+
+
+def test_float8_is_finite_and_near_one(tmp_path: Path) -> None:
+    bits = make(single(tmp_path, TensorProto.FLOAT8E5M2, [500]), 0).astype(np.uint16)
+    values = np.abs((bits << 8).view(np.float16))  # float8e5m2 is the upper half of float16
+    assert values.min() >= 0.25
+    assert values.max() <= 8
+
+
+def test_types_that_numpy_has_need_no_number(tmp_path: Path) -> None:
+    assert single(tmp_path, TensorProto.FLOAT16, [1]).bits_type is None
+
+
+def test_sequences_and_optionals_are_planned_as_their_tensor(tmp_path: Path) -> None:
+    tensor = helper.make_tensor_type_proto(TensorProto.FLOAT, ["n", 3])
+    kinds = {
+        "sequence": helper.make_sequence_type_proto(tensor),
+        "optional": helper.make_optional_type_proto(tensor),
+        "both": helper.make_optional_type_proto(helper.make_sequence_type_proto(tensor)),
+    }
+    values = [helper.make_value_info(name, kind) for name, kind in kinds.items()]
+    plans = plans_of(tmp_path, with_inputs(*values))
+    assert [plan.kind for plan in plans] == ["sequence", "optional", "sequence"]
+    assert {plan.shape for plan in plans} == {(1, 3)}
+
+
+def test_an_input_of_unknown_rank_has_one_axis(tmp_path: Path) -> None:
+    value = helper.make_tensor_value_info("x", TensorProto.FLOAT, None)
+    [plan] = plans_of(tmp_path, with_inputs(value), free_dim=4)
+    assert plan.shape == (4,)
+
+
+def test_maps_cannot_be_made(tmp_path: Path) -> None:
+    value = ValueInfoProto(name="x")
+    value.type.map_type.key_type = TensorProto.INT64
+    with pytest.raises(UsageError, match="input 'x' is of the kind map"):
+        plans_of(tmp_path, with_inputs(value))
+
+
+def test_given_arrays_are_used_and_set_dimensions(tmp_path: Path) -> None:
+    ids = np.zeros((2, 9), np.int64)
+    plan, mask, _ = plans_of(tmp_path, embedding(), given={"ids": ids})
+    assert (plan.source, plan.fill, plan.shape) == ("given", "given", (2, 9))
+    assert (mask.source, mask.shape) == ("generated", (2, 9))
+    with pytest.raises(UsageError, match="was given"):
+        make(plan, 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "array", "words"),
+    [
+        ("idz", np.zeros(1), "unknown input 'idz'. The model's inputs are: ids, mask, rate"),
+        ("ids", np.zeros((2, 3), np.int32), "is int32, but the model expects int64"),
+        ("ids", np.zeros(3, np.int64), "has the shape [3], but the model expects [batch, seq]"),
+        ("rate", np.zeros(1, np.int64), "the model expects []"),
+    ],
+)
+def test_given_arrays_that_do_not_fit(
+    tmp_path: Path, name: str, array: np.ndarray, words: str
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        plans_of(tmp_path, embedding(), given={name: array})
+    assert words in str(caught.value)
+
+
+def test_given_arrays_must_have_the_fixed_sizes(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"expects \[n, 3\]"):
+        single(tmp_path, TensorProto.FLOAT, ["n", 3], given={"x": np.zeros((2, 4), np.float32)})
+    plan = single(tmp_path, TensorProto.FLOAT, ["n", 3], given={"x": np.zeros((2, 3), np.float32)})
+    assert plan.shape == (2, 3)
+
+
+def test_given_bits_and_texts(tmp_path: Path) -> None:
+    bits = {"x": np.zeros(2, np.uint16)}
+    assert single(tmp_path, TensorProto.BFLOAT16, [2], given=bits).bits_type == 16
+    with pytest.raises(UsageError, match="expects uint16, the bits of bfloat16"):
+        single(tmp_path, TensorProto.BFLOAT16, [2], given={"x": np.zeros(2, np.float32)})
+    single(tmp_path, TensorProto.STRING, [2], given={"x": np.array(["a", "bc"])})
+    with pytest.raises(UsageError, match="expects text"):
+        single(tmp_path, TensorProto.STRING, [2], given={"x": np.zeros(2)})
+
+
+@pytest.mark.parametrize("shape", [[1 << 50], [1 << 40, 1 << 40]], ids=["large", "absurd"])
+def test_an_input_that_does_not_fit_in_memory(tmp_path: Path, shape: list[int | str]) -> None:
+    plan = single(tmp_path, TensorProto.FLOAT, shape)
+    with pytest.raises(UsageError, match="does not fit in memory"):
+        make(plan, 0)
+
+
+def test_the_runtime_runs_with_what_is_made(tmp_path: Path) -> None:
+    proto = embedding()
+    proto.graph.output.extend(
+        helper.make_tensor_value_info(name, TensorProto.BOOL, []) for name in "ab"
+    )
+    plans = plans_of(tmp_path, proto, {"batch": 3, "seq": 5})
+    session = onnxruntime.InferenceSession(
+        proto.SerializeToString(), providers=["CPUExecutionProvider"]
+    )
+    y, fast, slow = session.run(None, {plan.name: make(plan, 0) for plan in plans})
+    assert y.shape == (3, 5, 4)
+    assert (bool(fast), bool(slow)) == (True, False)
+
+
+@pytest.mark.slow
+def test_real_models_run_with_what_is_made(real_models: dict[str, Path]) -> None:
+    for path in real_models.values():
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = 4
+        session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+        with open_model(path) as model:
+            assert any(
+                runs(session, plan_inputs(model, dims={}, given={}, free_dim=size))
+                for size in (1, 32, 256)
+            ), path
+
+
+def runs(session: onnxruntime.InferenceSession, plans: tuple[InputPlan, ...]) -> bool:
+    """Tell whether the runtime accepts the inputs; it raises no common class where it does not."""
+    try:
+        session.run(None, {plan.name: make(plan, 0) for plan in plans})
+    except Exception:
+        return False
+    return True

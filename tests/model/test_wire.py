@@ -1,0 +1,300 @@
+import numpy as np
+import pytest
+from onnx import GraphProto, ModelProto, TensorProto, helper, parser
+
+from memdiag.errors import ModelError
+from memdiag.model.wire import (
+    MAX_DEPTH,
+    MIN_NUMBERS_BYTES,
+    MIN_REFERENCED_BYTES,
+    THIS_FILE,
+    skeleton,
+)
+
+LARGE = b"\x07" * 4000
+
+
+def with_weight(data: bytes, name: str = "encoder.weight") -> bytes:
+    """Return a model of one raw float weight, which a node follows."""
+    weight = helper.make_tensor(name, TensorProto.FLOAT, [len(data) // 4], data, raw=True)
+    node = helper.make_node("Identity", [name], ["y"])
+    return serialized(helper.make_graph([node], "main", [], [], [weight]))
+
+
+def serialized(graph: GraphProto) -> bytes:
+    model = helper.make_model(graph)
+    return bytes(model.SerializeToString())
+
+
+def reference(tensor: TensorProto) -> dict[str, str]:
+    return {entry.key: entry.value for entry in tensor.external_data}
+
+
+def error(data: bytes) -> str:
+    with pytest.raises(ModelError) as caught:
+        skeleton(data, origin="broken.onnx")
+    return str(caught.value)
+
+
+def field(number: int, content: bytes) -> bytes:
+    """Return a length-delimited field of a number below 16."""
+    size, length = len(content), b""
+    while size >= 0x80:
+        length += bytes([size & 0x7F | 0x80])
+        size >>= 7
+    return bytes([number << 3 | 2]) + length + bytes([size]) + content
+
+
+def test_large_raw_data_becomes_a_reference_into_the_file() -> None:
+    data = with_weight(LARGE)
+    parts = skeleton(data, origin="m.onnx")
+    [tensor] = ModelProto.FromString(parts.proto).graph.initializer
+    entries = reference(tensor)
+    offset, length = int(entries["offset"]), int(entries["length"])
+    assert entries["location"] == THIS_FILE
+    assert data[offset : offset + length] == LARGE
+    assert tensor.data_location == TensorProto.EXTERNAL
+    assert not tensor.HasField("raw_data")
+    assert parts.references == {offset: "raw"}
+    assert len(parts.proto) < 300
+
+
+@pytest.mark.parametrize(
+    ("size", "referenced"), [(MIN_REFERENCED_BYTES, True), (MIN_REFERENCED_BYTES - 4, False)]
+)
+def test_the_threshold_is_the_smallest_size_that_is_referenced(size: int, referenced: bool) -> None:
+    parts = skeleton(with_weight(bytes(size)), origin="m.onnx")
+    assert bool(parts.references) == referenced
+
+
+def test_a_model_without_large_tensors_is_returned_as_it_is() -> None:
+    data = with_weight(b"1234")
+    assert skeleton(data, origin="m.onnx").proto == data
+
+
+def test_the_location_can_be_a_real_file_name() -> None:
+    parts = skeleton(with_weight(LARGE), origin="m.onnx", location="m.onnx")
+    [tensor] = ModelProto.FromString(parts.proto).graph.initializer
+    assert reference(tensor)["location"] == "m.onnx"
+
+
+@pytest.mark.parametrize(
+    ("element_type", "numpy_type"),
+    [(TensorProto.FLOAT, np.float32), (TensorProto.DOUBLE, np.float64)],
+)
+def test_packed_floats_are_referenced_as_typed_data(element_type: int, numpy_type: type) -> None:
+    values: np.ndarray = np.arange(500).astype(numpy_type)
+    weight = helper.make_tensor("w", element_type, [500], values)
+    data = serialized(helper.make_graph([], "g", [], [], [weight]))
+    [(offset, storage)] = skeleton(data, origin="m.onnx").references.items()
+    assert storage == "typed"
+    assert data[offset : offset + values.nbytes] == values.tobytes()
+
+
+@pytest.mark.parametrize("element_type", [TensorProto.INT64, TensorProto.INT32])
+def test_packed_integers_are_not_the_bytes_of_raw_data_and_stay(element_type: int) -> None:
+    weight = helper.make_tensor("w", element_type, [2000], [1] * 2000)
+    data = serialized(helper.make_graph([], "g", [], [], [weight]))
+    assert skeleton(data, origin="m.onnx").proto == data
+
+
+@pytest.mark.parametrize(
+    ("element_type", "field"),
+    [
+        (TensorProto.INT8, "int32_data"),
+        (TensorProto.INT64, "int64_data"),
+        (TensorProto.UINT64, "uint64_data"),
+    ],
+)
+@pytest.mark.parametrize("missing", [0, 1])
+def test_many_packed_integers_are_referenced_where_that_is_asked_for(
+    element_type: int, field: str, missing: int
+) -> None:
+    count = MIN_NUMBERS_BYTES - missing
+    weight = helper.make_tensor("w", element_type, [count], [1] * count)
+    data = serialized(helper.make_graph([], "g", [], [], [weight]))
+    parts = skeleton(data, origin="m.onnx", compact=True)
+    if missing:
+        assert parts.proto == data
+        return
+    [(offset, stored)] = parts.references.items()
+    assert stored == field
+    assert data[offset : offset + count] == b"\x01" * count
+    assert len(parts.proto) < 300
+
+
+def test_integers_in_two_fields_stay() -> None:
+    weight = TensorProto(name="w", data_type=3, dims=[20_000], int32_data=[1] * 20_000)
+    weight.int64_data.extend([1] * 20_000)
+    data = serialized(helper.make_graph([], "g", [], [], [weight]))
+    assert skeleton(data, origin="m.onnx", compact=True).proto == data
+
+
+def test_float_data_of_another_element_type_stays() -> None:
+    weight = TensorProto(name="w", data_type=TensorProto.INT32, dims=[500], float_data=[1.0] * 500)
+    data = serialized(helper.make_graph([], "g", [], [], [weight]))
+    assert skeleton(data, origin="m.onnx").references == {}
+
+
+def test_data_that_is_external_already_is_left_alone() -> None:
+    weight = TensorProto(name="w", data_type=1, dims=[1000], raw_data=LARGE)
+    weight.data_location = TensorProto.EXTERNAL
+    data = serialized(helper.make_graph([], "g", [], [], [weight]))
+    assert skeleton(data, origin="m.onnx").proto == data
+
+
+def test_the_last_raw_data_counts_as_in_protobuf() -> None:
+    tensor = TensorProto(name="w", data_type=2, dims=[4000]).SerializeToString()
+    first, last = b"\x01" * 4000, b"\x02" * 4000
+    graph = field(5, tensor + field(9, first) + field(9, last))
+    data = b"\x08\x0a" + field(7, graph)
+    assert ModelProto.FromString(data).graph.initializer[0].raw_data == last
+    [offset] = skeleton(data, origin="m.onnx").references
+    assert data[offset : offset + 4000] == last
+
+
+def test_one_tensor_given_twice_is_refused_because_protobuf_would_merge_it() -> None:
+    tensor = TensorProto(name="w", data_type=2, dims=[4000], raw_data=LARGE).SerializeToString()
+    attribute = field(1, b"value") + field(5, tensor) + field(5, tensor)
+    node = field(4, b"Constant") + field(3, b"c") + field(5, attribute)
+    assert "holds one tensor twice, inside node 'c'" in error(
+        b"\x08\x0a" + field(7, field(1, node))
+    )
+
+
+def test_a_truncated_weight_is_named_with_what_is_there() -> None:
+    data = with_weight(LARGE)
+    cut = data.index(LARGE) + 1500
+    assert error(data[:cut]) == (
+        "broken.onnx: the file ends inside initializer 'encoder.weight' (4,000 bytes announced, "
+        "1,500 there); download or export it again."
+    )
+
+
+def test_a_truncated_small_weight_is_named_too() -> None:
+    data = with_weight(b"\x05" * 16)
+    cut = data.index(b"\x05" * 16) + 3
+    assert "'encoder.weight' (16 bytes announced, 3 there)" in error(data[:cut])
+
+
+def test_a_truncation_outside_a_tensor_names_the_node() -> None:
+    node = helper.make_node("Op", ["x"], ["y"], name="layer/1", note="text" * 20)
+    data = serialized(helper.make_graph([node], "main", [], []))
+    assert "the file ends inside node 'layer/1'" in error(data[: data.index(b"texttext") + 8])
+
+
+def test_a_weight_in_a_subgraph_is_named_when_the_file_ends_there() -> None:
+    weight = helper.make_tensor("inner", TensorProto.FLOAT, [1000], LARGE, raw=True)
+    body = helper.make_graph([], "body", [], [], [weight])
+    node = helper.make_node("If", ["c"], [], name="branch", then_branch=body)
+    data = serialized(helper.make_graph([node], "main", [], []))
+    assert "'inner' (4,000 bytes" in error(data[: data.index(LARGE) + 10])
+
+
+def test_a_length_past_its_parent_is_damage() -> None:
+    inner = field(5, b"\x42\x7fw")  # a tensor whose name announces 127 bytes and has one
+    data = b"\x08\x0a" + field(7, inner) + field(2, b"producer" * 20)
+    # Too small to be walked, and the parser's to refuse; a large one is ours.
+    assert skeleton(data, origin="m.onnx").proto == data
+    large = field(5, field(9, LARGE) + b"\x42\x7fw")
+    data = b"\x08\x0a" + field(7, large) + field(2, b"producer" * 20)
+    assert "it is damaged at byte" in error(data)
+    assert "inside an initializer" in error(data)
+
+
+def nested(levels: int) -> bytes:
+    """Return a model of graphs in nodes in graphs, `levels` messages below the main graph."""
+    content = field(9, LARGE)
+    numbers = [1, 5, 6] * (levels // 3)  # node, attribute, graph
+    for number in [*reversed(numbers), 7]:
+        content = field(number, content)
+    return b"\x08\x0a" + content
+
+
+def test_deep_nesting_is_refused_and_less_is_not() -> None:
+    assert f"it nests more than {MAX_DEPTH} messages" in error(nested(300))
+    assert skeleton(nested(MAX_DEPTH - 10), origin="m.onnx").proto == nested(MAX_DEPTH - 10)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\x89PNG\r\n\x1a\n" + bytes(range(256)),
+        b"This is a text about a model.\n" * 10,
+        b"<!DOCTYPE html><html><body>404</body></html>",
+        b"\x0b\x0c",
+        b"\x00" * 100,
+        b"\xff" * 100,
+        b"PK\x03\x04" + b"\x00" * 60,
+    ],
+    ids=["png", "text", "html", "group", "zeros", "ones", "zip"],
+)
+def test_files_of_other_kinds_are_not_onnx_models(data: bytes) -> None:
+    assert error(data).startswith("broken.onnx: it is not an ONNX model; ")
+
+
+def test_a_group_inside_the_graph_is_damage() -> None:
+    graph = b"\x2b" + field(5, field(9, LARGE)) + b"\x2c"
+    assert "it is damaged at byte" in error(b"\x08\x0a" + field(7, graph))
+
+
+def test_an_empty_file_says_so() -> None:
+    assert error(b"") == "broken.onnx: it is empty; download or export it again."
+
+
+def test_the_runtimes_own_format_is_named() -> None:
+    assert "ONNX Runtime's own .ort format" in error(b"\x20\x00\x00\x00ORTM" + bytes(100))
+
+
+def test_a_git_lfs_pointer_is_named() -> None:
+    pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n"
+    assert "git lfs pull" in error(pointer)
+
+
+def test_unknown_fields_are_kept() -> None:
+    unknown = b"\xa2\x7d\x03new"
+    data = with_weight(LARGE) + unknown
+    assert unknown in ModelProto.FromString(skeleton(data, origin="m").proto).SerializeToString()
+
+
+def test_the_skeleton_is_a_model_that_onnx_can_parse() -> None:
+    model = parser.parse_model(
+        '<ir_version: 8, opset_import: ["": 17]> g (float[n] x) => (float[n] y) { y = Abs(x) }'
+    )
+    weight = helper.make_tensor("w", TensorProto.FLOAT, [1000], LARGE, raw=True)
+    model.graph.initializer.append(weight)
+    parts = skeleton(model.SerializeToString(), origin="m.onnx")
+    parsed = ModelProto.FromString(parts.proto)
+    assert parsed.graph.node == model.graph.node
+    assert parsed.opset_import == model.opset_import
+
+
+def test_many_plain_numbers_are_not_walked_one_by_one() -> None:
+    trees = helper.make_node("Trees", ["x"], ["y"], values=[0.5] * 900, modes=["LEQ"] * 900)
+    trees.attribute[0].ClearField("type")
+    weight = helper.make_tensor("w", TensorProto.FLOAT, [1000], LARGE, raw=True)
+    data = serialized(helper.make_graph([trees], "g", [], [], [weight]))
+    assert len(skeleton(data, origin="m.onnx").references) == 1
+
+
+def test_more_nodes_than_any_real_model_has_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("memdiag.model.wire.MAX_MESSAGES", 100)
+    nodes = [helper.make_node("Identity", ["w"], [f"y{index}"]) for index in range(99)]
+    assert skeleton(serialized(helper.make_graph(nodes, "g", [], [])), origin="m.onnx")
+    nodes += nodes[:1]
+    assert error(serialized(helper.make_graph(nodes, "g", [], []))) == (
+        "broken.onnx: it has more than 100 nodes, attributes and tensors. "
+        "memdiag does not analyze models of that size."
+    )
+
+
+@pytest.mark.parametrize("weights", [0, 1])
+def test_a_graph_larger_than_any_real_one_is_refused(
+    weights: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("memdiag.model.wire.MAX_SKELETON_BYTES", 3 << 20)
+    tensors = [helper.make_tensor("w", TensorProto.FLOAT, [1000], LARGE, raw=True)] * weights
+    graph = helper.make_graph([], "g", [], [], tensors, doc_string="d" * (2 << 20))
+    assert skeleton(serialized(graph), origin="m.onnx")
+    graph.doc_string *= 2
+    assert "its graph takes more than 3.0 MiB without the weights" in error(serialized(graph))
