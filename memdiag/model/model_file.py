@@ -171,7 +171,7 @@ class ModelFile:
             ModelError: a file has become shorter, so that some of what was read were zeros.
         """
         self._mapped_bytes = 0
-        for mapping in self._maps.values():
+        for mapping in tuple(self._maps.values()):  # another thread may add one
             if hasattr(mapping, "madvise"):
                 mapping.madvise(mmap.MADV_DONTNEED)
         if self.has_shrunk:
@@ -186,7 +186,7 @@ class ModelFile:
         return (
             self._is_short
             or any(losses(path) > before for path, before in self._losses.items())
-            or any(mapping.size() < len(mapping) for mapping in self._maps.values())
+            or any(mapping.size() < len(mapping) for mapping in tuple(self._maps.values()))
         )
 
     def data(self, weight: Weight) -> Array:

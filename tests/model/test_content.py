@@ -212,6 +212,23 @@ def test_holes_of_a_sparse_file_equal_zeros_that_were_written(tmp_path: Path) ->
     assert _groups(path) == []
 
 
+def test_threads_may_map_many_files_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(content, "threads", lambda: content.MAX_THREADS)
+    names = [f"w{number}" for number in range(200)]
+    for name in names:
+        with (tmp_path / name).open("wb") as file:
+            file.truncate(MIB)
+    path = _save(tmp_path / "m.onnx", [_external(name, (MIB // 4,), 0, name) for name in names])
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        assert _groups(path) == [names]
+    finally:
+        sys.setswitchinterval(interval)
+
+
 def test_large_weights_are_told_apart_in_every_part_that_is_read_at_once(tmp_path: Path) -> None:
     values = _random(5 * MIB + 3)
     places = [1000, 3 * MIB // 4, 3 * MIB, 5 * MIB + 1]
