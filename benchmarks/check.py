@@ -51,6 +51,7 @@ HASH = """
 import mmap, os
 import xxhash
 from pathlib import Path
+from memdiag.model.model_file import open_model
 def work(path):
     with open_model(Path(path)) as model:
         for weight in model.weights:

@@ -69,6 +69,7 @@ _BUILD = f"""{_LAST_OF}
 import json, resource, sys
 from pathlib import Path
 from memdiag.detectors import detectors
+from memdiag.model.model_file import open_model
 from memdiag.prediction.runtime import Runtime
 from memdiag.remedies.draft import Draft
 from memdiag.remedies.rewrites import rewriters, rewriters_for

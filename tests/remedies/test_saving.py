@@ -283,6 +283,7 @@ FULL = """
 import resource, signal, sys
 from pathlib import Path
 from memdiag.errors import ReportError
+from memdiag.model.model_file import open_model
 from memdiag.remedies.draft import Draft
 from memdiag.remedies.saving import save
 with open_model(Path(sys.argv[1])) as file:

@@ -108,7 +108,7 @@ def judged(module: ModuleType, path: Path, of: Finding, feeds: Feeds) -> str | N
         assert module.apply(draft, of) is True
         save(draft, target, draft.storage or "embedded")
     same = module.REWRITE.arithmetic == "same"
-    trial = Trial("these", tuple(_saved_feeds(feeds, scratch)), False)
+    trial = Trial("these", tuple(_saved_feeds(feeds, scratch)), timed=True)
     with Bench(Job(model=path), [trial], scratch, 1) as bench:
         bound = Bound.exact() if same else Bound.reordered(1024)
         return bench.judge(Job(model=target), bound, disk_bytes=1).problem

@@ -163,7 +163,7 @@ def gathering(body: str) -> ModelProto:
         (adding("t = Transpose(row) y = Add(x, row)"), "Transpose_0", "this node is a Transpose"),
         (adding("y = Expand(row, shape)"), "Expand_0", "is an output"),
         (adding("y = Expand(row, shape)"), "gone", "not there"),
-        (gathering("y = Gather(big, i) z = Neg(big)"), "Expand_0", "Neg needs the whole"),
+        (gathering("y = Gather(big, i) z = Neg(big)"), "Expand_0", "Neg reads the result"),
         (gathering("g = Gather<axis = 1>(big, i) z = Identity(row) y = Transpose(g)"),
          "Expand_0", "along another axis"),
         (adding("f = Cast<to = 1>(h) y = Add(x, f)", h=random((1, 6), 0, np.float16)), "Cast_0",

@@ -246,6 +246,7 @@ _BUILD = """
 import signal, sys
 from pathlib import Path
 from memdiag.errors import ReportError
+from memdiag.model.model_file import open_model
 from memdiag.remedies.draft import Draft
 from memdiag.workflows.fixing.files import FixFiles
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
