@@ -219,18 +219,18 @@ def wrong(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return True
 
     rewrite = Rewrite(
-        name="wrong", summary="x", rules=("shared-weight-transposed",), arithmetic="reordered"
+        name="product-by-rows", summary="x", rules=("shared-weight-transposed",), arithmetic="reordered"
     )
     monkeypatch.setattr(
         "memdiag.workflows.fixing.changes.rewriters_for",
         lambda rule: (Rewriter(rewrite, check, apply),) if rule in rewrite.rules else (),
     )
-    return ["wrong"]
+    return ["product-by-rows"]
 
 
 def test_a_wrong_rewrite_is_rejected(tied: Path, wrong: list[str]) -> None:
     fix = memdiag.fix(tied)
-    assert statuses(fix) == {"wrong": "rejected"}
+    assert statuses(fix) == {"product-by-rows": "rejected"}
     assert fix.output is None
 
 
