@@ -46,8 +46,8 @@ def test_a_folded_transpose_is_caught(run: Callable[..., Finished]) -> None:
     run("export.py", "folded")
     caught = run(*words)
     assert caught.returncode == 1
-    # It is 19 MiB, and a page more makes it 20.
-    over = r"memory budget: models/decoder\.onnx: [12]\d MiB over its budget in "
+    # Its transposed copy takes 32 MiB; the budget leaves room for some of that.
+    over = r"memory budget: models/decoder\.onnx: \d+(\.\d)? MiB over its budget in "
     assert re.search(over, caught.stdout), caught.stdout
     assert "try: memdiag fix models/decoder.onnx --only stored-transpose" in caught.stdout
 
