@@ -219,7 +219,10 @@ def wrong(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return True
 
     rewrite = Rewrite(
-        name="product-by-rows", summary="x", rules=("shared-weight-transposed",), arithmetic="reordered"
+        name="product-by-rows",
+        summary="x",
+        rules=("shared-weight-transposed",),
+        arithmetic="reordered",
     )
     monkeypatch.setattr(
         "memdiag.workflows.fixing.changes.rewriters_for",
