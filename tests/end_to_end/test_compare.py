@@ -93,10 +93,15 @@ def test_errors_are_one_sentence(memdiag: RunMemdiag, sample_model: SampleModel)
 
 
 def test_with_nothing_measured_it_ends_with_an_error(memdiag: RunMemdiag, tmp_path: Path) -> None:
+    for name in ("a.onnx", "b.onnx"):
+        (tmp_path / name).write_text("no model")
     finished = memdiag("compare", "a.onnx", "b.onnx", *QUICK)
     assert finished.returncode == 2
     assert "nothing could be measured" in finished.stdout
     assert "a.onnx failed" in finished.stdout
+    missing = memdiag("compare", "a.onnx", "nowhere.onnx", *QUICK)
+    assert (missing.returncode, missing.stdout) == (2, "")
+    assert missing.stderr == "memdiag: nowhere.onnx: there is no such file; check the path.\n"
 
 
 @pytest.mark.slow
