@@ -20,6 +20,17 @@ settings.register_profile("memdiag", max_examples=50, deadline=None)
 settings.load_profile("memdiag")
 
 
+# Where one of these is set, onnxruntime turns its telemetry off by itself.
+CI_VARIABLES = (
+    "CI",
+    "TF_BUILD",
+    "GITHUB_ACTIONS",
+    "GITLAB_CI",
+    "CIRCLECI",
+    "TRAVIS",
+    "JENKINS_URL",
+)
+
 MEASURING = {
     "comparison": ("optimizing", "reference"),
     "end_to_end": ("compare", "fix", "profile", "tune"),
@@ -34,12 +45,22 @@ MEASURING = {
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests that must not run beside others: these, and all of `measurement`."""
-    home = Path(__file__).parent
-    files = {home / room / f"test_{name}.py" for room in MEASURING for name in MEASURING[room]}
+    """Mark the tests that must not run beside others."""
+    tests = Path(__file__).parent
+    files = {tests / room / f"test_{name}.py" for room in MEASURING for name in MEASURING[room]}
     for item in items:
-        if item.path in files or item.path.parent == home / "measurement":
+        if item.path in files:
             item.add_marker("measures")
+
+
+@pytest.fixture
+def user_environment(tmp_path: Path) -> dict[str, str]:
+    """Return the environment of a user with an empty home, where telemetry is on by default."""
+    home = tmp_path / "home"
+    home.mkdir()
+    removed = {"ORT_DISABLE_TELEMETRY", "XDG_CACHE_HOME", *CI_VARIABLES}
+    kept = {name: value for name, value in os.environ.items() if name not in removed}
+    return {**kept, "HOME": str(home), "MPLCONFIGDIR": str(tmp_path / "matplotlib")}
 
 
 @pytest.fixture(scope="session")

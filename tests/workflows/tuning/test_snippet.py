@@ -108,16 +108,14 @@ def test_the_program_runs_as_it_stands(option: Option, model: Path) -> None:
             assert f"export {name}={value}" in program
 
 
-def test_telemetry_is_off_before_the_runtime_is_imported(model: Path, tmp_path: Path) -> None:
-    home = tmp_path / "home"
-    home.mkdir()
-    environment = {**os.environ, "HOME": str(home)}
-    del environment["ORT_DISABLE_TELEMETRY"]
-    environment.pop("XDG_CACHE_HOME", None)
+def test_telemetry_is_off_before_the_runtime_is_imported(
+    model: Path, user_environment: dict[str, str]
+) -> None:
+    home = Path(user_environment["HOME"])
     for chosen in ((), (BY_NAME["telemetry-off"],)):
         program = snippet(str(model), point(*chosen))
         words = [sys.executable, "-c", program]
-        subprocess.run(words, env=environment, check=True, timeout=60)
+        subprocess.run(words, env=user_environment, check=True, timeout=60)
         written = [path for path in home.rglob("*") if path.is_file()]
         assert bool(written) == (not chosen and Runtime.installed() >= TELEMETRY_SINCE)
         shutil.rmtree(home / ".cache", ignore_errors=True)
