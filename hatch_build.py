@@ -10,7 +10,7 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-SCRIPT = "memdiag/reporters/templates/plotly.min.js"
+SCRIPT = "memdiag/reports/templates/plotly.min.js"
 
 
 class PlotlyScript(BuildHookInterface[Any]):

@@ -16,11 +16,11 @@ import memdiag
 from benchmarks.readme import replace_part, table
 from benchmarks.real_models import real_models
 from benchmarks.statistics import interleave
+from memdiag.api.budget import DEFAULT_PROCESSES, PINNED
 from memdiag.budgets.figures import BUDGET_PHASES, figures_of, settled
 from memdiag.records.profile import Profile
 from memdiag.runner.machine import describe_machine
 from memdiag.units import format_size
-from memdiag.workflows.budget import DEFAULT_PROCESSES, PINNED
 from sample_models import load_recipes
 
 _REAL = ("light_resnet50", "minilm_int8", "ocr_recognition", "silero_vad")

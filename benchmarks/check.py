@@ -41,8 +41,8 @@ def work(path):
         GraphIndex(model)
 """
 CHECK = """
-from memdiag.detectors import detectors
-from memdiag.workflows.check import check
+from memdiag.rules import detectors
+from memdiag.api.check import check
 detectors()
 def work(path):
     return len(check(path))

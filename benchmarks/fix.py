@@ -24,15 +24,15 @@ from benchmarks.patterns import MB, PATTERNS, WEIGHT_MB
 from benchmarks.readme import replace_part, table
 from benchmarks.real_models import real_models
 from benchmarks.statistics import interleave, spread
+from memdiag.api.trials import trials
 from memdiag.errors import MeasurementError
 from memdiag.model.model_file import open_model
 from memdiag.records.fix import Figures, Fix, LatencyAt
 from memdiag.runner.job import Job
 from memdiag.runner.machine import describe_machine
 from memdiag.runner.session_server import SessionServer
-from memdiag.verification.latency import race
-from memdiag.verification.memory import figures, look_in_turn
-from memdiag.workflows.trials import trials
+from memdiag.verify.latency import race
+from memdiag.verify.memory import figures, look_in_turn
 from sample_models import load_recipes
 
 _SIZES = (1, 16)
@@ -68,13 +68,13 @@ def last_of(work, written):
 _BUILD = f"""{_LAST_OF}
 import json, resource, sys
 from pathlib import Path
-from memdiag.detectors import detectors
+from memdiag.rules import detectors
 from memdiag.model.model_file import open_model
-from memdiag.prediction.runtime import Runtime
+from memdiag.ort.runtime import Runtime
 from memdiag.remedies.draft import Draft
 from memdiag.remedies.rewrites import rewriters, rewriters_for
 from memdiag.remedies.saving import save
-from memdiag.workflows.check import Selection, examine
+from memdiag.api.check import Selection, examine
 model, target, storage, name = sys.argv[1:]
 detectors(), rewriters()
 def fix():

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import memdiag
 from benchmarks.real_models import real_models
+from memdiag.api.join_fix import join_fix
 from memdiag.records.profile import Profile
-from memdiag.reporters.kinds import Reported, reporters_of
-from memdiag.workflows.join_fix import join_fix
+from memdiag.reports.kinds import Reported, reporters_of
 from sample_models import load_recipes
 
 GALLERY = Path(__file__).parents[1] / "reports" / "gallery"

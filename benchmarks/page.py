@@ -17,7 +17,7 @@ from benchmarks.readme import replace_part, table
 from benchmarks.real_models import real_models
 from benchmarks.statistics import spread
 from memdiag.records.profile import Profile
-from memdiag.reporters import html
+from memdiag.reports import html
 from memdiag.runner.machine import describe_machine
 
 MB = 1e6

@@ -21,7 +21,7 @@ from benchmarks.readme import replace_part, table
 from memdiag.runner.machine import describe_machine
 from memdiag.units import MIB
 
-_TESTS = Path(__file__).parents[1] / "tests" / "detectors"
+_TESTS = Path(__file__).parents[1] / "tests" / "rules"
 _CLOSE = 0.05
 _NOTHING = 2 * MIB
 """What may be measured where nothing is predicted: a process is never the same twice."""

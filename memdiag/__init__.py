@@ -10,20 +10,20 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from memdiag.api.check import check
+    from memdiag.api.compare import compare
+    from memdiag.api.fix import fix
+    from memdiag.api.inspect import inspect
+    from memdiag.api.load_profile import load_profile
+    from memdiag.api.load_record import load
+    from memdiag.api.profile import profile
+    from memdiag.api.tune import tune
+    from memdiag.api.xray import xray
     from memdiag.errors import MemdiagError
     from memdiag.records.comparison import Comparison
     from memdiag.records.finding import Finding, Findings
     from memdiag.records.fix import Fix
     from memdiag.records.profile import Profile
-    from memdiag.workflows.check import check
-    from memdiag.workflows.compare import compare
-    from memdiag.workflows.fix import fix
-    from memdiag.workflows.inspect import inspect
-    from memdiag.workflows.load_profile import load_profile
-    from memdiag.workflows.load_record import load
-    from memdiag.workflows.profile import profile
-    from memdiag.workflows.tune import tune
-    from memdiag.workflows.xray import xray
 
 __version__ = "0.1.0"
 
@@ -52,15 +52,15 @@ _HOMES = {
     "Finding": "memdiag.records.finding",
     "Findings": "memdiag.records.finding",
     "Fix": "memdiag.records.fix",
-    "check": "memdiag.workflows.check",
-    "compare": "memdiag.workflows.compare",
-    "fix": "memdiag.workflows.fix",
-    "inspect": "memdiag.workflows.inspect",
-    "load": "memdiag.workflows.load_record",
-    "load_profile": "memdiag.workflows.load_profile",
-    "profile": "memdiag.workflows.profile",
-    "tune": "memdiag.workflows.tune",
-    "xray": "memdiag.workflows.xray",
+    "check": "memdiag.api.check",
+    "compare": "memdiag.api.compare",
+    "fix": "memdiag.api.fix",
+    "inspect": "memdiag.api.inspect",
+    "load": "memdiag.api.load_record",
+    "load_profile": "memdiag.api.load_profile",
+    "profile": "memdiag.api.profile",
+    "tune": "memdiag.api.tune",
+    "xray": "memdiag.api.xray",
 }
 
 

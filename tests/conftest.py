@@ -34,12 +34,12 @@ CI_VARIABLES = (
 MEASURING = {
     "comparison": ("optimizing", "reference"),
     "end_to_end": ("compare", "fix", "profile", "tune"),
-    "verification": ("bench", "latency", "memory", "other_runtimes"),
-    "workflows": (
+    "verify": ("bench", "latency", "memory", "other_runtimes"),
+    "api": (
         *("budget", "compare", "configured_budgets", "fix", "probe", "profile", "tune", "xray"),
     ),
-    "workflows/fixing": ("search",),
-    "workflows/tuning": ("attempts", "search", "snippet"),
+    "api/fixing": ("search",),
+    "api/tuning": ("attempts", "search", "snippet"),
 }
 """The tests of rooms that measure memory and time: `make test` runs them by themselves."""
 

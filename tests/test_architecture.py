@@ -87,7 +87,7 @@ def test_the_layers_hold() -> None:
             "import memdiag.errors",
             "Scripts import the",
         ),
-        ("records/__init__.py", "import rich", "Nothing below the reporters"),
+        ("records/__init__.py", "import rich", "Nothing below the reports"),
         ("cli/__init__.py", "import sample_models", "memdiag works without its sample models"),
     ],
 )
@@ -126,7 +126,7 @@ def test_importing_memdiag_is_light() -> None:
 
 @pytest.mark.parametrize("name", ["check", "profile", "inspect", "compare"])
 def test_what_rewrites_nothing_loads_nothing_that_rewrites(name: str) -> None:
-    assert loaded(f"import memdiag.workflows.{name}") & {"onnx_ir", "sympy", "matplotlib"} == set()
+    assert loaded(f"import memdiag.api.{name}") & {"onnx_ir", "sympy", "matplotlib"} == set()
 
 
 def test_a_heavy_import_is_seen() -> None:

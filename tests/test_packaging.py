@@ -129,7 +129,7 @@ def test_installing_leaves_the_runtime_that_is_there(wheel_path: Path, tmp_path:
         assert done.returncode == 0, done.stderr
 
     def runtime() -> str:
-        ask = "from memdiag.prediction.runtime import Runtime; print(Runtime.installed())"
+        ask = "from memdiag.ort.runtime import Runtime; print(Runtime.installed())"
         command = [str(python), "-I", "-c", ask]
         done = subprocess.run(command, capture_output=True, text=True, check=True)
         return done.stdout.strip()

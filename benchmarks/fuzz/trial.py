@@ -21,25 +21,25 @@ from typing import Any, NoReturn
 
 from onnx import ModelProto
 
-import memdiag.detectors
+import memdiag.rules
 from benchmarks.fuzz.models import base_models
 from benchmarks.fuzz.mutations import mutate
 from benchmarks.fuzz.records import base_records, mutate_record
+from memdiag.api.check import Selection, check_models
+from memdiag.api.inspect import inspect
+from memdiag.api.load_record import load_record
 from memdiag.cli.output import print_check, show, show_inventory
-from memdiag.detectors import detectors
-from memdiag.detectors.examined import Examined
 from memdiag.errors import MemdiagError
 from memdiag.model.model_file import open_model
-from memdiag.prediction.runtime import Runtime
+from memdiag.ort.runtime import Runtime
 from memdiag.records.codec import decode, encode
 from memdiag.records.finding import Check
 from memdiag.records.inventory import Inventory
 from memdiag.records.profile import Profile
-from memdiag.reporters.kinds import reporters_of
+from memdiag.reports.kinds import reporters_of
+from memdiag.rules import detectors
+from memdiag.rules.examined import Examined
 from memdiag.units import KIB, MIB
-from memdiag.workflows.check import Selection, check_models
-from memdiag.workflows.inspect import inspect
-from memdiag.workflows.load_record import load_record
 
 SECONDS = 20
 """Processor time that a file may take, and a sixth of the time that may pass; else it hangs."""
@@ -130,8 +130,8 @@ def prepare(bases: Bases) -> None:
 
 def lower_least_sizes() -> None:
     """Let rules look at weights of any size, so that models of some kilobytes reach all of them."""
-    for found in pkgutil.iter_modules(memdiag.detectors.__path__):
-        module = importlib.import_module(f"{memdiag.detectors.__name__}.{found.name}")
+    for found in pkgutil.iter_modules(memdiag.rules.__path__):
+        module = importlib.import_module(f"{memdiag.rules.__name__}.{found.name}")
         for name, value in vars(module).items():
             if name.lstrip("_").startswith(("LEAST", "MIN")) and isinstance(value, int):
                 setattr(module, name, 1 if value >= KIB else value)

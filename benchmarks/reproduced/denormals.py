@@ -13,7 +13,7 @@ from benchmarks.reproduced.claims import Claim, Part, Setting, quotient
 from memdiag.model.model_file import open_model
 from memdiag.runner.job import Feed, Job
 from memdiag.runner.session_server import SessionServer
-from memdiag.verification.latency import Race, race
+from memdiag.verify.latency import Race, race
 from sample_models.recipes import denormal_conv
 
 TITLE = "Denormal weights"

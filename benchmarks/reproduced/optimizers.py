@@ -10,12 +10,12 @@ import msgspec
 from benchmarks.readme import table
 from benchmarks.reproduced.claims import Claim, Part, Setting, quotient
 from benchmarks.reproduced.versions import MB, in_words, peak, seconds, steady
+from memdiag.api.compare import compare
 from memdiag.comparison.optimizers import chosen
 from memdiag.comparison.optimizing import interpreter_for, optimize
 from memdiag.errors import MeasurementError, MemdiagError
 from memdiag.model.model_file import open_model
 from memdiag.records.comparison import Column
-from memdiag.workflows.compare import compare
 from sample_models import load_recipes
 
 TITLE = "Optimizers on a convolutional recurrent network"

@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 from benchmarks.readme import table
 from benchmarks.reproduced.claims import Claim, Setting, quotient
+from memdiag.api.compare import compare
 from memdiag.model.model_file import open_model
 from memdiag.records.comparison import Bytes, Column, Comparison, Metric, Seconds
 from memdiag.records.phases import PhaseName
-from memdiag.workflows.compare import compare
 from sample_models import load_recipes
 
 MB = 1e6

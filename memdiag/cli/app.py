@@ -142,7 +142,7 @@ def _defect(error: Exception) -> str:
 
 
 def _fail(message: str) -> int:
-    from memdiag.reporters.views.text import plain
+    from memdiag.reports.views.text import plain
 
     print(f"memdiag: {plain(message)}", file=sys.stderr)
     return ERROR

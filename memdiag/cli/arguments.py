@@ -14,8 +14,8 @@ from memdiag.errors import UsageError
 if TYPE_CHECKING:
     import numpy as np
 
+    from memdiag.api.inputs import Given
     from memdiag.records.budget import Budget
-    from memdiag.workflows.inputs import Given
 
 
 def pairs(option: str, values: Sequence[str]) -> dict[str, str]:
@@ -44,7 +44,7 @@ def given_inputs(input: Sequence[str], inputs: Path | None) -> Given:
     given: dict[str, np.ndarray | str | Path] = dict(pairs("--input", input))
     if inputs is None:
         return given
-    from memdiag.workflows.inputs import read_archive
+    from memdiag.api.inputs import read_archive
 
     archive = read_archive(inputs)
     twice = sorted(given.keys() & archive.keys())

@@ -14,10 +14,10 @@ from memdiag.records.files import save_bytes as save_bytes
 from memdiag.records.finding import Check
 from memdiag.records.history import History
 from memdiag.records.inventory import Inventory
-from memdiag.reporters import DEFAULT_FORMATS
-from memdiag.reporters.kinds import Reported, reporters_of
-from memdiag.reporters.page import Plotly
-from memdiag.reporters.picture import Kind
+from memdiag.reports import DEFAULT_FORMATS
+from memdiag.reports.kinds import Reported, reporters_of
+from memdiag.reports.page import Plotly
+from memdiag.reports.picture import Kind
 from memdiag.runner.temporary import remove_stale
 
 
@@ -113,7 +113,7 @@ def show_inventory(inventory: Inventory, *, quiet: bool = False) -> None:
     """Print the summary of `inventory` on standard output."""
     from rich.console import Console
 
-    from memdiag.reporters import inventory_console
+    from memdiag.reports import inventory_console
 
     inventory_console.show_inventory(inventory, Console(highlight=False), quiet=quiet)
 
@@ -122,7 +122,7 @@ def show_history(history: History, figure: str) -> None:
     """Print `figure` of the models in `history` on standard output."""
     from rich.console import Console
 
-    from memdiag.reporters import history_console
+    from memdiag.reports import history_console
 
     history_console.show_history(history, figure, Console(highlight=False))
 
@@ -149,17 +149,17 @@ def print_check(check: Check, format: str, *, quiet: bool = False) -> None:
     if format == "json":
         sys.stdout.buffer.write(encode(check))
     elif format == "sarif":
-        from memdiag.reporters.checks import sarif
+        from memdiag.reports.checks import sarif
 
         sys.stdout.buffer.write(sarif.render(check, version=memdiag.__version__))
     elif format == "markdown":
-        from memdiag.reporters.checks import markdown
+        from memdiag.reports.checks import markdown
 
         sys.stdout.buffer.write(markdown.render(check).encode())
     else:
         from rich.console import Console
 
-        from memdiag.reporters.checks import console
+        from memdiag.reports.checks import console
 
         console.show_check(check, Console(highlight=False), quiet=quiet)
 

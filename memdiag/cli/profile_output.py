@@ -5,16 +5,16 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from memdiag.api.budget import Held
 from memdiag.cli.exit_codes import CLEAN, ERROR, FINDINGS
 from memdiag.cli.output import show
 from memdiag.errors import ReportError
 from memdiag.records.codec import encode
 from memdiag.records.profile import Profile
-from memdiag.reporters.terminal import no_command
-from memdiag.reporters.views import headline
-from memdiag.reporters.views import judgement as judgement_view
-from memdiag.reporters.views.text import plain
-from memdiag.workflows.budget import Held
+from memdiag.reports.terminal import no_command
+from memdiag.reports.views import headline
+from memdiag.reports.views import judgement as judgement_view
+from memdiag.reports.views.text import plain
 
 _JOB_SUMMARY = "GITHUB_STEP_SUMMARY"
 """GitHub Actions name the file that a step's summary is appended to in this variable."""
@@ -54,7 +54,7 @@ def print_result(held: Held, written: Sequence[Path], *, format: str, quiet: boo
 
 
 def _print_report(held: Held, format: str) -> None:
-    from memdiag.reporters import github
+    from memdiag.reports import github
 
     summary = github.summary(held.profile, held.judgement)
     if format == "github":

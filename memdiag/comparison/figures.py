@@ -5,8 +5,8 @@ from statistics import median
 
 from memdiag.records.comparison import Bytes, Latency, Measured, PhaseFigures, Seconds
 from memdiag.records.profile import PHASES, Memory, PeakKind, PhaseName, Profile
-from memdiag.verification.latency import Race
-from memdiag.verification.ratio import median_interval
+from memdiag.verify.latency import Race
+from memdiag.verify.ratio import median_interval
 
 _CREATION = ("parse", "optimize", "constant_fold", "initialize", "prepack")
 

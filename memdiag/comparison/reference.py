@@ -8,9 +8,9 @@ from typing import Self
 
 from memdiag.runner.job import Job
 from memdiag.runner.session_server import SessionServer
-from memdiag.verification.bench import Trial
-from memdiag.verification.latency import Race, race
-from memdiag.verification.outputs import Difference, Saved, compare, unstable
+from memdiag.verify.bench import Trial
+from memdiag.verify.latency import Race, race
+from memdiag.verify.outputs import Difference, Saved, compare, unstable
 
 _PAIRS = 25
 _RACE_S = 20.0

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import pytest
 
+from memdiag.api.probe import SessionProbe
 from memdiag.budgets.judging import judge, judge_probe
 from memdiag.budgets.parsing import parse_budget
 from memdiag.errors import UsageError
@@ -14,8 +15,7 @@ from memdiag.pytest_plugin.measuring import completed, profile
 from memdiag.pytest_plugin.rows import record
 from memdiag.records.probe import Probe
 from memdiag.records.profile import Profile
-from memdiag.reporters.views.judgement import lines
-from memdiag.workflows.probe import SessionProbe
+from memdiag.reports.views.judgement import lines
 
 
 class Memdiag:

@@ -8,6 +8,9 @@ from typing import Any
 
 import pytest
 
+from memdiag.api.baselines import baseline_path, configuration_name
+from memdiag.api.budget import DEFAULT_PROCESSES, Held, hold
+from memdiag.api.configuration import read_configuration
 from memdiag.budgets.parsing import merged, parse_budget, parse_tolerance
 from memdiag.errors import MemdiagError, UsageError
 from memdiag.pytest_plugin import MARK
@@ -15,10 +18,7 @@ from memdiag.pytest_plugin.measuring import Once, how_it_ended, shown_path
 from memdiag.pytest_plugin.rows import add_remark, record
 from memdiag.pytest_plugin.settings import SETTINGS, Settings
 from memdiag.records.budget import Budget
-from memdiag.reporters.views.judgement import lines
-from memdiag.workflows.baselines import baseline_path, configuration_name
-from memdiag.workflows.budget import DEFAULT_PROCESSES, Held, hold
-from memdiag.workflows.configuration import read_configuration
+from memdiag.reports.views.judgement import lines
 
 PROFILE_OPTIONS = (
     "runs",

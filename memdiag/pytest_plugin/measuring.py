@@ -10,12 +10,12 @@ from typing import Any, Literal
 import pytest
 
 import memdiag
+from memdiag.api.budget import pinned as with_pins
+from memdiag.api.turn import turn
 from memdiag.errors import MeasurementError
 from memdiag.pytest_plugin.settings import SETTINGS
 from memdiag.records.profile import Profile
-from memdiag.reporters.views import headline
-from memdiag.workflows.budget import pinned as with_pins
-from memdiag.workflows.turn import turn
+from memdiag.reports.views import headline
 
 _PROFILES = pytest.StashKey[dict[object, list[Profile]]]()
 

@@ -25,13 +25,13 @@ class Shown(Record, frozen=True):
 
     def __repr__(self) -> str:
         """Return one line: the answer."""
-        from memdiag.reporters import notebook
+        from memdiag.reports import notebook
 
         return notebook.one_line(self)
 
     def _repr_html_(self) -> str:
         """Return the answer, and the summary to unfold, for notebooks."""
-        from memdiag.reporters import notebook
+        from memdiag.reports import notebook
 
         return notebook.html(self)
 
@@ -41,7 +41,7 @@ class Shown(Record, frozen=True):
         Raises:
             UsageError: pandas is not installed, or the record has no rows.
         """
-        from memdiag.reporters import notebook
+        from memdiag.reports import notebook
 
         return notebook.data_frame(self)
 
@@ -55,6 +55,6 @@ class Drawn(Shown, frozen=True):
         Raises:
             ReportError: the record cannot be drawn.
         """
-        from memdiag.reporters import notebook
+        from memdiag.reports import notebook
 
         return notebook.figure(self)

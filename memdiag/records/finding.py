@@ -82,7 +82,7 @@ class Findings(tuple[Finding, ...]):
 
     def _repr_html_(self) -> str:
         """Return all of them for notebooks."""
-        from memdiag.reporters import notebook
+        from memdiag.reports import notebook
 
         return notebook.html_of_findings(self)
 
@@ -92,7 +92,7 @@ class Findings(tuple[Finding, ...]):
         Raises:
             UsageError: pandas is not installed.
         """
-        from memdiag.reporters import notebook
+        from memdiag.reports import notebook
 
         return notebook.data_frame(self)
 

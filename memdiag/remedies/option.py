@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
-from memdiag.prediction.runtime import Runtime
+from memdiag.ort.runtime import Runtime
 from memdiag.runner.job import Job
 
 

@@ -2,8 +2,8 @@ import msgspec
 
 from memdiag.budgets.baselines import differences, is_same, take, updated
 from memdiag.records.baseline import Taken
-from tests.reporters import profiles
-from tests.reporters.profiles import MIB
+from tests.reports import profiles
+from tests.reports.profiles import MIB
 
 
 def taken() -> Taken:

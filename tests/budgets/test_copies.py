@@ -2,7 +2,7 @@ import msgspec
 
 from memdiag.budgets.copies import MOST_KEPT, held, most_held, new_since
 from memdiag.records.baseline import HeldCopy
-from tests.reporters import tied_xray
+from tests.reports import tied_xray
 
 
 def row(weight: str, kind: str = "original", count: int = 1, size: int = 100) -> HeldCopy:

@@ -10,8 +10,8 @@ from memdiag.budgets.figures import (
     why_missing,
 )
 from memdiag.records.profile import Profile, Run
-from tests.reporters import profiles, tied_xray
-from tests.reporters.profiles import MIB
+from tests.reports import profiles, tied_xray
+from tests.reports.profiles import MIB
 
 
 def test_figures_are_above_the_baseline_and_the_whole_process_is_not() -> None:

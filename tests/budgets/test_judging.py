@@ -12,8 +12,8 @@ from memdiag.records.budget import Budget
 from memdiag.records.dimension import Dimension
 from memdiag.records.probe import Probe
 from memdiag.records.profile import Profile
-from tests.reporters import profiles, tied_xray
-from tests.reporters.profiles import MIB
+from tests.reports import profiles, tied_xray
+from tests.reports.profiles import MIB
 
 PEAK = (1579 - 46) * MIB
 

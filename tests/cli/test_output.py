@@ -13,7 +13,7 @@ from memdiag.cli.output import Destination, picture_kind, save_record
 from memdiag.errors import ReportError, UsageError
 from memdiag.records.codec import load
 from memdiag.records.fix import Fix
-from tests.reporters import comparisons, fix_records, profiles, tuning_records
+from tests.reports import comparisons, fix_records, profiles, tuning_records
 
 
 def test_without_a_folder_nothing_is_written() -> None:

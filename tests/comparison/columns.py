@@ -14,7 +14,7 @@ from memdiag.records.comparison import (
 )
 from memdiag.records.profile import PhaseName
 from memdiag.units import MIB
-from tests.reporters import profiles
+from tests.reports import profiles
 
 
 def mib(median: float, spread: float = 0.0) -> Bytes:

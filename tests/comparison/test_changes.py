@@ -7,7 +7,7 @@ from memdiag.records.attribution import Owner
 from memdiag.records.comparison import Change, Column, Graph
 from memdiag.units import MIB
 from tests.comparison.columns import column, measured, mib, phase, seconds
-from tests.reporters.attributions import attribution, copy
+from tests.reports.attributions import attribution, copy
 
 W = copy("original", 500 * MIB, "w")
 PACKED = copy("packed_fp32", 500 * MIB, "w", made_by="prepack · lm/MatMul")

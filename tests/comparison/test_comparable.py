@@ -3,7 +3,7 @@ import pytest
 
 from memdiag.comparison.comparable import compare_profiles
 from memdiag.records.profile import Input, Profile
-from tests.reporters import profiles
+from tests.reports import profiles
 
 
 def barred(one: Profile, other: Profile) -> set[str]:

@@ -2,7 +2,7 @@ from memdiag.comparison.copies import copy_changes, in_words, phase_of
 from memdiag.records.attribution import Attribution, Copy
 from memdiag.records.comparison import CopyChange
 from memdiag.units import MIB
-from tests.reporters.attributions import attribution, copy
+from tests.reports.attributions import attribution, copy
 
 W = copy("original", 64 * MIB, "w")
 PACKED = copy("packed_fp32", 64 * MIB, "w", made_by="prepack · lm/MatMul")

@@ -4,9 +4,9 @@ import pytest
 from memdiag.comparison.figures import latency, measured
 from memdiag.records.profile import Profile
 from memdiag.units import MIB
-from memdiag.verification.latency import Race
-from memdiag.verification.ratio import Ratio
-from tests.reporters import profiles
+from memdiag.verify.latency import Race
+from memdiag.verify.ratio import Ratio
+from tests.reports import profiles
 
 
 def grown(by: int) -> Profile:

@@ -10,7 +10,7 @@ from onnx import parser
 from memdiag.comparison.reference import Beside, Reference
 from memdiag.errors import MeasurementError
 from memdiag.runner.job import Feed, Job
-from memdiag.verification.bench import Trial
+from memdiag.verify.bench import Trial
 
 Judge = Callable[[str, str], Beside]
 

@@ -10,9 +10,9 @@ from subprocess import CompletedProcess
 
 import pytest
 
+from memdiag.api.configuration import read_configuration
 from memdiag.budgets.figures import FIGURES
 from memdiag.cli import commands
-from memdiag.workflows.configuration import read_configuration
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "pytest.md").read_text()

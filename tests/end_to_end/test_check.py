@@ -7,7 +7,7 @@ from subprocess import CompletedProcess
 
 import pytest
 
-from memdiag.detectors import detectors
+from memdiag.rules import detectors
 
 RunMemdiag = Callable[..., "CompletedProcess[str]"]
 SampleModel = Callable[..., Path]

@@ -4,7 +4,7 @@ from pkgutil import iter_modules
 from subprocess import CompletedProcess
 
 from memdiag.cli import commands
-from memdiag.reporters import formats
+from memdiag.reports import formats
 
 RunMemdiag = Callable[..., "CompletedProcess[str]"]
 

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from memdiag.records.codec import encode
-from tests.reporters import profiles
+from tests.reports import profiles
 
 RunMemdiag = Callable[..., "CompletedProcess[str]"]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from memdiag.records.codec import encode
-from tests.reporters import profiles
+from tests.reports import profiles
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="names are bytes on Linux")
 

@@ -9,8 +9,8 @@ from pkgutil import iter_modules
 
 import pytest
 
+from memdiag.api.configuration import read_configuration
 from memdiag.cli import commands
-from memdiag.workflows.configuration import read_configuration
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()

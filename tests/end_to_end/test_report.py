@@ -10,7 +10,7 @@ import pytest
 from memdiag.records.base import Record
 from memdiag.records.codec import encode, load
 from memdiag.records.profile import Profile
-from tests.reporters import comparisons, fix_records, profiles, tied_xray, tuning_records
+from tests.reports import comparisons, fix_records, profiles, tied_xray, tuning_records
 
 RunMemdiag = Callable[..., "CompletedProcess[str]"]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from memdiag.prediction.runtime import TELEMETRY_SINCE, Runtime
+from memdiag.ort.runtime import TELEMETRY_SINCE, Runtime
 
 pytestmark = pytest.mark.timeout(300)
 

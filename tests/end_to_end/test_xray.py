@@ -14,9 +14,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import memdiag
+from memdiag.api.xray import guess_models
 from memdiag.errors import ModelError, UsageError, XrayError
 from memdiag.records.attribution import Attribution, Copy
-from memdiag.workflows.xray import guess_models
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads Linux's /proc")
 

@@ -17,11 +17,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx import GraphProto, ModelProto, helper
 
-from memdiag.detectors import detectors
-from memdiag.detectors.examined import Examined
 from memdiag.errors import MemdiagError
 from memdiag.model.model_file import open_model
-from memdiag.prediction.runtime import Runtime
+from memdiag.ort.runtime import Runtime
+from memdiag.rules import detectors
+from memdiag.rules.examined import Examined
 from tests.property.hostile import (
     bomb,
     calling,

@@ -19,14 +19,14 @@ from rich.console import Console
 import memdiag
 from memdiag.records.finding import CheckedModel
 from memdiag.records.history import HISTORY_SCHEMA, Entry, History
-from memdiag.reporters import github, inventory_console, kinds
-from memdiag.reporters.attribution_console import show_attribution
-from memdiag.reporters.checks import console as check_console
-from memdiag.reporters.checks import markdown as check_markdown
-from memdiag.reporters.checks import sarif
-from memdiag.reporters.history_console import show_history
-from tests.reporters import comparisons, fix_records, profiles, tied_xray, tuning_records
-from tests.reporters.checks.checks import check, finding
+from memdiag.reports import github, inventory_console, kinds
+from memdiag.reports.attribution_console import show_attribution
+from memdiag.reports.checks import console as check_console
+from memdiag.reports.checks import markdown as check_markdown
+from memdiag.reports.checks import sarif
+from memdiag.reports.history_console import show_history
+from tests.reports import comparisons, fix_records, profiles, tied_xray, tuning_records
+from tests.reports.checks.checks import check, finding
 
 BENIGN = "name of something"
 HOSTILE = {

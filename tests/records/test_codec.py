@@ -12,7 +12,7 @@ from memdiag.records.comparison import Comparison
 from memdiag.records.finding import CHECK_SCHEMA, Check
 from memdiag.records.history import HISTORY_SCHEMA, History
 from memdiag.records.profile import MAX_PHASES, MAX_SPANS, Memory, Profile
-from tests.reporters import comparisons, profiles
+from tests.reports import comparisons, profiles
 
 MEMORY = Memory(rss_bytes=3, anonymous_bytes=1, file_bytes=2, shared_bytes=None)
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 import memdiag
-from memdiag.detectors import detectors
-from memdiag.prediction.runtime import Runtime
+from memdiag.ort.runtime import Runtime
 from memdiag.remedies.option import Option
 from memdiag.remedies.options import options
 from memdiag.remedies.rewrites import rewriters
+from memdiag.rules import detectors
 from memdiag.runner.job import Job
 from memdiag.runner.session_server import SessionServer
 

@@ -13,7 +13,7 @@ from memdiag.errors import UsageError
 from memdiag.model.tensor_types import ELEMENT_TYPES, ElementType
 from memdiag.runner.job import Feed, Job
 from memdiag.runner.session_server import SessionServer
-from memdiag.verification.outputs import compare
+from memdiag.verify.outputs import compare
 
 UNSUPPORTED = {
     "complex64": "complex64",

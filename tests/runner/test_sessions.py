@@ -9,12 +9,12 @@ import numpy as np
 import onnx
 import pytest
 
+from memdiag.api.tuning.files import TuneFiles
 from memdiag.remedies.options import options
 from memdiag.runner.job import Feed, Job
 from memdiag.runner.run import Measurement, measure
 from memdiag.runner.session_server import SessionServer
 from memdiag.units import MIB
-from memdiag.workflows.tuning.files import TuneFiles
 
 SampleModel = Callable[..., Path]
 BY_NAME = {one.name: one for one in options()}

@@ -56,15 +56,15 @@ def command(
     Defaults come from [tool.memdiag] in pyproject.toml: select, ignore, min-bytes,
     for-onnxruntime, dim.
     """
-    from memdiag.cli.output import print_check, save_record
-    from memdiag.reporters.views.text import plain
-    from memdiag.workflows.check import (
+    from memdiag.api.check import (
         DEFAULT_MIN_BYTES,
         Selection,
         check_models,
         wastes_memory,
     )
-    from memdiag.workflows.configuration import read_configuration
+    from memdiag.api.configuration import read_configuration
+    from memdiag.cli.output import print_check, save_record
+    from memdiag.reports.views.text import plain
 
     settings = read_configuration()
     least = parse_size(min_bytes) if min_bytes is not None else settings.least_bytes

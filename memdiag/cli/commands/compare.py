@@ -154,9 +154,9 @@ def command(
 
     Writes comparison.json, .html, .md and .png. Exit codes: 0; 2 if nothing could be measured.
     """
+    from memdiag.api.compare import compare
     from memdiag.cli.display import Doing
     from memdiag.cli.output import Destination, show
-    from memdiag.workflows.compare import compare
 
     folder = out or Path("reports") / f"{paths[0].stem}.compare"
     destination = Destination(folder, plotly=plotly.value)

@@ -12,8 +12,8 @@ def command(
 ) -> int:
     """Explain a rule: what it finds, why this costs memory, and how to fix it."""
     from memdiag.cli.output import print_markdown
-    from memdiag.detectors import find_detector
-    from memdiag.detectors.pages import page
+    from memdiag.rules import find_detector
+    from memdiag.rules.pages import page
 
     print_markdown(page(find_detector(rule)))
     return CLEAN

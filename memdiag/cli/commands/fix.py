@@ -80,9 +80,9 @@ def command(
     began = time.monotonic()
     import msgspec
 
+    from memdiag.api.fix import fix
     from memdiag.cli.display import Doing
     from memdiag.cli.output import Destination, print_record
-    from memdiag.workflows.fix import fix
 
     destination = Destination(out, plotly=plotly.value)
     with Doing(model.name) as line:

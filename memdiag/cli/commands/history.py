@@ -48,10 +48,10 @@ def command(
 
     Several processes can add profiles at the same time. Each profile is added once.
     """
+    from memdiag.api import history
+    from memdiag.api.load_profile import load_profile
     from memdiag.cli.output import picture_kind, save_bytes, show_history
     from memdiag.records.codec import encode
-    from memdiag.workflows import history
-    from memdiag.workflows.load_profile import load_profile
 
     if action is _Action.add:
         if not profiles:
@@ -65,7 +65,7 @@ def command(
         raise UsageError(f"history show: unexpected argument {profiles[0]}. Use --model to choose.")
     found = history.show(file, model=str(model) if model else None)
     if picture is not None:
-        from memdiag.reporters import trend
+        from memdiag.reports import trend
 
         save_bytes(trend.render(found, figure, picture_kind(picture)), picture)
     if format is Format.json:

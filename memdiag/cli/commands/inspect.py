@@ -18,9 +18,9 @@ def command(
     and storage, inputs and outputs, the twenty largest weights and the operators that read them,
     subgraphs, external files and operators.
     """
+    from memdiag.api.inspect import inspect
     from memdiag.cli.output import show_inventory
     from memdiag.records.codec import encode
-    from memdiag.workflows.inspect import inspect
 
     inventory = inspect(model)
     if format is Format.json:

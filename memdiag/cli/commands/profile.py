@@ -242,16 +242,16 @@ def command(
     """
     import msgspec
 
+    from memdiag.api.budget import Held, hold, pinned, refuse_other_configuration
+    from memdiag.api.check import DEFAULT_MIN_BYTES
+    from memdiag.api.configuration import read_configuration
+    from memdiag.api.profile import Interrupted
+    from memdiag.api.profile import profile as run_profile
     from memdiag.cli.display import ProgressLine
     from memdiag.cli.output import Destination
     from memdiag.cli.profile_output import print_result
     from memdiag.records.budget import Budget
     from memdiag.records.codec import escaped
-    from memdiag.workflows.budget import Held, hold, pinned, refuse_other_configuration
-    from memdiag.workflows.check import DEFAULT_MIN_BYTES
-    from memdiag.workflows.configuration import read_configuration
-    from memdiag.workflows.profile import Interrupted
-    from memdiag.workflows.profile import profile as run_profile
 
     settings = read_configuration()
     least_bytes = settings.least_bytes

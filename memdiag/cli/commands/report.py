@@ -12,7 +12,7 @@ from memdiag.cli.exit_codes import CLEAN
 from memdiag.errors import UsageError
 
 if TYPE_CHECKING:
-    from memdiag.reporters.kinds import Reported
+    from memdiag.reports.kinds import Reported
 
 _CONSOLE = "console"
 _TEXT = ("json", "markdown")
@@ -57,8 +57,8 @@ def command(
     A single --format json or markdown without --out is printed to standard output.
     """
     from memdiag.cli.output import Destination, show
-    from memdiag.reporters import DEFAULT_FORMATS
-    from memdiag.reporters.kinds import reporters_of
+    from memdiag.reports import DEFAULT_FORMATS
+    from memdiag.reports.kinds import reporters_of
 
     record = _record(file, fix)
     wanted = format or [_CONSOLE, *DEFAULT_FORMATS]
@@ -83,11 +83,11 @@ def _record(file: Path, fix: Path | None) -> "Reported":
         RecordError: a file cannot be read, or is no record that has reports.
         UsageError: the two do not belong together.
     """
+    from memdiag.api.join_fix import join_fix
+    from memdiag.api.load_record import load_record
     from memdiag.records.codec import load
     from memdiag.records.fix import Fix
     from memdiag.records.profile import Profile
-    from memdiag.workflows.join_fix import join_fix
-    from memdiag.workflows.load_record import load_record
 
     record = load_record(file)
     if fix is None:

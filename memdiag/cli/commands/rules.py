@@ -5,7 +5,7 @@ from memdiag.cli.exit_codes import CLEAN
 
 def command() -> int:
     """List the rules of memdiag check and memdiag profile."""
-    from memdiag.detectors import detectors
+    from memdiag.rules import detectors
 
     longest = max(len(each.rule.name) for each in detectors())
     for each in detectors():

@@ -93,10 +93,10 @@ def command(
     began = time.monotonic()
     import msgspec
 
+    from memdiag.api.tune import tune
+    from memdiag.api.tuning.points import BUDGETS
     from memdiag.cli.display import Doing
     from memdiag.cli.output import Destination, picture_kind, print_record, save_bytes
-    from memdiag.workflows.tune import tune
-    from memdiag.workflows.tuning.points import BUDGETS
 
     wanted = sizes_by_name("--budget", budget, BUDGETS)
     destination = Destination(out, plotly=plotly.value)
@@ -121,7 +121,7 @@ def command(
     print_record(result, written, format=format.value, quiet=quiet, every=every)
     # Last: where it cannot be written, the answer has been given all the same.
     if picture is not None:
-        from memdiag.reporters.tunings import REPORTERS
+        from memdiag.reports.tunings import REPORTERS
 
         save_bytes(REPORTERS.render(result, picture_kind(picture)), picture)
     fits = any(point.fits and point.options == result.chosen for point in result.points)

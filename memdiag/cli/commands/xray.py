@@ -42,10 +42,10 @@ def command(
     Without --model, models are found by the files that the process maps, has open or was started
     with.
     """
+    from memdiag.api.xray import xray
     from memdiag.cli.output import save_record, show
     from memdiag.records.codec import encode
     from memdiag.records.files import require_writable
-    from memdiag.workflows.xray import xray
 
     # What follows the first file of --model is, to the command line, an argument.
     given = [*(model or ()), *(models or ())]

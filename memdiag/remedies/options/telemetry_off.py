@@ -1,6 +1,6 @@
 """onnxruntime sends and stores no telemetry."""
 
-from memdiag.prediction.runtime import TELEMETRY_SINCE
+from memdiag.ort.runtime import TELEMETRY_SINCE
 from memdiag.remedies.option import Option
 from memdiag.runner.child import TELEMETRY_OFF
 

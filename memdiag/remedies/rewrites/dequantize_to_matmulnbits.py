@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 import onnx_ir as ir
 
-from memdiag.prediction.runtime import Runtime
+from memdiag.ort.runtime import Runtime
 from memdiag.records.finding import Finding
 from memdiag.remedies.computed import computed
 from memdiag.remedies.constants import Tensor, take_out, tensor_of

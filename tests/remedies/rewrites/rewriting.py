@@ -24,8 +24,8 @@ from memdiag.remedies.draft import Draft, Storage, tensors
 from memdiag.remedies.saving import save
 from memdiag.runner.job import Feed, Job
 from memdiag.runner.session_server import SessionServer
-from memdiag.verification.bench import Bench, Trial
-from memdiag.verification.outputs import Bound, compare
+from memdiag.verify.bench import Bench, Trial
+from memdiag.verify.outputs import Bound, compare
 
 Array = NDArray[Any]
 Feeds = Mapping[str, Array]

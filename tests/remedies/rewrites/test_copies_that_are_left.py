@@ -16,7 +16,7 @@ from memdiag.remedies.rewrites import rewriters
 from memdiag.remedies.saving import save
 from memdiag.runner.job import Feed, Job
 from memdiag.runner.session_server import SessionServer
-from memdiag.verification.outputs import Bound, compare
+from memdiag.verify.outputs import Bound, compare
 from tests.remedies.rewrites.rewriting import finding, random
 from tests.remedies.rewrites.tied_models import STORED, saved_pair
 

@@ -12,7 +12,7 @@ from onnx import ModelProto, TensorProto, helper
 
 from memdiag.remedies import merging
 from memdiag.remedies.rewrites import deduplicate
-from memdiag.verification.outputs import Bound
+from memdiag.verify.outputs import Bound
 from tests.remedies.rewrites.rewriting import (
     Array,
     assert_same_outputs,

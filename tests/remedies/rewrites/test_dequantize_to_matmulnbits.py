@@ -12,7 +12,7 @@ from memdiag.records.finding import Finding
 from memdiag.remedies import nbits
 from memdiag.remedies.rewrites import dequantize_to_matmulnbits
 from memdiag.remedies.turned import turned_nibbles
-from memdiag.verification.outputs import Bound
+from memdiag.verify.outputs import Bound
 from tests.remedies.rewrites.quantized_models import (
     FUSED,
     IN_EACH_RUN,

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 from onnx import TensorProto
 
-from memdiag.prediction.runtime import Runtime
+from memdiag.ort.runtime import Runtime
 from memdiag.records.finding import Finding
 from memdiag.remedies.rewrites import dequantize_to_matmulnbits
-from memdiag.verification.outputs import Bound, difference
+from memdiag.verify.outputs import Bound, difference
 from tests.remedies.rewrites.quantized_models import (
     ALL_KINDS,
     FUSED,

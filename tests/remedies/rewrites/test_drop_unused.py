@@ -14,8 +14,8 @@ from memdiag.remedies.draft import Draft
 from memdiag.remedies.rewrites import drop_unused
 from memdiag.remedies.saving import save
 from memdiag.runner.job import Feed, Job
-from memdiag.verification.bench import Bench, Trial
-from memdiag.verification.outputs import Bound
+from memdiag.verify.bench import Bench, Trial
+from memdiag.verify.outputs import Bound
 from tests.remedies.rewrites.rewriting import (
     assert_same_outputs,
     finding,

@@ -11,7 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from memdiag.remedies.draft import tensors
 from memdiag.remedies.rewrites import flush_denormals
-from memdiag.verification.outputs import Bound
+from memdiag.verify.outputs import Bound
 from tests.remedies.rewrites.rewriting import (
     finding,
     largest_difference,

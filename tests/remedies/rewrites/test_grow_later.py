@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from onnx import ModelProto, TensorProto
 
 from memdiag.remedies.rewrites import grow_later
-from memdiag.verification.outputs import Bound
+from memdiag.verify.outputs import Bound
 from tests.remedies.rewrites.rewriting import (
     assert_same_outputs,
     finding,

@@ -8,7 +8,7 @@ import pytest
 from onnx import ModelProto
 
 from memdiag.remedies.rewrites import hoist_shallow_weights as hoist
-from memdiag.verification.outputs import Bound
+from memdiag.verify.outputs import Bound
 from tests.remedies.rewrites.rewriting import (
     Array,
     assert_same_outputs,

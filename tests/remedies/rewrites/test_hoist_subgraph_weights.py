@@ -12,7 +12,7 @@ from onnx import TensorProto, helper
 
 from memdiag.remedies import constants, merging
 from memdiag.remedies.rewrites import hoist_subgraph_weights as hoist
-from memdiag.verification.outputs import Bound
+from memdiag.verify.outputs import Bound
 from tests.remedies.rewrites.rewriting import (
     Array,
     assert_same_outputs,

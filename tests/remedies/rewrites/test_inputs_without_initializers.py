@@ -7,7 +7,7 @@ from onnx import ModelProto, helper
 
 from memdiag.remedies.draft import Draft
 from memdiag.remedies.rewrites import inputs_without_initializers
-from memdiag.verification.outputs import Bound
+from memdiag.verify.outputs import Bound
 from tests.remedies.rewrites.rewriting import (
     finding,
     judged,

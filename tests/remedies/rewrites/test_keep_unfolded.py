@@ -12,7 +12,7 @@ from onnx import ModelProto, TensorProto, helper
 
 from memdiag.records.finding import Finding
 from memdiag.remedies.rewrites import keep_unfolded
-from memdiag.verification.outputs import Bound
+from memdiag.verify.outputs import Bound
 from tests.remedies.rewrites.rewriting import (
     assert_same_outputs,
     finding,

@@ -17,7 +17,7 @@ from memdiag.remedies.draft import Draft
 from memdiag.remedies.rewrite import Rewriter
 from memdiag.remedies.rewrites import rewriters
 from memdiag.remedies.saving import save
-from memdiag.verification.outputs import Bound, difference
+from memdiag.verify.outputs import Bound, difference
 from tests.remedies.rewrites.rewriting import (
     Array,
     Feeds,

@@ -14,7 +14,7 @@ from memdiag.model.model_file import open_model
 from memdiag.records.finding import Finding
 from memdiag.remedies.draft import Draft
 from memdiag.remedies.saving import save
-from memdiag.verification.outputs import Bound
+from memdiag.verify.outputs import Bound
 from tests.remedies.rewrites.rewriting import (
     Array,
     Feeds,

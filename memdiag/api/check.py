@@ -1,0 +1,215 @@
+"""Find waste in models without running them."""
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from memdiag.api.arguments import check_dims, model_path
+from memdiag.errors import ModelError, UsageError
+from memdiag.model.model_file import ModelFile, open_model
+from memdiag.model.native_memory import trim_heap
+from memdiag.ort.runtime import Runtime
+from memdiag.records.finding import CHECK_SCHEMA, Check, CheckedModel, Finding, Findings
+from memdiag.rules import detectors, find_detector
+from memdiag.rules.examined import Examined
+from memdiag.rules.rule import Detector
+from memdiag.units import format_size
+
+DEFAULT_MIN_BYTES = 4096
+"""A waste of fewer bytes is left out, unless it is asked for."""
+
+_LONGEST_REASON = 200
+
+
+@dataclass(frozen=True, kw_only=True)
+class Selection:
+    """Which rules are run, and which findings are worth saying.
+
+    `select` and `ignore` name rules by code, by the beginning of a code (``MD1``), or by name;
+    nothing selected means all. Findings that cost bytes, but fewer than `min_bytes` at steady state
+    and at the peak, are left out.
+    """
+
+    select: Sequence[str] = ()
+    ignore: Sequence[str] = ()
+    min_bytes: int = DEFAULT_MIN_BYTES
+    chosen: tuple[Detector, ...] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.min_bytes < 0:
+            raise UsageError("--min-bytes must be 0 or greater.")
+        wanted = _named(self.select) if self.select else {each.rule.code for each in detectors()}
+        wanted -= _named(self.ignore)
+        chosen = tuple(each for each in detectors() if each.rule.code in wanted)
+        object.__setattr__(self, "chosen", chosen)
+
+    def keeps(self, finding: Finding) -> bool:
+        """Return whether `finding` is worth saying."""
+        cost = max(finding.bytes, finding.peak_bytes)
+        return cost == 0 or cost >= self.min_bytes
+
+
+def check(
+    model: str | Path,
+    *,
+    for_onnxruntime: str | None = None,
+    select: Sequence[str] = (),
+    ignore: Sequence[str] = (),
+    min_bytes: int = DEFAULT_MIN_BYTES,
+    dims: Mapping[str, int] | None = None,
+) -> Findings:
+    """Return what `model` wastes under ONNX Runtime, the costliest first, without running it.
+
+    Args:
+        model: the ONNX file.
+        for_onnxruntime: the release to predict for, such as ``1.24.4``; the installed one if None.
+        select: codes, beginnings of codes, or names of rules to run; all where empty.
+        ignore: likewise, rules to leave out.
+        min_bytes: leave out findings that cost fewer bytes.
+        dims: sizes of free dimensions by name, for rules about activations.
+
+    Raises:
+        ModelError: the file is missing, is no ONNX model, or lacks its external data.
+        UsageError: there is no such rule or no such version.
+    """
+    path = model_path(model)
+    check_dims(dims)
+    selection = Selection(select=select, ignore=ignore, min_bytes=min_bytes)
+    with open_model(path) as opened:
+        found, _ = examine(opened, _runtime(for_onnxruntime), selection, dims=dims)
+        opened.release()  # an error where the file became shorter
+        return Findings(found)
+
+
+def check_models(
+    models: Iterable[str | Path],
+    *,
+    selection: Selection,
+    for_onnxruntime: str | None = None,
+    dims: Mapping[str, int] | None = None,
+    on_model: Callable[[Path], None] | None = None,
+) -> Check:
+    """Return what all `models` waste; `on_model` is called with each before it is examined.
+
+    A model that cannot be read is in the result with its error.
+
+    Raises:
+        UsageError: there is no such version.
+    """
+    started = time.perf_counter()
+    runtime = _runtime(for_onnxruntime)
+    checked: list[CheckedModel] = []
+    findings: list[Finding] = []
+    for path in map(Path, models):
+        if on_model is not None:
+            on_model(path)
+        try:
+            with open_model(path) as opened:
+                found, notes = examine(opened, runtime, selection, dims=dims)
+                opened.release()  # an error where the file became shorter
+                checked.append(_facts(opened, notes))
+        except ModelError as error:
+            checked.append(CheckedModel(path=_text(path), error=str(error)))
+        else:
+            findings += found
+    return Check(
+        schema=CHECK_SCHEMA,
+        onnxruntime=str(runtime),
+        models=tuple(checked),
+        findings=tuple(findings),
+        duration_s=round(time.perf_counter() - started, 6),
+    )
+
+
+def wastes_memory(check: Check) -> bool:
+    """Return whether a finding of `check` costs memory, rather than time only."""
+    time_only = {each.rule.code for each in detectors() if each.rule.costs == "time"}
+    return any(finding.rule not in time_only for finding in check.findings)
+
+
+def examine(
+    model: ModelFile,
+    runtime: Runtime,
+    selection: Selection,
+    *,
+    dims: Mapping[str, int] | None = None,
+    max_read_bytes: int | None = None,
+) -> tuple[tuple[Finding, ...], tuple[str, ...]]:
+    """Return the findings in an open model, the costliest first, and what was not examined.
+
+    Where the model's files have more than `max_read_bytes`, holes left out, no weight is read.
+    """
+    stored = sum(map(_stored_bytes, model.files))
+    reads_weights = max_read_bytes is None or stored <= max_read_bytes
+    examined = Examined(model, runtime, sizes=dims, reads_weights=reads_weights)
+    if not reads_weights:
+        examined.notes.append(
+            f"the {format_size(stored)} of weights were not compared with each other or searched"
+            " for denormals, as the run did not complete; memdiag check does so"
+        )
+    findings: list[Finding] = []
+    for detector in selection.chosen:
+        try:
+            found = list(detector.detect(examined))
+            model.release()
+        except ModelError as error:  # its file changed, or is damaged where only now it was read
+            examined.notes.append(
+                f"rule {detector.rule.name} could not look at this model: {error}"
+            )
+        except Exception as error:  # a defect of one rule must not lose the others, or a profile
+            what = f"{type(error).__name__}: {error}"[:_LONGEST_REASON]
+            examined.notes.append(
+                f"rule {detector.rule.name} failed on this model, which is a defect of memdiag's;"
+                f" please report it ({what})"
+            )
+        else:
+            findings += filter(selection.keeps, found)
+        if model.has_shrunk:
+            break
+        trim_heap()
+    findings.sort(key=lambda one: (-one.bytes, -one.peak_bytes, one.rule, one.weights))
+    return tuple(findings), tuple(dict.fromkeys(examined.notes))
+
+
+def _stored_bytes(path: Path) -> int:
+    """Return how many bytes a file takes on its disk, which holes do not."""
+    try:
+        status = path.stat()
+    except OSError:
+        return 0
+    blocks: int | None = getattr(status, "st_blocks", None)
+    return status.st_size if blocks is None else min(status.st_size, 512 * blocks)
+
+
+def _named(names: Iterable[str]) -> set[str]:
+    """Return the codes of the rules that `names` mean.
+
+    Raises:
+        UsageError: a name means none.
+    """
+    codes: set[str] = set()
+    for name in names:
+        begun = {each.rule.code for each in detectors() if each.rule.code.startswith(name.upper())}
+        codes |= begun if name and begun else {find_detector(name).rule.code}
+    return codes
+
+
+def _facts(model: ModelFile, notes: tuple[str, ...]) -> CheckedModel:
+    return CheckedModel(
+        path=_text(model.path),
+        file_bytes=model.file_bytes,
+        external_bytes=model.external_bytes,
+        weight_bytes=sum(weight.nbytes for weight in model.weights),
+        node_count=model.node_count,
+        notes=notes,
+    )
+
+
+def _text(path: Path) -> str:
+    """Return `path` as text that a record can hold: a file name need not be."""
+    return str(path).encode(errors="backslashreplace").decode()
+
+
+def _runtime(version: str | None) -> Runtime:
+    return Runtime.parse(version) if version else Runtime.installed()

@@ -1,0 +1,260 @@
+"""The arrays that a model is run with: planned from its graph, made, and saved for the child."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from math import prod
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import psutil
+
+from memdiag.errors import UsageError
+from memdiag.model.axis_roles import IMAGE_SIDE, axis_roles, total_lengths
+from memdiag.model.dimensions import axes_of
+from memdiag.model.inputs import InputPlan, make, plan_inputs
+from memdiag.model.model_file import ModelFile
+from memdiag.model.tensor_types import ELEMENT_TYPES
+from memdiag.ort.activations import activation_bytes
+from memdiag.records.dimension import Dimension, in_words
+from memdiag.records.profile import Input
+from memdiag.runner.job import Feed, Job
+from memdiag.runner.try_inputs import try_inputs
+from memdiag.units import format_size
+
+SEED = 0
+FREE_SIZES = (128, 64, 32, 16, 8, 4, 2, 1, 256, 512, 1024, 3000)
+"""Sizes of all free dimensions that are tried in turn where a model does not run as usual."""
+
+SOUND_CHUNKS = (1024, 512, 256)
+"""Sizes that are tried first where a model reads samples of a sound."""
+
+IMAGE_SIDES = (224, 256, 299, 320, 384, 512, 640, 128, 64, 32, 28)
+"""Sides of images that are tried in turn."""
+
+MAX_MEMORY_SHARE = 0.25
+"""Activations may take this share of the machine's memory at sizes that nobody gave."""
+
+Given = Mapping[str, "np.ndarray | str | Path"]
+
+
+def read_given(inputs: Given) -> dict[str, np.ndarray]:
+    """Return the user's arrays, those that are paths of ``.npy`` files read.
+
+    Raises:
+        UsageError: a file cannot be read as an array.
+    """
+    return {
+        name: value if isinstance(value, np.ndarray) else _read_array(Path(value))
+        for name, value in inputs.items()
+    }
+
+
+def read_archive(path: Path) -> dict[str, np.ndarray]:
+    """Return the arrays of an ``.npz`` file by name.
+
+    Raises:
+        UsageError: the file cannot be read as one.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            if isinstance(archive, np.ndarray):
+                raise UsageError(f"{path}: this is a single array. Give it as --input NAME={path}.")
+            return dict(archive)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{path}: not a readable .npz archive ({error}).") from error
+
+
+def save(plans: Sequence[InputPlan], given: Mapping[str, np.ndarray], folder: Path) -> list[Feed]:
+    """Write the arrays of `plans` to `folder` and return where they lie."""
+    folder.mkdir(parents=True)
+    feeds = []
+    for index, plan in enumerate(plans):
+        path = folder / f"{index}.npy"
+        array = given[plan.name] if plan.name in given else make(plan, SEED)
+        if plan.bits_type is not None:
+            array = np.asarray(array, order="C").view(ELEMENT_TYPES[plan.element_type].dtype)
+        np.save(path, array)
+        feeds.append(
+            Feed(
+                name=plan.name,
+                files=(path,),
+                sequence=plan.kind == "sequence",
+                onnx_type=plan.bits_type,
+            )
+        )
+    return feeds
+
+
+def describe(plans: Sequence[InputPlan]) -> tuple[Input, ...]:
+    """Return what a profile says of the inputs: shapes and dtypes, and why they were chosen."""
+    return tuple(
+        Input(
+            name=plan.name,
+            dtype=plan.dtype,
+            shape=plan.shape,
+            source=plan.source,
+            note=plan.note,
+        )
+        for plan in plans
+    )
+
+
+class Chosen(NamedTuple):
+    """The inputs that a model is run with.
+
+    Attributes:
+        plans: a plan for each input.
+        dimensions: the free dimensions and their sizes.
+        notes: what was not as usual, in sentences.
+    """
+
+    plans: tuple[InputPlan, ...]
+    dimensions: tuple[Dimension, ...]
+    notes: tuple[str, ...] = ()
+
+
+def choose_inputs(
+    model: ModelFile, *, dims: Mapping[str, int], given: Mapping[str, np.ndarray]
+) -> Chosen:
+    """Return inputs of realistic sizes, or smaller ones where those would need too much memory.
+
+    Large images are tried at the usual side first; then all free dimensions are 1.
+
+    Raises:
+        UsageError: as `plan_inputs`.
+    """
+    plans = plan_inputs(model, dims=dims, given=given)
+    chosen = Chosen(plans, _dimensions(model, plans, dims, given))
+    free = {one.name: one.size for one in chosen.dimensions}
+    if all(one.source == "given" or one.size == 1 for one in chosen.dimensions):
+        return chosen
+    needed = _needed_bytes(model, plans, free)
+    if needed <= _memory_limit():
+        return chosen
+    words = (
+        f"at {in_words(chosen.dimensions)} the activations would take about"
+        f" {format_size(needed)}, more than a quarter of this machine's memory"
+    )
+    large = {
+        one.name: IMAGE_SIDE
+        for one in chosen.dimensions
+        if one.source == "chosen" and one.role in ("height", "width") and one.size > IMAGE_SIDE
+    }
+    if large:
+        plans = plan_inputs(model, dims={**dims, **large}, given=given)
+        if _needed_bytes(model, plans, free | large) <= _memory_limit():
+            found = _dimensions(model, plans, dims, given, "too large otherwise")
+            note = f"{words}: sides of images are {IMAGE_SIDE} instead. Set them with --dim."
+            return Chosen(plans, found, (note,))
+    ones = plan_inputs(model, dims=dims, given=given, free_dim=1)
+    note = f"{words}: free dimensions are 1 instead. Set them with --dim."
+    return Chosen(ones, _dimensions(model, ones, dims, given, "too large otherwise"), (note,))
+
+
+def find_inputs(
+    model: ModelFile,
+    job: Job,
+    folder: Path,
+    *,
+    dims: Mapping[str, int],
+    given: Mapping[str, np.ndarray],
+    first: Chosen,
+) -> Chosen | None:
+    """Return the first inputs that `model` runs with: `first`, or others of smaller sizes.
+
+    None where it runs with none of them.
+    """
+    candidates = [first, *_alternatives(model, dims, given, first)]
+    feeds = [save(each.plans, given, folder / f"try-{i}") for i, each in enumerate(candidates)]
+    found = try_inputs(job, feeds)
+    return None if found is None else candidates[found]
+
+
+def _alternatives(
+    model: ModelFile, dims: Mapping[str, int], given: Mapping[str, np.ndarray], first: Chosen
+) -> Iterator[Chosen]:
+    """Yield inputs of other sizes, in the order in which they are tried."""
+    usual = in_words(first.dimensions)
+    tried = {tuple(plan.shape for plan in first.plans)}
+    sides = [one.name for one in first.dimensions if one.role in ("height", "width")]
+    sides = [name for name in sides if name not in dims]
+    free: list[tuple[Mapping[str, int], int | None]] = [
+        ({**dims, **dict.fromkeys(sides, side)}, None) for side in IMAGE_SIDES if sides
+    ]
+    of_sound = any(one.role == "samples" for one in first.dimensions)
+    ladder = (*dims.values(), *(SOUND_CHUNKS if of_sound else ()), *FREE_SIZES)
+    free += [(dims, size) for size in dict.fromkeys(ladder)]
+    for sizes, free_dim in free:
+        try:
+            plans = plan_inputs(model, dims=sizes, given=given, free_dim=free_dim)
+        except UsageError:
+            continue  # a side that an array sets
+        shapes = tuple(plan.shape for plan in plans)
+        if shapes in tried:
+            continue
+        tried.add(shapes)
+        reason = f"the model does not run at {usual}"
+        found = _dimensions(model, plans, dims, given, reason)
+        free_sizes = {one.name: one.size for one in found}
+        if _input_bytes(plans) > _input_bytes(first.plans) and (
+            _needed_bytes(model, plans, free_sizes) > _memory_limit()
+        ):
+            continue
+        note = f"{reason}; this is the first size that runs. Set others with --dim"
+        yield Chosen(plans, found, (*first.notes, f"at {in_words(found)}: {note}"))
+
+
+def _dimensions(
+    model: ModelFile,
+    plans: Sequence[InputPlan],
+    dims: Mapping[str, int],
+    given: Mapping[str, np.ndarray],
+    reason: str = "",
+) -> tuple[Dimension, ...]:
+    """Return the free dimensions of the inputs with the sizes they have in `plans`."""
+    roles = axis_roles(model.graph, model.functions)
+    inputs = {value.name: axes_of(value) for value in model.graph.required_inputs}
+    totals = total_lengths(inputs, roles)
+    shapes = {plan.name: plan.shape for plan in plans}
+    set_by_user = {axis.key for name in given for axis in inputs.get(name) or ()} | dims.keys()
+    found: dict[str, Dimension] = {}
+    for axes in inputs.values():
+        for axis in axes or ():
+            if axis.size is not None or axis.key in found:
+                continue
+            role = roles.get(axis.key)
+            is_given = axis.key in set_by_user
+            found[axis.key] = Dimension(
+                name=axis.key,
+                size=shapes[axis.input][axis.position],
+                role=role.name if role and axis.key not in totals else "sum",
+                source="given" if is_given else "chosen",
+                reason="given"
+                if is_given
+                else reason or (role.reason if role else "a sum of others"),
+            )
+    return tuple(found.values())
+
+
+def _needed_bytes(model: ModelFile, plans: Sequence[InputPlan], sizes: Mapping[str, int]) -> int:
+    """Return about how much memory a run at `sizes` takes for inputs and activations."""
+    needed = _input_bytes(plans)
+    return needed if needed > _memory_limit() else needed + activation_bytes(model, sizes)
+
+
+def _input_bytes(plans: Sequence[InputPlan]) -> int:
+    return sum(prod(p.shape) * ELEMENT_TYPES[p.element_type].dtype.itemsize for p in plans)
+
+
+def _memory_limit() -> int:
+    return int(psutil.virtual_memory().total * MAX_MEMORY_SHARE)
+
+
+def _read_array(path: Path) -> np.ndarray:
+    try:
+        array = np.load(path, allow_pickle=False)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{path}: not a readable .npy array ({error}).") from error
+    if not isinstance(array, np.ndarray):
+        raise UsageError(f"{path}: this is an archive of arrays. Give it as --inputs {path}.")
+    return array

@@ -1,0 +1,179 @@
+"""Take the inventory of a model without loading its weights."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from onnx import ValueInfoProto
+
+from memdiag.api.arguments import model_path
+from memdiag.api.inputs import choose_inputs
+from memdiag.errors import UsageError
+from memdiag.model.dimensions import axes_of, tensor_type
+from memdiag.model.graph_index import Graph, GraphIndex, node_label
+from memdiag.model.model_file import ModelFile, open_model
+from memdiag.model.readers import readers
+from memdiag.model.tensor_types import ELEMENT_TYPES
+from memdiag.records.dimension import Dimension
+from memdiag.records.inventory import (
+    INVENTORY_SCHEMA,
+    ExternalFile,
+    GraphValue,
+    Inventory,
+    LargeWeight,
+    Operator,
+    Subgraph,
+    Tally,
+)
+from memdiag.records.weights import Weight
+
+_MOST_WEIGHTS = 20
+_MOST_READERS = 4
+
+
+def inspect(model: str | Path) -> Inventory:
+    """Return what `model` is made of: its weights, graphs, files and operators.
+
+    Raises:
+        ModelError: the file is missing, is no ONNX model, or lacks its external data.
+    """
+    with open_model(model_path(model)) as opened:
+        return _inventory(opened)
+
+
+def _inventory(model: ModelFile) -> Inventory:
+    head, weights = model.proto, model.weights
+    bodies = list(_bodies(model.graph, ""))
+    for function in model.functions:
+        domain, name, _ = function.key
+        bodies += _bodies(function, f"{domain}::{name}")
+    return Inventory(
+        schema=INVENTORY_SCHEMA,
+        path=str(model.path).encode(errors="backslashreplace").decode(),
+        file_bytes=model.file_bytes,
+        external_bytes=model.external_bytes,
+        ir_version=head.ir_version,
+        opsets={opset.domain or "ai.onnx": opset.version for opset in head.opset_import},
+        producer=f"{head.producer_name} {head.producer_version}".strip(),
+        inputs=tuple(map(_value, model.graph.required_inputs)),
+        outputs=tuple(map(_value, model.graph.output_values)),
+        node_count=model.node_count,
+        weight_count=len(weights),
+        weight_bytes=sum(weight.nbytes for weight in weights),
+        by_dtype=_tallies((weight.dtype, weight.nbytes) for weight in weights),
+        by_place=_tallies((_place(weight), weight.nbytes) for weight in weights),
+        by_storage=_tallies((weight.storage, weight.nbytes) for weight in weights),
+        subgraphs=tuple(_subgraphs(bodies, weights)),
+        external_files=tuple(_external_files(model)),
+        operators=_operators(body for _, body in bodies),
+        largest=tuple(_largest(model)),
+        dimensions=_dimensions(model),
+    )
+
+
+def _dimensions(model: ModelFile) -> tuple[Dimension, ...]:
+    try:
+        return choose_inputs(model, dims={}, given={}).dimensions
+    except UsageError:
+        return ()  # an input that cannot be made, such as a map
+
+
+def _bodies(body: Graph, path: str) -> Iterator[tuple[str, Graph]]:
+    """Yield a graph or function and all graphs in it, with their paths as weights name them."""
+    yield path, body
+    for index, node in enumerate(body.nodes):
+        for inner in node.subgraphs:
+            label = f"{node_label(node, index)}/{inner.name}"
+            yield from _bodies(inner.graph, f"{path}/{label}" if path else label)
+
+
+def _tallies(sizes: Iterable[tuple[str, int]]) -> tuple[Tally, ...]:
+    counts: Counter[str] = Counter()
+    totals: Counter[str] = Counter()
+    for name, nbytes in sizes:
+        counts[name] += 1
+        totals[name] += nbytes
+    found = (Tally(name=name, count=counts[name], bytes=totals[name]) for name in counts)
+    return tuple(sorted(found, key=lambda tally: (-tally.bytes, tally.name)))
+
+
+def _place(weight: Weight) -> str:
+    in_subgraph = weight.place == "initializer" and weight.graph
+    return "subgraph initializer" if in_subgraph else weight.place
+
+
+def _subgraphs(
+    bodies: Iterable[tuple[str, Graph]], weights: Iterable[Weight]
+) -> Iterator[Subgraph]:
+    owned: defaultdict[str, list[Weight]] = defaultdict(list)
+    for weight in weights:
+        owned[weight.graph].append(weight)
+    for path, body in bodies:
+        if path:
+            yield Subgraph(
+                path=path,
+                node_count=len(body.nodes) if body.is_function else body.node_count,
+                weight_count=len(owned[path]),
+                weight_bytes=sum(weight.nbytes for weight in owned[path]),
+            )
+
+
+def _external_files(model: ModelFile) -> Iterator[ExternalFile]:
+    ranges: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
+    for weight in model.weights:
+        if weight.storage == "external" and weight.file is not None:
+            start = weight.offset or 0
+            ranges[weight.file].append((start, start + (weight.length or 0)))
+    for name, pairs in sorted(ranges.items()):
+        size = (model.path.parent / name).stat().st_size
+        yield ExternalFile(name=name, bytes=size, used_bytes=_covered(pairs))
+
+
+def _covered(pairs: list[tuple[int, int]]) -> int:
+    """Return the bytes in ranges that may overlap."""
+    covered = end = 0
+    for start, stop in sorted(pairs):
+        covered += max(0, stop - max(start, end))
+        end = max(end, stop)
+    return covered
+
+
+def _operators(bodies: Iterable[Graph]) -> tuple[Operator, ...]:
+    counts = Counter(
+        ("" if node.domain == "ai.onnx" else node.domain, node.op_type)
+        for body in bodies
+        for node in body.nodes
+    )
+    found = (
+        Operator(domain=domain, op_type=op_type, count=count)
+        for (domain, op_type), count in counts.items()
+    )
+    return tuple(sorted(found, key=lambda one: (-one.count, one.domain, one.op_type)))
+
+
+def _largest(model: ModelFile) -> Iterator[LargeWeight]:
+    graphs = GraphIndex(model)
+    ordered = sorted(model.weights, key=lambda weight: (-weight.nbytes, weight.graph, weight.name))
+    for weight in ordered[:_MOST_WEIGHTS]:
+        operators = dict.fromkeys(one.node.op_type for one in readers(graphs, weight))
+        yield LargeWeight(
+            name=f"{weight.graph}/{weight.name}" if weight.graph else weight.name,
+            dtype=weight.dtype,
+            shape=weight.shape,
+            bytes=weight.nbytes,
+            place=weight.place,
+            storage=weight.storage,
+            readers=tuple(operators)[:_MOST_READERS],
+        )
+
+
+def _value(value: ValueInfoProto) -> GraphValue:
+    axes, tensor = axes_of(value), tensor_type(value.type)
+    element = ELEMENT_TYPES.get(tensor.elem_type) if tensor is not None else None
+    return GraphValue(
+        name=value.name,
+        dtype=element.name if element is not None else "unknown",
+        shape=None
+        if axes is None
+        else tuple(axis.symbol or "?" if axis.size is None else axis.size for axis in axes),
+    )

@@ -1,0 +1,317 @@
+"""Which kernels pack a constant operand into a layout of their own, and how large it becomes.
+
+For the CPU provider on x86-64. The sizes are those of `memdiag.attribution.layouts`, computed from
+the shape alone; the releases 1.20 to 1.31 pack the same operands alike. Where the instruction set
+matters (blocks of convolution filters), that of AVX-512 is assumed: AVX2 pads less.
+"""
+
+from collections.abc import Callable, Container, Iterable
+from math import prod
+from typing import NamedTuple
+
+from memdiag.attribution.layouts.tiling import PANEL_COLUMNS, round_up
+from memdiag.model.graph_index import GraphIndex, Node, Scope, integer, integers
+from memdiag.model.model_file import ModelFile
+from memdiag.model.readers import Reader
+from memdiag.ort.runtime import Runtime
+from memdiag.records.attribution import CopyKind
+from memdiag.records.weights import Weight
+
+OVERRIDABLE_SINCE_IR = 4
+"""Up to IR version 3 initializers had to be listed as graph inputs, and are constants all the same.
+"""
+
+ARENA_FREED_SINCE = Runtime(1, 23)
+"""Older releases keep all embedded weights in one stretch of the arena, which is never freed."""
+
+PACKED_SHARED_SINCE = Runtime(1, 21)
+"""Since then nodes of one operator that read one weight share its packed copy, not one each."""
+
+SUBGRAPH_KEPT_SINCE = Runtime(1, 29)
+"""Since then, up to 1.31.1, packed weights that a subgraph owns are not freed."""
+
+_NCHWC = 16
+_STANDARD = ("", "ai.onnx")
+_CONTRIB = "com.microsoft"
+_WIDENED_SINCE = Runtime(1, 23)
+_TWO_BITS_SINCE = Runtime(1, 25)  # not yet in 1.24.4, measured on 1.31.1
+
+
+class Packed(NamedTuple):
+    """The buffer of a packed operand: its kind of copy, and its bytes."""
+
+    kind: CopyKind
+    nbytes: int
+
+
+class _Operand(NamedTuple):
+    graphs: GraphIndex
+    scope: Scope
+    node: Node
+    input_index: int
+    dtype: str
+    shape: tuple[int, ...]
+
+
+def packed(
+    graphs: GraphIndex,
+    runtime: Runtime,
+    scope: Scope,
+    node: Node,
+    input_index: int,
+    dtype: str,
+    shape: tuple[int, ...],
+) -> Packed | None:
+    """Return what the kernel of `node` packs its constant input into; None if it does not.
+
+    `dtype` and `shape` are those of the operand as the node reads it. fp32 filters of convolutions
+    are reordered by a rewrite of the graph instead, at the level ALL: ``reordered``. float16
+    operands are packed in fp32 where the runtime casts them ahead of time (since 1.23).
+    """
+    pack = _PACKERS.get((_CONTRIB if node.domain == _CONTRIB else "", node.op_type, input_index))
+    if pack is None or node.domain not in (*_STANDARD, _CONTRIB) or not prod(shape):
+        return None
+    if dtype == "float16" and runtime >= _WIDENED_SINCE and node.domain in _STANDARD:
+        dtype = "float"
+    found = pack(_Operand(graphs, scope, node, input_index, dtype, shape))
+    if found is not None and _bits(node) == 2 and runtime < _TWO_BITS_SINCE:
+        return None
+    return found
+
+
+def overridable(model: ModelFile) -> frozenset[str]:
+    """Return the names of the initializers that a caller may give as inputs instead.
+
+    Those that the main graph also lists among its inputs. They are neither folded nor packed.
+    """
+    if model.proto.ir_version < OVERRIDABLE_SINCE_IR:
+        return frozenset()
+    names = frozenset(model.graph.inputs)
+    return frozenset(
+        weight.name
+        for weight in model.weights
+        if weight.name in names and not weight.graph and weight.place in ("initializer", "sparse")
+    )
+
+
+def original_freed(
+    graphs: GraphIndex,
+    runtime: Runtime,
+    weight: Weight,
+    readers: Iterable[Reader],
+    folded: Container[Node] = (),
+) -> bool:
+    """Return whether the runtime lets go of `weight` itself once its session is ready.
+
+    It does where every node that reads the weight packs it, and where none is left: `folded` are
+    the nodes that constant folding evaluates away, `readers` all that read the weight.
+    It must be a constant: not one of those that are `overridable`.
+    """
+    if runtime < ARENA_FREED_SINCE and weight.storage != "external":
+        return False
+    if any(weight.name in scope.outputs for scope in graphs.scopes(weight)):
+        return False
+    left = [one for one in direct(readers) if one.node not in folded]
+    if weight.graph and weight.place == "initializer" and left and runtime >= SUBGRAPH_KEPT_SINCE:
+        return False
+    return all(
+        packed(graphs, runtime, one.scope, one.node, one.input_index, weight.dtype, weight.shape)
+        for one in left
+    )
+
+
+def direct(readers: Iterable[Reader]) -> list[Reader]:
+    """Return those of `readers` that get the weight itself when the model runs.
+
+    Identity nodes and calls of functions are gone by then.
+    """
+    return [
+        one
+        for one in readers
+        if one.node.op_type != "Identity"
+        and all(step.node.op_type == "Identity" for step in one.path)
+        and one.scope.call(one.node) is None
+    ]
+
+
+def fp32_panels(rows: int, columns: int) -> int:
+    """Return the bytes of a packed fp32 operand ``[rows, columns]``."""
+    return round_up(round_up(columns, PANEL_COLUMNS) * rows * 4)
+
+
+def int8_panels(rows: int, columns: int) -> int:
+    """Return the bytes of a packed 8-bit operand ``[rows, columns]``, its column sums included."""
+    width = round_up(columns, PANEL_COLUMNS)
+    return round_up(width * 4 + width * round_up(rows, 4))
+
+
+def nbits_blocks(depth: int, columns: int, bits: int, block_size: int, accuracy: int) -> int | None:
+    """Return the bytes of MatMulNBits' packed operand; None where its kernel packs nothing.
+
+    The operand has `columns` of `depth` values of `bits` in blocks of `block_size`; `accuracy` is
+    the node's ``accuracy_level``: products are in 8 bits at 4, in fp32 below.
+    """
+    if block_size < 16 or block_size > 256 or block_size & (block_size - 1):
+        return None
+    blocks = -(-depth // block_size)
+    values = columns * blocks * block_size * bits // 8
+    if accuracy < 4:
+        return values if bits == 4 else None
+    if bits not in (2, 4, 8) or (bits == 2 and block_size not in (32, 64, 128)):
+        return None
+    scales = columns * blocks * 4
+    return values + 63 + round_up(columns, PANEL_COLUMNS) * blocks * 4 + scales + 63
+
+
+def _bits(node: Node) -> int:
+    return integer(node, "bits", 4) if node.op_type == "MatMulNBits" else 0
+
+
+def _matrix(operand: _Operand) -> Packed | None:
+    if operand.dtype != "float" or len(operand.shape) != 2:
+        return None
+    rows, columns = operand.shape[:: -1 if integer(operand.node, "transB", 0) else 1]
+    return Packed("packed", fp32_panels(rows, columns))
+
+
+def _integer_matrix(operand: _Operand) -> Packed | None:
+    if operand.dtype not in ("int8", "uint8") or len(operand.shape) != 2:
+        return None
+    if _signed_input(operand):
+        return None
+    rows, columns = operand.shape[:: -1 if integer(operand.node, "transB", 0) else 1]
+    return Packed("packed", int8_panels(rows, columns))
+
+
+def _signed_input(operand: _Operand) -> bool:
+    """Return whether the other operand is int8, as its zero point says: nothing is packed then."""
+    slot = {"MatMulInteger": 2, "MatMulIntegerToFloat": 4}.get(operand.node.op_type, 2)
+    if operand.node.op_type == "DynamicQuantizeMatMul":
+        return False
+    zero = operand.graphs.constant_weight(operand.scope, operand.node, slot)
+    return zero is not None and zero.dtype == "int8"
+
+
+def _recurrent(operand: _Operand) -> Packed | None:
+    if operand.dtype != "float" or len(operand.shape) != 3:
+        return None
+    directions, outputs, inputs = operand.shape
+    split = operand.node.op_type == "GRU" and operand.input_index == 2
+    last = outputs // 3 if split else 0
+    gates = (outputs - last, last)
+    size = sum(fp32_panels(inputs, columns) for columns in gates)
+    return Packed("packed", directions * size)
+
+
+def _integer_recurrent(operand: _Operand) -> Packed | None:
+    if operand.dtype not in ("int8", "uint8") or len(operand.shape) != 3:
+        return None
+    directions, rows, columns = operand.shape
+    return Packed("packed", directions * int8_panels(rows, columns))
+
+
+def _attention(operand: _Operand) -> Packed | None:
+    """Each head of queries, keys and values is packed on its own."""
+    heads = integer(operand.node, "num_heads", 0)
+    if len(operand.shape) != 2 or heads < 1:
+        return None
+    rows, columns = operand.shape
+    sizes = integers(operand.node, "qkv_hidden_sizes") or (columns // 3,) * 3
+    if len(sizes) != 3 or sum(sizes) != columns or any(size % heads for size in sizes):
+        return None
+    if operand.node.op_type == "Attention":
+        pack, known = fp32_panels, operand.dtype == "float"
+    else:
+        pack, known = int8_panels, operand.dtype in ("int8", "uint8")
+    return Packed("packed", sum(heads * pack(rows, n // heads) for n in sizes)) if known else None
+
+
+def _blocks(operand: _Operand) -> Packed | None:
+    node = operand.node
+    reordered_rows = len(node.input) > 4 and bool(node.input[4])
+    depth, columns = integer(node, "K", 0), integer(node, "N", 0)
+    if operand.dtype != "uint8" or reordered_rows or depth < 1 or columns < 1:
+        return None
+    size = nbits_blocks(
+        depth,
+        columns,
+        integer(node, "bits", 4),
+        integer(node, "block_size", 0),
+        integer(node, "accuracy_level", 0),
+    )
+    return None if size is None else Packed("packed", size)
+
+
+def _transposed_filter(operand: _Operand) -> Packed | None:
+    """Each group's ``[C, M * H * W]`` is transposed, unless it is a row or a column."""
+    groups = integer(operand.node, "group", 1)
+    channels, *kernel = operand.shape
+    if operand.dtype != "float" or len(operand.shape) < 3 or groups < 1 or channels % groups:
+        return None
+    if channels == groups or prod(kernel) == 1:
+        return None
+    return Packed("transposed", prod(operand.shape) * 4)
+
+
+def _filter(operand: _Operand) -> Packed | None:
+    """A filter ``[O, I, H, W]`` in blocks of channels, where the graph is rewritten for that."""
+    if operand.dtype != "float" or len(operand.shape) != 4:
+        return None
+    node, scope = operand.node, operand.scope
+    # The rewrite looks into the node's own graph alone.
+    if any(scope.defining_scope(name) is not scope for name in node.input[1:3] if name):
+        return None
+    if any(name and name not in scope.graph.tensors for name in node.input[2:3]):
+        return None
+    outputs, inputs, *places = operand.shape
+    groups = integer(node, "group", 1)
+    if groups < 1:
+        return None
+    if groups > 1:
+        depthwise = inputs == 1 and outputs == groups
+        whole = inputs % _NCHWC == 0 and (outputs // groups) % _NCHWC == 0
+        if outputs % _NCHWC or outputs % groups or not (depthwise or whole):
+            return None
+    elif inputs >= _NCHWC:
+        inputs = round_up(inputs, _NCHWC)
+    return Packed("reordered", round_up(outputs, _NCHWC) * inputs * prod(places) * 4)
+
+
+def _integer_filter(operand: _Operand) -> Packed | None:
+    """A group's filter is packed as ``[H * W * I, O / groups]``; some are only brought in order."""
+    groups = integer(operand.node, "group", 1)
+    if operand.dtype not in ("int8", "uint8") or len(operand.shape) < 3 or groups < 1:
+        return None
+    outputs, *rest = operand.shape
+    if outputs % groups:
+        return None
+    if (operand.shape[1] == 1 and outputs == groups) or _signed_input(operand):
+        return Packed("reordered", prod(operand.shape))
+    return Packed("packed", groups * int8_panels(prod(rest), outputs // groups))
+
+
+_PACKERS: dict[tuple[str, str, int], Callable[[_Operand], Packed | None]] = {
+    ("", "MatMul", 1): _matrix,
+    ("", "Gemm", 1): _matrix,
+    (_CONTRIB, "FusedMatMul", 1): _matrix,
+    (_CONTRIB, "FusedGemm", 1): _matrix,
+    ("", "MatMulInteger", 1): _integer_matrix,
+    ("", "QLinearMatMul", 3): _integer_matrix,
+    (_CONTRIB, "DynamicQuantizeMatMul", 1): _integer_matrix,
+    (_CONTRIB, "MatMulIntegerToFloat", 1): _integer_matrix,
+    (_CONTRIB, "QGemm", 3): _integer_matrix,
+    ("", "LSTM", 1): _recurrent,
+    ("", "LSTM", 2): _recurrent,
+    ("", "GRU", 1): _recurrent,
+    ("", "GRU", 2): _recurrent,
+    (_CONTRIB, "DynamicQuantizeLSTM", 1): _integer_recurrent,
+    (_CONTRIB, "DynamicQuantizeLSTM", 2): _integer_recurrent,
+    (_CONTRIB, "Attention", 1): _attention,
+    (_CONTRIB, "QAttention", 1): _attention,
+    (_CONTRIB, "MatMulNBits", 1): _blocks,
+    ("", "Conv", 1): _filter,
+    (_CONTRIB, "FusedConv", 1): _filter,
+    ("", "ConvTranspose", 1): _transposed_filter,
+    ("", "QLinearConv", 3): _integer_filter,
+    (_CONTRIB, "QLinearConv", 3): _integer_filter,
+}

@@ -1,8 +1,0 @@
-"""A comparison becomes files and a summary, as a profile does."""
-
-from memdiag.records.comparison import Comparison
-from memdiag.reporters.files import Reporters
-
-REPORTERS = Reporters[Comparison](__name__, "comparison")
-
-write = REPORTERS.write

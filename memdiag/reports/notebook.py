@@ -1,0 +1,228 @@
+"""Records in Python and in notebooks: one line, HTML, a data frame, a figure.
+
+The methods of `memdiag.records.base.Shown` call these functions.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterator, Sequence
+from html import escape
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from memdiag.errors import UsageError
+from memdiag.records.attribution import Attribution
+from memdiag.records.comparison import Column, Comparison
+from memdiag.records.finding import Check, Finding
+from memdiag.records.fix import Fix
+from memdiag.records.inventory import Inventory
+from memdiag.records.profile import Profile
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from rich.console import Console
+
+_WIDTH = 100
+_ANY_WIDTH = 10_000
+_MAX_MESSAGE = 200
+_DPI = 100
+_NOT_IN_ROWS = ("drawing", "expected")
+
+
+def one_line(record: Any) -> str:
+    """Return the answer of `record`, what its summary on the terminal begins or ends with."""
+    if isinstance(record, Finding):
+        from memdiag.reports.views.findings import build
+        from memdiag.reports.views.text import shortened
+
+        shown = build(record)
+        cost = f", {shown.cost}" if shown.cost else ""
+        text = f"{shown.name}{cost}: {shortened(shown.message, _MAX_MESSAGE)}"
+    else:
+        text = _printed(record, quiet=True, width=_ANY_WIDTH)
+    return f"<{_kind(record)} {' '.join(text.split())}>"
+
+
+def html(record: Any) -> str:
+    """Return the answer of `record`, and the rest of its summary to unfold."""
+    answer = escape(one_line(record)[1:-1])
+    text = escape(_rest(record))
+    return (
+        f"<details><summary><b>{answer}</b></summary>"
+        f'<pre style="white-space: pre; overflow-x: auto">{text}</pre></details>'
+    )
+
+
+def _rest(record: Any) -> str:
+    """Return the summary of `record` without the sentences of its answer."""
+    if isinstance(record, Finding):
+        from memdiag.reports.views.findings import build
+
+        shown = build(record)
+        message = shown.message if len(shown.message) > _MAX_MESSAGE else ""
+        return "\n".join(text for text in (message, shown.detail, shown.facts) if text)
+    text = _printed(record, quiet=False, width=_WIDTH)
+    answer = _printed(record, quiet=True, width=_WIDTH)
+    return text.removeprefix(answer).removesuffix(answer).strip("\n") or text
+
+
+def html_of_findings(findings: Sequence[Finding]) -> str:
+    """Return all `findings` as `html` does, or that there are none."""
+    return "".join(map(html, findings)) or "<p>No findings.</p>"
+
+
+def data_frame(rows: Sequence[Any] | Any) -> Any:
+    """Return a pandas data frame: of a record, or with a row for each of several.
+
+    A profile has a row a phase, a comparison a row a column, a fix a row a remedy, a tuning a row
+    for each point that was measured, an X-ray a row a copy, or without copies a row an owner.
+
+    Raises:
+        UsageError: pandas is not installed, or there are no rows to make of such a record.
+    """
+    found = [*_rows(rows)]
+    try:
+        # An option of the user's: memdiag itself does without.
+        pandas: Any = import_module("pandas")
+    except ImportError:
+        raise UsageError(
+            "to_dataframe: pandas is not installed. Install it with pip install pandas."
+        ) from None
+    return pandas.DataFrame(found)
+
+
+def figure(record: Any) -> Figure:
+    """Return the picture that reports of `record` have, as a matplotlib figure.
+
+    It belongs to no window and no global state; a notebook shows it all the same.
+
+    Raises:
+        UsageError: there is no picture of such a record.
+        ReportError: the record cannot be drawn.
+    """
+    made = _drawn(record)
+
+    def as_png() -> bytes:
+        out = io.BytesIO()
+        made.savefig(out, format="png", dpi=_DPI)
+        return out.getvalue()
+
+    # Without pyplot nobody tells IPython how figures are shown.
+    setattr(made, "_repr_png_", as_png)  # noqa: B010 # matplotlib's class has no such attribute
+    return made
+
+
+def _drawn(record: Any) -> Figure:
+    if isinstance(record, Profile):
+        from memdiag.reports import png
+        from memdiag.reports.views import timeline
+
+        return png.draw(record, timeline.build(record))
+    if isinstance(record, Comparison):
+        from memdiag.reports.comparison import png as comparison_png
+
+        return comparison_png.draw(record)
+    if isinstance(record, Fix):
+        from memdiag.reports.fixes import png as fix_png
+        from memdiag.reports.tunings import png as tuning_png
+
+        return tuning_png.draw(record) if record.points else fix_png.draw(record)
+    raise UsageError(f"plot: there is no picture of a {_kind(record)}. Use a profile of the model.")
+
+
+def _kind(record: Any) -> str:
+    if isinstance(record, Fix) and record.points:
+        return "Tuning"
+    return type(record).__name__
+
+
+def _printed(record: Any, *, quiet: bool, width: int) -> str:
+    """Return what the terminal would show of `record`."""
+    from rich.console import Console
+
+    out = io.StringIO()
+    # Plain text, whatever notebook or terminal this runs in.
+    console = Console(
+        file=out, width=width, highlight=False, force_jupyter=False, force_terminal=False
+    )
+    _console_of(record)(console, quiet)
+    return out.getvalue().strip("\n")
+
+
+def _console_of(record: Any) -> Callable[[Console, bool], None]:
+    if isinstance(record, Finding):
+        from memdiag.reports.checks.console import show_findings
+
+        return lambda console, quiet: show_findings([record], console)
+    if isinstance(record, Check):
+        from memdiag.reports.checks.console import show_check
+
+        return lambda console, quiet: show_check(record, console, quiet=quiet)
+    if isinstance(record, Attribution):
+        from memdiag.reports.attribution_console import show_attribution
+
+        return lambda console, quiet: show_attribution(record, console, quiet=quiet)
+    if isinstance(record, Inventory):
+        from memdiag.reports.inventory_console import show_inventory
+
+        return lambda console, quiet: show_inventory(record, console, quiet=quiet)
+    from memdiag.reports.kinds import reporters_of
+
+    return lambda console, quiet: reporters_of(record).show(record, console, quiet=quiet)
+
+
+def _rows(record: Any) -> Iterator[dict[str, Any]]:
+    if isinstance(record, Profile):
+        for phase in record.phases:
+            yield {
+                "phase": phase.name,
+                "duration_s": phase.duration_s,
+                "start_rss_bytes": phase.start.rss_bytes,
+                "peak_rss_bytes": phase.peak_rss_bytes,
+                "peak_kind": phase.peak_kind,
+                "end_rss_bytes": phase.end.rss_bytes,
+                "net_rss_bytes": phase.net_rss_bytes,
+            }
+    elif isinstance(record, Comparison):
+        yield from map(_of_column, record.columns)
+    elif isinstance(record, Fix):
+        yield from map(_plain, record.points or record.remedies)
+    elif isinstance(record, Check):
+        yield from map(_plain, record.findings)
+    elif isinstance(record, Attribution):
+        # Without a model there are no copies to be found, only owners.
+        yield from map(_plain, record.copies or record.owners)
+    elif isinstance(record, Finding):
+        yield _plain(record)
+    elif isinstance(record, tuple):
+        yield from map(_plain, record)
+    else:
+        raise UsageError(f"to_dataframe: a {_kind(record)} has no rows. Read its fields.")
+
+
+def _plain(record: msgspec.Struct) -> dict[str, Any]:
+    """Return the fields of `record` that fit into a cell."""
+    fields = msgspec.structs.asdict(record)
+    return {name: value for name, value in fields.items() if name not in _NOT_IN_ROWS}
+
+
+def _of_column(column: Column) -> dict[str, Any]:
+    """Return the medians of a column."""
+    row: dict[str, Any] = {
+        "label": column.label,
+        "status": column.status,
+        "onnxruntime": column.onnxruntime,
+    }
+    if column.measured is not None:
+        row |= {
+            "peak_bytes": column.measured.peak.median,
+            "peak_phase": column.measured.peak_phase,
+            "steady_bytes": column.measured.steady.median,
+            "load_s": column.measured.load.median,
+        }
+    if column.latency is not None:
+        row |= {"latency_s": column.latency.median_s, "latency_ratio": column.latency.ratio}
+    return row | {"largest_difference": column.largest_difference}

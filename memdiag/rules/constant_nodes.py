@@ -1,0 +1,131 @@
+"""Weights in Constant nodes are there twice while parsed, in functions once a call.
+
+An initializer is moved from the parsed file to where the kernels read it. The tensor of a
+Constant node is first copied into an initializer, and the nodes are freed only after all
+were copied.
+
+## Why it costs
+
+At the end of parsing there are two copies of all Constants of the main graph, and of
+those of one subgraph at a time. Later all is as with initializers, from 1.20 to 1.31.1.
+
+A function has no initializers: its weights are Constants. Every call of it is inlined
+with copies of its own, which stay resident where a kernel reads them as they are. Packed
+copies are shared by content since 1.23; before that the copies behind them stay as well.
+While the calls are inlined there is a further copy, and since 1.23 two.
+
+## What to do
+
+- `constant-to-initializer`: make initializers of Constant nodes.
+- `pass-function-weights`: give a function's weight as an argument to each call, from one
+  initializer of the main graph.
+- `externalize`: Constants with external data are mapped, like initializers.
+
+## Not reported
+
+Constants that raise the peak of parsing by less than 64 MiB, functions whose copies take
+less than 1 MiB, and those that are called only once. At load an initializer too is there
+twice for a moment, but only one at a time: the largest one is not counted.
+"""
+
+from collections.abc import Iterator
+
+from memdiag.model.function_calls import inlined_calls
+from memdiag.ort.packing import ARENA_FREED_SINCE, original_freed
+from memdiag.records.finding import ExpectedCopies, Finding
+from memdiag.records.weights import Weight
+from memdiag.rules.examined import Examined, qualified
+from memdiag.rules.rule import Rule
+from memdiag.rules.wording import counted, some_of
+from memdiag.units import MIB, format_size
+
+RULE = Rule(
+    code="MD403",
+    name="constant-nodes",
+    summary="Weights in Constant nodes are there twice while parsed, in functions once a call",
+    remedies=("constant-to-initializer", "pass-function-weights", "externalize"),
+)
+
+_LEAST_PEAK = 64 * MIB
+_LEAST_KEPT = MIB
+
+
+def detect(examined: Examined) -> Iterator[Finding]:
+    """Yield at most one finding for the model's graphs, and one for each function."""
+    graphs: dict[str, list[Weight]] = {}
+    functions: dict[str, list[Weight]] = {}
+    for weight in examined.model.weights:
+        if weight.storage == "external" or not weight.nbytes:
+            continue
+        if weight.place == "constant":
+            graphs.setdefault(weight.graph, []).append(weight)
+        elif weight.place == "function":
+            functions.setdefault(weight.graph, []).append(weight)
+    if graphs:
+        yield from _while_parsed(examined, graphs)
+    calls = inlined_calls(examined.model.graph, examined.model.functions) if functions else {}
+    for name, weights in functions.items():
+        yield from _in_function(examined, name, weights, calls.get(name, 0))
+
+
+def _while_parsed(examined: Examined, graphs: dict[str, list[Weight]]) -> Iterator[Finding]:
+    embedded = (one.nbytes for one in examined.model.weights if one.storage != "external")
+    main = sum(weight.nbytes for weight in graphs.get("", ())) - max(embedded, default=0)
+    inner = max((_total(weights) for path, weights in graphs.items() if path), default=0)
+    peak = max(main, 0) + inner
+    if peak < _LEAST_PEAK:
+        return
+    weights = sorted((one for each in graphs.values() for one in each), key=lambda w: -w.nbytes)
+    names = [qualified(weight) for weight in weights]
+    yield RULE.finding(
+        examined,
+        f"{counted(len(weights), 'Constant node')} ({some_of(names)}) with "
+        f"{format_size(_total(weights))} are there twice while the model is parsed",
+        weights=names,
+        nbytes=0,
+        peak_bytes=peak,
+        phase="parse",
+        remedies=("constant-to-initializer", "externalize"),
+    )
+
+
+def _in_function(
+    examined: Examined, name: str, weights: list[Weight], calls: int
+) -> Iterator[Finding]:
+    """Yield a finding if the calls of the function `name` keep copies of its weights."""
+    folded = examined.folds.nodes
+    kept = [
+        weight
+        for weight in weights
+        if not original_freed(
+            examined.graphs, examined.runtime, weight, examined.readers(weight), folded
+        )
+    ]
+    saved = _total(kept) * (calls - 1)
+    if calls < 2 or saved < _LEAST_KEPT:
+        return
+    kept.sort(key=lambda weight: -weight.nbytes)
+    names = [qualified(weight) for weight in kept]
+    transient = calls + (examined.runtime >= ARENA_FREED_SINCE)
+    yield RULE.finding(
+        examined,
+        f"the function {name} is inlined {calls:,} times, each time with copies of its "
+        f"Constants ({some_of(names)}: {format_size(_total(kept))})",
+        detail=f"All but one of the {calls:,} copies could be saved.",
+        weights=names,
+        graph=name,
+        nbytes=saved,
+        peak_bytes=_total(weights) * transient,
+        phase="optimize",
+        expected=(
+            ExpectedCopies(
+                weights=(one,), kind="original", count=calls, bytes=weight.nbytes * calls
+            )
+            for one, weight in zip(names, kept, strict=True)
+        ),
+        remedies=("pass-function-weights", "externalize"),
+    )
+
+
+def _total(weights: list[Weight]) -> int:
+    return sum(weight.nbytes for weight in weights)

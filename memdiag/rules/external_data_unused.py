@@ -1,0 +1,97 @@
+"""Parts of an external file hold no weight that the model uses.
+
+## Why it costs
+
+onnxruntime maps each weight of its own range, so that what lies between and behind them
+takes no memory (1.20 to 1.31.1): the finding counts no bytes in memory. It takes place on
+the disk, in images and packages, and time to download and copy. The usual reason is
+`onnx.save` with `save_as_external_data=True`, which appends to the file where it exists
+already: each time the model is saved the file grows by all its weights.
+
+## What to do
+
+`externalize` again, to a file that does not exist yet: the weights are then written once
+each. Weights that nothing reads are a part of what is counted; `drop-unused` removes them
+first.
+
+## Not reported
+
+Less than 64 MiB, or less than a tenth of the file. Other models may read the rest of the
+same file; only the one that is examined is known.
+
+Where a weight's range starts makes no difference: the runtime maps it from any offset,
+and two weights that name the same range share its pages.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+from memdiag.ort.needed import Needed
+from memdiag.records.finding import Finding
+from memdiag.records.weights import Weight
+from memdiag.rules.examined import Examined
+from memdiag.rules.rule import Rule
+from memdiag.units import MIB, format_size
+
+RULE = Rule(
+    code="MD410",
+    name="external-data-unused",
+    summary="An external file holds much that is no weight of the model, or one that nothing reads",
+    remedies=("externalize",),
+)
+
+_LEAST = 64 * MIB
+_LEAST_SHARE = 0.1
+
+
+def detect(examined: Examined) -> Iterator[Finding]:
+    """Yield a finding for each external file of which much is not used."""
+    weights = [weight for weight in examined.model.weights if weight.storage == "external"]
+    if not weights or any(weight.file is None for weight in weights):
+        return  # of sparse tensors it is not known where their parts lie
+    needed = Needed(examined.graphs)
+    ranges: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
+    for weight in weights:
+        assert weight.file is not None
+        used = ranges[weight.file]
+        if weight.offset is not None and weight.length and _is_read(examined, weight, needed):
+            used.append((weight.offset, weight.offset + weight.length))
+    by_path: dict[Path, list[str]] = {}
+    for location in ranges:
+        by_path.setdefault((examined.model.path.parent / location).resolve(), []).append(location)
+    own = examined.model.path.resolve()
+    for path, locations in by_path.items():
+        if path != own:
+            spans = [span for location in locations for span in ranges[location]]
+            yield from _in_file(examined, path, locations[0], spans)
+
+
+def _is_read(examined: Examined, weight: Weight, needed: Needed) -> bool:
+    if weight.place not in ("initializer", "constant"):
+        return True
+    return any(needed.is_read((scope, weight.name)) for scope in examined.graphs.scopes(weight))
+
+
+def _in_file(
+    examined: Examined, path: Path, location: str, spans: list[tuple[int, int]]
+) -> Iterator[Finding]:
+    try:
+        size = path.stat().st_size
+    except OSError as error:
+        examined.notes.append(f"the size of {location} cannot be read ({error.strerror})")
+        return
+    used = end = 0
+    for start, stop in sorted(spans):
+        used += max(stop - max(start, end), 0)
+        end = max(end, stop)
+    unused = size - used
+    if unused < max(_LEAST, _LEAST_SHARE * size):
+        return
+    yield RULE.finding(
+        examined,
+        f"{format_size(unused)} of the {format_size(size)} in {location} are no weight that this "
+        f"model reads ({format_size(max(size - end, 0))} of them at the end)",
+        detail="It takes place on the disk alone, unless another model reads it: it is not mapped.",
+        nbytes=0,
+    )

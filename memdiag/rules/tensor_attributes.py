@@ -1,0 +1,133 @@
+"""Large attributes of a node stay in memory as parsed, after its kernel has read them.
+
+## Why it costs
+
+Kernels such as those of tree ensembles, support vector machines and scalers read their
+parameters from attributes into structures of their own when a session is created. The
+node keeps the attributes all the same, in every release up to 1.31.1: 8 bytes an integer,
+4 a float, about 56 a string, tensors with their bytes. In a subgraph there are three such
+copies. A TreeEnsembleRegressor or TreeEnsembleClassifier has six integers, two floats and
+a string for each node of its trees, which is several times what its kernel makes of them.
+
+## What to do
+
+- Export trees as the newer `TreeEnsemble` (ai.onnx.ml 5, onnxruntime
+  1.20 and newer), which takes a quarter of the attributes.
+- Leave out optional lists that say nothing: `nodes_hitrates`, on which no result
+  depends, and `nodes_missing_value_tracks_true` where all are 0.
+- Fewer or shallower trees.
+
+There is no option that frees them.
+
+## Not reported
+
+Less than 4 MiB a node; nodes in functions; Constant nodes, whose value becomes a weight.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from onnx import AttributeProto, TensorProto
+
+from memdiag.model.graph_index import Node
+from memdiag.model.model_file import ModelFile
+from memdiag.model.tensor_types import ELEMENT_TYPES, STRING
+from memdiag.records.finding import ExpectedCopies, Finding
+from memdiag.records.weights import Weight
+from memdiag.rules.examined import Examined, qualified
+from memdiag.rules.rule import Rule
+from memdiag.rules.wording import some_of
+from memdiag.units import KIB, MIB, format_size
+
+RULE = Rule(
+    code="MD407",
+    name="tensor-attributes",
+    summary="Large attributes of a node stay in memory after its kernel has read them",
+)
+
+_LEAST = 4 * MIB
+_LEAST_TENSOR = 64 * KIB
+_INT, _FLOAT = 8, 4
+_STRING = 56
+"""A pointer, and a std::string in a block of malloc; long ones lie in another."""
+
+_MAX_SHORT_STRING = 15
+"""Characters of a string that C++ stores in the string itself."""
+
+_IN_SUBGRAPHS = 3
+_TREES = ("TreeEnsembleRegressor", "TreeEnsembleClassifier")
+
+
+class _Kept(NamedTuple):
+    name: str
+    nbytes: int
+
+
+def detect(examined: Examined) -> Iterator[Finding]:
+    """Yield a finding for each node whose attributes take much."""
+    tensors: dict[tuple[str, str], list[Weight]] = {}
+    for weight in examined.model.weights:
+        if weight.place == "attribute" and weight.nbytes >= _LEAST_TENSOR:
+            node_name = weight.name.rpartition(".")[0]
+            tensors.setdefault((weight.graph, node_name), []).append(weight)
+    for path, scope in examined.graphs:
+        if scope.is_function:
+            continue
+        copies = _IN_SUBGRAPHS if path else 1
+        for node in scope.nodes:
+            if node.op_type == "Constant" or not node.has_attributes:
+                continue
+            kept = list(_kept(examined.model, node))
+            total = sum(one.nbytes for one in kept) * copies
+            if total < _LEAST:
+                continue
+            label = node.label
+            largest = sorted(kept, key=lambda one: -one.nbytes)
+            named = [f"{one.name} {format_size(one.nbytes)}" for one in largest]
+            yield RULE.finding(
+                examined,
+                f"{f'{path}/{label}' if path else label} ({node.op_type}) keeps its attributes "
+                f"with {format_size(total)} after its kernel has read them ({some_of(named)})",
+                detail=f"They are there {copies} times, in a subgraph." if copies > 1 else "",
+                weights=[qualified(weight) for weight in tensors.get((path, label), ())],
+                nodes=[f"{path}/{label}" if path else label],
+                graph=path,
+                nbytes=total,
+                phase="parse",
+                expected=(
+                    ExpectedCopies(
+                        weights=(qualified(weight),),
+                        kind="original",
+                        count=copies,
+                        bytes=weight.nbytes * copies,
+                    )
+                    for weight in tensors.get((path, label), ())
+                ),
+                remedies=None if node.op_type in _TREES else (),
+            )
+
+
+def _kept(model: ModelFile, node: Node) -> Iterator[_Kept]:
+    for attribute in node.attribute:
+        nbytes = _nbytes(model.read_attribute(attribute))
+        if nbytes:
+            yield _Kept(attribute.name, nbytes)
+
+
+def _nbytes(attribute: AttributeProto) -> int:
+    """Return what the numbers, strings and tensors of an attribute take once parsed."""
+    size = len(attribute.ints) * _INT + len(attribute.floats) * _FLOAT
+    if attribute.strings:
+        lengths = list(map(len, attribute.strings))
+        size += len(lengths) * _STRING + sum(one for one in lengths if one > _MAX_SHORT_STRING)
+    tensors = [*attribute.tensors, *([attribute.t] if attribute.HasField("t") else [])]
+    return size + sum(map(_tensor, tensors))
+
+
+def _tensor(tensor: TensorProto) -> int:
+    element = ELEMENT_TYPES.get(tensor.data_type)
+    # Large tensors of the model's own file are references in the skeleton, like external ones;
+    # kernels cannot read external data from attributes.
+    if element is None or element is STRING or min(tensor.dims, default=0) < 0:
+        return 0
+    return element.nbytes(tuple(tensor.dims))

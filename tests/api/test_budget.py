@@ -1,0 +1,193 @@
+"""How often a model is measured, and what is held against what; the profiles are made up."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from memdiag.api.baselines import Status, read_baseline
+from memdiag.api.budget import Held, hold, pinned, refuse_other_configuration
+from memdiag.errors import UsageError
+from memdiag.records.budget import Budget
+from memdiag.records.profile import Profile
+from tests.reports import profiles
+from tests.reports.profiles import MIB
+
+MACHINE = "Linux x86_64 avx2 glibc"
+
+
+def taking(mebibytes: float, machine: str = MACHINE) -> Profile:
+    """Return a profile with so much more than the usual one took, in every phase and at the end."""
+    steps = [
+        profiles.Step(step.name, step.phase, step.seconds, step.peak, step.end, step.step)
+        if step.phase == "start"
+        else profiles.Step(
+            step.name,
+            step.phase,
+            step.seconds,
+            step.peak + mebibytes,
+            step.end + mebibytes,
+            step.step,
+        )
+        for step in profiles.TIED_IF
+    ]
+    profile = profiles.build(steps, runs=10)
+    environment = msgspec.structs.replace(profile.environment, machine=machine)
+    return msgspec.structs.replace(profile, environment=environment)
+
+
+class Asked:
+    """Returns made-up profiles one after the other, and keeps with which X-rays they were asked."""
+
+    def __init__(self, *made: Profile) -> None:
+        self.made = list(made)
+        self.xrays: list[str] = []
+
+    def __call__(self, xray: str) -> Profile:
+        self.xrays.append(xray)
+        return self.made.pop(0)
+
+
+def update(held: Held) -> Status:
+    assert held.update_baseline is not None
+    return held.update_baseline()
+
+
+PEAK = (1579 - 46) * MIB
+FITS = Budget(limits={"peak": PEAK})
+
+
+def test_one_process_is_enough_where_all_holds() -> None:
+    once = Asked(taking(0))
+    held = hold(once, FITS, model="m.onnx")
+    assert held.judgement is not None
+    assert held.judgement.holds
+    assert once.xrays == ["steady"]
+
+
+def test_a_breach_is_the_median_of_three() -> None:
+    once = Asked(taking(9), taking(2), taking(5))
+    held = hold(once, FITS, model="m.onnx")
+    assert held.judgement is not None
+    assert (held.judgement.figures["peak"], held.judgement.processes) == (PEAK + 5 * MIB, 3)
+    assert once.xrays == ["steady", "none", "none"]
+
+
+def test_a_breach_by_chance_is_none() -> None:
+    held = hold(Asked(taking(9), taking(0), taking(0)), FITS, model="m.onnx")
+    assert held.judgement is not None
+    assert held.judgement.holds
+
+
+def test_a_single_process_can_be_asked_for_but_none_cannot() -> None:
+    once = Asked(taking(9))
+    held = hold(once, FITS, model="m.onnx", processes=1)
+    assert held.judgement is not None
+    assert not held.judgement.holds
+    with pytest.raises(UsageError, match="--processes must be at least 1"):
+        hold(once, FITS, model="m.onnx", processes=0)
+
+
+def test_without_anything_to_hold_it_to_nothing_is_measured(tmp_path: Path) -> None:
+    once = Asked()
+    with pytest.raises(UsageError, match=r"^m\.onnx: there is no budget or baseline"):
+        hold(once, Budget(), model="m.onnx", baseline=tmp_path / "none.json")
+    assert once.xrays == []
+
+
+def test_baselines_of_other_options_are_named(tmp_path: Path) -> None:
+    wanted = tmp_path / "m.onnx.seq=96.json"
+    for name in ("m.onnx.seq=64.json", "m.onnx.json", "model.onnx.json", "m.onnx.png"):
+        (tmp_path / name).write_text("{}")
+    with pytest.raises(UsageError) as caught:
+        hold(Asked(), Budget(), model="models/m.onnx", baseline=wanted)
+    text = str(caught.value)
+    assert text.startswith("models/m.onnx: there is no budget or baseline for these options. ")
+    assert "m.onnx.json (the defaults), m.onnx.seq=64.json (seq=64). Give a budget" in text
+    for number in range(3):
+        (tmp_path / f"m.onnx.runs={number}.json").write_text("{}")
+    with pytest.raises(UsageError, match=r"runs=1\) and 2 more\. Give a budget"):
+        hold(Asked(), Budget(), model="m.onnx", baseline=wanted)
+
+
+@pytest.mark.parametrize("ended", [profiles.failed, profiles.killed])
+def test_a_run_that_ended_early_is_not_judged(ended: Callable[[], Profile]) -> None:
+    assert hold(Asked(ended()), FITS, model="m.onnx").judgement is None
+    held = hold(Asked(taking(9), ended()), FITS, model="m.onnx")
+    assert held.judgement is None
+    assert held.profile.outcome.status != "completed"
+
+
+def test_a_baseline_is_created_kept_breached_and_updated(tmp_path: Path) -> None:
+    path = tmp_path / "baselines" / "m.onnx.json"
+
+    def held(mebibytes: float, *, update: bool) -> tuple[str | None, bool]:
+        once = Asked(*[taking(mebibytes)] * 3)
+        found = hold(once, Budget(), model="m.onnx", baseline=path, update=update)
+        assert found.judgement is not None
+        written = found.update_baseline() if found.update_baseline else None
+        return written, found.judgement.holds
+
+    assert held(0, update=True) == ("created", True)
+    first = path.read_bytes()
+    assert held(0.5, update=False) == (None, True)
+    assert held(0.5, update=True) == ("kept", True)
+    assert path.read_bytes() == first
+    assert held(100, update=False) == (None, False)
+    assert path.read_bytes() == first
+    assert held(100, update=True) == ("updated", True)
+    assert held(100, update=False) == (None, True)
+
+
+def test_above_its_budget_nothing_becomes_a_baseline(tmp_path: Path) -> None:
+    path = tmp_path / "m.json"
+    held = hold(Asked(*[taking(9)] * 3), FITS, model="m.onnx", baseline=path, update=True)
+    assert held.update_baseline is None
+    assert held.judgement is not None
+    assert "the baseline was not updated: the budget is exceeded" in held.judgement.notes
+    fits = hold(Asked(*[taking(0)] * 3), FITS, model="m.onnx", baseline=path, update=True)
+    assert update(fits) == "created"
+
+
+def test_a_file_of_another_configuration_is_not_overwritten(tmp_path: Path) -> None:
+    path = tmp_path / "m.json"
+    refuse_other_configuration(path, "m.onnx", taking(0))
+    update(hold(Asked(*[taking(0)] * 3), Budget(), model="m.onnx", baseline=path, update=True))
+    refuse_other_configuration(path, "folder/m.onnx", taking(100))
+    with pytest.raises(UsageError, match=r"m\.json: this is the baseline of m\.onnx\. Name"):
+        refuse_other_configuration(path, "n.onnx", taking(0))
+    profile = taking(0)
+    session = msgspec.structs.replace(profile.session, options={"intra_op_num_threads": "1"})
+    other = msgspec.structs.replace(profile, session=session)
+    with pytest.raises(UsageError, match=r"another configuration .*options intra_op_num_thr"):
+        refuse_other_configuration(path, "m.onnx", other)
+
+
+def test_a_baseline_is_the_median_too(tmp_path: Path) -> None:
+    path = tmp_path / "m.json"
+    once = Asked(taking(9), taking(2), taking(5))
+    update(hold(once, Budget(), model="m.onnx", baseline=path, update=True))
+    saved = read_baseline(path)
+    assert saved is not None
+    assert saved.machines[MACHINE].figures["peak"] == PEAK + 5 * MIB
+
+
+def test_another_class_of_machine_is_not_compared(tmp_path: Path) -> None:
+    path = tmp_path / "m.json"
+    update(hold(Asked(*[taking(0)] * 3), Budget(), model="m.onnx", baseline=path, update=True))
+    other = taking(100, machine="Darwin arm64")
+    held = hold(Asked(other), Budget(), model="m.onnx", baseline=path)
+    assert "nothing for this class of machine (Darwin arm64), only for Linux" in held.incomparable
+    assert held.judgement is not None
+    assert held.judgement.baseline == {}
+    same = hold(Asked(taking(0)), Budget(), model="m.onnx", baseline=path)
+    assert same.incomparable == ""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the threshold is glibc's")
+def test_the_allocators_threshold_is_pinned_unless_it_is_set() -> None:
+    assert pinned({"A": "1"}) == {"A": "1", "MALLOC_MMAP_THRESHOLD_": "131072"}
+    own = {"MALLOC_MMAP_THRESHOLD_": "65536"}
+    assert pinned(own) == own

@@ -1,0 +1,118 @@
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import memdiag
+from memdiag.api.check import Selection, check_models
+from memdiag.errors import ModelError, UsageError
+from memdiag.records.finding import Finding
+from memdiag.rules import detectors
+from memdiag.rules.examined import Examined
+from tests.reports.checks.checks import finding
+
+SampleModel = Callable[..., Path]
+
+
+def codes(selection: Selection) -> list[str]:
+    return [each.rule.code for each in selection.chosen]
+
+
+def test_rules_are_chosen_by_name_code_and_beginning() -> None:
+    every = [each.rule.code for each in detectors()]
+    assert codes(Selection()) == every
+    assert codes(Selection(select=("shared-weight-transposed",))) == ["MD103"]
+    assert codes(Selection(select=("md103",))) == ["MD103"]
+    ones = [code for code in every if code.startswith("MD1")]
+    assert codes(Selection(select=("MD1",))) == ones
+    assert codes(Selection(select=("MD1",), ignore=("MD103",))) == [
+        code for code in ones if code != "MD103"
+    ]
+    assert codes(Selection(ignore=("MD",))) == []
+
+
+@pytest.mark.parametrize("name", ["no-such-rule", "MD999", ""])
+def test_a_rule_that_is_not_there_is_refused(name: str) -> None:
+    with pytest.raises(UsageError, match="unknown rule"):
+        Selection(select=(name,))
+
+
+def test_small_costs_are_left_out_but_not_what_costs_no_bytes() -> None:
+    selection = Selection(min_bytes=1000)
+    assert not selection.keeps(finding(bytes=10, peak_bytes=999))
+    assert selection.keeps(finding(bytes=10, peak_bytes=1000))
+    assert selection.keeps(finding(bytes=0, peak_bytes=0))
+
+
+def test_the_tied_weight_is_found_in_every_way_it_is_asked_for(sample_model: SampleModel) -> None:
+    path = sample_model("tied_if")
+    findings = memdiag.check(path, select=["MD103"], min_bytes=0)
+    assert [one.rule for one in findings] == ["MD103"]
+    (one,) = findings
+    assert one.bytes > 0
+    assert one.evidence == "predicted"
+    assert memdiag.check(path, ignore=["MD"]) == ()
+    assert memdiag.check(path, select=["MD103"], min_bytes=10 * one.peak_bytes) == ()
+
+
+def test_what_is_predicted_depends_on_the_version(sample_model: SampleModel) -> None:
+    path = sample_model("tied_if")
+    newest, older = (
+        sum(one.bytes for one in memdiag.check(path, for_onnxruntime=version, select=["MD103"]))
+        for version in ("1.31.1", "1.24.4")
+    )
+    assert newest > older > 0
+
+
+def test_one_broken_model_of_several_does_not_hide_the_others(
+    tmp_path: Path, sample_model: SampleModel
+) -> None:
+    broken = tmp_path / "broken.onnx"
+    broken.write_bytes(b"no model")
+    good = sample_model("tied_if")
+    seen: list[Path] = []
+    result = check_models(
+        [broken, good], selection=Selection(), for_onnxruntime="1.31.1", on_model=seen.append
+    )
+    assert seen == [broken, good]
+    assert [one.path for one in result.models] == [str(broken), str(good)]
+    assert "not an ONNX model" in (result.models[0].error or "")
+    assert result.findings
+    with pytest.raises(ModelError):
+        memdiag.check(broken)
+
+
+def test_a_file_that_is_cut_meanwhile_is_no_defect_of_a_rule(
+    sample_model: SampleModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "m.onnx"
+    whole = sample_model("tied_if").read_bytes()
+    path.write_bytes(whole)
+    (denormals,) = [each for each in detectors() if each.rule.code == "MD501"]
+
+    def cut(examined: Examined) -> Iterator[Finding]:
+        os.truncate(path, len(whole) // 2)
+        yield from denormals.detect(examined)
+
+    monkeypatch.setattr("memdiag.api.check.detectors", lambda: (denormals._replace(detect=cut),))
+    checked = check_models([path], selection=Selection()).models[0]
+    assert "became shorter while it was read" in (checked.error or "")
+    assert checked.notes == ()
+
+
+def test_a_rule_that_fails_does_not_lose_the_others(
+    sample_model: SampleModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(examined: object) -> Iterator[Finding]:
+        raise KeyError("a defect")
+
+    ours = tuple(
+        each._replace(detect=broken) if each.rule.code == "MD101" else each for each in detectors()
+    )
+    monkeypatch.setattr("memdiag.api.check.detectors", lambda: ours)
+    result = check_models([sample_model("tied_if")], selection=Selection(min_bytes=0))
+    assert "MD103" in {one.rule for one in result.findings}
+    (note,) = [one for one in result.models[0].notes if "failed" in one]
+    assert "identical-weights" in note
+    assert "KeyError: 'a defect'" in note

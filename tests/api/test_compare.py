@@ -1,0 +1,399 @@
+"""Comparing models, optimizers, interpreters and saved profiles; what fails is a column."""
+
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import onnx
+import pytest
+from onnx import parser
+
+import memdiag
+from memdiag.api.comparing.subjects import distinguishing
+from memdiag.comparison import optimizers, runtimes
+from memdiag.comparison.optimizers import Adapter
+from memdiag.errors import ModelError, ProvisionError, RecordError, UsageError
+from memdiag.records.codec import decode, encode
+from memdiag.records.comparison import Column, Comparison
+from memdiag.units import MIB
+from tests.reports import profiles
+
+SampleModel = Callable[..., Path]
+
+
+def by_label(comparison: Comparison) -> dict[str, Column]:
+    return {column.label: column for column in comparison.columns}
+
+
+def save(path: Path, body: str, size: str = "n", more: str = "") -> Path:
+    text = (
+        f'<ir_version: 9, opset_import: ["" : 17]> g (float[{size}] x) => (float[{size}] y{more})'
+        f" {{ {body} }}"
+    )
+    onnx.save(parser.parse_model(text), path)
+    return path
+
+
+@pytest.fixture
+def adapter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], None]:
+    """A function (name, body) that adds an optimizer, the only one beside others added so."""
+    added: list[Adapter] = []
+    monkeypatch.setattr(optimizers, "adapters", lambda: tuple(added))
+
+    def add(name: str, body: str) -> None:
+        path = tmp_path / f"{name}.py"
+        path.write_text(
+            "import os, shutil, time\nPACKAGES = ('onnx',)\n"
+            f"def optimize(name, source, target, large):\n    {body}\n"
+        )
+        added.append(Adapter(name=name, path=path, packages=("onnx",), place=len(added)))
+
+    return add
+
+
+def test_a_model_beside_itself_has_no_difference(sample_model: SampleModel) -> None:
+    model = sample_model("tied_if", 8)
+    found = memdiag.compare(model, model, processes=5, runs=4)
+    one, other = found.columns
+    assert (one.label, other.label) == (model.name, f"{model.name} (2)")
+    # Latency is left out: on a machine that is busy with other things two runs may differ.
+    assert [each for each in found.changes if each.metric not in ("latency", "load")] == []
+    assert found.copies == ()
+    assert other.largest_difference == 0
+    assert one.largest_difference is None
+    for column in found.columns:
+        assert column.status == "completed"
+        assert column.measured is not None
+        assert column.measured.times == 5
+        assert column.profile is not None
+        assert column.profile.attribution is not None
+    assert decode(encode(found), Comparison) == found
+
+
+def test_a_copy_that_is_saved_is_told_with_its_weight(
+    sample_model: SampleModel, tmp_path: Path
+) -> None:
+    model = sample_model("tied_if", 16)
+    single = onnx.load(model)
+    # The weight alone, without the branch that transposes it.
+    nodes = [onnx.helper.make_node("Gather", ["model.shared.weight", "ids"], ["y"])]
+    weights = [each for each in single.graph.initializer if each.name == "model.shared.weight"]
+    inputs = [each for each in single.graph.input if each.name == "ids"]
+    ids = inputs or [onnx.helper.make_tensor_value_info("ids", onnx.TensorProto.INT64, ["n"])]
+    output = onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, None)
+    graph = onnx.helper.make_graph(nodes, "g", ids, [output], weights)
+    path = tmp_path / "single.onnx"
+    onnx.save(onnx.helper.make_model(graph, opset_imports=single.opset_import, ir_version=9), path)
+    found = memdiag.compare(model, path, processes=2, runs=2)
+    steady = next(each for each in found.changes if each.metric == "steady")
+    # Two copies of 16 MB fewer: the transposed one, and what is packed of it.
+    assert steady.bytes < -25 * MIB
+    assert "model.shared.weight" in steady.why
+    assert {each.kind for each in found.copies} == {"transposed", "packed"}
+    assert all(each.count < 0 for each in found.copies)
+    other = found.columns[1]
+    assert "outputs and latency are not compared" in other.message
+    assert other.largest_difference is None
+
+
+@pytest.mark.slow
+def test_models_with_the_same_inputs_are_held_to_the_first(tmp_path: Path) -> None:
+    first = save(tmp_path / "first.onnx", "y = Abs(x)")
+    same = save(tmp_path / "same.onnx", "z = Abs(x) y = Identity(z)")
+    worse = save(tmp_path / "worse.onnx", "y = Exp(x)")
+    broken = save(tmp_path / "broken.onnx", "y = Odd(x)")
+    found = memdiag.compare(first, same, worse, broken, processes=1, runs=2, xray=False)
+    columns = by_label(found)
+    assert columns["same.onnx"].largest_difference == 0
+    assert (columns["worse.onnx"].largest_difference or 0) > 1e-3
+    assert [each.to for each in found.changes if each.metric == "outputs"] == ["worse.onnx"]
+    assert columns["broken.onnx"].status == "failed"
+    assert columns["broken.onnx"].measured is None
+    assert "Odd" in columns["broken.onnx"].message
+    graph = columns["first.onnx"].graph
+    assert graph is not None
+    assert (graph.nodes, graph.initializers, graph.parameters) == (1, 0, 0)
+    assert graph.saved_bytes == first.stat().st_size
+
+
+def test_a_first_model_that_does_not_run_does_not_stop_the_others(tmp_path: Path) -> None:
+    torn = tmp_path / "torn.onnx"
+    torn.write_bytes(b"torn")
+    good = save(tmp_path / "good.onnx", "y = Abs(x)")
+    also = save(tmp_path / "also.onnx", "y = Abs(x)")
+    found = memdiag.compare(torn, good, also, processes=1, runs=1, xray=False)
+    assert [each.status for each in found.columns] == ["failed", "completed", "completed"]
+    assert "torn.onnx" in found.columns[0].message
+    assert by_label(found)["also.onnx"].largest_difference == 0
+
+
+@pytest.mark.parametrize("names", [("nope.onnx", "no.onnx"), ("good.onnx", "nope.onnx")])
+def test_a_missing_model_is_an_error_before_anything_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: tuple[str, str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    save(tmp_path / "good.onnx", "y = Abs(x)")
+    with pytest.raises(ModelError, match=r"^nope.onnx: there is no such file; check the path\.$"):
+        memdiag.compare(*names)
+    command = [sys.executable, "-m", "memdiag", "compare", *names]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "nope.onnx: there is no such file" in done.stderr
+    assert not (tmp_path / "reports").exists()
+
+
+def test_the_users_inputs_are_those_of_all_columns(tmp_path: Path) -> None:
+    one = save(tmp_path / "one.onnx", "y = Abs(x)")
+    other = save(tmp_path / "other.onnx", "y = Sqrt(x)")
+    ones = {"x": np.ones(5, np.float32)}
+    found = memdiag.compare(one, other, inputs=ones, processes=1, runs=1, xray=False)
+    assert found.columns[1].largest_difference == 0
+    for column in found.columns:
+        assert column.profile is not None
+        (given,) = column.profile.inputs
+        assert (given.name, given.shape, given.source) == ("x", (5,), "given")
+
+
+@pytest.mark.slow
+def test_optimizers_that_crash_or_hang_are_columns_that_say_so(
+    tmp_path: Path, adapter: Callable[[str, str], None]
+) -> None:
+    model = save(tmp_path / "model.onnx", "y = Abs(x)")
+    adapter("good", "shutil.copy(source, target)")
+    adapter("crashing", "os.abort()")
+    adapter("hanging", "time.sleep(600)")
+    adapter("breaking", "open(target, 'w').write('no model')")
+    adapter("idle", "return 'nothing was worth changing'")
+    found = memdiag.compare(model, optimizers=["all"], processes=1, runs=1, xray=False, timeout_s=6)
+    columns = by_label(found)
+    statuses = {label: column.status for label, column in columns.items()}
+    assert statuses == {
+        "original": "completed",
+        "good": "completed",
+        "crashing": "killed",
+        "hanging": "timeout",
+        "breaking": "failed",
+        "idle": "completed",
+    }
+    assert found.kind == "optimizers"
+    assert "SIGABRT" in columns["crashing"].message
+    assert columns["idle"].message == "nothing was worth changing"
+    assert columns["good"].largest_difference == 0
+    assert columns["good"].optimizer is not None
+    assert columns["original"].optimizer is None
+    assert "breaking" not in [each.to for each in found.changes]
+
+
+def test_an_optimizer_that_cannot_be_had_is_a_column_that_says_so(
+    tmp_path: Path, adapter: Callable[[str, str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unavailable(adapter: Adapter) -> Path:
+        raise ProvisionError(f"{adapter.name}: the package registry cannot be reached.")
+
+    adapter("far", "pass")
+    monkeypatch.setattr("memdiag.api.comparing.subjects.interpreter_for", unavailable)
+    model = save(tmp_path / "model.onnx", "y = Abs(x)")
+    found = memdiag.compare(model, optimizers=["far"], processes=1, runs=1, xray=False)
+    assert [each.status for each in found.columns] == ["completed", "unavailable"]
+    assert "cannot be reached" in found.columns[1].message
+
+
+def test_interpreters_are_columns_called_by_their_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MEMDIAG_CACHE", str(tmp_path / "cache"))
+    version = runtimes.installed()
+    assert version is not None
+    bare = tmp_path / "bare" / "bin" / "python"
+    bare.parent.mkdir(parents=True)
+    bare.write_text("#!/bin/sh\nexit 1\n")
+    bare.chmod(0o755)
+    model = save(tmp_path / "model.onnx", "y = Abs(x)")
+    found = memdiag.compare(
+        model,
+        onnxruntime=[version],
+        environments=[sys.executable, tmp_path / "bare"],
+        processes=1,
+        runs=1,
+        xray=False,
+    )
+    columns = by_label(found)
+    assert {*columns} == {version, f"{version} (2)", "bare"}
+    assert columns["bare"].status == "unavailable"
+    assert "no onnxruntime" in columns["bare"].message
+    assert columns[version].onnxruntime == version
+    assert found.kind == "onnxruntime"
+
+
+def test_a_version_that_cannot_be_had_is_a_column_that_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unavailable(home: Path, packages: object) -> Path:
+        raise ProvisionError("onnxruntime==0.1.2: there is no such version.")
+
+    monkeypatch.setattr(runtimes, "environment", unavailable)
+    version = runtimes.installed()
+    assert version is not None
+    model = save(tmp_path / "model.onnx", "y = Abs(x)")
+    found = memdiag.compare(model, onnxruntime=["0.1.2", version], processes=1, runs=1, xray=False)
+    assert [each.status for each in found.columns] == ["unavailable", "completed"]
+
+
+def test_a_bisection_measures_as_few_versions_as_it_needs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = save(tmp_path / "model.onnx", "y = Abs(x)")
+    monkeypatch.setattr(runtimes, "versions", lambda: ("1.1.0", "1.2.0", "1.3.0", "1.4.0"))
+    monkeypatch.setattr(runtimes, "runtime", lambda version: Path(sys.executable))
+    found = memdiag.compare(
+        model, bisect="steady", onnxruntime=["1.2.0", "1.4.0"], processes=2, runs=1, xray=False
+    )
+    assert found.bisection is not None
+    assert found.bisection.candidates == 3
+    assert (found.bisection.before, found.bisection.after) == (None, None)
+    assert [each.label for each in found.columns] == ["1.2.0", "1.4.0"]
+
+
+def test_saved_profiles_are_compared_without_their_models(tmp_path: Path) -> None:
+    one = profiles.tied_if()
+    environment = msgspec.structs.replace(one.environment, cpu="another")
+    assert one.steady is not None
+    steady = msgspec.structs.replace(one.steady, rss_bytes=one.steady.rss_bytes + 900 * MIB)
+    other = msgspec.structs.replace(
+        one, environment=environment, steady=steady, steady_rss_bytes=steady.rss_bytes
+    )
+    for folder, profile in (("a", one), ("b", other)):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "profile.json").write_bytes(encode(profile))
+    found = memdiag.compare(*(tmp_path / each / "profile.json" for each in "ab"))
+    assert found.kind == "profiles"
+    assert [each.label for each in found.columns] == ["a/profile.json", "b/profile.json"]
+    assert [(each.metric, each.bytes) for each in found.changes] == [("steady", 900 * MIB)]
+    assert any("load and latency are not compared" in note for note in found.notes)
+
+
+def test_a_profile_that_failed_is_a_column_that_says_so(tmp_path: Path) -> None:
+    for name, profile in (("good", profiles.tied_if()), ("bad", profiles.failed())):
+        (tmp_path / f"{name}.json").write_bytes(encode(profile))
+    found = memdiag.compare(tmp_path / "good.json", tmp_path / "bad.json")
+    assert [each.status for each in found.columns] == ["completed", "failed"]
+    assert found.changes == ()
+    (tmp_path / "bad.json").write_text("{}")
+    with pytest.raises(RecordError, match=r"bad\.json"):
+        memdiag.compare(tmp_path / "good.json", tmp_path / "bad.json")
+
+
+@pytest.mark.parametrize(
+    ("paths", "labels"),
+    [
+        (["x/one.onnx", "y/two.onnx"], ["one.onnx", "two.onnx"]),
+        (["x/m.onnx", "y/m.onnx"], ["x/m.onnx", "y/m.onnx"]),
+        (["x/v/m.onnx", "y/v/m.onnx", "n.onnx"], ["x/v/m.onnx", "y/v/m.onnx", "n.onnx"]),
+        (["x/m.onnx", "x/m.onnx"], ["m.onnx", "m.onnx"]),
+    ],
+)
+def test_files_are_called_by_the_shortest_path_that_distinguishes_them(
+    paths: list[str], labels: list[str]
+) -> None:
+    assert distinguishing([Path(path) for path in paths]) == labels
+
+
+def test_paths_may_be_given_one_by_one_or_in_a_list(tmp_path: Path) -> None:
+    paths = []
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.json").write_bytes(encode(profiles.tied_if()))
+        paths.append(tmp_path / f"{name}.json")
+    for found in (
+        memdiag.compare(*paths),
+        memdiag.compare(paths),
+        memdiag.compare([str(path) for path in paths]),
+        memdiag.compare(tuple(paths)),
+    ):
+        assert [each.label for each in found.columns] == ["a.json", "b.json"]
+    with pytest.raises(UsageError, match="3 is not a path"):
+        memdiag.compare(paths[0], 3)  # type: ignore[arg-type] # wrong on purpose
+
+
+def test_outputs_that_only_one_model_has_are_named(tmp_path: Path) -> None:
+    first = save(tmp_path / "first.onnx", "y = Abs(x)")
+    more = save(tmp_path / "more.onnx", "y = Abs(x) z = Exp(x)", more=", float[n] z")
+    found = memdiag.compare(first, more, processes=1, runs=1, xray=False)
+    column = found.columns[1]
+    assert column.largest_difference == 0
+    assert column.difference == "only more.onnx has the output z; all others are equal"
+    assert [each.why for each in found.changes if each.metric == "outputs"] == [column.difference]
+    found = memdiag.compare(more, first, processes=1, runs=1, xray=False)
+    assert found.columns[1].difference == "only the first has the output z; all others are equal"
+
+
+def test_each_model_takes_the_sizes_of_its_own_dimensions(tmp_path: Path) -> None:
+    one = save(tmp_path / "one.onnx", "y = Abs(x)")
+    other = save(tmp_path / "other.onnx", "y = Abs(x)", size="rows")
+
+    def shapes(**dims: int) -> list[tuple[int, ...] | None]:
+        found = memdiag.compare(one, other, dims=dims, processes=1, runs=1, xray=False)
+        return [each.profile.inputs[0].shape for each in found.columns if each.profile]
+
+    assert shapes(n=3) == [(3,), (3,)]
+    assert shapes(n=3, rows=5) == [(3,), (5,)]
+    with pytest.raises(UsageError, match=r"'k': one\.onnx has n; other\.onnx has rows"):
+        shapes(k=3)
+    found = memdiag.compare(one, other, processes=1, runs=1, xray=False)
+    names = [
+        [one.name for one in each.profile.dimensions] for each in found.columns if each.profile
+    ]
+    assert names == [["n"], ["rows"]]
+
+
+@pytest.mark.parametrize(
+    ("paths", "options", "message"),
+    [
+        ([], {}, "no model was given"),
+        (["a.onnx"], {}, "nothing to compare it with"),
+        (["a.onnx", "b.json"], {}, "cannot be compared with saved profiles"),
+        (["a.onnx", "b.onnx"], {"onnxruntime": ["1.2.3"]}, "compared on one model"),
+        (["a.json"], {"optimizers": ["all"]}, "compared on one model"),
+        (
+            ["a.onnx"],
+            {"onnxruntime": ["1.2.3"], "optimizers": ["all"]},
+            "cannot be compared together",
+        ),
+        (["a.onnx"], {"optimizers": ["onnxmin"]}, "unknown optimizer 'onnxmin'"),
+        (["a.onnx"], {"bisect": "speed"}, "cannot be bisected"),
+        (["a.onnx"], {"bisect": "peak", "environments": ["x"]}, "Remove --environment"),
+        (["a.onnx", "b.onnx"], {"processes": 0}, "--processes must be at least 1"),
+        (["a.onnx", "b.onnx"], {"timeout_s": 0}, "--timeout must be greater than 0"),
+        (["a.onnx", "b.onnx"], {"memory_limit_bytes": 0}, "--memory-limit must be greater than 0"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(
+    paths: list[str], options: dict[str, object], message: str
+) -> None:
+    with pytest.raises(UsageError, match=message):
+        memdiag.compare(*paths, **options)  # type: ignore[arg-type] # wrong on purpose
+
+
+def test_a_model_that_is_not_there_cannot_be_optimized(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"gone\.onnx"):
+        memdiag.compare(tmp_path / "gone.onnx", optimizers=["all"])
+
+
+def test_ctrl_c_keeps_what_was_measured(tmp_path: Path, heeding_ctrl_c: None) -> None:
+    one = save(tmp_path / "one.onnx", "y = Abs(x)")
+    said: list[str] = []
+
+    def interrupt(words: str) -> None:
+        said.append(words)
+        if words == "one.onnx, 2 of 3":
+            threading.Timer(0.05, signal.raise_signal, [signal.SIGINT]).start()
+
+    other = save(tmp_path / "other.onnx", "y = Abs(x)")
+    found = memdiag.compare(one, other, processes=3, runs=3, xray=False, on_progress=interrupt)
+    assert any("interrupted" in note for note in found.notes)
+    assert all(each.measured is not None for each in found.columns)
+    assert said[-1] == "one.onnx, 2 of 3"

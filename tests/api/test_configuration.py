@@ -1,0 +1,49 @@
+from pathlib import Path
+
+import pytest
+
+from memdiag.api.configuration import Configuration, read_configuration
+from memdiag.errors import UsageError
+
+
+def write(folder: Path, text: str) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "pyproject.toml").write_text(text)
+    return folder
+
+
+def test_the_nearest_table_counts(tmp_path: Path) -> None:
+    write(tmp_path, '[tool.memdiag]\nselect = ["outer"]\n')
+    write(tmp_path / "a", "[project]\nname = 'without a table'\n")
+    inner = write(
+        tmp_path / "a" / "b",
+        '[tool.memdiag]\nignore = ["MD4"]\nmin-bytes = "1 MiB"\nfor-onnxruntime = "1.24.4"\n'
+        "[tool.memdiag.dim]\nbatch = 8\n",
+    )
+    settings = read_configuration(inner)
+    assert settings.ignore == ("MD4",)
+    assert settings.least_bytes == 1 << 20
+    assert settings.for_onnxruntime == "1.24.4"
+    assert settings.dim == {"batch": 8}
+    assert read_configuration(tmp_path / "a").select == ("outer",)
+
+
+def test_nothing_is_set_without_a_table(tmp_path: Path) -> None:
+    write(tmp_path, "[tool.other]\nx = 1\n[tool.memdiag]\n")
+    assert read_configuration(tmp_path) == Configuration()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[tool.memdiag]\nselct = []\n", "selct"),
+        ("[tool.memdiag]\nselect = 3\n", "select"),
+        ('[tool.memdiag]\nmin-bytes = "much"\n', "much"),
+        ("[tool]\nmemdiag = 3\n", "not a table"),
+        ("[tool.memdiag\n", "TOML"),
+    ],
+)
+def test_what_means_nothing_is_refused_by_name(tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises(UsageError, match=said) as caught:
+        read_configuration(write(tmp_path, text))
+    assert str(tmp_path / "pyproject.toml") in str(caught.value)

@@ -1,0 +1,401 @@
+"""Fixing models whose waste is known; what must not be written is not."""
+
+import os
+import resource
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import external_data_helper, numpy_helper, parser
+
+import memdiag
+from memdiag.errors import MeasurementError, ReportError, UsageError
+from memdiag.records.finding import Finding
+from memdiag.records.fix import Fix
+from memdiag.remedies.draft import Draft
+from memdiag.remedies.rewrite import Rewrite, Rewriter
+from memdiag.remedies.rewrites import rewriters_for
+from memdiag.units import MIB
+
+SampleModel = Callable[..., Path]
+
+
+@pytest.fixture
+def tied(sample_model: SampleModel, tmp_path: Path) -> Path:
+    """A copy of the tied model of 24 MB in a folder of the test's own."""
+    path = tmp_path / "tied.onnx"
+    path.write_bytes(sample_model("tied_if", 24).read_bytes())
+    return path
+
+
+def statuses(fix: Fix) -> dict[str, str]:
+    return {remedy.name: remedy.status for remedy in fix.remedies}
+
+
+def run(path: Path, **feeds: np.ndarray) -> np.ndarray:
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    output = session.run(None, feeds)[0]
+    assert isinstance(output, np.ndarray)
+    return output
+
+
+@pytest.fixture
+def two_rewrites(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave two of the rewrites for a tied weight, so that a test takes seconds."""
+
+    def chosen(rule: str) -> tuple[Rewriter, ...]:
+        wanted = ("overridable-weight", "gemm-transposed")
+        return tuple(one for one in rewriters_for(rule) if one.rewrite.name in wanted)
+
+    monkeypatch.setattr("memdiag.api.fixing.changes.rewriters_for", chosen)
+
+
+@pytest.mark.usefixtures("two_rewrites")
+def test_the_tied_weight_loses_its_copies(tied: Path) -> None:
+    before = tied.read_bytes()
+    fix = memdiag.fix(tied, max_slowdown=10, sizes=[1])
+    assert fix.output == str(tied.with_name("tied.fixed.onnx"))
+    assert fix.verified
+    assert "applied" in statuses(fix).values()
+    assert fix.before is not None
+    assert fix.after is not None
+    assert fix.before.steady_bytes - fix.after.steady_bytes > 20 * MIB
+    assert fix.largest_difference is not None
+    assert fix.bound is not None
+    assert fix.largest_difference <= fix.bound
+    assert {at.inputs for at in fix.latencies} == {
+        f"{size}, use_embedding {flag}"
+        for size in ("sequence 128", "size 1")
+        for flag in ("true", "false")
+    } | {"sequence 128, size 1 in turn"}
+    assert tied.read_bytes() == before
+    assert sorted(path.name for path in tied.parent.iterdir()) == ["tied.fixed.onnx", "tied.onnx"]
+    onnx.checker.check_model(fix.output)
+    rng = np.random.default_rng(1)
+    hidden = rng.standard_normal((3, 1024), np.float32)
+    feeds = {"ids": np.array([1, 5, 7]), "hidden": hidden, "use_embedding": np.array(False)}
+    one, other = run(tied, **feeds), run(Path(fix.output), **feeds)
+    assert np.abs(one - other).max() <= 1e-4 * np.abs(one).max()
+    assert np.array_equal(
+        run(tied, **feeds | {"use_embedding": np.array(True)}),
+        run(Path(fix.output), **feeds | {"use_embedding": np.array(True)}),
+    )
+
+
+def test_a_clean_model_is_left_alone(sample_model: SampleModel, tmp_path: Path) -> None:
+    fix = memdiag.fix(sample_model("plain_mlp"), tmp_path / "out.onnx")
+    assert (fix.output, fix.remedies) == (None, ())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_dry_run_says_what_would_be_tried_and_writes_nothing(tied: Path) -> None:
+    fix = memdiag.fix(tied, dry_run=True)
+    assert statuses(fix)["overridable-weight"] == "possible"
+    assert fix.output is None
+    assert [path.name for path in tied.parent.iterdir()] == ["tied.onnx"]
+
+
+def test_only_what_is_asked_for_is_tried(tied: Path) -> None:
+    assert memdiag.fix(tied, only=["identical-weights"]).remedies == ()
+    with pytest.raises(UsageError, match="unknown rule"):
+        memdiag.fix(tied, only=["nonsense"])
+
+
+@pytest.mark.parametrize("name", ["tied.onnx", "./tied.onnx"])
+def test_the_original_is_never_the_output(tied: Path, name: str) -> None:
+    with pytest.raises(UsageError, match="the original's own file"):
+        memdiag.fix(tied, tied.parent / name)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("two_rewrites")
+def test_a_limit_that_nothing_keeps_leaves_the_model_as_it_is(tied: Path) -> None:
+    fix = memdiag.fix(tied, max_slowdown=1e-6, sizes=[1])
+    assert {*statuses(fix).values()} <= {"rejected", "refused"}
+    assert any("slower" in remedy.reason for remedy in fix.remedies)
+    assert fix.output is None
+    assert [path.name for path in tied.parent.iterdir()] == ["tied.onnx"]
+
+
+HANGING = """
+import time
+
+import onnxruntime
+
+
+class Session(onnxruntime.InferenceSession):
+    def __init__(self, source, options=None, *args, **more):
+        if isinstance(source, str):
+            with open(source, "rb") as file:
+                if OPERATOR in file.read():
+                    time.sleep(600)
+        super().__init__(source, options, *args, **more)
+
+
+onnxruntime.InferenceSession = Session
+"""
+
+
+@pytest.fixture
+def hanging(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """A function after which models with an operator take ten minutes to load, in children."""
+
+    def hang(operator: str) -> None:
+        folder = tmp_path / "site"
+        folder.mkdir()
+        text = HANGING.replace("OPERATOR", repr(operator.encode()))
+        (folder / "sitecustomize.py").write_text(text)
+        monkeypatch.setenv("PYTHONPATH", str(folder))
+
+    return hang
+
+
+@pytest.mark.usefixtures("two_rewrites")
+def test_a_time_limit_ends_a_child_and_leaves_the_best_so_far(
+    tied: Path, hanging: Callable[[str], None]
+) -> None:
+    hanging("Gemm")
+    output = tied.parent / "out" / "fixed.onnx"
+    fix = memdiag.fix(tied, output, max_slowdown=10, sizes=[1], time_limit_s=45)
+    assert fix.duration_s < 90
+    assert statuses(fix) == {"overridable-weight": "applied", "gemm-transposed": "untried"}
+    assert any("time limit" in note for note in fix.notes)
+    assert fix.output == str(output)
+    assert [path.name for path in output.parent.iterdir()] == ["fixed.onnx"]
+
+
+@pytest.mark.usefixtures("two_rewrites")
+def test_a_time_limit_holds_while_the_original_loads(
+    tied: Path, hanging: Callable[[str], None]
+) -> None:
+    hanging("Gather")
+    fix = memdiag.fix(tied, sizes=[1], time_limit_s=3)
+    assert fix.duration_s < 60
+    assert {*statuses(fix).values()} == {"untried"}
+    assert fix.output is None
+    with pytest.raises(MeasurementError, match="time limit passed before the defaults"):
+        memdiag.tune(tied, sizes=[1], time_limit_s=3)
+
+
+@pytest.mark.usefixtures("two_rewrites")
+def test_ctrl_c_leaves_the_best_so_far(tied: Path) -> None:
+    def interrupt(words: str) -> None:
+        if words.startswith("trying gemm-transposed"):
+            raise KeyboardInterrupt
+
+    fix = memdiag.fix(tied, max_slowdown=10, sizes=[1], on_progress=interrupt)
+    assert statuses(fix) == {"overridable-weight": "applied", "gemm-transposed": "untried"}
+    assert fix.output is not None
+    assert any("interrupted" in note for note in fix.notes)
+    assert sorted(path.name for path in tied.parent.iterdir()) == ["tied.fixed.onnx", "tied.onnx"]
+
+
+@pytest.mark.parametrize("seconds", [0, -1])
+def test_a_time_limit_without_time_is_refused(tied: Path, seconds: float) -> None:
+    with pytest.raises(UsageError, match="--time-limit must be greater than 0"):
+        memdiag.fix(tied, time_limit_s=seconds)
+
+
+@pytest.fixture
+def wrong(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """A rewrite for tied weights that saves all memory and computes something else."""
+
+    def check(draft: Draft, finding: Finding) -> str | None:
+        return None
+
+    def apply(draft: Draft, finding: Finding) -> bool:
+        for graph in draft.model.graphs():
+            for node in graph:
+                if node.op_type == "Gather":
+                    node.op_type = "GatherElements"
+                if node.op_type == "MatMul":
+                    node.replace_input_with(0, node.inputs[0])
+                    node.op_type = "MatMul"
+                    for user in list(node.outputs[0].uses()):
+                        user.node.replace_input_with(user.idx, node.inputs[0])
+        return True
+
+    rewrite = Rewrite(
+        name="product-by-rows",
+        summary="x",
+        rules=("shared-weight-transposed",),
+        arithmetic="reordered",
+    )
+    monkeypatch.setattr(
+        "memdiag.api.fixing.changes.rewriters_for",
+        lambda rule: (Rewriter(rewrite, check, apply),) if rule in rewrite.rules else (),
+    )
+    return ["product-by-rows"]
+
+
+def test_a_wrong_rewrite_is_rejected(tied: Path, wrong: list[str]) -> None:
+    fix = memdiag.fix(tied)
+    assert statuses(fix) == {"product-by-rows": "rejected"}
+    assert fix.output is None
+
+
+def test_a_model_that_does_not_run_is_fixed_only_unverified(tmp_path: Path) -> None:
+    proto = parser.parse_model(
+        '<ir_version: 9, opset_import: ["" : 17, "custom" : 1]>'
+        """g (float[n, 64] x, int64[n] i) => (float[n, 65536] y, float[n, 64] z) {
+            h = custom.Odd(x)
+            t = Transpose <perm = [1, 0]> (w)
+            y = MatMul(h, t)
+            z = Gather(w, i)
+        }"""
+    )
+    values = np.random.default_rng(0).standard_normal((65536, 64), np.float32)
+    proto.graph.initializer.append(numpy_helper.from_array(values, "w"))
+    path = tmp_path / "m.onnx"
+    onnx.save(proto, path)
+    refused = memdiag.fix(path)
+    assert {*statuses(refused).values()} == {"refused"}
+    assert "--unverified" in refused.remedies[0].reason
+    assert refused.output is None
+    fix = memdiag.fix(path, unverified=True)
+    assert "unverified" in statuses(fix).values()
+    assert not fix.verified
+    assert fix.verified_on == ()
+    assert fix.oldest_onnxruntime == "1.20.0"
+    assert fix.is_valid
+    assert fix.output is not None
+    onnx.checker.check_model(fix.output)
+
+
+@pytest.mark.slow
+def test_a_weight_that_stays_in_the_original_is_counted_and_named(
+    sample_model: SampleModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "memdiag.api.fixing.changes.rewriters_for",
+        lambda rule: [
+            one for one in rewriters_for(rule) if one.rewrite.name == "overridable-weight"
+        ],
+    )
+    built = sample_model("tied_if", 24, external=True)
+    model, data = tmp_path / built.name, tmp_path / f"{built.name}.data"
+    model.write_bytes(built.read_bytes())
+    data.write_bytes(Path(f"{built}.data").read_bytes())
+    fix = memdiag.fix(model, max_slowdown=10, sizes=[1])
+    assert fix.output is not None
+    assert fix.after is not None
+    output = Path(fix.output)
+    assert output.stat().st_size < 2000
+    assert fix.output_files == (str(output), str(data))
+    assert fix.kept_files == (str(data),)
+    assert 24_000_000 - 4096 < fix.kept_bytes <= data.stat().st_size
+    assert fix.after.disk_bytes == output.stat().st_size + data.stat().st_size
+    assert fix.is_valid
+    assert fix.verified_on == (onnxruntime.__version__,)
+    assert fix.oldest_onnxruntime == "1.20.0"
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(
+        [model.name, data.name, output.name]
+    )
+
+
+def test_an_interpreter_that_is_none_is_an_error_before_anything_is_measured(tied: Path) -> None:
+    with pytest.raises(UsageError, match="cannot be started as a Python interpreter"):
+        memdiag.fix(tied, check_with=[tied.parent / "nothing"])
+    assert [path.name for path in tied.parent.iterdir()] == ["tied.onnx"]
+
+
+def test_a_place_that_cannot_be_written_is_an_error_before_anything_is_measured(
+    tied: Path,
+) -> None:
+    said: list[str] = []
+    with pytest.raises(ReportError, match="cannot be written"):
+        memdiag.fix(tied, tied / "out.onnx", on_progress=said.append)
+    assert said == []
+
+
+def many_files(folder: Path, rows: int = 65536) -> Path:
+    """Write a tied weight and another one, each in an external file of its own."""
+    proto = parser.parse_model(
+        f"""<ir_version: 9, opset_import: ["" : 17]>
+        g (float[n, 64] x, int64[i] ids) => (float[n, {rows}] y, float[i, 64] z) {{
+            h = MatMul(x, v)
+            t = Transpose <perm = [1, 0]> (w)
+            y = MatMul(h, t)
+            z = Gather(w, ids)
+        }}"""
+    )
+    rng = np.random.default_rng(0)
+    for name, shape in (("w", (rows, 64)), ("v", (64, 64))):
+        values = rng.standard_normal(shape).astype(np.float32)
+        proto.graph.initializer.append(numpy_helper.from_array(values, name))
+        external_data_helper.set_external_data(proto.graph.initializer[-1], f"{name}.bin")
+    path = folder / "m.onnx"
+    onnx.save(proto, path)
+    return path
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("two_rewrites")
+def test_several_external_files(tmp_path: Path) -> None:
+    fix = memdiag.fix(many_files(tmp_path), max_slowdown=10, sizes=[1])
+    assert fix.output is not None
+    assert {*fix.kept_files} == {str(tmp_path / "w.bin"), str(tmp_path / "v.bin")}
+    assert fix.kept_bytes == 65536 * 64 * 4 + 64 * 64 * 4
+    onnx.checker.check_model(fix.output)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.usefixtures("two_rewrites")
+def test_more_than_two_gigabytes_of_weights(tmp_path: Path) -> None:
+    # All zeros, and no bytes on disk: a sparse file of 2.5 GB.
+    rows, columns = 10240, 65536
+    proto = parser.parse_model(
+        f"""<ir_version: 9, opset_import: ["" : 17]>
+        g (float[n, 64] x, int64[i] ids) => (float[n, 65536] y, float[i, 64] z,
+           float[i, {columns}] b) {{
+            t = Transpose <perm = [1, 0]> (w)
+            y = MatMul(x, t)
+            z = Gather(w, ids)
+            b = Gather(big, ids)
+        }}"""
+    )
+    values = np.random.default_rng(0).standard_normal((65536, 64)).astype(np.float32)
+    values.tofile(tmp_path / "w.bin")
+    with (tmp_path / "big.bin").open("wb") as file:
+        file.truncate(rows * columns * 4)
+    for name, shape in (("w", values.shape), ("big", (rows, columns))):
+        made = proto.graph.initializer.add()
+        made.name, made.data_type = name, onnx.TensorProto.FLOAT
+        made.dims.extend(shape)
+        made.data_location = onnx.TensorProto.EXTERNAL
+        made.external_data.add(key="location", value=f"{name}.bin")
+    path = tmp_path / "m.onnx"
+    path.write_bytes(proto.SerializeToString())
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    fix = memdiag.fix(path, max_slowdown=10, sizes=[1])
+    assert (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024 < 200 * MIB
+    assert fix.output is not None
+    assert {*fix.kept_files} == {str(tmp_path / "big.bin"), str(tmp_path / "w.bin")}
+    assert fix.kept_bytes == (rows * columns + values.size) * 4
+    assert fix.is_valid
+    assert run(Path(fix.output), x=values[:2], ids=np.array([1])).shape == (2, 65536)
+
+
+RUNTIMES = [Path(one) for one in os.environ.get("MEMDIAG_RUNTIMES", "").split(":") if one]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("rewrite", ["gemm-transposed", "fused-matmul-transposed"])
+def test_a_fixed_model_is_as_good_on_all_runtimes(
+    tied: Path, monkeypatch: pytest.MonkeyPatch, rewrite: str
+) -> None:
+    if not RUNTIMES:
+        pytest.skip("MEMDIAG_RUNTIMES names none")
+    monkeypatch.setattr(
+        "memdiag.api.fixing.changes.rewriters_for",
+        lambda rule: [one for one in rewriters_for(rule) if one.rewrite.name == rewrite],
+    )
+    fix = memdiag.fix(tied, max_slowdown=10, sizes=[1], check_with=RUNTIMES)
+    assert statuses(fix) == {rewrite: "applied"}, fix.remedies
+    assert len(fix.verified_on) == 1 + len(RUNTIMES)
+    assert fix.oldest_onnxruntime == "1.20.0"

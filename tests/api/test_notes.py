@@ -1,0 +1,65 @@
+from collections.abc import Callable
+from dataclasses import replace
+
+import msgspec
+import pytest
+
+from memdiag.api.notes import notes_of
+from memdiag.runner.job import Job
+from memdiag.runner.run import measure
+from memdiag.units import MIB
+from tests.runner.conftest import fake_job
+
+__all__ = ["fake_job"]
+
+
+@pytest.mark.parametrize(
+    ("above", "retained", "is_said"),
+    [(94, 13, True), (94, 4, False), (10, 1, True), (10, 0, False), (10, None, False)],
+)
+def test_what_malloc_retains_is_said_where_it_is_notable(
+    above: int, retained: int | None, is_said: bool, fake_job: Callable[..., Job]
+) -> None:
+    job = fake_job({})
+    measured = measure(job)
+    assert measured.steady is not None
+    assert measured.baseline is not None
+    steady = msgspec.structs.replace(
+        measured.steady, rss_bytes=measured.baseline.rss_bytes + above * MIB
+    )
+    retained_bytes = None if retained is None else retained * MIB
+    seen = replace(measured, steady=steady, allocator_retained_bytes=retained_bytes)
+    found = [note for note in notes_of(seen, job) if "malloc has not returned" in note]
+    assert len(found) == is_said
+    if is_said:
+        assert found[0].startswith(f"{retained}")
+
+
+@pytest.mark.parametrize(
+    ("version", "telemetry", "words"),
+    [
+        ("1.28.1", False, []),
+        ("1.29.0", False, ["telemetry off"]),
+        ("1.32.0", True, ["telemetry on"]),
+        ("1.24.4", True, []),
+    ],
+)
+def test_telemetry_is_said_where_the_runtime_has_it(
+    version: str, telemetry: bool, words: list[str], fake_job: Callable[..., Job]
+) -> None:
+    job = replace(fake_job({}), telemetry=telemetry)
+    measured = replace(measure(job), onnxruntime=version)
+    found = [note for note in notes_of(measured, job) if "telemetry" in note]
+    assert [word for word in words if any(word in note for note in found)] == words
+    assert len(found) == len(words)
+
+
+def test_a_run_that_fits_its_memory_limit_says_so(fake_job: Callable[..., Job]) -> None:
+    job = fake_job({}, memory_limit_bytes=8_000_000_000)
+    measured = measure(job)
+    said = "the whole process stayed below the memory limit of 7.45 GiB (8,000 MB)"
+    assert said in [*notes_of(measured, job)]
+    outcome = msgspec.structs.replace(measured.outcome, status="limit")
+    ended = [*notes_of(replace(measured, outcome=outcome), job)]
+    assert not any("memory limit" in note for note in ended)
+    assert not any("memory limit" in note for note in notes_of(measured, fake_job({})))

@@ -1,0 +1,390 @@
+"""What the workflow adds to the measurement: inputs that run, facts of the model, honest notes."""
+
+import ctypes
+import mmap
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import psutil
+import pytest
+from onnx import TensorProto, helper
+from rich.console import Console
+
+import memdiag
+from memdiag.api import profile as profile_module
+from memdiag.api.profile import Interrupted
+from memdiag.errors import ModelError, UsageError
+from memdiag.records.codec import encode
+from memdiag.records.profile import Profile
+from memdiag.reports.console import show
+from memdiag.runner.run import Measurement
+
+# Runs with a length of 64 and no other.
+NEEDS_64 = """
+<ir_version: 9, opset_import: ["" : 17]>
+needs_64 (float[batch, length] x) => (float[4, 16] y)
+{
+    shape = Constant<value = int64[2] {4, 16}>()
+    y = Reshape(x, shape)
+}
+"""
+
+# The values computed grow with the square of the length.
+SQUARE = """
+<ir_version: 9, opset_import: ["" : 17]>
+square (float[batch, length, 2] x) => (float[batch, length, length] y)
+{
+    turned = Transpose<perm = [0, 2, 1]>(x)
+    y = MatMul(x, turned)
+}
+"""
+
+PICTURE = """
+<ir_version: 9, opset_import: ["" : 17]>
+picture (float[n, 1, h, w] x) => (float[n, 1, h, w] y) { y = Exp(x) }
+"""
+
+PLAIN = """
+<ir_version: 9, opset_import: ["" : 17]>
+plain (float[batch, 3] x) => (float[batch, 3] y)
+<float[3] w = {1, 2, 3}>
+{
+    y = Add(x, w)
+}
+"""
+
+
+def saved(tmp_path: Path, text: str, name: str = "model.onnx") -> Path:
+    path = tmp_path / name
+    onnx.save(onnx.parser.parse_model(text), path)
+    return path
+
+
+def sizes(profile: Profile) -> dict[str, int]:
+    return {one.name: one.size for one in profile.dimensions}
+
+
+def test_a_model_that_does_not_run_at_the_realistic_size_gets_another(tmp_path: Path) -> None:
+    profile = memdiag.profile(saved(tmp_path, NEEDS_64), runs=1)
+    assert profile.outcome.status == "completed"
+    assert [given.shape for given in profile.inputs] == [(1, 64)]
+    assert sizes(profile) == {"batch": 1, "length": 64}
+    assert profile.dimensions[1].reason == "the model does not run at batch 1 × sequence 128"
+    said = " ".join(profile.notes)
+    assert "64: the model does not run at batch 1 × sequence 128; this is the first size" in said
+    assert "at batch 1 × sequence 128 it says: " in said
+
+
+def test_a_size_that_the_user_gave_is_not_overridden(tmp_path: Path) -> None:
+    profile = memdiag.profile(saved(tmp_path, NEEDS_64), runs=1, dims={"length": 2, "batch": 1})
+    assert profile.outcome.status == "failed"
+    assert profile.outcome.phase == "first_run"
+    assert [given.shape for given in profile.inputs] == [(1, 2)]
+    assert {one.source for one in profile.dimensions} == {"given"}
+
+
+def test_activations_that_would_not_fit_fall_back_to_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = saved(tmp_path, SQUARE)
+    assert sizes(memdiag.profile(path, runs=1)) == {"batch": 1, "length": 128}
+    total = psutil.virtual_memory().total
+    # At a length of 128 the product takes 65,536 bytes, the input 1,024; Transpose may be fused.
+    monkeypatch.setattr("memdiag.api.inputs.MAX_MEMORY_SHARE", 66_000 / total)
+    profile = memdiag.profile(path, runs=1)
+    assert sizes(profile) == {"batch": 1, "length": 1}
+    assert any("would take about 65 KiB, more than a quarter of" in note for note in profile.notes)
+    # Sizes that the user gave are the user's affair.
+    given = memdiag.profile(path, runs=1, dims={"length": 200, "batch": 1})
+    assert sizes(given) == {"batch": 1, "length": 200}
+
+
+def test_a_large_image_that_would_not_fit_is_smaller(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = saved(tmp_path, PICTURE)
+    assert sizes(memdiag.profile(path, runs=1)) == {"n": 1, "h": 640, "w": 640}
+    total = psutil.virtual_memory().total
+    # Input and output: 3.1 MiB at a side of 640, 392 KiB at 224.
+    monkeypatch.setattr("memdiag.api.inputs.MAX_MEMORY_SHARE", (1 << 20) / total)
+    profile = memdiag.profile(path, runs=1)
+    assert sizes(profile) == {"n": 1, "h": 224, "w": 224}
+    assert any("sides of images are 224 instead" in note for note in profile.notes)
+    given = memdiag.profile(path, runs=1, dims={"h": 640, "w": 640})
+    assert sizes(given) == {"n": 1, "h": 640, "w": 640}
+    monkeypatch.setattr("memdiag.api.inputs.MAX_MEMORY_SHARE", (1 << 18) / total)
+    assert sizes(memdiag.profile(path, runs=1)) == {"n": 1, "h": 1, "w": 1}
+
+
+def test_a_model_that_runs_needs_no_rehearsal(tmp_path: Path) -> None:
+    profile = memdiag.profile(saved(tmp_path, PLAIN), runs=2)
+    assert profile.outcome.status == "completed"
+    assert sizes(profile) == {"batch": 1}
+    assert not any("does not run" in note for note in profile.notes)
+    assert profile.model.weight_bytes == 12
+    assert profile.model.opsets == {"ai.onnx": 17}
+    assert profile.steady is not None
+    assert profile.steady.rss_bytes == profile.steady_rss_bytes
+
+
+def test_what_was_given_is_used_and_nothing_of_it_is_recorded(tmp_path: Path) -> None:
+    secret = np.array([[1.5, 271828.25, 3]], np.float32)
+    profile = memdiag.profile(
+        saved(tmp_path, PLAIN),
+        runs=1,
+        inputs={"x": secret},
+        environment={"MINE": "1"},
+    )
+    assert [(given.source, given.shape) for given in profile.inputs] == [("given", (1, 3))]
+    assert profile.session.environment == {"MINE": "1"}
+    text = encode(profile).decode()
+    assert "271828" not in text
+    assert str(Path.home()) not in text.replace(profile.model.path, "")
+
+
+def test_without_optimization_constant_folding_is_not_guessed(tmp_path: Path) -> None:
+    profile = memdiag.profile(saved(tmp_path, PLAIN), run=False, optimization_level="disable_all")
+    assert profile.session.options == {"graph_optimization_level": "disable_all"}
+    fold = profile.phase("constant_fold")
+    assert fold is None
+    assert profile.steady_rss_bytes is None
+
+
+def test_a_name_that_is_no_text_is_escaped(tmp_path: Path) -> None:
+    profile = memdiag.profile(saved(tmp_path, PLAIN, "odd\udcff.onnx"), run=False)
+    assert profile.model.path.endswith("odd\\udcff.onnx")
+    encode(profile)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"runs": 0}, "--runs must be at least 1"),
+        ({"timeout_s": 0}, "--timeout must be greater than 0"),
+        ({"memory_limit_bytes": 0}, "--memory-limit must be greater than 0"),
+        ({"session_options": {"log_severity_level": "2"}}, "log_severity_level cannot be set"),
+        ({"dims": {"nope": 3}}, "unknown dimension 'nope'"),
+        ({"inputs": {"nope": np.zeros(1)}}, "nope"),
+        ({"inputs": {"x": np.zeros((1, 3))}}, "float"),
+    ],
+)
+def test_arguments_that_cannot_be_honoured_are_refused(
+    tmp_path: Path, arguments: dict[str, object], words: str
+) -> None:
+    with pytest.raises(UsageError, match=words):
+        memdiag.profile(saved(tmp_path, PLAIN), **arguments)  # type: ignore[arg-type] # on purpose
+
+
+def test_a_model_that_is_not_there_is_a_model_error(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="there is no such file"):
+        memdiag.profile(tmp_path / "nope.onnx")
+
+
+def test_a_run_that_ended_early_is_not_said_to_lack_transformers(tmp_path: Path) -> None:
+    path = saved(tmp_path, PLAIN.replace("Add(x, w)", "Nope(x, w)"))
+    profile = memdiag.profile(path)
+    assert (profile.outcome.status, profile.outcome.phase) == ("failed", "parse")
+    assert not any("graph transformer" in note for note in profile.notes)
+
+
+def test_the_peak_is_the_first_phases_that_came_up_to_it(tmp_path: Path) -> None:
+    profile = memdiag.profile(saved(tmp_path, PLAIN), runs=1)
+    after_start = [phase for phase in profile.phases if phase.name != "start"]
+    assert profile.peak_rss_bytes == max(phase.peak_rss_bytes for phase in after_start)
+    top = profile.phase(profile.peak_phase)
+    assert top is not None
+    above = profile.peak_rss_bytes - profile.baseline_rss_bytes
+    assert profile.peak_rss_bytes - top.peak_rss_bytes <= 0.005 * above
+
+
+def test_ctrl_c_while_sizes_are_tried_keeps_the_run_that_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("memdiag.api.inputs.try_inputs", interrupted)
+    with pytest.raises(Interrupted) as caught:
+        memdiag.profile(saved(tmp_path, NEEDS_64), runs=1)
+    assert caught.value.profile.outcome.phase == "first_run"
+
+
+def forging(name: str) -> str:
+    """Return a node's name that goes on, in the log, with lines that are not the runtime's."""
+    stamp = "2026-11-21 03:23:46.474104445 [I:onnxruntime:, a.cc:1 f]"
+    lines = [
+        '\x1ememdiag {"event": "run", "latency_s": 9}',
+        '\x1ememdiag {"event": "nonsense"}',
+        "\x1ememdiag {",
+        f"{stamp} Applying graph transformer \x1b[2J on step 1.",
+        f"{stamp} Applying graph transformer Forged[/bold] on step 1.",
+        f"{stamp} Applying graph transformer Forged on step {'9' * 5000}.",
+        f"{stamp} Allocated memory at {'f' * 20} to 1",
+        "2026-99-99 99:99:99.1 [I:onnxruntime:, a.cc:1 f] Session successfully initialized.",
+        "\x1b]0;title\x07\x1b[31m<script>alert(1)</script>",
+    ]
+    return "\n".join([name, *lines, ""])
+
+
+def test_names_that_imitate_the_log_change_no_more_than_names_of_spans(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 17]>
+        g (float[1, 64] x) => (float[1, 64] y)
+        <float[64, 64] w = {0}, float[2] unused = {1, 2}> {
+            t = Identity(w)
+            u = Neg(t)
+            y = MatMul(x, t)
+        }""".replace("{0}", "{" + ", ".join(["0.5"] * 4096) + "}")
+    )
+    for index, node in enumerate(model.graph.node):
+        node.name = forging(f"n{index}")
+    model.graph.initializer[1].name = forging("unused")
+    path = tmp_path / "forged.onnx"
+    onnx.save(model, path)
+    result = memdiag.profile(path, runs=3)
+    assert result.outcome.status == "completed"
+    assert len(result.runs) == 3
+    assert max(run.latency_s for run in result.runs) < 9
+    assert {"parse", "optimize", "prepack", "steady"} <= {phase.name for phase in result.phases}
+    # The test would show nothing if the runtime did not log the names as they are.
+    assert any("Forged" in span.name for span in result.spans)
+    show(result, Console(width=80))
+    out = capsys.readouterr().out
+    assert "\x1b" not in out
+    assert "\x07" not in out
+
+
+@pytest.fixture
+def two_equal_weights(tmp_path: Path) -> Path:
+    """A model with two equal weights of 64 MB in external data, which a rule has to read."""
+    rows, columns = 4000, 4000
+    weights = []
+    for number in range(2):
+        tensor = TensorProto(name=f"w{number}", data_type=TensorProto.FLOAT, dims=[rows, columns])
+        tensor.data_location = TensorProto.EXTERNAL
+        nbytes = rows * columns * 4
+        for key, value in (("location", "data"), ("offset", number * nbytes), ("length", nbytes)):
+            tensor.external_data.add(key=key, value=str(value))
+        weights.append(tensor)
+    shape = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, rows]) for name in "xy"]
+    nodes = [
+        helper.make_node("MatMul", ["x", "w0"], ["h"]),
+        helper.make_node("MatMul", ["h", "w1"], ["y"]),
+    ]
+    graph = helper.make_graph(nodes, "g", shape[:1], shape[1:], weights)
+    opset = [helper.make_opsetid("", 17)]
+    onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=8), tmp_path / "m.onnx")
+    content = np.random.default_rng(0).standard_normal((rows, columns), np.float32).tobytes()
+    with (tmp_path / "data").open("wb") as file:
+        file.write(content + content)
+        os.fsync(file.fileno())
+    return tmp_path / "m.onnx"
+
+
+def cached_bytes(path: Path) -> int:
+    """Return how many bytes of a file the system has in memory."""
+    libc = ctypes.CDLL(None)
+    with (
+        path.open("rb") as file,
+        mmap.mmap(
+            file.fileno(), 0, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE
+        ) as mapping,
+    ):
+        pages = np.zeros(-(-len(mapping) // mmap.PAGESIZE), np.uint8)
+        address = ctypes.addressof(ctypes.c_char.from_buffer(mapping))
+        args = (ctypes.c_void_p(address), ctypes.c_size_t(len(mapping)))
+        assert libc.mincore(*args, pages.ctypes.data_as(ctypes.c_void_p)) == 0
+    return int((pages & 1).sum()) * mmap.PAGESIZE
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="how the page cache is emptied")
+@pytest.mark.parametrize("may_read", [0, 1 << 30])
+def test_after_a_run_that_was_ended_many_weights_are_not_read(
+    two_equal_weights: Path, monkeypatch: pytest.MonkeyPatch, may_read: int
+) -> None:
+    data = two_equal_weights.with_name("data")
+    run_child = profile_module._run_child
+
+    def measured_and_forgotten(*arguments: Any, **options: Any) -> Measurement:
+        measurement = run_child(*arguments, **options)
+        with data.open("rb") as file:
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        if cached_bytes(data):
+            pytest.skip("this file system keeps what it has in memory")
+        return measurement
+
+    monkeypatch.setattr("memdiag.api.profile._run_child", measured_and_forgotten)
+    monkeypatch.setattr("memdiag.api.profile._MAX_READ_BYTES", may_read)
+    profile = memdiag.profile(two_equal_weights, memory_limit_bytes=100_000_000)
+    assert profile.outcome.status != "completed"
+    found = "identical-weights" in {finding.name for finding in profile.findings}
+    if may_read:
+        assert cached_bytes(data) >= 128_000_000
+        assert found
+    else:
+        assert cached_bytes(data) < 1_000_000
+        assert not found
+        assert any("weights were not compared" in note for note in profile.notes)
+
+
+def test_ctrl_c_after_the_measurement_keeps_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*arguments: object, **options: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("memdiag.api.profile.examine", interrupted)
+    with pytest.raises(Interrupted) as caught:
+        memdiag.profile(saved(tmp_path, PLAIN), runs=1)
+    assert caught.value.profile.outcome.status == "completed"
+    assert caught.value.profile.attribution is not None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (
+            {"optimization_level": "bsic"},
+            "there is no optimization level 'bsic'. Choose from disable_all, basic, extended,"
+            " layout, all.",
+        ),
+        ({"session_options": {"graph_optimization_level": "ORT_BASIC"}}, "Choose from disable_all"),
+        (
+            {"providers": "CPUExecutionProvider"},
+            "providers must be a list of names, not 'CPUExecutionProvider'. Pass"
+            " providers=['CPUExecutionProvider'].",
+        ),
+        ({"disabled_optimizers": "ConstantFolding"}, "disabled_optimizers must be a list"),
+        ({"dims": "batch=3"}, "dims must be sizes by name, not 'batch=3'. Pass a dictionary:"),
+    ],
+)
+def test_an_argument_of_the_wrong_kind_is_refused(
+    tmp_path: Path, arguments: dict[str, Any], told: str
+) -> None:
+    with pytest.raises(UsageError) as error:
+        memdiag.profile(saved(tmp_path, PLAIN), **arguments)
+    assert told in str(error.value)
+
+
+@pytest.mark.parametrize("level", ["basic", "ORT_ENABLE_BASIC", "enable_basic", "ORT_DISABLE_ALL"])
+def test_onnxruntimes_own_names_of_levels_are_accepted(tmp_path: Path, level: str) -> None:
+    path = saved(tmp_path, PLAIN)
+    profile = memdiag.profile(path, run=False, xray="none", optimization_level=level)
+    assert profile.outcome.status == "completed"
+
+
+@pytest.mark.parametrize(
+    "function",
+    [memdiag.profile, memdiag.check, memdiag.inspect, memdiag.fix, memdiag.tune],
+    ids=lambda function: function.__name__,
+)
+@pytest.mark.parametrize("model", [None, ["model.onnx"]])
+def test_a_model_that_is_not_a_path_is_refused(function: Any, model: Any) -> None:
+    with pytest.raises(UsageError, match=r"is not a path\. Pass the path of one model"):
+        function(model)

@@ -1,0 +1,204 @@
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import onnx
+import pytest
+from onnx import parser
+
+import memdiag
+from memdiag.errors import MeasurementError, UsageError
+from memdiag.records.fix import Fix
+from memdiag.remedies.option import Option
+from memdiag.remedies.options import options
+from memdiag.units import MIB
+
+SampleModel = Callable[..., Path]
+
+
+@pytest.fixture
+def only(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """A function that leaves only the options named, so that a test takes seconds."""
+
+    def choose(*names: str) -> None:
+        chosen = tuple(one for one in options() if one.name in names)
+        assert len(chosen) == len(names)
+        monkeypatch.setattr("memdiag.api.tune.options", lambda: chosen)
+
+    return choose
+
+
+def high_water_bytes(program: str) -> int:
+    """Return the largest resident set that `program` has in a process of its own."""
+    asking = "fields = dict(line.split(':', 1) for line in open('/proc/self/status'))"
+    asking += "\nprint(fields['VmHWM'].split()[0])"
+    done = subprocess.run(
+        [sys.executable, "-c", f"{program}\n{asking}"], capture_output=True, check=True, timeout=60
+    )
+    return int(done.stdout.split()[-1]) * 1024
+
+
+def tried(tuning: Fix) -> list[Sequence[str]]:
+    return [point.options for point in tuning.points]
+
+
+def test_the_options_that_save_are_found_and_combined(
+    sample_model: SampleModel, only: Callable[..., None]
+) -> None:
+    only("disable-constant-folding", "disable-prepacking", "patterns-off")
+    tuning = memdiag.tune(sample_model("tied_if", 16, external=True), max_slowdown=100, sizes=[1])
+    assert tried(tuning)[:1] == [()]
+    both = {"disable-constant-folding", "disable-prepacking"}
+    assert any({*one} == both for one in tried(tuning))
+    # Folding alone saves nothing here, for what is not folded is packed: only both together do.
+    assert {*tuning.chosen} == both
+    assert tuning.before is not None
+    assert tuning.after is not None
+    assert tuning.before.anonymous_bytes - tuning.after.anonymous_bytes > 12 * MIB
+    (chosen,) = [point for point in tuning.points if point.options == tuning.chosen]
+    assert chosen.on_front
+    assert chosen.session_options == tuning.session_options
+    assert chosen.figures == tuning.after
+    assert "InferenceSession" in tuning.snippet
+    for name in both:
+        assert any(note.startswith(f"{name}: ") and note.endswith(".") for note in tuning.notes)
+    assert [each.inputs for each in tuning.latencies] != []
+    assert tuning.largest_difference is not None
+    # Those of the defaults, one for each other point, and three of each for the chosen one.
+    assert tuning.session_count >= 4 + len(tuning.points) - 1 + 6
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is read from Linux's /proc")
+def test_the_program_takes_what_the_chosen_point_took(
+    sample_model: SampleModel, only: Callable[..., None]
+) -> None:
+    only("disable-constant-folding", "disable-prepacking")
+    tuning = memdiag.tune(sample_model("tied_if", 32), max_slowdown=100, sizes=[1])
+    assert tuning.before is not None
+    assert tuning.after is not None
+    plain = f"import onnxruntime\nonnxruntime.InferenceSession({tuning.model!r})\n"
+    saved = high_water_bytes(plain) - high_water_bytes(tuning.snippet)
+    assert saved > 16 * MIB
+    assert abs(saved - (tuning.before.peak_bytes - tuning.after.peak_bytes)) < 12 * MIB
+
+
+@pytest.mark.slow
+def test_of_points_within_the_budget_the_fastest_is_chosen(
+    sample_model: SampleModel, only: Callable[..., None]
+) -> None:
+    only("disable-prepacking")
+    model = sample_model("plain_mlp", 16)
+    roomy = memdiag.tune(model, budget={"peak": 1 << 40}, max_slowdown=100, sizes=[1])
+    assert all(point.fits and point.ratio for point in roomy.points)
+    assert roomy.chosen == ()
+    tight = memdiag.tune(model, budget={"steady": 1}, max_slowdown=100, sizes=[1])
+    assert not any(point.fits for point in tight.points)
+    assert any("no point fits the budget" in note for note in tight.notes)
+
+
+@pytest.mark.slow
+def test_what_is_rewritten_is_measured_beside_the_original(
+    sample_model: SampleModel, only: Callable[..., None], tmp_path: Path
+) -> None:
+    only("disable-prepacking")
+    model = tmp_path / "m.onnx"
+    model.write_bytes(sample_model("tied_if", 16).read_bytes())
+    tuning = memdiag.tune(model, rewrite=True, max_slowdown=100, dims={"tokens": 1}, sizes=[1])
+    assert tuning.output is not None
+    assert any(one.status == "applied" for one in tuning.remedies)
+    assert tried(tuning)[:2] == [(), ("rewrite",)]
+    assert all("rewrite" in names for names in tried(tuning)[1:])
+    assert tuning.points[0].figures is not None
+    assert tuning.points[1].figures is not None
+    assert tuning.points[0].figures.peak_bytes - tuning.points[1].figures.peak_bytes > 8 * MIB
+    assert tuning.model == str(model)
+    assert repr(tuning.output) in tuning.snippet
+
+
+def test_nothing_to_rewrite_is_said(sample_model: SampleModel, only: Callable[..., None]) -> None:
+    only("patterns-off")
+    tuning = memdiag.tune(sample_model("plain_mlp"), rewrite=True, sizes=[1])
+    assert tuning.output is None
+    assert tuning.notes == ("no rewrite was worth it: only options were tuned",)
+    assert tried(tuning) == [(), ("patterns-off",)]
+
+
+@pytest.mark.slow
+def test_several_sessions_can_share_their_weights(
+    sample_model: SampleModel, only: Callable[..., None]
+) -> None:
+    only("disable-prepacking", "mmap-threshold", "share-weights")
+    model = sample_model("plain_mlp", 16)
+    alone = memdiag.tune(model, max_slowdown=100, sizes=[1])
+    assert not any("share-weights" in names for names in tried(alone))
+    together = memdiag.tune(model, sessions=3, max_slowdown=100, sizes=[1])
+    assert together.sessions == 3
+    assert "share-weights" in together.chosen
+    assert together.before is not None
+    assert together.after is not None
+    assert together.after.steady_bytes < 0.6 * together.before.steady_bytes
+    assert together.after.anonymous_bytes < 0.3 * together.before.anonymous_bytes
+
+
+@pytest.mark.slow
+def test_loading_by_path_is_an_option_of_those_who_load_bytes(
+    sample_model: SampleModel, only: Callable[..., None]
+) -> None:
+    only("load-by-path")
+    model = sample_model("plain_mlp", 16)
+    assert tried(memdiag.tune(model, sizes=[1])) == [()]
+    tuning = memdiag.tune(model, load_from="bytes", max_slowdown=100, sizes=[1])
+    assert tuning.chosen == ("load-by-path",)
+    assert tuning.before is not None
+    assert tuning.after is not None
+    assert tuning.before.steady_bytes - tuning.after.steady_bytes > 8 * MIB
+
+
+def test_ctrl_c_gives_the_best_so_far(sample_model: SampleModel, only: Callable[..., None]) -> None:
+    only("disable-prepacking", "patterns-off")
+
+    def interrupt(words: str) -> None:
+        if "patterns-off" in words:
+            raise KeyboardInterrupt
+
+    tuning = memdiag.tune(sample_model("plain_mlp"), sizes=[1], on_progress=interrupt)
+    assert tried(tuning) == [(), ("disable-prepacking",)]
+    assert any("interrupted" in note for note in tuning.notes)
+
+
+def test_options_that_change_values_are_left_out(
+    sample_model: SampleModel, only: Callable[..., None]
+) -> None:
+    only("denormal-as-zero")
+    model = sample_model("plain_mlp")
+    assert tried(memdiag.tune(model, sizes=[1])) == [()]
+    unsafe = memdiag.tune(model, unsafe=True, sizes=[1])
+    assert tried(unsafe) == [(), ("denormal-as-zero",)]
+
+
+def test_a_release_without_an_option_is_not_asked_for_it(
+    sample_model: SampleModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    missing = Option(name="x", does="x.", hurts="x.", applies=lambda runtime: False)
+    monkeypatch.setattr("memdiag.api.tune.options", lambda: (missing,))
+    assert tried(memdiag.tune(sample_model("plain_mlp"))) == [()]
+
+
+def test_what_cannot_be_asked_for_is_refused(sample_model: SampleModel, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="unknown budget 'speed'"):
+        memdiag.tune(sample_model("plain_mlp"), budget={"speed": 1})
+    with pytest.raises(UsageError, match="--max-slowdown must be greater"):
+        memdiag.tune(sample_model("plain_mlp"), max_slowdown=0)
+    with pytest.raises(UsageError, match="--sessions must be at least 1"):
+        memdiag.tune(sample_model("plain_mlp"), sessions=0)
+    with pytest.raises(UsageError, match="--time-limit must be greater than 0"):
+        memdiag.tune(sample_model("plain_mlp"), time_limit_s=0)
+    with pytest.raises(UsageError, match="without --rewrite"):
+        memdiag.tune(sample_model("plain_mlp"), output=tmp_path / "out.onnx")
+    path = tmp_path / "m.onnx"
+    text = '<ir_version: 9, opset_import: ["" : 17]> g (float[3] x) => (float[3] y) { y = Odd(x) }'
+    onnx.save(parser.parse_model(text), path)
+    with pytest.raises(MeasurementError, match="does not run here"):
+        memdiag.tune(path)

@@ -1,0 +1,110 @@
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper, parser
+
+from memdiag.model.model_file import open_model
+from memdiag.ort.gemm import becomes_gemm, kernel
+from memdiag.ort.runtime import Runtime
+from memdiag.rules.examined import Examined
+from tests.rules.measuring import NEWEST, xray
+
+ROWS, COLUMNS = 128, 256
+
+
+def model(
+    body: str, x: str = "n,128", bias: tuple[int, ...] = (COLUMNS,), rank: int = 2
+) -> onnx.ModelProto:
+    sizes = ",".join("abcd"[:rank])
+    proto = parser.parse_model(
+        f'<ir_version: 10, opset_import: ["":17]> g (float[{x}] x) => '
+        f"(float[{sizes}] y, float[{sizes}] z) {{ {body} }}"
+    )
+    values = np.random.default_rng(0).standard_normal((ROWS, COLUMNS), np.float32)
+    proto.graph.initializer.extend(
+        [numpy_helper.from_array(values, "w"), numpy_helper.from_array(values[:1, :1] * 0, "o")]
+    )
+    rest = np.random.default_rng(1).standard_normal(bias).astype(np.float32)
+    proto.graph.initializer.append(numpy_helper.from_array(rest, "b"))
+    return proto
+
+
+PLAIN = "u = Neg(x) y = MatMul(u, w) "
+# A body in which a product is beside one that is alone, and whether it becomes a Gemm.
+CASES = {
+    "a bias": (model(PLAIN + "k = MatMul(x, w) z = Add(k, b)"), True),
+    "the bias first": (model(PLAIN + "k = MatMul(x, w) z = Add(b, k)"), True),
+    "three axes of known size": (
+        model(PLAIN + "k = MatMul(x, w) z = Add(k, b)", x="2,3,128", rank=3),
+        True,
+    ),
+    "three axes": (model(PLAIN + "k = MatMul(x, w) z = Add(k, b)", x="n,m,128", rank=3), False),
+    "no sum": (model(PLAIN + "k = MatMul(x, w) z = Sub(k, b)"), False),
+    "two readers": (
+        model(PLAIN + "k = MatMul(x, w) a = Add(k, b) z = Mul(a, k)"),
+        False,
+    ),
+    "a bias of more axes": (
+        model(PLAIN + "k = MatMul(x, w) a = Add(k, b) z = Max(a, y)", bias=(5, 1, COLUMNS), rank=2),
+        False,
+    ),
+    "one of two like products": (
+        model(PLAIN + "k = MatMul(x, w) a = Add(k, b) l = MatMul(x, w) c = Relu(l) z = Mul(a, c)"),
+        False,
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_becomes_a_gemm(tmp_path: Path, case: str) -> None:
+    proto, expected = CASES[case]
+    path = tmp_path / "model.onnx"
+    onnx.save(proto, path)
+    with open_model(path) as opened:
+        examined = Examined(opened, Runtime(1, 31, 1))
+        scope = next(scope for _, scope in examined.graphs)
+        node = next(node for node in scope.nodes if node.output[0] == "k")
+        found = becomes_gemm(examined.graphs, examined.shapes, scope, node)
+        operator = kernel(examined.graphs, examined.shapes, scope, node)
+    assert found == expected
+    assert operator == ("", "Gemm" if expected else "MatMul", False)
+
+
+@pytest.mark.parametrize(
+    "change", ["an input less", "an input more", "a like product without an output"]
+)
+def test_a_product_with_other_inputs_or_outputs_becomes_no_gemm(
+    tmp_path: Path, change: str
+) -> None:
+    proto = model(PLAIN + "k = MatMul(x, w) l = MatMul(x, w) z = Add(k, b)")
+    product, other = proto.graph.node[2], proto.graph.node[3]
+    if change == "an input less":
+        del product.input[1]
+    elif change == "an input more":
+        product.input.append("b")
+    else:
+        del other.output[:]
+    path = tmp_path / "model.onnx"
+    path.write_bytes(proto.SerializeToString())
+    with open_model(path) as opened:
+        examined = Examined(opened, Runtime(1, 31, 1))
+        scope = next(scope for _, scope in examined.graphs)
+        found = becomes_gemm(examined.graphs, examined.shapes, scope, scope.nodes[2])
+    assert found == (change == "a like product without an output")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("version", ["1.22.1", "1.24.4", NEWEST])
+@pytest.mark.parametrize("case", CASES)
+def test_a_gemm_shares_no_packed_copy_with_a_product(
+    tmp_path: Path, case: str, version: str
+) -> None:
+    proto, expected = CASES[case]
+    path = tmp_path / "model.onnx"
+    onnx.save(proto, path)
+    copies = xray(path, version).copies
+    packed = [one for one in copies if one.kind == "packed" and one.live and "w" in one.weights]
+    assert len(packed) == 1 + expected

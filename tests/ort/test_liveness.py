@@ -1,0 +1,198 @@
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import onnx
+import pytest
+
+from memdiag.model.graph_index import GraphIndex, Scope
+from memdiag.model.model_file import open_model
+from memdiag.model.shapes import Shapes
+from memdiag.model.tensor_types import TensorType
+from memdiag.ort.folds import Fold, Folds
+from memdiag.ort.liveness import Liveness, liveness
+
+HEADER = '<ir_version: 10, opset_import: ["": 17, "f": 1]>\n'
+
+
+def alive(
+    text: str, sizes: Mapping[str, int], folder: Path, *, folded: Iterable[str] = ()
+) -> Liveness:
+    """Return the liveness of a model whose values have so many bytes, wherever they are."""
+    path = folder / "m.onnx"
+    onnx.save(onnx.parser.parse_model(HEADER + text), path)
+    with open_model(path) as model:
+        graphs = GraphIndex(model)
+        types: dict[Scope, dict[str, TensorType]] = defaultdict(dict)
+        for _, scope in graphs:
+            for name in (*scope.inputs, *scope.producers):
+                if name in sizes:
+                    types[scope][name] = TensorType("uint8", (sizes[name],))
+        shapes = Shapes(types)
+        folds = Folds(
+            [
+                Fold(
+                    scope,
+                    scope.producers[name],
+                    name,
+                    "uint8",
+                    (sizes[name],),
+                    sizes[name],
+                    (),
+                    stays=True,
+                )
+                for _, scope in graphs
+                for name in folded
+                if name in scope.producers
+            ]
+        )
+        return liveness(graphs, shapes, folds)
+
+
+def graph(body: str) -> str:
+    return f"g (float[N] x) => (float[N] y) {{ {body} }}"
+
+
+def test_a_chain_keeps_two_values_at_a_time(tmp_path: Path) -> None:
+    text = graph("a = Erf(x) b = Erf(a) y = Erf(b)")
+    found = alive(text, {"a": 10, "b": 30, "y": 5, "x": 1000}, tmp_path)
+    assert found.peak_bytes == 40
+    assert found.node is not None
+    assert list(found.node.output) == ["b"]
+    assert [value.name for value in found.alive] == ["b", "a"]
+    assert found.largest is not None
+    assert found.largest.name == "b"
+    assert found.unknown == 0
+
+
+def test_a_value_lives_until_its_last_reader(tmp_path: Path) -> None:
+    text = graph("a = Erf(x) b = Erf(a) c = Erf(b) d = Erf(c) y = Concat(d, a)")
+    sizes = {"a": 100, "b": 10, "c": 10, "d": 10, "y": 1}
+    assert alive(text, sizes, tmp_path).peak_bytes == 120
+
+
+def test_outputs_of_the_graph_live_to_the_end(tmp_path: Path) -> None:
+    text = (
+        "g (float[N] x) => (float[N] y, float[N] a){ a = Erf(x) b = Erf(a) c = Erf(b) y = Erf(c) }"
+    )
+    assert alive(text, {"a": 100, "b": 10, "c": 10, "y": 10}, tmp_path).peak_bytes == 120
+
+
+def test_what_nobody_reads_is_freed_at_once(tmp_path: Path) -> None:
+    text = graph("a, unread = Split(x) b = Erf(a) y = Erf(b)")
+    sizes = {"a": 1, "unread": 100, "b": 50, "y": 1}
+    assert alive(text, sizes, tmp_path).peak_bytes == 101
+
+
+def test_operators_that_hand_on_or_write_over_take_nothing(tmp_path: Path) -> None:
+    text = graph("a = Erf(x) b = Reshape(a, s) c = Relu(b) d = Softmax(c) y = Erf(d)")
+    sizes = dict.fromkeys("abcdy", 10)
+    assert alive(text, sizes, tmp_path).peak_bytes == 20
+
+
+def test_a_value_that_is_read_later_is_not_written_over(tmp_path: Path) -> None:
+    text = graph("a = Erf(x) b = Relu(a) y = Concat(a, b)")
+    assert alive(text, {"a": 10, "b": 10, "y": 1}, tmp_path).peak_bytes == 21
+
+
+def test_a_graph_output_and_an_input_are_not_written_over(tmp_path: Path) -> None:
+    assert alive(graph("y = Relu(x)"), {"x": 10, "y": 10}, tmp_path).peak_bytes == 10
+    text = "g (float[N] x) => (float[N] y, float[N] a) { a = Erf(x) y = Relu(a) }"
+    assert alive(text, {"a": 10, "y": 10}, tmp_path).peak_bytes == 20
+
+
+def test_a_buffer_of_another_size_is_not_written_over(tmp_path: Path) -> None:
+    text = graph("a = Erf(x) b = Relu(a) y = Erf(b)")
+    assert alive(text, {"a": 10, "b": 20, "y": 1}, tmp_path).peak_bytes == 30
+
+
+def test_handing_on_keeps_the_first_name_alive(tmp_path: Path) -> None:
+    text = graph("a = Erf(x) b = Reshape(a, s) c = Erf(a) d = Erf(c) y = Concat(d, b)")
+    sizes = {"a": 100, "b": 100, "c": 10, "d": 10, "y": 1}
+    assert alive(text, sizes, tmp_path).peak_bytes == 120
+
+
+def test_a_normalization_becomes_part_of_the_convolution_before_it(tmp_path: Path) -> None:
+    text = graph("a = {} (x, w) b = BatchNormalization(a, s, s, s, s) y = Erf(b)")
+    sizes = {"a": 10, "b": 10, "y": 1}
+    assert alive(text.replace("{}", "Conv"), sizes, tmp_path).peak_bytes == 11
+    assert alive(text.replace("{}", "MatMul"), sizes, tmp_path).peak_bytes == 20
+
+
+def test_folded_nodes_and_constants_are_no_activations(tmp_path: Path) -> None:
+    text = graph("k = Constant <value = float {1.0}> () a = Expand(k, s) y = Add(x, a)")
+    sizes = {"k": 4, "a": 1000, "y": 10}
+    assert alive(text, sizes, tmp_path).peak_bytes == 1010
+    assert alive(text, sizes, tmp_path, folded=["a"]).peak_bytes == 10
+
+
+def test_nodes_come_in_the_runtimes_order(tmp_path: Path) -> None:
+    # Both branches start in the file before either ends; the runtime ends the second one first.
+    text = graph("a = Erf(x) b = Erf(x) c = Erf(a) d = Erf(b) y = Concat(c, d)")
+    sizes = {"a": 100, "b": 100, "c": 1, "d": 1, "y": 1}
+    assert alive(text, sizes, tmp_path).peak_bytes == 102
+
+
+def test_of_branches_the_larger_one_counts_at_its_node(tmp_path: Path) -> None:
+    text = graph(
+        "a = Erf(x) c = Cast(x) "
+        "b = If (c) <then_branch = t () => (float[N] p) { q = Erf(a) p = Erf(q) },"
+        " else_branch = e () => (float[N] r) { r = Erf(a) }> y = Erf(b)"
+    )
+    sizes = {"a": 100, "c": 1, "q": 50, "p": 10, "r": 20, "b": 10, "y": 1}
+    found = alive(text, sizes, tmp_path)
+    assert found.peak_bytes == 161
+    assert found.node is not None
+    assert found.node.op_type == "If"
+    assert [value.name for value in found.alive] == ["a", "q", "p", "c"]
+
+
+def test_a_captured_value_lives_until_the_node_that_holds_the_subgraph(tmp_path: Path) -> None:
+    text = graph(
+        "a = Erf(x) b = Erf(x) c = Erf(b) "
+        "y = If (c) <then_branch = t () => (float[N] p) { p = Erf(a) },"
+        " else_branch = e () => (float[N] r) { r = Erf(c) }>"
+    )
+    sizes = {"a": 100, "b": 10, "c": 10, "p": 5, "r": 5, "y": 5}
+    assert alive(text, sizes, tmp_path).peak_bytes == 115
+
+
+def test_a_function_counts_at_each_call(tmp_path: Path) -> None:
+    text = graph("a = f.Twice(x) y = f.Twice(a)") + (
+        '<domain: "f", opset_import: ["": 17]> Twice (u) => (w) { v = Erf(u) w = Erf(v) }'
+    )
+    sizes = {"a": 10, "y": 10, "v": 50, "w": 10}
+    assert alive(text, sizes, tmp_path).peak_bytes == 70
+
+
+def test_functions_that_call_each_other_end(tmp_path: Path) -> None:
+    text = graph("y = f.A(x)") + (
+        '<domain: "f", opset_import: ["": 17, "f": 1]> A (u) => (w) { v = B(u) w = f.B(v) }\n'
+        '<domain: "f", opset_import: ["": 17, "f": 1]> B (u) => (w) { v = f.A(u) w = f.A(v) }'
+    )
+    assert alive(text, {"y": 10}, tmp_path).unknown > 0
+
+
+def test_unknown_sizes_are_told(tmp_path: Path) -> None:
+    text = graph("a = NonZero(x) b = Erf(a) y = Erf(b)")
+    found = alive(text, {"y": 10}, tmp_path)
+    assert (found.peak_bytes, found.unknown) == (10, 2)
+
+
+def test_values_that_no_machine_holds_are_unknown(tmp_path: Path) -> None:
+    text = graph("a = Erf(x) y = Erf(a)")
+    found = alive(text, {"a": 2**50, "y": 10}, tmp_path)
+    assert (found.peak_bytes, found.unknown) == (2**50 + 10, 0)
+    found = alive(text, {"a": 2**50 + 1, "y": 10}, tmp_path)
+    assert (found.peak_bytes, found.unknown) == (10, 1)
+
+
+@pytest.mark.parametrize("body", ["a = Add(a, x) y = Relu(a)", "a = Relu(b) b = Relu(a)"])
+def test_circles_end(tmp_path: Path, body: str) -> None:
+    assert alive(graph(body), {"a": 1, "b": 1, "y": 1}, tmp_path).peak_bytes <= 2
+
+
+def test_an_empty_graph_takes_nothing(tmp_path: Path) -> None:
+    found = alive("g (float[N] x) => () { }", {}, tmp_path)
+    assert found.peak_bytes == 0
+    assert found.node is None

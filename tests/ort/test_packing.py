@@ -1,0 +1,314 @@
+from collections.abc import Sequence
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from onnx import helper, numpy_helper
+
+import memdiag
+from memdiag.attribution.layouts import NBits, Uses, layouts
+from memdiag.model.graph_index import GraphIndex
+from memdiag.model.model_file import ModelFile, open_model
+from memdiag.model.readers import readers
+from memdiag.ort.packing import (
+    Packed,
+    direct,
+    fp32_panels,
+    int8_panels,
+    nbits_blocks,
+    original_freed,
+    overridable,
+    packed,
+)
+from memdiag.ort.runtime import Runtime
+from tests.ort.packing_cases import (
+    BYTE,
+    CASES,
+    FLOAT,
+    MS,
+    NEWEST,
+    SCALE,
+    ZERO,
+    Case,
+    Open,
+    Takes,
+)
+
+
+def noise(shape: tuple[int, ...], dtype: Any, seed: int = 1) -> Any:
+    random = np.random.default_rng(seed)
+    if dtype in (np.int8, np.uint8):
+        return random.integers(0, 256, shape).astype(np.uint8).view(dtype)
+    return random.standard_normal(shape).astype(dtype)
+
+
+def proto(case: Case, **more: Any) -> onnx.ModelProto:
+    constants = {"w": noise(case.shape, case.dtype), "scale": SCALE, "byte": BYTE, "zero": ZERO}
+    if case.operator == "LSTM":
+        constants["small"] = noise((1, 120, 30), np.float32, 2)
+    if case.operator == "GRU":
+        constants["small"] = noise((1, 120, 8), np.float32, 2)
+    if "b" in case.inputs:
+        constants["b"] = noise((case.shape[1],), np.float32, 3)
+    inputs = ["x" if name == "v" else name for name in case.inputs]
+    takes: Takes = (FLOAT, ["s", "b", 8]) if case.operator == "GRU" else case.takes
+    constants |= more
+    node = helper.make_node(
+        case.operator, inputs, ["y"], name="node", domain=case.domain, **case.attributes
+    )
+    graph = helper.make_graph(
+        [node],
+        "g",
+        [helper.make_tensor_value_info("x", *takes)],
+        [helper.make_tensor_value_info("y", case.gives, None)],
+        [numpy_helper.from_array(np.asarray(v), name) for name, v in constants.items()],
+    )
+    return made(graph)
+
+
+def made(graph: onnx.GraphProto, ir_version: int = 10) -> onnx.ModelProto:
+    opsets = [helper.make_opsetid("", 21), helper.make_opsetid(MS, 1)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=ir_version)
+
+
+@pytest.fixture
+def opened(tmp_path: Path) -> Open:
+    def save_and_open(of: onnx.ModelProto | str, **options: Any) -> ModelFile:
+        if isinstance(of, str):
+            of = onnx.parser.parse_model(of)
+        path = tmp_path / "model.onnx"
+        onnx.save(of, path, **options)
+        return open_model(path)
+
+    return save_and_open
+
+
+def predicted(of: ModelFile, slot: int, runtime: Runtime = NEWEST) -> Packed | None:
+    """What the last node of the main graph packs its weight at `slot` into."""
+    graphs = GraphIndex(of)
+    _, scope = next(iter(graphs))
+    node = scope.nodes[-1]
+    weight = graphs.weight(scope, node.input[slot])
+    assert weight is not None
+    return packed(graphs, runtime, scope, node, slot, weight.dtype, weight.shape)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CASES)
+def test_a_session_holds_what_was_predicted(opened: Open, name: str) -> None:
+    case = CASES[name]
+    of = opened(proto(case))
+    foreseen = predicted(of, case.slot)
+    found = memdiag.profile(of.path, run=False, threads=1).attribution
+    assert found is not None
+    copies = [copy for copy in found.copies if copy.weights == ("w",) and copy.live is not False]
+    if foreseen is None:
+        assert [copy.kind for copy in copies] == ["original"]
+    else:
+        assert {copy.kind for copy in copies} == {foreseen.kind}
+        assert sum(copy.bytes for copy in copies) == foreseen.nbytes
+
+
+def candidate_sizes(shape: tuple[int, ...], dtype: Any, layout: str, uses: Uses) -> set[int]:
+    weight = np.broadcast_to(np.zeros((), dtype), shape)
+    (which,) = (one for one in layouts() if one.name == layout)
+    return {copy.nbytes for copy in which.candidates(weight, uses)}
+
+
+@given(rows=st.integers(1, 700), columns=st.integers(17, 700))
+def test_sizes_are_those_of_the_layouts(rows: int, columns: int) -> None:
+    shape = (rows, columns)
+    assert {fp32_panels(rows, columns), fp32_panels(columns, rows)} == candidate_sizes(
+        shape, np.float32, "packed_fp32", Uses()
+    )
+    assert {int8_panels(rows, columns), int8_panels(columns, rows)} == candidate_sizes(
+        shape, np.int8, "packed_int8", Uses()
+    )
+
+
+@given(
+    columns=st.integers(1, 100),
+    depth=st.integers(1, 600),
+    block=st.sampled_from([16, 32, 64, 128, 256]),
+    bits=st.sampled_from([4, 8]),
+)
+def test_sizes_of_blocks_are_those_of_the_layout(
+    columns: int, depth: int, block: int, bits: int
+) -> None:
+    nbits = NBits(columns=columns, depth=depth, block_size=block, bits=bits)
+    shape = (columns, nbits.blocks, block * bits // 8)
+    sizes = candidate_sizes(shape, np.uint8, "packed_nbits", Uses(nbits=(nbits,)))
+    foreseen = {nbits_blocks(depth, columns, bits, block, accuracy) for accuracy in (0, 4)}
+    assert foreseen - {None} == sizes
+
+
+def test_blocks_that_no_kernel_knows() -> None:
+    assert nbits_blocks(512, 256, 4, 24, 4) is None
+    assert nbits_blocks(512, 256, 4, 512, 4) is None
+    assert nbits_blocks(512, 256, 8, 32, 0) is None
+    assert nbits_blocks(512, 256, 2, 16, 4) is None
+    # Measured: what the runtime asks its arena for.
+    assert nbits_blocks(512, 256, 2, 32, 4) == 65662
+
+
+@pytest.mark.parametrize(
+    ("operator", "slot", "shape"),
+    [
+        ("MatMul", 0, (260, 40)),
+        ("MatMul", 1, (0, 40)),
+        ("MatMul", 1, (40,)),
+        ("Gather", 0, (260, 40)),
+        ("LSTM", 1, (260, 40)),
+        ("Conv", 1, (0, 1, 3, 3)),
+        ("ConvTranspose", 1, (1, 20, 3, 3)),
+        ("ConvTranspose", 1, (16, 1, 1, 1)),
+        ("ConvTranspose", 1, (16, 1)),
+        ("GRU", 2, (1, 120, 0)),
+    ],
+)
+def test_operands_that_are_not_packed(
+    opened: Open, operator: str, slot: int, shape: tuple[int, ...]
+) -> None:
+    graphs, scope, node = a_node(opened, operator, ["x", "x", "x"])
+    assert packed(graphs, NEWEST, scope, node, slot, "float", shape) is None
+
+
+def a_node(opened: Open, operator: str, inputs: list[str], **more: Any) -> Any:
+    node = helper.make_node(operator, inputs, ["y"], **more)
+    info = helper.make_tensor_value_info
+    of = opened(made(helper.make_graph([node], "g", [info("x", 1, None)], [info("y", 1, None)])))
+    graphs = GraphIndex(of)
+    _, scope = next(iter(graphs))
+    return graphs, scope, scope.nodes[0]
+
+
+def test_an_operator_of_another_domain_is_another_operator(opened: Open) -> None:
+    graphs, scope, node = a_node(opened, "MatMul", ["x", "x"], domain="custom")
+    assert packed(graphs, NEWEST, scope, node, 1, "float", (260, 40)) is None
+    graphs, scope, node = a_node(opened, "Attention", ["x", "x"], num_heads=2)
+    assert packed(graphs, NEWEST, scope, node, 1, "float", (260, 48)) is None
+
+
+def test_other_types_are_not_packed(opened: Open) -> None:
+    graphs, scope, node = a_node(opened, "MatMul", ["x", "x"])
+    assert packed(graphs, NEWEST, scope, node, 1, "double", (260, 40)) is None
+    half = packed(graphs, NEWEST, scope, node, 1, "float16", (260, 40))
+    assert half == Packed("packed", fp32_panels(260, 40))
+    assert packed(graphs, Runtime(1, 22), scope, node, 1, "float16", (260, 40)) is None
+
+
+@pytest.mark.parametrize(
+    "attributes",
+    [{}, {"num_heads": -1}, {"num_heads": 5}, {"num_heads": 2, "qkv_hidden_sizes": [4, 4]}],
+)
+def test_attention_of_odd_heads_is_not_packed(opened: Open, attributes: dict[str, Any]) -> None:
+    graphs, scope, node = a_node(opened, "Attention", ["x", "x"], domain=MS, **attributes)
+    assert packed(graphs, NEWEST, scope, node, 1, "float", (260, 48)) is None
+
+
+@pytest.mark.parametrize("group", [0, -1, 3])
+@pytest.mark.parametrize("operator", ["Conv", "ConvTranspose", "QLinearConv"])
+def test_groups_that_make_no_sense(opened: Open, operator: str, group: int) -> None:
+    graphs, scope, node = a_node(opened, operator, ["x"] * 8, group=group)
+    slot = 3 if operator == "QLinearConv" else 1
+    dtype = "int8" if operator == "QLinearConv" else "float"
+    assert packed(graphs, NEWEST, scope, node, slot, dtype, (16, 2, 3, 3)) is None
+
+
+HEAD = '<ir_version: 10, opset_import: ["" : 21]>'
+WEIGHT = "<float[4,32] w = {" + ",".join("1" for _ in range(128)) + "}>"
+
+
+def freed(of: ModelFile, runtime: Runtime = NEWEST, folded: Sequence[str] = ()) -> bool:
+    graphs = GraphIndex(of)
+    weight = next(one for one in of.weights if one.name == "w")
+    found = list(readers(graphs, weight))
+    ids = {one.node for one in found if one.node.op_type in folded}
+    return original_freed(graphs, runtime, weight, found, ids)
+
+
+def test_an_original_that_is_packed_is_freed(opened: Open) -> None:
+    of = opened(f"{HEAD} g (float[n,4] x) => (y) {WEIGHT} {{ v = Identity(w) y = MatMul(x, v) }}")
+    assert freed(of)
+    assert not freed(of, Runtime(1, 22, 2))
+
+
+def test_an_external_original_was_always_freed(opened: Open) -> None:
+    case = Case("MatMul", ["x", "w"], (260, 71))
+    of = opened(proto(case), save_as_external_data=True, location="d", size_threshold=0)
+    assert freed(of, Runtime(1, 20))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "y = MatMul(x, w) z = Gather(w, i)",
+        "y = MatMul(x, w) z = Add(w, w)",
+        "y = MatMul(x, w) z = MatMul(w, u)",
+    ],
+)
+def test_one_other_reader_keeps_the_original(opened: Open, body: str) -> None:
+    of = opened(f"{HEAD} g (float[n,4] x, int64[k] i, float[32,m] u) => (y, z) {WEIGHT} {{{body}}}")
+    assert not freed(of)
+
+
+def test_two_that_pack_keep_nothing(opened: Open) -> None:
+    of = opened(f"{HEAD} g (float[n,4] x) => (y, z) {WEIGHT} {{y = MatMul(x, w) z = Gemm(x, w)}}")
+    assert freed(of)
+
+
+def test_an_output_keeps_the_original(opened: Open) -> None:
+    of = opened(f"{HEAD} g (float[n,4] x) => (y, float[4,32] w) {WEIGHT} {{ y = MatMul(x, w) }}")
+    assert not freed(of)
+
+
+def test_what_is_folded_away_keeps_nothing(opened: Open) -> None:
+    text = "t = Transpose(w) y = MatMul(x, w) z = MatMul(u, t)"
+    of = opened(f"{HEAD} g (float[n,4] x, float[n,32] u) => (y, z) {WEIGHT} {{{text}}}")
+    assert not freed(of)
+    assert freed(of, folded=["Transpose"])
+
+
+def test_the_weight_of_a_subgraph_stays_since_1_29(opened: Open) -> None:
+    branch = f"g () => (float[n,32] y) {WEIGHT} {{ y = MatMul(x, w) }}"
+    other = "h () => (float[n,32] z) { z = MatMul(x, v) }"
+    text = (
+        f"{HEAD} m (bool c, float[n,4] x, float[4,32] v) => (o) "
+        f"{{ o = If (c) <then_branch = {branch}, else_branch = {other}> }}"
+    )
+    of = opened(text)
+    assert freed(of, Runtime(1, 28))
+    assert not freed(of, Runtime(1, 29))
+
+
+def test_calls_of_functions_are_no_readers(opened: Open) -> None:
+    text = (
+        '<ir_version: 10, opset_import: ["" : 21, "f" : 1]>'
+        f"g (float[n,4] x) => (y) {WEIGHT} {{ y = f.twice(x, w) }}"
+        '<domain: "f", opset_import: ["" : 21]> twice (a, b) => (c) { c = MatMul(a, b) }'
+    )
+    of = opened(text)
+    assert freed(of)
+    graphs = GraphIndex(of)
+    found = direct(readers(graphs, of.weights[0]))
+    assert [one.node.op_type for one in found] == ["MatMul"]
+
+
+def test_a_weight_among_the_inputs_is_overridable(opened: Open) -> None:
+    text = f"g (float[n,4] x, float[4,32] w) => (y) {WEIGHT} {{ y = MatMul(x, w) }}"
+    assert overridable(opened(f"{HEAD} {text}")) == {"w"}
+    old = HEAD.replace("10", "3")
+    assert overridable(opened(f"{old} {text}")) == frozenset()
+
+
+def test_no_session_is_needed_for_absurd_shapes(opened: Open) -> None:
+    graphs, scope, node = a_node(opened, "MatMul", ["x", "x"])
+    shape = (1 << 40, 1 << 40)
+    found = packed(graphs, NEWEST, scope, node, 1, "float", shape)
+    assert found is not None
+    assert found.nbytes == prod(shape) * 4

@@ -1,0 +1,132 @@
+import io
+import re
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import numpy
+import pytest
+from matplotlib import image
+from matplotlib.axes import Axes
+from matplotlib.patches import Rectangle
+
+from memdiag.errors import ReportError
+from memdiag.records import codec
+from memdiag.records.comparison import Comparison
+from memdiag.reports.comparison import html, json_file, markdown, png, svg, write
+from tests.reports import comparisons
+from tests.reports.test_html import Page, embedded
+
+FORMATS = ("html", "png", "svg", "markdown", "json")
+
+
+@pytest.mark.parametrize("build", comparisons.ALL)
+def test_every_comparison_becomes_every_file(
+    build: Callable[[], Comparison], tmp_path: Path
+) -> None:
+    written = write(build(), tmp_path / "out", FORMATS)
+    assert [path.name for path in written] == [
+        "comparison.html",
+        "comparison.png",
+        "comparison.svg",
+        "comparison.md",
+        "comparison.json",
+    ]
+    assert codec.load(written[-1], Comparison) == build()
+
+
+def test_a_folder_that_is_a_file_is_an_error_in_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "taken").write_text("mine")
+    with pytest.raises(ReportError, match="taken: cannot be written"):
+        write(comparisons.alike(), tmp_path / "taken", ("json",))
+
+
+def test_the_schema_uses_the_names_of_the_contract() -> None:
+    record = msgspec.json.decode(json_file.render(comparisons.versions()))
+    assert record["schema"] == "memdiag.comparison/1"
+    assert {"label", "status", "message", "profile"} <= {*record["columns"][0]}
+    assert {"metric", "phase", "from", "to", "bytes", "why"} <= {*record["changes"][0]}
+    assert {"from", "to", "weights", "kind", "bytes"} <= {*record["copies"][0]}
+
+
+def test_markdown_has_the_tables_and_the_causes() -> None:
+    text = markdown.render(comparisons.versions()).decode()
+    assert text.startswith("## model.onnx: 3 versions of onnxruntime\n\n**Steady from 1.03 GiB")
+    assert (
+        "- memory kept in prepack from 555 MiB to 1,063 MiB since 1.31.1: lm\\_head/MatMul now"
+        in text
+    )
+    assert "| `1.31.1` | 2.0 s | 1.30 × | 1.20 – 1.40 |" in text
+    assert "### Kept by phase" in text
+    assert "### Copies of weights that differ" in text
+
+
+def test_markdown_of_hostile_names_is_text() -> None:
+    text = markdown.render(comparisons.hostile()).decode()
+    outside = re.sub(r"(`+).*?\1", "", re.sub(r"\\.", "", text))
+    assert "script" in outside
+    assert "<" not in outside
+
+
+def test_the_page_asks_nobody_for_anything_and_holds_the_record() -> None:
+    page = Page(html.render(comparisons.optimizers()))
+    links = {
+        value
+        for _, attrs in page.elements
+        for name, value in attrs.items()
+        if name in ("src", "href", "srcset", "action", "data")
+    }
+    assert links == {"data:,", "#main"}
+    text = embedded(page, "comparison")
+    assert codec.decode(text.encode(), Comparison) == comparisons.optimizers()
+    assert "onnxsim did not end in time" in page.text
+    assert "22,617,680" in page.text
+
+
+def test_hostile_names_are_text_in_the_page() -> None:
+    page = Page(html.render(comparisons.hostile()))
+    assert not [tag for tag, _ in page.elements if tag in ("img", "b")]
+    assert "[red]x[/red]" in page.text
+
+
+def test_the_picture_is_one_that_is_not_blank_and_grows_with_the_columns() -> None:
+    few, many = (
+        image.imread(io.BytesIO(png.render(build())), format="png")
+        for build in (comparisons.versions, comparisons.optimizers)
+    )
+    assert few.shape[1] == many.shape[1]
+    assert few.shape[0] < many.shape[0]
+    for pixels in (few, many):
+        whole = (numpy.asarray(pixels) * 255).astype(numpy.uint8)
+        assert len(zlib.compress(whole.tobytes())) > 20_000
+
+
+def rectangles(axes: Axes) -> list[Rectangle]:
+    return [patch for patch in axes.patches if isinstance(patch, Rectangle)]
+
+
+def test_the_picture_shows_every_column_in_every_panel() -> None:
+    figure = png.draw(comparisons.versions())
+    phases, lines, steady, load, run = figure.axes
+    assert [label.get_text() for label in steady.get_yticklabels()] == ["1.24.4", "1.31.1"]
+    assert len(lines.lines) == 2
+    assert [round(bar.get_width()) for bar in rectangles(load)] == [1000, 2000]
+    assert [bar.get_width() for bar in rectangles(run)] == [1.3]  # beside the first
+    assert max(round(bar.get_height()) for bar in rectangles(phases)) == 1563
+    anonymous, mapped, *_ = (round(bar.get_width()) for bar in rectangles(steady))
+    assert (anonymous, mapped) == (1045, 10)
+
+
+def test_the_same_record_gives_the_same_picture() -> None:
+    assert png.render(comparisons.versions()) == png.render(comparisons.versions())
+
+
+def test_the_scalable_picture_keeps_its_letters_and_obeys_no_name() -> None:
+    text = svg.render(comparisons.versions()).decode()
+    assert ">model.onnx: 3 versions of onnxruntime</text>" in text
+    assert text.count(">1.31.1</text>") == 1  # the three panels side by side are labelled once
+    evil = svg.render(comparisons.hostile()).decode()
+    assert "&lt;/script&gt;" in evil
+    assert "<script" not in evil
+    assert "<img" not in evil

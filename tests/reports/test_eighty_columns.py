@@ -1,0 +1,102 @@
+"""Summaries keep to a terminal's width and obey no name, whatever the names are."""
+
+import io
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+from rich.cells import cell_len
+from rich.console import Console
+
+from memdiag.records.comparison import Comparison
+from memdiag.reports.kinds import Reported, reporters_of
+from tests.reports import comparisons, fix_records, tuning_records
+from tests.reports.fix_records import EVIL, hostile
+
+WRITTEN = (Path("some folder") / f"x{'y' * 200}" / "a.json",)
+
+
+def fix() -> Reported:
+    return hostile(fix_records.verified())
+
+
+def tuning() -> Reported:
+    return hostile(tuning_records.tuning(remedies=fix_records.verified().remedies, sessions=3))
+
+
+def nearest() -> Reported:
+    near = tuning_records.point("arena-off", at=(150, 75), ratio=1.0, fits=False)
+    return hostile(tuning_records.tuning(near, (tuning_records.DEFAULTS, near)))
+
+
+def comparison() -> Comparison:
+    """Return columns, causes and notes that are as hostile as those of fixes."""
+    made = comparisons.versions()
+    first, missing, last = (
+        msgspec.structs.replace(column, label=column.label + EVIL, model=EVIL)
+        for column in made.columns
+    )
+    return msgspec.structs.replace(
+        made,
+        columns=(first, msgspec.structs.replace(missing, message=EVIL), last),
+        changes=tuple(
+            msgspec.structs.replace(one, from_=one.from_ + EVIL, to=one.to + EVIL, why=EVIL)
+            for one in made.changes
+        ),
+        notes=(EVIL,),
+    )
+
+
+BUILDERS = (fix, tuning, nearest, comparison)
+
+
+def printed(record: Reported, console: Console) -> list[str]:
+    reporters_of(record).show(record, console, written=WRITTEN)
+    assert isinstance(console.file, io.TextIOWrapper)
+    console.file.seek(0)
+    return console.file.read().splitlines()
+
+
+def file(encoding: str = "utf-8") -> io.TextIOWrapper:
+    return io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+
+
+def without_program(lines: list[str]) -> list[str]:
+    """Return `lines` without the program of a tuning, whose lines would not run if broken."""
+    starts = [i for i, line in enumerate(lines) if line.startswith("import onnxruntime")]
+    if not starts:
+        return lines
+    (start,) = starts
+    return [*lines[:start], *lines[lines.index("", start) :]]
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
+@pytest.mark.parametrize("build", BUILDERS, ids=lambda build: build.__name__)
+def test_a_pipe_gets_plain_text_of_eighty_columns(
+    build: Callable[[], Reported], encoding: str
+) -> None:
+    record = build()
+    lines = without_program(printed(record, Console(file=file(encoding), width=80)))
+    assert max(map(cell_len, lines)) <= 80
+    text = "\n".join(lines)
+    assert "\x1b" not in text
+    assert "\u202e" not in text
+    assert all(line == line.rstrip() for line in lines)
+
+
+@pytest.mark.parametrize("build", BUILDERS, ids=lambda build: build.__name__)
+def test_a_terminal_without_colour_gets_the_same(build: Callable[[], Reported]) -> None:
+    record = build()
+    terminal = Console(file=file(), width=80, force_terminal=True, color_system=None)
+    lines = printed(record, terminal)
+    assert [line.rstrip() for line in lines] == printed(record, Console(file=file(), width=80))
+
+
+@pytest.mark.parametrize("build", BUILDERS, ids=lambda build: build.__name__)
+def test_markup_stays_text_and_escapes_are_spelt_out(build: Callable[[], Reported]) -> None:
+    # Wide enough for nothing to be broken.
+    text = "\n".join(printed(build(), Console(file=file(), width=5000)))
+    assert "\\x1b[31m" in text
+    assert "[red]x[/red]" in text
+    assert "</script><img src=x onerror=alert(1)>" in text

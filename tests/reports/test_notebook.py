@@ -1,0 +1,159 @@
+"""Records in Python: one line, HTML, a data frame, a figure."""
+
+import subprocess
+import sys
+import types
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+import memdiag
+from memdiag.errors import UsageError
+from memdiag.records.base import Shown
+from memdiag.records.finding import CHECK_SCHEMA, Check, Findings
+from tests.reports import comparisons, findings, fix_records, profiles, tied_xray, tuning_records
+
+FOUND = findings.TIED
+CHECK = Check(
+    schema=CHECK_SCHEMA, onnxruntime="1.31.1", models=(), findings=(FOUND,), duration_s=0.1
+)
+RECORDS: dict[str, Callable[[], Shown]] = {
+    "Profile": profiles.tied_if,
+    "Comparison": comparisons.versions,
+    "Fix": fix_records.verified,
+    "Tuning": tuning_records.tuning,
+    "Check": lambda: CHECK,
+    "Finding": lambda: FOUND,
+    "Attribution": lambda: tied_xray.with_xrays().attribution or pytest.fail("no X-ray"),
+}
+DRAWN = ("Profile", "Comparison", "Fix", "Tuning")
+
+
+@pytest.mark.parametrize("name", RECORDS)
+def test_a_record_is_one_line_of_what_matters(name: str) -> None:
+    text = repr(RECORDS[name]())
+    assert text.startswith(f"<{name} ")
+    assert text.endswith(">")
+    assert "\n" not in text
+    assert 20 < len(text) < 1000
+
+
+def test_the_line_has_the_answer() -> None:
+    assert "peak 1.50 GiB above baseline" in repr(profiles.tied_if())
+    assert "steady from 1.03 GiB in 1.24.4 to 1.53 GiB in 1.31.1" in repr(comparisons.versions())
+    # The sizes have the names of the moments, so that they agree with `bytes` and `peak_bytes`.
+    peak = msgspec.structs.replace(FOUND, bytes=64 << 20, peak_bytes=163 << 20, measured_bytes=None)
+    assert "costs 64 MiB steady and 163 MiB at the peak, in constant_fold: model." in repr(peak)
+    nothing = msgspec.structs.replace(FOUND, bytes=0, peak_bytes=0)
+    assert repr(nothing).startswith("<Finding shared-weight-transposed: model.shared.weight is ")
+    assert repr(profiles.tied_if().samples) == "<Samples 440 rows>"
+
+
+@pytest.mark.parametrize("build", [profiles.failed, profiles.killed, profiles.nothing_seen])
+def test_what_ended_badly_has_a_line_too(build: Callable[[], Shown]) -> None:
+    assert repr(build()).startswith("<Profile ")
+
+
+@pytest.mark.parametrize("name", RECORDS)
+def test_html_is_the_line_and_the_summary_as_text(name: str) -> None:
+    record: Any = RECORDS[name]()
+    text = record._repr_html_()
+    assert text.startswith("<details><summary><b>")
+    assert text.count("<") == text.count(">") == 8
+    assert len(text) < 20_000
+
+
+@pytest.mark.parametrize("name", RECORDS)
+def test_no_sentence_of_the_answer_is_repeated_in_html(name: str) -> None:
+    record: Any = RECORDS[name]()
+    answer, _, rest = record._repr_html_().partition("</summary>")
+    plain = " ".join(rest.split())
+    sentences = answer.partition("<b>")[2].removesuffix("</b>").split(". ")
+    assert plain
+    assert not [one for one in sentences if one.removeprefix(f"{name} ") in plain]
+
+
+def test_a_reason_is_not_repeated_among_findings() -> None:
+    profile = msgspec.structs.replace(tied_xray.with_attribution(), findings=(FOUND,))
+    assert " ".join(profile._repr_html_().split()).count(FOUND.message) == 1
+
+
+def test_names_are_text_in_html() -> None:
+    assert "<script" not in comparisons.hostile()._repr_html_()
+    assert "<img" not in comparisons.hostile()._repr_html_()
+
+
+def test_findings_are_a_tuple_that_shows_itself() -> None:
+    both = Findings((FOUND, FOUND))
+    assert list(both) == [FOUND, FOUND]
+    assert both._repr_html_() == FOUND._repr_html_() * 2
+    assert Findings()._repr_html_() == "<p>No findings.</p>"
+
+
+@pytest.fixture
+def pandas(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pandas, as far as it is asked for anything: rows become columns by name."""
+
+    def frame(rows: list[dict[str, Any]]) -> dict[str, list[Any]]:
+        names = dict.fromkeys(name for row in rows for name in row)
+        return {name: [row.get(name) for row in rows] for name in names}
+
+    module = types.ModuleType("pandas")
+    module.DataFrame = frame  # type: ignore[attr-defined] # made up
+    monkeypatch.setitem(sys.modules, "pandas", module)
+
+
+@pytest.mark.usefixtures("pandas")
+def test_data_frames_have_a_row_for_each_part() -> None:
+    profile = profiles.tied_if()
+    frame = profile.to_dataframe()
+    assert frame["phase"] == [phase.name for phase in profile.phases]
+    assert max(frame["peak_rss_bytes"]) == profile.peak_rss_bytes
+    assert comparisons.versions().to_dataframe()["label"] == ["1.24.4", "1.30.9", "1.31.1"]
+    fix = fix_records.verified()
+    assert fix.to_dataframe()["name"] == [each.name for each in fix.remedies]
+    tuning = tuning_records.tuning()
+    assert len(tuning.to_dataframe()["options"]) == len(tuning.points)
+    for found in (CHECK, Findings((FOUND,)), FOUND):
+        frame = found.to_dataframe()
+        assert (frame["name"], frame["bytes"]) == ([FOUND.name], [FOUND.bytes])
+
+
+@pytest.mark.usefixtures("pandas")
+def test_an_xray_has_rows_of_copies_or_without_a_model_of_owners() -> None:
+    found = tied_xray.with_xrays().attribution
+    assert found is not None
+    assert found.to_dataframe()["layout"] == [copy.layout for copy in found.copies]
+    frame = msgspec.structs.replace(found, copies=(), ranges=()).to_dataframe()
+    assert frame["kind"] == [owner.kind for owner in found.owners]
+    assert sum(frame["bytes"]) == found.resident_bytes
+
+
+def test_without_pandas_a_sentence_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(UsageError, match="pandas is not installed"):
+        profiles.tied_if().to_dataframe()
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_the_picture_of_the_reports_is_a_figure(name: str) -> None:
+    from matplotlib.figure import Figure
+
+    record: Any = RECORDS[name]()
+    figure: Any = record.plot()
+    assert issubclass(type(figure), Figure)
+    assert figure.axes
+    assert figure._repr_png_().startswith(b"\x89PNG")  # what IPython asks for
+
+
+def test_the_api_is_listed_without_being_loaded() -> None:
+    listed = dir(memdiag)
+    assert {"check", "compare", "fix", "load", "load_profile", "profile", "tune", "xray"} <= {
+        *listed
+    }
+    assert {name for name in listed if name[0] != "_"} == {*memdiag.__all__}
+    assert all(getattr(memdiag, name) is not None for name in listed)
+    program = "import sys, memdiag; dir(memdiag); assert 'msgspec' not in sys.modules"
+    subprocess.run([sys.executable, "-c", program], check=True)

@@ -1,0 +1,168 @@
+from collections.abc import Sequence
+
+import msgspec
+import pytest
+
+from memdiag.records.attribution import (
+    Attribution,
+    Backing,
+    Copy,
+    CopyKind,
+    Indistinct,
+    Owner,
+    ScanTiming,
+)
+from memdiag.records.finding import ExpectedCopies, Finding
+from memdiag.rules.confront import confront, confront_with_profile
+from tests.reports import profiles
+from tests.reports.checks.checks import MIB, finding
+
+TRANSPOSED = ExpectedCopies(weights=("w",), kind="transposed", count=1, bytes=64 * MIB)
+ORIGINALS = ExpectedCopies(weights=("a", "b"), kind="original", count=2, bytes=2 * MIB)
+
+
+def copy(weights: str, kind: CopyKind, nbytes: int, live: bool | None = True) -> Copy:
+    return Copy(
+        weights=tuple(weights.split()),
+        layout="original",
+        kind=kind,
+        parameters={},
+        bytes=nbytes,
+        resident_bytes=nbytes,
+        address=4096,
+        backing=Backing(kind="anonymous"),
+        verified_bytes=nbytes,
+        live=live,
+        made_by=None,
+    )
+
+
+def attribution(
+    *copies: Copy, partial: bool = False, vague: tuple[str, ...] = (), arena: tuple[Owner, ...] = ()
+) -> Attribution:
+    return Attribution(
+        schema="memdiag.attribution/1",
+        pid=1,
+        resident_bytes=sum(owner.bytes for owner in arena),
+        baseline_bytes=None,
+        named_share=1.0,
+        owners=arena,
+        copies=copies,
+        verification="full",
+        indistinct=(Indistinct(reason="zeros", count=1, bytes=1, weights=vague),) if vague else (),
+        partial=partial,
+        notes=(),
+        timing=ScanTiming(total_s=0, scan_s=0, verify_s=0, scanned_bytes=0, verified_bytes=0),
+    )
+
+
+def expecting(*expected: ExpectedCopies, nbytes: int) -> Finding:
+    return finding(expected=expected, bytes=nbytes, weights=expected[0].weights)
+
+
+def test_a_copy_that_was_seen_is_measured() -> None:
+    seen = confront(
+        expecting(TRANSPOSED, nbytes=64 * MIB), attribution(copy("w", "transposed", 64 * MIB))
+    )
+    assert (seen.evidence, seen.measured_bytes) == ("measured", 64 * MIB)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        copy("w", "packed", 64 * MIB),
+        copy("w", "transposed", 64 * MIB, live=False),
+        copy("v", "transposed", 64 * MIB),
+    ],
+    ids=["another kind", "freed", "another weight"],
+)
+def test_without_that_copy_it_is_refuted(other: Copy) -> None:
+    seen = confront(expecting(TRANSPOSED, nbytes=64 * MIB), attribution(other))
+    assert (seen.evidence, seen.measured_bytes) == ("refuted", 0)
+
+
+def test_copies_that_the_model_needs_do_not_count() -> None:
+    one, two = copy("a b", "original", MIB), copy("b a", "original", MIB)
+    predicted = expecting(ORIGINALS, nbytes=MIB)
+    assert confront(predicted, attribution(one)).evidence == "refuted"
+    both = confront(predicted, attribution(one, two))
+    assert (both.evidence, both.measured_bytes) == ("measured", MIB)
+
+
+def test_more_than_predicted_is_said() -> None:
+    copies = [copy("w", "transposed", 64 * MIB)] * 2
+    seen = confront(expecting(TRANSPOSED, nbytes=64 * MIB), attribution(*copies))
+    assert seen.measured_bytes == 128 * MIB
+
+
+def test_what_cannot_be_told_stays_predicted() -> None:
+    predicted = expecting(TRANSPOSED, nbytes=64 * MIB)
+    assert confront(predicted, attribution(partial=True)) is predicted
+    assert confront(predicted, attribution(vague=("w",))) is predicted
+    silent = msgspec.structs.replace(predicted, expected=())
+    assert confront(silent, attribution()) is silent
+
+
+def arena(name: str, nbytes: int) -> Owner:
+    return Owner(kind="arena", name=name, bytes=nbytes)
+
+
+@pytest.mark.parametrize(
+    ("slack", "evidence", "measured"),
+    [(3 * MIB, "measured", 2 * MIB), (MIB, "measured", MIB), (0, "refuted", 0)],
+    ids=["room for all", "for half of it", "none"],
+)
+def test_what_was_freed_counts_as_far_as_the_arena_has_slack(
+    slack: int, evidence: str, measured: int
+) -> None:
+    predicted = finding(expected=(), bytes=2 * MIB, retained_bytes=2 * MIB)
+    seen = confront(predicted, attribution(arena=(arena("slack", slack), arena("in use", MIB))))
+    assert (seen.evidence, seen.measured_bytes) == (evidence, measured)
+
+
+def test_copies_and_what_was_freed_count_together() -> None:
+    predicted = msgspec.structs.replace(
+        expecting(ORIGINALS, nbytes=3 * MIB), retained_bytes=2 * MIB
+    )
+    slack = (arena("slack", 2 * MIB),)
+    freed = copy("a b", "original", MIB, live=False)
+    both = [copy("a b", "original", MIB)] * 2
+    assert confront(predicted, attribution(*both, freed, arena=slack)).measured_bytes == 3 * MIB
+    assert confront(predicted, attribution(both[0], freed, arena=slack)).measured_bytes == 2 * MIB
+
+
+def test_an_arena_whose_slack_is_not_known_says_nothing() -> None:
+    predicted = finding(expected=(), bytes=2 * MIB, retained_bytes=2 * MIB)
+    unknown = arena("in use or slack", 4 * MIB)
+    assert confront(predicted, attribution(arena=(unknown,))) is predicted
+    enough = (arena("slack", 2 * MIB), unknown)
+    assert confront(predicted, attribution(arena=enough)).evidence == "measured"
+
+
+def test_a_copy_that_two_weights_share_counts_once() -> None:
+    each = [ExpectedCopies(weights=(name,), kind="packed", count=1, bytes=4 * MIB) for name in "ab"]
+    seen = confront(expecting(*each, nbytes=8 * MIB), attribution(copy("a b", "packed", 4 * MIB)))
+    assert (seen.evidence, seen.measured_bytes) == ("measured", 4 * MIB)
+
+
+def test_a_mapped_copy_counts_as_far_as_it_is_resident() -> None:
+    half = msgspec.structs.replace(copy("a b", "original", MIB), resident_bytes=MIB // 2)
+    seen = confront(expecting(ORIGINALS, nbytes=MIB), attribution(half, half))
+    assert (seen.evidence, seen.measured_bytes) == ("measured", MIB // 2)
+
+
+@pytest.mark.parametrize(
+    ("steps", "evidence"),
+    [
+        (profiles.TIED_IF, "predicted"),
+        ([step for step in profiles.TIED_IF if step.phase != "constant_fold"], "refuted"),
+        (profiles.TIED_IF[:4], "predicted"),  # it ended before anything was folded
+    ],
+    ids=["folded", "not folded", "ended early"],
+)
+def test_what_folding_costs_is_refuted_where_nothing_was_folded(
+    steps: Sequence[profiles.Step], evidence: str
+) -> None:
+    predicted = finding(phase="constant_fold", bytes=64 << 20, peak_bytes=64 << 20)
+    profile = msgspec.structs.replace(profiles.build(steps), attribution=None)
+    assert confront_with_profile(predicted, profile).evidence == evidence

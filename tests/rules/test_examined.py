@@ -1,0 +1,28 @@
+from pathlib import Path
+
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from memdiag.model import content
+from memdiag.model.model_file import open_model
+from memdiag.ort.runtime import Runtime
+from memdiag.rules.examined import Examined
+
+
+@pytest.mark.parametrize(("counts", "noted"), [((10_000, 10_000), True), ((10_000, 10_001), False)])
+def test_weights_that_could_not_be_compared_are_noted(
+    counts: tuple[int, int], noted: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(content, "MAX_DECODED_BYTES", 9_999)
+    tensors = [
+        helper.make_tensor(name, TensorProto.INT8, [count], [1] * count)
+        for name, count in zip("ab", counts, strict=True)
+    ]
+    graph = helper.make_graph([], "g", [], [], tensors)
+    onnx.save(helper.make_model(graph), tmp_path / "m.onnx")
+    with open_model(tmp_path / "m.onnx") as model:
+        examined = Examined(model, Runtime.parse("1.31.1"))
+        assert not examined.same_content
+    assert bool(examined.notes) == noted
+    assert not noted or examined.notes[0].startswith("2 weights (a, b) of more than ")

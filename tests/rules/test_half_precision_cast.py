@@ -1,0 +1,154 @@
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from tests.rules.conftest import Agrees
+from tests.rules.examining import findings
+from tests.rules.measuring import NEWEST, above_baseline, xray
+
+RULE = "half-precision-cast"
+WIDTH = 1024
+STORED = WIDTH * WIDTH * 2
+HALF = TensorProto.FLOAT16
+
+
+def halves(
+    operator: str = "MatMul",
+    *,
+    shape: tuple[int, ...] = (WIDTH, WIDTH),
+    x: tuple[int | str, ...] = ("n", WIDTH),
+    layers: int = 1,
+    gathered: bool = False,
+    dtype: Any = np.float16,
+    **attributes: Any,
+) -> onnx.ModelProto:
+    """Layers that read an fp16 weight each, with a plain operator between them."""
+    kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    random = np.random.default_rng(1)
+    nodes, constants, value = [], [], "x"
+    for layer in range(layers):
+        weight = (random.standard_normal(shape, np.float32) * 0.01).astype(dtype)
+        constants.append(numpy_helper.from_array(weight, f"w{layer}"))
+        nodes += [
+            helper.make_node(operator, [value, f"w{layer}"], [f"m{layer}"], **attributes),
+            helper.make_node("Sigmoid", [f"m{layer}"], [f"r{layer}"]),
+        ]
+        value = f"r{layer}"
+    outputs = [helper.make_tensor_value_info(value, kind, None)]
+    inputs = [helper.make_tensor_value_info("x", kind, x)]
+    if gathered:
+        nodes.append(helper.make_node("Gather", ["w0", "i"], ["rows"]))
+        inputs.append(helper.make_tensor_value_info("i", TensorProto.INT64, ["k"]))
+        outputs.append(helper.make_tensor_value_info("rows", kind, None))
+    graph = helper.make_graph(nodes, "g", inputs, outputs, constants)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+
+
+def test_weights_of_products_are_packed_in_fp32(tmp_path: Path) -> None:
+    (one,) = findings(RULE, halves(layers=3), tmp_path)
+    assert one.weights == ("w0", "w1", "w2")
+    assert one.bytes == 3 * STORED
+    assert [(each.kind, each.bytes) for each in one.expected] == [("packed", 2 * STORED)] * 3
+    assert one.message.startswith("3 fp16 weights (6.0 MiB: w0, w1, w2) are held in fp32")
+    assert one.phase == "optimize"
+
+
+def test_1_23_keeps_the_cast_copy_as_well(tmp_path: Path) -> None:
+    (one,) = findings(RULE, halves(), tmp_path, runtime="1.23.2")
+    assert one.bytes == 3 * STORED
+    assert not one.expected
+
+
+def test_older_ones_cast_at_each_run(tmp_path: Path) -> None:
+    (one,) = findings(RULE, halves(), tmp_path, runtime="1.22.1")
+    assert one.bytes == 2 * STORED
+    assert "is cast to fp32 at each run" in one.message
+    assert one.phase == "first_run"
+
+
+def test_a_gather_keeps_the_half_precision_too(tmp_path: Path) -> None:
+    (one,) = findings(RULE, halves(gathered=True), tmp_path)
+    assert one.bytes == 2 * STORED
+
+
+def test_what_is_only_gathered_is_clean(tmp_path: Path) -> None:
+    model = halves(gathered=True)
+    del model.graph.node[:2], model.graph.input[0], model.graph.output[0]
+    assert not findings(RULE, model, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("operator", "shape", "x", "kind"),
+    [
+        ("Add", (1024, 1024), (1024, 1024), "cast"),
+        ("MatMul", (4, 512, 1024), ("n", 512), "cast"),
+        ("Gemm", (1024, 1024), ("n", 1024), "packed"),
+        ("Conv", (256, 256, 3, 3), ("n", 256, 8, 8), "reordered"),
+        ("ConvTranspose", (256, 256, 3, 3), ("n", 256, 8, 8), "transposed"),
+    ],
+)
+def test_the_kind_of_copy_is_the_kernels(
+    tmp_path: Path, operator: str, shape: tuple[int, ...], x: tuple[int | str, ...], kind: str
+) -> None:
+    (one,) = findings(RULE, halves(operator, shape=shape, x=x), tmp_path)
+    assert [each.kind for each in one.expected] == [kind]
+    assert one.bytes == one.expected[0].bytes - int(np.prod(shape)) * 2
+
+
+def test_single_precision_is_clean(tmp_path: Path) -> None:
+    assert not findings(RULE, halves(dtype=np.float32), tmp_path)
+
+
+def test_little_is_left_alone(tmp_path: Path) -> None:
+    assert not findings(RULE, halves(shape=(512, 512), x=("n", 512)), tmp_path)
+
+
+def test_operators_of_other_domains_are_not_known(tmp_path: Path) -> None:
+    model = halves(domain="custom")
+    model.opset_import.append(helper.make_opsetid("custom", 1))
+    assert not findings(RULE, model, tmp_path)
+
+
+def test_an_overridable_weight_is_no_constant(tmp_path: Path) -> None:
+    model = halves()
+    model.graph.input.append(helper.make_tensor_value_info("w0", HALF, [WIDTH, WIDTH]))
+    assert not findings(RULE, model, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("external", [False, True])
+@pytest.mark.parametrize("version", ["1.24.4", NEWEST])
+def test_the_copies_are_those_predicted(
+    tmp_path: Path, version: str, external: bool, agrees: Agrees
+) -> None:
+    path = tmp_path / "half.onnx"
+    onnx.save(halves(layers=3, gathered=True), path, save_as_external_data=external)
+    (one,) = findings(RULE, path, tmp_path, runtime=version)
+    found = xray(path, version)
+    for expected in one.expected:
+        seen = [
+            copy
+            for copy in found.copies
+            if copy.kind == expected.kind
+            and set(copy.weights) & set(expected.weights)
+            and copy.live is not False
+        ]
+        assert len(seen) == expected.count
+        agrees(one, sum(copy.bytes for copy in seen), version, predicted=expected.bytes)
+    originals = [copy.weights for copy in found.copies if copy.kind == "original" and copy.live]
+    assert originals == [("w0",)]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_at_least_all_weights_are_in_fp32_after_the_first_run_of_1_22(tmp_path: Path) -> None:
+    half = tmp_path / "half.onnx"
+    onnx.save(halves(layers=4, shape=(2048, 2048), x=("n", 2048)), half)
+    (one,) = findings(RULE, half, tmp_path, runtime="1.22.1")
+    taken = above_baseline(xray(half, "1.22.1")) - above_baseline(xray(half, "1.22.1", run=False))
+    assert one.bytes < taken < 2.2 * one.bytes

@@ -1,0 +1,48 @@
+import re
+from pathlib import Path
+
+import pytest
+
+from memdiag.errors import UsageError
+from memdiag.rules import detectors, find_detector
+from memdiag.rules.pages import INDEX, page, pages
+from memdiag.rules.rule import Detector
+
+FOLDER = Path(__file__).parents[2] / "docs" / "rules"
+BY_NAME = pytest.mark.parametrize("detector", detectors(), ids=lambda each: each.rule.name)
+
+
+def test_the_kept_pages_are_the_rules_own() -> None:
+    kept = {path.name: path.read_text(encoding="utf-8") for path in FOLDER.glob("*.md")}
+    assert kept == pages(), "run: python -m memdiag.rules.pages docs/rules"
+
+
+def test_codes_and_names_are_unique() -> None:
+    assert len({each.rule.code for each in detectors()}) == len(detectors())
+    assert len({each.rule.name for each in detectors()}) == len(detectors())
+
+
+@BY_NAME
+def test_a_rule_is_well_described(detector: Detector) -> None:
+    rule = detector.rule
+    assert re.fullmatch(r"MD\d{3}", rule.code)
+    assert re.fullmatch(r"[a-z]+(-[a-z0-9]+)*", rule.name)
+    assert detector.detect.__module__.endswith(rule.name.replace("-", "_"))
+    assert not rule.summary.endswith(".")
+    assert len(rule.summary) <= 100
+    assert detector.documentation.split("\n")[0].endswith(".")
+    headings = re.findall(r"^## (.+)$", detector.documentation, re.MULTILINE)
+    assert headings == ["Why it costs", "What to do", "Not reported"]
+
+
+@BY_NAME
+def test_a_rule_is_found_by_name_and_code(detector: Detector) -> None:
+    assert find_detector(detector.rule.name) is detector
+    assert find_detector(detector.rule.code.lower()) is detector
+    assert page(detector) in pages().values()
+    assert detector.rule.name in pages()[INDEX]
+
+
+def test_an_unknown_rule_is_told_which_there_are() -> None:
+    with pytest.raises(UsageError, match=detectors()[0].rule.name):
+        find_detector("no-such-rule")

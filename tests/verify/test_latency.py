@@ -1,0 +1,92 @@
+from collections.abc import Callable
+from typing import cast
+
+from memdiag.runner.session_server import SessionServer
+from memdiag.verify.latency import race
+
+
+class Made:
+    """A session whose runs take `seconds` each, of which `clock` is told."""
+
+    def __init__(self, seconds: Callable[[int], float]) -> None:
+        self.seconds = seconds
+        self.count = 0
+
+    def run(self, feeds: int, times: int = 1) -> tuple[float, ...]:
+        found = tuple(self.seconds(self.count + number) for number in range(times))
+        self.count += times
+        return found
+
+
+def pair(
+    before: Callable[[int], float], after: Callable[[int], float]
+) -> tuple[SessionServer, SessionServer]:
+    return cast(SessionServer, Made(before)), cast(SessionServer, Made(after))
+
+
+def rested(seconds: float) -> None:
+    assert seconds > 0
+
+
+def test_the_ratio_is_that_of_the_undisturbed_runs() -> None:
+    # Every third run is disturbed, in each session at another time.
+    before, after = pair(lambda n: 0.01 + (n % 3 == 0), lambda n: 0.012 + (n % 3 == 1))
+    found = race(before, after, 0, pairs=20, rest=rested)
+    assert abs(found.ratio.median - 1.2) < 1e-9
+    assert found.before_s == 0.01
+    assert found.after_s == 0.012
+    assert found.ratio.pairs == 20
+
+
+def test_a_limit_ends_the_race_when_it_is_decided() -> None:
+    before, after = pair(lambda n: 0.01, lambda n: 0.02)
+    # All of the first four pairs are clearly above the limit; those of the second are just above.
+    assert race(before, after, 0, pairs=100, limit=1.05, rest=rested).ratio.pairs == 4
+    near = pair(lambda n: 0.01, lambda n: 0.011)
+    assert race(*near, 0, pairs=100, limit=1.05, rest=rested).ratio.pairs == 8
+    # Each turn's fastest run is 1.0 or 1.1 of the other's: it is never told on which side that is.
+    undecided = pair(lambda n: 0.01, lambda n: 0.01 if n // 16 % 2 else 0.011)
+    assert race(*undecided, 0, pairs=30, limit=1.05, rest=rested).ratio.pairs == 30
+    # It is looked at seldom: what is decided after nine pairs goes on to sixteen.
+    late = pair(lambda n: 0.01, lambda n: 0.01 if n < 12 else 0.02)
+    assert race(*late, 0, pairs=100, limit=1.05, rest=rested).ratio.pairs == 16
+
+    # Where more are asked for, they are run before anything is decided.
+    before, after = pair(lambda n: 0.01, lambda n: 0.02)
+    before, after = pair(lambda n: 0.01, lambda n: 0.011)
+    found = race(before, after, 0, pairs=100, limit=1.05, least_pairs=20, rest=rested)
+    assert found.ratio.pairs == 32
+
+
+class Sized(Made):
+    """A session that needs a second more whenever its inputs are others than the last."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda n: 0.01)
+        self.last = -1
+
+    def run(self, feeds: int, times: int = 1) -> tuple[float, ...]:
+        more = float(feeds != self.last)
+        self.last = feeds
+        return tuple(one + more for one in super().run(feeds, times))
+
+
+def test_what_sizes_that_change_cost_is_seen_in_turn_alone() -> None:
+    def pair_of(after: Made) -> tuple[SessionServer, SessionServer]:
+        return cast(SessionServer, Made(lambda n: 0.01)), cast(SessionServer, after)
+
+    assert abs(race(*pair_of(Sized()), 0, pairs=8, rest=rested).ratio.median - 1) < 1e-9
+    found = race(*pair_of(Sized()), 0, then=(1, 2), pairs=8, rest=rested)
+    assert abs(found.before_s - 0.03) < 1e-9
+    assert abs(found.after_s - 3.03) < 1e-9
+
+
+def test_slow_models_run_once_a_turn() -> None:
+    before, after = pair(lambda n: 2.0, lambda n: 2.0)
+    now = iter(range(0, 10_000, 5))
+    found = race(before, after, 0, pairs=50, budget_s=30, rest=rested, clock=lambda: next(now))
+    # Eight pairs whatever they take, then one for each five seconds of the thirty.
+    assert found.ratio.pairs == 8 + 6
+    made = cast(Made, before)
+    # One run that says how long it takes, and one for each turn.
+    assert made.count == 1 + found.ratio.pairs
