@@ -1,4 +1,4 @@
-"""What the README says works as it stands there."""
+"""Commands, options, code and links of the README work as printed."""
 
 import re
 import subprocess
@@ -82,7 +82,7 @@ def test_its_options_are_taken(
 
     np.save(tmp_path / "ids.npy", np.array([1]))
     np.savez(tmp_path / "all.npz", ids=np.array([1]))
-    words = options.replace("batch=", "tokens=").replace("NAME", "CPUExecutionProvider")
+    words = options.replace("batch=4,sequence=", "tokens=").replace("NAME", "CPUExecutionProvider")
     words = words.replace("other/bin/python", sys.executable)
     finished = memdiag("profile", sample_model("tied_if"), *words.split(), "--out", "out")
     assert finished.returncode == 0, finished.stderr
