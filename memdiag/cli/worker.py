@@ -5,10 +5,12 @@ vanish while it is mapped. The process that the user started only waits for the 
 signals on, and reports a worker that was killed by a signal.
 """
 
+import atexit
 import os
 import signal
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from types import FrameType
 from typing import NoReturn
 
@@ -40,7 +42,7 @@ def run_in_worker(command: Callable[[], NoReturn]) -> NoReturn:
     os.setpgid(worker, worker or 0)
     if worker == 0:
         _end_with(parent)
-        command()
+        _run_and_exit(command)
 
     def pass_on(number: int, frame: FrameType | None) -> None:
         os.killpg(worker, number)
@@ -66,6 +68,26 @@ def run_in_worker(command: Callable[[], NoReturn]) -> NoReturn:
         code = ERROR
     # Nothing is left to clean up here, and nothing of the worker's output is buffered here.
     os._exit(code)
+
+
+def _run_and_exit(command: Callable[[], NoReturn]) -> NoReturn:
+    """Run `command` and end this process without finalizing the interpreter.
+
+    A signal that interrupts the import of a native module leaves the module half initialized, and
+    Python 3.11 was seen to abort when it finalized such a module.
+    """
+    code: object = ERROR
+    try:
+        command()
+    except SystemExit as end:
+        code = end.code
+    for name in _PASSED_ON:
+        signal.signal(getattr(signal, name), signal.SIG_IGN)
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError):  # the reader of a pipe has ended
+            stream.flush()
+    os._exit(code if isinstance(code, int) else ERROR if code else 0)
 
 
 def _open_standard_streams() -> None:
