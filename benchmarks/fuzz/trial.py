@@ -31,6 +31,7 @@ from memdiag.api.load_record import load_record
 from memdiag.cli.output import print_check, show, show_inventory
 from memdiag.errors import MemdiagError
 from memdiag.model.model_file import open_model
+from memdiag.ort.analysis import AnalysisContext
 from memdiag.ort.runtime import Runtime
 from memdiag.records.codec import decode, encode
 from memdiag.records.finding import Check
@@ -38,7 +39,6 @@ from memdiag.records.inventory import Inventory
 from memdiag.records.profile import Profile
 from memdiag.reports.kinds import reporters_of
 from memdiag.rules import detectors
-from memdiag.rules.examined import Examined
 from memdiag.units import KIB, MIB
 
 SECONDS = 20
@@ -179,10 +179,10 @@ def _defects(path: Path, release: str, dims: Mapping[str, int]) -> list[str]:
     """Return the places where rules fail on the model at `path`, each once."""
     places = []
     with open_model(path) as model:
-        examined = Examined(model, Runtime.parse(release), sizes=dims)
+        ctx = AnalysisContext(model, Runtime.parse(release), sizes=dims)
         for detector in detectors():
             try:
-                list(detector.detect(examined))
+                list(detector.detect(ctx))
             except Exception as error:
                 traceback.print_exc()
                 places.append(_where(error))

@@ -9,10 +9,10 @@ from memdiag.api.arguments import check_dims, model_path
 from memdiag.errors import ModelError, UsageError
 from memdiag.model.model_file import ModelFile, open_model
 from memdiag.model.native_memory import trim_heap
+from memdiag.ort.analysis import AnalysisContext
 from memdiag.ort.runtime import Runtime
 from memdiag.records.finding import CHECK_SCHEMA, Check, CheckedModel, Finding, Findings
 from memdiag.rules import detectors, find_detector
-from memdiag.rules.examined import Examined
 from memdiag.rules.rule import Detector
 from memdiag.units import format_size
 
@@ -142,24 +142,24 @@ def examine(
     """
     stored = sum(map(_stored_bytes, model.files))
     reads_weights = max_read_bytes is None or stored <= max_read_bytes
-    examined = Examined(model, runtime, sizes=dims, reads_weights=reads_weights)
+    ctx = AnalysisContext(model, runtime, sizes=dims, reads_weights=reads_weights)
     if not reads_weights:
-        examined.notes.append(
+        ctx.notes.append(
             f"the {format_size(stored)} of weights were not compared with each other or searched"
             " for denormals, as the run did not complete; memdiag check does so"
         )
     findings: list[Finding] = []
     for detector in selection.chosen:
         try:
-            found = list(detector.detect(examined))
+            found = list(detector.detect(ctx))
             model.release()
         except ModelError as error:  # its file changed, or is damaged where only now it was read
-            examined.notes.append(
+            ctx.notes.append(
                 f"rule {detector.rule.name} could not look at this model: {error}"
             )
         except Exception as error:  # a defect of one rule must not lose the others, or a profile
             what = f"{type(error).__name__}: {error}"[:_LONGEST_REASON]
-            examined.notes.append(
+            ctx.notes.append(
                 f"rule {detector.rule.name} failed on this model, which is a defect of memdiag's;"
                 f" please report it ({what})"
             )
@@ -169,7 +169,7 @@ def examine(
             break
         trim_heap()
     findings.sort(key=lambda one: (-one.bytes, -one.peak_bytes, one.rule, one.weights))
-    return tuple(findings), tuple(dict.fromkeys(examined.notes))
+    return tuple(findings), tuple(dict.fromkeys(ctx.notes))
 
 
 def _stored_bytes(path: Path) -> int:

@@ -35,7 +35,7 @@ from memdiag.records.profile import (
     Profile,
     Session,
 )
-from memdiag.rules.confront import confront_with_profile
+from memdiag.rules.match_measurement import match_profile
 from memdiag.runner.job import DEFAULT_TIMEOUT_S, Job
 from memdiag.runner.machine import describe_machine
 from memdiag.runner.run import MeasuredRun, Measurement, Progress
@@ -380,7 +380,7 @@ def _with_findings(
         # The runtime, and the X-ray, have read them all by then.
         max_read_bytes=None if completed else _MAX_READ_BYTES,
     )
-    found = tuple(confront_with_profile(finding, profile) for finding in found)
+    found = tuple(match_profile(finding, profile) for finding in found)
     if found:
         # Late: rewriting needs onnx_ir, which loads sympy.
         from memdiag.api.drawing.findings import with_drawings

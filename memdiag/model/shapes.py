@@ -71,6 +71,10 @@ class Shapes:
         defining = scope.defining_scope(name)
         return self._types.get(defining, {}).get(name) if defining is not None else None
 
+    def of_scope(self, scope: Scope) -> Mapping[str, TensorType]:
+        """Return the known types of the values that `scope` itself defines, by name."""
+        return self._types.get(scope, {})
+
     @cached_property
     def as_declared(self) -> "Shapes":
         """The shapes without the sizes that a user gave for free dimensions: as the runtime's.

@@ -1,31 +1,90 @@
-"""What a model's activations take at certain sizes of its free dimensions, given or assumed."""
+"""The most memory that the activations of a run take at once, by simulating the nodes in order.
 
-from collections.abc import Mapping
+Nodes are put in the order in which onnxruntime executes them: its GraphViewer's depth-first walk up
+from the nodes whose outputs nothing reads. Their values are in buffers that its allocation planner
+shares (see `buffer_plan`); an output of a graph is allocated to the end. Subgraphs count at their
+node, once whatever the number of iterations; of branches the larger one counts, and the body of a
+function like a subgraph.
+
+Not counted are the inputs, which the caller allocates, scratch memory of kernels, and what the
+arena allocates beyond what is in use. Fusions remove more values, or add some (layouts, padded
+channels).
+"""
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from heapq import nlargest
+from itertools import chain
+from operator import attrgetter
 from typing import NamedTuple
 
 from memdiag.errors import UsageError
 from memdiag.model.axis_roles import axis_roles, total_lengths
 from memdiag.model.dimensions import axes_of, choose_sizes
-from memdiag.model.graph_index import GraphIndex
+from memdiag.model.graph_index import FunctionKey, GraphIndex, Node, Scope
 from memdiag.model.model_file import ModelFile
 from memdiag.model.shapes import Shapes, infer_shapes
-from memdiag.ort.folding import folds
-from memdiag.ort.folds import Folds
-from memdiag.ort.liveness import Liveness, liveness
+from memdiag.model.tensor_types import TensorType
+from memdiag.ort.buffer_plan import Buffer, BufferPlan, Reads
+from memdiag.ort.constant_folding import Folds, fold_constants
+from memdiag.ort.fusions import ActivationFusions
 from memdiag.ort.runtime import Runtime
+
+MAX_LISTED = 20
+"""Values that are listed of those in memory at the peak."""
+
+MAX_DEPTH = 50
+"""Subgraphs and functions inside each other; only functions that call each other get there."""
 
 
 class Sizes(NamedTuple):
-    """A size for each free dimension of the inputs, and the names of those that nobody gave."""
+    """A size for each free dimension of a model's inputs.
+
+    Attributes:
+        of: the sizes by name.
+        assumed: the names of the dimensions whose sizes the user did not give.
+    """
 
     of: Mapping[str, int]
     assumed: tuple[str, ...]
 
 
-def chosen_sizes(model: ModelFile, given: Mapping[str, int]) -> Sizes:
-    """Return sizes for the free dimensions of the model's inputs: `given`, then realistic ones.
+class LiveValue(NamedTuple):
+    """A value in memory: the scope that computes it, its name, and its bytes."""
 
-    Names in `given` that are not the model's are left out: they may be another model's.
+    scope: Scope
+    name: str
+    nbytes: int
+
+
+class ActivationPeak(NamedTuple):
+    """The most memory that activations take at once.
+
+    Attributes:
+        peak_bytes: the bytes.
+        scope, node: the node that is executed then; None where nothing takes memory.
+        live: the values in memory then, the largest first, at most `MAX_LISTED`.
+        largest: the largest of all values.
+        unknown: the number of values of unknown size, which count as nothing.
+    """
+
+    peak_bytes: int
+    scope: Scope | None
+    node: Node | None
+    live: tuple[LiveValue, ...]
+    largest: LiveValue | None
+    unknown: int
+
+
+_nbytes = attrgetter("nbytes")
+_NOTHING = ActivationPeak(0, None, None, (), None, 0)
+_NOT_FOLLOWED = _NOTHING._replace(unknown=1)
+
+
+def choose_dimensions(model: ModelFile, given: Mapping[str, int]) -> Sizes:
+    """Return sizes for the free dimensions of the model's inputs: `given`, or realistic ones.
+
+    Names in `given` that the model does not have are ignored: they may be another model's.
     """
     inputs = {value.name: axes_of(value) for value in model.graph.required_inputs}
     free = {axis.key for axes in inputs.values() for axis in axes or () if axis.size is None}
@@ -45,27 +104,231 @@ def chosen_sizes(model: ModelFile, given: Mapping[str, int]) -> Sizes:
     return Sizes(sizes, tuple(sorted(free - dims.keys())))
 
 
-def activations(
-    model: ModelFile,
-    graphs: GraphIndex,
-    shapes: Shapes,
-    folded: Folds,
-    sizes: Mapping[str, int],
-) -> Liveness:
-    """Return what the activations take at most at `sizes`; `shapes` are those at any others."""
-    return liveness(
-        graphs,
-        infer_shapes(model, graphs, sizes, []),
-        folded,
-        declared=shapes.as_declared,
-        sizes=sizes.values(),
-    )
-
-
 def activation_bytes(model: ModelFile, sizes: Mapping[str, int]) -> int:
     """Return about how many bytes the activations of `model` take at once at `sizes`."""
     graphs = GraphIndex(model)
     shapes = infer_shapes(model, graphs, sizes, [])
-    # Any release will do for an estimate, and none needs to be installed here.
-    found = folds(graphs, shapes, Runtime(1, 32, 0))
-    return liveness(graphs, shapes, found, declared=shapes, sizes=sizes.values()).peak_bytes
+    # Any release serves for an estimate, and none needs to be installed here.
+    folds = fold_constants(graphs, shapes, Runtime(1, 32, 0))
+    sizes_given = sizes.values()
+    return activation_peak(graphs, shapes, folds, declared=shapes, sizes=sizes_given).peak_bytes
+
+
+def activation_peak(
+    graphs: GraphIndex,
+    shapes: Shapes,
+    folds: Folds,
+    *,
+    declared: Shapes | None = None,
+    sizes: Collection[int] = (),
+) -> ActivationPeak:
+    """Return the most memory that the activations of a model take at once.
+
+    Args:
+        graphs: the model.
+        shapes: the types of its values at certain sizes of the free dimensions.
+        folds: the folded nodes, which are not executed.
+        declared: the types without those sizes; from `shapes` by default.
+        sizes: the sizes.
+    """
+    declared = declared or shapes.as_declared
+    simulation = _Simulation(graphs, shapes, declared, folds, sizes)
+    return simulation.peak_of(graphs.main, 0)
+
+
+class _Simulation:
+    """One simulated run of a model. The body of a function is simulated once."""
+
+    def __init__(
+        self,
+        graphs: GraphIndex,
+        shapes: Shapes,
+        declared: Shapes,
+        folds: Folds,
+        sizes: Collection[int],
+    ) -> None:
+        self._shapes, self._declared = shapes, declared
+        self._sizes = frozenset(sizes)
+        self._folds = folds
+        # Of a function's calls, `graphs` and `shapes` have the first one only.
+        self._functions: dict[FunctionKey, Scope] = {
+            scope.owner.key: scope
+            for _, scope in graphs
+            if scope.is_function and scope.owner is not None
+        }
+        self._peaks: dict[Scope, ActivationPeak] = {}
+        self._captured: dict[Scope, tuple[str, ...]] = {}
+
+    def peak_of(self, scope: Scope, depth: int) -> ActivationPeak:
+        """Return the peak of the graph `scope`, with all that is inside its nodes."""
+        if scope not in self._peaks:
+            self._peaks[scope] = _NOT_FOLLOWED  # for a function that calls itself
+            if depth <= MAX_DEPTH:
+                self._peaks[scope] = self._simulate(scope, depth)
+        return self._peaks[scope]
+
+    def _is_computed(self, scope: Scope) -> bytearray:
+        """Return for each node of `scope` whether it is executed in each run."""
+        folded = self._folds.nodes
+        return bytearray(
+            node.op_type != "Constant"
+            and not (node in folded and self._folds.is_folded(scope, node))
+            for node in scope.nodes
+        )
+
+    def _bodies(self, scope: Scope, node: Node) -> Sequence[Scope]:
+        """Return the graphs inside `node`: its subgraphs, or the function that it calls."""
+        if not node.subgraphs and not self._functions:
+            return ()
+        inner = scope.subgraphs.get(node, ())
+        function = self._functions.get(node.key)
+        return (*inner, function) if function is not None else inner
+
+    def _reads(self, scope: Scope, node: Node) -> tuple[str, ...]:
+        """Return the names that `node` reads, also in its subgraphs, each once."""
+        names = dict.fromkeys(node.input)
+        if not node.subgraphs and "" not in names:
+            return node.input if len(names) == len(node.input) else tuple(names)
+        names.pop("", None)
+        for body in scope.subgraphs.get(node, ()):
+            names |= dict.fromkeys(self._captures(body))
+        return tuple(names)
+
+    def _captures(self, body: Scope) -> tuple[str, ...]:
+        """Return the names from outside that `body` reads or outputs, in order."""
+        if body not in self._captured:
+            names = chain.from_iterable(self._reads(body, node) for node in body.nodes)
+            outer = (name for name in chain(names, body.outputs) if not body.graph.defines(name))
+            self._captured[body] = tuple(dict.fromkeys(outer))
+        return self._captured[body]
+
+    def _is_plannable(self, actual: TensorType, declared: TensorType | None) -> bool:
+        """Return whether the runtime can compare the shape of a value with others when it plans.
+
+        It knows a free dimension by its name alone; a dimension that is computed from it, as by a
+        stride, has no name. A dimension that is as large as a free one is taken for it.
+        """
+        if actual.shape is None or declared is None or declared.shape is None:
+            return False
+        pairs = zip(actual.shape, declared.shape, strict=False)
+        return len(actual.shape) == len(declared.shape) and all(
+            fixed is not None or size in self._sizes for size, fixed in pairs
+        )
+
+    def _nbytes(self, scope: Scope, name: str) -> int | None:
+        kind = self._shapes.of(scope, name)
+        return None if kind is None else kind.nbytes
+
+    def _simulate(self, scope: Scope, depth: int) -> ActivationPeak:
+        """Execute the nodes of `scope` one by one, and return the peak."""
+        reads = partial(self._reads, scope)
+        is_computed = self._is_computed(scope)
+        fusions = ActivationFusions(scope, is_computed, partial(self._nbytes, scope))
+
+        def reads_in_order(node: Node) -> tuple[str, ...]:
+            if node.op_type != "Conv" or not node.output:
+                return reads(node)
+            summand = fusions.summand(node)
+            return reads(node) if summand is None else (*reads(node), summand)
+
+        def reads_when_fused(node: Node) -> tuple[str, ...]:
+            extra = fusions.extra_input(node)
+            names = reads(node)
+            return names if extra is None or extra in names else (*names, extra)
+
+        nodes = _execution_order(scope, is_computed, reads_in_order)
+        plan = BufferPlan(
+            scope,
+            nodes,
+            reads_when_fused,
+            self._shapes.of_scope(scope),
+            self._declared.of_scope(scope),
+            self._is_plannable,
+            fusions,
+        )
+        allocated = _RunningTotal(plan.buffers, attrgetter("first"))
+        freed = _RunningTotal(sorted(plan.buffers, key=attrgetter("last")), attrgetter("last"))
+        largest = max(
+            (LiveValue(scope, buffer.name, buffer.nbytes) for buffer in plan.buffers),
+            key=_nbytes,
+            default=None,
+        )
+        unknown, in_use, peak_bytes = plan.unknown, 0, 0
+        at_peak: tuple[int, ActivationPeak] | None = None
+        for step, node in enumerate(nodes):
+            inner = _NOTHING
+            for body in self._bodies(scope, node):
+                found = self.peak_of(body, depth + 1)
+                unknown += found.unknown
+                largest = max(filter(None, (largest, found.largest)), key=_nbytes, default=None)
+                inner = max(inner, found, key=lambda peak: peak.peak_bytes)
+            in_use -= freed.until(step - 1)
+            new_bytes = allocated.until(step)
+            here = in_use + max(new_bytes, inner.peak_bytes)
+            in_use += new_bytes
+            if here > peak_bytes:
+                peak_bytes, at_peak = here, (step, inner if here > in_use else _NOTHING)
+        if at_peak is None:
+            return _NOTHING._replace(largest=largest, unknown=unknown)
+        step, inner = at_peak
+        live_here = (
+            LiveValue(scope, buffer.name, buffer.nbytes)
+            for buffer in plan.buffers
+            if buffer.first <= step <= buffer.last and (buffer.first < step or not inner.live)
+        )
+        live = nlargest(MAX_LISTED, chain(live_here, inner.live), key=_nbytes)
+        return ActivationPeak(peak_bytes, scope, nodes[step], tuple(live), largest, unknown)
+
+
+class _RunningTotal:
+    """Sum of the sizes of `buffers`, which are sorted by the step that `step_of` returns."""
+
+    def __init__(self, buffers: Iterable[Buffer], step_of: Callable[[Buffer], int]) -> None:
+        self._remaining = iter(buffers)
+        self._step_of = step_of
+        self._next = next(self._remaining, None)
+
+    def until(self, step: int) -> int:
+        """Return the bytes of the buffers up to `step` that no earlier call returned."""
+        total = 0
+        while self._next is not None and self._step_of(self._next) <= step:
+            total += self._next.nbytes
+            self._next = next(self._remaining, None)
+        return total
+
+
+def _execution_order(scope: Scope, is_computed: bytearray, reads: Reads) -> list[Node]:
+    """Return the executed nodes in the runtime's order. Nodes in cycles are left out."""
+    producers_of: list[list[int]] = []
+    is_read = bytearray(len(is_computed))
+    producers = scope.producers
+    for node in scope.nodes:
+        found: list[int] = []
+        if is_computed[node.index]:
+            for name in reads(node):
+                producer = producers.get(name)
+                if producer is not None and producer is not node and is_computed[producer.index]:
+                    is_read[producer.index] = 1
+                    found.append(producer.index)
+            if len(found) > 1:
+                found = sorted(set(found))
+        producers_of.append(found)
+    # Depth first: an index below 0 is the complement of a node whose producers are all in order.
+    pending = list(_unread(is_computed, is_read))
+    seen = bytearray(len(is_computed))
+    order: list[Node] = []
+    while pending:
+        index = pending.pop()
+        if index < 0:
+            order.append(scope.nodes[~index])
+        elif not seen[index]:
+            seen[index] = 1
+            pending.append(~index)
+            pending.extend(each for each in producers_of[index] if not seen[each])
+    return order
+
+
+def _unread(is_computed: bytearray, is_read: bytearray) -> Iterator[int]:
+    """Yield the indices of the executed nodes whose outputs nothing reads."""
+    pairs = enumerate(zip(is_computed, is_read, strict=True))
+    return (index for index, (computed, read) in pairs if computed and not read)

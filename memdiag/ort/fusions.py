@@ -1,42 +1,109 @@
-"""Which values of a graph the runtime's fusions leave out, so that they take no memory.
+"""Graph fusions: the nodes that onnxruntime merges into one, as far as that matters for memory.
 
-The runtime makes one node of many: Gelu of a chain around an Erf, LayerNormalization of a chain of
-means, FusedMatMul of a Transpose and a MatMul, MatMulNBits and QLinear operators of products
-between DequantizeLinear and QuantizeLinear. Whether it does depends on more than memdiag looks at.
-So a value is left out wherever a fusion could leave it out, and what remains is a lower bound:
-the bytes of the remaining values are taken with and without the fusion.
+- `becomes_gemm`, `kernel_of`: a MatMul and the Add behind it become a Gemm.
+- `batch_normalization_after`: a BatchNormalization becomes part of the Conv before it.
+- `ActivationFusions`: the values of a graph that any fusion may remove.
 """
 
 from collections.abc import Callable, Iterator
 from itertools import islice
+from typing import NamedTuple
 
-from memdiag.model.graph_index import Node, Scope
+from memdiag.model.graph_index import GraphIndex, Node, Scope, integer
+from memdiag.model.shapes import Shapes
+from memdiag.ort.operators import ARITHMETIC, CURVES, FUSION_CENTERS, INTEGER_PRODUCTS
 
 SizeOf = Callable[[str], int | None]
 """Returns the bytes of a value by its name; None where they are not known."""
 
-_ARITHMETIC = frozenset(
-    {
-        *("Add", "Cast", "Div", "Mul", "Neg", "Pow", "Reciprocal", "ReduceMean", "Sqrt", "Sub"),
-        *("Sum", "Where"),
-    }
-)
-_CURVES = frozenset({"Erf", "Sigmoid", "Tanh"})
-_STARTS = _CURVES | {
-    *("LayerNormalization", "ReduceMean", "SimplifiedLayerNormalization", "Softmax"),
-}
-"""Operators around which the runtime fuses arithmetic."""
+MAX_CHAIN_NODES = 24
+"""Nodes of one chain that is fused. The longest real one is LayerNormalization's, of about 10."""
 
-_INTEGER_PRODUCTS = frozenset({"ConvInteger", "MatMulInteger"})
-_MAX_NODES = 24
-"""Nodes of one chain."""
+_AROUND_ARITHMETIC = ARITHMETIC | CURVES
+_IN_ATTENTION = ARITHMETIC | {"Softmax"}
+_OF_FLOATS = ARITHMETIC | FUSION_CENTERS
+_SCALES = ("BatchNormalization", "Mul")
 
 
-class Fusions:
-    """The values of `scope` that fusions of its nodes may leave out.
+class Kernel(NamedTuple):
+    """The kernel that computes a node. Nodes with equal kernels share packed weights (1.21+).
 
-    `is_computed` tells by a node's place whether it runs in each run, `size_of` the bytes of a
-    value where they are known.
+    Attributes:
+        domain, op_type: its operator, after the fusion of MatMul and Add.
+        transposed: whether it reads its second operand transposed.
+    """
+
+    domain: str
+    op_type: str
+    transposed: bool
+
+
+def kernel_of(graphs: GraphIndex, shapes: Shapes, scope: Scope, node: Node) -> Kernel:
+    """Return the kernel of `node`, a node of `scope`."""
+    transposed = bool(integer(node, "transB", 0))
+    if becomes_gemm(graphs, shapes, scope, node):
+        return Kernel("", "Gemm", transposed)
+    return Kernel("" if node.domain == "ai.onnx" else node.domain, node.op_type, transposed)
+
+
+def becomes_gemm(graphs: GraphIndex, shapes: Shapes, scope: Scope, node: Node) -> bool:
+    """Return whether a MatMul and the Add behind it certainly become one Gemm.
+
+    Products of matrices do, and products with more axes by a weight if all sizes are known.
+    """
+    if node.op_type != "MatMul" or len(node.input) != 2 or len(node.output) != 1:
+        return False
+    if node.output[0] in scope.outputs:
+        return False
+    uses = list(scope.uses(node.output[0]))
+    if len(uses) != 1 or uses[0].node.op_type != "Add" or len(uses[0].node.input) != 2:
+        return False
+    (use,) = uses
+    if any(_may_be_merged(scope, node, reader.node) for reader in scope.uses(node.input[1])):
+        return False
+    left, right = (_shape(shapes, scope, name) for name in node.input)
+    added = _shape(shapes, use.scope, use.node.input[1 - use.input_index])
+    if left is None or right is None or added is None or len(right) != 2:
+        return False
+    *rows, _ = left or (None,)
+    columns = right[1]
+    if len(left) > 2:
+        is_weight = graphs.weight(scope, node.input[1]) is not None
+        return is_weight and None not in rows and added == (columns,)
+    fitting: list[tuple[int | None, ...]] = [(columns,), (1, columns)]
+    if None not in rows:
+        fitting += [(*rows, 1), (*rows, columns)]
+    return len(left) == 2 and added in fitting
+
+
+def batch_normalization_after(scope: Scope, conv: Node) -> Node | None:
+    """Return the BatchNormalization that alone reads the output of `conv`, a node of `scope`.
+
+    None if there is none. It is fused only if the other inputs of both nodes are constant.
+    """
+    if conv.op_type != "Conv" or not conv.output or conv.output[0] in scope.outputs:
+        return None
+    uses = list(scope.uses(conv.output[0]))
+    if len(uses) != 1 or uses[0].scope is not scope or uses[0].input_index != 0:
+        return None
+    node = uses[0].node
+    fits = node.op_type == "BatchNormalization" and len(node.input) == 5
+    return node if fits and len([*filter(None, node.output)]) == 1 else None
+
+
+class ActivationFusions:
+    """The values of one graph that fusions may remove, so that they take no memory.
+
+    The runtime makes Gelu of a chain around an Erf, LayerNormalization of a chain of means,
+    FusedMatMul of a Transpose and a MatMul, MatMulNBits and QLinear operators of products between
+    DequantizeLinear and QuantizeLinear. Whether it does depends on more than is examined here, so a
+    value counts as removed wherever a fusion could remove it: the remaining values are a lower
+    bound.
+
+    Args:
+        scope: the graph.
+        is_computed: for each node by its index, whether it is executed in each run.
+        size_of: the bytes of a value.
     """
 
     def __init__(self, scope: Scope, is_computed: bytearray, size_of: SizeOf) -> None:
@@ -44,90 +111,90 @@ class Fusions:
         self._is_computed = is_computed
         self._size_of = size_of
         self._outputs = frozenset(scope.outputs)
-        self._left_out = bytearray(len(is_computed))
-        self._longer: dict[int, str] = {}
+        self._removed = bytearray(len(is_computed))
+        self._extra_inputs: dict[int, str] = {}
         for node in scope.nodes:
-            if node.op_type in _STARTS and is_computed[node.index]:
+            if node.op_type in FUSION_CENTERS and is_computed[node.index]:
                 self._fuse_chain(node)
         for node in scope.nodes:
-            if node.output and is_computed[node.index] and self._is_part_of_reader(node):
-                self._left_out[node.index] = 1
+            if node.output and is_computed[node.index] and self._is_fused_into_reader(node):
+                self._removed[node.index] = 1
 
-    def leaves_out(self, node: Node) -> bool:
-        """Return whether what `node` makes first may take no memory."""
-        return bool(self._left_out[node.index])
+    def removes(self, node: Node) -> bool:
+        """Return whether the first output of `node` may take no memory."""
+        return bool(self._removed[node.index])
 
-    def reads_longer(self, node: Node) -> str | None:
+    def extra_input(self, node: Node) -> str | None:
         """Return the value that `node` reads only in its fused form; None if there is none."""
-        return self._longer.get(node.index)
+        return self._extra_inputs.get(node.index)
 
-    def hands_on(self, node: Node) -> bool:
-        """Return whether what `node` makes may be read as its input, in its place."""
+    def passes_input_on(self, node: Node) -> bool:
+        """Return whether the readers of `node` may read its input instead of its output."""
         if node.op_type == "DequantizeLinear":
-            return not all(map(self._takes_floats, self._readers(node)))
+            return not all(map(self._computes_floats, self._readers(node)))
         return node.op_type == "Transpose" and all(
             reader is not None and reader.op_type == "MatMul" for reader in self._readers(node)
         )
 
-    def summed_with(self, conv: Node) -> str | None:
-        """Return the value that the Conv `conv` adds up to in place, if there is one."""
+    def summand(self, conv: Node) -> str | None:
+        """Return the value to which a Conv adds its result in place; None if there is none."""
         name, node = conv.output[0], self._only_reader(conv)
-        while node is not None and node.op_type in ("BatchNormalization", "Mul") and node.output:
+        while node is not None and node.op_type in _SCALES and node.output:
             name, node = node.output[0], self._only_reader(node)
         if node is None or node.op_type not in ("Add", "Sum") or len(node.input) != 2:
             return None
         left, right = node.input
         added = right if left == name else left
-        maker = self._scope.producers.get(added)
-        # Of two convolutions the later one adds up.
-        return added if maker is not None and maker.index < conv.index else None
+        producer = self._scope.producers.get(added)
+        # Of two convolutions the later one adds.
+        return added if producer is not None and producer.index < conv.index else None
 
-    def _takes_floats(self, reader: Node | None) -> bool:
-        """Return whether the runtime surely computes `reader` of floats."""
+    def _computes_floats(self, reader: Node | None) -> bool:
+        """Return whether the runtime certainly computes `reader` in floating point."""
         if reader is None:
             return True
-        then = self._only_reader(reader)
-        is_quantized = then is not None and then.op_type == "QuantizeLinear"
-        return reader.op_type in _ARITHMETIC | _STARTS and not is_quantized
+        following = self._only_reader(reader)
+        is_quantized = following is not None and following.op_type == "QuantizeLinear"
+        return reader.op_type in _OF_FLOATS and not is_quantized
 
-    def _is_part_of_reader(self, node: Node) -> bool:
-        """Return whether the node that alone reads what `node` makes may compute it, too."""
+    def _is_fused_into_reader(self, node: Node) -> bool:
+        """Return whether the only reader of `node` may compute `node` as well."""
         reader = self._only_reader(node)
         if reader is None:
             return False
         if node.op_type == "DynamicQuantizeLinear":
-            return reader.op_type in _INTEGER_PRODUCTS
+            return reader.op_type in INTEGER_PRODUCTS
         if reader.op_type == "QuantizeLinear":
             return True
-        if node.op_type in _INTEGER_PRODUCTS:
+        if node.op_type in INTEGER_PRODUCTS:
             return reader.op_type == "Cast"
         if node.op_type == "Cast":
-            maker = self._scope.producers.get(node.input[0]) if node.input else None
-            return maker is not None and maker.op_type in _INTEGER_PRODUCTS
+            producer = self._scope.producers.get(node.input[0]) if node.input else None
+            return producer is not None and producer.op_type in INTEGER_PRODUCTS
         if node.op_type != "MatMul":
             return False
-        if reader.op_type == "Add" and not self._left_out[reader.index]:
-            return any(not self._is_value(name) for name in reader.input)
-        return self._is_attention(node, reader)
+        if reader.op_type == "Add" and not self._removed[reader.index]:
+            return any(not self._is_variable(name) for name in reader.input)
+        return self._computes_scores(reader)
 
-    def _is_attention(self, product: Node, reader: Node | None) -> bool:
-        """Return whether `product` computes the scores of attention."""
-        for _ in range(_MAX_NODES):
-            if reader is None or reader.op_type not in _ARITHMETIC | {"Softmax"}:
+    def _computes_scores(self, reader: Node | None) -> bool:
+        """Return whether a Softmax and a MatMul follow: a product read by `reader` is attention."""
+        for _ in range(MAX_CHAIN_NODES):
+            if reader is None or reader.op_type not in _IN_ATTENTION:
                 return False
             if reader.op_type == "Softmax":
-                then = self._only_reader(reader)
-                return then is not None and then.op_type == "MatMul"
+                following = self._only_reader(reader)
+                return following is not None and following.op_type == "MatMul"
             reader = self._only_reader(reader)
         return False
 
-    def _is_value(self, name: str) -> bool:
-        """Return whether a value is computed in each run, or fed."""
-        maker = self._scope.producers.get(name)
-        return self._is_computed[maker.index] == 1 if maker else name in self._scope.inputs
+    def _is_variable(self, name: str) -> bool:
+        """Return whether a value of this graph is an input or computed in each run."""
+        producer = self._scope.producers.get(name)
+        return self._is_computed[producer.index] == 1 if producer else name in self._scope.inputs
 
     def _readers(self, node: Node) -> Iterator[Node | None]:
-        """Yield the nodes that read what `node` makes first; None for all outside its graph."""
+        """Yield the readers of the first output of `node`; None for each outside the graph."""
         if not node.output or node.output[0] in self._outputs:
             yield None
             return
@@ -135,36 +202,40 @@ class Fusions:
             yield use.node if use.scope is self._scope else None
 
     def _only_reader(self, node: Node) -> Node | None:
-        found = {one.index if one else None: one for one in islice(self._readers(node), 3)}
-        return next(iter(found.values())) if len(found) == 1 else None
+        """Return the node that alone reads the first output of `node`, perhaps twice."""
+        readers = set(islice(self._readers(node), 3))
+        return readers.pop() if len(readers) == 1 else None
 
-    def _fuse_chain(self, start: Node) -> None:
-        """Leave out what lies between the nodes around `start` that may become one."""
-        last = self._last(start)
+    def _fuse_chain(self, center: Node) -> None:
+        """Remove the values inside the chain of nodes around `center` that may become one node."""
+        last = self._last_of_chain(center)
         chain = {last.index: last}
         pending = [last]
-        while pending and len(chain) < _MAX_NODES:
+        while pending and len(chain) < MAX_CHAIN_NODES:
             for name in pending.pop().input:
-                maker = self._scope.producers.get(name) if name else None
-                if maker is None or maker.index in chain or not self._is_computed[maker.index]:
+                producer = self._scope.producers.get(name) if name else None
+                if producer is None or producer.index in chain:
                     continue
-                if (maker.op_type in _ARITHMETIC or maker.index == start.index) and all(
-                    one is not None and one.index in chain for one in self._readers(maker)
+                if not self._is_computed[producer.index]:
+                    continue
+                if (producer.op_type in ARITHMETIC or producer.index == center.index) and all(
+                    reader is not None and reader.index in chain
+                    for reader in self._readers(producer)
                 ):
-                    chain[maker.index] = maker
-                    pending.append(maker)
-        for place in chain:
-            if place != last.index:
-                self._left_out[place] = 1
+                    chain[producer.index] = producer
+                    pending.append(producer)
+        for index in chain:
+            if index != last.index:
+                self._removed[index] = 1
         self._keep_operand(last, chain)
 
-    def _last(self, start: Node) -> Node:
-        """Return the last node that reads all that the nodes from `start` to it make."""
-        last, found = start, {start.index: start}
-        while start.op_type in _ARITHMETIC | _CURVES and len(found) < _MAX_NODES:
+    def _last_of_chain(self, center: Node) -> Node:
+        """Return the last node that reads every output of the nodes from `center` to it."""
+        last, found = center, {center.index: center}
+        while center.op_type in _AROUND_ARITHMETIC and len(found) < MAX_CHAIN_NODES:
             ahead: dict[int, Node] = {}
             for reader in (reader for node in found.values() for reader in self._readers(node)):
-                if reader is None or reader.op_type not in _ARITHMETIC:
+                if reader is None or reader.op_type not in ARITHMETIC:
                     return last
                 if reader.index not in found:
                     ahead[reader.index] = reader
@@ -177,15 +248,31 @@ class Fusions:
         return last
 
     def _keep_operand(self, last: Node, chain: dict[int, Node]) -> None:
-        """Have `last` read an operand of its size, where the chain holds two such values anyway."""
+        """Let `last` read an operand of its own size, if the chain has two such values anyway."""
         nbytes = self._size_of(last.output[0]) if last.output else None
-        between = [node for place, node in chain.items() if place != last.index]
-        if not nbytes or all(self._size_of(node.output[0]) != nbytes for node in between):
+        inside = [node for index, node in chain.items() if index != last.index]
+        if not nbytes or all(self._size_of(node.output[0]) != nbytes for node in inside):
             return
-        for name in (name for node in between for name in node.input if name):
-            maker = self._scope.producers.get(name)
-            if (maker is not None and maker.index in chain) or not self._is_value(name):
+        for name in (name for node in inside for name in node.input if name):
+            producer = self._scope.producers.get(name)
+            if (producer is not None and producer.index in chain) or not self._is_variable(name):
                 continue
             if self._size_of(name) == nbytes:
-                self._longer[last.index] = name
+                self._extra_inputs[last.index] = name
                 return
+
+
+def _may_be_merged(scope: Scope, node: Node, other: Node) -> bool:
+    """Return whether the runtime may merge equal products, so that one has more readers."""
+    return (
+        other != node
+        and other.op_type == node.op_type
+        and list(other.input) == list(node.input)
+        and len(other.output) > 0
+        and other.output[0] not in scope.outputs
+    )
+
+
+def _shape(shapes: Shapes, scope: Scope, name: str) -> tuple[int | None, ...] | None:
+    kind = shapes.of(scope, name)
+    return None if kind is None else kind.shape

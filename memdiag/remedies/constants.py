@@ -3,7 +3,7 @@
 import numpy as np
 import onnx_ir as ir
 
-from memdiag.ort.packing import OVERRIDABLE_SINCE_IR
+from memdiag.ort.session_memory import OVERRIDABLE_SINCE_IR
 from memdiag.remedies.draft import Draft
 from memdiag.remedies.nesting import Nesting, named_elsewhere
 

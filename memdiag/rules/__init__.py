@@ -1,7 +1,7 @@
-"""Wasteful patterns, one a file.
+"""The rules: one wasteful pattern a module.
 
-A module here that has a `RULE` and a function `detect` is a detector, found by being here; its
-docstring is the rule's documentation: Markdown, whose first line is a sentence.
+A module of this package with a `RULE` and a function `detect` is a detector; nothing else registers
+it. Its docstring is the documentation of the rule: Markdown, whose first line is a sentence.
 """
 
 import inspect
@@ -15,23 +15,24 @@ from memdiag.rules.rule import Detector
 
 @cache
 def detectors() -> tuple[Detector, ...]:
-    """Return all detectors, by code."""
-    found = []
-    for one in iter_modules(__path__):
-        module = import_module(f"{__name__}.{one.name}")
-        if hasattr(module, "RULE"):
-            found.append(Detector(module.RULE, module.detect, inspect.getdoc(module) or ""))
+    """Return all detectors, sorted by code."""
+    modules = (import_module(f"{__name__}.{module.name}") for module in iter_modules(__path__))
+    found = [
+        Detector(module.RULE, module.detect, inspect.getdoc(module) or "")
+        for module in modules
+        if hasattr(module, "RULE")
+    ]
     return tuple(sorted(found, key=lambda detector: detector.rule.code))
 
 
-def find_detector(wanted: str) -> Detector:
-    """Return the detector whose rule has the code or name `wanted`.
+def find_detector(name: str) -> Detector:
+    """Return the detector of the rule with the code or name `name`.
 
     Raises:
-        UsageError: there is none; the message lists what there is.
+        UsageError: there is none; the message lists all rules.
     """
     for detector in detectors():
-        if wanted.casefold() in (detector.rule.code.casefold(), detector.rule.name):
+        if name.casefold() in (detector.rule.code.casefold(), detector.rule.name):
             return detector
     names = ", ".join(detector.rule.name for detector in detectors())
-    raise UsageError(f"unknown rule {wanted!r}. The rules are {names}.")
+    raise UsageError(f"unknown rule {name!r}. The rules are {names}.")

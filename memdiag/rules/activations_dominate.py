@@ -32,9 +32,9 @@ given with `--dim`. Where some have free dimensions, the bytes are counted by
 
 from collections.abc import Iterator
 
-from memdiag.ort.activations import chosen_sizes
+from memdiag.ort.activations import choose_dimensions
+from memdiag.ort.analysis import AnalysisContext
 from memdiag.records.finding import Finding
-from memdiag.rules.examined import Examined
 from memdiag.rules.rule import Rule
 from memdiag.units import MIB, format_size
 
@@ -45,33 +45,37 @@ RULE = Rule(
     remedies=("arena-shrinkage", "arena-off"),
 )
 
-_LEAST = 64 * MIB
+_MIN_BYTES = 64 * MIB
 
 
-def detect(examined: Examined) -> Iterator[Finding]:
-    """Yield at most one finding: the most that is alive at once, and where."""
-    sizes = chosen_sizes(examined.model, examined.sizes)
+def detect(ctx: AnalysisContext) -> Iterator[Finding]:
+    """Yield at most one finding: the most memory that activations take at once, and where."""
+    sizes = choose_dimensions(ctx.model, ctx.sizes)
     if sizes.assumed:
         return
-    found = examined.liveness(sizes.of.values())
-    constants = sum(weight.nbytes for weight in examined.model.weights)
-    constants += sum(fold.nbytes for fold in examined.folds if fold.stays)
-    if found.peak_bytes <= max(_LEAST, constants) or found.scope is None or found.node is None:
+    found = ctx.activations(sizes.of)
+    constant_bytes = sum(weight.nbytes for weight in ctx.model.weights)
+    constant_bytes += sum(fold.nbytes for fold in ctx.folds if fold.stays)
+    if (
+        found.peak_bytes <= max(_MIN_BYTES, constant_bytes)
+        or found.scope is None
+        or found.node is None
+    ):
         return
-    node = examined.node(found.scope, found.node)
+    node = ctx.node_name(found.scope, found.node)
     largest = found.largest
-    named = (
+    largest_text = (
         f"; the largest of all is {largest.name!r} with {format_size(largest.nbytes)}"
         if largest is not None
         else ""
     )
     yield RULE.finding(
-        examined,
+        ctx,
         f"Activations take at least {format_size(found.peak_bytes)} at once at {node}, "
-        f"more than the weights ({format_size(constants)}){named}",
+        f"more than the weights ({format_size(constant_bytes)}){largest_text}",
         detail="The arena keeps at least as much after the run.",
         nodes=[node],
-        graph=examined.graphs.path(found.scope),
+        graph=ctx.graphs.path(found.scope),
         nbytes=0 if sizes.of else found.peak_bytes,
         peak_bytes=0,
         run_bytes=found.peak_bytes,

@@ -40,10 +40,9 @@ the weights. Values whose shape depends on the data count as nothing.
 
 from collections.abc import Iterator, Mapping
 
-from memdiag.ort.activations import Sizes, activations, chosen_sizes
-from memdiag.ort.liveness import Liveness
+from memdiag.ort.activations import ActivationPeak, Sizes, choose_dimensions
+from memdiag.ort.analysis import AnalysisContext
 from memdiag.records.finding import Finding
-from memdiag.rules.examined import Examined
 from memdiag.rules.rule import Rule
 from memdiag.units import MIB, format_size
 
@@ -54,29 +53,30 @@ RULE = Rule(
     remedies=("arena-shrinkage", "arena-off", "patterns-off"),
 )
 
-_LEAST = 64 * MIB
-_LEAST_OF_WEIGHTS = 0.25
-_MOST_DOUBLED = 4
+_MIN_BYTES = 64 * MIB
+_MIN_SHARE = 0.25
+"""Of the weights, at assumed sizes."""
+_MAX_DOUBLED = 4
 
 
-def detect(examined: Examined) -> Iterator[Finding]:
+def detect(ctx: AnalysisContext) -> Iterator[Finding]:
     """Yield at most one finding: what the activations take and how they grow."""
-    sizes = chosen_sizes(examined.model, examined.sizes)
+    sizes = choose_dimensions(ctx.model, ctx.sizes)
     if not sizes.of:
         return
-    found = _at(examined, sizes.of)
-    weight_bytes = sum(weight.nbytes for weight in examined.model.weights)
-    least = max(_LEAST, _LEAST_OF_WEIGHTS * weight_bytes) if sizes.assumed else _LEAST
-    if found.peak_bytes < least or found.scope is None or found.node is None:
+    found = ctx.activations(sizes.of)
+    weight_bytes = sum(weight.nbytes for weight in ctx.model.weights)
+    min_bytes = max(_MIN_BYTES, _MIN_SHARE * weight_bytes) if sizes.assumed else _MIN_BYTES
+    if found.peak_bytes < min_bytes or found.scope is None or found.node is None:
         return
     assumed = ", assumed sizes" if sizes.assumed else ""
     yield RULE.finding(
-        examined,
-        f"Activations take at least {format_size(found.peak_bytes)} at {_words(sizes.of)}"
-        f"{assumed}{_growth(examined, sizes, found)}",
+        ctx,
+        f"Activations take at least {format_size(found.peak_bytes)} at {_sizes_text(sizes.of)}"
+        f"{assumed}{_growth(ctx, sizes, found)}",
         detail="The arena keeps at least as much from one run to the next; memory patterns can "
         "take as much again from the second run on, and for each new combination of input shapes.",
-        nodes=[examined.node(found.scope, found.node)],
+        nodes=[ctx.node_name(found.scope, found.node)],
         nbytes=0 if sizes.assumed else found.peak_bytes,
         peak_bytes=0,
         run_bytes=0 if sizes.assumed else found.peak_bytes,
@@ -84,25 +84,19 @@ def detect(examined: Examined) -> Iterator[Finding]:
     )
 
 
-def _growth(examined: Examined, sizes: Sizes, found: Liveness) -> str:
+def _growth(ctx: AnalysisContext, sizes: Sizes, found: ActivationPeak) -> str:
     """Return what the activations take at twice each of the sizes, in words."""
-    words = []
-    for name, size in list(sizes.of.items())[:_MOST_DOUBLED]:
-        more = _at(examined, {**sizes.of, name: 2 * size})
+    grown: list[tuple[str, str]] = []
+    for name, size in list(sizes.of.items())[:_MAX_DOUBLED]:
+        more = ctx.activations({**sizes.of, name: 2 * size})
         # A graph that does not fit the doubled size leaves shapes unknown.
         if size and more.unknown <= found.unknown and more.peak_bytes > found.peak_bytes:
-            words.append((format_size(more.peak_bytes), name))
-    if len(words) > 1 and len({size for size, _ in words}) == 1:
-        return f"; {words[0][0]} at twice any of {', '.join(name for _, name in words)}"
-    listed = ", ".join(f"{size} at twice the {name}" for size, name in words)
-    return f"; {listed}" if words else ""
+            grown.append((format_size(more.peak_bytes), name))
+    if len(grown) > 1 and len({size for size, _ in grown}) == 1:
+        return f"; {grown[0][0]} at twice any of {', '.join(name for _, name in grown)}"
+    listed = ", ".join(f"{size} at twice the {name}" for size, name in grown)
+    return f"; {listed}" if grown else ""
 
 
-def _at(examined: Examined, sizes: Mapping[str, int]) -> Liveness:
-    if dict(sizes) == examined.sizes:
-        return examined.liveness(sizes.values())
-    return activations(examined.model, examined.graphs, examined.shapes, examined.folds, sizes)
-
-
-def _words(sizes: Mapping[str, int]) -> str:
+def _sizes_text(sizes: Mapping[str, int]) -> str:
     return ", ".join(f"{name}={size}" for name, size in sizes.items())

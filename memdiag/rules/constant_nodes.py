@@ -31,10 +31,10 @@ twice for a moment, but only one at a time: the largest one is not counted.
 from collections.abc import Iterator
 
 from memdiag.model.function_calls import inlined_calls
-from memdiag.ort.packing import ARENA_FREED_SINCE, original_freed
+from memdiag.ort.analysis import AnalysisContext, qualified_name
+from memdiag.ort.session_memory import ARENA_FREED_SINCE
 from memdiag.records.finding import ExpectedCopies, Finding
 from memdiag.records.weights import Weight
-from memdiag.rules.examined import Examined, qualified
 from memdiag.rules.rule import Rule
 from memdiag.rules.wording import counted, some_of
 from memdiag.units import MIB, format_size
@@ -46,15 +46,15 @@ RULE = Rule(
     remedies=("constant-to-initializer", "pass-function-weights", "externalize"),
 )
 
-_LEAST_PEAK = 64 * MIB
-_LEAST_KEPT = MIB
+_MIN_PEAK = 64 * MIB
+_MIN_KEPT = MIB
 
 
-def detect(examined: Examined) -> Iterator[Finding]:
+def detect(ctx: AnalysisContext) -> Iterator[Finding]:
     """Yield at most one finding for the model's graphs, and one for each function."""
     graphs: dict[str, list[Weight]] = {}
     functions: dict[str, list[Weight]] = {}
-    for weight in examined.model.weights:
+    for weight in ctx.model.weights:
         if weight.storage == "external" or not weight.nbytes:
             continue
         if weight.place == "constant":
@@ -62,23 +62,23 @@ def detect(examined: Examined) -> Iterator[Finding]:
         elif weight.place == "function":
             functions.setdefault(weight.graph, []).append(weight)
     if graphs:
-        yield from _while_parsed(examined, graphs)
-    calls = inlined_calls(examined.model.graph, examined.model.functions) if functions else {}
+        yield from _while_parsed(ctx, graphs)
+    calls = inlined_calls(ctx.model.graph, ctx.model.functions) if functions else {}
     for name, weights in functions.items():
-        yield from _in_function(examined, name, weights, calls.get(name, 0))
+        yield from _in_function(ctx, name, weights, calls.get(name, 0))
 
 
-def _while_parsed(examined: Examined, graphs: dict[str, list[Weight]]) -> Iterator[Finding]:
-    embedded = (one.nbytes for one in examined.model.weights if one.storage != "external")
+def _while_parsed(ctx: AnalysisContext, graphs: dict[str, list[Weight]]) -> Iterator[Finding]:
+    embedded = (one.nbytes for one in ctx.model.weights if one.storage != "external")
     main = sum(weight.nbytes for weight in graphs.get("", ())) - max(embedded, default=0)
     inner = max((_total(weights) for path, weights in graphs.items() if path), default=0)
     peak = max(main, 0) + inner
-    if peak < _LEAST_PEAK:
+    if peak < _MIN_PEAK:
         return
     weights = sorted((one for each in graphs.values() for one in each), key=lambda w: -w.nbytes)
-    names = [qualified(weight) for weight in weights]
+    names = [qualified_name(weight) for weight in weights]
     yield RULE.finding(
-        examined,
+        ctx,
         f"{counted(len(weights), 'Constant node')} ({some_of(names)}) with "
         f"{format_size(_total(weights))} are there twice while the model is parsed",
         weights=names,
@@ -90,25 +90,18 @@ def _while_parsed(examined: Examined, graphs: dict[str, list[Weight]]) -> Iterat
 
 
 def _in_function(
-    examined: Examined, name: str, weights: list[Weight], calls: int
+    ctx: AnalysisContext, name: str, weights: list[Weight], calls: int
 ) -> Iterator[Finding]:
     """Yield a finding if the calls of the function `name` keep copies of its weights."""
-    folded = examined.folds.nodes
-    kept = [
-        weight
-        for weight in weights
-        if not original_freed(
-            examined.graphs, examined.runtime, weight, examined.readers(weight), folded
-        )
-    ]
+    kept = [weight for weight in weights if not ctx.session.is_freed(weight)]
     saved = _total(kept) * (calls - 1)
-    if calls < 2 or saved < _LEAST_KEPT:
+    if calls < 2 or saved < _MIN_KEPT:
         return
     kept.sort(key=lambda weight: -weight.nbytes)
-    names = [qualified(weight) for weight in kept]
-    transient = calls + (examined.runtime >= ARENA_FREED_SINCE)
+    names = [qualified_name(weight) for weight in kept]
+    transient = calls + (ctx.runtime >= ARENA_FREED_SINCE)
     yield RULE.finding(
-        examined,
+        ctx,
         f"the function {name} is inlined {calls:,} times, each time with copies of its "
         f"Constants ({some_of(names)}: {format_size(_total(kept))})",
         detail=f"All but one of the {calls:,} copies could be saved.",

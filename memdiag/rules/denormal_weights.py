@@ -53,10 +53,11 @@ from memdiag.model.denormals import (
 )
 from memdiag.model.graph_index import Scope, integer
 from memdiag.model.readers import Reader
-from memdiag.ort.conv_fusion import batch_normalization_after
+from memdiag.ort.analysis import AnalysisContext, qualified_name
+from memdiag.ort.fusions import batch_normalization_after
+from memdiag.ort.session_memory import OVERRIDABLE_SINCE_IR
 from memdiag.records.finding import Finding
 from memdiag.records.weights import Weight
-from memdiag.rules.examined import Examined, qualified
 from memdiag.rules.rule import Rule
 
 RULE = Rule(
@@ -67,10 +68,10 @@ RULE = Rule(
     costs="time",
 )
 
-_FEWEST = 16
-_SHARE = 0.001
-_CHANNEL_SHARE = 0.05
-_MOST_NAMED = 5
+_MIN_VALUES = 16
+_MIN_SHARE = 0.001
+_MIN_CHANNEL_SHARE = 0.05
+_MAX_NAMED = 5
 
 # Operators whose kernels multiply by a weight again and again, with the output axis of the weight
 # (of rank 2 or more) at each input that takes one; None where there is no such axis.
@@ -91,28 +92,38 @@ _OUTPUT_AXES: dict[str, dict[int, int | None]] = {
 
 _SMALLEST_NORMAL = float(np.finfo(np.float32).smallest_normal)
 _FLOAT_ONLY = "float"
-_LEAST_FILTER_RANK = 3
-"""Of what a Conv reads: others are of no interest where they hold no denormals themselves."""
+_MIN_FILTER_RANK = 3
+"""Weights of fewer axes are no filters: no BatchNormalization can make denormals of them."""
 
 
-class _Multiplied(NamedTuple):
-    """Weights that are multiplied by, and of each its axis of output channels, or None.
+class _Operands(NamedTuple):
+    """Weights that kernels multiply by.
 
-    It has one if all agree that read it.
+    Attributes:
+        weights: the weights.
+        axes: the axis of output channels of each; None if its readers differ or have none.
     """
 
     weights: Sequence[Weight]
     axes: Sequence[int | None]
 
 
-class _Affected(NamedTuple):
-    """A weight, its denormals, how many values a channel has, and the node that is folded in."""
+class _AffectedWeight(NamedTuple):
+    """A weight with denormal values.
+
+    Attributes:
+        weight: the weight.
+        nodes: the names of the nodes that multiply by it.
+        total: the number of its values.
+        found: its denormals.
+        fused: the name of the BatchNormalization that is fused into it, if that makes them.
+    """
 
     weight: Weight
     nodes: tuple[str, ...]
     total: int
     found: Denormals
-    folded: str
+    fused: str
 
     @property
     def share(self) -> float:
@@ -125,20 +136,20 @@ class _Affected(NamedTuple):
         return channels * len(channels) / self.total
 
 
-def detect(examined: Examined) -> Iterator[Finding]:
+def detect(ctx: AnalysisContext) -> Iterator[Finding]:
     """Yield one finding for all weights of the model that hold denormals."""
-    if not examined.reads_weights:
+    if not ctx.reads_weights:
         return
-    affected = sorted(_affected(examined), key=lambda one: -one.found.number)
+    affected = sorted(_affected(ctx), key=lambda one: -one.found.number)
     if not affected:
         return
-    named = "; ".join(map(_words, affected[:_MOST_NAMED]))
-    more = len(affected) - _MOST_NAMED
-    weights = tuple(dict.fromkeys(qualified(one.weight) for one in affected))
+    listed = "; ".join(map(_describe, affected[:_MAX_NAMED]))
+    more = len(affected) - _MAX_NAMED
+    weights = tuple(dict.fromkeys(qualified_name(one.weight) for one in affected))
     subject = f"{len(weights)} weights hold" if len(weights) > 1 else "a weight holds"
     yield RULE.finding(
-        examined,
-        f"{subject} denormal values: {named}{f'; and {more} more' if more > 0 else ''}",
+        ctx,
+        f"{subject} denormal values: {listed}{f'; and {more} more' if more > 0 else ''}",
         detail="This costs time on some processors, and no memory. Measure it with "
         "session.set_denormal_as_zero.",
         weights=weights,
@@ -146,65 +157,66 @@ def detect(examined: Examined) -> Iterator[Finding]:
     )
 
 
-def _affected(examined: Examined) -> Iterator[_Affected]:
-    wanted = _multiplied(examined)
-    for weight, found in zip(wanted.weights, _counted(examined, wanted), strict=True):
-        if not found.number and len(weight.shape) < _LEAST_FILTER_RANK:
+def _affected(ctx: AnalysisContext) -> Iterator[_AffectedWeight]:
+    operands = _operands(ctx)
+    counts = _count_denormals(ctx, operands)
+    for weight, found in zip(operands.weights, counts, strict=True):
+        if not found.number and len(weight.shape) < _MIN_FILTER_RANK:
             continue
-        multiplying = _multiplying(examined, weight)
-        plain = _Affected(weight, (), prod(weight.shape), found, "")
-        folded = list(_folded(examined, plain, multiplying))
-        if _matters(plain) and len(folded) < len(multiplying):
-            nodes = tuple(examined.node(reader.scope, reader.node) for reader in multiplying)
+        multiplying = _multiplying(ctx, weight)
+        plain = _AffectedWeight(weight, (), prod(weight.shape), found, "")
+        fused = list(_fused(ctx, plain, multiplying))
+        if _matters(plain) and len(fused) < len(multiplying):
+            nodes = tuple(ctx.node_name(reader.scope, reader.node) for reader in multiplying)
             yield plain._replace(nodes=nodes)
-        yield from (one for one in folded if _matters(one))
+        yield from filter(_matters, fused)
 
 
-def _multiplied(examined: Examined) -> _Multiplied:
-    """Return the weights to search, in the order of the files, which is the fastest to read."""
-    candidates = [weight for weight in examined.model.weights if _can_be_read(examined, weight)]
+def _operands(ctx: AnalysisContext) -> _Operands:
+    """Return the weights to search, in the order in which they are stored, the fastest to read."""
+    candidates = [weight for weight in ctx.model.weights if _can_be_read(ctx, weight)]
     candidates.sort(key=lambda weight: (weight.file or "", weight.offset or 0))
     weights, found = list[Weight](), list[int | None]()
     for weight in candidates:
-        axes = {_output_axis(reader, weight) for reader in _multiplying(examined, weight)}
+        axes = {_output_axis(reader, weight) for reader in _multiplying(ctx, weight)}
         if axes:
             weights.append(weight)
             found.append(axes.pop() if len(axes) == 1 else None)
-    return _Multiplied(weights, found)
+    return _Operands(weights, found)
 
 
-def _multiplying(examined: Examined, weight: Weight) -> list[Reader]:
-    return [reader for reader in examined.readers(weight) if _multiplies(reader, weight)]
+def _multiplying(ctx: AnalysisContext, weight: Weight) -> list[Reader]:
+    return [reader for reader in ctx.readers(weight) if _multiplies(reader, weight)]
 
 
-def _counted(examined: Examined, wanted: _Multiplied) -> Iterator[Denormals]:
+def _count_denormals(ctx: AnalysisContext, operands: _Operands) -> Iterator[Denormals]:
     """Yield the denormals of each weight; the same content is read once."""
     firsts: dict[tuple[object, ...], int] = {}
     origins = [
         firsts.setdefault(
-            (next(iter(examined.same_as(weight)), weight), weight.dtype, weight.shape, axis), index
+            (next(iter(ctx.equal_to(weight)), weight), weight.dtype, weight.shape, axis), index
         )
-        for index, (weight, axis) in enumerate(zip(*wanted, strict=True))
+        for index, (weight, axis) in enumerate(zip(*operands, strict=True))
     ]
     read = [index for index, origin in enumerate(origins) if index == origin]
     found = denormals(
-        examined.model,
-        [wanted.weights[index] for index in read],
-        [wanted.axes[index] for index in read],
+        ctx.model,
+        [operands.weights[index] for index in read],
+        [operands.axes[index] for index in read],
     )
     by_origin = dict(zip(read, found, strict=True))
     return (by_origin[origin] for origin in origins)
 
 
-def _can_be_read(examined: Examined, weight: Weight) -> bool:
-    """Return whether the values are there to be read as they are, not made up from a few."""
+def _can_be_read(ctx: AnalysisContext, weight: Weight) -> bool:
+    """Return whether the weight has values of its own in a file: a sparse one has not."""
     return (
         weight.dtype in MANTISSA_BITS
         and len(weight.shape) >= 2
         and weight.nbytes > 0
         and weight.place != "sparse"
         # Data in the proto itself is no larger than the file; a sparse tensor of a function is.
-        and (weight.file is not None or weight.nbytes <= examined.model.file_bytes)
+        and (weight.file is not None or weight.nbytes <= ctx.model.file_bytes)
     )
 
 
@@ -227,13 +239,15 @@ def _output_axis(reader: Reader, weight: Weight) -> int | None:
     return (axis + swapped) % rank
 
 
-def _folded(examined: Examined, plain: _Affected, readers: Iterable[Reader]) -> Iterator[_Affected]:
-    """Yield what becomes of the weight in each Conv that a BatchNormalization is folded into."""
+def _fused(
+    ctx: AnalysisContext, plain: _AffectedWeight, readers: Iterable[Reader]
+) -> Iterator[_AffectedWeight]:
+    """Yield the weight as it is in each Conv into which a BatchNormalization is fused."""
     weight = plain.weight
     for reader in readers:
         if reader.node.op_type != "Conv" or reader.path or weight.dtype != _FLOAT_ONLY:
             continue
-        following = _batch_normalization(examined, reader)
+        following = _batch_normalization(ctx, reader)
         if following is None or len(following[1]) != weight.shape[0]:
             continue
         name, factors = following
@@ -241,62 +255,64 @@ def _folded(examined: Examined, plain: _Affected, readers: Iterable[Reader]) -> 
         if plain.found.smallest * least >= _SMALLEST_NORMAL:
             found = Denormals(0, np.zeros(0, np.int64), plain.found.smallest * least)
         else:
-            found = scaled_denormals(examined.model, weight, factors)
-        node = examined.node(reader.scope, reader.node)
-        yield plain._replace(nodes=(node, name), found=found, folded=name)
+            found = scaled_denormals(ctx.model, weight, factors)
+        node = ctx.node_name(reader.scope, reader.node)
+        yield plain._replace(nodes=(node, name), found=found, fused=name)
 
 
 def _batch_normalization(
-    examined: Examined, reader: Reader
+    ctx: AnalysisContext, reader: Reader
 ) -> tuple[str, NDArray[np.float32]] | None:
-    """Return the BatchNormalization that the runtime folds into a Conv, and the factors of it."""
+    """Return the name and factors of the BatchNormalization that is fused into a Conv."""
     scope, conv = reader.scope, reader.node
     node = batch_normalization_after(scope, conv)
     if node is None:
         return None
     constants = [*conv.input[1:], *node.input[1:]]
-    if not all(_is_constant(examined, scope, name) for name in constants if name):
+    if not all(_is_constant(ctx, scope, name) for name in constants if name):
         return None
-    scale, variance = (_floats(examined, scope, node.input[slot]) for slot in (1, 4))
+    scale, variance = (_floats(ctx, scope, node.input[slot]) for slot in (1, 4))
     if scale is None or variance is None or scale.shape != variance.shape:
         return None
     epsilon = next((one.f for one in node.attribute if one.name == "epsilon"), 1e-5)
     with np.errstate(all="ignore"):
         factors = scale / np.sqrt(variance + np.float32(epsilon))
-    name = examined.node(scope, node)
+    name = ctx.node_name(scope, node)
     return (name, factors) if np.isfinite(factors).all() else None
 
 
-def _is_constant(examined: Examined, scope: Scope, name: str) -> bool:
+def _is_constant(ctx: AnalysisContext, scope: Scope, name: str) -> bool:
     """Return whether `name` is a weight that nothing can be fed for."""
-    home = scope.defining_scope(name)
-    if home is None or examined.weight(scope, name) is None:
+    defining = scope.defining_scope(name)
+    if defining is None or ctx.weight(scope, name) is None:
         return False
-    # Up to version 3 of the format every initializer had to be listed as an input.
-    return name not in home.inputs or examined.model.proto.ir_version < 4
+    return name not in defining.inputs or ctx.model.proto.ir_version < OVERRIDABLE_SINCE_IR
 
 
-def _floats(examined: Examined, scope: Scope, name: str) -> NDArray[np.float32] | None:
-    weight = examined.weight(scope, name)
+def _floats(ctx: AnalysisContext, scope: Scope, name: str) -> NDArray[np.float32] | None:
+    weight = ctx.weight(scope, name)
     if weight is None or weight.dtype != _FLOAT_ONLY or len(weight.shape) != 1:
         return None
     if weight.place == "sparse":
         return None
-    return np.array(examined.model.data(weight), np.float32)
+    return np.array(ctx.model.data(weight), np.float32)
 
 
-def _matters(one: _Affected) -> bool:
-    worst = one.shares.max(initial=0.0)
-    return one.found.number >= _FEWEST and (one.share >= _SHARE or bool(worst >= _CHANNEL_SHARE))
+def _matters(affected: _AffectedWeight) -> bool:
+    if affected.found.number < _MIN_VALUES:
+        return False
+    max_share = affected.shares.max(initial=0.0)
+    return affected.share >= _MIN_SHARE or bool(max_share >= _MIN_CHANNEL_SHARE)
 
 
-def _words(one: _Affected) -> str:
-    """Return a weight's name and shares, in words."""
-    text = f"{qualified(one.weight)} {_percent(one.share)} ({one.found.number:,} of {one.total:,})"
-    if one.folded:
-        text += f" once {one.folded} is folded into it"
-    shares = one.shares
-    above = int((shares >= _CHANNEL_SHARE).sum())
+def _describe(affected: _AffectedWeight) -> str:
+    """Return a weight's name and its shares of denormals."""
+    count = f"{affected.found.number:,} of {affected.total:,}"
+    text = f"{qualified_name(affected.weight)} {_percent(affected.share)} ({count})"
+    if affected.fused:
+        text += f" once {affected.fused} is folded into it"
+    shares = affected.shares
+    above = int((shares >= _MIN_CHANNEL_SHARE).sum())
     if above == 0:
         return text
     worst = np.argsort(-shares, kind="stable")[: min(above, 3)]

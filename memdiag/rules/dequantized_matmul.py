@@ -46,12 +46,12 @@ from typing import NamedTuple
 
 from memdiag.model.graph_index import Node, Scope, Use, integer
 from memdiag.model.readers import Reader, Step
-from memdiag.ort.gemm import becomes_gemm
-from memdiag.ort.packing import nbits_blocks
+from memdiag.ort.analysis import AnalysisContext, qualified_name
+from memdiag.ort.fusions import becomes_gemm
+from memdiag.ort.prepacking import nbits_blocks
 from memdiag.ort.runtime import Runtime
 from memdiag.records.finding import Finding
 from memdiag.records.weights import Weight
-from memdiag.rules.examined import Examined, qualified
 from memdiag.rules.rule import Rule
 from memdiag.rules.wording import counted, some_of
 from memdiag.units import KIB, MIB, format_size
@@ -75,255 +75,267 @@ SECOND_FORM_KEPT = (Runtime(1, 23), Runtime(1, 24))
 """From the first of these on, and no more from the second, the values stay unpacked as well."""
 
 _BITS = {"int4": 4, "uint4": 4, "int8": 8, "uint8": 8, "int2": 2, "uint2": 2}
-_LEAST = MIB
-_LEAST_WEIGHT = 4 * KIB
-_LEAST_PEAK = 32 * MIB
+_MIN_BYTES = MIB
+_MIN_WEIGHT_BYTES = 4 * KIB
+_MIN_PEAK_BYTES = 32 * MIB
 _UNBLOCKED = 32
 _ACCURACY = 4
 _BLOCKS = (16, 32, 64, 128, 256)
 
 
-class _Pair(NamedTuple):
-    """A weight, the node that dequantizes it and the nodes behind, and what becomes of it.
+class _DequantizedWeight(NamedTuple):
+    """A weight that a DequantizeLinear reads.
 
-    `reason` is why they do not fuse, empty where they do. `nbytes` is the size of all that one
-    run makes of the weight, or where they fuse that of the packed copy. `more` is what is held
-    while they fuse beyond what a MatMulNBits in the file would take in the end.
+    Attributes:
+        weight: the weight.
+        dequantize: the DequantizeLinear.
+        readers: the nodes that read its output.
+        reason: why they are not fused; empty if they are.
+        nbytes: what a run computes from the weight; if they are fused, the packed copy.
+        extra_bytes: what fusing them needs for a moment beyond a MatMulNBits in the file.
     """
 
     weight: Weight
-    step: Step
+    dequantize: Step
     readers: tuple[Reader, ...]
     reason: str
     nbytes: int
-    more: int
+    extra_bytes: int
 
 
-def detect(examined: Examined) -> Iterator[Finding]:
+def detect(ctx: AnalysisContext) -> Iterator[Finding]:
     """Yield a finding for each reason not to fuse, and one for all that fuse."""
-    apart: dict[str, list[_Pair]] = defaultdict(list)
-    candidates = list(filter(_may_be_one, examined.model.weights))
-    shared = _shared_scales(examined) if candidates else frozenset()
+    by_reason: dict[str, list[_DequantizedWeight]] = defaultdict(list)
+    candidates = list(filter(_may_be_dequantized, ctx.model.weights))
+    shared_scales = _shared_scales(ctx) if candidates else frozenset()
     for weight in candidates:
-        for pair in _pairs(examined, weight, shared):
-            apart[pair.reason].append(pair)
-    fused = apart.pop("", [])
-    for reason, pairs in apart.items():
-        if sum(pair.nbytes for pair in pairs) >= _LEAST:
-            yield _dequantized(examined, reason, pairs)
-    yield from _repacked(examined, fused)
+        for found in _dequantized_weights(ctx, weight, shared_scales):
+            by_reason[found.reason].append(found)
+    fused = by_reason.pop("", [])
+    for reason, weights in by_reason.items():
+        if sum(each.nbytes for each in weights) >= _MIN_BYTES:
+            yield _dequantized(ctx, reason, weights)
+    yield from _repacked(ctx, fused)
 
 
-def _may_be_one(weight: Weight) -> bool:
+def _may_be_dequantized(weight: Weight) -> bool:
     return (
         weight.dtype in _BITS
         and weight.place in ("initializer", "constant")
-        and weight.nbytes >= _LEAST_WEIGHT
+        and weight.nbytes >= _MIN_WEIGHT_BYTES
     )
 
 
-def _pairs(examined: Examined, weight: Weight, shared: Collection[Weight]) -> Iterator[_Pair]:
-    behind: dict[Node, list[Reader]] = defaultdict(list)
+def _dequantized_weights(
+    ctx: AnalysisContext, weight: Weight, shared_scales: Collection[Weight]
+) -> Iterator[_DequantizedWeight]:
+    """Yield the weight once for each DequantizeLinear that products or Gathers read."""
+    readers_of: dict[Node, list[Reader]] = defaultdict(list)
     steps: dict[Node, Step] = {}
-    for one in examined.readers(weight):
-        path = [step for step in one.path if step.node.op_type != "Identity"]
-        if one.node.op_type != "Identity" and path and path[0].node.op_type == "DequantizeLinear":
-            steps[path[0].node] = path[0]
-            if all(step.node.op_type == "Transpose" for step in path[1:]):
-                behind[path[0].node].append(one)
-    folded = examined.folds.nodes
-    for key, step in steps.items():
-        readers = [one for one in behind[key] if one.node.op_type != "Transpose"]
-        if key in folded or not readers or not all(_is_plain(one) for one in readers):
+    for reader in ctx.readers(weight):
+        path = [step for step in reader.path if step.node.op_type != "Identity"]
+        if reader.node.op_type == "Identity" or not path:
             continue
-        scale = _scale(examined, step)
+        dequantize = path[0]
+        if dequantize.node.op_type == "DequantizeLinear":
+            steps[dequantize.node] = dequantize
+            if all(step.node.op_type == "Transpose" for step in path[1:]):
+                readers_of[dequantize.node].append(reader)
+    for node, step in steps.items():
+        readers = [reader for reader in readers_of[node] if reader.node.op_type != "Transpose"]
+        if node in ctx.folds.nodes or not readers or not all(map(_computes_floats, readers)):
+            continue
+        scale = _scale(ctx, step)
         if scale is not None:
-            yield _pair(examined, weight, step, tuple(readers), scale, shared)
+            yield _dequantized_weight(ctx, weight, step, tuple(readers), scale, shared_scales)
 
 
-def _is_plain(one: Reader) -> bool:
-    """Return whether a reader takes the values as a product's operand or a table, not quantized."""
-    node, scope = one.node, one.scope
+def _computes_floats(reader: Reader) -> bool:
+    """Return whether a reader is a product or a Gather that is not computed in integers."""
+    node, scope = reader.node, reader.scope
     if node.domain not in ("", "ai.onnx") or not node.output:
         return False
-    if node.op_type == "Gather" and one.input_index == 0:
+    if node.op_type == "Gather" and reader.input_index == 0:
         return not any(use.node.op_type == "QuantizeLinear" for use in scope.uses(node.output[0]))
-    if node.op_type not in ("MatMul", "Gemm") or one.input_index != 1:
+    if node.op_type not in ("MatMul", "Gemm") or reader.input_index != 1:
         return False
-    home = scope.defining_scope(node.input[0])
-    producer = home.producers.get(node.input[0]) if home is not None else None
+    defining = scope.defining_scope(node.input[0])
+    producer = defining.producers.get(node.input[0]) if defining is not None else None
     return producer is None or producer.op_type != "DequantizeLinear"
 
 
-def _shared_scales(examined: Examined) -> frozenset[Weight]:
-    """Return the weights that are the scale of several weights.
+def _shared_scales(ctx: AnalysisContext) -> frozenset[Weight]:
+    """Return the weights that are the scales of several weights.
 
-    Equal numbers become one weight at load.
+    Scalars with equal values are merged into one weight at load.
     """
     scales: dict[Hashable, list[Weight]] = defaultdict(list)
-    for _, scope in examined.graphs:
+    for _, scope in ctx.graphs:
         for node in scope.nodes:
             if node.op_type != "DequantizeLinear" or len(node.input) < 2 or not node.input[1]:
                 continue
-            scale = examined.weight(scope, node.input[1])
+            scale = ctx.weight(scope, node.input[1])
             if scale is None:
                 continue
-            number = scale.dtype == "float" and scale.shape == ()
-            content = examined.model.data(scale).tobytes() if number else scale
+            is_number = scale.dtype == "float" and scale.shape == ()
+            content = ctx.model.data(scale).tobytes() if is_number else scale
             scales[content].append(scale)
-    return frozenset(scale for users in scales.values() if len(users) > 1 for scale in users)
+    return frozenset(scale for equal in scales.values() if len(equal) > 1 for scale in equal)
 
 
-def _scale(examined: Examined, step: Step) -> Weight | None:
+def _scale(ctx: AnalysisContext, step: Step) -> Weight | None:
     name = step.node.input[1] if len(step.node.input) > 1 else ""
-    return examined.weight(step.scope, name) if name else None
+    return ctx.weight(step.scope, name) if name else None
 
 
-def _pair(
-    examined: Examined,
+def _dequantized_weight(
+    ctx: AnalysisContext,
     weight: Weight,
-    step: Step,
+    dequantize: Step,
     readers: tuple[Reader, ...],
     scale: Weight,
-    shared: Collection[Weight],
-) -> _Pair:
-    reason = _reason(examined, weight, step, readers, scale, shared)
-    values = prod(weight.shape)
+    shared_scales: Collection[Weight],
+) -> _DequantizedWeight:
+    reason = _reason(ctx, weight, dequantize, readers, scale, shared_scales)
     if not reason:
         depth, columns = weight.shape
-        block = integer(step.node, "block_size", 0) or _UNBLOCKED
+        block = integer(dequantize.node, "block_size", 0) or _UNBLOCKED
         size = nbits_blocks(depth, columns, _BITS[weight.dtype], block, _ACCURACY)
-        packs = size or weight.nbytes
-        # Values and scales in both forms; afterwards packed ones, and the scales of blocks.
-        more = 2 * weight.nbytes + scale.nbytes - packs
-        return _Pair(weight, step, readers, "", packs, max(0, more))
-    each = 4
-    if scale.dtype == "float16":  # the product of fp16 values is taken in fp32
-        each = 2 if all(one.node.op_type == "Gather" for one in readers) else 6
-    return _Pair(weight, step, readers, reason, values * each, 0)
+        packed_bytes = size or weight.nbytes
+        # Values and scales in both forms; afterwards packed values, and the scales of blocks.
+        extra_bytes = max(0, 2 * weight.nbytes + scale.nbytes - packed_bytes)
+        return _DequantizedWeight(weight, dequantize, readers, "", packed_bytes, extra_bytes)
+    value_bytes = 4
+    if scale.dtype == "float16":  # products of fp16 values are computed in fp32
+        is_only_gathered = all(reader.node.op_type == "Gather" for reader in readers)
+        value_bytes = 2 if is_only_gathered else 6
+    nbytes = prod(weight.shape) * value_bytes
+    return _DequantizedWeight(weight, dequantize, readers, reason, nbytes, 0)
 
 
 def _reason(
-    examined: Examined,
+    ctx: AnalysisContext,
     weight: Weight,
-    step: Step,
+    dequantize: Step,
     readers: tuple[Reader, ...],
     scale: Weight,
-    shared: Collection[Weight],
+    shared_scales: Collection[Weight],
 ) -> str:
-    """Return why a DequantizeLinear and what is behind do not fuse; empty where they do."""
-    runtime = examined.runtime
-    more = runtime >= MORE_FUSED_SINCE
-    kinds = {one.node.op_type for one in readers}
-    blocks = integer(step.node, "block_size", 0)
+    """Return why a DequantizeLinear and its readers are not fused; empty if they are."""
+    runtime = ctx.runtime
+    fuses_more = runtime >= MORE_FUSED_SINCE
+    operators = {reader.node.op_type for reader in readers}
+    blocks = integer(dequantize.node, "block_size", 0)
     shape = weight.shape
     if runtime < FUSED_SINCE:
         return "this version fuses none"
-    if "Gather" in kinds:
+    if "Gather" in operators:
         return "a Gather reads it"
     if len(shape) != 2:
         return "the weight is no matrix"
-    if any(s.node.op_type == "Transpose" for one in readers for s in one.path):
+    if any("Transpose" in reader.through for reader in readers):
         return "a Transpose is between them"
-    if any(integer(one.node, "transB", 0) for one in readers):
+    if any(integer(reader.node, "transB", 0) for reader in readers):
         return "Gemm reads it with transB"
-    if _BITS[weight.dtype] != 4 and not more:
+    if _BITS[weight.dtype] != 4 and not fuses_more:
         return f"{_BITS[weight.dtype]} bits are fused since 1.25"
-    if scale.dtype != "float" and not (more and scale.dtype == "float16"):
+    if scale.dtype != "float" and not (fuses_more and scale.dtype == "float16"):
         return "the scales are not fp32"
-    if "Gemm" in kinds and not more:
+    if "Gemm" in operators and not fuses_more:
         return "Gemm is fused since 1.25"
-    if not blocks and (not more or scale.shape not in ((), (shape[1],))):
+    if not blocks and (not fuses_more or scale.shape not in ((), (shape[1],))):
         return "it is not quantized in blocks"
-    columns = not blocks and scale.shape == (shape[1],)
-    axis = integer(step.node, "axis", 1)
-    if (columns and axis in (0, -2)) or (blocks and axis in (1, -1)):
-        return "its scales are those of rows" if columns else "its blocks lie along the last axis"
-    if (columns or blocks) and axis < 0:
+    is_by_column = not blocks and scale.shape == (shape[1],)
+    axis = integer(dequantize.node, "axis", 1)
+    if (is_by_column and axis in (0, -2)) or (blocks and axis in (1, -1)):
+        return (
+            "its scales are those of rows" if is_by_column else "its blocks are along the last axis"
+        )
+    if (is_by_column or blocks) and axis < 0:
         return f"its axis is written as {axis}"
     if blocks and blocks not in _BLOCKS:
         return f"its blocks are of {blocks} values"
     if len(readers) > 1 and runtime >= UNSHARED_SINCE:
         return "several nodes share the DequantizeLinear"
-    if runtime >= UNSHARED_SINCE and scale in shared:
+    if runtime >= UNSHARED_SINCE and scale in shared_scales:
         return "several weights share their scales"
-    return next(filter(None, (_behind(examined, one) for one in readers)), "")
+    return next(filter(None, (_reason_behind(ctx, reader) for reader in readers)), "")
 
 
-def _behind(examined: Examined, one: Reader) -> str:
-    """Return what behind a product keeps it from being fused; empty where nothing does."""
-    scope, output = one.scope, one.node.output[0]
+def _reason_behind(ctx: AnalysisContext, reader: Reader) -> str:
+    """Return why the nodes behind a product prevent the fusion; empty if they do not."""
+    scope, output = reader.scope, reader.node.output[0]
     uses = list(scope.uses(output))
     if len(uses) != 1 or output in scope.outputs:
         return ""
     use = uses[0]
     operator = use.node.op_type
-    if operator in ("Relu", "Clip") and examined.runtime >= CLIPPED_SINCE:
+    if operator in ("Relu", "Clip") and ctx.runtime >= CLIPPED_SINCE:
         last = bool(use.node.output) and use.node.output[0] in use.scope.outputs
         return "" if last else f"a {operator} takes the product"
-    if becomes_gemm(examined.graphs, examined.shapes, scope, one.node):
-        fuses = examined.runtime >= MORE_FUSED_SINCE and _adds_constant(examined, use)
+    if becomes_gemm(ctx.graphs, ctx.shapes, scope, reader.node):
+        fuses = ctx.runtime >= MORE_FUSED_SINCE and _adds_constant(ctx, use)
         return "" if fuses else "an Add makes the product a Gemm"
     return ""
 
 
-def _adds_constant(examined: Examined, use: Use) -> bool:
-    found = examined.graphs.constant_weight(use.scope, use.node, 1 - use.input_index)
+def _adds_constant(ctx: AnalysisContext, use: Use) -> bool:
+    found = ctx.graphs.constant_weight(use.scope, use.node, 1 - use.input_index)
     return found is not None and len(found.shape) == 1
 
 
-def _nodes(examined: Examined, pairs: list[_Pair]) -> list[str]:
-    places: list[tuple[Scope, Node]] = []
-    for pair in pairs:
-        places.append((pair.step.scope, pair.step.node))
-        places += [(one.scope, one.node) for one in pair.readers]
-    return list(dict.fromkeys(examined.node(scope, node) for scope, node in places))
+def _nodes(ctx: AnalysisContext, weights: list[_DequantizedWeight]) -> list[str]:
+    nodes: list[tuple[Scope, Node]] = []
+    for each in weights:
+        nodes.append((each.dequantize.scope, each.dequantize.node))
+        nodes += [(reader.scope, reader.node) for reader in each.readers]
+    return list(dict.fromkeys(ctx.node_name(scope, node) for scope, node in nodes))
 
 
-def _dequantized(examined: Examined, reason: str, pairs: list[_Pair]) -> Finding:
-    pairs = sorted(pairs, key=lambda pair: -pair.nbytes)
-    names = list(dict.fromkeys(qualified(pair.weight) for pair in pairs))
-    stored = sum({pair.weight: pair.weight.nbytes for pair in pairs}.values())
-    total = sum(pair.nbytes for pair in pairs)
-    kinds = sorted({one.node.op_type for pair in pairs for one in pair.readers})
+def _dequantized(ctx: AnalysisContext, reason: str, weights: list[_DequantizedWeight]) -> Finding:
+    weights = sorted(weights, key=lambda each: -each.nbytes)
+    names = list(dict.fromkeys(qualified_name(each.weight) for each in weights))
+    stored = sum({each.weight: each.weight.nbytes for each in weights}.values())
+    total = sum(each.nbytes for each in weights)
+    operators = sorted({reader.node.op_type for each in weights for reader in each.readers})
     are = "is" if len(names) == 1 else "are"
     return RULE.finding(
-        examined,
+        ctx,
         f"{counted(len(names), 'weight')} ({format_size(stored)}: {some_of(names)}) {are} "
         f"dequantized at each run, to {format_size(total)}: DequantizeLinear + "
-        f"{' and '.join(kinds)} are not fused ({reason})",
-        detail=f"{format_size(total)} lie in the arena after the first run, and as much again in "
+        f"{' and '.join(operators)} are not fused ({reason})",
+        detail=f"{format_size(total)} are in the arena after the first run, and as much again in "
         "the memory pattern of the following ones.",
         weights=names,
-        nodes=_nodes(examined, pairs),
+        nodes=_nodes(ctx, weights),
         nbytes=2 * total,
         phase="first_run",
     )
 
 
-def _repacked(examined: Examined, pairs: list[_Pair]) -> Iterator[Finding]:
-    """Yield what the fusion costs beside MatMulNBits in the file: its second form."""
-    runtime = examined.runtime
-    pairs = sorted(pairs, key=lambda pair: -pair.nbytes)
-    weights = {pair.weight: pair for pair in pairs}
-    keeps = SECOND_FORM_KEPT[0] <= runtime < SECOND_FORM_KEPT[1]
-    kept = sum(weight.nbytes for weight in weights) if keeps else 0
-    peak = sum(pair.more for pair in pairs if pair.weight.storage != "external")
-    if kept < _LEAST and peak < _LEAST_PEAK:
-        return
-    names = [qualified(weight) for weight in weights]
+def _repacked(ctx: AnalysisContext, fused: list[_DequantizedWeight]) -> Iterator[Finding]:
+    """Yield a finding for what the fusion costs beyond MatMulNBits in the file: a second form."""
+    runtime = ctx.runtime
+    fused = sorted(fused, key=lambda each: -each.nbytes)
+    weights = {each.weight: each for each in fused}
+    is_kept = SECOND_FORM_KEPT[0] <= runtime < SECOND_FORM_KEPT[1]
     stored = sum(weight.nbytes for weight in weights)
+    kept = stored if is_kept else 0
+    peak = sum(each.extra_bytes for each in fused if each.weight.storage != "external")
+    if kept < _MIN_BYTES and peak < _MIN_PEAK_BYTES:
+        return
+    names = [qualified_name(weight) for weight in weights]
     verb = "becomes" if len(names) == 1 else "become"
-    detail = "While the session loads it holds the values in both forms."
-    if keeps:
-        detail = f"1.23 does not give back the place of the second form: {format_size(kept)}."
+    detail = "While it is loaded, the session has the values in both forms."
+    if is_kept:
+        detail = f"1.23 does not free the block of the second form: {format_size(kept)}."
     yield RULE.finding(
-        examined,
+        ctx,
         f"{counted(len(names), 'weight')} ({format_size(stored)}: {some_of(names)}) {verb} "
         "the operand of a MatMulNBits at load",
         detail=detail,
         weights=names,
-        nodes=_nodes(examined, pairs),
+        nodes=_nodes(ctx, fused),
         nbytes=kept,
         peak_bytes=max(kept, peak),
         phase="optimize",

@@ -29,22 +29,14 @@ functions (other rules tell what those cost), weights behind a DequantizeLinear 
 weights that are cast: what becomes of them is private memory in any case.
 """
 
-from collections.abc import Container, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
-import msgspec
-
-from memdiag.model.graph_index import Node
-from memdiag.ort.packing import (
-    ARENA_FREED_SINCE,
-    direct,
-    original_freed,
-    overridable,
-    packed,
-)
+from memdiag.ort.analysis import AnalysisContext, qualified_name
+from memdiag.ort.operators import GATHERING
+from memdiag.ort.session_memory import ARENA_FREED_SINCE
 from memdiag.records.finding import ExpectedCopies, Finding
 from memdiag.records.weights import Weight
-from memdiag.rules.examined import Examined, qualified
 from memdiag.rules.rule import Rule
 from memdiag.rules.wording import counted, some_of
 from memdiag.units import KIB, MIB, format_size
@@ -56,98 +48,85 @@ RULE = Rule(
     remedies=("externalize", "reference-in-place"),
 )
 
-_LEAST = 64 * MIB
-_LEAST_WEIGHT = 64 * KIB
+_MIN_BYTES = 64 * MIB
+_MIN_WEIGHT_BYTES = 64 * KIB
 _HALF = ("float16", "bfloat16")
-# Kernels that take fp16 as it is; the runtime casts the operands of others ahead of time.
-_AS_THEY_ARE = frozenset({"Gather", "GatherElements", "GatherND"})
 
 
-class _Kept(NamedTuple):
-    """A weight that stays in private memory, and the bytes that it is packed into.
+class _PrivateWeight(NamedTuple):
+    """A weight that stays in private memory.
 
-    Where it is packed, it is no more than a free place in the arena.
+    Attributes:
+        weight: the weight.
+        packed_bytes: the largest buffer it is packed into, if only its block in the arena stays.
     """
 
     weight: Weight
-    packed: int
+    packed_bytes: int
 
 
-def detect(examined: Examined) -> Iterator[Finding]:
+def detect(ctx: AnalysisContext) -> Iterator[Finding]:
     """Yield at most one finding, for all embedded weights that would be mapped."""
     candidates = [
         weight
-        for weight in examined.model.weights
+        for weight in ctx.model.weights
         if weight.place in ("initializer", "constant")
         and not weight.graph
         and weight.storage != "external"
         and weight.dtype != "string"
-        and weight.nbytes >= _LEAST_WEIGHT
+        and weight.nbytes >= _MIN_WEIGHT_BYTES
     ]
-    if sum(weight.nbytes for weight in candidates) < _LEAST:
+    if sum(weight.nbytes for weight in candidates) < _MIN_BYTES:
         return
-    folded = examined.folds.nodes
-    free = overridable(examined.model)
-    kept = [
-        found
-        for weight in candidates
-        if (found := _Kept(weight, 0) if weight.name in free else _kept(examined, weight, folded))
-    ]
-    kept.sort(key=lambda one: -one.weight.nbytes)
-    total = sum(one.weight.nbytes for one in kept)
-    if total < _LEAST:
+    found = [private for weight in candidates if (private := _private_weight(ctx, weight))]
+    found.sort(key=lambda private: -private.weight.nbytes)
+    total = sum(private.weight.nbytes for private in found)
+    if total < _MIN_BYTES:
         return
-    names = [qualified(one.weight) for one in kept]
-    older = " The arena keeps those that are packed as well." if _arena_keeps(examined) else ""
+    names = [qualified_name(private.weight) for private in found]
+    older = " The arena keeps those that are packed as well."
     yield RULE.finding(
-        examined,
-        f"{counted(len(kept), 'weight')} in the model file ({some_of(names)}: "
+        ctx,
+        f"{counted(len(found), 'weight')} in the model file ({some_of(names)}: "
         f"{format_size(total)}) would be mapped instead of copied as external data",
-        detail=f"Each session holds a private copy of them.{older}",
+        detail="Each session has a private copy of them."
+        + (older if ctx.runtime < ARENA_FREED_SINCE else ""),
         weights=names,
         nbytes=total,
-        peak_bytes=_peak(examined, kept),
+        peak_bytes=_peak_reduction(ctx, found),
         phase="parse",
         expected=(
-            ExpectedCopies(weights=(name,), kind="original", count=1, bytes=one.weight.nbytes)
-            for name, one in zip(names, kept, strict=True)
-            if not one.packed
+            ExpectedCopies(weights=(name,), kind="original", count=1, bytes=private.weight.nbytes)
+            for name, private in zip(names, found, strict=True)
+            if not private.packed_bytes
         ),
-        retained_bytes=sum(one.weight.nbytes for one in kept if one.packed),
+        retained_bytes=sum(private.weight.nbytes for private in found if private.packed_bytes),
     )
 
 
-def _peak(examined: Examined, kept: list[_Kept]) -> int:
-    """Return what the peak of private memory would be lower by."""
-    among = {one.weight for one in kept}
-    others = (one for one in examined.model.weights if one not in among)
-    # One embedded weight at a time is there twice while all are loaded.
-    other = max((one.nbytes for one in others if one.storage != "external"), default=0)
-    largest = max(other, kept[0].weight.nbytes)
-    packed = sum(one.packed for one in kept)
-    return sum(one.weight.nbytes for one in kept) + max(largest, packed) - max(other, packed)
-
-
-def _arena_keeps(examined: Examined) -> bool:
-    return examined.runtime < ARENA_FREED_SINCE
-
-
-def _kept(examined: Examined, weight: Weight, folded: Container[Node]) -> _Kept | None:
-    """Return the weight if it is itself in private memory, and would not be as external data."""
-    readers = examined.readers(weight)
-    left = [one for one in direct(readers) if one.node not in folded]
-    if any(one.node.op_type == "DequantizeLinear" for one in left):
+def _private_weight(ctx: AnalysisContext, weight: Weight) -> _PrivateWeight | None:
+    """Return the weight if it is in private memory, and would not be as external data."""
+    if ctx.is_overridable(weight):
+        return _PrivateWeight(weight, 0)
+    consumers = ctx.session.weight(weight).consumers
+    operators = {consumer.node.op_type for consumer in consumers}
+    if "DequantizeLinear" in operators or (weight.dtype in _HALF and not operators & GATHERING):
         return None
-    if weight.dtype in _HALF and not any(one.node.op_type in _AS_THEY_ARE for one in left):
-        return None
-    graphs, runtime = examined.graphs, examined.runtime
-    outside = msgspec.structs.replace(weight, storage="external")
-    if not original_freed(graphs, runtime, outside, readers, folded):
-        return _Kept(weight, 0)
-    makes = [
-        packed(graphs, runtime, one.scope, one.node, one.input_index, weight.dtype, weight.shape)
-        for one in left
-    ]
-    # What a rewrite of the graph reordered is gone before there is an arena.
-    packs = [each.nbytes for each in makes if each is not None and each.kind == "packed"]
-    return _Kept(weight, max(packs)) if _arena_keeps(examined) and packs else None
+    if not ctx.session.is_freed(weight, mapped=True):
+        return _PrivateWeight(weight, 0)
+    # A reordered filter is gone before there is an arena.
+    packed = [one.buffer.nbytes for one in consumers if one.buffer and one.buffer.kind == "packed"]
+    is_retained = ctx.runtime < ARENA_FREED_SINCE and packed
+    return _PrivateWeight(weight, max(packed)) if is_retained else None
+
+
+def _peak_reduction(ctx: AnalysisContext, found: list[_PrivateWeight]) -> int:
+    """Return by how much the peak of private memory would be lower."""
+    private = {one.weight for one in found}
+    others = (weight for weight in ctx.model.weights if weight not in private)
+    # While all are converted, one embedded weight at a time is there twice.
+    largest_other = max((one.nbytes for one in others if one.storage != "external"), default=0)
+    largest = max(largest_other, found[0].weight.nbytes)
+    packed = sum(one.packed_bytes for one in found)
+    total = sum(one.weight.nbytes for one in found)
+    return total + max(largest, packed) - max(largest_other, packed)

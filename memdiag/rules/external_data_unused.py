@@ -27,10 +27,9 @@ from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
-from memdiag.ort.needed import Needed
+from memdiag.ort.analysis import AnalysisContext
 from memdiag.records.finding import Finding
 from memdiag.records.weights import Weight
-from memdiag.rules.examined import Examined
 from memdiag.rules.rule import Rule
 from memdiag.units import MIB, format_size
 
@@ -41,55 +40,54 @@ RULE = Rule(
     remedies=("externalize",),
 )
 
-_LEAST = 64 * MIB
-_LEAST_SHARE = 0.1
+_MIN_BYTES = 64 * MIB
+_MIN_SHARE = 0.1
 
 
-def detect(examined: Examined) -> Iterator[Finding]:
+def detect(ctx: AnalysisContext) -> Iterator[Finding]:
     """Yield a finding for each external file of which much is not used."""
-    weights = [weight for weight in examined.model.weights if weight.storage == "external"]
+    weights = [weight for weight in ctx.model.weights if weight.storage == "external"]
     if not weights or any(weight.file is None for weight in weights):
-        return  # of sparse tensors it is not known where their parts lie
-    needed = Needed(examined.graphs)
+        return  # the places of a sparse tensor's parts are not known
     ranges: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
     for weight in weights:
         assert weight.file is not None
         used = ranges[weight.file]
-        if weight.offset is not None and weight.length and _is_read(examined, weight, needed):
+        if weight.offset is not None and weight.length and _is_read(ctx, weight):
             used.append((weight.offset, weight.offset + weight.length))
     by_path: dict[Path, list[str]] = {}
     for location in ranges:
-        by_path.setdefault((examined.model.path.parent / location).resolve(), []).append(location)
-    own = examined.model.path.resolve()
+        by_path.setdefault((ctx.model.path.parent / location).resolve(), []).append(location)
+    own = ctx.model.path.resolve()
     for path, locations in by_path.items():
         if path != own:
             spans = [span for location in locations for span in ranges[location]]
-            yield from _in_file(examined, path, locations[0], spans)
+            yield from _in_file(ctx, path, locations[0], spans)
 
 
-def _is_read(examined: Examined, weight: Weight, needed: Needed) -> bool:
+def _is_read(ctx: AnalysisContext, weight: Weight) -> bool:
     if weight.place not in ("initializer", "constant"):
         return True
-    return any(needed.is_read((scope, weight.name)) for scope in examined.graphs.scopes(weight))
+    return any(ctx.used_values.is_read((scope, weight.name)) for scope in ctx.graphs.scopes(weight))
 
 
 def _in_file(
-    examined: Examined, path: Path, location: str, spans: list[tuple[int, int]]
+    ctx: AnalysisContext, path: Path, location: str, spans: list[tuple[int, int]]
 ) -> Iterator[Finding]:
     try:
         size = path.stat().st_size
     except OSError as error:
-        examined.notes.append(f"the size of {location} cannot be read ({error.strerror})")
+        ctx.notes.append(f"the size of {location} cannot be read ({error.strerror})")
         return
     used = end = 0
     for start, stop in sorted(spans):
         used += max(stop - max(start, end), 0)
         end = max(end, stop)
     unused = size - used
-    if unused < max(_LEAST, _LEAST_SHARE * size):
+    if unused < max(_MIN_BYTES, _MIN_SHARE * size):
         return
     yield RULE.finding(
-        examined,
+        ctx,
         f"{format_size(unused)} of the {format_size(size)} in {location} are no weight that this "
         f"model reads ({format_size(max(size - end, 0))} of them at the end)",
         detail="It takes place on the disk alone, unless another model reads it: it is not mapped.",

@@ -41,24 +41,21 @@ memory.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
-from memdiag.model.graph_index import Use
-from memdiag.ort.conv_fusion import batch_normalization_after
-from memdiag.ort.folding import LIMITED_SINCE
-from memdiag.ort.folds import Fold
-from memdiag.ort.packing import Packed
+from memdiag.ort.analysis import AnalysisContext, qualified_name
+from memdiag.ort.constant_folding import LIMITED_SINCE, Fold
+from memdiag.ort.fusions import batch_normalization_after
+from memdiag.ort.session_memory import (
+    Consumer,
+    FoldedResult,
+    LoadedWeight,
+    SessionConstant,
+)
 from memdiag.records.finding import ExpectedCopies, Finding
 from memdiag.records.weights import Weight
-from memdiag.rules.examined import Examined, qualified
-from memdiag.rules.folded import (
-    Folded,
-    Results,
-    buffers,
-    left_in_arena,
-)
-from memdiag.rules.load_peak import LoadPeak, Made, alone
 from memdiag.rules.rule import Rule
 from memdiag.rules.wording import some_of
 from memdiag.units import KIB, MIB, format_size
@@ -76,189 +73,199 @@ RULE = Rule(
     ),
 )
 
-_LEAST = MIB
+_MIN_BYTES = MIB
+_MIN_NODE_BYTES = 64 * KIB
 _CLEARLY_MORE = 1.25
 _UNFOLDING = ("keep-unfolded", "folding-size-limit", "disable-constant-folding")
 """The remedies that have the nodes evaluated in every run."""
-_LEAST_NODE = 64 * KIB
 _GROWN_LATER = frozenset({"Expand", "Tile", "ConstantOfShape", "Cast"})
-_GROWTH = 1.5
-"""What is there after folding, over what was before, from which a node is reported."""
+_MIN_GROWTH = 1.5
+"""Bytes after folding, divided by those before it, from which a node is reported."""
 
 
-class _Grown(NamedTuple):
-    """A folded node, and the weights that it was made from and that go or stay."""
+class _GrownResult(NamedTuple):
+    """A result of folding, the source weights that it replaces, and those that stay beside it."""
 
-    copy: Folded
-    goes: tuple[Weight, ...]
-    stays: tuple[Weight, ...]
+    result: FoldedResult
+    replaced: tuple[Weight, ...]
+    kept: tuple[Weight, ...]
+
+    @property
+    def fold(self) -> Fold:
+        return self.result.fold
 
 
-def detect(examined: Examined) -> Iterator[Finding]:
+def detect(ctx: AnalysisContext) -> Iterator[Finding]:
     """Yield a finding for each operator whose folded results are larger than what they replace."""
-    results = Results(examined)
-    needed: dict[Weight, bool] = {}
-    groups: dict[str, list[_Grown]] = defaultdict(list)
-    for fold in examined.folds:
-        if not fold.stays or fold.nbytes < _LEAST_NODE or fold.node.op_type == "Transpose":
+    by_operator: dict[str, list[_GrownResult]] = defaultdict(list)
+    for fold in ctx.folds:
+        if not fold.stays or fold.nbytes < _MIN_NODE_BYTES or fold.node.op_type == "Transpose":
             continue
-        for weight in fold.weights:
-            if weight not in needed:
-                needed[weight] = _is_needed(results, weight)
-        grown = _Grown(
-            results.of(fold),
-            tuple(one for one in fold.weights if not needed[one]),
-            tuple(one for one in fold.weights if needed[one]),
-        )
-        before = sum(one.nbytes for one in fold.weights)
-        after = fold.nbytes + sum(one.nbytes for one in grown.stays)
-        if after >= _GROWTH * before:
-            groups[fold.node.op_type].append(grown)
-    for operator, found in groups.items():
-        yield from _judge(examined, operator, found)
+        kept = tuple(weight for weight in fold.weights if _is_used(ctx, weight))
+        replaced = tuple(weight for weight in fold.weights if weight not in kept)
+        before = sum(weight.nbytes for weight in fold.weights)
+        after = fold.nbytes + sum(weight.nbytes for weight in kept)
+        if after >= _MIN_GROWTH * before:
+            grown = _GrownResult(ctx.session.result(fold), replaced, kept)
+            by_operator[fold.node.op_type].append(grown)
+    for operator, found in by_operator.items():
+        yield from _findings(ctx, operator, found)
 
 
-def _judge(examined: Examined, operator: str, found: list[_Grown]) -> Iterator[Finding]:
-    folds = [one.copy.fold for one in found]
-    results = sum(fold.nbytes for fold in folds)
-    sources = sum(weight.nbytes for weight in {w for fold in folds for w in fold.weights})
-    replaced = sum(weight.nbytes for weight in {w for one in found for w in one.goes})
-    beside = {weight for one in found for weight in one.stays if weight.nbytes >= _LEAST_NODE}
-    held = _held(examined, [one.copy for one in found])
-    growth = sum(held) - replaced
-    if growth < _LEAST:
+def _is_used(ctx: AnalysisContext, weight: Weight) -> bool:
+    """Return whether something that is not folded uses the weight itself."""
+    loaded = ctx.session.weight(weight)
+    return bool(loaded.consumers) or loaded.is_exposed
+
+
+def _findings(
+    ctx: AnalysisContext, operator: str, found: Sequence[_GrownResult]
+) -> Iterator[Finding]:
+    folds = [grown.fold for grown in found]
+    result_bytes = sum(fold.nbytes for fold in folds)
+    source_bytes = _total({weight for fold in folds for weight in fold.weights})
+    replaced_bytes = _total({weight for grown in found for weight in grown.replaced})
+    beside = {
+        weight for grown in found for weight in grown.kept if weight.nbytes >= _MIN_NODE_BYTES
+    }
+    steady_bytes = _steady_bytes(ctx, [grown.result for grown in found])
+    growth = steady_bytes - replaced_bytes
+    if growth < _MIN_BYTES:
         return
-    in_run = _in_run(examined, found)
-    unfolding_saves = in_run < _CLEARLY_MORE * growth
-    detail = _detail(examined, sum(held), replaced, [qualified(one) for one in beside])
+    run_bytes = _run_bytes(ctx, folds)
+    unfolding_saves = run_bytes < _CLEARLY_MORE * growth
+    names = sorted(qualified_name(weight) for weight in beside)
+    detail = _detail(ctx, steady_bytes, replaced_bytes, names)
     if not unfolding_saves:
         detail += (
             f" Evaluating these nodes in every run instead saves no memory: the largest needs"
-            f" {format_size(in_run)} in each run, more than the {format_size(growth)} that folding"
-            " adds."
+            f" {format_size(run_bytes)} in each run, more than the {format_size(growth)} that"
+            " folding adds."
         )
-    nodes = [examined.node(fold.scope, fold.node) for fold in folds]
+    nodes = [ctx.node_name(fold.scope, fold.node) for fold in folds]
     yield RULE.finding(
-        examined,
-        _message(operator, folds, nodes, results, sources),
+        ctx,
+        _message(operator, folds, nodes, result_bytes, source_bytes),
         detail=detail,
-        weights=(qualified(weight) for fold in folds for weight in fold.weights),
+        weights=(qualified_name(weight) for fold in folds for weight in fold.weights),
         nodes=nodes,
-        graph=_common_graph(examined, folds),
+        graph=_common_graph(ctx, folds),
         nbytes=growth,
-        peak_bytes=max(growth, _peak(examined, found)),
+        peak_bytes=max(growth, _peak_reduction(ctx, found)),
         phase="constant_fold",
-        expected=_expected(examined, found),
-        remedies=_remedies(examined, operator, folds, unfolding_saves=unfolding_saves),
+        expected=_expected(found),
+        remedies=_remedies(ctx, operator, folds, unfolding_saves=unfolding_saves),
     )
 
 
-def _in_run(examined: Examined, found: list[_Grown]) -> int:
+def _total(weights: Iterable[Weight]) -> int:
+    return sum(weight.nbytes for weight in weights)
+
+
+def _run_bytes(ctx: AnalysisContext, folds: Sequence[Fold]) -> int:
     """Return the bytes that the largest node needs in each run if nothing is folded.
 
     Its result and those of its operands that were folded too are then in the arena at once.
     """
     largest = 0
-    for one in found:
-        fold = one.copy.fold
-        needed = fold.nbytes
-        for name in {*fold.node.input} - {""}:
-            home = fold.scope.defining_scope(name)
-            index = examined.folds.index_of(home, name) if home is not None else None
-            needed += examined.folds[index].nbytes if index is not None else 0
-        largest = max(largest, needed)
+    for fold in folds:
+        names = {*fold.node.input} - {""}
+        operands = [ctx.folds.of_value(fold.scope, name) for name in names]
+        largest = max(largest, fold.nbytes + sum(one.nbytes for one in operands if one))
     return largest
 
 
-def _is_needed(results: Results, weight: Weight) -> bool:
-    """Return whether anything that is not folded reads the weight itself."""
-    return results.is_output(weight) or bool(results.plain_uses(weight))
+def _steady_bytes(ctx: AnalysisContext, results: Sequence[FoldedResult]) -> int:
+    """Return the bytes of results that stay, of packed copies, and of what the arena retains."""
+    unpacked_bytes = 0
+    packed: list[SessionConstant] = []
+    in_arena: list[FoldedResult] = []
+    for result in results:
+        consumers = [(one, _is_fused(ctx, one)) for one in result.consumers]
+        # A filter with a BatchNormalization fused into it differs from the result: each such Conv
+        # has a copy of its own.
+        fused = [consumer for consumer, is_fused in consumers if is_fused]
+        shared = tuple(consumer for consumer, is_fused in consumers if not is_fused)
+        unpacked_bytes += result.fold.nbytes * sum(one.buffer is None for one in fused)
+        is_used = bool(result.consumers) or result.is_exposed
+        remaining = replace(result, consumers=shared)
+        if result.is_kept or not is_used or remaining.is_read:
+            unpacked_bytes += result.fold.nbytes
+        content = result.fold.scope, result.fold.output
+        packed.append(replace(result, consumers=shared, content=content))
+        packed += [
+            replace(result, consumers=(consumer,), content=(content, index))
+            for index, consumer in enumerate(fused)
+        ]
+        if result.is_kept or not is_used or shared or result.is_exposed:
+            in_arena.append(result)
+    packed_bytes = sum(buffer.nbytes for buffer in ctx.session.packed_buffers(packed))
+    return unpacked_bytes + packed_bytes + ctx.session.retained_results(in_arena)
 
 
-def _held(examined: Examined, found: list[Folded]) -> tuple[int, int, int]:
-    """Return the bytes of results that stay, of packed copies of them, and left in the arena."""
-    runtime = examined.runtime
-    kept = 0
-    packs: list[tuple[object, Packed | None]] = []
-    left: list[Folded] = []
-    for one in found:
-        is_read = one.is_kept or not one.packs
-        is_shared = is_read
-        for place, pack in enumerate(one.packs):
-            own = place < len(one.uses) and _is_fused(examined, one.uses[place])
-            # What a BatchNormalization is folded into is no longer the same as for other nodes.
-            kept += one.fold.nbytes if own and pack is None else 0
-            is_read = is_read or (pack is None and not own)
-            is_shared = is_shared or not own
-            packs.append(((one.fold.node, one.fold.scope, place if own else None), pack))
-        kept += one.fold.nbytes if is_read else 0
-        left += [one] if is_shared else []
-    return kept, sum(buffers(runtime, packs)), left_in_arena(left, runtime)
-
-
-def _is_fused(examined: Examined, use: Use) -> bool:
-    """Return whether a BatchNormalization is folded into the operand at `use`."""
-    scope, conv = use.scope, use.node
-    node = batch_normalization_after(scope, conv) if use.input_index == 1 else None
+def _is_fused(ctx: AnalysisContext, consumer: Consumer) -> bool:
+    """Return whether a BatchNormalization is fused into the filter that a Conv reads."""
+    scope, conv = consumer.scope, consumer.node
+    node = batch_normalization_after(scope, conv) if consumer.input_index == 1 else None
     if node is None:
         return False
-    homes = {
-        name: scope.defining_scope(name) for name in (*conv.input[1:], *node.input[1:]) if name
-    }
-    return all(
-        home is not None
-        and name not in home.inputs
-        and (
-            examined.folds.index_of(home, name) is not None
-            or examined.weight(scope, name) is not None
-        )
-        for name, home in homes.items()
-    )
+    for name in filter(None, (*conv.input[1:], *node.input[1:])):
+        defining = scope.defining_scope(name)
+        if defining is None or name in defining.inputs:
+            return False
+        if ctx.folds.index_of(defining, name) is None and ctx.weight(scope, name) is None:
+            return False
+    return True
 
 
-def _peak(examined: Examined, found: list[_Grown]) -> int:
-    """Return what the peak would be lower by, were nothing made of the sources."""
-    peaks = LoadPeak(examined)
-    sources = {weight: None for grown in found for weight in grown.copy.fold.weights}
-    made: dict[Weight, list[Made]] = defaultdict(list)
+def _peak_reduction(ctx: AnalysisContext, found: Sequence[_GrownResult]) -> int:
+    """Return by how much the peak would be lower if nothing were computed from the sources."""
+    results: dict[Weight, list[FoldedResult]] = defaultdict(list)
     for grown in found:
-        for weight in grown.copy.fold.weights:
-            made[weight].append(Made(grown.copy, weight))
-    loads = [peaks.load(weight)._replace(folds=tuple(made[weight])) for weight in sources]
-    return peaks.saved(loads, [alone(weight) for weight in sources])
+        for weight in grown.fold.weights:
+            results[weight].append(grown.result)
+    loaded = [
+        replace(ctx.session.weight(weight), results=tuple(of_weight)).with_content(weight)
+        for weight, of_weight in results.items()
+    ]
+    return ctx.session.peak_reduction(loaded, list(map(LoadedWeight.unpacked, results)))
 
 
-def _message(operator: str, folds: list[Fold], nodes: list[str], results: int, sources: int) -> str:
-    size = format_size(results)
+def _message(
+    operator: str, folds: list[Fold], nodes: list[str], result_bytes: int, source_bytes: int
+) -> str:
+    size = format_size(result_bytes)
     if len(folds) == 1:
         shape = " × ".join(map(str, folds[0].shape)) or "scalar"
         size += f" ({folds[0].dtype} {shape})"
         subject = f"{nodes[0]} ({operator}) is"
     else:
         subject = f"{len(folds):,} {operator} nodes ({some_of(nodes)}) are"
-    if not sources:
+    if not source_bytes:
         return f"{subject} evaluated at load: {size} are computed from shapes alone."
-    return f"{subject} evaluated at load: {format_size(sources)} become {size}."
+    return f"{subject} evaluated at load: {format_size(source_bytes)} become {size}."
 
 
-def _detail(examined: Examined, held: int, replaced: int, beside: list[str]) -> str:
-    place = f"in place of {format_size(replaced)}" if replaced else "in addition to the file's own"
+def _detail(ctx: AnalysisContext, steady_bytes: int, replaced_bytes: int, beside: list[str]) -> str:
+    where = "in addition to the weights in the file"
     if beside:
-        place = f"beside {some_of(sorted(beside))}"
-    return f"onnxruntime {examined.runtime} keeps {format_size(held)} for it, {place}."
+        where = f"beside {some_of(beside)}"
+    elif replaced_bytes:
+        where = f"in place of {format_size(replaced_bytes)}"
+    return f"onnxruntime {ctx.runtime} keeps {format_size(steady_bytes)} for it, {where}."
 
 
-def _expected(examined: Examined, found: list[_Grown]) -> Iterator[ExpectedCopies]:
-    """Yield the copies that the X-ray knows by a layout of their own: half floats made wider."""
-    folds = [one.copy.fold for one in found]
+def _expected(found: Sequence[_GrownResult]) -> Iterator[ExpectedCopies]:
+    """Yield the copies that the X-ray knows by a layout of their own: half floats cast to float."""
+    folds = [grown.fold for grown in found]
     weights = {weight for fold in folds for weight in fold.weights}
     if (
         all(fold.node.op_type == "Cast" and fold.dtype == "float" for fold in folds)
         and all(weight.dtype in ("float16", "bfloat16") for weight in weights)
-        and not any(one.copy.is_freed for one in found)
+        and not any(grown.result.is_freed for grown in found)
     ):
         yield ExpectedCopies(
-            weights=tuple(qualified(weight) for weight in weights),
+            weights=tuple(qualified_name(weight) for weight in weights),
             kind="cast",
             count=len(folds),
             bytes=sum(fold.nbytes for fold in folds),
@@ -266,7 +273,7 @@ def _expected(examined: Examined, found: list[_Grown]) -> Iterator[ExpectedCopie
 
 
 def _remedies(
-    examined: Examined, operator: str, folds: list[Fold], *, unfolding_saves: bool
+    ctx: AnalysisContext, operator: str, folds: list[Fold], *, unfolding_saves: bool
 ) -> tuple[str, ...]:
     """Return the remedies that fit the operator and the release, and are predicted to save."""
     unfit = set() if unfolding_saves else {*_UNFOLDING}
@@ -275,11 +282,11 @@ def _remedies(
     dtypes = {weight.dtype for fold in folds for weight in fold.weights}
     if operator != "Cast" or "float16" not in dtypes:
         unfit.add("fp16-to-fp32")
-    if examined.runtime < LIMITED_SINCE:
+    if ctx.runtime < LIMITED_SINCE:
         unfit.add("folding-size-limit")
     return tuple(name for name in RULE.remedies if name not in unfit)
 
 
-def _common_graph(examined: Examined, folds: Iterable[Fold]) -> str:
-    paths = {examined.graphs.path(fold.scope) for fold in folds}
+def _common_graph(ctx: AnalysisContext, folds: Iterable[Fold]) -> str:
+    paths = {ctx.graphs.path(fold.scope) for fold in folds}
     return paths.pop() if len(paths) == 1 else ""

@@ -31,10 +31,8 @@ retains.
 from collections.abc import Iterator
 from heapq import nlargest
 
-from memdiag.ort.folds import Fold
+from memdiag.ort.analysis import AnalysisContext
 from memdiag.records.finding import Finding
-from memdiag.rules.examined import Examined
-from memdiag.rules.folded import LEAN_FOLDING_SINCE
 from memdiag.rules.rule import Rule
 from memdiag.rules.wording import some_of
 from memdiag.units import MIB, format_size
@@ -51,53 +49,28 @@ _MAX_NODES = 20
 """A finding names the nodes with the largest results only."""
 
 
-def detect(examined: Examined) -> Iterator[Finding]:
-    """Yield at most one finding: what folding holds at most beside what stays."""
-    dead = [fold for fold in examined.folds if not fold.stays and fold.merged_into is None]
-    dead_bytes = sum(fold.nbytes for fold in dead)
-    if not dead or dead_bytes < _MIN_BYTES:
+def detect(ctx: AnalysisContext) -> Iterator[Finding]:
+    """Yield at most one finding: what folding needs at most beyond what stays."""
+    intermediate = [fold for fold in ctx.folds if not fold.stays and fold.merged_into is None]
+    if sum(fold.nbytes for fold in intermediate) < _MIN_BYTES:
         return
-    peak_bytes, stays = _peak(examined)
-    largest = max((weight.nbytes for weight in examined.largest_weights), default=0)
-    saved = peak_bytes - stays - largest
+    memory = ctx.session.folding_memory()
+    largest = max((weight.nbytes for weight in ctx.session.largest_weights), default=0)
+    saved = memory.peak_bytes - memory.kept_bytes - largest
     if saved < _MIN_BYTES:
         return
-    dead = nlargest(_MAX_NODES, dead, key=lambda fold: fold.nbytes)
-    nodes = list(dict.fromkeys(examined.node(fold.scope, fold.node) for fold in dead))
+    intermediate = nlargest(_MAX_NODES, intermediate, key=lambda fold: fold.nbytes)
+    nodes = list(dict.fromkeys(ctx.node_name(fold.scope, fold.node) for fold in intermediate))
     verb = "is" if len(nodes) == 1 else "are"
     yield RULE.finding(
-        examined,
+        ctx,
         f"{some_of(nodes)} {verb} evaluated at load, and the results are inputs of other folded "
-        f"nodes only: constant folding needs {format_size(peak_bytes)}, but the session keeps "
-        f"only {format_size(stays)} of it.",
-        detail=f"onnxruntime {examined.runtime} frees no result before the last node is "
-        f"evaluated. The largest such result is {dead[0].output!r} with "
-        f"{format_size(dead[0].nbytes)}.",
+        f"nodes only: constant folding needs {format_size(memory.peak_bytes)}, but the session "
+        f"keeps only {format_size(memory.kept_bytes)} of it.",
+        detail=f"onnxruntime {ctx.runtime} frees no result before the last node is "
+        f"evaluated. The largest such result is {intermediate[0].output!r} with "
+        f"{format_size(intermediate[0].nbytes)}.",
         nodes=nodes,
         peak_bytes=saved,
         phase="constant_fold",
     )
-
-
-def _peak(examined: Examined) -> tuple[int, int]:
-    """Return the most bytes that are held while all folds are evaluated, and what stays."""
-    early = examined.runtime < LEAN_FOLDING_SINCE
-    held = peak = stays = 0
-    for fold in examined.folds:
-        if fold.merged_into is None:
-            # Of what a Shape reads nothing is copied.
-            read = () if fold.node.op_type == "Shape" else set(fold.node.input)
-            copies = sum(_nbytes(examined, fold, name) for name in read)
-            held += fold.nbytes
-            stays += fold.nbytes if fold.stays else 0
-            peak = max(peak, held + copies + (2 * fold.nbytes if early else 0))
-    return peak, stays
-
-
-def _nbytes(examined: Examined, fold: Fold, name: str) -> int:
-    home = fold.scope.defining_scope(name) if name else None
-    place = examined.folds.index_of(home, name) if home is not None else None
-    if place is not None:
-        return examined.folds[place].nbytes
-    kind = examined.shapes.of(fold.scope, name)
-    return 0 if kind is None else kind.nbytes or 0

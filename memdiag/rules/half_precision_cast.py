@@ -33,18 +33,18 @@ no kernel at all and inserts no cast. Where the model itself has a Cast, `foldin
 tells what folding it makes.
 """
 
-from collections.abc import Container, Iterator
+from collections.abc import Iterator
 from math import prod
 from typing import NamedTuple
 
-from memdiag.model.graph_index import Node
 from memdiag.model.readers import Reader
-from memdiag.ort.packing import Packed, direct, overridable, packed
+from memdiag.ort.analysis import AnalysisContext, qualified_name
+from memdiag.ort.operators import CAST_FROM_FLOAT16
+from memdiag.ort.prepacking import PackedBuffer, packed_buffer
 from memdiag.ort.runtime import Runtime
+from memdiag.ort.session_memory import LEAN_FOLDING_SINCE
 from memdiag.records.finding import ExpectedCopies, Finding
 from memdiag.records.weights import Weight
-from memdiag.rules.examined import Examined, qualified
-from memdiag.rules.folded import LEAN_FOLDING_SINCE
 from memdiag.rules.rule import Rule
 from memdiag.rules.wording import counted, some_of
 from memdiag.units import KIB, MIB, format_size
@@ -57,151 +57,155 @@ RULE = Rule(
 )
 
 CAST_ONCE_SINCE = Runtime(1, 23)
-"""Since then weights are cast when the session is made, before that at each run."""
+"""Since then weights are cast when the session is created, before that in each run."""
 
 CAST_FREED_SINCE = Runtime(1, 24)
-"""1.23 keeps what was cast in the arena, also when it has been packed."""
+"""1.23 keeps the fp32 copy in the arena even after it has been packed."""
 
-_LEAST = MIB
-_LEAST_WEIGHT = 4 * KIB
-# Measured to be cast; others may have a kernel for fp16.
-_CAST = frozenset(
-    ("Add", "Conv", "ConvTranspose", "Div", "GRU", "Gemm", "LSTM", "MatMul", "Mul", "RNN", "Sub")
-)
+_MIN_BYTES = MIB
+_MIN_WEIGHT_BYTES = 4 * KIB
 
 
-class _Widened(NamedTuple):
-    """An fp16 weight, the nodes that want it in fp32, and the fp32 copies that stay."""
+class _CastWeight(NamedTuple):
+    """An fp16 weight that is cast to fp32.
+
+    Attributes:
+        weight: the weight.
+        nodes: the nodes that compute in fp32.
+        copies: the fp32 copies that stay.
+        is_kept: whether something reads the weight in fp16 as well.
+    """
 
     weight: Weight
     nodes: tuple[str, ...]
-    copies: list[Packed]
-    kept: bool
+    copies: list[PackedBuffer]
+    is_kept: bool
+
+    @property
+    def copies_bytes(self) -> int:
+        return sum(copy.nbytes for copy in self.copies)
 
     @property
     def nbytes(self) -> int:
         """What is resident beyond the weight as it is stored."""
-        held = sum(copy.nbytes for copy in self.copies)
-        return held if self.kept else max(0, held - self.weight.nbytes)
+        copies = self.copies_bytes
+        return copies if self.is_kept else max(0, copies - self.weight.nbytes)
 
 
-def detect(examined: Examined) -> Iterator[Finding]:
-    """Yield at most one finding, for all fp16 weights that some kernel wants in fp32."""
-    halves = list(filter(_may_be_cast, examined.model.weights))
-    if sum(weight.nbytes for weight in halves) < _LEAST:
+def detect(ctx: AnalysisContext) -> Iterator[Finding]:
+    """Yield at most one finding, for all fp16 weights that some kernel reads in fp32."""
+    halves = list(filter(_may_be_cast, ctx.model.weights))
+    if sum(weight.nbytes for weight in halves) < _MIN_BYTES:
         return
-    free = overridable(examined.model)
-    folded = examined.folds.nodes
     found = [
-        widened
+        cast
         for weight in halves
-        if (weight.graph or weight.name not in free)
-        and (widened := _widened(examined, weight, folded))
+        if not ctx.is_overridable(weight) and (cast := _cast_weight(ctx, weight))
     ]
-    found.sort(key=lambda widened: -widened.nbytes)
-    total = sum(widened.nbytes for widened in found)
-    if total >= _LEAST:
-        yield _finding(examined, found, total)
+    found.sort(key=lambda cast: -cast.nbytes)
+    total = sum(cast.nbytes for cast in found)
+    if total >= _MIN_BYTES:
+        yield _finding(ctx, found, total)
 
 
 def _may_be_cast(weight: Weight) -> bool:
     return (
         weight.dtype == "float16"
         and weight.place in ("initializer", "constant")
-        and weight.nbytes >= _LEAST_WEIGHT
+        and weight.nbytes >= _MIN_WEIGHT_BYTES
     )
 
 
-def _widened(examined: Examined, weight: Weight, folded: Container[Node]) -> _Widened | None:
-    readers = [one for one in direct(examined.readers(weight)) if one.node not in folded]
-    casting = [one for one in readers if _is_cast(one)]
+def _cast_weight(ctx: AnalysisContext, weight: Weight) -> _CastWeight | None:
+    """Return what becomes of `weight`; None if no node that reads it computes in fp32."""
+    readers = ctx.session.remaining_readers(weight)
+    casting = [reader for reader in readers if _is_cast_for(reader)]
     if not casting:
         return None
-    wide = Packed("cast", prod(weight.shape) * 4)
-    runtime = examined.runtime
-    nodes = tuple(examined.node(one.scope, one.node) for one in casting)
+    wide = PackedBuffer("cast", prod(weight.shape) * 4)
+    runtime = ctx.runtime
+    nodes = tuple(ctx.node_name(reader.scope, reader.node) for reader in casting)
     if runtime < CAST_ONCE_SINCE:
-        return _Widened(weight, nodes, [wide], kept=True)
-    packs = [
-        packed(
-            examined.graphs,
+        return _CastWeight(weight, nodes, [wide], is_kept=True)
+    buffers = [
+        packed_buffer(
+            ctx.graphs,
             runtime,
-            one.scope,
-            one.node,
-            one.input_index,
+            reader.scope,
+            reader.node,
+            reader.input_index,
             "float",
             weight.shape,
         )
-        for one in casting
+        for reader in casting
     ]
-    copies = list(dict.fromkeys(pack for pack in packs if pack is not None))
-    prepacked = any(copy.kind != "reordered" for copy in copies)
-    if None in packs or (prepacked and runtime < CAST_FREED_SINCE):
+    copies = list(dict.fromkeys(buffer for buffer in buffers if buffer is not None))
+    is_prepacked = any(copy.kind != "reordered" for copy in copies)
+    if None in buffers or (is_prepacked and runtime < CAST_FREED_SINCE):
         copies.append(wide)
-    return _Widened(weight, nodes, copies, kept=len(casting) < len(readers))
+    return _CastWeight(weight, nodes, copies, is_kept=len(casting) < len(readers))
 
 
-def _is_cast(one: Reader) -> bool:
-    return one.node.op_type in _CAST and one.node.domain in ("", "ai.onnx")
+def _is_cast_for(reader: Reader) -> bool:
+    return reader.node.op_type in CAST_FROM_FLOAT16 and reader.node.domain in ("", "ai.onnx")
 
 
-def _finding(examined: Examined, found: list[_Widened], total: int) -> Finding:
-    names = [qualified(widened.weight) for widened in found]
-    nodes = [node for each in found for node in each.nodes]
-    stored = sum(widened.weight.nbytes for widened in found)
-    held = sum(copy.nbytes for widened in found for copy in widened.copies)
-    once = examined.runtime >= CAST_ONCE_SINCE
-    settled = examined.runtime >= CAST_FREED_SINCE
-    counts = f"{counted(len(found), 'fp16 weight')} ({format_size(stored)}: {some_of(names)})"
+def _finding(ctx: AnalysisContext, found: list[_CastWeight], total: int) -> Finding:
+    names = [qualified_name(cast.weight) for cast in found]
+    nodes = [node for cast in found for node in cast.nodes]
+    stored = sum(cast.weight.nbytes for cast in found)
+    copies = sum(cast.copies_bytes for cast in found)
+    is_once = ctx.runtime >= CAST_ONCE_SINCE
+    subject = f"{counted(len(found), 'fp16 weight')} ({format_size(stored)}: {some_of(names)})"
     are = "is" if len(found) == 1 else "are"
-    how = f"{are} held in fp32" if once else f"{are} cast to fp32 at each run"
-    if once:
-        detail = f"The fp32 copies take {format_size(held)} of private memory."
+    how = f"{are} held in fp32" if is_once else f"{are} cast to fp32 at each run"
+    if is_once:
+        detail = f"The fp32 copies take {format_size(copies)} of private memory."
     else:
         detail = (
-            f"{format_size(held)} of fp32 copies lie in the arena after the first run, up to "
+            f"{format_size(copies)} of fp32 copies are in the arena after the first run, up to "
             "twice that after the second."
         )
     return RULE.finding(
-        examined,
-        f"{counts} {how}, for {some_of(list(dict.fromkeys(nodes)))}",
+        ctx,
+        f"{subject} {how}, for {some_of(list(dict.fromkeys(nodes)))}",
         detail=detail,
         weights=names,
         nodes=nodes,
         nbytes=total,
-        peak_bytes=max(total, _peak(examined.runtime, found)),
-        phase="optimize" if once else "first_run",
-        # Before, part of it is in blocks that were freed, or freed and taken again.
-        expected=_expected(found) if settled else (),
+        peak_bytes=max(total, _peak_reduction(ctx.runtime, found)),
+        phase="optimize" if is_once else "first_run",
+        # In older releases a part of them is in blocks that are free, or reused.
+        expected=_expected(found) if ctx.runtime >= CAST_FREED_SINCE else (),
     )
 
 
-def _peak(runtime: Runtime, found: list[_Widened]) -> int:
-    """Return what the peak would be lower by, were the weights read as they are stored."""
-    stored = [widened.weight.nbytes for widened in found]
-    embedded = [one.weight.nbytes for one in found if one.weight.storage != "external"]
-    wide = [prod(widened.weight.shape) * 4 for widened in found]
-    # Loaded alone, one embedded weight at a time is there twice.
-    alone = sum(stored) + max(embedded, default=0)
+def _peak_reduction(runtime: Runtime, found: list[_CastWeight]) -> int:
+    """Return by how much the peak would be lower if the weights were read as they are stored."""
+    stored = [cast.weight.nbytes for cast in found]
+    embedded = [cast.weight.nbytes for cast in found if cast.weight.storage != "external"]
+    wide = [prod(cast.weight.shape) * 4 for cast in found]
+    # Without casts the peak is the conversion of the largest embedded weight.
+    without = sum(stored) + max(embedded, default=0)
     if runtime < CAST_ONCE_SINCE:
-        return sum(stored) + 2 * sum(wide) - alone
-    # A weight is cast like a node is folded: what it reads is copied, and all results are held.
+        return sum(stored) + 2 * sum(wide) - without
+    # A cast is like a folded node: its input is copied, and all results are kept to the end.
     casting = sum(embedded) + sum(wide) + max(stored)
     if runtime < LEAN_FOLDING_SINCE:
         casting += 2 * max(wide)
-    packs = [copy.nbytes for one in found for copy in one.copies if copy.kind != "cast"]
-    # In turn a weight is packed and let go, where the runtime does let go of it.
-    packing = sum(packs) if runtime < CAST_FREED_SINCE else max(packs, default=0)
-    beside = sum(one.weight.nbytes for one in found if one.kept)
-    return max(casting, sum(wide) + packing + beside) - alone
+    packed = [copy.nbytes for cast in found for copy in cast.copies if copy.kind != "cast"]
+    # One weight after another is packed and freed, in releases that free it.
+    packing = sum(packed) if runtime < CAST_FREED_SINCE else max(packed, default=0)
+    beside = sum(cast.weight.nbytes for cast in found if cast.is_kept)
+    return max(casting, sum(wide) + packing + beside) - without
 
 
-def _expected(found: list[_Widened]) -> Iterator[ExpectedCopies]:
-    for widened in found:
-        for kind in dict.fromkeys(copy.kind for copy in widened.copies):
-            sizes = [copy.nbytes for copy in widened.copies if copy.kind == kind]
+def _expected(found: list[_CastWeight]) -> Iterator[ExpectedCopies]:
+    for cast in found:
+        for kind in dict.fromkeys(copy.kind for copy in cast.copies):
+            sizes = [copy.nbytes for copy in cast.copies if copy.kind == kind]
             yield ExpectedCopies(
-                weights=(qualified(widened.weight),),
+                weights=(qualified_name(cast.weight),),
                 kind=kind,
                 count=len(sizes),
                 bytes=sum(sizes),

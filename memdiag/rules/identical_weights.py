@@ -35,21 +35,20 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from memdiag.ort.analysis import AnalysisContext, qualified_name
+from memdiag.ort.session_memory import FoldedCopy, LoadedWeight, merge_equal
 from memdiag.records.attribution import CopyKind
 from memdiag.records.finding import ExpectedCopies, Finding
-from memdiag.rules.examined import Examined, qualified
-from memdiag.rules.groups import (
-    LEAST_BYTES,
+from memdiag.rules.equal_weights import (
+    MIN_BYTES,
     Group,
-    in_branches,
-    listed_by_name,
-    names,
-    places,
-    shareable,
+    count_stored,
+    is_in_branches,
+    is_listed_by_name,
+    mergeable_groups,
 )
-from memdiag.rules.load_peak import LoadPeak, together
-from memdiag.rules.residents import Resident, Residents
 from memdiag.rules.rule import Rule
+from memdiag.rules.wording import some_weights
 from memdiag.units import format_size
 
 RULE = Rule(
@@ -61,166 +60,178 @@ RULE = Rule(
 
 
 class _Waste(NamedTuple):
+    """What a group of equal weights costs beyond one of them.
+
+    Attributes:
+        group: the weights.
+        stored_bytes: in files.
+        nbytes, mapped_bytes: at steady state, and how much of that is mapped.
+        peak_bytes: at the peak.
+        expected: the copies that the X-ray lists.
+        retained_bytes: blocks of the arena that stay although the weights are freed.
+    """
+
     group: Group
-    stored: int
+    stored_bytes: int
     nbytes: int
-    mapped: int
-    peak: int
+    mapped_bytes: int
+    peak_bytes: int
     expected: tuple[ExpectedCopies, ...]
-    retained: int
+    retained_bytes: int
 
     @property
-    def most(self) -> int:
-        return max(self.stored, self.nbytes, self.peak)
+    def max_bytes(self) -> int:
+        return max(self.stored_bytes, self.nbytes, self.peak_bytes)
 
 
-class _Small(NamedTuple):
-    """Groups that waste little each: there may be very many."""
+class _SmallGroups(NamedTuple):
+    """Groups that waste little each, with their bytes in arrays: there may be very many."""
 
     groups: list[Group]
-    most: "array[int]"
-    stored: "array[int]"
+    max_bytes: "array[int]"
+    stored_bytes: "array[int]"
     nbytes: "array[int]"
-    peaks: "array[int]"
+    peak_bytes: "array[int]"
 
     def add(self, waste: _Waste) -> None:
         self.groups.append(waste.group)
-        self.most.append(waste.most)
-        self.stored.append(waste.stored)
+        self.max_bytes.append(waste.max_bytes)
+        self.stored_bytes.append(waste.stored_bytes)
         self.nbytes.append(waste.nbytes)
-        self.peaks.append(waste.peak)
+        self.peak_bytes.append(waste.peak_bytes)
 
 
-def detect(examined: Examined) -> Iterator[Finding]:
+def detect(ctx: AnalysisContext) -> Iterator[Finding]:
     """Yield a finding for each large group, and one for the small ones together."""
-    residents, peaks = Residents(examined), LoadPeak(examined)
     large: list[_Waste] = []
-    small = _Small([], *(array("Q") for _ in range(4)))
-    for group in shareable(examined):
-        if not in_branches(examined, group):
-            waste = _waste(examined, residents, peaks, group)
-            if waste.most >= LEAST_BYTES:
+    small = _SmallGroups([], *(array("Q") for _ in range(4)))
+    for group in mergeable_groups(ctx):
+        if not is_in_branches(ctx, group):
+            waste = _waste(ctx, group)
+            if waste.max_bytes >= MIN_BYTES:
                 large.append(waste)
             else:
                 small.add(waste)
-    large.sort(key=lambda waste: -waste.most)
-    yield from (_finding(examined, waste) for waste in large)
-    if sum(small.most) >= LEAST_BYTES:
-        yield _together(examined, small)
+    large.sort(key=lambda waste: -waste.max_bytes)
+    yield from (_finding(ctx, waste) for waste in large)
+    if sum(small.max_bytes) >= MIN_BYTES:
+        yield _small_finding(ctx, small)
 
 
-def _waste(examined: Examined, residents: Residents, peaks: LoadPeak, group: Group) -> _Waste:
+def _waste(ctx: AnalysisContext, group: Group) -> _Waste:
     size = group[0].nbytes
-    stays = [residents.of(weight) for weight in group]
-    loads = [peaks.load(weight, group[0]) for weight in group]
-    held, mapped = _held(group, stays)
-    folded = Counter(copy for one in stays for copy in one.folded)
-    copies = sum((count - 1) * copy.nbytes for copy, count in folded.items())
-    # One range that is mapped twice is listed once.
-    seen = held == sum(one.original or one.retained for one in stays) and all(
-        listed_by_name(examined, weight) for weight in group
+    session = ctx.session
+    weights = [session.weight(weight).with_content(group[0]) for weight in group]
+    copies = [copy for weight in group for copy in session.folded_copies(weight)]
+    resident, mapped = _count_resident(weights)
+    repeated = sum((count - 1) * copy.nbytes for copy, count in Counter(copies).items())
+    # Two mappings of one range of a file are listed as one.
+    is_listed = resident == sum(one.is_read or one.is_retained for one in weights) and all(
+        is_listed_by_name(ctx, weight) for weight in group
     )
-    nbytes = max(0, held - 1) * size + copies
-    retained = sum(one.retained_bytes(weight) for one, weight in zip(stays, group, strict=True))
+    nbytes = max(0, resident - 1) * size + repeated
+    is_expected = bool(is_listed and nbytes)
     return _Waste(
         group,
-        (places(group) - 1) * size,
+        (count_stored(group) - 1) * size,
         nbytes,
         max(0, mapped - 1) * size,
-        max(nbytes, peaks.saved(loads, [together(loads)])),
-        _expected(group, stays) if seen and nbytes else (),
-        retained if seen and nbytes else 0,
+        max(nbytes, session.peak_reduction(weights, [merge_equal(weights)])),
+        _expected(weights, copies) if is_expected else (),
+        sum(map(session.retained_bytes, weights)) if is_expected else 0,
     )
 
 
-def _held(group: Group, stays: list[Resident]) -> tuple[int, int]:
-    """Return how many originals take memory of their own, and how many of them are mapped.
+def _count_resident(weights: list[LoadedWeight]) -> tuple[int, int]:
+    """Return how many originals have memory of their own, and how many of them are mapped.
 
-    Subgraphs' stale ones are left out.
+    Stale copies of subgraphs are not counted.
     """
-    held = {
-        (weight.file, weight.offset) if weight.storage == "external" else number
-        for number, (weight, one) in enumerate(zip(group, stays, strict=True))
-        if one.original or one.retained
+    resident = [one for one in weights if one.is_read or one.is_retained]
+    ranges = {
+        (one.weight.file, one.weight.offset) for one in resident if one.weight.storage == "external"
     }
-    return len(held), sum(isinstance(one, tuple) for one in held)
+    embedded = sum(one.weight.storage != "external" for one in resident)
+    return embedded + len(ranges), len(ranges)
 
 
-def _expected(group: Group, stays: list[Resident]) -> tuple[ExpectedCopies, ...]:
-    """Return all copies that the X-ray would see of the kinds of which some are too many."""
-    labels = tuple(map(qualified, group))
-    found: dict[CopyKind, list[int]] = {}
-    for one in stays:
-        found.setdefault("original", []).extend([group[0].nbytes] * one.originals)
-        for copy in one.folded:
-            if not copy.retained:
-                found.setdefault(copy.kind, []).append(copy.nbytes)
+def _expected(weights: list[LoadedWeight], copies: list[FoldedCopy]) -> tuple[ExpectedCopies, ...]:
+    """Return all copies that the X-ray lists of the kinds of which there are several."""
+    names = tuple(qualified_name(one.weight) for one in weights)
+    sizes: dict[CopyKind, list[int]] = {"original": []}
+    for one in weights:
+        sizes["original"] += [one.weight.nbytes] * one.original_copies
+    for copy in copies:
+        if not copy.is_retained:
+            sizes.setdefault(copy.kind, []).append(copy.nbytes)
     return tuple(
-        ExpectedCopies(weights=labels, kind=kind, count=len(sizes), bytes=sum(sizes))
-        for kind, sizes in found.items()
-        if len(sizes) > 1
+        ExpectedCopies(weights=names, kind=kind, count=len(of_kind), bytes=sum(of_kind))
+        for kind, of_kind in sizes.items()
+        if len(of_kind) > 1
     )
 
 
-def _finding(examined: Examined, waste: _Waste) -> Finding:
+def _finding(ctx: AnalysisContext, waste: _Waste) -> Finding:
     group = waste.group
     size = format_size(group[0].nbytes)
     where = (
-        f"stored {places(group)} times"
-        if waste.stored
-        else "one stretch of a file, loaded once each"
+        f"stored {count_stored(group)} times"
+        if waste.stored_bytes
+        else "one range of a file, loaded once each"
     )
     return RULE.finding(
-        examined,
-        f"{names(group)} have the same content ({size} each, {group[0].dtype} "
+        ctx,
+        f"{some_weights(group)} have the same content ({size} each, {group[0].dtype} "
         f"{list(group[0].shape)}): {where}.",
-        detail=_detail(examined, waste),
-        weights=map(qualified, group),
-        nodes=_nodes(examined, group),
+        detail=_detail(ctx, waste),
+        weights=map(qualified_name, group),
+        nodes=_nodes(ctx, group),
         nbytes=waste.nbytes,
-        peak_bytes=waste.peak,
+        peak_bytes=waste.peak_bytes,
         phase="steady" if waste.nbytes else "parse",
         expected=waste.expected,
-        retained_bytes=waste.retained,
+        retained_bytes=waste.retained_bytes,
     )
 
 
-def _detail(examined: Examined, waste: _Waste) -> str:
-    version = f"onnxruntime {examined.runtime}"
-    verb = "maps" if waste.mapped == waste.nbytes else "keeps"
-    stays = (
-        f"{version} {verb} {format_size(waste.nbytes)} that one weight would spare"
+def _detail(ctx: AnalysisContext, waste: _Waste) -> str:
+    version = f"onnxruntime {ctx.runtime}"
+    is_mapped = waste.mapped_bytes == waste.nbytes
+    steady = (
+        f"{version} {'maps' if is_mapped else 'keeps'} {format_size(waste.nbytes)} that a single"
+        " weight would not need"
         if waste.nbytes
-        else f"{version} keeps no more than one weight would need"
+        else f"{version} keeps no more than a single weight would need"
     )
-    if waste.mapped:
-        part = "" if verb == "maps" else f"{format_size(waste.mapped)} of it mapped, "
-        stays += f" ({part}resident as far as it is read, and reclaimable)"
+    if waste.mapped_bytes:
+        part = "" if is_mapped else f"{format_size(waste.mapped_bytes)} of it mapped, "
+        steady += f" ({part}resident as far as it is read, and reclaimable)"
     costs = []
-    if waste.stored:
-        costs.append(f"the file holds {format_size(waste.stored)} too much")
-    if waste.peak > waste.nbytes:
-        costs.append(f"the peak is {format_size(waste.peak)} higher")
-    return f"{'; '.join((stays, ', '.join(costs))) if costs else stays}."
+    if waste.stored_bytes:
+        costs.append(f"the file is {format_size(waste.stored_bytes)} larger than necessary")
+    if waste.peak_bytes > waste.nbytes:
+        costs.append(f"the peak is {format_size(waste.peak_bytes)} higher")
+    return f"{'; '.join((steady, ', '.join(costs))) if costs else steady}."
 
 
-def _nodes(examined: Examined, group: Group) -> Iterator[str]:
+def _nodes(ctx: AnalysisContext, group: Group) -> Iterator[str]:
     for weight in group:
-        for one in examined.readers(weight):
-            if not one.path:
-                yield examined.node(one.scope, one.node)
+        for reader in ctx.readers(weight):
+            if not reader.path:
+                yield ctx.node_name(reader.scope, reader.node)
 
 
-def _together(examined: Examined, small: _Small) -> Finding:
-    order = sorted(range(len(small.groups)), key=lambda number: -small.most[number])
-    groups = [small.groups[number] for number in order]
-    spare = sum(len(group) - 1 for group in groups)
+def _small_finding(ctx: AnalysisContext, small: _SmallGroups) -> Finding:
+    order = sorted(range(len(small.groups)), key=lambda index: -small.max_bytes[index])
+    groups = [small.groups[index] for index in order]
+    repeated = sum(len(group) - 1 for group in groups)
     return RULE.finding(
-        examined,
-        f"{spare} small weights repeat the content of {len(groups)} others, "
-        f"{format_size(sum(small.stored))} in all; the largest are {names(groups[0])}.",
-        weights=(qualified(weight) for group in groups for weight in group),
+        ctx,
+        f"{repeated} small weights repeat the content of {len(groups)} others, "
+        f"{format_size(sum(small.stored_bytes))} in all; the largest are "
+        f"{some_weights(groups[0])}.",
+        weights=(qualified_name(weight) for group in groups for weight in group),
         nbytes=sum(small.nbytes),
-        peak_bytes=sum(small.peaks),
+        peak_bytes=sum(small.peak_bytes),
         phase="parse",
     )

@@ -35,27 +35,23 @@ an embedded original in the arena (see `embedded-weights`). Weights that a subgr
 and fp16 weights, have rules of their own.
 """
 
-from collections.abc import Container, Iterator
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
-from memdiag.model.readers import Reader
-from memdiag.ort.gemm import kernel
-from memdiag.ort.packing import (
+from memdiag.ort.analysis import AnalysisContext, qualified_name
+from memdiag.ort.prepacking import PackedBuffer
+from memdiag.ort.session_memory import (
     ARENA_FREED_SINCE,
     PACKED_SHARED_SINCE,
-    Packed,
-    direct,
-    overridable,
-    packed,
+    Consumer,
+    LoadedWeight,
 )
 from memdiag.records.attribution import CopyKind
 from memdiag.records.finding import ExpectedCopies, Finding
 from memdiag.records.weights import Weight
-from memdiag.rules.examined import Examined, qualified
-from memdiag.rules.groups import names
-from memdiag.rules.load_peak import LoadPeak, alone
 from memdiag.rules.rule import Rule
-from memdiag.rules.wording import some_of
+from memdiag.rules.wording import some_of, some_weights
 from memdiag.units import KIB, format_size
 
 RULE = Rule(
@@ -65,224 +61,188 @@ RULE = Rule(
     remedies=("overridable-weight", "separate-packed-weight", "disable-prepacking"),
 )
 
-_LEAST = 64 * KIB
+_MIN_BYTES = 64 * KIB
 _REORDERED = ("overridable-weight", "disable-nchwc")
 
-
-class _Use(NamedTuple):
-    """A reader, and what it packs the weight into, if it does."""
-
-    reader: Reader
-    pack: Packed | None
+_Buffers = dict[Hashable, PackedBuffer]
 
 
 class _PackedWeight(NamedTuple):
-    """A weight that kernels pack: its readers, its packed copies, and whether the original stays.
+    """A weight that kernels pack, and its packed buffers.
 
-    Packed copies that the runtime makes one of have equal keys, also those of two weights.
+    Buffers that the runtime shares have equal keys, also those of two weights.
     """
 
-    weight: Weight
-    uses: list[_Use]
-    packs: dict[tuple[object, ...], Packed]
-    is_output: bool
+    loaded: LoadedWeight
+    buffers: _Buffers
 
     @property
-    def is_kept(self) -> bool:
-        return self.is_output or any(use.pack is None for use in self.uses)
+    def weight(self) -> Weight:
+        return self.loaded.weight
 
 
-def detect(examined: Examined) -> Iterator[Finding]:
+def detect(ctx: AnalysisContext) -> Iterator[Finding]:
     """Yield a finding for each weight that is resident packed and in another form.
 
-    Weights with the same content share their packed copies: they have one finding together.
+    Weights with the same content share their packed buffers: they have one finding together.
     """
-    free = overridable(examined.model)
-    peaks = LoadPeak(examined)
     done: set[Weight] = set()
-    for weight in examined.model.weights:
+    for weight in ctx.model.weights:
         if weight in done:
             continue
-        first = _packed_weight(examined, weight, free)
-        if first is None or not (first.is_kept or len(first.packs) > 1):
+        first = _packed_weight(ctx, weight)
+        if first is None or not (first.loaded.is_read or len(first.buffers) > 1):
             continue
-        same = [one for one in _same_content(examined, weight) if one not in done]
-        done.update(same)
-        others = (_packed_weight(examined, one, free) for one in same)
-        group = [first, *filter(None, others)]
-        kept = [one for one in group if one.is_kept]
-        claimed: set[tuple[object, ...]] = set()
+        equal = [one for one in _equal_weights(ctx, weight) if one not in done]
+        done.update(equal)
+        group = [first, *filter(None, (_packed_weight(ctx, one) for one in equal))]
+        kept = [one for one in group if one.loaded.is_read]
         if kept:
-            yield _kept(examined, peaks, kept)
-            claimed.update(key for one in kept for key in one.packs)
-        freed = [one for one in group if not one.is_kept and not claimed >= one.packs.keys()]
-        packs = [pack for key, pack in _merged(freed).items() if key not in claimed]
-        if len(packs) > 1 and sum(pack.nbytes for pack in packs) > _originals(freed):
-            yield _packed_twice(examined, peaks, freed, packs)
+            yield _original_and_packed(ctx, kept)
+        reported = {key for one in kept for key in one.buffers}
+        freed = [
+            one for one in group if not one.loaded.is_read and not reported >= one.buffers.keys()
+        ]
+        buffers = [buffer for key, buffer in _merged(freed).items() if key not in reported]
+        if len(buffers) > 1 and sum(buffer.nbytes for buffer in buffers) > _original_bytes(freed):
+            yield _packed_twice(ctx, freed, buffers)
 
 
-def _same_content(examined: Examined, weight: Weight) -> Iterator[Weight]:
-    """Yield the other weights whose packed copies are those of `weight`."""
-    if examined.runtime < PACKED_SHARED_SINCE:
+def _equal_weights(ctx: AnalysisContext, weight: Weight) -> Iterator[Weight]:
+    """Yield the other weights whose packed buffers are those of `weight`."""
+    if ctx.runtime < PACKED_SHARED_SINCE:
         return
-    for one in examined.same_as(weight):
-        if one != weight and (one.dtype, one.shape) == (weight.dtype, weight.shape):
-            yield one
+    for other in ctx.equal_to(weight):
+        if other != weight and (other.dtype, other.shape) == (weight.dtype, weight.shape):
+            yield other
 
 
-def _packed_weight(
-    examined: Examined, weight: Weight, free: Container[str]
-) -> _PackedWeight | None:
-    """Return what packs `weight`; None where nothing does, or where another rule reports it."""
+def _packed_weight(ctx: AnalysisContext, weight: Weight) -> _PackedWeight | None:
+    """Return the packed buffers of `weight`; None without any, or if another rule reports it."""
     if (
-        weight.nbytes < _LEAST
+        weight.nbytes < _MIN_BYTES
         or weight.graph
-        or weight.name in free
         or weight.dtype in ("float16", "bfloat16", "string")
     ):
         return None
-    uses = [
-        _Use(one, _pack(examined, one, weight))
-        for one in direct(examined.readers(weight))
-        if one.node not in examined.folds.nodes
-    ]
-    packs = _buffers(examined, weight, uses)
-    if not packs or any(use.reader.node.op_type == "DequantizeLinear" for use in uses):
+    loaded = ctx.session.weight(weight)
+    buffers = _buffers(ctx, loaded)
+    if not buffers or any(one.node.op_type == "DequantizeLinear" for one in loaded.consumers):
         return None
-    output = any(weight.name in scope.outputs for scope in examined.graphs.scopes(weight))
-    return _PackedWeight(weight, uses, packs, output)
+    return _PackedWeight(loaded, buffers)
 
 
-def _pack(examined: Examined, one: Reader, weight: Weight) -> Packed | None:
-    return packed(
-        examined.graphs,
-        examined.runtime,
-        one.scope,
-        one.node,
-        one.input_index,
-        weight.dtype,
-        weight.shape,
-    )
-
-
-def _buffers(
-    examined: Examined, weight: Weight, uses: list[_Use]
-) -> dict[tuple[object, ...], Packed]:
-    """Return the packed copies, those that the runtime shares between readers once."""
-    shared = examined.runtime >= PACKED_SHARED_SINCE
-    found: dict[tuple[object, ...], Packed] = {}
-    for use in uses:
-        if use.pack is None:
+def _buffers(ctx: AnalysisContext, loaded: LoadedWeight) -> _Buffers:
+    is_shared = ctx.runtime >= PACKED_SHARED_SINCE
+    buffers: _Buffers = {}
+    for consumer in loaded.consumers:
+        buffer = consumer.buffer
+        if buffer is None:
             continue
-        node = use.reader.node
-        key: tuple[object, ...] = (weight, node)
-        if use.pack.kind == "reordered":
-            key = (weight, use.pack)  # a new initializer, for each weight
-        elif shared:
-            key = (use.pack, kernel(examined.graphs, examined.shapes, use.reader.scope, node))
-        found.setdefault(key, use.pack)
-    return found
+        key: Hashable = (loaded.weight, consumer.node)
+        if buffer.kind == "reordered":
+            key = (loaded.weight, buffer)  # each weight is replaced by a new initializer
+        elif is_shared:
+            key = (buffer, consumer.kernel)
+        buffers.setdefault(key, buffer)
+    return buffers
 
 
-def _merged(group: list[_PackedWeight]) -> dict[tuple[object, ...], Packed]:
-    return {key: pack for one in group for key, pack in one.packs.items()}
+def _merged(group: list[_PackedWeight]) -> _Buffers:
+    return {key: buffer for one in group for key, buffer in one.buffers.items()}
 
 
-def _originals(group: list[_PackedWeight]) -> int:
+def _original_bytes(group: list[_PackedWeight]) -> int:
     return sum(one.weight.nbytes for one in group)
 
 
-def _kept(examined: Examined, peaks: LoadPeak, group: list[_PackedWeight]) -> Finding:
-    packs = [*_merged(group).values()]
-    total = sum(pack.nbytes for pack in packs)
-    uses = [use for one in group for use in one.uses]
-    keep = [use.reader for use in uses if use.pack is None]
-    pack = [use.reader for use in uses if use.pack is not None]
+def _original_and_packed(ctx: AnalysisContext, group: list[_PackedWeight]) -> Finding:
+    buffers = [*_merged(group).values()]
+    packed_bytes = sum(buffer.nbytes for buffer in buffers)
+    consumers = [consumer for one in group for consumer in one.loaded.consumers]
+    reading = [consumer for consumer in consumers if consumer.buffer is None]
+    packing = [consumer for consumer in consumers if consumer.buffer is not None]
     several = len(group) > 1
     it, its, stays = ("them", "their", "stay") if several else ("it", "its", "stays")
     as_is = "as they are" if several else "as it is"
     readers = "they are outputs" if several else "it is an output"
-    if keep:
-        reads = "read" if len(keep) > 1 else "reads"
-        readers = f"{some_of(_nodes(examined, keep))} {reads} {it} {as_is}"
-    many = "s" if len(pack) == 1 else ""
+    if reading:
+        verb = "read" if len(reading) > 1 else "reads"
+        readers = f"{some_of(_node_names(ctx, reading))} {verb} {it} {as_is}"
+    pack = "packs" if len(packing) == 1 else "pack"
     size = format_size(group[0].weight.nbytes)
     each = " each, with the same content" if several else ""
     return _finding(
-        examined,
-        peaks,
+        ctx,
         group,
-        f"{names([one.weight for one in group])} ({size}{each}) {stays} beside {its} packed copy: "
-        f"{some_of(_nodes(examined, pack))} pack{many} {it}, and {readers}",
-        f"{format_size(_originals(group))} as the model has {it} and {format_size(total)} packed "
-        "are resident; without packing only the first are.",
-        [*keep, *pack],
-        packs,
-        total,
+        f"{some_weights([one.weight for one in group])} ({size}{each}) {stays} beside {its} packed "
+        f"copy: {some_of(_node_names(ctx, packing))} {pack} {it}, and {readers}",
+        f"{format_size(_original_bytes(group))} as the model has {it} and "
+        f"{format_size(packed_bytes)} packed are resident; without packing only the first are.",
+        [*reading, *packing],
+        buffers,
+        packed_bytes,
     )
 
 
 def _packed_twice(
-    examined: Examined, peaks: LoadPeak, group: list[_PackedWeight], packs: list[Packed]
+    ctx: AnalysisContext, group: list[_PackedWeight], buffers: list[PackedBuffer]
 ) -> Finding:
-    total = sum(pack.nbytes for pack in packs)
+    packed_bytes = sum(buffer.nbytes for buffer in buffers)
     weights = [one.weight for one in group]
-    embedded = sum(one.nbytes for one in weights if one.storage != "external")
-    retained = embedded if examined.runtime < ARENA_FREED_SINCE else 0
-    readers = [use.reader for one in group for use in one.uses]
+    embedded = sum(one.loaded.private_bytes for one in group)
+    retained = embedded if ctx.runtime < ARENA_FREED_SINCE else 0
+    consumers = [consumer for one in group for consumer in one.loaded.consumers]
     several = len(group) > 1
     each, verb = (" each, with the same content", "are") if several else ("", "is")
     return _finding(
-        examined,
-        peaks,
+        ctx,
         group,
-        f"{names(weights)} ({format_size(weights[0].nbytes)}{each}) {verb} packed {len(packs)} "
-        f"times, by {some_of(_nodes(examined, readers))}",
-        f"The packed copies take {format_size(total)}; without packing "
+        f"{some_weights(weights)} ({format_size(weights[0].nbytes)}{each}) {verb} packed "
+        f"{len(buffers)} times, by {some_of(_node_names(ctx, consumers))}",
+        f"The packed copies take {format_size(packed_bytes)}; without packing "
         f"{'the originals are' if several else 'one original is'} read by all.",
-        readers,
-        packs,
-        total + retained - _originals(group),
+        consumers,
+        buffers,
+        packed_bytes + retained - _original_bytes(group),
         retained,
     )
 
 
 def _finding(
-    examined: Examined,
-    peaks: LoadPeak,
+    ctx: AnalysisContext,
     group: list[_PackedWeight],
     message: str,
     detail: str,
-    readers: list[Reader],
-    packs: list[Packed],
+    consumers: Sequence[Consumer],
+    buffers: Sequence[PackedBuffer],
     nbytes: int,
     retained: int = 0,
 ) -> Finding:
     weights = [one.weight for one in group]
-    labels = tuple(map(qualified, weights))
-    kinds: dict[CopyKind, list[int]] = {}
-    for pack in packs:
-        kinds.setdefault(pack.kind, []).append(pack.nbytes)
+    names = tuple(map(qualified_name, weights))
+    sizes: dict[CopyKind, list[int]] = {}
+    for buffer in buffers:
+        sizes.setdefault(buffer.kind, []).append(buffer.nbytes)
+    # Results of folding are those of the rules on folding.
+    loaded = [replace(one.loaded, content=weights[0], results=()) for one in group]
     return RULE.finding(
-        examined,
+        ctx,
         message,
         detail=detail,
-        weights=labels,
-        nodes=_nodes(examined, readers),
+        weights=names,
+        nodes=_node_names(ctx, consumers),
         nbytes=nbytes,
-        peak_bytes=peaks.saved(
-            [peaks.load(one, weights[0])._replace(folds=()) for one in weights],
-            [alone(one) for one in weights],
-        ),
+        peak_bytes=ctx.session.peak_reduction(loaded, list(map(LoadedWeight.unpacked, weights))),
         retained_bytes=retained,
-        phase="optimize" if "reordered" in kinds else "prepack",
+        phase="optimize" if "reordered" in sizes else "prepack",
         expected=(
-            ExpectedCopies(weights=labels, kind=kind, count=len(sizes), bytes=sum(sizes))
-            for kind, sizes in kinds.items()
+            ExpectedCopies(weights=names, kind=kind, count=len(of_kind), bytes=sum(of_kind))
+            for kind, of_kind in sizes.items()
         ),
-        remedies=_REORDERED if kinds.keys() == {"reordered"} else None,
+        remedies=_REORDERED if sizes.keys() == {"reordered"} else None,
     )
 
 
-def _nodes(examined: Examined, readers: list[Reader]) -> list[str]:
-    return list(dict.fromkeys(examined.node(one.scope, one.node) for one in readers))
+def _node_names(ctx: AnalysisContext, consumers: Sequence[Consumer]) -> list[str]:
+    return list(dict.fromkeys(ctx.node_name(one.scope, one.node) for one in consumers))

@@ -30,11 +30,12 @@ from collections.abc import Iterator
 
 from memdiag.model.graph_index import integer
 from memdiag.model.readers import Reader
-from memdiag.ort.packing import direct, overridable
+from memdiag.ort.analysis import AnalysisContext, qualified_name
+from memdiag.ort.operators import TRANSPOSE_FUSED_INTO
 from memdiag.ort.runtime import Runtime
+from memdiag.ort.session_memory import direct_readers
 from memdiag.records.finding import ExpectedCopies, Finding
 from memdiag.records.weights import Weight
-from memdiag.rules.examined import Examined, qualified
 from memdiag.rules.rule import Rule
 from memdiag.rules.wording import some_of
 from memdiag.units import MIB, format_size
@@ -46,41 +47,40 @@ RULE = Rule(
     remedies=("inputs-without-initializers",),
 )
 
-_LEAST = MIB
+_MIN_BYTES = MIB
 _STANDARD = ("", "ai.onnx")
 _CRASHING = (Runtime(1, 23), Runtime(1, 30))
 """Seen in 1.23.2, 1.24.4, 1.26, 1.28 and 1.29; not in 1.22.1, 1.30 and 1.31.1."""
 
 _CRASH = " onnxruntime {} crashes while it optimizes such a model."
-# A Transpose before these is fused into them or into FusedMatMul.
-_TRANSPOSED_FOR_FREE = frozenset({"MatMul", "Gemm", "FusedMatMul"})
 
 
-def detect(examined: Examined) -> Iterator[Finding]:
+def detect(ctx: AnalysisContext) -> Iterator[Finding]:
     """Yield a finding for each overridable weight that folding would replace."""
-    free = overridable(examined.model)
-    if not free:
+    if not ctx.overridable:
         return
-    for weight in examined.model.weights:
-        if not weight.graph and weight.name in free and weight.nbytes >= _LEAST:
-            yield from _made_in_each_run(examined, weight)
+    for weight in ctx.model.weights:
+        if weight.nbytes >= _MIN_BYTES and ctx.is_overridable(weight):
+            yield from _findings(ctx, weight)
 
 
-def _made_in_each_run(examined: Examined, weight: Weight) -> Iterator[Finding]:
-    readers = examined.readers(weight)
-    makers = direct(readers)
-    if not makers or not all(_folds(one) and not _is_free(one, readers) for one in makers):
+def _findings(ctx: AnalysisContext, weight: Weight) -> Iterator[Finding]:
+    readers = ctx.readers(weight)
+    changing = direct_readers(readers)
+    if not changing or not all(
+        _is_foldable(reader) and not _is_fused(reader, readers) for reader in changing
+    ):
         return
-    nodes = [examined.node(one.scope, one.node) for one in makers]
+    nodes = [ctx.node_name(reader.scope, reader.node) for reader in changing]
     # The weight's own pages are private only where it is embedded.
     saved = weight.nbytes if weight.storage != "external" else 0
-    name = qualified(weight)
+    name = qualified_name(weight)
     yield RULE.finding(
-        examined,
+        ctx,
         f"{name} ({format_size(weight.nbytes)}) is also a graph input, so that {some_of(nodes)} "
         "cannot be folded: it is computed in every run",
         detail="The weight stays beside the copy that each run makes in the arena."
-        + (_CRASH.format(examined.runtime) if _crashes(examined, weight, readers) else ""),
+        + (_CRASH.format(ctx.runtime) if _crashes(ctx, weight, readers) else ""),
         weights=[name],
         nodes=nodes,
         nbytes=saved,
@@ -91,17 +91,17 @@ def _made_in_each_run(examined: Examined, weight: Weight) -> Iterator[Finding]:
     )
 
 
-def _crashes(examined: Examined, weight: Weight, readers: tuple[Reader, ...]) -> bool:
+def _crashes(ctx: AnalysisContext, weight: Weight, readers: tuple[Reader, ...]) -> bool:
     first, fixed = _CRASHING
     return (
-        first <= examined.runtime < fixed
+        first <= ctx.runtime < fixed
         and weight.dtype == "float16"
-        and any(one.node.op_type == "MatMul" and "Cast" in one.through for one in readers)
+        and any(reader.node.op_type == "MatMul" and "Cast" in reader.through for reader in readers)
     )
 
 
-def _folds(reader: Reader) -> bool:
-    """Return whether the node computes something else from the weight alone."""
+def _is_foldable(reader: Reader) -> bool:
+    """Return whether the node computes a copy of the weight from the weight alone."""
     node = reader.node
     if node.domain not in _STANDARD or reader.input_index:
         return False
@@ -110,9 +110,9 @@ def _folds(reader: Reader) -> bool:
     )
 
 
-def _is_free(reader: Reader, readers: tuple[Reader, ...]) -> bool:
+def _is_fused(reader: Reader, readers: tuple[Reader, ...]) -> bool:
     """Return whether the Transpose of `reader` is fused into what reads its output."""
     if reader.node.op_type != "Transpose":
         return False
     behind = [one for one in readers if one.path and one.path[-1].node == reader.node]
-    return all(one.node.op_type in _TRANSPOSED_FOR_FREE for one in behind)
+    return all(one.node.op_type in TRANSPOSE_FUSED_INTO for one in behind)

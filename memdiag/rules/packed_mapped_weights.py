@@ -30,24 +30,16 @@ copied in any case (see `embedded-weights`); weights that are resident in two fo
 is saved is private memory.
 """
 
-from collections.abc import Container, Iterator
+from collections.abc import Hashable, Iterator
 from typing import NamedTuple
 
-from memdiag.model.graph_index import Node
-from memdiag.ort.gemm import kernel
-from memdiag.ort.packing import (
-    PACKED_SHARED_SINCE,
-    Packed,
-    direct,
-    original_freed,
-    overridable,
-    packed,
-)
+from memdiag.ort.analysis import AnalysisContext, qualified_name
+from memdiag.ort.prepacking import PackedBuffer
 from memdiag.ort.runtime import Runtime
+from memdiag.ort.session_memory import PACKED_SHARED_SINCE
 from memdiag.records.attribution import CopyKind
 from memdiag.records.finding import ExpectedCopies, Finding
 from memdiag.records.weights import Weight
-from memdiag.rules.examined import Examined, qualified
 from memdiag.rules.rule import Rule
 from memdiag.rules.wording import counted, some_of
 from memdiag.units import KIB, MIB, format_size
@@ -62,41 +54,46 @@ RULE = Rule(
 SAVED_SINCE = Runtime(1, 21)
 """Since then a session can save its packed weights, and map them when they are loaded again."""
 
-_LEAST = 64 * MIB
-_LEAST_WEIGHT = 64 * KIB
+_MIN_BYTES = 64 * MIB
+_MIN_WEIGHT_BYTES = 64 * KIB
+_HALF = ("float16", "bfloat16")
+_MAX_GROWTH = 4
+"""A weight is not packed into more bytes than so many times its own."""
 
 
-class _Copied(NamedTuple):
-    """A weight's name and bytes, the nodes that pack it, and their packed copies.
+class _PackedWeight(NamedTuple):
+    """A mapped weight and its packed copies.
 
-    A copy that it shares with another weight of the same content counts there.
+    Attributes:
+        name, mapped_bytes: the weight.
+        nodes: the nodes that pack it.
+        kind, copies, nbytes: its packed copies; one that it shares with an earlier weight of the
+            same content counts there.
     """
 
     name: str
-    mapped: int
+    mapped_bytes: int
     nodes: tuple[str, ...]
     kind: CopyKind
     copies: int
     nbytes: int
 
 
-def detect(examined: Examined) -> Iterator[Finding]:
+def detect(ctx: AnalysisContext) -> Iterator[Finding]:
     """Yield at most one finding, for all mapped weights that are packed and nothing else."""
-    external = list(filter(_may_stay_mapped, examined.model.weights))
-    if 4 * sum(weight.nbytes for weight in external) < _LEAST:
+    external = list(filter(_may_stay_mapped, ctx.model.weights))
+    if _MAX_GROWTH * sum(weight.nbytes for weight in external) < _MIN_BYTES:
         return
-    folded = examined.folds.nodes
-    free = overridable(examined.model)
-    shared: set[tuple[object, ...]] = set()
+    shared: set[Hashable] = set()
     found = [
-        copied
+        packed
         for weight in external
-        if weight.name not in free and (copied := _copied(examined, weight, folded, shared))
+        if not ctx.is_overridable(weight) and (packed := _packed_weight(ctx, weight, shared))
     ]
-    found.sort(key=lambda copied: -copied.nbytes)
-    total = sum(copied.nbytes for copied in found)
-    if total >= _LEAST:
-        yield _finding(examined, found, total)
+    found.sort(key=lambda packed: -packed.nbytes)
+    total = sum(packed.nbytes for packed in found)
+    if total >= _MIN_BYTES:
+        yield _finding(ctx, found, total)
 
 
 def _may_stay_mapped(weight: Weight) -> bool:
@@ -104,63 +101,61 @@ def _may_stay_mapped(weight: Weight) -> bool:
         weight.storage == "external"
         and weight.place == "initializer"
         and not weight.graph
-        and weight.nbytes >= _LEAST_WEIGHT
+        and weight.nbytes >= _MIN_WEIGHT_BYTES
     )
 
 
-def _copied(
-    examined: Examined, weight: Weight, folded: Container[Node], shared: set[tuple[object, ...]]
-) -> _Copied | None:
-    """Return what is packed of `weight`, but for what weights of the same content `shared`."""
-    graphs, runtime = examined.graphs, examined.runtime
-    readers = examined.readers(weight)
-    if not original_freed(graphs, runtime, weight, readers, folded):
+def _packed_weight(
+    ctx: AnalysisContext, weight: Weight, shared: set[Hashable]
+) -> _PackedWeight | None:
+    """Return the packed copies of `weight` that are not in `shared`, and add them to it."""
+    if not ctx.session.is_freed(weight):
         return None
-    left = [one for one in direct(readers) if one.node not in folded]
-    content = next(iter(examined.same_as(weight)), weight)
-    packs: dict[tuple[object, ...], Packed] = {}
-    for one in left:
-        made = packed(
-            graphs, runtime, one.scope, one.node, one.input_index, weight.dtype, weight.shape
-        )
-        # What the graph's rewrites make of a filter, or of fp16, is private with or without it.
-        if made is None or made.kind == "reordered" or weight.dtype in ("float16", "bfloat16"):
+    consumers = ctx.session.weight(weight).consumers
+    is_shared = ctx.runtime >= PACKED_SHARED_SINCE
+    content = next(iter(ctx.equal_to(weight)), weight)
+    buffers: dict[Hashable, PackedBuffer] = {}
+    for consumer in consumers:
+        buffer = consumer.buffer
+        # A reordered filter and a cast of fp16 are private with and without this rule's remedies.
+        if buffer is None or buffer.kind == "reordered" or weight.dtype in _HALF:
             return None
-        key = (made, kernel(graphs, examined.shapes, one.scope, one.node))
-        packs[key if runtime >= PACKED_SHARED_SINCE else (one.node,)] = made
-    if not packs:
+        key = (content, buffer, consumer.kernel) if is_shared else consumer.node
+        buffers[key] = buffer
+    if not buffers:
         return None
-    made_anew = [made for key, made in packs.items() if (content, *key) not in shared]
-    if runtime >= PACKED_SHARED_SINCE:
-        shared.update((content, *key) for key in packs)
-    nodes = tuple(examined.node(one.scope, one.node) for one in left)
-    kind, nbytes = next(iter(packs.values())).kind, sum(made.nbytes for made in made_anew)
-    return _Copied(qualified(weight), weight.nbytes, nodes, kind, len(made_anew), nbytes)
+    new = [buffer for key, buffer in buffers.items() if key not in shared]
+    if is_shared:
+        shared.update(buffers)
+    nodes = tuple(ctx.node_name(consumer.scope, consumer.node) for consumer in consumers)
+    kind = next(iter(buffers.values())).kind
+    nbytes = sum(buffer.nbytes for buffer in new)
+    return _PackedWeight(qualified_name(weight), weight.nbytes, nodes, kind, len(new), nbytes)
 
 
-def _finding(examined: Examined, found: list[_Copied], total: int) -> Finding:
-    names = [copied.name for copied in found]
-    nodes = [node for copied in found for node in copied.nodes]
-    mapped = sum(copied.mapped for copied in found)
-    remedies = RULE.remedies if examined.runtime >= SAVED_SINCE else RULE.remedies[1:]
-    what = f"{counted(len(found), 'weight')} ({format_size(mapped)}: {some_of(names)})"
+def _finding(ctx: AnalysisContext, found: list[_PackedWeight], total: int) -> Finding:
+    names = [packed.name for packed in found]
+    nodes = [node for packed in found for node in packed.nodes]
+    mapped = sum(packed.mapped_bytes for packed in found)
+    remedies = RULE.remedies if ctx.runtime >= SAVED_SINCE else RULE.remedies[1:]
+    subject = f"{counted(len(found), 'weight')} ({format_size(mapped)}: {some_of(names)})"
     are = "is" if len(found) == 1 else "are"
     return RULE.finding(
-        examined,
-        f"{what} that would stay mapped from the file {are} packed into private memory, for "
+        ctx,
+        f"{subject} that would stay mapped from the file {are} packed into private memory, for "
         f"{some_of(list(dict.fromkeys(nodes)))}",
-        detail=f"Each session holds {format_size(total)} of packed copies; from the file those "
-        "pages would be shared and could be given back.",
+        detail=f"Each session has {format_size(total)} of packed copies. Pages of the file would "
+        "be shared and reclaimable.",
         weights=names,
         nodes=nodes,
         nbytes=total,
         phase="prepack",
         expected=(
             ExpectedCopies(
-                weights=(copied.name,), kind=copied.kind, count=copied.copies, bytes=copied.nbytes
+                weights=(packed.name,), kind=packed.kind, count=packed.copies, bytes=packed.nbytes
             )
-            for copied in found
-            if copied.copies
+            for packed in found
+            if packed.copies
         ),
         remedies=remedies,
     )

@@ -1,6 +1,6 @@
-"""The rules' own pages, in Markdown: what ``memdiag explain`` prints, and ``docs/rules`` holds.
+"""The documentation of the rules in Markdown, for ``memdiag explain`` and ``docs/rules``.
 
-``python -m memdiag.rules.pages docs/rules`` writes them anew after a rule has changed.
+``python -m memdiag.rules.pages docs/rules`` writes the pages. Run it after a rule has changed.
 """
 
 import sys
@@ -22,10 +22,10 @@ def page(detector: Detector) -> str:
 
 def pages() -> dict[str, str]:
     """Return the content of each file of the folder, by its name."""
-    found = {f"{each.rule.name}.md": page(each) for each in detectors()}
+    found = {f"{detector.rule.name}.md": page(detector) for detector in detectors()}
     rows = "".join(
-        f"| {each.rule.code} | [{each.rule.name}]({each.rule.name}.md) | {each.rule.summary} |\n"
-        for each in detectors()
+        f"| {rule.code} | [{rule.name}]({rule.name}.md) | {rule.summary} |\n"
+        for rule in (detector.rule for detector in detectors())
     )
     found[INDEX] = (
         "# Rules\n\nWhat `memdiag check` looks for; each page is what `memdiag explain` prints.\n\n"
@@ -35,13 +35,13 @@ def pages() -> dict[str, str]:
 
 
 def write(folder: Path) -> None:
-    """Write all pages to `folder`, and remove those of rules that are no more."""
+    """Write all pages to `folder`, and remove pages of rules that no longer exist."""
     folder.mkdir(parents=True, exist_ok=True)
-    wanted = pages()
+    texts = pages()
     for old in folder.glob("*.md"):
-        if old.name not in wanted:
+        if old.name not in texts:
             old.unlink()
-    for name, text in wanted.items():
+    for name, text in texts.items():
         (folder / name).write_text(text, encoding="utf-8")
 
 

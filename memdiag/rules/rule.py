@@ -1,24 +1,29 @@
-"""What every rule is: a code, a name, its remedies, and a way to say what it found."""
+"""A rule: its code, name and remedies, and the findings it makes."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from typing import Literal, NamedTuple
 
+from memdiag.ort.analysis import AnalysisContext
 from memdiag.records.finding import ExpectedCopies, Finding
 from memdiag.records.phases import PhaseName
-from memdiag.rules.examined import Examined
 
-MOST_NAMED = 50_000
-"""Weights, nodes or copies that are named in one finding."""
+MAX_NAMED = 50_000
+"""Weights, nodes or copies that one finding names."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rule:
-    """A rule: `code` such as ``MD103``, `name` in kebab case, `remedies` the preferred one first.
+    """A rule.
 
-    `summary` is one line without a full stop, for lists of rules. `costs` is what a finding costs:
-    findings that cost time only do not set the exit code of ``memdiag check``.
+    Attributes:
+        code: such as ``MD103``.
+        name: in kebab case.
+        summary: one line without a full stop, for lists of rules.
+        remedies: names of rewrites and options, the preferred one first.
+        costs: what a finding costs. Findings that cost time only do not set the exit code of
+            ``memdiag check``.
     """
 
     code: str
@@ -29,7 +34,7 @@ class Rule:
 
     def finding(
         self,
-        examined: Examined,
+        ctx: AnalysisContext,
         message: str,
         *,
         detail: str = "",
@@ -44,39 +49,49 @@ class Rule:
         run_bytes: int = 0,
         remedies: tuple[str, ...] | None = None,
     ) -> Finding:
-        """Return a finding of this rule in the model of `examined`.
+        """Return a finding of this rule in the model of `ctx`.
 
-        `nbytes` can be saved at steady state, `peak_bytes` at the peak (as much, unless said). Of
-        what is there at steady state, `retained_bytes` were freed but stay in the arena.
-        `run_bytes` is what a run takes at least. Of more than `MOST_NAMED` weights, nodes or
-        copies the first are in it.
+        Args:
+            ctx: the model.
+            message: what was found, in one sentence.
+            detail: further sentences.
+            weights: names, of which the first `MAX_NAMED` are recorded.
+            nodes: likewise.
+            graph: the path of the graph, if it is in one.
+            nbytes: what could be saved at steady state.
+            peak_bytes: what could be saved at the peak; `nbytes` by default.
+            phase: the phase in which the waste arises.
+            expected: the copies that the X-ray would list; the first `MAX_NAMED` are recorded.
+            retained_bytes: how much of `nbytes` is freed but stays in the arena.
+            run_bytes: what a run takes at least.
+            remedies: those of the rule that fit; all by default.
         """
         return Finding(
-            model=str(examined.model.path).encode(errors="backslashreplace").decode(),
+            model=str(ctx.model.path).encode(errors="backslashreplace").decode(),
             rule=self.code,
             name=self.name,
             message=message,
             detail=detail,
-            weights=tuple(dict.fromkeys(islice(weights, MOST_NAMED))),
-            nodes=tuple(dict.fromkeys(islice(nodes, MOST_NAMED))),
+            weights=tuple(dict.fromkeys(islice(weights, MAX_NAMED))),
+            nodes=tuple(dict.fromkeys(islice(nodes, MAX_NAMED))),
             graph=graph,
             bytes=nbytes,
             peak_bytes=nbytes if peak_bytes is None else peak_bytes,
             phase=phase,
             evidence="predicted",
             measured_bytes=None,
-            expected=tuple(islice(expected, MOST_NAMED)),
+            expected=tuple(islice(expected, MAX_NAMED)),
             retained_bytes=retained_bytes,
             run_bytes=run_bytes,
             remedies=self.remedies if remedies is None else remedies,
         )
 
 
-Detect = Callable[[Examined], Iterator[Finding]]
+Detect = Callable[[AnalysisContext], Iterator[Finding]]
 
 
 class Detector(NamedTuple):
-    """A rule, the function that looks for it, and its documentation in Markdown."""
+    """A rule, the function that detects it, and its documentation in Markdown."""
 
     rule: Rule
     detect: Detect

@@ -46,23 +46,25 @@ Weights with the same content share packed copies since 1.21: they have one find
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator
-from itertools import chain
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from memdiag.model.graph_index import MAX_CALL_DEPTH, Node, Scope, integers
 from memdiag.model.readers import SAME_ORDER
-from memdiag.ort.folds import Fold
-from memdiag.ort.packing import ARENA_FREED_SINCE, PACKED_SHARED_SINCE
+from memdiag.ort.analysis import AnalysisContext, qualified_name
+from memdiag.ort.constant_folding import Fold
+from memdiag.ort.session_memory import (
+    ARENA_FREED_SINCE,
+    PACKED_SHARED_SINCE,
+    FoldedResult,
+    LoadedWeight,
+)
 from memdiag.records.attribution import CopyKind
 from memdiag.records.finding import ExpectedCopies, Finding
 from memdiag.records.weights import Weight
-from memdiag.rules.examined import Examined, qualified
-from memdiag.rules.folded import Folded, Results, buffers, left_in_arena
-from memdiag.rules.groups import names
-from memdiag.rules.load_peak import LoadPeak, Made, alone
 from memdiag.rules.rule import Rule
-from memdiag.rules.wording import some_of
+from memdiag.rules.wording import some_of, some_weights
 from memdiag.units import KIB, format_size
 
 RULE = Rule(
@@ -81,8 +83,8 @@ RULE = Rule(
     ),
 )
 
-_LEAST = 64 * KIB
-_MOST_STEPS = 8
+_MIN_BYTES = 64 * KIB
+_MAX_STEPS = 8
 # Rewrites of a product by a transposed matrix.
 _OF_PRODUCTS = {
     "separate-packed-weight",
@@ -94,83 +96,91 @@ _OF_PRODUCTS = {
 _SAME_VALUES = SAME_ORDER | {"Cast"}
 
 
-class _Turned(NamedTuple):
-    """A folded copy that holds a weight transposed, and the node that turns it."""
+class _TransposedCopy(NamedTuple):
+    """A folded copy that is a weight transposed, and the name of the node that transposes it."""
 
-    copy: Folded
+    result: FoldedResult
     transpose: str
 
 
-def detect(examined: Examined) -> Iterator[Finding]:
+def detect(ctx: AnalysisContext) -> Iterator[Finding]:
     """Yield a finding for each weight of which transposed copies stay beside another form."""
-    results, peaks = Results(examined), LoadPeak(examined)
-    by_weight: dict[Weight, list[_Turned]] = defaultdict(list)
-    for fold in examined.folds:
-        # Beside the weight itself there are the axes and shapes that a Reshape takes.
-        large = [one for one in fold.weights if one.nbytes >= _LEAST]
-        if len(large) == 1 and fold.stays and fold.nbytes >= _LEAST:
-            transpose = _transpose(examined, fold)
+    by_weight: dict[Weight, list[_TransposedCopy]] = defaultdict(list)
+    for fold in ctx.folds:
+        # Besides the weight there are the axes and shapes that a Reshape reads.
+        large = [weight for weight in fold.weights if weight.nbytes >= _MIN_BYTES]
+        if len(large) == 1 and fold.stays and fold.nbytes >= _MIN_BYTES:
+            transpose = _transpose(ctx, fold)
             if transpose:
-                by_weight[large[0]].append(_Turned(results.of(fold), transpose))
+                copy = _TransposedCopy(ctx.session.result(fold), transpose)
+                by_weight[large[0]].append(copy)
     used_twice = {
-        weight: turned
-        for weight, turned in by_weight.items()
-        if results.plain_uses(weight) or results.is_output(weight) or len(turned) > 1
+        weight: copies
+        for weight, copies in by_weight.items()
+        if _is_used(ctx.session.weight(weight)) or len(copies) > 1
     }
-    for group in _groups(examined, list(used_twice)):
-        yield from _judge(examined, results, peaks, {one: used_twice[one] for one in group})
+    for group in _groups(ctx, list(used_twice)):
+        yield from _findings(ctx, {weight: used_twice[weight] for weight in group})
 
 
-def _groups(examined: Examined, weights: list[Weight]) -> Iterator[list[Weight]]:
+def _is_used(loaded: LoadedWeight) -> bool:
+    """Return whether something that is not folded uses the weight itself."""
+    return bool(loaded.consumers) or loaded.is_exposed
+
+
+def _groups(ctx: AnalysisContext, weights: list[Weight]) -> Iterator[list[Weight]]:
     """Yield `weights` in groups of the same content, which share their packed copies."""
-    alike = Counter((one.dtype, one.shape) for one in weights)
-    left = dict.fromkeys(weights)
+    counts = Counter((weight.dtype, weight.shape) for weight in weights)
+    remaining = dict.fromkeys(weights)
     for weight in weights:
-        if weight not in left:
+        if weight not in remaining:
             continue
         group = [weight]
         form = weight.dtype, weight.shape
-        if alike[form] > 1 and examined.runtime >= PACKED_SHARED_SINCE:
-            same = examined.same_as(weight)
+        if counts[form] > 1 and ctx.runtime >= PACKED_SHARED_SINCE:
             group += [
-                one
-                for one in same
-                if one in left and one != weight and (one.dtype, one.shape) == form
+                other
+                for other in ctx.equal_to(weight)
+                if other in remaining and other != weight and (other.dtype, other.shape) == form
             ]
-        for one in group:
-            del left[one]
+        for member in group:
+            del remaining[member]
         yield group
 
 
-def _judge(
-    examined: Examined,
-    results: Results,
-    peaks: LoadPeak,
-    by_weight: dict[Weight, list[_Turned]],
+def _findings(
+    ctx: AnalysisContext, by_weight: dict[Weight, list[_TransposedCopy]]
 ) -> Iterator[Finding]:
     weights = list(by_weight)
-    plain = [use for weight in weights for use in results.plain_uses(weight)]
-    is_output = any(results.is_output(weight) for weight in weights)
-    held = _Held(examined, peaks, by_weight)
-    if held.nbytes < _LEAST:
+    costs = _Costs(ctx, by_weight)
+    if costs.nbytes < _MIN_BYTES:
         return
-    turned = [one for several in by_weight.values() for one in several]
-    transposes = [one.transpose for one in turned]
-    nodes = [examined.node(one.scope, one.node) for one, _ in plain]
-    readers = [examined.node(use.scope, use.node) for one in turned for use in one.copy.uses]
+    copies = [copy for several in by_weight.values() for copy in several]
+    transposes = [copy.transpose for copy in copies]
+    nodes = [
+        ctx.node_name(consumer.scope, consumer.node)
+        for loaded in costs.weights
+        for consumer in loaded.consumers
+    ]
+    readers = [
+        ctx.node_name(consumer.scope, consumer.node)
+        for copy in copies
+        for consumer in copy.result.consumers
+    ]
+    is_output = any(loaded.is_exposed for loaded in costs.weights)
     yield RULE.finding(
-        examined,
-        _message(weights, nodes, transposes, readers, is_output),
-        detail=held.detail(),
-        weights=map(qualified, weights),
+        ctx,
+        _message(weights, nodes, transposes, readers, is_output=is_output),
+        detail=costs.detail(),
+        weights=map(qualified_name, weights),
         nodes=[*nodes, *transposes, *readers],
-        graph=_common_graph(examined, turned),
-        nbytes=held.nbytes,
-        peak_bytes=held.peak_bytes,
+        graph=_common_graph(ctx, copies),
+        nbytes=costs.nbytes,
+        peak_bytes=costs.peak_bytes,
         phase="constant_fold",
-        expected=held.expected(),
-        retained_bytes=held.retained,
-        remedies=_remedies(weights, turned),
+        expected=costs.expected(),
+        retained_bytes=costs.retained,
+        remedies=_remedies(weights, copies),
     )
 
 
@@ -179,68 +189,78 @@ def _message(
     nodes: list[str],
     transposes: list[str],
     readers: list[str],
+    *,
     is_output: bool,
 ) -> str:
-    plainly = some_of(nodes) if nodes else "the graph's output" if is_output else ""
-    behind = some_of(list(dict.fromkeys(transposes)))
+    users = some_of(nodes) if nodes else "the graph's output" if is_output else ""
+    through = some_of(list(dict.fromkeys(transposes)))
     by = f" by {some_of(list(dict.fromkeys(readers)))}" if readers else ""
     several = len(weights) > 1
     as_is = "as they are" if several else "as it is"
-    used = f"{as_is} by {plainly} and{by}" if plainly else by[1:]
+    used = f"{as_is} by {users} and{by}" if users else by[1:]
     copies = f"{len(transposes)} transposed copies" if len(transposes) > 1 else "a transposed copy"
     size = format_size(weights[0].nbytes)
-    which = f"({size} each, with the same content) are" if several else f"({size}) is"
+    subject = f"({size} each, with the same content) are" if several else f"({size}) is"
     return (
-        f"{names(weights)} {which} used {used} through {behind}, "
+        f"{some_weights(weights)} {subject} used {used} through {through}, "
         f"which {'are' if several else 'is'} folded to {copies}."
     )
 
 
-def _common_graph(examined: Examined, turned: list[_Turned]) -> str:
-    paths = {examined.graphs.path(one.copy.fold.scope) for one in turned}
+def _common_graph(ctx: AnalysisContext, copies: Sequence[_TransposedCopy]) -> str:
+    paths = {ctx.graphs.path(copy.result.fold.scope) for copy in copies}
     return paths.pop() if len(paths) == 1 else ""
 
 
-class _Held:
-    """What one release of the runtime holds of a weight that it also transposes, in bytes.
+class _Costs:
+    """The memory of a weight that is also transposed, or of several with the same content.
 
-    Or of several weights with the same content.
+    Attributes:
+        weights: the weights, of whose folded results only the transposed copies are counted.
+        originals, transposed, packed: the sizes of the copies that stay.
+        retained: blocks of the arena that stay although their content is freed.
+        nbytes: what stays beyond the weights themselves.
+        peak_bytes: what the peak is above that of the weights themselves.
     """
 
     def __init__(
-        self,
-        examined: Examined,
-        peaks: LoadPeak,
-        by_weight: dict[Weight, list[_Turned]],
+        self, ctx: AnalysisContext, by_weight: dict[Weight, list[_TransposedCopy]]
     ) -> None:
-        self.runtime = runtime = examined.runtime
-        self.weights = list(by_weight)
-        content = self.weights[0]
-        copies = [one.copy for turned in by_weight.values() for one in turned]
-        loads = [
-            peaks.load(weight, content)._replace(
-                folds=tuple(Made(one.copy, content) for one in turned)
-            )
-            for weight, turned in by_weight.items()
+        session = ctx.session
+        self._runtime = ctx.runtime
+        content = next(iter(by_weight))
+        self.weights = [
+            replace(
+                session.weight(weight), results=tuple(copy.result for copy in copies)
+            ).with_content(content)
+            for weight, copies in by_weight.items()
         ]
-        # The original goes when nothing reads it, or when all that reads it packs it.
-        self.originals = [load.weight.nbytes for load in loads if load.stays]
-        in_arena = runtime < ARENA_FREED_SINCE
-        self.retained = sum(load.nbytes for load in loads if load.packs and not load.stays)
-        self.retained = self.retained * in_arena + left_in_arena(copies, runtime)
-        self.turned = [one.fold.nbytes for one in copies if not one.is_freed]
-        self.packs = buffers(runtime, chain.from_iterable(map(peaks.packs, loads)))
-        kept = sum(self.originals) + self.retained + sum(self.turned) + sum(self.packs)
-        self.nbytes = max(kept - sum(weight.nbytes for weight in self.weights), 0)
-        self.peak_bytes = peaks.saved(loads, [alone(weight) for weight in self.weights])
+        results = [result for loaded in self.weights for result in loaded.results]
+        # The original is freed if nothing reads it, and if all that reads it packs it.
+        self.originals = [loaded.weight.nbytes for loaded in self.weights if loaded.is_read]
+        self.retained = session.retained_results(results)
+        if ctx.runtime < ARENA_FREED_SINCE:
+            self.retained += sum(
+                loaded.private_bytes for loaded in self.weights if loaded.is_packed_only
+            )
+        self.transposed = [result.fold.nbytes for result in results if not result.is_freed]
+        constants = [one for loaded in self.weights for one in (loaded, *loaded.results)]
+        self.packed = [buffer.nbytes for buffer in session.packed_buffers(constants)]
+        kept = sum(self.originals) + self.retained + sum(self.transposed) + sum(self.packed)
+        self.nbytes = max(kept - sum(loaded.weight.nbytes for loaded in self.weights), 0)
+        alone = [LoadedWeight.unpacked(loaded.weight) for loaded in self.weights]
+        self.peak_bytes = session.peak_reduction(self.weights, alone)
 
     def expected(self) -> Iterator[ExpectedCopies]:
-        """Yield the copies that the X-ray would see."""
-        kinds: dict[CopyKind, list[int]] = {"transposed": self.turned, "packed": self.packs}
-        for kind, sizes in kinds.items():
+        """Yield the copies that the X-ray lists."""
+        by_kind: dict[CopyKind, list[int]] = {
+            "transposed": self.transposed,
+            "packed": self.packed,
+        }
+        for kind, sizes in by_kind.items():
             if sizes:
                 yield ExpectedCopies(
-                    weights=tuple(map(qualified, self.weights)),
+                    weights=tuple(qualified_name(loaded.weight) for loaded in self.weights),
                     kind=kind,
                     count=len(sizes),
                     bytes=sum(sizes),
@@ -252,18 +272,18 @@ class _Held:
         if self.originals:
             count = len(self.originals)
             parts.append(f"the {count} originals" if count > 1 else "the original")
-        if self.turned:
-            parts.append(
-                f"{_copies(len(self.turned), 'transposed')} of {format_size(sum(self.turned))}"
-            )
-        if self.packs:
-            parts.append(f"{_copies(len(self.packs), 'packed')} of {format_size(sum(self.packs))}")
+        if self.transposed:
+            copies = _copies(len(self.transposed), "transposed")
+            parts.append(f"{copies} of {format_size(sum(self.transposed))}")
+        if self.packed:
+            copies = _copies(len(self.packed), "packed")
+            parts.append(f"{copies} of {format_size(sum(self.packed))}")
         if self.retained:
-            parts.append(f"{format_size(self.retained)} that the arena does not give back")
+            parts.append(f"{format_size(self.retained)} that the arena does not release")
         listed = parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
         return (
-            f"onnxruntime {self.runtime} keeps {listed}; the peak is "
-            f"{format_size(self.peak_bytes)} higher than it need be."
+            f"onnxruntime {self._runtime} keeps {listed}; the peak is "
+            f"{format_size(self.peak_bytes)} higher than necessary."
         )
 
 
@@ -271,60 +291,58 @@ def _copies(count: int, kind: str) -> str:
     return f"{count} {kind} copies" if count > 1 else f"one {kind} copy"
 
 
-def _transpose(examined: Examined, fold: Fold) -> str:
-    """Return the name of the node that turns a weight into `fold`.
+def _transpose(ctx: AnalysisContext, fold: Fold) -> str:
+    """Return the name of the node that transposes a weight into `fold`.
 
-    Empty if it is not turned, or if anything else is done to its values.
+    Empty if none does, or if its values are changed.
     """
     scope, node, shape = fold.scope, fold.node, fold.shape
     transpose = ""
-    for _ in range(_MOST_STEPS):
+    for _ in range(_MAX_STEPS):
         if node.op_type == "Transpose":
             axes = integers(node, "perm") or tuple(reversed(range(len(shape))))
             moved = [axis for axis, size in zip(axes, shape, strict=False) if size != 1]
             if moved != sorted(moved):
-                transpose = examined.node(scope, node)
+                transpose = ctx.node_name(scope, node)
         elif node.op_type not in _SAME_VALUES:
             return ""
-        found = _maker(scope, node.input[0])
+        found = _producer(scope, node.input[0])
         if found is None:
             return transpose
         scope, node = found
-        kind = examined.shapes.of(scope, node.output[0])
+        kind = ctx.shapes.of(scope, node.output[0])
         if kind is None or kind.shape is None:
             return ""
         shape = tuple(size or 0 for size in kind.shape)
     return ""
 
 
-def _maker(scope: Scope, name: str) -> tuple[Scope, Node] | None:
-    """Return the node that makes the value `name`, also outside of the function; not a Constant."""
-    for _ in range(MAX_CALL_DEPTH + _MOST_STEPS):
-        home = scope.defining_scope(name)
-        if home is None:
+def _producer(scope: Scope, name: str) -> tuple[Scope, Node] | None:
+    """Return the node that computes `name`, also outside of a function; None for a Constant."""
+    for _ in range(MAX_CALL_DEPTH + _MAX_STEPS):
+        defining = scope.defining_scope(name)
+        if defining is None:
             return None
-        producer = home.producers.get(name)
+        producer = defining.producers.get(name)
         if producer is not None and producer.op_type == "Identity" and producer.input:
-            scope, name = home, producer.input[0]
+            scope, name = defining, producer.input[0]
         elif producer is not None:
-            return None if producer.op_type == "Constant" else (home, producer)
-        elif home.is_function and home.owner is not None and home.parent is not None:
-            place = home.inputs.index(name)
-            if place >= len(home.owner.input):
-                return None
-            scope, name = home.parent, home.owner.input[place]
+            return None if producer.op_type == "Constant" else (defining, producer)
         else:
-            return None
+            argument = defining.argument(name)
+            if argument is None:
+                return None
+            scope, name = argument
     return None
 
 
-def _remedies(weights: list[Weight], turned: list[_Turned]) -> tuple[str, ...]:
-    """Return the remedies that fit: only the main graph's initializers can be made overridable."""
+def _remedies(weights: list[Weight], copies: Sequence[_TransposedCopy]) -> tuple[str, ...]:
+    """Return the remedies that fit: only initializers of the main graph can be overridable."""
     unfit: set[str] = set()
-    readers = {use.node.op_type for one in turned for use in one.copy.uses}
-    ranks = {len(one.copy.fold.shape) for one in turned}
+    operators = {one.node.op_type for copy in copies for one in copy.result.consumers}
+    ranks = {len(copy.result.fold.shape) for copy in copies}
     if any(weight.graph or weight.place != "initializer" for weight in weights):
         unfit |= {"overridable-weight", "product-by-rows", "separate-packed-weight"}
-    if not readers <= {"MatMul", "FusedMatMul"} or ranks != {2}:
+    if not operators <= {"MatMul", "FusedMatMul"} or ranks != {2}:
         unfit |= _OF_PRODUCTS
     return tuple(name for name in RULE.remedies if name not in unfit)

@@ -28,11 +28,10 @@ from onnx import SparseTensorProto
 
 from memdiag.model.graph_index import Graph, node_label
 from memdiag.model.tensor_types import ELEMENT_TYPES
-from memdiag.ort.packing import original_freed, overridable
+from memdiag.ort.analysis import AnalysisContext, qualified_name
 from memdiag.ort.runtime import Runtime
 from memdiag.records.finding import Finding
 from memdiag.records.weights import Weight
-from memdiag.rules.examined import Examined, qualified
 from memdiag.rules.rule import Rule
 from memdiag.rules.wording import counted, some_of
 from memdiag.units import MIB, format_size
@@ -44,34 +43,30 @@ RULE = Rule(
     remedies=("externalize",),
 )
 
-_LEAST = MIB
+_MIN_BYTES = MIB
 _SPARSE_KEPT_SINCE = Runtime(1, 30)
 """Measured: 1.24.4, 1.26, 1.28 and 1.29 free values and indices, 1.30 and 1.31.1 do not."""
 
 
-def detect(examined: Examined) -> Iterator[Finding]:
+def detect(ctx: AnalysisContext) -> Iterator[Finding]:
     """Yield at most one finding, for all sparse weights."""
-    weights = [weight for weight in examined.model.weights if weight.place == "sparse"]
+    weights = [weight for weight in ctx.model.weights if weight.place == "sparse"]
     if not weights:
         return
-    folded = examined.folds.nodes
-    free = overridable(examined.model)
-    stored = dict(_stored(examined.model.graph, ""))
-    used = [weight for weight in weights if examined.readers(weight)]
+    stored = dict(_stored(ctx.model.graph, ""))
+    used = [weight for weight in weights if ctx.readers(weight)]
     saved = 0
     for weight in used:
-        if weight.name in free or not original_freed(
-            examined.graphs, examined.runtime, weight, examined.readers(weight), folded
-        ):
+        if not ctx.session.is_freed(weight):
             saved += weight.nbytes
-        if examined.runtime >= _SPARSE_KEPT_SINCE:
+        if ctx.runtime >= _SPARSE_KEPT_SINCE:
             saved += stored.get((weight.graph, weight.name), 0)
-    if saved < _LEAST:
+    if saved < _MIN_BYTES:
         return
     used.sort(key=lambda weight: -weight.nbytes)
-    names = [qualified(weight) for weight in used]
+    names = [qualified_name(weight) for weight in used]
     yield RULE.finding(
-        examined,
+        ctx,
         f"{counted(len(used), 'sparse weight')} ({some_of(names)}: {_sizes(used, stored)}) "
         f"{'is' if len(used) == 1 else 'are'} filled up to dense ones in private memory",
         detail="Dense external data of the same size would be mapped and shared.",

@@ -31,13 +31,12 @@ The bytes given are what one matrix, unpacked, would spare.
 from collections.abc import Iterator
 
 from memdiag.model.transposes import transposes
+from memdiag.ort.analysis import AnalysisContext, qualified_name
+from memdiag.ort.session_memory import LoadedWeight
 from memdiag.records.attribution import CopyKind
 from memdiag.records.finding import ExpectedCopies, Finding
 from memdiag.records.weights import Weight
-from memdiag.rules.examined import Examined, qualified
-from memdiag.rules.groups import LEAST_BYTES, listed_by_name
-from memdiag.rules.load_peak import LoadPeak, alone
-from memdiag.rules.residents import Resident, Residents
+from memdiag.rules.equal_weights import MIN_BYTES, is_listed_by_name
 from memdiag.rules.rule import Rule
 from memdiag.units import format_size
 
@@ -58,88 +57,72 @@ RULE = Rule(
 )
 
 
-def detect(examined: Examined) -> Iterator[Finding]:
+def detect(ctx: AnalysisContext) -> Iterator[Finding]:
     """Yield a finding for each pair of matrices."""
-    if not examined.reads_weights:
+    if not ctx.reads_weights:
         return
-    residents, peaks = Residents(examined), LoadPeak(examined)
-    repeated = {weight for group in examined.same_content for weight in group[1:]}
+    repeated = {weight for group in ctx.equal_weights for weight in group[1:]}
     candidates = [
         weight
-        for weight in examined.model.weights
-        if weight not in repeated and _may_be_one(examined, weight)
-    ]
-    for one, other in transposes(examined.model, candidates):
-        yield _finding(examined, peaks, (one, other), (residents.of(one), residents.of(other)))
-
-
-def _may_be_one(examined: Examined, weight: Weight) -> bool:
-    return (
-        weight.nbytes >= LEAST_BYTES
+        for weight in ctx.model.weights
+        if weight.nbytes >= MIN_BYTES
         and weight.place != "attribute"
-        and bool(examined.graphs.scopes(weight))
-    )
+        and ctx.graphs.scopes(weight)
+        and weight not in repeated
+    ]
+    for weight, transposed in transposes(ctx.model, candidates):
+        yield _finding(ctx, weight, transposed)
 
 
-def _finding(
-    examined: Examined,
-    peaks: LoadPeak,
-    pair: tuple[Weight, Weight],
-    both: tuple[Resident, Resident],
-) -> Finding:
-    one, other = pair
-    size = one.nbytes
-    originals = sum(each.original or each.retained or each.kept for each in both)
-    folded = sum(copy.nbytes for each in both for copy in each.folded)
-    packs = sum(pack.nbytes for each in both for pack in each.packs)
-    nbytes = max(0, originals * size + folded + packs - size)
-    external = (weight for weight in pair if weight.storage == "external")
-    seen = all(listed_by_name(examined, weight) for weight in pair)
-    held = f"originals of {format_size(originals * size)}" if originals else "no original"
-    copies = f"copies of {format_size(folded + packs)}" if folded + packs else "no copies"
+def _finding(ctx: AnalysisContext, weight: Weight, transposed: Weight) -> Finding:
+    session, size, pair = ctx.session, weight.nbytes, (weight, transposed)
+    loaded = [session.weight(one) for one in pair]
+    originals = sum(one.is_read or one.is_retained or one.is_kept for one in loaded)
+    folded = sum(copy.nbytes for one in pair for copy in session.folded_copies(one))
+    packed = sum(buffer.nbytes for one in loaded for buffer in session.packed_buffers([one]))
+    nbytes = max(0, originals * size + folded + packed - size)
+    external = (one for one in pair if one.storage == "external")
+    single = LoadedWeight.unpacked(next(external, weight))
+    is_listed = all(is_listed_by_name(ctx, one) for one in pair)
+    kept = f"originals of {format_size(originals * size)}" if originals else "no original"
+    copies = f"copies of {format_size(folded + packed)}" if folded + packed else "no copies"
     return RULE.finding(
-        examined,
-        f"{qualified(other)} ({format_size(size)}, {list(other.shape)}) is the transpose of "
-        f"{qualified(one)}, stored a second time.",
+        ctx,
+        f"{qualified_name(transposed)} ({format_size(size)}, {list(transposed.shape)}) is the "
+        f"transpose of {qualified_name(weight)}, stored a second time.",
         detail=(
-            f"onnxruntime {examined.runtime} keeps {held} and {copies}, "
+            f"onnxruntime {ctx.runtime} keeps {kept} and {copies}, "
             f"where one matrix of {format_size(size)} would do."
         ),
-        weights=map(qualified, pair),
+        weights=map(qualified_name, pair),
         nodes=(
-            examined.node(reader.scope, reader.node)
-            for weight in pair
-            for reader in examined.readers(weight)
+            ctx.node_name(reader.scope, reader.node)
+            for one in pair
+            for reader in ctx.readers(one)
             if not reader.path
         ),
         nbytes=nbytes,
-        peak_bytes=peaks.saved(
-            [peaks.load(weight) for weight in pair], [alone(next(external, one))]
-        ),
-        retained_bytes=sum(
-            each.retained_bytes(weight) for weight, each in zip(pair, both, strict=True)
-        ),
+        peak_bytes=session.peak_reduction(loaded, [single]),
+        retained_bytes=sum(map(session.retained_bytes, loaded)),
         phase="steady" if nbytes else "parse",
-        expected=tuple(_expected(pair, both)) if seen and nbytes else (),
+        expected=tuple(_expected(ctx, loaded)) if is_listed and nbytes else (),
     )
 
 
-def _expected(
-    pair: tuple[Weight, Weight], both: tuple[Resident, Resident]
-) -> Iterator[ExpectedCopies]:
-    """Yield the copies that the X-ray would see of both, by kind."""
+def _expected(ctx: AnalysisContext, loaded: list[LoadedWeight]) -> Iterator[ExpectedCopies]:
+    """Yield the copies that the X-ray lists of both matrices, by kind."""
     sizes: dict[CopyKind, list[int]] = {}
-    for place, (weight, stays) in enumerate(zip(pair, both, strict=True)):
+    for index, one in enumerate(loaded):
         # In memory the second one is the first one's transpose, in a mapped file it is itself.
-        turned = place == 1 and weight.storage != "external"
-        kind: CopyKind = "transposed" if turned else "original"
-        sizes.setdefault(kind, []).extend([weight.nbytes] * stays.originals)
-        for copy in stays.folded:
-            if not copy.retained:
+        is_transposed = index == 1 and one.weight.storage != "external"
+        kind: CopyKind = "transposed" if is_transposed else "original"
+        sizes.setdefault(kind, []).extend([one.weight.nbytes] * one.original_copies)
+        for copy in ctx.session.folded_copies(one.weight):
+            if not copy.is_retained:
                 sizes.setdefault(copy.kind, []).append(copy.nbytes)
-        for pack in stays.packs:
-            sizes.setdefault(pack.kind, []).append(pack.nbytes)
-    labels = tuple(map(qualified, pair))
-    for kind, found in sizes.items():
-        if found:
-            yield ExpectedCopies(weights=labels, kind=kind, count=len(found), bytes=sum(found))
+        for buffer in ctx.session.packed_buffers([one]):
+            sizes.setdefault(buffer.kind, []).append(buffer.nbytes)
+    names = tuple(qualified_name(one.weight) for one in loaded)
+    for kind, of_kind in sizes.items():
+        if of_kind:
+            yield ExpectedCopies(weights=names, kind=kind, count=len(of_kind), bytes=sum(of_kind))

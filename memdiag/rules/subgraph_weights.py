@@ -34,17 +34,22 @@ the runtime does not pack a weight of the main graph, and products may take long
 """
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from memdiag.model.graph_index import Node, Scope
-from memdiag.ort.packing import ARENA_FREED_SINCE
+from memdiag.ort.analysis import AnalysisContext, qualified_name
+from memdiag.ort.session_memory import ARENA_FREED_SINCE, LoadedWeight, subgraph_depth
 from memdiag.records.finding import ExpectedCopies, Finding
 from memdiag.records.weights import Weight
-from memdiag.rules.examined import Examined, qualified
-from memdiag.rules.groups import LEAST_BYTES, in_branches, listed_by_name, names, shareable
-from memdiag.rules.load_peak import LoadPeak
-from memdiag.rules.residents import Resident, Residents, depth
+from memdiag.rules.equal_weights import (
+    MIN_BYTES,
+    is_in_branches,
+    is_listed_by_name,
+    mergeable_groups,
+)
 from memdiag.rules.rule import Rule
+from memdiag.rules.wording import some_weights
 from memdiag.units import format_size
 
 RULE = Rule(
@@ -54,38 +59,35 @@ RULE = Rule(
     remedies=("hoist-subgraph-weights", "hoist-shallow-weights"),
 )
 
-_SMALLEST = 256
+_MIN_WEIGHT_BYTES = 256
 
 
-def detect(examined: Examined) -> Iterator[Finding]:
+def detect(ctx: AnalysisContext) -> Iterator[Finding]:
     """Yield a finding for each outermost node whose subgraphs own weights that cost something."""
-    residents, peaks = Residents(examined), LoadPeak(examined)
-    elsewhere = {
-        weight for group in shareable(examined) if in_branches(examined, group) for weight in group
+    in_branches = {
+        weight for group in mergeable_groups(ctx) if is_in_branches(ctx, group) for weight in group
     }
-    holders: dict[Node, list[Weight]] = defaultdict(list)
-    nodes: dict[Node, tuple[Scope, Node]] = {}
-    for weight in examined.model.weights:
-        if weight in elsewhere or weight.place == "attribute" or not weight.graph:
+    by_node: dict[tuple[Scope, Node], list[LoadedWeight]] = defaultdict(list)
+    for weight in ctx.model.weights:
+        if weight in in_branches or weight.place == "attribute":
             continue
-        if depth(examined.graphs, weight):
-            scope, node = _outermost(examined, weight)
-            holders[node].append(weight)
-            nodes[node] = scope, node
-    for key, weights in holders.items():
-        stays = [residents.of(weight) for weight in weights]
+        if subgraph_depth(ctx.graphs, weight):
+            by_node[_outermost(ctx, weight)].append(ctx.session.weight(weight))
+    for (scope, node), weights in by_node.items():
         costly = [
-            (weight, one)
-            for weight, one in zip(weights, stays, strict=True)
-            if weight.nbytes >= _SMALLEST and (one.stale or one.kept)
+            one
+            for one in weights
+            if one.weight.nbytes >= _MIN_WEIGHT_BYTES and (one.stale_copies or one.is_kept)
         ]
-        if sum((one.stale + one.kept) * weight.nbytes for weight, one in costly) >= LEAST_BYTES:
-            yield _finding(examined, residents, peaks, *nodes[key], costly)
+        copies = sum((one.stale_copies + one.is_kept) * one.weight.nbytes for one in costly)
+        if copies >= MIN_BYTES:
+            costly.sort(key=lambda one: -one.weight.nbytes)
+            yield _finding(ctx, scope, node, costly)
 
 
-def _outermost(examined: Examined, weight: Weight) -> tuple[Scope, Node]:
-    """Return the node that holds all subgraphs around `weight`, and its scope."""
-    scope = examined.graphs.scopes(weight)[0]
+def _outermost(ctx: AnalysisContext, weight: Weight) -> tuple[Scope, Node]:
+    """Return the node that contains all subgraphs around `weight`, and its scope."""
+    scope = ctx.graphs.scopes(weight)[0]
     while True:
         parent, owner = scope.parent, scope.owner
         assert parent is not None
@@ -96,70 +98,62 @@ def _outermost(examined: Examined, weight: Weight) -> tuple[Scope, Node]:
 
 
 def _finding(
-    examined: Examined,
-    residents: Residents,
-    peaks: LoadPeak,
-    scope: Scope,
-    node: Node,
-    costly: list[tuple[Weight, Resident]],
+    ctx: AnalysisContext, scope: Scope, node: Node, costly: Sequence[LoadedWeight]
 ) -> Finding:
-    costly.sort(key=lambda pair: -pair[0].nbytes)
-    weights = tuple(weight for weight, _ in costly)
-    stale = sum(one.stale * weight.nbytes for weight, one in costly)
-    kept = sum(weight.nbytes for weight, one in costly if one.kept)
-    loads = [peaks.load(weight) for weight in weights]
+    weights = tuple(one.weight for one in costly)
+    stale = sum(one.stale_copies * one.weight.nbytes for one in costly)
+    kept = sum(one.weight.nbytes for one in costly if one.is_kept)
     size = sum(weight.nbytes for weight in weights)
-    have = "weight" if len(weights) == 1 else "weights"
+    noun = "weight" if len(weights) == 1 else "weights"
+    hoisted = [replace(one, depth=0) for one in costly]
     return RULE.finding(
-        examined,
-        f"The subgraphs of {examined.node(scope, node)} own {len(weights)} {have} "
-        f"({format_size(size)}): {names(weights)}.",
-        detail=_detail(examined, stale, kept),
-        weights=map(qualified, weights),
-        nodes=(examined.node(scope, node),),
+        ctx,
+        f"The subgraphs of {ctx.node_name(scope, node)} own {len(weights)} {noun} "
+        f"({format_size(size)}): {some_weights(weights)}.",
+        detail=_detail(ctx, stale, kept),
+        weights=map(qualified_name, weights),
+        nodes=(ctx.node_name(scope, node),),
         graph=weights[0].graph,
-        nbytes=max(0, stale + kept - _retained(examined, costly)),
-        peak_bytes=peaks.saved(loads, [one._replace(inside=0) for one in loads]),
+        nbytes=max(0, stale + kept - _retained_in_main(ctx, costly)),
+        peak_bytes=ctx.session.peak_reduction(costly, hoisted),
         phase="initialize",
-        expected=_expected(examined, residents, weights),
+        expected=_expected(ctx, weights),
     )
 
 
-def _expected(
-    examined: Examined, residents: Residents, weights: tuple[Weight, ...]
-) -> Iterator[ExpectedCopies]:
-    """Yield the originals that the X-ray would see, also of other weights with the same content."""
-    if not all(listed_by_name(examined, weight) for weight in weights):
+def _expected(ctx: AnalysisContext, weights: tuple[Weight, ...]) -> Iterator[ExpectedCopies]:
+    """Yield the originals that the X-ray lists, including other weights with equal content."""
+    if not all(is_listed_by_name(ctx, weight) for weight in weights):
         return
-    among = set(weights)
-    alike = {one for weight in weights for one in examined.same_as(weight)}
-    stays = [(weight, residents.of(weight).originals) for weight in (*weights, *(alike - among))]
+    equal = {other for weight in weights for other in ctx.equal_to(weight)}
+    listed = (*weights, *(equal - set(weights)))
+    counts = [(weight, ctx.session.weight(weight).original_copies) for weight in listed]
     yield ExpectedCopies(
-        weights=tuple(map(qualified, weights)),
+        weights=tuple(map(qualified_name, weights)),
         kind="original",
-        count=sum(count for _, count in stays),
-        bytes=sum(count * weight.nbytes for weight, count in stays),
+        count=sum(count for _, count in counts),
+        bytes=sum(count * weight.nbytes for weight, count in counts),
     )
 
 
-def _retained(examined: Examined, costly: list[tuple[Weight, Resident]]) -> int:
-    """Return what old releases would retain of originals that are packed in the main graph.
+def _retained_in_main(ctx: AnalysisContext, costly: Sequence[LoadedWeight]) -> int:
+    """Return what old releases would retain of the originals if the main graph owned them.
 
-    Their arena never gives it back, while subgraphs, one after the other, use the same place.
+    Their arena never frees those, while subgraphs, one after another, reuse the same blocks.
     """
-    if examined.runtime >= ARENA_FREED_SINCE:
+    if ctx.runtime >= ARENA_FREED_SINCE:
         return 0
     freed: dict[str, int] = defaultdict(int)
-    for weight, one in costly:
-        if one.packs and not one.original and weight.storage != "external":
-            freed[weight.graph] += weight.nbytes
+    for one in costly:
+        if one.is_packed_only:
+            freed[one.weight.graph] += one.private_bytes
     return sum(freed.values()) - max(freed.values(), default=0)
 
 
-def _detail(examined: Examined, stale: int, kept: int) -> str:
+def _detail(ctx: AnalysisContext, stale: int, kept: int) -> str:
     parts = []
     if stale:
-        parts.append(f"{format_size(stale)} of stale copies in the nodes that hold the subgraphs")
+        parts.append(f"{format_size(stale)} of stale copies in the nodes that contain subgraphs")
     if kept:
         parts.append(f"{format_size(kept)} of originals although they are packed")
-    return f"onnxruntime {examined.runtime} keeps {', and '.join(parts)}."
+    return f"onnxruntime {ctx.runtime} keeps {', and '.join(parts)}."

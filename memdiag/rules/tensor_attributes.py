@@ -32,9 +32,9 @@ from onnx import AttributeProto, TensorProto
 from memdiag.model.graph_index import Node
 from memdiag.model.model_file import ModelFile
 from memdiag.model.tensor_types import ELEMENT_TYPES, STRING
+from memdiag.ort.analysis import AnalysisContext, qualified_name
 from memdiag.records.finding import ExpectedCopies, Finding
 from memdiag.records.weights import Weight
-from memdiag.rules.examined import Examined, qualified
 from memdiag.rules.rule import Rule
 from memdiag.rules.wording import some_of
 from memdiag.units import KIB, MIB, format_size
@@ -45,8 +45,8 @@ RULE = Rule(
     summary="Large attributes of a node stay in memory after its kernel has read them",
 )
 
-_LEAST = 4 * MIB
-_LEAST_TENSOR = 64 * KIB
+_MIN_BYTES = 4 * MIB
+_MIN_TENSOR = 64 * KIB
 _INT, _FLOAT = 8, 4
 _STRING = 56
 """A pointer, and a std::string in a block of malloc; long ones lie in another."""
@@ -63,40 +63,40 @@ class _Kept(NamedTuple):
     nbytes: int
 
 
-def detect(examined: Examined) -> Iterator[Finding]:
+def detect(ctx: AnalysisContext) -> Iterator[Finding]:
     """Yield a finding for each node whose attributes take much."""
     tensors: dict[tuple[str, str], list[Weight]] = {}
-    for weight in examined.model.weights:
-        if weight.place == "attribute" and weight.nbytes >= _LEAST_TENSOR:
+    for weight in ctx.model.weights:
+        if weight.place == "attribute" and weight.nbytes >= _MIN_TENSOR:
             node_name = weight.name.rpartition(".")[0]
             tensors.setdefault((weight.graph, node_name), []).append(weight)
-    for path, scope in examined.graphs:
+    for path, scope in ctx.graphs:
         if scope.is_function:
             continue
         copies = _IN_SUBGRAPHS if path else 1
         for node in scope.nodes:
             if node.op_type == "Constant" or not node.has_attributes:
                 continue
-            kept = list(_kept(examined.model, node))
+            kept = list(_kept(ctx.model, node))
             total = sum(one.nbytes for one in kept) * copies
-            if total < _LEAST:
+            if total < _MIN_BYTES:
                 continue
             label = node.label
             largest = sorted(kept, key=lambda one: -one.nbytes)
             named = [f"{one.name} {format_size(one.nbytes)}" for one in largest]
             yield RULE.finding(
-                examined,
+                ctx,
                 f"{f'{path}/{label}' if path else label} ({node.op_type}) keeps its attributes "
                 f"with {format_size(total)} after its kernel has read them ({some_of(named)})",
                 detail=f"They are there {copies} times, in a subgraph." if copies > 1 else "",
-                weights=[qualified(weight) for weight in tensors.get((path, label), ())],
+                weights=[qualified_name(weight) for weight in tensors.get((path, label), ())],
                 nodes=[f"{path}/{label}" if path else label],
                 graph=path,
                 nbytes=total,
                 phase="parse",
                 expected=(
                     ExpectedCopies(
-                        weights=(qualified(weight),),
+                        weights=(qualified_name(weight),),
                         kind="original",
                         count=copies,
                         bytes=weight.nbytes * copies,

@@ -28,9 +28,9 @@ from collections.abc import Iterator
 from math import prod
 
 from memdiag.model.tensor_types import ELEMENT_TYPES_BY_NAME
+from memdiag.ort.analysis import AnalysisContext, qualified_name
 from memdiag.records.finding import Finding
 from memdiag.records.weights import Weight
-from memdiag.rules.examined import Examined, qualified
 from memdiag.rules.rule import Rule
 from memdiag.rules.wording import counted, some_of
 from memdiag.units import MIB, format_size
@@ -42,29 +42,29 @@ RULE = Rule(
     remedies=("raw-data", "externalize"),
 )
 
-_LEAST = 8 * MIB
+_MIN_BYTES = 8 * MIB
 _NUMBER_BYTES = {"int32_data": 4, "uint64_data": 8}
 _IN_CONSTANTS, _IN_SUBGRAPHS = 2, 3
 """How often a Constant's or a subgraph's tensor is there at the end of parsing (1.20 to 1.31.1)."""
 
 
-def detect(examined: Examined) -> Iterator[Finding]:
+def detect(ctx: AnalysisContext) -> Iterator[Finding]:
     """Yield at most one finding, for all weights in wide typed fields."""
     found = [
         (weight, extra)
-        for weight in examined.model.weights
+        for weight in ctx.model.weights
         if weight.storage == "typed" and (extra := _field_bytes(weight) - weight.nbytes) > 0
     ]
     peak = sum(extra * _times(weight) for weight, extra in found)
-    if peak < _LEAST:
+    if peak < _MIN_BYTES:
         return
     found.sort(key=lambda pair: -pair[1])
-    names = [qualified(weight) for weight, _ in found]
+    names = [qualified_name(weight) for weight, _ in found]
     dense = sum(weight.nbytes for weight, _ in found)
     stays = sum(extra for weight, extra in found if _in_subgraph(weight))
     wide = dense + sum(extra for _, extra in found)
     yield RULE.finding(
-        examined,
+        ctx,
         f"{counted(len(found), 'weight')} ({some_of(names)}) of {format_size(dense)} in typed "
         f"fields take{'s' if len(found) == 1 else ''} {format_size(wide)} once parsed",
         detail=f"{format_size(stays)} of that stay for subgraphs." if stays else "",

@@ -28,13 +28,11 @@ converted. Functions, and sparse weights.
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from memdiag.ort.needed import Needed
-from memdiag.ort.packing import direct, original_freed, overridable, packed
+from memdiag.ort.analysis import AnalysisContext, qualified_name
 from memdiag.records.attribution import CopyKind
 from memdiag.records.finding import ExpectedCopies, Finding
 from memdiag.records.weights import Weight
-from memdiag.rules.examined import Examined, qualified
-from memdiag.rules.rule import MOST_NAMED, Rule
+from memdiag.rules.rule import MAX_NAMED, Rule
 from memdiag.rules.wording import counted, some_of
 from memdiag.units import MIB, format_size
 
@@ -45,23 +43,27 @@ RULE = Rule(
     remedies=("drop-unused",),
 )
 
-_LEAST_KEPT = MIB
-_LEAST_PEAK = 8 * MIB
+_MIN_STEADY_BYTES = MIB
+_MIN_PEAK_BYTES = 8 * MIB
 
 
 class _Copies(NamedTuple):
-    """Copies of a weight that nothing needs."""
+    """Unneeded copies of a weight, of one kind."""
 
     weight: Weight
     kind: CopyKind
-    number: int
+    count: int
     nbytes: int
 
 
-class _Wasted:
-    """Copies of weights that nothing needs, and the `nodes` that read them; the first by name.
+class _UnneededWeights:
+    """Weights that stay in memory although no output depends on them.
 
-    `names`, `graphs` and `copies` are of the first weights, `count` and `nbytes` of all.
+    Attributes:
+        count, nbytes: of all of them.
+        copies, graphs: the copies of the first weights, at most those that a finding names, and
+            the paths of their graphs.
+        nodes: the names of the first nodes that read them.
     """
 
     def __init__(self) -> None:
@@ -74,112 +76,103 @@ class _Wasted:
         """Add all copies of one weight."""
         self.count += bool(copies)
         self.nbytes += sum(each.nbytes for each in copies)
-        if len(self.copies) < MOST_NAMED:
+        if len(self.copies) < MAX_NAMED:
             self.copies.extend(copies)
             self.graphs.update(each.weight.graph for each in copies)
 
     @property
     def names(self) -> list[str]:
-        return list(dict.fromkeys(qualified(each.weight) for each in self.copies))
+        return list(dict.fromkeys(qualified_name(each.weight) for each in self.copies))
 
 
-def detect(examined: Examined) -> Iterator[Finding]:
-    """Yield at most three findings: what is dropped, what is kept unread, what dead nodes read."""
-    found = Needed(examined.graphs)
-    free = overridable(examined.model)
+def detect(ctx: AnalysisContext) -> Iterator[Finding]:
+    """Yield at most three findings: dropped weights, unread ones, and those of dead nodes."""
+    used = ctx.used_values
     dropped: list[Weight] = []
-    kept, dead = _Wasted(), _Wasted()
-    for weight in examined.model.weights:
+    unread, of_dead_nodes = _UnneededWeights(), _UnneededWeights()
+    for weight in ctx.model.weights:
         if weight.place not in ("initializer", "constant") or not weight.nbytes:
             continue
-        homes = examined.graphs.scopes(weight)
-        if not homes or any(found.is_wanted((scope, weight.name)) for scope in homes):
+        values = [(scope, weight.name) for scope in ctx.graphs.scopes(weight)]
+        if not values or any(map(used.is_needed, values)):
             continue
-        embedded = weight.storage != "external"
-        if any(found.is_read((scope, weight.name)) for scope in homes):
-            free_one = weight.name in free
-            dead.add(list(_read_by_dead_nodes(examined, weight, free_one, dead.nodes)))
-        elif embedded and (weight.graph or weight.name in free):
-            kept.add([_Copies(weight, "original", 1, weight.nbytes)])
-        elif embedded:
+        is_embedded = weight.storage != "external"
+        if any(map(used.is_read, values)):
+            of_dead_nodes.add(list(_copies_for_dead_nodes(ctx, weight, of_dead_nodes.nodes)))
+        elif is_embedded and (weight.graph or ctx.is_overridable(weight)):
+            unread.add([_Copies(weight, "original", 1, weight.nbytes)])
+        elif is_embedded:
             dropped.append(weight)
-    yield from _staying(examined, kept, "that nothing reads", "")
+    yield from _staying(ctx, unread, "that nothing reads", "")
     reason = "that only nodes with unused outputs read"
-    yield from _staying(examined, dead, reason, "onnxruntime executes these nodes.")
-    yield from _dropped(examined, dropped)
+    yield from _staying(ctx, of_dead_nodes, reason, "onnxruntime executes these nodes.")
+    yield from _dropped(ctx, dropped)
 
 
-def _read_by_dead_nodes(
-    examined: Examined, weight: Weight, free: bool, nodes: dict[str, None]
+def _copies_for_dead_nodes(
+    ctx: AnalysisContext, weight: Weight, nodes: dict[str, None]
 ) -> Iterator[_Copies]:
-    """Yield the copies of a weight whose readers lead nowhere; note the readers in `nodes`."""
-    folded = examined.folds.nodes
-    readers = examined.readers(weight)
-    left = [one for one in direct(readers) if one.node not in folded]
-    if len(nodes) < MOST_NAMED:
-        nodes.update(dict.fromkeys(examined.node(one.scope, one.node) for one in left))
-    embedded = weight.storage != "external"
-    graphs, runtime = examined.graphs, examined.runtime
-    # A subgraph's weight is kept in the node that holds the subgraph besides.
-    count = int(bool(weight.graph) and embedded)
-    if embedded and left:
-        count += free or not original_freed(graphs, runtime, weight, readers, folded)
+    """Yield the copies of a weight that only dead nodes read; add the nodes to `nodes`."""
+    readers = ctx.session.remaining_readers(weight)
+    if len(nodes) < MAX_NAMED:
+        names = (ctx.node_name(reader.scope, reader.node) for reader in readers)
+        nodes.update(dict.fromkeys(names))
+    is_embedded = weight.storage != "external"
+    # The node that contains a subgraph has a copy of the subgraph's weights besides.
+    count = int(bool(weight.graph) and is_embedded)
+    if is_embedded and readers:
+        count += not ctx.session.is_freed(weight)
     if count:
         yield _Copies(weight, "original", count, weight.nbytes * count)
-    for one in left if not free else ():
-        made = packed(
-            graphs, runtime, one.scope, one.node, one.input_index, weight.dtype, weight.shape
-        )
-        if made is not None:
-            yield _Copies(weight, made.kind, 1, made.nbytes)
-            break
+    buffers = (consumer.buffer for consumer in ctx.session.weight(weight).consumers)
+    buffer = next(filter(None, buffers), None)
+    if buffer is not None:
+        yield _Copies(weight, buffer.kind, 1, buffer.nbytes)
 
 
-def _staying(examined: Examined, wasted: _Wasted, reason: str, detail: str) -> Iterator[Finding]:
-    if wasted.nbytes < _LEAST_KEPT:
+def _staying(
+    ctx: AnalysisContext, weights: _UnneededWeights, reason: str, detail: str
+) -> Iterator[Finding]:
+    if weights.nbytes < _MIN_STEADY_BYTES:
         return
-    names = wasted.names
+    names = weights.names
     yield RULE.finding(
-        examined,
-        f"{counted(wasted.count, 'weight')} {reason} ({some_of(names)}) "
-        f"{'stays' if wasted.count == 1 else 'stay'} in memory with {format_size(wasted.nbytes)}",
+        ctx,
+        f"{counted(weights.count, 'weight')} {reason} ({some_of(names)}) "
+        f"{'stays' if weights.count == 1 else 'stay'} in memory with {format_size(weights.nbytes)}",
         detail=detail,
         weights=names,
-        nodes=wasted.nodes,
-        graph=next(iter(wasted.graphs)) if len(wasted.graphs) == 1 else "",
-        nbytes=wasted.nbytes,
+        nodes=weights.nodes,
+        graph=next(iter(weights.graphs)) if len(weights.graphs) == 1 else "",
+        nbytes=weights.nbytes,
         phase="initialize",
         expected=(
             ExpectedCopies(
-                weights=(qualified(each.weight),),
+                weights=(qualified_name(each.weight),),
                 kind=each.kind,
-                count=each.number,
+                count=each.count,
                 bytes=each.nbytes,
             )
-            for each in wasted.copies
+            for each in weights.copies
         ),
     )
 
 
-def _dropped(examined: Examined, dropped: Sequence[Weight]) -> Iterator[Finding]:
+def _dropped(ctx: AnalysisContext, dropped: Sequence[Weight]) -> Iterator[Finding]:
     total = sum(weight.nbytes for weight in dropped)
-    if total < _LEAST_PEAK:
+    if total < _MIN_PEAK_BYTES:
         return
     unused = frozenset(dropped)
-    largest = max(
-        (
-            weight.nbytes
-            for weight in examined.model.weights
-            if weight.storage != "external" and weight not in unused
-        ),
-        default=0,
-    )
+    # The largest weight is there twice while it is converted, with and without the others.
+    used = (weight for weight in ctx.model.weights if weight not in unused)
+    largest = max((weight.nbytes for weight in used if weight.storage != "external"), default=0)
     peak = total - largest
-    if peak < _LEAST_PEAK:
+    if peak < _MIN_PEAK_BYTES:
         return
-    names = [qualified(weight) for weight in sorted(dropped, key=lambda one: -one.nbytes)]
+    by_size = sorted(dropped, key=lambda weight: -weight.nbytes)
+    names = list(map(qualified_name, by_size))
     yield RULE.finding(
-        examined,
+        ctx,
         f"{counted(len(dropped), 'weight')} that nothing reads ({some_of(names)}: "
         f"{format_size(total)}) {'is' if len(dropped) == 1 else 'are'} parsed at each load",
         detail="onnxruntime drops them afterwards.",

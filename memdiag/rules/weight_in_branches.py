@@ -33,20 +33,19 @@ that are given here is then not resident.
 
 from collections.abc import Iterator
 
+from memdiag.ort.analysis import AnalysisContext, qualified_name
+from memdiag.ort.session_memory import LoadedWeight, merge_equal
 from memdiag.records.finding import ExpectedCopies, Finding
-from memdiag.rules.examined import Examined, qualified
-from memdiag.rules.groups import (
-    LEAST_BYTES,
+from memdiag.rules.equal_weights import (
+    MIN_BYTES,
     Group,
-    in_branches,
-    listed_by_name,
-    names,
-    places,
-    shareable,
+    count_stored,
+    is_in_branches,
+    is_listed_by_name,
+    mergeable_groups,
 )
-from memdiag.rules.load_peak import LoadPeak, together
-from memdiag.rules.residents import Resident, Residents
 from memdiag.rules.rule import Rule
+from memdiag.rules.wording import some_weights
 from memdiag.units import format_size
 
 RULE = Rule(
@@ -57,74 +56,69 @@ RULE = Rule(
 )
 
 
-def detect(examined: Examined) -> Iterator[Finding]:
+def detect(ctx: AnalysisContext) -> Iterator[Finding]:
     """Yield a finding for each group of equal weights that subgraphs own."""
-    residents, peaks = Residents(examined), LoadPeak(examined)
-    for group in shareable(examined):
-        if not in_branches(examined, group):
+    for group in mergeable_groups(ctx):
+        if not is_in_branches(ctx, group):
             continue
-        stays = [residents.of(weight) for weight in group]
         size = group[0].nbytes
-        stale = sum(one.stale for one in stays) * size
-        alive = _alive(group, stays)
-        needed = any(one.original for one in stays)
-        nbytes = stale + (alive - needed) * size
-        loads = [peaks.load(weight, group[0]) for weight in group]
-        peak = peaks.saved(loads, [together(loads)])
-        if max(nbytes, (places(group) - 1) * size) >= LEAST_BYTES:
-            yield _finding(examined, group, stays, nbytes, peak)
+        weights = [ctx.session.weight(weight).with_content(group[0]) for weight in group]
+        stale = sum(one.stale_copies for one in weights)
+        is_needed = any(one.is_read for one in weights)
+        nbytes = (stale + _count_resident(weights) - is_needed) * size
+        if max(nbytes, (count_stored(group) - 1) * size) >= MIN_BYTES:
+            yield _finding(ctx, group, weights, nbytes)
 
 
-def _alive(group: Group, stays: list[Resident]) -> int:
-    """Return how many originals take memory of their own, stale ones left out."""
-    held = {
-        (weight.file, weight.offset) if weight.storage == "external" else number
-        for number, (weight, one) in enumerate(zip(group, stays, strict=True))
-        if one.original or one.kept
+def _count_resident(weights: list[LoadedWeight]) -> int:
+    """Return how many originals have memory of their own, stale copies not counted."""
+    resident = [one for one in weights if one.is_read or one.is_kept]
+    external = {
+        (one.weight.file, one.weight.offset) for one in resident if one.weight.storage == "external"
     }
-    return len(held)
+    return len(external) + sum(one.weight.storage != "external" for one in resident)
 
 
 def _finding(
-    examined: Examined, group: Group, stays: list[Resident], nbytes: int, peak: int
+    ctx: AnalysisContext, group: Group, weights: list[LoadedWeight], nbytes: int
 ) -> Finding:
     size = group[0].nbytes
-    seen = all(listed_by_name(examined, weight) for weight in group)
-    originals = sum(one.originals for one in stays)
+    is_listed = all(is_listed_by_name(ctx, weight) for weight in group)
+    originals = sum(one.original_copies for one in weights)
     expected = ExpectedCopies(
-        weights=tuple(map(qualified, group)),
+        weights=tuple(map(qualified_name, group)),
         kind="original",
         count=originals,
         bytes=originals * size,
     )
     if nbytes:
-        needed = "one is needed" if any(one.original for one in stays) else "none is needed"
-        stale = sum(one.stale for one in stays)
-        parts = f", {stale} of them stale ones in nodes that hold a subgraph" if stale else ""
+        needed = "one is needed" if any(one.is_read for one in weights) else "none is needed"
+        stale = sum(one.stale_copies for one in weights)
+        parts = f", {stale} of them stale ones in nodes that contain a subgraph" if stale else ""
         detail = (
-            f"onnxruntime {examined.runtime} keeps {originals} originals{parts}; "
-            f"{needed} once a single weight lies in the main graph."
+            f"onnxruntime {ctx.runtime} keeps {originals} originals{parts}; "
+            f"{needed} once a single weight is in the main graph."
         )
     else:
         detail = (
-            f"onnxruntime {examined.runtime} keeps none of the originals; the files hold "
-            f"{format_size((places(group) - 1) * size)} too much."
+            f"onnxruntime {ctx.runtime} keeps none of the originals; the files are "
+            f"{format_size((count_stored(group) - 1) * size)} larger than necessary."
         )
     return RULE.finding(
-        examined,
-        f"{names(group)} have the same content ({format_size(size)} each), stored in "
+        ctx,
+        f"{some_weights(group)} have the same content ({format_size(size)} each), stored in "
         f"{len({weight.graph for weight in group})} branches or bodies.",
         detail=detail,
-        weights=map(qualified, group),
+        weights=map(qualified_name, group),
         nodes=(
-            examined.node(one.scope, one.node)
+            ctx.node_name(reader.scope, reader.node)
             for weight in group
-            for one in examined.readers(weight)
-            if not one.path
+            for reader in ctx.readers(weight)
+            if not reader.path
         ),
         graph=group[0].graph,
         nbytes=nbytes,
-        peak_bytes=peak,
+        peak_bytes=ctx.session.peak_reduction(weights, [merge_equal(weights)]),
         phase="initialize",
-        expected=(expected,) if nbytes and seen else (),
+        expected=(expected,) if nbytes and is_listed else (),
     )

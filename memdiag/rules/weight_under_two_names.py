@@ -31,11 +31,11 @@ from typing import NamedTuple
 
 from memdiag.model.graph_index import Scope
 from memdiag.model.readers import Reader
-from memdiag.ort.packing import ARENA_FREED_SINCE, direct, overridable, packed
+from memdiag.ort.analysis import AnalysisContext, qualified_name
+from memdiag.ort.prepacking import packed_buffer
+from memdiag.ort.session_memory import ARENA_FREED_SINCE, LEAN_FOLDING_SINCE
 from memdiag.records.finding import ExpectedCopies, Finding
 from memdiag.records.weights import Weight
-from memdiag.rules.examined import Examined, qualified
-from memdiag.rules.folded import LEAN_FOLDING_SINCE
 from memdiag.rules.rule import Rule
 from memdiag.rules.wording import counted, some_of
 from memdiag.units import KIB, format_size
@@ -47,136 +47,134 @@ RULE = Rule(
     remedies=("remove-identities",),
 )
 
-_LEAST = 64 * KIB
+_MIN_BYTES = 64 * KIB
 
 
-class _Alias(NamedTuple):
-    """The names that mean one copy of a weight, and the Identity that made it; None for itself."""
+class _Copy(NamedTuple):
+    """A weight or a copy of it: the names by which it is read, and the Identity that copies it.
+
+    `identity` is None for the weight itself.
+    """
 
     names: set[str]
     identity: Reader | None
 
 
-def detect(examined: Examined) -> Iterator[Finding]:
+def detect(ctx: AnalysisContext) -> Iterator[Finding]:
     """Yield a finding for each weight that is copied for the sake of its names."""
-    free = overridable(examined.model)
-    for weight in examined.model.weights:
-        homes = examined.graphs.scopes(weight)
+    for weight in ctx.model.weights:
         if (
-            weight.nbytes >= _LEAST
+            weight.nbytes >= _MIN_BYTES
             and weight.place in ("initializer", "constant")
-            and not (weight.name in free and not weight.graph)
-            and not any(scope.is_function for scope in homes)
+            and not ctx.is_overridable(weight)
+            and not any(scope.is_function for scope in ctx.graphs.scopes(weight))
         ):
-            aliases = _aliases(examined, weight)
-            if len(aliases) > 1:
-                yield from _finding(examined, weight, aliases)
+            copies = _copies(ctx, weight)
+            if len(copies) > 1:
+                yield from _finding(ctx, weight, copies)
 
 
-def _aliases(examined: Examined, weight: Weight) -> list[_Alias]:
+def _copies(ctx: AnalysisContext, weight: Weight) -> list[_Copy]:
     """Return the weight, and each copy of it, with the names by which they are read."""
-    found = [_Alias({weight.name}, None)]
-    for reader in examined.readers(weight):
+    copies = [_Copy({weight.name}, None)]
+    for reader in ctx.readers(weight):
         scope, node = reader.scope, reader.node
-        chained = all(step.node.op_type == "Identity" for step in reader.path)
-        if node.op_type != "Identity" or not node.output or not chained or scope.is_function:
+        is_chain = all(step.node.op_type == "Identity" for step in reader.path)
+        if node.op_type != "Identity" or not node.output or not is_chain or scope.is_function:
             continue
-        source = next(alias for alias in found if reader.name in alias.names)
+        source = next(copy for copy in copies if reader.name in copy.names)
         output = node.output[0]
         if output not in scope.outputs and _is_blocked(scope, output, source.names):
-            found.append(_Alias({output}, reader))
+            copies.append(_Copy({output}, reader))
         else:
             source.names.add(output)
-    return found
+    return copies
 
 
 def _is_blocked(scope: Scope, output: str, names: set[str]) -> bool:
-    """Return whether a node whose bodies read `output` has one that reads one of `names` itself.
+    """Return whether the runtime cannot drop the Identity that computes `output` from `names`.
 
-    So it is as well if that is further in, as long as `output` is read there.
+    It cannot where a node's subgraphs read both: one reads `output`, and one reads one of `names`,
+    not only by way of a subgraph further in.
     """
     for bodies in scope.subgraphs.values():
-        if any(_reads(body, {output}) for body in bodies):
+        if any(_captures(body, {output}) for body in bodies):
             for body in bodies:
-                if _reads(body, names, itself=True) or _is_blocked(body, output, names):
+                if _captures(body, names, directly=True) or _is_blocked(body, output, names):
                     return True
     return False
 
 
-def _reads(body: Scope, names: set[str], *, itself: bool = False) -> bool:
-    """Return whether `body` reads a value from outside by one of `names`.
+def _captures(body: Scope, names: set[str], *, directly: bool = False) -> bool:
+    """Return whether `body` reads an outer value by one of `names`.
 
-    `itself` leaves out what only graphs in it read.
+    With `directly`, reads of its subgraphs do not count.
     """
     return any(
         not body.graph.defines(name)
-        and any(not itself or use.scope is body for use in body.uses(name))
+        and any(not directly or use.scope is body for use in body.uses(name))
         for name in names
     )
 
 
-def _finding(examined: Examined, weight: Weight, aliases: list[_Alias]) -> Iterator[Finding]:
-    size, runtime = weight.nbytes, examined.runtime
-    kept = [alias for alias in aliases if _is_kept(examined, weight, alias)]
-    copies = aliases[1:]
+def _finding(ctx: AnalysisContext, weight: Weight, all_copies: list[_Copy]) -> Iterator[Finding]:
+    size, runtime = weight.nbytes, ctx.runtime
+    kept = [copy for copy in all_copies if _is_kept(ctx, weight, copy)]
+    copies = all_copies[1:]
     if weight.storage == "external":
-        # The weight itself stays mapped: of it, only what was read is resident.
-        spare = sum(alias in kept for alias in copies)
+        # The weight itself stays mapped: it is resident only as far as it is read.
+        extra = sum(copy in kept for copy in copies)
     else:
-        spare = max(len(kept) - 1, 0)
+        extra = max(len(kept) - 1, 0)
     if runtime < ARENA_FREED_SINCE:
-        spare = max(spare, len(copies))
-    peak = len(copies) if kept else 0
+        extra = max(extra, len(copies))
+    at_peak = len(copies) if kept else 0
     if runtime < LEAN_FOLDING_SINCE:
-        peak = len(copies) + 1
-    peak = max(peak, spare)
-    if not peak:
+        at_peak = len(copies) + 1
+    at_peak = max(at_peak, extra)
+    if not at_peak:
         return
-    name = qualified(weight)
+    name = qualified_name(weight)
     identities = [
-        examined.node(alias.identity.scope, alias.identity.node)
-        for alias in copies
-        if alias.identity
+        ctx.node_name(copy.identity.scope, copy.identity.node) for copy in copies if copy.identity
     ]
     yield RULE.finding(
-        examined,
+        ctx,
         f"{name} ({format_size(size)}) is copied {counted(len(copies), 'time')}: one node's bodies"
         f" read it under another name as well, by {some_of(identities)}",
         detail=f"onnxruntime {runtime} folds the Identity instead of dropping it: the peak is"
-        f" {format_size(peak * size)} higher than it need be.",
+        f" {format_size(at_peak * size)} higher than necessary.",
         weights=[name],
         nodes=identities,
-        nbytes=spare * size,
-        peak_bytes=peak * size,
+        nbytes=extra * size,
+        peak_bytes=at_peak * size,
         phase="constant_fold",
         expected=_expected(weight, kept),
     )
 
 
-def _is_kept(examined: Examined, weight: Weight, alias: _Alias) -> bool:
-    """Return whether something reads this copy as it is, and not only to pack it."""
-    folded = examined.folds.nodes
+def _is_kept(ctx: AnalysisContext, weight: Weight, copy: _Copy) -> bool:
+    """Return whether something reads this copy unpacked."""
     return any(
-        reader.name in alias.names
-        and reader.node not in folded
-        and not packed(
-            examined.graphs,
-            examined.runtime,
+        reader.name in copy.names
+        and not packed_buffer(
+            ctx.graphs,
+            ctx.runtime,
             reader.scope,
             reader.node,
             reader.input_index,
             weight.dtype,
             weight.shape,
         )
-        for reader in direct(examined.readers(weight))
+        for reader in ctx.session.remaining_readers(weight)
     )
 
 
-def _expected(weight: Weight, kept: list[_Alias]) -> Iterator[ExpectedCopies]:
-    """Yield the copies that the X-ray would see, where they are all in memory."""
+def _expected(weight: Weight, kept: list[_Copy]) -> Iterator[ExpectedCopies]:
+    """Yield the copies that the X-ray lists, if all of them are in memory."""
     if weight.storage != "external" and len(kept) > 1:
         yield ExpectedCopies(
-            weights=(qualified(weight),),
+            weights=(qualified_name(weight),),
             kind="original",
             count=len(kept),
             bytes=len(kept) * weight.nbytes,

@@ -7,9 +7,9 @@ import pytest
 import memdiag
 from memdiag.api.check import Selection, check_models
 from memdiag.errors import ModelError, UsageError
+from memdiag.ort.analysis import AnalysisContext
 from memdiag.records.finding import Finding
 from memdiag.rules import detectors
-from memdiag.rules.examined import Examined
 from tests.reports.checks.checks import finding
 
 SampleModel = Callable[..., Path]
@@ -91,9 +91,9 @@ def test_a_file_that_is_cut_meanwhile_is_no_defect_of_a_rule(
     path.write_bytes(whole)
     (denormals,) = [each for each in detectors() if each.rule.code == "MD501"]
 
-    def cut(examined: Examined) -> Iterator[Finding]:
+    def cut(ctx: AnalysisContext) -> Iterator[Finding]:
         os.truncate(path, len(whole) // 2)
-        yield from denormals.detect(examined)
+        yield from denormals.detect(ctx)
 
     monkeypatch.setattr("memdiag.api.check.detectors", lambda: (denormals._replace(detect=cut),))
     checked = check_models([path], selection=Selection()).models[0]

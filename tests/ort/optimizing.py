@@ -13,8 +13,7 @@ from memdiag.model.graph_index import GraphIndex, subgraphs
 from memdiag.model.model_file import open_model
 from memdiag.model.shapes import infer_shapes
 from memdiag.model.tensor_types import ELEMENT_TYPES_BY_NAME
-from memdiag.ort.folding import folds
-from memdiag.ort.folds import Fold, Folds
+from memdiag.ort.constant_folding import Fold, Folds, fold_constants
 from memdiag.ort.runtime import Runtime
 
 NEWEST = "1.31.1"
@@ -56,7 +55,9 @@ def predicted(path: Path, version: str = NEWEST, **sizes: int) -> Folds:
     """Return the folds that are predicted for the model at `path`."""
     with open_model(path) as model:
         graphs = GraphIndex(model)
-        return folds(graphs, infer_shapes(model, graphs, sizes, []), Runtime.parse(version))
+        return fold_constants(
+            graphs, infer_shapes(model, graphs, sizes, []), Runtime.parse(version)
+        )
 
 
 def kinds(found: Iterable[Fold]) -> Counter[Kind]:

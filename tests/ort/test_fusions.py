@@ -8,10 +8,10 @@ import pytest
 from onnx import ModelProto, TensorProto
 
 from memdiag.model.model_file import open_model
-from memdiag.ort.liveness import liveness
+from memdiag.ort.activations import activation_peak
+from memdiag.ort.analysis import AnalysisContext
 from memdiag.ort.runtime import Runtime
-from memdiag.rules.examined import Examined
-from tests.ort.test_liveness_of_real_models import in_use
+from tests.ort.test_activations_of_real_models import in_use
 
 SHAPE = "(float[4096, 64] x) => (float[4096, 64] y)"
 GELU = "d = Div (h, root) e = Erf (d) a = Add (e, one) m = Mul (h, a) g = Mul (m, half)"
@@ -82,8 +82,8 @@ def dequantized() -> ModelProto:
 
 def predicted(path: Path) -> int:
     with open_model(path) as model:
-        examined = Examined(model, Runtime.installed())
-        return liveness(examined.graphs, examined.shapes, examined.folds).peak_bytes
+        ctx = AnalysisContext(model, Runtime.installed())
+        return activation_peak(ctx.graphs, ctx.shapes, ctx.folds).peak_bytes
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -19,9 +19,9 @@ from onnx import GraphProto, ModelProto, helper
 
 from memdiag.errors import MemdiagError
 from memdiag.model.model_file import open_model
+from memdiag.ort.analysis import AnalysisContext
 from memdiag.ort.runtime import Runtime
 from memdiag.rules import detectors
-from memdiag.rules.examined import Examined
 from tests.property.hostile import (
     bomb,
     calling,
@@ -75,9 +75,9 @@ def examine(path: Path, runtime: Runtime = RUNTIMES[-1]) -> str:
     message = ""
     try:
         with limited(), open_model(path) as model:
-            examined = Examined(model, runtime, sizes={"N": 4})
+            ctx = AnalysisContext(model, runtime, sizes={"N": 4})
             for detector in detectors():
-                for finding in detector.detect(examined):
+                for finding in detector.detect(ctx):
                     assert finding.rule == detector.rule.code
                     assert finding.bytes >= 0
                     assert finding.peak_bytes >= 0

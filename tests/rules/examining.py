@@ -6,10 +6,10 @@ from pathlib import Path
 import onnx
 
 from memdiag.model.model_file import open_model
+from memdiag.ort.analysis import AnalysisContext
 from memdiag.ort.runtime import Runtime
 from memdiag.records.finding import Finding
 from memdiag.rules import find_detector
-from memdiag.rules.examined import Examined
 
 
 def findings(
@@ -27,5 +27,5 @@ def findings(
         path = folder / "model.onnx"
         onnx.save(model, path)
     with open_model(path) as opened:
-        examined = Examined(opened, Runtime.parse(runtime), sizes=sizes)
-        return list(find_detector(rule).detect(examined))
+        ctx = AnalysisContext(opened, Runtime.parse(runtime), sizes=sizes)
+        return list(find_detector(rule).detect(ctx))

@@ -5,7 +5,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from memdiag.rules.confront import confront
+from memdiag.rules.match_measurement import match_attribution
 from tests.rules.building import MIB, branches, constant, indices, model, rows, values
 from tests.rules.conftest import Agrees
 from tests.rules.examining import findings
@@ -93,7 +93,7 @@ def test_the_xray_sees_the_copies_of_the_calls(
     tmp_path: Path, version: str, agrees: Agrees
 ) -> None:
     (found,) = findings(RULE, calling(3, values((16, MIB // 4))), tmp_path, runtime=version)
-    after = confront(found, xray(tmp_path / "model.onnx", version))
+    after = match_attribution(found, xray(tmp_path / "model.onnx", version))
     assert after.evidence == "measured"
     assert after.measured_bytes is not None
     agrees(found, after.measured_bytes, version)

@@ -11,9 +11,9 @@ from onnx import ModelProto, TensorProto
 
 from memdiag.errors import ModelError
 from memdiag.model.model_file import open_model
+from memdiag.ort.analysis import AnalysisContext
 from memdiag.ort.runtime import Runtime
 from memdiag.rules import detectors
-from memdiag.rules.examined import Examined
 
 HEADER = '<ir_version: 10, opset_import: ["": 21, "f": 1]>\n'
 
@@ -74,22 +74,22 @@ def test_no_rule_fails(
     path = tmp_path / "model.onnx"
     path.write_bytes(made if isinstance(made, bytes) else made.SerializeToString())
     with open_model(path) as model:
-        examined = Examined(model, Runtime.parse(version))
+        ctx = AnalysisContext(model, Runtime.parse(version))
         for detector in detectors():
             with contextlib.suppress(ModelError):
-                list(detector.detect(examined))
+                list(detector.detect(ctx))
 
 
 def test_what_is_made_of_shapes_alone_is_found(tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     onnx.save(filled_from_shapes_alone(), path)
     with open_model(path) as model:
-        examined = Examined(model, Runtime(1, 32))
+        ctx = AnalysisContext(model, Runtime(1, 32))
         found = [
             finding
             for detector in detectors()
             if detector.rule.name == "folding-grows"
-            for finding in detector.detect(examined)
+            for finding in detector.detect(ctx)
         ]
     assert [one.bytes for one in found] == [1024 * 512 * 4]
     assert "from shapes alone" in found[0].message

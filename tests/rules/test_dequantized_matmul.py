@@ -99,7 +99,7 @@ def test_what_fuses_is_clean(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "old", "new"),
     [
-        ({"axis": 1}, "its blocks lie along the last axis", "its blocks lie along the last axis"),
+        ({"axis": 1}, "its blocks are along the last axis", "its blocks are along the last axis"),
         ({"axis": -2}, "its axis is written as -2", "its axis is written as -2"),
         ({"block": 512}, "its blocks are of 512 values", "its blocks are of 512 values"),
         ({"block": 0, "axis": 1}, "it is not quantized in blocks", None),

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from memdiag.model.model_file import open_model
+from memdiag.ort.analysis import AnalysisContext
 from memdiag.ort.runtime import Runtime
 from memdiag.records.finding import Finding
 from memdiag.rules import (
@@ -18,7 +19,6 @@ from memdiag.rules import (
     subgraph_weights,
     weight_in_branches,
 )
-from memdiag.rules.examined import Examined
 
 ROWS, COLUMNS = 256, 384
 SIZE = ROWS * COLUMNS * 4
@@ -81,8 +81,8 @@ def found(
     copy = ModelProto.FromString(proto.SerializeToString())  # saving external data changes it
     onnx.save(copy, path, save_as_external_data=external, location="data", size_threshold=1024)
     with open_model(path) as opened:
-        examined = Examined(opened, Runtime.parse(version))
-        findings = [finding for rule in RULES for finding in rule.detect(examined)]
+        ctx = AnalysisContext(opened, Runtime.parse(version))
+        findings = [finding for rule in RULES for finding in rule.detect(ctx)]
         assert len(findings) == len({finding.rule for finding in findings})
         return {finding.rule: finding for finding in findings}
 
@@ -133,7 +133,7 @@ def test_equal_weights_that_are_packed_cost_the_file_and_in_old_releases_the_are
     finding = found(TWO_PACKED, tmp_path, version, external=external)["MD101"]
     assert finding.bytes == nbytes
     assert finding.expected == ()
-    assert "the file holds 384 KiB too much" in finding.detail
+    assert "the file is 384 KiB larger than necessary" in finding.detail
 
 
 def test_of_many_equal_packed_weights_the_peak_would_lose_all_but_what_packing_needs(

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from memdiag.model.model_file import open_model
+from memdiag.ort.analysis import AnalysisContext
 from memdiag.ort.runtime import Runtime
 from memdiag.records.finding import Finding
 from memdiag.records.profile import Profile
@@ -19,8 +20,7 @@ from memdiag.rules import (
     subgraph_weights,
     weight_in_branches,
 )
-from memdiag.rules.confront import confront
-from memdiag.rules.examined import Examined
+from memdiag.rules.match_measurement import match_attribution
 from tests.rules.conftest import Agrees
 from tests.rules.measuring import NEWEST, profile
 
@@ -120,8 +120,8 @@ def _run(model: ModelProto, folder: Path, version: str) -> tuple[list[Finding], 
     path = folder / "model.onnx"
     onnx.save(model, path)
     with open_model(path) as opened:
-        examined = Examined(opened, Runtime.parse(version))
-        findings = [finding for rule in RULES for finding in rule.detect(examined)]
+        ctx = AnalysisContext(opened, Runtime.parse(version))
+        findings = [finding for rule in RULES for finding in rule.detect(ctx)]
     return findings, profile(path, version, look="steady")
 
 
@@ -152,7 +152,7 @@ def test_what_was_predicted_is_measured(
     assert seen.attribution is not None
     # Up to 1.22 freed originals and folded copies stay in the arena, as slack.
     assert (finding.retained_bytes > 0) == (version < "1.23" and name in RETAINED)
-    confronted = confront(finding, seen.attribution)
+    confronted = match_attribution(finding, seen.attribution)
     if not finding.bytes:
         assert confronted.evidence == "predicted"
         return

@@ -7,7 +7,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from memdiag.rules.confront import confront
+from memdiag.rules.match_measurement import match_attribution
 from tests.rules.building import MIB, model, overridable, raw, rows, values
 from tests.rules.conftest import Agrees
 from tests.rules.examining import findings
@@ -91,7 +91,7 @@ def test_external_data_saves_what_was_predicted(
     after = private(xray(externalized(proto, tmp_path), version))
     # In 1.22 a run leaves a sixteenth of what is used as it is besides, in blocks of no name.
     tolerance = 0.05 if version != "1.22.1" else 0.07
-    confronted = [confront(each, seen) for each in found]
+    confronted = [match_attribution(each, seen) for each in found]
     assert all(each.evidence == "measured" for each in confronted)
     assert all(each.measured_bytes == each.bytes for each in confronted)
     predicted = sum(each.bytes for each in found)

@@ -20,7 +20,7 @@ from memdiag.ort.runtime import Runtime
 from memdiag.records.attribution import Attribution
 from memdiag.records.finding import Finding
 from memdiag.records.profile import PHASES, Profile
-from memdiag.rules.confront import confront_with_profile, seen_bytes
+from memdiag.rules.match_measurement import match_profile, measure_finding
 from sample_models import load_recipes
 
 MIB = 1024 * 1024
@@ -88,11 +88,9 @@ def check_claims(findings: Sequence[Finding], profile: Profile) -> None:
         for copy in attribution.copies
         if copy.backing.kind == "file"
     )
-    findings = [
-        one for one in findings if confront_with_profile(one, profile).evidence != "refuted"
-    ]
+    findings = [one for one in findings if match_profile(one, profile).evidence != "refuted"]
     assert sum(one.bytes for one in findings if not one.run_bytes) <= steady
-    assert sum(seen_bytes(one, attribution) or 0 for one in findings) <= steady
+    assert sum(measure_finding(one, attribution) or 0 for one in findings) <= steady
     for one in findings:
         said = (one.name, one.phase, one.bytes, one.peak_bytes)
         # A copy that is made in a phase can be the peak of this phase or a later one.
@@ -117,7 +115,7 @@ def check_copies(findings: Sequence[Finding], attribution: Attribution) -> None:
         said = (names, sizes, [(one.name, one.weights, one.bytes) for one in claims])
         spare = sum(sizes) - min(sizes) + COPY_TOLERANCE
         assert sum(one.bytes for one in claims) <= spare, said
-        assert sum(seen_bytes(one, attribution) or 0 for one in claims) <= spare, said
+        assert sum(measure_finding(one, attribution) or 0 for one in claims) <= spare, said
 
 
 @pytest.mark.parametrize("external", [False, True], ids=["embedded", "external"])

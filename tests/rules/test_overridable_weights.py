@@ -5,7 +5,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from memdiag.rules.confront import confront
+from memdiag.rules.match_measurement import match_attribution
 from tests.rules.building import MIB, indices, model, overridable, raw, values
 from tests.rules.conftest import Agrees
 from tests.rules.examining import findings
@@ -97,7 +97,7 @@ def test_the_xray_sees_the_weight_beside_its_copy(
     proto = overridable(through(turn(), "Gather", values((4096, 1024))))
     (found,) = findings(RULE, proto, tmp_path, runtime=version)
     seen = xray(tmp_path / "model.onnx", version)
-    after = confront(found, seen)
+    after = match_attribution(found, seen)
     assert after.evidence == "measured"
     assert after.measured_bytes is not None
     agrees(found, after.measured_bytes, version)

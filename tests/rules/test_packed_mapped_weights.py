@@ -5,7 +5,7 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
-from memdiag.ort.packing import fp32_panels
+from memdiag.ort.prepacking import fp32_panels
 from tests.rules.conftest import Agrees
 from tests.rules.examining import findings
 from tests.rules.measuring import NEWEST, xray

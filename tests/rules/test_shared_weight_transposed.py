@@ -6,7 +6,7 @@ import onnx
 import pytest
 from onnx import numpy_helper, parser
 
-from memdiag.rules.confront import confront
+from memdiag.rules.match_measurement import match_attribution
 from tests.rules.conftest import Agrees
 from tests.rules.examining import findings
 from tests.rules.measuring import xray
@@ -118,7 +118,7 @@ def test_one_graph(tmp_path: Path) -> None:
     )
     assert found.detail == (
         "onnxruntime 1.31.1 keeps the original and one packed copy of 512 KiB; the peak is "
-        "512 KiB higher than it need be."
+        "512 KiB higher than necessary."
     )
 
 
@@ -298,7 +298,7 @@ def test_what_is_predicted_is_measured(
     proto = model(MEASURED[case], rows=2048, columns=1024)
     onnx.save(proto, path, save_as_external_data=external, location="data")
     (found,) = findings(RULE, path, tmp_path, runtime=version)
-    after = confront(found, xray(path, version))
+    after = match_attribution(found, xray(path, version))
     assert after.evidence == "measured"
     assert after.measured_bytes is not None
     agrees(found, after.measured_bytes, version)
@@ -308,6 +308,6 @@ def test_what_is_predicted_is_measured(
 def test_the_sample(sample_model: Callable[..., Path], tmp_path: Path, agrees: Agrees) -> None:
     path = sample_model("tied_if", 16)
     (found,) = findings(RULE, path, tmp_path)
-    after = confront(found, xray(path))
+    after = match_attribution(found, xray(path))
     assert after.measured_bytes is not None
     agrees(found, after.measured_bytes)

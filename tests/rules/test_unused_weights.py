@@ -6,7 +6,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from memdiag.rules import rule, unused_weights
-from memdiag.rules.confront import confront
+from memdiag.rules.match_measurement import match_attribution
 from tests.rules.building import MIB, branches, constant, overridable, raw, rows, values
 from tests.rules.conftest import Agrees
 from tests.rules.examining import findings
@@ -121,7 +121,7 @@ def test_the_xray_sees_what_was_predicted(
         inside(proto).node.append(helper.make_node("Gather", ["unused", "rows"], ["nobody"]))
     (found,) = findings(RULE, proto, tmp_path, runtime=version)
     assert found.bytes == (32 if dead else 16) * MIB
-    after = confront(found, xray(tmp_path / "model.onnx", version))
+    after = match_attribution(found, xray(tmp_path / "model.onnx", version))
     assert after.evidence == "measured"
     assert after.measured_bytes is not None
     agrees(found, after.measured_bytes, version)
@@ -133,8 +133,8 @@ def test_the_first_of_very_many_weights_are_named_and_all_are_counted(
     proto = branches([SMALL, SMALL])
     inside(proto).initializer.extend(raw(ARRAY, f"unused{number}") for number in range(4))
     (whole,) = findings(RULE, proto, tmp_path)
-    monkeypatch.setattr(rule, "MOST_NAMED", 3)
-    monkeypatch.setattr(unused_weights, "MOST_NAMED", 3)
+    monkeypatch.setattr(rule, "MAX_NAMED", 3)
+    monkeypatch.setattr(unused_weights, "MAX_NAMED", 3)
     (found,) = findings(RULE, proto, tmp_path)
     assert found.weights == whole.weights[:3]
     assert len(whole.weights) == 4

@@ -6,7 +6,7 @@ import onnx
 import pytest
 from onnx import ModelProto, helper, parser
 
-from memdiag.rules.confront import confront
+from memdiag.rules.match_measurement import match_attribution
 from tests.rules.building import overridable, raw, values
 from tests.rules.conftest import Agrees
 from tests.rules.examining import findings
@@ -157,7 +157,7 @@ def test_what_a_session_takes(tmp_path: Path, case: str, version: str, agrees: A
     said = found[0].bytes if found else 0
     seen = xray(tmp_path / "model.onnx", version)
     if found and found[0].expected:
-        assert confront(found[0], seen).evidence == "measured"
+        assert match_attribution(found[0], seen).evidence == "measured"
     without = tmp_path / "without.onnx"
     without.write_bytes(renamed(proto).SerializeToString())
     more = above_baseline(seen) - above_baseline(xray(without, version))

@@ -14,7 +14,7 @@ from memdiag.api.tuning.snippet import saving
 from memdiag.errors import MeasurementError
 from memdiag.model.model_file import ModelFile, open_model
 from memdiag.model.tensor_types import ELEMENT_TYPES_BY_NAME
-from memdiag.ort.packing import OVERRIDABLE_SINCE_IR
+from memdiag.ort.session_memory import OVERRIDABLE_SINCE_IR
 from memdiag.remedies.draft import Draft
 from memdiag.remedies.option import Option
 from memdiag.remedies.saving import save

@@ -4,8 +4,8 @@ import onnx
 import pytest
 
 from memdiag.model.model_file import open_model
+from memdiag.ort.analysis import AnalysisContext
 from memdiag.ort.runtime import Runtime
-from memdiag.rules.examined import Examined
 
 # `t` and `u` are the same, `p` and `q` are two results of one node, and the branches have one each.
 TEXT = """<ir_version: 8, opset_import: ["": 17]>
@@ -28,13 +28,13 @@ g (float[4,2] x, bool c) => (float[4,4] y, float[2,2] z) <
 
 
 @pytest.fixture
-def examined(tmp_path: Path) -> Examined:
+def ctx(tmp_path: Path) -> AnalysisContext:
     onnx.save(onnx.parser.parse_model(TEXT), tmp_path / "m.onnx")
-    return Examined(open_model(tmp_path / "m.onnx"), Runtime.parse("1.31.1"))
+    return AnalysisContext(open_model(tmp_path / "m.onnx"), Runtime.parse("1.31.1"))
 
 
-def test_all_that_folds_tell_agrees_with_what_they_are(examined: Examined) -> None:
-    folds = examined.folds
+def test_all_that_folds_tell_agrees_with_what_they_are(ctx: AnalysisContext) -> None:
+    folds = ctx.folds
     found = list(folds)
     assert {"t", "u", "s", "p", "q", "n"} <= {fold.output for fold in found}
     assert len(found) == len(folds)
@@ -42,27 +42,27 @@ def test_all_that_folds_tell_agrees_with_what_they_are(examined: Examined) -> No
     assert list(folds[1:4]) == found[1:4]
     for index, fold in enumerate(found):
         assert folds.index_of(fold.scope, fold.output) == index
-        assert folds.evaluates(fold.scope, fold.node)
+        assert folds.is_folded(fold.scope, fold.node)
         assert fold.node in folds.nodes
         last = [one for one in found if one.node == fold.node][-1]
         assert folds.of_node(fold.node) == last
         merged = [one for one in found if one.merged_into == (fold.scope, fold.output)]
-        assert list(folds.merged_into(fold)) == merged
-    for weight in examined.model.weights:
+        assert list(folds.duplicates(fold)) == merged
+    for weight in ctx.model.weights:
         assert list(folds.of_weight(weight)) == [one for one in found if weight in one.weights]
 
 
-def test_like_nodes_are_merged_into_the_first(examined: Examined) -> None:
-    first, like = (next(one for one in examined.folds if one.output == name) for name in "tu")
+def test_like_nodes_are_merged_into_the_first(ctx: AnalysisContext) -> None:
+    first, like = (next(one for one in ctx.folds if one.output == name) for name in "tu")
     assert like.merged_into == (first.scope, "t")
-    assert [one.output for one in examined.folds.merged_into(first)] == ["u"]
+    assert [one.output for one in ctx.folds.duplicates(first)] == ["u"]
     assert first.merged_into is None
 
 
-def test_what_is_not_folded_is_none_of_them(examined: Examined) -> None:
-    folds, (_, main) = examined.folds, next(iter(examined.graphs))
+def test_what_is_not_folded_is_none_of_them(ctx: AnalysisContext) -> None:
+    folds, (_, main) = ctx.folds, next(iter(ctx.graphs))
     product = main.producers["m"]
-    assert not folds.evaluates(main, product)
+    assert not folds.is_folded(main, product)
     assert product not in folds.nodes
     assert folds.of_node(product) is None
     for name in ("m", "x", "W", "nothing"):

@@ -7,7 +7,7 @@ import onnx.parser
 
 from memdiag.model.graph_index import GraphIndex, Scope
 from memdiag.model.model_file import open_model
-from memdiag.ort.needed import Needed
+from memdiag.ort.used_values import UsedValues
 
 HEAD = '<ir_version: 10, opset_import: ["" : 20, "local" : 1]>'
 
@@ -37,8 +37,8 @@ def test_what_only_dead_nodes_read_is_read_but_not_wanted(tmp_path: Path) -> Non
       u = Relu(t)
     }"""
     with graphs(text, tmp_path) as found:
-        result = Needed(found)
-        assert among(found, result.is_wanted) == {"x", "w", "y"}
+        result = UsedValues(found)
+        assert among(found, result.is_needed) == {"x", "w", "y"}
         assert among(found, result.is_read) == {"x", "w", "y", "d", "t"}
 
 
@@ -51,8 +51,8 @@ def test_subgraphs_want_outer_values_where_their_own_outputs_do(tmp_path: Path) 
       >
     }"""
     with graphs(text, tmp_path) as found:
-        result = Needed(found)
-        assert among(found, result.is_wanted) == {"c", "x", "w", "a", "b", "y"}
+        result = UsedValues(found)
+        assert among(found, result.is_needed) == {"c", "x", "w", "a", "b", "y"}
         assert "d" in among(found, result.is_read)
 
 
@@ -66,8 +66,8 @@ def test_a_subgraph_of_a_dead_node_wants_nothing(tmp_path: Path) -> None:
       >
     }"""
     with graphs(text, tmp_path) as found:
-        result = Needed(found)
-        assert among(found, result.is_wanted) == {"x", "y"}
+        result = UsedValues(found)
+        assert among(found, result.is_needed) == {"x", "y"}
 
 
 def test_a_name_of_an_inner_graph_is_not_that_of_the_outer_one(tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ def test_a_name_of_an_inner_graph_is_not_that_of_the_outer_one(tmp_path: Path) -
       >
     }"""
     with graphs(text, tmp_path) as found:
-        result = Needed(found)
+        result = UsedValues(found)
         owners = [(path, scope) for path, scope in found if scope.graph.defines("w")]
         paths = {path for path, scope in owners if result.is_read((scope, "w"))}
     assert paths == {"If_0/then_branch"}
@@ -95,11 +95,11 @@ def test_functions_want_what_their_outputs_do(tmp_path: Path) -> None:
       b = Relu(a)
     }"""
     with graphs(text, tmp_path) as found:
-        result = Needed(found)
-        assert among(found, result.is_wanted) == {"x", "y", "a", "b"}
+        result = UsedValues(found)
+        assert among(found, result.is_needed) == {"x", "y", "a", "b"}
 
 
 def test_a_circle_of_nodes_ends(tmp_path: Path) -> None:
     text = "main (float[2] x) => (float[2] y) { y = Add(x, z) z = Relu(y) }"
     with graphs(text, tmp_path) as found:
-        assert among(found, Needed(found).is_wanted) == {"x", "y", "z"}
+        assert among(found, UsedValues(found).is_needed) == {"x", "y", "z"}

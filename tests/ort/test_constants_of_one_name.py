@@ -7,8 +7,8 @@ from onnx import numpy_helper, parser
 
 from memdiag.model.graph_index import Scope
 from memdiag.model.model_file import open_model
+from memdiag.ort.analysis import AnalysisContext
 from memdiag.ort.runtime import Runtime
-from memdiag.rules.examined import Examined
 
 SIDE = 64
 WEIGHT = np.zeros((SIDE, SIDE), np.float32)
@@ -34,9 +34,10 @@ def kept(model: onnx.ModelProto, folder: Path, *names: str, runtime: str = "1.24
     path = folder / "model.onnx"
     onnx.save(model, path)
     with open_model(path) as opened:
-        examined = Examined(opened, Runtime.parse(runtime))
-        bodies: list[Scope] = [scope for path, scope in examined.graphs if path]
-        return [examined.is_kept(scope, name) for scope, name in zip(bodies, names, strict=True)]
+        ctx = AnalysisContext(opened, Runtime.parse(runtime))
+        session = ctx.session
+        bodies: list[Scope] = [scope for path, scope in ctx.graphs if path]
+        return [session.is_kept(scope, name) for scope, name in zip(bodies, names, strict=True)]
 
 
 TURNED = "{0} = Transpose<perm=[1,0]>(W) {1} = MatMul(x, {0})"

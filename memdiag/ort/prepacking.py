@@ -1,44 +1,32 @@
-"""Which kernels pack a constant operand into a layout of their own, and how large it becomes.
+"""Prepacking: the constant operands that kernels copy into a layout of their own, and its size.
 
 For the CPU provider on x86-64. The sizes are those of `memdiag.attribution.layouts`, computed from
-the shape alone; the releases 1.20 to 1.31 pack the same operands alike. Where the instruction set
-matters (blocks of convolution filters), that of AVX-512 is assumed: AVX2 pads less.
+the shape alone. The releases 1.20 to 1.31 pack the same operands alike. Where the instruction set
+matters (blocks of convolution filters), AVX-512 is assumed: AVX2 pads less.
 """
 
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable
 from math import prod
 from typing import NamedTuple
 
 from memdiag.attribution.layouts.tiling import PANEL_COLUMNS, round_up
 from memdiag.model.graph_index import GraphIndex, Node, Scope, integer, integers
-from memdiag.model.model_file import ModelFile
-from memdiag.model.readers import Reader
 from memdiag.ort.runtime import Runtime
 from memdiag.records.attribution import CopyKind
-from memdiag.records.weights import Weight
-
-OVERRIDABLE_SINCE_IR = 4
-"""Up to IR version 3 initializers had to be listed as graph inputs, and are constants all the same.
-"""
-
-ARENA_FREED_SINCE = Runtime(1, 23)
-"""Older releases keep all embedded weights in one stretch of the arena, which is never freed."""
-
-PACKED_SHARED_SINCE = Runtime(1, 21)
-"""Since then nodes of one operator that read one weight share its packed copy, not one each."""
-
-SUBGRAPH_KEPT_SINCE = Runtime(1, 29)
-"""Since then, up to 1.31.1, packed weights that a subgraph owns are not freed."""
 
 _NCHWC = 16
 _STANDARD = ("", "ai.onnx")
 _CONTRIB = "com.microsoft"
 _WIDENED_SINCE = Runtime(1, 23)
-_TWO_BITS_SINCE = Runtime(1, 25)  # not yet in 1.24.4, measured on 1.31.1
+_TWO_BITS_SINCE = Runtime(1, 25)  # measured: 1.31.1 packs them, 1.24.4 does not
 
 
-class Packed(NamedTuple):
-    """The buffer of a packed operand: its kind of copy, and its bytes."""
+class PackedBuffer(NamedTuple):
+    """The buffer of a packed operand: the kind of copy, and its bytes.
+
+    A convolution's filter is ``reordered`` by a rewrite of the graph, at the level ALL, before the
+    session has an arena; every other buffer is made by a kernel.
+    """
 
     kind: CopyKind
     nbytes: int
@@ -53,7 +41,7 @@ class _Operand(NamedTuple):
     shape: tuple[int, ...]
 
 
-def packed(
+def packed_buffer(
     graphs: GraphIndex,
     runtime: Runtime,
     scope: Scope,
@@ -61,77 +49,21 @@ def packed(
     input_index: int,
     dtype: str,
     shape: tuple[int, ...],
-) -> Packed | None:
-    """Return what the kernel of `node` packs its constant input into; None if it does not.
+) -> PackedBuffer | None:
+    """Return the buffer into which the kernel of `node` packs a constant input; None without one.
 
-    `dtype` and `shape` are those of the operand as the node reads it. fp32 filters of convolutions
-    are reordered by a rewrite of the graph instead, at the level ALL: ``reordered``. float16
-    operands are packed in fp32 where the runtime casts them ahead of time (since 1.23).
+    `dtype` and `shape` are those of the operand as the node reads it. float16 operands are packed
+    in fp32 where the runtime casts them ahead of time (since 1.23).
     """
     pack = _PACKERS.get((_CONTRIB if node.domain == _CONTRIB else "", node.op_type, input_index))
     if pack is None or node.domain not in (*_STANDARD, _CONTRIB) or not prod(shape):
         return None
     if dtype == "float16" and runtime >= _WIDENED_SINCE and node.domain in _STANDARD:
         dtype = "float"
-    found = pack(_Operand(graphs, scope, node, input_index, dtype, shape))
-    if found is not None and _bits(node) == 2 and runtime < _TWO_BITS_SINCE:
+    buffer = pack(_Operand(graphs, scope, node, input_index, dtype, shape))
+    if buffer is not None and _bits(node) == 2 and runtime < _TWO_BITS_SINCE:
         return None
-    return found
-
-
-def overridable(model: ModelFile) -> frozenset[str]:
-    """Return the names of the initializers that a caller may give as inputs instead.
-
-    Those that the main graph also lists among its inputs. They are neither folded nor packed.
-    """
-    if model.proto.ir_version < OVERRIDABLE_SINCE_IR:
-        return frozenset()
-    names = frozenset(model.graph.inputs)
-    return frozenset(
-        weight.name
-        for weight in model.weights
-        if weight.name in names and not weight.graph and weight.place in ("initializer", "sparse")
-    )
-
-
-def original_freed(
-    graphs: GraphIndex,
-    runtime: Runtime,
-    weight: Weight,
-    readers: Iterable[Reader],
-    folded: Container[Node] = (),
-) -> bool:
-    """Return whether the runtime lets go of `weight` itself once its session is ready.
-
-    It does where every node that reads the weight packs it, and where none is left: `folded` are
-    the nodes that constant folding evaluates away, `readers` all that read the weight.
-    It must be a constant: not one of those that are `overridable`.
-    """
-    if runtime < ARENA_FREED_SINCE and weight.storage != "external":
-        return False
-    if any(weight.name in scope.outputs for scope in graphs.scopes(weight)):
-        return False
-    left = [one for one in direct(readers) if one.node not in folded]
-    if weight.graph and weight.place == "initializer" and left and runtime >= SUBGRAPH_KEPT_SINCE:
-        return False
-    return all(
-        packed(graphs, runtime, one.scope, one.node, one.input_index, weight.dtype, weight.shape)
-        for one in left
-    )
-
-
-def direct(readers: Iterable[Reader]) -> list[Reader]:
-    """Return those of `readers` that get the weight itself when the model runs.
-
-    Identity nodes and calls of functions are gone by then.
-    """
-    return [
-        one
-        for one in readers
-        if one.node.op_type != "Identity"
-        and all(step.node.op_type == "Identity" for step in one.path)
-        and one.scope.call(one.node) is None
-    ]
+    return buffer
 
 
 def fp32_panels(rows: int, columns: int) -> int:
@@ -167,50 +99,50 @@ def _bits(node: Node) -> int:
     return integer(node, "bits", 4) if node.op_type == "MatMulNBits" else 0
 
 
-def _matrix(operand: _Operand) -> Packed | None:
+def _matrix(operand: _Operand) -> PackedBuffer | None:
     if operand.dtype != "float" or len(operand.shape) != 2:
         return None
     rows, columns = operand.shape[:: -1 if integer(operand.node, "transB", 0) else 1]
-    return Packed("packed", fp32_panels(rows, columns))
+    return PackedBuffer("packed", fp32_panels(rows, columns))
 
 
-def _integer_matrix(operand: _Operand) -> Packed | None:
+def _integer_matrix(operand: _Operand) -> PackedBuffer | None:
     if operand.dtype not in ("int8", "uint8") or len(operand.shape) != 2:
         return None
     if _signed_input(operand):
         return None
     rows, columns = operand.shape[:: -1 if integer(operand.node, "transB", 0) else 1]
-    return Packed("packed", int8_panels(rows, columns))
+    return PackedBuffer("packed", int8_panels(rows, columns))
 
 
 def _signed_input(operand: _Operand) -> bool:
-    """Return whether the other operand is int8, as its zero point says: nothing is packed then."""
-    slot = {"MatMulInteger": 2, "MatMulIntegerToFloat": 4}.get(operand.node.op_type, 2)
+    """Return whether the other operand is int8, by its zero point: then nothing is packed."""
+    input_index = {"MatMulInteger": 2, "MatMulIntegerToFloat": 4}.get(operand.node.op_type, 2)
     if operand.node.op_type == "DynamicQuantizeMatMul":
         return False
-    zero = operand.graphs.constant_weight(operand.scope, operand.node, slot)
+    zero = operand.graphs.constant_weight(operand.scope, operand.node, input_index)
     return zero is not None and zero.dtype == "int8"
 
 
-def _recurrent(operand: _Operand) -> Packed | None:
+def _recurrent(operand: _Operand) -> PackedBuffer | None:
     if operand.dtype != "float" or len(operand.shape) != 3:
         return None
     directions, outputs, inputs = operand.shape
-    split = operand.node.op_type == "GRU" and operand.input_index == 2
-    last = outputs // 3 if split else 0
+    is_split = operand.node.op_type == "GRU" and operand.input_index == 2
+    last = outputs // 3 if is_split else 0
     gates = (outputs - last, last)
     size = sum(fp32_panels(inputs, columns) for columns in gates)
-    return Packed("packed", directions * size)
+    return PackedBuffer("packed", directions * size)
 
 
-def _integer_recurrent(operand: _Operand) -> Packed | None:
+def _integer_recurrent(operand: _Operand) -> PackedBuffer | None:
     if operand.dtype not in ("int8", "uint8") or len(operand.shape) != 3:
         return None
     directions, rows, columns = operand.shape
-    return Packed("packed", directions * int8_panels(rows, columns))
+    return PackedBuffer("packed", directions * int8_panels(rows, columns))
 
 
-def _attention(operand: _Operand) -> Packed | None:
+def _attention(operand: _Operand) -> PackedBuffer | None:
     """Each head of queries, keys and values is packed on its own."""
     heads = integer(operand.node, "num_heads", 0)
     if len(operand.shape) != 2 or heads < 1:
@@ -220,13 +152,14 @@ def _attention(operand: _Operand) -> Packed | None:
     if len(sizes) != 3 or sum(sizes) != columns or any(size % heads for size in sizes):
         return None
     if operand.node.op_type == "Attention":
-        pack, known = fp32_panels, operand.dtype == "float"
+        panels, is_packed = fp32_panels, operand.dtype == "float"
     else:
-        pack, known = int8_panels, operand.dtype in ("int8", "uint8")
-    return Packed("packed", sum(heads * pack(rows, n // heads) for n in sizes)) if known else None
+        panels, is_packed = int8_panels, operand.dtype in ("int8", "uint8")
+    nbytes = sum(heads * panels(rows, size // heads) for size in sizes)
+    return PackedBuffer("packed", nbytes) if is_packed else None
 
 
-def _blocks(operand: _Operand) -> Packed | None:
+def _blocks(operand: _Operand) -> PackedBuffer | None:
     node = operand.node
     reordered_rows = len(node.input) > 4 and bool(node.input[4])
     depth, columns = integer(node, "K", 0), integer(node, "N", 0)
@@ -239,10 +172,10 @@ def _blocks(operand: _Operand) -> Packed | None:
         integer(node, "block_size", 0),
         integer(node, "accuracy_level", 0),
     )
-    return None if size is None else Packed("packed", size)
+    return None if size is None else PackedBuffer("packed", size)
 
 
-def _transposed_filter(operand: _Operand) -> Packed | None:
+def _transposed_filter(operand: _Operand) -> PackedBuffer | None:
     """Each group's ``[C, M * H * W]`` is transposed, unless it is a row or a column."""
     groups = integer(operand.node, "group", 1)
     channels, *kernel = operand.shape
@@ -250,35 +183,35 @@ def _transposed_filter(operand: _Operand) -> Packed | None:
         return None
     if channels == groups or prod(kernel) == 1:
         return None
-    return Packed("transposed", prod(operand.shape) * 4)
+    return PackedBuffer("transposed", prod(operand.shape) * 4)
 
 
-def _filter(operand: _Operand) -> Packed | None:
+def _filter(operand: _Operand) -> PackedBuffer | None:
     """A filter ``[O, I, H, W]`` in blocks of channels, where the graph is rewritten for that."""
     if operand.dtype != "float" or len(operand.shape) != 4:
         return None
     node, scope = operand.node, operand.scope
-    # The rewrite looks into the node's own graph alone.
+    # The rewrite considers constants of the node's own graph only.
     if any(scope.defining_scope(name) is not scope for name in node.input[1:3] if name):
         return None
     if any(name and name not in scope.graph.tensors for name in node.input[2:3]):
         return None
-    outputs, inputs, *places = operand.shape
+    outputs, inputs, *kernel = operand.shape
     groups = integer(node, "group", 1)
     if groups < 1:
         return None
     if groups > 1:
-        depthwise = inputs == 1 and outputs == groups
-        whole = inputs % _NCHWC == 0 and (outputs // groups) % _NCHWC == 0
-        if outputs % _NCHWC or outputs % groups or not (depthwise or whole):
+        is_depthwise = inputs == 1 and outputs == groups
+        fits = inputs % _NCHWC == 0 and (outputs // groups) % _NCHWC == 0
+        if outputs % _NCHWC or outputs % groups or not (is_depthwise or fits):
             return None
     elif inputs >= _NCHWC:
         inputs = round_up(inputs, _NCHWC)
-    return Packed("reordered", round_up(outputs, _NCHWC) * inputs * prod(places) * 4)
+    return PackedBuffer("reordered", round_up(outputs, _NCHWC) * inputs * prod(kernel) * 4)
 
 
-def _integer_filter(operand: _Operand) -> Packed | None:
-    """A group's filter is packed as ``[H * W * I, O / groups]``; some are only brought in order."""
+def _integer_filter(operand: _Operand) -> PackedBuffer | None:
+    """A group's filter is packed as ``[H * W * I, O / groups]``; some are only reordered."""
     groups = integer(operand.node, "group", 1)
     if operand.dtype not in ("int8", "uint8") or len(operand.shape) < 3 or groups < 1:
         return None
@@ -286,11 +219,11 @@ def _integer_filter(operand: _Operand) -> Packed | None:
     if outputs % groups:
         return None
     if (operand.shape[1] == 1 and outputs == groups) or _signed_input(operand):
-        return Packed("reordered", prod(operand.shape))
-    return Packed("packed", groups * int8_panels(prod(rest), outputs // groups))
+        return PackedBuffer("reordered", prod(operand.shape))
+    return PackedBuffer("packed", groups * int8_panels(prod(rest), outputs // groups))
 
 
-_PACKERS: dict[tuple[str, str, int], Callable[[_Operand], Packed | None]] = {
+_PACKERS: dict[tuple[str, str, int], Callable[[_Operand], PackedBuffer | None]] = {
     ("", "MatMul", 1): _matrix,
     ("", "Gemm", 1): _matrix,
     (_CONTRIB, "FusedMatMul", 1): _matrix,

@@ -11,9 +11,9 @@ import pytest
 
 from memdiag.model.inputs import make, plan_inputs
 from memdiag.model.model_file import open_model
-from memdiag.ort.liveness import liveness
+from memdiag.ort.activations import activation_peak
+from memdiag.ort.analysis import AnalysisContext
 from memdiag.ort.runtime import Runtime
-from memdiag.rules.examined import Examined
 
 pytestmark = pytest.mark.slow
 
@@ -82,6 +82,6 @@ def test_the_peak_is_a_lower_bound_of_what_the_arena_uses(
     measured = in_use(path, sizes, tmp_path)
     with open_model(path) as model:
         runtime = Runtime.parse(onnxruntime.__version__)
-        examined = Examined(model, runtime, sizes=sizes)
-        found = liveness(examined.graphs, examined.shapes, examined.folds, sizes=sizes.values())
+        ctx = AnalysisContext(model, runtime, sizes=sizes)
+        found = activation_peak(ctx.graphs, ctx.shapes, ctx.folds, sizes=sizes.values())
     assert min_ratio <= found.peak_bytes / measured <= MAX_RATIO

@@ -9,15 +9,15 @@ from memdiag.model.graph_index import GraphIndex, Scope
 from memdiag.model.model_file import open_model
 from memdiag.model.shapes import Shapes
 from memdiag.model.tensor_types import TensorType
-from memdiag.ort.folds import Fold, Folds
-from memdiag.ort.liveness import Liveness, liveness
+from memdiag.ort.activations import ActivationPeak, activation_peak
+from memdiag.ort.constant_folding import Fold, Folds
 
 HEADER = '<ir_version: 10, opset_import: ["": 17, "f": 1]>\n'
 
 
 def alive(
     text: str, sizes: Mapping[str, int], folder: Path, *, folded: Iterable[str] = ()
-) -> Liveness:
+) -> ActivationPeak:
     """Return the liveness of a model whose values have so many bytes, wherever they are."""
     path = folder / "m.onnx"
     onnx.save(onnx.parser.parse_model(HEADER + text), path)
@@ -46,7 +46,7 @@ def alive(
                 if name in scope.producers
             ]
         )
-        return liveness(graphs, shapes, folds)
+        return activation_peak(graphs, shapes, folds)
 
 
 def graph(body: str) -> str:
@@ -59,7 +59,7 @@ def test_a_chain_keeps_two_values_at_a_time(tmp_path: Path) -> None:
     assert found.peak_bytes == 40
     assert found.node is not None
     assert list(found.node.output) == ["b"]
-    assert [value.name for value in found.alive] == ["b", "a"]
+    assert [value.name for value in found.live] == ["b", "a"]
     assert found.largest is not None
     assert found.largest.name == "b"
     assert found.unknown == 0
@@ -144,7 +144,7 @@ def test_of_branches_the_larger_one_counts_at_its_node(tmp_path: Path) -> None:
     assert found.peak_bytes == 161
     assert found.node is not None
     assert found.node.op_type == "If"
-    assert [value.name for value in found.alive] == ["a", "q", "p", "c"]
+    assert [value.name for value in found.live] == ["a", "q", "p", "c"]
 
 
 def test_a_captured_value_lives_until_the_node_that_holds_the_subgraph(tmp_path: Path) -> None:

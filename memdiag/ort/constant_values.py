@@ -1,4 +1,4 @@
-"""The values of small constants, as far as shapes and conditions are computed from them."""
+"""Evaluation of operators on small constants: shapes, axes and conditions are computed so."""
 
 from collections.abc import Callable, Sequence
 
@@ -8,19 +8,19 @@ from memdiag.model.graph_index import Node, integer, integers
 from memdiag.model.tensor_data import Array, inline_array
 from memdiag.model.tensor_types import ELEMENT_TYPES
 
-MOST_VALUES = 1024
-"""Elements of a constant that is still evaluated; shapes and conditions have a few."""
+MAX_VALUES = 1024
+"""Elements of a constant that is evaluated. Shapes and conditions have a few."""
 
 _Compute = Callable[[Node, Sequence[Array]], Array | None]
 
 
 def evaluate(node: Node, inputs: Sequence[Array]) -> Array | None:
-    """Return what `node` computes from constants; None if it is not among what is known here.
+    """Return the output of `node` for constant `inputs`; None if its operator is not supported.
 
-    Neither an operand nor the result has more than `MOST_VALUES` elements.
+    Neither an operand nor the result has more than `MAX_VALUES` elements.
     """
     compute = _OPERATORS.get(node.op_type)
-    if compute is None or any(one.size > MOST_VALUES for one in inputs):
+    if compute is None or any(one.size > MAX_VALUES for one in inputs):
         return None
     try:
         with np.errstate(all="ignore"):
@@ -30,7 +30,7 @@ def evaluate(node: Node, inputs: Sequence[Array]) -> Array | None:
     if result is None:
         return None
     result = np.asarray(result)
-    return result if result.size <= MOST_VALUES else None
+    return result if result.size <= MAX_VALUES else None
 
 
 def _plain(function: Callable[..., Array]) -> _Compute:
@@ -107,7 +107,7 @@ def _reshape(node: Node, inputs: Sequence[Array]) -> Array:
 
 def _constant_of_shape(node: Node, inputs: Sequence[Array]) -> Array | None:
     sizes = inputs[0].reshape(-1).tolist()
-    if _count(sizes) > MOST_VALUES:
+    if _count(sizes) > MAX_VALUES:
         return None
     fill: Array | None = np.zeros(1, np.float32)
     for one in node.attribute:
@@ -119,12 +119,12 @@ def _constant_of_shape(node: Node, inputs: Sequence[Array]) -> Array | None:
 def _expand(node: Node, inputs: Sequence[Array]) -> Array | None:
     sizes = inputs[1].reshape(-1).tolist()
     shape = np.broadcast_shapes(inputs[0].shape, tuple(sizes))
-    return np.broadcast_to(inputs[0], shape) if _count(shape) <= MOST_VALUES else None
+    return np.broadcast_to(inputs[0], shape) if _count(shape) <= MAX_VALUES else None
 
 
 def _tile(node: Node, inputs: Sequence[Array]) -> Array | None:
     repeats = inputs[1].reshape(-1).tolist()
-    if _count(repeats) * inputs[0].size > MOST_VALUES:
+    if _count(repeats) * inputs[0].size > MAX_VALUES:
         return None
     return np.tile(inputs[0], repeats)
 
@@ -132,7 +132,7 @@ def _tile(node: Node, inputs: Sequence[Array]) -> Array | None:
 def _range(node: Node, inputs: Sequence[Array]) -> Array | None:
     start, limit, step = (one.reshape(-1)[0] for one in inputs)
     count = max(int(np.ceil((float(limit) - float(start)) / float(step))), 0)
-    if count > MOST_VALUES:
+    if count > MAX_VALUES:
         return None
     return np.asarray(start + np.arange(count) * step).astype(inputs[0].dtype)
 

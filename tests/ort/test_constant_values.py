@@ -4,7 +4,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
-from memdiag.ort.values import MOST_VALUES, evaluate
+from memdiag.ort.constant_values import MAX_VALUES, evaluate
 
 Arrays = list[NDArray[np.generic]]
 
@@ -69,7 +69,7 @@ def test_values_are_onnxs(
         ("Div", [ints(1), ints(0)]),
         ("Gather", [ints(1), ints(5)]),
         ("Reshape", [GRID, ints(5, 5)]),
-        ("Add", [np.zeros(MOST_VALUES + 1), np.zeros(1)]),
+        ("Add", [np.zeros(MAX_VALUES + 1), np.zeros(1)]),
         ("Softmax", [ints(1)]),
         ("Add", []),
     ],

@@ -1,4 +1,3 @@
-from collections.abc import Sequence
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -14,19 +13,15 @@ import memdiag
 from memdiag.attribution.layouts import NBits, Uses, layouts
 from memdiag.model.graph_index import GraphIndex
 from memdiag.model.model_file import ModelFile, open_model
-from memdiag.model.readers import readers
-from memdiag.ort.packing import (
-    Packed,
-    direct,
+from memdiag.ort.prepacking import (
+    PackedBuffer,
     fp32_panels,
     int8_panels,
     nbits_blocks,
-    original_freed,
-    overridable,
-    packed,
+    packed_buffer,
 )
 from memdiag.ort.runtime import Runtime
-from tests.ort.packing_cases import (
+from tests.ort.prepacking_cases import (
     BYTE,
     CASES,
     FLOAT,
@@ -88,14 +83,14 @@ def opened(tmp_path: Path) -> Open:
     return save_and_open
 
 
-def predicted(of: ModelFile, slot: int, runtime: Runtime = NEWEST) -> Packed | None:
+def predicted(of: ModelFile, slot: int, runtime: Runtime = NEWEST) -> PackedBuffer | None:
     """What the last node of the main graph packs its weight at `slot` into."""
     graphs = GraphIndex(of)
     _, scope = next(iter(graphs))
     node = scope.nodes[-1]
     weight = graphs.weight(scope, node.input[slot])
     assert weight is not None
-    return packed(graphs, runtime, scope, node, slot, weight.dtype, weight.shape)
+    return packed_buffer(graphs, runtime, scope, node, slot, weight.dtype, weight.shape)
 
 
 @pytest.mark.slow
@@ -175,7 +170,7 @@ def test_operands_that_are_not_packed(
     opened: Open, operator: str, slot: int, shape: tuple[int, ...]
 ) -> None:
     graphs, scope, node = a_node(opened, operator, ["x", "x", "x"])
-    assert packed(graphs, NEWEST, scope, node, slot, "float", shape) is None
+    assert packed_buffer(graphs, NEWEST, scope, node, slot, "float", shape) is None
 
 
 def a_node(opened: Open, operator: str, inputs: list[str], **more: Any) -> Any:
@@ -189,17 +184,17 @@ def a_node(opened: Open, operator: str, inputs: list[str], **more: Any) -> Any:
 
 def test_an_operator_of_another_domain_is_another_operator(opened: Open) -> None:
     graphs, scope, node = a_node(opened, "MatMul", ["x", "x"], domain="custom")
-    assert packed(graphs, NEWEST, scope, node, 1, "float", (260, 40)) is None
+    assert packed_buffer(graphs, NEWEST, scope, node, 1, "float", (260, 40)) is None
     graphs, scope, node = a_node(opened, "Attention", ["x", "x"], num_heads=2)
-    assert packed(graphs, NEWEST, scope, node, 1, "float", (260, 48)) is None
+    assert packed_buffer(graphs, NEWEST, scope, node, 1, "float", (260, 48)) is None
 
 
 def test_other_types_are_not_packed(opened: Open) -> None:
     graphs, scope, node = a_node(opened, "MatMul", ["x", "x"])
-    assert packed(graphs, NEWEST, scope, node, 1, "double", (260, 40)) is None
-    half = packed(graphs, NEWEST, scope, node, 1, "float16", (260, 40))
-    assert half == Packed("packed", fp32_panels(260, 40))
-    assert packed(graphs, Runtime(1, 22), scope, node, 1, "float16", (260, 40)) is None
+    assert packed_buffer(graphs, NEWEST, scope, node, 1, "double", (260, 40)) is None
+    half = packed_buffer(graphs, NEWEST, scope, node, 1, "float16", (260, 40))
+    assert half == PackedBuffer("packed", fp32_panels(260, 40))
+    assert packed_buffer(graphs, Runtime(1, 22), scope, node, 1, "float16", (260, 40)) is None
 
 
 @pytest.mark.parametrize(
@@ -208,7 +203,7 @@ def test_other_types_are_not_packed(opened: Open) -> None:
 )
 def test_attention_of_odd_heads_is_not_packed(opened: Open, attributes: dict[str, Any]) -> None:
     graphs, scope, node = a_node(opened, "Attention", ["x", "x"], domain=MS, **attributes)
-    assert packed(graphs, NEWEST, scope, node, 1, "float", (260, 48)) is None
+    assert packed_buffer(graphs, NEWEST, scope, node, 1, "float", (260, 48)) is None
 
 
 @pytest.mark.parametrize("group", [0, -1, 3])
@@ -217,98 +212,12 @@ def test_groups_that_make_no_sense(opened: Open, operator: str, group: int) -> N
     graphs, scope, node = a_node(opened, operator, ["x"] * 8, group=group)
     slot = 3 if operator == "QLinearConv" else 1
     dtype = "int8" if operator == "QLinearConv" else "float"
-    assert packed(graphs, NEWEST, scope, node, slot, dtype, (16, 2, 3, 3)) is None
-
-
-HEAD = '<ir_version: 10, opset_import: ["" : 21]>'
-WEIGHT = "<float[4,32] w = {" + ",".join("1" for _ in range(128)) + "}>"
-
-
-def freed(of: ModelFile, runtime: Runtime = NEWEST, folded: Sequence[str] = ()) -> bool:
-    graphs = GraphIndex(of)
-    weight = next(one for one in of.weights if one.name == "w")
-    found = list(readers(graphs, weight))
-    ids = {one.node for one in found if one.node.op_type in folded}
-    return original_freed(graphs, runtime, weight, found, ids)
-
-
-def test_an_original_that_is_packed_is_freed(opened: Open) -> None:
-    of = opened(f"{HEAD} g (float[n,4] x) => (y) {WEIGHT} {{ v = Identity(w) y = MatMul(x, v) }}")
-    assert freed(of)
-    assert not freed(of, Runtime(1, 22, 2))
-
-
-def test_an_external_original_was_always_freed(opened: Open) -> None:
-    case = Case("MatMul", ["x", "w"], (260, 71))
-    of = opened(proto(case), save_as_external_data=True, location="d", size_threshold=0)
-    assert freed(of, Runtime(1, 20))
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        "y = MatMul(x, w) z = Gather(w, i)",
-        "y = MatMul(x, w) z = Add(w, w)",
-        "y = MatMul(x, w) z = MatMul(w, u)",
-    ],
-)
-def test_one_other_reader_keeps_the_original(opened: Open, body: str) -> None:
-    of = opened(f"{HEAD} g (float[n,4] x, int64[k] i, float[32,m] u) => (y, z) {WEIGHT} {{{body}}}")
-    assert not freed(of)
-
-
-def test_two_that_pack_keep_nothing(opened: Open) -> None:
-    of = opened(f"{HEAD} g (float[n,4] x) => (y, z) {WEIGHT} {{y = MatMul(x, w) z = Gemm(x, w)}}")
-    assert freed(of)
-
-
-def test_an_output_keeps_the_original(opened: Open) -> None:
-    of = opened(f"{HEAD} g (float[n,4] x) => (y, float[4,32] w) {WEIGHT} {{ y = MatMul(x, w) }}")
-    assert not freed(of)
-
-
-def test_what_is_folded_away_keeps_nothing(opened: Open) -> None:
-    text = "t = Transpose(w) y = MatMul(x, w) z = MatMul(u, t)"
-    of = opened(f"{HEAD} g (float[n,4] x, float[n,32] u) => (y, z) {WEIGHT} {{{text}}}")
-    assert not freed(of)
-    assert freed(of, folded=["Transpose"])
-
-
-def test_the_weight_of_a_subgraph_stays_since_1_29(opened: Open) -> None:
-    branch = f"g () => (float[n,32] y) {WEIGHT} {{ y = MatMul(x, w) }}"
-    other = "h () => (float[n,32] z) { z = MatMul(x, v) }"
-    text = (
-        f"{HEAD} m (bool c, float[n,4] x, float[4,32] v) => (o) "
-        f"{{ o = If (c) <then_branch = {branch}, else_branch = {other}> }}"
-    )
-    of = opened(text)
-    assert freed(of, Runtime(1, 28))
-    assert not freed(of, Runtime(1, 29))
-
-
-def test_calls_of_functions_are_no_readers(opened: Open) -> None:
-    text = (
-        '<ir_version: 10, opset_import: ["" : 21, "f" : 1]>'
-        f"g (float[n,4] x) => (y) {WEIGHT} {{ y = f.twice(x, w) }}"
-        '<domain: "f", opset_import: ["" : 21]> twice (a, b) => (c) { c = MatMul(a, b) }'
-    )
-    of = opened(text)
-    assert freed(of)
-    graphs = GraphIndex(of)
-    found = direct(readers(graphs, of.weights[0]))
-    assert [one.node.op_type for one in found] == ["MatMul"]
-
-
-def test_a_weight_among_the_inputs_is_overridable(opened: Open) -> None:
-    text = f"g (float[n,4] x, float[4,32] w) => (y) {WEIGHT} {{ y = MatMul(x, w) }}"
-    assert overridable(opened(f"{HEAD} {text}")) == {"w"}
-    old = HEAD.replace("10", "3")
-    assert overridable(opened(f"{old} {text}")) == frozenset()
+    assert packed_buffer(graphs, NEWEST, scope, node, slot, dtype, (16, 2, 3, 3)) is None
 
 
 def test_no_session_is_needed_for_absurd_shapes(opened: Open) -> None:
     graphs, scope, node = a_node(opened, "MatMul", ["x", "x"])
     shape = (1 << 40, 1 << 40)
-    found = packed(graphs, NEWEST, scope, node, 1, "float", shape)
+    found = packed_buffer(graphs, NEWEST, scope, node, 1, "float", shape)
     assert found is not None
     assert found.nbytes == prod(shape) * 4

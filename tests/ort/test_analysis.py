@@ -6,8 +6,8 @@ from onnx import TensorProto, helper
 
 from memdiag.model import content
 from memdiag.model.model_file import open_model
+from memdiag.ort.analysis import AnalysisContext
 from memdiag.ort.runtime import Runtime
-from memdiag.rules.examined import Examined
 
 
 @pytest.mark.parametrize(("counts", "noted"), [((10_000, 10_000), True), ((10_000, 10_001), False)])
@@ -22,7 +22,7 @@ def test_weights_that_could_not_be_compared_are_noted(
     graph = helper.make_graph([], "g", [], [], tensors)
     onnx.save(helper.make_model(graph), tmp_path / "m.onnx")
     with open_model(tmp_path / "m.onnx") as model:
-        examined = Examined(model, Runtime.parse("1.31.1"))
-        assert not examined.same_content
-    assert bool(examined.notes) == noted
-    assert not noted or examined.notes[0].startswith("2 weights (a, b) of more than ")
+        ctx = AnalysisContext(model, Runtime.parse("1.31.1"))
+        assert not ctx.equal_weights
+    assert bool(ctx.notes) == noted
+    assert not noted or ctx.notes[0].startswith("2 weights (a, b) of more than ")

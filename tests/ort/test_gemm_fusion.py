@@ -6,9 +6,9 @@ import pytest
 from onnx import numpy_helper, parser
 
 from memdiag.model.model_file import open_model
-from memdiag.ort.gemm import becomes_gemm, kernel
+from memdiag.ort.analysis import AnalysisContext
+from memdiag.ort.fusions import becomes_gemm, kernel_of
 from memdiag.ort.runtime import Runtime
-from memdiag.rules.examined import Examined
 from tests.rules.measuring import NEWEST, xray
 
 ROWS, COLUMNS = 128, 256
@@ -63,11 +63,11 @@ def test_what_becomes_a_gemm(tmp_path: Path, case: str) -> None:
     path = tmp_path / "model.onnx"
     onnx.save(proto, path)
     with open_model(path) as opened:
-        examined = Examined(opened, Runtime(1, 31, 1))
-        scope = next(scope for _, scope in examined.graphs)
+        ctx = AnalysisContext(opened, Runtime(1, 31, 1))
+        scope = next(scope for _, scope in ctx.graphs)
         node = next(node for node in scope.nodes if node.output[0] == "k")
-        found = becomes_gemm(examined.graphs, examined.shapes, scope, node)
-        operator = kernel(examined.graphs, examined.shapes, scope, node)
+        found = becomes_gemm(ctx.graphs, ctx.shapes, scope, node)
+        operator = kernel_of(ctx.graphs, ctx.shapes, scope, node)
     assert found == expected
     assert operator == ("", "Gemm" if expected else "MatMul", False)
 
@@ -89,9 +89,9 @@ def test_a_product_with_other_inputs_or_outputs_becomes_no_gemm(
     path = tmp_path / "model.onnx"
     path.write_bytes(proto.SerializeToString())
     with open_model(path) as opened:
-        examined = Examined(opened, Runtime(1, 31, 1))
-        scope = next(scope for _, scope in examined.graphs)
-        found = becomes_gemm(examined.graphs, examined.shapes, scope, scope.nodes[2])
+        ctx = AnalysisContext(opened, Runtime(1, 31, 1))
+        scope = next(scope for _, scope in ctx.graphs)
+        found = becomes_gemm(ctx.graphs, ctx.shapes, scope, scope.nodes[2])
     assert found == (change == "a like product without an output")
 
 

@@ -7,9 +7,9 @@ from numpy.typing import NDArray
 from onnx import ModelProto, numpy_helper, parser
 
 from memdiag.model.model_file import open_model
+from memdiag.ort.analysis import AnalysisContext
 from memdiag.ort.runtime import Runtime
-from memdiag.rules.examined import Examined
-from memdiag.rules.load_peak import LoadPeak, alone, together
+from memdiag.ort.session_memory import LoadedWeight, merge_equal
 
 ROWS, COLUMNS = 128, 256
 SIZE = ROWS * COLUMNS * 4
@@ -41,11 +41,11 @@ def saved(
     copy = ModelProto.FromString(proto.SerializeToString())
     onnx.save(copy, path, save_as_external_data=external, location="data", size_threshold=0)
     with open_model(path) as opened:
-        peaks = LoadPeak(Examined(opened, Runtime.parse(version)))
+        session = AnalysisContext(opened, Runtime.parse(version)).session
         weights = [weight for weight in opened.weights if weight.name in names]
-        loads = [peaks.load(weight, weights[0]) for weight in weights]
-        instead = together(loads) if merged else alone(weights[0])
-        return peaks.saved(loads, [instead]) / SIZE
+        loaded = [session.weight(weight).with_content(weights[0]) for weight in weights]
+        replacement = merge_equal(loaded) if merged else LoadedWeight.unpacked(weights[0])
+        return session.peak_reduction(loaded, [replacement]) / SIZE
 
 
 KEPT = model("y = Gather(W, ids) z = MatMul(v, W)", "W")

@@ -13,7 +13,7 @@ from memdiag.records.attribution import (
     ScanTiming,
 )
 from memdiag.records.finding import ExpectedCopies, Finding
-from memdiag.rules.confront import confront, confront_with_profile
+from memdiag.rules.match_measurement import match_attribution, match_profile
 from tests.reports import profiles
 from tests.reports.checks.checks import MIB, finding
 
@@ -61,7 +61,7 @@ def expecting(*expected: ExpectedCopies, nbytes: int) -> Finding:
 
 
 def test_a_copy_that_was_seen_is_measured() -> None:
-    seen = confront(
+    seen = match_attribution(
         expecting(TRANSPOSED, nbytes=64 * MIB), attribution(copy("w", "transposed", 64 * MIB))
     )
     assert (seen.evidence, seen.measured_bytes) == ("measured", 64 * MIB)
@@ -77,30 +77,30 @@ def test_a_copy_that_was_seen_is_measured() -> None:
     ids=["another kind", "freed", "another weight"],
 )
 def test_without_that_copy_it_is_refuted(other: Copy) -> None:
-    seen = confront(expecting(TRANSPOSED, nbytes=64 * MIB), attribution(other))
+    seen = match_attribution(expecting(TRANSPOSED, nbytes=64 * MIB), attribution(other))
     assert (seen.evidence, seen.measured_bytes) == ("refuted", 0)
 
 
 def test_copies_that_the_model_needs_do_not_count() -> None:
     one, two = copy("a b", "original", MIB), copy("b a", "original", MIB)
     predicted = expecting(ORIGINALS, nbytes=MIB)
-    assert confront(predicted, attribution(one)).evidence == "refuted"
-    both = confront(predicted, attribution(one, two))
+    assert match_attribution(predicted, attribution(one)).evidence == "refuted"
+    both = match_attribution(predicted, attribution(one, two))
     assert (both.evidence, both.measured_bytes) == ("measured", MIB)
 
 
 def test_more_than_predicted_is_said() -> None:
     copies = [copy("w", "transposed", 64 * MIB)] * 2
-    seen = confront(expecting(TRANSPOSED, nbytes=64 * MIB), attribution(*copies))
+    seen = match_attribution(expecting(TRANSPOSED, nbytes=64 * MIB), attribution(*copies))
     assert seen.measured_bytes == 128 * MIB
 
 
 def test_what_cannot_be_told_stays_predicted() -> None:
     predicted = expecting(TRANSPOSED, nbytes=64 * MIB)
-    assert confront(predicted, attribution(partial=True)) is predicted
-    assert confront(predicted, attribution(vague=("w",))) is predicted
+    assert match_attribution(predicted, attribution(partial=True)) is predicted
+    assert match_attribution(predicted, attribution(vague=("w",))) is predicted
     silent = msgspec.structs.replace(predicted, expected=())
-    assert confront(silent, attribution()) is silent
+    assert match_attribution(silent, attribution()) is silent
 
 
 def arena(name: str, nbytes: int) -> Owner:
@@ -116,7 +116,9 @@ def test_what_was_freed_counts_as_far_as_the_arena_has_slack(
     slack: int, evidence: str, measured: int
 ) -> None:
     predicted = finding(expected=(), bytes=2 * MIB, retained_bytes=2 * MIB)
-    seen = confront(predicted, attribution(arena=(arena("slack", slack), arena("in use", MIB))))
+    seen = match_attribution(
+        predicted, attribution(arena=(arena("slack", slack), arena("in use", MIB)))
+    )
     assert (seen.evidence, seen.measured_bytes) == (evidence, measured)
 
 
@@ -127,27 +129,35 @@ def test_copies_and_what_was_freed_count_together() -> None:
     slack = (arena("slack", 2 * MIB),)
     freed = copy("a b", "original", MIB, live=False)
     both = [copy("a b", "original", MIB)] * 2
-    assert confront(predicted, attribution(*both, freed, arena=slack)).measured_bytes == 3 * MIB
-    assert confront(predicted, attribution(both[0], freed, arena=slack)).measured_bytes == 2 * MIB
+    assert (
+        match_attribution(predicted, attribution(*both, freed, arena=slack)).measured_bytes
+        == 3 * MIB
+    )
+    assert (
+        match_attribution(predicted, attribution(both[0], freed, arena=slack)).measured_bytes
+        == 2 * MIB
+    )
 
 
 def test_an_arena_whose_slack_is_not_known_says_nothing() -> None:
     predicted = finding(expected=(), bytes=2 * MIB, retained_bytes=2 * MIB)
     unknown = arena("in use or slack", 4 * MIB)
-    assert confront(predicted, attribution(arena=(unknown,))) is predicted
+    assert match_attribution(predicted, attribution(arena=(unknown,))) is predicted
     enough = (arena("slack", 2 * MIB), unknown)
-    assert confront(predicted, attribution(arena=enough)).evidence == "measured"
+    assert match_attribution(predicted, attribution(arena=enough)).evidence == "measured"
 
 
 def test_a_copy_that_two_weights_share_counts_once() -> None:
     each = [ExpectedCopies(weights=(name,), kind="packed", count=1, bytes=4 * MIB) for name in "ab"]
-    seen = confront(expecting(*each, nbytes=8 * MIB), attribution(copy("a b", "packed", 4 * MIB)))
+    seen = match_attribution(
+        expecting(*each, nbytes=8 * MIB), attribution(copy("a b", "packed", 4 * MIB))
+    )
     assert (seen.evidence, seen.measured_bytes) == ("measured", 4 * MIB)
 
 
 def test_a_mapped_copy_counts_as_far_as_it_is_resident() -> None:
     half = msgspec.structs.replace(copy("a b", "original", MIB), resident_bytes=MIB // 2)
-    seen = confront(expecting(ORIGINALS, nbytes=MIB), attribution(half, half))
+    seen = match_attribution(expecting(ORIGINALS, nbytes=MIB), attribution(half, half))
     assert (seen.evidence, seen.measured_bytes) == ("measured", MIB // 2)
 
 
@@ -165,4 +175,4 @@ def test_what_folding_costs_is_refuted_where_nothing_was_folded(
 ) -> None:
     predicted = finding(phase="constant_fold", bytes=64 << 20, peak_bytes=64 << 20)
     profile = msgspec.structs.replace(profiles.build(steps), attribution=None)
-    assert confront_with_profile(predicted, profile).evidence == evidence
+    assert match_profile(predicted, profile).evidence == evidence

@@ -1,0 +1,161 @@
+"""What the rules know of one model: everything that several of them need, computed on first use."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+
+from memdiag.model.content import MAX_DECODED_BYTES, can_be_compared, identical_weights
+from memdiag.model.graph_index import GraphIndex, Node, Scope
+from memdiag.model.model_file import ModelFile
+from memdiag.model.readers import Reader, readers
+from memdiag.model.shapes import Shapes, infer_shapes
+from memdiag.ort.activations import ActivationPeak, activation_peak
+from memdiag.ort.constant_folding import Folds, fold_constants
+from memdiag.ort.runtime import Runtime
+from memdiag.ort.session_memory import PredictedSession, overridable_weights
+from memdiag.ort.used_values import UsedValues
+from memdiag.records.weights import Weight
+from memdiag.units import format_size
+
+MIN_COMPARED_BYTES = 64
+"""Smaller weights are not compared: the runtime itself merges most of them."""
+
+
+class AnalysisContext:
+    """One model under one release of onnxruntime.
+
+    Args:
+        model: the open model.
+        runtime: the release.
+        sizes: the sizes of free dimensions by name, where the user gave them.
+        reads_weights: whether rules may read the values of weights. Without, those that have to
+            find nothing.
+
+    Attributes:
+        notes: sentences on what could not be examined; rules append to it.
+    """
+
+    def __init__(
+        self,
+        model: ModelFile,
+        runtime: Runtime,
+        *,
+        sizes: Mapping[str, int] | None = None,
+        reads_weights: bool = True,
+    ) -> None:
+        self.model = model
+        self.runtime = runtime
+        self.reads_weights = reads_weights
+        self.sizes = dict(sizes or {})
+        self.notes: list[str] = []
+        self._readers: dict[Weight, tuple[Reader, ...]] = {}
+        self._activations: dict[frozenset[tuple[str, int]], ActivationPeak] = {}
+
+    @cached_property
+    def graphs(self) -> GraphIndex:
+        """The scopes of the model, and the weights in them."""
+        return GraphIndex(self.model)
+
+    @cached_property
+    def shapes(self) -> Shapes:
+        """The inferred types and shapes of all values, at the given sizes."""
+        return infer_shapes(self.model, self.graphs, self.sizes, self.notes)
+
+    @cached_property
+    def folds(self) -> Folds:
+        """The results of constant folding."""
+        return fold_constants(self.graphs, self.shapes, self.runtime)
+
+    @cached_property
+    def session(self) -> PredictedSession:
+        """The constants and the memory of a session."""
+        return PredictedSession(
+            self.model, self.graphs, self.shapes, self.folds, self.readers, self.runtime
+        )
+
+    @cached_property
+    def overridable(self) -> frozenset[str]:
+        """The names of the initializers that a caller may override."""
+        return overridable_weights(self.model)
+
+    def is_overridable(self, weight: Weight) -> bool:
+        """Return whether a caller may give another value for `weight`."""
+        return not weight.graph and weight.name in self.overridable
+
+    @cached_property
+    def used_values(self) -> UsedValues:
+        """The values that are read, and those on which an output depends."""
+        return UsedValues(self.graphs)
+
+    @cached_property
+    def equal_weights(self) -> list[list[Weight]]:
+        """Groups of two weights or more with the same bytes, of `MIN_COMPARED_BYTES` or more."""
+        if not self.reads_weights:
+            return []
+        skipped = self._not_comparable()
+        if skipped:
+            shown = ", ".join(skipped[:3])
+            more = f" and {len(skipped) - 3:,} more" if len(skipped) > 3 else ""
+            count = f"{len(skipped):,} weight{'' if len(skipped) == 1 else 's'}"
+            self.notes.append(
+                f"{count} ({shown}{more}) of more than "
+                f"{format_size(MAX_DECODED_BYTES)}, sparse or in fields of a number each, "
+                f"{'was' if len(skipped) == 1 else 'were'} not compared with others of the same "
+                "size."
+            )
+        return identical_weights(self.model, min_bytes=MIN_COMPARED_BYTES)
+
+    def equal_to(self, weight: Weight) -> Sequence[Weight]:
+        """Return the weights with the bytes of `weight`, itself among them; none if there is no
+        other."""
+        return self._group_of.get(weight, ())
+
+    @cached_property
+    def _group_of(self) -> dict[Weight, list[Weight]]:
+        return {weight: group for group in self.equal_weights for weight in group}
+
+    def _not_comparable(self) -> list[str]:
+        """Return the names of the weights that another may equal but that cannot be compared."""
+        skipped = [
+            weight
+            for weight in self.model.weights
+            if weight.dtype != "string" and not can_be_compared(self.model, weight)
+        ]
+        if not skipped:
+            return []
+        sizes = Counter(weight.nbytes for weight in self.model.weights)
+        return [qualified_name(weight) for weight in skipped if sizes[weight.nbytes] > 1]
+
+    def activations(self, sizes: Mapping[str, int]) -> ActivationPeak:
+        """Return the most memory that activations take at `sizes` of the free dimensions."""
+        key = frozenset(sizes.items())
+        if key not in self._activations:
+            is_given = all(self.sizes.get(name) == size for name, size in key)
+            shapes = self.shapes if is_given else infer_shapes(self.model, self.graphs, sizes, [])
+            self._activations[key] = activation_peak(
+                self.graphs,
+                shapes,
+                self.folds,
+                declared=self.shapes.as_declared,
+                sizes=sizes.values(),
+            )
+        return self._activations[key]
+
+    def readers(self, weight: Weight) -> tuple[Reader, ...]:
+        """Return the nodes that read `weight`, also behind operators that only change its form."""
+        if weight not in self._readers:
+            self._readers[weight] = tuple(readers(self.graphs, weight))
+        return self._readers[weight]
+
+    def node_name(self, scope: Scope, node: Node) -> str:
+        """Return the name of `node`, a node of `scope`, behind the path of its graph."""
+        return self.graphs.qualified(scope, node)
+
+    def weight(self, scope: Scope, name: str) -> Weight | None:
+        """Return the weight that `name` is, seen from `scope`; None if it is none."""
+        return self.graphs.weight(scope, name)
+
+
+def qualified_name(weight: Weight) -> str:
+    """Return the weight's name behind the path of its graph."""
+    return f"{weight.graph}/{weight.name}" if weight.graph else weight.name

@@ -1,0 +1,94 @@
+"""Operators by how ONNX Runtime's CPU provider treats them.
+
+One table for all that depends on the operator alone, read from onnxruntime 1.20 to 1.31 or measured
+on them. Operators of ONNX's own domain unless a comment says otherwise.
+"""
+
+RANDOM = frozenset(
+    {
+        *("Dropout", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform"),
+        "RandomUniformLike",
+    }
+)
+"""Never folded: the result differs from one evaluation to the next."""
+
+WITHOUT_TENSORS = frozenset(
+    {
+        *("ConcatFromSequence", "Optional", "OptionalGetElement", "OptionalHasElement"),
+        *("SequenceAt", "SequenceConstruct", "SequenceEmpty", "SequenceErase", "SequenceInsert"),
+        *("SequenceLength", "SplitToSequence"),
+    }
+)
+"""Never folded: an input or an output is a sequence or an optional, not a tensor."""
+
+BFLOAT16_KERNELS = frozenset(
+    {
+        *("Cast", "Compress", "Concat", "ConstantOfShape", "Flatten", "Gather", "GatherElements"),
+        *("GatherND", "Identity", "IsInf", "IsNaN", "Reshape", "ReverseSequence", "Scatter"),
+        *("ScatterElements", "ScatterND", "Shape", "Shrink", "Sign", "Slice", "Split", "Squeeze"),
+        *("Transpose", "Unsqueeze"),
+    }
+)
+"""Have a CPU kernel for bfloat16. Around others the runtime inserts casts, after all folding."""
+
+FLOAT16_KERNELS = BFLOAT16_KERNELS | {
+    *("Clip", "DequantizeLinear", "Expand", "LayerNormalization", "Max", "Min", "Mod"),
+    *("QuantizeLinear", "Round"),
+}
+"""Have a CPU kernel for float16. Around others the runtime inserts casts, after all folding."""
+
+CAST_FROM_FLOAT16 = frozenset(
+    {
+        *("Add", "Conv", "ConvTranspose", "Div", "GRU", "Gemm", "LSTM", "MatMul", "Mul", "RNN"),
+        "Sub",
+    }
+)
+"""Measured: float16 weights are cast to float for these. Others may have a float16 kernel."""
+
+GATHERING = frozenset({"Gather", "GatherElements", "GatherND"})
+"""Read a float16 weight as it is."""
+
+PASS_THROUGH = frozenset({"Dropout", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
+"""The output is the input's buffer: no bytes of its own."""
+
+IN_PLACE = frozenset(
+    {
+        *("Cast", "Celu", "Clip", "Elu", "HardSigmoid", "LeakyRelu", "LogSoftmax", "Relu", "Selu"),
+        *("Sigmoid", "Softmax", "Softplus", "Softsign", "Tanh", "ThresholdedRelu"),
+    }
+)
+"""Write over their input if nothing else reads it. Measured: the other element-wise ones do not."""
+
+SUMS = frozenset({"Add", "Sum"})
+"""Fused into a Conv whose output they add."""
+
+ARITHMETIC = frozenset(
+    {
+        *("Add", "Cast", "Div", "Mul", "Neg", "Pow", "Reciprocal", "ReduceMean", "Sqrt", "Sub"),
+        *("Sum", "Where"),
+    }
+)
+"""Can be part of a fused Gelu, LayerNormalization or attention."""
+
+CURVES = frozenset({"Erf", "Sigmoid", "Tanh"})
+"""Around which arithmetic is fused to Gelu and similar activations."""
+
+FUSION_CENTERS = CURVES | {
+    *("LayerNormalization", "ReduceMean", "SimplifiedLayerNormalization", "Softmax"),
+}
+"""Around which arithmetic is fused."""
+
+INTEGER_PRODUCTS = frozenset({"ConvInteger", "MatMulInteger"})
+"""Fused with the DynamicQuantizeLinear before them and the Cast behind them."""
+
+PRODUCTS = frozenset(
+    {
+        *("Gemm", "MatMul", "MatMulInteger", "QLinearMatMul"),
+        # com.microsoft
+        *("DynamicQuantizeMatMul", "FusedGemm", "FusedMatMul", "MatMulIntegerToFloat"),
+    }
+)
+"""Matrix products."""
+
+TRANSPOSE_FUSED_INTO = frozenset({"FusedMatMul", "Gemm", "MatMul"})
+"""A Transpose that only these read is fused into them, if its input is no constant."""

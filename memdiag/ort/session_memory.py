@@ -1,0 +1,709 @@
+"""The memory of a session's weights, from the parsed file to the session that is ready.
+
+A session is created in these steps, and what it has in memory differs from one to the next:
+
+1. ``parsed``: the whole file is a protobuf. Each graph around a subgraph has its own copy of the
+   node that contains it, so an embedded weight of a subgraph is there several times.
+2. ``converted``: embedded weights are copied out of the protobuf one at a time. External weights
+   are mapped. Nodes that contain subgraphs keep their copies, here called stale, for good.
+3. ``folded``: nodes with constant inputs are evaluated. Their inputs are copied, and all results
+   are kept until the last node is evaluated.
+4. ``packed``: one kernel after another packs its constant inputs into buffers of its own. A buffer
+   that equals an earlier one is filled before it is dropped. A constant is freed once every kernel
+   that reads it has packed it.
+5. ``steady``: what is left, and the mapped weights that are read.
+
+`PredictedSession` finds out for one model and release which kernel packs or reads each constant.
+`SessionMemory` adds up some or all of its weights for each step. A rule compares the memory of the
+weights as they are with that of a replacement: `SessionMemory.peak_reduction`.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from heapq import nlargest
+from typing import Literal, NamedTuple, Self
+
+from memdiag.model.graph_index import GraphIndex, Node, Scope, integers
+from memdiag.model.model_file import ModelFile
+from memdiag.model.readers import SAME_ORDER, Reader
+from memdiag.model.shapes import Shapes
+from memdiag.ort.constant_folding import Fold, Folds
+from memdiag.ort.fusions import Kernel, kernel_of
+from memdiag.ort.prepacking import PackedBuffer, packed_buffer
+from memdiag.ort.runtime import Runtime
+from memdiag.records.attribution import CopyKind
+from memdiag.records.weights import Weight
+
+OVERRIDABLE_SINCE_IR = 4
+"""Models of older IR versions had to list all initializers as graph inputs: they are constants."""
+
+PACKED_SHARED_SINCE = Runtime(1, 21)
+"""Since then kernels of one operator share the packed buffer of equal weights."""
+
+ARENA_FREED_SINCE = Runtime(1, 23)
+"""Older releases allocate all embedded weights as one block of the arena, which is never freed."""
+
+LEAN_FOLDING_SINCE = Runtime(1, 24)
+"""Older releases make a protobuf of each folded result, which is two more copies for a moment."""
+
+SUBGRAPH_KEPT_SINCE = Runtime(1, 29)
+"""Since then, up to 1.31.1, weights that a subgraph owns are not freed when they are packed."""
+
+MAX_LARGEST = 64
+"""Weights among which the largest that is not in question is looked up."""
+
+Moment = Literal["parsed", "converted", "folded", "packed", "steady"]
+
+_COPY_KINDS: dict[str, CopyKind] = {"Transpose": "transposed", "Cast": "cast"}
+
+
+class Consumer(NamedTuple):
+    """A node of the optimized graph that reads a constant.
+
+    Attributes:
+        scope, node, input_index: the node and its input.
+        buffer: the buffer into which its kernel packs the constant; None if it reads it unpacked.
+        kernel: the kernel, where it packs.
+    """
+
+    scope: Scope
+    node: Node
+    input_index: int
+    buffer: PackedBuffer | None
+    kernel: Kernel | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SessionConstant:
+    """A constant of the optimized graph: a weight of the file, or a result of constant folding.
+
+    Attributes:
+        consumers: the nodes that read it.
+        is_exposed: whether it is also an output of its graph, or a caller may override it.
+        content: equal for constants with equal content.
+        is_kept: whether the runtime keeps it although every consumer packs it.
+    """
+
+    consumers: tuple[Consumer, ...]
+    is_exposed: bool = False
+    content: Hashable = None
+    is_kept: bool = False
+
+    @property
+    def is_read(self) -> bool:
+        """Whether something reads it unpacked, so that it stays."""
+        return self.is_exposed or any(consumer.buffer is None for consumer in self.consumers)
+
+    @property
+    def is_packed_only(self) -> bool:
+        """Whether it has consumers and all pack it."""
+        return bool(self.consumers) and not self.is_read
+
+
+@dataclass(frozen=True, kw_only=True)
+class FoldedResult(SessionConstant):
+    """A result of constant folding that stays after folding; `fold` says how it is computed."""
+
+    fold: Fold
+
+    @property
+    def is_freed(self) -> bool:
+        """Whether it is freed when it is packed."""
+        return self.is_packed_only and not self.is_kept
+
+    @property
+    def is_in_subgraph(self) -> bool:
+        """Whether it is a constant of a subgraph."""
+        return self.fold.scope.parent is not None and not self.fold.scope.is_function
+
+    def merged(self, other: "FoldedResult") -> "FoldedResult":
+        """Return this result with the consumers of `other` as well, which has equal content."""
+        consumers = (*self.consumers, *other.consumers)
+        return replace(self, consumers=consumers, is_exposed=self.is_exposed or other.is_exposed)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadedWeight(SessionConstant):
+    """A weight of the file as one session loads it.
+
+    Attributes:
+        weight: the weight.
+        depth: the number of subgraphs around it, up to a function.
+        is_read_in_subgraph: whether a node of a subgraph reads it.
+        is_retained: whether its block of the arena stays although it is freed.
+        results: the results of constant folding that are computed from it and stay.
+    """
+
+    weight: Weight
+    depth: int = 0
+    is_read_in_subgraph: bool = False
+    is_retained: bool = False
+    results: tuple[FoldedResult, ...] = ()
+
+    @classmethod
+    def unpacked(cls, weight: Weight) -> Self:
+        """Return `weight` as if nodes of the main graph read it, unpacked."""
+        return cls(weight=weight, consumers=(), is_exposed=True)
+
+    @property
+    def private_bytes(self) -> int:
+        """Its bytes in private memory; 0 for an external weight, which is mapped."""
+        return 0 if self.weight.storage == "external" else self.weight.nbytes
+
+    @property
+    def mapped_bytes(self) -> int:
+        """Its bytes in a mapped file."""
+        return self.weight.nbytes - self.private_bytes
+
+    @property
+    def stale_copies(self) -> int:
+        """The number of its copies in the nodes that contain its subgraph."""
+        return 0 if self.weight.storage == "external" else self.depth
+
+    @property
+    def original_copies(self) -> int:
+        """The number of its originals at steady state, stale ones included."""
+        return self.stale_copies + (self.is_read or self.is_kept)
+
+    def with_content(self, content: Hashable) -> Self:
+        """Return it, and its results, with the content of an equal weight."""
+        results = tuple(
+            replace(result, content=(content, result.fold.dtype, result.fold.shape))
+            for result in self.results
+        )
+        return replace(self, content=content, results=results)
+
+
+class FoldedCopy(NamedTuple):
+    """A copy of a weight that constant folding makes and that is resident at steady state.
+
+    Attributes:
+        kind: the kind of copy that the X-ray reports.
+        nbytes: its size.
+        signature: equal for copies that would be one if their weights were one.
+        is_retained: whether only its block of the arena is left, because it is packed.
+    """
+
+    kind: CopyKind
+    nbytes: int
+    signature: tuple[object, ...]
+    is_retained: bool
+
+
+class FoldingMemory(NamedTuple):
+    """Memory of constant folding: the most at once, and what is left when all is evaluated."""
+
+    peak_bytes: int
+    kept_bytes: int
+
+
+class PredictedSession:
+    """The constants of a session that one release would create from a model.
+
+    Args:
+        model, graphs, shapes: the model.
+        folds: what constant folding evaluates.
+        readers: returns the readers of a weight.
+        runtime: the release.
+    """
+
+    def __init__(
+        self,
+        model: ModelFile,
+        graphs: GraphIndex,
+        shapes: Shapes,
+        folds: Folds,
+        readers: Callable[[Weight], Iterable[Reader]],
+        runtime: Runtime,
+    ) -> None:
+        self.runtime = runtime
+        self._model = model
+        self._graphs = graphs
+        self._shapes = shapes
+        self._folds = folds
+        self._readers = readers
+        self._overridable = overridable_weights(model)
+        self._weights: dict[Weight, LoadedWeight] = {}
+        self._results: dict[tuple[Scope, str], FoldedResult] = {}
+
+    def remaining_readers(self, weight: Weight) -> list[Reader]:
+        """Return the nodes of the optimized graph that read `weight` itself."""
+        return [
+            reader
+            for reader in direct_readers(self._readers(weight))
+            if not self._folds.is_folded(reader.scope, reader.node)
+        ]
+
+    def weight(self, weight: Weight) -> LoadedWeight:
+        """Return how the session loads `weight`."""
+        if weight not in self._weights:
+            self._weights[weight] = self._load(weight)
+        return self._weights[weight]
+
+    def _load(self, weight: Weight) -> LoadedWeight:
+        remaining = self.remaining_readers(weight)
+        scopes = self._graphs.scopes(weight)
+        is_overridable = not weight.graph and weight.name in self._overridable
+        consumers: tuple[Consumer, ...] = ()
+        if not is_overridable:
+            consumers = tuple(
+                self._consumer(
+                    reader.scope, reader.node, reader.input_index, weight.dtype, weight.shape
+                )
+                for reader in remaining
+            )
+        loaded = LoadedWeight(
+            weight=weight,
+            content=weight,
+            consumers=consumers,
+            is_exposed=is_overridable or any(weight.name in scope.outputs for scope in scopes),
+            depth=subgraph_depth(self._graphs, weight),
+            is_read_in_subgraph=any(
+                reader.scope.parent is not None and not reader.scope.is_function
+                for reader in remaining
+            ),
+            results=tuple(
+                replace(self.result(fold), content=(weight, fold.dtype, fold.shape))
+                for fold in self._folds.of_weight(weight)
+                if fold.stays
+            ),
+        )
+        if not loaded.is_packed_only:
+            return loaded
+        is_embedded_in_main = weight.storage != "external" and not loaded.depth
+        return replace(
+            loaded,
+            is_retained=self.runtime < ARENA_FREED_SINCE and is_embedded_in_main,
+            is_kept=_is_prepacked(consumers)
+            and any(self.is_kept(scope, weight.name) for scope in scopes),
+        )
+
+    def result(self, fold: Fold) -> FoldedResult:
+        """Return what becomes of the result of `fold`, which stays after folding."""
+        key = fold.scope, fold.output
+        if key not in self._results:
+            # The runtime merges duplicates of one graph: only the first result remains.
+            duplicates = [fold, *self._folds.duplicates(fold)]
+            self._results[key] = FoldedResult(
+                fold=fold,
+                consumers=tuple(
+                    consumer for each in duplicates for consumer in self._consumers(each)
+                ),
+                is_exposed=any(each.output in each.scope.outputs for each in duplicates),
+                is_kept=self.is_kept(fold.scope, fold.output),
+            )
+        return self._results[key]
+
+    def _consumers(self, fold: Fold) -> Iterator[Consumer]:
+        """Yield the consumers of a folded value, also behind Identity and in functions."""
+        first = (fold.scope, fold.output)
+        pending, seen = [first], {first}
+        while pending:
+            for use in Scope.uses(*pending.pop()):
+                body = use.scope.call(use.node)
+                following = None
+                if use.node.op_type == "Identity" and use.node.output:
+                    following = use.scope, use.node.output[0]
+                elif body is not None and use.input_index < len(body.inputs):
+                    following = body, body.inputs[use.input_index]
+                if following is not None:
+                    if following not in seen:
+                        seen.add(following)
+                        pending.append(following)
+                elif not self._folds.is_folded(use.scope, use.node):
+                    yield self._consumer(
+                        use.scope, use.node, use.input_index, fold.dtype, fold.shape
+                    )
+
+    def _consumer(
+        self, scope: Scope, node: Node, input_index: int, dtype: str, shape: tuple[int, ...]
+    ) -> Consumer:
+        graphs = self._graphs
+        buffer = packed_buffer(graphs, self.runtime, scope, node, input_index, dtype, shape)
+        kernel = kernel_of(graphs, self._shapes, scope, node) if buffer is not None else None
+        return Consumer(scope, node, input_index, buffer, kernel)
+
+    def is_freed(self, weight: Weight, *, mapped: bool | None = None) -> bool:
+        """Return whether `weight` itself is gone when the session is ready.
+
+        That is so if every consumer packs it, and if there is none. `mapped` overrides whether its
+        data is external.
+        """
+        if mapped is None:
+            mapped = weight.storage == "external"
+        if self.runtime < ARENA_FREED_SINCE and not mapped:
+            return False
+        loaded = self.weight(weight)
+        is_own = bool(weight.graph) and weight.place == "initializer"
+        if is_own and loaded.consumers and self.runtime >= SUBGRAPH_KEPT_SINCE:
+            return False
+        return not loaded.is_read
+
+    def is_kept(self, scope: Scope, name: str) -> bool:
+        """Return whether the constant `name` of `scope` stays although every consumer packs it.
+
+        A constant of a subgraph does since 1.29. Older releases count by name alone, over all
+        graphs, the nodes that still have to pack a constant. Sibling branches may use one name: the
+        count reaches zero at the last of them, which is freed, while the ones before it stay.
+        """
+        if scope.parent is None or scope.is_function:
+            return False
+        if self.runtime >= SUBGRAPH_KEPT_SINCE:
+            return True
+        order = self._scope_order
+        return scope in order and self._last_with_name.get(name, 0) > order[scope]
+
+    @cached_property
+    def _scope_order(self) -> dict[Scope, int]:
+        """The order in which graphs are initialized: outer ones first, then those in each node.
+
+        Functions are inlined by then, and their names made unique.
+        """
+        scopes = (scope for _, scope in self._graphs if not scope.is_function)
+        return {scope: index for index, scope in enumerate(scopes)}
+
+    @cached_property
+    def _last_with_name(self) -> dict[str, int]:
+        """The position of the last graph that has a constant of each name."""
+        last: dict[str, int] = {}
+        constants = [
+            (scope, weight.name)
+            for weight in self._model.weights
+            if weight.graph
+            for scope in self._graphs.scopes(weight)
+        ]
+        constants += [(fold.scope, fold.output) for fold in self._folds if fold.stays]
+        for scope, name in constants:
+            last[name] = max(self._scope_order.get(scope, 0), last.get(name, 0))
+        return last
+
+    def packed_buffers(self, constants: Iterable[SessionConstant]) -> list[PackedBuffer]:
+        """Return the packed buffers of `constants`; a buffer that kernels share is listed once."""
+        found: list[PackedBuffer] = []
+        seen: set[Hashable] = set()
+        for constant in constants:
+            for consumer in constant.consumers:
+                if consumer.buffer is None:
+                    continue
+                key = constant.content, consumer.kernel, consumer.buffer
+                if self.runtime < PACKED_SHARED_SINCE or key not in seen:
+                    found.append(consumer.buffer)
+                seen.add(key)
+        return found
+
+    def folded_copies(self, weight: Weight) -> list[FoldedCopy]:
+        """Return the folded copies of `weight` alone that are resident at steady state."""
+        found: list[FoldedCopy] = []
+        seen: set[Node] = set()
+        for reader in self._readers(weight):
+            steps = [step for step in reader.path if step.node.op_type != "Identity"]
+            if not steps or reader.node.op_type == "Identity" or reader.node in self._folds.nodes:
+                continue
+            scope = steps[-1].scope
+            fold = self._folds.of_node(steps[-1].node)
+            if fold is None or fold.node in seen or len(fold.weights) != 1:
+                continue
+            consumer = self._consumer(
+                reader.scope, reader.node, reader.input_index, fold.dtype, fold.shape
+            )
+            is_packed = consumer.buffer is not None
+            is_retained = is_packed and self.runtime < ARENA_FREED_SINCE
+            if is_packed and not is_retained and not self.is_kept(scope, fold.output):
+                continue
+            seen.add(fold.node)
+            kinds = [_COPY_KINDS[name] for name in reader.through if name in _COPY_KINDS]
+            work = tuple(_signature(step.node) for step in steps)
+            signature = (id(scope), fold.shape, fold.dtype, *work)
+            kind = kinds[-1] if kinds else "original"
+            found.append(FoldedCopy(kind, fold.nbytes, signature, is_retained))
+        return found
+
+    def retained_bytes(self, loaded: LoadedWeight) -> int:
+        """Return what a weight and its folded copies leave in the arena after they are freed."""
+        copies = self.folded_copies(loaded.weight)
+        folded = sum(copy.nbytes for copy in copies if copy.is_retained)
+        return folded + loaded.weight.nbytes * loaded.is_retained
+
+    def retained_results(self, results: Iterable[FoldedResult]) -> int:
+        """Return the bytes that results leave in the arena after they are packed and freed.
+
+        Subgraphs are initialized one after another: the next one reuses the blocks of the last.
+        """
+        if self.runtime >= ARENA_FREED_SINCE:
+            return 0
+        in_main = 0
+        in_subgraphs: dict[Scope, int] = defaultdict(int)
+        for result in results:
+            if result.is_freed:
+                if result.is_in_subgraph:
+                    in_subgraphs[result.fold.scope] += result.fold.nbytes
+                else:
+                    in_main += result.fold.nbytes
+        return max(in_main, *in_subgraphs.values()) if in_subgraphs else in_main
+
+    def folding_memory(self, folds: Iterable[Fold] | None = None) -> FoldingMemory:
+        """Return the memory of evaluating `folds` and all they are computed from; all by default.
+
+        The originals of weights are not counted.
+        """
+        is_lean = self.runtime >= LEAN_FOLDING_SINCE
+        results_bytes = peak_bytes = kept_bytes = 0
+        for fold in self._with_operands(folds) if folds is not None else self._folds:
+            if fold.merged_into is not None:
+                continue
+            # A Shape does not read the elements of its input: nothing is copied.
+            names = set() if fold.node.op_type == "Shape" else set(fold.node.input)
+            copies = sum(self._operand_bytes(fold, name) for name in names)
+            results_bytes += fold.nbytes
+            kept_bytes += fold.nbytes if fold.stays else 0
+            peak_bytes = max(
+                peak_bytes, results_bytes + copies + (0 if is_lean else 2 * fold.nbytes)
+            )
+        return FoldingMemory(peak_bytes, kept_bytes)
+
+    def _with_operands(self, folds: Iterable[Fold]) -> Iterator[Fold]:
+        """Yield `folds` and those that they are computed from, in topological order."""
+        needed: set[int] = set()
+        pending = list(folds)
+        while pending:
+            fold: Fold | None = pending.pop()
+            if fold is not None and fold.merged_into is not None:
+                fold = self._folds.of_value(*fold.merged_into)
+            index = self._folds.index_of(fold.scope, fold.output) if fold is not None else None
+            if fold is None or index is None or index in needed:
+                continue
+            needed.add(index)
+            operands = (self._folds.of_value(fold.scope, name) for name in fold.node.input)
+            pending += [operand for operand in operands if operand is not None]
+        return (self._folds[index] for index in sorted(needed))
+
+    def _operand_bytes(self, fold: Fold, name: str) -> int:
+        operand = self._folds.of_value(fold.scope, name)
+        if operand is not None:
+            return operand.nbytes
+        kind = self._shapes.of(fold.scope, name) if name else None
+        return 0 if kind is None else kind.nbytes or 0
+
+    @cached_property
+    def largest_weights(self) -> Sequence[Weight]:
+        """The `MAX_LARGEST` largest weights, the largest first."""
+        return nlargest(MAX_LARGEST, self._model.weights, key=lambda weight: weight.nbytes)
+
+    def memory(self, weights: Sequence[LoadedWeight]) -> "SessionMemory":
+        """Return the memory of `weights`, as if the model had no others."""
+        return SessionMemory(self, weights)
+
+    def peak_reduction(
+        self, weights: Sequence[LoadedWeight], replacement: Sequence[LoadedWeight]
+    ) -> int:
+        """Return by how many bytes the peak is lower with `replacement` instead of `weights`.
+
+        The other weights of the model matter as far as one of them is converted or packed as well.
+        """
+        replaced = {loaded.weight for loaded in weights}
+        others = [self.weight(weight) for weight in self.largest_weights if weight not in replaced]
+        converted = next((one.private_bytes for one in others if one.private_bytes), 0)
+        buffers = (
+            max((one.buffer.nbytes for one in other.consumers if one.buffer), default=0)
+            for other in others
+        )
+        packed = next(filter(None, buffers), 0)
+        before, after = (
+            SessionMemory(self, each, converted=converted, packed=packed)
+            for each in (weights, replacement)
+        )
+        return max(0, before.peak() - after.peak())
+
+
+class SessionMemory:
+    """The memory of some or all weights of a session at each moment of its creation.
+
+    Args:
+        session: the session.
+        weights: the weights, with their results of constant folding.
+        converted: the size of another weight that is converted while these are in memory.
+        packed: the size of a buffer of another weight that is packed while these are in memory.
+    """
+
+    def __init__(
+        self,
+        session: PredictedSession,
+        weights: Sequence[LoadedWeight],
+        *,
+        converted: int = 0,
+        packed: int = 0,
+    ) -> None:
+        self._session = session
+        self._weights = weights
+        self._converted, self._packed = converted, packed
+        # A result of several weights is there once.
+        by_value = {
+            (result.fold.scope, result.fold.output): result
+            for loaded in weights
+            for result in loaded.results
+        }
+        self._results = list(by_value.values())
+
+    def by_moment(self) -> dict[Moment, int]:
+        """Return the most bytes at each moment."""
+        weights = self._weights
+        stale = sum(loaded.depth * loaded.private_bytes for loaded in weights)
+        converted = stale + sum(loaded.private_bytes for loaded in weights)
+        largest = max([self._converted, *(loaded.private_bytes for loaded in weights)])
+        folding = self._session.folding_memory(result.fold for result in self._results)
+        packing, unpacked = self._pack()
+        # Weights at the same place of a file share its pages.
+        mapped = {
+            (loaded.weight.file, loaded.weight.offset): loaded.mapped_bytes
+            for loaded in weights
+            if loaded.is_read
+        }
+        steady = stale + unpacked + sum(mapped.values())
+        return {
+            "parsed": sum((2 * loaded.depth + 1) * loaded.private_bytes for loaded in weights),
+            "converted": converted + largest,
+            "folded": converted + folding.peak_bytes,
+            "packed": max(stale + packing, steady + self._packed),
+            "steady": steady,
+        }
+
+    def peak(self) -> int:
+        """Return the most bytes at any moment."""
+        return max(self.by_moment().values())
+
+    def steady(self) -> int:
+        """Return the bytes when the session is ready, blocks that the arena retains included."""
+        return self.by_moment()["steady"]
+
+    def _pack(self) -> tuple[int, int]:
+        """Return the most bytes of constants and buffers during packing, and those after it."""
+        constants = [*map(self._of_weight, self._weights), *map(self._of_result, self._results)]
+        is_shared = self._session.runtime >= PACKED_SHARED_SINCE
+        in_use = peak = sum(constant.private_bytes for constant in constants)
+        seen: set[Hashable] = set()
+        for constant in constants:
+            for consumer in constant.constant.consumers:
+                if consumer.buffer is None:
+                    continue
+                peak = max(peak, in_use + constant.mapped_bytes + consumer.buffer.nbytes)
+                key = constant.constant.content, consumer.kernel, consumer.buffer
+                if not (is_shared and key in seen):
+                    in_use += consumer.buffer.nbytes
+                seen.add(key)
+            in_use -= constant.private_bytes if constant.freed == "when packed" else 0
+        at_end = (one.private_bytes for one in constants if one.freed == "at the end")
+        return peak, in_use - sum(at_end)
+
+    def _of_weight(self, loaded: LoadedWeight) -> "_PackedConstant":
+        runtime = self._session.runtime
+        freed: _Freed = "when packed"
+        in_arena = _is_prepacked(loaded.consumers) and runtime < ARENA_FREED_SINCE
+        if loaded.is_read or loaded.is_kept or (in_arena and loaded.private_bytes):
+            freed = "never"
+        elif loaded.is_read_in_subgraph and runtime >= SUBGRAPH_KEPT_SINCE:
+            freed = "at the end"
+        # Without any reader it is dropped before kernels are created.
+        is_there = bool(loaded.consumers) or loaded.is_exposed
+        private_bytes = loaded.private_bytes if is_there else 0
+        return _PackedConstant(loaded, private_bytes, loaded.mapped_bytes, freed)
+
+    def _of_result(self, result: FoldedResult) -> "_PackedConstant":
+        is_freed = result.is_freed and self._session.runtime >= ARENA_FREED_SINCE
+        freed: _Freed = "when packed" if is_freed else "never"
+        return _PackedConstant(result, result.fold.nbytes, 0, freed)
+
+
+_Freed = Literal["when packed", "at the end", "never"]
+
+
+class _PackedConstant(NamedTuple):
+    """A constant during packing.
+
+    Attributes:
+        constant: the constant with its consumers.
+        private_bytes, mapped_bytes: its size; mapped pages are resident while they are packed.
+        freed: whether it is freed once its consumers have packed it, when all kernels have packed
+            their constants, or never.
+    """
+
+    constant: SessionConstant
+    private_bytes: int
+    mapped_bytes: int
+    freed: _Freed
+
+
+def merge_equal(weights: Sequence[LoadedWeight]) -> LoadedWeight:
+    """Return one weight of the main graph that replaces `weights`, which have equal content.
+
+    It is an external one, if there is one.
+    """
+    first = next((one for one in weights if one.weight.storage == "external"), weights[0])
+    results: dict[Hashable, FoldedResult] = {}
+    for result in (result for loaded in weights for result in loaded.results):
+        fold = result.fold
+        perm = integers(fold.node, "perm")
+        work = fold.scope, fold.node.op_type, fold.dtype, fold.shape, perm
+        results[work] = results[work].merged(result) if work in results else result
+    return replace(
+        first,
+        consumers=tuple(consumer for loaded in weights for consumer in loaded.consumers),
+        is_exposed=any(loaded.is_exposed for loaded in weights),
+        results=tuple(results.values()),
+        depth=0,
+        is_read_in_subgraph=any(loaded.is_read_in_subgraph for loaded in weights),
+        is_kept=False,
+    )
+
+
+def direct_readers(found: Iterable[Reader]) -> list[Reader]:
+    """Return those of the readers of a weight that read the weight itself in a session.
+
+    Identity nodes are removed and calls of functions inlined by then.
+    """
+    return [
+        reader
+        for reader in found
+        if reader.node.op_type != "Identity"
+        and all(step.node.op_type == "Identity" for step in reader.path)
+        and reader.scope.call(reader.node) is None
+    ]
+
+
+def overridable_weights(model: ModelFile) -> frozenset[str]:
+    """Return the names of the initializers of the main graph that are graph inputs as well.
+
+    A caller may give other values for them, so they are neither folded nor packed.
+    """
+    if model.proto.ir_version < OVERRIDABLE_SINCE_IR:
+        return frozenset()
+    inputs = frozenset(model.graph.inputs)
+    return frozenset(
+        weight.name
+        for weight in model.weights
+        if weight.name in inputs and not weight.graph and weight.place in ("initializer", "sparse")
+    )
+
+
+def subgraph_depth(graphs: GraphIndex, weight: Weight) -> int:
+    """Return the number of subgraphs around `weight`, up to the function that contains it."""
+    scopes = graphs.scopes(weight) if weight.graph else ()
+    scope: Scope | None = scopes[0] if scopes else None
+    depth = 0
+    while scope is not None and scope.parent is not None and not scope.is_function:
+        scope = scope.parent
+        depth += 1
+    return depth
+
+
+def _is_prepacked(consumers: Iterable[Consumer]) -> bool:
+    """Return whether a kernel packs the constant; filters are reordered before kernels exist."""
+    return any(one.buffer is not None and one.buffer.kind != "reordered" for one in consumers)
+
+
+def _signature(node: Node) -> tuple[object, ...]:
+    """Return a key that is equal for nodes that do the same with their first input."""
+    attributes = sorted(one.SerializeToString(deterministic=True) for one in node.attribute)
+    other_inputs = node.input[1:] if node.op_type not in SAME_ORDER else ()
+    return node.domain, node.op_type, *attributes, *other_inputs

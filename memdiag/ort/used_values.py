@@ -1,0 +1,77 @@
+"""Which values a model reads, and on which its outputs depend.
+
+The runtime drops constants that nothing reads, but executes every node, also a node on whose
+outputs no output of the model depends.
+"""
+
+from collections.abc import Iterator
+from functools import cached_property
+
+from memdiag.model.graph_index import GraphIndex, Node, Scope
+
+Value = tuple[Scope, str]
+
+
+class UsedValues:
+    """The values that are read, and those on which an output of the model depends.
+
+    The body of a called function counts as a whole: all its outputs are needed.
+    """
+
+    def __init__(self, graphs: GraphIndex) -> None:
+        self._graphs = graphs
+        self._outputs: set[Value] = set()
+        for _, scope in graphs:
+            self._outputs.update(_outputs(scope))
+
+    def is_read(self, value: Value) -> bool:
+        """Return whether a node reads a value, or it is an output of a graph."""
+        scope, name = value
+        return value in self._outputs or next(scope.uses(name), None) is not None
+
+    def is_needed(self, value: Value) -> bool:
+        """Return whether an output of the model depends on a value."""
+        scope, name = value
+        return name in self._needed.get(scope, ())
+
+    @cached_property
+    def _needed(self) -> dict[Scope, set[str]]:
+        """The values on which an output depends; the time grows with the number of edges."""
+        needed: dict[Scope, set[str]] = {scope: set() for _, scope in self._graphs}
+        pending: list[Value] = []
+        for path, scope in self._graphs:
+            if scope.is_function or not path:
+                pending += _outputs(scope)
+        seen: set[tuple[Scope, Node]] = set()
+        while pending:
+            scope, name = pending.pop()
+            names = needed.setdefault(scope, set())
+            if name in names:
+                continue
+            names.add(name)
+            producer = scope.producers.get(name)
+            if producer is None or (len(producer.output) > 1 and (scope, producer) in seen):
+                continue
+            if len(producer.output) > 1:
+                seen.add((scope, producer))
+            for operand in producer.input:
+                if operand in scope.producers:
+                    pending.append((scope, operand))
+                elif operand:
+                    pending += _defined(scope, operand)
+            if producer.subgraphs:
+                for body in scope.subgraphs.get(producer, ()):
+                    pending += _outputs(body)
+        return needed
+
+
+def _outputs(scope: Scope) -> Iterator[Value]:
+    for name in scope.outputs:
+        yield from _defined(scope, name)
+
+
+def _defined(scope: Scope, name: str) -> Iterator[Value]:
+    """Yield the value that `name` is, seen from `scope`, if any graph defines it."""
+    defining = scope.defining_scope(name)
+    if defining is not None:
+        yield defining, name

@@ -1,0 +1,46 @@
+"""Groups of weights with equal content, as the rules that report them divide them up."""
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+
+from memdiag.ort.analysis import AnalysisContext
+from memdiag.ort.session_memory import subgraph_depth
+from memdiag.records.weights import Weight
+
+MIN_BYTES = 64 << 10
+"""A waste of fewer bytes is not reported, even of many weights together."""
+
+Group = Sequence[Weight]
+
+
+def mergeable_groups(ctx: AnalysisContext) -> Iterator[Group]:
+    """Yield groups of weights that one weight could replace: same bytes, type and shape.
+
+    Weights of another shape could not: the Reshape between them would be folded into a second copy.
+    Tensors that are attributes are left out.
+    """
+    for group in ctx.equal_weights:
+        parts: dict[tuple[str, tuple[int, ...]], list[Weight]] = defaultdict(list)
+        for weight in group:
+            if weight.place != "attribute" and ctx.graphs.scopes(weight):
+                parts[weight.dtype, weight.shape].append(weight)
+        yield from (part for part in parts.values() if len(part) > 1)
+
+
+def is_in_branches(ctx: AnalysisContext, group: Group) -> bool:
+    """Return whether two subgraphs or more own the weights of `group`, and no other graph does."""
+    graphs = {weight.graph for weight in group}
+    return len(graphs) > 1 and all(subgraph_depth(ctx.graphs, weight) for weight in group)
+
+
+def count_stored(group: Group) -> int:
+    """Return how many times the content is stored: weights may share a range of a file."""
+    return len({(one.file, one.offset) if one.file else one for one in group})
+
+
+def is_listed_by_name(ctx: AnalysisContext, weight: Weight) -> bool:
+    """Return whether the X-ray lists the original of `weight` by its qualified name.
+
+    The mapping of an external file is known by the name without the graph's path.
+    """
+    return weight.storage != "external" or not subgraph_depth(ctx.graphs, weight)

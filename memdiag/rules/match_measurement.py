@@ -1,0 +1,142 @@
+"""Matching predicted findings with a measurement: a profile, and the copies in its X-ray."""
+
+import msgspec
+
+from memdiag.records.attribution import Attribution, Copy
+from memdiag.records.finding import Evidence, ExpectedCopies, Finding
+from memdiag.records.profile import Profile
+
+_FREE, _MAYBE_FREE = "slack", "in use or slack"
+"""The names of the owners in the X-ray for free parts of an arena, and parts that may be free."""
+
+MIN_COPIES_SHARE = 0.05
+"""A finding about copies is refuted if the X-ray found this share of its bytes or less."""
+
+MIN_RUN_SHARE = 0.95
+"""A finding about activations is refuted if the first run added less than this share of what they
+take at least."""
+
+MIN_FOLDING_SHARE = 0.5
+"""A finding about the peak of constant folding is refuted if folding added less than this share of
+it: the rest may reuse other memory."""
+
+
+def match_profile(finding: Finding, profile: Profile) -> Finding:
+    """Return `finding` as measured or refuted by `profile`; predicted if the profile cannot decide.
+
+    Activations are compared with the growth of the first run, copies of weights with the X-ray. The
+    peak bytes of a finding are limited to the measured peak.
+    """
+    if finding.phase == "constant_fold" and _folds_nothing(profile):
+        return msgspec.structs.replace(finding, evidence="refuted", measured_bytes=0)
+    if finding.run_bytes:
+        found = _match_run(finding, profile)
+    elif finding.phase == "constant_fold" and not finding.bytes:
+        found = _match_folding(finding, profile)
+    elif profile.attribution is not None:
+        found = match_attribution(finding, profile.attribution)
+    else:
+        found = finding
+    peak_bytes = max(0, profile.peak_rss_bytes - profile.baseline_rss_bytes)
+    return msgspec.structs.replace(found, peak_bytes=min(found.peak_bytes, peak_bytes))
+
+
+def _folds_nothing(profile: Profile) -> bool:
+    """Return whether the options of the session disabled constant folding."""
+    names = {phase.name for phase in profile.phases}
+    return "prepack" in names and "constant_fold" not in names
+
+
+def _match_run(finding: Finding, profile: Profile) -> Finding:
+    run = profile.phase("first_run")
+    if run is None or profile.outcome.status != "completed":
+        return finding
+    mapped = 0  # weights that were mapped before, and read now
+    if run.start.file_bytes is not None and run.end.file_bytes is not None:
+        mapped = max(0, run.end.file_bytes - run.start.file_bytes)
+    growth = max(0, run.peak_rss_bytes - run.start.rss_bytes - mapped)
+    evidence: Evidence = "measured" if growth >= MIN_RUN_SHARE * finding.run_bytes else "refuted"
+    return msgspec.structs.replace(finding, evidence=evidence, measured_bytes=growth)
+
+
+def _match_folding(finding: Finding, profile: Profile) -> Finding:
+    """Return a finding about the peak of folding as measured or refuted by what folding added."""
+    spans = [span for span in profile.spans if span.phase == "constant_fold"]
+    if not spans:
+        return finding
+    growth = max(0, *(span.peak_rss_bytes - span.start_rss_bytes for span in spans))
+    evidence: Evidence = (
+        "measured" if growth >= MIN_FOLDING_SHARE * finding.peak_bytes else "refuted"
+    )
+    return msgspec.structs.replace(finding, evidence=evidence, measured_bytes=growth)
+
+
+def match_attribution(finding: Finding, attribution: Attribution) -> Finding:
+    """Return `finding` as measured or refuted by the copies that were resident at steady state.
+
+    A finding stays predicted if the X-ray cannot decide: it expects no copies, its weights have no
+    distinctive content, or not all memory could be read. The measured bytes are limited to what the
+    process has above its baseline.
+    """
+    measured_bytes = measure_finding(finding, attribution)
+    if measured_bytes is None:
+        return finding
+    if attribution.baseline_bytes is not None:
+        above = attribution.resident_bytes - attribution.baseline_bytes
+        measured_bytes = min(measured_bytes, max(0, above))
+    evidence: Evidence = (
+        "measured" if measured_bytes > MIN_COPIES_SHARE * finding.bytes else "refuted"
+    )
+    return msgspec.structs.replace(finding, evidence=evidence, measured_bytes=measured_bytes)
+
+
+def measure_finding(finding: Finding, attribution: Attribution) -> int | None:
+    """Return the bytes of `finding` that the X-ray found; None where it cannot decide.
+
+    Copies beyond the expected ones are added to the finding, missing ones are subtracted. A copy
+    counts once, as far as it is resident: a file is mapped as a whole, and resident where it was
+    read.
+
+    Freed bytes that stay in the arena count as far as the arena has free parts: later values
+    overwrite some of them, so that their content no longer says whose they were.
+    """
+    if attribution.partial or _indistinct(finding, attribution):
+        return None
+    if not finding.expected and not finding.retained_bytes:
+        return None
+    free, maybe_free = (_arena_bytes(attribution, name) for name in (_FREE, _MAYBE_FREE))
+    missing = max(0, finding.retained_bytes - free)
+    if missing and maybe_free:
+        return None
+    copies = [
+        copy
+        for copy in attribution.copies
+        if any(_is_expected(copy, expected) for expected in finding.expected)
+    ]
+    copies_bytes = sum(copy.bytes for copy in copies)
+    surplus = copies_bytes - sum(expected.bytes for expected in finding.expected)
+    measured_bytes = max(0, finding.bytes + surplus - missing)
+    if copies_bytes:
+        resident_bytes = sum(copy.resident_bytes for copy in copies)
+        measured_bytes = measured_bytes * resident_bytes // copies_bytes
+    return measured_bytes
+
+
+def _arena_bytes(attribution: Attribution, name: str) -> int:
+    owners = (owner for owner in attribution.owners if owner.kind == "arena")
+    return sum(owner.bytes for owner in owners if owner.name == name)
+
+
+def _is_expected(copy: Copy, expected: ExpectedCopies) -> bool:
+    """Return whether `copy` is of the expected kind and weight, and not a freed block."""
+    return (
+        copy.kind == expected.kind
+        and copy.live is not False
+        and not {*expected.weights}.isdisjoint(copy.weights)
+    )
+
+
+def _indistinct(finding: Finding, attribution: Attribution) -> bool:
+    """Return whether a weight of the finding has no content by which to identify it."""
+    indistinct = {name for group in attribution.indistinct for name in group.weights}
+    return any(not indistinct.isdisjoint(expected.weights) for expected in finding.expected)
