@@ -203,6 +203,13 @@ class ActivationFusions:
 
     def _only_reader(self, node: Node) -> Node | None:
         """Return the node that alone reads the first output of `node`, perhaps twice."""
+        name = node.output[0] if node.output else ""
+        if not self._scope.subgraphs:  # the usual case, without a generator
+            uses = self._scope.graph.consumers.get(name, ())
+            if name in self._outputs or not uses:
+                return None
+            first = uses[0][0]
+            return first if all(use[0] is first for use in uses[1:3]) else None
         readers = set(islice(self._readers(node), 3))
         return readers.pop() if len(readers) == 1 else None
 

@@ -258,7 +258,7 @@ def _detail(ctx: AnalysisContext, steady_bytes: int, replaced_bytes: int, beside
 def _expected(found: Sequence[_GrownResult]) -> Iterator[ExpectedCopies]:
     """Yield the copies that the X-ray knows by a layout of their own: half floats cast to float."""
     folds = [grown.fold for grown in found]
-    weights = {weight for fold in folds for weight in fold.weights}
+    weights = dict.fromkeys(weight for fold in folds for weight in fold.weights)
     if (
         all(fold.node.op_type == "Cast" and fold.dtype == "float" for fold in folds)
         and all(weight.dtype in ("float16", "bfloat16") for weight in weights)

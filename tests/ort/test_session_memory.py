@@ -118,3 +118,39 @@ def test_a_weight_of_a_subgraph_against_one_of_the_main_graph(
     body = next(one.g for one in node.attribute if one.name == "then_branch")
     body.initializer.append(numpy_helper.from_array(VALUES, "W"))
     assert saved(proto, tmp_path, version, "W", merged=True) == expected
+
+
+@pytest.mark.parametrize(
+    ("version", "expected"),
+    [
+        # Transpose of an embedded weight: it is copied, and up to 1.23 the result is there thrice.
+        ("1.31.1", {"parsed": 1, "converted": 2, "folded": 3, "packed": 3, "steady": 2}),
+        ("1.23.2", {"parsed": 1, "converted": 2, "folded": 5, "packed": 3, "steady": 2}),
+        # The transposed copy stays in the arena after it was packed.
+        ("1.22.1", {"parsed": 1, "converted": 2, "folded": 5, "packed": 3, "steady": 3}),
+    ],
+)
+def test_all_weights_of_a_model_moment_by_moment(
+    tmp_path: Path, version: str, expected: dict[str, float]
+) -> None:
+    onnx.save(TURNED, tmp_path / "model.onnx")
+    with open_model(tmp_path / "model.onnx") as opened:
+        session = AnalysisContext(opened, Runtime.parse(version)).session
+        memory = session.memory([session.weight(weight) for weight in opened.weights])
+        assert {name: size / SIZE for name, size in memory.by_moment().items()} == expected
+        assert memory.peak() == max(memory.by_moment().values())
+        assert memory.steady() == memory.by_moment()["steady"]
+
+
+def test_weights_at_one_place_of_a_file_are_mapped_once(tmp_path: Path) -> None:
+    proto = model("y = Gather(W, ids) z = Gather(V, ids)", "W", "V")
+    onnx.save(
+        proto, tmp_path / "m.onnx", save_as_external_data=True, location="d", size_threshold=0
+    )
+    with open_model(tmp_path / "m.onnx") as opened:
+        session = AnalysisContext(opened, Runtime(1, 31)).session
+        apart = [session.weight(weight) for weight in opened.weights]
+        first = apart[0]
+        assert session.memory(apart).by_moment()["converted"] == 0
+        assert session.memory(apart).steady() == 2 * SIZE
+        assert session.memory([first, first]).steady() == SIZE
