@@ -6,7 +6,7 @@ saves much: what counts is how much is computed at a time.
 ## Why it costs
 
 Values live from the node that makes them to the last one that reads them. The finding
-tells the most that is alive at once, at which node, and the largest value. It is
+states the most that is in memory at once, at which node, and the largest value. It is
 computed from inferred shapes in the order in which onnxruntime executes the nodes;
 shared buffers count once. The arena takes more than is in use, and keeps it after the
 run. Scratch memory of kernels (convolutions, recurrent operators) comes on top, and values that
@@ -19,8 +19,8 @@ count as nothing: the figure is a lower bound. A profile measures how much the f
 - Look at the largest value: a one-hot matrix where an index would do, scores of
   attention that a fused operator never writes out, logits of all positions where only
   the last is needed.
-- `arena-shrinkage` (run option `memory.enable_memory_arena_shrinkage` = `cpu:0`) gives
-  the memory back between runs; `arena-off` does so too where malloc returns large blocks
+- `arena-shrinkage` (run option `memory.enable_memory_arena_shrinkage` = `cpu:0`) releases
+  the memory between runs; `arena-off` does so too where malloc returns large blocks
   (`MALLOC_MMAP_THRESHOLD_=131072`).
 
 ## Not reported

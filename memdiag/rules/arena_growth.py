@@ -1,21 +1,21 @@
 """Free dimensions let the arena grow to what the largest input needs, and stay so large.
 
 onnxruntime takes the memory of activations from an arena. The arena grows with each
-input that is larger than those before, at least doubling its last region, and gives
-nothing back until the session ends, so that one long text or large batch sets the
-resident memory of a server for good. With memory patterns (on by default) each new
+input that is larger than those before, at least doubling its last region, and releases
+nothing until the session ends, so that one long text or large batch sets the
+resident memory of a server permanently. With memory patterns (on by default) each new
 combination of input shapes also gets one block planned for it, which must fit beside the
 pieces that earlier shapes left.
 
 ## Why it costs
 
-The finding tells what is in use at once at the sizes it names, and at twice each of
+The finding states what is in use at once at the sizes it names, and at twice each of
 them. It is computed from inferred shapes: from the node that makes a value to the last
 one that reads it, in the order of execution, with shared buffers counted once. Values that the
 runtime may fuse away (Gelu, LayerNormalization, attention, products of quantized weights) count
 as nothing, so that the figure is a lower bound. What the
 arena takes from the system is more, because it grows by doubling and serves the scratch
-memory of kernels too; a second run in the same shapes takes its planned block beside
+memory of kernels too; a second run in the same shapes allocates its planned block in addition to
 what the first one left. On models of text and images with 1.31.1, 2.1 to 3.3 times the
 figure stayed resident after a few runs, and almost nothing with the arena off.
 
@@ -25,7 +25,7 @@ figure stayed resident after a few runs, and almost nothing with the arena off.
   given, a realistic size is assumed (`memdiag inspect` lists them), and the finding
   claims no bytes.
 - `arena-shrinkage` sets the run option `memory.enable_memory_arena_shrinkage` to
-  `cpu:0`: what is unused goes back to the system after each run, to be taken again in
+  `cpu:0`: unused memory is released to the system after each run, and allocated again in
   the next one.
 - `arena-off` sets `enable_cpu_mem_arena` to False; set `MALLOC_MMAP_THRESHOLD_=131072`
   in the environment with it on Linux, or glibc may keep what was freed.

@@ -12,7 +12,7 @@ those of one subgraph at a time. Later all is as with initializers, from 1.20 to
 A function has no initializers: its weights are Constants. Every call of it is inlined
 with copies of its own, which stay resident where a kernel reads them as they are. Packed
 copies are shared by content since 1.23; before that the copies behind them stay as well.
-While the calls are inlined there is a further copy, and since 1.23 two.
+While the calls are inlined there is one more copy, and since 1.23 two.
 
 ## What to do
 

@@ -1,4 +1,4 @@
-"""Weights that hold denormal values, which some processors multiply many times slower.
+"""Weights that contain denormal values, which some processors multiply many times slower.
 
 A denormal (subnormal) number is so close to zero that the format has no exponent left
 for it: below 1.17549435e-38 for float, 2.2250738585072014e-308 for double. Training with
@@ -10,7 +10,7 @@ epsilon).
 
 Time, not memory. A processor may leave its fast path for an operand that is denormal,
 and a kernel reads each weight many times; one denormal slows its whole vector down. How
-much depends on the processor: public reports on onnxruntime tell of runs 8 to 34 times
+much depends on the processor: public reports on onnxruntime describe runs 8 to 34 times
 slower on Intel, while on other processors no slowdown can be measured. The finding
 therefore states which share of the weights is denormal, of all values and of the worst
 output channels, and claims no speed-up: measure with the option set and without.

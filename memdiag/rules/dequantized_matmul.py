@@ -4,12 +4,12 @@
 
 A DequantizeLinear on a weight, with a MatMul behind it, is made one MatMulNBits when the
 session is created, if the runtime knows how. Then the values are packed and the products
-are taken from them; to get there the session holds the weights a second time while it
-loads, and 1.23 keeps the place of that second form in its arena.
+are taken from them; for that the session has the weights in memory a second time while it
+loads, and 1.23 keeps the block of that second form in its arena.
 
 Where the two nodes do not fuse, nothing is folded either: the weight is dequantized at
-each run. All such nodes run first, for they wait for nothing, so that the weights of the
-whole model lie in the arena in fp32 at once, 8 times their size for 4 bits; from the
+each run. All such nodes run first, because they depend on nothing, so that the weights of the
+whole model are in the arena in fp32 at once, 8 times their size for 4 bits; from the
 second run on, with memory patterns, in two places.
 
 They fuse where the weight is a matrix, quantized in blocks of 16, 32, 64, 128 or 256

@@ -3,14 +3,14 @@
 ## Why it costs
 
 onnxruntime parses the `.onnx` file into memory of its own, so that every session in every
-process holds a private copy of each weight that its kernels use as it is. Weights in an
+process has a private copy of each weight that its kernels use as it is. Weights in an
 external file are mapped: their pages are read when they are touched, shared by all
-sessions and processes, and given back by the system when memory is short. At the peak
+sessions and processes, and reclaimed by the system when memory is short. At the peak
 there is one copy of the largest weight more, while it moves out of the parsed file.
 
 A weight that a kernel packs (MatMul, Gemm, LSTM ... in fp32), that is reordered for a
 convolution, or that is folded ends up in private memory either way, and since 1.23 its
-embedded original is freed. Up to 1.22 it is not: the embedded weights lie in one stretch
+embedded original is freed. Up to 1.22 it is not: the embedded weights are one block
 of the arena that stays as long as the session, so that external data saves as much as
 they take.
 
@@ -18,14 +18,14 @@ they take.
 
 - Save the model with external data: `onnx.save(model, path, save_as_external_data=True)`.
 - `reference-in-place` keeps one file: a small second model refers to the weights where
-  they already lie in the first one.
+  they already are in the first one.
 - Load by path, not from bytes: mapping needs the path.
 
 ## Not reported
 
 Less than 64 MiB that external data would save: a session of an empty model takes some
 tens of MiB with its libraries. Weights below 64 KiB, weights of subgraphs and of
-functions (other rules tell what those cost), weights behind a DequantizeLinear and fp16
+functions (other rules report those), weights behind a DequantizeLinear and fp16
 weights that are cast: what becomes of them is private memory in any case.
 """
 

@@ -1,9 +1,9 @@
-"""Parts of an external file hold no weight that the model uses.
+"""Parts of an external file contain no weight that the model uses.
 
 ## Why it costs
 
-onnxruntime maps each weight of its own range, so that what lies between and behind them
-takes no memory (1.20 to 1.31.1): the finding counts no bytes in memory. It takes place on
+onnxruntime maps each weight of its own range, so that the bytes between and behind them
+take no memory (1.20 to 1.31.1): the finding counts no bytes in memory. It takes place on
 the disk, in images and packages, and time to download and copy. The usual reason is
 `onnx.save` with `save_as_external_data=True`, which appends to the file where it exists
 already: each time the model is saved the file grows by all its weights.

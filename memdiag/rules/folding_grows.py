@@ -1,4 +1,4 @@
-"""Constant folding turns something small into a constant that is large.
+"""Constant folding makes a large constant from a small one.
 
 Nodes whose inputs are all constant are evaluated when a session is made, and their results kept as
 weights. Expand, Tile, ConstantOfShape, Range, Gather and Concat can make much of little; a Cast
@@ -10,8 +10,8 @@ second copy of it.
 The result is resident for the session's life, whatever the file's size: a model of a few
 kilobytes can take gigabytes. Nodes that do the same have one result, but each Conv that a
 BatchNormalization is folded into has a copy of its own. While a node is evaluated, releases up to
-1.23 hold its result three times. Since 1.27 a node is not folded when its results would take more
-than 1 GiB (`optimization.constant_folding_max_output_size_in_bytes`); smaller ones are, on all
+1.23 have its result in memory three times. Since 1.27 a node is not folded when its results would
+take more than 1 GiB (`optimization.constant_folding_max_output_size_in_bytes`); smaller ones are, on all
 releases.
 
 ## What to do
@@ -36,8 +36,8 @@ used, and the next node takes its place.
 - Growth of less than 1 MiB in all nodes of one operator together.
 
 The last three remedies are not named where the largest node, with its operands that are folded
-too, needs clearly more in each run than folding adds: without folding such a model takes more
-memory.
+too, needs at least a quarter more in each run than folding adds: without folding such a model takes
+more memory.
 """
 
 from collections import defaultdict

@@ -6,10 +6,10 @@ what the chain begins and ends with, and none of them is in the file.
 
 ## Why it costs
 
-All results of one pass of constant folding are held until the last node is evaluated, those that
-nothing needs any more among them, and what a node reads is copied while it is evaluated. So a
-model of a few kilobytes can take hundreds of megabytes while it is loaded. Releases up to 1.23 hold
-the result of the node that is evaluated three times. Nothing of it stays but what malloc
+All results of one pass of constant folding are kept until the last node is evaluated, including
+those that nothing needs any more, and the inputs of a node are copied while it is evaluated. So a
+model of a few kilobytes can take hundreds of megabytes while it is loaded. Releases up to 1.23 have
+the result of the node that is evaluated in memory three times. Nothing of it stays but what malloc
 retains.
 
 ## What to do
@@ -17,7 +17,7 @@ retains.
 - `store-folded-result`: compute the small result once, and store it in the file as a weight.
 - Shorten the chain where the model is exported: reduce first, or let operators broadcast.
 - The option `optimization.constant_folding_max_output_size_in_bytes` (since 1.27), or leaving out
-  the optimizer `ConstantFolding`, moves the cost from the load to each run: the arena then holds
+  the optimizer `ConstantFolding`, moves the cost from the load to each run: the arena then contains
   the large values.
 
 ## Not reported

@@ -1,4 +1,4 @@
-"""Weights in fp16 are held, or made at each run, in fp32: the CPU kernels know no fp16.
+"""Weights in fp16 are kept in fp32, or cast in each run: the CPU kernels do not support fp16.
 
 ## Why it costs
 
@@ -6,13 +6,13 @@ On x86 the CPU provider computes products, convolutions, recurrences and sums in
 a node whose inputs are fp16 it inserts casts, also before its weights:
 
 - up to 1.22 these casts run with the model, every time, and all before the first product:
-  all weights together lie in the arena in fp32, once after the first run and up to twice
-  as soon as the memory pattern of the second run has its own place, beside the fp16
+  all weights together are in the arena in fp32, once after the first run and up to twice
+  as soon as the memory pattern of the second run has its own block, beside the fp16
   originals;
 - since 1.23 (at the optimization level ALL) the weights are cast once, when the session
   is made, and the originals are dropped. What is resident is twice the size of the file's
   weights, in private memory also where the file was mapped;
-- 1.23 itself keeps the place of the fp32 copy in its arena, beside the packed one that
+- 1.23 itself keeps the block of the fp32 copy in its arena, beside the packed one that
   MatMul, Gemm and the like make of it: four times the size.
 
 Half precision makes the file smaller here, and the memory larger.
@@ -30,7 +30,7 @@ Half precision makes the file smaller here, and the memory larger.
 Weights that only operators read that move values and take them as they are (Gather of an
 embedding); less than 1 MiB in all; bfloat16 weights, for whose products the provider has
 no kernel at all and inserts no cast. Where the model itself has a Cast, `folding-grows`
-tells what folding it makes.
+reports what folding makes of it.
 """
 
 from collections.abc import Iterator

@@ -11,8 +11,8 @@ MatMul that does not pack) stays, once for each weight. If all readers pack it, 
 original is freed; onnxruntime 1.20 then keeps one packed copy for each node, since 1.21
 equal content is packed once. External originals are mapped: they are resident only as
 far as they were read, and the system can reclaim their pages. So there may be nothing
-to save at steady state since 1.23: the finding then says what the file and the peak
-would lose. Up to 1.22 embedded originals stay in the arena even after they are freed.
+to save at steady state since 1.23: the finding then states by how much the file and the peak
+would shrink. Up to 1.22 embedded originals stay in the arena even after they are freed.
 Folded copies (a Transpose of each weight) are made, and stay, once for each weight too.
 
 ## What to do
@@ -27,7 +27,7 @@ that subgraphs own that means to move one to the outer graph as well.
 - Weights that are the same range of one external file, where they only stay mapped: their
   pages are shared, although they count twice in the resident set.
 - Constants below 64 bytes, and what comes to less than 64 KiB in all.
-- Weights that all lie in several branches or bodies: `weight-in-branches` reports these.
+- Weights that are all in several branches or bodies: `weight-in-branches` reports these.
 """
 
 from array import array

@@ -1,4 +1,4 @@
-"""A weight stays beside its packed copy, for one of its readers cannot use that copy.
+"""A weight stays beside its packed copy, because one of its readers cannot use that copy.
 
 ## Why it costs
 
@@ -6,8 +6,8 @@ Kernels such as MatMul, Gemm, LSTM and MatMulNBits pack a constant operand into 
 of their own when the session is made, and convolutions in fp32 read filters that were
 reordered. The runtime frees the original once everything that read it has packed it. One
 reader that does not (a Gather of a tied embedding, an Add, an output of the graph) keeps
-it for good, and the weight is resident twice. Two kernels that want it packed differently
-(a MatMul, and a Gemm with `transB`) keep two packed copies and no original.
+it for the life of the session, and the weight is resident twice. Two kernels that pack it
+differently (a MatMul, and a Gemm with `transB`) keep two packed copies and no original.
 
 Up to 1.20 each reader even packs its own copy; since 1.21 readers with the same operator
 share one, and so do weights with the same content: these have one finding together.
@@ -18,8 +18,8 @@ share one, and so do weights with the same content: these have one finding toget
   to the runtime, which neither packs nor folds it; nothing has to be given for it at run
   time.
 - `separate-packed-weight`: where a Gather keeps a weight that products pack, let those read an
-  initializer of their own over the same bytes of external data. It is packed and let go, and of
-  the other one only what is gathered is ever read.
+  initializer of their own over the same bytes of external data. It is packed and freed, and of
+  the other one only gathered rows are ever read.
 - `disable-prepacking`: the session option `session.disable_prepacking`, for the whole
   model.
 - `disable-nchwc`: leave the optimizer `NchwcTransformer` out, where a filter was

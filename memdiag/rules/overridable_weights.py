@@ -1,4 +1,4 @@
-"""A weight that callers may override is cast or transposed anew in every run.
+"""A weight that callers may override is cast or transposed again in every run.
 
 An initializer that is listed among the graph's inputs as well is only a default: since IR
 version 4 a caller may give another value. So onnxruntime takes it for no constant, does

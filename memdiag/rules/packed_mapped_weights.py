@@ -3,10 +3,10 @@
 ## Why it costs
 
 Weights in external data are mapped: their pages are read when they are touched, shared by
-all processes that run the model, and given back by the system when memory is short.
+all processes that run the model, and reclaimed by the system when memory is short.
 Packing reads them once and keeps a copy in a layout of the kernel's own, in the heap:
-private to each session, not shared, never given back. A large model that would start at
-once and take next to no private memory is read, packed and held as a whole, per process.
+private to each session, not shared, never reclaimed. A large model that would start at
+once and take next to no private memory is read, packed and kept as a whole, per process.
 
 For one process with memory to spare that is a fair price for faster products. With
 several processes, several sessions, or memory that is short, it is not.

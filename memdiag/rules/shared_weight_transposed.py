@@ -17,21 +17,22 @@ subgraph that has one: one copy a branch. MatMul then packs that copy once more.
 Before 1.29 it stays where a later branch has a constant of the same name, such as its own
 Transpose of the weight: the runtime counts by name what is left to pack.
 
-At the peak Transpose's input, which is copied for the evaluation, and its output are there at once.
+At the peak a copy of Transpose's input, made for the evaluation, and its output are both in memory.
 A weight in an external file takes one copy less: it stays mapped.
 
 ## What to do
 
 - `separate-packed-weight`: let the products read an initializer of their own over the same bytes
-  of external data. It is packed and let go, and of the other one only gathered rows are ever read:
+  of external data. It is packed and freed, and of the other one only gathered rows are ever read:
   one copy remains, and products take no longer.
-- `product-by-rows`: multiply by the weight as it lies, in the form that suits the number of rows.
+- `product-by-rows`: multiply by the weight as it is stored, in the form that suits the number of
+  rows.
   One copy remains, and a single row takes no longer; some sizes between do.
 - `overridable-weight`: list the weight among the graph's inputs as well (it need not be given).
   It is then no constant to the runtime: nothing folds or packs it, and one copy remains.
 - `gemm-transposed`, `fused-matmul-transposed`: replace Transpose and MatMul by Gemm or FusedMatMul
   with `transB`, which read the weight as it is. The packed copy remains, unless
-  `disable-prepacking` ends it, too. `transpose-small-side` turns input and product instead.
+  `disable-prepacking` ends it, too. `transpose-small-side` transposes input and product instead.
 - `disable-constant-folding` with `disable-prepacking`: the same by session options alone; the
   Transpose then runs each time.
 

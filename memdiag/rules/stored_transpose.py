@@ -5,7 +5,7 @@ tied to the output projection, exported once for Gather and once, transposed, fo
 
 ## Why it costs
 
-The file holds the values twice, and so does the session: the embedding stays for Gather,
+The file stores the values twice, and so does the session: the embedding stays for Gather,
 the transpose stays as a packed copy for MatMul (or as it is, where nothing packs it). One
 matrix in memory would do for both.
 
@@ -17,13 +17,13 @@ itself. `overridable-weight` (list the matrix among the graph's inputs too) or t
 `disable-prepacking` ends that copy as well; the products may then be slower.
 `separate-packed-weight` leaves the packed copy alone, and of the matrix what Gather reads.
 
-The bytes given are what one matrix, unpacked, would spare.
+The bytes given are what a single matrix, unpacked, would save.
 
 ## Not reported
 
 - Pairs below 64 KiB, vectors, elements of less than a byte.
 - Matrices that look the same all over, like zeros: a sample of their elements is equal.
-- Matrices of rank 3 and more, but for leading axes of length 1.
+- Matrices of rank 3 and more, except with leading axes of length 1.
 - Matrices of more than 32 MiB that no file has as they are: sparse ones, and whole numbers in
   typed fields.
 """

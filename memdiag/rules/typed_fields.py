@@ -1,6 +1,6 @@
 """Small elements stored as one 32-bit number each take two to four times their size.
 
-A tensor in the model file holds its elements as plain bytes (`raw_data`) or in a typed
+A tensor in the model file stores its elements as plain bytes (`raw_data`) or in a typed
 field. The field for all types of less than 32 bits is `int32_data`, whose numbers
 protobuf decodes one by one into 4 bytes each.
 

@@ -6,7 +6,7 @@ A weight of the main graph that no node reads is dropped when the graph is optim
 embedded ones are parsed first, and raise the peak of loading. What is *not* dropped, from
 1.20 to 1.31.1:
 
-- unused weights of a subgraph: the node that holds the subgraph keeps them as parsed;
+- unused weights of a subgraph: the node that contains the subgraph keeps them as parsed;
 - unused weights that are listed as graph inputs as well: a caller might give them;
 - weights that are read by nodes whose outputs nobody uses: onnxruntime does not remove
   such nodes but executes them in every run, and packs their weights.
@@ -52,7 +52,7 @@ class _Copies(NamedTuple):
 
     weight: Weight
     kind: CopyKind
-    count: int
+    number: int
     nbytes: int
 
 
@@ -150,7 +150,7 @@ def _staying(
             ExpectedCopies(
                 weights=(qualified_name(each.weight),),
                 kind=each.kind,
-                count=each.count,
+                count=each.number,
                 bytes=each.nbytes,
             )
             for each in weights.copies

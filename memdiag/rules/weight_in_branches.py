@@ -7,7 +7,7 @@ like this.
 ## Why it costs
 
 Each copy is stored and loaded for itself, whichever branch is taken. An embedded weight
-of a subgraph also leaves a stale copy in the node that holds the subgraph, in all
+of a subgraph also leaves a stale copy in the node that contains the subgraph, in all
 versions of onnxruntime (1.20 to 1.31.1 measured); and since 1.29 the originals in
 subgraphs stay even where all kernels have packed them. In a branch of If under 1.31.1
 each embedded weight takes its size twice, beside the packed copy, which equal weights
