@@ -11,8 +11,8 @@ The result is resident for the session's life, whatever the file's size: a model
 kilobytes can take gigabytes. Nodes that do the same have one result, but each Conv that a
 BatchNormalization is folded into has a copy of its own. While a node is evaluated, releases up to
 1.23 have its result in memory three times. Since 1.27 a node is not folded when its results would
-take more than 1 GiB (`optimization.constant_folding_max_output_size_in_bytes`); smaller ones are, on all
-releases.
+take more than 1 GiB (`optimization.constant_folding_max_output_size_in_bytes`); smaller ones are, on
+all releases.
 
 ## What to do
 
