@@ -350,7 +350,7 @@ class _ConstantFolding:
         shape_of: str = "",
     ) -> None:
         """Record a folded node. A duplicate of an earlier node gets the outputs of that node."""
-        attributes = tuple(sorted(one.SerializeToString() for one in node.attribute))
+        attributes = tuple(sorted(attribute.SerializeToString() for attribute in node.attribute))
         operands = (*map(_merge_key, inputs), shape_of)
         present = tuple(map(bool, node.output))
         graph = self._containing_graph(scope)
@@ -428,7 +428,9 @@ class _ConstantFolding:
         """Return the types of a node's outputs and, where they are few, their numbers."""
         outputs = [name for name in node.output if name]
         types = {name: self._type(scope, name) for name in outputs}
-        operands = [self._value(one, scope, node, index) for index, one in enumerate(inputs)]
+        operands = [
+            self._value(constant, scope, node, index) for index, constant in enumerate(inputs)
+        ]
         values: dict[str, Array] = {}
         if all(value is not None for value in operands) and len(outputs) == 1:
             result = evaluate(node, [value for value in operands if value is not None])
@@ -436,7 +438,7 @@ class _ConstantFolding:
                 # A view would keep the array that it is of.
                 values[outputs[0]] = result if result.base is None else result.copy()
         if any(kind is None or kind.nbytes is None for kind in types.values()):
-            input_types = (None if one is None else one.type for one in inputs)
+            input_types = (None if constant is None else constant.type for constant in inputs)
             types |= self._inferred(
                 node,
                 dict(zip(node.input, input_types, strict=True)),
@@ -453,7 +455,7 @@ class _ConstantFolding:
 
         The numbers of a folded input, such as the shape for a Reshape, may say more than the file.
         """
-        if all(one is None or one.value is None for one in inputs) and not (
+        if all(constant is None or constant.value is None for constant in inputs) and not (
             self._types and any((scope, name) in self._types for name in node.input if name)
         ):
             return

@@ -20,7 +20,7 @@ def evaluate(node: Node, inputs: Sequence[Array]) -> Array | None:
     Neither an operand nor the result has more than `MAX_VALUES` elements.
     """
     compute = _OPERATORS.get(node.op_type)
-    if compute is None or any(one.size > MAX_VALUES for one in inputs):
+    if compute is None or any(operand.size > MAX_VALUES for operand in inputs):
         return None
     try:
         with np.errstate(all="ignore"):
@@ -83,7 +83,7 @@ def _squeeze(node: Node, inputs: Sequence[Array]) -> Array:
 
 def _slice(node: Node, inputs: Sequence[Array]) -> Array | None:
     if len(inputs) > 1:
-        lists = [one.reshape(-1).tolist() for one in inputs[1:]]
+        lists = [operand.reshape(-1).tolist() for operand in inputs[1:]]
     else:
         lists = [list(integers(node, name)) for name in ("starts", "ends", "axes")]
     starts, ends = lists[0], lists[1]
@@ -110,9 +110,9 @@ def _constant_of_shape(node: Node, inputs: Sequence[Array]) -> Array | None:
     if _count(sizes) > MAX_VALUES:
         return None
     fill: Array | None = np.zeros(1, np.float32)
-    for one in node.attribute:
-        if one.name == "value":
-            fill = inline_array(one.t)
+    for attribute in node.attribute:
+        if attribute.name == "value":
+            fill = inline_array(attribute.t)
     return None if fill is None else np.full(sizes, fill.reshape(-1)[0], fill.dtype)
 
 
@@ -130,7 +130,7 @@ def _tile(node: Node, inputs: Sequence[Array]) -> Array | None:
 
 
 def _range(node: Node, inputs: Sequence[Array]) -> Array | None:
-    start, limit, step = (one.reshape(-1)[0] for one in inputs)
+    start, limit, step = (operand.reshape(-1)[0] for operand in inputs)
     count = max(int(np.ceil((float(limit) - float(start)) / float(step))), 0)
     if count > MAX_VALUES:
         return None

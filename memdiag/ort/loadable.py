@@ -14,7 +14,7 @@ from memdiag.model.model_file import ModelFile
 from memdiag.ort.runtime import Runtime
 
 OLDEST_SUPPORTED = Runtime(1, 20)
-"""What was there in this release may have been there before: older ones are not supported."""
+"""Features of this release may be older: older releases are not supported."""
 
 _NEWEST_IR = {
     OLDEST_SUPPORTED: 10,
@@ -67,9 +67,11 @@ _EIGHT_BITS_SINCE = Runtime(1, 22)
 
 
 class Need(NamedTuple):
-    """A release that a model needs, and what of the model needs it.
+    """The oldest release that can load a model.
 
-    `runtime` is None where no release is known that can load it, `why` empty where all can.
+    Attributes:
+        runtime: the release; None if none is known.
+        why: the part of the model that needs it; empty if every supported release can load it.
     """
 
     runtime: Runtime | None
@@ -77,10 +79,10 @@ class Need(NamedTuple):
 
 
 def oldest_runtime(model: ModelFile) -> Need:
-    """Return the oldest release, of those that are supported, that can load `model`.
+    """Return the oldest supported release that can load `model`.
 
-    What counts is the version of the IR, those of ONNX's own operator sets, and the operators of
-    the runtime itself. Operators of other domains need more than a release, and are not looked at.
+    It depends on the version of the IR, the versions of ONNX's own operator sets, and the operators
+    of the runtime itself. Operators of other domains need custom libraries and are ignored.
     """
     needs = (
         *_of_versions(model.proto.ir_version, _imports(model)),
@@ -92,11 +94,11 @@ def oldest_runtime(model: ModelFile) -> Need:
 
 def _of_versions(ir_version: int, imports: Sequence[OperatorSetIdProto]) -> Iterator[Need]:
     yield Need(_first(_NEWEST_IR, ir_version), f"version {ir_version} of the IR")
-    for one in imports:
-        domain = "" if one.domain == "ai.onnx" else one.domain
+    for opset in imports:
+        domain = "" if opset.domain == "ai.onnx" else opset.domain
         if domain in _NEWEST_OPSETS:
-            known = _NEWEST_OPSETS[domain]
-            yield Need(_first(known, one.version), f"opset {one.version} of {domain or 'ai.onnx'}")
+            runtime = _first(_NEWEST_OPSETS[domain], opset.version)
+            yield Need(runtime, f"opset {opset.version} of {domain or 'ai.onnx'}")
 
 
 def _of_node(node: Node) -> Need:
@@ -110,17 +112,17 @@ def _of_node(node: Node) -> Need:
 
 def _first(newest: dict[Runtime, int], version: int) -> Runtime | None:
     """Return the first release whose newest version is `version` or later."""
-    return next((release for release, most in newest.items() if version <= most), None)
+    return next((release for release, known in newest.items() if version <= known), None)
 
 
 def _imports(model: ModelFile) -> list[OperatorSetIdProto]:
     return [
-        one
+        opset
         for imports in (
             model.proto.opset_import,
             *(function.opset_import for function in model.proto.functions),
         )
-        for one in imports
+        for opset in imports
     ]
 
 

@@ -504,9 +504,12 @@ class PredictedSession:
         """
         replaced = {loaded.weight for loaded in weights}
         others = [self.weight(weight) for weight in self.largest_weights if weight not in replaced]
-        converted = next((one.private_bytes for one in others if one.private_bytes), 0)
+        converted = next((other.private_bytes for other in others if other.private_bytes), 0)
         buffers = (
-            max((one.buffer.nbytes for one in other.consumers if one.buffer), default=0)
+            max(
+                (consumer.buffer.nbytes for consumer in other.consumers if consumer.buffer),
+                default=0,
+            )
             for other in others
         )
         packed = next(filter(None, buffers), 0)
@@ -593,7 +596,9 @@ class SessionMemory:
                     in_use += consumer.buffer.nbytes
                 seen.add(key)
             in_use -= constant.private_bytes if constant.freed == "when packed" else 0
-        at_end = (one.private_bytes for one in constants if one.freed == "at the end")
+        at_end = (
+            constant.private_bytes for constant in constants if constant.freed == "at the end"
+        )
         return peak, in_use - sum(at_end)
 
     def _of_weight(self, loaded: LoadedWeight) -> "_PackedConstant":
@@ -639,7 +644,7 @@ def merge_equal(weights: Sequence[LoadedWeight]) -> LoadedWeight:
 
     It is an external one, if there is one.
     """
-    first = next((one for one in weights if one.weight.storage == "external"), weights[0])
+    first = next((loaded for loaded in weights if loaded.weight.storage == "external"), weights[0])
     results: dict[Hashable, FoldedResult] = {}
     for result in (result for loaded in weights for result in loaded.results):
         fold = result.fold
@@ -699,11 +704,16 @@ def subgraph_depth(graphs: GraphIndex, weight: Weight) -> int:
 
 def _is_prepacked(consumers: Iterable[Consumer]) -> bool:
     """Return whether a kernel packs the constant; filters are reordered before kernels exist."""
-    return any(one.buffer is not None and one.buffer.kind != "reordered" for one in consumers)
+    return any(
+        consumer.buffer is not None and consumer.buffer.kind != "reordered"
+        for consumer in consumers
+    )
 
 
 def _signature(node: Node) -> tuple[object, ...]:
     """Return a key that is equal for nodes that do the same with their first input."""
-    attributes = sorted(one.SerializeToString(deterministic=True) for one in node.attribute)
+    attributes = sorted(
+        attribute.SerializeToString(deterministic=True) for attribute in node.attribute
+    )
     other_inputs = node.input[1:] if node.op_type not in SAME_ORDER else ()
     return node.domain, node.op_type, *attributes, *other_inputs

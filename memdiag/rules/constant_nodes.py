@@ -69,13 +69,15 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
 
 
 def _while_parsed(ctx: AnalysisContext, graphs: dict[str, list[Weight]]) -> Iterator[Finding]:
-    embedded = (one.nbytes for one in ctx.model.weights if one.storage != "external")
+    embedded = (weight.nbytes for weight in ctx.model.weights if weight.storage != "external")
     main = sum(weight.nbytes for weight in graphs.get("", ())) - max(embedded, default=0)
     inner = max((_total(weights) for path, weights in graphs.items() if path), default=0)
     peak = max(main, 0) + inner
     if peak < _MIN_PEAK:
         return
-    weights = sorted((one for each in graphs.values() for one in each), key=lambda w: -w.nbytes)
+    weights = sorted(
+        (weight for each in graphs.values() for weight in each), key=lambda w: -w.nbytes
+    )
     names = [qualified_name(weight) for weight in weights]
     yield RULE.finding(
         ctx,
@@ -112,9 +114,9 @@ def _in_function(
         phase="optimize",
         expected=(
             ExpectedCopies(
-                weights=(one,), kind="original", count=calls, bytes=weight.nbytes * calls
+                weights=(name,), kind="original", count=calls, bytes=weight.nbytes * calls
             )
-            for one, weight in zip(names, kept, strict=True)
+            for name, weight in zip(names, kept, strict=True)
         ),
         remedies=("pass-function-weights", "externalize"),
     )

@@ -140,12 +140,12 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
     """Yield one finding for all weights of the model that hold denormals."""
     if not ctx.reads_weights:
         return
-    affected = sorted(_affected(ctx), key=lambda one: -one.found.number)
+    affected = sorted(_affected(ctx), key=lambda entry: -entry.found.number)
     if not affected:
         return
     listed = "; ".join(map(_describe, affected[:_MAX_NAMED]))
     more = len(affected) - _MAX_NAMED
-    weights = tuple(dict.fromkeys(qualified_name(one.weight) for one in affected))
+    weights = tuple(dict.fromkeys(qualified_name(entry.weight) for entry in affected))
     subject = f"{len(weights)} weights hold" if len(weights) > 1 else "a weight holds"
     yield RULE.finding(
         ctx,
@@ -153,7 +153,7 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
         detail="This costs time on some processors, and no memory. Measure it with "
         "session.set_denormal_as_zero.",
         weights=weights,
-        nodes=[node for one in affected for node in one.nodes],
+        nodes=[node for entry in affected for node in entry.nodes],
     )
 
 
@@ -274,7 +274,9 @@ def _batch_normalization(
     scale, variance = (_floats(ctx, scope, node.input[slot]) for slot in (1, 4))
     if scale is None or variance is None or scale.shape != variance.shape:
         return None
-    epsilon = next((one.f for one in node.attribute if one.name == "epsilon"), 1e-5)
+    epsilon = next(
+        (attribute.f for attribute in node.attribute if attribute.name == "epsilon"), 1e-5
+    )
     with np.errstate(all="ignore"):
         factors = scale / np.sqrt(variance + np.float32(epsilon))
     name = ctx.node_name(scope, node)

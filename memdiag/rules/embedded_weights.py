@@ -115,18 +115,24 @@ def _private_weight(ctx: AnalysisContext, weight: Weight) -> _PrivateWeight | No
     if not ctx.session.is_freed(weight, mapped=True):
         return _PrivateWeight(weight, 0)
     # A reordered filter is gone before there is an arena.
-    packed = [one.buffer.nbytes for one in consumers if one.buffer and one.buffer.kind == "packed"]
+    packed = [
+        consumer.buffer.nbytes
+        for consumer in consumers
+        if consumer.buffer and consumer.buffer.kind == "packed"
+    ]
     is_retained = ctx.runtime < ARENA_FREED_SINCE and packed
     return _PrivateWeight(weight, max(packed)) if is_retained else None
 
 
 def _peak_reduction(ctx: AnalysisContext, found: list[_PrivateWeight]) -> int:
     """Return by how much the peak of private memory would be lower."""
-    private = {one.weight for one in found}
+    private = {entry.weight for entry in found}
     others = (weight for weight in ctx.model.weights if weight not in private)
     # While all are converted, one embedded weight at a time is there twice.
-    largest_other = max((one.nbytes for one in others if one.storage != "external"), default=0)
+    largest_other = max(
+        (weight.nbytes for weight in others if weight.storage != "external"), default=0
+    )
     largest = max(largest_other, found[0].weight.nbytes)
-    packed = sum(one.packed_bytes for one in found)
-    total = sum(one.weight.nbytes for one in found)
+    packed = sum(entry.packed_bytes for entry in found)
+    total = sum(entry.weight.nbytes for entry in found)
     return total + max(largest, packed) - max(largest_other, packed)

@@ -35,7 +35,7 @@ def is_in_branches(ctx: AnalysisContext, group: Group) -> bool:
 
 def count_stored(group: Group) -> int:
     """Return how many times the content is stored: weights may share a range of a file."""
-    return len({(one.file, one.offset) if one.file else one for one in group})
+    return len({(weight.file, weight.offset) if weight.file else weight for weight in group})
 
 
 def is_listed_by_name(ctx: AnalysisContext, weight: Weight) -> bool:

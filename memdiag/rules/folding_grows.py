@@ -11,8 +11,8 @@ The result is resident for the session's life, whatever the file's size: a model
 kilobytes can take gigabytes. Nodes that do the same have one result, but each Conv that a
 BatchNormalization is folded into has a copy of its own. While a node is evaluated, releases up to
 1.23 have its result in memory three times. Since 1.27 a node is not folded when its results would
-take more than 1 GiB (`optimization.constant_folding_max_output_size_in_bytes`); smaller ones are, on
-all releases.
+take more than 1 GiB (`optimization.constant_folding_max_output_size_in_bytes`); smaller ones are,
+on all releases.
 
 ## What to do
 
@@ -171,7 +171,7 @@ def _run_bytes(ctx: AnalysisContext, folds: Sequence[Fold]) -> int:
     for fold in folds:
         names = {*fold.node.input} - {""}
         operands = [ctx.folds.of_value(fold.scope, name) for name in names]
-        largest = max(largest, fold.nbytes + sum(one.nbytes for one in operands if one))
+        largest = max(largest, fold.nbytes + sum(operand.nbytes for operand in operands if operand))
     return largest
 
 
@@ -181,12 +181,12 @@ def _steady_bytes(ctx: AnalysisContext, results: Sequence[FoldedResult]) -> int:
     packed: list[SessionConstant] = []
     in_arena: list[FoldedResult] = []
     for result in results:
-        consumers = [(one, _is_fused(ctx, one)) for one in result.consumers]
+        consumers = [(consumer, _is_fused(ctx, consumer)) for consumer in result.consumers]
         # A filter with a BatchNormalization fused into it differs from the result: each such Conv
         # has a copy of its own.
         fused = [consumer for consumer, is_fused in consumers if is_fused]
         shared = tuple(consumer for consumer, is_fused in consumers if not is_fused)
-        unpacked_bytes += result.fold.nbytes * sum(one.buffer is None for one in fused)
+        unpacked_bytes += result.fold.nbytes * sum(consumer.buffer is None for consumer in fused)
         is_used = bool(result.consumers) or result.is_exposed
         remaining = replace(result, consumers=shared)
         if result.is_kept or not is_used or remaining.is_read:

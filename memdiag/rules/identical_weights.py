@@ -126,7 +126,7 @@ def _waste(ctx: AnalysisContext, group: Group) -> _Waste:
     resident, mapped = _count_resident(weights)
     repeated = sum((count - 1) * copy.nbytes for copy, count in Counter(copies).items())
     # Two mappings of one range of a file are listed as one.
-    is_listed = resident == sum(one.is_read or one.is_retained for one in weights) and all(
+    is_listed = resident == sum(loaded.is_read or loaded.is_retained for loaded in weights) and all(
         is_listed_by_name(ctx, weight) for weight in group
     )
     nbytes = max(0, resident - 1) * size + repeated
@@ -147,20 +147,22 @@ def _count_resident(weights: list[LoadedWeight]) -> tuple[int, int]:
 
     Stale copies of subgraphs are not counted.
     """
-    resident = [one for one in weights if one.is_read or one.is_retained]
+    resident = [loaded for loaded in weights if loaded.is_read or loaded.is_retained]
     ranges = {
-        (one.weight.file, one.weight.offset) for one in resident if one.weight.storage == "external"
+        (loaded.weight.file, loaded.weight.offset)
+        for loaded in resident
+        if loaded.weight.storage == "external"
     }
-    embedded = sum(one.weight.storage != "external" for one in resident)
+    embedded = sum(loaded.weight.storage != "external" for loaded in resident)
     return embedded + len(ranges), len(ranges)
 
 
 def _expected(weights: list[LoadedWeight], copies: list[FoldedCopy]) -> tuple[ExpectedCopies, ...]:
     """Return all copies that the X-ray lists of the kinds of which there are several."""
-    names = tuple(qualified_name(one.weight) for one in weights)
+    names = tuple(qualified_name(loaded.weight) for loaded in weights)
     sizes: dict[CopyKind, list[int]] = {"original": []}
-    for one in weights:
-        sizes["original"] += [one.weight.nbytes] * one.original_copies
+    for loaded in weights:
+        sizes["original"] += [loaded.weight.nbytes] * loaded.original_copies
     for copy in copies:
         if not copy.is_retained:
             sizes.setdefault(copy.kind, []).append(copy.nbytes)

@@ -93,15 +93,17 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
         first = _packed_weight(ctx, weight)
         if first is None or not (first.loaded.is_read or len(first.buffers) > 1):
             continue
-        equal = [one for one in _equal_weights(ctx, weight) if one not in done]
+        equal = [other for other in _equal_weights(ctx, weight) if other not in done]
         done.update(equal)
-        group = [first, *filter(None, (_packed_weight(ctx, one) for one in equal))]
-        kept = [one for one in group if one.loaded.is_read]
+        group = [first, *filter(None, (_packed_weight(ctx, other) for other in equal))]
+        kept = [packed for packed in group if packed.loaded.is_read]
         if kept:
             yield _original_and_packed(ctx, kept)
-        reported = {key for one in kept for key in one.buffers}
+        reported = {key for packed in kept for key in packed.buffers}
         freed = [
-            one for one in group if not one.loaded.is_read and not reported >= one.buffers.keys()
+            packed
+            for packed in group
+            if not packed.loaded.is_read and not reported >= packed.buffers.keys()
         ]
         buffers = [buffer for key, buffer in _merged(freed).items() if key not in reported]
         if len(buffers) > 1 and sum(buffer.nbytes for buffer in buffers) > _original_bytes(freed):
@@ -127,7 +129,9 @@ def _packed_weight(ctx: AnalysisContext, weight: Weight) -> _PackedWeight | None
         return None
     loaded = ctx.session.weight(weight)
     buffers = _buffers(ctx, loaded)
-    if not buffers or any(one.node.op_type == "DequantizeLinear" for one in loaded.consumers):
+    if not buffers or any(
+        consumer.node.op_type == "DequantizeLinear" for consumer in loaded.consumers
+    ):
         return None
     return _PackedWeight(loaded, buffers)
 
@@ -149,17 +153,17 @@ def _buffers(ctx: AnalysisContext, loaded: LoadedWeight) -> _Buffers:
 
 
 def _merged(group: list[_PackedWeight]) -> _Buffers:
-    return {key: buffer for one in group for key, buffer in one.buffers.items()}
+    return {key: buffer for packed in group for key, buffer in packed.buffers.items()}
 
 
 def _original_bytes(group: list[_PackedWeight]) -> int:
-    return sum(one.weight.nbytes for one in group)
+    return sum(packed.weight.nbytes for packed in group)
 
 
 def _original_and_packed(ctx: AnalysisContext, group: list[_PackedWeight]) -> Finding:
     buffers = [*_merged(group).values()]
     packed_bytes = sum(buffer.nbytes for buffer in buffers)
-    consumers = [consumer for one in group for consumer in one.loaded.consumers]
+    consumers = [consumer for packed in group for consumer in packed.loaded.consumers]
     reading = [consumer for consumer in consumers if consumer.buffer is None]
     packing = [consumer for consumer in consumers if consumer.buffer is not None]
     several = len(group) > 1
@@ -175,8 +179,8 @@ def _original_and_packed(ctx: AnalysisContext, group: list[_PackedWeight]) -> Fi
     return _finding(
         ctx,
         group,
-        f"{some_weights([one.weight for one in group])} ({size}{each}) {stays} beside {its} packed "
-        f"copy: {some_of(_node_names(ctx, packing))} {pack} {it}, and {readers}",
+        f"{some_weights([packed.weight for packed in group])} ({size}{each}) {stays} beside {its} "
+        f"packed copy: {some_of(_node_names(ctx, packing))} {pack} {it}, and {readers}",
         f"{format_size(_original_bytes(group))} as the model has {it} and "
         f"{format_size(packed_bytes)} packed are resident; without packing only the first are.",
         [*reading, *packing],
@@ -189,10 +193,10 @@ def _packed_twice(
     ctx: AnalysisContext, group: list[_PackedWeight], buffers: list[PackedBuffer]
 ) -> Finding:
     packed_bytes = sum(buffer.nbytes for buffer in buffers)
-    weights = [one.weight for one in group]
-    embedded = sum(one.loaded.private_bytes for one in group)
+    weights = [packed.weight for packed in group]
+    embedded = sum(packed.loaded.private_bytes for packed in group)
     retained = embedded if ctx.runtime < ARENA_FREED_SINCE else 0
-    consumers = [consumer for one in group for consumer in one.loaded.consumers]
+    consumers = [consumer for packed in group for consumer in packed.loaded.consumers]
     several = len(group) > 1
     each, verb = (" each, with the same content", "are") if several else ("", "is")
     return _finding(
@@ -219,13 +223,13 @@ def _finding(
     nbytes: int,
     retained: int = 0,
 ) -> Finding:
-    weights = [one.weight for one in group]
+    weights = [packed.weight for packed in group]
     names = tuple(map(qualified_name, weights))
     sizes: dict[CopyKind, list[int]] = {}
     for buffer in buffers:
         sizes.setdefault(buffer.kind, []).append(buffer.nbytes)
     # Results of folding are those of the rules on folding.
-    loaded = [replace(one.loaded, content=weights[0], results=()) for one in group]
+    loaded = [replace(packed.loaded, content=weights[0], results=()) for packed in group]
     return RULE.finding(
         ctx,
         message,
@@ -245,4 +249,6 @@ def _finding(
 
 
 def _node_names(ctx: AnalysisContext, consumers: Sequence[Consumer]) -> list[str]:
-    return list(dict.fromkeys(ctx.node_name(one.scope, one.node) for one in consumers))
+    return list(
+        dict.fromkeys(ctx.node_name(consumer.scope, consumer.node) for consumer in consumers)
+    )

@@ -245,7 +245,7 @@ class _Costs:
                 loaded.private_bytes for loaded in self.weights if loaded.is_packed_only
             )
         self.transposed = [result.fold.nbytes for result in results if not result.is_freed]
-        constants = [one for loaded in self.weights for one in (loaded, *loaded.results)]
+        constants = [constant for loaded in self.weights for constant in (loaded, *loaded.results)]
         self.packed = [buffer.nbytes for buffer in session.packed_buffers(constants)]
         kept = sum(self.originals) + self.retained + sum(self.transposed) + sum(self.packed)
         self.nbytes = max(kept - sum(loaded.weight.nbytes for loaded in self.weights), 0)
@@ -340,7 +340,7 @@ def _producer(scope: Scope, name: str) -> tuple[Scope, Node] | None:
 def _remedies(weights: list[Weight], copies: Sequence[_TransposedCopy]) -> tuple[str, ...]:
     """Return the remedies that fit: only initializers of the main graph can be overridable."""
     unfit: set[str] = set()
-    operators = {one.node.op_type for copy in copies for one in copy.result.consumers}
+    operators = {consumer.node.op_type for copy in copies for consumer in copy.result.consumers}
     ranks = {len(copy.result.fold.shape) for copy in copies}
     if any(weight.graph or weight.place != "initializer" for weight in weights):
         unfit |= {"overridable-weight", "product-by-rows", "separate-packed-weight"}

@@ -76,14 +76,14 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
 
 def _finding(ctx: AnalysisContext, weight: Weight, transposed: Weight) -> Finding:
     session, size, pair = ctx.session, weight.nbytes, (weight, transposed)
-    loaded = [session.weight(one) for one in pair]
-    originals = sum(one.is_read or one.is_retained or one.is_kept for one in loaded)
-    folded = sum(copy.nbytes for one in pair for copy in session.folded_copies(one))
-    packed = sum(buffer.nbytes for one in loaded for buffer in session.packed_buffers([one]))
+    loaded = [session.weight(matrix) for matrix in pair]
+    originals = sum(matrix.is_read or matrix.is_retained or matrix.is_kept for matrix in loaded)
+    folded = sum(copy.nbytes for matrix in pair for copy in session.folded_copies(matrix))
+    packed = sum(buffer.nbytes for matrix in loaded for buffer in session.packed_buffers([matrix]))
     nbytes = max(0, originals * size + folded + packed - size)
-    external = (one for one in pair if one.storage == "external")
+    external = (matrix for matrix in pair if matrix.storage == "external")
     single = LoadedWeight.unpacked(next(external, weight))
-    is_listed = all(is_listed_by_name(ctx, one) for one in pair)
+    is_listed = all(is_listed_by_name(ctx, matrix) for matrix in pair)
     kept = f"originals of {format_size(originals * size)}" if originals else "no original"
     copies = f"copies of {format_size(folded + packed)}" if folded + packed else "no copies"
     return RULE.finding(
@@ -97,8 +97,8 @@ def _finding(ctx: AnalysisContext, weight: Weight, transposed: Weight) -> Findin
         weights=map(qualified_name, pair),
         nodes=(
             ctx.node_name(reader.scope, reader.node)
-            for one in pair
-            for reader in ctx.readers(one)
+            for matrix in pair
+            for reader in ctx.readers(matrix)
             if not reader.path
         ),
         nbytes=nbytes,
@@ -112,17 +112,17 @@ def _finding(ctx: AnalysisContext, weight: Weight, transposed: Weight) -> Findin
 def _expected(ctx: AnalysisContext, loaded: list[LoadedWeight]) -> Iterator[ExpectedCopies]:
     """Yield the copies that the X-ray lists of both matrices, by kind."""
     sizes: dict[CopyKind, list[int]] = {}
-    for index, one in enumerate(loaded):
+    for index, matrix in enumerate(loaded):
         # In memory the second one is the first one's transpose, in a mapped file it is itself.
-        is_transposed = index == 1 and one.weight.storage != "external"
+        is_transposed = index == 1 and matrix.weight.storage != "external"
         kind: CopyKind = "transposed" if is_transposed else "original"
-        sizes.setdefault(kind, []).extend([one.weight.nbytes] * one.original_copies)
-        for copy in ctx.session.folded_copies(one.weight):
+        sizes.setdefault(kind, []).extend([matrix.weight.nbytes] * matrix.original_copies)
+        for copy in ctx.session.folded_copies(matrix.weight):
             if not copy.is_retained:
                 sizes.setdefault(copy.kind, []).append(copy.nbytes)
-        for buffer in ctx.session.packed_buffers([one]):
+        for buffer in ctx.session.packed_buffers([matrix]):
             sizes.setdefault(buffer.kind, []).append(buffer.nbytes)
-    names = tuple(qualified_name(one.weight) for one in loaded)
+    names = tuple(qualified_name(matrix.weight) for matrix in loaded)
     for kind, of_kind in sizes.items():
         if of_kind:
             yield ExpectedCopies(weights=names, kind=kind, count=len(of_kind), bytes=sum(of_kind))

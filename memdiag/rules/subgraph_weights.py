@@ -75,13 +75,15 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
             by_node[_outermost(ctx, weight)].append(ctx.session.weight(weight))
     for (scope, node), weights in by_node.items():
         costly = [
-            one
-            for one in weights
-            if one.weight.nbytes >= _MIN_WEIGHT_BYTES and (one.stale_copies or one.is_kept)
+            loaded
+            for loaded in weights
+            if loaded.weight.nbytes >= _MIN_WEIGHT_BYTES and (loaded.stale_copies or loaded.is_kept)
         ]
-        copies = sum((one.stale_copies + one.is_kept) * one.weight.nbytes for one in costly)
+        copies = sum(
+            (loaded.stale_copies + loaded.is_kept) * loaded.weight.nbytes for loaded in costly
+        )
         if copies >= MIN_BYTES:
-            costly.sort(key=lambda one: -one.weight.nbytes)
+            costly.sort(key=lambda loaded: -loaded.weight.nbytes)
             yield _finding(ctx, scope, node, costly)
 
 
@@ -100,12 +102,12 @@ def _outermost(ctx: AnalysisContext, weight: Weight) -> tuple[Scope, Node]:
 def _finding(
     ctx: AnalysisContext, scope: Scope, node: Node, costly: Sequence[LoadedWeight]
 ) -> Finding:
-    weights = tuple(one.weight for one in costly)
-    stale = sum(one.stale_copies * one.weight.nbytes for one in costly)
-    kept = sum(one.weight.nbytes for one in costly if one.is_kept)
+    weights = tuple(loaded.weight for loaded in costly)
+    stale = sum(loaded.stale_copies * loaded.weight.nbytes for loaded in costly)
+    kept = sum(loaded.weight.nbytes for loaded in costly if loaded.is_kept)
     size = sum(weight.nbytes for weight in weights)
     noun = "weight" if len(weights) == 1 else "weights"
-    hoisted = [replace(one, depth=0) for one in costly]
+    hoisted = [replace(loaded, depth=0) for loaded in costly]
     return RULE.finding(
         ctx,
         f"The subgraphs of {ctx.node_name(scope, node)} own {len(weights)} {noun} "
@@ -144,9 +146,9 @@ def _retained_in_main(ctx: AnalysisContext, costly: Sequence[LoadedWeight]) -> i
     if ctx.runtime >= ARENA_FREED_SINCE:
         return 0
     freed: dict[str, int] = defaultdict(int)
-    for one in costly:
-        if one.is_packed_only:
-            freed[one.weight.graph] += one.private_bytes
+    for loaded in costly:
+        if loaded.is_packed_only:
+            freed[loaded.weight.graph] += loaded.private_bytes
     return sum(freed.values()) - max(freed.values(), default=0)
 
 

@@ -78,12 +78,12 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
             if node.op_type == "Constant" or not node.has_attributes:
                 continue
             kept = list(_kept(ctx.model, node))
-            total = sum(one.nbytes for one in kept) * copies
+            total = sum(attribute.nbytes for attribute in kept) * copies
             if total < _MIN_BYTES:
                 continue
             label = node.label
-            largest = sorted(kept, key=lambda one: -one.nbytes)
-            named = [f"{one.name} {format_size(one.nbytes)}" for one in largest]
+            largest = sorted(kept, key=lambda attribute: -attribute.nbytes)
+            named = [f"{attribute.name} {format_size(attribute.nbytes)}" for attribute in largest]
             yield RULE.finding(
                 ctx,
                 f"{f'{path}/{label}' if path else label} ({node.op_type}) keeps its attributes "
@@ -119,7 +119,9 @@ def _nbytes(attribute: AttributeProto) -> int:
     size = len(attribute.ints) * _INT + len(attribute.floats) * _FLOAT
     if attribute.strings:
         lengths = list(map(len, attribute.strings))
-        size += len(lengths) * _STRING + sum(one for one in lengths if one > _MAX_SHORT_STRING)
+        size += len(lengths) * _STRING + sum(
+            length for length in lengths if length > _MAX_SHORT_STRING
+        )
     tensors = [*attribute.tensors, *([attribute.t] if attribute.HasField("t") else [])]
     return size + sum(map(_tensor, tensors))
 

@@ -63,8 +63,8 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
             continue
         size = group[0].nbytes
         weights = [ctx.session.weight(weight).with_content(group[0]) for weight in group]
-        stale = sum(one.stale_copies for one in weights)
-        is_needed = any(one.is_read for one in weights)
+        stale = sum(loaded.stale_copies for loaded in weights)
+        is_needed = any(loaded.is_read for loaded in weights)
         nbytes = (stale + _count_resident(weights) - is_needed) * size
         if max(nbytes, (count_stored(group) - 1) * size) >= MIN_BYTES:
             yield _finding(ctx, group, weights, nbytes)
@@ -72,11 +72,13 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
 
 def _count_resident(weights: list[LoadedWeight]) -> int:
     """Return how many originals have memory of their own, stale copies not counted."""
-    resident = [one for one in weights if one.is_read or one.is_kept]
+    resident = [loaded for loaded in weights if loaded.is_read or loaded.is_kept]
     external = {
-        (one.weight.file, one.weight.offset) for one in resident if one.weight.storage == "external"
+        (loaded.weight.file, loaded.weight.offset)
+        for loaded in resident
+        if loaded.weight.storage == "external"
     }
-    return len(external) + sum(one.weight.storage != "external" for one in resident)
+    return len(external) + sum(loaded.weight.storage != "external" for loaded in resident)
 
 
 def _finding(
@@ -84,7 +86,7 @@ def _finding(
 ) -> Finding:
     size = group[0].nbytes
     is_listed = all(is_listed_by_name(ctx, weight) for weight in group)
-    originals = sum(one.original_copies for one in weights)
+    originals = sum(loaded.original_copies for loaded in weights)
     expected = ExpectedCopies(
         weights=tuple(map(qualified_name, group)),
         kind="original",
@@ -92,8 +94,8 @@ def _finding(
         bytes=originals * size,
     )
     if nbytes:
-        needed = "one is needed" if any(one.is_read for one in weights) else "none is needed"
-        stale = sum(one.stale_copies for one in weights)
+        needed = "one is needed" if any(loaded.is_read for loaded in weights) else "none is needed"
+        stale = sum(loaded.stale_copies for loaded in weights)
         parts = f", {stale} of them stale ones in nodes that contain a subgraph" if stale else ""
         detail = (
             f"onnxruntime {ctx.runtime} keeps {originals} originals{parts}; "
