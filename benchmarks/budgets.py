@@ -47,7 +47,8 @@ def main() -> None:
     runtime = memdiag.profile(available[_REAL[-1]], run=False, xray="none").environment.onnxruntime
     heading = (
         f"{rounds} new processes each, interleaved; onnxruntime {runtime}, {place.cpu},"
-        f" {place.cpu_count} processors under a load of {load:.0f}. The largest distance from the median:"
+        f" {place.cpu_count} processors under a load of {load:.0f}."
+        " The largest distance from the median:"
     )
     columns = ["model", "malloc", "peak", "", "steady", "", "worst phase"]
     replace_part("repeatability", f"{heading}\n\n{table(columns, rows)}", PAGE)
