@@ -31,8 +31,8 @@ from memdiag.records.fix import Figures, Fix, LatencyAt
 from memdiag.runner.job import Job
 from memdiag.runner.machine import describe_machine
 from memdiag.runner.session_server import SessionServer
-from memdiag.verify.latency import race
-from memdiag.verify.memory import figures, look_in_turn
+from memdiag.verify.latency import compare_latency
+from memdiag.verify.memory import measure_interleaved, summarize
 from sample_models import load_recipes
 
 _SIZES = (1, 16)
@@ -71,9 +71,9 @@ from pathlib import Path
 from memdiag.rules import detectors
 from memdiag.model.model_file import open_model
 from memdiag.ort.runtime import Runtime
-from memdiag.remedies.draft import Draft
-from memdiag.remedies.rewrites import rewriters, rewriters_for
-from memdiag.remedies.saving import save
+from memdiag.rewrites.model_editor import ModelEditor
+from memdiag.rewrites import rewriters, rewriters_for
+from memdiag.rewrites.saving import save
 from memdiag.api.check import Selection, examine
 model, target, storage, name = sys.argv[1:]
 detectors(), rewriters()
@@ -81,7 +81,7 @@ def fix():
     runtime = Runtime.installed()
     with open_model(Path(model)) as file:
         findings, _ = examine(file, runtime, Selection(select=(), min_bytes=0), dims=None)
-        draft = Draft(file)
+        draft = ModelEditor(file)
         for finding in findings:
             for rewriter in rewriters_for(finding.name):
                 if rewriter.rewrite.name == name and rewriter.check(draft, finding) is None:
@@ -108,7 +108,7 @@ def measured(model: Path, folder: Path) -> Figures | None:
     with open_model(model) as file:
         disk_bytes = sum(path.stat().st_size for path in file.files)
     job = _with_inputs(model, folder, _SIZES)
-    return figures(look_in_turn([job], _TIMES)[0], disk_bytes=disk_bytes) if job else None
+    return summarize(measure_interleaved([job], _TIMES)[0], disk_bytes=disk_bytes) if job else None
 
 
 def _with_inputs(model: Path, folder: Path, sizes: Sequence[int]) -> Job | None:
@@ -289,9 +289,9 @@ def _peers(model: Path, folder: Path) -> Iterator[str]:
 
 def _peer(job: Job, unchanged: SessionServer) -> str:
     try:
-        found = figures(look_in_turn([job], _TIMES)[0], disk_bytes=0)
+        found = summarize(measure_interleaved([job], _TIMES)[0], disk_bytes=0)
         with SessionServer(replace(job, runs=None), job.later_feeds) as server:
-            ratio = race(unchanged, server, 0, pairs=_PAIRS).ratio
+            ratio = compare_latency(unchanged, server, 0, pairs=_PAIRS).ratio
     except MeasurementError:
         return "does not run"
     memory = f"{found.peak_bytes / MB:.0f} / {found.steady_bytes / MB:.0f}"

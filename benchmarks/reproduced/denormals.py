@@ -13,7 +13,7 @@ from benchmarks.reproduced.claims import Claim, Part, Setting, quotient
 from memdiag.model.model_file import open_model
 from memdiag.runner.job import Feed, Job
 from memdiag.runner.session_server import SessionServer
-from memdiag.verify.latency import Race, race
+from memdiag.verify.latency import LatencyComparison, compare_latency
 from sample_models.recipes import denormal_conv
 
 TITLE = "Denormal weights"
@@ -44,13 +44,13 @@ class _Look(NamedTuple):
     off and on.
     """
 
-    race: Race
+    race: LatencyComparison
     kept: int
     flushed: int
 
 
 def measure(setting: Setting) -> tuple[str, Part]:
-    """Race each share with the option off and on, and see whether the option acts at all."""
+    """Compare each share with the option off and on, and see whether the option acts at all."""
     looks = {share: _look(share, setting) for share in _SHARES}
     plain, denormal = looks[0.0].race, looks[_CLAIMED].race
     slower = quotient(denormal.before_s, plain.before_s)
@@ -93,7 +93,7 @@ def _look(share: float, setting: Setting) -> _Look:
     plain = Job(model=path, runs=None, options={"intra_op_num_threads": "1"})
     flush = replace(plain, options={**plain.options, _OPTION: "1"})
     with SessionServer(plain, sets) as off, SessionServer(flush, sets) as flushing:
-        found = race(off, flushing, 0, pairs=_PAIRS)
+        found = compare_latency(off, flushing, 0, pairs=_PAIRS)
         counts = [
             int(np.count_nonzero(np.load(server.save(1, setting.folder / name)["y"][0])))
             for name, server in (("off", off), ("on", flushing))

@@ -1,4 +1,4 @@
-"""End a model's waste: build each remedy, verify and measure it, and keep the best combination."""
+"""End a model's waste: build each rewrite, verify and measure it, and keep the best combination."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -6,26 +6,23 @@ from contextlib import ExitStack
 from math import inf
 from pathlib import Path
 
-import msgspec
-
 from memdiag.api.arguments import check_dims, model_path
 from memdiag.api.check import Selection, examine
-from memdiag.api.fixing.attempt import Attempt
-from memdiag.api.fixing.candidates import Proof
-from memdiag.api.fixing.changes import changes_by_rule
-from memdiag.api.fixing.files import FixFiles, Output
-from memdiag.api.fixing.record import record_of
-from memdiag.api.fixing.search import Search
 from memdiag.api.inputs import Given, read_given
 from memdiag.api.trials import SIZES, trials
 from memdiag.errors import UsageError
+from memdiag.fixing.candidates import VerifiedResult
+from memdiag.fixing.changes import changes_by_rule
+from memdiag.fixing.model_writer import ModelWriter, Output
+from memdiag.fixing.search import RewriteSearch
+from memdiag.fixing.state import FixState
 from memdiag.model.model_file import open_model
 from memdiag.ort.runtime import Runtime, require_runtime
 from memdiag.records.dimension import Dimension
-from memdiag.records.fix import Fix
+from memdiag.records.fix import FIX_SCHEMA, Fix
 from memdiag.runner.job import Deadline, Job, TimeLimitReached
 from memdiag.runner.temporary import temporary_folder
-from memdiag.verify.bench import Bench
+from memdiag.verify.model_evaluator import ModelEvaluator
 from memdiag.verify.other_runtimes import OtherRuntimes
 
 DEFAULT_MAX_SLOWDOWN = 1.05
@@ -49,35 +46,35 @@ def fix(
     time_limit_s: float | None = None,
     on_progress: OnProgress | None = None,
 ) -> Fix:
-    """Rewrite `model` so that it wastes less, verified, and return what was done.
+    """Rewrite `model` so that it wastes less memory, verify the result, and return the record.
 
     Every remedy of every finding is built, its outputs are compared with the original's, its
-    memory and latency are measured in isolated processes; what saves nothing that can be measured,
-    or slows the model down, is left out. The original is never changed, and nothing is at `output`
-    before it is verified. The result may refer to weights in the original's files.
+    memory and latency are measured in isolated processes. A remedy that saves nothing measurable,
+    or slows the model down, is left out. The original is never changed, and nothing is written to
+    `output` before it is verified. The result may refer to weights in the original's files.
 
     Args:
         model: the ONNX file.
-        output: where the fixed model goes; ``NAME.fixed.onnx`` beside the original where None.
+        output: path of the fixed model; ``NAME.fixed.onnx`` beside the original where None.
         only: rules (names, codes, beginnings of codes) whose remedies are tried; all where empty.
         unsafe: try remedies that change values as well.
         unverified: write remedies also where the model cannot be run here, unverified.
-        dry_run: say which remedies would be tried, and do nothing.
+        dry_run: only record which remedies would be tried.
         max_slowdown: the largest ratio of latencies that a remedy may cost.
         dims: sizes of free dimensions by name; realistic ones where not given.
-        inputs: arrays, or paths of ``.npy`` files, by input name; the rest is made up.
+        inputs: arrays, or paths of ``.npy`` files, by input name; others are generated.
         sizes: further sizes of free dimensions at which outputs and latency are compared.
-        check_with: interpreters of environments with other releases of onnxruntime; the result has
-            to load there too, and to give what the original gives there.
-        time_limit_s: seconds after which the search ends, as it does at Ctrl-C; the best result so
-            far is written.
+        check_with: interpreters of environments with other releases of onnxruntime, on which the
+            result has to load and to reproduce the original's outputs too.
+        time_limit_s: seconds after which the search ends, as at Ctrl-C; the best result so far is
+            written.
         on_progress: called with a few words about what is being done.
 
     Raises:
         ModelError: the file is missing, is no ONNX model, or lacks its external data.
-        UsageError: an argument does not fit, or the output cannot be where it should be.
+        UsageError: an argument is invalid, or the output would overwrite the original.
         ReportError: the output cannot be written.
-        MeasurementError: the model runs, but not where it is measured.
+        MeasurementError: the model runs, but not in the process in which it is measured.
     """
     started = time.perf_counter()
     path = model_path(model)
@@ -90,50 +87,99 @@ def fix(
         raise UsageError("--time-limit must be greater than 0.")
     deadline = Deadline(inf if time_limit_s is None else time.monotonic() + time_limit_s)
     given = read_given(inputs or {})
-    say = on_progress or _silent
+    report_progress = on_progress or _ignore
     with open_model(path) as file, ExitStack() as exits:
-        files = FixFiles(file, target)
+        writer = ModelWriter(file, target)
         runtime = Runtime.installed()
         findings, notes = examine(file, runtime, Selection(select=only, min_bytes=0), dims=dims)
-        attempt = Attempt(files=files, unsafe=unsafe, notes=[*notes], deadline=deadline)
+        state = FixState(writer=writer, unsafe=unsafe, notes=[*notes], deadline=deadline)
         rules = tuple(changes_by_rule(findings))
-        result: Proof | Output | None = None
+        result: VerifiedResult | Output | None = None
         dimensions: tuple[Dimension, ...] = ()
         if dry_run or not rules:
-            attempt.foresee(rules)
-        elif attempt.any_possible(rules):
-            files.check_writable()
+            state.record_possible(rules)
+        elif state.any_possible(rules):
+            writer.check_writable()
             scratch = exits.enter_context(temporary_folder())
-            say("finding inputs that the model runs with")
+            report_progress("finding inputs that the model runs with")
             job = Job(model=path, runs=None, deadline=deadline)
-            bench: Bench | None = None
+            evaluator: ModelEvaluator | None = None
             try:
-                folder = scratch / "inputs"
-                tried = trials(file, job, folder, dims=dims or {}, given=given, sizes=sizes)
-                attempt.notes += tried.notes
-                sets, dimensions = tried.sets, tried.dimensions
-                if sets:
-                    say("measuring the original")
-                    others = OtherRuntimes([Path(one) for one in check_with], job, sets, scratch)
+                found = trials(
+                    file, job, scratch / "inputs", dims=dims or {}, given=given, sizes=sizes
+                )
+                state.notes += found.notes
+                dimensions = found.dimensions
+                if found.sets:
+                    report_progress("measuring the original")
+                    interpreters = [Path(python) for python in check_with]
+                    others = OtherRuntimes(interpreters, job, found.sets, scratch)
                     disk_bytes = sum(each.stat().st_size for each in file.files)
-                    bench = exits.enter_context(Bench(job, sets, scratch, disk_bytes))
+                    evaluator = exits.enter_context(
+                        ModelEvaluator(job, found.sets, scratch, disk_bytes)
+                    )
             except TimeLimitReached:
-                attempt.leave(rules, "the time limit ended the search before")
-                attempt.notes.append(
+                state.record_untried(rules, "the time limit ended the search before")
+                state.notes.append(
                     "no remedy was tried: the time limit passed before the original was measured"
                 )
             else:
-                if bench is not None:
-                    end = deadline.at
-                    result = Search(attempt, bench, others, max_slowdown, say, end).run(rules)
+                if evaluator is not None:
+                    search = RewriteSearch(
+                        state, evaluator, others, max_slowdown, report_progress, deadline.at
+                    )
+                    result = search.run(rules)
                 elif unverified:
-                    result = attempt.trust(rules)
+                    result = state.publish_unverified(rules)
                 else:
-                    attempt.give_up(rules)
+                    state.refuse_all(rules)
         duration_s = round(time.perf_counter() - started, 6)
-        record = record_of(attempt, runtime, result, duration_s)
-        return msgspec.structs.replace(record, dimensions=dimensions)
+        return _record(state, runtime, result, dimensions, duration_s)
 
 
-def _silent(words: str) -> None:
-    """Say nothing."""
+def _record(
+    state: FixState,
+    runtime: Runtime,
+    result: VerifiedResult | Output | None,
+    dimensions: tuple[Dimension, ...],
+    duration_s: float,
+) -> Fix:
+    """Return the record of a fix; a `result` that is only an `Output` was not verified."""
+    verified = result if isinstance(result, VerifiedResult) else None
+    output = result.output if isinstance(result, VerifiedResult) else result
+    difference = verified.verdict.difference if verified else None
+    oldest = output.built.oldest if output else None
+    return Fix(
+        schema=FIX_SCHEMA,
+        model=_text(state.writer.file.path),
+        onnxruntime=str(runtime),
+        output=_text(output.files[0]) if output else None,
+        output_files=tuple(map(_text, output.files)) if output else (),
+        kept_files=tuple(map(_text, output.built.kept)) if output else (),
+        kept_bytes=output.built.kept_bytes if output else 0,
+        session_options={},
+        environment={},
+        remedies=state.outcomes,
+        before=verified.before if verified else state.before,
+        after=verified.after if verified else None,
+        latencies=verified.verdict.latencies if verified else (),
+        largest_difference=difference.relative if difference else None,
+        bound=verified.bound.relative if verified else None,
+        bound_reason=verified.bound.why if verified else "",
+        verified=verified is not None,
+        verified_on=verified.verified_on if verified else (),
+        is_valid=state.is_valid if output else None,
+        oldest_onnxruntime=str(oldest.runtime) if oldest and oldest.runtime else None,
+        oldest_reason=oldest.why if oldest else "",
+        dimensions=dimensions,
+        notes=tuple(state.notes),
+        duration_s=duration_s,
+    )
+
+
+def _text(path: Path) -> str:
+    return str(path).encode(errors="backslashreplace").decode()
+
+
+def _ignore(text: str) -> None:
+    """Report no progress."""

@@ -384,7 +384,7 @@ def _with_findings(
     if found:
         # Late: rewriting needs onnx_ir, which loads sympy.
         from memdiag.api.drawing.findings import with_drawings
-        from memdiag.api.fixing.foreseen import with_rewrites
+        from memdiag.fixing.applicable import with_rewrites
 
         if completed:
             found = with_rewrites(found, file)

@@ -15,7 +15,7 @@ from memdiag.model.model_file import ModelFile
 from memdiag.records.dimension import Dimension, in_words
 from memdiag.runner.job import Feed, Job
 from memdiag.runner.try_inputs import try_inputs
-from memdiag.verify.bench import Trial
+from memdiag.verify.model_evaluator import InputSet
 
 SIZES = (1, 4)
 """Sizes of free dimensions that models are compared at beside the realistic ones."""
@@ -30,7 +30,7 @@ class Trials(NamedTuple):
         notes: what was not as usual, in sentences.
     """
 
-    sets: tuple[Trial, ...] = ()
+    sets: tuple[InputSet, ...] = ()
     dimensions: tuple[Dimension, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -54,7 +54,7 @@ def trials(
     chosen = find_inputs(model, job, folder, dims=dims, given=given, first=first)
     if chosen is None:
         return Trials()
-    found: list[Trial] = []
+    found: list[InputSet] = []
     tried = _sizes(model, job, folder, dims, given, sizes, chosen)
     for number, (words, plans) in enumerate(tried):
         for seed in (0, 1):
@@ -63,7 +63,7 @@ def trials(
                 continue  # the other branch does not run with such values
             flags = _flags(plans, given, seed)
             name = ", ".join(part for part in (words, flags) if part) or "the inputs of the model"
-            found.append(Trial(name, tuple(feeds), timed=not seed or bool(flags), sizes=words))
+            found.append(InputSet(name, tuple(feeds), timed=not seed or bool(flags), sizes=words))
         if not _is_random(plans):
             break
     return Trials(tuple(found), chosen.dimensions, chosen.notes)

@@ -1,4 +1,4 @@
-"""Find the options with which a model fits a budget and loses the least time."""
+"""Find the session options with which a model fits a memory budget at the least latency."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -11,44 +11,28 @@ import msgspec
 
 from memdiag.api.arguments import check_dims, model_path
 from memdiag.api.fix import fix
-from memdiag.api.fixing.search import INTERRUPTED
 from memdiag.api.inputs import Given, read_given
 from memdiag.api.trials import SIZES, trials
-from memdiag.api.tuning.attempts import Attempts
-from memdiag.api.tuning.points import BUDGETS
-from memdiag.api.tuning.record import record_of, rewrite_option
-from memdiag.api.tuning.search import Search
 from memdiag.errors import MeasurementError, UsageError
+from memdiag.fixing.search import INTERRUPTED
 from memdiag.model.graph_index import GraphIndex
 from memdiag.model.model_file import open_model
 from memdiag.ort.reductions import largest_reduction
 from memdiag.ort.runtime import Runtime, require_runtime
 from memdiag.records.fix import Fix
-from memdiag.remedies.option import Option
-from memdiag.remedies.options import options
 from memdiag.runner.job import Deadline, Job, TimeLimitReached
 from memdiag.runner.temporary import temporary_folder
-from memdiag.verify.bench import Bench
+from memdiag.tuning.options import options
+from memdiag.tuning.point_evaluator import PointEvaluator
+from memdiag.tuning.points import BUDGETS
+from memdiag.tuning.record import rewrite_option, tuning_record
+from memdiag.tuning.search import OptionSearch
+from memdiag.verify.model_evaluator import ModelEvaluator
 from memdiag.verify.outputs import Bound
 
 DEFAULT_MAX_SLOWDOWN = 1.05
 
 _SHARE_OF_REWRITING = 0.5
-
-_PROMISING = (
-    "load-by-path",
-    "share-weights",
-    "save-prepacked",
-    "mmap-threshold",
-    "folding-size-limit",
-    "jemalloc",
-    "mimalloc",
-    "disable-constant-folding",
-    "disable-nchwc",
-    "disable-prepacking",
-    "patterns-off",
-)
-"""Options that saved the most memory on real models come first; the rest follow by name."""
 
 OnProgress = Callable[[str], None]
 
@@ -73,17 +57,17 @@ def tune(
 ) -> Fix:
     """Return the options that make `model` fit `budget` with the least latency.
 
-    The memory of every option is measured alone. Of those that save memory, the outputs are
-    checked, and the latency is compared quickly with that of the defaults, the largest saving
-    first. To the option that saves the most, the others are added in turn, and those that save
-    more are kept. The chosen point is measured again, in several processes, and its latency is
-    compared exactly. Ctrl-C, or a time limit, ends the search with the best so far. Where the model
-    is fixed first and that is ended, the record is the fix's alone.
+    The memory of every option is measured alone. Where an option saves memory, outputs are checked
+    and the latency is compared quickly with that of the defaults, the largest saving first. The
+    others are then added to the option that saves the most, and those that save more are kept. The
+    chosen point is measured again in several processes, and its latency is compared precisely.
+    Ctrl-C, or a time limit, ends the search with the best result so far. If a fix comes first and
+    is interrupted, the fix's record is returned.
 
     Args:
         model: the ONNX file.
-        budget: bytes above the baseline by ``peak``, ``steady`` or ``anonymous``; where it is None
-            the least memory is looked for.
+        budget: bytes above the baseline by ``peak``, ``steady`` or ``anonymous``; None to search
+            for the least memory.
         only: names of the options to try; all where empty.
         max_slowdown: the largest ratio of latencies that options may cost.
         rewrite: fix the model first (see `memdiag.fix`), and tune the result.
@@ -94,20 +78,21 @@ def tune(
         telemetry: measure with onnxruntime's telemetry on, as it is by default since 1.29, and try
             to turn it off.
         dims: sizes of free dimensions by name; realistic ones where not given.
-        inputs: arrays, or paths of ``.npy`` files, by input name; the rest is made up.
+        inputs: arrays, or paths of ``.npy`` files, by input name; others are generated.
         sizes: further sizes of free dimensions at which outputs and latency are compared.
-        time_limit_s: seconds after which all is over, rewriting and the last measurements included.
-            Rewriting gets half of them.
+        time_limit_s: seconds for everything, including the rewriting, which gets half of them, and
+            the last measurements.
         on_progress: called with a few words about what is being done.
 
     Raises:
         ModelError: the file is missing, is no ONNX model, or lacks its external data.
-        UsageError: an argument does not fit.
-        MeasurementError: the model does not run here, or the time is over before it was measured.
+        UsageError: an argument is invalid.
+        MeasurementError: the model does not run here, or the time limit passed before it was
+            measured.
         ReportError: the fixed model cannot be written.
     """
     started, began = time.perf_counter(), time.monotonic()
-    say = on_progress or _silent
+    report_progress = on_progress or _ignore
     wanted = dict(budget or {})
     _check(wanted, only, max_slowdown, sessions, time_limit_s, output if not rewrite else None)
     require_runtime("run memdiag in an environment that has it")
@@ -124,14 +109,14 @@ def tune(
             inputs=inputs,
             sizes=sizes,
             time_limit_s=None if time_limit_s is None else _SHARE_OF_REWRITING * time_limit_s,
-            on_progress=say,
+            on_progress=report_progress,
         )
         if INTERRUPTED in fixed.notes:
             return fixed
     given = read_given(inputs or {})
     with open_model(path) as file, ExitStack() as exits:
         scratch = exits.enter_context(temporary_folder())
-        say("finding inputs that the model runs with")
+        report_progress("finding inputs that the model runs with")
         end = inf if time_limit_s is None else began + time_limit_s
         job = Job(
             model=path,
@@ -143,52 +128,51 @@ def tune(
         )
         folder = scratch / "inputs"
         try:
-            tried = trials(file, job, folder, dims=dims or {}, given=given, sizes=sizes)
-            sets = tried.sets
-            if not sets:
+            found = trials(file, job, folder, dims=dims or {}, given=given, sizes=sizes)
+            if not found.sets:
                 raise MeasurementError(
-                    f"{path}: it does not run here with any inputs; give --input."
+                    f"{path}: the model does not run here with generated inputs. Use --input."
                 )
-            say("measuring the defaults")
+            report_progress("measuring the defaults")
             disk_bytes = sum(each.stat().st_size for each in file.files)
-            bench = exits.enter_context(Bench(job, sets, scratch, disk_bytes))
+            evaluator = exits.enter_context(ModelEvaluator(job, found.sets, scratch, disk_bytes))
         except TimeLimitReached as limit:
             if fixed is not None and fixed.output is not None:
                 note = "the time limit passed before any option was tried"
                 return msgspec.structs.replace(fixed, notes=(*fixed.notes, note))
             raise MeasurementError(
-                f"{path}: the time limit passed before the defaults were measured; give a longer"
+                f"{path}: the time limit passed before the defaults were measured. Increase"
                 " --time-limit."
             ) from limit
-        attempts = Attempts(
-            bench=bench,
+        points = PointEvaluator(
+            model_evaluator=evaluator,
             bound=Bound.reordered(largest_reduction(file, GraphIndex(file))),
             scratch=scratch,
             disk_bytes=disk_bytes,
             limit=max_slowdown,
             budget=wanted,
         )
-        runtime = Runtime.parse(bench.onnxruntime)
-        search = Search(
-            attempts=attempts,
+        runtime = Runtime.parse(evaluator.onnxruntime)
+        search = OptionSearch(
+            point_evaluator=points,
             usable=[
-                one
-                for one in sorted(options(), key=_rank)
-                if one.applies(runtime)
-                and one.suits(job)
-                and (unsafe or not one.changes_values)
-                and (not only or one.name in only)
+                option
+                for option in options()
+                if option.is_available(runtime)
+                and option.is_relevant(job)
+                and (unsafe or not option.changes_values)
+                and (not only or option.name in only)
             ],
             always=(rewrite_option(fixed.output),) if fixed and fixed.output else (),
             budget=wanted,
             limit=max_slowdown,
-            say=say,
+            report_progress=report_progress,
             end=end,
         )
         search.run()
-        record = record_of(file, search, fixed, round(time.perf_counter() - started, 6))
-        notes = (*tried.notes, *record.notes)
-        return msgspec.structs.replace(record, dimensions=tried.dimensions, notes=notes)
+        record = tuning_record(file, search, fixed, round(time.perf_counter() - started, 6))
+        notes = (*found.notes, *record.notes)
+        return msgspec.structs.replace(record, dimensions=found.dimensions, notes=notes)
 
 
 def _check(
@@ -204,7 +188,7 @@ def _check(
         raise UsageError(f"unknown budget {unknown[0]!r}. Use one of {', '.join(BUDGETS)}.")
     if max_slowdown <= 0:
         raise UsageError("--max-slowdown must be greater than 0.")
-    names = [one.name for one in options()]
+    names = sorted(option.name for option in options())
     if unknown := sorted({*only} - {*names}):
         raise UsageError(f"unknown option {unknown[0]!r}. Use one of {', '.join(names)}.")
     if sessions < 1:
@@ -217,9 +201,5 @@ def _check(
         )
 
 
-def _rank(option: Option) -> int:
-    return _PROMISING.index(option.name) if option.name in _PROMISING else len(_PROMISING)
-
-
-def _silent(words: str) -> None:
-    """Say nothing."""
+def _ignore(text: str) -> None:
+    """Report no progress."""

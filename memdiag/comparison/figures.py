@@ -5,7 +5,7 @@ from statistics import median
 
 from memdiag.records.comparison import Bytes, Latency, Measured, PhaseFigures, Seconds
 from memdiag.records.profile import PHASES, Memory, PeakKind, PhaseName, Profile
-from memdiag.verify.latency import Race
+from memdiag.verify.latency import LatencyComparison
 from memdiag.verify.ratio import median_interval
 
 _CREATION = ("parse", "optimize", "constant_fold", "initialize", "prepack")
@@ -32,7 +32,7 @@ def measured(profiles: Sequence[Profile]) -> Measured:
 
 
 def latency(
-    profiles: Sequence[Profile], against_first: Race | None, timed: slice = slice(None)
+    profiles: Sequence[Profile], against_first: LatencyComparison | None, timed: slice = slice(None)
 ) -> Latency | None:
     """Return the latency over the `timed` runs of `profiles`, and that of the race with the first.
 

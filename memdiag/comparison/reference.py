@@ -8,16 +8,16 @@ from typing import Self
 
 from memdiag.runner.job import Job
 from memdiag.runner.session_server import SessionServer
-from memdiag.verify.bench import Trial
-from memdiag.verify.latency import Race, race
-from memdiag.verify.outputs import Difference, Saved, compare, unstable
+from memdiag.verify.latency import LatencyComparison, compare_latency
+from memdiag.verify.model_evaluator import InputSet
+from memdiag.verify.outputs import Difference, SavedOutputs, compare_outputs, unstable_outputs
 
 _PAIRS = 25
 _RACE_S = 20.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Beside:
+class OutputComparison:
     """Outputs and latency of a session, compared with the first session's.
 
     Attributes:
@@ -31,7 +31,7 @@ class Beside:
     largest: Difference | None = None
     missing: tuple[str, ...] = ()
     added: tuple[str, ...] = ()
-    raced: Race | None = None
+    raced: LatencyComparison | None = None
     why: str = ""
 
 
@@ -44,14 +44,14 @@ class Reference:
         MeasurementError: it does not run.
     """
 
-    def __init__(self, job: Job, sets: Sequence[Trial], scratch: Path) -> None:
+    def __init__(self, job: Job, sets: Sequence[InputSet], scratch: Path) -> None:
         self._feeds = [trial.feeds for trial in sets]
         self._scratch = scratch
         self._count = 0
         self._server = SessionServer(replace(job, runs=None), self._feeds)
         try:
             self._outputs = self._save(self._server)
-            self.random = unstable(self._outputs, self._save(self._server))
+            self.random = unstable_outputs(self._outputs, self._save(self._server))
         except BaseException:
             self._server.close()
             raise
@@ -67,7 +67,7 @@ class Reference:
     ) -> None:
         self._server.close()
 
-    def beside(self, job: Job, timed: int) -> Beside:
+    def beside(self, job: Job, timed: int) -> OutputComparison:
         """Return how the outputs, and the latency with the inputs of index `timed`, compare.
 
         Raises:
@@ -79,18 +79,18 @@ class Reference:
             differences = [
                 each
                 for before, after in zip(self._outputs, saved, strict=True)
-                for each in compare(before, after)
+                for each in compare_outputs(before, after)
                 if each.output in own and each.output not in self.random
             ]
-            raced = race(self._server, other, timed, pairs=_PAIRS, budget_s=_RACE_S)
-        return Beside(
+            raced = compare_latency(self._server, other, timed, pairs=_PAIRS, budget_s=_RACE_S)
+        return OutputComparison(
             largest=max(differences, key=_size, default=None),
             missing=tuple(sorted(first - own)),
             added=tuple(sorted(own - first)),
             raced=raced,
         )
 
-    def _save(self, server: SessionServer) -> list[Saved]:
+    def _save(self, server: SessionServer) -> list[SavedOutputs]:
         folder = self._scratch / f"outputs-{self._count}"
         self._count += 1
         return [server.save(index, folder / str(index)) for index in range(len(self._feeds))]

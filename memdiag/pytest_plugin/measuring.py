@@ -11,7 +11,7 @@ import pytest
 
 import memdiag
 from memdiag.api.budget import pinned as with_pins
-from memdiag.api.turn import turn
+from memdiag.api.measurement_lock import measurement_lock
 from memdiag.errors import MeasurementError
 from memdiag.pytest_plugin.settings import SETTINGS
 from memdiag.records.profile import Profile
@@ -40,7 +40,7 @@ def profile(
     chosen = {"python": settings.python, **options}
     if pinned:
         chosen["environment"] = with_pins(chosen.get("environment") or {})
-    with nullcontext() if settings.parallel else turn():
+    with nullcontext() if settings.parallel else measurement_lock():
         return memdiag.profile(shown_path(config, model), xray=xray, **chosen)
 
 

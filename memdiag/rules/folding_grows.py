@@ -19,7 +19,7 @@ on all releases.
 - Let the consumer broadcast: most operators do that by themselves, so that an Expand or Tile before
   them can go. Gather from the small operand, and expand what was gathered.
 - Store the weight in the type that it is used in, or gather first and cast what was gathered.
-- `grow-later`: move the Expand, Tile or Cast behind the node that can do with the small operand.
+- `defer-expand`: move the Expand, Tile or Cast behind the node that can do with the small operand.
 - `fp16-to-fp32`: store the weight in the type that it is cast to.
 - `keep-unfolded`: list the small operand among the inputs, so that it is no constant; the large one
   is then computed in every run.
@@ -65,7 +65,7 @@ RULE = Rule(
     name="folding-grows",
     summary="Constant folding makes a large constant of something small",
     remedies=(
-        "grow-later",
+        "defer-expand",
         "fp16-to-fp32",
         "keep-unfolded",
         "folding-size-limit",
@@ -278,7 +278,7 @@ def _remedies(
     """Return the remedies that fit the operator and the release, and are predicted to save."""
     unfit = set() if unfolding_saves else {*_UNFOLDING}
     if operator not in _GROWN_LATER:
-        unfit.add("grow-later")
+        unfit.add("defer-expand")
     dtypes = {weight.dtype for fold in folds for weight in fold.weights}
     if operator != "Cast" or "float16" not in dtypes:
         unfit.add("fp16-to-fp32")

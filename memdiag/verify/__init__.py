@@ -1,1 +1,1 @@
-"""Whether a changed model is as good as the original: its outputs, its memory, its speed."""
+"""Evaluating a changed model beside the original: outputs, memory, latency and validity."""

@@ -1,40 +1,64 @@
-"""Which of two models is faster, by runs that take turns."""
+"""Comparing the latency of two models by runs that alternate between them."""
 
 import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from memdiag.runner.session_server import SessionServer
-from memdiag.verify.ratio import LOOKS, Ratio, ratio
+from memdiag.verify.ratio import CHECKPOINTS, Ratio, paired_ratio
+
+MIN_PAIRS = CHECKPOINTS[0]
+MAX_PAIRS = CHECKPOINTS[-1]
+
+MAX_UNNOTICED_S = 20e-6
+"""A difference per run that no user notices: calling a session from Python takes as long. Models
+that differ by no more count as equally fast, whatever the ratio: a run of 0.07 ms is never decided
+by a limit of 1.05, which is 3.5 µs."""
 
 _WARM_RUNS = 3
-MIN_PAIRS = LOOKS[0]
-MAX_PAIRS = LOOKS[-1]
 _TURN_S = 0.05
-"""What a turn takes, roughly: several runs of a fast model, one of a slow one."""
+"""Approximate duration of a turn: several runs of a fast model, one of a slow one."""
 
-_MOST_RUNS = 5
+_MAX_RUNS = 5
 _LONG_S = 0.25
-"""A run that takes longer needs no run before it that is not timed."""
+"""A run that takes longer needs no warm-up run before it."""
 
 _CLEAR_PAIRS = 4
 _CLEARLY_ABOVE = 1.25
-"""A race is abandoned once its first pairs, so many, all exceed the limit by this factor: a model
-at the limit does so with a probability below 2^-4, and one below it practically never."""
+"""A comparison ends once its first pairs, `_CLEAR_PAIRS` of them, all exceed the limit by this
+factor: a model at the limit does so with a probability below 2^-4, one below it practically
+never."""
+
 _REST_S = 0.05
-"""After a run the threads of a session look for work for tens of milliseconds, at the expense of
-the other one: without a rest, two equal sessions were seen to differ by a factor of two."""
+"""After a run the threads of a session spin for tens of milliseconds, which slows the other session
+down: without a rest, two equal sessions were measured to differ by a factor of two."""
 
 
-class Race(NamedTuple):
-    """The latencies of two models in seconds (medians of the turns), and the ratio of the pairs."""
+class LatencyComparison(NamedTuple):
+    """Latencies of two models in seconds (medians of the turns), and the ratio of the pairs."""
 
     before_s: float
     after_s: float
     ratio: Ratio
 
+    def is_slower(self, limit: float) -> bool:
+        """Return whether the interval shows a ratio above `limit` that can be noticed."""
+        return self.ratio.low > limit and self._added_s(self.ratio.low) > MAX_UNNOTICED_S
 
-def race(
+    def is_within(self, limit: float) -> bool:
+        """Return whether the interval shows a ratio of at most `limit`, or no noticeable one."""
+        return self.ratio.high <= limit or self._added_s(self.ratio.high) <= MAX_UNNOTICED_S
+
+    def is_undecided(self, limit: float) -> bool:
+        """Return whether the median is above `limit` and the interval does not confirm it."""
+        is_decided = self.is_slower(limit) or self.is_within(limit)
+        return self.ratio.median > limit and not is_decided
+
+    def _added_s(self, ratio: float) -> float:
+        return self.before_s * (ratio - 1)
+
+
+def compare_latency(
     before: SessionServer,
     after: SessionServer,
     feeds: int,
@@ -43,65 +67,85 @@ def race(
     pairs: int = 30,
     budget_s: float = 30.0,
     limit: float | None = None,
-    least_pairs: int = MIN_PAIRS,
     clock: Callable[[], float] = time.monotonic,
     rest: Callable[[float], None] = time.sleep,
-) -> Race:
-    """Run two sessions in turn with the inputs of index `feeds`, `pairs` times or for `budget_s`.
+) -> LatencyComparison:
+    """Run two sessions alternately with inputs number `feeds`, `pairs` times or for `budget_s`.
 
-    In its turn a session rests, runs a few times without being timed, and then is timed: the
-    fastest of its runs counts, the one that was disturbed least. Which session goes first changes
-    with every pair, so that drift of the machine hits both alike. At least eight pairs are run
-    whatever they take. With a `limit` the race ends at the first of `LOOKS`, from `least_pairs` on,
-    at which the interval lies on one side of it, or after four pairs where all lie clearly above.
+    In its turn a session rests, runs a few times to warm up, and is then timed: the fastest of its
+    runs counts, which was disturbed least. The session that goes first alternates, so that drift of
+    the machine affects both. At least `MIN_PAIRS` pairs are run whatever they take.
+    With a `limit` the comparison ends at the first of `CHECKPOINTS` that decides whether the ratio
+    is above it, or after four pairs that all are clearly above.
 
-    With `then`, a turn is one run with the inputs of `feeds` and of each index of `then` in turn,
-    and all of it counts: what sizes that change cost is in no run of inputs that stay the same.
+    With `then`, a turn is one run with the inputs of `feeds` and of each index of `then`, a few
+    times if they are fast, and the fastest sum counts: what a change of sizes costs is in no run of
+    inputs that stay the same.
 
     Raises:
         MeasurementError: a model fails.
     """
     both = (before, after)
-    if then:
-        turn = _turn_of_several((feeds, *then))
-        for server in both:
-            turn(server)
-    else:
-        turn = _turn_of_one(both, feeds)
+    turn = _turn_of_several(both, (feeds, *then)) if then else _turn_of_one(both, feeds)
     started = clock()
-    seen: tuple[list[float], list[float]] = ([], [])
+    seconds: tuple[list[float], list[float]] = ([], [])
     for number in range(pairs):
         if number >= MIN_PAIRS and clock() - started > budget_s:
             break
-        is_early = limit is not None and number == _CLEAR_PAIRS
-        if is_early and ratio(*seen).low > _CLEARLY_ABOVE * (limit or 0):
+        if limit is not None and _is_decided(number, seconds, limit):
             break
-        if limit is not None and number >= least_pairs and number in LOOKS:
-            found = ratio(*seen)
-            if not found.low <= limit <= found.high:
-                break
         for index in (0, 1) if number % 2 == 0 else (1, 0):
             rest(_REST_S)
-            seen[index].append(turn(both[index]))
-    return Race(_middle(seen[0]), _middle(seen[1]), ratio(*seen))
+            seconds[index].append(turn(both[index]))
+    return _comparison(seconds)
+
+
+def _is_decided(
+    number: int, seconds: tuple[Sequence[float], Sequence[float]], limit: float
+) -> bool:
+    """Return whether `number` pairs decide if the ratio is above `limit`."""
+    if number == _CLEAR_PAIRS:
+        return _comparison(seconds).is_slower(_CLEARLY_ABOVE * limit)
+    if number not in CHECKPOINTS:
+        return False
+    found = _comparison(seconds)
+    return found.is_slower(limit) or found.is_within(limit)
+
+
+def _comparison(seconds: tuple[Sequence[float], Sequence[float]]) -> LatencyComparison:
+    before, after = seconds
+    return LatencyComparison(_upper_median(before), _upper_median(after), paired_ratio(*seconds))
 
 
 def _turn_of_one(both: Sequence[SessionServer], feeds: int) -> Callable[[SessionServer], float]:
-    """Return a function that returns the fastest of a few runs, after some that warm up."""
+    """Return a function that returns the fastest of a few runs, after warm-up runs."""
     longest = max(max(server.run(feeds)) for server in both)
     if longest <= _LONG_S:
         for server in both:
             server.run(feeds, _WARM_RUNS - 1)
         longest = max(max(server.run(feeds)) for server in both)
-    times = max(1, min(_MOST_RUNS, int(_TURN_S / longest))) if longest > 0 else _MOST_RUNS
+    times = _repetitions(longest)
     warm = _WARM_RUNS if times > 1 else int(longest <= _LONG_S)
     return lambda server: min(server.run(feeds, warm + times)[warm:])
 
 
-def _turn_of_several(feeds: Sequence[int]) -> Callable[[SessionServer], float]:
-    """Return a function that returns the sum of one run with each of `feeds`."""
-    return lambda server: sum(server.run(index)[0] for index in feeds)
+def _turn_of_several(
+    both: Sequence[SessionServer], feeds: Sequence[int]
+) -> Callable[[SessionServer], float]:
+    """Return a function that returns the fastest sum of one run with each of `feeds`."""
+
+    def one_pass(server: SessionServer) -> float:
+        return sum(server.run(index)[0] for index in feeds)
+
+    longest = max(one_pass(server) for server in both)
+    times = _repetitions(longest)
+    return lambda server: min(one_pass(server) for _ in range(times))
 
 
-def _middle(values: list[float]) -> float:
+def _repetitions(seconds: float) -> int:
+    """Return how often something that takes `seconds` is repeated in a turn."""
+    return max(1, min(_MAX_RUNS, int(_TURN_S / seconds))) if seconds > 0 else _MAX_RUNS
+
+
+def _upper_median(values: Sequence[float]) -> float:
     return sorted(values)[len(values) // 2]

@@ -1,4 +1,4 @@
-"""What a model takes in fresh processes, measured several times."""
+"""The memory of a model, measured in several fresh processes."""
 
 from collections.abc import Sequence
 from statistics import median
@@ -8,16 +8,16 @@ from memdiag.records.fix import Figures
 from memdiag.runner.job import Job
 from memdiag.runner.run import Measurement, measure
 
-_CREATION = ("parse", "optimize", "constant_fold", "initialize", "prepack")
+_CREATION_PHASES = ("parse", "optimize", "constant_fold", "initialize", "prepack")
 
 
-def look(job: Job) -> Measurement:
+def measure_once(job: Job) -> Measurement:
     """Measure `job` once, in a fresh process.
 
     Raises:
-        MeasurementError: it did not complete; the message says how it ended.
+        MeasurementError: the run did not complete; the message says how it ended.
         TimeLimitReached: the job's deadline passed.
-        KeyboardInterrupt: that is how it ended; the watcher keeps what it saw up to then.
+        KeyboardInterrupt: the run was interrupted; the runner returns what it recorded until then.
     """
     job.deadline.check()
     seen = measure(job)
@@ -33,51 +33,51 @@ def look(job: Job) -> Measurement:
     return seen
 
 
-def look_in_turn(jobs: Sequence[Job], times: int) -> list[list[Measurement]]:
-    """Measure all `jobs` in turn, `times` times, one process at a time; backwards every other time.
+def measure_interleaved(jobs: Sequence[Job], times: int) -> list[list[Measurement]]:
+    """Measure all `jobs` one after the other, `times` times, in reverse order every other time.
 
     Raises:
-        MeasurementError: one did not complete.
+        MeasurementError: a run did not complete.
     """
     seen: list[list[Measurement]] = [[] for _ in jobs]
     for turn in range(times):
         order = range(len(jobs)) if turn % 2 == 0 else reversed(range(len(jobs)))
         for index in order:
-            seen[index].append(look(jobs[index]))
+            seen[index].append(measure_once(jobs[index]))
     return seen
 
 
-def figures(seen: Sequence[Measurement], *, disk_bytes: int) -> Figures:
-    """Return the medians of `seen`, memory above each process's own baseline."""
-    peaks = [_peak(one) for one in seen]
-    steady = [_last(one)[0] for one in seen]
-    latencies = [run.latency_s for one in seen for run in one.runs]
+def summarize(measurements: Sequence[Measurement], *, disk_bytes: int) -> Figures:
+    """Return the medians of `measurements`, memory above each process's own baseline."""
+    peaks = [_peak(each) for each in measurements]
+    steady = [_steady(each)[0] for each in measurements]
+    latencies = [run.latency_s for each in measurements for run in each.runs]
     return Figures(
         peak_bytes=round(median(peaks)),
         peak_spread_bytes=max(peaks) - min(peaks),
         steady_bytes=round(median(steady)),
         steady_spread_bytes=max(steady) - min(steady),
-        anonymous_bytes=round(median(_last(one)[1] for one in seen)),
-        file_bytes=round(median(_last(one)[2] for one in seen)),
-        load_s=median(_creation(one) for one in seen),
+        anonymous_bytes=round(median(_steady(each)[1] for each in measurements)),
+        file_bytes=round(median(_steady(each)[2] for each in measurements)),
+        load_s=median(_creation_s(each) for each in measurements),
         latency_s=median(latencies) if latencies else None,
         disk_bytes=disk_bytes,
     )
 
 
-def _peak(seen: Measurement) -> int:
-    assert seen.baseline is not None
-    later = [phase.peak_rss_bytes for phase in seen.phases if phase.name != "start"]
-    return max(later, default=seen.baseline.rss_bytes) - seen.baseline.rss_bytes
+def _peak(measurement: Measurement) -> int:
+    assert measurement.baseline is not None
+    later = [phase.peak_rss_bytes for phase in measurement.phases if phase.name != "start"]
+    return max(later, default=measurement.baseline.rss_bytes) - measurement.baseline.rss_bytes
 
 
-def _last(seen: Measurement) -> tuple[int, int, int]:
-    """Return the resident, anonymous and file-backed bytes that the end adds to the baseline.
+def _steady(measurement: Measurement) -> tuple[int, int, int]:
+    """Return the resident, anonymous and file-backed bytes above the baseline at the steady state.
 
-    The end is the steady state, or that of session creation where the model was not run. Systems
-    that do not split the resident set count it all as anonymous.
+    Without runs it is the end of session creation. Systems that do not split the resident set count
+    it all as anonymous.
     """
-    base, end = seen.baseline, seen.steady or seen.phases[-1].end
+    base, end = measurement.baseline, measurement.steady or measurement.phases[-1].end
     assert base is not None
     resident = end.rss_bytes - base.rss_bytes
     if None in (end.anonymous_bytes, base.anonymous_bytes, end.file_bytes, base.file_bytes):
@@ -86,5 +86,5 @@ def _last(seen: Measurement) -> tuple[int, int, int]:
     return resident, anonymous, (end.file_bytes or 0) - (base.file_bytes or 0)
 
 
-def _creation(seen: Measurement) -> float:
-    return sum(phase.duration_s for phase in seen.phases if phase.name in _CREATION)
+def _creation_s(measurement: Measurement) -> float:
+    return sum(phase.duration_s for phase in measurement.phases if phase.name in _CREATION_PHASES)

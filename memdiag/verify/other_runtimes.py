@@ -1,4 +1,4 @@
-"""Whether a changed model gives the same as the original on other releases of onnxruntime too."""
+"""Comparing a changed model with the original on other releases of onnxruntime."""
 
 import subprocess
 from collections.abc import Sequence
@@ -9,8 +9,8 @@ from memdiag.errors import MeasurementError, UsageError
 from memdiag.runner.child import child_environment
 from memdiag.runner.job import Job
 from memdiag.runner.session_server import SessionServer
-from memdiag.verify.bench import Trial
-from memdiag.verify.expected import Expected
+from memdiag.verify.model_evaluator import InputSet
+from memdiag.verify.output_baseline import OutputBaseline
 from memdiag.verify.outputs import Bound
 
 _TIMEOUT_S = 60.0
@@ -18,41 +18,42 @@ _VERSION = "import numpy, onnxruntime; print(onnxruntime.__version__)"
 
 
 class OtherRuntimes:
-    """The original's outputs on the runtimes of other interpreters, for the inputs of `trials`.
+    """The original's outputs on the runtimes of other interpreters.
 
-    `versions` are those on which models are compared; `notes` say on which they cannot be, for the
-    original does not run there.
+    Attributes:
+        versions: the releases on which models are compared.
+        notes: sentences about releases on which the original does not run.
 
     Raises:
         UsageError: an interpreter cannot be started, or has no onnxruntime.
     """
 
     def __init__(
-        self, pythons: Sequence[Path], job: Job, trials: Sequence[Trial], scratch: Path
+        self, pythons: Sequence[Path], job: Job, input_sets: Sequence[InputSet], scratch: Path
     ) -> None:
-        self._feeds = [trial.feeds for trial in trials]
-        self._expected: dict[Path, Expected] = {}
+        self._feeds = [each.feeds for each in input_sets]
+        self._baselines: dict[Path, OutputBaseline] = {}
         self.notes: list[str] = []
         known = {python: _version_of(python) for python in pythons}
         for number, (python, version) in enumerate(known.items()):
             try:
                 with self._server(job, python) as server:
                     folder = scratch / f"runtime-{number}"
-                    self._expected[python] = Expected(server, len(self._feeds), folder)
+                    self._baselines[python] = OutputBaseline(server, len(self._feeds), folder)
             except MeasurementError as error:
                 self.notes.append(
                     f"onnxruntime {version} does not run the original, so that nothing is verified"
                     f" on it ({error})"
                 )
-        self._versions = {python: known[python] for python in self._expected}
+        self._versions = {python: known[python] for python in self._baselines}
         self.versions = tuple(self._versions.values())
 
     def problem(self, job: Job, bound: Bound) -> str | None:
-        """Return what is wrong with another model on one of the runtimes; None if nothing is."""
-        for python, expected in self._expected.items():
+        """Return the first problem of another model on one of the runtimes; None if it has none."""
+        for python, baseline in self._baselines.items():
             try:
                 with self._server(job, python) as server:
-                    problem, _ = expected.met(server, bound)
+                    problem, _ = baseline.check(server, bound)
             except MeasurementError as error:
                 problem = f"it does not run: {error}"
             if problem is not None:
@@ -64,10 +65,10 @@ class OtherRuntimes:
 
 
 def _version_of(python: Path) -> str:
-    """Return the version of the onnxruntime that an interpreter has.
+    """Return the version of onnxruntime in the environment of an interpreter.
 
     Raises:
-        UsageError: it cannot be started, or has none that can be imported.
+        UsageError: the interpreter cannot be started, or its onnxruntime cannot be imported.
     """
     try:
         done = subprocess.run(
@@ -79,15 +80,15 @@ def _version_of(python: Path) -> str:
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        why = error.strerror if isinstance(error, OSError) else "it does not answer"
+        why = error.strerror if isinstance(error, OSError) else "no answer"
         raise UsageError(
-            f"{python}: cannot be started as a Python interpreter ({why}); give that of an"
-            " environment with onnxruntime."
+            f"{python}: cannot be started as a Python interpreter ({why}). Use the interpreter of"
+            " an environment that has onnxruntime."
         ) from error
     if done.returncode:
         why = done.stderr.decode("utf-8", "replace").strip().rpartition("\n")[2]
         raise UsageError(
-            f"{python}: its onnxruntime cannot be imported ({why}); give the interpreter of an"
-            " environment that has one."
+            f"{python}: its onnxruntime cannot be imported ({why}). Use the interpreter of an"
+            " environment that has onnxruntime."
         )
     return done.stdout.decode("utf-8", "replace").split()[-1]

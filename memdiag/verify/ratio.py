@@ -1,4 +1,4 @@
-"""The ratio of paired measurements, with an interval that assumes nothing of their distribution."""
+"""The ratio of paired measurements, with a confidence interval for any distribution."""
 
 from collections.abc import Sequence
 from math import comb
@@ -6,12 +6,12 @@ from statistics import median
 from typing import NamedTuple
 
 CONFIDENCE = 0.95
-LOOKS = (8, 16, 32, 64, 128)
+CHECKPOINTS = (8, 16, 32, 64, 128)
 """Numbers of pairs after which a comparison may end because it is decided."""
 
-LOOK_CONFIDENCE = 1 - (1 - CONFIDENCE) / len(LOOKS)
-"""Confidence of each look. Bonferroni's correction: however many of the looks are taken, all their
-intervals hold the true ratio with a confidence of at least 95 %."""
+CHECKPOINT_CONFIDENCE = 1 - (1 - CONFIDENCE) / len(CHECKPOINTS)
+"""Confidence at each checkpoint. Bonferroni's correction: however many checkpoints are used, all of
+their intervals contain the true ratio with a confidence of at least 95 %."""
 
 
 class Ratio(NamedTuple):
@@ -22,40 +22,31 @@ class Ratio(NamedTuple):
     high: float
     pairs: int
 
-    @property
-    def is_slower(self) -> bool:
-        """Whether the interval lies above 1: the change costs time."""
-        return self.low > 1
 
-    def is_within(self, limit: float) -> bool:
-        """Whether the interval supports that the ratio is at most `limit`."""
-        return self.high <= limit
-
-
-def ratio(before: Sequence[float], after: Sequence[float]) -> Ratio:
+def paired_ratio(before: Sequence[float], after: Sequence[float]) -> Ratio:
     """Return the ratio of the pairs, of which there is at least one.
 
-    The interval is that of the median (see `median_interval`), with the confidence of one of
-    several looks at growing data: the last look's interval then has 95 %.
+    The interval is that of the median (see `median_interval`) at `CHECKPOINT_CONFIDENCE`, because
+    growing data may be examined several times.
     """
-    ratios = [two / one for one, two in zip(before, after, strict=True) if one > 0]
+    ratios = [new / old for old, new in zip(before, after, strict=True) if old > 0]
     if not ratios:
         raise ValueError("there is no pair with a time above 0")
-    return Ratio(median(ratios), *median_interval(ratios, LOOK_CONFIDENCE), len(ratios))
+    return Ratio(median(ratios), *median_interval(ratios, CHECKPOINT_CONFIDENCE), len(ratios))
 
 
 def median_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> tuple[float, float]:
-    """Return the confidence interval of the median of `values`, of which there is one.
+    """Return the confidence interval of the median of `values`, of which there is at least one.
 
-    It is that by order statistics, which holds for any distribution (Conover, "Practical
-    Nonparametric Statistics", 1999, section 3.2). Fewer than six values have none of 95 %, fewer
-    than eight none of 99 %: it is then from the smallest to the largest.
+    It uses order statistics, which holds for any distribution (Conover, "Practical Nonparametric
+    Statistics", 1999, section 3.2). Fewer than six values have no interval of 95 %, fewer than
+    eight none of 99 %: the range from the smallest to the largest is returned then.
     """
     ordered = sorted(values)
     outside = 0.0
     rank = 0
     count = len(ordered)
-    # The rank-th smallest and largest enclose the median, unless fewer than `rank` lie on a side.
+    # The rank-th smallest and largest enclose the median, unless fewer than `rank` are on a side.
     while rank < count // 2:
         outside += 2 * comb(count, rank) / 2**count
         if outside > 1 - confidence:

@@ -1,4 +1,4 @@
-"""Whether a changed model is as valid as the original, and asks for nothing newer."""
+"""Checking that a changed model is as valid as the original and needs no newer runtime."""
 
 import os
 import subprocess
@@ -16,7 +16,7 @@ from memdiag.runner.job import Deadline
 from memdiag.runner.temporary import DIE_WITH_PARENT
 
 _TIMEOUT_S = 120.0
-_LONGEST = 200
+_MAX_COMPLAINT = 200
 _CHECK = f"""{DIE_WITH_PARENT}
 import onnx
 try:
@@ -26,15 +26,18 @@ except onnx.checker.ValidationError as error:
 """
 
 
-class Checked(NamedTuple):
-    """What is wrong with a model, empty where nothing is; `is_new` if the original is better."""
+class Validity(NamedTuple):
+    """The first complaint of `onnx.checker` about a model (empty: none).
+
+    `is_new` says whether the original has another one or none.
+    """
 
     complaint: str
     is_new: bool
 
 
-class Checker:
-    """Asks `onnx.checker` about models that were made of the one at `original`.
+class ValidityChecker:
+    """Runs `onnx.checker` on models that were made from the one at `original`.
 
     Operators of other domains than ONNX's own are not checked, only that their domain is imported.
     """
@@ -48,22 +51,19 @@ class Checker:
 
     @cached_property
     def complaint(self) -> str:
-        """What is wrong with the original, empty where nothing is."""
+        """The first complaint about the original; empty if there is none."""
         return complaint(self._original, self._timeout_s, self._deadline)
 
-    def check(self, model: Path) -> Checked:
-        """Return what is wrong with `model`, and whether that is wrong with the original as well.
-
-        The checker ends with the first thing it finds: what comes behind is not seen.
-        """
+    def check(self, model: Path) -> Validity:
+        """Return the first complaint about `model`, after which the checker stops."""
         found = complaint(model, self._timeout_s, self._deadline)
-        return Checked(found, bool(found) and found != self.complaint)
+        return Validity(found, bool(found) and found != self.complaint)
 
 
 def complaint(model: Path, timeout_s: float = _TIMEOUT_S, deadline: Deadline | None = None) -> str:
-    """Return the first thing that `onnx.checker` says is wrong with a model, empty if nothing is.
+    """Return the first complaint of `onnx.checker` about a model; empty if there is none.
 
-    It runs in a process of its own, for some models crash it. External data is not read.
+    It runs in a separate process because some models crash it. External data is not read.
 
     Raises:
         MeasurementError: the process cannot be started.
@@ -82,24 +82,24 @@ def complaint(model: Path, timeout_s: float = _TIMEOUT_S, deadline: Deadline | N
         )
     except subprocess.TimeoutExpired:
         deadline.check()
-        return f"the checker does not end within {timeout_s:g} s"
+        return f"the checker does not finish within {timeout_s:g} s"
     except OSError as error:
         raise MeasurementError(
             f"{sys.executable}: cannot be started to check a model ({error.strerror})."
         ) from error
     if done.returncode < 0:
         return f"the checker crashes (signal {-done.returncode})"
-    said = done.stdout if not done.returncode else done.stderr.strip().rpartition(b"\n")[2]
-    # What follows the first line is where it was found, and differs with every change.
-    first = said.decode("utf-8", "replace").strip().partition("\n")[0]
-    return first.replace(f"{model.parent}/", "")[:_LONGEST].rstrip(" .")
+    message = done.stdout if not done.returncode else done.stderr.strip().rpartition(b"\n")[2]
+    # The lines after the first give the location, which differs with every change.
+    first = message.decode("utf-8", "replace").strip().partition("\n")[0]
+    return first.replace(f"{model.parent}/", "")[:_MAX_COMPLAINT].rstrip(" .")
 
 
 def newer(before: ModelProto, after: ModelProto) -> str | None:
-    """Return what `after` declares that asks for a newer runtime than `before`; None if nothing.
+    """Return what `after` declares that needs a newer runtime than `before`; None if nothing.
 
-    The version of the IR and those of operator sets have to stay as they are. A domain may come in
-    by which a node goes.
+    The versions of the IR and of operator sets must not change. A domain that a node uses may be
+    added.
     """
     if after.ir_version > before.ir_version:
         return f"version {after.ir_version} of the IR instead of {before.ir_version}"
@@ -118,7 +118,7 @@ def _versions(imports: Iterable[OperatorSetIdProto]) -> dict[str, int]:
 
 
 def _domains(model: ModelProto) -> set[str]:
-    """Return the domains of all nodes."""
+    """Return the domains of all nodes, subgraphs and functions included."""
     found: set[str] = set()
     pending: list[Iterable[NodeProto]] = [model.graph.node, *(one.node for one in model.functions)]
     while pending:

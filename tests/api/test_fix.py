@@ -15,9 +15,9 @@ import memdiag
 from memdiag.errors import MeasurementError, ReportError, UsageError
 from memdiag.records.finding import Finding
 from memdiag.records.fix import Fix
-from memdiag.remedies.draft import Draft
-from memdiag.remedies.rewrite import Rewrite, Rewriter
-from memdiag.remedies.rewrites import rewriters_for
+from memdiag.rewrites import rewriters_for
+from memdiag.rewrites.model_editor import ModelEditor
+from memdiag.rewrites.rewrite import Rewrite, Rewriter
 from memdiag.units import MIB
 
 SampleModel = Callable[..., Path]
@@ -50,7 +50,7 @@ def two_rewrites(monkeypatch: pytest.MonkeyPatch) -> None:
         wanted = ("overridable-weight", "gemm-transposed")
         return tuple(one for one in rewriters_for(rule) if one.rewrite.name in wanted)
 
-    monkeypatch.setattr("memdiag.api.fixing.changes.rewriters_for", chosen)
+    monkeypatch.setattr("memdiag.fixing.changes.rewriters_for", chosen)
 
 
 @pytest.mark.usefixtures("two_rewrites")
@@ -203,11 +203,11 @@ def test_a_time_limit_without_time_is_refused(tied: Path, seconds: float) -> Non
 def wrong(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """A rewrite for tied weights that saves all memory and computes something else."""
 
-    def check(draft: Draft, finding: Finding) -> str | None:
+    def check(editor: ModelEditor, finding: Finding) -> str | None:
         return None
 
-    def apply(draft: Draft, finding: Finding) -> bool:
-        for graph in draft.model.graphs():
+    def apply(editor: ModelEditor, finding: Finding) -> bool:
+        for graph in editor.model.graphs():
             for node in graph:
                 if node.op_type == "Gather":
                     node.op_type = "GatherElements"
@@ -225,7 +225,7 @@ def wrong(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         arithmetic="reordered",
     )
     monkeypatch.setattr(
-        "memdiag.api.fixing.changes.rewriters_for",
+        "memdiag.fixing.changes.rewriters_for",
         lambda rule: (Rewriter(rewrite, check, apply),) if rule in rewrite.rules else (),
     )
     return ["product-by-rows"]
@@ -270,7 +270,7 @@ def test_a_weight_that_stays_in_the_original_is_counted_and_named(
     sample_model: SampleModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "memdiag.api.fixing.changes.rewriters_for",
+        "memdiag.fixing.changes.rewriters_for",
         lambda rule: [
             one for one in rewriters_for(rule) if one.rewrite.name == "overridable-weight"
         ],
@@ -392,7 +392,7 @@ def test_a_fixed_model_is_as_good_on_all_runtimes(
     if not RUNTIMES:
         pytest.skip("MEMDIAG_RUNTIMES names none")
     monkeypatch.setattr(
-        "memdiag.api.fixing.changes.rewriters_for",
+        "memdiag.fixing.changes.rewriters_for",
         lambda rule: [one for one in rewriters_for(rule) if one.rewrite.name == rewrite],
     )
     fix = memdiag.fix(tied, max_slowdown=10, sizes=[1], check_with=RUNTIMES)

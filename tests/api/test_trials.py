@@ -8,17 +8,19 @@ from onnx import parser
 from memdiag.api.trials import trials
 from memdiag.model.model_file import open_model
 from memdiag.runner.job import Job
-from memdiag.verify.bench import Trial
+from memdiag.verify.model_evaluator import InputSet
 
 
-def found(folder: Path, body: str, given: dict[str, np.ndarray] | None = None) -> tuple[Trial, ...]:
+def found(
+    folder: Path, body: str, given: dict[str, np.ndarray] | None = None
+) -> tuple[InputSet, ...]:
     path = folder / "m.onnx"
     onnx.save(parser.parse_model(f'<ir_version: 9, opset_import: ["" : 17]> {body}'), path)
     with open_model(path) as file:
         return trials(file, Job(model=path), folder / "in", dims={}, given=given or {}).sets
 
 
-def arrays(trial: Trial) -> list[np.ndarray]:
+def arrays(trial: InputSet) -> list[np.ndarray]:
     return [np.load(feed.files[0]) for feed in trial.feeds]
 
 

@@ -10,8 +10,7 @@ from onnx import parser
 import memdiag
 from memdiag.errors import MeasurementError, UsageError
 from memdiag.records.fix import Fix
-from memdiag.remedies.option import Option
-from memdiag.remedies.options import options
+from memdiag.tuning.options import Option, options
 from memdiag.units import MIB
 
 SampleModel = Callable[..., Path]
@@ -181,7 +180,7 @@ def test_options_that_change_values_are_left_out(
 def test_a_release_without_an_option_is_not_asked_for_it(
     sample_model: SampleModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    missing = Option(name="x", does="x.", hurts="x.", applies=lambda runtime: False)
+    missing = Option(name="x", does="x.", hurts="x.", is_available=lambda runtime: False)
     monkeypatch.setattr("memdiag.api.tune.options", lambda: (missing,))
     assert tried(memdiag.tune(sample_model("plain_mlp"))) == [()]
 

@@ -7,12 +7,12 @@ import onnx
 import pytest
 from onnx import parser
 
-from memdiag.comparison.reference import Beside, Reference
+from memdiag.comparison.reference import OutputComparison, Reference
 from memdiag.errors import MeasurementError
 from memdiag.runner.job import Feed, Job
-from memdiag.verify.bench import Trial
+from memdiag.verify.model_evaluator import InputSet
 
-Judge = Callable[[str, str], Beside]
+Judge = Callable[[str, str], OutputComparison]
 
 
 def saved(path: Path, body: str) -> Path:
@@ -22,20 +22,20 @@ def saved(path: Path, body: str) -> Path:
 
 
 @pytest.fixture
-def trials(tmp_path: Path) -> list[Trial]:
+def trials(tmp_path: Path) -> list[InputSet]:
     found = []
     for number in (1, 2):
         path = tmp_path / f"{number}.npy"
         np.save(path, np.full(4, number, np.float32))
-        found.append(Trial(str(number), (Feed(name="x", files=(path,)),), timed=True))
+        found.append(InputSet(str(number), (Feed(name="x", files=(path,)),), timed=True))
     return found
 
 
 @pytest.fixture
-def beside(trials: list[Trial], tmp_path: Path) -> Judge:
+def beside(trials: list[InputSet], tmp_path: Path) -> Judge:
     """A function (body of the first, body of the other) that returns what is found."""
 
-    def judge(first: str, other: str) -> Beside:
+    def judge(first: str, other: str) -> OutputComparison:
         jobs = [
             Job(model=saved(tmp_path / f"{name}.onnx", body), runs=None)
             for name, body in (("first", first), ("other", other))
@@ -68,14 +68,14 @@ def test_values_that_are_no_numbers_are_as_different_as_can_be(beside: Judge) ->
     assert found.largest.reason
 
 
-def test_random_outputs_are_known_and_not_compared(trials: list[Trial], tmp_path: Path) -> None:
+def test_random_outputs_are_known_and_not_compared(trials: list[InputSet], tmp_path: Path) -> None:
     job = Job(model=saved(tmp_path / "m.onnx", "y = RandomNormalLike(x)"), runs=None)
     with Reference(job, trials, tmp_path / "outputs") as reference:
         assert reference.random == {"y"}
         assert reference.beside(job, 0).largest is None
 
 
-def test_what_does_not_run_is_an_error(trials: list[Trial], tmp_path: Path) -> None:
+def test_what_does_not_run_is_an_error(trials: list[InputSet], tmp_path: Path) -> None:
     good = Job(model=saved(tmp_path / "good.onnx", "y = Abs(x)"), runs=None)
     bad = Job(model=saved(tmp_path / "bad.onnx", "y = Odd(x)"), runs=None)
     with pytest.raises(MeasurementError):

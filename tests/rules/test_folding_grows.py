@@ -101,7 +101,7 @@ def test_what_it_says(tmp_path: Path) -> None:
     assert found.weights == ("row", "k")
     assert found.nodes == ("Expand_0",)
     assert found.remedies == (
-        "grow-later",
+        "defer-expand",
         "keep-unfolded",
         "folding-size-limit",
         "disable-constant-folding",
@@ -114,14 +114,14 @@ def test_what_it_says(tmp_path: Path) -> None:
 
 def test_the_limit_is_an_option_since_1_27(tmp_path: Path) -> None:
     (found,) = findings(RULE, CASES["Expand"][0], tmp_path, runtime="1.26.0")
-    assert found.remedies == ("grow-later", "keep-unfolded", "disable-constant-folding")
+    assert found.remedies == ("defer-expand", "keep-unfolded", "disable-constant-folding")
 
 
 def test_remedies_that_fit_the_operator(tmp_path: Path) -> None:
     (found,) = findings(RULE, CASES["Cast of halves"][0], tmp_path)
     assert "fp16-to-fp32" in found.remedies
     (found,) = findings(RULE, CASES["Concat"][0], tmp_path)
-    assert not {"fp16-to-fp32", "grow-later"} & {*found.remedies}
+    assert not {"fp16-to-fp32", "defer-expand"} & {*found.remedies}
 
 
 def test_what_is_above_the_limit_is_not_folded_since_1_27(tmp_path: Path) -> None:

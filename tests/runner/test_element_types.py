@@ -13,7 +13,7 @@ from memdiag.errors import UsageError
 from memdiag.model.tensor_types import ELEMENT_TYPES, ElementType
 from memdiag.runner.job import Feed, Job
 from memdiag.runner.session_server import SessionServer
-from memdiag.verify.outputs import compare
+from memdiag.verify.outputs import compare_outputs
 
 UNSUPPORTED = {
     "complex64": "complex64",
@@ -141,8 +141,8 @@ def test_outputs_of_such_types_are_compared(tmp_path: Path) -> None:
         other = server.save(1, tmp_path / "c")
     (file,) = before["y16"]
     assert np.load(file).tolist() == BFLOAT16.astype(np.float32).tolist()
-    assert [one.relative for one in compare(before, again)] == [0, 0, 0]
-    found = {one.output: one.relative for one in compare(before, other)}
+    assert [one.relative for one in compare_outputs(before, again)] == [0, 0, 0]
+    found = {one.output: one.relative for one in compare_outputs(before, other)}
     assert 0 < found["y16"] < 0.01
     assert found[f"y{TensorProto.FLOAT8E5M2}"] == float("inf")
     assert found["y3"] == 0

@@ -9,11 +9,11 @@ import numpy as np
 import onnx
 import pytest
 
-from memdiag.api.tuning.files import TuneFiles
-from memdiag.remedies.options import options
 from memdiag.runner.job import Feed, Job
 from memdiag.runner.run import Measurement, measure
 from memdiag.runner.session_server import SessionServer
+from memdiag.tuning.options import options
+from memdiag.tuning.prepared_models import PreparedModels
 from memdiag.units import MIB
 
 SampleModel = Callable[..., Path]
@@ -54,14 +54,14 @@ def test_sessions_with_weights_of_their_own_take_them_each(job: Job) -> None:
 
 
 def test_sessions_that_share_take_the_weights_once(job: Job, tmp_path: Path) -> None:
-    shared = TuneFiles(tmp_path).ready(job, (BY_NAME["share-weights"],))
+    shared = PreparedModels(tmp_path).prepare(job, (BY_NAME["share-weights"],))
     one, _ = taken(shared)
     three, _ = taken(replace(shared, sessions=3))
     assert three - one < WEIGHTS / 4
 
 
 def test_shared_weights_give_the_same_outputs(job: Job, tmp_path: Path) -> None:
-    shared = TuneFiles(tmp_path).ready(job, (BY_NAME["share-weights"],))
+    shared = PreparedModels(tmp_path).prepare(job, (BY_NAME["share-weights"],))
     saved = []
     for index, each in enumerate((job, shared)):
         with SessionServer(replace(each, runs=None), [job.feeds]) as server:
@@ -71,7 +71,7 @@ def test_shared_weights_give_the_same_outputs(job: Job, tmp_path: Path) -> None:
 
 
 def test_a_file_of_shared_weights_that_is_gone_is_named(job: Job, tmp_path: Path) -> None:
-    shared = TuneFiles(tmp_path).ready(job, (BY_NAME["share-weights"],))
+    shared = PreparedModels(tmp_path).prepare(job, (BY_NAME["share-weights"],))
     wrong = tuple(replace(one, path=tmp_path / "gone.data") for one in shared.shared_weights)
     seen = measure(replace(shared, shared_weights=wrong))
     assert seen.outcome.status == "failed"

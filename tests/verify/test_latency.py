@@ -2,7 +2,7 @@ from collections.abc import Callable
 from typing import cast
 
 from memdiag.runner.session_server import SessionServer
-from memdiag.verify.latency import race
+from memdiag.verify.latency import compare_latency
 
 
 class Made:
@@ -31,7 +31,7 @@ def rested(seconds: float) -> None:
 def test_the_ratio_is_that_of_the_undisturbed_runs() -> None:
     # Every third run is disturbed, in each session at another time.
     before, after = pair(lambda n: 0.01 + (n % 3 == 0), lambda n: 0.012 + (n % 3 == 1))
-    found = race(before, after, 0, pairs=20, rest=rested)
+    found = compare_latency(before, after, 0, pairs=20, rest=rested)
     assert abs(found.ratio.median - 1.2) < 1e-9
     assert found.before_s == 0.01
     assert found.after_s == 0.012
@@ -41,21 +41,28 @@ def test_the_ratio_is_that_of_the_undisturbed_runs() -> None:
 def test_a_limit_ends_the_race_when_it_is_decided() -> None:
     before, after = pair(lambda n: 0.01, lambda n: 0.02)
     # All of the first four pairs are clearly above the limit; those of the second are just above.
-    assert race(before, after, 0, pairs=100, limit=1.05, rest=rested).ratio.pairs == 4
+    assert compare_latency(before, after, 0, pairs=100, limit=1.05, rest=rested).ratio.pairs == 4
     near = pair(lambda n: 0.01, lambda n: 0.011)
-    assert race(*near, 0, pairs=100, limit=1.05, rest=rested).ratio.pairs == 8
+    assert compare_latency(*near, 0, pairs=100, limit=1.05, rest=rested).ratio.pairs == 8
     # Each turn's fastest run is 1.0 or 1.1 of the other's: it is never told on which side that is.
     undecided = pair(lambda n: 0.01, lambda n: 0.01 if n // 16 % 2 else 0.011)
-    assert race(*undecided, 0, pairs=30, limit=1.05, rest=rested).ratio.pairs == 30
+    assert compare_latency(*undecided, 0, pairs=30, limit=1.05, rest=rested).ratio.pairs == 30
     # It is looked at seldom: what is decided after nine pairs goes on to sixteen.
     late = pair(lambda n: 0.01, lambda n: 0.01 if n < 12 else 0.02)
-    assert race(*late, 0, pairs=100, limit=1.05, rest=rested).ratio.pairs == 16
+    assert compare_latency(*late, 0, pairs=100, limit=1.05, rest=rested).ratio.pairs == 16
 
-    # Where more are asked for, they are run before anything is decided.
-    before, after = pair(lambda n: 0.01, lambda n: 0.02)
-    before, after = pair(lambda n: 0.01, lambda n: 0.011)
-    found = race(before, after, 0, pairs=100, limit=1.05, least_pairs=20, rest=rested)
-    assert found.ratio.pairs == 32
+
+def test_a_difference_that_nobody_notices_decides_as_well() -> None:
+    # Half as slow again, but 10 µs: calling the session takes longer.
+    tiny = compare_latency(*pair(lambda n: 2e-5, lambda n: 3e-5), 0, limit=1.05, rest=rested)
+    assert tiny.ratio.pairs == 8
+    assert tiny.is_within(1.05)
+    assert not tiny.is_slower(1.05)
+    assert not tiny.is_undecided(1.05)
+    # The same ratio where a run takes milliseconds.
+    slow = compare_latency(*pair(lambda n: 2e-3, lambda n: 3e-3), 0, limit=1.05, rest=rested)
+    assert slow.is_slower(1.05)
+    assert not slow.is_within(1.05)
 
 
 class Sized(Made):
@@ -75,8 +82,8 @@ def test_what_sizes_that_change_cost_is_seen_in_turn_alone() -> None:
     def pair_of(after: Made) -> tuple[SessionServer, SessionServer]:
         return cast(SessionServer, Made(lambda n: 0.01)), cast(SessionServer, after)
 
-    assert abs(race(*pair_of(Sized()), 0, pairs=8, rest=rested).ratio.median - 1) < 1e-9
-    found = race(*pair_of(Sized()), 0, then=(1, 2), pairs=8, rest=rested)
+    assert abs(compare_latency(*pair_of(Sized()), 0, pairs=8, rest=rested).ratio.median - 1) < 1e-9
+    found = compare_latency(*pair_of(Sized()), 0, then=(1, 2), pairs=8, rest=rested)
     assert abs(found.before_s - 0.03) < 1e-9
     assert abs(found.after_s - 3.03) < 1e-9
 
@@ -84,7 +91,9 @@ def test_what_sizes_that_change_cost_is_seen_in_turn_alone() -> None:
 def test_slow_models_run_once_a_turn() -> None:
     before, after = pair(lambda n: 2.0, lambda n: 2.0)
     now = iter(range(0, 10_000, 5))
-    found = race(before, after, 0, pairs=50, budget_s=30, rest=rested, clock=lambda: next(now))
+    found = compare_latency(
+        before, after, 0, pairs=50, budget_s=30, rest=rested, clock=lambda: next(now)
+    )
     # Eight pairs whatever they take, then one for each five seconds of the thirty.
     assert found.ratio.pairs == 8 + 6
     made = cast(Made, before)

@@ -27,12 +27,12 @@ def test_ctrl_c_is_not_taken_for_a_model_that_fails(
     def interrupted(job: Job) -> Measurement:
         return replace(measure(job), interrupted=True)
 
-    assert memory.look(job).outcome.status == "completed"
+    assert memory.measure_once(job).outcome.status == "completed"
     monkeypatch.setattr(memory, "measure", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        memory.look_in_turn([job], 3)
+        memory.measure_interleaved([job], 3)
 
 
 def test_a_model_that_fails_is_named(tmp_path: Path) -> None:
     with pytest.raises(MeasurementError, match=r"missing\.onnx: failed in parse"):
-        memory.look(Job(model=tmp_path / "missing.onnx", runs=None))
+        memory.measure_once(Job(model=tmp_path / "missing.onnx", runs=None))

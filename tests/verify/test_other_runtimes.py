@@ -11,7 +11,7 @@ from onnx import numpy_helper, parser
 
 from memdiag.errors import UsageError
 from memdiag.runner.job import Feed, Job
-from memdiag.verify.bench import Trial
+from memdiag.verify.model_evaluator import InputSet
 from memdiag.verify.other_runtimes import OtherRuntimes
 from memdiag.verify.outputs import Bound
 
@@ -30,13 +30,13 @@ def write(path: Path, node: str = "y = MatMul(x, w)", scale: float = 1, ir: int 
 
 
 @pytest.fixture
-def trial(tmp_path: Path) -> Trial:
+def trial(tmp_path: Path) -> InputSet:
     file = tmp_path / "x.npy"
     np.save(file, np.random.default_rng(1).standard_normal((3, 8)).astype(np.float32))
-    return Trial("3 rows", (Feed(name="x", files=(file,)),), timed=True)
+    return InputSet("3 rows", (Feed(name="x", files=(file,)),), timed=True)
 
 
-def test_outputs_are_held_to_the_original_s_there(tmp_path: Path, trial: Trial) -> None:
+def test_outputs_are_held_to_the_original_s_there(tmp_path: Path, trial: InputSet) -> None:
     original = Job(model=write(tmp_path / "original.onnx"))
     others = OtherRuntimes([HERE], original, [trial], tmp_path)
     assert len(others.versions) == 1
@@ -52,7 +52,9 @@ def test_outputs_are_held_to_the_original_s_there(tmp_path: Path, trial: Trial) 
     assert "it does not run" in problem
 
 
-def test_where_the_original_does_not_run_nothing_is_compared(tmp_path: Path, trial: Trial) -> None:
+def test_where_the_original_does_not_run_nothing_is_compared(
+    tmp_path: Path, trial: InputSet
+) -> None:
     original = Job(model=write(tmp_path / "original.onnx", "y = Nonsense(x, w)"))
     others = OtherRuntimes([HERE], original, [trial], tmp_path)
     assert others.versions == ()
@@ -69,7 +71,7 @@ def test_where_the_original_does_not_run_nothing_is_compared(tmp_path: Path, tri
     ],
 )
 def test_an_interpreter_without_a_runtime_is_an_error(
-    tmp_path: Path, trial: Trial, script: str | None, said: str
+    tmp_path: Path, trial: InputSet, script: str | None, said: str
 ) -> None:
     python = tmp_path / "python"
     if script is not None:
@@ -82,7 +84,7 @@ def test_an_interpreter_without_a_runtime_is_an_error(
 @pytest.mark.slow
 @pytest.mark.parametrize("python", RUNTIMES, ids=lambda path: path.parts[-3])
 def test_real_runtimes_tell_what_is_too_new_for_them(
-    tmp_path: Path, trial: Trial, python: Path
+    tmp_path: Path, trial: InputSet, python: Path
 ) -> None:
     original = Job(model=write(tmp_path / "original.onnx"))
     others = OtherRuntimes([python], original, [trial], tmp_path)

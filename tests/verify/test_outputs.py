@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from memdiag.verify.outputs import Bound, compare, difference
+from memdiag.verify.outputs import Bound, compare_outputs, difference
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -53,7 +53,9 @@ def test_outputs_are_compared_by_name_and_part(tmp_path: Path) -> None:
         return (tmp_path / f"{name}.npy",)
 
     one, two = saved("one", [1.0, 2.0]), saved("two", [1.0, 2.2])
-    found = compare({"y": (*one, *one), "z": one, "none": ()}, {"y": (*one, *two), "none": ()})
+    found = compare_outputs(
+        {"y": (*one, *one), "z": one, "none": ()}, {"y": (*one, *two), "none": ()}
+    )
     assert [each.output for each in found] == ["y", "z", "none"]
     assert found[0].relative == pytest.approx(0.1)
     assert (found[1].relative, found[1].reason) == (inf, "is missing")

@@ -10,7 +10,7 @@ from onnx import ModelProto, numpy_helper, parser
 
 from memdiag.errors import MeasurementError
 from memdiag.verify import validity
-from memdiag.verify.validity import Checker, complaint, newer
+from memdiag.verify.validity import ValidityChecker, complaint, newer
 
 
 def model(body: str = "y = Relu(x)", imports: str = '"" : 17', ir: int = 9) -> ModelProto:
@@ -59,14 +59,14 @@ def test_what_the_original_has_as_well_is_not_new(tmp_path: Path) -> None:
         saved(tmp_path / "bad.onnx", shapeless(model())),
     )
     wrong = saved(tmp_path / "wrong.onnx", model("y = Relu(nothing)"))
-    assert Checker(good).check(good) == ("", False)
-    found = Checker(good).check(bad)
+    assert ValidityChecker(good).check(good) == ("", False)
+    found = ValidityChecker(good).check(bad)
     assert found.is_new
     assert "shape" in found.complaint
-    assert Checker(bad).check(bad) == (found.complaint, False)
-    assert Checker(bad).complaint == found.complaint
-    assert Checker(bad).check(wrong).is_new
-    assert Checker(bad).check(good) == ("", False)
+    assert ValidityChecker(bad).check(bad) == (found.complaint, False)
+    assert ValidityChecker(bad).complaint == found.complaint
+    assert ValidityChecker(bad).check(wrong).is_new
+    assert ValidityChecker(bad).check(good) == ("", False)
 
 
 @pytest.mark.skipif(os.name == "nt", reason="a process ends by signals on POSIX only")
@@ -74,7 +74,7 @@ def test_what_the_original_has_as_well_is_not_new(tmp_path: Path) -> None:
     ("code", "said"),
     [
         ("import os; os.abort()", "crashes (signal 6)"),
-        ("import time; time.sleep(60)", "does not end within 0.5 s"),
+        ("import time; time.sleep(60)", "does not finish within 0.5 s"),
         ("raise MemoryError('too large')", "MemoryError: too large"),
     ],
 )

@@ -8,7 +8,7 @@ import msgspec
 
 from memdiag.api.comparing.subjects import Subject
 from memdiag.comparison.figures import latency, measured
-from memdiag.comparison.reference import Beside
+from memdiag.comparison.reference import OutputComparison
 from memdiag.errors import MemdiagError
 from memdiag.model.model_file import ModelFile
 from memdiag.records.comparison import Column, Graph
@@ -23,7 +23,7 @@ def column_of(
     file: ModelFile | MemdiagError | None,
     profiles: Sequence[Profile],
     failure: str,
-    beside: Beside | None,
+    beside: OutputComparison | None,
     timed: slice,
 ) -> Column:
     """Return the column of `subject`: `profiles` are its runs, in order, the last one may have
@@ -49,7 +49,7 @@ def column_of(
 def with_profiles(
     column: Column,
     profiles: Sequence[Profile],
-    beside: Beside | None = None,
+    beside: OutputComparison | None = None,
     timed: slice = slice(None),
 ) -> Column:
     """Return `column` with the figures of `profiles`, or with how the last of them ended."""
@@ -74,7 +74,7 @@ def with_profiles(
     )
 
 
-def _difference(label: str, beside: Beside) -> str:
+def _difference(label: str, beside: OutputComparison) -> str:
     """Return how outputs differ from the first column's, apart from finite differences."""
     parts = []
     largest = beside.largest

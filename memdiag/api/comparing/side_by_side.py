@@ -13,7 +13,7 @@ from memdiag.api.comparing.columns import column_of
 from memdiag.api.comparing.subjects import Say, Subject
 from memdiag.api.profile import profile_job
 from memdiag.api.trials import Trials, trials
-from memdiag.comparison.reference import Beside, Reference
+from memdiag.comparison.reference import OutputComparison, Reference
 from memdiag.errors import MeasurementError, MemdiagError, UsageError
 from memdiag.model.dimensions import Axis, axes_of
 from memdiag.model.model_file import ModelFile, open_model
@@ -22,7 +22,7 @@ from memdiag.records.dimension import Dimension
 from memdiag.records.profile import Input, Profile
 from memdiag.runner.job import Feed, Job
 from memdiag.runner.try_inputs import try_inputs
-from memdiag.verify.bench import Trial
+from memdiag.verify.model_evaluator import InputSet
 
 
 @dataclass(kw_only=True)
@@ -63,7 +63,7 @@ class SideBySide:
         live = [each for each in subjects if each.status == "completed" and self._opens(each)]
         profiles: dict[str, list[Profile]] = {each.label: [] for each in live}
         failures: dict[str, str] = {}
-        beside: dict[str, Beside] = {}
+        beside: dict[str, OutputComparison] = {}
         try:
             self._find_inputs(live)
             for turn in range(self.processes):
@@ -193,7 +193,7 @@ class SideBySide:
         return self._trials.dimensions
 
     @property
-    def _sets(self) -> tuple[Trial, ...]:
+    def _sets(self) -> tuple[InputSet, ...]:
         return self._trials.sets
 
     def _find_trials(self, subject: Subject) -> Trials:
@@ -220,7 +220,7 @@ class SideBySide:
         found = profile_job(self._file(subject), job, used, xray=self.xray and not turn)
         return msgspec.structs.replace(found, dimensions=self._dimensions_of(subject))
 
-    def _described(self, trial: Trial) -> tuple[Input, ...]:
+    def _described(self, trial: InputSet) -> tuple[Input, ...]:
         """Return what a profile says of the inputs."""
         arrays = {
             feed.name: np.load(feed.files[0], mmap_mode="r") for feed in trial.feeds if feed.files
@@ -251,10 +251,10 @@ class SideBySide:
             return slice(None)
         return slice(self._timed, None, max(1, len(self._sets)))
 
-    def _beside(self, ran: Sequence[Subject]) -> dict[str, Beside]:
+    def _beside(self, ran: Sequence[Subject]) -> dict[str, OutputComparison]:
         """Compare outputs and latencies with those of the first subject of all that ran."""
         found = {
-            each.label: Beside(why="its inputs differ from those of the first model")
+            each.label: OutputComparison(why="its inputs differ from those of the first model")
             for each in ran
             if each.label in self._own
         }
@@ -272,7 +272,7 @@ class SideBySide:
                 try:
                     found[subject.label] = reference.beside(subject.job, self._timed)
                 except MeasurementError as error:
-                    found[subject.label] = Beside(why=str(error))
+                    found[subject.label] = OutputComparison(why=str(error))
         return found
 
     def _folder(self, what: str) -> Path:

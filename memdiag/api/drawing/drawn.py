@@ -6,8 +6,8 @@ import onnx_ir as ir
 
 from memdiag.api.drawing.neighbourhood import Item, Neighbourhood
 from memdiag.records.drawing import Drawing, DrawnEdge, DrawnKind, DrawnNode
-from memdiag.remedies.constants import is_settable, tensor_of
-from memdiag.remedies.draft import Draft, bodies
+from memdiag.rewrites.model_editor import ModelEditor, node_subgraphs
+from memdiag.rewrites.weights import constant_tensor, is_overridable
 
 _MOST_NODES = 14
 _MOST_OUTPUTS = 2
@@ -18,7 +18,7 @@ _SMALL_BYTES = 4096
 class Places:
     """Where the nodes of a draft are: the paths of its graphs, the names and order of its nodes."""
 
-    def __init__(self, draft: Draft) -> None:
+    def __init__(self, draft: ModelEditor) -> None:
         self.draft = draft
         self.paths: dict[ir.Graph, str] = {}
         self.labels: dict[ir.Node, str] = {}
@@ -38,7 +38,7 @@ class Places:
         for index, node in enumerate(graph):
             label = self.labels[node] = prefix + (node.name or f"{node.op_type}_{index}")
             self.order[node] = len(self.order)
-            for name, body in bodies(node):
+            for name, body in node_subgraphs(node):
                 self._walk(body, f"{label}/{name}")
 
 
@@ -89,7 +89,7 @@ class _Drawn:
                 self._edge(value, node)
             elif source in self._ids:
                 self._edge(source, node, value.name or "")
-            elif tensor_of(value) is None and len(self.nodes) < _MOST_NODES:
+            elif constant_tensor(value) is None and len(self.nodes) < _MOST_NODES:
                 self._value(value)
                 self._edge(value, node)
         for value in _going_out(node, self._ids):
@@ -100,8 +100,8 @@ class _Drawn:
     def _weight(self, value: ir.Value) -> None:
         if value in self._ids:
             return
-        tensor = tensor_of(value)
-        is_input = " · also an input" if is_settable(self._places.draft, value) else ""
+        tensor = constant_tensor(value)
+        is_input = " · also an input" if is_overridable(self._places.draft, value) else ""
         kind = "" if tensor is None else _kind(tensor.dtype, tensor.shape)
         nbytes = None if tensor is None else tensor.nbytes
         self._box(value, "weight", self._places.of_value(value), kind + is_input, nbytes)
@@ -130,7 +130,7 @@ class _Drawn:
 
 
 def _is_worth_showing(value: ir.Value) -> bool:
-    tensor = tensor_of(value)
+    tensor = constant_tensor(value)
     return tensor is not None and tensor.nbytes >= _SMALL_BYTES
 
 

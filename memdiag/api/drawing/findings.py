@@ -9,7 +9,7 @@ from memdiag.api.drawing.neighbourhood import around
 from memdiag.errors import MemdiagError
 from memdiag.model.model_file import ModelFile
 from memdiag.records.finding import Finding
-from memdiag.remedies.draft import Draft
+from memdiag.rewrites.model_editor import ModelEditor
 
 MOST_DRAWN = 20
 """Findings that are drawn, the costliest ones."""
@@ -30,7 +30,7 @@ def with_drawings(
     if not findings or file.node_count > _MOST_NODES:
         return tuple(findings), ()
     try:
-        draft = Draft(file)
+        draft = ModelEditor(file)
         places = Places(draft)
     except MemdiagError:
         return tuple(findings), ()  # a graph that cannot be rewritten

@@ -10,8 +10,8 @@ from typing import NamedTuple
 import onnx_ir as ir
 
 from memdiag.records.finding import Finding
-from memdiag.remedies.constants import is_constant, tensor_of
-from memdiag.remedies.draft import Draft, bodies
+from memdiag.rewrites.model_editor import ModelEditor, node_subgraphs
+from memdiag.rewrites.weights import constant_tensor, is_constant
 
 MOST_OPERATORS = 8
 _ENOUGH = 7
@@ -37,7 +37,7 @@ class Neighbourhood(NamedTuple):
     omitted: int
 
 
-def around(draft: Draft, finding: Finding) -> Neighbourhood:
+def around(draft: ModelEditor, finding: Finding) -> Neighbourhood:
     """Return what is shown for `finding` in `draft`; nothing where it names nothing there is."""
     weights = _distinct(map(draft.value, finding.weights[:_MOST_LOOKED_AT]))
     named = [one for one in _nodes(draft, finding) if not _holds(one, weights)]
@@ -68,20 +68,20 @@ def is_fed_by_constants(node: ir.Node, steps: int = _MOST_STEPS) -> bool:
 
 
 def _is_constant(value: ir.Value, steps: int) -> bool:
-    if tensor_of(value) is not None:
+    if constant_tensor(value) is not None:
         return True
     producer = value.producer()
     return producer is not None and steps > 0 and is_fed_by_constants(producer, steps - 1)
 
 
-def _nodes(draft: Draft, finding: Finding) -> list[ir.Node]:
+def _nodes(draft: ModelEditor, finding: Finding) -> list[ir.Node]:
     found = map(draft.node, finding.nodes[:_MOST_LOOKED_AT])
     return [one for one in dict.fromkeys(found) if one is not None and not is_constant(one)]
 
 
 def _holds(node: ir.Node, weights: Sequence[ir.Value]) -> bool:
     """Return whether a weight is in a subgraph of `node`, which is then shown by its path alone."""
-    inner = [body for _, body in bodies(node)]
+    inner = [body for _, body in node_subgraphs(node)]
     return any(weight.graph in inner for weight in weights)
 
 

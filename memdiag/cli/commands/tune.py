@@ -94,9 +94,9 @@ def command(
     import msgspec
 
     from memdiag.api.tune import tune
-    from memdiag.api.tuning.points import BUDGETS
     from memdiag.cli.display import Doing
     from memdiag.cli.output import Destination, picture_kind, print_record, save_bytes
+    from memdiag.tuning.points import BUDGETS
 
     wanted = sizes_by_name("--budget", budget, BUDGETS)
     destination = Destination(out, plotly=plotly.value)

@@ -13,7 +13,7 @@ from memdiag.model.model_file import open_model
 from memdiag.ort.runtime import Runtime
 from memdiag.records.drawing import Drawing, DrawnNode
 from memdiag.records.finding import Finding
-from memdiag.remedies.draft import Draft
+from memdiag.rewrites.model_editor import ModelEditor
 from sample_models import load_recipes
 
 RUNTIME = Runtime.parse("1.31.1")
@@ -91,7 +91,7 @@ def test_of_many_weights_the_first_are_drawn(sample: Callable[[str], Path]) -> N
 def test_a_drawing_that_fails_leaves_the_finding_and_says_so(
     sample: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(draft: Draft, finding: Finding) -> None:
+    def broken(draft: ModelEditor, finding: Finding) -> None:
         raise ZeroDivisionError(finding.name)
 
     path = sample("tied_if")

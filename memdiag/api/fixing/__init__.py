@@ -1,1 +1,0 @@
-"""What the search of `fix` is made of: changes, their candidates, attempts and the record."""

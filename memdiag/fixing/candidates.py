@@ -1,0 +1,92 @@
+"""Changes that are worth having, which of two is the better one, and the verified result."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from memdiag.fixing.changes import Change
+from memdiag.fixing.model_writer import Output
+from memdiag.records.fix import Figures
+from memdiag.verify.acceptance import takes_less_memory, takes_less_time
+from memdiag.verify.model_evaluator import Comparisons, Verdict
+from memdiag.verify.outputs import Bound
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """A change that is worth having.
+
+    Attributes:
+        change: the change.
+        before: the figures of the model without the change.
+        after: the figures of the model with it.
+        verdict: the comparison of the whole model with the original.
+        is_valid: whether the model passes `onnx.checker`.
+        digest: hash of the model's files.
+        kept_count: number of the original's files that the model needs.
+        file_count: number of all files that it needs.
+    """
+
+    change: Change
+    before: Figures
+    after: Figures
+    verdict: Verdict
+    is_valid: bool | None
+    digest: bytes
+    kept_count: int
+    file_count: int
+
+    @property
+    def comparisons(self) -> Comparisons:
+        """Its latency comparisons with the original."""
+        return self.verdict.comparisons
+
+
+class Undecided(NamedTuple):
+    """A change that saves memory, but may be too slow: the measurement does not decide."""
+
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerifiedResult:
+    """The published result and its comparison with the original.
+
+    `verified_on` are the releases of onnxruntime on which outputs were compared.
+    """
+
+    output: Output
+    verdict: Verdict
+    bound: Bound
+    before: Figures
+    after: Figures
+    verified_on: tuple[str, ...]
+
+
+def preferred(first: Candidate, second: Candidate) -> tuple[Candidate, str]:
+    """Return the better of two candidates, and the reason.
+
+    Less memory decides, then less time, where either is certain. Otherwise it is the model that
+    needs fewer of the original's files, then fewer files at all, then the one whose arithmetic is
+    the original's, then the first.
+    """
+    criteria = (
+        (takes_less_memory(first.after, second.after), "takes less"),
+        (
+            takes_less_time(first.comparisons, second.comparisons),
+            "takes as much, and less time",
+        ),
+        (_is_less(first.kept_count, second.kept_count), "is as good, and stands alone"),
+        (_is_less(first.file_count, second.file_count), "is as good, in fewer files"),
+        (
+            _is_less(not first.change.is_exact, not second.change.is_exact),
+            "is as good, and changes no bit",
+        ),
+    )
+    for is_better, why in criteria:
+        if is_better is not None:
+            return (first if is_better else second), why
+    return first, "is as good"
+
+
+def _is_less(first: int, second: int) -> bool | None:
+    return None if first == second else first < second

@@ -1,0 +1,56 @@
+"""The changes that a fix may make: each rule's rewrites, with the findings that they answer."""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from memdiag.records.finding import Finding
+from memdiag.rewrites import rewriters_for
+from memdiag.rewrites.rewrite import Rewriter
+
+
+class Change(NamedTuple):
+    """A rewrite, and the findings of one rule, at least one, that it is applied to."""
+
+    rewriter: Rewriter
+    findings: tuple[Finding, ...]
+
+    @property
+    def name(self) -> str:
+        """The rewrite's name."""
+        return self.rewriter.rewrite.name
+
+    @property
+    def rule(self) -> str:
+        """The name of the findings' rule."""
+        return self.findings[0].name
+
+    @property
+    def weights(self) -> tuple[str, ...]:
+        """The names of the weights concerned, each once."""
+        return tuple(dict.fromkeys(name for each in self.findings for name in each.weights))
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether every operation stays as it is."""
+        return self.rewriter.rewrite.arithmetic == "same"
+
+
+def changes_by_rule(findings: Sequence[Finding]) -> Iterator[tuple[Change, ...]]:
+    """Yield the changes for each rule in the order of `findings`, the rule's preferred ones first.
+
+    A change is for the findings that name its rewrite. Rules without rewrites are left out.
+    """
+    for rule in dict.fromkeys(finding.name for finding in findings):
+        of_rule = tuple(finding for finding in findings if finding.name == rule)
+        preference = list(dict.fromkeys(name for each in of_rule for name in each.remedies))
+        changes = [
+            Change(
+                rewriter,
+                tuple(each for each in of_rule if rewriter.rewrite.name in each.remedies),
+            )
+            for rewriter in rewriters_for(rule)
+            if rewriter.rewrite.name in preference
+        ]
+        changes.sort(key=lambda change: preference.index(change.name))
+        if changes:
+            yield tuple(changes)

@@ -1,0 +1,387 @@
+"""The search of a fix: every change of every rule, tried on top of those accepted before."""
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from math import inf
+
+from memdiag.errors import MeasurementError, MemdiagError, ReportError
+from memdiag.fixing.candidates import Candidate, Undecided, VerifiedResult, preferred
+from memdiag.fixing.changes import Change
+from memdiag.fixing.model_writer import BuiltModel
+from memdiag.fixing.state import ChangesByRule, FixState
+from memdiag.records.fix import Figures
+from memdiag.runner.job import Job, TimeLimitReached
+from memdiag.units import format_duration
+from memdiag.verify.acceptance import (
+    is_worth_it,
+    memory_change,
+    saves_memory,
+    slowness,
+    undecided_slowness,
+)
+from memdiag.verify.latency import MIN_PAIRS
+from memdiag.verify.model_evaluator import Comparisons, ModelEvaluator, Verdict
+from memdiag.verify.other_runtimes import OtherRuntimes
+from memdiag.verify.outputs import Bound
+from memdiag.verify.pace import Pace
+
+_PROCESSES = 3
+_PAIRS = 16
+_FINAL_PAIRS = 32
+_MAX_RESERVE = 0.5
+"""Maximum share of the time that is reserved for measuring the result thoroughly."""
+
+
+INTERRUPTED = "the search was interrupted; the result is the best so far"
+
+
+@dataclass
+class RewriteSearch:
+    """Finds the best change of each rule, one rule after the other, the costliest first.
+
+    A change is tried on top of those accepted before, and has to save something compared with the
+    model that has them. Latency is compared with the original. At `end`, or at Ctrl-C, the search
+    ends with the best result so far.
+
+    Attributes:
+        state: accepted changes and outcomes.
+        evaluator: compares models with the original.
+        others: further releases of onnxruntime that the result has to run on.
+        max_slowdown: the largest ratio of latencies.
+        report_progress: called with a few words about what is being done.
+        end: when the search has to end, by `time.monotonic()`.
+        timed_out: whether the time limit ended the search.
+        interrupted: whether Ctrl-C did.
+    """
+
+    state: FixState
+    evaluator: ModelEvaluator
+    others: OtherRuntimes
+    max_slowdown: float
+    report_progress: Callable[[str], None]
+    end: float = inf
+    timed_out: bool = field(init=False, default=False)
+    interrupted: bool = field(init=False, default=False)
+    # Candidates of the current rule, the best last.
+    _ranked: list[Candidate] = field(init=False, default_factory=list)
+    # The same for each rule whose best candidate was accepted.
+    _accepted: list[list[Candidate]] = field(init=False, default_factory=list)
+    _names_by_digest: dict[bytes, str] = field(init=False, default_factory=dict)
+    _pace: Pace = field(init=False)
+    _explore_until: float = field(init=False, default=inf)
+    _remaining: int = field(init=False, default=0)
+    _write_error: ReportError | None = field(init=False, default=None)
+
+    def run(self, rules: ChangesByRule) -> VerifiedResult | None:
+        """Try all changes; return the published result, None where nothing is worth changing.
+
+        Raises:
+            ReportError: a model, or the result, could not be written.
+        """
+        self.state.before = self.evaluator.before
+        self.state.notes += self.others.notes
+        if self.evaluator.unstable:
+            names = ", ".join(sorted(self.evaluator.unstable))
+            self.state.notes.append(f"outputs that are random are not compared: {names}")
+        self._explore(rules)
+        result = None
+        try:
+            if not self.interrupted:
+                result = self._verified()
+        except TimeLimitReached:
+            self.timed_out = True
+            result = self._unverified()
+        except KeyboardInterrupt:
+            self.interrupted = True
+        if self.interrupted:
+            result = self._unverified()
+            if result is None:
+                raise KeyboardInterrupt
+        self.state.notes += self._end_notes()
+        if result is None and self._write_error is not None:
+            raise self._write_error
+        return result
+
+    def _explore(self, rules: ChangesByRule) -> None:
+        """Try all changes, as far as the time allows."""
+        first_s = self.evaluator.estimate_s(times=1, pairs=_PAIRS)
+        self._pace = Pace(first_s=first_s, end=self.end)
+        self._remaining = sum(map(len, rules))
+        deadline = self.evaluator.job.deadline
+        thorough_s = self.evaluator.estimate_s(times=_PROCESSES, pairs=_FINAL_PAIRS)
+        self._explore_until = self.end - min(thorough_s, _MAX_RESERVE * deadline.remaining_s)
+        try:
+            for changes in rules:
+                self._try_rule(changes)
+        except TimeLimitReached:
+            self.timed_out = True
+            self.state.record_untried(rules, "the time limit ended the search before")
+        except KeyboardInterrupt:
+            self.interrupted = True
+            self.state.record_untried(rules, "the search was interrupted before")
+        deadline.at = self.end
+
+    def _verified(self) -> VerifiedResult | None:
+        """Publish the best result that a thorough verification confirms."""
+        self._accept(self._ranked)
+        while self._accepted:
+            result = self._finish()
+            if result is not None:
+                return result
+        return None
+
+    def _unverified(self) -> VerifiedResult | None:
+        """Publish the model that was evaluated last; None where there is none.
+
+        Its outputs, latency and (once) memory were compared with the original's when its last
+        change was tried.
+        """
+        if self._ranked:
+            best = self._ranked[-1]
+            self._accepted.append(self._ranked)
+            self.state.accepted.append(best.change)
+            self.state.record(best.change, "applied", memory_change(best.before, best.after))
+            self._ranked = []
+        last = self._last
+        if last is None:
+            return None
+        writer = self.state.writer
+        with writer.built(writer.editor(self.state.accepted)) as built:
+            self.state.is_valid = last.is_valid
+            return VerifiedResult(
+                output=writer.publish(built),
+                verdict=last.verdict,
+                bound=self.state.bound(self.state.accepted),
+                before=self.evaluator.before,
+                after=last.after,
+                verified_on=(self.evaluator.onnxruntime,),
+            )
+
+    def _end_notes(self) -> list[str]:
+        """Return notes about how the search ended."""
+        if self.interrupted:
+            return [INTERRUPTED]
+        if not self.timed_out:
+            return []
+        if self._accepted:
+            return ["the time limit ended the search; the result is the best so far"]
+        each = format_duration(self._pace.first_s)
+        return [f"the time limit ended the search; a trial of one remedy takes about {each}"]
+
+    def _try_rule(self, changes: tuple[Change, ...]) -> None:
+        """Accept the best change of one rule, if any is worth having."""
+        for change in changes:
+            self._remaining -= 1
+            found = self._try(change)
+            if found is not None:
+                self._rank(found)
+                # From now on there is a result to verify, for which time is reserved.
+                self.evaluator.job.deadline.at = self._explore_until
+        self._accept(self._ranked)
+
+    def _rank(self, found: Candidate) -> None:
+        """Insert a candidate into the current rule's, in the order of preference."""
+        ranked = self._ranked
+        position = len(ranked)
+        while position and preferred(ranked[position - 1], found)[0] is not found:
+            position -= 1
+        ranked.insert(position, found)
+        best = ranked[-1]
+        for other in ranked[:-1]:
+            why = preferred(best, other)[1]
+            reason = f"{best.change.name} {why} ({memory_change(other.after, best.after)})"
+            self.state.record(other.change, "rejected", reason)
+
+    def _accept(self, ranked: list[Candidate]) -> None:
+        """Accept the best candidate that a thorough measurement confirms, and clear `ranked`."""
+        while ranked:
+            best = self._confirmed(ranked[-1])
+            if isinstance(best, Candidate):
+                self._accepted.append([*ranked[:-1], best])
+                ranked.clear()
+                self.state.accepted.append(best.change)
+                self.state.record(best.change, "applied", memory_change(best.before, best.after))
+                return
+            self.state.record(ranked.pop().change, "rejected", best)
+
+    def _confirmed(self, found: Candidate) -> Candidate | str:
+        """Return a candidate with thorough figures, or the reason to reject it.
+
+        Its memory and that of the model with only the accepted changes are measured alternately.
+        """
+        writer, accepted = self.state.writer, self.state.accepted
+        changes = [*accepted, found.change]
+        before, disk_bytes = self.evaluator.job, self.evaluator.before.disk_bytes
+        try:
+            with ExitStack() as exits:
+                if accepted:
+                    base = exits.enter_context(writer.built(writer.editor(accepted)))
+                    before, disk_bytes = self._job(base), base.disk_bytes
+                built = exits.enter_context(writer.built(writer.editor(changes)))
+                figures, after = self.evaluator.measure_both(
+                    self._job(built),
+                    _PROCESSES,
+                    before_bytes=disk_bytes,
+                    after_bytes=built.disk_bytes,
+                    before=before,
+                )
+                if not is_worth_it(figures, after, found.comparisons, self._comparisons()):
+                    return _saves_nothing(figures, after)
+                problem = self.others.problem(self._job(built), self.state.bound(changes))
+        except MemdiagError as error:
+            return self._failure(error)
+        return problem or replace(found, before=figures, after=after)
+
+    @property
+    def _last(self) -> Candidate | None:
+        """The candidate that was accepted last: its model has all accepted changes."""
+        return self._accepted[-1][-1] if self._accepted else None
+
+    def _comparisons(self) -> Comparisons:
+        """Return latency comparisons of the model with the accepted changes with the original."""
+        return self._last.comparisons if self._last is not None else ()
+
+    def _try(self, change: Change) -> Candidate | None:
+        """Build and evaluate a change; record the reason if it is not worth having."""
+        found = self.state.possible(change)
+        if found is None:
+            return None
+        change, editor = found
+        self.report_progress(f"trying {change.name} ({self._pace.step(self._remaining)})")
+        try:
+            with self.state.writer.built(editor) as built:
+                outcome = self._evaluate(change, built)
+        except MemdiagError as error:
+            outcome = self._failure(error)
+        if isinstance(outcome, Candidate):
+            return outcome
+        self._dismiss(change, outcome)
+        return None
+
+    def _dismiss(self, change: Change, why: str | Undecided) -> None:
+        if isinstance(why, Undecided):
+            self.state.record(change, "undecided", why.reason)
+        else:
+            self.state.record(change, "rejected", why)
+
+    def _evaluate(self, change: Change, built: BuiltModel) -> Candidate | str | Undecided:
+        """Return the change as a candidate, or why it is not worth having.
+
+        The cheapest checks come first; memory is measured once.
+        """
+        if built.digest in self._names_by_digest:
+            return f"it gives the same model as {self._names_by_digest[built.digest]}"
+        self._names_by_digest[built.digest] = change.name
+        problem = self.state.invalidity(built)
+        if problem is not None:
+            return problem
+        bound = self.state.bound([*self.state.accepted, change])
+        job = self._job(built)
+        before = self.evaluator.before if self._last is None else self._last.after
+        after = self.evaluator.measure(job, 1, disk_bytes=built.disk_bytes)
+        verdict = self._compared(job, bound, saves_memory(before, after))
+        if verdict.problem is not None:
+            return f"{verdict.problem}; {memory_change(before, after)}"
+        if not is_worth_it(before, after, verdict.comparisons, self._comparisons()):
+            return _saves_nothing(before, after)
+        if slower := slowness(verdict.comparisons, self.max_slowdown):
+            return slower
+        if doubt := undecided_slowness(verdict.comparisons, self.max_slowdown):
+            return Undecided(f"{memory_change(before, after)}; {doubt}")
+        return Candidate(
+            change=change,
+            before=before,
+            after=after,
+            verdict=verdict,
+            is_valid=self.state.is_valid,
+            digest=built.digest,
+            kept_count=len(built.kept),
+            file_count=len(built.written) + len(built.kept),
+        )
+
+    def _compared(self, job: Job, bound: Bound, is_saving: bool) -> Verdict:
+        """Compare outputs and latency with the original, briefly where no memory is saved."""
+        return self.evaluator.evaluate(
+            job,
+            bound,
+            pairs=_PAIRS if is_saving else MIN_PAIRS,
+            limit=self.max_slowdown if is_saving else None,
+        )
+
+    def _finish(self) -> VerifiedResult | None:
+        """Verify the result thoroughly, and publish it if it is confirmed.
+
+        If it is not, the next best change of the last rule replaces the one that was accepted.
+        """
+        estimate_s = self.evaluator.estimate_s(times=_PROCESSES, pairs=_FINAL_PAIRS)
+        self.report_progress(f"verifying the result (about {format_duration(estimate_s)})")
+        ranked = self._accepted[-1]
+        writer = self.state.writer
+        with writer.built(writer.editor(self.state.accepted)) as built:
+            try:
+                result = self._verify(built, ranked[-1])
+            except MeasurementError as error:
+                result = self._failure(error)
+        if isinstance(result, VerifiedResult):
+            return result
+        del self._accepted[-1]
+        self.state.accepted.pop()
+        self._dismiss(ranked.pop().change, result)
+        self._accept(ranked)
+        return None
+
+    def _verify(self, built: BuiltModel, last: Candidate) -> VerifiedResult | str | Undecided:
+        """Compare the result with the original and publish it; or return why it is rejected."""
+        problem = self.state.invalidity(built)
+        if problem is not None:
+            return problem
+        bound = self.state.bound(self.state.accepted)
+        job = self._job(built)
+        verdict = self.evaluator.evaluate(job, bound, pairs=_FINAL_PAIRS, limit=self.max_slowdown)
+        problem = (
+            verdict.problem
+            or slowness(verdict.comparisons, self.max_slowdown)
+            or self.others.problem(job, bound)
+        )
+        if problem is not None:
+            return problem
+        before, after = last.before, last.after
+        # A single change was measured thoroughly already, if the model is the same.
+        if len(self.state.accepted) > 1 or built.digest != last.digest:
+            before, after = self.evaluator.measure_both(
+                job,
+                _PROCESSES,
+                before_bytes=self.evaluator.before.disk_bytes,
+                after_bytes=built.disk_bytes,
+            )
+        if not is_worth_it(before, after, verdict.comparisons, ()):
+            return f"together they save nothing ({memory_change(before, after)})"
+        if doubt := undecided_slowness(verdict.comparisons, self.max_slowdown):
+            return Undecided(f"{memory_change(before, after)}; {doubt}")
+        self.state.explain_invalidity()
+        return VerifiedResult(
+            output=self.state.writer.publish(built),
+            verdict=verdict,
+            bound=bound,
+            before=before,
+            after=after,
+            verified_on=(self.evaluator.onnxruntime, *self.others.versions),
+        )
+
+    def _failure(self, error: MemdiagError) -> str:
+        """Return the reason to reject a model that could not be built or run."""
+        if isinstance(error, ReportError):
+            self._write_error = self._write_error or error
+        verb = "run" if isinstance(error, MeasurementError) else "be built"
+        return f"it cannot {verb}: {error}"
+
+    def _job(self, built: BuiltModel) -> Job:
+        return replace(self.evaluator.job, model=built.path)
+
+
+def _saves_nothing(before: Figures, after: Figures) -> str:
+    figures = memory_change(before, after)
+    if (after.peak_bytes < before.peak_bytes) != (after.steady_bytes < before.steady_bytes):
+        return f"one figure falls, but the other does not ({figures})"
+    return f"it saves nothing that can be measured ({figures})"

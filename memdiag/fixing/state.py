@@ -1,0 +1,161 @@
+"""The state of a fix: which changes were accepted so far, and the outcome of each change."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from memdiag.fixing.changes import Change
+from memdiag.fixing.model_writer import BuiltModel, ModelWriter, Output
+from memdiag.model.graph_index import GraphIndex
+from memdiag.ort.reductions import largest_reduction
+from memdiag.records.finding import Finding
+from memdiag.records.fix import Figures, Remedy, RemedyStatus
+from memdiag.rewrites.model_editor import ModelEditor
+from memdiag.runner.job import Deadline
+from memdiag.verify.outputs import Bound
+from memdiag.verify.validity import ValidityChecker
+
+ChangesByRule = Sequence[tuple[Change, ...]]
+
+
+@dataclass(kw_only=True)
+class FixState:
+    """Accepted changes and outcomes.
+
+    Attributes:
+        writer: writes changed models.
+        unsafe: whether changes of values are allowed.
+        accepted: the changes accepted so far; further ones are applied on top of them.
+        notes: sentences for the record.
+        is_valid: whether the model that was checked last passes `onnx.checker`.
+        before: the figures of the original; None where it is not measured.
+        deadline: when to stop.
+    """
+
+    writer: ModelWriter
+    unsafe: bool
+    accepted: list[Change] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    is_valid: bool | None = None
+    before: Figures | None = None
+    deadline: Deadline = field(default_factory=Deadline)
+
+    def __post_init__(self) -> None:
+        self._checker = ValidityChecker(self.writer.file.path, deadline=self.deadline)
+        self._outcomes: dict[tuple[str, str, tuple[str, ...]], Remedy] = {}
+
+    @property
+    def outcomes(self) -> tuple[Remedy, ...]:
+        """The outcome of each change, in the order in which it was first decided."""
+        return tuple(self._outcomes.values())
+
+    def possible(self, change: Change) -> tuple[Change, ModelEditor] | None:
+        """Return `change` for the findings that it can be applied to, and the changed model.
+
+        For the other findings the reason is recorded. None where it can be applied to none.
+        """
+        rewriter, findings = change
+        if not rewriter.rewrite.safe and not self.unsafe:
+            self.record(change, "refused", "it changes values (see --unsafe)")
+            return None
+        editor = self.writer.editor(self.accepted)
+        refused: dict[str, list[Finding]] = defaultdict(list)
+        possible: list[Finding] = []
+        for finding in findings:
+            reason = rewriter.check(editor, finding)
+            if reason is None:
+                possible.append(finding)
+            else:
+                refused[reason].append(finding)
+        # A list, because `any` of a generator would stop at the first that changes something.
+        if possible and not any([rewriter.apply(editor, finding) for finding in possible]):
+            refused["it changes nothing"] += possible
+            possible = []
+        for reason, those in refused.items():
+            self.record(Change(rewriter, tuple(those)), "refused", reason)
+        return (Change(rewriter, tuple(possible)), editor) if possible else None
+
+    def record(self, change: Change, status: RemedyStatus, reason: str) -> None:
+        """Record the outcome of a change, instead of an earlier one."""
+        self._outcomes[change.name, change.rule, change.weights] = Remedy(
+            name=change.name,
+            rule=change.rule,
+            status=status,
+            reason=self.writer.without_hidden_names(reason),
+            weights=change.weights,
+        )
+
+    def record_untried(self, rules: ChangesByRule, why: str) -> None:
+        """Record each change without an outcome as untried, for the reason `why`."""
+        for change in (change for changes in rules for change in changes):
+            decided = {(outcome.name, outcome.rule) for outcome in self.outcomes}
+            if (change.name, change.rule) not in decided:
+                self.record(change, "untried", why)
+
+    def bound(self, changes: Sequence[Change]) -> Bound:
+        """Return how far the outputs of the original with `changes` may be from its own."""
+        if all(change.is_exact for change in changes):
+            return Bound.exact()
+        file = self.writer.file
+        return Bound.reordered(largest_reduction(file, GraphIndex(file)))
+
+    def invalidity(self, built: BuiltModel) -> str | None:
+        """Return why a changed model is not as valid as the original; None if it is."""
+        if built.newer is not None:
+            return f"it declares {built.newer}, which the original does not"
+        found = self._checker.check(built.path)
+        self.is_valid = not found.complaint
+        return f"onnx.checker rejects it ({found.complaint})" if found.is_new else None
+
+    def explain_invalidity(self) -> None:
+        """Add a note if the model that was checked last does not pass, like the original."""
+        if self.is_valid is False:
+            self.notes.append(
+                "onnx.checker rejects the original and the result for the same reason"
+                f" ({self._checker.complaint})"
+            )
+
+    def any_possible(self, rules: ChangesByRule) -> bool:
+        """Return whether there is a change to try; if not, the reasons are recorded."""
+        return any(self.possible(change) for changes in rules for change in changes)
+
+    def record_possible(self, rules: ChangesByRule) -> None:
+        """Record for each change whether it would be tried."""
+        for change in (change for changes in rules for change in changes):
+            found = self.possible(change)
+            if found is not None:
+                self.record(found[0], "possible", "it would be built, verified and measured")
+
+    def refuse_all(self, rules: ChangesByRule) -> None:
+        """Refuse all changes because the model cannot be run."""
+        for change in (change for changes in rules for change in changes):
+            self.record(change, "refused", "the model does not run here (see --unverified)")
+
+    def publish_unverified(self, rules: ChangesByRule) -> Output | None:
+        """Publish the model with the first possible and valid change of each rule, unmeasured.
+
+        Raises:
+            MemdiagError: the model cannot be built or written.
+        """
+        for changes in rules:
+            any(self._accept_unverified(change) for change in changes)
+        if not self.accepted:
+            return None
+        with self.writer.built(self.writer.editor(self.accepted)) as built:
+            self.invalidity(built)
+            self.explain_invalidity()
+            return self.writer.publish(built)
+
+    def _accept_unverified(self, change: Change) -> bool:
+        found = self.possible(change)
+        if found is None:
+            return False
+        change, editor = found
+        with self.writer.built(editor) as built:
+            problem = self.invalidity(built)
+        if problem is not None:
+            self.record(change, "rejected", problem)
+            return False
+        self.accepted.append(change)
+        self.record(change, "unverified", "the model could not be run")
+        return True

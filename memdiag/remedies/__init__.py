@@ -1,1 +1,0 @@
-"""What ends a waste: rewrites of the graph, and options of the session."""

@@ -1,0 +1,42 @@
+"""Remove weights from the graph's inputs, so that they are constants to onnxruntime.
+
+An initializer that is listed as an input as well is only a default, which is neither folded nor
+packed: what could be computed once is computed in every run. Most exporters list them without
+intent.
+
+The drawback is that callers cannot set such an input any more.
+"""
+
+from memdiag.records.finding import Finding
+from memdiag.rewrites.model_editor import ModelEditor
+from memdiag.rewrites.rewrite import Rewrite
+from memdiag.rewrites.weights import is_main_initializer
+
+REWRITE = Rewrite(
+    name="inputs-without-initializers",
+    summary="take weights out of the graph's inputs, so that they are constants",
+    rules=("overridable-weights",),
+    arithmetic="reordered",
+)
+
+
+def check(editor: ModelEditor, finding: Finding) -> str | None:
+    """Return why none of the weights can be removed from the inputs; None if one can."""
+    if any(_is_listed(editor, name) for name in finding.weights):
+        return None
+    return "none of the weights is listed as an input"
+
+
+def apply(editor: ModelEditor, finding: Finding) -> bool:
+    """Remove the weights from the inputs; return whether any was there."""
+    listed = [name for name in finding.weights if _is_listed(editor, name)]
+    for name in listed:
+        value = editor.value(name)
+        if value is not None and value.is_graph_input():
+            editor.model.graph.inputs.remove(value)
+    return bool(listed)
+
+
+def _is_listed(editor: ModelEditor, name: str) -> bool:
+    value = editor.value(name)
+    return value is not None and is_main_initializer(editor, value) and value.is_graph_input()

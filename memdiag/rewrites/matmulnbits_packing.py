@@ -1,0 +1,157 @@
+"""Quantized weights in the format of MatMulNBits: by columns, in blocks, unsigned."""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from memdiag.rewrites.computed_tensor import iter_chunks
+from memdiag.rewrites.transposed import row_panels, transposed, transposed_nibbles
+from memdiag.rewrites.weights import Tensor
+
+BITS = {
+    ir.DataType.INT4: 4,
+    ir.DataType.UINT4: 4,
+    ir.DataType.INT8: 8,
+    ir.DataType.UINT8: 8,
+}
+"""The types of weights that can be packed, with their bits."""
+
+_SIGNED = (ir.DataType.INT4, ir.DataType.INT8)
+_COLUMNS_PER_CHUNK = 1 << 12
+
+Array = NDArray[Any]
+
+
+class QuantizedMatrix(NamedTuple):
+    """The right operand of a product.
+
+    Attributes:
+        weight: the matrix, ``[K, N]``, or ``[N, K]`` if it is `by_columns`.
+        scales: ``[blocks, N]`` (``[N, blocks]``) if they are `blocked`, else one for each column,
+            or a single one.
+        zeros: zero points of the shape of `scales`; None for 0.
+        block: number of values of a column with one scale in MatMulNBits.
+        blocked: whether there are several scales to a column.
+        by_columns: whether the matrix is stored column by column.
+    """
+
+    weight: Tensor
+    scales: Tensor
+    zeros: Tensor | None
+    block: int
+    blocked: bool
+    by_columns: bool
+
+    @property
+    def bits(self) -> int:
+        """The bits of a value: 4 or 8."""
+        return BITS[self.weight.dtype]
+
+    @property
+    def signed(self) -> bool:
+        """Whether values are signed: half their range is added to them for MatMulNBits."""
+        return self.weight.dtype in _SIGNED
+
+    @property
+    def sizes(self) -> tuple[int, int, int]:
+        """The rows K and columns N of the operand, and the blocks of a column."""
+        sizes = self.weight.shape.numpy()
+        depth, columns = sizes[::-1] if self.by_columns else sizes
+        return depth, columns, -(-depth // self.block)
+
+    @property
+    def zero_bytes(self) -> int:
+        """The bytes of a column's zero points."""
+        return -(-self.sizes[2] * self.bits // 8)
+
+    @property
+    def _flip(self) -> np.uint8:
+        """The bits to flip in a byte so that its values become unsigned."""
+        if not self.signed:
+            return np.uint8(0)
+        return np.uint8(0x88 if self.bits == 4 else 0x80)
+
+
+def packing_problem(weights: QuantizedMatrix) -> str:
+    """Return why the sizes and types of `weights` cannot be packed; empty if they can."""
+    depth, columns, blocks = weights.sizes
+    if not depth or not columns:
+        return "the weight has no values"
+    if weights.bits == 4 and (depth if weights.by_columns else columns) % 2:
+        return "the rows of 4-bit values, of an odd number, do not start at bytes"
+    if weights.scales.dtype != ir.DataType.FLOAT:
+        name = weights.scales.dtype.name.lower()
+        return f"the scales are {name}, for which not every release fuses"
+    sizes: tuple[tuple[int, ...], ...] = ((columns,), (1,), ())
+    if weights.blocked:
+        sizes = ((columns, blocks) if weights.by_columns else (blocks, columns),)
+    if tuple(weights.scales.shape.numpy()) not in sizes:
+        return "the scales are not one for each block, or column"
+    zeros = weights.zeros
+    if zeros is None:
+        return ""
+    if zeros.dtype != weights.weight.dtype or zeros.shape != weights.scales.shape:
+        return "the zero points are not one for each scale, of the weight's type"
+    if weights.bits == 4 and weights.blocked and weights.by_columns and blocks % 2:
+        return "the zero points of 4 bits, an odd number for a column, do not start at bytes"
+    return ""
+
+
+def packed_weight(weights: QuantizedMatrix) -> Iterator[Array]:
+    """Yield the weight, ``[N][blocks][bytes of a block]``, in chunks."""
+    depth, columns, blocks = weights.sizes
+    padded = blocks * weights.block
+    if weights.by_columns:
+        found = row_panels(weights.weight, columns, depth * weights.bits // 8)
+    elif weights.bits == 4:
+        yield from transposed_nibbles(weights.weight, depth, columns, padded, flip=weights.signed)
+        return
+    else:
+        found = transposed(weights.weight, depth, columns, 1)
+    for chunk in found:
+        whole = np.zeros((len(chunk), padded * weights.bits // 8), np.uint8)
+        whole[:, : chunk.shape[1]] = chunk
+        yield whole ^ weights._flip
+
+
+def packed_scales(weights: QuantizedMatrix) -> Iterator[Array]:
+    """Yield the scales, ``[N][blocks]``, in chunks."""
+    _, columns, blocks = weights.sizes
+    if not weights.blocked:
+        yield from _for_all_blocks(weights.scales.numpy(), columns, blocks)
+    elif weights.by_columns:
+        yield from iter_chunks(weights.scales)
+    else:
+        yield from transposed(weights.scales, blocks, columns, 4)
+
+
+def packed_zeros(weights: QuantizedMatrix) -> Iterator[Array]:
+    """Yield the zero points, ``[N][bytes of a column]``: zeros where the model has none."""
+    _, columns, blocks = weights.sizes
+    if weights.zeros is None:
+        yield np.zeros(columns * weights.zero_bytes, np.uint8)
+    elif not weights.blocked:
+        mask = np.uint8((1 << weights.bits) - 1)
+        points = weights.zeros.numpy().astype(np.int16).astype(np.uint8) & mask
+        both = points | points << 4 if weights.bits == 4 else points
+        yield from _for_all_blocks(both ^ weights._flip, columns, weights.zero_bytes)
+    elif weights.bits == 8:
+        found = iter_chunks(weights.zeros)
+        if not weights.by_columns:
+            found = transposed(weights.zeros, blocks, columns, 1)
+        yield from (chunk ^ weights._flip for chunk in found)
+    elif weights.by_columns:
+        yield from (chunk ^ weights._flip for chunk in iter_chunks(weights.zeros))
+    else:
+        padded = blocks + blocks % 2
+        yield from transposed_nibbles(weights.zeros, blocks, columns, padded, flip=weights.signed)
+
+
+def _for_all_blocks(values: Array, columns: int, count: int) -> Iterator[Array]:
+    """Yield `values`, one for each column or one in all, `count` times each."""
+    each = np.broadcast_to(values.reshape(-1), (columns,))
+    for start in range(0, columns, _COLUMNS_PER_CHUNK):
+        yield np.repeat(each[start : start + _COLUMNS_PER_CHUNK], count)

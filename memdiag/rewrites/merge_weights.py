@@ -1,0 +1,182 @@
+"""Merging equal weights, of any graphs, into one initializer of the main graph."""
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from itertools import zip_longest
+from typing import NamedTuple
+from weakref import WeakKeyDictionary
+
+import onnx_ir as ir
+
+from memdiag.model.model_file import ModelFile
+from memdiag.rewrites.computed_tensor import iter_chunks
+from memdiag.rewrites.model_editor import ModelEditor
+from memdiag.rewrites.weights import (
+    NEW_INPUT_PROBLEM,
+    Tensor,
+    constant_tensor,
+    initializers_are_inputs,
+    is_main_initializer,
+    move_problem,
+    move_to_initializer,
+    remove_weight,
+)
+
+_HEAD_BYTES = 4 << 10
+
+
+class Merge(NamedTuple):
+    """Equal weights that become one: `kept`, and `others` that are removed."""
+
+    kept: ir.Value
+    others: tuple[ir.Value, ...]
+
+
+class MergePlan(NamedTuple):
+    """The weights that can be merged, and the reasons why others cannot."""
+
+    merges: tuple[Merge, ...]
+    reasons: tuple[str, ...]
+
+
+class _FileRange(NamedTuple):
+    path: str
+    offset: int
+    length: int
+
+
+# Results of comparing two ranges, which are the same for all editors of one open model.
+_compared: "WeakKeyDictionary[ModelFile, dict[tuple[_FileRange, _FileRange], bool]]"
+_compared = WeakKeyDictionary()
+
+
+def plan_merges(editor: ModelEditor, values: Sequence[ir.Value]) -> MergePlan:
+    """Return how equal weights among `values` can be merged; a weight may be alone.
+
+    A weight that cannot be moved can be kept if it is a constant initializer of the main graph that
+    all readers of the others can see.
+    """
+    merges: list[Merge] = []
+    problems = {value: move_problem(editor, value) for value in values}
+    candidates = [
+        value for value, problem in problems.items() if not problem or _can_be_kept(editor, value)
+    ]
+    reasons = [
+        problem for value, problem in problems.items() if problem and value not in candidates
+    ]
+    for group in equal_weights(editor, candidates):
+        free = [value for value in group if not problems[value]]
+        readers = {use.node.graph for value in free for use in value.uses()}
+        hidden = [
+            value
+            for value in group
+            if value.graph is editor.model.graph
+            and not all(editor.is_visible(value, graph) for graph in readers if graph is not None)
+        ]
+        if hidden:
+            reasons.append("a subgraph has another value of its name")
+            free = [value for value in free if value not in hidden]
+        fixed = [value for value in group if problems[value] and value not in hidden]
+        if len(group) > 1:
+            reasons += [problems[value] for value in fixed[1:]]
+        kept = min([*fixed, *free], key=lambda value: _preference(editor, value), default=None)
+        if kept is None:
+            continue
+        if initializers_are_inputs(editor) and not is_main_initializer(editor, kept):
+            reasons.append(NEW_INPUT_PROBLEM)
+            continue
+        merges.append(Merge(kept, tuple(value for value in free if value is not kept)))
+    return MergePlan(tuple(merges), tuple(dict.fromkeys(reasons)))
+
+
+def apply_merges(editor: ModelEditor, merges: Sequence[Merge]) -> bool:
+    """Merge weights; return whether anything changed."""
+    changed = False
+    for kept, others in merges:
+        for other in others:
+            other.replace_all_uses_with(kept)
+            remove_weight(editor, other)
+        moves = not is_main_initializer(editor, kept)
+        if moves:
+            assert kept.name is not None
+            assert kept.graph is not None
+            editor.defined_names(kept.graph).discard(kept.name)
+            name = editor.main_graph_name(kept.name)
+            move_to_initializer(editor, kept, editor.model.graph, name)
+        changed = changed or moves or bool(others)
+    return changed
+
+
+def equal_weights(editor: ModelEditor, values: Sequence[ir.Value]) -> list[list[ir.Value]]:
+    """Return `values` divided into groups of the same type, shape and bytes, compared in full.
+
+    Values without a tensor are left out.
+    """
+    by_head: dict[tuple[object, ...], list[list[ir.Value]]] = defaultdict(list)
+    for value in dict.fromkeys(values):
+        tensor = constant_tensor(value)
+        if tensor is None:
+            continue
+        head = _head(tensor) if editor.reads_weights else b""
+        groups = by_head[tensor.dtype, tuple(tensor.shape), head]
+        for group in groups:
+            first = constant_tensor(group[0])
+            assert first is not None
+            if not editor.reads_weights or _is_equal(editor.file, first, tensor):
+                group.append(value)
+                break
+        else:
+            groups.append([value])
+    return [group for groups in by_head.values() for group in groups]
+
+
+def _head(tensor: Tensor) -> bytes:
+    chunk = next(iter_chunks(tensor, _HEAD_BYTES), None)
+    return b"" if chunk is None else chunk.tobytes()
+
+
+def _is_equal(file: ModelFile, first: Tensor, second: Tensor) -> bool:
+    ranges = _range(first), _range(second)
+    if ranges[0] is None or ranges[1] is None:
+        return _has_equal_bytes(first, second)
+    if ranges[0] == ranges[1]:
+        return True
+    known = _compared.setdefault(file, {})
+    pair = (ranges[0], ranges[1])
+    if pair not in known:
+        known[pair] = _has_equal_bytes(first, second)
+    return known[pair]
+
+
+def _has_equal_bytes(first: Tensor, second: Tensor) -> bool:
+    return all(
+        one is not None and other is not None and one.tobytes() == other.tobytes()
+        for one, other in zip_longest(_chunks(first), _chunks(second))
+    )
+
+
+def _chunks(tensor: Tensor) -> Iterator[memoryview]:
+    return (chunk.data for chunk in iter_chunks(tensor))
+
+
+def _range(tensor: Tensor) -> _FileRange | None:
+    if not isinstance(tensor, ir.ExternalTensor):
+        return None
+    return _FileRange(tensor.path, tensor.offset or 0, tensor.length or tensor.nbytes)
+
+
+def _can_be_kept(editor: ModelEditor, value: ir.Value) -> bool:
+    """Return whether a weight that cannot be moved can replace others: it is constant."""
+    is_input = value.is_graph_input() and not initializers_are_inputs(editor)
+    return (
+        is_main_initializer(editor, value) and not is_input and constant_tensor(value) is not None
+    )
+
+
+def _preference(editor: ModelEditor, value: ir.Value) -> tuple[bool, bool, bool]:
+    """Order weights by which to keep: outputs first, then those of the main graph."""
+    return (
+        not value.is_graph_output(),
+        not is_main_initializer(editor, value),
+        value.graph is not editor.model.graph,
+    )

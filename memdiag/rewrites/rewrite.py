@@ -1,0 +1,46 @@
+"""What every rewrite declares: its name, the rules it is for, and what it may change."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from memdiag.records.finding import Finding
+from memdiag.rewrites.model_editor import ModelEditor
+
+Arithmetic = Literal["same", "reordered", "changed"]
+"""``same``: all kernels stay, only data moves; ``reordered``: other kernels or fusions may run, so
+that the same sums are added in another order; ``changed``: values themselves change."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rewrite:
+    """The declaration of a rewrite.
+
+    Attributes:
+        name: the name in kebab case, as findings give it.
+        summary: one line without a full stop.
+        rules: the names of the rules whose findings it is for.
+        arithmetic: what may change in the computation.
+        safe: whether it is tried without ``--unsafe``; a rewrite that changes values is not.
+    """
+
+    name: str
+    summary: str
+    rules: tuple[str, ...]
+    arithmetic: Arithmetic
+    safe: bool = True
+
+
+class Rewriter(NamedTuple):
+    """A rewrite with its functions.
+
+    Attributes:
+        rewrite: the declaration.
+        check: returns why the rewrite cannot be applied, in a few words without a full stop; None
+            if it can.
+        apply: applies it and returns whether it changed anything; it changes nothing a second time.
+    """
+
+    rewrite: Rewrite
+    check: Callable[[ModelEditor, Finding], str | None]
+    apply: Callable[[ModelEditor, Finding], bool]

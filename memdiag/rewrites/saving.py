@@ -1,0 +1,232 @@
+"""Writing a rewritten model: weights are referenced, moved to external data, or embedded.
+
+External weights are copied from file to file by onnx_ir and are never in memory. Its own writer of
+external data is not used: it leaves Constant nodes in the model and writes tensors that share a
+range of a file once each. Files are written under hidden names and renamed, so that an error leaves
+what was there.
+"""
+
+import contextlib
+import os
+import secrets
+from collections.abc import Iterator, Sequence
+from io import BytesIO
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+import onnx_ir as ir
+from google.protobuf.message import EncodeError
+from onnx import ModelProto, TensorProto
+
+from memdiag.errors import ReportError, UsageError
+from memdiag.rewrites.model_editor import ModelEditor, Storage, tensors
+from memdiag.runner.temporary import own_prefix
+
+ALIGNMENT = 4096
+"""Alignment of external weights: the page, by which files are mapped."""
+
+IN_PLACE_ALIGNMENT = 64
+"""Alignment of weights that are referenced in the original's model file: that of onnxruntime's own
+tensors, on which kernels may rely."""
+
+MAX_EMBEDDED_BYTES = 64 << 20
+"""Models whose weights are larger are better stored with external data."""
+
+_MAX_PROTO_BYTES = (1 << 31) - 1
+_MIN_EXTERNAL_BYTES = 1 << 16
+"""New weights of at least this size become external data as well."""
+
+
+class _FileRange(NamedTuple):
+    path: Path
+    offset: int
+    nbytes: int
+
+
+def save(editor: ModelEditor, path: Path, storage: Storage) -> tuple[Path, ...]:
+    """Write the model to `path` and return the files written, the model first.
+
+    Raises:
+        UsageError: `path` is one of the original's own files, or the weights cannot be referenced
+            from its folder, or are too large to embed.
+        ReportError: a file cannot be written.
+        ModelError: the graph cannot be written.
+    """
+    data = path.with_name(f"{path.name}.data")
+    if path.resolve() in editor.file.files:
+        raise UsageError(f"{path}: this is the original's own file. Choose another output.")
+    if storage == "external" and data.resolve() in editor.file.files:
+        raise UsageError(
+            f"{data}: this file contains the original's weights. Choose another output."
+        )
+    for target in (path, data):
+        if target.is_dir():
+            raise UsageError(f"{target}: this is a folder. Choose another output.")
+    proto = editor.proto()
+    hidden = path.with_name(f".{own_prefix()}{secrets.token_hex(8)}")
+    hidden_data = hidden.with_name(f"{hidden.name}.data")
+    has_data = False
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        for tensor, must_embed in tensors(proto):
+            if _is_external(tensor) and (must_embed or storage == "embedded"):
+                _embed(tensor)
+        if storage == "in_place":
+            _refer(proto, editor, path)
+        elif storage == "external":
+            has_data = _write_data(proto, hidden_data, data.name)
+        hidden.write_bytes(_serialized(proto, path))
+        if has_data:
+            os.replace(hidden_data, data)
+        os.replace(hidden, path)
+    except OSError as error:
+        raise ReportError(
+            f"{path}: cannot be written ({error.strerror or error})."
+            " Free space or choose another output."
+        ) from error
+    finally:
+        for leftover in (hidden, hidden_data):
+            with contextlib.suppress(OSError):
+                leftover.unlink(missing_ok=True)
+    return (path, data) if has_data else (path,)
+
+
+def weight_bytes(editor: ModelEditor) -> int:
+    """Return the bytes of the distinct file ranges that the model refers to."""
+    ranges = {_range(tensor) for tensor, _ in tensors(editor.proto()) if _is_external(tensor)}
+    return sum(each.nbytes for each in ranges)
+
+
+def can_refer(editor: ModelEditor, path: Path) -> bool:
+    """Return whether a model at `path` can refer to the weights in the original's files.
+
+    They have to be in its folder or below. Those that cannot be referenced are embedded in the new
+    file, so they must be small.
+    """
+    folder = path.resolve().parent
+    ranges = list(_movable_ranges(editor.proto()))
+    is_near = all(each.path.is_relative_to(folder) for each in ranges)
+    return is_near and _unreferable_bytes(ranges, editor) <= MAX_EMBEDDED_BYTES
+
+
+def is_aligned(editor: ModelEditor, alignment: int) -> bool:
+    """Return whether all weights that can be moved are at multiples of `alignment` in files."""
+    return all(each.offset % alignment == 0 for each in _movable_ranges(editor.proto()))
+
+
+def _is_referable(file_range: _FileRange, editor: ModelEditor) -> bool:
+    """Return whether a model can refer to this range.
+
+    That is the case for external data of the original, where kernels already read it. In the
+    original's model file weights are aligned only by chance.
+    """
+    is_original_data = file_range.path != editor.file.path.resolve()
+    return is_original_data or file_range.offset % IN_PLACE_ALIGNMENT == 0
+
+
+def _unreferable_bytes(ranges: Sequence[_FileRange], editor: ModelEditor) -> int:
+    return sum(each.nbytes for each in ranges if not _is_referable(each, editor))
+
+
+def _movable_ranges(proto: ModelProto) -> Iterator[_FileRange]:
+    for tensor, must_embed in tensors(proto):
+        if _is_external(tensor) and not must_embed:
+            found = _range(tensor)
+            if found.nbytes:
+                yield found
+
+
+def _is_external(tensor: TensorProto) -> bool:
+    return tensor.data_location == TensorProto.EXTERNAL
+
+
+def _source(tensor: TensorProto) -> ir.ExternalTensor:
+    source = ir.serde.deserialize_tensor(tensor)
+    assert isinstance(source, ir.ExternalTensor)
+    return source
+
+
+def _range(tensor: TensorProto) -> _FileRange:
+    source = _source(tensor)
+    return _FileRange(Path(source.path), source.offset or 0, source.length or source.nbytes)
+
+
+def _refer(proto: ModelProto, editor: ModelEditor, path: Path) -> None:
+    """Refer to weights in the original's files, and embed those that cannot be referenced."""
+    if _unreferable_bytes(list(_movable_ranges(proto)), editor) > MAX_EMBEDDED_BYTES:
+        raise UsageError(
+            f"{path}: weights inside {editor.file.path} are not aligned and too large to be copied"
+            " into another model. Store them as external data."
+        )
+    folder = path.resolve().parent
+    for tensor, _ in tensors(proto):
+        if not _is_external(tensor):
+            continue
+        source = _range(tensor)
+        if not source.nbytes or not _is_referable(source, editor):
+            _embed(tensor)
+        elif not source.path.is_relative_to(folder):
+            raise UsageError(
+                f"{path}: weights can only be referenced from their own folder,"
+                f" {source.path.parent}. Write the output there."
+            )
+        else:
+            location = source.path.relative_to(folder).as_posix()
+            _set_reference(tensor, location, source.offset, source.nbytes)
+
+
+def _write_data(proto: ModelProto, target: Path, name: str) -> bool:
+    """Write all large weights to `target`, which will be called `name`; return if there are any.
+
+    Tensors that share a range of a file share the copy.
+    """
+    offsets: dict[_FileRange, int] = {}
+    with target.open("xb") as out:
+        for tensor, must_embed in tensors(proto):
+            if _is_external(tensor):
+                source = _range(tensor)
+                if not source.nbytes:
+                    _embed(tensor)
+                    continue
+                if source not in offsets:
+                    offsets[source] = _seek_aligned(out)
+                    _source(tensor).tofile(out)
+                _set_reference(tensor, name, offsets[source], source.nbytes)
+            elif len(tensor.raw_data) >= _MIN_EXTERNAL_BYTES and not must_embed:
+                offset = _seek_aligned(out)
+                out.write(tensor.raw_data)
+                _set_reference(tensor, name, offset, len(tensor.raw_data))
+                tensor.data_location = TensorProto.EXTERNAL
+                tensor.ClearField("raw_data")
+        return out.tell() > 0
+
+
+def _seek_aligned(out: BinaryIO) -> int:
+    """Move to the next aligned position and return it."""
+    return out.seek(-(-out.tell() // ALIGNMENT) * ALIGNMENT)
+
+
+def _embed(tensor: TensorProto) -> None:
+    """Read the bytes of an external tensor into it."""
+    data = BytesIO()
+    if _range(tensor).nbytes:
+        _source(tensor).tofile(data)
+    tensor.raw_data = data.getvalue()
+    tensor.ClearField("external_data")
+    tensor.ClearField("data_location")
+
+
+def _set_reference(tensor: TensorProto, location: str, offset: int, length: int) -> None:
+    del tensor.external_data[:]
+    for key, value in (("location", location), ("offset", offset), ("length", length)):
+        tensor.external_data.add(key=key, value=str(value))
+
+
+def _serialized(proto: ModelProto, path: Path) -> bytes:
+    try:
+        data: bytes = proto.SerializeToString()
+    except (EncodeError, ValueError):
+        data = b""
+    if not data or len(data) > _MAX_PROTO_BYTES:
+        raise UsageError(f"{path}: a file of 2 GB and more cannot embed its weights.")
+    return data

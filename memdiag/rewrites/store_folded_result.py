@@ -1,0 +1,189 @@
+"""Store the result that a chain of nodes computes from constants, so that no session computes it.
+
+The installed onnxruntime evaluates the chain once, in a separate process, and the result becomes an
+initializer. The nodes of the chain are removed, and with them the large values between.
+
+There is no drawback in a run. The file grows by the result. Another release might have computed
+sums in another order.
+"""
+
+import math
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from memdiag.errors import MeasurementError
+from memdiag.records.finding import Finding
+from memdiag.rewrites.model_editor import ONNX_DOMAINS, ModelEditor
+from memdiag.rewrites.rewrite import Rewrite
+from memdiag.rewrites.weights import (
+    NEW_INPUT_PROBLEM,
+    constant_tensor,
+    initializers_are_inputs,
+    new_initializer,
+)
+from memdiag.runner.job import Job
+from memdiag.runner.session_server import SessionServer
+from memdiag.runner.temporary import own_prefix
+
+REWRITE = Rewrite(
+    name="store-folded-result",
+    summary="store what a chain of nodes computes from constants as a weight",
+    rules=("folding-peak",),
+    arithmetic="reordered",
+)
+
+_MAX_NODES = 1000
+_MAX_BYTES = 1 << 31
+"""Maximum size of all values computed for one result, which are in memory at once."""
+
+_RANDOM = frozenset(
+    {"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform"}
+    | {"RandomUniformLike"}
+)
+
+
+def check(editor: ModelEditor, finding: Finding) -> str | None:
+    """Return why no result can be stored; None if one can."""
+    if initializers_are_inputs(editor):
+        return NEW_INPUT_PROBLEM
+    found = _results(editor, finding)
+    if not found:
+        return "its nodes were removed"
+    reasons = [reason for _, reason in found]
+    return None if "" in reasons else reasons[0]
+
+
+def apply(editor: ModelEditor, finding: Finding) -> bool:
+    """Store the results of the nodes' chains; return whether there were any."""
+    changed = False
+    for value, reason in _results(editor, finding):
+        if reason:
+            continue
+        chain = _chain(value)
+        assert chain is not None
+        try:
+            array = _evaluated(editor, value, chain)
+        except MeasurementError:  # the runtime cannot evaluate the chain
+            continue
+        graph, name = value.graph, value.name
+        assert graph is not None
+        stored = new_initializer(
+            graph, editor.unique_name(f"{name}_stored"), ir.tensor(array, name=name)
+        )
+        value.replace_all_uses_with(stored)
+        for node in reversed(chain):
+            if not any(output.uses() or output.is_graph_output() for output in node.outputs):
+                graph.remove(node, safe=True)
+        changed = True
+    return changed
+
+
+def _results(editor: ModelEditor, finding: Finding) -> list[tuple[ir.Value, str]]:
+    """Return the results of the chains, each with why it cannot be stored, empty if it can."""
+    pending = [node for node in map(editor.node, finding.nodes) if node is not None]
+    seen = set(pending)
+    ends: dict[ir.Value, str] = {}
+    while pending:
+        for output in pending.pop().outputs:
+            for reader, _ in output.uses():
+                if _chain_of(reader) is None:
+                    ends[output] = _problem(editor, output)
+                elif reader not in seen:
+                    seen.add(reader)
+                    pending.append(reader)
+            if output.is_graph_output():
+                ends[output] = "its result is an output"
+    return list(ends.items())
+
+
+def _problem(editor: ModelEditor, value: ir.Value) -> str:
+    chain = _chain(value)
+    if chain is None:
+        return "it is not computed from constants alone"
+    if any(editor.function(node) is not None for node in chain):
+        return "it is in a function, which has no initializers"
+    if any(node.graph is not value.graph for node in chain):
+        return "it is computed in several graphs"
+    sizes = [_nbytes(editor, output) for node in chain for output in node.outputs]
+    if None in sizes:
+        return "the sizes of the values are not known"
+    if sum(size or 0 for size in sizes) > _MAX_BYTES:
+        return "the values are larger than 2 GiB"
+    return ""
+
+
+def _nbytes(editor: ModelEditor, value: ir.Value) -> int | None:
+    kind = editor.type_of(value)
+    if kind is None or kind.shape is None or None in kind.shape:
+        return None
+    return math.prod(size or 0 for size in kind.shape) * 8
+
+
+def _chain(value: ir.Value) -> list[ir.Node] | None:
+    """Return the nodes that compute `value` from constants alone, in order; None if not so."""
+    producer = value.producer()
+    return None if producer is None else _chain_of(producer)
+
+
+def _chain_of(last: ir.Node) -> list[ir.Node] | None:
+    found: dict[ir.Node, None] = {}
+    pending = [(last, False)]
+    while pending:
+        node, is_done = pending.pop()
+        if is_done:
+            found[node] = None
+            continue
+        if node in found:
+            continue
+        graphs = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
+        has_graph = any(each.type in graphs or each.is_ref() for each in node.attributes.values())
+        if node.domain not in ONNX_DOMAINS or node.op_type in _RANDOM or has_graph:
+            return None
+        pending.append((node, True))
+        for value in node.inputs:
+            if value is None or (constant_tensor(value) is not None and not value.is_graph_input()):
+                continue
+            producer = value.producer()
+            if producer is None or len(found) + len(pending) > _MAX_NODES:
+                return None
+            pending.append((producer, False))
+    return list(found)
+
+
+def _evaluated(editor: ModelEditor, value: ir.Value, chain: list[ir.Node]) -> NDArray[Any]:
+    """Return the array that the nodes of `chain` compute for `value`.
+
+    Raises:
+        MeasurementError: the runtime fails.
+    """
+    weights = {
+        operand.name: tensor
+        for node in chain
+        for operand in node.inputs
+        if operand is not None and (tensor := constant_tensor(operand)) is not None
+    }
+    graph = onnx.helper.make_graph(
+        [ir.serde.serialize_node(node) for node in chain],
+        "chain",
+        [],
+        [onnx.ValueInfoProto(name=value.name)],
+        [onnx.numpy_helper.from_array(tensor.numpy(), name) for name, tensor in weights.items()],
+    )
+    opsets = [onnx.helper.make_opsetid("", editor.opset(chain[-1]))]
+    model = onnx.helper.make_model(
+        graph, opset_imports=opsets, ir_version=editor.model.ir_version or 10
+    )
+    with tempfile.TemporaryDirectory(prefix=own_prefix()) as folder:
+        path = Path(folder, "chain.onnx")
+        onnx.save(model, path, save_as_external_data=True, location="data")
+        job = Job(model=path, runs=None, options={"graph_optimization_level": "disable_all"})
+        with SessionServer(job, [()]) as server:
+            (files,) = server.save(0, Path(folder, "results")).values()
+        result: NDArray[Any] = np.load(files[0])
+        return result

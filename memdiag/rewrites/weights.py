@@ -1,0 +1,173 @@
+"""Weights of a model that is being rewritten: their tensors, and moving, removing, adding them."""
+
+import numpy as np
+import onnx_ir as ir
+
+from memdiag.ort.packing import OVERRIDABLE_SINCE_IR
+from memdiag.rewrites.model_editor import ONNX_DOMAINS, ModelEditor
+
+Tensor = ir.TensorProtocol
+
+NEW_INPUT_PROBLEM = "before version 4 of the IR a new initializer would be a new input"
+
+_NUMBERS = {
+    "value_float": np.float32,
+    "value_floats": np.float32,
+    "value_int": np.int64,
+    "value_ints": np.int64,
+}
+
+
+def constant_tensor(value: ir.Value | None) -> Tensor | None:
+    """Return the tensor of an initializer or of a Constant node.
+
+    None for other values, strings and sparse tensors.
+    """
+    if value is None:
+        return None
+    if value.is_initializer():
+        tensor = value.const_value
+    elif is_constant(value.producer()):
+        tensor = _constant_value(value)
+    else:
+        tensor = None
+    return None if tensor is None or tensor.dtype == ir.DataType.STRING else tensor
+
+
+def is_constant(node: ir.Node | None) -> bool:
+    """Return whether `node` is a Constant of ONNX's own operators."""
+    return node is not None and node.op_type == "Constant" and node.domain in ONNX_DOMAINS
+
+
+def initializers_are_inputs(editor: ModelEditor) -> bool:
+    """Return whether initializers of the main graph have to be listed among its inputs.
+
+    That is required before version 4 of the IR, where callers cannot set such inputs.
+    """
+    return (editor.model.ir_version or 0) < OVERRIDABLE_SINCE_IR
+
+
+def is_overridable(editor: ModelEditor, value: ir.Value) -> bool:
+    """Return whether callers can set `value`, an initializer, because it is an input as well."""
+    if not value.is_graph_input():
+        return False
+    return value.graph is not editor.model.graph or not initializers_are_inputs(editor)
+
+
+def is_main_initializer(editor: ModelEditor, value: ir.Value) -> bool:
+    """Return whether `value` is an initializer of the main graph."""
+    return value.is_initializer() and value.graph is editor.model.graph
+
+
+def move_problem(editor: ModelEditor, value: ir.Value) -> str:
+    """Return why a weight cannot be moved, renamed or removed; empty if it can."""
+    graph = value.graph
+    root = editor.root(graph) if graph is not None else "removed"
+    if graph is None or root == "removed":
+        return "it was removed"
+    if root == "function":
+        return "it is in a function, which cannot read values from outside"
+    if constant_tensor(value) is None:
+        return "it is no dense tensor of numbers"
+    if value.is_graph_output():
+        return "it is an output of its graph"
+    if is_overridable(editor, value):
+        return "it is an input as well, which callers may set"
+    _, *outer = editor.enclosing(graph)
+    if any(value.name in editor.defined_names(each) for each in outer):
+        # It is invalid, and the meaning of the name depends on the optimization level.
+        return "a graph around it has another value of its name"
+    if value.name in editor.fixed_names():
+        return "an annotation or a subgraph's output refers to its name"
+    return ""
+
+
+def tensor_problem(value: ir.Value | None) -> str:
+    """Return why `value` cannot be given another tensor; empty if it can."""
+    if value is None:
+        return "the weight is no initializer and no Constant"
+    if constant_tensor(value) is None:
+        return "the weight is no dense tensor of numbers"
+    return ""
+
+
+def set_tensor(value: ir.Value, tensor: Tensor) -> None:
+    """Replace the tensor of an initializer or Constant."""
+    node = value.producer()
+    if node is not None and is_constant(node):
+        for name in list(node.attributes):
+            del node.attributes[name]
+        node.attributes.add(ir.AttrTensor("value", tensor))
+    else:
+        value.const_value = tensor
+    value.dtype = tensor.dtype
+
+
+def remove_weight(editor: ModelEditor, value: ir.Value) -> None:
+    """Remove a weight that nothing reads from its graph."""
+    graph, node = value.graph, value.producer()
+    assert graph is not None
+    assert value.name is not None
+    editor.defined_names(graph).discard(value.name)
+    if node is not None:
+        graph.remove(node)
+        return
+    if value.is_graph_input():
+        graph.inputs.remove(value)
+    del graph.initializers[value.name]
+
+
+def move_to_initializer(
+    editor: ModelEditor, value: ir.Value, graph: ir.Graph, name: str
+) -> ir.Value:
+    """Make a weight an initializer of `graph` called `name`; return its value.
+
+    That is `value` itself, unless a Constant node made it. The names of findings refer to the new
+    value.
+    """
+    tensor = constant_tensor(value)
+    assert tensor is not None
+    is_initializer = value.producer() is None
+    remove_weight(editor, value)
+    new = value
+    if not is_initializer:
+        new = ir.Value(
+            type=value.type or ir.TensorType(tensor.dtype),
+            shape=value.shape or ir.Shape(tensor.shape.numpy()),
+            doc_string=value.doc_string,
+        )
+        new.metadata_props.update(value.metadata_props)
+        new.meta.update(value.meta)
+        value.replace_all_uses_with(new)
+        editor.record_replacement(value, new)
+    new.const_value = tensor
+    new.name = name
+    graph.register_initializer(new)
+    editor.defined_names(graph).add(name)
+    return new
+
+
+def new_initializer(graph: ir.Graph, name: str, tensor: Tensor) -> ir.Value:
+    """Add an initializer to `graph`."""
+    value = ir.Value(
+        name=name,
+        type=ir.TensorType(tensor.dtype),
+        shape=ir.Shape(tensor.shape.numpy()),
+        const_value=tensor,
+    )
+    graph.register_initializer(value)
+    return value
+
+
+def _constant_value(value: ir.Value) -> Tensor | None:
+    """Return the tensor of a Constant node, whose attribute may be plain numbers."""
+    node = value.producer()
+    assert node is not None
+    for name, attribute in node.attributes.items():
+        if attribute.is_ref():
+            return None
+        if name == "value" and attribute.type == ir.AttributeType.TENSOR:
+            return attribute.as_tensor()
+        if name in _NUMBERS:
+            return ir.Tensor(np.array(attribute.value, _NUMBERS[name]), name=value.name)
+    return None

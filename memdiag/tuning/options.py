@@ -1,0 +1,284 @@
+"""The table of options: settings of a session or its environment that can save memory.
+
+An option is added by adding a row to `_table`. Rows are in the order in which a search tries them:
+those that saved the most memory on real models come first.
+"""
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
+from typing import Literal
+
+from memdiag.ort.runtime import TELEMETRY_SINCE, Runtime
+from memdiag.runner.child import TELEMETRY_OFF
+from memdiag.runner.job import Job
+
+_LIBRARY_FOLDERS = (
+    "/usr/lib/x86_64-linux-gnu",
+    "/usr/lib/aarch64-linux-gnu",
+    "/usr/lib64",
+    "/usr/lib",
+    "/usr/local/lib",
+)
+
+
+def _always(runtime: Runtime) -> bool:
+    return True
+
+
+def _for_every_job(job: Job) -> bool:
+    return True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Option:
+    """Settings of a session or its environment under one name.
+
+    Attributes:
+        name: the name in kebab case.
+        does: a sentence that describes the effect.
+        hurts: a sentence that describes the cost.
+        session: SessionOptions attributes and config entries.
+        environment: variables that must be set before the process starts.
+        run: config entries of RunOptions.
+        disabled: names of graph transformers to disable.
+        shared_arena: whether to use an arena of the environment (see `Job`).
+        load_from: what the session is created from; None leaves it as it is.
+        model: another model file to load; None for the original.
+        saved: config entries with which the runtime writes its optimized model once, which is then
+            loaded.
+        shares_weights: whether all sessions of the process share weights that are mapped from a
+            file once.
+        excludes: names of options that cannot be combined with this one.
+        changes_values: whether outputs may change beyond the order of sums.
+        is_available: whether a release of onnxruntime, and this machine, have the option.
+        is_relevant: whether the option can make a difference to a job.
+    """
+
+    name: str
+    does: str
+    hurts: str
+    session: dict[str, str] = field(default_factory=dict)
+    environment: dict[str, str] = field(default_factory=dict)
+    run: dict[str, str] = field(default_factory=dict)
+    disabled: tuple[str, ...] = ()
+    shared_arena: bool = False
+    load_from: Literal["path"] | None = None
+    model: Path | None = None
+    saved: dict[str, str] = field(default_factory=dict)
+    shares_weights: bool = False
+    excludes: tuple[str, ...] = ()
+    changes_values: bool = False
+    is_available: Callable[[Runtime], bool] = _always
+    is_relevant: Callable[[Job], bool] = _for_every_job
+
+    def added_to(self, job: Job) -> Job:
+        """Return `job` with this option; files for `saved` and `shares_weights` are separate."""
+        return replace(
+            job,
+            model=self.model or job.model,
+            load_from=self.load_from or job.load_from,
+            options={**job.options, **self.session},
+            environment={**job.environment, **self.environment},
+            run_options={**job.run_options, **self.run},
+            disabled_optimizers=tuple(dict.fromkeys((*job.disabled_optimizers, *self.disabled))),
+            shared_arena=job.shared_arena or self.shared_arena,
+        )
+
+
+@cache
+def options() -> tuple[Option, ...]:
+    """Return all options in the order in which they are tried."""
+    return tuple(_table())
+
+
+def _table() -> list[Option]:
+    jemalloc = _library("libjemalloc.so.2")
+    mimalloc = _library("libmimalloc.so.2", "libmimalloc.so.2.0")
+    return [
+        Option(
+            name="load-by-path",
+            does="The runtime reads the file itself: Python keeps no copy of it for the session's"
+            " life.",
+            hurts="The model must be in a file.",
+            load_from="path",
+            is_relevant=lambda job: job.load_from == "bytes",
+        ),
+        # Python cannot pass the container in which sessions could share packed weights, so packing
+        # is disabled. Folded and reordered copies are not shared either.
+        Option(
+            name="share-weights",
+            does="Weights are mapped once and given to every session (`add_initializer`),"
+            " unpacked.",
+            hurts="Weights must be in a separate file, and matrix products pack them in every run.",
+            session={"session.disable_prepacking": "1"},
+            shares_weights=True,
+            excludes=("disable-prepacking", "save-prepacked"),
+            is_relevant=lambda job: job.sessions > 1,
+        ),
+        Option(
+            name="save-prepacked",
+            does="Packed weights are written to a file once, and mapped from it by every session.",
+            hurts="The files fit this release of the runtime and this machine's instruction set"
+            " only.",
+            saved={"session.save_external_prepacked_constant_initializers": "1"},
+            excludes=("disable-prepacking", "share-weights"),
+            is_available=lambda runtime: runtime >= (1, 21),
+        ),
+        Option(
+            name="mmap-threshold",
+            does="malloc maps blocks of 128 KiB and more, and returns them to the system as soon as"
+            " they are freed.",
+            hurts="Each such block costs a system call and fresh pages, in the rest of the program"
+            " too. Three models that use the arena lost no CPU time (0.94 to 1.02 times); with"
+            " arena-off and alternating sizes a text detector took 1.4 times the CPU time.",
+            environment={"MALLOC_MMAP_THRESHOLD_": str(128 << 10)},
+            excludes=("jemalloc", "mimalloc"),
+            is_available=_is_linux,
+        ),
+        Option(
+            name="folding-size-limit",
+            does="Constants above 1 MiB are not folded.",
+            hurts="What is not folded is computed in every run.",
+            session={"optimization.constant_folding_max_output_size_in_bytes": str(1 << 20)},
+            excludes=("disable-constant-folding", "optimization-off"),
+            is_available=lambda runtime: runtime >= (1, 27),
+        ),
+        Option(
+            name="jemalloc",
+            does="Memory comes from jemalloc, which returns freed pages after some seconds.",
+            hurts="It must be installed where the model runs; small blocks take more at first.",
+            environment={"LD_PRELOAD": jemalloc} if jemalloc else {},
+            excludes=("malloc-arenas", "mimalloc", "mmap-threshold"),
+            is_available=lambda runtime: jemalloc is not None,
+        ),
+        Option(
+            name="mimalloc",
+            does="Memory comes from mimalloc, which is fast and returns freed pages.",
+            hurts="It must be installed where the model runs; it reserves address space ahead.",
+            environment={"LD_PRELOAD": mimalloc} if mimalloc else {},
+            excludes=("jemalloc", "malloc-arenas", "mmap-threshold"),
+            is_available=lambda runtime: mimalloc is not None,
+        ),
+        Option(
+            name="disable-constant-folding",
+            does="Nothing is computed ahead: no folded copies of weights, and no peak of folding.",
+            hurts="What would have been folded is computed in every run, and fusions after it are"
+            " missed.",
+            disabled=("ConstantFolding",),
+            excludes=("optimization-off", "folding-size-limit"),
+        ),
+        Option(
+            name="disable-nchwc",
+            does="Weights of convolutions are not reordered into blocks of channels.",
+            hurts="Convolutions are slower.",
+            disabled=("NchwcTransformer",),
+            excludes=("optimization-basic", "optimization-extended", "optimization-off"),
+        ),
+        Option(
+            name="disable-prepacking",
+            does="Weights stay as they are: no packed copies, and external ones stay mapped.",
+            hurts="Matrix products pack their operand in every run: slower, most of all with few"
+            " rows.",
+            session={"session.disable_prepacking": "1"},
+            excludes=("save-prepacked", "share-weights"),
+        ),
+        Option(
+            name="patterns-off",
+            does="No block is planned and kept for each new combination of input shapes.",
+            hurts="Tensors of a run are allocated one by one.",
+            session={"enable_mem_pattern": "false"},
+        ),
+        Option(
+            name="arena-off",
+            does="Tensors are allocated and freed one by one: nothing is kept between runs.",
+            hurts="Every run allocates again; without mmap-threshold malloc may keep more than the"
+            " arena.",
+            session={"enable_cpu_mem_arena": "false"},
+            excludes=("arena-shrinkage", "same-as-requested"),
+        ),
+        Option(
+            name="arena-shrinkage",
+            does="The arena releases unused regions after every run.",
+            hurts="The next run asks the system for them again.",
+            run={"memory.enable_memory_arena_shrinkage": "cpu:0"},
+            excludes=("arena-off",),
+        ),
+        Option(
+            name="denormal-as-zero",
+            does="Denormal values count as zero, which some processors multiply far faster.",
+            hurts="Values below 1.2e-38 are lost.",
+            session={"session.set_denormal_as_zero": "1"},
+            changes_values=True,
+        ),
+        Option(
+            name="malloc-arenas",
+            does="All threads share one arena of malloc instead of keeping freed memory in many.",
+            hurts="Threads wait for each other when they allocate.",
+            environment={"MALLOC_ARENA_MAX": "1"},
+            excludes=("jemalloc", "mimalloc"),
+            is_available=_is_linux,
+        ),
+        Option(
+            name="one-thread",
+            does="Kernels run in the calling thread: no scratch memory and stack for each thread.",
+            hurts="Large operators take as many times longer as there were threads.",
+            session={"intra_op_num_threads": "1"},
+        ),
+        Option(
+            name="optimization-basic",
+            does="Graph optimization stops at basic: folding, dropping and simple fusions.",
+            hurts="Fused and blocked kernels are missed: usually slower.",
+            session={"graph_optimization_level": "basic"},
+            excludes=("disable-nchwc", "optimization-extended", "optimization-off"),
+        ),
+        Option(
+            name="optimization-extended",
+            does="Graph optimization stops at extended: no convolution is blocked.",
+            hurts="Fused and blocked kernels are missed: usually slower.",
+            session={"graph_optimization_level": "extended"},
+            excludes=("disable-nchwc", "optimization-basic", "optimization-off"),
+        ),
+        Option(
+            name="optimization-off",
+            does="The graph is not optimized at all: nothing is folded, fused or reordered.",
+            hurts="Usually much slower.",
+            session={"graph_optimization_level": "disable_all"},
+            excludes=(
+                "disable-constant-folding",
+                "disable-nchwc",
+                "folding-size-limit",
+                "optimization-basic",
+                "optimization-extended",
+            ),
+        ),
+        Option(
+            name="same-as-requested",
+            does="An arena of the environment grows by what is asked for (kSameAsRequested).",
+            hurts="More, smaller regions; all sessions of the process share the arena.",
+            shared_arena=True,
+            excludes=("arena-off",),
+        ),
+        Option(
+            name="telemetry-off",
+            does="onnxruntime starts no telemetry: no thread for it, no files in the home folder.",
+            hurts="Microsoft does not learn of the use.",
+            environment=TELEMETRY_OFF,
+            is_available=lambda runtime: runtime >= TELEMETRY_SINCE,
+            is_relevant=lambda job: job.telemetry,
+        ),
+    ]
+
+
+def _is_linux(runtime: Runtime) -> bool:
+    return sys.platform == "linux"
+
+
+def _library(*names: str) -> str | None:
+    """Return the path of the first shared library of `names` that is installed; None if none is."""
+    if sys.platform != "linux":
+        return None
+    paths = (Path(folder, name) for name in names for folder in _LIBRARY_FOLDERS)
+    return next((str(path) for path in paths if path.exists()), None)

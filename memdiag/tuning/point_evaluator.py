@@ -1,0 +1,230 @@
+"""Measures combinations of options and compares them with the defaults."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import inf
+from pathlib import Path
+
+import msgspec
+
+from memdiag.errors import MemdiagError
+from memdiag.model.model_file import open_model
+from memdiag.records.fix import Figures, Point
+from memdiag.runner.job import Job, TimeLimitReached
+from memdiag.tuning.options import Option
+from memdiag.tuning.points import excess
+from memdiag.tuning.prepared_models import PreparedModels
+from memdiag.verify.acceptance import saves_memory
+from memdiag.verify.latency import MIN_PAIRS
+from memdiag.verify.model_evaluator import Comparisons, ModelEvaluator, Verdict
+from memdiag.verify.outputs import Bound
+
+_QUICK_PAIRS = 4
+_FINAL_PAIRS = 32
+_FINAL_PROCESSES = 3
+
+
+@dataclass(kw_only=True)
+class PointEvaluator:
+    """Evaluates combinations of options as points, each verified like a fix.
+
+    Attributes:
+        model_evaluator: compares jobs with the defaults.
+        bound: how far outputs may differ.
+        scratch: a folder for files that options need.
+        disk_bytes: the size of the model's files.
+        limit: the largest ratio of latencies that fits.
+        budget: bytes above the baseline by kind (see `BUDGETS`).
+        before: the figures of the defaults.
+    """
+
+    model_evaluator: ModelEvaluator
+    bound: Bound
+    scratch: Path
+    disk_bytes: int
+    limit: float
+    budget: dict[str, int]
+    before: Figures = field(init=False)
+    _verdicts: dict[tuple[str, ...], Verdict] = field(init=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._models = PreparedModels(self.scratch)
+        self.before = self.model_evaluator.before
+
+    @property
+    def session_count(self) -> int:
+        """Number of sessions that were started, those that save models included."""
+        return self.model_evaluator.session_count + self._models.saved_count
+
+    @property
+    def measuring_s(self) -> float:
+        """Approximate duration of measuring the memory of a point."""
+        return self.model_evaluator.estimate_s(times=0, pairs=0)
+
+    @property
+    def confirming_s(self) -> float:
+        """Approximate duration of confirming a point."""
+        return self.model_evaluator.estimate_s(times=_FINAL_PROCESSES, pairs=_FINAL_PAIRS)
+
+    def reserve_s(self, remaining_s: float) -> float:
+        """Return how much of the remaining time to reserve for confirming a point.
+
+        Enough to measure its memory and that of the defaults again and to compare latency briefly,
+        or for memory alone, where that leaves most of the time for the search; otherwise nothing.
+        """
+        if remaining_s == inf:
+            return 0.0
+        memory_s = 2 * _FINAL_PROCESSES * self.model_evaluator.process_s
+        all_s = memory_s + self.model_evaluator.estimate_s(times=0, pairs=MIN_PAIRS)
+        if all_s <= remaining_s / 2:
+            return all_s
+        return memory_s if memory_s <= remaining_s / 4 else 0.0
+
+    def set_deadline(self, at: float) -> None:
+        """End whatever runs at `at`, by `time.monotonic()`."""
+        self.model_evaluator.job.deadline.at = at
+
+    def defaults(self) -> Point:
+        """Return the point without options."""
+        return msgspec.structs.replace(
+            _point(self.model_evaluator.job, ()),
+            figures=self.before,
+            ratio=1.0,
+            fits=self._fits(self.before),
+        )
+
+    def measure(self, chosen: tuple[Option, ...]) -> Point:
+        """Return the point of `chosen` with its memory, measured once."""
+        settings = _configured(self.model_evaluator.job, chosen)
+        point = _point(settings, chosen)
+        try:
+            job = self._models.prepare(settings, chosen)
+            figures = self.model_evaluator.measure(job, 1, disk_bytes=_disk_bytes(job))
+        except MemdiagError as error:
+            return self._refused(point, f"it does not run: {error}")
+        return msgspec.structs.replace(point, figures=figures)
+
+    def compare(self, point: Point, chosen: tuple[Option, ...]) -> Point:
+        """Return `point`, that of `chosen`, with its outputs checked and a quick latency ratio.
+
+        The ratio comes from few pairs of runs, which only reveal points that are clearly slower.
+        """
+        return self._compared(point, chosen, _QUICK_PAIRS, is_quick=True)
+
+    def confirm(self, point: Point, chosen: tuple[Option, ...]) -> tuple[Point, bool]:
+        """Return `point` measured thoroughly, and whether it is still worth having.
+
+        Its memory and that of the defaults are measured alternately, in several processes each, and
+        then its latency is compared precisely. If the time for that runs out, the latency ratio of
+        `point` is kept.
+        """
+        try:
+            job = self._models.prepare(_configured(self.model_evaluator.job, chosen), chosen)
+            before, after = self.model_evaluator.measure_both(
+                job, _FINAL_PROCESSES, before_bytes=self.disk_bytes, after_bytes=_disk_bytes(job)
+            )
+        except MemdiagError as error:
+            return self._refused(point, f"it does not run: {error}"), False
+        fits = self._fits(after)
+        point = msgspec.structs.replace(point, figures=after, fits=fits)
+        try:
+            point = self._compared(point, chosen, _FINAL_PAIRS)
+        except TimeLimitReached:
+            point = self._with_fit(point)
+        if point.problem or point.ratio is None or point.ratio > self.limit:
+            return point, False
+        is_needed = fits and not self._fits(before)
+        is_faster = fits and point.high is not None and point.high < 1
+        if not (is_needed or (self.budget and is_faster) or saves_memory(before, after)):
+            return point, False
+        self.before = before
+        return point, True
+
+    def verdict(self, point: Point) -> Verdict | None:
+        """Return the last comparison of `point`; None where it was not compared."""
+        return self._verdicts.get(point.options)
+
+    def _compared(
+        self, point: Point, chosen: tuple[Option, ...], pairs: int, *, is_quick: bool = False
+    ) -> Point:
+        try:
+            job = self._models.prepare(_configured(self.model_evaluator.job, chosen), chosen)
+        except MemdiagError as error:
+            return self._refused(point, f"it does not run: {error}")
+        verdict = self.model_evaluator.evaluate(
+            job,
+            self.bound,
+            pairs=pairs,
+            limit=self.limit,
+            is_quick=is_quick,
+        )
+        if verdict.problem is not None:
+            return self._refused(point, verdict.problem)
+        self._verdicts[point.options] = verdict
+        return self._with_latency(point, verdict.comparisons)
+
+    def _with_latency(self, point: Point, comparisons: Comparisons) -> Point:
+        name, slowest = max(
+            ((name, found.ratio) for name, found in comparisons),
+            key=lambda entry: entry[1].median,
+            default=("", None),
+        )
+        is_slower = any(found.is_slower(self.limit) for _, found in comparisons)
+        is_within = all(found.is_within(self.limit) for _, found in comparisons)
+        return self._with_fit(
+            msgspec.structs.replace(
+                point,
+                ratio=slowest.median if slowest else 1.0,
+                low=slowest.low if slowest else None,
+                high=slowest.high if slowest else None,
+                slowest_with=name,
+                undecided=not is_slower and not is_within,
+            )
+        )
+
+    def _with_fit(self, point: Point) -> Point:
+        """Return `point` with `fits` set from its latency ratio and its memory."""
+        fits = point.ratio is not None and point.ratio <= self.limit
+        fits = fits and point.figures is not None and self._fits(point.figures)
+        return msgspec.structs.replace(point, fits=fits)
+
+    def _refused(self, point: Point, problem: str) -> Point:
+        """Return `point` with a problem whose text names no temporary file."""
+        text = " ".join(problem.replace(f"{self.scratch}/", "").split())
+        return msgspec.structs.replace(point, problem=text, fits=False)
+
+    def _fits(self, figures: Figures) -> bool:
+        return not excess(figures, self.budget)
+
+
+def _configured(job: Job, chosen: Sequence[Option]) -> Job:
+    for option in chosen:
+        job = option.added_to(job)
+    return job
+
+
+def _disk_bytes(job: Job) -> int:
+    with open_model(job.model) as file:
+        return sum(path.stat().st_size for path in file.files)
+
+
+def _point(job: Job, chosen: Sequence[Option]) -> Point:
+    """Return the point of `chosen`, which `job` was configured with, without any measurement."""
+    return Point(
+        options=tuple(option.name for option in chosen),
+        session_options=dict(job.options),
+        environment=dict(job.environment),
+        run_options=dict(job.run_options),
+        disabled_optimizers=tuple(job.disabled_optimizers),
+        shared_arena=job.shared_arena,
+        saved_options={name: text for option in chosen for name, text in option.saved.items()},
+        load_from=job.load_from,
+        shares_weights=any(option.shares_weights for option in chosen),
+        figures=None,
+        ratio=None,
+        low=None,
+        high=None,
+        on_front=False,
+        fits=False,
+        problem="",
+    )

@@ -1,0 +1,118 @@
+"""Comparison of points: which fit the budget, the Pareto front, and the choice."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from math import inf
+
+import msgspec
+
+from memdiag.records.fix import Figures, Point
+from memdiag.units import MIB
+
+BUDGETS: Mapping[str, Callable[[Figures], int]] = {
+    "peak": lambda figures: figures.peak_bytes,
+    "steady": lambda figures: figures.steady_bytes,
+    "anonymous": lambda figures: figures.anonymous_bytes,
+}
+"""The figures that a budget can limit, in bytes above the baseline."""
+
+_MIN_SAVING = MIB // 2
+_MIN_SHARE = 0.02
+_STEP = 1 / 2
+_EQUALLY_FAST = 0.03
+
+
+def excess(figures: Figures, budget: Mapping[str, int]) -> int:
+    """Return by how many bytes `figures` exceed `budget` in all; 0 where they fit."""
+    return sum(max(0, BUDGETS[name](figures) - limit) for name, limit in budget.items())
+
+
+def cost(figures: Figures) -> int:
+    """Return the cost of a point: peak plus steady state, in bytes."""
+    return figures.peak_bytes + figures.steady_bytes
+
+
+def is_worth_an_option(after: Figures, before: Figures) -> bool:
+    """Return whether `after` takes so much less than `before` that it justifies an option."""
+    return _saving(after, before) > max(_MIN_SAVING, _MIN_SHARE * cost(before))
+
+
+def is_step(after: Figures, before: Figures) -> bool:
+    """Return whether `after` saves so much that a few such savings may justify their options."""
+    return _saving(after, before) > _STEP * max(_MIN_SAVING, _MIN_SHARE * cost(before))
+
+
+def usable_points(points: Sequence[Point]) -> list[tuple[Point, Figures, float]]:
+    """Return the points without a problem that were compared, with figures and latency ratios."""
+    return [
+        (point, point.figures, point.ratio)
+        for point in points
+        if point.figures is not None and point.ratio is not None and not point.problem
+    ]
+
+
+def with_pareto_front(points: Sequence[Point]) -> Iterator[Point]:
+    """Yield the points with `on_front` set for those that no other point dominates."""
+    usable = [point for point, _, _ in usable_points(points)]
+    for point in points:
+        beaten = any(_dominates(other, point) for other in usable if other is not point)
+        yield msgspec.structs.replace(point, on_front=point in usable and not beaten)
+
+
+def choice(points: Sequence[Point], budget: Mapping[str, int], limit: float) -> Point:
+    """Return the point to recommend; the defaults, the first of `points`, where none is better.
+
+    With a `budget` it is the fastest point that fits, or else the one nearest to the budget that is
+    slower by no more than `limit`; without, the one with the least memory. Among equals the one
+    with the fewest options is preferred.
+    """
+    usable = usable_points(points)
+    fitting = [(point, figures) for point, figures, _ in usable if point.fits]
+    if budget and fitting:
+        fastest = min(_ratio(point) for point, _ in fitting)
+        return _simplest(
+            [entry for entry in fitting if _ratio(entry[0]) <= fastest + _EQUALLY_FAST]
+        )
+    within = [(point, figures) for point, figures, ratio in usable if ratio <= limit]
+    within = within or [(point, figures) for point, figures, _ in usable[:1]]
+    if budget:
+        return min(within, key=lambda entry: (excess(entry[1], budget), len(entry[0].options)))[0]
+    least = min((figures for _, figures in within), key=cost)
+    defaults, default_figures = within[0]
+    equals = [
+        (point, figures)
+        for point, figures in within
+        if not is_worth_an_option(least, figures)
+        and (point is defaults or is_worth_an_option(figures, default_figures))
+    ]
+    return _simplest(equals or within[:1])
+
+
+def _simplest(points: Sequence[tuple[Point, Figures]]) -> Point:
+    """Return the point with the fewest options, and among those with the least memory."""
+    return min(points, key=lambda entry: (len(entry[0].options), cost(entry[1])))[0]
+
+
+def _saving(after: Figures, before: Figures) -> int:
+    """Return the bytes that `after` takes less than `before`; 0 where that may be chance."""
+    saved = cost(before) - cost(after)
+    return saved if saved > max(before.peak_spread_bytes, before.steady_spread_bytes) else 0
+
+
+def _dominates(first: Point, second: Point) -> bool:
+    """Return whether `first` is as good in every figure and better in one, beyond doubt."""
+    pairs = list(zip(_criteria(first), _criteria(second), strict=True))
+    return all(a <= b for a, b in pairs) and any(a < b for a, b in pairs)
+
+
+def _criteria(point: Point) -> tuple[float, float, float]:
+    """Return peak and steady memory in whole MiB, and the ratio of latencies."""
+    if point.figures is None:
+        return inf, inf, inf
+    sizes = (point.figures.peak_bytes / MIB, point.figures.steady_bytes / MIB)
+    return round(sizes[0]), round(sizes[1]), _ratio(point)
+
+
+def _ratio(point: Point) -> float:
+    """Return the ratio of latencies: 1 where the interval includes 1."""
+    undecided = point.low is None or point.high is None or point.low <= 1 <= point.high
+    return 1.0 if undecided else point.ratio or 1.0

@@ -1,0 +1,116 @@
+"""Models that some options need: one that the runtime optimized, one with external weights.
+
+Such models are large, so one is kept at a time.
+"""
+
+import shutil
+from collections.abc import Callable, Hashable
+from dataclasses import replace
+from pathlib import Path
+
+import onnx
+
+from memdiag.errors import MeasurementError
+from memdiag.model.model_file import ModelFile, open_model
+from memdiag.model.tensor_types import ELEMENT_TYPES_BY_NAME
+from memdiag.ort.session_memory import OVERRIDABLE_SINCE_IR
+from memdiag.rewrites.model_editor import ModelEditor
+from memdiag.rewrites.saving import save
+from memdiag.runner.job import Job, SharedWeight
+from memdiag.runner.try_inputs import try_inputs
+from memdiag.tuning.options import Option
+from memdiag.tuning.program import saving_options
+
+
+class PreparedModels:
+    """Writes models below `scratch`; `saved_count` of them were saved by the runtime."""
+
+    def __init__(self, scratch: Path) -> None:
+        self._scratch = scratch / "written"
+        self._key: Hashable = None
+        self.saved_count = 0
+
+    def prepare(self, job: Job, chosen: tuple[Option, ...]) -> Job:
+        """Return `job` with the model and shared weights that the options `chosen` need.
+
+        Raises:
+            MeasurementError: the runtime could not save its optimized model.
+            MemdiagError: the weights could not be written.
+        """
+        entries = {name: text for option in chosen for name, text in option.saved.items()}
+        if entries:
+            options = {**job.options, **entries}
+            return replace(job, model=self._optimized(replace(job, options=options, runs=None)))
+        if any(option.shares_weights for option in chosen):
+            job = replace(job, model=self._external(job.model))
+            return replace(job, shared_weights=_shared(job.model))
+        return job
+
+    def _optimized(self, job: Job) -> Path:
+        key = (job.model, *sorted(job.options.items()), *job.disabled_optimizers)
+        return self._cached(key, lambda path: self._save_optimized(job, path))
+
+    def _save_optimized(self, job: Job, path: Path) -> None:
+        self.saved_count += 1
+        try_inputs(replace(job, options={**job.options, **saving_options(str(path))}), ())
+        if not path.exists():
+            raise MeasurementError(f"{job.model}: the runtime cannot save its optimized model.")
+        with open_model(job.model) as file:
+            if lists_initializers(file):
+                _remove_initializers_from_inputs(file, path)
+
+    def _external(self, model: Path) -> Path:
+        """Return `model`, or a copy of it with external data if its weights are embedded."""
+        with open_model(model) as file:
+            if file.external_bytes:
+                return model
+            return self._cached(model, lambda path: save(ModelEditor(file), path, "external"))
+
+    def _cached(self, key: Hashable, write: Callable[[Path], object]) -> Path:
+        """Return the path of the model of `key`, which `write` writes unless it is there."""
+        path = self._scratch / "model.onnx"
+        if key != self._key:
+            shutil.rmtree(self._scratch, ignore_errors=True)
+            self._scratch.mkdir()
+            self._key = None
+            write(path)
+            self._key = key
+        return path
+
+
+def lists_initializers(file: ModelFile) -> bool:
+    """Return whether initializers are among the inputs because the IR version requires it."""
+    has_some = bool(file.graph.initializers or file.graph.sparse_initializers)
+    return file.proto.ir_version < OVERRIDABLE_SINCE_IR and has_some
+
+
+def _remove_initializers_from_inputs(original: ModelFile, path: Path) -> None:
+    """Remove all but the required inputs of `original` from the model saved to `path`.
+
+    The runtime keeps former initializers as inputs, and requires those that it folded away.
+    """
+    saved = onnx.load(path, load_external_data=False)
+    fed = {each.name for each in original.graph.required_inputs}
+    kept = [each for each in saved.graph.input if each.name in fed]
+    del saved.graph.input[:]
+    saved.graph.input.extend(kept)
+    saved.ir_version = OVERRIDABLE_SINCE_IR
+    onnx.save(saved, path)
+
+
+def _shared(model: Path) -> tuple[SharedWeight, ...]:
+    """Return the main graph's external initializers whose type numpy has."""
+    with open_model(model) as file:
+        return tuple(
+            SharedWeight(
+                name=weight.name,
+                path=model.parent / weight.file,
+                offset=weight.offset,
+                dtype=ELEMENT_TYPES_BY_NAME[weight.dtype].dtype.name,
+                shape=weight.shape,
+            )
+            for weight in file.weights
+            if weight.place == "initializer" and not weight.graph and weight.storage == "external"
+            if weight.file is not None and weight.offset is not None and weight.nbytes
+            if ELEMENT_TYPES_BY_NAME[weight.dtype].native
+        )

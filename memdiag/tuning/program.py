@@ -1,0 +1,250 @@
+"""The printed program: Python that creates a session with the settings of a point."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import PurePath
+
+from memdiag.ort.session_memory import OVERRIDABLE_SINCE_IR
+from memdiag.records.fix import Point
+from memdiag.runner.child import TELEMETRY_OFF
+
+_LEVELS = {
+    "disable_all": "ORT_DISABLE_ALL",
+    "basic": "ORT_ENABLE_BASIC",
+    "extended": "ORT_ENABLE_EXTENDED",
+}
+_MALLOPT = {
+    "MALLOC_MMAP_THRESHOLD_": (-3, "M_MMAP_THRESHOLD"),
+    "MALLOC_ARENA_MAX": (-8, "M_ARENA_MAX"),
+}
+"""Variables of glibc that a running process can set too: numbers and names of malloc.h."""
+
+_DATA_NAME = "session.optimized_model_external_initializers_file_name"
+
+_PROVIDERS = 'providers=["CPUExecutionProvider"]'
+
+
+def session_program(
+    model: str,
+    point: Point,
+    sessions: int = 1,
+    *,
+    embedded: bool = True,
+    listed: bool = False,
+    costs: Mapping[str, str] | None = None,
+) -> str:
+    """Return a program that creates the session of `point` for `model`, or several of them.
+
+    Args:
+        model: path of the model file.
+        point: the combination of options.
+        sessions: number of sessions to create.
+        embedded: whether the weights are in the model file.
+        listed: whether the IR version lists initializers among the inputs.
+        costs: a sentence about the cost of each option, for comments.
+    """
+    lines = [*_costs(point, costs or {}), *_lines(model, point, sessions, embedded, listed)]
+    return "\n".join(lines) + "\n"
+
+
+def saving_options(path: str) -> dict[str, str]:
+    """Return the session options that have the runtime write its optimized model to `path`."""
+    data = f"{PurePath(path).name}.data"
+    return {
+        "optimized_model_filepath": path,
+        _DATA_NAME: data,
+    }
+
+
+def _lines(model: str, point: Point, sessions: int, embedded: bool, listed: bool) -> Iterator[str]:
+    yield from _environment(point.environment)
+    yield from _imports(point)
+    yield f"MODEL = {model!r}"
+    if point.saved_options:
+        yield from _save_once(model, point, listed)
+    if point.shares_weights:
+        yield from _share_once(model, embedded)
+    yield ""
+    yield from _options("options", point.session_options)
+    if point.shared_arena:
+        yield from _shared_arena()
+    if point.shares_weights:
+        yield "for name, value in weights.items():"
+        yield "    options.add_initializer(name, value)"
+    yield from _creation(point, sessions)
+    if point.run_options:
+        yield "run_options = ort.RunOptions()"
+        for name, value in point.run_options.items():
+            yield f"run_options.add_run_config_entry({name!r}, {value!r})"
+        yield "# session.run(outputs, inputs, run_options)"
+
+
+def _costs(point: Point, costs: Mapping[str, str]) -> Iterator[str]:
+    """Yield comments on the costs of the point: of each option, and as measured."""
+    for name, hurts in costs.items():
+        yield f"# {name}: {hurts}"
+    if costs and point.ratio is not None and point.slowest_with:
+        yield f"# Measured: latency at worst {point.ratio:.2f} × that of the defaults, with"
+        # Names of dimensions are the model's: one with a line break would end the comment.
+        inputs = " ".join(point.slowest_with.replace("×", "x").split())
+        yield f"# {ascii(inputs)[1:-1]}."
+    if costs and point.offered:
+        yield "# Its latency and outputs were not compared with those of the defaults."
+    if costs:
+        yield ""
+
+
+def _environment(variables: Mapping[str, str]) -> Iterator[str]:
+    """Yield code that has the effect of the `variables`; it comes first, to apply to the rest."""
+    within = {name: text for name, text in variables.items() if name in _MALLOPT}
+    early = {name: text for name, text in variables.items() if name in TELEMETRY_OFF}
+    for name, text in variables.items() - within.items() - early.items():
+        yield f"# Before Python starts: export {name}={text}"
+    if early:
+        yield "import os"
+        yield ""
+    for name, text in early.items():
+        yield f"os.environ[{name!r}] = {text!r}  # or export {name}={text}"
+    if early:
+        yield ""
+    if within:
+        yield "import ctypes"
+        yield ""
+        yield "libc = ctypes.CDLL(None)"
+    for name, text in within.items():
+        number, constant = _MALLOPT[name]
+        yield f"libc.mallopt({number}, {text})  # {constant}, or export {name}={text}"
+    if within:
+        yield ""
+
+
+def _imports(point: Point) -> Iterator[str]:
+    if point.saved_options:
+        yield from ("import hashlib", "import os", "import platform", "import tempfile")
+    if point.shares_weights:
+        yield "import json"
+    if point.shares_weights or point.saved_options or point.load_from == "bytes":
+        yield "from pathlib import Path"
+        yield ""
+    if point.shares_weights:
+        yield "import numpy as np"
+    yield "import onnxruntime as ort"
+    if point.shared_arena:
+        yield "from onnxruntime.capi import onnxruntime_pybind11_state as kinds"
+    yield ""
+
+
+def _save_once(model: str, point: Point, listed: bool) -> Iterator[str]:
+    settings = {**point.session_options, **point.saved_options}
+    yield ""
+    yield "# The saved file fits one release of onnxruntime and one CPU: its name has both."
+    yield 'cpu, info = platform.processor(), Path("/proc/cpuinfo")'
+    yield "for line in info.read_text().splitlines() if info.exists() else []:"
+    yield '    if line.startswith(("flags", "Features")):'
+    yield "        cpu = line"
+    yield "        break"
+    yield 'cpu = hashlib.sha256(f"{platform.machine()} {cpu}".encode()).hexdigest()[:8]'
+    yield f"OPTIMIZED = {str(PurePath(model).with_suffix(''))!r}"
+    yield 'OPTIMIZED += f".{ort.__version__}-{cpu}.prepacked.onnx"'
+    yield "saved, made = Path(OPTIMIZED), Path(MODEL).stat().st_mtime"
+    yield ""
+    yield "# Writing it takes the former peak, once: the first start saves no memory yet."
+    yield "if not saved.exists() or saved.stat().st_mtime < made:  # once for each of them"
+    # Written to another folder: no process ever reads a file that is half written.
+    yield "    with tempfile.TemporaryDirectory(dir=saved.parent) as folder:"
+    for line in _options("saving", settings):
+        yield f"        {line}"
+    yield '        saving.optimized_model_filepath = f"{folder}/{saved.name}"'
+    yield "        saving.add_session_config_entry("
+    yield f'            {_DATA_NAME!r}, f"{{saved.name}}.data"'
+    yield "        )"
+    created = f"ort.InferenceSession(MODEL, saving, {_PROVIDERS}{_disabled(point)})"
+    if listed:
+        yield "        import onnx"
+        yield ""
+        yield "        path = saving.optimized_model_filepath"
+        yield f"        names = {{each.name for each in {created}.get_inputs()}}"
+        yield "        model = onnx.load(path, load_external_data=False)"
+        yield "        inputs = [each for each in model.graph.input if each.name in names]"
+        yield "        del model.graph.input[:]  # among them were initializers now folded away"
+        yield "        model.graph.input.extend(inputs)"
+        yield f"        model.ir_version = {OVERRIDABLE_SINCE_IR}  # lists initializers no more"
+        yield "        onnx.save(model, path)"
+    else:
+        yield f"        {created}"
+    yield "        for part in sorted(Path(folder).iterdir(), reverse=True):  # the model last"
+    yield "            os.replace(part, saved.with_name(part.name))"
+
+
+def _share_once(model: str, embedded: bool) -> Iterator[str]:
+    external = f"{PurePath(model).with_suffix('')}.external.onnx"
+    yield f"EXTERNAL = Path({external!r})" if embedded else "EXTERNAL = Path(MODEL)"
+    yield 'PLACES = EXTERNAL.with_suffix(".places.json")'
+    yield ""
+    yield "if not PLACES.exists():  # once: where each weight lies, which onnx can tell"
+    yield "    import onnx"
+    yield ""
+    if embedded:
+        yield '    model, data = onnx.load(MODEL), f"{EXTERNAL.name}.data"'
+        yield "    onnx.save(model, EXTERNAL, save_as_external_data=True, location=data)"
+    yield "    places = {}"
+    yield "    for tensor in onnx.load(EXTERNAL, load_external_data=False).graph.initializer:"
+    yield "        dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)"
+    yield "        at = {entry.key: entry.value for entry in tensor.external_data}"
+    yield "        if at and dtype.isbuiltin == 1 and all(tensor.dims):"
+    yield '            offset = int(at.get("offset", 0))'
+    yield '            places[tensor.name] = at["location"], dtype.name, offset, [*tensor.dims]'
+    yield "    PLACES.write_text(json.dumps(places))"
+    yield ""
+    yield "weights = {}  # must live as long as the sessions"
+    yield "for name, (file, dtype, offset, shape) in json.loads(PLACES.read_text()).items():"
+    yield '    mapped = np.memmap(EXTERNAL.parent / file, dtype, "r", offset, tuple(shape))'
+    yield "    weights[name] = ort.OrtValue.ortvalue_from_numpy(mapped)"
+
+
+def _options(variable: str, settings: Mapping[str, str]) -> Iterator[str]:
+    yield f"{variable} = ort.SessionOptions()"
+    for name, value in settings.items():
+        if "." in name:
+            yield f"{variable}.add_session_config_entry({name!r}, {value!r})"
+        elif name == "graph_optimization_level":
+            level = f"ort.GraphOptimizationLevel.{_LEVELS[value]}"
+            yield f"{variable}.graph_optimization_level = {level}"
+        else:
+            yield f"{variable}.{name} = {_value(value)}"
+
+
+def _shared_arena() -> Iterator[str]:
+    yield "info = kinds.OrtMemoryInfo("
+    yield '    "Cpu", kinds.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, kinds.OrtMemType.DEFAULT'
+    yield ")"
+    yield "ort.create_and_register_allocator(info, kinds.OrtArenaCfg(0, 1, -1, -1))"
+    yield 'options.add_session_config_entry("session.use_env_allocators", "1")'
+
+
+def _creation(point: Point, sessions: int) -> Iterator[str]:
+    source = "OPTIMIZED" if point.saved_options else "MODEL"
+    source = "str(EXTERNAL)" if point.shares_weights else source
+    if point.load_from == "bytes":
+        folder = "session.model_external_initializers_file_folder_path"
+        yield f"options.add_session_config_entry({folder!r}, str(Path({source}).resolve().parent))"
+        source = f"Path({source}).read_bytes()"
+    created = f"ort.InferenceSession({source}, options, {_PROVIDERS}{_disabled(point)})"
+    if sessions == 1:
+        yield f"session = {created}"
+        return
+    yield "sessions = ["
+    yield f"    {created}"
+    yield f"    for _ in range({sessions})"
+    yield "]"
+
+
+def _disabled(point: Point) -> str:
+    names = list(point.disabled_optimizers)
+    return f", disabled_optimizers={names!r}" if names else ""
+
+
+def _value(text: str) -> str:
+    """Return an attribute's value as Python writes it."""
+    if text in ("true", "false"):
+        return text.capitalize()
+    return text if text.lstrip("-").isdigit() else repr(text)

@@ -1,0 +1,372 @@
+"""The search of a tuning: every option alone, then combinations, then the choice."""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import inf
+
+import msgspec
+
+from memdiag.records.fix import Figures, Point
+from memdiag.runner.job import TimeLimitReached
+from memdiag.tuning.options import Option
+from memdiag.tuning.point_evaluator import PointEvaluator
+from memdiag.tuning.points import (
+    choice,
+    cost,
+    excess,
+    is_step,
+    is_worth_an_option,
+    usable_points,
+    with_pareto_front,
+)
+from memdiag.units import format_duration
+from memdiag.verify.pace import Pace
+
+Names = frozenset[str]
+
+
+_PLAUSIBLE_RATIO = 2.0
+"""Options whose first runs exceeded the limit by this factor are compared last. These runs scatter:
+each is a single one in a fresh process."""
+
+
+@dataclass(kw_only=True)
+class OptionSearch:
+    """The points that were measured so far, the defaults first, and the choice among them.
+
+    The memory of each option is measured first. Outputs and latency are compared only where enough
+    memory would be saved, quickly, the largest saving first; the choice is compared precisely.
+    Options are tried until just enough time is left to measure the choice thoroughly.
+
+    Attributes:
+        point_evaluator: evaluates combinations of options.
+        usable: the options to try, in this order.
+        always: options that are part of every point but the first.
+        budget: bytes above the baseline by kind.
+        limit: the largest ratio of latencies.
+        report_progress: called with a few words about what is being done.
+        end: when the search has to end, by `clock`.
+        interrupted: whether Ctrl-C ended the search.
+        timed_out: whether the time limit ended it.
+    """
+
+    point_evaluator: PointEvaluator
+    usable: Sequence[Option]
+    always: tuple[Option, ...]
+    budget: Mapping[str, int]
+    limit: float
+    report_progress: Callable[[str], None]
+    end: float = inf
+    clock: Callable[[], float] = time.monotonic
+    interrupted: bool = False
+    timed_out: bool = False
+    _points: dict[Names, Point] = field(default_factory=dict)
+    _chosen: dict[Names, tuple[Option, ...]] = field(default_factory=dict)
+    _refuted: set[Names] = field(default_factory=set)
+    _confirmed: Names | None = None
+    _deadline: float = field(init=False, default=inf)
+    _pace: Pace = field(init=False)
+
+    def run(self) -> None:
+        """Search until nothing more helps, the time is over, or Ctrl-C comes."""
+        self._keep(self.point_evaluator.defaults(), ())
+        self._deadline = self.end - self.point_evaluator.reserve_s(self.end - self.clock())
+        self._pace = Pace(first_s=self.point_evaluator.measuring_s, end=self.end, clock=self.clock)
+        try:
+            self._explore()
+            self.point_evaluator.set_deadline(self.end)
+            self._confirm()
+        except KeyboardInterrupt:
+            self.interrupted = True
+        except TimeLimitReached:
+            self.timed_out = True
+
+    @property
+    def points(self) -> tuple[Point, ...]:
+        """All points, in the order in which they were tried."""
+        offered = self._offered()
+        points = [
+            msgspec.structs.replace(point, offered=True) if names in offered else point
+            for names, point in self._points.items()
+        ]
+        return tuple(with_pareto_front(points))
+
+    @property
+    def chosen(self) -> Point:
+        """The recommended point: the confirmed one, or the best so far."""
+        if self._confirmed is not None:
+            return next(point for point in self.points if {*point.options} == self._confirmed)
+        standing = [
+            point
+            for point in self.points
+            if not point.options or frozenset(point.options) not in self._refuted
+        ]
+        return choice(standing, self.budget, self.limit)
+
+    def options_of(self, point: Point) -> tuple[Option, ...]:
+        """Return the options of `point`."""
+        return self._chosen[frozenset(point.options)]
+
+    @property
+    def is_confirmed(self) -> bool:
+        """Whether the chosen point was measured thoroughly, as the defaults are at the start."""
+        return self._confirmed is not None or not self.chosen.options
+
+    def cheaper_but_slower(self) -> Point | None:
+        """Return the fastest point that fits the budget but is too slow."""
+        slow = [
+            (ratio, point)
+            for point, figures, ratio in usable_points(self.points)
+            if ratio > self.limit and not excess(figures, self.budget)
+        ]
+        return min(slow, key=lambda entry: entry[0])[1] if slow else None
+
+    def undecided(self) -> Point | None:
+        """Return the undecided point that would be chosen if it were known to be fast enough.
+
+        None where there is none, or it is chosen anyway.
+        """
+        best = self._best_if_fast()
+        return best if best.undecided and best.options != self.chosen.options else None
+
+    def _offered(self) -> set[Names]:
+        """Return the points that save memory but were not compared in time."""
+        if not (self.timed_out or self.interrupted):
+            return set()
+        base = self._base()
+        return {
+            names
+            for names, point in self._points.items()
+            if point.figures is not None
+            and point.ratio is None
+            and not point.problem
+            and is_worth_an_option(point.figures, base)
+        }
+
+    def untried(self) -> tuple[str, ...]:
+        """Return the names of the options whose memory was not measured."""
+        tried = {name for names in self._points for name in names}
+        return tuple(option.name for option in self.usable if option.name not in tried)
+
+    def _best_if_fast(self) -> Point:
+        """Return the point to choose if every undecided one were fast enough."""
+        standing = [
+            msgspec.structs.replace(point, ratio=min(point.ratio, self.limit))
+            if point.undecided and point.ratio is not None
+            else point
+            for point in self.points
+            if not point.options or frozenset(point.options) not in self._refuted
+        ]
+        best = choice(standing, self.budget, self.limit)
+        return next(point for point in self.points if point.options == best.options)
+
+    def _explore(self) -> None:
+        """Try each option alone, then combinations."""
+        try:
+            if self.always:
+                self._try((), self.point_evaluator.before)
+            base = self._base()
+            self._try_alone(base)
+            for start, limit in self._starts(base):
+                best = self._shrink(self._grow(start, limit), limit)
+                if limit < inf:
+                    self._gather(best, limit)
+        except TimeLimitReached:
+            self.timed_out = True
+
+    def _try_alone(self, base: Figures) -> None:
+        """Try each option alone.
+
+        Comparing takes longest: memory is measured first, and the largest saving is compared first.
+        Where time is limited, a third of it goes to memory, and the other options come last.
+        """
+        measured: list[Option] = []
+        started = self.clock()
+        measuring_end = started + (self._deadline - started) / 3
+        for option in self.usable:
+            if self.clock() >= measuring_end:
+                break
+            self._measure((option,))
+            measured.append(option)
+        measured.sort(key=lambda option: (self._seems_slow(option), self._cost_alone(option)))
+        for option in measured:
+            self._try((option,), base)
+            self._check_deadline()
+        for option in self.usable:
+            self._try((option,), base)
+
+    def _seems_slow(self, option: Option) -> bool:
+        """Return whether the few runs in which memory was measured were slow."""
+        figures = self._points[_names((*self.always, option))].figures
+        before_s = self.point_evaluator.before.latency_s
+        if figures is None or figures.latency_s is None or before_s is None:
+            return False
+        return figures.latency_s > _PLAUSIBLE_RATIO * self.limit * before_s
+
+    def _starts(self, base: Figures) -> Iterator[tuple[tuple[Option, ...], float]]:
+        """Yield the options to start combining from, with the limit of the latency ratio.
+
+        They are the best single option, the best option that excludes it, and the best option
+        however slow it is, to show what can be saved at the cost of time.
+        """
+        best = self._best_alone(self.usable, base, self.limit)
+        yield best, self.limit
+        others = [option for option in self.usable if _clashes(option, best)]
+        if rival := self._best_alone(others, base, self.limit):
+            yield rival, self.limit
+        slow = self._best_alone(self.usable, base, inf)
+        if slow not in (best, rival):
+            yield slow, inf
+
+    def _best_alone(
+        self, among: Sequence[Option], base: Figures, limit: float
+    ) -> tuple[Option, ...]:
+        """Return the option with the least memory, in a tuple; an empty one where none helps."""
+        found = [
+            (cost(figures), option)
+            for option in among
+            if (figures := self._figures((option,), limit)) is not None
+            and is_worth_an_option(figures, base)
+        ]
+        return (min(found, key=lambda entry: entry[0])[1],) if found else ()
+
+    def _grow(self, best: tuple[Option, ...], limit: float) -> tuple[Option, ...]:
+        """Add each option in turn, the most saving first, and keep those that save more."""
+        least = self._figures(best) or self._base()
+        for option in sorted(self.usable, key=self._cost_alone):
+            if option in best or _clashes(option, best):
+                continue
+            self._try((*best, option), least)
+            found = self._figures((*best, option), limit)
+            if found is not None and is_worth_an_option(found, least):
+                best, least = (*best, option), found
+        return best
+
+    def _shrink(self, best: tuple[Option, ...], limit: float) -> tuple[Option, ...]:
+        """Remove the options without which the combination is as good."""
+        for option in best if len(best) > 2 else ():
+            fewer = tuple(each for each in best if each is not option)
+            least = self._figures(best)
+            figures = self._measure(fewer).figures
+            if least is None or figures is None or is_worth_an_option(least, figures):
+                continue
+            self._compare(fewer)
+            if self._figures(fewer, limit) is not None:
+                best = fewer
+        return best
+
+    def _gather(self, best: tuple[Option, ...], limit: float) -> None:
+        """Add options that save a little each, which together may be worth it."""
+        taken = self._figures(best) or self._base()
+        for option in self._small_savings(best, limit):
+            if _clashes(option, best):
+                continue
+            added = (*best, option)
+            figures = self._measure(added).figures
+            if figures is not None and is_step(figures, taken):
+                self._compare(added)
+                if self._figures(added, limit) is not None:
+                    best, taken = added, figures
+
+    def _small_savings(self, best: tuple[Option, ...], limit: float) -> list[Option]:
+        """Return the options that save something alone and are not known to fail."""
+        base = self._base()
+        found = []
+        for option in self.usable:
+            alone = self._measure((option,))
+            combined = self._points.get(_names((*self.always, *best, option)), alone)
+            if option in best or _fails(alone, limit) or _fails(combined, limit):
+                continue
+            if alone.figures is not None and is_step(alone.figures, base):
+                found.append(option)
+        return sorted(found, key=self._cost_alone)
+
+    def _confirm(self) -> None:
+        """Measure the best plausible point thoroughly; if it is not confirmed, the next one."""
+        while (point := self._best_if_fast()).options:
+            names = frozenset(point.options)
+            chosen = self._chosen[names]
+            about_s = max(0.0, min(self.point_evaluator.confirming_s, self.end - self.clock()))
+            self.report_progress(f"verifying {_text(chosen)} (about {format_duration(about_s)})")
+            self._points[names], is_confirmed = self.point_evaluator.confirm(point, chosen)
+            if is_confirmed:
+                self._confirmed = names
+                return
+            self._refuted.add(names)
+
+    def _try(self, added: tuple[Option, ...], reference: Figures) -> None:
+        """Measure the memory with `added`; if it is less than `reference`, compare the latency too.
+
+        It is also compared if it fits a budget that the defaults exceed, however narrowly.
+        """
+        figures = self._measure(added).figures
+        if figures is None:
+            return
+        exceeded = excess(self.point_evaluator.before, self.budget)
+        if is_worth_an_option(figures, reference) or (
+            exceeded and not excess(figures, self.budget)
+        ):
+            self._compare(added)
+
+    def _measure(self, added: tuple[Option, ...]) -> Point:
+        chosen = (*self.always, *added)
+        known = self._points.get(_names(chosen))
+        if known is not None:
+            return known
+        self._check_deadline()
+        alone = [each for each in self.usable if _names((*self.always, each)) not in self._points]
+        left = f"{len(alone)} options left" if alone else f"{len(self._points)} points so far"
+        self.report_progress(f"trying {_text(chosen)} ({left}, {self._pace.step(len(alone))})")
+        return self._keep(self.point_evaluator.measure(chosen), chosen)
+
+    def _compare(self, added: tuple[Option, ...]) -> None:
+        chosen = (*self.always, *added)
+        point = self._points[_names(chosen)]
+        if point.ratio is None and not point.problem:
+            self._keep(self.point_evaluator.compare(point, chosen), chosen)
+
+    def _check_deadline(self) -> None:
+        # While only the defaults are chosen, no thorough measurement is needed at the end.
+        end = self._deadline if self.chosen.options else self.end
+        self.point_evaluator.set_deadline(end)
+        if self.clock() >= end:
+            raise TimeLimitReached
+
+    def _keep(self, point: Point, chosen: tuple[Option, ...]) -> Point:
+        self._points[_names(chosen)], self._chosen[_names(chosen)] = point, chosen
+        return point
+
+    def _base(self) -> Figures:
+        """Return the figures that options have to improve on."""
+        return self._figures(()) or self.point_evaluator.model_evaluator.before
+
+    def _figures(self, added: tuple[Option, ...], limit: float = inf) -> Figures | None:
+        """Return the figures of a point that can be used and is not slower than `limit`."""
+        point = self._points.get(_names((*self.always, *added)))
+        if point is None or point.ratio is None or _fails(point, limit):
+            return None
+        return point.figures
+
+    def _cost_alone(self, option: Option) -> float:
+        point = self._points[_names((*self.always, option))]
+        return cost(point.figures) if point.figures is not None and not point.problem else inf
+
+
+def _fails(point: Point, limit: float) -> bool:
+    """Return whether `point` has a problem or is known to be slower than `limit`."""
+    is_slow = point.ratio is not None and point.ratio > limit and not point.undecided
+    return bool(point.problem) or is_slow
+
+
+def _clashes(option: Option, others: Sequence[Option]) -> bool:
+    """Return whether `option` cannot be combined with one of `others`."""
+    return any(each.name in option.excludes or option.name in each.excludes for each in others)
+
+
+def _names(chosen: Sequence[Option]) -> Names:
+    return frozenset(option.name for option in chosen)
+
+
+def _text(chosen: Sequence[Option]) -> str:
+    return " + ".join(option.name for option in chosen)

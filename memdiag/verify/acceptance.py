@@ -1,0 +1,148 @@
+"""Deciding whether a change is worth having, from figures that scatter."""
+
+from math import ceil
+
+from memdiag.records.fix import Figures
+from memdiag.units import format_sizes
+from memdiag.verify.latency import LatencyComparison
+from memdiag.verify.model_evaluator import Comparisons
+from memdiag.verify.ratio import Ratio
+
+_MIN_SAVING = 1 << 20
+_MIN_SHARE = 0.01
+_MIN_SAVING_SMALL = 1 << 19
+_MIN_SHARE_SMALL = 0.05
+_CLEARLY_FASTER = 0.9
+
+
+def is_worth_it(
+    before: Figures, after: Figures, comparisons: Comparisons, before_comparisons: Comparisons
+) -> bool:
+    """Return whether a change saves memory or, at no cost in memory, much time.
+
+    `before_comparisons` are those of the model that was changed; all are with the original.
+    """
+    if saves_memory(before, after):
+        return True
+    return is_faster(comparisons, before_comparisons) and not _grows(before, after)
+
+
+def saves_memory(before: Figures, after: Figures) -> bool:
+    """Return whether `after` takes less beyond doubt, at the peak or steadily, and no more.
+
+    Beyond doubt is what exceeds the spread of both, a hundredth of the peak, and 1 MiB; where a
+    twentieth of the peak is less than that, it is that twentieth, but at least half a MiB.
+    """
+    smaller = before.disk_bytes - after.disk_bytes > _MIN_SHARE * before.disk_bytes
+    gained = smaller or any(gain > doubt for gain, doubt in _gains(before, after))
+    return gained and not _grows(before, after)
+
+
+def is_faster(comparisons: Comparisons, before: Comparisons) -> bool:
+    """Return whether a model is faster beyond doubt with some inputs, and slower with none.
+
+    `before` are the comparisons of the model that was changed; both are with the original. Fixes of
+    lost time need it, such as those for denormal values.
+    """
+    standing = {name: found.ratio for name, found in before}
+    pairs = [(found.ratio, standing.get(name)) for name, found in comparisons]
+    faster = any(
+        new.high < _CLEARLY_FASTER * (old.low if old is not None else 1.0) for new, old in pairs
+    )
+    return faster and all(
+        new.median <= (old.median if old is not None else 1.0) for new, old in pairs
+    )
+
+
+def slowness(comparisons: Comparisons, limit: float) -> str | None:
+    """Return with which inputs a model is slower by more than `limit`; None where with none."""
+    for name, found in comparisons:
+        if found.is_slower(limit):
+            return f"slower: {_interval(found)} with {name}"
+    return None
+
+
+def undecided_slowness(comparisons: Comparisons, limit: float) -> str | None:
+    """Return with which inputs a model may or may not be slower by more than `limit`.
+
+    None where there are no such inputs. A median below the limit counts as fast enough.
+    """
+    undecided = [(name, found) for name, found in comparisons if found.is_undecided(limit)]
+    if not undecided:
+        return None
+    name, found = max(undecided, key=lambda entry: entry[1].ratio.high)
+    high = ceil(found.ratio.high * 100) / 100
+    return (
+        f"latency {_interval(found)} with {name} after {found.ratio.pairs} pairs does not decide;"
+        f" --max-slowdown {high:.2f} accepts it"
+    )
+
+
+def takes_less_memory(first: Figures, second: Figures) -> bool | None:
+    """Return whether `first` takes less memory than `second`; None where that is not certain.
+
+    Anonymous memory decides, then all memory at the steady state, then the peak.
+    """
+    floor = _floor(first.peak_bytes, second.peak_bytes)
+    steady = max(floor, first.steady_spread_bytes, second.steady_spread_bytes)
+    peak = max(floor, first.peak_spread_bytes, second.peak_spread_bytes)
+    for mine, other, doubt in (
+        (first.anonymous_bytes, second.anonymous_bytes, steady),
+        (first.steady_bytes, second.steady_bytes, steady),
+        (first.peak_bytes, second.peak_bytes, peak),
+    ):
+        if abs(mine - other) > doubt:
+            return mine < other
+    return None
+
+
+def takes_less_time(first: Comparisons, second: Comparisons) -> bool | None:
+    """Return whether `first` is faster with some inputs and slower with none; None if uncertain.
+
+    Both are comparisons with the same original.
+    """
+    ratios = {name: found.ratio for name, found in second}
+    pairs = [(found.ratio, ratios[name]) for name, found in first if name in ratios]
+    wins = any(_is_below(mine, other) for mine, other in pairs)
+    losses = any(_is_below(other, mine) for mine, other in pairs)
+    return None if wins == losses else wins
+
+
+def memory_change(before: Figures, after: Figures) -> str:
+    """Return how peak and steady memory change, as text."""
+    peak = " → ".join(format_sizes(before.peak_bytes, after.peak_bytes))
+    steady = " → ".join(format_sizes(before.steady_bytes, after.steady_bytes))
+    return f"peak {peak}, steady {steady}"
+
+
+def _interval(found: LatencyComparison) -> str:
+    return f"{found.ratio.median:.2f} × ({found.ratio.low:.2f}–{found.ratio.high:.2f})"
+
+
+def _grows(before: Figures, after: Figures) -> bool:
+    return any(gain < -doubt for gain, doubt in _gains(before, after))
+
+
+def _gains(before: Figures, after: Figures) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Return what is saved at the peak and steadily, each with the amount that may be chance."""
+    floor = _floor(before.peak_bytes)
+    return (
+        (
+            before.peak_bytes - after.peak_bytes,
+            max(floor, before.peak_spread_bytes, after.peak_spread_bytes),
+        ),
+        (
+            before.steady_bytes - after.steady_bytes,
+            max(floor, before.steady_spread_bytes, after.steady_spread_bytes),
+        ),
+    )
+
+
+def _floor(*peaks: int) -> int:
+    largest = max(peaks)
+    for_small = max(_MIN_SAVING_SMALL, round(_MIN_SHARE_SMALL * largest))
+    return max(min(_MIN_SAVING, for_small), round(_MIN_SHARE * largest))
+
+
+def _is_below(first: Ratio, second: Ratio) -> bool:
+    return first.high < second.low

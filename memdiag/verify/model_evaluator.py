@@ -1,0 +1,286 @@
+"""Evaluates changed models beside the original: outputs, latency and memory."""
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import TracebackType
+from typing import NamedTuple, Self
+
+from memdiag.errors import MeasurementError
+from memdiag.records.fix import Figures, LatencyAt
+from memdiag.runner.job import Feed, Job
+from memdiag.runner.session_server import SessionServer
+from memdiag.verify.latency import MAX_PAIRS, LatencyComparison, compare_latency
+from memdiag.verify.memory import measure_interleaved, summarize
+from memdiag.verify.output_baseline import OutputBaseline
+from memdiag.verify.outputs import Bound, Difference
+
+_BASELINE_PROCESSES = 3
+_CONFIRMING_S = 60.0
+"""Maximum duration of a comparison that has to confirm that a model is slower."""
+
+_TURN_OVERHEAD_S = 0.15
+_RUNS_PER_TURN = 4
+
+
+class InputSet(NamedTuple):
+    """One set of inputs.
+
+    Attributes:
+        name: the name in reports.
+        feeds: the files of its arrays.
+        timed: whether latency is compared with this set alone.
+        sizes: the sizes of the free dimensions as text; empty where none is free.
+    """
+
+    name: str
+    feeds: tuple[Feed, ...]
+    timed: bool
+    sizes: str = ""
+
+
+class _TimedInputs(NamedTuple):
+    """Inputs with which latency is compared: one set, or several one after the other."""
+
+    name: str
+    feeds: int
+    then: tuple[int, ...] = ()
+
+
+Comparisons = Sequence[tuple[str, LatencyComparison]]
+"""Latency comparisons with the original by the name of the inputs."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """Result of evaluating a changed model.
+
+    Attributes:
+        problem: why the model cannot replace the original, in a few words; None if it can.
+        difference: the largest difference of any output over all inputs.
+        comparisons: latency comparisons by the name of the inputs.
+    """
+
+    problem: str | None
+    difference: Difference | None = None
+    comparisons: Comparisons = ()
+
+    @property
+    def latencies(self) -> tuple[LatencyAt, ...]:
+        """The comparisons as they are recorded."""
+        return tuple(
+            LatencyAt(
+                inputs=name,
+                before_s=found.before_s,
+                after_s=found.after_s,
+                ratio=found.ratio.median,
+                low=found.ratio.low,
+                high=found.ratio.high,
+                pairs=found.ratio.pairs,
+            )
+            for name, found in self.comparisons
+        )
+
+
+class ModelEvaluator:
+    """Compares changed models with the original, whose session stays open; a context manager.
+
+    Args:
+        job: the job of the original.
+        input_sets: the inputs that models are compared with.
+        scratch: a folder for outputs.
+        disk_bytes: the size of the original's files.
+
+    Attributes:
+        job: the job of the original.
+        before: the figures of the original.
+        unstable: names of outputs that are random.
+        onnxruntime: the release that models run on.
+        process_s: mean duration of measuring the original's memory once, in seconds.
+        session_count: number of sessions that were started.
+
+    Raises:
+        MeasurementError: the original cannot be run.
+    """
+
+    def __init__(
+        self, job: Job, input_sets: Sequence[InputSet], scratch: Path, disk_bytes: int
+    ) -> None:
+        self.job = job
+        self.session_count = 0
+        self._input_sets = input_sets
+        self._timed = tuple(_timed_inputs(input_sets))
+        self._quick_timed = tuple(dict.fromkeys((self._timed[0], self._timed[-1])))
+        self._server = self._session(job)
+        self._needs_restart = False
+        try:
+            self._baseline = OutputBaseline(self._server, len(input_sets), scratch)
+            started = time.monotonic()
+            self.before = self.measure(job, _BASELINE_PROCESSES, disk_bytes=disk_bytes)
+            self.process_s = (time.monotonic() - started) / _BASELINE_PROCESSES
+        except BaseException:
+            self._server.close()
+            raise
+        self.unstable = self._baseline.unstable
+        self.onnxruntime = self._server.onnxruntime
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._server.close()
+
+    def estimate_s(self, *, times: int, pairs: int) -> float:
+        """Return roughly how long `times` measurements of both models and one evaluation take."""
+        turn_s = _TURN_OVERHEAD_S + _RUNS_PER_TURN * (self.before.latency_s or 0)
+        comparing_s = 2 * pairs * len(self._timed) * turn_s
+        return (2 * times + 1) * self.process_s + comparing_s
+
+    def evaluate(
+        self,
+        job: Job,
+        bound: Bound,
+        *,
+        pairs: int = 15,
+        limit: float | None = None,
+        is_quick: bool = False,
+    ) -> Verdict:
+        """Compare outputs and latency of another model, or of other options, with the original.
+
+        Outputs may differ by `bound`. Latency is compared in up to `pairs` pairs of runs with each
+        of the timed inputs, and with a `limit` only until it is decided whether the model is slower
+        by more than that. A model that seems to be is compared again in new sessions, because of
+        two sessions of one model one may be faster as long as it lives; that result counts. One
+        kind of inputs with which it is slower is enough: the rest is not compared.
+
+        With `is_quick` only the first inputs are compared, and all alternately where sizes differ,
+        and nothing is confirmed in new sessions.
+
+        Raises:
+            TimeLimitReached: the job's deadline passed.
+        """
+        try:
+            if self._needs_restart:
+                self._restart()
+            with self._session(job) as server:
+                problem, worst = self._baseline.check(server, bound)
+                if problem is not None:
+                    return Verdict(problem=problem, difference=worst)
+                found: dict[_TimedInputs, LatencyComparison] = {}
+                for inputs in self._quick_timed if is_quick else self._timed:
+                    found[inputs] = compare_latency(
+                        self._server,
+                        server,
+                        inputs.feeds,
+                        then=inputs.then,
+                        pairs=pairs,
+                        limit=limit,
+                    )
+                    if limit is not None and found[inputs].is_slower(limit):
+                        break
+            if limit is not None and not is_quick:
+                found |= self._confirmed(job, found, limit)
+        except MeasurementError as error:
+            return Verdict(problem=f"it does not run: {error}")
+        except BaseException:
+            # Interrupted within a request, whose answer would be read as that to the next one.
+            self._needs_restart = True
+            raise
+        comparisons = tuple((inputs.name, each) for inputs, each in found.items())
+        return Verdict(problem=None, difference=worst, comparisons=comparisons)
+
+    def measure(self, job: Job, times: int, *, disk_bytes: int) -> Figures:
+        """Return the figures of `job` alone, from `times` fresh processes.
+
+        Raises:
+            MeasurementError: it does not run.
+        """
+        self.session_count += times * job.sessions
+        (measurements,) = measure_interleaved([self._memory_job(job)], times)
+        return summarize(measurements, disk_bytes=disk_bytes)
+
+    def measure_both(
+        self,
+        job: Job,
+        times: int,
+        *,
+        before_bytes: int,
+        after_bytes: int,
+        before: Job | None = None,
+    ) -> tuple[Figures, Figures]:
+        """Return the figures of `before` (None: the original) and of `job`, measured alternately.
+
+        Raises:
+            MeasurementError: one does not run.
+        """
+        jobs = [self._memory_job(before or self.job), self._memory_job(job)]
+        self.session_count += times * sum(each.sessions for each in jobs)
+        old, new = measure_interleaved(jobs, times)
+        return (
+            summarize(old, disk_bytes=before_bytes),
+            summarize(new, disk_bytes=after_bytes),
+        )
+
+    def _confirmed(
+        self, job: Job, found: Mapping[_TimedInputs, LatencyComparison], limit: float
+    ) -> dict[_TimedInputs, LatencyComparison]:
+        """Compare again, in new sessions, with the inputs with which a model seems to be slower.
+
+        The clearest case comes first, and the first that is confirmed is the last.
+        """
+        slow = [
+            inputs
+            for inputs, each in found.items()
+            if each.is_slower(limit) or each.is_undecided(limit)
+        ]
+        again: dict[_TimedInputs, LatencyComparison] = {}
+        if not slow:
+            return again
+        self._restart()
+        with self._session(job) as server:
+            for inputs in sorted(slow, key=lambda inputs: -found[inputs].ratio.low):
+                again[inputs] = compare_latency(
+                    self._server,
+                    server,
+                    inputs.feeds,
+                    then=inputs.then,
+                    pairs=MAX_PAIRS,
+                    limit=limit,
+                    budget_s=_CONFIRMING_S,
+                )
+                if again[inputs].is_slower(limit):
+                    break
+        return again
+
+    def _restart(self) -> None:
+        """Replace the original's session."""
+        self._server.close()
+        self._needs_restart = True
+        self._server = self._session(self.job)
+        self._needs_restart = False
+
+    def _session(self, job: Job) -> SessionServer:
+        self.session_count += 1
+        return SessionServer(replace(job, runs=None), [each.feeds for each in self._input_sets])
+
+    def _memory_job(self, job: Job) -> Job:
+        """Return `job` with runs of all inputs: its arena has grown after them."""
+        feeds = tuple(each.feeds for each in self._input_sets)
+        return replace(job, feeds=feeds[0], later_feeds=feeds, runs=len(feeds))
+
+
+def _timed_inputs(input_sets: Sequence[InputSet]) -> Iterator[_TimedInputs]:
+    """Yield each timed set, and where sizes differ all sets one after the other."""
+    for index, each in enumerate(input_sets):
+        if each.timed:
+            yield _TimedInputs(each.name, index)
+    sizes = list(dict.fromkeys(each.sizes for each in input_sets))
+    if len(sizes) > 1:
+        name = f"{', '.join(sizes)} in turn"
+        yield _TimedInputs(name, 0, tuple(range(1, len(input_sets))))

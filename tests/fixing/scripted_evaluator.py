@@ -1,0 +1,118 @@
+"""An evaluator and other runtimes with figures that a test sets: nothing is measured."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import onnx
+
+from memdiag.errors import MeasurementError
+from memdiag.records.fix import Figures
+from memdiag.runner.job import Job
+from memdiag.units import MIB
+from memdiag.verify.latency import LatencyComparison
+from memdiag.verify.model_evaluator import Verdict
+from memdiag.verify.outputs import Bound
+from memdiag.verify.ratio import Ratio
+
+
+@dataclass
+class ScriptedEvaluator:
+    """Stands for `ModelEvaluator`: figures by the name of a model's graph.
+
+    Attributes:
+        sizes: memory in MiB; 100 where not set.
+        ratios: ratios of latencies; 1 where not set.
+        later: the same from the second time on.
+        broken: models that do not run.
+        ends: exceptions that end the work, after `ends_after` measurements of the model.
+        intervals: ratios with confidence intervals.
+        measured, compared: the models that were measured, alone and in pairs.
+    """
+
+    job: Job
+    sizes: dict[str, float]
+    ratios: dict[str, float] = field(default_factory=dict)
+    later: dict[str, float] = field(default_factory=dict)
+    broken: Sequence[str] = ()
+    ends: dict[str, type[BaseException]] = field(default_factory=dict)
+    ends_after: int = 0
+    intervals: dict[str, Ratio] = field(default_factory=dict)
+    unstable: frozenset[str] = frozenset()
+    onnxruntime: str = "1.31.1"
+    measured: list[str] = field(default_factory=list)
+    compared: list[tuple[str, str]] = field(default_factory=list)
+
+    @property
+    def before(self) -> Figures:
+        return self._figures(self.job, 100)
+
+    def estimate_s(self, *, times: int, pairs: int) -> float:
+        return 0.0
+
+    def measure(self, job: Job, times: int, *, disk_bytes: int) -> Figures:
+        name = self._name(job)
+        self._may_end(name)
+        self.measured.append(name)
+        if name in self.broken:
+            raise MeasurementError(f"{job.model}: it ended.")
+        return self._figures(job, disk_bytes)
+
+    def measure_both(
+        self,
+        job: Job,
+        times: int,
+        *,
+        before_bytes: int,
+        after_bytes: int,
+        before: Job | None = None,
+    ) -> tuple[Figures, Figures]:
+        self._may_end(self._name(job))
+        self.compared.append((self._name(before or self.job), self._name(job)))
+        return self._figures(before or self.job, before_bytes), self._figures(job, after_bytes)
+
+    def evaluate(self, job: Job, bound: Bound, **how: Any) -> Verdict:
+        name = self._name(job)
+        self._may_end(name)
+        ratio = self.ratios.get(name, 1.0)
+        if name in self.later:
+            self.ratios[name] = self.later[name]
+        interval = self.intervals.get(name, Ratio(ratio, ratio, ratio, 15))
+        found = LatencyComparison(1.0, ratio, interval)
+        return Verdict(problem=None, comparisons=(("size 1", found),))
+
+    def _may_end(self, name: str) -> None:
+        if name in self.ends:
+            if not self.ends_after:
+                raise self.ends[name]
+            self.ends_after -= 1
+
+    def _name(self, job: Job) -> str:
+        return onnx.load(job.model, load_external_data=False).graph.name
+
+    def _figures(self, job: Job, disk_bytes: int) -> Figures:
+        size = round(self.sizes.get(self._name(job), 100) * MIB)
+        return Figures(
+            peak_bytes=size,
+            peak_spread_bytes=0,
+            steady_bytes=size,
+            steady_spread_bytes=0,
+            anonymous_bytes=size,
+            file_bytes=0,
+            load_s=1.0,
+            latency_s=1.0,
+            disk_bytes=100,
+        )
+
+
+@dataclass
+class ScriptedRuntimes:
+    """Other runtimes, on which models of some names do not run."""
+
+    wrong: Sequence[str] = ()
+    versions: tuple[str, ...] = ("1.20.1",)
+    notes: Sequence[str] = ()
+
+    def problem(self, job: Job, bound: Bound) -> str | None:
+        name = onnx.load(job.model, load_external_data=False).graph.name
+        return "on onnxruntime 1.20.1 it does not run" if name in self.wrong else None

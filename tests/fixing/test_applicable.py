@@ -1,0 +1,103 @@
+"""What a profile says can be rewritten is what a dry run of a fix says."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper, parser
+
+import memdiag
+from memdiag.fixing import applicable
+from memdiag.fixing.applicable import with_rewrites
+from memdiag.model.model_file import open_model
+from memdiag.records.finding import Finding
+from memdiag.rewrites import merge_weights
+
+
+def possible(path: Path) -> set[str]:
+    remedies = memdiag.fix(path, dry_run=True, sizes=[1]).remedies
+    return {one.name for one in remedies if one.status == "possible"}
+
+
+def checked(path: Path) -> tuple[Finding, ...]:
+    findings = memdiag.check(path, min_bytes=0)
+    with open_model(path) as file:
+        return with_rewrites(findings, file)
+
+
+def twins(path: Path) -> Path:
+    """A model with two equal weights of 256 KiB."""
+    model = parser.parse_model("""
+        <ir_version: 9, opset_import: ["" : 17]>
+        g (float[n, 256] x) => (float[n, 256] y) { a = MatMul(x, v) y = MatMul(a, w) }
+    """)
+    weight = np.random.default_rng(0).standard_normal((256, 256), np.float32)
+    model.graph.initializer.extend(numpy_helper.from_array(weight, name) for name in "vw")
+    onnx.save(model, path)
+    return path
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["expand_bomb", "plain_mlp", "qdq_matmul", "subgraph_weights", "tied_if", "denormal_conv"],
+)
+def test_it_agrees_with_a_dry_run(sample_model: Callable[..., Path], name: str) -> None:
+    path = sample_model(name, 4)
+    findings = checked(path)
+    assert {rewrite for one in findings for rewrite in one.rewrites or ()} == possible(path)
+    for one in findings:
+        assert one.rewrites is not None
+        assert set(one.rewrites) <= set(one.remedies)
+        assert bool(one.refusal) <= (not one.rewrites)
+
+
+def test_what_cannot_be_rewritten_says_why_and_keeps_its_options(tmp_path: Path) -> None:
+    model = parser.parse_model("""
+        <ir_version: 3, opset_import: ["" : 17]>
+        g (float[1, 600, 8, 8] x, int64[4] s) => (float[1, 600, 8, 8] y)
+        { w = ConstantOfShape <value = float[1] {0.5}> (s) y = Conv(x, w) }
+    """)
+    sizes = np.array([600, 600, 1, 1])
+    model.graph.initializer.append(numpy_helper.from_array(sizes, "s"))
+    onnx.save(model, tmp_path / "m.onnx")
+    (one,) = [one for one in checked(tmp_path / "m.onnx") if one.name == "folding-grows"]
+    assert one.refusal == (
+        "defer-expand: Conv reads the result in its full shape, so the node cannot be moved behind"
+        " it"
+    )
+    assert one.rewrites == ()
+    assert not possible(tmp_path / "m.onnx")
+    assert "folding-size-limit" in one.remedies
+
+
+def test_no_weight_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = twins(tmp_path / "m.onnx")
+    assert "deduplicate" in possible(path)
+    findings = memdiag.check(path, min_bytes=0)
+
+    def read(*_: object) -> None:
+        raise AssertionError("a weight was read")
+
+    with open_model(path) as file:
+        monkeypatch.setattr(merge_weights, "iter_chunks", read)
+        monkeypatch.setattr("onnx_ir.ExternalTensor.numpy", read)
+        monkeypatch.setattr("onnx_ir.ExternalTensor.tobytes", read)
+        found = with_rewrites(findings, file)
+    assert [one.rewrites for one in found if one.name == "identical-weights"] == [("deduplicate",)]
+
+
+def test_a_large_graph_and_refuted_findings_are_not_checked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = twins(tmp_path / "m.onnx")
+    findings = memdiag.check(path, min_bytes=0)
+    refuted = tuple(msgspec.structs.replace(one, evidence="refuted") for one in findings)
+    with open_model(path) as file:
+        assert with_rewrites(refuted, file) == refuted
+        monkeypatch.setattr(applicable, "MAX_NODES", file.node_count)
+        assert all(one.rewrites is not None for one in with_rewrites(findings, file))
+        monkeypatch.setattr(applicable, "MAX_NODES", file.node_count - 1)
+        assert with_rewrites(findings, file) == findings

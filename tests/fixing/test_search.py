@@ -1,0 +1,360 @@
+"""Which changes are kept, with scripted figures: nothing is measured here."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import onnx
+import pytest
+
+from memdiag.errors import ReportError
+from memdiag.fixing.candidates import VerifiedResult
+from memdiag.fixing.changes import Change
+from memdiag.fixing.model_writer import ModelWriter
+from memdiag.fixing.search import RewriteSearch
+from memdiag.fixing.state import FixState
+from memdiag.model.model_file import ModelFile, open_model
+from memdiag.records.fix import RemedyStatus
+from memdiag.rewrites.model_editor import ModelEditor
+from memdiag.rewrites.rewrite import Rewriter
+from memdiag.rewrites.saving import save
+from memdiag.runner.job import Job, TimeLimitReached
+from memdiag.units import MIB
+from memdiag.verify.model_evaluator import ModelEvaluator
+from memdiag.verify.other_runtimes import OtherRuntimes
+from memdiag.verify.ratio import Ratio
+from tests.fixing.renamed import finding, renaming, write
+from tests.fixing.scripted_evaluator import ScriptedEvaluator, ScriptedRuntimes
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Iterator[ModelFile]:
+    with open_model(write(tmp_path / "m.onnx")) as opened:
+        yield opened
+
+
+@dataclass
+class Ended:
+    result: VerifiedResult | None
+    state: FixState
+    evaluator: ScriptedEvaluator
+
+    @property
+    def statuses(self) -> dict[str, RemedyStatus]:
+        return {one.name: one.status for one in self.state.outcomes}
+
+    def reason(self, name: str) -> str:
+        (reason,) = [one.reason for one in self.state.outcomes if one.name == name]
+        return reason
+
+
+Run = Callable[..., Ended]
+
+
+@pytest.fixture
+def run(file: ModelFile, tmp_path: Path) -> Run:
+    """A function that searches rules, each a list of rewriters, with what models take."""
+
+    def searched(
+        *rules: Sequence[Rewriter],
+        others: ScriptedRuntimes | None = None,
+        limit: float = 1.05,
+        unsafe: bool = False,
+        **made: Any,
+    ) -> Ended:
+        evaluator = ScriptedEvaluator(Job(model=file.path), **made)
+        state = FixState(writer=ModelWriter(file, tmp_path / "out.onnx"), unsafe=unsafe)
+        changes = [
+            tuple(Change(rewriter, (finding(f"rule {number}"),)) for rewriter in rewriters)
+            for number, rewriters in enumerate(rules)
+        ]
+        search = RewriteSearch(
+            state,
+            cast(ModelEvaluator, evaluator),
+            cast(OtherRuntimes, others or ScriptedRuntimes()),
+            limit,
+            lambda words: None,
+        )
+        return Ended(search.run(changes), state, evaluator)
+
+    return searched
+
+
+def test_the_best_of_a_rule_is_kept(run: Run, tmp_path: Path) -> None:
+    rewriters = [renaming("good", "_1"), renaming("best", "_2"), renaming("useless", "_3")]
+    ended = run(rewriters, sizes={"g_1": 60, "g_2": 40})
+    assert ended.statuses == {"good": "rejected", "best": "applied", "useless": "rejected"}
+    assert ended.reason("good").startswith("best takes less (peak 60 MiB → 40 MiB")
+    assert "saves nothing" in ended.reason("useless")
+    assert ended.result is not None
+    assert ended.result.output.files == (tmp_path / "out.onnx",)
+    assert ended.result.verified_on == ("1.31.1", "1.20.1")
+    assert ended.result.after.peak_bytes == 40 * MIB
+    assert onnx.load(tmp_path / "out.onnx").graph.name == "g_2"
+
+
+def test_a_change_has_to_save_beside_what_was_accepted(run: Run, tmp_path: Path) -> None:
+    rules = [renaming("a", "_1")], [renaming("b", "_2")], [renaming("c", "_3")]
+    # What b spares alone, a spares already; c spares more on top of a.
+    ended = run(*rules, sizes={"g_1": 60, "g_1_2": 60, "g_1_3": 50})
+    assert ended.statuses == {"a": "applied", "b": "rejected", "c": "applied"}
+    assert ended.evaluator.measured == ["g_1", "g_1_2", "g_1_3"]
+    assert ended.evaluator.compared == [("g", "g_1"), ("g_1", "g_1_3"), ("g", "g_1_3")]
+    assert ended.result is not None
+    assert ended.result.before.peak_bytes == 100 * MIB
+    assert onnx.load(tmp_path / "out.onnx").graph.name == "g_1_3"
+
+
+def test_a_single_change_is_not_measured_a_second_time(run: Run) -> None:
+    ended = run([renaming("a", "_1")], sizes={"g_1": 60})
+    assert ended.evaluator.compared == [("g", "g_1")]
+
+
+def test_the_same_model_is_measured_once(run: Run) -> None:
+    ended = run([renaming("one", "_1"), renaming("twin", "_1")], sizes={"g_1": 60})
+    assert ended.statuses == {"one": "applied", "twin": "rejected"}
+    assert ended.reason("twin") == "it gives the same model as one"
+    assert ended.evaluator.measured == ["g_1"]
+
+
+def test_time_counts_where_memory_is_the_same(run: Run) -> None:
+    rewriters = [renaming("slow", "_1"), renaming("quick", "_2")]
+    ended = run(rewriters, sizes={"g_1": 60, "g_2": 60}, ratios={"g_1": 1.04, "g_2": 0.95})
+    assert ended.statuses == {"slow": "rejected", "quick": "applied"}
+    assert "takes as much, and less time" in ended.reason("slow")
+
+
+def test_of_equals_the_exact_one_is_kept_or_else_the_first(run: Run) -> None:
+    sizes = {"g_1": 60, "g_2": 60, "g_3": 60}
+    reordered = renaming("reordered", "_1", arithmetic="reordered")
+    ended = run([reordered, renaming("exact", "_2"), renaming("later", "_3")], sizes=sizes)
+    assert [name for name, status in ended.statuses.items() if status == "applied"] == ["exact"]
+    assert "changes no bit" in ended.reason("reordered")
+    assert "exact is as good (" in ended.reason("later")
+
+
+def stored(name: str, to: str, storage: str) -> Rewriter:
+    """Return a rewriter that also says how weights are stored."""
+    renamer = renaming(name, to)
+
+    def apply(editor: ModelEditor, finding: Any) -> bool:
+        editor.storage = storage  # type: ignore[assignment] # one of the three words
+        return renamer.apply(editor, finding)
+
+    return renamer._replace(apply=apply)
+
+
+def test_of_equals_the_one_that_stands_alone_is_kept(run: Run, tmp_path: Path) -> None:
+    # References need 64 bytes of alignment, which this model's single weight is given.
+    sizes = {"g_1": 60, "g_2": 60, "g_3": 60}
+    in_two, alone = stored("external", "_1", "external"), renaming("embedded", "_2")
+    ended = run([in_two, alone], sizes=sizes)
+    assert [name for name, status in ended.statuses.items() if status == "applied"] == ["embedded"]
+    assert "in fewer files" in ended.reason("external")
+
+
+def test_a_slower_or_broken_or_wrong_one_is_rejected_with_the_reason(run: Run) -> None:
+    rewriters = [
+        renaming("slow", "_1"),
+        renaming("broken", "_2"),
+        renaming("elsewhere", "_3"),
+        renaming("unsafe", "_4", safe=False),
+    ]
+    ended = run(
+        rewriters,
+        sizes={"g_1": 10, "g_2": 10, "g_3": 10, "g_4": 10},
+        ratios={"g_1": 1.2},
+        broken=["g_2"],
+        others=ScriptedRuntimes(["g_3"]),
+    )
+    assert ended.result is None
+    assert "slower: 1.20" in ended.reason("slow")
+    assert ended.reason("broken") == "it cannot run: it ended."
+    assert ended.reason("elsewhere") == "on onnxruntime 1.20.1 it does not run"
+    assert ended.statuses["unsafe"] == "refused"
+
+
+def test_what_is_undecided_is_offered_with_its_memory(run: Run, tmp_path: Path) -> None:
+    doubtful = Ratio(1.12, 1.0, 1.23, 128)
+    ended = run([renaming("doubtful", "_1")], sizes={"g_1": 10}, intervals={"g_1": doubtful})
+    assert ended.statuses == {"doubtful": "undecided"}
+    reason = ended.reason("doubtful")
+    assert reason.startswith("peak 100 MiB → 10.0 MiB" if "10.0" in reason else "peak 100 MiB → 10")
+    assert "1.12 × (1.00–1.23) with size 1 after 128 pairs" in reason
+    assert ended.result is None
+    assert run(
+        [renaming("doubtful", "_1")], sizes={"g_1": 10}, intervals={"g_1": doubtful}, limit=1.23
+    ).statuses == {"doubtful": "applied"}
+
+
+ENDS = (TimeLimitReached, KeyboardInterrupt)
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_an_end_leaves_the_best_so_far(run: Run, tmp_path: Path, end: type[BaseException]) -> None:
+    rules = (
+        [renaming("first", "_1")],
+        [renaming("second", "_2"), renaming("endless", "_3"), renaming("never", "_4")],
+        [renaming("last", "_5")],
+    )
+    sizes = {"g_1": 60, "g_1_2": 50, "g_1_3": 40, "g_1_4": 30}
+    ended = run(*rules, sizes=sizes, ends={"g_1_3": end})
+    assert ended.statuses == {
+        "first": "applied",
+        "second": "applied",
+        "endless": "untried",
+        "never": "untried",
+        "last": "untried",
+    }
+    assert onnx.load(tmp_path / "out.onnx").graph.name == "g_1_2"
+    assert ended.result is not None
+    assert ended.result.before.peak_bytes == 100 * MIB
+    assert ended.result.after.peak_bytes == 50 * MIB
+    (note,) = ended.state.notes
+    assert note.endswith("the best so far")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["m.onnx", "out.onnx"]
+
+
+@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("after", [2, 3])
+def test_an_end_of_the_last_measurements_leaves_what_was_judged(
+    run: Run, tmp_path: Path, end: type[BaseException], after: int
+) -> None:
+    ended = run([renaming("a", "_1")], sizes={"g_1": 60}, ends={"g_1": end}, ends_after=after)
+    assert ended.statuses == {"a": "applied"}
+    assert onnx.load(tmp_path / "out.onnx").graph.name == "g_1"
+
+
+def test_a_time_limit_before_anything_is_judged_writes_nothing(run: Run, tmp_path: Path) -> None:
+    ended = run([renaming("a", "_1")], sizes={"g_1": 60}, ends={"g_1": TimeLimitReached})
+    assert ended.result is None
+    assert ended.statuses == {"a": "untried"}
+    assert [path.name for path in tmp_path.iterdir()] == ["m.onnx"]
+
+
+def test_an_interrupt_before_anything_is_judged_is_passed_on(run: Run, tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        run([renaming("a", "_1")], sizes={"g_1": 60}, ends={"g_1": KeyboardInterrupt})
+    assert [path.name for path in tmp_path.iterdir()] == ["m.onnx"]
+
+
+def test_time_alone_is_worth_a_change_once(run: Run) -> None:
+    ended = run(
+        [renaming("quick", "_1")],
+        [renaming("nothing", "_2")],
+        sizes={},
+        ratios={"g_1": 0.5, "g_1_2": 0.5},
+    )
+    assert ended.statuses == {"quick": "applied", "nothing": "rejected"}
+
+
+def test_the_next_best_takes_the_place_of_one_that_fails_in_the_end(
+    run: Run, tmp_path: Path
+) -> None:
+    rewriters = [renaming("best", "_1"), renaming("second", "_2"), renaming("third", "_3")]
+    ended = run(rewriters, sizes={"g_1": 40, "g_2": 50, "g_3": 60}, later={"g_1": 2.0}, limit=1.05)
+    assert ended.statuses == {"best": "rejected", "second": "applied", "third": "rejected"}
+    assert "slower: 2.00" in ended.reason("best")
+    assert onnx.load(tmp_path / "out.onnx").graph.name == "g_2"
+
+
+def test_what_was_accepted_before_stands_where_the_last_one_fails(run: Run, tmp_path: Path) -> None:
+    ended = run(
+        [renaming("first", "_1")],
+        [renaming("last", "_2")],
+        sizes={"g_1": 60, "g_1_2": 40},
+        later={"g_1_2": 2.0},
+    )
+    assert ended.statuses == {"first": "applied", "last": "rejected"}
+    assert onnx.load(tmp_path / "out.onnx").graph.name == "g_1"
+
+
+def test_nothing_stands_where_all_fail(run: Run, tmp_path: Path) -> None:
+    ended = run([renaming("a", "_1")], sizes={"g_1": 60}, later={"g_1": 2.0})
+    assert ended.result is None
+    assert ended.statuses == {"a": "rejected"}
+    assert [path.name for path in tmp_path.iterdir()] == ["m.onnx"]
+
+
+def invalid(name: str, spoil: Callable[[ModelEditor], None]) -> Rewriter:
+    """Return a rewriter that also spoils the model."""
+    renamer = renaming(name, f"_{name}")
+
+    def apply(editor: ModelEditor, finding: Any) -> bool:
+        spoil(editor)
+        return renamer.apply(editor, finding)
+
+    return renamer._replace(apply=apply)
+
+
+def newer(editor: ModelEditor) -> None:
+    editor.model.ir_version = 10
+
+
+def nameless(editor: ModelEditor) -> None:
+    editor.model.graph[0].domain = "nowhere"
+
+
+def test_an_invalid_model_is_not_even_measured(run: Run) -> None:
+    rewriters = [invalid("newer", newer), invalid("nameless", nameless)]
+    ended = run(rewriters, sizes={"g_newer": 10, "g_nameless": 10})
+    assert ended.evaluator.measured == []
+    assert "version 10 of the IR instead of 9" in ended.reason("newer")
+    assert "onnx.checker rejects it" in ended.reason("nameless")
+
+
+def test_what_cannot_be_written_is_an_error_unless_something_else_helps(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(editor: ModelEditor, path: Path, storage: Any) -> tuple[Path, ...]:
+        if str(editor.model.graph.name).endswith("_1"):
+            raise ReportError("out.onnx: cannot be written (No space left on device).")
+        return save(editor, path, storage)
+
+    monkeypatch.setattr("memdiag.fixing.model_writer.save", full)
+    large, small = renaming("large", "_1"), renaming("small", "_2")
+    with pytest.raises(ReportError, match="No space left"):
+        run([large], sizes={"g_1": 10})
+    ended = run([large, small], sizes={"g_2": 60})
+    assert ended.statuses == {"large": "rejected", "small": "applied"}
+    assert "No space left" in ended.reason("large")
+
+
+def test_findings_that_cannot_be_answered_do_not_spoil_the_others(
+    file: ModelFile, tmp_path: Path
+) -> None:
+    def refuse(one: Any) -> str | None:
+        return "it is an output" if "kept" in one.weights else None
+
+    state = FixState(writer=ModelWriter(file, tmp_path / "out.onnx"), unsafe=False)
+    rewriter = renaming("some", "_1", refuse=refuse)
+    findings = (finding("rule", "kept"), finding("rule", "a"), finding("rule", "b"))
+    found = state.possible(Change(rewriter, findings))
+    assert found is not None
+    change, editor = found
+    assert change.weights == ("a", "b")
+    assert editor.model.graph.name == "g_1"
+    (refused,) = state.outcomes
+    assert (refused.status, refused.reason, refused.weights) == (
+        "refused",
+        "it is an output",
+        ("kept",),
+    )
+    assert state.possible(Change(rewriter, findings[:1])) is None
+    state.accepted.append(change)
+    assert state.possible(Change(rewriter, findings[1:])) is None
+    assert state.outcomes[-1].reason == "it changes nothing"
+
+
+def test_random_outputs_and_other_runtimes_are_told(run: Run) -> None:
+    ended = run(
+        [renaming("a", "_1")],
+        sizes={"g_1": 60},
+        unstable=frozenset({"y"}),
+        others=ScriptedRuntimes(notes=["1.20.1 does not run it"]),
+    )
+    assert ended.state.notes == [
+        "1.20.1 does not run it",
+        "outputs that are random are not compared: y",
+    ]

@@ -1,0 +1,279 @@
+"""A model rewritten for one finding, saved, and run beside the original."""
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from math import inf
+from pathlib import Path
+from tempfile import mkdtemp
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from numpy.typing import NDArray
+from onnx import ModelProto, TensorProto, helper, numpy_helper, parser
+
+import memdiag
+from benchmarks.environments import ProvisionError
+from benchmarks.runtimes import runtime
+from memdiag.model.model_file import open_model
+from memdiag.records.finding import Finding
+from memdiag.rewrites.model_editor import ModelEditor, Storage, tensors
+from memdiag.rewrites.saving import save
+from memdiag.runner.job import Feed, Job
+from memdiag.runner.session_server import SessionServer
+from memdiag.verify.outputs import compare_outputs
+
+Array = NDArray[Any]
+Feeds = Mapping[str, Array]
+
+
+def finding(*weights: str, nodes: Sequence[str] = ()) -> Finding:
+    """Return a finding about `weights`."""
+    return Finding(
+        model="model.onnx",
+        rule="MD000",
+        name="a-rule",
+        message="",
+        detail="",
+        weights=weights,
+        nodes=tuple(nodes),
+        graph="",
+        bytes=0,
+        peak_bytes=0,
+        phase=None,
+        evidence="predicted",
+        measured_bytes=None,
+        expected=(),
+        remedies=(),
+    )
+
+
+def text_model(text: str, ir: int = 10, /, **weights: Array) -> ModelProto:
+    """Return the model of `text`, its graph and functions, with `weights` as initializers.
+
+    A weight is put where the text declares it, like ``<float[2] w>`` or ``w = Constant()``.
+    """
+    model = parser.parse_model(f'<ir_version: {ir}, opset_import: ["" : 17, "local" : 1]> {text}')
+    _put(model.graph, weights)
+    return model
+
+
+def rewrite(
+    module: ModuleType,
+    model: ModelProto | Path,
+    of: Finding,
+    folder: Path,
+    *,
+    storage: Storage | None = "embedded",
+    overridable: bool = False,
+) -> Path:
+    """Return the rewritten model, saved in `folder`; `model` becomes ``original.onnx`` there.
+
+    The rewrite has to be possible, to be nothing the second time, and to leave the original alone.
+    A `storage` of None is the one that the rewrite asks for.
+    Programs see the same inputs and outputs, and initializers that they may set, unless the rewrite
+    changes which ones are `overridable`.
+    """
+    path = saved(model, folder)
+    before = hashlib.sha256(path.read_bytes()).digest()
+    with open_model(path) as file:
+        editor = ModelEditor(file)
+        first = editor.proto().SerializeToString(deterministic=True)
+        assert module.check(editor, of) is None
+        assert editor.proto().SerializeToString(deterministic=True) == first, "check changed it"
+        assert module.apply(editor, of) is True
+        done = editor.proto().SerializeToString(deterministic=True)
+        assert module.apply(editor, of) is False
+        assert module.check(editor, of) is not None
+        assert editor.proto().SerializeToString(deterministic=True) == done
+        target = folder / "rewritten.onnx"
+        save(editor, target, storage or editor.storage or "embedded")
+    assert hashlib.sha256(path.read_bytes()).digest() == before
+    onnx.checker.check_model(target, full_check=True)
+    _assert_same_interface(path, target, overridable=overridable)
+    return target
+
+
+def refusal(module: ModuleType, model: ModelProto | Path, of: Finding, folder: Path) -> str:
+    """Return why the rewrite cannot be done; applying it does nothing then."""
+    with open_model(saved(model, folder)) as file:
+        editor = ModelEditor(file)
+        before = editor.proto().SerializeToString(deterministic=True)
+        reason = module.check(editor, of)
+        assert module.apply(editor, of) is False
+        assert editor.proto().SerializeToString(deterministic=True) == before
+    assert isinstance(reason, str)
+    assert reason
+    assert not reason.endswith(".")
+    return reason
+
+
+def saved(model: ModelProto | Path, folder: Path) -> Path:
+    """Return the path of `model`, saved in `folder` if it is none."""
+    if isinstance(model, Path):
+        return model
+    path = folder / "original.onnx"
+    onnx.save(model, path)
+    return path
+
+
+def run(path: Path, feeds: Feeds, level: str = "ORT_ENABLE_ALL") -> dict[str, Array]:
+    """Return the outputs of a model."""
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    options.intra_op_num_threads = 1
+    options.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, level)
+    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    names = [output.name for output in session.get_outputs()]
+    return dict(zip(names, session.run(names, dict(feeds)), strict=True))
+
+
+def assert_same_outputs(original: Path, other: Path, *feeds: Feeds) -> None:
+    """Run both models, with and without optimizations, and compare their outputs bit for bit."""
+    for each in feeds:
+        for level in ("ORT_ENABLE_ALL", "ORT_DISABLE_ALL"):
+            before, after = run(original, each, level), run(other, each, level)
+            assert before.keys() == after.keys()
+            for name in before:
+                assert before[name].tobytes() == after[name].tobytes(), name
+                assert before[name].shape == after[name].shape
+
+
+def largest_difference(original: Path, other: Path, feeds: Feeds, folder: Path) -> float:
+    """Return what the verification says of the outputs: the largest relative difference."""
+    files: list[dict[str, list[Path]]] = []
+    for number, path in enumerate((original, other)):
+        files.append({})
+        for name, array in run(path, feeds).items():
+            file = folder / f"{number}-{name}.npy"
+            np.save(file, array)
+            files[-1][name] = [file]
+    return max((one.relative for one in compare_outputs(*files)), default=inf)
+
+
+def overridable(path: Path) -> list[str]:
+    """Return the initializers that a caller could set."""
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    return [each.name for each in session.get_overridable_initializers()]
+
+
+def stored(path: Path) -> list[TensorProto]:
+    """Return the tensors of a model that hold 64 bytes and more, wherever they are."""
+    return [
+        tensor
+        for tensor, _ in tensors(onnx.load(path))
+        if numpy_helper.to_array(tensor).nbytes >= 64
+    ]
+
+
+class Taken(NamedTuple):
+    """What a model took above the baseline, in bytes."""
+
+    peak_bytes: int
+    steady_bytes: int
+    parse_peak_bytes: int
+
+
+def taken(path: Path) -> Taken:
+    """Return what a model takes in a fresh process, with one run."""
+    profile = memdiag.profile(
+        path,
+        # Blocks of freed weights would otherwise stay in malloc's heap, more or less by chance.
+        environment={"MALLOC_MMAP_THRESHOLD_": "131072"},
+        threads=1,
+        runs=1,
+        xray="none",
+    )
+    assert profile.outcome.status == "completed", profile.outcome.message
+    assert profile.steady_rss_bytes is not None
+    base = profile.baseline_rss_bytes
+    parse = profile.phase("parse")
+    assert parse is not None
+    return Taken(
+        profile.peak_rss_bytes - base,
+        profile.steady_rss_bytes - base,
+        parse.peak_rss_bytes - base,
+    )
+
+
+def runs_on(version: str, path: Path) -> bool:
+    """Return whether a release of onnxruntime runs a model with made-up inputs."""
+    try:
+        python = runtime(version)
+    except ProvisionError as error:
+        pytest.skip(str(error))
+    return memdiag.profile(path, python=python, runs=1).outcome.status == "completed"
+
+
+def difference_on(version: str, one: Path, other: Path, feeds: Feeds) -> float:
+    """Return the largest relative difference of outputs, under a release of onnxruntime."""
+    try:
+        python = runtime(version)
+    except ProvisionError as error:
+        pytest.skip(str(error))
+    scratch = Path(mkdtemp(dir=one.parent))
+    sets = [[*_saved_feeds(feeds, scratch)]]
+    outputs = []
+    for number, path in enumerate((one, other)):
+        with SessionServer(Job(model=path, python=python, runs=None), sets) as server:
+            assert server.onnxruntime == version
+            outputs.append(server.save(0, scratch / str(number)))
+    return max(found.relative for found in compare_outputs(*outputs))
+
+
+def random(shape: Sequence[int], seed: int = 0, dtype: Any = np.float32) -> Array:
+    """Return random values."""
+    generator = np.random.default_rng(seed)
+    if np.issubdtype(dtype, np.floating):
+        return generator.standard_normal(shape).astype(dtype)
+    if dtype == np.bool_:
+        return generator.integers(0, 2, shape).astype(np.bool_)
+    return generator.integers(0, 100, shape).astype(dtype)
+
+
+def tensor(array: Array, name: str) -> TensorProto:
+    """Return a tensor with raw data."""
+    return numpy_helper.from_array(array, name)
+
+
+def _saved_feeds(feeds: Feeds, folder: Path) -> Iterator[Feed]:
+    for name, array in feeds.items():
+        file = folder / f"{name}.npy"
+        np.save(file, array)
+        yield Feed(name=name, files=(file,))
+
+
+def _put(graph: onnx.GraphProto, weights: Mapping[str, Array]) -> None:
+    """Make initializers of what is declared, and give Constants of the names their values."""
+    made = {name for node in graph.node for name in node.output}
+    for declared in [one for one in graph.value_info if one.name in weights]:
+        if declared.name not in made:
+            graph.initializer.append(tensor(weights[declared.name], declared.name))
+            graph.value_info.remove(declared)
+    for node in graph.node:
+        if node.op_type == "Constant" and node.output[0] in weights and not node.attribute:
+            value = tensor(weights[node.output[0]], "")
+            node.attribute.append(helper.make_attribute("value", value))
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                _put(attribute.g, weights)
+
+
+def _assert_same_interface(one: Path, other: Path, *, overridable: bool) -> None:
+    sessions = [
+        onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+        for path in (one, other)
+    ]
+    seen = [
+        (
+            [(each.name, each.type, each.shape) for each in session.get_inputs()],
+            [(each.name, each.type, each.shape) for each in session.get_outputs()],
+            [] if overridable else [each.name for each in session.get_overridable_initializers()],
+            session.get_modelmeta().custom_metadata_map,
+        )
+        for session in sessions
+    ]
+    assert seen[0] == seen[1]

@@ -1,0 +1,367 @@
+"""Saving editors: the same bytes in every storage, the same results, and nothing half-written."""
+
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import get_args
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime
+import pytest
+from onnx import TensorProto, numpy_helper, parser
+
+from memdiag.errors import ReportError, UsageError
+from memdiag.model.model_file import open_model
+from memdiag.rewrites import saving
+from memdiag.rewrites.model_editor import ModelEditor, Storage
+from memdiag.rewrites.saving import ALIGNMENT, can_refer, save, weight_bytes
+from tests.rewrites.weights_everywhere import (
+    BIG,
+    RNG,
+    contents,
+    everywhere,
+    external,
+    moved,
+    written,
+)
+
+STORAGES: tuple[Storage, ...] = get_args(Storage)
+
+
+FEEDS = [{"c": np.array(flag), "x": np.ones((2, 20), np.float32)} for flag in (True, False)]
+
+
+def results(path: Path) -> list[bytes]:
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    return [array.tobytes() for feeds in FEEDS for array in session.run(None, feeds)]
+
+
+@pytest.mark.parametrize("storage", STORAGES)
+@pytest.mark.parametrize("source", ["embedded", "external", "external in a folder"])
+def test_weights_are_the_same_wherever_they_go(
+    tmp_path: Path, source: str, storage: Storage
+) -> None:
+    model = everywhere()
+    if source == "embedded":
+        path = written(model, tmp_path)
+    else:
+        location = "inner/model.data" if source.endswith("folder") else "model.data"
+        path = moved(model, tmp_path, location)
+    before = {each: each.read_bytes() for each in tmp_path.rglob("*") if each.is_file()}
+    with open_model(path) as file:
+        files = save(ModelEditor(file), tmp_path / "saved.onnx", storage)
+    assert files[0] == tmp_path / "saved.onnx"
+    assert contents(files[0]) == contents(path)
+    assert results(files[0]) == results(path)
+    onnx.checker.check_model(files[0])
+    assert {each: each.read_bytes() for each in before} == before
+    made = {each for each in tmp_path.rglob("*") if each.is_file()} - before.keys()
+    assert made == set(files)
+    assert len(files) == (2 if storage == "external" else 1)
+
+
+def test_external_data_is_aligned_and_shared(tmp_path: Path) -> None:
+    with open_model(moved(everywhere(), tmp_path)) as file:
+        editor = ModelEditor(file)
+        assert weight_bytes(editor) == 4 * BIG.nbytes
+        model, data = save(editor, tmp_path / "saved.onnx", "external")
+    with open_model(model) as file:
+        places = {one.name: one.offset for one in file.weights if one.storage == "external"}
+    assert places["raw"] == places["typed"]
+    assert all(offset is not None and offset % ALIGNMENT == 0 for offset in places.values())
+    assert data.stat().st_size < 8 * ALIGNMENT
+
+
+@pytest.mark.parametrize("storage", STORAGES)
+def test_what_the_reference_leaves_out_is_known(tmp_path: Path, storage: Storage) -> None:
+    model = parser.parse_model(
+        '<ir_version: 9, opset_import: ["" : 17]>'
+        " g (float[2, 20] x) => (float[2, 30] y) { y = MatMul(x, w) }"
+    )
+    model.graph.initializer.append(numpy_helper.from_array(BIG, "w"))
+    external(model.graph.initializer[0], "w.bin", None, None)
+    (tmp_path / "w.bin").write_bytes(BIG.tobytes() + b"more")
+    with open_model(written(model, tmp_path)) as file:
+        editor = ModelEditor(file)
+        assert weight_bytes(editor) == BIG.nbytes
+        saved = save(editor, tmp_path / "saved.onnx", storage)[0]
+    assert contents(saved) == [("", "w", BIG.tobytes())]
+
+
+@pytest.mark.parametrize("storage", STORAGES)
+def test_a_weight_without_elements(tmp_path: Path, storage: Storage) -> None:
+    model = parser.parse_model(
+        '<ir_version: 9, opset_import: ["" : 17]>'
+        " g (float[2, 20] x) => (float[2, 20] y) { y = Concat <axis = 0> (x, none) }"
+    )
+    model.graph.initializer.append(numpy_helper.from_array(BIG[:0, :20], "none"))
+    external(model.graph.initializer[0], "w.bin", 0, 0)
+    (tmp_path / "w.bin").write_bytes(b"something")
+    with open_model(written(model, tmp_path)) as file:
+        files = save(ModelEditor(file), tmp_path / "saved.onnx", storage)
+    assert len(files) == 1
+    session = onnxruntime.InferenceSession(files[0], providers=["CPUExecutionProvider"])
+    assert session.run(None, {"x": BIG[:2, :20]})[0].tobytes() == BIG[:2, :20].tobytes()
+
+
+@pytest.mark.parametrize("storage", STORAGES)
+def test_a_large_new_weight(tmp_path: Path, storage: Storage) -> None:
+    large = RNG.standard_normal((30, 1000)).astype(np.float32)
+    with open_model(written(everywhere(), tmp_path)) as file:
+        editor = ModelEditor(file)
+        graph = editor.model.graph
+        value = ir.Value(name="new", const_value=ir.tensor(large, name="new"))
+        graph.register_initializer(value)
+        outputs = [each for each in graph.outputs if each.name == "f"]
+        call = outputs[0].producer()
+        assert call is not None
+        editor.insert_before(call, "MatMul", [call.inputs[0], value], name="unread")
+        files = save(editor, tmp_path / "saved.onnx", storage)
+    stored = {name: data for _, name, data in contents(files[0])}
+    assert stored["new"] == large.tobytes()
+    proto = onnx.load(files[0], load_external_data=False)
+    new = next(tensor for tensor in proto.graph.initializer if tensor.name == "new")
+    assert (new.data_location == TensorProto.EXTERNAL) == (storage == "external")
+
+
+def test_weights_stay_only_in_their_folder(tmp_path: Path) -> None:
+    with open_model(moved(everywhere(), tmp_path / "a")) as file:
+        editor = ModelEditor(file)
+        assert can_refer(editor, tmp_path / "a" / "saved.onnx")
+        assert can_refer(editor, tmp_path / "saved.onnx")
+        assert not can_refer(editor, tmp_path / "b" / "saved.onnx")
+        with pytest.raises(UsageError, match="only be referenced from their own folder"):
+            save(editor, tmp_path / "b" / "saved.onnx", "in_place")
+        below = save(editor, tmp_path / "saved.onnx", "in_place")[0]
+    assert contents(below) == contents(tmp_path / "a" / "model.onnx")
+
+
+@pytest.fixture
+def parted(tmp_path: Path) -> Path:
+    """Return a model of three weights: `out` in external data at an odd place, two inside.
+
+    Of those inside `even` lies at a multiple of 64, `odd` does not.
+    """
+    model = parser.parse_model(
+        """<ir_version: 9, opset_import: ["" : 17]>
+        g (float[2, 20] x) => (float[2, 30] y) {
+            a = MatMul(x, out) b = MatMul(x, even) c = MatMul(x, odd) y = Sum(a, b, c) }"""
+    )
+    model.graph.initializer.append(numpy_helper.from_array(BIG, "out"))
+    external(model.graph.initializer[0], "w.bin", 3, BIG.nbytes)
+    (tmp_path / "w.bin").write_bytes(b"abc" + BIG.tobytes())
+    for name in ("even", "odd"):
+        model.graph.initializer.append(numpy_helper.from_array(BIG, name))
+    for _ in range(64):
+        model.producer_name += "p"
+        path = written(model, tmp_path)
+        with open_model(path) as file:
+            even, odd = ((one.offset or 0) % 64 for one in file.weights if one.name != "out")
+        if not even and odd:
+            return path
+    raise AssertionError("no length of the name brings the weight there")
+
+
+def test_what_cannot_be_referred_to_goes_into_the_model(
+    tmp_path: Path, parted: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open_model(parted) as file:
+        editor = ModelEditor(file)
+        assert can_refer(editor, tmp_path / "saved.onnx")
+        (path,) = save(editor, tmp_path / "saved.onnx", "in_place")
+        monkeypatch.setattr(saving, "MAX_EMBEDDED_BYTES", BIG.nbytes - 1)
+        assert not can_refer(editor, tmp_path / "saved.onnx")
+        with pytest.raises(UsageError, match="not aligned and too large"):
+            save(editor, tmp_path / "again.onnx", "in_place")
+        assert not (tmp_path / "again.onnx").exists()
+    stored = onnx.load(path, load_external_data=False).graph.initializer
+    places = {one.name: {each.key: each.value for each in one.external_data} for one in stored}
+    assert places["out"] == {"location": "w.bin", "offset": "3", "length": str(BIG.nbytes)}
+    assert places["even"]["location"] == parted.name
+    assert places["odd"] == {}
+    assert contents(path) == contents(parted)
+    assert results_of(path) == results_of(parted)
+
+
+def results_of(path: Path) -> bytes:
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    result: bytes = session.run(None, {"x": BIG[:2, :20]})[0].tobytes()
+    return result
+
+
+@pytest.mark.parametrize("storage", STORAGES)
+def test_a_model_behind_a_link(tmp_path: Path, storage: Storage) -> None:
+    real = moved(everywhere(), tmp_path / "blobs")
+    (tmp_path / "snapshot").mkdir()
+    for name, target in (("model.onnx", "model.onnx"), ("model.data", "model.data")):
+        renamed = tmp_path / "blobs" / f"hash-of-{target}"
+        (tmp_path / "blobs" / target).rename(renamed)
+        (tmp_path / "snapshot" / name).symlink_to(renamed)
+    path = tmp_path / "snapshot" / real.name
+    folder = tmp_path / ("blobs" if storage == "in_place" else "snapshot")
+    with open_model(path) as file:
+        saved = save(ModelEditor(file), folder / "saved.onnx", storage)[0]
+    assert contents(saved) == contents(path)
+
+
+@pytest.mark.parametrize("storage", STORAGES)
+def test_the_originals_own_files_are_never_written(tmp_path: Path, storage: Storage) -> None:
+    path = moved(everywhere(), tmp_path, "model.onnx.data")
+    other = tmp_path / "link.onnx"
+    other.symlink_to(path)
+    before = {each: each.read_bytes() for each in tmp_path.iterdir()}
+    with open_model(path) as file:
+        editor = ModelEditor(file)
+        for target in (path, other, tmp_path / "model.onnx.data"):
+            with pytest.raises(UsageError, match="the original's own file"):
+                save(editor, target, storage)
+    assert {each: each.read_bytes() for each in tmp_path.iterdir()} == before
+
+
+def test_the_originals_weights_are_never_written(tmp_path: Path) -> None:
+    path = moved(everywhere(), tmp_path, "saved.onnx.data")
+    with (
+        open_model(path) as file,
+        pytest.raises(UsageError, match="contains the original's weights"),
+    ):
+        save(ModelEditor(file), tmp_path / "saved.onnx", "external")
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["model.onnx", "saved.onnx.data"]
+
+
+@pytest.mark.parametrize("storage", STORAGES)
+def test_what_was_there_is_replaced_as_a_whole(tmp_path: Path, storage: Storage) -> None:
+    path = written(everywhere(), tmp_path)
+    with open_model(path) as file:
+        for _ in range(2):
+            files = save(ModelEditor(file), tmp_path / "saved.onnx", storage)
+    assert {path, *files} == set(tmp_path.iterdir())
+    assert contents(files[0]) == contents(path)
+
+
+@pytest.mark.parametrize("blocked", ["saved.onnx", "saved.onnx.data"])
+def test_a_folder_is_not_replaced(tmp_path: Path, blocked: str) -> None:
+    path = written(everywhere(), tmp_path)
+    (tmp_path / blocked).mkdir()
+    with open_model(path) as file, pytest.raises(UsageError, match="this is a folder"):
+        save(ModelEditor(file), tmp_path / "saved.onnx", "external")
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["model.onnx", blocked]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_no_permission_is_told(tmp_path: Path) -> None:
+    path = written(everywhere(), tmp_path)
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0o500)
+    with open_model(path) as file, pytest.raises(ReportError, match="Permission denied"):
+        save(ModelEditor(file), closed / "saved.onnx", "embedded")
+
+
+def test_a_path_through_a_file_is_told(tmp_path: Path) -> None:
+    path = written(everywhere(), tmp_path)
+    (tmp_path / "file").write_bytes(b"")
+    with open_model(path) as file, pytest.raises(ReportError, match="hoose another output"):
+        save(ModelEditor(file), tmp_path / "file" / "saved.onnx", "embedded")
+
+
+def test_weights_that_are_too_many_are_not_embedded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(saving, "_MAX_PROTO_BYTES", 5000)
+    path = written(everywhere(), tmp_path)
+    with open_model(path) as file, pytest.raises(UsageError, match="2 GB and more"):
+        save(ModelEditor(file), tmp_path / "saved.onnx", "embedded")
+    assert [each.name for each in tmp_path.iterdir()] == ["model.onnx"]
+
+
+FULL = """
+import resource, signal, sys
+from pathlib import Path
+from memdiag.errors import ReportError
+from memdiag.model.model_file import open_model
+from memdiag.rewrites.model_editor import ModelEditor
+from memdiag.rewrites.saving import save
+with open_model(Path(sys.argv[1])) as file:
+    editor = ModelEditor(file)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[4]), resource.RLIM_INFINITY))
+    try:
+        save(editor, Path(sys.argv[2]), sys.argv[3])
+    except ReportError as error:
+        print(error)
+"""
+
+
+@pytest.mark.parametrize("copies", [True, False], ids=["by the kernel", "by reading"])
+@pytest.mark.parametrize(
+    ("storage", "room"),
+    [("embedded", 3000), ("external", 3000), ("external", ALIGNMENT + 100), ("in_place", 500)],
+)
+def test_a_full_disk_leaves_what_was_there(
+    tmp_path: Path, storage: Storage, room: int, copies: bool
+) -> None:
+    path = written(everywhere(), tmp_path)
+    target = tmp_path / "saved.onnx"
+    old = {target: b"the old model", tmp_path / "saved.onnx.data": b"the old weights"}
+    for each, data in old.items():
+        each.write_bytes(data)
+    script = FULL if copies else f"import os\ndel os.copy_file_range\n{FULL}"
+    done = subprocess.run(
+        [sys.executable, "-c", script, path, target, storage, str(room)],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=Path(__file__).parents[2],
+        timeout=60,
+    )
+    assert done.stdout.strip() == (
+        f"{target}: cannot be written (File too large). Free space or choose another output."
+    )
+    assert {each: each.read_bytes() for each in old} == old
+    assert set(tmp_path.iterdir()) == {path, *old}
+
+
+@pytest.mark.parametrize("storage", ["external", "embedded"])
+def test_a_file_that_became_shorter_is_told(tmp_path: Path, storage: Storage) -> None:
+    path = moved(everywhere(), tmp_path)
+    with open_model(path) as file:
+        editor = ModelEditor(file)
+        os.truncate(tmp_path / "model.data", ALIGNMENT + 100)
+        with pytest.raises(ReportError, match="cannot be written"):
+            save(editor, tmp_path / "saved.onnx", storage)
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["model.data", "model.onnx"]
+
+
+@contextmanager
+def memory_limit(nbytes: int) -> Iterator[None]:
+    """Let the process map only so much more of private memory."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    with open("/proc/self/status") as status:
+        used = next(int(line.split()[1]) for line in status if line.startswith("VmData"))
+    resource.setrlimit(resource.RLIMIT_DATA, (used * 1024 + nbytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize("storage", ["in_place", "external"])
+def test_large_weights_are_never_in_memory(tmp_path: Path, storage: Storage) -> None:
+    model = parser.parse_model(
+        '<ir_version: 9, opset_import: ["" : 17]>'
+        " g (float[2, 20] x) => (float[2, 4194304] y) { y = MatMul(x, w) }"
+    )
+    tensor = model.graph.initializer.add(name="w", data_type=1, dims=[20, 1 << 22])
+    external(tensor, "w.bin", 0, 20 << 24)
+    with (tmp_path / "w.bin").open("wb") as file:
+        file.truncate(20 << 24)  # 320 MiB of zeros, that take no room
+    with open_model(written(model, tmp_path)) as opened, memory_limit(64 << 20):
+        files = save(ModelEditor(opened), tmp_path / "saved.onnx", storage)
+    size = sum(each.stat().st_size for each in files)
+    assert size - (0 if storage == "in_place" else 20 << 24) < 1000

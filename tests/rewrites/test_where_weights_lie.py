@@ -1,0 +1,138 @@
+"""`externalize` and `reference-in-place` move weights, or leave them, and change no value."""
+
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import onnx
+import pytest
+from onnx import ModelProto, TensorProto
+
+from memdiag.model.model_file import open_model
+from memdiag.rewrites import externalize, reference_in_place
+from memdiag.rewrites.model_editor import ModelEditor, Storage
+from memdiag.rewrites.saving import ALIGNMENT
+from tests.rewrites.rewriting import (
+    assert_same_outputs,
+    finding,
+    random,
+    refusal,
+    rewrite,
+    taken,
+    text_model,
+)
+
+OF = finding("w")
+MIB = 1 << 20
+FEEDS = {"x": random((3, 20)), "c": np.array(True)}
+PARTED = FEEDS | {"c": np.array(False)}
+
+
+def model() -> ModelProto:
+    """Return a model with weights of its own, of a branch and of a Constant, and a small one."""
+    return text_model(
+        """g (float[n, k] x, bool c) => (float[n, 30] y)
+        <float[k2, 30] w, float[30] small> {
+            m = MatMul(x, w)
+            z = If (c) <
+                then_branch = t () => (float[n, 30] p) { u = Constant() p = Mul(m, u) },
+                else_branch = e () => (float[n, 30] q)
+                    <float[30, 30] v> { q = MatMul(m, v) }
+            >
+            y = Add(z, small)
+        }""",
+        w=random((20, 30)),
+        u=random((30,), 1),
+        v=random((30, 30), 2),
+        small=random((30,), 3),
+    )
+
+
+def product() -> ModelProto:
+    return text_model(
+        "g (float[n, k] x, bool c) => (float[n, 30] y) <float[k2, 30] w> { y = MatMul(x, w) }",
+        w=random((20, 30)),
+    )
+
+
+def aligned(plain: ModelProto, folder: Path) -> Path:
+    """Return the path of `plain`, saved so that its weight lies at a multiple of 64 in the file."""
+    path = folder / "aligned.onnx"
+    for _ in range(64):
+        plain.producer_name += "p"
+        onnx.save(plain, path)
+        with open_model(path) as file:
+            if (file.weights[0].offset or 0) % 64 == 0:
+                return path
+    raise AssertionError("no length of the name brings the weight there")
+
+
+def tensors_of(path: Path) -> dict[str, TensorProto]:
+    loaded = onnx.load(path, load_external_data=False)
+    return {one.name: one for one in loaded.graph.initializer}
+
+
+def places(path: Path) -> dict[str, dict[str, str]]:
+    """Return where external weights of the main graph lie, by name."""
+    return {
+        name: {entry.key: entry.value for entry in one.external_data}
+        for name, one in tensors_of(path).items()
+        if one.data_location == TensorProto.EXTERNAL
+    }
+
+
+def test_weights_move_to_aligned_places_beside_the_model(tmp_path: Path) -> None:
+    path = rewrite(externalize, model(), OF, tmp_path, storage=None)
+    (place,) = places(path).values()
+    assert place["location"] == "rewritten.onnx.data"
+    assert int(place["offset"]) % ALIGNMENT == 0
+    assert (tmp_path / "rewritten.onnx.data").stat().st_size >= 30 * (20 + 30) * 4
+    assert not tensors_of(path)["small"].external_data
+    assert_same_outputs(tmp_path / "original.onnx", path, FEEDS, PARTED)
+
+
+def test_weights_stay_where_they_lie(tmp_path: Path) -> None:
+    original = aligned(product(), tmp_path)
+    with open_model(original) as file:
+        offset = file.weights[0].offset
+    path = rewrite(reference_in_place, original, OF, tmp_path, storage=None)
+    (place,) = places(path).values()
+    assert place == {"location": "aligned.onnx", "offset": str(offset), "length": "2400"}
+    assert path.stat().st_size < 600
+    assert_same_outputs(original, path, FEEDS)
+
+
+def test_weights_at_odd_places_are_refused(tmp_path: Path) -> None:
+    path = aligned(product(), tmp_path)
+    longer = onnx.load(path)
+    longer.producer_name += "p" * 4
+    assert refusal(reference_in_place, longer, OF, tmp_path).startswith("weights are not at")
+    with open_model(path) as file:
+        assert reference_in_place.check(ModelEditor(file), OF) is None
+
+
+@pytest.mark.parametrize("module", [externalize, reference_in_place])
+@pytest.mark.parametrize("storage", ["external", "in_place"])
+def test_what_another_remedy_decided_is_kept(
+    tmp_path: Path, module: ModuleType, storage: Storage
+) -> None:
+    with open_model(aligned(product(), tmp_path)) as file:
+        editor = ModelEditor(file)
+        editor.storage = storage
+        assert module.check(editor, OF) == "they are moved already"
+        assert module.apply(editor, OF) is False
+        assert editor.storage == storage
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("module", [externalize, reference_in_place])
+def test_a_session_maps_the_weights(tmp_path: Path, module: ModuleType) -> None:
+    gathering = text_model(
+        "g (int64[n] x) => (float[n, 1024] y) <float[4096, 1024] w> { y = Gather(w, x) }",
+        w=random((4096, 1024)),
+    )
+    path = aligned(gathering, tmp_path)
+    fixed = rewrite(module, path, OF, tmp_path, storage=None)
+    before, after = taken(path), taken(fixed)
+    assert before.peak_bytes - after.peak_bytes > 24 * MIB
+    assert before.steady_bytes - after.steady_bytes > 12 * MIB

@@ -1,0 +1,88 @@
+"""Every option is known to the runtime, and does what it says to a session."""
+
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import memdiag
+from memdiag.ort.runtime import Runtime
+from memdiag.rewrites import rewriters
+from memdiag.rules import detectors
+from memdiag.runner.job import Job
+from memdiag.runner.session_server import SessionServer
+from memdiag.tuning.options import Option, options
+
+SampleModel = Callable[..., Path]
+BY_NAME = pytest.mark.parametrize("option", options(), ids=lambda option: option.name)
+
+
+@BY_NAME
+def test_an_option_says_what_it_does_and_when_it_hurts(option: Option) -> None:
+    assert option.does.endswith(".")
+    assert option.hurts.endswith(".")
+    assert option.name not in option.excludes
+    known = {one.name: one for one in options()}
+    for other in option.excludes:
+        assert other in known, f"{option.name} excludes {other}, which there is not"
+
+
+def test_exclusions_are_mutual() -> None:
+    pairs = {(one.name, other) for one in options() for other in one.excludes}
+    assert {(other, one) for one, other in pairs} == pairs
+
+
+@BY_NAME
+def test_the_runtime_takes_it(option: Option, tmp_path: Path, sample_model: SampleModel) -> None:
+    if not option.is_available(Runtime.installed()):
+        pytest.skip("not on this machine")
+    plain = Job(model=sample_model("plain_mlp"), load_from="bytes", sessions=2, telemetry=True)
+    assert option.is_relevant(plain)
+    plain = replace(plain, telemetry=False)
+    job = option.added_to(plain)
+    assert job != plain or option.saved or option.shares_weights
+    with SessionServer(job, []) as server:
+        assert server.signature["inputs"]
+
+
+def test_some_options_suit_some_jobs_only() -> None:
+    plain = Job(model=Path("m.onnx"))
+    unsuited = {one.name for one in options() if not one.is_relevant(plain)}
+    assert unsuited == {"load-by-path", "share-weights", "telemetry-off"}
+
+
+def test_options_add_up() -> None:
+    by_name = {one.name: one for one in options()}
+    job = Job(model=Path("m.onnx"), options={"x": "1"}, disabled_optimizers=("A",))
+    for name in ("disable-prepacking", "disable-constant-folding", "arena-shrinkage"):
+        job = by_name[name].added_to(job)
+    assert job.options == {"x": "1", "session.disable_prepacking": "1"}
+    assert job.disabled_optimizers == ("A", "ConstantFolding")
+    assert job.run_options == {"memory.enable_memory_arena_shrinkage": "cpu:0"}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the X-ray reads Linux's /proc")
+def test_without_prepacking_there_is_no_packed_copy(sample_model: SampleModel) -> None:
+    (option,) = [one for one in options() if one.name == "disable-prepacking"]
+    profile = memdiag.profile(sample_model("plain_mlp", 8), session_options=option.session, runs=1)
+    assert profile.attribution is not None
+    assert {copy.kind for copy in profile.attribution.copies} == {"original"}
+
+
+def test_every_remedy_that_a_rule_names_is_there() -> None:
+    known = {one.name for one in options()} | {one.rewrite.name for one in rewriters()}
+    named = {name: each.rule.name for each in detectors() for name in each.rule.remedies}
+    assert {name: rule for name, rule in named.items() if name not in known} == {}
+
+
+def test_rewrites_answer_the_rules_that_name_them() -> None:
+    rewrites = {one.rewrite.name for one in rewriters()}
+    named = {
+        (each.rule.name, name)
+        for each in detectors()
+        for name in each.rule.remedies
+        if name in rewrites
+    }
+    assert named == {(rule, one.rewrite.name) for one in rewriters() for rule in one.rewrite.rules}

@@ -1,0 +1,133 @@
+"""Combinations of options: those that save are told from those that fail or save nothing."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+
+from memdiag.runner.job import Feed, Job, TimeLimitReached
+from memdiag.tuning.options import Option, options
+from memdiag.tuning.point_evaluator import PointEvaluator
+from memdiag.units import MIB
+from memdiag.verify.model_evaluator import InputSet, ModelEvaluator, Verdict
+from memdiag.verify.outputs import Bound
+
+SampleModel = Callable[..., Path]
+BY_NAME = {one.name: one for one in options()}
+
+
+@pytest.fixture
+def model(sample_model: SampleModel) -> Path:
+    return sample_model("plain_mlp", 16)
+
+
+@pytest.fixture
+def points(model: Path, tmp_path: Path) -> Iterator[PointEvaluator]:
+    width = onnx.load(model).graph.initializer[0].dims[0]
+    file = tmp_path / "x.npy"
+    np.save(file, np.ones((1, width), np.float32))
+    input_sets = [InputSet("one row", (Feed(name="x", files=(file,)),), True)]
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    disk_bytes = model.stat().st_size
+    # Malloc returns freed blocks at once: otherwise what it keeps depends on timing.
+    pinned = {"MALLOC_MMAP_THRESHOLD_": "131072"}
+    job = Job(model=model, runs=None, load_from="bytes", environment=pinned)
+    with ModelEvaluator(job, input_sets, scratch, disk_bytes) as evaluator:
+        yield PointEvaluator(
+            model_evaluator=evaluator,
+            bound=Bound.reordered(width),
+            scratch=scratch,
+            disk_bytes=disk_bytes,
+            limit=100.0,
+            budget={},
+        )
+
+
+def _time_is_over(*args: object, **how: object) -> Verdict:
+    raise TimeLimitReached
+
+
+def test_an_option_that_saves_is_measured_compared_and_confirmed(points: PointEvaluator) -> None:
+    # Python keeps the bytes of the model, 16 MB, for as long as the session.
+    chosen = (BY_NAME["load-by-path"],)
+    measured = points.measure(chosen)
+    assert measured.figures is not None
+    assert points.before.steady_bytes - measured.figures.steady_bytes > 12 * MIB
+    assert (measured.ratio, measured.fits) == (None, False)
+    compared = points.compare(measured, chosen)
+    assert compared.ratio is not None
+    assert compared.fits
+    started = points.session_count
+    confirmed, stands = points.confirm(compared, chosen)
+    assert stands
+    assert points.session_count == started + 1 + 6
+    # A time limit that passes while latency is compared exactly leaves the quick ratio.
+    points.model_evaluator.evaluate = _time_is_over  # type: ignore[method-assign]
+    kept, stands = points.confirm(compared, chosen)
+    assert stands
+    assert kept.ratio == compared.ratio
+    assert points.verdict(confirmed) is not None
+    assert confirmed.figures is not None
+    assert confirmed.figures.disk_bytes == points.disk_bytes
+
+
+def test_an_option_that_saves_nothing_is_not_confirmed(points: PointEvaluator) -> None:
+    chosen = (BY_NAME["denormal-as-zero"],)
+    point, stands = points.confirm(points.measure(chosen), chosen)
+    assert not stands
+    assert point.problem == ""
+
+
+def test_what_the_runtime_refuses_is_a_problem_that_names_no_file_of_ours(
+    points: PointEvaluator, tmp_path: Path
+) -> None:
+    odd = Option(name="odd", does="x.", hurts="x.", session={"nonsense": "1"})
+    point = points.measure((odd,))
+    assert point.figures is None
+    assert "it does not run" in point.problem
+    assert "no session option called nonsense" in point.problem
+    assert str(tmp_path / "scratch") not in point.problem
+
+
+def test_what_changes_the_outputs_cannot_be_used(
+    points: PointEvaluator, model: Path, tmp_path: Path
+) -> None:
+    proto = onnx.load(model)
+    weight = proto.graph.initializer[0]
+    weight.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(weight) * 1.01, weight.name))
+    other = tmp_path / "other.onnx"
+    onnx.save(proto, other)
+    chosen = (Option(name="other", does="x.", hurts="x.", model=other),)
+    point = points.compare(points.measure(chosen), chosen)
+    assert point.problem.startswith("output y differs by")
+    assert not point.fits
+    same = (Option(name="same", does="x.", hurts="x.", model=model),)
+    assert points.compare(points.measure(same), same).problem == ""
+
+
+@pytest.mark.slow
+def test_within_a_budget_means_all_of_it(points: PointEvaluator) -> None:
+    chosen = (BY_NAME["load-by-path"],)
+    points.budget = {"peak": 1 << 40, "anonymous": 1}
+    assert not points.defaults().fits
+    point = points.compare(points.measure(chosen), chosen)
+    assert not point.fits
+    points.budget = {"peak": 1 << 40}
+    assert points.compare(point, chosen).fits
+    assert points.confirm(point, chosen)[1]
+
+
+def test_what_is_not_needed_to_keep_within_a_budget_has_to_save_or_to_be_faster(
+    points: PointEvaluator,
+) -> None:
+    idle = (BY_NAME["denormal-as-zero"],)
+    points.budget = {"peak": 1 << 40}
+    assert points.defaults().fits
+    point = points.measure(idle)
+    point, stands = points.confirm(point, idle)
+    assert point.fits
+    assert stands == (point.high is not None and point.high < 1)

@@ -1,0 +1,143 @@
+"""Points beside each other: what is less, what fits, what is on the front, what is chosen."""
+
+from memdiag.records.fix import Figures, Point
+from memdiag.tuning.points import choice, excess, is_step, is_worth_an_option, with_pareto_front
+from memdiag.units import MIB
+
+
+def figures(peak: float, steady: float, *, anonymous: float = 0, spread: float = 0) -> Figures:
+    """Figures in MiB."""
+    return Figures(
+        peak_bytes=round(peak * MIB),
+        peak_spread_bytes=round(spread * MIB),
+        steady_bytes=round(steady * MIB),
+        steady_spread_bytes=0,
+        anonymous_bytes=round(anonymous * MIB),
+        file_bytes=0,
+        load_s=0.1,
+        latency_s=0.01,
+        disk_bytes=1,
+    )
+
+
+def point(
+    *options: str,
+    at: tuple[float, float] | None = (100, 100),
+    ratio: float | None = 1.0,
+    interval: tuple[float, float] | None = None,
+    fits: bool = True,
+    problem: str = "",
+) -> Point:
+    low, high = interval or (None, None)
+    return Point(
+        options=options,
+        session_options={},
+        environment={},
+        run_options={},
+        disabled_optimizers=(),
+        shared_arena=False,
+        saved_options={},
+        figures=figures(*at) if at else None,
+        ratio=ratio,
+        low=low,
+        high=high,
+        on_front=False,
+        fits=fits,
+        problem=problem,
+    )
+
+
+def test_less_is_what_two_measurements_cannot_owe_to_chance() -> None:
+    assert is_worth_an_option(figures(95, 95), figures(100, 100))
+    assert not is_worth_an_option(figures(98.5, 98.5), figures(100, 100))  # within 2 %
+    assert is_worth_an_option(figures(9.7, 9.7), figures(10, 10))
+    assert not is_worth_an_option(figures(9.8, 9.8), figures(10, 10))  # within half a MiB
+    assert not is_worth_an_option(figures(95, 95), figures(100, 100, spread=20))
+    assert not is_worth_an_option(
+        figures(110, 95), figures(100, 100)
+    )  # what is saved later is lost before
+
+
+def test_a_step_is_less_by_half_as_much() -> None:
+    assert is_step(figures(98.5, 98.5), figures(100, 100))
+    assert not is_step(figures(99.2, 99.2), figures(100, 100))
+    assert not is_step(figures(98.5, 98.5), figures(100, 100, spread=5))
+
+
+def test_what_is_no_less_than_the_defaults_is_not_chosen() -> None:
+    # The best is as good as one option less, which by itself would not be worth it.
+    little, more = point("a", at=(98.5, 98.5)), point("a", "b", at=(97.5, 97.5))
+    assert choice([point(at=(100, 100)), little, more], {}, 1.05) is more
+
+
+def test_excess_is_summed_over_what_the_budget_names() -> None:
+    taken = figures(30, 20, anonymous=5)
+    assert excess(taken, {}) == 0
+    assert excess(taken, {"peak": 30 * MIB, "anonymous": 5 * MIB}) == 0
+    assert excess(taken, {"peak": 29 * MIB, "steady": 18 * MIB, "anonymous": 9 * MIB}) == 3 * MIB
+
+
+def front(*points: Point) -> list[str]:
+    return ["+".join(one.options) for one in with_pareto_front(points) if one.on_front]
+
+
+def test_the_front_holds_what_nothing_beats_in_everything() -> None:
+    defaults = point()
+    less = point("less", at=(50, 50), ratio=1.5, interval=(1.4, 1.6))
+    worse = point("worse", at=(60, 50), ratio=1.6, interval=(1.5, 1.7))
+    mixed = point("mixed", at=(40, 60), ratio=1.5, interval=(1.4, 1.6))
+    assert front(defaults, less, worse, mixed) == ["", "less", "mixed"]
+
+
+def test_a_ratio_that_may_as_well_be_one_beats_nothing() -> None:
+    undecided = point("lucky", ratio=0.9, interval=(0.8, 1.1))
+    faster = point("faster", ratio=0.9, interval=(0.8, 0.95))
+    assert front(point(), undecided) == ["", "lucky"]
+    assert front(point(), faster) == ["faster"]
+
+
+def test_what_cannot_be_used_or_was_not_compared_is_not_on_the_front() -> None:
+    broken = point("broken", at=(1, 1), problem="it does not run")
+    unknown = point("unknown", at=(1, 1), ratio=None)
+    assert front(point(), broken, unknown) == [""]
+
+
+def chosen(*points: Point, budget: dict[str, int] | None = None) -> str:
+    return "+".join(choice(points, budget or {}, 1.05).options)
+
+
+def test_without_a_budget_the_least_within_the_slowdown_is_chosen() -> None:
+    slow = point("slow", at=(10, 10), ratio=1.5, fits=False)
+    assert chosen(point(), slow) == ""
+    assert chosen(point(), slow, point("a", at=(50, 50)), point("b", at=(40, 70))) == "a"
+
+
+def test_an_option_that_adds_nothing_measurable_is_not_taken() -> None:
+    assert chosen(point(), point("a", at=(99.5, 99.5))) == ""
+    both = point("a", "b", at=(49.6, 49.6))
+    assert chosen(point(), point("a", at=(50, 50)), both) == "a"
+    assert chosen(point(), point("a", at=(55, 55)), both) == "a+b"
+
+
+def test_within_the_budget_the_fastest_is_chosen() -> None:
+    wanted = {"peak": 60 * MIB}
+    defaults = point(fits=False)
+    a = point("a", at=(60, 60), ratio=0.9, interval=(0.8, 0.95))
+    b = point("b", at=(20, 20))
+    assert chosen(defaults, b, a, budget=wanted) == "a"
+    assert chosen(point(), a, budget={"peak": 100 * MIB}) == "a"
+    hardly = point("hardly", at=(60, 60), ratio=0.98, interval=(0.97, 0.99))
+    assert chosen(point(), hardly, budget={"peak": 100 * MIB}) == ""
+    assert chosen(point(), b, budget={"peak": 100 * MIB}) == ""
+
+
+def test_where_nothing_fits_the_nearest_that_is_not_too_slow_is_chosen() -> None:
+    wanted = {"steady": 10 * MIB}
+    near = point("near", at=(90, 20), fits=False)
+    slow = point("slow", at=(5, 5), ratio=2.0, fits=False)
+    assert chosen(point(fits=False), near, slow, budget=wanted) == "near"
+
+
+def test_where_all_is_too_slow_the_defaults_stay() -> None:
+    measured_again = point(ratio=1.0)
+    assert choice((measured_again, point("a", at=(1, 1), ratio=0.99)), {}, 0.9).options == ()

@@ -1,0 +1,128 @@
+"""The files that options need: what is written, what is kept, and what is told of it."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper, numpy_helper, parser
+
+from memdiag.errors import MeasurementError
+from memdiag.runner.job import Job
+from memdiag.tuning.options import options
+from memdiag.tuning.prepared_models import PreparedModels
+
+SampleModel = Callable[..., Path]
+BY_NAME = {one.name: one for one in options()}
+SHARE, SAVE = BY_NAME["share-weights"], BY_NAME["save-prepacked"]
+
+
+def test_a_job_without_such_options_stays_as_it_is(tmp_path: Path) -> None:
+    files = PreparedModels(tmp_path)
+    job = Job(model=tmp_path / "m.onnx")
+    assert files.prepare(job, (BY_NAME["arena-off"],)) is job
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_embedded_weights_get_a_file_of_their_own_and_are_found_in_it(
+    tmp_path: Path, sample_model: SampleModel
+) -> None:
+    model = sample_model("plain_mlp", 1)
+    job = PreparedModels(tmp_path).prepare(Job(model=model), (SHARE,))
+    assert job.model != model
+    stored = {one.name: one for one in onnx.load(model).graph.initializer}
+    assert job.shared_weights
+    for one in job.shared_weights:
+        mapped = np.memmap(one.path, one.dtype, "r", one.offset, one.shape)
+        np.testing.assert_array_equal(mapped, numpy_helper.to_array(stored[one.name]))
+
+
+def test_external_weights_are_mapped_where_they_are(
+    tmp_path: Path, sample_model: SampleModel
+) -> None:
+    model = sample_model("plain_mlp", 1, external=True)
+    job = PreparedModels(tmp_path).prepare(Job(model=model), (SHARE,))
+    assert job.model == model
+    assert {one.path.parent for one in job.shared_weights} == {model.parent}
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_types_that_numpy_lacks_are_left_alone(tmp_path: Path) -> None:
+    size = 1 << 17
+    values = np.ones(size, np.uint16).tobytes()
+    tensors = [
+        helper.make_tensor("half", TensorProto.FLOAT16, [size], values, raw=True),
+        helper.make_tensor("brain", TensorProto.BFLOAT16, [size], values, raw=True),
+    ]
+    proto = parser.parse_model(
+        '<ir_version: 9, opset_import: ["" : 17]> g (float[1] x) => (float[1] y) { y = Abs(x) }'
+    )
+    proto.graph.initializer.extend(tensors)
+    path = tmp_path / "m.onnx"
+    onnx.save(proto, path)
+    shared = PreparedModels(tmp_path).prepare(Job(model=path), (SHARE,)).shared_weights
+    assert [(one.name, one.dtype) for one in shared] == [("half", "float16")]
+
+
+def test_a_model_is_saved_once_for_the_same_settings(
+    tmp_path: Path, sample_model: SampleModel
+) -> None:
+    files = PreparedModels(tmp_path)
+    plain = Job(model=sample_model("plain_mlp", 1))
+    first = files.prepare(plain, (SAVE,))
+    assert first.model.stat().st_size < first.model.with_name("model.onnx.data").stat().st_size
+    written = first.model.stat().st_mtime_ns
+    elsewhere = BY_NAME["malloc-arenas"].added_to(plain)
+    assert files.prepare(elsewhere, (SAVE,)).model.stat().st_mtime_ns == written
+    assert files.saved_count == 1
+    other = BY_NAME["optimization-basic"].added_to(plain)
+    assert files.prepare(other, (SAVE,)).model.stat().st_mtime_ns != written
+    assert files.saved_count == 2
+
+
+def test_a_model_that_cannot_be_saved_is_said_to_be_so(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    text = '<ir_version: 9, opset_import: ["" : 17]> g (float[3] x) => (float[3] y) { y = Odd(x) }'
+    onnx.save(parser.parse_model(text), path)
+    with pytest.raises(MeasurementError, match="cannot save its optimized model"):
+        PreparedModels(tmp_path).prepare(Job(model=path), (SAVE,))
+
+
+def old(folder: Path, ir_version: int = 3) -> Path:
+    """Write a model that lists its initializers, of which the runtime folds one, as inputs."""
+    proto = parser.parse_model(
+        f'<ir_version: {ir_version}, opset_import: ["" : 9]>'
+        """ g (float[2, 64] x, float[64, 500] w, float[500, 64] v) => (float[2, 500] y) {
+            t = Transpose <perm = [1, 0]> (v)
+            s = Add(w, t)
+            y = MatMul(x, s)
+        }"""
+    )
+    for name, shape in (("w", (64, 500)), ("v", (500, 64))):
+        values = np.random.default_rng().standard_normal(shape, np.float32)
+        proto.graph.initializer.append(numpy_helper.from_array(values, name))
+    path = folder / "old.onnx"
+    onnx.save(proto, path)
+    return path
+
+
+def test_what_an_old_model_lists_as_input_is_not_asked_for(tmp_path: Path) -> None:
+    path = old(tmp_path)
+    saved = PreparedModels(tmp_path).prepare(Job(model=path), (SAVE,)).model
+    onnx.checker.check_model(saved)
+    x = np.random.default_rng().standard_normal((2, 64), np.float32)
+    results = []
+    for model in (path, saved):
+        session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
+        assert [each.name for each in session.get_inputs()] == ["x"]
+        results.append(session.run(None, {"x": x})[0])
+    np.testing.assert_array_equal(*results)
+
+
+def test_what_can_be_fed_stays_an_input(tmp_path: Path) -> None:
+    path = old(tmp_path, ir_version=4)
+    saved = PreparedModels(tmp_path).prepare(Job(model=path), (SAVE,)).model
+    session = onnxruntime.InferenceSession(saved, providers=["CPUExecutionProvider"])
+    assert {each.name for each in session.get_overridable_initializers()} == {"w", "v"}

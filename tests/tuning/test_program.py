@@ -1,0 +1,268 @@
+"""The program that a tuning prints runs as it stands, and takes what the tuning says."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import numpy_helper, parser
+
+from memdiag.ort.runtime import TELEMETRY_SINCE, Runtime
+from memdiag.records.fix import Point
+from memdiag.runner.job import Job
+from memdiag.tuning.options import Option, options
+from memdiag.tuning.program import session_program
+from memdiag.units import MIB
+
+SampleModel = Callable[..., Path]
+BY_NAME = {one.name: one for one in options()}
+_MEASURED = """
+import json
+import numpy as np
+session = sessions[0] if "sessions" in globals() else session
+for one in sessions if "sessions" in globals() else [session]:
+    x = {each.name: np.ones([1, each.shape[-1]], np.float32) for each in one.get_inputs()}
+    one.run(None, x)
+fields = dict(line.split(":", 1) for line in open("/proc/self/status"))
+print(json.dumps({name: int(fields[name].split()[0]) * 1024 for name in ("VmHWM", "RssAnon")}))
+"""
+
+_LIBC = "import ctypes\nlibc = ctypes.CDLL(None)\n"
+_MAPPED_BLOCKS = """
+class Info(ctypes.Structure):
+    _fields_ = [(f"field{index}", ctypes.c_size_t) for index in range(10)]
+
+libc.mallinfo2.restype = Info
+libc.malloc.restype = ctypes.c_void_p
+libc.free.argtypes = [ctypes.c_void_p]
+libc.free(libc.malloc(1 << 20))
+before = libc.mallinfo2().field3
+block = libc.malloc(200 << 10)
+print(libc.mallinfo2().field3 - before)
+"""
+
+
+def point(*chosen: Option, load_from: str = "path") -> Point:
+    job = Job(model=Path("m.onnx"), load_from="bytes" if load_from == "bytes" else "path")
+    for one in chosen:
+        job = one.added_to(job)
+    return Point(
+        options=tuple(one.name for one in chosen),
+        session_options=dict(job.options),
+        environment=dict(job.environment),
+        run_options=dict(job.run_options),
+        disabled_optimizers=tuple(job.disabled_optimizers),
+        shared_arena=job.shared_arena,
+        saved_options={name: text for one in chosen for name, text in one.saved.items()},
+        load_from=job.load_from,
+        shares_weights=any(one.shares_weights for one in chosen),
+        figures=None,
+        ratio=None,
+        low=None,
+        high=None,
+        on_front=False,
+        fits=True,
+        problem="",
+    )
+
+
+def run(program: str, folder: Path) -> dict[str, int]:
+    """Run `program` in a process of its own and return the memory that it took, in bytes."""
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", program + _MEASURED],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        cwd=folder,
+    )
+    assert done.returncode == 0, done.stderr
+    taken: dict[str, int] = json.loads(done.stdout)
+    return taken
+
+
+@pytest.fixture
+def model(sample_model: SampleModel, tmp_path: Path) -> Path:
+    path = tmp_path / "m.onnx"
+    path.write_bytes(sample_model("plain_mlp", 16).read_bytes())
+    return path
+
+
+@pytest.mark.parametrize("option", options(), ids=lambda option: option.name)
+def test_the_program_runs_as_it_stands(option: Option, model: Path) -> None:
+    if not option.is_available(Runtime.installed()):
+        pytest.skip("not on this machine")
+    for sessions in (1, 2):
+        program = session_program(str(model), point(option), sessions)
+        run(program, model.parent)
+        for name, value in option.environment.items():
+            assert f"export {name}={value}" in program
+
+
+def test_telemetry_is_off_before_the_runtime_is_imported(
+    model: Path, user_environment: dict[str, str]
+) -> None:
+    home = Path(user_environment["HOME"])
+    for chosen in ((), (BY_NAME["telemetry-off"],)):
+        program = session_program(str(model), point(*chosen))
+        words = [sys.executable, "-c", program]
+        subprocess.run(words, env=user_environment, check=True, timeout=60)
+        written = [path for path in home.rglob("*") if path.is_file()]
+        assert bool(written) == (not chosen and Runtime.installed() >= TELEMETRY_SINCE)
+        shutil.rmtree(home / ".cache", ignore_errors=True)
+
+
+def test_options_together_run_as_well(model: Path) -> None:
+    names = ("save-prepacked", "mmap-threshold", "disable-constant-folding", "arena-shrinkage")
+    program = session_program(str(model), point(*(BY_NAME[name] for name in names)))
+    run(program, model.parent)
+    (saved,) = model.parent.glob("m.*.prepacked.onnx")
+    assert saved.name.startswith(f"m.{onnxruntime.__version__}-")
+    # What is saved is what was measured: with the same settings.
+    assert program.count("disabled_optimizers=['ConstantFolding']") == 2
+
+
+def test_initializers_that_an_old_model_lists_are_no_inputs(tmp_path: Path) -> None:
+    proto = parser.parse_model(
+        """<ir_version: 3, opset_import: ["" : 9]>
+        g (float[1, 64] x, float[64, 500] v) => (float[1, 500] y) {
+            s = Identity(v)
+            t = Mul(s, s)
+            y = MatMul(x, t)
+        }"""
+    )
+    values = np.random.default_rng().standard_normal((64, 500), np.float32)
+    proto.graph.initializer.append(numpy_helper.from_array(values, "v"))
+    onnx.save(proto, tmp_path / "old.onnx")
+    chosen = point(BY_NAME["save-prepacked"])
+    program = session_program(str(tmp_path / "old.onnx"), chosen, listed=True)
+    run(program, tmp_path)
+    run(program, tmp_path)  # what was saved is there
+    (saved,) = tmp_path.glob("old.*.prepacked.onnx")
+    onnx.checker.check_model(saved)
+
+
+def saved_files(folder: Path) -> dict[str, int]:
+    return {path.name: path.stat().st_mtime_ns for path in folder.glob("*.prepacked.onnx*")}
+
+
+def test_what_is_saved_is_used_again_unless_release_or_model_changed(model: Path) -> None:
+    program = session_program(str(model), point(BY_NAME["save-prepacked"]))
+    run(program, model.parent)
+    first = saved_files(model.parent)
+    assert len(first) == 2
+    run(program, model.parent)
+    assert saved_files(model.parent) == first
+    # As it is under another release: nothing of this one is loaded, or overwritten.
+    other = "import onnxruntime\nreal = onnxruntime.__version__\nonnxruntime.__version__ = '0.1'\n"
+    run(other + program, model.parent)
+    both = saved_files(model.parent)
+    assert len(both) == 4
+    assert both.items() >= first.items()
+    # And on another CPU.
+    other = "import platform\nplatform.machine = lambda: 'other'\n"
+    run(other + program, model.parent)
+    assert len(saved_files(model.parent)) == 6
+    # A model that is newer than what was saved of it is saved again.
+    later = time.time() + 1
+    os.utime(model, (later, later))
+    run(program, model.parent)
+    now = saved_files(model.parent)
+    assert now.keys() >= first.keys()
+    assert all(now[name] > moment for name, moment in first.items())
+
+
+RUNTIMES = [Path(one) for one in os.environ.get("MEMDIAG_RUNTIMES", "").split(":") if one]
+
+
+@pytest.mark.slow
+def test_another_release_does_not_load_what_this_one_saved(model: Path) -> None:
+    if not RUNTIMES:
+        pytest.skip("MEMDIAG_RUNTIMES names none")
+    program = session_program(str(model), point(BY_NAME["save-prepacked"]))
+    for python in (Path(sys.executable), *RUNTIMES, Path(sys.executable)):
+        done = subprocess.run(
+            [str(python), "-c", program + _MEASURED], capture_output=True, text=True, timeout=60
+        )
+        assert done.returncode == 0, done.stderr
+    assert len(list(model.parent.glob("m.*.prepacked.onnx"))) == 1 + len(RUNTIMES)
+
+
+def test_the_program_says_what_its_options_cost() -> None:
+    chosen = msgspec.structs.replace(
+        point(BY_NAME["mmap-threshold"]), ratio=3.75, slowest_with="sizes 1, 64 in turn"
+    )
+    hurts = BY_NAME["mmap-threshold"].hurts
+    program = session_program("m.onnx", chosen, costs={"mmap-threshold": hurts})
+    assert program.startswith(f"# mmap-threshold: {hurts}\n# Measured: latency at worst 3.75 ×")
+    assert "sizes 1, 64 in turn" in program
+    compile(program, "snippet", "exec")
+    assert "Measured" not in session_program("m.onnx", point())
+
+
+def test_a_name_of_the_model_stays_in_its_comment() -> None:
+    slow = "batch 1 × a\nimport os\r\x00\u2028b 2"
+    chosen = msgspec.structs.replace(point(BY_NAME["mmap-threshold"]), ratio=2, slowest_with=slow)
+    program = session_program("m.onnx", chosen, costs={"mmap-threshold": "it hurts"})
+    assert "\n# batch 1 x a import os \\x00 b 2.\n" in program
+    compile(program, "snippet", "exec")
+
+
+def test_bytes_are_loaded_with_their_external_data(
+    sample_model: SampleModel, tmp_path: Path
+) -> None:
+    external = sample_model("plain_mlp", 1, external=True)
+    run(session_program(str(external), point(load_from="bytes"), embedded=False), tmp_path)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is read from Linux's /proc")
+def test_the_program_takes_less_by_what_its_options_save(
+    sample_model: SampleModel, tmp_path: Path
+) -> None:
+    # External weights are mapped, and only packed copies of them are anonymous.
+    model = str(sample_model("plain_mlp", 16, external=True))
+    off = run(session_program(model, point(BY_NAME["disable-prepacking"])), tmp_path)
+    on = run(session_program(model, point()), tmp_path)
+    assert on["RssAnon"] - off["RssAnon"] > 10 * MIB
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is read from Linux's /proc")
+@pytest.mark.parametrize("external", [False, True])
+def test_shared_weights_are_there_once_for_all_sessions(
+    external: bool, sample_model: SampleModel, tmp_path: Path
+) -> None:
+    original = sample_model("plain_mlp", 16, external=external)
+    path = shutil.copytree(original.parent, tmp_path / "copy") / original.name
+    shared = point(BY_NAME["share-weights"])
+    taken = []
+    # The first start writes what the later ones map.
+    for sessions in (1, 1, 4):
+        program = session_program(str(path), shared, sessions, embedded=not external)
+        taken.append(run(program, tmp_path)["VmHWM"])
+    assert taken[2] - taken[1] < 6 * MIB
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="it is an option of glibc")
+@pytest.mark.parametrize("pinned", [False, True])
+def test_a_variable_of_glibc_counts_within_the_program(pinned: bool) -> None:
+    program = session_program("m.onnx", point(BY_NAME["mmap-threshold"]))
+    start = program.split("import onnxruntime")[0] if pinned else _LIBC
+    done = subprocess.run(
+        [sys.executable, "-c", start + _MAPPED_BLOCKS], capture_output=True, text=True, timeout=60
+    )
+    # Having freed a mapped block, glibc maps no smaller ones any more, unless it is told to.
+    assert done.stdout.strip() == ("1" if pinned else "0"), done.stderr
+
+
+def test_a_path_with_quotes_is_written_as_python_needs_it() -> None:
+    program = session_program('it\'s "a" \\ model.onnx', point())
+    compile(program, "snippet", "exec")
+    assert repr('it\'s "a" \\ model.onnx') in program

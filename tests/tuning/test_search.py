@@ -1,0 +1,397 @@
+"""The search of a tuning, on figures that are made up: what is tried, and what is chosen."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from math import inf
+from types import SimpleNamespace
+from typing import cast
+
+import msgspec
+import pytest
+
+from memdiag.records.fix import Figures, Point
+from memdiag.tuning.options import Option
+from memdiag.tuning.point_evaluator import PointEvaluator
+from memdiag.tuning.points import excess
+from memdiag.tuning.search import OptionSearch
+from memdiag.units import MIB
+
+Names = frozenset[str]
+LIMIT = 1.05
+
+
+def figures(size: float) -> Figures:
+    """Figures of a model that takes `size` MiB throughout."""
+    nbytes = round(size * MIB)
+    return Figures(
+        peak_bytes=nbytes,
+        peak_spread_bytes=0,
+        steady_bytes=nbytes,
+        steady_spread_bytes=0,
+        anonymous_bytes=nbytes,
+        file_bytes=0,
+        load_s=0.1,
+        latency_s=0.01,
+        disk_bytes=1,
+    )
+
+
+@dataclass
+class Scripted:
+    """Stands for `PointEvaluator`: memory in MiB and latency ratio follow from options' names.
+
+    `untrue` are the points that are not confirmed.
+    """
+
+    size: Callable[[Names], float]
+    ratio: Callable[[Names], float] = lambda names: 1.0
+    budget: Mapping[str, int] = field(default_factory=dict)
+    untrue: frozenset[Names] = frozenset()
+    exact: float = 1.0
+    compared: list[Names] = field(default_factory=list)
+    seconds: float = 0
+
+    measuring_s: float = 1.0
+    confirming_s: float = 0.0
+
+    def reserve_s(self, remaining_s: float) -> float:
+        return 0.0
+
+    def set_deadline(self, at: float) -> None:
+        self.deadline = at
+
+    @property
+    def before(self) -> Figures:
+        return figures(self.size(frozenset()))
+
+    @property
+    def model_evaluator(self) -> SimpleNamespace:
+        return SimpleNamespace(before=self.before)
+
+    def defaults(self) -> Point:
+        return msgspec.structs.replace(self.measure(()), ratio=1.0, fits=self._fits(self.before))
+
+    def measure(self, chosen: tuple[Option, ...]) -> Point:
+        names = frozenset(one.name for one in chosen)
+        self.seconds += bool(chosen)
+        return Point(
+            options=tuple(one.name for one in chosen),
+            session_options={},
+            environment={},
+            run_options={},
+            disabled_optimizers=(),
+            shared_arena=False,
+            saved_options={},
+            figures=figures(self.size(names)),
+            ratio=None,
+            low=None,
+            high=None,
+            on_front=False,
+            fits=False,
+            problem="",
+        )
+
+    def compare(self, point: Point, chosen: tuple[Option, ...]) -> Point:
+        names = frozenset(point.options)
+        self.compared.append(names)
+        assert point.figures is not None
+        ratio = self.ratio(names)
+        fits = ratio <= LIMIT and self._fits(point.figures)
+        return msgspec.structs.replace(point, ratio=ratio, low=ratio, high=ratio, fits=fits)
+
+    def confirm(self, point: Point, chosen: tuple[Option, ...]) -> tuple[Point, bool]:
+        return point, frozenset(point.options) not in self.untrue
+
+    def _fits(self, taken: Figures) -> bool:
+        return not excess(taken, self.budget)
+
+
+def option(name: str, *excludes: str) -> Option:
+    return Option(name=name, does="x.", hurts="x.", excludes=excludes)
+
+
+def searched(
+    scripted: Scripted,
+    *usable: Option,
+    always: tuple[Option, ...] = (),
+    say: object = None,
+    end: float = inf,
+) -> OptionSearch:
+    search = OptionSearch(
+        point_evaluator=cast(PointEvaluator, scripted),
+        usable=usable,
+        always=always,
+        budget=scripted.budget,
+        limit=LIMIT,
+        report_progress=cast(Callable[[str], None], say or (lambda words: None)),
+        end=end,
+        clock=lambda: scripted.seconds,
+    )
+    search.run()
+    return search
+
+
+def less(**saved: float) -> Callable[[Names], float]:
+    """100 MiB, less what each option saves on its own."""
+    return lambda names: 100 - sum(saved.get(name, 0) for name in names)
+
+
+def tried(search: OptionSearch) -> set[Names]:
+    return {frozenset(point.options) for point in search.points}
+
+
+def test_what_saves_is_combined_and_nothing_else_is_part_of_it() -> None:
+    search = searched(Scripted(less(a=20, b=30)), option("a"), option("b"), option("c"))
+    assert {*search.chosen.options} == {"a", "b"}
+    assert search.is_confirmed
+    assert search.points[0].options == ()
+
+
+def test_latency_is_compared_only_where_memory_is_saved() -> None:
+    scripted = Scripted(less(a=20, b=0.5))
+    search = searched(scripted, option("a"), option("b"))
+    assert scripted.compared == [{"a"}]
+    (idle,) = [point for point in search.points if point.options == ("b",)]
+    assert idle.ratio is None
+    assert not idle.on_front
+
+
+def test_what_saves_too_little_alone_is_gathered() -> None:
+    # Of 100 MiB 4 at peak and steady state together, 2 each, are worth an option.
+    small = Scripted(less(a=1.6, b=1.5, c=1.4, d=0.2))
+    search = searched(small, *(option(name) for name in "abcd"))
+    assert {"a", "b", "c"} in small.compared
+    assert not any("d" in names for names in small.compared)
+    # The third adds nothing that is worth an option.
+    assert {*search.chosen.options} == {"a", "b"}
+    beside = searched(Scripted(less(a=30, b=1.3, c=1.2)), *(option(name) for name in "abc"))
+    assert {*beside.chosen.options} == {"a", "b"}
+    # All of it is less than what is worth having.
+    alone = searched(Scripted(less(a=0.9, b=0.8)), option("a"), option("b"))
+    assert alone.chosen.options == ()
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_what_is_too_slow_spoils_nothing_of_what_is_gathered(known: bool) -> None:
+    def ratio(names: Names) -> float:
+        return 2.0 if "slow" in names else 1.0
+
+    # A saving of 3 MiB is compared by itself, one of 1.6 is not.
+    scripted = Scripted(less(slow=3 if known else 1.6, a=1.5, b=1.2), ratio)
+    search = searched(scripted, option("slow"), option("b"), option("a"))
+    assert {*search.chosen.options} == {"a", "b"}
+
+
+def test_what_excludes_a_gathered_option_is_not_added_to_it() -> None:
+    search = searched(
+        Scripted(less(a=1.5, b=1.4, c=1.3)), option("a"), option("b", "a"), option("c")
+    )
+    assert {*search.chosen.options} == {"a", "c"}
+    assert not any({"a", "b"} <= names for names in tried(search))
+
+
+def test_options_that_help_only_beside_another_are_found() -> None:
+    def size(names: Names) -> float:
+        return 100 - 20 * ("a" in names) - 30 * ({"a", "b"} <= names)
+
+    assert {*searched(Scripted(size), option("a"), option("b")).chosen.options} == {"a", "b"}
+
+
+def test_options_that_exclude_each_other_are_not_tried_together() -> None:
+    search = searched(Scripted(less(a=20, b=30, c=5)), option("a"), option("b", "a"), option("c"))
+    assert not any({"a", "b"} <= names for names in tried(search))
+    assert {*search.chosen.options} == {"b", "c"}
+
+
+def test_the_best_that_cannot_stand_beside_the_best_is_grown_from_too() -> None:
+    def size(names: Names) -> float:
+        alone = 100 - 30 * ("b" in names) - 20 * ("a" in names)
+        return alone - 40 * ({"a", "c"} <= names)
+
+    search = searched(Scripted(size), option("a"), option("b", "a"), option("c"))
+    assert {*search.chosen.options} == {"a", "c"}
+
+
+def test_an_option_that_became_needless_is_left_out() -> None:
+    def size(names: Names) -> float:
+        if {"b", "c"} <= names:
+            return 30
+        return 100 - 40 * ("a" in names) - 10 * ("b" in names) - 10 * ("c" in names)
+
+    search = searched(Scripted(size), option("a"), option("b"), option("c"))
+    assert {*search.chosen.options} == {"b", "c"}
+
+
+def test_what_is_too_slow_is_on_the_front_but_not_chosen() -> None:
+    def ratio(names: Names) -> float:
+        return 2.0 if "slow" in names else 1.0
+
+    search = searched(Scripted(less(slow=60, a=10), ratio), option("a"), option("slow"))
+    assert search.chosen.options == ("a",)
+    on_front = {frozenset(point.options) for point in search.points if point.on_front}
+    assert {"slow", "a"} in on_front
+
+
+def test_a_choice_that_is_not_confirmed_gives_way_to_the_next() -> None:
+    usable = (option("a", "b"), option("b", "a"))
+    scripted = Scripted(less(a=20, b=30), untrue=frozenset({frozenset({"b"})}))
+    search = searched(scripted, *usable)
+    assert search.chosen.options == ("a",)
+    nothing = frozenset({frozenset({"a"}), frozenset({"b"})})
+    search = searched(Scripted(less(a=20, b=30), untrue=nothing), *usable)
+    assert search.chosen.options == ()
+    assert search.is_confirmed
+
+
+def test_what_was_confirmed_stays_the_choice_whatever_its_second_figures() -> None:
+    class Drifting(Scripted):
+        def confirm(self, point: Point, chosen: tuple[Option, ...]) -> tuple[Point, bool]:
+            return msgspec.structs.replace(point, figures=figures(85)), True
+
+    search = searched(Drifting(less(a=20, b=30)), option("a", "b"), option("b", "a"))
+    assert search.chosen.options == ("b",)
+    assert search.chosen.figures == figures(85)
+
+
+def test_what_fits_a_budget_narrowly_is_compared_and_chosen() -> None:
+    narrow = Scripted(less(a=0.2, b=0.1), budget={"peak": round(99.8 * MIB)})
+    search = searched(narrow, option("a"), option("b"))
+    assert search.chosen.options == ("a",)
+    assert {"b"} not in narrow.compared
+
+
+def test_where_the_defaults_fit_the_budget_nothing_that_saves_less_is_compared() -> None:
+    roomy = Scripted(less(a=0.2, b=30), budget={"peak": 100 * MIB})
+    search = searched(roomy, option("a"), option("b"))
+    assert search.chosen.options == ()
+    assert roomy.compared == [{"b"}]
+
+
+def test_of_those_that_fit_the_budget_the_fastest_is_chosen() -> None:
+    def ratio(names: Names) -> float:
+        return 0.8 if "quick" in names else 1.0
+
+    scripted = Scripted(less(a=30, quick=25), ratio, {"peak": 80 * MIB})
+    search = searched(scripted, option("a", "quick"), option("quick", "a"))
+    assert search.chosen.options == ("quick",)
+
+
+def test_what_would_fit_if_it_were_faster_is_known() -> None:
+    budget = {"steady": 50 * MIB}
+    slow = Scripted(less(slow=60, a=10), lambda names: 2.0 if "slow" in names else 1.0, budget)
+    search = searched(slow, option("a"), option("slow"))
+    assert not search.chosen.fits
+    assert search.chosen.options == ("a",)
+    slower = search.cheaper_but_slower()
+    assert slower is not None
+    assert "slow" in slower.options
+    hopeless = searched(Scripted(less(a=10), budget=budget), option("a"))
+    assert hopeless.cheaper_but_slower() is None
+
+
+def test_what_is_always_part_is_part_of_every_point_but_the_first() -> None:
+    rewrite = option("rewrite")
+    search = searched(Scripted(less(rewrite=50, a=20)), option("a"), always=(rewrite,))
+    assert tried(search) == {frozenset(), frozenset({"rewrite"}), frozenset({"rewrite", "a"})}
+    # What an option saves is seen beside the rewritten model, not beside the original.
+    scripted = Scripted(less(rewrite=50, a=0.1))
+    assert searched(scripted, option("a"), always=(rewrite,)).chosen.options == ("rewrite",)
+    assert {"rewrite", "a"} not in scripted.compared
+
+
+@pytest.mark.parametrize("words", ["trying b", "verifying b"])
+def test_ctrl_c_leaves_the_best_so_far(words: str) -> None:
+    def say(said: str) -> None:
+        if said.startswith(words):
+            raise KeyboardInterrupt
+
+    search = searched(Scripted(less(a=20, b=30)), option("a", "b"), option("b", "a"), say=say)
+    assert search.interrupted
+    is_compared = words == "verifying b"
+    assert search.is_confirmed != is_compared
+    assert search.chosen.options == (("b",) if is_compared else ())
+    # What was measured and not compared is offered.
+    offered = [point.options for point in search.points if point.offered]
+    assert offered == ([] if is_compared else [("a",)])
+
+
+def test_in_limited_time_what_saves_most_is_compared_first() -> None:
+    saved = dict(a=5, b=0, c=30, d=20, e=40)
+    usable = [option(name, *(saved.keys() - name)) for name in saved]
+    unlimited = Scripted(less(**saved))
+    searched(unlimited, *usable)
+    assert unlimited.compared == [{"e"}, {"c"}, {"d"}, {"a"}]
+    # In the first third of the time a, b, c and d are measured, and e when these were compared.
+    limited = Scripted(less(**saved))
+    assert searched(limited, *usable, end=12).chosen.options == ("e",)
+    assert limited.compared == [{"c"}, {"d"}, {"a"}, {"e"}]
+
+
+def test_comparing_ends_with_the_time() -> None:
+    class Slow(Scripted):
+        def compare(self, point: Point, chosen: tuple[Option, ...]) -> Point:
+            self.seconds += 3
+            return super().compare(point, chosen)
+
+    slow = Slow(less(a=5, b=10, c=30, d=20))
+    search = searched(slow, *(option(name) for name in "abcd"), end=10)
+    assert search.timed_out
+    # All four were measured in the first third of the time, and two of them compared.
+    assert slow.compared == [{"c"}, {"d"}]
+    assert search.chosen.options == ("c",)
+    # The others save memory too: they are offered, and none but them.
+    assert {point.options for point in search.points if point.offered} == {("a",), ("b",)}
+
+
+def test_what_seems_slow_when_memory_is_measured_is_compared_last() -> None:
+    class Slow(Scripted):
+        def measure(self, chosen: tuple[Option, ...]) -> Point:
+            point = super().measure(chosen)
+            assert point.figures is not None
+            latency_s = 0.05 if point.options == ("c",) else 0.011
+            taken = msgspec.structs.replace(point.figures, latency_s=latency_s)
+            return msgspec.structs.replace(point, figures=taken)
+
+    slow = Slow(less(a=20, b=30, c=40))
+    usable = option("a", "b", "c"), option("b", "a", "c"), option("c", "a", "b")
+    searched(slow, *usable)
+    assert slow.compared == [{"b"}, {"a"}, {"c"}]
+
+
+def test_what_was_not_measured_in_time_is_named() -> None:
+    search = searched(Scripted(less(a=20)), *(option(name) for name in "abcd"), end=3)
+    assert search.timed_out
+    assert search.untried() == ("d",)
+    assert searched(Scripted(less(a=20)), option("a"), option("b")).untried() == ()
+
+
+def test_an_undecided_quick_ratio_is_compared_exactly() -> None:
+    class Doubtful(Scripted):
+        def compare(self, point: Point, chosen: tuple[Option, ...]) -> Point:
+            point = super().compare(point, chosen)
+            if point.options == ("b",):
+                return msgspec.structs.replace(point, ratio=1.1, high=1.2, undecided=True)
+            return point
+
+        def confirm(self, point: Point, chosen: tuple[Option, ...]) -> tuple[Point, bool]:
+            exact = self.exact if point.options == ("b",) else 1.0
+            point = msgspec.structs.replace(point, ratio=exact, undecided=False)
+            return point, exact <= LIMIT
+
+    usable = option("a", "b"), option("b", "a")
+    for exact, chosen in ((1.0, ("b",)), (1.1, ("a",))):
+        doubtful = Doubtful(less(a=20, b=30))
+        doubtful.exact = exact
+        assert searched(doubtful, *usable).chosen.options == chosen
+
+
+@pytest.mark.parametrize(("deadline", "expected"), [(0, ()), (1, ("a",)), (2, ("b",)), (9, ("b",))])
+def test_a_deadline_leaves_the_best_so_far_confirmed(
+    deadline: int, expected: tuple[str, ...]
+) -> None:
+    # A second passes for every point that is tried.
+    usable = option("a", "b"), option("b", "a")
+    search = searched(Scripted(less(a=20, b=30)), *usable, end=deadline)
+    assert search.timed_out == (deadline < 2)
+    assert search.is_confirmed
+    assert search.chosen.options == expected

@@ -1,0 +1,193 @@
+"""Models judged beside an original: right ones pass, and each way of being wrong is seen."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper, parser
+
+from memdiag.errors import MeasurementError
+from memdiag.runner.job import Feed, Job
+from memdiag.runner.session_server import SessionServer
+from memdiag.verify.latency import LatencyComparison
+from memdiag.verify.model_evaluator import InputSet, ModelEvaluator
+from memdiag.verify.outputs import Bound
+from memdiag.verify.ratio import Ratio
+
+Write = Callable[..., Path]
+ORIGINAL = "y = MatMul(x, w)"
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    """A function that writes a model with a 2 MiB weight w and the nodes given."""
+
+    def model(
+        name: str,
+        nodes: str = ORIGINAL,
+        output: str = "y",
+        weight_scale: float = 1,
+        states_shape: bool = True,
+    ) -> Path:
+        text = f"""<ir_version: 9, opset_import: ["" : 17]>
+            g (float[n, 512] x) => (float[n, 1024] {output}) {{ {nodes} }}"""
+        proto = parser.parse_model(text)
+        if not states_shape:
+            proto.graph.output[0].type.tensor_type.ClearField("shape")
+        values = np.random.default_rng(0).standard_normal((512, 1024), np.float32) * weight_scale
+        proto.graph.initializer.append(numpy_helper.from_array(values.astype(np.float32), "w"))
+        path = tmp_path / f"{name}.onnx"
+        onnx.save(proto, path)
+        return path
+
+    return model
+
+
+@pytest.fixture
+def bench(tmp_path: Path, write: Write) -> Callable[..., ModelEvaluator]:
+    def make(path: Path) -> ModelEvaluator:
+        trials = []
+        for rows in (1, 4):
+            file = tmp_path / f"x{rows}.npy"
+            values = np.random.default_rng(rows).standard_normal((rows, 512), np.float32)
+            np.save(file, values)
+            trials.append(InputSet(f"{rows} rows", (Feed(name="x", files=(file,)),), True))
+        scratch = tmp_path / "scratch"
+        scratch.mkdir()
+        return ModelEvaluator(Job(model=path), trials, scratch, path.stat().st_size)
+
+    return make
+
+
+def test_the_same_model_passes(write: Write, bench: Callable[..., ModelEvaluator]) -> None:
+    with bench(write("original")) as judge:
+        assert judge.unstable == frozenset()
+        verdict = judge.evaluate(Job(model=write("same")), Bound.exact(), pairs=10)
+    assert verdict.problem is None
+    assert verdict.difference is not None
+    assert verdict.difference.relative == 0
+    assert [name for name, _ in verdict.comparisons] == ["1 rows", "4 rows"]
+
+
+REBUILT = "h = MatMul(x, w) r = Sin(h) s = Shape(r) y = Reshape(h, s)"
+"""The same values as the original's; the runtime infers no size of them."""
+
+
+def test_a_shape_that_the_model_does_not_state_is_not_compared(
+    write: Write, bench: Callable[..., ModelEvaluator]
+) -> None:
+    with bench(write("original", states_shape=False)) as judge:
+        job = Job(model=write("rebuilt", REBUILT, states_shape=False))
+        verdict = judge.evaluate(job, Bound.exact(), pairs=8)
+        assert verdict.problem is None
+        flat = "h = MatMul(x, w) c = Constant <value = int64[1] {-1}> () y = Reshape(h, c)"
+        job = Job(model=write("flat", flat, states_shape=False))
+        verdict = judge.evaluate(job, Bound.exact(), pairs=8)
+    assert verdict.problem is not None
+    assert verdict.problem.startswith("output 'y' changed from float32[n, 1024] to float32[")
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"weight_scale": 1.001}, "output y differs by"),
+        ({"nodes": "z = MatMul(x, w) y = Neg(z)"}, "output y differs by"),
+        ({"nodes": "z = MatMul(x, w) y = Log(z)"}, "output y"),
+        ({"nodes": "z = MatMul(x, w)", "output": "z"}, "output 'y' is missing"),
+        ({"nodes": "y = Nonsense(x, w)"}, "it does not run: "),
+    ],
+    ids=["a weight", "a sign", "NaN", "a name", "an operator"],
+)
+def test_a_wrong_model_is_refused(
+    write: Write, bench: Callable[..., ModelEvaluator], changes: dict[str, object], said: str
+) -> None:
+    with bench(write("original")) as judge:
+        job = Job(model=write("wrong", **changes))
+        verdict = judge.evaluate(job, Bound.reordered(512))
+    assert verdict.problem is not None
+    assert said in verdict.problem
+
+
+def test_what_is_random_is_not_compared(write: Write, bench: Callable[..., ModelEvaluator]) -> None:
+    noisy = write("noisy", "r = RandomNormalLike(x) y = MatMul(r, w)")
+    with bench(noisy) as judge:
+        assert judge.unstable == {"y"}
+        assert judge.evaluate(Job(model=noisy), Bound.exact(), pairs=10).problem is None
+
+
+def test_an_original_that_does_not_run_is_told(
+    write: Write, bench: Callable[..., ModelEvaluator]
+) -> None:
+    with pytest.raises(MeasurementError, match="Nonsense"):
+        bench(write("broken", "y = Nonsense(x, w)"))
+
+
+def scripted(monkeypatch: pytest.MonkeyPatch, *medians: float) -> list[dict[str, object]]:
+    """Let comparisons have these ratios, one after the other; return their arguments."""
+    asked: list[dict[str, object]] = []
+    left = iter(medians)
+
+    def compared(
+        before: SessionServer, after: SessionServer, feeds: int, **how: object
+    ) -> LatencyComparison:
+        asked.append({**how, "before": before.pid, "after": after.pid, "feeds": feeds})
+        median = next(left)
+        return LatencyComparison(1.0, median, Ratio(median, median, median, 15))
+
+    monkeypatch.setattr("memdiag.verify.model_evaluator.compare_latency", compared)
+    return asked
+
+
+def test_new_sessions_confirm_that_a_model_is_slower(
+    write: Write, bench: Callable[..., ModelEvaluator], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = write("original")
+    with bench(original) as judge:
+        asked = scripted(monkeypatch, 1.0, 1.3, 1.2)
+        job, started = Job(model=original), judge.session_count
+        verdict = judge.evaluate(job, Bound.exact(), limit=1.05)
+        assert judge.session_count == started + 1 + 2
+    assert [found.ratio.median for _, found in verdict.comparisons] == [1.0, 1.2]
+    assert [one["feeds"] for one in asked] == [0, 1, 1]
+    assert {asked[0]["before"], asked[0]["after"]}.isdisjoint(
+        {asked[2]["before"], asked[2]["after"]}
+    )
+    assert asked[0]["before"] == asked[1]["before"]
+
+
+def test_one_confirmed_slowdown_is_enough(
+    write: Write, bench: Callable[..., ModelEvaluator], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = write("original")
+    with bench(original) as judge:
+        # The first inputs decide: the second are not compared, and new sessions confirm the first.
+        asked = scripted(monkeypatch, 2.0, 1.9)
+        verdict = judge.evaluate(Job(model=original), Bound.exact(), limit=1.05)
+    assert [found.ratio.median for _, found in verdict.comparisons] == [1.9]
+    assert [one["feeds"] for one in asked] == [0, 0]
+
+
+def test_what_is_not_slower_is_not_compared_again(
+    write: Write, bench: Callable[..., ModelEvaluator], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = write("original")
+    with bench(original) as judge:
+        asked = scripted(monkeypatch, 1.0, 1.04, 2.0, 2.0)
+        for limit in (1.05, None):
+            judge.evaluate(Job(model=original), Bound.exact(), limit=limit, pairs=9)
+    assert len(asked) == 4
+    assert {one["pairs"] for one in asked} == {9}
+
+
+def test_two_models_are_measured_in_turn(
+    write: Write, bench: Callable[..., ModelEvaluator]
+) -> None:
+    original, larger = write("original"), write("larger", "z = MatMul(x, w) y = Relu(z)")
+    with bench(original) as judge:
+        one, other = judge.measure_both(
+            Job(model=larger), 1, before_bytes=1, after_bytes=2, before=Job(model=larger)
+        )
+    assert (one.disk_bytes, other.disk_bytes) == (1, 2)
+    assert abs(one.steady_bytes - other.steady_bytes) < 4 << 20
