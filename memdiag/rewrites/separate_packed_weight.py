@@ -63,7 +63,7 @@ class _Use(NamedTuple):
 def check(editor: ModelEditor, finding: Finding) -> str | None:
     """Return why no weight can be separated; None if one can."""
     plan = _plan(editor, finding)
-    return None if plan.weights else next(iter(plan.problems), "it names no weight that is there")
+    return None if plan.weights else next(iter(plan.problems), "the weights were removed")
 
 
 def apply(editor: ModelEditor, finding: Finding) -> bool:

@@ -78,15 +78,19 @@ def compare_latency(
     With a `limit` the comparison ends at the first of `CHECKPOINTS` that decides whether the ratio
     is above it, or after four pairs that all are clearly above.
 
-    With `then`, a turn is one run with the inputs of `feeds` and of each index of `then`, a few
-    times if they are fast, and the fastest sum counts: what a change of sizes costs is in no run of
-    inputs that stay the same.
+    With `then`, a turn is one run with the inputs of `feeds` and of each index of `then`, and the
+    sum counts: what a change of sizes costs is in no run of inputs that stay the same.
 
     Raises:
         MeasurementError: a model fails.
     """
     both = (before, after)
-    turn = _turn_of_several(both, (feeds, *then)) if then else _turn_of_one(both, feeds)
+    if then:
+        turn = _turn_of_several((feeds, *then))
+        for server in both:
+            turn(server)
+    else:
+        turn = _turn_of_one(both, feeds)
     started = clock()
     seconds: tuple[list[float], list[float]] = ([], [])
     for number in range(pairs):
@@ -124,27 +128,14 @@ def _turn_of_one(both: Sequence[SessionServer], feeds: int) -> Callable[[Session
         for server in both:
             server.run(feeds, _WARM_RUNS - 1)
         longest = max(max(server.run(feeds)) for server in both)
-    times = _repetitions(longest)
+    times = max(1, min(_MAX_RUNS, int(_TURN_S / longest))) if longest > 0 else _MAX_RUNS
     warm = _WARM_RUNS if times > 1 else int(longest <= _LONG_S)
     return lambda server: min(server.run(feeds, warm + times)[warm:])
 
 
-def _turn_of_several(
-    both: Sequence[SessionServer], feeds: Sequence[int]
-) -> Callable[[SessionServer], float]:
-    """Return a function that returns the fastest sum of one run with each of `feeds`."""
-
-    def one_pass(server: SessionServer) -> float:
-        return sum(server.run(index)[0] for index in feeds)
-
-    longest = max(one_pass(server) for server in both)
-    times = _repetitions(longest)
-    return lambda server: min(one_pass(server) for _ in range(times))
-
-
-def _repetitions(seconds: float) -> int:
-    """Return how often something that takes `seconds` is repeated in a turn."""
-    return max(1, min(_MAX_RUNS, int(_TURN_S / seconds))) if seconds > 0 else _MAX_RUNS
+def _turn_of_several(feeds: Sequence[int]) -> Callable[[SessionServer], float]:
+    """Return a function that returns the sum of one run with each of `feeds`."""
+    return lambda server: sum(server.run(index)[0] for index in feeds)
 
 
 def _upper_median(values: Sequence[float]) -> float:

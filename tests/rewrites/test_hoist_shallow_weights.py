@@ -8,12 +8,10 @@ import pytest
 from onnx import ModelProto
 
 from memdiag.rewrites import hoist_shallow_weights as hoist
-from memdiag.verify.outputs import Bound
 from tests.rewrites.rewriting import (
     Array,
     assert_same_outputs,
     finding,
-    largest_difference,
     random,
     refusal,
     rewrite,
@@ -81,16 +79,6 @@ def test_what_cannot_move_is_refused_with_the_reason(tmp_path: Path) -> None:
     old = model()
     old.ir_version = 3
     assert "version 4" in refusal(hoist, old, finding(*SHALLOW, *DEEP), tmp_path)
-
-
-def test_a_wrong_content_would_be_seen(tmp_path: Path) -> None:
-    fixed = rewrite(hoist, model(), finding(*SHALLOW, *DEEP), tmp_path)
-    wrong = onnx.load(fixed)
-    wrong.graph.initializer[0].raw_data = random((8, 8), 9).tobytes()
-    onnx.save(wrong, tmp_path / "wrong.onnx")
-    one = feeds()[0]
-    found = largest_difference(tmp_path / "original.onnx", tmp_path / "wrong.onnx", one, tmp_path)
-    assert found > Bound.reordered(8).relative
 
 
 @pytest.mark.slow

@@ -10,10 +10,7 @@ import numpy as np
 import onnx
 from onnx import ModelProto, TensorProto, helper, numpy_helper, parser
 
-from memdiag.model.model_file import open_model
 from memdiag.records.finding import Finding
-from memdiag.rewrites.model_editor import ModelEditor
-from memdiag.rewrites.saving import save
 from memdiag.verify.outputs import Bound
 from tests.rewrites.rewriting import (
     Array,
@@ -22,7 +19,6 @@ from tests.rewrites.rewriting import (
     largest_difference,
     random,
     rewrite,
-    saved,
 )
 
 ROWS, COLUMNS = 24, 16
@@ -226,25 +222,3 @@ def rewritten(
     for each in feeds:
         assert largest_difference(folder / "original.onnx", path, each, folder) <= BOUND
     return path
-
-
-def assert_wrong_is_seen(module: ModuleType, folder: Path, rows: int = 3) -> None:
-    """Hold the outputs that a rewrite gives, which was made a wrong one, to be beyond the bound."""
-    square = model(
-        "g (float[n, 20] x, int64[i] ids) => (float[n, 20] y, float[i, 20] e)"
-        " { e = Gather(w, ids) t = Transpose(w) y = MatMul(x, t) }",
-        w=random((20, 20)),
-    )
-    path = saved(square, folder)
-    wrong = apply_unchecked(module, path, SHARED, folder / "wrong.onnx")
-    feeds = {"x": random((rows, 20)), "ids": np.array([1])}
-    assert largest_difference(path, wrong, feeds, folder) > Bound.reordered(20).relative
-
-
-def apply_unchecked(module: ModuleType, path: Path, of: Finding, target: Path) -> Path:
-    """Apply a rewrite, which may be wrong, and save the result."""
-    with open_model(path) as file:
-        editor = ModelEditor(file)
-        assert module.apply(editor, of) is True
-        save(editor, target, editor.storage or "embedded")
-    return target

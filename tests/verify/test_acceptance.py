@@ -5,7 +5,6 @@ import pytest
 from memdiag.records.fix import Figures
 from memdiag.units import MIB
 from memdiag.verify.acceptance import (
-    Comparisons,
     is_faster,
     is_worth_it,
     memory_change,
@@ -16,6 +15,7 @@ from memdiag.verify.acceptance import (
     undecided_slowness,
 )
 from memdiag.verify.latency import LatencyComparison
+from memdiag.verify.model_evaluator import Comparisons
 from memdiag.verify.ratio import Ratio
 
 
