@@ -154,9 +154,7 @@ def examine(
             found = list(detector.detect(ctx))
             model.release()
         except ModelError as error:  # its file changed, or is damaged where only now it was read
-            ctx.notes.append(
-                f"rule {detector.rule.name} could not look at this model: {error}"
-            )
+            ctx.notes.append(f"rule {detector.rule.name} could not look at this model: {error}")
         except Exception as error:  # a defect of one rule must not lose the others, or a profile
             what = f"{type(error).__name__}: {error}"[:_LONGEST_REASON]
             ctx.notes.append(
