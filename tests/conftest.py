@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,6 +15,14 @@ from sample_models import load_recipes
 
 # Before any test imports onnxruntime; children of tests inherit it.
 os.environ["ORT_DISABLE_TELEMETRY"] = "1"
+
+# Tests start hundreds of processes, each of which would compile memdiag and its dependencies again
+# where Python is told to write no bytecode. It is written apart from the sources.
+if sys.dont_write_bytecode or os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):
+    sys.dont_write_bytecode = False
+    sys.pycache_prefix = str(Path(__file__).parents[1] / ".cache" / "bytecode")
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix
 
 # No deadline: the time an example takes says more about the machine than about the code.
 settings.register_profile("memdiag", max_examples=50, deadline=None)
@@ -56,11 +65,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture
 def user_environment(tmp_path: Path) -> dict[str, str]:
     """Return the environment of a user with an empty home, where telemetry is on by default."""
+    import matplotlib
+
     home = tmp_path / "home"
     home.mkdir()
     removed = {"ORT_DISABLE_TELEMETRY", "XDG_CACHE_HOME", *CI_VARIABLES}
     kept = {name: value for name, value in os.environ.items() if name not in removed}
-    return {**kept, "HOME": str(home), "MPLCONFIGDIR": str(tmp_path / "matplotlib")}
+    # The list of all fonts takes matplotlib seconds to make.
+    return {**kept, "HOME": str(home), "MPLCONFIGDIR": matplotlib.get_cachedir()}
 
 
 @pytest.fixture(scope="session")

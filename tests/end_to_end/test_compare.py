@@ -56,7 +56,10 @@ def test_the_record_alone_is_json_and_the_report_markdown(
 
 
 def test_saved_profiles_need_no_onnxruntime(
-    memdiag: RunMemdiag, sample_model: SampleModel, tmp_path: Path
+    memdiag: RunMemdiag,
+    memdiag_process: RunMemdiag,
+    sample_model: SampleModel,
+    tmp_path: Path,
 ) -> None:
     for name, megabytes in (("before", 2), ("after", 24)):
         model = sample_model("plain_mlp", megabytes)
@@ -66,7 +69,7 @@ def test_saved_profiles_need_no_onnxruntime(
     bare = tmp_path / "bare" / "onnxruntime"
     bare.mkdir(parents=True)
     (bare / "__init__.py").write_text("raise ImportError('there is none')\n")
-    finished = memdiag(
+    finished = memdiag_process(
         "compare", "before.json", "after.json", "--out", "out", PYTHONPATH=str(bare.parent)
     )
     assert finished.returncode == 0, finished.stderr

@@ -5,12 +5,15 @@ import random
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
 import pytest
+
+from tests.end_to_end.conftest import RunMemdiag
 
 SampleModel = Callable[..., Path]
 
@@ -24,7 +27,7 @@ MEMDIAG = [sys.executable, "-m", "memdiag"]
 COMMANDS = {
     "profile": ["profile", "model.onnx", "--out", "out"],
     "fix": ["fix", "model.onnx", "-o", "fixed.onnx", "--sizes", "1"],
-    "tune": ["tune", "model.onnx", "--time-limit", "30"],
+    "tune": ["tune", "model.onnx", "--time-limit", "30", "--sizes", "1"],
 }
 
 
@@ -33,7 +36,12 @@ def left_in(folder: Path) -> list[str]:
 
 
 @pytest.fixture
-def killed(sample_model: SampleModel, tmp_path: Path) -> Iterator[Callable[[list[str]], None]]:
+def killed(
+    sample_model: SampleModel,
+    tmp_path: Path,
+    memdiag: RunMemdiag,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[Callable[[list[str]], None]]:
     """A function that starts a command and kills it at some moment of its work."""
     model = tmp_path / "model.onnx"
     model.write_bytes(sample_model("subgraph_weights", 4).read_bytes())
@@ -54,7 +62,7 @@ def killed(sample_model: SampleModel, tmp_path: Path) -> Iterator[Callable[[list
             deadline = time.monotonic() + 60
             while not os.listdir(scratch) and time.monotonic() < deadline:
                 time.sleep(0.01)
-            time.sleep(random.Random(seed).uniform(0.0, 4.0))
+            time.sleep(random.Random(seed).uniform(0.0, 3.0))
             children = psutil.Process(process.pid).children(recursive=True)
             process.kill()
         # It may have ended by itself, but then there was nothing to kill.
@@ -63,13 +71,8 @@ def killed(sample_model: SampleModel, tmp_path: Path) -> Iterator[Callable[[list
         assert alive == [], f"seed {seed}"
 
     yield kill
-    done = subprocess.run(
-        [*MEMDIAG, *COMMANDS["fix"]],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-    )
+    monkeypatch.setattr(tempfile, "tempdir", str(scratch))
+    done = memdiag("profile", "model.onnx", "--no-run", "--xray=none", "--out", ".")
     assert done.returncode == 0, done.stderr
     assert left_in(scratch) == []
     assert left_in(tmp_path) == []

@@ -130,7 +130,10 @@ def test_the_users_own_inputs_are_used(
 
 
 def test_a_saved_profile_is_rendered_again_without_model_or_runtime(
-    memdiag: Callable[..., "subprocess.CompletedProcess[str]"], tmp_path: Path, tied: Path
+    memdiag: Callable[..., "subprocess.CompletedProcess[str]"],
+    memdiag_process: Callable[..., "subprocess.CompletedProcess[str]"],
+    tmp_path: Path,
+    tied: Path,
 ) -> None:
     assert memdiag("profile", tied, "--no-run", "--out", "first", "-q").returncode == 0
     blocked = tmp_path / "blocked"
@@ -139,7 +142,7 @@ def test_a_saved_profile_is_rendered_again_without_model_or_runtime(
         (blocked / f"{name}.py").write_text("raise ImportError('not here')\n")
     saved = tmp_path / "first" / "profile.json"
     (tmp_path / "alone.json").write_bytes(saved.read_bytes())
-    finished = memdiag("report", "alone.json", "--out", "again", PYTHONPATH=str(blocked))
+    finished = memdiag_process("report", "alone.json", "--out", "again", PYTHONPATH=str(blocked))
     assert finished.returncode == 0, finished.stderr
     assert sorted(path.name for path in (tmp_path / "again").iterdir()) == [
         "profile.json",

@@ -40,14 +40,14 @@ def profile(tmp_path: Path) -> Path:
     ids=["comparison", "fix", "tuning", "X-ray"],
 )
 def test_any_record_is_rendered_again_without_model_or_runtime(
-    memdiag: RunMemdiag, tmp_path: Path, record: Record, stem: str, said: str
+    memdiag_process: RunMemdiag, tmp_path: Path, record: Record, stem: str, said: str
 ) -> None:
     blocked = tmp_path / "blocked"
     blocked.mkdir()
     for name in ("onnxruntime", "onnx"):
         (blocked / f"{name}.py").write_text("raise ImportError('not here')\n")
     (tmp_path / "saved.json").write_bytes(encode(record))
-    finished = memdiag("report", "saved.json", "--out", "again", PYTHONPATH=str(blocked))
+    finished = memdiag_process("report", "saved.json", "--out", "again", PYTHONPATH=str(blocked))
     assert finished.returncode == 0, finished.stderr
     assert finished.stdout.startswith(said)
     names = [f"{stem}.{end}" for end in ("html", "png", "md", "json")]
