@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from benchmarks.real_models import FetchError
 from benchmarks.real_models import real_models as fetch_real_models
@@ -25,8 +25,13 @@ if sys.dont_write_bytecode or os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):
     os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix
 
 # No deadline: the time an example takes says more about the machine than about the code.
-settings.register_profile("memdiag", max_examples=50, deadline=None)
-settings.load_profile("memdiag")
+SETTINGS = settings(
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+settings.register_profile("quick", SETTINGS, max_examples=20)
+settings.register_profile("thorough", SETTINGS, max_examples=200)  # make test-all
+settings.load_profile("quick")
 
 
 # Where one of these is set, onnxruntime turns its telemetry off by itself.

@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import onnx.parser
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -90,7 +90,6 @@ def test_records_of_no_known_size_are_not_guessed(record: int) -> None:
 cuts = st.lists(st.tuples(st.integers(1, 9), st.booleans()), min_size=1, max_size=8)
 
 
-@settings(max_examples=50)
 @given(first=cuts, second=cuts, at=st.integers(-300, 80 * 256), nbytes=st.integers(1, 3000))
 def test_every_chunk_of_any_cut_is_told(first: Cut, second: Cut, at: int, nbytes: int) -> None:
     both: dict[int, Cut] = {FIRST: first, FIRST + sum(units for units, _ in first) * 256: second}

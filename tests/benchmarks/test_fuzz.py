@@ -95,6 +95,7 @@ def test_what_goes_wrong_is_counted_and_kept(tmp_path: Path) -> None:
         assert kind in (tmp_path / f"{kind}-{number}.txt").read_text()
 
 
+@pytest.mark.usefixtures("heeding_ctrl_c")
 def test_ctrl_c_prints_the_table_so_far(tmp_path: Path) -> None:
     code = (
         "import os, signal\nfrom benchmarks.fuzz import __main__ as main_module\n"

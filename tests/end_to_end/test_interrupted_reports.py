@@ -19,29 +19,28 @@ pytestmark = [
 ]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize(
-    ("words", "saved", "schema"),
+    ("words", "saved", "number"),
     [
-        (("profile", "m.onnx", "--runs=1"), "profile.json", "memdiag.profile/1"),
-        (("compare", "a.json", "b.json"), "comparison.json", "memdiag.comparison/1"),
-        (("fix", "m.onnx", "--dry-run"), "fix.json", "memdiag.fix/1"),
+        (("profile", "m.onnx", "--runs=1", "--xray=none"), "profile", signal.SIGINT),
+        (("compare", "a.json", "b.json"), "comparison", signal.SIGINT),
+        (("compare", "a.json", "b.json"), "comparison", signal.SIGTERM),
+        (("fix", "m.onnx", "--dry-run"), "fix", signal.SIGTERM),
     ],
-    ids=["profile", "compare", "fix"],
+    ids=["profile-SIGINT", "compare-SIGINT", "compare-SIGTERM", "fix-SIGTERM"],
 )
 def test_the_record_is_there_before_any_report_is_rendered(
     tmp_path: Path,
     sample_model: Callable[..., Path],
     words: tuple[str, ...],
     saved: str,
-    schema: str,
     number: signal.Signals,
 ) -> None:
     (tmp_path / "m.onnx").symlink_to(sample_model("tied_if"))
     for name in ("a.json", "b.json"):
         (tmp_path / name).write_bytes(encode(profiles.tied_if()))
     command = [sys.executable, "-m", "memdiag", *words, "--out=out", "--quiet"]
-    record = tmp_path / "out" / saved
+    record = tmp_path / "out" / f"{saved}.json"
     with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as process:
         deadline = time.monotonic() + 60
         while not record.exists() and process.poll() is None and time.monotonic() < deadline:
@@ -51,7 +50,7 @@ def test_the_record_is_there_before_any_report_is_rendered(
         message = process.stderr.read()
         assert process.wait() == 2, message
     assert message.startswith("memdiag: interrupted. ")
-    assert f"out/{saved}" in message
+    assert f"out/{saved}.json" in message
     assert message.count("\n") == 1
-    assert [path.name for path in record.parent.iterdir()] == [saved]
-    assert json.loads(record.read_bytes())["schema"] == schema
+    assert [path.name for path in record.parent.iterdir()] == [record.name]
+    assert json.loads(record.read_bytes())["schema"] == f"memdiag.{saved}/1"

@@ -13,13 +13,14 @@ pytestmark = pytest.mark.timeout(300)
 
 SampleModel = Callable[..., Path]
 
+ONCE = ["--processes", "1", "--runs", "1", "--xray=none"]
 COMMANDS = {
-    "profile": ["profile", "MODEL", "--out", "out"],
+    "profile": ["profile", "MODEL", "--runs", "1", "--out", "out"],
     "check": ["check", "MODEL"],
     "fix": ["fix", "MODEL", "-o", "fixed.onnx", "--sizes", "1", "--only", "subgraph-weights"],
-    "tune": ["tune", "MODEL", "--time-limit", "30"],
-    "compare models": ["compare", "MODEL", "MODEL", "--runs", "1"],
-    "compare optimizers": ["compare", "MODEL", "--optimizers", "onnxruntime-basic", "--runs", "1"],
+    "tune": ["tune", "MODEL", "--time-limit", "8", "--sizes", "1"],
+    "compare models": ["compare", "MODEL", "MODEL", *ONCE],
+    "compare optimizers": ["compare", "MODEL", "--optimizers", "onnxruntime-basic", *ONCE],
 }
 
 
@@ -52,7 +53,7 @@ def test_a_command_leaves_no_telemetry(
 
 
 @pytest.mark.skipif(Runtime.installed() < TELEMETRY_SINCE, reason="it has no telemetry")
-@pytest.mark.parametrize("command", ["profile", "tune"])
+@pytest.mark.parametrize("command", ["profile", pytest.param("tune", marks=pytest.mark.slow)])
 def test_telemetry_is_on_where_it_is_asked_for(
     command: str, sample_model: SampleModel, tmp_path: Path, user_environment: dict[str, str]
 ) -> None:

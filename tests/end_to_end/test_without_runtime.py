@@ -9,9 +9,11 @@ import pytest
 
 import memdiag
 from memdiag.errors import UsageError
+from memdiag.records.codec import encode
 
 # With None in its place a module is neither found nor imported.
 WITHOUT = "import sys; sys.modules['onnxruntime'] = None; "
+ONCE = ("--runs", "1", "--xray=none", "--out", "again")
 MAIN = "from memdiag.cli import main; main()"
 
 
@@ -25,14 +27,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory, sample_model: Callable[...,
     """A folder with a model and a profile of it."""
     home = tmp_path_factory.mktemp("without")
     (home / "model.onnx").write_bytes(sample_model("tied_if").read_bytes())
-    done = subprocess.run(
-        [sys.executable, "-m", "memdiag", "profile", "model.onnx", "--runs", "1", "--out", "."],
-        cwd=home,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    profile = memdiag.profile(home / "model.onnx", runs=1, xray="none")
+    (home / "profile.json").write_bytes(encode(profile))
     return home
 
 
@@ -61,17 +57,8 @@ def test_a_command_that_needs_it_says_so_in_one_sentence(
         ["check", "model.onnx", "--for-onnxruntime", "1.24.4"],
         ["inspect", "model.onnx"],
         ["report", "profile.json", "--out", "again"],
-        ["profile", "model.onnx", "--python", sys.executable, "--out", "again"],
-        [
-            "compare",
-            "model.onnx",
-            "--environment",
-            sys.executable,
-            "--processes",
-            "1",
-            "--out",
-            "again",
-        ],
+        ["profile", "model.onnx", "--python", sys.executable, *ONCE],
+        ["compare", "model.onnx", "--environment", sys.executable, "--processes", "1", *ONCE],
     ],
     ids=lambda words: words[0],
 )

@@ -6,17 +6,17 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-import memdiag
+import memdiag as package
 from memdiag.api.xray import guess_models
 from memdiag.errors import ModelError, UsageError, XrayError
 from memdiag.records.attribution import Attribution, Copy
+from tests.end_to_end.conftest import Finished, RunMemdiag
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads Linux's /proc")
 
@@ -80,27 +80,22 @@ def of(attribution: Attribution, name: str, layout: str | None = None) -> list[C
     ]
 
 
-@pytest.mark.parametrize(
-    ("changes", "layouts"),
-    [
-        ({}, ["original", "packed_fp32", "transposed"]),
-        ({"session.disable_prepacking": "1"}, ["original", "transposed"]),
-    ],
-)
-def test_the_tied_weights_copies_are_told_apart(
-    sample_model: Callable[..., Path], changes: dict[str, str], layouts: list[str]
-) -> None:
-    model = sample_model("tied_if", 8)
-    profile = memdiag.profile(model, session_options=changes, runs=1)
-    attribution = profile.attribution
+@pytest.fixture(scope="module")
+def tied(sample_model: Callable[..., Path]) -> Attribution:
+    """What is found of the tied model with no options, by which many tests go."""
+    attribution = package.profile(sample_model("tied_if", 8), runs=1).attribution
     assert attribution is not None
-    copies = of(attribution, "model.shared.weight")
-    assert sorted(copy.layout for copy in copies) == layouts
-    made = {copy.layout: copy.made_by for copy in copies}
-    assert made["original"] == "parse"
-    assert made["transposed"] == "ConstantFolding · lm/Transpose"
-    if "packed_fp32" in made:
-        assert made["packed_fp32"] == "prepack · lm/MatMul"
+    return attribution
+
+
+def test_the_tied_weights_copies_are_told_apart(tied: Attribution) -> None:
+    copies = of(tied, "model.shared.weight")
+    assert {copy.layout: copy.made_by for copy in copies} == {
+        "original": "parse",
+        "transposed": "ConstantFolding · lm/Transpose",
+        "packed_fp32": "prepack · lm/MatMul",
+    }
+    assert len(copies) == 3
     for copy in copies:
         assert copy.backing.kind == "anonymous"
         assert copy.verified_bytes >= 0.99 * copy.bytes
@@ -109,7 +104,7 @@ def test_the_tied_weights_copies_are_told_apart(
 
 def test_one_copy_is_one(sample_model: Callable[..., Path]) -> None:
     model = sample_model("tied_if", 8)
-    profile = memdiag.profile(
+    profile = package.profile(
         model,
         disabled_optimizers=["ConstantFolding"],
         session_options={"session.disable_prepacking": "1"},
@@ -122,46 +117,38 @@ def test_one_copy_is_one(sample_model: Callable[..., Path]) -> None:
 
 def test_external_data_is_a_copy_in_the_file(sample_model: Callable[..., Path]) -> None:
     model = sample_model("tied_if", 8, external=True)
-    profile = memdiag.profile(model, disabled_optimizers=["ConstantFolding"], runs=1)
+    profile = package.profile(model, disabled_optimizers=["ConstantFolding"], runs=1)
     assert profile.attribution is not None
     backings = [copy.backing for copy in of(profile.attribution, "model.shared.weight", "original")]
     assert [(one.kind, one.file) for one in backings] == [("file", f"{model.name}.data")]
 
 
-def test_the_parts_sum_to_the_whole_and_most_has_a_name(
-    sample_model: Callable[..., Path],
-) -> None:
-    attribution = memdiag.profile(sample_model("tied_if", 8), runs=1).attribution
-    assert attribution is not None
-    assert sum(owner.bytes for owner in attribution.owners) == attribution.resident_bytes
-    assert attribution.named_share >= 0.95
-    assert attribution.baseline_bytes is not None
-    assert not attribution.partial
+def test_the_parts_sum_to_the_whole_and_most_has_a_name(tied: Attribution) -> None:
+    assert sum(owner.bytes for owner in tied.owners) == tied.resident_bytes
+    assert tied.named_share >= 0.95
+    assert tied.baseline_bytes is not None
+    assert not tied.partial
 
 
-@pytest.mark.parametrize(("source", "count"), [("path", 0), ("bytes", 1)])
 def test_bytes_that_a_session_was_loaded_from_are_a_copy_of_the_file(
-    sample_model: Callable[..., Path], source: Literal["path", "bytes"], count: int
+    sample_model: Callable[..., Path], tied: Attribution
 ) -> None:
     model = sample_model("tied_if", 8)
-    attribution = memdiag.profile(model, runs=1, load_from=source).attribution
+    attribution = package.profile(model, runs=1, load_from="bytes").attribution
     assert attribution is not None
-    copies = of(attribution, "(the model's file)")
-    assert [copy.bytes for copy in copies] == [model.stat().st_size] * count
-    assert {copy.made_by for copy in copies} <= {"loading from bytes"}
+    (copy,) = of(attribution, "(the model's file)")
+    assert copy.bytes == model.stat().st_size
+    assert copy.made_by == "loading from bytes"
     # The weight's own copies are counted apart from it.
     assert len(of(attribution, "model.shared.weight")) == 3
-
-
-def test_no_xray_leaves_it_out(sample_model: Callable[..., Path]) -> None:
-    assert memdiag.profile(sample_model("tied_if"), runs=1, xray="none").attribution is None
+    assert of(tied, "(the model's file)") == []
 
 
 def test_a_live_process_is_read_and_goes_on(tmp_path: Path) -> None:
     model = two_products(tmp_path / "a.onnx", seed=1)
     with serving(model) as pid:
-        attribution = memdiag.xray(pid, model)
-        paused = memdiag.xray(pid, [model], pause=True)
+        attribution = package.xray(pid, model)
+        paused = package.xray(pid, [model], pause=True)
         assert Path(f"/proc/{pid}/stat").read_text().split()[2] in ("S", "R")
     for one in (attribution, paused):
         assert {layout for copy in one.copies for layout in [copy.layout]} == {"packed_fp32"}
@@ -172,14 +159,14 @@ def test_a_live_process_is_read_and_goes_on(tmp_path: Path) -> None:
 def test_a_model_that_is_not_there_has_no_copies(tmp_path: Path) -> None:
     other = two_products(tmp_path / "b.onnx", seed=2)
     with serving(two_products(tmp_path / "a.onnx", seed=1)) as pid:
-        assert memdiag.xray(pid, other).copies == ()
+        assert package.xray(pid, other).copies == ()
 
 
 def test_two_models_in_one_process_are_told_apart(tmp_path: Path) -> None:
     one, two = (two_products(tmp_path / f"{seed}.onnx", seed=seed) for seed in (1, 2))
     with serving(one, two) as pid:
-        alone = memdiag.xray(pid, one)
-        both = memdiag.xray(pid, [one, two])
+        alone = package.xray(pid, one)
+        both = package.xray(pid, [one, two])
     assert len(alone.copies) == 2
     assert len(both.copies) == 4
 
@@ -190,7 +177,7 @@ def test_weights_that_two_models_share_count_for_both(tmp_path: Path) -> None:
         path.parent.mkdir()
         two_products(path, seed=1)
     with serving(one, two) as pid:
-        found = memdiag.xray(pid, [one, two])
+        found = package.xray(pid, [one, two])
     assert [model.name for model in found.models] == ["a/m.onnx", "b/m.onnx"]
     assert {copy.models for copy in found.copies} == {(0, 1)}
 
@@ -223,7 +210,7 @@ def test_models_are_guessed_by_the_files_of_a_process(tmp_path: Path) -> None:
     ):
         with running(program, *arguments) as pid:
             assert list(guess_models(pid)) == expected
-            found = memdiag.xray(pid)
+            found = package.xray(pid)
         assert [model.name for model in found.models] == [path.name for path in expected]
         (note,) = [note for note in found.notes if "no model was given" in note]
         assert ("none was found" in note) == (not expected)
@@ -235,24 +222,19 @@ def test_a_file_that_is_no_model_is_no_error_where_it_was_guessed(tmp_path: Path
     broken.write_bytes(b"no model")
     program = "import sys; print('ready', flush=True); sys.stdin.read()"
     with running(program, str(broken)) as pid:
-        assert memdiag.xray(pid).models == ()
+        assert package.xray(pid).models == ()
         with pytest.raises(ModelError):
-            memdiag.xray(pid, broken)
+            package.xray(pid, broken)
 
 
 @pytest.mark.parametrize("repeated", [False, True], ids=["glob", "repeated"])
 def test_several_models_are_understood_as_a_shell_expands_them(
-    tmp_path: Path, repeated: bool
+    tmp_path: Path, memdiag: RunMemdiag, repeated: bool
 ) -> None:
     one, two = (two_products(tmp_path / f"{seed}.onnx", seed=seed) for seed in (1, 2))
     words = ["--model", str(one), *(["--model"] if repeated else []), str(two)]
     with serving(one, two) as pid:
-        finished = subprocess.run(
-            [sys.executable, "-m", "memdiag", "xray", str(pid), *words],
-            capture_output=True,
-            text=True,
-            timeout=100,
-        )
+        finished = memdiag("xray", pid, *words)
     assert finished.returncode == 0, finished.stderr
     lines = [" ".join(line.split()) for line in finished.stdout.splitlines()]
     assert "1.onnx 2.0 MiB 2 2.0 MiB 1.0 ×" in lines
@@ -262,7 +244,7 @@ def test_several_models_are_understood_as_a_shell_expands_them(
 def test_two_sessions_have_two_of_each(tmp_path: Path) -> None:
     model = two_products(tmp_path / "a.onnx", seed=1)
     with serving(model, model) as pid:
-        attribution = memdiag.xray(pid, model)
+        attribution = package.xray(pid, model)
     assert len(of(attribution, "w0")) == 2
     assert len(of(attribution, "w1")) == 2
 
@@ -270,22 +252,15 @@ def test_two_sessions_have_two_of_each(tmp_path: Path) -> None:
 def test_equal_weights_are_one_group_with_all_names(tmp_path: Path) -> None:
     model = two_products(tmp_path / "a.onnx", seed=1, shared=True)
     with serving(model) as pid:
-        attribution = memdiag.xray(pid, model)
+        attribution = package.xray(pid, model)
     assert {copy.weights for copy in attribution.copies} == {("w0", "w1")}
 
 
-def test_the_record_holds_no_content(tmp_path: Path) -> None:
+def test_the_record_holds_no_content(tmp_path: Path, memdiag: RunMemdiag) -> None:
     model = two_products(tmp_path / "a.onnx", seed=1)
     with serving(model) as pid:
-        finished = subprocess.run(
-            [
-                *(sys.executable, "-m", "memdiag", "xray", str(pid), "--model", str(model)),
-                *("--format", "json", "--verify", "sampled"),
-            ],
-            capture_output=True,
-            text=True,
-            timeout=100,
-        )
+        words = ("--format", "json", "--verify", "sampled")
+        finished = memdiag("xray", pid, "--model", model, *words)
     assert finished.returncode == 0, finished.stderr
     record = json.loads(finished.stdout)
     assert record["schema"] == "memdiag.attribution/1"
@@ -293,35 +268,27 @@ def test_the_record_holds_no_content(tmp_path: Path) -> None:
     assert {"resident_bytes", "baseline_bytes", "named_share", "owners", "copies"} <= set(record)
 
 
-def test_what_cannot_be_read_is_one_sentence(tmp_path: Path) -> None:
+def test_what_cannot_be_read_is_one_sentence(tmp_path: Path, memdiag: RunMemdiag) -> None:
     model = two_products(tmp_path / "a.onnx", seed=1)
     with serving(model) as pid:
         pass
     with pytest.raises(XrayError, match=str(pid)):
-        memdiag.xray(pid, model)
+        package.xray(pid, model)
     with pytest.raises(UsageError, match="no model was given"):
-        memdiag.xray(pid, [])
-    finished = subprocess.run(
-        [sys.executable, "-m", "memdiag", "xray", str(pid), "--model", str(model)],
-        capture_output=True,
-        text=True,
-        timeout=100,
-    )
+        package.xray(pid, [])
+    finished = memdiag("xray", pid, "--model", model)
     assert finished.returncode == 2
     assert "Traceback" not in finished.stderr
     assert finished.stderr.startswith(f"memdiag: process {pid}")
 
 
 def test_a_missing_folder_is_created_and_a_bad_place_refused_before_the_scan(
-    tmp_path: Path,
+    tmp_path: Path, memdiag: RunMemdiag
 ) -> None:
     model = two_products(tmp_path / "a.onnx", seed=1)
 
-    def xray(pid: int, output: Path) -> "subprocess.CompletedProcess[str]":
-        words = ["xray", str(pid), "--model", str(model), "--quiet", "--output", str(output)]
-        return subprocess.run(
-            [sys.executable, "-m", "memdiag", *words], capture_output=True, text=True, timeout=100
-        )
+    def xray(pid: int, output: Path) -> Finished:
+        return memdiag("xray", pid, "--model", model, "--quiet", "--output", output)
 
     with serving(model) as pid:
         finished = xray(pid, tmp_path / "new" / "folder" / "x.json")
@@ -354,7 +321,7 @@ def test_one_mapping_of_two_weights_is_one_copy_with_both_names(tmp_path: Path) 
     path = tmp_path / "m.onnx"
     opsets = [helper.make_opsetid("", 17)]
     onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=9), path)
-    found = memdiag.profile(path, runs=1).attribution
+    found = package.profile(path, runs=1).attribution
     assert found is not None
     mapped = [copy for copy in found.copies if copy.backing.kind == "file"]
     assert mapped

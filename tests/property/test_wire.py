@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import (
     AttributeProto,
@@ -147,7 +147,6 @@ def restored(proto: bytes, original: bytes) -> tuple[ModelProto, int]:
     return model, count
 
 
-@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(model=models(), threshold=st.sampled_from([1, 100, 1024]))
 def test_a_skeleton_and_its_references_are_the_whole_model(
     model: ModelProto, threshold: int
@@ -226,7 +225,7 @@ def test_the_undamaged_model_is_read(folder: Path) -> None:
     assert read(folder / "whole.onnx", MODEL) == ""
 
 
-@settings(max_examples=50, deadline=5000)
+@settings(deadline=5000)
 @given(size=st.integers(0, len(MODEL) - 1))
 def test_a_truncated_model_is_a_model_error(folder: Path, size: int) -> None:
     # Cut between two top-level fields a model may still be one: only its graph must be whole.
@@ -237,7 +236,7 @@ def test_a_truncated_model_is_a_model_error(folder: Path, size: int) -> None:
         assert message.endswith(".")
 
 
-@settings(max_examples=50, deadline=5000)
+@settings(deadline=5000)
 @given(data=st.data())
 def test_flipped_bytes_are_read_or_a_model_error(folder: Path, data: st.DataObject) -> None:
     damaged = bytearray(MODEL)
@@ -247,7 +246,7 @@ def test_flipped_bytes_are_read_or_a_model_error(folder: Path, data: st.DataObje
     assert message == "" or message.startswith(str(folder / "flipped.onnx"))
 
 
-@settings(max_examples=50, deadline=5000)
+@settings(deadline=5000)
 @given(data=st.binary(max_size=200))
 def test_random_bytes_are_a_model_error(folder: Path, data: bytes) -> None:
     assert read(folder / "random.onnx", data)

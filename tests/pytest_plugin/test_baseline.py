@@ -30,6 +30,7 @@ def test_a_baseline_is_created_kept_breached_and_updated(
     project: Path,
     sample_model: Callable[..., Path],
 ) -> None:
+    once = "--memdiag-processes=1"
     run_pytest().assert_outcomes(errors=1)  # no budget and no baseline: no silent pass
     result = run_pytest("--memdiag-update-baseline")
     result.assert_outcomes(passed=1)
@@ -38,12 +39,12 @@ def test_a_baseline_is_created_kept_breached_and_updated(
     result = run_pytest()
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines(["model.onnx * within its baseline, at *"])
-    result = run_pytest("--memdiag-update-baseline")
+    result = run_pytest("--memdiag-update-baseline", once)
     result.stdout.fnmatch_lines([f"model.onnx * {KEPT} kept"])
 
     project.unlink()
     project.symlink_to(sample_model("tied_if", 8.0))
-    result = run_pytest()
+    result = run_pytest(once)
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(
         [
@@ -54,42 +55,37 @@ def test_a_baseline_is_created_kept_breached_and_updated(
         ]
     )
     assert (pytester.path / KEPT).read_text() == created
-    result = run_pytest("--memdiag-update-baseline")
+    result = run_pytest("--memdiag-update-baseline", once)
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines([f"model.onnx * {KEPT} updated"])
-    run_pytest().assert_outcomes(passed=1)
 
 
 @pytest.mark.usefixtures("project")
-def test_another_class_of_machine_is_skipped_and_says_so(
+def test_another_class_of_machine_is_skipped_and_another_setup_is_an_error(
     pytester: pytest.Pytester, run_pytest: RunPytest
 ) -> None:
     run_pytest("--memdiag-update-baseline", "--memdiag-processes=1").assert_outcomes(passed=1)
     kept = json.loads((pytester.path / KEPT).read_text())
     kept["machines"] = {"Darwin arm64": next(iter(kept["machines"].values()))}
-    (pytester.path / KEPT).write_text(json.dumps(kept))
-    result = run_pytest("-rs")
-    result.assert_outcomes(skipped=1)
-    result.stdout.fnmatch_lines(["*nothing for this class of machine*only for Darwin arm64*"])
-
-
-@pytest.mark.usefixtures("project")
-def test_another_setup_is_an_error_and_says_in_what(
-    pytester: pytest.Pytester, run_pytest: RunPytest
-) -> None:
-    run_pytest("--memdiag-update-baseline", "--memdiag-processes=1").assert_outcomes(passed=1)
+    (pytester.path / "memory_baselines" / "elsewhere.json").write_text(json.dumps(kept))
     pytester.makepyfile(
         """
         import pytest
 
+        @pytest.mark.memory_budget("model.onnx", baseline="elsewhere")
+        def test_machine(): ...
+
         @pytest.mark.memory_budget("model.onnx", peak="1 GB", threads=1, baseline="model.onnx")
-        def test_model(): ...
+        def test_setup(): ...
         """
     )
-    result = run_pytest()
-    result.assert_outcomes(errors=1)
+    result = run_pytest("-rs")
+    result.assert_outcomes(skipped=1, errors=1)
     result.stdout.fnmatch_lines(
-        ["*its baseline cannot be compared: this run had options *_threads=1 instead of*"]
+        [
+            "*its baseline cannot be compared: this run had options *_threads=1 instead of*",
+            "*nothing for this class of machine*only for Darwin arm64*",
+        ]
     )
 
 
