@@ -32,12 +32,13 @@ demo: $(READY) ## build a sample model, profile it and write the reports
 	$(BIN)/memdiag profile $(SAMPLES)/tied_if.onnx
 
 test: static ## everything that must pass: lint, types, layers, tests
-	$(BIN)/python -m pytest -q -n 2 -m "not slow and not measures"
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m "not slow and not measures"
 	$(BIN)/python -m pytest -q -m "not slow and measures"
 
 test-all: static models ## the same with the slow tests: real models, other runtimes
 	$(BIN)/python -m benchmarks.runtimes
-	MEMDIAG_RUNTIMES="$$($(BIN)/python -m benchmarks.runtimes --list 1.22.1 1.24.4)" $(BIN)/python -m pytest -q
+	MEMDIAG_RUNTIMES="$$($(BIN)/python -m benchmarks.runtimes --list 1.22.1 1.24.4)" \
+	  $(BIN)/python -m pytest -q --hypothesis-profile=thorough
 
 static: $(READY)
 	$(BIN)/ruff check .

@@ -16,13 +16,10 @@ from sample_models import load_recipes
 # Before any test imports onnxruntime; children of tests inherit it.
 os.environ["ORT_DISABLE_TELEMETRY"] = "1"
 
-# Tests start hundreds of processes, each of which would compile memdiag and its dependencies again
-# where Python is told to write no bytecode. It is written apart from the sources.
-if sys.dont_write_bytecode or os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):
-    sys.dont_write_bytecode = False
-    sys.pycache_prefix = str(Path(__file__).parents[1] / ".cache" / "bytecode")
-    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-    os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix
+# Tests start hundreds of processes. Without bytecode each of them would compile memdiag again,
+# which takes longer than most of what is tested.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # No deadline: the time an example takes says more about the machine than about the code.
 SETTINGS = settings(
@@ -44,27 +41,6 @@ CI_VARIABLES = (
     "TRAVIS",
     "JENKINS_URL",
 )
-
-MEASURING = {
-    "comparison": ("optimizing", "reference"),
-    "end_to_end": ("compare", "fix", "profile", "tune"),
-    "verify": ("bench", "latency", "memory", "other_runtimes"),
-    "api": (
-        *("budget", "compare", "configured_budgets", "fix", "probe", "profile", "tune", "xray"),
-    ),
-    "api/fixing": ("search",),
-    "api/tuning": ("attempts", "search", "snippet"),
-}
-"""The tests of rooms that measure memory and time: `make test` runs them by themselves."""
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests that must not run beside others."""
-    tests = Path(__file__).parent
-    files = {tests / room / f"test_{name}.py" for room in MEASURING for name in MEASURING[room]}
-    for item in items:
-        if item.path in files:
-            item.add_marker("measures")
 
 
 @pytest.fixture

@@ -56,6 +56,7 @@ def adapter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, s
     return add
 
 
+@pytest.mark.measures
 def test_a_model_beside_itself_has_no_difference(sample_model: SampleModel) -> None:
     model = sample_model("tied_if", 8)
     found = memdiag.compare(model, model, processes=5, runs=4)

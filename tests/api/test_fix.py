@@ -54,6 +54,7 @@ def two_rewrites(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("two_rewrites")
+@pytest.mark.measures
 def test_the_tied_weight_loses_its_copies(tied: Path) -> None:
     before = tied.read_bytes()
     fix = memdiag.fix(tied, max_slowdown=10, sizes=[1])

@@ -19,6 +19,7 @@ def touch(size: int) -> np.ndarray:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="exact peaks need Linux's /proc")
+@pytest.mark.measures
 def test_what_is_kept_and_what_is_passing_are_told_apart() -> None:
     with SessionProbe() as probe:
         kept = touch(SIZE)
@@ -32,12 +33,14 @@ def test_what_is_kept_and_what_is_passing_are_told_apart() -> None:
     assert kept.size == SIZE
 
 
+@pytest.mark.measures
 def test_a_block_that_keeps_nothing_ends_where_it_began() -> None:
     with SessionProbe() as probe:
         touch(SIZE)
     assert abs(probe.result.figures["steady"]) < SLACK
 
 
+@pytest.mark.measures
 def test_without_a_high_water_mark_the_peak_is_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("memdiag.api.probe.observe", PsutilObserver)
     with SessionProbe() as probe:

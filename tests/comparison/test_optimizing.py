@@ -43,6 +43,7 @@ def run(tmp_path: Path) -> Run:
     return optimized
 
 
+@pytest.mark.measures
 def test_what_it_writes_and_takes_is_told(run: Run) -> None:
     done = run(
         "block = bytearray(64 << 20)\ntime.sleep(0.3)\nprint('noise')\nshutil.copy(source, target)"
@@ -56,6 +57,7 @@ def test_what_it_writes_and_takes_is_told(run: Run) -> None:
     assert 64 * MIB < done.run.peak_rss_bytes < 256 * MIB
 
 
+@pytest.mark.measures
 def test_memory_of_what_it_starts_counts(run: Run) -> None:
     done = run(
         "code = 'import time; block = bytearray(96 << 20); time.sleep(1)'\n"

@@ -110,6 +110,7 @@ def test_with_nothing_measured_it_ends_with_an_error(memdiag: RunMemdiag, tmp_pa
 @pytest.mark.slow
 @pytest.mark.skipif(not OTHERS, reason="MEMDIAG_RUNTIMES names no other runtimes")
 @pytest.mark.timeout(300)
+@pytest.mark.measures
 def test_versions_differ_by_the_copies_that_they_keep(
     memdiag: RunMemdiag, sample_model: SampleModel
 ) -> None:
@@ -143,6 +144,7 @@ def test_versions_differ_by_the_copies_that_they_keep(
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
+@pytest.mark.measures
 def test_real_models_beside_themselves_do_not_differ(
     memdiag: RunMemdiag, real_models: dict[str, Path]
 ) -> None:

@@ -57,6 +57,7 @@ def test_the_answer_comes_first_and_the_program_last(model: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(2 * _PATIENCE_S)
+@pytest.mark.measures
 def test_the_record_holds_the_front_and_a_program_that_runs(model: Path) -> None:
     words = ("--rewrite", "--max-slowdown", "10", "--format", "json", "--budget", "steady=1B")
     finished = tuned(model, *words)

@@ -4,6 +4,8 @@ import subprocess
 import sys
 from statistics import median
 
+import pytest
+
 from tests.test_architecture import HEAVY, loaded
 
 
@@ -12,6 +14,7 @@ def test_its_import_is_light() -> None:
     assert loaded("import memdiag.pytest_plugin.marked") & HEAVY != set()
 
 
+@pytest.mark.measures
 def test_its_import_takes_a_small_part_of_pytests_own() -> None:
     def seconds(before: str, timed: str) -> float:
         program = (
