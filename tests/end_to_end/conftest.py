@@ -35,7 +35,9 @@ def memdiag(tmp_path: Path) -> RunMemdiag:
             patch.setattr(app.app, "registered_commands", [])
             with pytest.raises(SystemExit) as ended:
                 app.run()
-        return Finished(sys.argv, ended.value.code, text_of(output), text_of(errors))
+        code = ended.value.code
+        assert isinstance(code, int)
+        return Finished([*map(str, words)], code, text_of(output), text_of(errors))
 
     return run
 
