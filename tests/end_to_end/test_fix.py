@@ -68,7 +68,7 @@ def test_the_record_follows_the_contract(
 def test_nothing_to_fix_is_no_error(memdiag: RunMemdiag, sample_model: SampleModel) -> None:
     finished = memdiag("fix", sample_model("plain_mlp"), "-o", "out.onnx")
     assert finished.returncode == 0
-    assert "nothing to fix was found" in finished.stdout
+    assert "nothing to fix was found" in " ".join(finished.stdout.split())
 
 
 def test_the_reports_are_written_where_they_were_asked_for(

@@ -100,6 +100,7 @@ def test_each_phase_has_the_memory_that_it_took(fake_job: MakeJob) -> None:
 
 
 @linux
+@pytest.mark.measures
 def test_samples_come_every_millisecond_and_end_with_the_last_run(fake_job: MakeJob) -> None:
     measured = measure(fake_job({"create": [{"sleep": 0.3}], "run": []}))
     assert measured.sampling.method == "proc"
