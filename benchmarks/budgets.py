@@ -1,7 +1,7 @@
 """How well budgets' figures repeat: ``python -m benchmarks.budgets``.
 
 Each model is profiled in fresh processes, in turn as glibc is and with its threshold pinned, as
-budgets are measured; a breach is settled by several. The figures go to ``docs/pytest.md``.
+budgets are measured; a breach is decided by several. The figures go to ``docs/pytest.md``.
 """
 
 import argparse
@@ -17,7 +17,7 @@ from benchmarks.readme import replace_part, table
 from benchmarks.real_models import real_models
 from benchmarks.statistics import interleave
 from memdiag.api.budget import DEFAULT_PROCESSES, PINNED
-from memdiag.budgets.figures import BUDGET_PHASES, figures_of, settled
+from memdiag.budgets.figures import BUDGET_PHASES, aggregate, figures_of
 from memdiag.records.profile import Profile
 from memdiag.runner.machine import describe_machine
 from memdiag.units import format_size
@@ -55,7 +55,7 @@ def main() -> None:
 
 
 def measure(path: Path, rounds: int) -> list[list[str]]:
-    """Return the rows of one model: as glibc is, pinned, and settled by several processes."""
+    """Return the rows of one model: as glibc is, pinned, and over several processes."""
     once = partial(memdiag.profile, path, xray="none")
     subjects: dict[str, Callable[[], Profile]] = {
         "as it is": partial(once, environment={}),
@@ -66,7 +66,7 @@ def measure(path: Path, rounds: int) -> list[list[str]]:
     pinned = found["pinned"]
     starts = range(0, rounds - DEFAULT_PROCESSES + 1, DEFAULT_PROCESSES)
     figures[f"pinned, {DEFAULT_PROCESSES} settle it"] = [
-        settled(pinned[start : start + DEFAULT_PROCESSES]) for start in starts
+        aggregate(pinned[start : start + DEFAULT_PROCESSES]) for start in starts
     ]
     return [[path.stem, name, *distances(each)] for name, each in figures.items()]
 

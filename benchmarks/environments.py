@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from memdiag.comparison import environments
-from memdiag.comparison.cache import VARIABLE
+from memdiag.comparison.environments import VARIABLE
 from memdiag.errors import ProvisionError as ProvisionError
 
 _DEFAULT_CACHE = Path(__file__).parents[1] / ".cache"

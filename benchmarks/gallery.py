@@ -13,7 +13,7 @@ from pathlib import Path
 
 import memdiag
 from benchmarks.real_models import real_models
-from memdiag.api.join_fix import join_fix
+from memdiag.api.load import join_fix
 from memdiag.records.profile import Profile
 from memdiag.reports.kinds import Reported, reporters_of
 from sample_models import load_recipes

@@ -24,7 +24,7 @@ import memdiag
 from benchmarks.readme import replace_part, table
 from benchmarks.real_models import real_models
 from benchmarks.statistics import interleave, spread
-from memdiag.runner.job import Job
+from memdiag.runner.job import Job, SessionConfig
 from memdiag.runner.machine import describe_machine
 from memdiag.runner.run import measure
 from sample_models import load_recipes
@@ -182,7 +182,8 @@ def spike_part(rounds: int) -> str:
             peer: list[int] = []
             sampler = threading.Thread(target=_sample_child, args=(peer,))
             sampler.start()
-            measured = measure(Job(model=Path("none"), environment=environment, runs=1))
+            session = SessionConfig(environment=environment)
+            measured = measure(Job(model=Path("none"), session=session, runs=1))
             sampler.join()
             kernel = int(marks.read_text().split()[0])
         (phase,) = [phase for phase in measured.phases if phase.name == "first_run"]

@@ -15,7 +15,7 @@ import memdiag
 from benchmarks.readme import table
 from benchmarks.reproduced import denormals, dequantized, early_conversion, optimizers, tied
 from benchmarks.reproduced.claims import ALIKE, Part, Setting, wrapped
-from memdiag.comparison.cache import VARIABLE
+from memdiag.comparison.environments import VARIABLE
 from memdiag.runner.machine import describe_machine
 
 PAGE = Path(__file__).parents[1] / "docs" / "reproductions.md"

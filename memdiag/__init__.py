@@ -3,7 +3,7 @@
 >>> profile = memdiag.profile("model.onnx")
 >>> profile.peak_phase, profile.peak_rss_bytes - profile.baseline_rss_bytes
 
-Importing this module loads nothing else; each name below does when it is first used.
+Importing this package loads nothing else: each name below is loaded when it is first used.
 """
 
 from importlib import import_module
@@ -14,8 +14,7 @@ if TYPE_CHECKING:
     from memdiag.api.compare import compare
     from memdiag.api.fix import fix
     from memdiag.api.inspect import inspect
-    from memdiag.api.load_profile import load_profile
-    from memdiag.api.load_record import load
+    from memdiag.api.load import load, load_profile
     from memdiag.api.profile import profile
     from memdiag.api.tune import tune
     from memdiag.api.xray import xray
@@ -45,7 +44,7 @@ __all__ = [
     "xray",
 ]
 
-_HOMES = {
+_MODULES = {
     "MemdiagError": "memdiag.errors",
     "Profile": "memdiag.records.profile",
     "Comparison": "memdiag.records.comparison",
@@ -56,8 +55,8 @@ _HOMES = {
     "compare": "memdiag.api.compare",
     "fix": "memdiag.api.fix",
     "inspect": "memdiag.api.inspect",
-    "load": "memdiag.api.load_record",
-    "load_profile": "memdiag.api.load_profile",
+    "load": "memdiag.api.load",
+    "load_profile": "memdiag.api.load",
     "profile": "memdiag.api.profile",
     "tune": "memdiag.api.tune",
     "xray": "memdiag.api.xray",
@@ -65,9 +64,9 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module 'memdiag' has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+    return getattr(import_module(_MODULES[name]), name)
 
 
 def __dir__() -> list[str]:

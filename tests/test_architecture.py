@@ -20,7 +20,6 @@ HEAVY = {
     "onnxruntime",
     "psutil",
     "rich",
-    "typer",
 }
 # Paths that exist on one machine only: folders of users, of a checkout, of temporary files.
 PRIVATE = re.compile(r"(?<![\w.~*<>-])/(?:home|root|Users|work|tmp)/\w")
@@ -120,8 +119,32 @@ def test_prints_are_seen() -> None:
     assert prints("# print(1)\nconsole.print(1)\nfingerprint(1)\n") == []
 
 
-def test_importing_memdiag_is_light() -> None:
-    assert loaded("import memdiag") & HEAVY == set()
+def test_importing_memdiag_loads_nothing_else_of_it() -> None:
+    modules = loaded("import memdiag")
+    assert modules & HEAVY == set()
+    assert {name for name in modules if name.startswith("memdiag")} == {"memdiag"}
+
+
+@pytest.mark.parametrize("words", [["--help"], ["profile", "--help"], ["--version"]])
+def test_help_loads_the_parsers_of_the_command_line_only(words: list[str]) -> None:
+    modules = loaded(
+        "import sys; from memdiag.cli.app import parse_command_line\n"
+        f"sys.argv = ['memdiag', *{words!r}]; sys.stdout = open('/dev/null', 'w')\n"
+        "try: parse_command_line()\nexcept SystemExit: sys.stdout = sys.__stdout__\n"
+    )
+    assert modules & (HEAVY | {"pkgutil", "inspect", "dataclasses", "subprocess"}) == set()
+    own = {name for name in modules if name.startswith("memdiag.")}
+    commands = {name for name in own if name.startswith("memdiag.cli.commands.")}
+    assert own - commands <= {
+        "memdiag.cli",
+        "memdiag.cli.app",
+        "memdiag.cli.commands",
+        "memdiag.cli.options",
+        "memdiag.cli.worker",
+        "memdiag.errors",
+    }
+    if words[0] == "profile":
+        assert commands == {"memdiag.cli.commands.profile"}
 
 
 @pytest.mark.parametrize("name", ["check", "profile", "inspect", "compare"])

@@ -27,7 +27,7 @@ from benchmarks.fuzz.mutations import mutate
 from benchmarks.fuzz.records import base_records, mutate_record
 from memdiag.api.check import Selection, check_models
 from memdiag.api.inspect import inspect
-from memdiag.api.load_record import load_record
+from memdiag.api.load import load_record
 from memdiag.cli.output import print_check, show, show_inventory
 from memdiag.errors import MemdiagError
 from memdiag.model.model_file import open_model

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from benchmarks.readme import table
 from benchmarks.reproduced.claims import Claim, Part, Setting, quotient
 from memdiag.model.model_file import open_model
-from memdiag.runner.job import Feed, Job
+from memdiag.runner.job import Feed, Job, SessionConfig
 from memdiag.runner.session_server import SessionServer
 from memdiag.verify.latency import LatencyComparison, compare_latency
 from sample_models.recipes import denormal_conv
@@ -90,8 +90,9 @@ def _look(share: float, setting: Setting) -> _Look:
         for name, values in (("normal", random), ("tiny", random * _TINY))
     ]
     # One thread: more wait for each other when the machine does something else.
-    plain = Job(model=path, runs=None, options={"intra_op_num_threads": "1"})
-    flush = replace(plain, options={**plain.options, _OPTION: "1"})
+    session = SessionConfig(options={"intra_op_num_threads": "1"})
+    plain = Job(model=path, runs=None, session=session)
+    flush = replace(plain, session=replace(session, options={**session.options, _OPTION: "1"}))
     with SessionServer(plain, sets) as off, SessionServer(flush, sets) as flushing:
         found = compare_latency(off, flushing, 0, pairs=_PAIRS)
         counts = [

@@ -11,8 +11,7 @@ from benchmarks.readme import table
 from benchmarks.reproduced.claims import Claim, Part, Setting, quotient
 from benchmarks.reproduced.versions import MB, in_words, peak, seconds, steady
 from memdiag.api.compare import compare
-from memdiag.comparison.optimizers import chosen
-from memdiag.comparison.optimizing import interpreter_for, optimize
+from memdiag.comparison.run_optimizer import choose_optimizers, interpreter_for, run_optimizer
 from memdiag.errors import MeasurementError, MemdiagError
 from memdiag.model.model_file import open_model
 from memdiag.records.comparison import Column
@@ -99,19 +98,19 @@ def _by_both(path: Path, setting: Setting) -> list[Path]:
         ProvisionError: one of them cannot be had.
     """
     made = []
-    for adapter in chosen(BOTH):
-        setting.say(f"crnn: {adapter.name} of {path.name}")
-        done = optimize(
-            adapter,
+    for name in choose_optimizers(BOTH):
+        setting.say(f"crnn: {name} of {path.name}")
+        done = run_optimizer(
+            name,
             path,
-            setting.folder / f"{path.stem}-{adapter.name}.onnx",
-            python=interpreter_for(adapter),
+            setting.folder / f"{path.stem}-{name}.onnx",
+            python=interpreter_for(name),
             model_bytes=path.stat().st_size,
             timeout_s=_TIMEOUT_S,
             memory_limit_bytes=None,
         )
         if done.path is None:
-            raise MeasurementError(f"{adapter.name} {done.status}: {done.message}.")
+            raise MeasurementError(f"{name} {done.status}: {done.message}.")
         path = done.path
         made.append(path)
     return made

@@ -1,13 +1,25 @@
-"""Checks of the arguments that the functions of the package share."""
+"""Checks of the arguments of the public functions, and the configuration groups made from them."""
 
 import os
-from collections.abc import Collection, Mapping
+import sys
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+from memdiag.api.inputs import ArrayOrFile, read_given
 from memdiag.errors import UsageError
+from memdiag.ort.runtime import require_runtime
+from memdiag.runner.job import (
+    DEFAULT_RUNS,
+    DEFAULT_TIMEOUT_S,
+    InputConfig,
+    Limits,
+    SessionConfig,
+)
 
 _LEVELS = ("disable_all", "basic", "extended", "layout", "all")
+_LOG_OPTIONS = ("log_severity_level", "log_verbosity_level", "logid")
+"""Session options that memdiag sets itself, as it reads the log."""
 
 
 def model_path(model: Any) -> Path:
@@ -19,6 +31,84 @@ def model_path(model: Any) -> Path:
     if not isinstance(model, str | os.PathLike):
         raise UsageError(f"{model!r} is not a path. Pass the path of one model: 'model.onnx'.")
     return Path(model)
+
+
+def session_config(
+    *,
+    options: Mapping[str, str] | None = None,
+    optimization_level: str | None = None,
+    disabled_optimizers: Sequence[str] = (),
+    threads: int | None = None,
+    providers: Sequence[str] = ("CPUExecutionProvider",),
+    environment: Mapping[str, str] | None = None,
+    load_from: Literal["path", "bytes"] = "path",
+    telemetry: bool = False,
+    python: str | Path | None = None,
+) -> SessionConfig:
+    """Return the configuration of the session; the arguments are those of `memdiag.profile`.
+
+    Raises:
+        UsageError: an argument is not of its type, an option cannot be set, or onnxruntime is not
+            installed and no other interpreter is named.
+    """
+    check_names("providers", providers, "CPUExecutionProvider")
+    check_names("disabled_optimizers", disabled_optimizers, "ConstantFolding")
+    all_options = dict(options or {})
+    for name in _LOG_OPTIONS:
+        if name in all_options:
+            raise UsageError(f"session option {name} cannot be set: memdiag needs the log.")
+    if optimization_level is not None:
+        all_options["graph_optimization_level"] = optimization_level
+    if "graph_optimization_level" in all_options:
+        check_optimization_level(all_options["graph_optimization_level"])
+    if threads is not None:
+        all_options["intra_op_num_threads"] = str(threads)
+    if python is None:
+        require_runtime("name an interpreter that has it (--python; in pytest --memdiag-python)")
+    return SessionConfig(
+        options=all_options,
+        disabled_optimizers=tuple(disabled_optimizers),
+        providers=tuple(providers),
+        environment=dict(environment or {}),
+        load_from=load_from,
+        telemetry=telemetry,
+        python=Path(sys.executable if python is None else python),
+    )
+
+
+def input_config(
+    *,
+    dims: Mapping[str, int] | None = None,
+    inputs: Mapping[str, ArrayOrFile] | None = None,
+    runs: int = DEFAULT_RUNS,
+    run: bool = True,
+) -> InputConfig:
+    """Return the configuration of the inputs; the arguments are those of `memdiag.profile`.
+
+    Raises:
+        UsageError: an argument is not of its type, or a file cannot be read as an array.
+    """
+    check_dims(dims)
+    if runs < 1:
+        raise UsageError("--runs must be at least 1. Use --no-run to stop after session creation.")
+    return InputConfig(
+        dims=dict(dims or {}), arrays=read_given(inputs or {}), runs=runs if run else None
+    )
+
+
+def limits(
+    *, timeout_s: float = DEFAULT_TIMEOUT_S, memory_limit_bytes: int | None = None
+) -> Limits:
+    """Return the limits of a child.
+
+    Raises:
+        UsageError: a limit leaves no time or no memory.
+    """
+    if timeout_s <= 0:
+        raise UsageError(f"--timeout must be greater than 0, not {timeout_s:g}.")
+    if memory_limit_bytes is not None and memory_limit_bytes <= 0:
+        raise UsageError("--memory-limit must be greater than 0.")
+    return Limits(timeout_s=timeout_s, memory_limit_bytes=memory_limit_bytes)
 
 
 def check_dims(dims: Any) -> None:
@@ -40,21 +130,22 @@ def check_names(argument: str, names: Any, example: str) -> None:
         UsageError: it is not.
     """
     is_list = isinstance(names, Collection) and not isinstance(names, str)
-    if not is_list or not all(isinstance(each, str) for each in names):
+    if not is_list or not all(isinstance(name, str) for name in names):
         raise UsageError(
             f"{argument} must be a list of names, not {names!r}. Pass {argument}=['{example}']."
         )
 
 
 def check_optimization_level(level: str) -> None:
-    """Check that `level` is one of the documented levels, or has onnxruntime's own name.
+    """Check that `level` is a documented level, or onnxruntime's own name of one.
 
     Raises:
         UsageError: it is not.
     """
     name = str(level).lower()
-    own = ("ort_disable_all", *(f"ort_enable_{each}" for each in _LEVELS[1:]))
-    if name not in (*_LEVELS, *own, *(each.removeprefix("ort_") for each in own)):
+    enum_names = ("ort_disable_all", *(f"ort_enable_{level}" for level in _LEVELS[1:]))
+    short_names = (name.removeprefix("ort_") for name in enum_names)
+    if name not in (*_LEVELS, *enum_names, *short_names):
         raise UsageError(
             f"there is no optimization level {str(level)!r}. Choose from {', '.join(_LEVELS)}."
         )

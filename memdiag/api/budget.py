@@ -1,58 +1,93 @@
-"""Hold a model to a budget and a baseline: measured so that the figures repeat."""
+"""Check a model against a budget and a baseline, with figures that are reproducible."""
 
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Literal
 
 import msgspec
 
-from memdiag.api.baselines import Status, read_baseline, update_baseline
-from memdiag.budgets.baselines import differences, take
-from memdiag.budgets.judging import UPDATE_OPTION, judge
+from memdiag.budgets.baselines import (
+    Status,
+    baseline_entry,
+    differences,
+    read_baseline,
+    update_baseline,
+)
+from memdiag.budgets.evaluation import UPDATE_OPTION, judge
 from memdiag.errors import UsageError
-from memdiag.records.baseline import Baseline
+from memdiag.records.baseline import Baseline, BaselineEntry
 from memdiag.records.budget import Budget, Judgement
 from memdiag.records.files import resolve_output
 from memdiag.records.profile import Profile
 
 DEFAULT_PROCESSES = 3
 MAX_OTHER_BASELINES = 3
-"""An error names at most this many baselines of other options."""
+"""Baselines of other options in an error."""
 
 PINNED = {"MALLOC_MMAP_THRESHOLD_": str(128 << 10)}
-"""With this in its environment glibc gives back what is freed in blocks of 128 KiB and more. As it
-is, it keeps some of them, which ones by chance, and figures spread by several percent."""
+"""With this variable glibc releases freed blocks of 128 KiB and more. By default it retains some of
+them by chance, and figures spread by several percent."""
 
-Once = Callable[[Literal["steady", "none"]], Profile]
-"""Profiles the model in a fresh process, with an X-ray or without."""
+ProfileRunner = Callable[[bool], Profile]
+"""Profiles the model in a fresh process, with an X-ray if the argument is True."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Held:
-    """What became of it.
+class BaselineUpdate:
+    """An entry of a baseline that can be written.
 
-    `judgement` is None where the model did not complete, which `profile` tells of. `incomparable`
-    says why there was a baseline and yet nothing was compared with it, empty otherwise.
-    `update_baseline` writes the baseline that was to be updated, and returns what that changed; it
-    is None where there is nothing to write, or the budget is exceeded.
+    Attributes:
+        path: the file of the baseline.
+        model: the model, as the file names it.
+        machine: the class of machine.
+        entry: the new entry.
+        tolerance: share by which figures may differ from the entry in the file.
+    """
+
+    path: Path
+    model: str
+    machine: str
+    entry: BaselineEntry
+    tolerance: float | None
+
+    def write(self) -> Status:
+        """Write the entry, unless the file has about the same one; return the change.
+
+        Raises:
+            RecordError: the file is not a baseline.
+            ReportError: the file cannot be written.
+        """
+        return update_baseline(self.path, self.model, self.machine, self.entry, self.tolerance)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BudgetResult:
+    """A profile that was compared with a budget and a baseline.
+
+    Attributes:
+        profile: the profile with its judgement; without one if the model did not complete.
+        incomparable: why the baseline was not compared, although there is one; empty otherwise.
+        update: the update of the baseline, if it was asked for and the budget is not exceeded.
     """
 
     profile: Profile
-    judgement: Judgement | None
     incomparable: str = ""
-    update_baseline: Callable[[], Status] | None = None
+    update: BaselineUpdate | None = None
+
+    @property
+    def judgement(self) -> Judgement | None:
+        """The comparison with budget and baseline."""
+        return self.profile.judgement
 
 
 def pinned(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return `environment` for a child whose figures are to repeat; what it sets itself stays."""
+    """Return `environment` for a child with reproducible figures; its own variables stay."""
     return {**PINNED, **environment} if sys.platform == "linux" else dict(environment)
 
 
-def hold(
-    once: Once,
+def check_budget(
+    run_profile: ProfileRunner,
     budget: Budget,
     *,
     model: str,
@@ -60,22 +95,30 @@ def hold(
     update: bool = False,
     processes: int = DEFAULT_PROCESSES,
     update_option: str = UPDATE_OPTION,
-) -> Held:
-    """Profile a model and compare it with `budget`, and with its `baseline` where that exists.
+) -> BudgetResult:
+    """Profile a model and compare it with `budget`, and with its `baseline` if that exists.
 
-    One process is enough where all holds. A breach, and what becomes a baseline, are settled by
-    `processes` processes. With `update` the result has a function that writes the baseline.
-    Messages call the option that does so `update_option`.
+    One process is enough if nothing is exceeded. If a limit is exceeded, and for an update of the
+    baseline, the figures are aggregated over several processes.
+
+    Args:
+        run_profile: profiles the model.
+        budget: the limits.
+        model: the name of the model, for messages.
+        baseline: the file of the baseline.
+        update: prepare an update of the baseline instead of comparing with it.
+        processes: number of processes to aggregate.
+        update_option: the option that updates a baseline, for messages.
 
     Raises:
-        UsageError: there is nothing to hold it to, a figure cannot be had, or the baseline was
-            measured otherwise.
-        RecordError: the baseline file is none.
+        UsageError: there is neither a budget nor a baseline, a figure is not available, or the
+            baseline was measured under other conditions.
+        RecordError: the baseline file is not a baseline.
     """
     if processes < 1:
         raise UsageError("--processes must be at least 1.")
     if update and baseline is not None:
-        resolve_output(baseline)  # before anything is measured, or waits for a pipe
+        resolve_output(baseline)  # before anything is measured
     saved = read_baseline(baseline) if baseline else None
     if not budget.limits and saved is None and not update:
         others = _other_baselines(baseline, model) if baseline else ""
@@ -83,67 +126,72 @@ def hold(
             f"{model}: there is no budget or baseline{others}. Give a budget such as peak=1.2GB, or"
             f" write a baseline ({update_option})."
         )
-    first = once("steady")
+    first = run_profile(True)
     if first.outcome.status != "completed":
-        return Held(profile=first, judgement=None)
+        return BudgetResult(profile=first)
     machine = first.environment.machine
-    taken = saved.machines.get(machine) if saved and not update else None
+    entry = saved.machines.get(machine) if saved and not update else None
     profiles = [first]
-    judgement = judge(profiles, budget, taken=taken, update_option=update_option)
+    judgement = judge(profiles, budget, entry=entry, update_option=update_option)
     if (update or not judgement.holds) and processes > 1:
         for _ in range(processes - 1):
-            profiles.append(once("none"))
+            profiles.append(run_profile(False))
             if profiles[-1].outcome.status != "completed":
-                return Held(profile=profiles[-1], judgement=None)
-        judgement = judge(profiles, budget, taken=taken, update_option=update_option)
-    update_later = None
+                return BudgetResult(profile=profiles[-1])
+        judgement = judge(profiles, budget, entry=entry, update_option=update_option)
+    notes = list(judgement.notes)
+    new_entry: BaselineUpdate | None = None
     if update and baseline is not None and judgement.holds:
-        now = take(profiles)
-        update_later = partial(update_baseline, baseline, model, machine, now, budget.tolerance)
+        new_entry = BaselineUpdate(
+            path=baseline,
+            model=model,
+            machine=machine,
+            entry=baseline_entry(profiles),
+            tolerance=budget.tolerance,
+        )
     elif update:
-        notes = (*judgement.notes, "the baseline was not updated: the budget is exceeded")
-        judgement = msgspec.structs.replace(judgement, notes=notes)
+        notes.append("the baseline was not updated: the budget is exceeded")
     incomparable = ""
-    if saved is not None and taken is None and not update:
+    if saved is not None and entry is None and not update:
         incomparable = _incomparable(saved, machine, update_option)
-        notes = (*judgement.notes, incomparable)
-        judgement = msgspec.structs.replace(judgement, notes=notes)
-    return Held(
-        profile=first,
-        judgement=judgement,
+        notes.append(incomparable)
+    judgement = msgspec.structs.replace(judgement, notes=tuple(notes))
+    return BudgetResult(
+        profile=msgspec.structs.replace(first, judgement=judgement),
         incomparable=incomparable,
-        update_baseline=update_later,
+        update=new_entry,
     )
 
 
 def refuse_other_configuration(path: Path, model: str, profile: Profile) -> None:
-    """Refuse to write what `profile` took to a file that is the baseline of something else.
+    """Refuse to overwrite a baseline of another model or configuration with `profile`.
 
     Raises:
         UsageError: the file at `path` is of another model, or was measured with other options.
-        RecordError: the file is no baseline.
+        RecordError: the file is not a baseline.
     """
     saved = read_baseline(path)
     before = saved.machines.get(profile.environment.machine) if saved else None
     if saved is not None and Path(saved.model).name != Path(model).name:
-        other = saved.model
+        owner = saved.model
     elif before is not None and (found := differences(before, profile)):
-        other = f"another configuration (this run had {'; '.join(found)})"
+        owner = f"another configuration (this run had {'; '.join(found)})"
     else:
         return
     raise UsageError(
-        f"{path}: this is the baseline of {other}. Name another file, or delete this one first."
+        f"{path}: this is the baseline of {owner}. Name another file, or delete this one first."
     )
 
 
 def _other_baselines(path: Path, model: str) -> str:
-    """Return in words which baselines of `model` there are beside `path`, which is not there."""
+    """Return a clause that names the baselines of `model` beside the missing file `path`."""
     start = f"{Path(model).name}."
-    names = [one.name for one in sorted(path.parent.glob("*.json")) if one.name.startswith(start)]
+    names = [file.name for file in sorted(path.parent.glob("*.json"))]
     # The name of a file is that of the model, and the options other than the defaults.
     found = [
         f"{name} ({name.removeprefix(start).removesuffix('json').rstrip('.') or 'the defaults'})"
         for name in names
+        if name.startswith(start)
     ]
     if not found:
         return ""
@@ -159,7 +207,6 @@ def _other_baselines(path: Path, model: str) -> str:
 
 def _incomparable(saved: Baseline, machine: str, update_option: str) -> str:
     return (
-        f"its baseline has nothing for this class of machine ({machine}), only for"
-        f" {', '.join(sorted(saved.machines))}: comparing would be unsound; update it here"
-        f" ({update_option})"
+        f"its baseline has no entry for this class of machine ({machine}), only for"
+        f" {', '.join(sorted(saved.machines))}. Update it here ({update_option})"
     )

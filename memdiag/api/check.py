@@ -17,18 +17,24 @@ from memdiag.rules.rule import Detector
 from memdiag.units import format_size
 
 DEFAULT_MIN_BYTES = 4096
-"""A waste of fewer bytes is left out, unless it is asked for."""
+"""Findings that cost fewer bytes are skipped by default."""
 
-_LONGEST_REASON = 200
+MAX_REASON = 200
 
 
 @dataclass(frozen=True, kw_only=True)
 class Selection:
-    """Which rules are run, and which findings are worth saying.
+    """The rules to run, and the smallest findings to report.
 
-    `select` and `ignore` name rules by code, by the beginning of a code (``MD1``), or by name;
-    nothing selected means all. Findings that cost bytes, but fewer than `min_bytes` at steady state
-    and at the peak, are left out.
+    Attributes:
+        select: rules by code, prefix of a code (``MD1``), or name; all if empty.
+        ignore: rules to skip.
+        min_bytes: findings that cost fewer bytes, at steady state and at the peak, are skipped;
+            findings that cost no bytes are not.
+        chosen: the rules to run.
+
+    Raises:
+        UsageError: there is no such rule, or `min_bytes` is negative.
     """
 
     select: Sequence[str] = ()
@@ -39,13 +45,15 @@ class Selection:
     def __post_init__(self) -> None:
         if self.min_bytes < 0:
             raise UsageError("--min-bytes must be 0 or greater.")
-        wanted = _named(self.select) if self.select else {each.rule.code for each in detectors()}
+        wanted = (
+            _named(self.select) if self.select else {detector.rule.code for detector in detectors()}
+        )
         wanted -= _named(self.ignore)
-        chosen = tuple(each for each in detectors() if each.rule.code in wanted)
+        chosen = tuple(detector for detector in detectors() if detector.rule.code in wanted)
         object.__setattr__(self, "chosen", chosen)
 
     def keeps(self, finding: Finding) -> bool:
-        """Return whether `finding` is worth saying."""
+        """Return whether `finding` is reported."""
         cost = max(finding.bytes, finding.peak_bytes)
         return cost == 0 or cost >= self.min_bytes
 
@@ -59,18 +67,18 @@ def check(
     min_bytes: int = DEFAULT_MIN_BYTES,
     dims: Mapping[str, int] | None = None,
 ) -> Findings:
-    """Return what `model` wastes under ONNX Runtime, the costliest first, without running it.
+    """Return the wasted memory in `model` under ONNX Runtime, the costliest first, without a run.
 
     Args:
         model: the ONNX file.
         for_onnxruntime: the release to predict for, such as ``1.24.4``; the installed one if None.
-        select: codes, beginnings of codes, or names of rules to run; all where empty.
-        ignore: likewise, rules to leave out.
-        min_bytes: leave out findings that cost fewer bytes.
+        select: codes, prefixes of codes, or names of rules to run; all if empty.
+        ignore: rules to skip, likewise.
+        min_bytes: skip findings that cost fewer bytes.
         dims: sizes of free dimensions by name, for rules about activations.
 
     Raises:
-        ModelError: the file is missing, is no ONNX model, or lacks its external data.
+        ModelError: the file is missing, is not an ONNX model, or lacks its external data.
         UsageError: there is no such rule or no such version.
     """
     path = model_path(model)
@@ -90,7 +98,7 @@ def check_models(
     dims: Mapping[str, int] | None = None,
     on_model: Callable[[Path], None] | None = None,
 ) -> Check:
-    """Return what all `models` waste; `on_model` is called with each before it is examined.
+    """Return the findings in all `models`; `on_model` is called before each is examined.
 
     A model that cannot be read is in the result with its error.
 
@@ -136,9 +144,9 @@ def examine(
     dims: Mapping[str, int] | None = None,
     max_read_bytes: int | None = None,
 ) -> tuple[tuple[Finding, ...], tuple[str, ...]]:
-    """Return the findings in an open model, the costliest first, and what was not examined.
+    """Return the findings in an open model, the costliest first, and notes.
 
-    Where the model's files have more than `max_read_bytes`, holes left out, no weight is read.
+    If the files of the model have more than `max_read_bytes` on disk, no weight is read.
     """
     stored = sum(map(_stored_bytes, model.files))
     reads_weights = max_read_bytes is None or stored <= max_read_bytes
@@ -153,25 +161,30 @@ def examine(
         try:
             found = list(detector.detect(ctx))
             model.release()
-        except ModelError as error:  # its file changed, or is damaged where only now it was read
+        except ModelError as error:  # its file changed, or is damaged in a part read only now
             ctx.notes.append(f"rule {detector.rule.name} could not look at this model: {error}")
         except Exception as error:  # a defect of one rule must not lose the others, or a profile
-            what = f"{type(error).__name__}: {error}"[:_LONGEST_REASON]
+            reason = f"{type(error).__name__}: {error}"[:MAX_REASON]
             ctx.notes.append(
                 f"rule {detector.rule.name} failed on this model, which is a defect of memdiag's;"
-                f" please report it ({what})"
+                f" please report it ({reason})"
             )
         else:
             findings += filter(selection.keeps, found)
         if model.has_shrunk:
             break
         trim_heap()
-    findings.sort(key=lambda one: (-one.bytes, -one.peak_bytes, one.rule, one.weights))
+    findings.sort(key=_by_cost)
     return tuple(findings), tuple(dict.fromkeys(ctx.notes))
 
 
+def _by_cost(finding: Finding) -> tuple[int, int, str, tuple[str, ...]]:
+    """Return the key that sorts the costliest finding first."""
+    return (-finding.bytes, -finding.peak_bytes, finding.rule, finding.weights)
+
+
 def _stored_bytes(path: Path) -> int:
-    """Return how many bytes a file takes on its disk, which holes do not."""
+    """Return the size of a file on disk, without holes."""
     try:
         status = path.stat()
     except OSError:
@@ -181,15 +194,17 @@ def _stored_bytes(path: Path) -> int:
 
 
 def _named(names: Iterable[str]) -> set[str]:
-    """Return the codes of the rules that `names` mean.
+    """Return the codes of the rules with `names`, which are names, codes or prefixes of codes.
 
     Raises:
-        UsageError: a name means none.
+        UsageError: there is no such rule.
     """
     codes: set[str] = set()
+    rules = [detector.rule for detector in detectors()]
     for name in names:
-        begun = {each.rule.code for each in detectors() if each.rule.code.startswith(name.upper())}
-        codes |= begun if name and begun else {find_detector(name).rule.code}
+        prefix = name.upper()
+        found = {rule.code for rule in rules if prefix and rule.code.startswith(prefix)}
+        codes |= found or {find_detector(name).rule.code}
     return codes
 
 
@@ -205,7 +220,7 @@ def _facts(model: ModelFile, notes: tuple[str, ...]) -> CheckedModel:
 
 
 def _text(path: Path) -> str:
-    """Return `path` as text that a record can hold: a file name need not be."""
+    """Return `path` as text for a record: bytes that are not text are escaped."""
     return str(path).encode(errors="backslashreplace").decode()
 
 

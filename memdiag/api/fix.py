@@ -20,7 +20,7 @@ from memdiag.model.model_file import open_model
 from memdiag.ort.runtime import Runtime, require_runtime
 from memdiag.records.dimension import Dimension
 from memdiag.records.fix import FIX_SCHEMA, Fix
-from memdiag.runner.job import Deadline, Job, TimeLimitReached
+from memdiag.runner.job import Deadline, Job, Limits, TimeLimitReached
 from memdiag.runner.temporary import temporary_folder
 from memdiag.verify.model_evaluator import ModelEvaluator
 from memdiag.verify.other_runtimes import OtherRuntimes
@@ -102,7 +102,7 @@ def fix(
             writer.check_writable()
             scratch = exits.enter_context(temporary_folder())
             report_progress("finding inputs that the model runs with")
-            job = Job(model=path, runs=None, deadline=deadline)
+            job = Job(model=path, runs=None, limits=Limits(deadline=deadline))
             evaluator: ModelEvaluator | None = None
             try:
                 found = trials(

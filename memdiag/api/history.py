@@ -1,4 +1,4 @@
-"""Profiles over time, in an SQLite file that several processes may append to."""
+"""History of profiles, in an SQLite file to which several processes can append."""
 
 import hashlib
 import sqlite3
@@ -14,9 +14,9 @@ from memdiag.records.files import special_kind
 from memdiag.records.history import HISTORY_SCHEMA, Entry, History
 from memdiag.records.profile import Profile
 
-_APPLICATION = 0x6D656D64  # "memd": tells the file from other programs' databases
+_APPLICATION = 0x6D656D64  # "memd": distinguishes the file from databases of other programs
 _VERSION = 1
-_PATIENCE_S = 30.0
+MAX_WAIT_S = 30.0
 _PAGE_BYTES = 4096
 """A file of one page has no tables."""
 
@@ -42,13 +42,13 @@ CREATE INDEX profiles_of_model ON profiles (model, id);
 
 
 def add(path: Path, profiles: Sequence[Profile], *, label: str = "") -> int:
-    """Append `profiles` to the history at `path`, made where it is missing; all or none.
+    """Append `profiles` to the history at `path`, all or none; the file is created if missing.
 
-    Return how many were new: a profile that is there already is not added again.
+    Return the number of new profiles: a profile is not added twice.
 
     Raises:
         UsageError: a profile is of a run that did not complete.
-        RecordError: the file is no history, or is one of a newer memdiag, or cannot be written.
+        RecordError: the file is not a history, or is of a newer memdiag, or cannot be written.
     """
     for profile in profiles:
         if profile.outcome.status != "completed":
@@ -61,11 +61,11 @@ def add(path: Path, profiles: Sequence[Profile], *, label: str = "") -> int:
 
 
 def show(path: Path, *, model: str | None = None) -> History:
-    """Return what the history at `path` has, of `model` alone where that is given.
+    """Return the history at `path`, or the part of it for `model`.
 
     Raises:
-        UsageError: it has no such model.
-        RecordError: there is no such file, it is no history, or it is one of a newer memdiag.
+        UsageError: it does not contain the model.
+        RecordError: there is no such file, it is not a history, or it is of a newer memdiag.
     """
     with _opened(path, create=False) as database:
         entries = tuple(_entries(database))
@@ -80,9 +80,9 @@ def show(path: Path, *, model: str | None = None) -> History:
 
 @contextmanager
 def _opened(path: Path, *, create: bool) -> Iterator[sqlite3.Connection]:
-    """Open the database, with its tables there; what SQLite complains of is our error."""
+    """Open the database, with its tables; errors of SQLite are raised as RecordError."""
     if not create and not path.exists():
-        raise RecordError(f"{path}: there is no such history; memdiag history add makes it.")
+        raise RecordError(f"{path}: there is no such history. Create it with memdiag history add.")
     kind = special_kind(path)
     if kind is not None:
         raise RecordError(f"{path}: cannot be used as a history (it is {kind}). Name another file.")
@@ -90,7 +90,7 @@ def _opened(path: Path, *, create: bool) -> Iterator[sqlite3.Connection]:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         # No implicit transactions: each is begun where it is meant.
-        with closing(sqlite3.connect(path, timeout=_PATIENCE_S, isolation_level=None)) as database:
+        with closing(sqlite3.connect(path, timeout=MAX_WAIT_S, isolation_level=None)) as database:
             # A journal that writers append to, beside which others may read.
             database.execute("PRAGMA journal_mode = WAL")
             database.execute("PRAGMA foreign_keys = ON")

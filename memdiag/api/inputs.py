@@ -1,4 +1,4 @@
-"""The arrays that a model is run with: planned from its graph, made, and saved for the child."""
+"""Inputs of a run: their sizes are chosen, their arrays generated and saved for the child."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from math import prod
@@ -23,22 +23,25 @@ from memdiag.units import format_size
 
 SEED = 0
 FREE_SIZES = (128, 64, 32, 16, 8, 4, 2, 1, 256, 512, 1024, 3000)
-"""Sizes of all free dimensions that are tried in turn where a model does not run as usual."""
+"""Sizes of all free dimensions that are tried if a model does not run at realistic sizes."""
 
-SOUND_CHUNKS = (1024, 512, 256)
-"""Sizes that are tried first where a model reads samples of a sound."""
+AUDIO_CHUNKS = (1024, 512, 256)
+"""Sizes that are tried first if a model reads samples of audio."""
 
 IMAGE_SIDES = (224, 256, 299, 320, 384, 512, 640, 128, 64, 32, 28)
 """Sides of images that are tried in turn."""
 
 MAX_MEMORY_SHARE = 0.25
-"""Activations may take this share of the machine's memory at sizes that nobody gave."""
+"""Share of the machine's memory that activations may use at sizes that memdiag chooses."""
 
-Given = Mapping[str, "np.ndarray | str | Path"]
+ArrayOrFile = np.ndarray | str | Path
+"""The data of an input: an array, or the path of a ``.npy`` file."""
+
+Given = Mapping[str, ArrayOrFile]
 
 
 def read_given(inputs: Given) -> dict[str, np.ndarray]:
-    """Return the user's arrays, those that are paths of ``.npy`` files read.
+    """Return the given arrays; ``.npy`` files are read.
 
     Raises:
         UsageError: a file cannot be read as an array.
@@ -53,7 +56,7 @@ def read_archive(path: Path) -> dict[str, np.ndarray]:
     """Return the arrays of an ``.npz`` file by name.
 
     Raises:
-        UsageError: the file cannot be read as one.
+        UsageError: the file is not a readable archive.
     """
     try:
         with np.load(path, allow_pickle=False) as archive:
@@ -65,7 +68,7 @@ def read_archive(path: Path) -> dict[str, np.ndarray]:
 
 
 def save(plans: Sequence[InputPlan], given: Mapping[str, np.ndarray], folder: Path) -> list[Feed]:
-    """Write the arrays of `plans` to `folder` and return where they lie."""
+    """Write the arrays of `plans` to `folder` and return their files."""
     folder.mkdir(parents=True)
     feeds = []
     for index, plan in enumerate(plans):
@@ -86,7 +89,7 @@ def save(plans: Sequence[InputPlan], given: Mapping[str, np.ndarray], folder: Pa
 
 
 def describe(plans: Sequence[InputPlan]) -> tuple[Input, ...]:
-    """Return what a profile says of the inputs: shapes and dtypes, and why they were chosen."""
+    """Return the description of the inputs for a profile, without values."""
     return tuple(
         Input(
             name=plan.name,
@@ -105,7 +108,7 @@ class Chosen(NamedTuple):
     Attributes:
         plans: a plan for each input.
         dimensions: the free dimensions and their sizes.
-        notes: what was not as usual, in sentences.
+        notes: sentences on the choice of sizes.
     """
 
     plans: tuple[InputPlan, ...]
@@ -116,38 +119,38 @@ class Chosen(NamedTuple):
 def choose_inputs(
     model: ModelFile, *, dims: Mapping[str, int], given: Mapping[str, np.ndarray]
 ) -> Chosen:
-    """Return inputs of realistic sizes, or smaller ones where those would need too much memory.
+    """Return inputs of realistic sizes, or smaller ones if those need too much memory.
 
-    Large images are tried at the usual side first; then all free dimensions are 1.
+    Large images get the default side first; then all free dimensions are 1.
 
     Raises:
         UsageError: as `plan_inputs`.
     """
     plans = plan_inputs(model, dims=dims, given=given)
     chosen = Chosen(plans, _dimensions(model, plans, dims, given))
-    free = {one.name: one.size for one in chosen.dimensions}
-    if all(one.source == "given" or one.size == 1 for one in chosen.dimensions):
+    free = {dimension.name: dimension.size for dimension in chosen.dimensions}
+    if all(each.source == "given" or each.size == 1 for each in chosen.dimensions):
         return chosen
     needed = _needed_bytes(model, plans, free)
     if needed <= _memory_limit():
         return chosen
-    words = (
+    reason = (
         f"at {in_words(chosen.dimensions)} the activations would take about"
         f" {format_size(needed)}, more than a quarter of this machine's memory"
     )
     large = {
-        one.name: IMAGE_SIDE
-        for one in chosen.dimensions
-        if one.source == "chosen" and one.role in ("height", "width") and one.size > IMAGE_SIDE
+        each.name: IMAGE_SIDE
+        for each in chosen.dimensions
+        if each.source == "chosen" and each.role in ("height", "width") and each.size > IMAGE_SIDE
     }
     if large:
         plans = plan_inputs(model, dims={**dims, **large}, given=given)
         if _needed_bytes(model, plans, free | large) <= _memory_limit():
             found = _dimensions(model, plans, dims, given, "too large otherwise")
-            note = f"{words}: sides of images are {IMAGE_SIDE} instead. Set them with --dim."
+            note = f"{reason}: sides of images are {IMAGE_SIDE} instead. Set them with --dim."
             return Chosen(plans, found, (note,))
     ones = plan_inputs(model, dims=dims, given=given, free_dim=1)
-    note = f"{words}: free dimensions are 1 instead. Set them with --dim."
+    note = f"{reason}: free dimensions are 1 instead. Set them with --dim."
     return Chosen(ones, _dimensions(model, ones, dims, given, "too large otherwise"), (note,))
 
 
@@ -160,9 +163,9 @@ def find_inputs(
     given: Mapping[str, np.ndarray],
     first: Chosen,
 ) -> Chosen | None:
-    """Return the first inputs that `model` runs with: `first`, or others of smaller sizes.
+    """Return the first inputs that `model` runs with: `first`, or inputs of other sizes.
 
-    None where it runs with none of them.
+    Return None if it runs with none of them.
     """
     candidates = [first, *_alternatives(model, dims, given, first)]
     feeds = [save(each.plans, given, folder / f"try-{i}") for i, each in enumerate(candidates)]
@@ -176,14 +179,14 @@ def _alternatives(
     """Yield inputs of other sizes, in the order in which they are tried."""
     usual = in_words(first.dimensions)
     tried = {tuple(plan.shape for plan in first.plans)}
-    sides = [one.name for one in first.dimensions if one.role in ("height", "width")]
+    sides = [each.name for each in first.dimensions if each.role in ("height", "width")]
     sides = [name for name in sides if name not in dims]
     free: list[tuple[Mapping[str, int], int | None]] = [
         ({**dims, **dict.fromkeys(sides, side)}, None) for side in IMAGE_SIDES if sides
     ]
-    of_sound = any(one.role == "samples" for one in first.dimensions)
-    ladder = (*dims.values(), *(SOUND_CHUNKS if of_sound else ()), *FREE_SIZES)
-    free += [(dims, size) for size in dict.fromkeys(ladder)]
+    is_audio = any(each.role == "samples" for each in first.dimensions)
+    sizes_to_try = (*dims.values(), *(AUDIO_CHUNKS if is_audio else ()), *FREE_SIZES)
+    free += [(dims, size) for size in dict.fromkeys(sizes_to_try)]
     for sizes, free_dim in free:
         try:
             plans = plan_inputs(model, dims=sizes, given=given, free_dim=free_dim)
@@ -195,7 +198,7 @@ def _alternatives(
         tried.add(shapes)
         reason = f"the model does not run at {usual}"
         found = _dimensions(model, plans, dims, given, reason)
-        free_sizes = {one.name: one.size for one in found}
+        free_sizes = {dimension.name: dimension.size for dimension in found}
         if _input_bytes(plans) > _input_bytes(first.plans) and (
             _needed_bytes(model, plans, free_sizes) > _memory_limit()
         ):
@@ -237,7 +240,7 @@ def _dimensions(
 
 
 def _needed_bytes(model: ModelFile, plans: Sequence[InputPlan], sizes: Mapping[str, int]) -> int:
-    """Return about how much memory a run at `sizes` takes for inputs and activations."""
+    """Return the approximate memory of inputs and activations in a run at `sizes`."""
     needed = _input_bytes(plans)
     return needed if needed > _memory_limit() else needed + activation_bytes(model, sizes)
 

@@ -1,4 +1,4 @@
-"""Take the inventory of a model without loading its weights."""
+"""Inventory of a model, without loading its weights."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
@@ -27,15 +27,15 @@ from memdiag.records.inventory import (
 )
 from memdiag.records.weights import Weight
 
-_MOST_WEIGHTS = 20
-_MOST_READERS = 4
+MAX_WEIGHTS = 20
+MAX_READERS = 4
 
 
 def inspect(model: str | Path) -> Inventory:
-    """Return what `model` is made of: its weights, graphs, files and operators.
+    """Return the contents of `model`: its weights, graphs, files and operators.
 
     Raises:
-        ModelError: the file is missing, is no ONNX model, or lacks its external data.
+        ModelError: the file is missing, is not an ONNX model, or lacks its external data.
     """
     with open_model(model_path(model)) as opened:
         return _inventory(opened)
@@ -43,10 +43,10 @@ def inspect(model: str | Path) -> Inventory:
 
 def _inventory(model: ModelFile) -> Inventory:
     head, weights = model.proto, model.weights
-    bodies = list(_bodies(model.graph, ""))
+    graphs = list(_graphs(model.graph, ""))
     for function in model.functions:
         domain, name, _ = function.key
-        bodies += _bodies(function, f"{domain}::{name}")
+        graphs += _graphs(function, f"{domain}::{name}")
     return Inventory(
         schema=INVENTORY_SCHEMA,
         path=str(model.path).encode(errors="backslashreplace").decode(),
@@ -63,9 +63,9 @@ def _inventory(model: ModelFile) -> Inventory:
         by_dtype=_tallies((weight.dtype, weight.nbytes) for weight in weights),
         by_place=_tallies((_place(weight), weight.nbytes) for weight in weights),
         by_storage=_tallies((weight.storage, weight.nbytes) for weight in weights),
-        subgraphs=tuple(_subgraphs(bodies, weights)),
+        subgraphs=tuple(_subgraphs(graphs, weights)),
         external_files=tuple(_external_files(model)),
-        operators=_operators(body for _, body in bodies),
+        operators=_operators(graph for _, graph in graphs),
         largest=tuple(_largest(model)),
         dimensions=_dimensions(model),
     )
@@ -78,13 +78,13 @@ def _dimensions(model: ModelFile) -> tuple[Dimension, ...]:
         return ()  # an input that cannot be made, such as a map
 
 
-def _bodies(body: Graph, path: str) -> Iterator[tuple[str, Graph]]:
-    """Yield a graph or function and all graphs in it, with their paths as weights name them."""
-    yield path, body
-    for index, node in enumerate(body.nodes):
-        for inner in node.subgraphs:
-            label = f"{node_label(node, index)}/{inner.name}"
-            yield from _bodies(inner.graph, f"{path}/{label}" if path else label)
+def _graphs(graph: Graph, path: str) -> Iterator[tuple[str, Graph]]:
+    """Yield a graph or function and all its subgraphs, with the paths that weights have."""
+    yield path, graph
+    for index, node in enumerate(graph.nodes):
+        for subgraph in node.subgraphs:
+            label = f"{node_label(node, index)}/{subgraph.name}"
+            yield from _graphs(subgraph.graph, f"{path}/{label}" if path else label)
 
 
 def _tallies(sizes: Iterable[tuple[str, int]]) -> tuple[Tally, ...]:
@@ -103,16 +103,16 @@ def _place(weight: Weight) -> str:
 
 
 def _subgraphs(
-    bodies: Iterable[tuple[str, Graph]], weights: Iterable[Weight]
+    graphs: Iterable[tuple[str, Graph]], weights: Iterable[Weight]
 ) -> Iterator[Subgraph]:
     owned: defaultdict[str, list[Weight]] = defaultdict(list)
     for weight in weights:
         owned[weight.graph].append(weight)
-    for path, body in bodies:
+    for path, graph in graphs:
         if path:
             yield Subgraph(
                 path=path,
-                node_count=len(body.nodes) if body.is_function else body.node_count,
+                node_count=len(graph.nodes) if graph.is_function else graph.node_count,
                 weight_count=len(owned[path]),
                 weight_bytes=sum(weight.nbytes for weight in owned[path]),
             )
@@ -138,24 +138,26 @@ def _covered(pairs: list[tuple[int, int]]) -> int:
     return covered
 
 
-def _operators(bodies: Iterable[Graph]) -> tuple[Operator, ...]:
+def _operators(graphs: Iterable[Graph]) -> tuple[Operator, ...]:
     counts = Counter(
         ("" if node.domain == "ai.onnx" else node.domain, node.op_type)
-        for body in bodies
-        for node in body.nodes
+        for graph in graphs
+        for node in graph.nodes
     )
     found = (
         Operator(domain=domain, op_type=op_type, count=count)
         for (domain, op_type), count in counts.items()
     )
-    return tuple(sorted(found, key=lambda one: (-one.count, one.domain, one.op_type)))
+    return tuple(
+        sorted(found, key=lambda operator: (-operator.count, operator.domain, operator.op_type))
+    )
 
 
 def _largest(model: ModelFile) -> Iterator[LargeWeight]:
     graphs = GraphIndex(model)
     ordered = sorted(model.weights, key=lambda weight: (-weight.nbytes, weight.graph, weight.name))
-    for weight in ordered[:_MOST_WEIGHTS]:
-        operators = dict.fromkeys(one.node.op_type for one in readers(graphs, weight))
+    for weight in ordered[:MAX_WEIGHTS]:
+        operators = dict.fromkeys(use.node.op_type for use in readers(graphs, weight))
         yield LargeWeight(
             name=f"{weight.graph}/{weight.name}" if weight.graph else weight.name,
             dtype=weight.dtype,
@@ -163,7 +165,7 @@ def _largest(model: ModelFile) -> Iterator[LargeWeight]:
             bytes=weight.nbytes,
             place=weight.place,
             storage=weight.storage,
-            readers=tuple(operators)[:_MOST_READERS],
+            readers=tuple(operators)[:MAX_READERS],
         )
 
 

@@ -1,4 +1,4 @@
-"""Watch this very process around code that makes a session of its own."""
+"""Memory of this process while code in it creates and runs a session."""
 
 import gc
 import os
@@ -13,21 +13,21 @@ from memdiag.runner.observer import observe
 from memdiag.runner.scripts.child import trim
 
 LIMITS = (
-    "this process runs other code too: what other threads take meanwhile is counted, and what was"
-    " freed before may be used again and is not",
-    "phases and copies of weights cannot be told from within; memdiag.profile tells them",
+    "this process runs other code too: memory of other threads is counted, and memory that was"
+    " freed before and is used again is not",
+    "phases and copies of weights are not measured; memdiag.profile measures them",
 )
 _NAME = "this process"
 
 
 class SessionProbe:
-    """What the process takes during a ``with`` block: at most, and when the block ends.
+    """Context manager that measures the growth of the process: its peak, and at the end.
 
-    Whatever it keeps must still be held by a name when the block ends, or it is not counted.
-    `result` is there after the block, also where that raised.
+    Objects must still be referenced when the block ends, or they are not counted. `result` is
+    available after the block, also if that raised.
 
     Raises:
-        UsageError: `result` is asked for before the block has ended.
+        UsageError: `result` is read before the block has ended.
     """
 
     def __init__(self) -> None:
@@ -35,7 +35,7 @@ class SessionProbe:
 
     @property
     def result(self) -> Probe:
-        """What was seen."""
+        """The figures."""
         if self._result is None:
             raise UsageError("the probed block has not ended yet. Read the figures after it.")
         return self._result

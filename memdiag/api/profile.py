@@ -1,62 +1,86 @@
-"""Profile one model: make its inputs, run it in a child, and put together what was seen."""
+"""Profile one model: run it in a child process, and assemble what was measured in a record."""
 
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from functools import partial
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
-import numpy as np
 
-import memdiag
-from memdiag.api import inputs as inputs_room
-from memdiag.api.arguments import (
-    check_dims,
-    check_names,
-    check_optimization_level,
-    model_path,
-)
+from memdiag.api.arguments import input_config, limits, model_path, session_config
 from memdiag.api.check import DEFAULT_MIN_BYTES, Selection, examine
-from memdiag.api.notes import notes_of
+from memdiag.api.inputs import (
+    ArrayOrFile,
+    Chosen,
+    choose_inputs,
+    describe,
+    find_inputs,
+    save,
+)
+from memdiag.api.profile_record import assemble_profile
 from memdiag.api.xray import ChildXray
-from memdiag.errors import UsageError
 from memdiag.model.dimensions import axes_of
 from memdiag.model.model_file import ModelFile, open_model
-from memdiag.ort.runtime import Runtime, require_runtime
+from memdiag.ort.runtime import Runtime
 from memdiag.records.dimension import Dimension, in_words
-from memdiag.records.profile import (
-    PROFILE_SCHEMA,
-    Input,
-    Model,
-    Phase,
-    PhaseAttribution,
-    Profile,
-    Session,
-)
+from memdiag.records.profile import Input, Profile
 from memdiag.rules.match_measurement import match_profile
-from memdiag.runner.job import DEFAULT_TIMEOUT_S, Job
-from memdiag.runner.machine import describe_machine
+from memdiag.runner.job import (
+    DEFAULT_RUNS,
+    DEFAULT_TIMEOUT_S,
+    InputConfig,
+    Job,
+    Limits,
+    SessionConfig,
+    XrayConfig,
+)
 from memdiag.runner.run import MeasuredRun, Measurement, Progress
 from memdiag.runner.temporary import temporary_folder
-from memdiag.runner.try_inputs import try_inputs
 
-DEFAULT_RUNS = 10
-_MAX_REASON = 300
-_MAX_READ_BYTES = 1 << 30
-"""Bytes of weights up to which rules read them although the run did not complete: whoever sets a
-memory limit does not wait for many gigabytes to be read afterwards."""
-_SAME_PEAK = 0.005
-_OWN_OPTIONS = ("log_severity_level", "log_verbosity_level", "logid")
+MAX_REASON = 300
+"""Characters of onnxruntime's reason for not running at the usual sizes."""
+
+MAX_READ_BYTES = 1 << 30
+"""Bytes of weights up to which rules read them if the run did not complete: whoever sets a memory
+limit does not want to wait until many gigabytes are read."""
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C while the model was measured or examined; `profile` is what was seen until then."""
+    """Raised if Ctrl-C ended the measurement or the search for findings.
+
+    Attributes:
+        profile: the profile up to that moment.
+    """
 
     def __init__(self, profile: Profile) -> None:
         super().__init__()
         self.profile = profile
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProfileConfig:
+    """The configuration of a profile.
+
+    Attributes:
+        session: how the session is created and run.
+        inputs: the inputs, and the number of runs.
+        limits: when the child is ended.
+        xray: when the owners of resident bytes are identified.
+        rules: the rules to run on the model.
+        command: the command line that asked for the profile, for the record.
+    """
+
+    session: SessionConfig = field(default_factory=SessionConfig)
+    inputs: InputConfig = field(default_factory=InputConfig)
+    limits: Limits = field(default_factory=Limits)
+    xray: XrayConfig = field(default_factory=XrayConfig)
+    rules: Selection = field(default_factory=Selection)
+    command: tuple[str, ...] = ()
+
+    def without_xray(self) -> "ProfileConfig":
+        """Return this configuration without X-rays."""
+        return replace(self, xray=XrayConfig(when="none"))
 
 
 def profile(
@@ -65,7 +89,7 @@ def profile(
     runs: int = DEFAULT_RUNS,
     run: bool = True,
     dims: Mapping[str, int] | None = None,
-    inputs: inputs_room.Given | None = None,
+    inputs: Mapping[str, ArrayOrFile] | None = None,
     session_options: Mapping[str, str] | None = None,
     optimization_level: str | None = None,
     disabled_optimizers: Sequence[str] = (),
@@ -84,288 +108,200 @@ def profile(
     min_bytes: int = DEFAULT_MIN_BYTES,
     on_progress: Callable[[Progress], None] | None = None,
 ) -> Profile:
-    """Load and run `model` in an isolated child process and return what that took.
+    """Load and run `model` in an isolated child process and return its profile.
 
-    A session that fails, is killed, hangs or passes its limit is no error here: the profile up to
-    that moment is returned, and its `outcome` says what happened.
+    A session that fails, is killed, hangs or exceeds its limit is not an error: the profile up to
+    that moment is returned, and its `outcome` contains the reason.
 
     Args:
         model: the ONNX file.
-        runs: how many runs follow the first one.
+        runs: number of runs after the first one.
         run: False stops after session creation.
-        dims: sizes of free dimensions by name (or ``input:axis``); realistic ones where not given.
-        inputs: arrays, or paths of ``.npy`` files, by input name; the rest is made up.
+        dims: sizes of free dimensions by name (or ``input:axis``); realistic ones by default.
+        inputs: arrays, or paths of ``.npy`` files, by input name; the others are generated.
         session_options: SessionOptions attributes and config entries by name.
         optimization_level: ``disable_all``, ``basic``, ``extended``, ``layout`` or ``all``.
         disabled_optimizers: names of graph transformers to leave out.
-        threads: the session's intra-op threads; the runtime's choice where None.
+        threads: number of intra-op threads; chosen by onnxruntime if None.
         providers: execution providers, the preferred one first.
-        environment: variables to set for the child.
-        load_from: whether the session is given the path or the file's bytes.
-        python: another interpreter that has onnxruntime; memdiag need not be installed there.
+        environment: environment variables of the child.
+        load_from: create the session from the path, or from the bytes of the file.
+        python: another interpreter that has onnxruntime; it does not need memdiag.
         timeout_s: seconds after which the child is ended.
-        memory_limit_bytes: resident set (of the whole child) above which it is ended.
-        telemetry: measure with onnxruntime's telemetry on, as it is by default since 1.29; memdiag
+        memory_limit_bytes: resident set of the whole child above which it is ended.
+        telemetry: leave onnxruntime's telemetry on, as it is by default since 1.29. memdiag
             otherwise turns it off in every process that it starts.
-        xray: name the owner of every resident byte at ``steady`` state, also at the ends of all
+        xray: identify the owner of every resident byte at ``steady`` state, also at the ends of all
             ``phases`` (the child is stopped for a moment at each), or never (``none``).
-        verify: compare each copy that is found byte for byte, or a spread of its blocks.
-        select: rules to run on the model, as in `memdiag.check`; all where empty.
-        ignore: rules to leave out.
-        min_bytes: leave out findings that cost fewer bytes.
-        on_progress: called now and then with where the child is.
+        verify: compare every byte of each copy, or a sample of its blocks.
+        select: rules to run on the model, as in `memdiag.check`; all if empty.
+        ignore: rules to skip.
+        min_bytes: skip findings that cost fewer bytes.
+        on_progress: called several times a second with the state of the child.
 
     Raises:
-        ModelError: the file is missing, is no ONNX model, or lacks its external data.
+        ModelError: the file is missing, is not an ONNX model, or lacks its external data.
         UsageError: an argument does not fit the model or the runtime.
         MeasurementError: the interpreter cannot be started.
         Interrupted: Ctrl-C; it carries the profile up to then.
     """
     path = model_path(model)
-    check_dims(dims)
-    check_names("providers", providers, "CPUExecutionProvider")
-    check_names("disabled_optimizers", disabled_optimizers, "ConstantFolding")
-    options = _options(session_options, optimization_level, threads)
-    _check(runs, timeout_s, memory_limit_bytes)
-    selection = Selection(select=select, ignore=ignore, min_bytes=min_bytes)
-    job = Job(
-        model=path,
-        load_from=load_from,
-        options=options,
-        environment=dict(environment or {}),
-        providers=tuple(providers),
-        disabled_optimizers=tuple(disabled_optimizers),
-        runs=runs if run else None,
-        timeout_s=timeout_s,
-        memory_limit_bytes=memory_limit_bytes,
-        telemetry=telemetry,
+    config = ProfileConfig(
+        session=session_config(
+            options=session_options,
+            optimization_level=optimization_level,
+            disabled_optimizers=disabled_optimizers,
+            threads=threads,
+            providers=providers,
+            environment=environment,
+            load_from=load_from,
+            telemetry=telemetry,
+            python=python,
+        ),
+        inputs=input_config(dims=dims, inputs=inputs, runs=runs, run=run),
+        limits=limits(timeout_s=timeout_s, memory_limit_bytes=memory_limit_bytes),
+        xray=XrayConfig(when=xray, verify=verify),
+        rules=Selection(select=select, ignore=ignore, min_bytes=min_bytes),
     )
-    if python is None:
-        require_runtime("name an interpreter that has it (--python; in pytest --memdiag-python)")
-    else:
-        job = replace(job, python=Path(python))
-    given = inputs_room.read_given(inputs or {})
-    sizes = dict(dims or {})
-    result: Profile | None = None
-    try:
-        with (
-            open_model(path) as file,
-            temporary_folder() as scratch,
-        ):
-            child_xray = None
-            if xray != "none":
-                optimize = partial(_save_optimized, job, scratch)
-                child_xray = ChildXray(file, sampled=verify == "sampled", optimize=optimize)
+    return profile_model(path, config, on_progress=on_progress)
 
-            def run_child(job: Job) -> Measurement:
-                return _run_child(
-                    job, child_xray, phase_ends=xray == "phases", on_progress=on_progress
+
+def profile_model(
+    model: Path,
+    config: ProfileConfig,
+    *,
+    on_progress: Callable[[Progress], None] | None = None,
+) -> Profile:
+    """Return the profile of `model`, as `profile` does.
+
+    Raises:
+        ModelError, UsageError, MeasurementError, Interrupted: as in `profile`.
+    """
+    job = Job(model=model, session=config.session, limits=config.limits, runs=config.inputs.runs)
+    with open_model(model) as file, temporary_folder() as scratch:
+        inputs = Chosen((), ())
+        if config.inputs.runs is not None:
+            inputs = choose_inputs(file, dims=config.inputs.dims, given=config.inputs.arrays)
+            feeds = save(inputs.plans, config.inputs.arrays, scratch / "inputs")
+            job = replace(job, feeds=tuple(feeds))
+        run = _run_child(file, job, scratch, config.xray, on_progress)
+        if _needs_other_inputs(run, inputs):
+            try:
+                found = find_inputs(
+                    file,
+                    job,
+                    scratch,
+                    dims=config.inputs.dims,
+                    given=config.inputs.arrays,
+                    first=inputs,
                 )
+            except KeyboardInterrupt:
+                # The profile of the failed run is kept, as of every interrupted run.
+                run = run._replace(measurement=replace(run.measurement, interrupted=True))
+                found = None
+            if found is not None:
+                inputs = _with_reason(found, inputs, run.measurement.outcome.message)
+                feeds = save(inputs.plans, config.inputs.arrays, scratch / "found")
+                job = replace(job, feeds=tuple(feeds))
+                run = _run_child(file, job, scratch, config.xray, on_progress)
+        result = assemble_profile(
+            file,
+            job,
+            run.measurement,
+            run.xray,
+            inputs=describe(inputs.plans),
+            dimensions=inputs.dimensions,
+            notes=inputs.notes,
+            command=config.command,
+        )
+        if run.measurement.interrupted:
+            raise Interrupted(result)
+        try:
+            return _with_findings(result, file, config.rules, config.inputs.dims)
+        except KeyboardInterrupt as interrupt:
+            raise Interrupted(result) from interrupt
 
-            measured, chosen = _measure(file, job, scratch, sizes, given, run_child)
-            used = inputs_room.describe(chosen.plans)
-            result = _assemble(_facts(file), job, measured, used, chosen.dimensions, chosen.notes)
-            if child_xray:
-                result = _with_xray(result, child_xray)
-            if not measured.interrupted:
-                result = _with_findings(result, file, selection, sizes)
-    except KeyboardInterrupt as interrupt:
-        if result is None:
-            raise
-        raise Interrupted(result) from interrupt
-    if measured.interrupted:
-        raise Interrupted(result)
-    return result
 
+def profile_job(
+    file: ModelFile,
+    job: Job,
+    *,
+    inputs: tuple[Input, ...],
+    dimensions: tuple[Dimension, ...],
+    xray: bool,
+) -> Profile:
+    """Return the profile of one run of `job`, whose inputs are saved already.
 
-def profile_job(file: ModelFile, job: Job, used: tuple[Input, ...], *, xray: bool) -> Profile:
-    """Return the profile of one run of `job`, whose inputs `used` are made already.
+    Without `xray` there is neither an X-ray, nor are rules run.
 
-    Without `xray` nothing looks into the child, and no rule is run.
+    Args:
+        file: the model of `job`, open.
+        job: the model, the configuration and the inputs.
+        inputs: description of the inputs.
+        dimensions: the sizes of the free dimensions.
+        xray: identify the owners of resident bytes at steady state.
 
     Raises:
         MeasurementError: the child's interpreter cannot be started.
         KeyboardInterrupt: the run was interrupted.
     """
     with temporary_folder() as scratch:
-        child_xray = None
-        if xray:
-            optimize = partial(_save_optimized, job, scratch)
-            child_xray = ChildXray(file, sampled=False, optimize=optimize)
-        measured = _run_child(job, child_xray)
-    if measured.interrupted:
+        run = _run_child(file, job, scratch, XrayConfig(when="steady" if xray else "none"))
+    if run.measurement.interrupted:
         raise KeyboardInterrupt
-    result = _assemble(_facts(file), job, measured, used, (), ())
-    if child_xray is None:
-        return result
-    return _with_findings(_with_xray(result, child_xray), file, Selection(), {})
+    result = assemble_profile(
+        file, job, run.measurement, run.xray, inputs=inputs, dimensions=dimensions
+    )
+    return _with_findings(result, file, Selection(), {}) if xray else result
+
+
+class _ChildRun(NamedTuple):
+    """One child: its measurement, and its X-rays, if any were wanted."""
+
+    measurement: Measurement
+    xray: ChildXray | None
 
 
 def _run_child(
-    job: Job,
-    child_xray: ChildXray | None,
-    *,
-    phase_ends: bool = False,
-    on_progress: Callable[[Progress], None] | None = None,
-) -> Measurement:
-    """Measure a child that runs `job`, and examine its memory with `child_xray`."""
-    with MeasuredRun(job, phase_ends=phase_ends, on_progress=on_progress) as run:
-        try:
-            for moment in run.moments():
-                if child_xray is not None:
-                    child_xray.examine(moment)
-        except KeyboardInterrupt:
-            run.interrupt()
-        return run.measurement()
-
-
-def _measure(
     file: ModelFile,
     job: Job,
     scratch: Path,
-    dims: Mapping[str, int],
-    given: Mapping[str, np.ndarray],
-    run_child: Callable[[Job], Measurement],
-) -> tuple[Measurement, inputs_room.Chosen]:
-    if job.runs is None:
-        return run_child(job), inputs_room.Chosen((), ())
-    chosen = inputs_room.choose_inputs(file, dims=dims, given=given)
-    feeds = inputs_room.save(chosen.plans, given, scratch / "inputs")
-    job = replace(job, feeds=tuple(feeds))
-    measured = run_child(job)
-    outcome = measured.outcome
-    if outcome.status != "failed" or outcome.phase != "first_run" or not chosen.dimensions:
-        return measured, chosen
-    try:
-        found = inputs_room.find_inputs(file, job, scratch, dims=dims, given=given, first=chosen)
-    except KeyboardInterrupt:
-        # What was seen of the run that failed is kept, as of any that is interrupted.
-        return replace(measured, interrupted=True), chosen
-    if found is None:
-        return measured, chosen
-    feeds = inputs_room.save(found.plans, given, scratch / "found")
-    measured = run_child(replace(job, feeds=tuple(feeds)))
-    message = textwrap.shorten(outcome.message, _MAX_REASON, placeholder=" …")
-    usual = in_words(chosen.dimensions)
-    return measured, found._replace(notes=(*found.notes, f"at {usual} it says: {message}"))
+    config: XrayConfig,
+    on_progress: Callable[[Progress], None] | None = None,
+) -> _ChildRun:
+    """Measure a child that runs `job`, with X-rays at the moments that `config` names."""
+    xray: ChildXray | None = None
+    if config.when != "none":
+        xray = ChildXray(file, job, scratch, sampled=config.verify == "sampled")
+    stops_at_phase_ends = config.when == "phases"
+    with MeasuredRun(job, phase_ends=stops_at_phase_ends, on_progress=on_progress) as run:
+        try:
+            for moment in run.moments():
+                if xray is not None:
+                    xray.examine(moment)
+        except KeyboardInterrupt:
+            run.interrupt()
+        return _ChildRun(run.measurement(), xray)
 
 
-def _options(
-    given: Mapping[str, str] | None, optimization_level: str | None, threads: int | None
-) -> dict[str, str]:
-    options = dict(given or {})
-    for name in _OWN_OPTIONS:
-        if name in options:
-            raise UsageError(f"session option {name} cannot be set: memdiag needs the log.")
-    if optimization_level is not None:
-        options["graph_optimization_level"] = optimization_level
-    if "graph_optimization_level" in options:
-        check_optimization_level(options["graph_optimization_level"])
-    if threads is not None:
-        options["intra_op_num_threads"] = str(threads)
-    return options
+def _needs_other_inputs(run: _ChildRun, inputs: Chosen) -> bool:
+    """Return whether the model fails at the chosen sizes, and others can be tried."""
+    outcome = run.measurement.outcome
+    failed_to_run = outcome.status == "failed" and outcome.phase == "first_run"
+    return failed_to_run and bool(inputs.dimensions)
 
 
-def _check(runs: int, timeout_s: float, memory_limit_bytes: int | None) -> None:
-    if runs < 1:
-        raise UsageError("--runs must be at least 1. Use --no-run to stop after session creation.")
-    if timeout_s <= 0:
-        raise UsageError(f"--timeout must be greater than 0, not {timeout_s:g}.")
-    if memory_limit_bytes is not None and memory_limit_bytes <= 0:
-        raise UsageError("--memory-limit must be greater than 0.")
-
-
-def _facts(file: ModelFile) -> Model:
-    return Model(
-        # A file name need not be text, but a record is.
-        path=str(file.path).encode(errors="backslashreplace").decode(),
-        file_bytes=file.file_bytes,
-        external_bytes=file.external_bytes,
-        weight_bytes=sum(weight.nbytes for weight in file.weights),
-        weight_count=len(file.weights),
-        node_count=file.node_count,
-        ir_version=file.proto.ir_version,
-        opsets={opset.domain or "ai.onnx": opset.version for opset in file.proto.opset_import},
-    )
-
-
-def _assemble(
-    model: Model,
-    job: Job,
-    measured: Measurement,
-    inputs: tuple[Input, ...],
-    dimensions: tuple[Dimension, ...],
-    notes: Sequence[str],
-) -> Profile:
-    baseline = measured.baseline or measured.phases[0].end
-    peak_rss_bytes, top = _peak(measured, baseline.rss_bytes)
-    return Profile(
-        schema=PROFILE_SCHEMA,
-        model=model,
-        environment=describe_machine(memdiag.__version__, measured.onnxruntime, measured.python),
-        session=Session(
-            options=dict(job.options),
-            environment=dict(job.environment),
-            providers=measured.providers or job.providers,
-            disabled_optimizers=job.disabled_optimizers,
-            load_from=job.load_from,
-            runs=job.runs,
-        ),
-        inputs=inputs,
-        dimensions=dimensions,
-        baseline_rss_bytes=baseline.rss_bytes,
-        phases=measured.phases,
-        spans=measured.spans,
-        samples=measured.samples,
-        sampling=measured.sampling,
-        peak_rss_bytes=peak_rss_bytes,
-        peak_phase=top.name,
-        peak_kind=top.peak_kind,
-        steady_rss_bytes=measured.steady.rss_bytes if measured.steady else None,
-        steady=measured.steady,
-        allocator_retained_bytes=measured.allocator_retained_bytes,
-        first_run_s=measured.first_run_s,
-        runs=measured.runs,
-        notes=(*notes, *notes_of(measured, job)),
-        outcome=measured.outcome,
-    )
-
-
-def _peak(measured: Measurement, baseline_rss_bytes: int) -> tuple[int, Phase]:
-    """Return the largest peak after `start` in bytes, and the phase that reached it.
-
-    Phases that keep what they took differ by a few pages that mean nothing: it is the first, in
-    time, that came within 0.5 % of the largest peak above the baseline.
-    """
-    started = [phase for phase in measured.phases if phase.name != "start"]
-    phases = {phase.name: phase for phase in started or measured.phases}
-    peak = max(phase.peak_rss_bytes for phase in phases.values())
-    enough = peak - max(0.0, _SAME_PEAK * (peak - baseline_rss_bytes))
-    tops = [name for name, phase in phases.items() if phase.peak_rss_bytes >= enough]
-    reached = [span.phase for span in measured.spans if span.peak_rss_bytes >= enough]
-    first = next((name for name in reached if name in tops), tops[0])
-    return peak, phases[first]
-
-
-def _with_xray(profile: Profile, child_xray: ChildXray) -> Profile:
-    notes = profile.notes
-    if child_xray.failure:
-        notes = (*notes, f"no X-ray: {child_xray.failure}")
-    return msgspec.structs.replace(
-        profile,
-        notes=notes,
-        attribution=child_xray.attribution,
-        phase_attributions=tuple(
-            PhaseAttribution(phase=name, attribution=found)
-            for name, found in child_xray.by_phase.items()
-        ),
-    )
+def _with_reason(found: Chosen, usual: Chosen, message: str) -> Chosen:
+    """Return the inputs `found`, with the error of the model at its usual inputs in the notes."""
+    reason = textwrap.shorten(message, MAX_REASON, placeholder=" …")
+    note = f"at {in_words(usual.dimensions)} it says: {reason}"
+    return found._replace(notes=(*found.notes, note))
 
 
 def _with_findings(
     profile: Profile, file: ModelFile, selection: Selection, dims: Mapping[str, int]
 ) -> Profile:
-    """Return `profile` with what the rules find in the model, confronted with the X-ray."""
+    """Return `profile` with the findings of the rules, matched with the measurement."""
     version = profile.environment.onnxruntime
     if version is None:
         return profile
@@ -377,8 +313,8 @@ def _with_findings(
         Runtime.parse(version),
         selection,
         dims=dims,
-        # The runtime, and the X-ray, have read them all by then.
-        max_read_bytes=None if completed else _MAX_READ_BYTES,
+        # onnxruntime and the X-ray have read all weights by then.
+        max_read_bytes=None if completed else MAX_READ_BYTES,
     )
     found = tuple(match_profile(finding, profile) for finding in found)
     if found:
@@ -395,24 +331,10 @@ def _with_findings(
 
 def _run_sizes(file: ModelFile, inputs: Sequence[Input]) -> dict[str, int]:
     """Return the sizes that the free dimensions of the model had in the run."""
-    shapes = {one.name: one.shape or () for one in inputs}
+    shapes = {value.name: value.shape or () for value in inputs}
     return {
         axis.key: shapes[value.name][axis.position]
         for value in file.graph.required_inputs
         for axis in axes_of(value) or ()
         if axis.size is None and axis.position < len(shapes.get(value.name, ()))
     }
-
-
-def _save_optimized(job: Job, scratch: Path) -> Path | None:
-    """Let the runtime save its optimized model in a child of its own; None where it does not."""
-    folder = scratch / "optimized"
-    folder.mkdir(exist_ok=True)
-    path = folder / "model.onnx"
-    options = {
-        **job.options,
-        "optimized_model_filepath": str(path),
-        "session.optimized_model_external_initializers_file_name": "model.onnx.data",
-    }
-    try_inputs(replace(job, options=options, runs=None), ())
-    return path if path.exists() else None

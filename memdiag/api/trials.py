@@ -1,4 +1,4 @@
-"""The inputs that two models are compared on: several sizes, several values, both branches."""
+"""Inputs for the comparison of two models: several sizes, several values, both branches."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from math import prod
@@ -18,16 +18,16 @@ from memdiag.runner.try_inputs import try_inputs
 from memdiag.verify.model_evaluator import InputSet
 
 SIZES = (1, 4)
-"""Sizes of free dimensions that models are compared at beside the realistic ones."""
+"""Sizes of free dimensions at which models are compared, besides the realistic ones."""
 
 
 class Trials(NamedTuple):
     """Sets of inputs that a model runs with.
 
     Attributes:
-        sets: the sets, those of the usual sizes first; empty where the model runs with none.
-        dimensions: the free dimensions and their usual sizes.
-        notes: what was not as usual, in sentences.
+        sets: the sets, those of the realistic sizes first; empty if the model runs with none.
+        dimensions: the free dimensions and their realistic sizes.
+        notes: sentences on the choice of sizes.
     """
 
     sets: tuple[InputSet, ...] = ()
@@ -78,15 +78,15 @@ def _sizes(
     wanted: Sequence[int],
     chosen: Chosen,
 ) -> Iterator[tuple[str, tuple[InputPlan, ...]]]:
-    """Yield the chosen inputs and others that run, each with its sizes in words."""
+    """Yield the chosen inputs and others that run, each with its sizes as text."""
     yield in_words(chosen.dimensions), chosen.plans
-    if all(one.source == "given" for one in chosen.dimensions):
+    if all(dimension.source == "given" for dimension in chosen.dimensions):
         return
     ones = plan_inputs(model, dims=dims, given=given, free_dim=1)
     tried = [_shapes(chosen.plans)]
     for size in sorted(wanted):
         plans = plan_inputs(model, dims=dims, given=given, free_dim=size)
-        # Where all free dimensions look like a batch, it is they that grow.
+        # If all free dimensions look like batches, they get the size.
         if size > 1 and _shapes(plans) == _shapes(ones):
             plans = _all_of(size, model, dims, given)
         if _shapes(plans) in tried:
@@ -103,7 +103,7 @@ def _shapes(plans: Sequence[InputPlan]) -> tuple[tuple[int, ...], ...]:
 def _all_of(
     size: int, model: ModelFile, dims: Mapping[str, int], given: Mapping[str, np.ndarray]
 ) -> tuple[InputPlan, ...]:
-    """Return plans with every free dimension of `size`, those that look like a batch too."""
+    """Return plans with `size` for every free dimension, batches included."""
     axes = [axis for value in model.graph.input_values for axis in axes_of(value) or ()]
     free = {axis.key: size for axis in axes if axis.size is None and axis.key not in dims}
     try:
@@ -133,7 +133,7 @@ def _save(
 
 
 def _array(plan: InputPlan, given: Mapping[str, np.ndarray], seed: int) -> np.ndarray:
-    """Return the values of one input; what is true in the first set is false in the second."""
+    """Return the values of one input; flags of the second set are the opposite of the first."""
     if plan.name in given:
         return given[plan.name]
     array = make(plan, seed)

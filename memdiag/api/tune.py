@@ -20,7 +20,7 @@ from memdiag.model.model_file import open_model
 from memdiag.ort.reductions import largest_reduction
 from memdiag.ort.runtime import Runtime, require_runtime
 from memdiag.records.fix import Fix
-from memdiag.runner.job import Deadline, Job, TimeLimitReached
+from memdiag.runner.job import Deadline, Job, Limits, SessionConfig, TimeLimitReached
 from memdiag.runner.temporary import temporary_folder
 from memdiag.tuning.options import options
 from memdiag.tuning.point_evaluator import PointEvaluator
@@ -121,10 +121,8 @@ def tune(
         job = Job(
             model=path,
             runs=None,
-            sessions=sessions,
-            load_from=load_from,
-            telemetry=telemetry,
-            deadline=Deadline(end),
+            session=SessionConfig(sessions=sessions, load_from=load_from, telemetry=telemetry),
+            limits=Limits(deadline=Deadline(end)),
         )
         folder = scratch / "inputs"
         try:

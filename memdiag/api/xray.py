@@ -1,9 +1,10 @@
-"""Name the owner of every resident byte of a process, ours or anybody's."""
+"""Identify the owner of every resident byte of a process: any process, or a profile's child."""
 
 import os
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
@@ -24,16 +25,19 @@ from memdiag.errors import MemdiagError, ModelError, UsageError, XrayError
 from memdiag.model.model_file import ModelFile, open_model
 from memdiag.records.attribution import Attribution
 from memdiag.records.profile import PhaseName
+from memdiag.runner.job import Job
 from memdiag.runner.log import AddressRanges, LogEvidence
 from memdiag.runner.run import AtBaseline, AtPhaseEnd, AtSteady, Moment
+from memdiag.runner.try_inputs import try_inputs
 
-_MISSING_SHARE = 0.02
+MAX_MISSING_SHARE = 0.02
+"""Share of the weights that may be missing before computed tensors are searched for."""
 
 MAX_GUESSES = 20
-"""Models that are looked for where none is given."""
+"""Models that are searched for if none is given."""
 
-MAX_MODELS_BESIDE = 50
-"""Models in the folder of a mapped file that are asked whether it is their external data."""
+MAX_MODELS_IN_FOLDER = 50
+"""Models in the folder of a mapped file that are checked for external data in that file."""
 
 
 def xray(
@@ -43,28 +47,28 @@ def xray(
     sampled: bool = False,
     pause: bool = False,
 ) -> Attribution:
-    """Return who owns the resident memory of process `pid`.
+    """Return the owners of the resident memory of process `pid`.
 
-    The process is only read. It goes on meanwhile, unless `pause` stops it for the while; what it
-    moves then is reported in the notes.
+    The process is only read. It keeps running, unless `pause` stops it; memory that moves meanwhile
+    is reported in the notes.
 
     Args:
-        pid: any process of ours, in any language.
-        models: the ONNX file or files whose weights are looked for; None looks for those that the
+        pid: a process of this user, in any language.
+        models: the ONNX file or files whose weights are searched for; by default those that the
             process maps, has open or was started with (see `guess_models`).
-        sampled: compare a spread of blocks of each copy instead of every byte.
-        pause: stop the process while it is read (SIGSTOP), and let it go on after.
+        sampled: compare a sample of blocks of each copy instead of every byte.
+        pause: stop the process while it is read (SIGSTOP), and continue it afterwards.
 
     Raises:
         ModelError: a model cannot be read.
-        XrayError: there is no such process, or it may not be read.
+        XrayError: there is no such process, or it cannot be read.
         UsageError: `models` is empty.
     """
     given = [models] if isinstance(models, str | Path) else models
     if given is not None and not given:
         raise UsageError("no model was given. Name the ONNX file that the process runs.")
     guessed = guess_models(pid) if given is None else ()
-    # A file that is named twice is one model.
+    # A file that is given twice is one model.
     paths = {Path(path).resolve(): Path(path) for path in guessed or given or ()}
     with ExitStack() as stack:
         files: list[ModelFile] = []
@@ -80,7 +84,7 @@ def xray(
         found = attribute(pid, targets, sampled=sampled)
     if given is not None:
         return found
-    note = "no model was given, and none was found; name it with --model to see its weights"
+    note = "no model was given, and none was found; name it with --model to identify its weights"
     if files:
         names = ", ".join(model.name for model in found.models)
         note = f"no model was given; found by the files of the process: {names}"
@@ -90,8 +94,8 @@ def xray(
 def guess_models(pid: int) -> tuple[Path, ...]:
     """Return the ONNX files that process `pid` maps, has open, or was started with.
 
-    Where it maps external data, those are the models in the same folder that refer to it. A process
-    that has read a model and closed the file does not show it.
+    If it maps external data, models in the same folder that refer to it are included. A model that
+    the process has read, and whose file it has closed, is not found.
 
     Raises:
         XrayError: the process cannot be read.
@@ -104,8 +108,8 @@ def guess_models(pid: int) -> tuple[Path, ...]:
     for path in files:
         if path.suffix.lower() in (".onnx", ".so", ".py", ".pyc") or not os.path.isfile(path):
             continue
-        beside = sorted(path.parent.glob("*.onnx"))[:MAX_MODELS_BESIDE]
-        models += [model for model in beside if _refers_to(model, path)]
+        in_folder = sorted(path.parent.glob("*.onnx"))[:MAX_MODELS_IN_FOLDER]
+        models += [model for model in in_folder if _refers_to(model, path)]
     return tuple({path.resolve(): path for path in models}.values())[:MAX_GUESSES]
 
 
@@ -118,7 +122,7 @@ def _refers_to(model: Path, data: Path) -> bool:
 
 
 def _open_files(pid: int) -> list[Path]:
-    """Return the files that the process has open; none where that may not be seen."""
+    """Return the files that the process has open; none if they cannot be read."""
     try:
         links = list(Path(f"/proc/{pid}/fd").iterdir())
     except OSError:
@@ -131,17 +135,13 @@ def _open_files(pid: int) -> list[Path]:
 
 
 def _arguments(pid: int) -> list[Path]:
-    """Return the arguments of the process as paths, seen from its working directory."""
+    """Return the arguments of the process as paths, relative to its working directory."""
     try:
         folder = Path(f"/proc/{pid}/cwd").readlink()
         words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     except OSError:
         return []
     return [folder / os.fsdecode(word) for word in words if word.lower().endswith(b".onnx")]
-
-
-Optimize = Callable[[], Path | None]
-"""Makes the runtime save its optimized model, and returns where; None where it did not."""
 
 
 class ChildXray:
@@ -151,9 +151,9 @@ class ChildXray:
 
     Args:
         model: the model whose weights are searched for.
-        sampled: compare a spread of blocks of each copy instead of every byte.
-        optimize: saves onnxruntime's optimized model. Called if weights are missing; what
-            onnxruntime computed from them is then searched for as well.
+        job: the job of the child.
+        scratch: a folder for temporary files.
+        sampled: compare a sample of blocks of each copy instead of every byte.
 
     Attributes:
         attribution: the X-ray at steady state; None before it, or if it failed.
@@ -161,23 +161,21 @@ class ChildXray:
         failure: the reason of a failed X-ray; None if none failed.
     """
 
-    def __init__(self, model: ModelFile, *, sampled: bool, optimize: Optimize) -> None:
+    def __init__(self, model: ModelFile, job: Job, scratch: Path, *, sampled: bool) -> None:
         self.attribution: Attribution | None = None
         self.by_phase: dict[PhaseName, Attribution] = {}
         self.failure: str | None = None
         self._model = model
+        self._job = job
+        self._scratch = scratch
         self._sampled = sampled
-        self._optimize = optimize
         self._baseline: BaselinePages | None = None
 
     def examine(self, moment: Moment) -> None:
-        """Read the memory of the child at `moment`, and keep the error if that fails."""
+        """Read the memory of the child at `moment`, and store the error if that fails."""
         try:
             match moment:
                 case AtBaseline(pid):
-                    # A second run of the model, with other inputs, is another child.
-                    self.by_phase.clear()
-                    self.attribution = self.failure = None
                     self._baseline = BaselinePages.of(read_address_space(pid))
                 case AtPhaseEnd(pid, phase, arena):
                     # Removed first, so that the phases are in the order in which they ended.
@@ -192,9 +190,10 @@ class ChildXray:
         found = self._attribute(pid, [self._target], arena)
         self.attribution = with_provenance(found, [self._target], log)
         missing = missing_bytes(self._target, found)
-        if missing <= _MISSING_SHARE * sum(weight.nbytes for weight in self._model.weights):
+        if missing <= MAX_MISSING_SHARE * sum(weight.nbytes for weight in self._model.weights):
             return
-        saved = self._optimize()
+        # Weights are missing: also search for the tensors that onnxruntime computed from them.
+        saved = _save_optimized(self._job, self._scratch)
         if saved is None:
             return
         with open_model(saved) as optimized:
@@ -216,6 +215,21 @@ class ChildXray:
             logged_arena=normal(arena) if arena else None,
             sampled=self._sampled,
         )
+
+
+def _save_optimized(job: Job, scratch: Path) -> Path | None:
+    """Return the model as onnxruntime optimized it, saved by another child; None if that fails."""
+    folder = scratch / "optimized"
+    folder.mkdir(exist_ok=True)
+    path = folder / "model.onnx"
+    options = {
+        **job.session.options,
+        "optimized_model_filepath": str(path),
+        "session.optimized_model_external_initializers_file_name": "model.onnx.data",
+    }
+    session = replace(job.session, options=options)
+    try_inputs(replace(job, session=session, runs=None), ())
+    return path if path.exists() else None
 
 
 @contextmanager

@@ -1,83 +1,120 @@
-"""What a profile becomes in a baseline, and whether another one may be compared with it."""
+"""Baselines: their entries, comparison with a profile, and files under version control."""
 
+import hashlib
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
 
-from memdiag.budgets.copies import MOST_KEPT, held
-from memdiag.budgets.figures import BUDGET_PHASES, FIGURES, late_bytes, settled
-from memdiag.records.baseline import BASELINE_SCHEMA, Baseline, Taken
+from memdiag.budgets.figures import (
+    BUDGET_PHASES,
+    FIGURES,
+    MAX_BASELINE_COPIES,
+    aggregate,
+    late_bytes,
+    live_copies,
+)
+from memdiag.errors import ReportError
+from memdiag.records.baseline import BASELINE_SCHEMA, Baseline, BaselineEntry
+from memdiag.records.codec import encode_readable, load
+from memdiag.records.files import save_bytes
 from memdiag.records.profile import Profile
+from memdiag.runner.job import DEFAULT_RUNS
+from memdiag.runner.temporary import remove_stale
 from memdiag.units import KIB, MIB
 
 DEFAULT_TOLERANCE = 0.02
-_LEAST_GROWTH = {"growth_per_run": 64 * KIB, "copies": 0}
-"""What a figure may grow by however small it is; 1 MiB where nothing is said."""
-_NOT_KEPT = "process_peak"
-"""The interpreter's own memory is in it, which differs from machine to machine."""
+MIN_GROWTH = {"growth_per_run": 64 * KIB, "copies": 0}
+"""Growth of a figure that is always allowed, however small the figure is; 1 MiB by default."""
+
+_NOT_STORED = "process_peak"
+"""Includes the memory of the interpreter, which differs from machine to machine."""
+
+_DEFAULTS: dict[str, Any] = {
+    "runs": DEFAULT_RUNS,
+    "run": True,
+    "load_from": "path",
+    "providers": ("CPUExecutionProvider",),
+    "pinned": True,
+}
+_NOT_IN_NAME = ("python", "timeout_s", "memory_limit_bytes")
+"""Options that do not change what is measured."""
+
+MAX_NAME = 100
+
+Status = Literal["created", "updated", "kept"]
+"""The change of a baseline file by an update."""
 
 
-def take(profiles: Sequence[Profile]) -> Taken:
-    """Return what a baseline keeps of `profiles`, each of the same model in a process of its own.
+def baseline_entry(profiles: Sequence[Profile]) -> BaselineEntry:
+    """Return the entry of a baseline for `profiles` of the same model in several processes.
 
-    What is told of copies and of the setup is told of the first.
+    Copies and setup are those of the first.
     """
-    profile, figures = profiles[0], settled(profiles)
-    copies = held(profile.attribution) if profile.attribution else ()
-    return Taken(
+    profile, figures = profiles[0], aggregate(profiles)
+    copies = live_copies(profile.attribution) if profile.attribution else ()
+    return BaselineEntry(
         onnxruntime=profile.environment.onnxruntime,
         memdiag=profile.environment.memdiag,
         setup=dict(_setup(profile)),
-        figures={name: figures[name] for name in FIGURES if name in figures and name != _NOT_KEPT},
+        figures={
+            name: figures[name] for name in FIGURES if name in figures and name != _NOT_STORED
+        },
         late_bytes=late_bytes(profiles),
-        copies=copies[:MOST_KEPT],
+        copies=copies[:MAX_BASELINE_COPIES],
     )
 
 
 def allowed(name: str, before: int, tolerance: float | None, *, late: int = 0) -> int:
-    """Return what figure `name` may be where its baseline is `before`.
+    """Return the maximum of figure `name` if its baseline is `before`.
 
-    Figures of phases may be off by `late` bytes, for boundaries are seen late.
+    Figures of phases may be off by `late` bytes, as boundaries are read late.
     """
     share = DEFAULT_TOLERANCE if tolerance is None else tolerance
     if FIGURES[name].unit == "count":
         return before
-    most = before + max(round(share * before), _LEAST_GROWTH.get(name, MIB))
-    return most + late if name in BUDGET_PHASES else most
+    maximum = before + max(round(share * before), MIN_GROWTH.get(name, MIB))
+    return maximum + late if name in BUDGET_PHASES else maximum
 
 
-def is_same(before: Taken, now: Taken, tolerance: float | None) -> bool:
-    """Return whether `now` says nothing new: the same runtime and setup, and about as much."""
-    alike = (before.onnxruntime, before.setup) == (now.onnxruntime, now.setup)
-    if not alike or before.figures.keys() != now.figures.keys():
+def is_same(before: BaselineEntry, now: BaselineEntry, tolerance: float | None) -> bool:
+    """Return whether `now` has the runtime, the setup, and about the figures of `before`."""
+    same_setup = (before.onnxruntime, before.setup) == (now.onnxruntime, now.setup)
+    if not same_setup or before.figures.keys() != now.figures.keys():
         return False
     late = max(before.late_bytes, now.late_bytes)
     pairs = [(name, before.figures[name], now.figures[name]) for name in now.figures]
     return all(
-        max(one, other) <= allowed(name, min(one, other), tolerance, late=late)
-        for name, one, other in pairs
+        max(first, second) <= allowed(name, min(first, second), tolerance, late=late)
+        for name, first, second in pairs
     )
 
 
-def updated(before: Baseline | None, model: str, machine: str, taken: Taken) -> Baseline:
-    """Return `before` with `taken` for `machine`; other machines keep what they have."""
+def with_entry(before: Baseline | None, model: str, machine: str, entry: BaselineEntry) -> Baseline:
+    """Return `before` with `entry` for `machine`; the entries of other machines stay."""
     machines = dict(before.machines) if before else {}
-    return Baseline(schema=BASELINE_SCHEMA, model=model, machines={**machines, machine: taken})
+    return Baseline(schema=BASELINE_SCHEMA, model=model, machines={**machines, machine: entry})
 
 
-def differences(before: Taken, profile: Profile) -> tuple[str, ...]:
-    """Return in words in what `profile` was measured otherwise than the baseline `before`.
+def differences(before: BaselineEntry, profile: Profile) -> tuple[str, ...]:
+    """Return how the conditions of `profile` differ from those of the baseline `before`.
 
-    A difference makes comparing unsound: the figures are of something else.
+    If they differ, figures cannot be compared.
     """
-    now = dict(_setup(profile))
+    setup = dict(_setup(profile))
+    pairs = (
+        (name, setup.get(name), before.setup.get(name))
+        for name in sorted(before.setup.keys() | setup.keys())
+    )
     return tuple(
-        f"{name} {now.get(name) or 'as usual'} instead of {before.setup.get(name) or 'as usual'}"
-        for name in sorted(before.setup.keys() | now.keys())
-        if now.get(name) != before.setup.get(name)
+        f"{name} {now or 'default'} instead of {then or 'default'}"
+        for name, now, then in pairs
+        if now != then
     )
 
 
-def sizes_of(before: Taken, profile: Profile) -> dict[str, int]:
+def dims_of(before: BaselineEntry, profile: Profile) -> dict[str, int]:
     """Return the sizes of the baseline `before` that the free dimensions of `profile` differ in.
 
     Empty if the inputs differ in anything else, or if it is not known which dimension differs.
@@ -105,7 +142,7 @@ def sizes_of(before: Taken, profile: Profile) -> dict[str, int]:
 def _setup(profile: Profile) -> Iterator[tuple[str, str]]:
     session = profile.session
     exact = any(phase.peak_kind == "exact" for phase in profile.phases)
-    said = (
+    values = (
         ("inputs", ", ".join(_input(*each) for each in _inputs(profile))),
         ("runs", "none" if session.runs is None else str(session.runs)),
         ("peaks", "exact" if exact else "sampled"),
@@ -115,8 +152,8 @@ def _setup(profile: Profile) -> Iterator[tuple[str, str]]:
         ("providers", ", ".join(session.providers)),
         ("loaded from", session.load_from),
     )
-    usual = {"CPUExecutionProvider", "path"}
-    yield from ((name, text) for name, text in said if text and text not in usual)
+    defaults = {"CPUExecutionProvider", "path"}
+    yield from ((name, text) for name, text in values if text and text not in defaults)
 
 
 def _inputs(profile: Profile) -> list[tuple[str, str, tuple[int, ...] | None]]:
@@ -129,3 +166,81 @@ def _input(name: str, dtype: str, shape: tuple[int, ...] | None) -> str:
 
 def _pairs(values: Mapping[str, str]) -> str:
     return ", ".join(f"{name}={value}" for name, value in sorted(values.items()))
+
+
+def baseline_path(
+    folder: Path, model: Path, root: Path, options: Mapping[str, Any] | None = None
+) -> Path:
+    """Return the file below `folder` for `model` profiled with `options` (`memdiag.profile`'s).
+
+    It has the same relative path as the model below `root`; for a model outside of `root` it is in
+    `folder` itself. Options other than the defaults are in its name: ``a.onnx.tokens=128.json``.
+    """
+    # Links are not followed: a link to a model is a model of the project.
+    path, root = Path(os.path.abspath(root / model)), Path(os.path.abspath(root))
+    relative = path.relative_to(root) if path.is_relative_to(root) else Path(model.name)
+    name = ".".join(part for part in (relative.name, configuration_name(options or {})) if part)
+    return folder / relative.with_name(f"{name}.json")
+
+
+def configuration_name(options: Mapping[str, Any]) -> str:
+    """Return `options` as a part of a file name; empty where all are the defaults."""
+    text = ",".join(sorted(_parts(options)))
+    safe = re.sub(r"[^\w.,=+-]", "-", text)[:MAX_NAME]
+    # The replaced or removed characters may have been the difference.
+    return safe if safe == text else f"{safe}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+
+
+def _parts(options: Mapping[str, Any]) -> Iterator[str]:
+    for name, value in options.items():
+        if value is None or name in _NOT_IN_NAME or _plain(value) == _plain(_DEFAULTS.get(name)):
+            continue
+        if isinstance(value, Mapping):
+            yield from (f"{key}={_plain(item)}" for key, item in value.items())
+        elif _plain(value):
+            yield f"{name}={_plain(value)}"
+
+
+def _plain(value: Any) -> str:
+    """Return the value of an option as a short text: the shape of an array, the name of a file."""
+    if hasattr(value, "shape"):
+        return "x".join(map(str, value.shape))
+    if isinstance(value, Path):
+        return value.name
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return "+".join(map(_plain, value))
+    return str(value)
+
+
+def read_baseline(path: Path) -> Baseline | None:
+    """Return the baseline at `path`; None if there is no file.
+
+    Raises:
+        RecordError: the file cannot be read, or is not a ``memdiag.baseline/1``.
+    """
+    return load(path, Baseline) if path.exists() else None
+
+
+def update_baseline(
+    path: Path, model: str, machine: str, entry: BaselineEntry, tolerance: float | None
+) -> Status:
+    """Write `entry` for `machine` to the file `path`, unless the file has about the same entry.
+
+    Raises:
+        RecordError: the file is not a baseline.
+        ReportError: the file cannot be written.
+    """
+    before = read_baseline(path)
+    known = before.machines.get(machine) if before else None
+    if known is not None and is_same(known, entry, tolerance):
+        return "kept"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ReportError(
+            f"{path.parent}: baselines cannot be written there ({error.strerror})."
+            " Choose another folder."
+        ) from error
+    remove_stale(path.parent)
+    save_bytes(encode_readable(with_entry(before, model, machine, entry)), path)
+    return "updated" if before else "created"

@@ -1,4 +1,4 @@
-"""The figures that a model can be held to, read from a profile."""
+"""The figures of a profile that a budget can limit, and the live copies of its weights."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -6,27 +6,31 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Literal
 
-from memdiag.records.attribution import Copy
+from memdiag.records.attribution import Attribution, Copy, CopyKind
+from memdiag.records.baseline import LiveCopy
 from memdiag.records.phases import PHASES, PhaseName
 from memdiag.records.profile import Memory, Profile
 from memdiag.units import format_size
 
 Unit = Literal["bytes", "count"]
 
-_LEAST_COPY = 4096
+MIN_COPY_BYTES = 4096
 """Copies of smaller weights are not counted: a budget of copies is about large ones."""
+
+MAX_BASELINE_COPIES = 20
+"""Number of rows of copies in a baseline, the largest. Smaller copies cannot be told to be new."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """One figure: what it says, in words, and its unit."""
+    """One figure: its description, and its unit."""
 
     name: str
-    says: str
+    description: str
     unit: Unit = "bytes"
 
     def show(self, value: int, *, signed: bool = False) -> str:
-        """Return `value` of this figure as people read it."""
+        """Return `value` of this figure as text."""
         if self.unit == "count":
             return f"{value:+,}" if signed else f"{value:,}"
         return format_size(value, signed=signed)
@@ -35,23 +39,28 @@ class Figure:
 BUDGET_PHASES: tuple[PhaseName, ...] = tuple(
     name for name in PHASES if name not in ("start", "steady")
 )
-_FASTEST = 6e9
-"""Bytes a second that a process takes at most: what bounds the figures of phases seen late."""
+MAX_BYTES_PER_S = 6e9
+"""Bytes that a process can allocate in a second: bounds the error of figures of late phases."""
 
 FIGURES: dict[str, Figure] = {
     figure.name: figure
     for figure in (
-        Figure(name="peak", says="the largest resident set, above the baseline"),
-        Figure(name="steady", says="the resident set after the last run, above the baseline"),
-        Figure(name="steady_anonymous", says="its anonymous part: heap, arenas, stacks"),
-        Figure(name="steady_file", says="its file-backed part: mapped weights, libraries"),
+        Figure(name="peak", description="the largest resident set, above the baseline"),
+        Figure(
+            name="steady", description="the resident set after the last run, above the baseline"
+        ),
+        Figure(name="steady_anonymous", description="its anonymous part: heap, arenas, stacks"),
+        Figure(name="steady_file", description="its file-backed part: mapped weights, libraries"),
         *(
-            Figure(name=name, says=f"the peak in {name}, above the baseline")
+            Figure(name=name, description=f"the peak in {name}, above the baseline")
             for name in BUDGET_PHASES
         ),
-        Figure(name="growth_per_run", says="by how much each run after the second leaves it grown"),
-        Figure(name="copies", says="the most copies of any one weight, live", unit="count"),
-        Figure(name="process_peak", says="the largest resident set of the whole process"),
+        Figure(
+            name="growth_per_run",
+            description="by how much each run after the second leaves it grown",
+        ),
+        Figure(name="copies", description="the most copies of any one weight, live", unit="count"),
+        Figure(name="process_peak", description="the largest resident set of the whole process"),
     )
 }
 """Every figure by its name; memory above the baseline, but for `process_peak`."""
@@ -60,8 +69,8 @@ FIGURES: dict[str, Figure] = {
 def figures_of(profile: Profile) -> dict[str, int]:
     """Return the figures that `profile` has, in their units.
 
-    A phase that was not reached, or not told apart, has none; nor has what comes after runs where
-    there was none, nor `copies` without an X-ray.
+    Phases that were not reached or not distinguished have no figure, nor have later runs if there
+    were none, nor has `copies` without an X-ray.
     """
     base = profile.baseline_rss_bytes
     found = {"peak": profile.peak_rss_bytes - base}
@@ -75,17 +84,17 @@ def figures_of(profile: Profile) -> dict[str, int]:
         grown = profile.runs[-1].rss_bytes - profile.runs[0].rss_bytes
         found["growth_per_run"] = round(grown / (len(profile.runs) - 1))
     if profile.attribution is not None:
-        held: Counter[tuple[str, ...]] = Counter()
-        held.update(copy.weights for copy in profile.attribution.copies if is_held(copy))
-        found["copies"] = max(held.values(), default=0)
+        counts: Counter[tuple[str, ...]] = Counter()
+        counts.update(copy.weights for copy in profile.attribution.copies if is_live_copy(copy))
+        found["copies"] = max(counts.values(), default=0)
     return found | {"process_peak": profile.peak_rss_bytes}
 
 
-def settled(profiles: Sequence[Profile]) -> dict[str, int]:
+def aggregate(profiles: Sequence[Profile]) -> dict[str, int]:
     """Return the figures of several processes that ran the same model.
 
-    They are medians, but for the figures of phases: those are of the process whose boundaries were
-    seen soonest, for what moves before a boundary is seen counts to the phase before it.
+    They are medians, except the figures of phases: these are of the process whose boundaries were
+    read soonest, as memory allocated before a boundary is read counts to the phase before it.
     """
     each = [figures_of(profile) for profile in profiles]
     names = dict.fromkeys(name for figures in each for name in figures)
@@ -97,11 +106,8 @@ def settled(profiles: Sequence[Profile]) -> dict[str, int]:
 
 
 def late_bytes(profiles: Sequence[Profile]) -> int:
-    """Return by how much the figures of phases that `profiles` settle may be off.
-
-    What moves before a boundary is seen counts to the phase before it.
-    """
-    return round(min(map(_lag_s, profiles)) * _FASTEST)
+    """Return the possible error of the figures of phases that `aggregate` returns, in bytes."""
+    return round(min(map(_lag_s, profiles)) * MAX_BYTES_PER_S)
 
 
 def _lag_s(profile: Profile) -> float:
@@ -117,23 +123,25 @@ def above(memory: Memory, before: Memory | None, base: int) -> dict[str, int]:
         ("steady_anonymous", memory.anonymous_bytes, before.anonymous_bytes),
         ("steady_file", memory.file_bytes, before.file_bytes),
     )
-    told = {name: now - then for name, now, then in parts if now is not None and then is not None}
-    return found | told
+    differences = {
+        name: now - then for name, now, then in parts if now is not None and then is not None
+    }
+    return found | differences
 
 
-def is_held(copy: Copy) -> bool:
-    """Return whether `copy` counts: large enough, not freed, and resident for the most part."""
-    large = copy.bytes >= _LEAST_COPY
+def is_live_copy(copy: Copy) -> bool:
+    """Return whether `copy` is large enough, not freed, and mostly resident."""
+    large = copy.bytes >= MIN_COPY_BYTES
     return large and copy.live is not False and 2 * copy.resident_bytes >= copy.bytes
 
 
 def why_missing(profile: Profile, name: str) -> str:
-    """Return in words why `profile` has no figure `name`."""
+    """Return the reason why `profile` has no figure `name`."""
     if name in BUDGET_PHASES:
         runtime = f"onnxruntime {profile.environment.onnxruntime}"
         if profile.session.runs is None and name == "first_run":
             return "the model was not run"
-        return f"{runtime} did not tell that phase apart with these session options"
+        return f"{runtime} did not log that phase with these session options"
     if name == "copies":
         reasons = [note for note in profile.notes if note.startswith("no X-ray")]
         return reasons[0] if reasons else "no X-ray was taken"
@@ -145,7 +153,45 @@ def why_missing(profile: Profile, name: str) -> str:
 
 
 def phase_of(profile: Profile, name: str) -> PhaseName | None:
-    """Return the phase in which figure `name` of `profile` comes to be."""
+    """Return the phase that determines figure `name` of `profile`."""
     if name in ("peak", "process_peak"):
         return profile.peak_phase
     return next((phase for phase in BUDGET_PHASES if phase == name), "steady")
+
+
+def live_copies(attribution: Attribution) -> tuple[LiveCopy, ...]:
+    """Return the live copies by weight and kind, the largest first; equal weights count as one."""
+    groups: dict[tuple[str, CopyKind], list[Copy]] = {}
+    for copy in filter(is_live_copy, attribution.copies):
+        groups.setdefault((min(copy.weights, default=""), copy.kind), []).append(copy)
+    rows = (
+        LiveCopy(
+            weight=weight,
+            kind=kind,
+            count=len(copies),
+            bytes=sum(copy.bytes for copy in copies),
+            made_by=next((copy.made_by for copy in copies if copy.made_by), None),
+        )
+        for (weight, kind), copies in groups.items()
+    )
+    return tuple(sorted(rows, key=lambda row: (-row.bytes, row.weight, row.kind)))
+
+
+def largest_repeated(rows: Sequence[LiveCopy]) -> tuple[LiveCopy, ...]:
+    """Return the rows of the weight with the most bytes among those with several copies."""
+    weights: dict[str, list[LiveCopy]] = {}
+    for row in rows:
+        weights.setdefault(row.weight, []).append(row)
+    several = [group for group in weights.values() if sum(row.count for row in group) > 1]
+    return tuple(max(several, key=lambda group: sum(row.bytes for row in group), default=()))
+
+
+def new_since(before: Sequence[LiveCopy], now: Sequence[LiveCopy]) -> tuple[LiveCopy, ...]:
+    """Return the rows of `now` with more copies than in the rows `before` of a baseline."""
+    counts = {(row.weight, row.kind): row.count for row in before}
+    smallest = min(row.bytes for row in before) if len(before) >= MAX_BASELINE_COPIES else 0
+    return tuple(
+        row
+        for row in now
+        if row.bytes > smallest and row.count > counts.get((row.weight, row.kind), 0)
+    )

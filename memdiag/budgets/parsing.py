@@ -1,4 +1,4 @@
-"""Reading budgets as people write them: ``peak=1.2GB``, ``"800 MB"``, ``tolerance="2%"``."""
+"""Parsing of budgets: ``peak=1.2GB``, ``"800 MB"``, ``tolerance="2%"``."""
 
 from collections.abc import Collection, Iterable, Mapping
 
@@ -10,21 +10,25 @@ from memdiag.units import parse_size
 TOLERANCE = "tolerance"
 
 
-def parse_budget(values: Mapping[str, object], *, where: str, others: Iterable[str] = ()) -> Budget:
-    """Return the budget that `values` give by the names of figures, ``tolerance`` among them.
+def parse_budget(
+    values: Mapping[str, object], *, where: str, other_names: Iterable[str] = ()
+) -> Budget:
+    """Return the budget with the limits `values` by the name of the figure, or ``tolerance``.
 
-    Sizes are texts with a unit, or numbers of bytes. `where` begins the errors; `others` are names
-    that would be right there and are no figures.
+    Args:
+        values: sizes as texts with a unit or as numbers of bytes; counts.
+        where: the subject of errors.
+        other_names: further names that are valid in this place, for errors.
 
     Raises:
-        UsageError: a name or a value means nothing; the message names the alternatives.
+        UsageError: a name or a value is not valid; the message names the alternatives.
     """
     limits = {}
     for name, value in values.items():
         if name == TOLERANCE:
             continue
         if name not in FIGURES:
-            also = f"; {', '.join(others)} can be set too" if others else ""
+            also = f"; {', '.join(other_names)} can be set too" if other_names else ""
             raise UsageError(
                 f"{where}: unknown figure {name!r}. Use one of {', '.join(FIGURES)},"
                 f" or {TOLERANCE}{also}."
@@ -37,10 +41,10 @@ def parse_budget(values: Mapping[str, object], *, where: str, others: Iterable[s
 def parse_sizes(
     values: Mapping[str, object], names: Collection[str], *, where: str
 ) -> dict[str, int]:
-    """Return the bytes that `values` give by names that are all of `names`.
+    """Return the sizes in `values` in bytes, by name.
 
     Raises:
-        UsageError: there is no such name, or a value is no size with a unit.
+        UsageError: a name is not among `names`, or a value is not a size with a unit.
     """
     for name in values:
         if name not in names:
@@ -49,10 +53,10 @@ def parse_sizes(
 
 
 def parse_tolerance(value: object, *, where: str) -> float:
-    """Return the share that `value` means: ``"2%"`` or ``0.02``.
+    """Return the share of ``"2%"`` or ``0.02``.
 
     Raises:
-        UsageError: it is no share from 0 up to 1.
+        UsageError: `value` is not a share from 0 up to 1.
     """
     share: float | None = None
     if isinstance(value, str) and value.strip().endswith("%"):
@@ -69,7 +73,7 @@ def parse_tolerance(value: object, *, where: str) -> float:
 
 
 def merged(first: Budget, second: Budget) -> Budget:
-    """Return both budgets as one, where what `second` says comes before what `first` says."""
+    """Return both budgets as one; limits of `second` override those of `first`."""
     return Budget(
         limits={**first.limits, **second.limits},
         tolerance=first.tolerance if second.tolerance is None else second.tolerance,

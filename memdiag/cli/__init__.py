@@ -1,17 +1,20 @@
-"""The command line: one file a command under `commands`; only here is anything printed."""
+"""The command line: one module a command under `commands`; only here is anything printed."""
 
 from typing import NoReturn
 
+CLEAN = 0
+FINDINGS = 1
+"""Exit code for findings, and for a budget or baseline that was exceeded."""
+ERROR = 2
+
 
 def main() -> NoReturn:
-    """Run the command line; it ends with 0 (clean), 1 (findings, or a breach) or 2 (error)."""
-    # Imported here, so that importing this package for its name costs nothing.
-    from memdiag.cli.worker import run_in_worker
+    """Run the command line and end with its exit code."""
+    # Imported here, so that importing this package costs nothing.
+    from memdiag.cli.worker import end_at_signals, open_standard_streams, run_in_worker
 
-    run_in_worker(_run_command)
+    open_standard_streams()
+    end_at_signals()
+    from memdiag.cli.app import parse_command_line
 
-
-def _run_command() -> NoReturn:
-    from memdiag.cli.app import run
-
-    run()
+    run_in_worker(parse_command_line())

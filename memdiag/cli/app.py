@@ -1,84 +1,197 @@
-"""Putting the commands together, and turning errors into one sentence and an exit code."""
+"""Parse the command line, run a command, and turn its errors into an exit code."""
 
+import argparse
 import errno
-import functools
-import inspect
 import io
 import os
 import signal
 import sys
-import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib import import_module
-from pkgutil import iter_modules
-from types import FrameType
+from types import FrameType, ModuleType
 from typing import Any, NoReturn
 
-import typer
-
 import memdiag
-from memdiag.cli import commands
-from memdiag.cli.exit_codes import ERROR
+from memdiag.cli import CLEAN, ERROR
+from memdiag.cli.commands import COMMANDS
 from memdiag.cli.worker import end_now
 from memdiag.errors import MemdiagError
 
-_LONGEST_REASON = 500
+MAX_REASON = 500
+"""Characters of the message of an unexpected error."""
+
+MAX_HELP_WIDTH = 100
 _OUTPUT_ERRORS = (errno.ENOSPC, errno.EIO, errno.EDQUOT, errno.EFBIG)
 
-app = typer.Typer(
-    name="memdiag",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
 
+def parse_command_line() -> Callable[[], NoReturn]:
+    """Return a function that runs the command of the process's arguments and ends the process.
 
-def run() -> NoReturn:
-    """Run the command line with the process's arguments and end with its exit code."""
+    Help, the version and errors in the arguments are printed, and end the process.
+    """
     if isinstance(sys.stdout, io.TextIOWrapper):
-        # File names need not be text, nor does every terminal know every letter.
+        # File names may contain bytes that are not text, and terminals lack characters.
         sys.stdout.reconfigure(errors="backslashreplace")
-    add_commands(app)
-    app()
+    name, *words = sys.argv[1:] or [""]
+    if name in COMMANDS:
+        module = command_module(name)
+        options = parse(command_parser(name, module), words)
+
+        def run_command() -> NoReturn:
+            raise SystemExit(run_guarded(lambda: module.run(options)))
+
+        return run_command
+    parser = main_parser()
+    if not name:
+        raise SystemExit(print_help(parser) or ERROR)
+    if name in ("-h", "--help"):
+        raise SystemExit(print_help(parser))
+    if not name.startswith("-"):
+        parser.error(f"unknown command {name!r}.{_suggestion(name, COMMANDS)}")
+    parser.parse_args([name])
     raise SystemExit(0)
 
 
-def add_commands(target: typer.Typer) -> None:
-    """Add the command of each module in `commands` to `target`."""
-    for module in iter_modules(commands.__path__):
-        home = import_module(f"{commands.__name__}.{module.name}")
-        name = module.name.replace("_", "-")
-        target.command(name=name, help=_help(home.command))(_guarded(home.command))
+def parse(parser: argparse.ArgumentParser, words: list[str]) -> argparse.Namespace:
+    """Return the values of options and arguments; help and errors end the process."""
+    if "--" in words:
+        return parser.parse_args(words)
+    if "-h" in words or "--help" in words:
+        raise SystemExit(print_help(parser))
+    # Intermixed: `memdiag check a.onnx --quiet b.onnx` checks two models.
+    return parser.parse_intermixed_args(words)
 
 
-def _help(command: Callable[..., int]) -> str:
-    """Return the help of `command`: a line for each paragraph, with brackets that are no markup."""
-    paragraphs = inspect.cleandoc(command.__doc__ or "").split("\n\n")
-    return "\n\n".join(" ".join(each.split()) for each in paragraphs).replace("[", r"\[")
+def print_help(parser: argparse.ArgumentParser) -> int:
+    """Print the help, and return the exit code."""
+
+    def print_text() -> int:
+        # Not `parser.print_help`, which ignores errors of standard output.
+        print(parser.format_help(), end="")
+        return CLEAN
+
+    return run_guarded(print_text)
 
 
-def _show_version(wanted: bool) -> None:
-    if wanted:
-        typer.echo(f"memdiag {memdiag.__version__}")
-        raise typer.Exit
+def command_module(name: str) -> ModuleType:
+    """Return the module of a command: it has `configure`, `run`, and `ARGUMENTS`."""
+    return import_module(f"memdiag.cli.commands.{name}")
 
 
-@app.callback()
-def _root(
-    version: bool = typer.Option(
-        False,
+def command_parser(name: str, module: ModuleType) -> argparse.ArgumentParser:
+    """Return the parser of one command."""
+    parser = _Parser(
+        prog=f"memdiag {name}",
+        usage=f"memdiag {name} [OPTIONS] {module.ARGUMENTS}".rstrip(),
+        description=module.run.__doc__,
+    )
+    module.configure(parser)
+    return parser
+
+
+def main_parser() -> argparse.ArgumentParser:
+    """Return the parser for ``memdiag --help`` and ``memdiag --version``."""
+    parser = _Parser(
+        prog="memdiag",
+        usage="memdiag [OPTIONS] COMMAND [ARGUMENTS]",
+        description="The memory profiler and diagnostician for ONNX models under ONNX Runtime.",
+        epilog="memdiag COMMAND --help describes the options of a command.",
+    )
+    parser.add_argument(
         "--version",
+        action="version",
+        version=f"memdiag {memdiag.__version__}",
         help="Print the version and exit.",
-        callback=_show_version,
-        is_eager=True,
-    ),
-) -> None:
-    """The memory profiler and diagnostician for ONNX models under ONNX Runtime."""
+    )
+    group = parser.add_argument_group("Commands")
+    for name in COMMANDS:
+        summary, _, _ = str(command_module(name).run.__doc__).partition("\n\n")
+        group.add_argument(name, nargs="?", help=summary)
+    return parser
+
+
+class _Parser(argparse.ArgumentParser):
+    """Argument parser whose errors are one sentence on standard error."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(
+            formatter_class=_HelpFormatter, allow_abbrev=False, add_help=False, **settings
+        )
+        self._positionals.title, self._optionals.title = "Arguments", "Options"
+        self.add_argument("-h", "--help", action="help", help="Print this help and exit.")
+
+    def error(self, message: str) -> NoReturn:
+        """Print `message` and end with the exit code for errors."""
+        unknown = message.removeprefix("unrecognized arguments: ")
+        if unknown != message:
+            options = [option for action in self._actions for option in action.option_strings]
+            message = f"unknown argument {unknown}.{_suggestion(unknown, options)}"
+        end = "" if message.endswith((".", "?")) else "."
+        subject = self.prog.removeprefix("memdiag").strip()
+        prefix = f"{subject}: " if subject else ""
+        _fail(f"{prefix}{message}{end} See {self.prog} --help.")
+        raise SystemExit(ERROR)
+
+
+class _HelpFormatter(argparse.HelpFormatter):
+    """Help with separate paragraphs, and with the default of each option that has a value."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=30)
+        self._width = min(self._width, MAX_HELP_WIDTH)
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        paragraphs = text.split("\n\n")
+        return "\n\n".join(
+            super(_HelpFormatter, self)._fill_text(each, width, indent) for each in paragraphs
+        )
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        is_value = isinstance(action.default, str | int | float) and not isinstance(
+            action.default, bool
+        )
+        if not action.option_strings or action.nargs == 0 or not is_value or action.default == "":
+            return action.help
+        return f"{action.help} (default: %(default)s)"
+
+
+def _suggestion(word: str, known: Sequence[str]) -> str:
+    from difflib import get_close_matches
+
+    found = get_close_matches(word.partition("=")[0], known, n=1)
+    return f" Did you mean {found[0]}?" if found else ""
+
+
+def run_guarded(command: Callable[[], int]) -> int:
+    """Return the exit code of `command`; its errors become one sentence on standard error."""
+    try:
+        _raise_at_signals()
+        code = command()
+        sys.stdout.flush()
+    except MemdiagError as error:
+        return _fail(str(error))
+    except KeyboardInterrupt as interrupt:
+        return _fail(f"interrupted. {interrupt}".strip())
+    except BrokenPipeError:
+        # The reader has ended (`memdiag … | head`): nobody reads a message.
+        return _discard_output()
+    except OSError as error:
+        if error.filename is not None or error.errno not in _OUTPUT_ERRORS:
+            return _fail(_defect(error))
+        _discard_output()
+        return _fail(
+            f"standard output: cannot be written ({error.strerror}). Free space, or"
+            " write to another file."
+        )
+    except MemoryError:
+        return _fail("out of memory. Allow this process more, or examine a smaller model.")
+    except Exception as error:  # Python would end with 1, which means findings
+        return _fail(_defect(error))
+    return code
 
 
 def _raise_at_signals() -> None:
-    """Make signals that ask for an end raise KeyboardInterrupt from now on, as Ctrl-C does.
+    """Raise KeyboardInterrupt at signals that end a program, as Ctrl-C does, from now on.
 
     Only in the command line's own process: in another program the handlers belong to the program.
     """
@@ -92,52 +205,20 @@ def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
     raise KeyboardInterrupt
 
 
-def _guarded(command: Callable[..., int]) -> Callable[..., None]:
-    """Return `command` with its result as the exit code and its errors as one sentence."""
-
-    @functools.wraps(command)
-    def guarded(*args: Any, **options: Any) -> None:
-        try:
-            _raise_at_signals()
-            code = command(*args, **options)
-            sys.stdout.flush()
-        except MemdiagError as error:
-            code = _fail(str(error))
-        except KeyboardInterrupt as interrupt:
-            code = _fail(f"interrupted. {interrupt}".strip())
-        except BrokenPipeError:
-            # The reader has ended (`memdiag … | head`): nobody is left to tell.
-            code = _discard_output()
-        except OSError as error:
-            if error.filename is not None or error.errno not in _OUTPUT_ERRORS:
-                code = _fail(_defect(error))
-            else:
-                _discard_output()
-                code = _fail(
-                    f"standard output: cannot be written ({error.strerror}). Free space, or"
-                    " write to another file."
-                )
-        except MemoryError:
-            code = _fail("out of memory. Allow this process more, or examine a smaller model.")
-        except Exception as error:  # Python would end with 1, which means findings
-            code = _fail(_defect(error))
-        raise typer.Exit(code)
-
-    return guarded
-
-
 def _discard_output() -> int:
-    """Send what is left of the output nowhere, so that its end does not fail again."""
+    """Redirect the rest of the output to the null device, so that closing it does not fail."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return ERROR
 
 
 def _defect(error: Exception) -> str:
-    """Return what is said of an error that no command foresees: its kind, text and place."""
-    place = traceback.extract_tb(error.__traceback__)[-1]
+    """Return the message for an error that no command expects: its type, text and position."""
+    import traceback
+
+    position = traceback.extract_tb(error.__traceback__)[-1]
     return (
-        f"unexpected {type(error).__name__} ({str(error)[:_LONGEST_REASON]}) in"
-        f" {os.path.basename(place.filename)}, line {place.lineno}. Please report it."
+        f"unexpected {type(error).__name__} ({str(error)[:MAX_REASON]}) in"
+        f" {os.path.basename(position.filename)}, line {position.lineno}. Please report it."
     )
 
 

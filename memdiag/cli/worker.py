@@ -14,7 +14,7 @@ from contextlib import suppress
 from types import FrameType
 from typing import NoReturn
 
-from memdiag.cli.exit_codes import ERROR
+from memdiag.cli import ERROR
 
 _PASSED_ON = ("SIGINT", "SIGTERM", "SIGHUP")
 _PR_SET_PDEATHSIG = 1
@@ -31,11 +31,10 @@ def run_in_worker(command: Callable[[], NoReturn]) -> NoReturn:
     Call it before any thread is started. Where processes cannot be forked (Windows), `command` runs
     in this process.
     """
-    _open_standard_streams()
+    open_standard_streams()
     if not hasattr(os, "fork"):
         command()
-    for name in _PASSED_ON:
-        signal.signal(getattr(signal, name), end_now)
+    end_at_signals()
     parent = os.getpid()
     worker = os.fork()
     # A group of its own: signals of the terminal reach the worker once, through this process.
@@ -90,7 +89,7 @@ def _run_and_exit(command: Callable[[], NoReturn]) -> NoReturn:
     os._exit(code if isinstance(code, int) else ERROR if code else 0)
 
 
-def _open_standard_streams() -> None:
+def open_standard_streams() -> None:
     """Open the null device for each standard stream that is closed (`memdiag … >&-`)."""
     for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
         try:
@@ -99,6 +98,14 @@ def _open_standard_streams() -> None:
             # The lowest free number, which is this one.
             os.open(os.devnull, os.O_RDWR)
             setattr(sys, name, os.fdopen(number, mode, closefd=False))
+
+
+def end_at_signals() -> None:
+    """Handle signals that ask for an end with `end_now`."""
+    for name in _PASSED_ON:
+        number = getattr(signal, name, None)
+        if number is not None:
+            signal.signal(number, end_now)
 
 
 def end_now(number: int, frame: FrameType | None) -> NoReturn:

@@ -1,1 +1,1 @@
-"""What can be set side by side: optimizers, runtimes, and what differs between two columns."""
+"""Comparison of columns: versions of onnxruntime, optimizers, models, saved profiles."""

@@ -1,4 +1,4 @@
-"""Why a figure differs between two columns, in words: empty if no cause is known.
+"""Causes of differences between two columns, as sentences: empty if no cause is known.
 
 Each cause of a difference in memory is stated with the bytes that it accounts for, and what remains
 is stated as not explained.
@@ -15,20 +15,20 @@ from memdiag.records.phases import PHASES, PhaseName
 from memdiag.records.profile import Profile
 from memdiag.units import MIB, format_size
 
-_MAX_CAUSES = 3
-_MIN_SHARE = 0.5
+MAX_CAUSES = 3
+MIN_SHARE = 0.5
 """A phase is named as the cause of a longer load if it takes at least this share of it."""
 
-_MAX_ROUNDING = 0.01
+MAX_ROUNDING = 0.01
 """A larger share of a difference that its causes leave is stated as not explained: together with
 them it is the difference, as far as sizes are rounded."""
 
-_MAX_ABOVE_STEADY = 0.02
-_MAX_ABOVE_STEADY_BYTES = 2 * MIB
+MAX_ABOVE_STEADY = 0.02
+MAX_ABOVE_STEADY_BYTES = 2 * MIB
 """A peak that exceeds the steady memory by this share of the peak, or by these bytes, is the steady
 memory."""
 
-_MAX_PEAK_ERROR = 0.2
+MAX_PEAK_ERROR = 0.2
 """A phase differs as much as the peak if the two agree within this share of the peak's change."""
 
 _OWNERS: dict[OwnerKind, str] = {
@@ -45,17 +45,17 @@ _OWNERS: dict[OwnerKind, str] = {
 class _Cause(NamedTuple):
     """One cause of a difference, and the bytes that it accounts for."""
 
-    words: str
+    text: str
     bytes: int
 
 
 def of_steady(
-    copies: Sequence[CopyChange], before: Column, after: Column, size: int, doubt: int
+    copies: Sequence[CopyChange], before: Column, after: Column, size: int, tolerance: int
 ) -> str:
     """Return the causes of a difference of `size` bytes at steady state.
 
-    Causes are copies of weights, and other owners. `doubt` is the number of bytes by which figures
-    differ without a cause.
+    Causes are copies of weights, and other owners. `tolerance` is the number of bytes by which
+    figures differ without a cause.
     """
     if not _has_xrays(before, after):
         return ""
@@ -63,12 +63,12 @@ def of_steady(
     assert after.profile is not None
     owners = _of_owners(before.profile, after.profile)
     return _explained(
-        [*_of_copies(copies), *(one for one in owners if abs(one.bytes) > doubt)], size
+        [*_of_copies(copies), *(owner for owner in owners if abs(owner.bytes) > tolerance)], size
     )
 
 
 def of_peak(
-    copies: Sequence[CopyChange], before: Column, after: Column, size: int, doubt: int
+    copies: Sequence[CopyChange], before: Column, after: Column, size: int, tolerance: int
 ) -> str:
     """Return the causes of a difference of `size` bytes in the peak.
 
@@ -76,32 +76,32 @@ def of_peak(
     Otherwise they are the copies made until the phase of the larger peak. If the peak moved to
     another phase, and that phase does not differ as much, the cause is the move.
     """
-    one, other = before.measured, after.measured
-    assert one is not None
-    assert other is not None
-    if all(_peak_is_steady(each) for each in (one, other)):
-        return of_steady(copies, before, after, size, doubt)
-    phase = other.peak_phase if size > 0 else one.peak_phase
-    if one.peak_phase != other.peak_phase:
+    old, new = before.measured, after.measured
+    assert old is not None
+    assert new is not None
+    if _peak_is_steady(old) and _peak_is_steady(new):
+        return of_steady(copies, before, after, size, tolerance)
+    phase = new.peak_phase if size > 0 else old.peak_phase
+    if old.peak_phase != new.peak_phase:
         peaks = [
-            next((each.peak.median for each in column.phases if each.phase == phase), None)
-            for column in (one, other)
+            next((each.peak.median for each in measured.phases if each.phase == phase), None)
+            for measured in (old, new)
         ]
         if (
             peaks[0] is None
             or peaks[1] is None
-            or abs(peaks[1] - peaks[0] - size) > max(doubt, _MAX_PEAK_ERROR * abs(size))
+            or abs(peaks[1] - peaks[0] - size) > max(tolerance, MAX_PEAK_ERROR * abs(size))
         ):
-            return f"the peak is in {other.peak_phase} instead of {one.peak_phase}"
+            return f"the peak is in {new.peak_phase} instead of {old.peak_phase}"
     if not _has_xrays(before, after):
         return ""
     until = PHASES.index(phase)
     made = [
         each
         for each in copies
-        if (maker := phase_of(each)) is not None and PHASES.index(maker) <= until
+        if (origin := phase_of(each)) is not None and PHASES.index(origin) <= until
     ]
-    return _explained(_of_copies(_certain(made, size, doubt)), size)
+    return _explained(_of_copies(_certain(made, size, tolerance)), size)
 
 
 def of_kept(
@@ -110,7 +110,7 @@ def of_kept(
     after: Column,
     phase: PhaseName,
     size: int,
-    doubt: int,
+    tolerance: int,
 ) -> str:
     """Return the causes of a difference of `size` bytes in what `phase` keeps.
 
@@ -118,23 +118,23 @@ def of_kept(
     """
     if not _has_xrays(before, after):
         return ""
-    made_here = [one for one in copies if phase_of(one) == phase]
-    return _explained(_of_copies(_certain(made_here, size, doubt)), size)
+    made_here = [copy for copy in copies if phase_of(copy) == phase]
+    return _explained(_of_copies(_certain(made_here, size, tolerance)), size)
 
 
 def of_load(before: Measured, after: Measured) -> str:
-    """Return which phase takes the time that creating the session takes more or less."""
-    then = {each.phase: each.duration.median for each in before.phases}
-    wanted = after.load.median - before.load.median
-    found = [
-        (each.duration.median - then[each.phase], each.phase)
+    """Return the phase that accounts for most of the difference in session creation."""
+    durations = {each.phase: each.duration.median for each in before.phases}
+    total = after.load.median - before.load.median
+    differences = [
+        (each.duration.median - durations[each.phase], each.phase)
         for each in after.phases
-        if each.phase in then and each.phase not in ("first_run", "steady")
+        if each.phase in durations and each.phase not in ("first_run", "steady")
     ]
-    if not found:
+    if not differences:
         return ""
-    most, phase = max(found) if wanted > 0 else min(found)
-    if most / wanted < _MIN_SHARE:
+    largest, phase = max(differences) if total > 0 else min(differences)
+    if largest / total < MIN_SHARE:
         return ""
     return f"mostly in {phase}"
 
@@ -150,54 +150,54 @@ def of_disk(before: Graph, after: Graph) -> str:
 
 def _peak_is_steady(measured: Measured) -> bool:
     peak, steady = measured.peak.median, measured.steady.median
-    return peak - steady <= max(_MAX_ABOVE_STEADY_BYTES, _MAX_ABOVE_STEADY * peak)
+    return peak - steady <= max(MAX_ABOVE_STEADY_BYTES, MAX_ABOVE_STEADY * peak)
 
 
 def _has_xrays(*columns: Column) -> bool:
     return all(each.profile is not None and each.profile.attribution for each in columns)
 
 
-def _certain(copies: Sequence[CopyChange], size: int, doubt: int) -> list[CopyChange]:
+def _certain(copies: Sequence[CopyChange], size: int, tolerance: int) -> list[CopyChange]:
     """Return those of `copies` that were made in one column only.
 
     Packed copies exist until the session ends. Any other copy may have been made in both columns
     and released in one, so such copies must fit into `size`.
     """
-    packed = [one for one in copies if one.kind == "packed"]
-    others = [one for one in copies if one.kind != "packed"]
-    rest = size - sum(one.bytes for one in packed)
-    total = sum(one.bytes for one in others)
-    fits = abs(total) <= abs(rest) + doubt and (total > 0) == (rest > 0)
+    packed = [copy for copy in copies if copy.kind == "packed"]
+    others = [copy for copy in copies if copy.kind != "packed"]
+    rest = size - sum(copy.bytes for copy in packed)
+    total = sum(copy.bytes for copy in others)
+    fits = abs(total) <= abs(rest) + tolerance and (total > 0) == (rest > 0)
     return [*packed, *others] if fits else packed
 
 
 def _of_copies(copies: Sequence[CopyChange]) -> list[_Cause]:
-    return [_Cause(in_words(one), one.bytes) for one in copies]
+    return [_Cause(in_words(copy), copy.bytes) for copy in copies]
 
 
 def _of_owners(before: Profile, after: Profile) -> list[_Cause]:
     """Return the owners, apart from weights, whose bytes differ."""
-    moved: Counter[OwnerKind] = Counter()
+    differences: Counter[OwnerKind] = Counter()
     for profile, sign in ((after, 1), (before, -1)):
         for owner in profile.attribution.owners if profile.attribution else ():
-            moved[owner.kind] += sign * owner.bytes
+            differences[owner.kind] += sign * owner.bytes
         # The X-ray is taken after malloc has released what it retained.
-        moved["allocator_retained"] += sign * (profile.allocator_retained_bytes or 0)
-    return [_Cause(_OWNERS[kind], size) for kind, size in moved.items() if kind in _OWNERS]
+        differences["allocator_retained"] += sign * (profile.allocator_retained_bytes or 0)
+    return [_Cause(_OWNERS[kind], size) for kind, size in differences.items() if kind in _OWNERS]
 
 
 def _explained(causes: Sequence[_Cause], size: int) -> str:
     """Return `causes`, the largest first, each with its bytes, and the rest of `size`."""
-    ordered = sorted(causes, key=lambda one: -abs(one.bytes))
-    shown, others = ordered[:_MAX_CAUSES], ordered[_MAX_CAUSES:]
-    parts = [f"{format_size(one.bytes, signed=True)}, {one.words}" for one in shown]
+    ordered = sorted(causes, key=lambda cause: -abs(cause.bytes))
+    named, others = ordered[:MAX_CAUSES], ordered[MAX_CAUSES:]
+    parts = [f"{format_size(cause.bytes, signed=True)}, {cause.text}" for cause in named]
     if others:
-        total = sum(one.bytes for one in others)
-        cause = "cause" if len(others) == 1 else "causes"
-        parts.append(f"{format_size(total, signed=True)}, {len(others)} more {cause}")
-    rest = size - sum(one.bytes for one in causes)
+        total = sum(cause.bytes for cause in others)
+        noun = "cause" if len(others) == 1 else "causes"
+        parts.append(f"{format_size(total, signed=True)}, {len(others)} more {noun}")
+    rest = size - sum(cause.bytes for cause in causes)
     if not causes:
         return "not explained"
-    if abs(rest) > _MAX_ROUNDING * abs(size):
+    if abs(rest) > MAX_ROUNDING * abs(size):
         parts.append(f"{format_size(rest, signed=True)} not explained")
     return "; ".join(parts)

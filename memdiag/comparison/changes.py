@@ -1,4 +1,4 @@
-"""What differs between two columns beyond doubt, and why."""
+"""Differences between two columns that exceed the spread of their figures, with causes."""
 
 from collections.abc import Iterator, Sequence
 
@@ -16,128 +16,128 @@ from memdiag.records.comparison import (
 )
 from memdiag.records.phases import PhaseName
 
-_LEAST_BYTES = 1 << 20
-_LEAST_KEPT_BYTES = 4 << 20
-"""What is seen a moment late counts to the phase before: phases scatter more than their sum."""
+MIN_BYTES = 1 << 20
+MIN_KEPT_BYTES = 4 << 20
+"""Boundaries are read late: figures of phases spread more than their sum."""
 
-_LEAST_SHARE = 0.02
-_LEAST_SHARE_ONCE = 0.05
-"""A single run shows nothing of how figures scatter: what is larger than this is told."""
+MIN_SHARE = 0.02
+MIN_SHARE_SINGLE_RUN = 0.05
+"""Minimum share of the peak if there is a single run, whose spread is not known."""
 
-_LEAST_RATIO = 1.1
-_AGREEING_RATIO = 1.03
-_LEAST_LOAD_S = 0.005
-_ROUNDED = 1e-3
-"""Outputs that differ by more of their largest value compute something else."""
+MIN_RATIO = 1.1
+MIN_AGREEING_RATIO = 1.03
+MIN_LOAD_S = 0.005
+MAX_ROUNDING = 1e-3
+"""Outputs that differ by a larger share of their largest value are a change."""
 
 
 def changes(
     before: Column, after: Column, comparable: Comparable
 ) -> tuple[tuple[Change, ...], tuple[CopyChange, ...]]:
-    """Return what differs from `before` to `after`, and the copies of weights that came or went.
+    """Return the differences of `after` from `before`, and the added and removed copies of weights.
 
-    Figures differ where all of one column lie beyond all of the other, and their medians by more
-    than a share of the peak; latencies where the confidence interval of their ratio lies beyond a
-    tenth, and their medians agree.
+    Figures differ if their ranges do not overlap, and their medians differ by more than a share of
+    the peak. Latencies differ if the confidence interval of their ratio excludes a tenth, and their
+    medians agree.
     """
-    one, other = before.measured, after.measured
-    if one is None or other is None:
+    if before.measured is None or after.measured is None:
         return (), ()
-    doubt = _doubt(before, after)
-    copies = _copies(before, after, doubt)
-    found = _Found(before, after, one, other, copies, doubt)
+    tolerance = _tolerance(before, after)
+    copies = _copies(before, after, tolerance)
+    pair = _ColumnPair(before, after, before.measured, after.measured, copies, tolerance)
     all_changes = (
-        *found.memory(),
-        *found.times(raced=comparable.raced),
-        *found.model(),
+        *pair.memory(),
+        *pair.times(interleaved=comparable.interleaved),
+        *pair.model(),
     )
     return tuple(each for each in all_changes if comparable.allows(each.metric)), copies
 
 
-class _Found:
-    """Two columns that were measured, and what differs between them."""
+class _ColumnPair:
+    """Two measured columns."""
 
     def __init__(
         self,
         before: Column,
         after: Column,
-        one: Measured,
-        other: Measured,
+        old: Measured,
+        new: Measured,
         copies: Sequence[CopyChange],
-        doubt: int,
+        tolerance: int,
     ) -> None:
         self._before, self._after = before, after
-        self._one, self._other = one, other
-        self._copies, self._doubt = copies, doubt
+        self._old, self._new = old, new
+        self._copies, self._tolerance = copies, tolerance
 
     def memory(self) -> Iterator[Change]:
-        """Yield what differs in memory: as a whole, then phase by phase."""
-        pair = (self._one, self._other)
-        steady = self._moved(self._one.steady, self._other.steady)
+        """Yield the differences in memory: in total, then phase by phase."""
+        steady = self._difference(self._old.steady, self._new.steady)
         if steady is not None:
-            why = causes.of_steady(self._copies, self._before, self._after, steady, self._doubt)
-            yield self._change("steady", None, steady, pair[0].steady, why)
-        peak = self._moved(self._one.peak, self._other.peak)
+            why = causes.of_steady(self._copies, self._before, self._after, steady, self._tolerance)
+            yield self._change("steady", None, steady, self._old.steady, why)
+        peak = self._difference(self._old.peak, self._new.peak)
         if peak is not None:
-            why = causes.of_peak(self._copies, self._before, self._after, peak, self._doubt)
-            yield self._change("peak", self._other.peak_phase, peak, pair[0].peak, why)
+            why = causes.of_peak(self._copies, self._before, self._after, peak, self._tolerance)
+            yield self._change("peak", self._new.peak_phase, peak, self._old.peak, why)
         yield from self._kept()
 
-    def times(self, *, raced: bool) -> Iterator[Change]:
-        """Yield what differs in time."""
-        one, other = self._one.load, self._other.load
-        if _apart(one, other) and abs(other.median - one.median) > _LEAST_LOAD_S:
-            ratio = other.median / one.median
-            if not 1 / _LEAST_RATIO <= ratio <= _LEAST_RATIO:
-                why = causes.of_load(self._one, self._other)
+    def times(self, *, interleaved: bool) -> Iterator[Change]:
+        """Yield the differences in time."""
+        old, new = self._old.load, self._new.load
+        if _is_disjoint(old, new) and abs(new.median - old.median) > MIN_LOAD_S:
+            ratio = new.median / old.median
+            if not 1 / MIN_RATIO <= ratio <= MIN_RATIO:
+                why = causes.of_load(self._old, self._new)
                 yield self._change("load", None, 0, None, why, ratio=ratio)
-        slower = (raced_ratio if raced else latency_ratio)(self._before, self._after)
+        slower = (interleaved_ratio if interleaved else latency_ratio)(self._before, self._after)
         if slower is not None:
             ratio, low, high = slower
-            is_sure = low > _LEAST_RATIO or high < 1 / _LEAST_RATIO
+            is_sure = low > MIN_RATIO or high < 1 / MIN_RATIO
             if is_sure and self._agrees(ratio):
                 yield self._change("latency", None, 0, None, "", ratio=ratio)
 
     def _agrees(self, ratio: float) -> bool:
-        """Return whether the latencies of all processes say of two columns what their race says.
+        """Return whether the median latencies of all processes confirm `ratio`.
 
-        Of many intervals one or the other is wrong by chance, on a busy machine above all.
+        Some of many confidence intervals are wrong by chance, most often on a busy machine.
         """
-        one, other = self._before.latency, self._after.latency
-        if one is None or other is None or not one.median_s:
+        old, new = self._before.latency, self._after.latency
+        if old is None or new is None or not old.median_s:
             return False
-        plain = other.median_s / one.median_s
-        return plain > _AGREEING_RATIO if ratio > 1 else plain < 1 / _AGREEING_RATIO
+        of_medians = new.median_s / old.median_s
+        if ratio > 1:
+            return of_medians > MIN_AGREEING_RATIO
+        return of_medians < 1 / MIN_AGREEING_RATIO
 
     def model(self) -> Iterator[Change]:
-        """Yield what differs in the model: its size on disk, and what it computes."""
-        one, other = self._before.graph, self._after.graph
-        if one is not None and other is not None:
-            size = other.saved_bytes - one.saved_bytes
-            if abs(size) > max(_LEAST_BYTES, _LEAST_SHARE * one.saved_bytes):
-                yield self._change("disk", None, size, None, causes.of_disk(one, other))
+        """Yield the differences of the model: its size on disk, and its outputs."""
+        old, new = self._before.graph, self._after.graph
+        if old is not None and new is not None:
+            size = new.saved_bytes - old.saved_bytes
+            if abs(size) > max(MIN_BYTES, MIN_SHARE * old.saved_bytes):
+                yield self._change("disk", None, size, None, causes.of_disk(old, new))
         difference = self._after.largest_difference
         parts = [self._after.difference] if self._after.difference else []
-        if difference is not None and difference > _ROUNDED:
+        if difference is not None and difference > MAX_ROUNDING:
             parts.insert(0, f"an output differs by {difference:.1e} of its largest value")
         if parts:
             yield self._change("outputs", None, 0, None, "; ".join(parts))
 
     def _kept(self) -> Iterator[Change]:
-        before = {each.phase: each.kept for each in self._one.phases}
-        for each in self._other.phases:
+        before = {each.phase: each.kept for each in self._old.phases}
+        for each in self._new.phases:
             if each.phase in before:
-                size = self._moved(before[each.phase], each.kept)
-                if size is not None and abs(size) > max(_LEAST_KEPT_BYTES, 2 * self._doubt):
+                size = self._difference(before[each.phase], each.kept)
+                if size is not None and abs(size) > max(MIN_KEPT_BYTES, 2 * self._tolerance):
                     why = causes.of_kept(
-                        self._copies, self._before, self._after, each.phase, size, self._doubt
+                        self._copies, self._before, self._after, each.phase, size, self._tolerance
                     )
                     yield self._change("kept", each.phase, size, None, why)
 
-    def _moved(self, one: Bytes, other: Bytes) -> int | None:
-        """Return what `other` has more, where that is beyond doubt."""
-        size = other.median - one.median
-        return size if _apart(one, other) and abs(size) > self._doubt else None
+    def _difference(self, old: Bytes, new: Bytes) -> int | None:
+        """Return the difference of the medians; None if it is within the spread of the figures."""
+        size = new.median - old.median
+        return size if _is_disjoint(old, new) and abs(size) > self._tolerance else None
 
     def _change(
         self,
@@ -162,59 +162,61 @@ class _Found:
         )
 
 
-def raced_ratio(before: Column, after: Column) -> tuple[float, float, float] | None:
-    """Return how much slower `after` is than `before`, with bounds; None where that is not known.
+def interleaved_ratio(before: Column, after: Column) -> tuple[float, float, float] | None:
+    """Return the ratio of latencies of interleaved runs, with bounds; None if it is not known.
 
-    Columns race with the first one only: the quotient of two such ratios has the bounds that their
-    intervals allow together.
+    Runs alternate with those of the first column only. The bounds of a quotient of two such ratios
+    are those that both intervals allow.
     """
-    one, other = _beside_first(before) or (1.0, 1.0, 1.0), _beside_first(after)
-    if other is None:
+    old, new = _ratio_to_first(before) or (1.0, 1.0, 1.0), _ratio_to_first(after)
+    if new is None:
         return None
-    return other[0] / one[0], other[1] / one[2], other[2] / one[1]
+    return new[0] / old[0], new[1] / old[2], new[2] / old[1]
 
 
 def latency_ratio(before: Column, after: Column) -> tuple[float, float, float] | None:
-    """Return the ratio of the latencies of columns that did not race, with bounds, likewise."""
-    one, other = before.latency, after.latency
-    if one is None or other is None or one.low_s <= 0:
+    """Return the ratio of latencies of runs that did not alternate, with bounds, or None."""
+    old, new = before.latency, after.latency
+    if old is None or new is None or old.low_s <= 0:
         return None
-    ratio = other.median_s / one.median_s
-    return ratio, other.low_s / one.high_s, other.high_s / one.low_s
+    ratio = new.median_s / old.median_s
+    return ratio, new.low_s / old.high_s, new.high_s / old.low_s
 
 
-def _beside_first(column: Column) -> tuple[float, float, float] | None:
-    one = column.latency
-    if one is None or one.ratio is None or one.ratio_low is None or one.ratio_high is None:
+def _ratio_to_first(column: Column) -> tuple[float, float, float] | None:
+    latency = column.latency
+    if latency is None or latency.ratio is None:
         return None
-    return one.ratio, one.ratio_low, one.ratio_high
+    if latency.ratio_low is None or latency.ratio_high is None:
+        return None
+    return latency.ratio, latency.ratio_low, latency.ratio_high
 
 
-def _apart(one: Bytes | Seconds, other: Bytes | Seconds) -> bool:
-    """Return whether all of one lies beyond all of the other."""
-    return other.low > one.high or other.high < one.low
+def _is_disjoint(old: Bytes | Seconds, new: Bytes | Seconds) -> bool:
+    """Return whether the ranges of two figures do not overlap."""
+    return new.low > old.high or new.high < old.low
 
 
-def _doubt(before: Column, after: Column) -> int:
-    """Return the bytes by which figures may differ without anything having changed.
+def _tolerance(before: Column, after: Column) -> int:
+    """Return the bytes by which figures may differ although nothing has changed.
 
-    Where a column was measured once, what malloc retains is in doubt as well: how much of what was
-    freed it gives back is a matter of chance.
+    If a column was measured once, memory that malloc retains is included: how much of the freed
+    memory it releases is a matter of chance.
     """
     columns = [each for each in (before, after) if each.measured is not None]
     largest = max((each.measured.peak.median for each in columns if each.measured), default=0)
-    once = any(each.measured.times == 1 for each in columns if each.measured)
-    if not once:
-        return max(_LEAST_BYTES, round(_LEAST_SHARE * largest))
+    has_single_run = any(each.measured.times == 1 for each in columns if each.measured)
+    if not has_single_run:
+        return max(MIN_BYTES, round(MIN_SHARE * largest))
     retained = [
         each.profile.allocator_retained_bytes or 0 for each in columns if each.profile is not None
     ]
-    return max(_LEAST_BYTES, round(_LEAST_SHARE_ONCE * largest)) + max(retained, default=0)
+    return max(MIN_BYTES, round(MIN_SHARE_SINGLE_RUN * largest)) + max(retained, default=0)
 
 
-def _copies(before: Column, after: Column, doubt: int) -> tuple[CopyChange, ...]:
-    one = before.profile.attribution if before.profile else None
-    other = after.profile.attribution if after.profile else None
-    if one is None or other is None:
+def _copies(before: Column, after: Column, tolerance: int) -> tuple[CopyChange, ...]:
+    old = before.profile.attribution if before.profile else None
+    new = after.profile.attribution if after.profile else None
+    if old is None or new is None:
         return ()
-    return copy_changes(one, other, labels=(before.label, after.label), least_bytes=doubt)
+    return copy_changes(old, new, labels=(before.label, after.label), min_bytes=tolerance)

@@ -1,4 +1,4 @@
-"""Cached environments, each with packages of its own: made once, whole or not at all."""
+"""Cached environments, each with packages of its own: created once, completely or not at all."""
 
 import contextlib
 import importlib.util
@@ -12,66 +12,115 @@ from pathlib import Path
 
 import psutil
 
-from memdiag.comparison.cache import VARIABLE
-from memdiag.comparison.failures import why_not
 from memdiag.errors import ProvisionError
 from memdiag.runner.temporary import ending_with_parent
 from memdiag.units import MIB, format_size
 
+VARIABLE = "MEMDIAG_CACHE"
+"""Variable that names the folder of the cache."""
+
 _READY = ".ready"
 _BUILDING = ".building-"
 _TIMEOUT_S = 900.0
-_LEAST_FREE = 256 * MIB
+MIN_FREE_BYTES = 256 * MIB
 """Environments of onnxruntime 1.19 to 1.31 took 111 to 141 MiB on Linux, downloads aside."""
 
+_REASONS = (
+    (
+        ("No space left", "os error 28", "Errno 28"),
+        f"the disk is full; free some, or name another folder in {VARIABLE}.",
+    ),
+    (
+        (
+            "Failed to fetch",
+            "NewConnectionError",
+            "ConnectionError",
+            "Connection refused",
+            "Max retries exceeded",
+            "ProxyError",
+            "Connection broken",
+            "Read timed out",
+            "name resolution",
+            "network was disabled",
+        ),
+        "the package registry cannot be reached; connect to the network, or name an interpreter"
+        " that has it with --environment.",
+    ),
+    (
+        ("no wheels with a matching", "has no wheels", "no wheels are available"),
+        "there is no wheel for this Python and platform; name an interpreter that has it with"
+        " --environment.",
+    ),
+    (
+        ("No matching distribution", "there is no version of", "was not found in the"),
+        "there is no such version for this Python and platform.",
+    ),
+)
+MAX_REASON = 200
+"""Characters of the last line of an installer whose failure is unknown."""
 
-def environment(home: Path, packages: Sequence[str]) -> Path:
-    """Return the interpreter of the environment at `home` with `packages`, made where missing.
 
-    It is built beside `home` and then renamed, so that an interruption leaves nothing that could
-    be taken for an environment. Where uv is installed it is what builds, for it shares the files
-    of its own cache among environments.
+def cache_folder() -> Path:
+    """Return the folder of memdiag's cache: the value of `VARIABLE`, or one in the user's cache."""
+    folder = os.environ.get(VARIABLE)
+    return Path(folder).absolute() if folder else _user_cache() / "memdiag"
+
+
+def _user_cache() -> Path:
+    """Return the folder of the system for the caches of a user."""
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches"
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+
+
+def environment(folder: Path, packages: Sequence[str]) -> Path:
+    """Return the interpreter of the environment at `folder`, created with `packages` if missing.
+
+    It is built beside `folder` and then renamed, so that an interruption leaves no incomplete
+    environment. If uv is installed it builds the environment: it shares the files of its cache.
 
     Raises:
-        ProvisionError: it cannot be made; the message says why, and what to do.
+        ProvisionError: it cannot be created; the message has the reason.
     """
-    if is_ready(home):
-        return interpreter(home)
-    building = home.with_name(f"{_BUILDING}{os.getpid()}-{home.name}")
+    if is_ready(folder):
+        return interpreter(folder)
+    building = folder.with_name(f"{_BUILDING}{os.getpid()}-{folder.name}")
     try:
-        home.parent.mkdir(parents=True, exist_ok=True)
-        _remove_abandoned(home.parent)
-        free = shutil.disk_usage(home.parent).free
-        if free < _LEAST_FREE:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        _remove_abandoned(folder.parent)
+        free = shutil.disk_usage(folder.parent).free
+        if free < MIN_FREE_BYTES:
             raise ProvisionError(
-                f"{home.parent}: only {format_size(free)} are free, and an environment needs more;"
-                f" free some, or name another folder in {VARIABLE}."
+                f"{folder.parent}: only {format_size(free)} are free. An environment needs more."
+                f" Free some, or name another folder in {VARIABLE}."
             )
         _build(building, packages)
         (building / _READY).touch()
-        _put_in_place(building, home)
+        _rename(building, folder)
     except OSError as error:
         raise ProvisionError(
-            f"{home}: cannot be made ({error.strerror or error}); name another folder in"
+            f"{folder}: cannot be created ({error.strerror or error}). Name another folder in"
             f" {VARIABLE}."
         ) from error
     finally:
         shutil.rmtree(building, ignore_errors=True)
-    return interpreter(home)
+    return interpreter(folder)
 
 
-def is_ready(home: Path) -> bool:
-    """Return whether the environment at `home` is whole, and its interpreter still there."""
-    return (home / _READY).exists() and interpreter(home).exists()
+def is_ready(folder: Path) -> bool:
+    """Return whether the environment at `folder` is complete, and its interpreter exists."""
+    return (folder / _READY).exists() and interpreter(folder).exists()
 
 
-def interpreter(home: Path) -> Path:
+def interpreter(folder: Path) -> Path:
     """Return the interpreter of an environment."""
-    return home / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+    return folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
 
 
-def run_tool(words: Sequence[str | Path], what: str) -> str:
-    """Return what a tool that asks the registry prints; `what` begins the sentence of an error.
+def run_tool(words: Sequence[str | Path], subject: str) -> str:
+    """Return the output of a tool that uses the registry; `subject` is the subject of errors.
 
     Raises:
         ProvisionError: it failed, or did not end in time.
@@ -87,14 +136,24 @@ def run_tool(words: Sequence[str | Path], what: str) -> str:
             timeout=_TIMEOUT_S,
         )
     except subprocess.TimeoutExpired as error:
-        raise ProvisionError(f"{what}: the installer did not end in time; try again.") from error
+        raise ProvisionError(f"{subject}: the installer did not end in time. Try again.") from error
     if done.returncode:
-        raise ProvisionError(f"{what}: {why_not(done.stderr + done.stdout)}")
+        raise ProvisionError(f"{subject}: {failure_reason(done.stderr + done.stdout)}")
     return done.stdout
 
 
+def failure_reason(printed: str) -> str:
+    """Return the reason why an installer failed, from its output; its last line if not known."""
+    text = " ".join(printed.split())  # sentences are wrapped
+    for patterns, reason in _REASONS:
+        if any(pattern in text for pattern in patterns):
+            return reason
+    lines = [line.strip() for line in printed.splitlines() if line.strip()]
+    return f"cannot be installed ({(lines or ['no reason was given'])[-1][:MAX_REASON]})."
+
+
 def uv() -> str | None:
-    """Return the path of uv, None where it is not installed."""
+    """Return the path of uv; None if it is not installed."""
     try:
         from uv import find_uv_bin
     except ImportError:
@@ -105,21 +164,23 @@ def uv() -> str | None:
         return shutil.which("uv")
 
 
-def _build(home: Path, packages: Sequence[str]) -> None:
-    what = packages[0]
-    python = interpreter(home)
+def _build(folder: Path, packages: Sequence[str]) -> None:
+    subject = packages[0]
+    python = interpreter(folder)
     found = uv()
     if found is None:
-        venv.create(home, with_pip=True)
+        venv.create(folder, with_pip=True)
         quiet = ["--quiet", "--disable-pip-version-check", "--no-input"]
-        run_tool([python, "-m", "pip", "install", *quiet, *packages], what)
+        run_tool([python, "-m", "pip", "install", *quiet, *packages], subject)
         return
-    run_tool([found, "venv", "--quiet", "--no-project", "--python", sys.executable, home], what)
-    run_tool([found, "pip", "install", "--python", python, *_index(), *packages], what)
+    run_tool(
+        [found, "venv", "--quiet", "--no-project", "--python", sys.executable, folder], subject
+    )
+    run_tool([found, "pip", "install", "--python", python, *_index(), *packages], subject)
 
 
 def _index() -> list[str]:
-    """Return uv's option for the index that pip is set up for; uv reads its own settings only."""
+    """Return uv's option for the index that pip is configured for: uv does not read it."""
     if any(os.environ.get(name) for name in ("UV_DEFAULT_INDEX", "UV_INDEX_URL")):
         return []
     address = os.environ.get("PIP_INDEX_URL")
@@ -130,21 +191,20 @@ def _index() -> list[str]:
     return ["--default-index", address] if address else []
 
 
-def _put_in_place(building: Path, home: Path) -> None:
-    """Rename what was built, unless another process was faster."""
-    if home.exists() and not is_ready(home):
-        # An environment whose interpreter is gone, or one that was made by other means and not
-        # to its end.
-        shutil.rmtree(home)
+def _rename(building: Path, folder: Path) -> None:
+    """Rename the new environment, unless another process was faster."""
+    if folder.exists() and not is_ready(folder):
+        # Incomplete, or its interpreter is gone.
+        shutil.rmtree(folder)
     try:
-        building.rename(home)
+        building.rename(folder)
     except OSError:
-        if not is_ready(home):
+        if not is_ready(folder):
             raise
 
 
 def _remove_abandoned(folder: Path) -> None:
-    """Remove what builds left behind whose process is no more."""
+    """Remove the folders of builds whose process has ended."""
     for left in folder.glob(f"{_BUILDING}*"):
         number = left.name.removeprefix(_BUILDING).partition("-")[0]
         with contextlib.suppress(ValueError):

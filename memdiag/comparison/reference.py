@@ -1,4 +1,4 @@
-"""The first column's session, beside which those of the others compute and race."""
+"""The session of the first column, with which the sessions of the others are compared."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -12,36 +12,42 @@ from memdiag.verify.latency import LatencyComparison, compare_latency
 from memdiag.verify.model_evaluator import InputSet
 from memdiag.verify.outputs import Difference, SavedOutputs, compare_outputs, unstable_outputs
 
-_PAIRS = 25
-_RACE_S = 20.0
+RACE_PAIRS = 25
+MAX_RACE_S = 20.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class OutputComparison:
-    """Outputs and latency of a session, compared with the first session's.
+    """Outputs and latency of a session, compared with those of the first session.
 
     Attributes:
         largest: the largest difference of an output that both have; None if they share none.
         missing: the outputs that only the first has.
         added: the outputs that only this one has.
-        raced: the latencies of alternating runs.
-        why: why outputs and latency were not compared; empty if they were.
+        interleaved: the latencies of alternating runs.
+        failure: why outputs and latency were not compared; empty if they were.
     """
 
     largest: Difference | None = None
     missing: tuple[str, ...] = ()
     added: tuple[str, ...] = ()
-    raced: LatencyComparison | None = None
-    why: str = ""
+    interleaved: LatencyComparison | None = None
+    failure: str = ""
 
 
 class Reference:
-    """Holds the session of `job` and its outputs for `sets` of inputs; a context manager.
+    """A session of `job` with its outputs for several sets of inputs; a context manager.
 
-    `random` are the outputs that differ from run to run: they are not compared.
+    Args:
+        job: the model and configuration of the first column.
+        sets: the sets of inputs.
+        scratch: a folder for the outputs.
+
+    Attributes:
+        random: names of outputs that differ from run to run, which are not compared.
 
     Raises:
-        MeasurementError: it does not run.
+        MeasurementError: the model does not run.
     """
 
     def __init__(self, job: Job, sets: Sequence[InputSet], scratch: Path) -> None:
@@ -67,27 +73,29 @@ class Reference:
     ) -> None:
         self._server.close()
 
-    def beside(self, job: Job, timed: int) -> OutputComparison:
-        """Return how the outputs, and the latency with the inputs of index `timed`, compare.
+    def compare(self, job: Job, timed: int) -> OutputComparison:
+        """Compare the outputs of `job`, and its latency with the set of inputs at index `timed`.
 
         Raises:
-            MeasurementError: it does not run.
+            MeasurementError: the model does not run.
         """
-        with SessionServer(replace(job, runs=None), self._feeds) as other:
-            saved = self._save(other)
-            first, own = self._outputs[0].keys(), saved[0].keys()
+        with SessionServer(replace(job, runs=None), self._feeds) as server:
+            saved = self._save(server)
+            first_names, names = self._outputs[0].keys(), saved[0].keys()
             differences = [
-                each
+                difference
                 for before, after in zip(self._outputs, saved, strict=True)
-                for each in compare_outputs(before, after)
-                if each.output in own and each.output not in self.random
+                for difference in compare_outputs(before, after)
+                if difference.output in names and difference.output not in self.random
             ]
-            raced = compare_latency(self._server, other, timed, pairs=_PAIRS, budget_s=_RACE_S)
+            interleaved = compare_latency(
+                self._server, server, timed, pairs=RACE_PAIRS, budget_s=MAX_RACE_S
+            )
         return OutputComparison(
             largest=max(differences, key=_size, default=None),
-            missing=tuple(sorted(first - own)),
-            added=tuple(sorted(own - first)),
-            raced=raced,
+            missing=tuple(sorted(first_names - names)),
+            added=tuple(sorted(names - first_names)),
+            interleaved=interleaved,
         )
 
     def _save(self, server: SessionServer) -> list[SavedOutputs]:

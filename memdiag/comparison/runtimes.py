@@ -9,34 +9,40 @@ import subprocess
 import sys
 from pathlib import Path
 
-from memdiag.comparison.cache import cache_folder
-from memdiag.comparison.environments import environment, interpreter, is_ready, run_tool, uv
+from memdiag.comparison.environments import (
+    cache_folder,
+    environment,
+    interpreter,
+    is_ready,
+    run_tool,
+    uv,
+)
 from memdiag.errors import ProvisionError, UsageError
 
 LATEST = "latest"
 _FOLDER = "runtimes"
 _RELEASE = re.compile(r"\d+\.\d+(\.\d+)*")
-_FIRST_FOR_NUMPY_2 = (1, 19)
+MIN_FOR_NUMPY_2 = (1, 19)
 """Wheels of earlier versions were built for NumPy 1, and end in a crash beside NumPy 2."""
 
-_ASK_S = 60.0
+MAX_VERSION_S = 60.0
 
 
 def runtime(version: str) -> Path:
-    """Return an interpreter that has onnxruntime `version`, made where there is none.
+    """Return an interpreter that has onnxruntime `version`; its environment is created if missing.
 
-    It is this one where that is the version it has.
+    It is the current interpreter if that has this version.
 
     Raises:
         ProvisionError: there is no such version for this Python and platform, or it cannot be
             installed.
-        UsageError: that is no version.
+        UsageError: `version` is not a version.
     """
     if not _RELEASE.fullmatch(version):
         raise UsageError(f"{version!r} is not a version of onnxruntime. Write it like 1.24.4.")
     if version == installed():
         return Path(sys.executable)
-    numpy = "numpy" if in_order(version) >= _FIRST_FOR_NUMPY_2 else "numpy<2"
+    numpy = "numpy" if sort_key(version) >= MIN_FOR_NUMPY_2 else "numpy<2"
     return environment(cache_folder() / _FOLDER / version, (f"onnxruntime=={version}", numpy))
 
 
@@ -49,61 +55,65 @@ def installed() -> str | None:
 
 
 def latest() -> tuple[str, str]:
-    """Return the newest version, and what is to be said of it where that is not sure.
+    """Return the newest version, and a note if it is not certain.
 
-    Without the registry it is the newest that is here already.
+    If the registry cannot be reached it is the newest version that is installed.
 
     Raises:
-        ProvisionError: there is none here either.
+        ProvisionError: none is installed either.
     """
     try:
         return versions()[-1], ""
     except ProvisionError as error:
-        if not (here := available()):
+        if not (local := available()):
             raise
-        return here[-1], f"the newest that is here, for the newest of all is not known ({error})"
+        return local[
+            -1
+        ], f"the newest version that is installed; the newest of all is not known ({error})"
 
 
 @functools.cache
 def versions() -> tuple[str, ...]:
-    """Return the releases that the registry has for this Python and platform, the oldest first.
+    """Return the releases in the registry for this Python and platform, the oldest first.
 
     Raises:
-        ProvisionError: the registry cannot be asked.
+        ProvisionError: the registry cannot be reached.
     """
-    what = "the versions of onnxruntime"
-    asked = ["index", "versions", "onnxruntime", "--disable-pip-version-check", "--no-input"]
+    subject = "the versions of onnxruntime"
+    command = ["index", "versions", "onnxruntime", "--disable-pip-version-check", "--no-input"]
     if importlib.util.find_spec("pip"):
-        printed = run_tool([sys.executable, "-m", "pip", *asked], what)
+        printed = run_tool([sys.executable, "-m", "pip", *command], subject)
     elif found := uv():
-        printed = run_tool([found, "tool", "run", "pip", *asked], what)
+        printed = run_tool([found, "tool", "run", "pip", *command], subject)
     else:
-        raise ProvisionError(f"{what}: neither pip nor uv is here to ask for them; install one.")
-    line = next((each for each in printed.splitlines() if each.startswith("Available")), "")
-    found_all = [each for each in re.split(r"[:,\s]+", line) if _RELEASE.fullmatch(each)]
-    if not found_all:
-        raise ProvisionError(f"{what}: the registry names none for this Python and platform.")
-    return tuple(sorted(found_all, key=in_order))
+        raise ProvisionError(
+            f"{subject}: neither pip nor uv is installed to list them. Install one."
+        )
+    line = next((line for line in printed.splitlines() if line.startswith("Available")), "")
+    releases = [word for word in re.split(r"[:,\s]+", line) if _RELEASE.fullmatch(word)]
+    if not releases:
+        raise ProvisionError(f"{subject}: the registry has none for this Python and platform.")
+    return tuple(sorted(releases, key=sort_key))
 
 
 def available() -> tuple[str, ...]:
-    """Return the versions that need not be fetched, the oldest first."""
+    """Return the versions that are installed or cached, the oldest first."""
     folder = cache_folder() / _FOLDER
     cached = folder.iterdir() if folder.is_dir() else ()
-    found = {each.name for each in cached if _RELEASE.fullmatch(each.name) and is_ready(each)}
-    return tuple(sorted(found | {installed() or ""} - {""}, key=in_order))
+    found = {path.name for path in cached if _RELEASE.fullmatch(path.name) and is_ready(path)}
+    return tuple(sorted(found | {installed() or ""} - {""}, key=sort_key))
 
 
-def in_order(version: str) -> tuple[int, ...]:
-    """Return what sorts versions by age."""
+def sort_key(version: str) -> tuple[int, ...]:
+    """Return the key that sorts versions by age."""
     return tuple(int(part) for part in re.findall(r"\d+", version))
 
 
 def existing(path: Path) -> Path:
-    """Return the interpreter that `path` names: itself, or that of the environment it is.
+    """Return the interpreter at `path`, which is an interpreter or the folder of an environment.
 
     Raises:
-        UsageError: there is none.
+        UsageError: it is neither.
     """
     python = interpreter(path) if path.is_dir() else path
     if not python.is_file() or not os.access(python, os.X_OK):
@@ -112,11 +122,15 @@ def existing(path: Path) -> Path:
 
 
 def version_of(python: Path) -> str | None:
-    """Return the version of onnxruntime that the interpreter `python` has, None without one."""
-    ask = "import onnxruntime; print(onnxruntime.__version__)"
+    """Return the version of onnxruntime of the interpreter `python`; None if it has none."""
+    code = "import onnxruntime; print(onnxruntime.__version__)"
     try:
         done = subprocess.run(
-            [str(python), "-c", ask], check=True, capture_output=True, text=True, timeout=_ASK_S
+            [str(python), "-c", code],
+            check=True,
+            capture_output=True,
+            text=True,
+            timeout=MAX_VERSION_S,
         )
     except (OSError, subprocess.SubprocessError):
         return None

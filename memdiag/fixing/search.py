@@ -108,7 +108,7 @@ class RewriteSearch:
         first_s = self.evaluator.estimate_s(times=1, pairs=_PAIRS)
         self._pace = Pace(first_s=first_s, end=self.end)
         self._remaining = sum(map(len, rules))
-        deadline = self.evaluator.job.deadline
+        deadline = self.evaluator.job.limits.deadline
         thorough_s = self.evaluator.estimate_s(times=_PROCESSES, pairs=_FINAL_PAIRS)
         self._explore_until = self.end - min(thorough_s, _MAX_RESERVE * deadline.remaining_s)
         try:
@@ -177,7 +177,7 @@ class RewriteSearch:
             if found is not None:
                 self._rank(found)
                 # From now on there is a result to verify, for which time is reserved.
-                self.evaluator.job.deadline.at = self._explore_until
+                self.evaluator.job.limits.deadline.at = self._explore_until
         self._accept(self._ranked)
 
     def _rank(self, found: Candidate) -> None:

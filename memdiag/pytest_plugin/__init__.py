@@ -1,7 +1,7 @@
-"""The pytest plugin: models are held to memory budgets, as tests.
+"""The pytest plugin: memory budgets of models as tests.
 
-The package's import and its hooks cost next to nothing; what measures is imported when a test
-asks for it.
+Importing the package and its hooks is quick; the modules that measure are imported when a test
+needs them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Make the marker known, and read the settings."""
+    """Register the marker, and read the settings."""
     from memdiag.pytest_plugin.settings import SETTINGS, read_settings
 
     config.addinivalue_line("markers", _MARKER)
@@ -43,16 +43,16 @@ def pytest_collection_modifyitems(session: pytest.Session, items: list[pytest.It
     from memdiag.pytest_plugin.settings import SETTINGS
 
     if session.config.stash[SETTINGS].models:
-        from memdiag.pytest_plugin.models import model_items
+        from memdiag.pytest_plugin.marker import model_items
 
         items.extend(model_items(session))
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Measure the models of a test that has the marker: what fails here is an error, no failure."""
+    """Measure the models of a test with the marker; a failure is an error of its setup."""
     if item.get_closest_marker(MARK) is not None:
-        from memdiag.pytest_plugin.marked import measure_marked
+        from memdiag.pytest_plugin.marker import measure_marked
 
         measure_marked(item)
 
@@ -61,11 +61,11 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     """Fail a test whose models exceed their budgets, before its own code runs.
 
-    Baselines are written after that code, for a test that passes.
+    Baselines are written after that code, if the test passes.
     """
     if item.get_closest_marker(MARK) is None:
         return (yield)
-    from memdiag.pytest_plugin.marked import judge_marked, update_baselines
+    from memdiag.pytest_plugin.marker import judge_marked, update_baselines
 
     judge_marked(item)
     result = yield
@@ -77,8 +77,8 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
 def pytest_runtest_makereport(
     item: pytest.Item,
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Hand what was measured on with the report, which may go to another process."""
-    from memdiag.pytest_plugin.rows import attach
+    """Attach the figures to the report, which can be sent to another process."""
+    from memdiag.pytest_plugin.summary import attach
 
     report = yield
     attach(item, report)
@@ -86,8 +86,8 @@ def pytest_runtest_makereport(
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say at the end what was measured."""
-    from memdiag.pytest_plugin.rows import write_summary
+    """Write the figures of all tests."""
+    from memdiag.pytest_plugin.summary import write_summary
 
     write_summary(terminalreporter)
 

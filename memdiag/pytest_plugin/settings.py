@@ -1,4 +1,4 @@
-"""The plugin's settings: flags, which default to None, before ini options of the same names."""
+"""The settings of the plugin: command-line flags, which override ini options of the same names."""
 
 from __future__ import annotations
 
@@ -14,10 +14,17 @@ DEFAULT_BASELINES = "memory_baselines"
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What was asked for; relative paths and patterns are from `root`, pytest's rootdir.
+    """The settings of one test run.
 
-    `processes` is how many processes confirm a breach, None for the usual number; `tolerance` what
-    a budget without one of its own has.
+    Attributes:
+        root: pytest's rootdir, to which paths and patterns are relative.
+        models: patterns of the models to test.
+        baselines: the folder of the baselines.
+        update: write baselines instead of comparing with them.
+        python: the interpreter to measure with; this one if None.
+        processes: number of processes to aggregate; the default if None.
+        tolerance: the tolerance of budgets that have none; the default if None.
+        parallel: let several workers measure at the same time.
     """
 
     root: Path
@@ -37,7 +44,8 @@ _OPTIONS: tuple[tuple[str, str | None, str, dict[str, Any]], ...] = (
     (
         "models",
         "args",
-        "hold every model that matches to [tool.memdiag.budgets] and its baseline, each as a test",
+        "check every model that matches against [tool.memdiag.budgets] and its baseline, each as a"
+        " test",
         {"metavar": "GLOB", "action": "append"},
     ),
     (
@@ -55,7 +63,7 @@ _OPTIONS: tuple[tuple[str, str | None, str, dict[str, Any]], ...] = (
     (
         "python",
         "string",
-        "measure under another interpreter, which has another onnxruntime",
+        "measure with another Python interpreter, which has another onnxruntime",
         {"metavar": "PYTHON"},
     ),
     (
@@ -68,8 +76,8 @@ _OPTIONS: tuple[tuple[str, str | None, str, dict[str, Any]], ...] = (
     (
         "tolerance",
         "string",
-        "the share by which figures may be above limits and baselines where a budget has none of"
-        " its own (default: 0%% for limits, 2%% for baselines)",
+        "share by which figures may exceed limits and baselines of budgets without a tolerance"
+        " (default: 0%% for limits, 2%% for baselines)",
         {"metavar": "SHARE"},
     ),
     (
@@ -87,17 +95,17 @@ def add_options(parser: pytest.Parser) -> None:
     for name, kind, help, flag in _OPTIONS:
         group.addoption(f"--memdiag-{name}", default=None, help=help, **flag)
         if kind is not None:
-            # The type is one of pytest's literals, which a table of texts does not show.
+            # Typed loosely: addini accepts only literals for the type.
             add: Callable[..., None] = parser.addini
             default = False if kind == "bool" else [] if kind == "args" else ""
             add(_ini(name), help.replace("%%", "%"), type=kind, default=default)
 
 
 def read_settings(config: pytest.Config) -> Settings:
-    """Return what flags and ini options say.
+    """Return the values of flags and ini options.
 
     Raises:
-        pytest.UsageError: a value means nothing.
+        pytest.UsageError: a value is not valid.
     """
 
     def value(name: str) -> Any:

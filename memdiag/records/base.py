@@ -1,6 +1,6 @@
-"""What every record shares: frozen, and strict about unknown fields.
+"""Base classes of records: frozen, and strict about unknown fields.
 
-msgspec does not hand `kw_only` down: each record says it itself.
+msgspec does not inherit `kw_only`: each record declares it.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Shown(Record, frozen=True):
-    """Base of the records that a caller of the Python API gets, and looks at.
+    """Base of the records that functions of the Python API return, with text for notebooks.
 
-    How they look is decided by the reporters, which are loaded when one of these is called.
+    The reporters that render them are loaded when a method is called.
     """
 
     def __repr__(self) -> str:
@@ -30,7 +30,7 @@ class Shown(Record, frozen=True):
         return notebook.one_line(self)
 
     def _repr_html_(self) -> str:
-        """Return the answer, and the summary to unfold, for notebooks."""
+        """Return the answer, with a summary to unfold, as HTML for notebooks."""
         from memdiag.reports import notebook
 
         return notebook.html(self)

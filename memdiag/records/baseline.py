@@ -1,4 +1,4 @@
-"""Baselines: what a model took when that was last found right (schema ``memdiag.baseline/1``)."""
+"""Baselines: the accepted figures of a model (schema ``memdiag.baseline/1``)."""
 
 from typing import Final, Literal
 
@@ -8,10 +8,15 @@ from memdiag.records.base import Record
 BASELINE_SCHEMA: Final = "memdiag.baseline/1"
 
 
-class HeldCopy(Record, frozen=True, kw_only=True):
-    """All live copies of one weight that are of one kind: how many, and their bytes together.
+class LiveCopy(Record, frozen=True, kw_only=True):
+    """All live copies of one weight and one kind.
 
-    `made_by` names what made them, as far as that is known.
+    Attributes:
+        weight: the name of the weight.
+        kind: the kind of the copies.
+        count: the number of copies.
+        bytes: the bytes of all copies.
+        made_by: the step that made them; None if it is not known.
     """
 
     weight: str
@@ -21,12 +26,16 @@ class HeldCopy(Record, frozen=True, kw_only=True):
     made_by: str | None
 
 
-class Taken(Record, frozen=True, kw_only=True):
-    """What the model took on one class of machines.
+class BaselineEntry(Record, frozen=True, kw_only=True):
+    """The figures of a model on one class of machines.
 
-    `figures` are by name, in their units; those of phases may be off by `late_bytes`, which a busy
-    machine makes large. `copies` are the largest; `setup` is what the model was measured with
-    (inputs, options, environment), without what is as usual.
+    Attributes:
+        onnxruntime: the version of onnxruntime.
+        memdiag: the version of memdiag.
+        setup: inputs, options and environment that are not the defaults.
+        figures: the figures by name, in their units.
+        late_bytes: possible error of the figures of phases; large on a busy machine.
+        copies: the largest live copies of weights.
     """
 
     onnxruntime: str | None
@@ -34,12 +43,12 @@ class Taken(Record, frozen=True, kw_only=True):
     setup: dict[str, str]
     figures: dict[str, int]
     late_bytes: int
-    copies: tuple[HeldCopy, ...]
+    copies: tuple[LiveCopy, ...]
 
 
 class Baseline(Record, frozen=True, kw_only=True):
-    """What one model took, by class of machines (`Environment.machine`)."""
+    """The entries of one model by class of machines (`Environment.machine`)."""
 
     schema: Literal["memdiag.baseline/1"]
     model: str
-    machines: dict[str, Taken]
+    machines: dict[str, BaselineEntry]

@@ -1,4 +1,4 @@
-"""Budgets: what a model may take, and how it compares with that."""
+"""Budgets: limits of the figures of a model, and the comparison with them."""
 
 from typing import Literal
 
@@ -6,16 +6,18 @@ import msgspec
 
 from memdiag.records.attribution import Owner
 from memdiag.records.base import Record
-from memdiag.records.baseline import HeldCopy
+from memdiag.records.baseline import LiveCopy
 from memdiag.records.dimension import Dimension
 from memdiag.records.phases import PhaseName
 
 
 class Budget(Record, frozen=True, kw_only=True):
-    """What a model may take: `limits` by the name of the figure, in its unit (bytes, or a count).
+    """Limits of the figures of a model.
 
-    `tolerance` is the share by which a limit or a baseline may be exceeded; where it is None a
-    limit holds to the byte, and a baseline has the usual tolerance.
+    Attributes:
+        limits: the limits by the name of the figure, in its unit (bytes, or a count).
+        tolerance: share by which a limit or a baseline may be exceeded. If it is None, limits are
+            exact, and baselines have the default tolerance.
     """
 
     limits: dict[str, int] = msgspec.field(default_factory=dict)
@@ -23,10 +25,15 @@ class Budget(Record, frozen=True, kw_only=True):
 
 
 class Breach(Record, frozen=True, kw_only=True):
-    """One figure above its limit; `against` says whether that is a budget or a baseline.
+    """One figure above its limit.
 
-    `phase` is where the figure comes to be, None where it was not told. `allowed` is `limit` with
-    the tolerance.
+    Attributes:
+        figure: the name of the figure.
+        phase: the phase that determines the figure; None if it is not known.
+        measured: the figure.
+        limit: the limit.
+        allowed: the limit with the tolerance.
+        against: whether the limit is of a budget or a baseline.
     """
 
     figure: str
@@ -38,14 +45,18 @@ class Breach(Record, frozen=True, kw_only=True):
 
     @property
     def over(self) -> int:
-        """By how much the figure exceeds its limit (not the tolerance)."""
+        """The excess of the figure over its limit, without the tolerance."""
         return self.measured - self.limit
 
 
 class Suspect(Record, frozen=True, kw_only=True):
-    """A finding that may be what costs: the `rule` by name, what it says, the bytes it costs.
+    """A finding that may explain a breach.
 
-    `can_be_fixed` says that ``memdiag fix`` can rewrite this model for it.
+    Attributes:
+        rule: the name of the rule.
+        message: the message of the finding.
+        bytes: the bytes that it costs.
+        can_be_fixed: whether ``memdiag fix`` can rewrite this model for it.
     """
 
     rule: str
@@ -57,12 +68,23 @@ class Suspect(Record, frozen=True, kw_only=True):
 class Judgement(Record, frozen=True, kw_only=True):
     """How a model's figures compare with its budget and its baseline.
 
-    `figures` are settled by `processes` fresh processes. `baseline` holds the baseline's figures,
-    empty without one. `copies` are those that are new since the baseline, the largest first, where
-    `copies_are_new`; else those of the weight that takes the most in several copies. `notes` are
-    sentences. `dimensions` are the free dimensions with the sizes that were measured. `owners` are
-    the largest owners of memory at steady state where something is above its limit, without those
-    that every process with the runtime has.
+    Attributes:
+        model: the path of the model.
+        onnxruntime: the version of onnxruntime.
+        figures: the figures, aggregated over several processes.
+        processes: the number of fresh processes.
+        budget: the limits.
+        baseline: the figures of the baseline; empty without one.
+        baseline_onnxruntime: the version of onnxruntime of the baseline.
+        breaches: the figures above their limits.
+        copies: if `copies_are_new`, copies that are new since the baseline, the largest first;
+            otherwise the copies of the weight with the most bytes in several copies.
+        copies_are_new: whether `copies` are new since the baseline.
+        suspect: the finding that may explain the breaches.
+        notes: sentences on the comparison.
+        dimensions: the free dimensions with the measured sizes.
+        owners: the largest owners of memory at steady state if there is a breach, without those of
+            every process with onnxruntime.
     """
 
     model: str
@@ -73,7 +95,7 @@ class Judgement(Record, frozen=True, kw_only=True):
     baseline: dict[str, int] = msgspec.field(default_factory=dict)
     baseline_onnxruntime: str | None = None
     breaches: tuple[Breach, ...] = ()
-    copies: tuple[HeldCopy, ...] = ()
+    copies: tuple[LiveCopy, ...] = ()
     copies_are_new: bool = False
     suspect: Suspect | None = None
     notes: tuple[str, ...] = ()
@@ -82,5 +104,5 @@ class Judgement(Record, frozen=True, kw_only=True):
 
     @property
     def holds(self) -> bool:
-        """Whether nothing is above its limit."""
+        """Whether no figure is above its limit."""
         return not self.breaches

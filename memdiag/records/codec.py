@@ -1,4 +1,4 @@
-"""Records to JSON and back, strictly: a file that does not match its schema is refused."""
+"""Codec of records: strict JSON. A file that does not match its schema is refused."""
 
 import json
 from collections.abc import Mapping
@@ -18,13 +18,13 @@ MAX_RECORD_BYTES = 256 << 20
 """Bytes of a saved record: the largest of real models have a few megabytes."""
 
 MAX_NUMBER = 1 << 62
-"""Numbers in a record: sizes, addresses and times, none of which comes near it."""
+"""Maximum of numbers in a record: sizes, addresses and times are far smaller."""
 
 
 def escaped(record: R) -> R:
-    r"""Return `record` with all lone surrogates spelt out, such as ``\udcff``.
+    r"""Return `record` with lone surrogates escaped, such as ``\udcff``.
 
-    File names that are not UTF-8 have them in Python; JSON and reports cannot.
+    In Python, file names that are not UTF-8 contain them; JSON and reports cannot.
     """
     try:
         msgspec.json.encode(record)
@@ -51,16 +51,16 @@ def encode(record: Record) -> bytes:
 
 
 def encode_readable(record: Record) -> bytes:
-    """Return `record` as JSON that people read and version control compares: sorted, indented."""
+    """Return `record` as sorted, indented JSON, for people and version control."""
     compact = msgspec.json.encode(escaped(record), order="sorted")
     return msgspec.json.format(compact, indent=2) + b"\n"
 
 
 def decode(data: bytes, kind: type[R], *, origin: str = "record") -> R:
-    """Return the record of type `kind` that `data` holds; `origin` names it in errors.
+    """Return the record of type `kind` in the JSON `data`; `origin` is the subject of errors.
 
     Raises:
-        RecordError: `data` is not JSON, or does not match `kind` (the message says where).
+        RecordError: `data` is not JSON, or does not match `kind`; the message has the position.
     """
     try:
         _check_numbers(msgspec.json.decode(data))
@@ -92,24 +92,24 @@ def load(path: Path, kind: type[R], *, otherwise: str = "") -> R:
     """Return the record of type `kind` saved at `path`.
 
     Raises:
-        RecordError: the file cannot be read or does not match `kind`. Of another kind of record the
-            message ends with the sentence `otherwise`.
+        RecordError: the file cannot be read or does not match `kind`. For another kind of record
+            the message ends with the sentence `otherwise`.
     """
     data = _read(path)
     with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         schema = msgspec.json.decode(data, type=_Head).schema
         expected, *_ = get_args(get_type_hints(kind)["schema"])
         if schema != expected:
-            said = f"{path}: its schema is {schema!r}, not {expected!r}. {otherwise}"
-            raise RecordError(said.strip())
+            message = f"{path}: its schema is {schema!r}, not {expected!r}. {otherwise}"
+            raise RecordError(message.strip())
     return decode(data, kind, origin=str(path))
 
 
 def load_any(path: Path, kinds: Mapping[str, type[R]]) -> R:
-    """Return the record saved at `path`, of that one of `kinds`, by schema, which it says it is.
+    """Return the record saved at `path`, of one of `kinds`, which are by schema.
 
     Raises:
-        RecordError: the file cannot be read, is of no such schema, or does not match it.
+        RecordError: the file cannot be read, has another schema, or does not match its schema.
     """
     data = _read(path)
     try:
@@ -122,7 +122,7 @@ def load_any(path: Path, kinds: Mapping[str, type[R]]) -> R:
 
 
 class _Head(msgspec.Struct):
-    """The field by which records tell what they are; the others are not looked at."""
+    """The field with the schema of a record; other fields are ignored."""
 
     schema: str
 

@@ -17,12 +17,12 @@ COMPARISON_SCHEMA: Final = "memdiag.comparison/1"
 ComparisonKind = Literal["onnxruntime", "optimizers", "models", "profiles"]
 
 ColumnStatus = Literal["completed", "failed", "killed", "timeout", "limit", "unavailable"]
-"""``failed``, ``killed``, ``timeout`` and ``limit``: the optimizer, or the run of the model, ended
-like that; ``unavailable``: there is no such runtime or optimizer to be had here."""
+"""``failed``, ``killed``, ``timeout`` and ``limit``: how the optimizer, or the run of the model,
+ended; ``unavailable``: the runtime or optimizer is not available."""
 
 Metric = Literal["peak", "steady", "kept", "load", "latency", "disk", "outputs"]
-"""``peak``, ``steady``: memory above the baseline; ``kept``: what a phase adds; ``load``: session
-creation; ``latency``: of a run; ``disk``: the model's files; ``outputs``: what it computes."""
+"""``peak``, ``steady``: memory above the baseline; ``kept``: growth in a phase; ``load``: session
+creation; ``latency``: of a run; ``disk``: the model's files; ``outputs``: values and shapes."""
 
 
 class Bytes(Record, frozen=True, kw_only=True):
@@ -42,7 +42,7 @@ class Seconds(Record, frozen=True, kw_only=True):
 
 
 class PhaseFigures(Record, frozen=True, kw_only=True):
-    """What one phase takes: its time, its peak above the baseline, and what it adds and keeps."""
+    """One phase: its duration, its peak above the baseline, and its growth (`kept`)."""
 
     phase: PhaseName
     duration: Seconds
@@ -52,10 +52,10 @@ class PhaseFigures(Record, frozen=True, kw_only=True):
 
 
 class Measured(Record, frozen=True, kw_only=True):
-    """What a column takes, over `times` fresh processes; memory is above each one's baseline.
+    """The figures of a column over `times` fresh processes, memory above the baseline of each.
 
-    `steady` is the end: after the last run, or after session creation where nothing was run. Its
-    parts are None where the system does not tell them. `load` is session creation.
+    `steady` is the memory after the last run, or after session creation if nothing was run. Its
+    parts are None if the system does not report them. `load` is session creation.
     """
 
     times: int
@@ -72,8 +72,8 @@ class Measured(Record, frozen=True, kw_only=True):
 class Latency(Record, frozen=True, kw_only=True):
     """The latency over `runs` runs: median and its 95 % confidence interval, in seconds.
 
-    `ratio` is that to the first column in runs that took turns, with its 95 % confidence interval
-    over `pairs`; None for the first column, and where the two could not take turns.
+    `ratio` is the ratio to the first column in interleaved runs, with its 95 % confidence interval
+    over `pairs`; None for the first column, and if runs could not be interleaved.
     """
 
     median_s: float
@@ -88,7 +88,7 @@ class Latency(Record, frozen=True, kw_only=True):
 
 class Graph(Record, frozen=True, kw_only=True):
     """The model of a column: its nodes, its initializers (those of subgraphs too), the elements of
-    all its weights, and the bytes of all its files. Facts that are not known are None."""
+    all its weights, and the bytes of all its files. Unknown facts are None."""
 
     nodes: int | None
     initializers: int | None
@@ -97,8 +97,8 @@ class Graph(Record, frozen=True, kw_only=True):
 
 
 class OptimizerRun(Record, frozen=True, kw_only=True):
-    """What an optimizer itself took: its time (without imports), and the largest resident set of
-    its whole process and the processes that it started."""
+    """An optimizer: its duration without imports, and the largest resident set of its process and
+    the processes that it started."""
 
     version: str
     duration_s: float
@@ -106,9 +106,9 @@ class OptimizerRun(Record, frozen=True, kw_only=True):
 
 
 class Column(Record, frozen=True, kw_only=True):
-    """One thing that is compared; `message` says why it could not be measured, or what is to know.
+    """One column; `message` is why it could not be measured, or a note; may be empty.
 
-    `profile` is one of its runs, the one with the X-ray. `largest_difference` is that of any output
+    `profile` is the run with the X-ray. `largest_difference` is that of any output
     that the first column has too, relative to the output's largest value; None if outputs were not
     compared, or if no figure can express how they differ. `difference` says how they differ beyond
     that figure: in type, in shape, or because an output exists in one column only.
@@ -133,8 +133,8 @@ class CopyChange(Record, frozen=True, kw_only=True):
 
     If `count` is 0, both columns have the copies, in different sizes.
 
-    `weights` are the weights concerned, the largest first; `bytes` is what all these copies
-    together add to, or take from, what is resident. `made_by` is who made the largest of them.
+    `weights` are the weights concerned, the largest first; `bytes` is the change of resident
+    memory by all these copies. `made_by` is the step that made the largest of them.
     """
 
     from_: str = msgspec.field(name="from")
@@ -147,10 +147,10 @@ class CopyChange(Record, frozen=True, kw_only=True):
 
 
 class Change(Record, frozen=True, kw_only=True):
-    """A figure that differs between two columns beyond what scatters from run to run.
+    """A figure that differs between two columns by more than the spread between runs.
 
-    `bytes` is what it became more by (0 for times and outputs), `ratio` the new figure by the old
-    one where that has a meaning; `why` is the cause in words, empty where it is not known.
+    `bytes` is the increase (0 for times and outputs), `ratio` the new figure divided by the old
+    one; `why` is the cause, empty if it is not known.
     """
 
     metric: Metric
@@ -163,10 +163,10 @@ class Change(Record, frozen=True, kw_only=True):
 
 
 class Bisection(Record, frozen=True, kw_only=True):
-    """The search for the version where `metric` jumped.
+    """The search for the version in which `metric` changed.
 
-    `before` and `after` are two versions next to each other among those that could be measured;
-    both are None where the ends of the range do not differ beyond doubt.
+    `before` and `after` are two successive versions among those that could be measured; both are
+    None if the ends of the range do not differ by more than the spread between runs.
     """
 
     metric: Metric
@@ -176,11 +176,11 @@ class Bisection(Record, frozen=True, kw_only=True):
 
 
 class Comparison(Drawn, frozen=True, kw_only=True):
-    """Columns side by side, and what differs between them.
+    """Columns side by side, and the changes between them.
 
-    `onnxruntime`: `changes` go from each version to the next one; otherwise from the first column
-    to each other one. `notes` say what was not compared, and why. `dimensions` are the free
-    dimensions of the inputs with the sizes that the columns were run at.
+    For `onnxruntime`, `changes` are from each version to the next one; otherwise from the first
+    column to each other one. `notes` are sentences on figures that were not compared, with the
+    reasons. `dimensions` are the free dimensions of the inputs with the sizes of all runs.
 
     Raises:
         ValueError: a change names a column that is not there.
@@ -201,4 +201,4 @@ class Comparison(Drawn, frozen=True, kw_only=True):
         for change in self.changes:
             for label in (change.from_, change.to):
                 if label not in labels:
-                    raise ValueError(f"a change names the column {label!r}, which is not there")
+                    raise ValueError(f"a change names the column {label!r}, which is missing")

@@ -8,10 +8,16 @@ HISTORY_SCHEMA: Final = "memdiag.history/1"
 
 
 class Entry(Record, frozen=True, kw_only=True):
-    """One profile that was added: when (seconds since 1970, UTC), and what it took.
+    """One profile in the history.
 
-    `label` is what it was added as, such as a commit; empty where nothing was said. `figures` are
-    by name, in their units.
+    Attributes:
+        added_s: when it was added, in seconds since 1970, UTC.
+        label: a label such as a commit; may be empty.
+        model: the path of the model.
+        onnxruntime: the version of onnxruntime.
+        memdiag: the version of memdiag.
+        machine: the class of machine.
+        figures: the figures by name, in their units.
     """
 
     added_s: float

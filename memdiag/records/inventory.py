@@ -1,4 +1,4 @@
-"""The inventory: what a model is made of (schema ``memdiag.inventory/1``)."""
+"""The inventory: the contents of a model (schema ``memdiag.inventory/1``)."""
 
 from typing import Final, Literal
 
@@ -10,7 +10,7 @@ INVENTORY_SCHEMA: Final = "memdiag.inventory/1"
 
 
 class Tally(Record, frozen=True, kw_only=True):
-    """How many weights share a property, and their bytes."""
+    """The number and bytes of weights that share a property."""
 
     name: str
     count: int
@@ -35,7 +35,7 @@ class ExternalFile(Record, frozen=True, kw_only=True):
 
 
 class Operator(Record, frozen=True, kw_only=True):
-    """An operator and how many nodes of it there are, subgraphs and functions included."""
+    """An operator and its number of nodes, subgraphs and functions included."""
 
     domain: str
     op_type: str
@@ -55,7 +55,7 @@ class LargeWeight(Record, frozen=True, kw_only=True):
 
 
 class GraphValue(Record, frozen=True, kw_only=True):
-    """An input or output of the model: free sizes by their names, ``?`` where they have none."""
+    """An input or output of the model; free dimensions by their names, ``?`` if they have none."""
 
     name: str
     dtype: str
@@ -63,9 +63,9 @@ class GraphValue(Record, frozen=True, kw_only=True):
 
 
 class Inventory(Shown, frozen=True, kw_only=True):
-    """What a model is made of; weights are counted wherever they live.
+    """The contents of a model. Weights of subgraphs and functions are included.
 
-    Tallies and operators are sorted by bytes or count, the largest first; `largest` holds at most
+    Tallies and operators are sorted by bytes or count, the largest first; `largest` has at most
     twenty weights. `dimensions` are the free dimensions of the inputs, with the sizes that other
     commands choose.
     """

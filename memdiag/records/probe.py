@@ -1,13 +1,18 @@
-"""What was seen of a process around code that makes a session of its own."""
+"""Probe: memory of a process while code in it creates and runs a session."""
 
 from memdiag.records.base import Record
 from memdiag.records.profile import PeakKind
 
 
 class Probe(Record, frozen=True, kw_only=True):
-    """The figures of a stretch of code, above what the process had before, in bytes.
+    """Figures of a block of code in a process.
 
-    `process_peak` among them is the whole process's. `notes` say what they cannot tell.
+    Attributes:
+        name: the name of the process, for messages.
+        figures: bytes by figure, above the memory before the block; `process_peak` is the peak of
+            the whole process.
+        peak_kind: whether the peak is exact.
+        notes: limits of the measurement.
     """
 
     name: str

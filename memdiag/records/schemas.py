@@ -1,6 +1,6 @@
-"""The JSON Schemas of the records, generated from them and kept beside this file.
+"""The JSON Schemas of the records, generated from them and stored beside this file.
 
-``python -m memdiag.records.schemas`` writes them anew after a record has changed.
+``python -m memdiag.records.schemas`` writes them again after a record has changed.
 """
 
 from pathlib import Path
@@ -29,7 +29,7 @@ RECORDS: dict[str, type[Record]] = {
 
 
 def path_of(name: str) -> Path:
-    """Return where the schema called `name` is kept."""
+    """Return the file of the schema `name`."""
     return Path(__file__).with_name(f"{name}.schema.json")
 
 

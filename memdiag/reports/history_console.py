@@ -19,7 +19,7 @@ def show_history(history: History, figure: str, console: Console) -> None:
         UsageError: there is no such figure, or no entry has it.
     """
     lines = view.build(history, figure)
-    says = view.figure_of(figure).says
+    says = view.figure_of(figure).description
     draw(console, lambda: _show(lines, f"{figure}: {says}", console))
 
 

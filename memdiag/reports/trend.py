@@ -45,7 +45,7 @@ def draw(history: History, figure: str) -> Figure:
     lines = view.build(history, figure)
     what = view.figure_of(figure)
     scale = 1 if what.unit == "count" else MIB
-    drawing = picture.figure(5.2, figure, what.says)
+    drawing = picture.figure(5.2, figure, what.description)
     axes = drawing.add_subplot()
     for index, line in enumerate(lines):
         axes.plot(

@@ -27,7 +27,7 @@ from memdiag.rewrites.weights import (
     initializers_are_inputs,
     new_initializer,
 )
-from memdiag.runner.job import Job
+from memdiag.runner.job import Job, SessionConfig
 from memdiag.runner.session_server import SessionServer
 from memdiag.runner.temporary import own_prefix
 
@@ -182,7 +182,8 @@ def _evaluated(editor: ModelEditor, value: ir.Value, chain: list[ir.Node]) -> ND
     with tempfile.TemporaryDirectory(prefix=own_prefix()) as folder:
         path = Path(folder, "chain.onnx")
         onnx.save(model, path, save_as_external_data=True, location="data")
-        job = Job(model=path, runs=None, options={"graph_optimization_level": "disable_all"})
+        session = SessionConfig(options={"graph_optimization_level": "disable_all"})
+        job = Job(model=path, runs=None, session=session)
         with SessionServer(job, [()]) as server:
             (files,) = server.save(0, Path(folder, "results")).values()
         result: NDArray[Any] = np.load(files[0])

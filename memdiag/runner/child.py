@@ -50,20 +50,24 @@ class Child:
     """
 
     def __init__(self, job: Job, message: dict[str, Any], script: str = "child.py") -> None:
+        session = job.session
         try:
             self._process = subprocess.Popen(
-                [str(job.python), os.path.join(_SCRIPTS, script)],
+                [str(session.python), os.path.join(_SCRIPTS, script)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
-                env={**child_environment(telemetry=job.telemetry), **job.environment},
+                env={
+                    **child_environment(telemetry=session.telemetry),
+                    **session.environment,
+                },
                 # Ctrl-C in the terminal is for memdiag, which reads the memory first.
                 start_new_session=True,
                 bufsize=0,
             )
         except OSError as error:
             raise MeasurementError(
-                f"{job.python}: cannot be started as a Python interpreter ({error.strerror})."
+                f"{session.python}: cannot be started as a Python interpreter ({error.strerror})."
             ) from error
         self.pid = self._process.pid
         assert self._process.stderr is not None

@@ -1,4 +1,8 @@
-"""The job of a child: a model, the configuration of its session, inputs, and limits."""
+"""The job of a child: a model and its inputs, with the configuration of the measurement.
+
+The command line, the Python API and the child share the configuration in four groups:
+`SessionConfig`, `InputConfig`, `Limits` and `XrayConfig`.
+"""
 
 import sys
 import time
@@ -6,8 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
+if TYPE_CHECKING:
+    import numpy as np
+
+DEFAULT_RUNS = 10
 DEFAULT_TIMEOUT_S = 1800.0
 
 
@@ -93,63 +101,114 @@ class SharedWeight:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Job:
-    """One model to load and run in a child of its own.
+class SessionConfig:
+    """How a session is created and run, and by which interpreter.
 
     Attributes:
-        model: the ONNX file.
-        load_from: whether the session receives the path or the bytes of the file.
         options: SessionOptions attributes and config entries by name.
-        environment: variables to add to the environment of the child.
-        providers: execution providers, the preferred one first.
         disabled_optimizers: names of graph transformers to leave out.
+        providers: execution providers, the preferred one first.
+        environment: variables to add to the environment of the child.
+        load_from: whether the session receives the path or the bytes of the file.
+        telemetry: leave onnxruntime's telemetry on, as it is by default.
+        python: the interpreter of the child.
         run_options: config entries of each run.
         shared_arena: use an arena of the environment that grows by no more than is requested
             (kSameAsRequested).
         sessions: number of sessions. The others are created after the first run of the first one
             and run like it; latencies are those of the first.
         shared_weights: initializers that are mapped once for all sessions.
-        feeds: the inputs of the first run.
-        later_feeds: the inputs of the later runs in turn; `feeds` if empty.
-        runs: number of runs after the first one; None stops after session creation.
-        python: the interpreter of the child.
-        timeout_s: seconds after which the child is ended.
-        deadline: the time at which the child is ended, shared with other jobs.
-        memory_limit_bytes: resident set of the whole child above which it is ended.
-        telemetry: leave onnxruntime's telemetry on, as it is by default.
     """
 
-    model: Path
-    load_from: Literal["path", "bytes"] = "path"
     options: Mapping[str, str] = field(default_factory=dict)
-    environment: Mapping[str, str] = field(default_factory=dict)
-    providers: tuple[str, ...] = ("CPUExecutionProvider",)
     disabled_optimizers: tuple[str, ...] = ()
+    providers: tuple[str, ...] = ("CPUExecutionProvider",)
+    environment: Mapping[str, str] = field(default_factory=dict)
+    load_from: Literal["path", "bytes"] = "path"
+    telemetry: bool = False
+    python: Path = Path(sys.executable)
     run_options: Mapping[str, str] = field(default_factory=dict)
     shared_arena: bool = False
     sessions: int = 1
     shared_weights: tuple[SharedWeight, ...] = ()
-    feeds: tuple[Feed, ...] = ()
-    later_feeds: tuple[tuple[Feed, ...], ...] = ()
-    runs: int | None = 10
-    python: Path = Path(sys.executable)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class InputConfig:
+    """The inputs that a model is run with, and how often.
+
+    Attributes:
+        dims: sizes of free dimensions by name; the others are chosen.
+        arrays: arrays by input name; the others are generated.
+        runs: number of runs after the first one; None stops after session creation.
+    """
+
+    dims: Mapping[str, int] = field(default_factory=dict)
+    arrays: Mapping[str, "np.ndarray"] = field(default_factory=dict)
+    runs: int | None = DEFAULT_RUNS
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Limits:
+    """When a child is ended.
+
+    Attributes:
+        timeout_s: seconds after which it is ended.
+        deadline: the time at which it is ended, shared with other jobs.
+        memory_limit_bytes: resident set of the whole child above which it is ended.
+    """
+
     timeout_s: float = DEFAULT_TIMEOUT_S
     deadline: Deadline = field(default_factory=Deadline)
     memory_limit_bytes: int | None = None
-    telemetry: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class XrayConfig:
+    """When the owner of every resident byte is identified, and how copies are compared.
+
+    Attributes:
+        when: at ``steady`` state, also at the ends of all ``phases``, or never (``none``).
+        verify: compare every byte of each copy (``full``), or a sample of its blocks.
+    """
+
+    when: Literal["steady", "phases", "none"] = "steady"
+    verify: Literal["full", "sampled"] = "full"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Job:
+    """One model to load and run in a child of its own.
+
+    Attributes:
+        model: the ONNX file.
+        session: the configuration of the session.
+        limits: when the child is ended.
+        feeds: the inputs of the first run.
+        later_feeds: the inputs of the later runs in turn; `feeds` if empty.
+        runs: number of runs after the first one; None stops after session creation.
+    """
+
+    model: Path
+    session: SessionConfig = field(default_factory=SessionConfig)
+    limits: Limits = field(default_factory=Limits)
+    feeds: tuple[Feed, ...] = ()
+    later_feeds: tuple[tuple[Feed, ...], ...] = ()
+    runs: int | None = DEFAULT_RUNS
 
     def message(self) -> dict[str, Any]:
         """Return the JSON object that the script receives."""
+        session = self.session
         return {
             "model": str(self.model),
-            "load_from": self.load_from,
-            "options": dict(self.options),
-            "providers": list(self.providers),
-            "disabled_optimizers": list(self.disabled_optimizers),
-            "run_options": dict(self.run_options),
-            "shared_arena": self.shared_arena,
-            "sessions": self.sessions,
-            "shared_weights": [one.message() for one in self.shared_weights],
+            "load_from": session.load_from,
+            "options": dict(session.options),
+            "providers": list(session.providers),
+            "disabled_optimizers": list(session.disabled_optimizers),
+            "run_options": dict(session.run_options),
+            "shared_arena": session.shared_arena,
+            "sessions": session.sessions,
+            "shared_weights": [weight.message() for weight in session.shared_weights],
             "inputs": [feed.message() for feed in self.feeds],
             "later_inputs": [[feed.message() for feed in feeds] for feeds in self.later_feeds],
             "runs": self.runs,

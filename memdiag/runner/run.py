@@ -198,7 +198,7 @@ class MeasuredRun:
         except ProcessGone:
             # The child has ended already; its output says why.
             self._observer = None
-        self._phases = PhaseTracker(self._last.memory, self._job.providers)
+        self._phases = PhaseTracker(self._last.memory, self._job.session.providers)
         return self
 
     def __exit__(
@@ -401,8 +401,8 @@ class MeasuredRun:
         if self._running:
             self._phases.add_sample(now_s, reading)
         self._check_memory(reading.rss_bytes)
-        if now_s > self._job.timeout_s or self._job.deadline.remaining_s <= 0:
-            seconds = min(now_s, self._job.timeout_s)
+        if now_s > self._job.limits.timeout_s or self._job.limits.deadline.remaining_s <= 0:
+            seconds = min(now_s, self._job.limits.timeout_s)
             self._stop("timeout", f"stopped after {format_duration(seconds)}")
         if now_s >= self._progress_s:
             self._report(now_s)
@@ -430,7 +430,7 @@ class MeasuredRun:
             self._timeline.add(now_s, reading)
 
     def _check_memory(self, rss_bytes: int) -> None:
-        limit = self._job.memory_limit_bytes
+        limit = self._job.limits.memory_limit_bytes
         if limit is not None and rss_bytes > limit and self._running:
             excess = format_size(rss_bytes - limit)
             self._stop("limit", f"{excess} more than the limit of {format_limit(limit)}")
@@ -470,5 +470,5 @@ def explain(error: dict[str, Any], job: Job) -> str:
     """Return one sentence for the fields of an ``error`` event."""
     message = _STATUS_CODE.sub("", " ".join(str(error["message"]).split()))
     if error["stage"] == "import":
-        return f"{job.python} cannot import onnxruntime ({message})"
+        return f"{job.session.python} cannot import onnxruntime ({message})"
     return message or str(error["kind"])

@@ -33,7 +33,7 @@ class SessionServer:
     """
 
     def __init__(self, job: Job, feed_sets: Sequence[Sequence[Feed]]) -> None:
-        job.deadline.check()
+        job.limits.deadline.check()
         self._job = job
         self._scratch = tempfile.TemporaryDirectory(prefix=own_prefix())
         described = Path(self._scratch.name, "signature.json")
@@ -98,7 +98,7 @@ class SessionServer:
 
     def _answer(self, name: str) -> dict[str, Any]:
         """Return the fields of the next event `name`."""
-        deadline = min(time.monotonic() + self._job.timeout_s, self._job.deadline.at)
+        deadline = min(time.monotonic() + self._job.limits.timeout_s, self._job.limits.deadline.at)
         for event in self._events:
             if event is not None and event.name == name:
                 return event.fields
@@ -107,6 +107,6 @@ class SessionServer:
                     f"{self._job.model}: onnxruntime refused it: {event.fields['message']}"
                 )
             if time.monotonic() >= deadline:
-                self._job.deadline.check()
+                self._job.limits.deadline.check()
                 raise MeasurementError(f"{self._job.model}: its process did not answer in time.")
         raise MeasurementError(f"{self._job.model}: its process ended without an error message.")

@@ -21,12 +21,12 @@ def try_inputs(job: Job, candidates: Sequence[Sequence[Feed]]) -> int | None:
     message = job.message() | {
         "candidates": [[feed.message() for feed in feeds] for feeds in candidates]
     }
-    job.deadline.check()
-    deadline = min(time.monotonic() + job.timeout_s, job.deadline.at)
+    job.limits.deadline.check()
+    deadline = min(time.monotonic() + job.limits.timeout_s, job.limits.deadline.at)
     with Child(job, message, "try_inputs.py") as child:
         for event in child.events(_POLL_S):
             if time.monotonic() >= deadline:
-                job.deadline.check()
+                job.limits.deadline.check()
                 break
             if event is None:
                 continue

@@ -76,16 +76,18 @@ class Option:
 
     def added_to(self, job: Job) -> Job:
         """Return `job` with this option; files for `saved` and `shares_weights` are separate."""
-        return replace(
-            job,
-            model=self.model or job.model,
-            load_from=self.load_from or job.load_from,
-            options={**job.options, **self.session},
-            environment={**job.environment, **self.environment},
-            run_options={**job.run_options, **self.run},
-            disabled_optimizers=tuple(dict.fromkeys((*job.disabled_optimizers, *self.disabled))),
-            shared_arena=job.shared_arena or self.shared_arena,
+        before = job.session
+        disabled = dict.fromkeys((*before.disabled_optimizers, *self.disabled))
+        session = replace(
+            before,
+            load_from=self.load_from or before.load_from,
+            options={**before.options, **self.session},
+            environment={**before.environment, **self.environment},
+            run_options={**before.run_options, **self.run},
+            disabled_optimizers=tuple(disabled),
+            shared_arena=before.shared_arena or self.shared_arena,
         )
+        return replace(job, model=self.model or job.model, session=session)
 
 
 @cache
@@ -104,7 +106,7 @@ def _table() -> list[Option]:
             " life.",
             hurts="The model must be in a file.",
             load_from="path",
-            is_relevant=lambda job: job.load_from == "bytes",
+            is_relevant=lambda job: job.session.load_from == "bytes",
         ),
         # Python cannot pass the container in which sessions could share packed weights, so packing
         # is disabled. Folded and reordered copies are not shared either.
@@ -116,7 +118,7 @@ def _table() -> list[Option]:
             session={"session.disable_prepacking": "1"},
             shares_weights=True,
             excludes=("disable-prepacking", "save-prepacked"),
-            is_relevant=lambda job: job.sessions > 1,
+            is_relevant=lambda job: job.session.sessions > 1,
         ),
         Option(
             name="save-prepacked",
@@ -267,7 +269,7 @@ def _table() -> list[Option]:
             hurts="Microsoft does not learn of the use.",
             environment=TELEMETRY_OFF,
             is_available=lambda runtime: runtime >= TELEMETRY_SINCE,
-            is_relevant=lambda job: job.telemetry,
+            is_relevant=lambda job: job.session.telemetry,
         ),
     ]
 

@@ -82,7 +82,7 @@ class PointEvaluator:
 
     def set_deadline(self, at: float) -> None:
         """End whatever runs at `at`, by `time.monotonic()`."""
-        self.model_evaluator.job.deadline.at = at
+        self.model_evaluator.job.limits.deadline.at = at
 
     def defaults(self) -> Point:
         """Return the point without options."""
@@ -212,13 +212,13 @@ def _point(job: Job, chosen: Sequence[Option]) -> Point:
     """Return the point of `chosen`, which `job` was configured with, without any measurement."""
     return Point(
         options=tuple(option.name for option in chosen),
-        session_options=dict(job.options),
-        environment=dict(job.environment),
-        run_options=dict(job.run_options),
-        disabled_optimizers=tuple(job.disabled_optimizers),
-        shared_arena=job.shared_arena,
+        session_options=dict(job.session.options),
+        environment=dict(job.session.environment),
+        run_options=dict(job.session.run_options),
+        disabled_optimizers=tuple(job.session.disabled_optimizers),
+        shared_arena=job.session.shared_arena,
         saved_options={name: text for option in chosen for name, text in option.saved.items()},
-        load_from=job.load_from,
+        load_from=job.session.load_from,
         shares_weights=any(option.shares_weights for option in chosen),
         figures=None,
         ratio=None,

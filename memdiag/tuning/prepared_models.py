@@ -39,20 +39,22 @@ class PreparedModels:
         """
         entries = {name: text for option in chosen for name, text in option.saved.items()}
         if entries:
-            options = {**job.options, **entries}
-            return replace(job, model=self._optimized(replace(job, options=options, runs=None)))
+            session = replace(job.session, options={**job.session.options, **entries})
+            return replace(job, model=self._optimized(replace(job, session=session, runs=None)))
         if any(option.shares_weights for option in chosen):
             job = replace(job, model=self._external(job.model))
-            return replace(job, shared_weights=_shared(job.model))
+            session = replace(job.session, shared_weights=_shared(job.model))
+            return replace(job, session=session)
         return job
 
     def _optimized(self, job: Job) -> Path:
-        key = (job.model, *sorted(job.options.items()), *job.disabled_optimizers)
+        key = (job.model, *sorted(job.session.options.items()), *job.session.disabled_optimizers)
         return self._cached(key, lambda path: self._save_optimized(job, path))
 
     def _save_optimized(self, job: Job, path: Path) -> None:
         self.saved_count += 1
-        try_inputs(replace(job, options={**job.options, **saving_options(str(path))}), ())
+        options = {**job.session.options, **saving_options(str(path))}
+        try_inputs(replace(job, session=replace(job.session, options=options)), ())
         if not path.exists():
             raise MeasurementError(f"{job.model}: the runtime cannot save its optimized model.")
         with open_model(job.model) as file:

@@ -37,7 +37,7 @@ def tuning_record(
     point.
     """
     points, chosen = search.point_evaluator, search.chosen
-    verdict, sessions = points.verdict(chosen), points.model_evaluator.job.sessions
+    verdict, sessions = points.verdict(chosen), points.model_evaluator.job.session.sessions
     difference = verdict.difference if verdict else None
     program = chosen if chosen.options else _least_offered(search.points)
     rewritten = fixed.output if fixed and program and _REWRITE in program.options else None
@@ -128,7 +128,7 @@ def _notes(search: OptionSearch, fixed: Fix | None) -> Iterator[str]:
         yield f"{fixed.output} was written, but the chosen point does without it"
     if chosen.run_options:
         yield "the run options are part of it: pass them to every run"
-    if search.point_evaluator.model_evaluator.job.sessions > 1:
+    if search.point_evaluator.model_evaluator.job.session.sessions > 1:
         yield "what a session maps from a file counts for each session, although pages are shared"
 
 
@@ -148,7 +148,7 @@ def _program(name: str, path: Path, point: Point, search: OptionSearch) -> str:
     with open_model(path) as file:
         embedded, listed = not file.external_bytes, lists_initializers(file)
     costs = {option.name: option.hurts for option in search.options_of(point)}
-    sessions = search.point_evaluator.model_evaluator.job.sessions
+    sessions = search.point_evaluator.model_evaluator.job.session.sessions
     return session_program(name, point, sessions, embedded=embedded, listed=listed, costs=costs)
 
 

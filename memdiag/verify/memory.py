@@ -19,12 +19,12 @@ def measure_once(job: Job) -> Measurement:
         TimeLimitReached: the job's deadline passed.
         KeyboardInterrupt: the run was interrupted; the runner returns what it recorded until then.
     """
-    job.deadline.check()
+    job.limits.deadline.check()
     seen = measure(job)
     if seen.interrupted:
         raise KeyboardInterrupt
     if seen.outcome.status == "timeout":
-        job.deadline.check()
+        job.limits.deadline.check()
     if seen.outcome.status != "completed" or seen.baseline is None:
         outcome = seen.outcome
         raise MeasurementError(

@@ -201,7 +201,7 @@ class ModelEvaluator:
         Raises:
             MeasurementError: it does not run.
         """
-        self.session_count += times * job.sessions
+        self.session_count += times * job.session.sessions
         (measurements,) = measure_interleaved([self._memory_job(job)], times)
         return summarize(measurements, disk_bytes=disk_bytes)
 
@@ -220,7 +220,7 @@ class ModelEvaluator:
             MeasurementError: one does not run.
         """
         jobs = [self._memory_job(before or self.job), self._memory_job(job)]
-        self.session_count += times * sum(each.sessions for each in jobs)
+        self.session_count += times * sum(each.session.sessions for each in jobs)
         old, new = measure_interleaved(jobs, times)
         return (
             summarize(old, disk_bytes=before_bytes),

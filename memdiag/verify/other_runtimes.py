@@ -61,7 +61,8 @@ class OtherRuntimes:
         return None
 
     def _server(self, job: Job, python: Path) -> SessionServer:
-        return SessionServer(replace(job, python=python, runs=None), self._feeds)
+        session = replace(job.session, python=python)
+        return SessionServer(replace(job, session=session, runs=None), self._feeds)
 
 
 def _version_of(python: Path) -> str:

@@ -1,4 +1,4 @@
-"""Durations of a search's steps, as text for its progress line."""
+"""Estimated duration of the steps of a search, for its progress line."""
 
 import time
 from collections.abc import Callable
@@ -27,7 +27,7 @@ class Pace:
         self._started = self.clock()
 
     def step(self, left: int | None = None) -> str:
-        """Count a step that starts now; return how long it and the `left` after it may take."""
+        """Count a step that starts now; return its estimated duration, and that of `left` more."""
         each_s = (self.clock() - self._started) / self._count if self._count else self.first_s
         self._count += 1
         remaining_s = max(0.0, self.end - self.clock())

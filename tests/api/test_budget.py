@@ -1,4 +1,4 @@
-"""How often a model is measured, and what is held against what; the profiles are made up."""
+"""How often a model is measured, and what is result against what; the profiles are made up."""
 
 import sys
 from collections.abc import Callable
@@ -7,8 +7,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from memdiag.api.baselines import Status, read_baseline
-from memdiag.api.budget import Held, hold, pinned, refuse_other_configuration
+from memdiag.api.budget import BudgetResult, check_budget, pinned, refuse_other_configuration
+from memdiag.budgets.baselines import Status, read_baseline
 from memdiag.errors import UsageError
 from memdiag.records.budget import Budget
 from memdiag.records.profile import Profile
@@ -43,16 +43,21 @@ class Asked:
 
     def __init__(self, *made: Profile) -> None:
         self.made = list(made)
-        self.xrays: list[str] = []
+        self.xrays: list[bool] = []
 
-    def __call__(self, xray: str) -> Profile:
+    def __call__(self, xray: bool) -> Profile:
         self.xrays.append(xray)
         return self.made.pop(0)
 
 
-def update(held: Held) -> Status:
-    assert held.update_baseline is not None
-    return held.update_baseline()
+def update(result: BudgetResult) -> Status:
+    assert result.update is not None
+    return result.update.write()
+
+
+def created(path: Path) -> BudgetResult:
+    runner = Asked(*[taking(0)] * 3)
+    return check_budget(runner, Budget(), model="m.onnx", baseline=path, update=True)
 
 
 PEAK = (1579 - 46) * MIB
@@ -61,39 +66,39 @@ FITS = Budget(limits={"peak": PEAK})
 
 def test_one_process_is_enough_where_all_holds() -> None:
     once = Asked(taking(0))
-    held = hold(once, FITS, model="m.onnx")
-    assert held.judgement is not None
-    assert held.judgement.holds
-    assert once.xrays == ["steady"]
+    result = check_budget(once, FITS, model="m.onnx")
+    assert result.judgement is not None
+    assert result.judgement.holds
+    assert once.xrays == [True]
 
 
 def test_a_breach_is_the_median_of_three() -> None:
     once = Asked(taking(9), taking(2), taking(5))
-    held = hold(once, FITS, model="m.onnx")
-    assert held.judgement is not None
-    assert (held.judgement.figures["peak"], held.judgement.processes) == (PEAK + 5 * MIB, 3)
-    assert once.xrays == ["steady", "none", "none"]
+    result = check_budget(once, FITS, model="m.onnx")
+    assert result.judgement is not None
+    assert (result.judgement.figures["peak"], result.judgement.processes) == (PEAK + 5 * MIB, 3)
+    assert once.xrays == [True, False, False]
 
 
 def test_a_breach_by_chance_is_none() -> None:
-    held = hold(Asked(taking(9), taking(0), taking(0)), FITS, model="m.onnx")
-    assert held.judgement is not None
-    assert held.judgement.holds
+    result = check_budget(Asked(taking(9), taking(0), taking(0)), FITS, model="m.onnx")
+    assert result.judgement is not None
+    assert result.judgement.holds
 
 
 def test_a_single_process_can_be_asked_for_but_none_cannot() -> None:
     once = Asked(taking(9))
-    held = hold(once, FITS, model="m.onnx", processes=1)
-    assert held.judgement is not None
-    assert not held.judgement.holds
+    result = check_budget(once, FITS, model="m.onnx", processes=1)
+    assert result.judgement is not None
+    assert not result.judgement.holds
     with pytest.raises(UsageError, match="--processes must be at least 1"):
-        hold(once, FITS, model="m.onnx", processes=0)
+        check_budget(once, FITS, model="m.onnx", processes=0)
 
 
 def test_without_anything_to_hold_it_to_nothing_is_measured(tmp_path: Path) -> None:
     once = Asked()
     with pytest.raises(UsageError, match=r"^m\.onnx: there is no budget or baseline"):
-        hold(once, Budget(), model="m.onnx", baseline=tmp_path / "none.json")
+        check_budget(once, Budget(), model="m.onnx", baseline=tmp_path / "none.json")
     assert once.xrays == []
 
 
@@ -102,59 +107,59 @@ def test_baselines_of_other_options_are_named(tmp_path: Path) -> None:
     for name in ("m.onnx.seq=64.json", "m.onnx.json", "model.onnx.json", "m.onnx.png"):
         (tmp_path / name).write_text("{}")
     with pytest.raises(UsageError) as caught:
-        hold(Asked(), Budget(), model="models/m.onnx", baseline=wanted)
+        check_budget(Asked(), Budget(), model="models/m.onnx", baseline=wanted)
     text = str(caught.value)
     assert text.startswith("models/m.onnx: there is no budget or baseline for these options. ")
     assert "m.onnx.json (the defaults), m.onnx.seq=64.json (seq=64). Give a budget" in text
     for number in range(3):
         (tmp_path / f"m.onnx.runs={number}.json").write_text("{}")
     with pytest.raises(UsageError, match=r"runs=1\) and 2 more\. Give a budget"):
-        hold(Asked(), Budget(), model="m.onnx", baseline=wanted)
+        check_budget(Asked(), Budget(), model="m.onnx", baseline=wanted)
 
 
 @pytest.mark.parametrize("ended", [profiles.failed, profiles.killed])
 def test_a_run_that_ended_early_is_not_judged(ended: Callable[[], Profile]) -> None:
-    assert hold(Asked(ended()), FITS, model="m.onnx").judgement is None
-    held = hold(Asked(taking(9), ended()), FITS, model="m.onnx")
-    assert held.judgement is None
-    assert held.profile.outcome.status != "completed"
+    assert check_budget(Asked(ended()), FITS, model="m.onnx").judgement is None
+    result = check_budget(Asked(taking(9), ended()), FITS, model="m.onnx")
+    assert result.judgement is None
+    assert result.profile.outcome.status != "completed"
 
 
 def test_a_baseline_is_created_kept_breached_and_updated(tmp_path: Path) -> None:
     path = tmp_path / "baselines" / "m.onnx.json"
 
-    def held(mebibytes: float, *, update: bool) -> tuple[str | None, bool]:
+    def outcome(mebibytes: float, *, update: bool) -> tuple[str | None, bool]:
         once = Asked(*[taking(mebibytes)] * 3)
-        found = hold(once, Budget(), model="m.onnx", baseline=path, update=update)
+        found = check_budget(once, Budget(), model="m.onnx", baseline=path, update=update)
         assert found.judgement is not None
-        written = found.update_baseline() if found.update_baseline else None
+        written = found.update.write() if found.update else None
         return written, found.judgement.holds
 
-    assert held(0, update=True) == ("created", True)
+    assert outcome(0, update=True) == ("created", True)
     first = path.read_bytes()
-    assert held(0.5, update=False) == (None, True)
-    assert held(0.5, update=True) == ("kept", True)
+    assert outcome(0.5, update=False) == (None, True)
+    assert outcome(0.5, update=True) == ("kept", True)
     assert path.read_bytes() == first
-    assert held(100, update=False) == (None, False)
+    assert outcome(100, update=False) == (None, False)
     assert path.read_bytes() == first
-    assert held(100, update=True) == ("updated", True)
-    assert held(100, update=False) == (None, True)
+    assert outcome(100, update=True) == ("updated", True)
+    assert outcome(100, update=False) == (None, True)
 
 
 def test_above_its_budget_nothing_becomes_a_baseline(tmp_path: Path) -> None:
     path = tmp_path / "m.json"
-    held = hold(Asked(*[taking(9)] * 3), FITS, model="m.onnx", baseline=path, update=True)
-    assert held.update_baseline is None
-    assert held.judgement is not None
-    assert "the baseline was not updated: the budget is exceeded" in held.judgement.notes
-    fits = hold(Asked(*[taking(0)] * 3), FITS, model="m.onnx", baseline=path, update=True)
+    result = check_budget(Asked(*[taking(9)] * 3), FITS, model="m.onnx", baseline=path, update=True)
+    assert result.update is None
+    assert result.judgement is not None
+    assert "the baseline was not updated: the budget is exceeded" in result.judgement.notes
+    fits = check_budget(Asked(*[taking(0)] * 3), FITS, model="m.onnx", baseline=path, update=True)
     assert update(fits) == "created"
 
 
 def test_a_file_of_another_configuration_is_not_overwritten(tmp_path: Path) -> None:
     path = tmp_path / "m.json"
     refuse_other_configuration(path, "m.onnx", taking(0))
-    update(hold(Asked(*[taking(0)] * 3), Budget(), model="m.onnx", baseline=path, update=True))
+    update(created(path))
     refuse_other_configuration(path, "folder/m.onnx", taking(100))
     with pytest.raises(UsageError, match=r"m\.json: this is the baseline of m\.onnx\. Name"):
         refuse_other_configuration(path, "n.onnx", taking(0))
@@ -168,7 +173,7 @@ def test_a_file_of_another_configuration_is_not_overwritten(tmp_path: Path) -> N
 def test_a_baseline_is_the_median_too(tmp_path: Path) -> None:
     path = tmp_path / "m.json"
     once = Asked(taking(9), taking(2), taking(5))
-    update(hold(once, Budget(), model="m.onnx", baseline=path, update=True))
+    update(check_budget(once, Budget(), model="m.onnx", baseline=path, update=True))
     saved = read_baseline(path)
     assert saved is not None
     assert saved.machines[MACHINE].figures["peak"] == PEAK + 5 * MIB
@@ -176,13 +181,15 @@ def test_a_baseline_is_the_median_too(tmp_path: Path) -> None:
 
 def test_another_class_of_machine_is_not_compared(tmp_path: Path) -> None:
     path = tmp_path / "m.json"
-    update(hold(Asked(*[taking(0)] * 3), Budget(), model="m.onnx", baseline=path, update=True))
+    update(created(path))
     other = taking(100, machine="Darwin arm64")
-    held = hold(Asked(other), Budget(), model="m.onnx", baseline=path)
-    assert "nothing for this class of machine (Darwin arm64), only for Linux" in held.incomparable
-    assert held.judgement is not None
-    assert held.judgement.baseline == {}
-    same = hold(Asked(taking(0)), Budget(), model="m.onnx", baseline=path)
+    result = check_budget(Asked(other), Budget(), model="m.onnx", baseline=path)
+    assert (
+        "no entry for this class of machine (Darwin arm64), only for Linux" in result.incomparable
+    )
+    assert result.judgement is not None
+    assert result.judgement.baseline == {}
+    same = check_budget(Asked(taking(0)), Budget(), model="m.onnx", baseline=path)
     assert same.incomparable == ""
 
 

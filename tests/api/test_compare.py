@@ -14,9 +14,9 @@ import pytest
 from onnx import parser
 
 import memdiag
-from memdiag.api.comparing.subjects import distinguishing
-from memdiag.comparison import optimizers, runtimes
-from memdiag.comparison.optimizers import Adapter
+from memdiag.api.comparing.subjects import short_paths
+from memdiag.comparison import run_optimizer, runtimes
+from memdiag.comparison.optimizers import Optimizer
 from memdiag.errors import ModelError, ProvisionError, RecordError, UsageError
 from memdiag.records.codec import decode, encode
 from memdiag.records.comparison import Column, Comparison
@@ -42,16 +42,19 @@ def save(path: Path, body: str, size: str = "n", more: str = "") -> Path:
 @pytest.fixture
 def adapter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], None]:
     """A function (name, body) that adds an optimizer, the only one beside others added so."""
-    added: list[Adapter] = []
-    monkeypatch.setattr(optimizers, "adapters", lambda: tuple(added))
+    path = tmp_path / "optimizers.py"
+    path.write_text("import os, shutil, time\nfrom types import SimpleNamespace\nOPTIMIZERS = {}\n")
+    table: dict[str, Optimizer] = {}
+    monkeypatch.setattr(run_optimizer, "OPTIMIZERS", table)
+    monkeypatch.setattr(run_optimizer, "TABLE", path)
 
     def add(name: str, body: str) -> None:
-        path = tmp_path / f"{name}.py"
-        path.write_text(
-            "import os, shutil, time\nPACKAGES = ('onnx',)\n"
-            f"def optimize(name, source, target, large):\n    {body}\n"
-        )
-        added.append(Adapter(name=name, path=path, packages=("onnx",), place=len(added)))
+        with path.open("a") as file:
+            file.write(
+                f"def optimize(source, target, large):\n    {body}\n"
+                f"OPTIMIZERS[{name!r}] = SimpleNamespace(packages=('onnx',), optimize=optimize)\n"
+            )
+        table[name] = Optimizer(("onnx",), lambda source, target, large: None)
 
     return add
 
@@ -193,8 +196,8 @@ def test_optimizers_that_crash_or_hang_are_columns_that_say_so(
 def test_an_optimizer_that_cannot_be_had_is_a_column_that_says_so(
     tmp_path: Path, adapter: Callable[[str, str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def unavailable(adapter: Adapter) -> Path:
-        raise ProvisionError(f"{adapter.name}: the package registry cannot be reached.")
+    def unavailable(name: str) -> Path:
+        raise ProvisionError(f"{name}: the package registry cannot be reached.")
 
     adapter("far", "pass")
     monkeypatch.setattr("memdiag.api.comparing.subjects.interpreter_for", unavailable)
@@ -301,7 +304,7 @@ def test_a_profile_that_failed_is_a_column_that_says_so(tmp_path: Path) -> None:
 def test_files_are_called_by_the_shortest_path_that_distinguishes_them(
     paths: list[str], labels: list[str]
 ) -> None:
-    assert distinguishing([Path(path) for path in paths]) == labels
+    assert short_paths([Path(path) for path in paths]) == labels
 
 
 def test_paths_may_be_given_one_by_one_or_in_a_list(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from memdiag.api.configuration import read_configuration
+from memdiag.api.project_settings import read_project_settings
 from memdiag.errors import UsageError
 
 BUDGETS = """
@@ -17,7 +17,7 @@ copies = 1
 
 def test_later_patterns_come_before_earlier_ones(tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").write_text(BUDGETS)
-    settings = read_configuration(tmp_path)
+    settings = read_project_settings(tmp_path)
     inner = settings.budget_for("models/deep/a.onnx")
     assert inner.limits == {"peak": 800, "copies": 1}
     assert inner.tolerance == 0.01
@@ -26,7 +26,7 @@ def test_later_patterns_come_before_earlier_ones(tmp_path: Path) -> None:
 
 def test_nothing_matches_where_nothing_is_set(tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").write_text('[tool.memdiag.budgets."a.onnx"]\npeak = 1\n')
-    assert read_configuration(tmp_path).budget_for("b.onnx").limits == {}
+    assert read_project_settings(tmp_path).budget_for("b.onnx").limits == {}
 
 
 @pytest.mark.parametrize(
@@ -37,5 +37,5 @@ def test_a_budget_that_means_nothing_is_refused_with_its_pattern(
 ) -> None:
     (tmp_path / "pyproject.toml").write_text(f'[tool.memdiag.budgets."a*"]\n{line}\n')
     with pytest.raises(UsageError, match=words) as caught:
-        read_configuration(tmp_path)
+        read_project_settings(tmp_path)
     assert 'budgets."a*"' in str(caught.value)

@@ -64,7 +64,7 @@ def test_a_full_disk_leaves_no_file_behind(tmp_path: Path, room: int) -> None:
         "import resource, signal, sys\n"
         "from pathlib import Path\n"
         "from memdiag.api.history import add\n"
-        "from memdiag.api.load_profile import load_profile\n"
+        "from memdiag.api.load import load_profile\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "profile = load_profile(Path(sys.argv[2]))\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[3]),) * 2)\n"

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from memdiag.api.join_fix import join_fix
+from memdiag.api.load import join_fix
 from memdiag.errors import UsageError
 from memdiag.records.profile import Profile
 from tests.reports import fix_records, profiles
@@ -31,5 +31,5 @@ def test_another_model_is_refused() -> None:
         UsageError, match=r"the fix is of m\.onnx, but the profile is of other\.onnx"
     ):
         join_fix(profile("dir/other.onnx", SIZE), FIX)
-    with pytest.raises(UsageError, match=r"m\.onnx: its files took 524,288,000 bytes when it was"):
+    with pytest.raises(UsageError, match=r"m\.onnx: its files had 524,288,000 bytes when it was"):
         join_fix(profile("dir/m.onnx", SIZE + 1), FIX)

@@ -21,7 +21,6 @@ from memdiag.errors import ModelError, UsageError
 from memdiag.records.codec import encode
 from memdiag.records.profile import Profile
 from memdiag.reports.console import show
-from memdiag.runner.run import Measurement
 
 # Runs with a length of 64 and no other.
 NEEDS_64 = """
@@ -311,16 +310,16 @@ def test_after_a_run_that_was_ended_many_weights_are_not_read(
     data = two_equal_weights.with_name("data")
     run_child = profile_module._run_child
 
-    def measured_and_forgotten(*arguments: Any, **options: Any) -> Measurement:
-        measurement = run_child(*arguments, **options)
+    def measured_and_forgotten(*arguments: Any, **options: Any) -> Any:
+        run = run_child(*arguments, **options)
         with data.open("rb") as file:
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
         if cached_bytes(data):
             pytest.skip("this file system keeps what it has in memory")
-        return measurement
+        return run
 
     monkeypatch.setattr("memdiag.api.profile._run_child", measured_and_forgotten)
-    monkeypatch.setattr("memdiag.api.profile._MAX_READ_BYTES", may_read)
+    monkeypatch.setattr("memdiag.api.profile.MAX_READ_BYTES", may_read)
     profile = memdiag.profile(two_equal_weights, memory_limit_bytes=100_000_000)
     assert profile.outcome.status != "completed"
     found = "identical-weights" in {finding.name for finding in profile.findings}

@@ -1,14 +1,14 @@
 import msgspec
 
-from memdiag.budgets.baselines import differences, is_same, take, updated
-from memdiag.records.baseline import Taken
+from memdiag.budgets.baselines import baseline_entry, differences, is_same, with_entry
+from memdiag.records.baseline import BaselineEntry
 from tests.reports import profiles
 from tests.reports.profiles import MIB
 
 
-def taken() -> Taken:
+def taken() -> BaselineEntry:
     profile = profiles.tied_if()
-    return take([profile])
+    return baseline_entry([profile])
 
 
 def test_the_setup_says_what_is_not_as_usual() -> None:
@@ -45,7 +45,7 @@ def test_what_is_about_as_much_is_the_same() -> None:
 
 
 def test_other_machines_keep_what_they_have() -> None:
-    first = updated(None, "m.onnx", "one", taken())
-    second = updated(first, "m.onnx", "two", taken())
+    first = with_entry(None, "m.onnx", "one", taken())
+    second = with_entry(first, "m.onnx", "two", taken())
     assert second.machines.keys() == {"one", "two"}
     assert first.machines.keys() == {"one"}

@@ -3,10 +3,10 @@ import pytest
 
 from memdiag.budgets.figures import (
     FIGURES,
+    aggregate,
     figures_of,
     late_bytes,
     phase_of,
-    settled,
     why_missing,
 )
 from memdiag.records.profile import Profile, Run
@@ -57,7 +57,7 @@ def test_a_phase_that_was_not_told_apart_has_a_reason() -> None:
     phases = tuple(phase for phase in profile.phases if phase.name != "constant_fold")
     without = msgspec.structs.replace(profile, phases=phases)
     assert "constant_fold" not in figures_of(without)
-    assert "onnxruntime 1.31.1 did not tell" in why_missing(without, "constant_fold")
+    assert "onnxruntime 1.31.1 did not log" in why_missing(without, "constant_fold")
 
 
 def test_an_unsplit_resident_set_has_no_parts() -> None:
@@ -91,17 +91,17 @@ def seen_after(lag_s: float | None, peak: int = 0, parse: int = 0) -> Profile:
 
 def test_several_processes_settle_medians_and_the_phases_that_were_seen_soonest() -> None:
     usual = figures_of(profiles.tied_if())
-    figures = settled(
+    figures = aggregate(
         [seen_after(0.02, 9 * MIB, 90), seen_after(0.001, 1 * MIB, 7), seen_after(0.01, 3 * MIB)]
     )
     assert figures["peak"] == usual["peak"] + 3 * MIB
     assert figures["parse"] == usual["parse"] + 7
-    assert settled([profiles.tied_if()]) == usual
+    assert aggregate([profiles.tied_if()]) == usual
 
 
 def test_the_median_is_of_those_that_have_the_figure() -> None:
     with_copies, without = tied_xray.with_attribution(), profiles.tied_if()
-    assert settled([with_copies, without, without])["copies"] == 3
+    assert aggregate([with_copies, without, without])["copies"] == 3
 
 
 def test_what_is_seen_late_may_be_counted_too_early() -> None:

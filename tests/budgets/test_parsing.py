@@ -15,7 +15,7 @@ def test_sizes_counts_and_a_tolerance_are_read() -> None:
 
 def test_an_unknown_figure_names_all_that_there_are() -> None:
     with pytest.raises(UsageError, match=r"^here: unknown figure 'peek'") as caught:
-        parse_budget({"peek": "1GB"}, where="here", others=("runs",))
+        parse_budget({"peek": "1GB"}, where="here", other_names=("runs",))
     assert all(name in str(caught.value) for name in (*FIGURES, "tolerance", "runs"))
 
 

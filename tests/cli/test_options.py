@@ -1,22 +1,24 @@
 """Every command's options: one name has one meaning and one type, and the help is whole."""
 
-import inspect
+import argparse
 import re
+import sys
 from collections import defaultdict
-from collections.abc import Callable, Iterator
-from enum import StrEnum
-from importlib import import_module
 from pkgutil import iter_modules
-from typing import Any, NamedTuple, get_args, get_type_hints
+from typing import NamedTuple
 
 import pytest
-import typer
-from typer.testing import CliRunner
 
-from memdiag.cli import commands
-from memdiag.cli.app import add_commands
-
-COMMANDS = [module.name for module in iter_modules(commands.__path__)]
+from memdiag.cli import commands, options
+from memdiag.cli.app import (
+    command_module,
+    command_parser,
+    main_parser,
+    parse,
+    parse_command_line,
+)
+from memdiag.cli.commands import COMMANDS
+from memdiag.runner import job
 
 # The kind of value of each option, and a word that its help has in every command.
 KINDS: dict[str, tuple[str, str]] = {
@@ -77,12 +79,6 @@ KINDS: dict[str, tuple[str, str]] = {
 }
 
 
-def made() -> typer.Typer:
-    app = typer.Typer(context_settings={"help_option_names": ["-h", "--help"]})
-    add_commands(app)
-    return app
-
-
 class Option(NamedTuple):
     """One option of one command: its names, the kind of its value, and its help."""
 
@@ -91,87 +87,126 @@ class Option(NamedTuple):
     help: str
 
 
-def source(name: str) -> Callable[..., int]:
-    command: Callable[..., int] = import_module(f"memdiag.cli.commands.{name}").command
-    return command
+def parser_of(name: str) -> argparse.ArgumentParser:
+    return command_parser(name, command_module(name))
 
 
-def declared(name: str) -> Iterator[tuple[str, Any, Any]]:
-    """Yield the parameters of a command: name, type, and what typer is told of it."""
-    for param, annotation in get_type_hints(source(name), include_extras=True).items():
-        if param != "return":
-            kind, info = get_args(annotation)
-            yield param, kind, info
-
-
-def options() -> dict[str, list[Option]]:
-    """Return the options of all commands by their first name."""
+def all_options() -> dict[str, list[Option]]:
+    """Return the options of all commands by their first long name."""
     found = defaultdict(list)
     for command in COMMANDS:
-        for param, kind, info in declared(command):
-            if isinstance(info, typer.models.OptionInfo):
-                # The first name of an annotation is where a default would otherwise be.
-                given = (info.default, *(info.param_decls or ()))
-                texts = [text for text in given if isinstance(text, str)]
-                texts = texts or [f"--{param.replace('_', '-')}"]
-                names = tuple(part for text in texts for part in text.split("/"))
-                found[names[0]].append(Option(names, kind_of(kind, info), info.help or ""))
+        for action in parser_of(command)._actions:
+            if action.option_strings and action.dest != "help":
+                names = tuple(sorted(action.option_strings, key=len, reverse=True))
+                first = next(name for name in action.option_strings if name.startswith("--"))
+                found[first].append(Option(names, kind_of(action), action.help or ""))
     return found
 
 
-def kind_of(kind: Any, info: typer.models.OptionInfo) -> str:
-    if kind is bool:
+def kind_of(action: argparse.Action) -> str:
+    if action.nargs == 0:
         return "flag"
-    if info.metavar:
-        # Formats of reports are collected from modules, so they are no enumeration.
-        return "choice" if info.metavar == "FORMAT" else info.metavar
-    kinds = get_args(kind) or (kind,)
-    if any(isinstance(each, type) and issubclass(each, StrEnum) for each in kinds):
+    # Formats of reports are collected from modules, so they are not listed as choices.
+    if action.choices or action.metavar == "FORMAT":
         return "choice"
-    return "number" if int in kinds else "text"
+    if action.metavar == "N":
+        return "number"
+    return str(action.metavar or "text")
+
+
+def test_the_table_names_every_command() -> None:
+    assert [module.name for module in iter_modules(commands.__path__)] == list(COMMANDS)
+    text = main_parser().format_help()
+    assert [name for name in COMMANDS if not re.search(rf"^  {name} ", text, re.M)] == []
+
+
+def test_the_defaults_are_those_of_the_python_api() -> None:
+    assert options.DEFAULT_RUNS == job.DEFAULT_RUNS
+    assert options.DEFAULT_TIMEOUT_S == job.DEFAULT_TIMEOUT_S
 
 
 def test_every_option_has_one_kind_and_one_meaning() -> None:
-    found = options()
+    found = all_options()
     assert found.keys() == KINDS.keys()
     for name, declarations in found.items():
         kind, meaning = KINDS[name]
-        assert {one.kind for one in declarations} == {kind}, name
-        assert [one.help for one in declarations if meaning not in one.help] == [], name
+        assert {option.kind for option in declarations} == {kind}, name
+        assert [option.help for option in declarations if meaning not in option.help] == [], name
 
 
 def test_short_names_are_those_of_one_option() -> None:
     shorts = {
-        name: {short for one in declarations for short in one.names if len(short) == 2}
-        for name, declarations in options().items()
+        name: {short for option in declarations for short in option.names if len(short) == 2}
+        for name, declarations in all_options().items()
     }
     assert {name: found for name, found in shorts.items() if found} == {
         "--output": {"-o"},
         "--quiet": {"-q"},
     }
     for name in ("--output", "--quiet"):
-        assert all(len(one.names) == 2 for one in options()[name])
+        assert all(len(option.names) == 2 for option in all_options()[name])
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_the_help_prints_every_bracket_of_its_source(name: str) -> None:
-    result = CliRunner().invoke(made(), [name, "--help"], env={"COLUMNS": "300"}, color=False)
-    assert result.exit_code == 0
-    helps = [info.help or "" for _, _, info in declared(name)]
-    text = " ".join([inspect.getdoc(source(name)) or "", *helps])
-    for bracketed in re.findall(r"\[[^\]]+\]", text):
-        assert bracketed in result.output
-    assert "\\[" not in result.output
+def test_the_help_has_every_sentence_of_its_source(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    parser = parser_of(name)
+    text = " ".join(parser.format_help().split())
+    sources = [parser.description or "", *(action.help or "" for action in parser._actions)]
+    assert [each for each in sources if " ".join(each.split()) not in text] == []
 
 
 def test_check_and_profile_name_the_table_of_the_configuration() -> None:
     for name in ("check", "profile"):
-        result = CliRunner().invoke(made(), [name, "--help"], env={"COLUMNS": "80"})
-        assert "[tool.memdiag]" in result.output
+        assert "[tool.memdiag]" in parser_of(name).format_help()
 
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_help_has_no_archaic_words(name: str) -> None:
-    result = CliRunner().invoke(made(), [name, "--help"], env={"COLUMNS": "300"})
     archaic = r"\b(to be had|asked for|anew|told|tells?|be it|so many|save that|of which)\b"
-    assert re.findall(archaic, result.output) == []
+    assert re.findall(archaic, " ".join(parser_of(name).format_help().split())) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["profile"], "profile: the following arguments are required: MODEL."),
+        (["profile", "m", "--xra", "none"], "profile: unknown argument --xra none"),
+        (["profile", "m", "--telemetri"], "Did you mean --telemetry?"),
+        (["profile", "m", "--threads=-1"], "'-1' is not a whole number from 0"),
+        (["profile", "m", "--processes", "0"], "'0' is not a whole number from 1"),
+        (["profile", "m", "--xray", "all"], "argument --xray: invalid choice: 'all'"),
+        (["profil"], "unknown command 'profil'. Did you mean profile? See memdiag --help."),
+        (["--nope"], "unknown argument --nope. See memdiag --help."),
+    ],
+)
+def test_a_wrong_argument_is_one_sentence(
+    words: list[str],
+    sentence: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["memdiag", *words])
+    with pytest.raises(SystemExit) as ended:
+        parse_command_line()
+    assert ended.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("memdiag: ")
+    assert sentence in line
+
+
+@pytest.mark.parametrize(
+    ("words", "models", "quiet"),
+    [
+        (["a.onnx", "--quiet", "b.onnx"], ["a.onnx", "b.onnx"], True),
+        (["a.onnx", "--", "-b.onnx"], ["a.onnx", "-b.onnx"], False),
+    ],
+)
+def test_options_may_stand_between_arguments(
+    words: list[str], models: list[str], quiet: bool
+) -> None:
+    found = parse(parser_of("check"), words)
+    assert [str(path) for path in found.models] == models
+    assert found.quiet is quiet

@@ -1,7 +1,7 @@
 import msgspec
 import pytest
 
-from memdiag.comparison.changes import changes, raced_ratio
+from memdiag.comparison.changes import changes, interleaved_ratio
 from memdiag.comparison.comparable import Comparable
 from memdiag.records.attribution import Owner
 from memdiag.records.comparison import Change, Column, Graph
@@ -243,10 +243,10 @@ def test_outputs_that_only_one_has_are_a_difference() -> None:
 
 def test_two_that_raced_with_the_first_have_the_quotient() -> None:
     before, after = column("b", ratio=(2.0, 1.0, 4.0)), column("c", ratio=(4.0, 3.0, 6.0))
-    assert raced_ratio(before, after) == (2.0, 0.75, 6.0)
-    assert raced_ratio(column("a"), before) == (2.0, 1.0, 4.0)
-    assert raced_ratio(column("a"), column("a")) is None
-    assert raced_ratio(before, column("c")) is None  # one that could not race
+    assert interleaved_ratio(before, after) == (2.0, 0.75, 6.0)
+    assert interleaved_ratio(column("a"), before) == (2.0, 1.0, 4.0)
+    assert interleaved_ratio(column("a"), column("a")) is None
+    assert interleaved_ratio(before, column("c")) is None  # one that could not race
 
 
 def test_latencies_of_saved_profiles_are_compared_as_they_are() -> None:
@@ -254,7 +254,7 @@ def test_latencies_of_saved_profiles_are_compared_as_they_are() -> None:
     assert slower.latency is not None
     latency = msgspec.structs.replace(slower.latency, median_s=0.02, low_s=0.018, high_s=0.022)
     slower = msgspec.structs.replace(slower, latency=latency)
-    apart = Comparable(raced=False)
+    apart = Comparable(interleaved=False)
     assert [one.metric for one in between(column("a"), slower, apart)] == ["latency"]
     assert between(column("a"), slower) == []
 
@@ -280,7 +280,7 @@ def test_a_column_that_was_not_measured_has_no_differences(missing: str) -> None
 def test_what_may_not_be_compared_is_not() -> None:
     after = column("b", measured(2000, 1500, load=9.0))
     all_metrics = {one.metric for one in between(column("a"), after)}
-    barred = Comparable(barred={"load": "they were taken elsewhere"})
+    barred = Comparable(excluded={"load": "they were taken elsewhere"})
     left = {one.metric for one in between(column("a"), after, barred)}
     assert all_metrics - left == {"load"}
 

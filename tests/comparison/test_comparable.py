@@ -7,7 +7,7 @@ from tests.reports import profiles
 
 
 def barred(one: Profile, other: Profile) -> set[str]:
-    return {str(metric) for metric in compare_profiles(one, other).barred} - {"outputs"}
+    return {str(metric) for metric in compare_profiles(one, other).excluded} - {"outputs"}
 
 
 def changed(part: str, **changes: object) -> Profile:
@@ -18,9 +18,9 @@ def changed(part: str, **changes: object) -> Profile:
 
 def test_profiles_of_one_machine_are_compared_in_all_but_outputs() -> None:
     found = compare_profiles(profiles.tied_if(), profiles.tied_if())
-    assert {*found.barred} == {"outputs"}
+    assert {*found.excluded} == {"outputs"}
     assert found.notes == ("outputs are not compared: saved profiles contain none",)
-    assert not found.raced
+    assert not found.interleaved
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_models_of_other_sizes_are_compared_with_other_inputs_too() -> None:
     wide = Input(name="ids", dtype="int64", shape=(1, 512), source="given", note="")
     other = msgspec.structs.replace(changed("model", weight_bytes=1), inputs=(wide,))
     found = compare_profiles(profiles.tied_if(), other)
-    assert {*found.barred} == {"outputs"}
+    assert {*found.excluded} == {"outputs"}
     assert any("inputs of different shapes" in note for note in found.notes)
 
 

@@ -11,10 +11,8 @@ TRANSPOSED = copy(
 )
 
 
-def found(
-    before: Attribution, after: Attribution, least_bytes: int = MIB
-) -> tuple[CopyChange, ...]:
-    return copy_changes(before, after, labels=("a", "b"), least_bytes=least_bytes)
+def found(before: Attribution, after: Attribution, min_bytes: int = MIB) -> tuple[CopyChange, ...]:
+    return copy_changes(before, after, labels=("a", "b"), min_bytes=min_bytes)
 
 
 def words(*copies: tuple[tuple[Copy, ...], tuple[Copy, ...]]) -> list[str]:

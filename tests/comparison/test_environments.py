@@ -156,7 +156,7 @@ def test_too_little_room_is_said_before_anything_is_fetched(
 
 def test_a_cache_that_is_a_file_is_an_error_in_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "cache").write_text("mine")
-    with pytest.raises(ProvisionError, match="cannot be made"):
+    with pytest.raises(ProvisionError, match="cannot be created"):
         environment(tmp_path / "cache" / "tool", [PACKAGE])
 
 

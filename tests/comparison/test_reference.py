@@ -41,7 +41,7 @@ def beside(trials: list[InputSet], tmp_path: Path) -> Judge:
             for name, body in (("first", first), ("other", other))
         ]
         with Reference(jobs[0], trials, tmp_path / "outputs") as reference:
-            return reference.beside(jobs[1], 1)
+            return reference.compare(jobs[1], 1)
 
     return judge
 
@@ -50,8 +50,8 @@ def test_the_same_model_is_equal_and_about_as_fast(beside: Judge) -> None:
     found = beside("y = Abs(x)", "y = Abs(x)")
     assert found.largest is not None
     assert found.largest.relative == 0
-    assert found.raced is not None
-    assert found.raced.ratio.pairs >= 8
+    assert found.interleaved is not None
+    assert found.interleaved.ratio.pairs >= 8
 
 
 def test_the_largest_difference_of_all_inputs_is_told(beside: Judge) -> None:
@@ -72,7 +72,7 @@ def test_random_outputs_are_known_and_not_compared(trials: list[InputSet], tmp_p
     job = Job(model=saved(tmp_path / "m.onnx", "y = RandomNormalLike(x)"), runs=None)
     with Reference(job, trials, tmp_path / "outputs") as reference:
         assert reference.random == {"y"}
-        assert reference.beside(job, 0).largest is None
+        assert reference.compare(job, 0).largest is None
 
 
 def test_what_does_not_run_is_an_error(trials: list[InputSet], tmp_path: Path) -> None:
@@ -84,4 +84,4 @@ def test_what_does_not_run_is_an_error(trials: list[InputSet], tmp_path: Path) -
         Reference(good, trials, tmp_path / "outputs") as reference,
         pytest.raises(MeasurementError),
     ):
-        reference.beside(bad, 0)
+        reference.compare(bad, 0)

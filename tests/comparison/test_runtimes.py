@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from memdiag.comparison import runtimes
-from memdiag.comparison.cache import cache_folder
+from memdiag.comparison.environments import cache_folder
 from memdiag.errors import ProvisionError, UsageError
 
 LISTING = "onnxruntime (1.31.1)\nAvailable versions: 1.31.1, 1.9.0, 1.24.4, 1.25.0.dev1\n"
@@ -96,7 +96,7 @@ def test_with_nothing_here_there_is_no_newest(cache: Path, monkeypatch: pytest.M
 
 def test_a_registry_without_a_release_is_said(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runtimes, "run_tool", lambda words, what: "onnxruntime\n")
-    with pytest.raises(ProvisionError, match="names none"):
+    with pytest.raises(ProvisionError, match="has none"):
         runtimes.versions()
 
 

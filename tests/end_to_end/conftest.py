@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from memdiag.cli import app
+from memdiag.cli.app import parse_command_line
 
 Finished = subprocess.CompletedProcess[str]
 RunMemdiag = Callable[..., Finished]
@@ -32,9 +32,8 @@ def memdiag(tmp_path: Path) -> RunMemdiag:
             patch.setattr(sys, "argv", ["memdiag", *map(str, words)])
             patch.setattr(sys, "stdout", output)
             patch.setattr(sys, "stderr", errors)
-            patch.setattr(app.app, "registered_commands", [])
             with pytest.raises(SystemExit) as ended:
-                app.run()
+                parse_command_line()()
         code = ended.value.code
         assert isinstance(code, int)
         return Finished([*map(str, words)], code, text_of(output), text_of(errors))

@@ -76,10 +76,10 @@ def test_a_baseline_of_another_machine_is_no_pass(memdiag: RunMemdiag, tmp_path:
     (tmp_path / "kept.json").write_text(json.dumps(kept))
     alone = memdiag(*words)
     assert alone.returncode == 2
-    assert "model.onnx: its baseline has nothing for this class of machine" in alone.stderr
+    assert "model.onnx: its baseline has no entry for this class of machine" in alone.stderr
     beside = memdiag(*words, "--budget=peak=1GB")
     assert beside.returncode == 0
-    assert "  its baseline has nothing for this class of machine" in beside.stdout
+    assert "  its baseline has no entry for this class of machine" in beside.stdout
 
 
 @pytest.mark.usefixtures("model")

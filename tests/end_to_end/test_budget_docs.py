@@ -10,7 +10,7 @@ from subprocess import CompletedProcess
 
 import pytest
 
-from memdiag.api.configuration import read_configuration
+from memdiag.api.project_settings import read_project_settings
 from memdiag.budgets.figures import FIGURES
 from memdiag.cli import commands
 
@@ -35,7 +35,7 @@ def test_its_options_exist(memdiag: Callable[..., "CompletedProcess[str]"], tmp_
 def test_its_settings_are_known(tmp_path: Path) -> None:
     (block,) = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
     (tmp_path / "pyproject.toml").write_text(block)
-    assert read_configuration(tmp_path).budget_for("models/a_int8.onnx").tolerance == 0.02
+    assert read_project_settings(tmp_path).budget_for("models/a_int8.onnx").tolerance == 0.02
 
 
 def test_it_names_every_figure() -> None:

@@ -56,7 +56,7 @@ def test_profiles_are_added_and_shown(
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["show"], "there is no such history; memdiag history add makes it"),
+        (["show"], "there is no such history. Create it with memdiag history add"),
         (["add"], "history add: no profile was given"),
         (["show", "0.json"], "history show: unexpected argument 0.json"),
         (["add", "none.json"], "none.json: cannot be read"),

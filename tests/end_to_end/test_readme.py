@@ -9,7 +9,7 @@ from pkgutil import iter_modules
 
 import pytest
 
-from memdiag.api.configuration import read_configuration
+from memdiag.api.project_settings import read_project_settings
 from memdiag.cli import commands
 
 ROOT = Path(__file__).parents[2]
@@ -67,7 +67,7 @@ def test_its_commands_that_run_nothing_work(
 def test_its_settings_are_known(tmp_path: Path) -> None:
     (block,) = re.findall(r"```toml\n(.*?)```", README, re.DOTALL)
     (tmp_path / "pyproject.toml").write_text(block)
-    assert read_configuration(tmp_path).least_bytes == 1 << 20
+    assert read_project_settings(tmp_path).min_size == 1 << 20
 
 
 @pytest.mark.slow

@@ -123,5 +123,7 @@ def test_a_record_is_of_the_kind_that_it_says_it_is(tmp_path: Path) -> None:
 def test_a_change_between_columns_that_are_not_there_is_refused() -> None:
     record = json.loads(encode(comparisons.versions()))
     record["changes"][0]["to"] = "elsewhere"
-    with pytest.raises(RecordError, match="a change names the column 'elsewhere', which is not"):
+    with pytest.raises(
+        RecordError, match="a change names the column 'elsewhere', which is missing"
+    ):
         decode(json.dumps(record).encode(), Comparison)

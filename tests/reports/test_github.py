@@ -2,7 +2,7 @@ import re
 
 import msgspec
 
-from memdiag.budgets.judging import judge
+from memdiag.budgets.evaluation import judge
 from memdiag.records.budget import Budget
 from memdiag.reports import github
 from tests.reports import profiles

@@ -22,7 +22,7 @@ from memdiag.model.model_file import open_model
 from memdiag.records.finding import Finding
 from memdiag.rewrites.model_editor import ModelEditor, Storage, tensors
 from memdiag.rewrites.saving import save
-from memdiag.runner.job import Feed, Job
+from memdiag.runner.job import Feed, Job, SessionConfig
 from memdiag.runner.session_server import SessionServer
 from memdiag.verify.outputs import compare_outputs
 
@@ -218,7 +218,9 @@ def difference_on(version: str, one: Path, other: Path, feeds: Feeds) -> float:
     sets = [[*_saved_feeds(feeds, scratch)]]
     outputs = []
     for number, path in enumerate((one, other)):
-        with SessionServer(Job(model=path, python=python, runs=None), sets) as server:
+        with SessionServer(
+            Job(model=path, session=SessionConfig(python=python), runs=None), sets
+        ) as server:
             assert server.onnxruntime == version
             outputs.append(server.save(0, scratch / str(number)))
     return max(found.relative for found in compare_outputs(*outputs))

@@ -14,7 +14,7 @@ from memdiag.records.finding import Finding
 from memdiag.rewrites import rewriters
 from memdiag.rewrites.model_editor import ModelEditor
 from memdiag.rewrites.saving import save
-from memdiag.runner.job import Feed, Job
+from memdiag.runner.job import Feed, Job, SessionConfig
 from memdiag.runner.session_server import SessionServer
 from memdiag.verify.outputs import Bound, compare_outputs
 from tests.rewrites.rewriting import finding, random
@@ -105,7 +105,9 @@ def test_the_oldest_runtime_computes_the_same(
         model = path
         if name is not None:
             model = applied(name, path, SHARED, tmp_path / f"{name}.onnx", False)
-        with SessionServer(Job(model=model, python=python, runs=None), sets) as server:
+        with SessionServer(
+            Job(model=model, session=SessionConfig(python=python), runs=None), sets
+        ) as server:
             assert server.onnxruntime == "1.20.1"
             outputs.append(
                 [server.save(index, tmp_path / f"{name}-{index}") for index in range(len(sets))]

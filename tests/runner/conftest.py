@@ -5,14 +5,14 @@ how much memory it takes, is then known by construction.
 """
 
 import json
-import sys
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from memdiag.runner.job import Job
+from memdiag.runner.job import Job, Limits, SessionConfig
 
 RUNTIME = """
 import json, mmap, os, signal, sys, time
@@ -97,14 +97,15 @@ def fake_job(tmp_path: Path) -> Callable[..., Job]:
     folder.mkdir()
     (folder / "onnxruntime.py").write_text(RUNTIME)
 
-    def make(script: Mapping[str, object], **changes: object) -> Job:
-        job = Job(
-            model=tmp_path / "model.onnx",
-            environment={"PYTHONPATH": str(folder), "FAKE_RUNTIME": json.dumps(script)},
-            python=Path(sys.executable),
-            runs=3,
-            timeout_s=60,
-        )
-        return replace(job, **changes)  # type: ignore[arg-type] # any field of the job
+    def make(script: Mapping[str, object], **changes: Any) -> Job:
+        variables = {"PYTHONPATH": str(folder), "FAKE_RUNTIME": json.dumps(script)}
+        session = SessionConfig(environment=variables)
+        job = Job(model=tmp_path / "model.onnx", session=session, limits=Limits(timeout_s=60))
+        groups: dict[str, Any] = {}
+        for name in ("session", "limits"):
+            group = getattr(job, name)
+            known = {each.name for each in fields(group)} & changes.keys()
+            groups[name] = replace(group, **{each: changes.pop(each) for each in known})
+        return replace(job, **groups, **{"runs": 3, **changes})
 
     return make

@@ -239,7 +239,7 @@ def test_the_child_dies_with_its_parent(tmp_path: Path, fake_job: MakeJob) -> No
     job = fake_job({"create": [{"sleep": 600}]})
     code = f"""
 import pathlib, threading, time, psutil
-from memdiag.runner.job import Job
+from memdiag.runner.job import Job, SessionConfig
 from memdiag.runner.run import measure
 def tell():
     while not (children := psutil.Process().children()):
@@ -247,7 +247,8 @@ def tell():
     time.sleep(0.5)
     pathlib.Path({str(marker)!r}).write_text(str(children[0].pid))
 threading.Thread(target=tell).start()
-measure(Job(model=pathlib.Path("m"), environment={dict(job.environment)!r}))
+session = SessionConfig(environment={dict(job.session.environment)!r})
+measure(Job(model=pathlib.Path("m"), session=session))
 """
     with subprocess.Popen([sys.executable, "-c", code]) as parent:
         deadline = time.monotonic() + 30

@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import pytest
 
-from memdiag.runner.job import Feed, Job
+from memdiag.runner.job import Feed, Job, SessionConfig
 from memdiag.runner.run import Measurement, measure
 from memdiag.runner.session_server import SessionServer
 from memdiag.tuning.options import options
@@ -32,7 +32,7 @@ def job(sample_model: SampleModel, tmp_path: Path) -> Job:
     np.save(file, np.ones((1, width), np.float32))
     feeds = (Feed(name="x", files=(file,)),)
     off = {"session.disable_prepacking": "1"}
-    return Job(model=model, feeds=feeds, runs=2, options=off)
+    return Job(model=model, feeds=feeds, runs=2, session=SessionConfig(options=off))
 
 
 def taken(job: Job) -> tuple[int, Measurement]:
@@ -46,7 +46,7 @@ def taken(job: Job) -> tuple[int, Measurement]:
 
 def test_sessions_with_weights_of_their_own_take_them_each(job: Job) -> None:
     one, _ = taken(job)
-    three, seen = taken(replace(job, sessions=3))
+    three, seen = taken(replace(job, session=replace(job.session, sessions=3)))
     assert 2 * WEIGHTS - 4 * MIB < three - one < 2 * WEIGHTS + 8 * MIB
     # The others come after the first one's phases, which are told as if it were alone.
     assert len([phase for phase in seen.phases if phase.name == "parse"]) == 1
@@ -56,7 +56,7 @@ def test_sessions_with_weights_of_their_own_take_them_each(job: Job) -> None:
 def test_sessions_that_share_take_the_weights_once(job: Job, tmp_path: Path) -> None:
     shared = PreparedModels(tmp_path).prepare(job, (BY_NAME["share-weights"],))
     one, _ = taken(shared)
-    three, _ = taken(replace(shared, sessions=3))
+    three, _ = taken(replace(shared, session=replace(shared.session, sessions=3)))
     assert three - one < WEIGHTS / 4
 
 
@@ -72,7 +72,9 @@ def test_shared_weights_give_the_same_outputs(job: Job, tmp_path: Path) -> None:
 
 def test_a_file_of_shared_weights_that_is_gone_is_named(job: Job, tmp_path: Path) -> None:
     shared = PreparedModels(tmp_path).prepare(job, (BY_NAME["share-weights"],))
-    wrong = tuple(replace(one, path=tmp_path / "gone.data") for one in shared.shared_weights)
-    seen = measure(replace(shared, shared_weights=wrong))
+    wrong = tuple(
+        replace(weight, path=tmp_path / "gone.data") for weight in shared.session.shared_weights
+    )
+    seen = measure(replace(shared, session=replace(shared.session, shared_weights=wrong)))
     assert seen.outcome.status == "failed"
     assert "gone.data" in seen.outcome.message

@@ -11,7 +11,7 @@ import memdiag
 from memdiag.ort.runtime import Runtime
 from memdiag.rewrites import rewriters
 from memdiag.rules import detectors
-from memdiag.runner.job import Job
+from memdiag.runner.job import Job, SessionConfig
 from memdiag.runner.session_server import SessionServer
 from memdiag.tuning.options import Option, options
 
@@ -38,9 +38,12 @@ def test_exclusions_are_mutual() -> None:
 def test_the_runtime_takes_it(option: Option, tmp_path: Path, sample_model: SampleModel) -> None:
     if not option.is_available(Runtime.installed()):
         pytest.skip("not on this machine")
-    plain = Job(model=sample_model("plain_mlp"), load_from="bytes", sessions=2, telemetry=True)
+    plain = Job(
+        model=sample_model("plain_mlp"),
+        session=SessionConfig(load_from="bytes", sessions=2, telemetry=True),
+    )
     assert option.is_relevant(plain)
-    plain = replace(plain, telemetry=False)
+    plain = replace(plain, session=replace(plain.session, telemetry=False))
     job = option.added_to(plain)
     assert job != plain or option.saved or option.shares_weights
     with SessionServer(job, []) as server:
@@ -55,12 +58,15 @@ def test_some_options_suit_some_jobs_only() -> None:
 
 def test_options_add_up() -> None:
     by_name = {one.name: one for one in options()}
-    job = Job(model=Path("m.onnx"), options={"x": "1"}, disabled_optimizers=("A",))
+    job = Job(
+        model=Path("m.onnx"),
+        session=SessionConfig(options={"x": "1"}, disabled_optimizers=("A",)),
+    )
     for name in ("disable-prepacking", "disable-constant-folding", "arena-shrinkage"):
         job = by_name[name].added_to(job)
-    assert job.options == {"x": "1", "session.disable_prepacking": "1"}
-    assert job.disabled_optimizers == ("A", "ConstantFolding")
-    assert job.run_options == {"memory.enable_memory_arena_shrinkage": "cpu:0"}
+    assert job.session.options == {"x": "1", "session.disable_prepacking": "1"}
+    assert job.session.disabled_optimizers == ("A", "ConstantFolding")
+    assert job.session.run_options == {"memory.enable_memory_arena_shrinkage": "cpu:0"}
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the X-ray reads Linux's /proc")

@@ -8,7 +8,7 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from memdiag.runner.job import Feed, Job, TimeLimitReached
+from memdiag.runner.job import Feed, Job, SessionConfig, TimeLimitReached
 from memdiag.tuning.options import Option, options
 from memdiag.tuning.point_evaluator import PointEvaluator
 from memdiag.units import MIB
@@ -35,7 +35,8 @@ def points(model: Path, tmp_path: Path) -> Iterator[PointEvaluator]:
     disk_bytes = model.stat().st_size
     # Malloc returns freed blocks at once: otherwise what it keeps depends on timing.
     pinned = {"MALLOC_MMAP_THRESHOLD_": "131072"}
-    job = Job(model=model, runs=None, load_from="bytes", environment=pinned)
+    session = SessionConfig(load_from="bytes", environment=pinned)
+    job = Job(model=model, session=session, runs=None)
     with ModelEvaluator(job, input_sets, scratch, disk_bytes) as evaluator:
         yield PointEvaluator(
             model_evaluator=evaluator,

@@ -33,8 +33,8 @@ def test_embedded_weights_get_a_file_of_their_own_and_are_found_in_it(
     job = PreparedModels(tmp_path).prepare(Job(model=model), (SHARE,))
     assert job.model != model
     stored = {one.name: one for one in onnx.load(model).graph.initializer}
-    assert job.shared_weights
-    for one in job.shared_weights:
+    assert job.session.shared_weights
+    for one in job.session.shared_weights:
         mapped = np.memmap(one.path, one.dtype, "r", one.offset, one.shape)
         np.testing.assert_array_equal(mapped, numpy_helper.to_array(stored[one.name]))
 
@@ -45,7 +45,7 @@ def test_external_weights_are_mapped_where_they_are(
     model = sample_model("plain_mlp", 1, external=True)
     job = PreparedModels(tmp_path).prepare(Job(model=model), (SHARE,))
     assert job.model == model
-    assert {one.path.parent for one in job.shared_weights} == {model.parent}
+    assert {one.path.parent for one in job.session.shared_weights} == {model.parent}
     assert list(tmp_path.iterdir()) == []
 
 
@@ -62,7 +62,7 @@ def test_types_that_numpy_lacks_are_left_alone(tmp_path: Path) -> None:
     proto.graph.initializer.extend(tensors)
     path = tmp_path / "m.onnx"
     onnx.save(proto, path)
-    shared = PreparedModels(tmp_path).prepare(Job(model=path), (SHARE,)).shared_weights
+    shared = PreparedModels(tmp_path).prepare(Job(model=path), (SHARE,)).session.shared_weights
     assert [(one.name, one.dtype) for one in shared] == [("half", "float16")]
 
 

@@ -18,7 +18,7 @@ from onnx import numpy_helper, parser
 
 from memdiag.ort.runtime import TELEMETRY_SINCE, Runtime
 from memdiag.records.fix import Point
-from memdiag.runner.job import Job
+from memdiag.runner.job import Job, SessionConfig
 from memdiag.tuning.options import Option, options
 from memdiag.tuning.program import session_program
 from memdiag.units import MIB
@@ -52,18 +52,21 @@ print(libc.mallinfo2().field3 - before)
 
 
 def point(*chosen: Option, load_from: str = "path") -> Point:
-    job = Job(model=Path("m.onnx"), load_from="bytes" if load_from == "bytes" else "path")
+    job = Job(
+        model=Path("m.onnx"),
+        session=SessionConfig(load_from="bytes" if load_from == "bytes" else "path"),
+    )
     for one in chosen:
         job = one.added_to(job)
     return Point(
         options=tuple(one.name for one in chosen),
-        session_options=dict(job.options),
-        environment=dict(job.environment),
-        run_options=dict(job.run_options),
-        disabled_optimizers=tuple(job.disabled_optimizers),
-        shared_arena=job.shared_arena,
+        session_options=dict(job.session.options),
+        environment=dict(job.session.environment),
+        run_options=dict(job.session.run_options),
+        disabled_optimizers=tuple(job.session.disabled_optimizers),
+        shared_arena=job.session.shared_arena,
         saved_options={name: text for one in chosen for name, text in one.saved.items()},
-        load_from=job.load_from,
+        load_from=job.session.load_from,
         shares_weights=any(one.shares_weights for one in chosen),
         figures=None,
         ratio=None,

@@ -1,1 +1,1 @@
-"""What a comparison is made of: subjects, their columns, and the search over versions."""
+"""Measurement for `memdiag.api.compare`: subjects, columns side by side, search for a version."""

@@ -1,4 +1,4 @@
-"""Measuring subjects side by side: the same inputs for all, in turn, each in fresh processes."""
+"""Measurement of subjects side by side: with the same inputs, in turn, in fresh processes."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -9,10 +9,10 @@ from statistics import median
 import msgspec
 import numpy as np
 
-from memdiag.api.comparing.columns import column_of
-from memdiag.api.comparing.subjects import Say, Subject
+from memdiag.api.comparing.subjects import OnProgress, Subject
 from memdiag.api.profile import profile_job
 from memdiag.api.trials import Trials, trials
+from memdiag.comparison.columns import graph_of, with_profiles
 from memdiag.comparison.reference import OutputComparison, Reference
 from memdiag.errors import MeasurementError, MemdiagError, UsageError
 from memdiag.model.dimensions import Axis, axes_of
@@ -20,7 +20,7 @@ from memdiag.model.model_file import ModelFile, open_model
 from memdiag.records.comparison import Column
 from memdiag.records.dimension import Dimension
 from memdiag.records.profile import Input, Profile
-from memdiag.runner.job import Feed, Job
+from memdiag.runner.job import Feed, InputConfig, Job
 from memdiag.runner.try_inputs import try_inputs
 from memdiag.verify.model_evaluator import InputSet
 
@@ -29,74 +29,104 @@ from memdiag.verify.model_evaluator import InputSet
 class SideBySide:
     """Measures subjects, all at once or later, with the inputs of the first one that runs.
 
-    `own_inputs` says that a model that does not run with those gets inputs of its own. `notes` are
-    what there is to say of all columns; `interrupted` that Ctrl-C ended it: what had been measured
-    until then was returned.
+    Attributes:
+        scratch: a folder for temporary files.
+        exits: closes the open models.
+        inputs: sizes and arrays of the inputs, and the number of runs.
+        processes: number of processes for each subject.
+        xray: identify the owners of resident bytes in the first process of each subject.
+        own_inputs: generate other inputs for models that do not run with those of the first.
+        on_progress: called with the current step.
+        notes: notes on all columns.
+        interrupted: whether Ctrl-C ended the measurement; the columns up to then were returned.
     """
 
     scratch: Path
     exits: ExitStack
-    dims: Mapping[str, int]
-    given: Mapping[str, np.ndarray]
-    runs: int
+    inputs: InputConfig
     processes: int
     xray: bool
     own_inputs: bool
-    say: Say
+    on_progress: OnProgress
     notes: list[str] = field(default_factory=list)
     interrupted: bool = False
     _files: dict[Path, ModelFile | MemdiagError] = field(default_factory=dict)
     _trials: Trials = field(default_factory=Trials)
     _own: dict[str, Trials] = field(default_factory=dict)
-    _live: Sequence[Subject] = ()
+    _opened: Sequence[Subject] = ()
     _first: Subject | None = None
     _reference: Job | None = None
     _timed: int = 0
     _folders: int = 0
 
     def measure(self, subjects: Sequence[Subject]) -> list[Column]:
-        """Return a column for each of `subjects`, whatever became of it.
+        """Return a column for each of `subjects`, whether it could be measured or not.
 
         Raises:
-            UsageError: the inputs or dimensions that are given do not fit.
+            UsageError: the given inputs or dimensions do not fit the models.
         """
-        live = [each for each in subjects if each.status == "completed" and self._opens(each)]
-        profiles: dict[str, list[Profile]] = {each.label: [] for each in live}
+        opened = [each for each in subjects if each.status == "completed" and self._opens(each)]
+        profiles: dict[str, list[Profile]] = {subject.label: [] for subject in opened}
         failures: dict[str, str] = {}
-        beside: dict[str, OutputComparison] = {}
+        comparisons: dict[str, OutputComparison] = {}
         try:
-            self._find_inputs(live)
-            for turn in range(self.processes):
-                for subject in live if turn % 2 == 0 else live[::-1]:
-                    seen = profiles[subject.label]
-                    if subject.label in failures or not all(map(_is_complete, seen)):
+            self._find_inputs(opened)
+            for round_index in range(self.processes):
+                # Every other round is in reverse order, so that no subject is always the last.
+                for subject in opened if round_index % 2 == 0 else opened[::-1]:
+                    before = profiles[subject.label]
+                    if subject.label in failures or not all(map(_is_complete, before)):
                         continue
-                    self.say(f"{subject.label}, {turn + 1} of {self.processes}")
+                    self.on_progress(f"{subject.label}, {round_index + 1} of {self.processes}")
                     try:
-                        seen.append(self._profile(subject, turn))
+                        before.append(self._profile(subject, is_first=round_index == 0))
                     except MeasurementError as error:
                         failures[subject.label] = str(error)
-            ran = [
-                each
-                for each in live
-                if each.label not in failures and all(map(_is_complete, profiles[each.label]))
+            completed = [
+                subject
+                for subject in opened
+                if subject.label not in failures and all(map(_is_complete, profiles[subject.label]))
             ]
-            if self._reference is None and ran:
-                self._choose_timed(profiles[ran[0].label])
-            beside = self._beside(ran)
+            if self._reference is None and completed:
+                self._choose_timed(profiles[completed[0].label])
+            comparisons = self._compare_outputs(completed)
         except KeyboardInterrupt:
             self.interrupted = True
         return [
-            column_of(
-                each,
-                self._files.get(each.job.model),
-                profiles.get(each.label, ()),
-                failures.get(each.label, ""),
-                beside.get(each.label),
-                self._timed_runs(each),
+            self._column(
+                subject,
+                profiles.get(subject.label, ()),
+                failures.get(subject.label, ""),
+                comparisons.get(subject.label),
             )
-            for each in subjects
+            for subject in subjects
         ]
+
+    def _column(
+        self,
+        subject: Subject,
+        profiles: Sequence[Profile],
+        failure: str,
+        comparison: OutputComparison | None,
+    ) -> Column:
+        """Return the column of `subject`; `failure` is why its process could not be watched."""
+        file = self._files.get(subject.job.model)
+        column = Column(
+            label=subject.label,
+            status=subject.status,
+            message=subject.message,
+            model=subject.model
+            or str(subject.job.model).encode(errors="backslashreplace").decode(),
+            optimizer=subject.optimizer,
+            graph=graph_of(file) if isinstance(file, ModelFile) else None,
+        )
+        if isinstance(file, MemdiagError):
+            failure = str(file)
+        if failure:
+            return msgspec.structs.replace(column, status="failed", message=failure)
+        if not profiles:
+            return column
+        return with_profiles(column, profiles, comparison, self._timed_runs(subject))
 
     def _opens(self, subject: Subject) -> bool:
         path = subject.job.model
@@ -112,33 +142,35 @@ class SideBySide:
         assert isinstance(file, ModelFile)
         return file
 
-    def _find_inputs(self, live: Sequence[Subject]) -> None:
-        """Make the inputs of all columns, with the first subject that runs with any."""
-        self._live = live
-        self._check_dims(live)
-        self.say("finding inputs that the model runs with")
-        for subject in live:
+    def _find_inputs(self, opened: Sequence[Subject]) -> None:
+        """Generate the inputs of all columns, with the first subject that runs with any."""
+        self._opened = opened
+        self._check_dims(opened)
+        self.on_progress("finding inputs that the model runs with")
+        for subject in opened:
             if not self._trials.sets:
                 self._trials = self._find_trials(subject)
                 self._first = subject
         self.notes += self._trials.notes
-        if live and not self._sets:
+        if opened and not self._sets:
             self.notes.append("no generated inputs run: sessions are created, but not run")
-        for subject in live if self.own_inputs and self._sets else ():
+        for subject in opened if self.own_inputs and self._sets else ():
             feeds = self._sets[0].feeds
             runs = try_inputs(replace(subject.job, runs=None), [feeds]) is not None
             if not runs or not self._has_given_sizes(subject, feeds):
                 self._own[subject.label] = self._find_trials(subject)
 
-    def _check_dims(self, live: Sequence[Subject]) -> None:
-        """Check that each size of --dim belongs to one of several models at least.
+    def _check_dims(self, subjects: Sequence[Subject]) -> None:
+        """Check that each size of --dim is of a dimension of at least one model.
 
         Raises:
             UsageError: none of the models has a dimension of that name.
         """
-        names = {each.label: [axis.key for axis in self._free(each)] for each in live}
-        unknown = [one for one in self.dims if not any(one in keys for keys in names.values())]
-        if unknown and len({each.job.model for each in live}) > 1:
+        names = {each.label: [axis.key for axis in self._free(each)] for each in subjects}
+        unknown = [
+            name for name in self.inputs.dims if not any(name in keys for keys in names.values())
+        ]
+        if unknown and len({each.job.model for each in subjects}) > 1:
             known = (
                 f"{label} has {', '.join(dict.fromkeys(keys)) or 'none'}"
                 for label, keys in names.items()
@@ -151,39 +183,39 @@ class SideBySide:
         return [axis for value in inputs for axis in axes_of(value) or () if axis.size is None]
 
     def _has_given_sizes(self, subject: Subject, feeds: Sequence[Feed]) -> bool:
-        """Return whether `feeds`, made for another model, have the sizes that --dim asks for."""
+        """Return whether `feeds`, generated for another model, have the sizes of --dim."""
         shapes = _shapes(feeds)
         return all(
-            self.dims.get(axis.key, size) == size
+            self.inputs.dims.get(axis.key, size) == size
             for axis in self._free(subject)
             if (size := _size(axis, shapes)) is not None
         )
 
     def _dimensions_of(self, subject: Subject) -> tuple[Dimension, ...]:
-        """Return the sizes that the free dimensions of `subject` have, by its own names."""
+        """Return the sizes of the free dimensions of `subject`, by the names of its model."""
         own = self._own.get(subject.label)
         if own is not None:
             return own.dimensions
         if self._first is None or subject.job.model == self._first.job.model:
             return self._trials.dimensions
-        sizes = {one.name: one for one in self._trials.dimensions}
+        sizes = {dimension.name: dimension for dimension in self._trials.dimensions}
         first = {
             (axis.input, axis.position): sizes[axis.key]
             for axis in self._free(self._first)
             if axis.key in sizes
         }
         shapes = _shapes(self._sets[0].feeds)
-        fixed = "the size that the first model has"
+        reason = "the size that the first model has"
         found = {}
         for axis in self._free(subject):
             same = first.get((axis.input, axis.position))
             size = _size(axis, shapes)
             if same is not None:
-                given = "given" if axis.key in self.dims else same.source
-                found[axis.key] = msgspec.structs.replace(same, name=axis.key, source=given)
+                source = "given" if axis.key in self.inputs.dims else same.source
+                found[axis.key] = msgspec.structs.replace(same, name=axis.key, source=source)
             elif size is not None:
                 found[axis.key] = Dimension(
-                    name=axis.key, size=size, role="size", source="given", reason=fixed
+                    name=axis.key, size=size, role="size", source="given", reason=reason
                 )
         return tuple(found.values())
 
@@ -201,27 +233,33 @@ class SideBySide:
         folder = self._folder("inputs")
         file = self._file(subject)
         names = {axis.key for axis in self._free(subject)}
-        all_names = names.union(*((axis.key for axis in self._free(each)) for each in self._live))
-        # A size that only another model has is left out; one that none has is an error.
+        all_names = names.union(*((axis.key for axis in self._free(each)) for each in self._opened))
+        # A size that only another model has is skipped; one that none has is an error.
         dims = {
-            name: size for name, size in self.dims.items() if name in names or name not in all_names
+            name: size
+            for name, size in self.inputs.dims.items()
+            if name in names or name not in all_names
         }
-        return trials(file, job, folder, dims=dims, given=self.given, sizes=())
+        return trials(file, job, folder, dims=dims, given=self.inputs.arrays, sizes=())
 
-    def _profile(self, subject: Subject, turn: int) -> Profile:
-        # Without inputs of its own, a model that does not run says so in the profile.
+    def _profile(self, subject: Subject, *, is_first: bool) -> Profile:
+        # A model that runs with no inputs gets those of the first: the profile has the error.
         own = self._own.get(subject.label, self._trials)
         sets = own.sets or self._sets
-        job = replace(subject.job, runs=self.runs if sets else None)
+        job = replace(subject.job, runs=self.inputs.runs if sets else None)
         if sets:
             feeds = tuple(trial.feeds for trial in sets)
             job = replace(job, feeds=feeds[0], later_feeds=feeds)
-        used = self._described(sets[0]) if sets else ()
-        found = profile_job(self._file(subject), job, used, xray=self.xray and not turn)
-        return msgspec.structs.replace(found, dimensions=self._dimensions_of(subject))
+        return profile_job(
+            self._file(subject),
+            job,
+            inputs=self._descriptions(sets[0]) if sets else (),
+            dimensions=self._dimensions_of(subject),
+            xray=self.xray and is_first,
+        )
 
-    def _described(self, trial: InputSet) -> tuple[Input, ...]:
-        """Return what a profile says of the inputs."""
+    def _descriptions(self, trial: InputSet) -> tuple[Input, ...]:
+        """Return the description of the inputs for a profile."""
         arrays = {
             feed.name: np.load(feed.files[0], mmap_mode="r") for feed in trial.feeds if feed.files
         }
@@ -230,17 +268,17 @@ class SideBySide:
                 name=feed.name,
                 dtype=str(arrays[feed.name].dtype) if feed.name in arrays else "",
                 shape=None if feed.sequence else arrays[feed.name].shape,
-                source="given" if feed.name in self.given else "generated",
+                source="given" if feed.name in self.inputs.arrays else "generated",
                 note=f"with {trial.name}",
             )
             for feed in trial.feeds
         )
 
     def _choose_timed(self, profiles: Sequence[Profile]) -> None:
-        """Tell the latency with the inputs that take longest: those of the larger branch."""
+        """Choose the inputs for latency: those that take longest, of the larger branch."""
         count = len(self._sets)
         runs = [
-            [run.latency_s for one in profiles for run in one.runs[index::count]]
+            [run.latency_s for profile in profiles for run in profile.runs[index::count]]
             for index in range(count)
         ]
         medians = [median(latencies) for latencies in runs if latencies]
@@ -251,14 +289,15 @@ class SideBySide:
             return slice(None)
         return slice(self._timed, None, max(1, len(self._sets)))
 
-    def _beside(self, ran: Sequence[Subject]) -> dict[str, OutputComparison]:
-        """Compare outputs and latencies with those of the first subject of all that ran."""
+    def _compare_outputs(self, completed: Sequence[Subject]) -> dict[str, OutputComparison]:
+        """Compare outputs and latencies with those of the first subject that completed."""
+        reason = "its inputs differ from those of the first model"
         found = {
-            each.label: OutputComparison(why="its inputs differ from those of the first model")
-            for each in ran
-            if each.label in self._own
+            subject.label: OutputComparison(failure=reason)
+            for subject in completed
+            if subject.label in self._own
         }
-        others = [each for each in ran if each.label not in found]
+        others = [subject for subject in completed if subject.label not in found]
         if self._reference is None and others:
             self._reference = others.pop(0).job
         if self._reference is None or not others or not self._sets:
@@ -268,20 +307,20 @@ class SideBySide:
                 names = ", ".join(sorted(reference.random))
                 self.notes.append(f"outputs that are random are not compared: {names}")
             for subject in others:
-                self.say(f"{subject.label} beside the first")
+                self.on_progress(f"{subject.label} beside the first")
                 try:
-                    found[subject.label] = reference.beside(subject.job, self._timed)
+                    found[subject.label] = reference.compare(subject.job, self._timed)
                 except MeasurementError as error:
-                    found[subject.label] = OutputComparison(why=str(error))
+                    found[subject.label] = OutputComparison(failure=str(error))
         return found
 
-    def _folder(self, what: str) -> Path:
+    def _folder(self, name: str) -> Path:
         self._folders += 1
-        return self.scratch / f"{what}-{self._folders}"
+        return self.scratch / f"{name}-{self._folders}"
 
 
 def _shapes(feeds: Sequence[Feed]) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of the arrays that are fed, by input."""
+    """Return the shapes of the saved arrays, by input."""
     return {
         feed.name: np.load(feed.files[0], mmap_mode="r").shape
         for feed in feeds

@@ -1,4 +1,4 @@
-"""What is to be measured side by side, one subject a column, with what making it took."""
+"""Subjects of a comparison: the session to measure for each column, and how it was obtained."""
 
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -6,22 +6,28 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from memdiag.comparison import runtimes
-from memdiag.comparison.optimizers import ORIGINAL, Adapter
-from memdiag.comparison.optimizing import interpreter_for, optimize
+from memdiag.comparison.optimizers import ORIGINAL
+from memdiag.comparison.run_optimizer import interpreter_for, run_optimizer
 from memdiag.errors import MemdiagError, ProvisionError
 from memdiag.model.model_file import open_model
 from memdiag.records.comparison import ColumnStatus, OptimizerRun
 from memdiag.runner.job import Job
 
-Say = Callable[[str], None]
+OnProgress = Callable[[str], None]
+"""Called with the current step, in a few words."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Subject:
-    """One column to come: the session to create; `status` is not ``completed`` where there is none.
+    """The session to measure for one column.
 
-    `message` says why, or what is to know of it. `model` is what the model is called in the record,
-    where that is not its path.
+    Attributes:
+        label: the label of the column.
+        job: the model and the configuration of the session.
+        model: the name of the model in the record; its path if empty.
+        status: ``completed`` if there is a session to measure.
+        message: why there is none, or a note on it; may be empty.
+        optimizer: duration and memory of the optimizer that wrote the model.
     """
 
     label: str
@@ -32,14 +38,14 @@ class Subject:
     optimizer: OptimizerRun | None = None
 
 
-def versions(job: Job, wanted: Sequence[str], say: Say) -> Iterator[Subject]:
-    """Yield a subject for each version of onnxruntime, provisioned where that is needed.
+def versions(job: Job, wanted: Sequence[str], on_progress: OnProgress) -> Iterator[Subject]:
+    """Yield a subject for each version of onnxruntime, installed if it is missing.
 
     Raises:
-        UsageError: one is no version.
+        UsageError: a text is not a version.
     """
     for version in wanted:
-        say(f"looking for onnxruntime {version}")
+        on_progress(f"looking for onnxruntime {version}")
         label, message = version, ""
         try:
             if version == runtimes.LATEST:
@@ -48,11 +54,11 @@ def versions(job: Job, wanted: Sequence[str], say: Say) -> Iterator[Subject]:
         except ProvisionError as error:
             yield Subject(label=label, job=job, status="unavailable", message=str(error))
         else:
-            yield Subject(label=label, job=replace(job, python=python), message=message)
+            yield Subject(label=label, job=with_interpreter(job, python), message=message)
 
 
 def environments(job: Job, paths: Sequence[Path]) -> Iterator[Subject]:
-    """Yield a subject for each interpreter or environment, called by the version that it has.
+    """Yield a subject for each interpreter or environment, labelled with its version.
 
     Raises:
         UsageError: a path is neither.
@@ -60,80 +66,87 @@ def environments(job: Job, paths: Sequence[Path]) -> Iterator[Subject]:
     for path in paths:
         python = runtimes.existing(path)
         version = runtimes.version_of(python)
-        own = replace(job, python=python)
+        job_here = with_interpreter(job, python)
         if version is None:
-            message = f"{path}: it has no onnxruntime; install it there."
-            yield Subject(label=path.name, job=own, status="unavailable", message=message)
+            message = f"{path}: it has no onnxruntime. Install it there."
+            yield Subject(label=path.name, job=job_here, status="unavailable", message=message)
         else:
-            yield Subject(label=version, job=own)
+            yield Subject(label=version, job=job_here)
 
 
-def optimized(job: Job, adapters: Sequence[Adapter], scratch: Path, say: Say) -> Iterator[Subject]:
-    """Yield the original, and what each optimizer makes of it, written below `scratch`.
+def optimized(
+    job: Job, names: Sequence[str], scratch: Path, on_progress: OnProgress
+) -> Iterator[Subject]:
+    """Yield the original, and the result of each optimizer, written below `scratch`.
 
-    The job's time and memory limits are those of the optimizers, too.
+    The time and memory limits of the job apply to the optimizers as well.
     """
     yield Subject(label=ORIGINAL, job=job)
     with open_model(job.model) as file:
         model_bytes = sum(path.stat().st_size for path in file.files)
-    for adapter in adapters:
-        say(f"running {adapter.name}")
-        target = scratch / adapter.name / job.model.name
+    for name in names:
+        on_progress(f"running {name}")
+        target = scratch / name / job.model.name
         try:
-            python = interpreter_for(adapter)
-            done = optimize(
-                adapter,
+            python = interpreter_for(name)
+            result = run_optimizer(
+                name,
                 job.model,
                 target,
                 python=python,
                 model_bytes=model_bytes,
-                timeout_s=job.timeout_s,
-                memory_limit_bytes=job.memory_limit_bytes,
+                timeout_s=job.limits.timeout_s,
+                memory_limit_bytes=job.limits.memory_limit_bytes,
             )
         except ProvisionError as error:
-            yield Subject(label=adapter.name, job=job, status="unavailable", message=str(error))
+            yield Subject(label=name, job=job, status="unavailable", message=str(error))
         except MemdiagError as error:
-            yield Subject(label=adapter.name, job=job, status="failed", message=str(error))
+            yield Subject(label=name, job=job, status="failed", message=str(error))
         else:
             yield Subject(
-                label=adapter.name,
-                job=replace(job, model=done.path) if done.path else job,
-                # It lies in a folder that will be gone.
-                model=f"{adapter.name}/{job.model.name}" if done.path else "",
-                status=done.status,
-                message=done.message,
-                optimizer=done.run,
+                label=name,
+                job=replace(job, model=result.path) if result.path else job,
+                # Its folder is temporary.
+                model=f"{name}/{job.model.name}" if result.path else "",
+                status=result.status,
+                message=result.message,
+                optimizer=result.run,
             )
 
 
 def models(job: Job, paths: Sequence[Path]) -> Iterator[Subject]:
-    """Yield a subject for each model, called by the shortest path that distinguishes its file."""
-    for label, path in zip(distinguishing(paths), paths, strict=True):
+    """Yield a subject for each model, labelled with the shortest path that is unique."""
+    for label, path in zip(short_paths(paths), paths, strict=True):
         yield Subject(label=label, job=replace(job, model=path))
 
 
-def distinguishing(paths: Sequence[Path]) -> list[str]:
-    """Return for each path its file name, preceded by as many folders as the names need to differ.
+def short_paths(paths: Sequence[Path]) -> list[str]:
+    """Return for each path its file name, with as many folders as are needed to make it unique.
 
-    Equal paths get equal names.
+    Equal paths have equal names.
     """
-    whole = [Path(os.path.abspath(path)) for path in paths]
+    absolute = [Path(os.path.abspath(path)) for path in paths]
     found = []
-    for path in whole:
-        others = {each.parts for each in whole if each != path}
+    for path in absolute:
+        others = {other.parts for other in absolute if other != path}
         for length in range(1, len(path.parts) + 1):
-            tail = path.parts[-length:]
-            if not any(parts[-length:] == tail for parts in others):
+            end = path.parts[-length:]
+            if not any(parts[-length:] == end for parts in others):
                 break
-        found.append(str(Path(*tail)))
+        found.append(str(Path(*end)))
     return found
 
 
-def distinct(labels: Sequence[str]) -> list[str]:
-    """Return `labels`, those that come again with a number."""
-    seen: dict[str, int] = {}
+def numbered(labels: Sequence[str]) -> list[str]:
+    """Return `labels`, repeated ones with a number."""
+    counts: dict[str, int] = {}
     found = []
     for label in labels:
-        seen[label] = seen.get(label, 0) + 1
-        found.append(label if seen[label] == 1 else f"{label} ({seen[label]})")
+        counts[label] = counts.get(label, 0) + 1
+        found.append(label if counts[label] == 1 else f"{label} ({counts[label]})")
     return found
+
+
+def with_interpreter(job: Job, python: Path) -> Job:
+    """Return `job` for another interpreter."""
+    return replace(job, session=replace(job.session, python=python))

@@ -1,12 +1,11 @@
-"""The search for the version of onnxruntime in which a figure jumped."""
+"""Search for the version of onnxruntime in which a figure changed, by bisection."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from memdiag.api.comparing.side_by_side import SideBySide
-from memdiag.api.comparing.subjects import Say, versions
+from memdiag.api.comparing.subjects import OnProgress, versions
 from memdiag.comparison import runtimes
-from memdiag.comparison.bisection import bisect
 from memdiag.comparison.changes import changes
 from memdiag.comparison.comparable import Comparable
 from memdiag.errors import ProvisionError
@@ -16,19 +15,26 @@ from memdiag.runner.job import Job
 
 @dataclass(kw_only=True)
 class VersionSearch:
-    """Looks for the jump of `metric`, and keeps every column that it measured."""
+    """Search for the version in which `metric` changed.
+
+    Attributes:
+        job: the model and the configuration.
+        metric: the figure.
+        side_by_side: measures the versions.
+        on_progress: called with the current step.
+        columns: the columns that were measured, by version.
+    """
 
     job: Job
     metric: Metric
-    bench: SideBySide
-    say: Say
+    side_by_side: SideBySide
+    on_progress: OnProgress
     columns: dict[str, Column] = field(default_factory=dict)
 
     def run(self, ends: Sequence[str]) -> tuple[list[Column], Bisection | None]:
-        """Return the columns that were measured, the oldest first, and what was found.
+        """Return the measured columns, the oldest first, and the result; None if interrupted.
 
-        `ends` are versions: it is looked at none before the first or after the last of them. What
-        was found is None where the search was interrupted.
+        `ends` are versions: none before the oldest or after the newest of them is measured.
 
         Raises:
             ProvisionError: the newest version is an end, and not known.
@@ -38,7 +44,7 @@ class VersionSearch:
         try:
             found = bisect(candidates, self._measure, self._differs)
         except KeyboardInterrupt:
-            self.bench.interrupted = True
+            self.side_by_side.interrupted = True
         else:
             bisection = Bisection(
                 metric=self.metric,
@@ -46,28 +52,73 @@ class VersionSearch:
                 after=found[1].label if found else None,
                 candidates=len(candidates),
             )
-        return [self.columns[each] for each in candidates if each in self.columns], bisection
+        return [
+            self.columns[version] for version in candidates if version in self.columns
+        ], bisection
 
     def _candidates(self, ends: Sequence[str]) -> list[str]:
         try:
             known = runtimes.versions()
         except ProvisionError as error:
             known = runtimes.available()
-            self.bench.notes.append(
+            self.side_by_side.notes.append(
                 f"only versions that are installed already were tried ({error})"
             )
-        named = [runtimes.latest()[0] if one == runtimes.LATEST else one for one in ends]
-        ages = [runtimes.in_order(one) for one in named or known]
-        return [one for one in known if min(ages) <= runtimes.in_order(one) <= max(ages)]
+        named = [runtimes.latest()[0] if end == runtimes.LATEST else end for end in ends]
+        keys = [runtimes.sort_key(version) for version in named or known]
+        return [
+            version for version in known if min(keys) <= runtimes.sort_key(version) <= max(keys)
+        ]
 
     def _measure(self, version: str) -> Column:
         if version not in self.columns:
-            found = [*versions(self.job, [version], self.say)]
-            (self.columns[version],) = self.bench.measure(found)
-            if self.bench.interrupted:
+            found = [*versions(self.job, [version], self.on_progress)]
+            (self.columns[version],) = self.side_by_side.measure(found)
+            if self.side_by_side.interrupted:
                 raise KeyboardInterrupt
         return self.columns[version]
 
     def _differs(self, before: Column, after: Column) -> bool:
         found, _ = changes(before, after, Comparable())
         return any(each.metric == self.metric for each in found)
+
+
+def bisect(
+    candidates: Sequence[str],
+    measure: Callable[[str], Column],
+    differs: Callable[[Column, Column], bool],
+) -> tuple[Column, Column] | None:
+    """Return the columns of two successive versions between which a figure `differs`.
+
+    Versions that cannot be measured are skipped. If the figure changes several times, one of the
+    changes is found. Returns None if the oldest and the newest version do not differ.
+
+    Args:
+        candidates: the versions, the oldest first.
+        measure: measures a version.
+        differs: compares the figure of two columns.
+    """
+    remaining = list(candidates)
+    low = _first(remaining, measure)
+    high = _first(remaining[::-1], measure)
+    if low is None or high is None or not differs(low, high):
+        return None
+    remaining = remaining[remaining.index(low.label) + 1 : remaining.index(high.label)]
+    while remaining:
+        middle = remaining[len(remaining) // 2]
+        column = measure(middle)
+        if column.measured is None:
+            remaining.remove(middle)
+        elif differs(low, column):
+            high, remaining = column, remaining[: remaining.index(middle)]
+        else:
+            low, remaining = column, remaining[remaining.index(middle) + 1 :]
+    return low, high
+
+
+def _first(candidates: Sequence[str], measure: Callable[[str], Column]) -> Column | None:
+    for version in candidates:
+        column = measure(version)
+        if column.measured is not None:
+            return column
+    return None

@@ -1,2 +1,21 @@
-"""The commands: each module here is one, named like it, with a function `command` that returns
-the exit code. What is costly to import is imported inside it, so that `--help` stays quick."""
+"""The commands, one a module with the name of the command.
+
+Each module has `ARGUMENTS` (the positional arguments in the usage line), a function `configure`
+that adds options to a parser, and a function `run` that returns the exit code. The docstring of
+`run` is the help. What is costly to import is imported in `run`, so that `--help` stays quick.
+"""
+
+COMMANDS = (
+    "check",
+    "compare",
+    "explain",
+    "fix",
+    "history",
+    "inspect",
+    "profile",
+    "report",
+    "rules",
+    "tune",
+    "xray",
+)
+"""The names of all commands, in the order of the help."""

@@ -1,19 +1,22 @@
 """``memdiag explain``: print a rule's own documentation."""
 
-from typing import Annotated
+from argparse import ArgumentParser, Namespace
 
-import typer
+from memdiag.cli import CLEAN
 
-from memdiag.cli.exit_codes import CLEAN
+ARGUMENTS = "RULE"
 
 
-def command(
-    rule: Annotated[str, typer.Argument(help="A rule's name or code.", show_default=False)],
-) -> int:
+def configure(parser: ArgumentParser) -> None:
+    """Add the argument for the rule."""
+    parser.add_argument("rule", metavar="RULE", help="A rule's name or code.")
+
+
+def run(options: Namespace) -> int:
     """Explain a rule: what it finds, why this costs memory, and how to fix it."""
     from memdiag.cli.output import print_markdown
     from memdiag.rules import find_detector
     from memdiag.rules.pages import page
 
-    print_markdown(page(find_detector(rule)))
+    print_markdown(page(find_detector(options.rule)))
     return CLEAN

@@ -1,75 +1,84 @@
 """``memdiag history``: store profiles over time and show their figures."""
 
 import sys
-from enum import StrEnum
+from argparse import ArgumentParser, Namespace
 from pathlib import Path
-from typing import Annotated
 
-import typer
-
-from memdiag.cli.choices import Format
-from memdiag.cli.declarations import Picture, Printed
-from memdiag.cli.exit_codes import CLEAN
+from memdiag.cli import CLEAN
+from memdiag.cli.options import add_format, add_picture
 from memdiag.errors import UsageError
 
-_DEFAULT_FILE = Path("reports") / "history.sqlite"
+ARGUMENTS = "{add,show} [PROFILE...]"
 
 
-class _Action(StrEnum):
-    add = "add"
-    show = "show"
+def configure(parser: ArgumentParser) -> None:
+    """Add the options."""
+    parser.add_argument(
+        "action",
+        choices=("add", "show"),
+        help="Add profiles, or show a figure.",
+    )
+    parser.add_argument(
+        "profiles",
+        metavar="PROFILE",
+        nargs="*",
+        type=Path,
+        help="Saved profile.json files to add.",
+    )
+    parser.add_argument(
+        "--file",
+        metavar="FILE",
+        type=Path,
+        default="reports/history.sqlite",
+        help="SQLite file of the history.",
+    )
+    parser.add_argument(
+        "--label", default="", help="Label of the added profiles, such as a commit."
+    )
+    parser.add_argument(
+        "--model", metavar="FILE", type=Path, help="The ONNX model to show (default: all)."
+    )
+    parser.add_argument(
+        "--figure",
+        metavar="FIGURE",
+        default="peak",
+        help="The figure to show: any figure of a budget.",
+    )
+    add_picture(parser)
+    add_format(parser)
 
 
-def command(
-    action: Annotated[
-        _Action, typer.Argument(help="Add profiles, or show a figure.", show_default=False)
-    ],
-    profiles: Annotated[
-        list[Path] | None,
-        typer.Argument(metavar="[PROFILE]...", help="Saved profile.json files to add."),
-    ] = None,
-    file: Annotated[
-        Path,
-        typer.Option(metavar="FILE", help="SQLite file of the history.", show_default=True),
-    ] = _DEFAULT_FILE,
-    label: Annotated[
-        str, typer.Option(help="Label of the added profiles, such as a commit.", show_default=False)
-    ] = "",
-    model: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The ONNX model to show (default: all).")
-    ] = None,
-    figure: Annotated[
-        str, typer.Option(metavar="FIGURE", help="The figure to show: any figure of a budget.")
-    ] = "peak",
-    picture: Picture = None,
-    format: Printed = Format.console,
-) -> int:
+def run(options: Namespace) -> int:
     """Add saved profiles to an SQLite file, or show a figure of models over time.
 
     Several processes can add profiles at the same time. Each profile is added once.
     """
     from memdiag.api import history
-    from memdiag.api.load_profile import load_profile
+    from memdiag.api.load import load_profile
     from memdiag.cli.output import picture_kind, save_bytes, show_history
     from memdiag.records.codec import encode
 
-    if action is _Action.add:
-        if not profiles:
+    if options.action == "add":
+        if not options.profiles:
             raise UsageError(
                 "history add: no profile was given. Name one or more profile.json files."
             )
-        count = history.add(file, [load_profile(path) for path in profiles], label=label)
-        print(f"{count} added, {len(profiles) - count} already there: {file}")
+        profiles = [load_profile(path) for path in options.profiles]
+        count = history.add(options.file, profiles, label=options.label)
+        print(f"{count} added, {len(profiles) - count} already there: {options.file}")
         return CLEAN
-    if profiles:
-        raise UsageError(f"history show: unexpected argument {profiles[0]}. Use --model to choose.")
-    found = history.show(file, model=str(model) if model else None)
-    if picture is not None:
+    if options.profiles:
+        raise UsageError(
+            f"history show: unexpected argument {options.profiles[0]}. Use --model to choose."
+        )
+    found = history.show(options.file, model=str(options.model) if options.model else None)
+    if options.picture is not None:
         from memdiag.reports import trend
 
-        save_bytes(trend.render(found, figure, picture_kind(picture)), picture)
-    if format is Format.json:
+        picture = trend.render(found, options.figure, picture_kind(options.picture))
+        save_bytes(picture, options.picture)
+    if options.format == "json":
         sys.stdout.buffer.write(encode(found))
     else:
-        show_history(found, figure)
+        show_history(found, options.figure)
     return CLEAN

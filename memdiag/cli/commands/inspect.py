@@ -1,17 +1,22 @@
 """``memdiag inspect``: print the contents of a model."""
 
 import sys
+from argparse import ArgumentParser, Namespace
 
-from memdiag.cli.choices import Format
-from memdiag.cli.declarations import Model, Printed, Quiet
-from memdiag.cli.exit_codes import CLEAN
+from memdiag.cli import CLEAN
+from memdiag.cli.options import add_format, add_model, add_quiet
+
+ARGUMENTS = "MODEL"
 
 
-def command(
-    model: Model,
-    format: Printed = Format.console,
-    quiet: Quiet = False,
-) -> int:
+def configure(parser: ArgumentParser) -> None:
+    """Add the options."""
+    add_model(parser)
+    add_format(parser)
+    add_quiet(parser)
+
+
+def run(options: Namespace) -> int:
     """Print the contents of a model, without loading its weights.
 
     Lists free dimensions with the sizes that other commands choose for them, weights by type, place
@@ -22,9 +27,9 @@ def command(
     from memdiag.cli.output import show_inventory
     from memdiag.records.codec import encode
 
-    inventory = inspect(model)
-    if format is Format.json:
+    inventory = inspect(options.model)
+    if options.format == "json":
         sys.stdout.buffer.write(encode(inventory))
     else:
-        show_inventory(inventory, quiet=quiet)
+        show_inventory(inventory, quiet=options.quiet)
     return CLEAN

@@ -1,236 +1,156 @@
 """``memdiag profile``: run a model in a child process and show its memory, phase by phase."""
 
-from dataclasses import replace
-from enum import StrEnum
-from functools import partial
+from __future__ import annotations
+
+import os
+import sys
+from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING
 
-import typer
-
-from memdiag.cli.arguments import budget as budget_of
-from memdiag.cli.arguments import command_line, dimension_sizes, given_inputs, pairs
-from memdiag.cli.choices import LoadFrom, Plotly, Verify
-from memdiag.cli.declarations import (
-    DIM_HELP,
-    INPUT_HELP,
-    INPUTS_HELP,
-    LOAD_FROM_HELP,
-    MEMORY_LIMIT_HELP,
-    PLOTLY_HELP,
-    QUIET_HELP,
-    RUNS_HELP,
-    SESSION_OPTION_HELP,
-    THREADS_HELP,
-    TIMEOUT_HELP,
-    VERIFY_HELP,
+from memdiag.cli import CLEAN, ERROR, FINDINGS
+from memdiag.cli.options import (
+    add_format,
+    add_inputs,
+    add_limits,
+    add_list,
+    add_load_from,
+    add_model,
+    add_quiet,
+    add_reports_folder,
+    add_runs,
+    add_session_options,
+    add_switch,
+    add_verify,
+    comma_pairs,
+    command_line,
+    pairs,
+    read_dims,
+    read_inputs,
+    read_limits,
+    whole_number,
 )
-from memdiag.errors import UsageError
-from memdiag.units import parse_size
+from memdiag.errors import ReportError, UsageError
+
+if TYPE_CHECKING:
+    from memdiag.api.budget import BudgetResult
+    from memdiag.api.profile import ProfileConfig
+    from memdiag.records.budget import Budget
+    from memdiag.records.profile import Profile
+    from memdiag.runner.job import SessionConfig
+
+ARGUMENTS = "MODEL"
+_JOB_SUMMARY = "GITHUB_STEP_SUMMARY"
+"""Variable in which GitHub Actions names the file that a step's summary is appended to."""
 
 
-class _Xray(StrEnum):
-    steady = "steady"
-    phases = "phases"
-    none = "none"
+def configure(parser: ArgumentParser) -> None:
+    """Add the options."""
+    add_model(parser)
+
+    group = parser.add_argument_group("Inputs")
+    add_runs(group)
+    add_switch(
+        parser,
+        group,
+        "--run",
+        default=True,
+        help="Run the model, or stop after session creation.",
+    )
+    add_inputs(group)
+
+    group = parser.add_argument_group("Session")
+    add_session_options(group)
+    group.add_argument(
+        "--optimization-level",
+        metavar="LEVEL",
+        help="Graph optimizations: disable_all, basic, extended, layout or all.",
+    )
+    add_list(
+        group,
+        "--disable-optimizer",
+        metavar="NAME",
+        help="A graph transformer to disable; can be repeated.",
+    )
+    add_list(
+        group,
+        "--provider",
+        metavar="NAME",
+        help="An execution provider; can be repeated, the preferred one first.",
+    )
+    add_list(
+        group,
+        "--env",
+        metavar="KEY=VALUE",
+        help="An environment variable of the child process; can be repeated.",
+    )
+    add_load_from(group)
+    group.add_argument(
+        "--telemetry",
+        action="store_true",
+        help="Leave onnxruntime's telemetry on, as it is by default since 1.29.",
+    )
+    group.add_argument(
+        "--python",
+        metavar="PYTHON",
+        type=Path,
+        help="Another Python interpreter that has onnxruntime.",
+    )
+
+    add_limits(parser.add_argument_group("Limits"))
+
+    group = parser.add_argument_group("X-ray")
+    group.add_argument(
+        "--xray",
+        choices=("steady", "phases", "none"),
+        default="steady",
+        help="When to identify the owner of every resident byte: at steady state, also at the"
+        " end of each phase, or never.",
+    )
+    add_verify(group)
+
+    group = parser.add_argument_group("Budget")
+    group.add_argument(
+        "--budget", metavar="FIGURE=SIZE,…", help="Limits of figures, e.g. peak=1.2GB,copies=1."
+    )
+    group.add_argument(
+        "--baseline", metavar="FILE", type=Path, help="Baseline file to compare with."
+    )
+    group.add_argument(
+        "--update-baseline",
+        action="store_true",
+        help="Write the baseline file instead of comparing with it.",
+    )
+    group.add_argument(
+        "--processes",
+        metavar="N",
+        type=whole_number(1),
+        default=3,
+        help="Number of processes to run when a budget is exceeded or a baseline is written;"
+        " medians are used.",
+    )
+    add_switch(
+        parser,
+        group,
+        "--pin",
+        default=True,
+        help="With a budget or baseline, make malloc release freed memory, so that figures"
+        " are reproducible.",
+    )
+
+    group = parser.add_argument_group("Output")
+    add_reports_folder(group, default="reports/MODEL")
+    add_format(
+        group,
+        ("console", "json", "markdown", "github"),
+        "What to print: a summary, the JSON record, a Markdown report, or GitHub annotations"
+        " and a job summary.",
+    )
+    add_quiet(group)
 
 
-class _Format(StrEnum):
-    console = "console"
-    json = "json"
-    markdown = "markdown"
-    github = "github"
-
-
-_INPUTS = "Inputs"
-_SESSION = "Session"
-_LIMITS = "Limits"
-_XRAY = "X-ray"
-_BUDGET = "Budget"
-_OUTPUT = "Output"
-
-
-def command(
-    model: Annotated[Path, typer.Argument(help="The ONNX model.", show_default=False)],
-    runs: Annotated[int, typer.Option(help=RUNS_HELP, rich_help_panel=_INPUTS)] = 10,
-    run: Annotated[
-        bool,
-        typer.Option(
-            "--run/--no-run",
-            help="Run the model, or stop after session creation.",
-            rich_help_panel=_INPUTS,
-        ),
-    ] = True,
-    dim: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME=N,…",
-            help=DIM_HELP,
-            rich_help_panel=_INPUTS,
-        ),
-    ] = None,
-    input: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME=FILE.npy", help=INPUT_HELP, rich_help_panel=_INPUTS),
-    ] = None,
-    inputs: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE.npz", help=INPUTS_HELP, rich_help_panel=_INPUTS),
-    ] = None,
-    session_option: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="KEY=VALUE",
-            help=SESSION_OPTION_HELP,
-            rich_help_panel=_SESSION,
-        ),
-    ] = None,
-    optimization_level: Annotated[
-        str | None,
-        typer.Option(
-            metavar="LEVEL",
-            help="Graph optimizations: disable_all, basic, extended, layout or all.",
-            rich_help_panel=_SESSION,
-        ),
-    ] = None,
-    disable_optimizer: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME",
-            help="A graph transformer to disable; can be repeated.",
-            rich_help_panel=_SESSION,
-        ),
-    ] = None,
-    threads: Annotated[
-        int | None, typer.Option(min=0, help=THREADS_HELP, rich_help_panel=_SESSION)
-    ] = None,
-    provider: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME",
-            help="An execution provider; can be repeated, the preferred one first.",
-            rich_help_panel=_SESSION,
-        ),
-    ] = None,
-    env: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="KEY=VALUE",
-            help="An environment variable of the child process; can be repeated.",
-            rich_help_panel=_SESSION,
-        ),
-    ] = None,
-    load_from: Annotated[
-        LoadFrom,
-        typer.Option(help=LOAD_FROM_HELP, rich_help_panel=_SESSION),
-    ] = LoadFrom.path,
-    telemetry: Annotated[
-        bool,
-        typer.Option(
-            "--telemetry",
-            help="Leave onnxruntime's telemetry on, as it is by default since 1.29.",
-            rich_help_panel=_SESSION,
-        ),
-    ] = False,
-    python: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="PYTHON",
-            help="Another Python interpreter that has onnxruntime.",
-            rich_help_panel=_SESSION,
-        ),
-    ] = None,
-    timeout: Annotated[
-        float,
-        typer.Option(metavar="SECONDS", help=TIMEOUT_HELP, rich_help_panel=_LIMITS),
-    ] = 1800.0,
-    memory_limit: Annotated[
-        str | None,
-        typer.Option(
-            metavar="SIZE",
-            help=MEMORY_LIMIT_HELP,
-            rich_help_panel=_LIMITS,
-        ),
-    ] = None,
-    xray: Annotated[
-        _Xray,
-        typer.Option(
-            help="When to identify the owner of every resident byte: at steady state, also at the"
-            " end of each phase, or never.",
-            rich_help_panel=_XRAY,
-        ),
-    ] = _Xray.steady,
-    verify: Annotated[
-        Verify,
-        typer.Option(help=VERIFY_HELP, rich_help_panel=_XRAY),
-    ] = Verify.full,
-    budget: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FIGURE=SIZE,…",
-            help="Limits of figures, e.g. peak=1.2GB,copies=1.",
-            rich_help_panel=_BUDGET,
-        ),
-    ] = None,
-    baseline: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="Baseline file to compare with.", rich_help_panel=_BUDGET
-        ),
-    ] = None,
-    update_baseline: Annotated[
-        bool,
-        typer.Option(
-            "--update-baseline",
-            help="Write the baseline file instead of comparing with it.",
-            rich_help_panel=_BUDGET,
-        ),
-    ] = False,
-    processes: Annotated[
-        int,
-        typer.Option(
-            min=1,
-            help="Number of processes to run when a budget is exceeded or a baseline is written;"
-            " medians are used.",
-            rich_help_panel=_BUDGET,
-        ),
-    ] = 3,
-    pin: Annotated[
-        bool,
-        typer.Option(
-            "--pin/--no-pin",
-            help="With a budget or baseline, make malloc release freed memory, so that figures"
-            " are reproducible.",
-            rich_help_panel=_BUDGET,
-        ),
-    ] = True,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR",
-            help="Write the record and its reports to this folder (default: reports/MODEL).",
-            rich_help_panel=_OUTPUT,
-        ),
-    ] = None,
-    plotly: Annotated[
-        Plotly,
-        typer.Option(
-            help=PLOTLY_HELP,
-            rich_help_panel=_OUTPUT,
-        ),
-    ] = Plotly.inline,
-    format: Annotated[
-        _Format,
-        typer.Option(
-            help="What to print: a summary, the JSON record, a Markdown report, or GitHub"
-            " annotations and a job summary.",
-            rich_help_panel=_OUTPUT,
-        ),
-    ] = _Format.console,
-    quiet: Annotated[
-        bool, typer.Option("--quiet", "-q", help=QUIET_HELP, rich_help_panel=_OUTPUT)
-    ] = False,
-) -> int:
+def run(options: Namespace) -> int:
     """Run a model in a child process and show when it allocates memory, and how much.
 
     Writes profile.json, report.html, report.md and timeline.png. Exit codes: 0; 1 if a budget or
@@ -240,80 +160,195 @@ def command(
     The rules of memdiag check are compared with the measurement; select, ignore and min-bytes in
     [tool.memdiag] of pyproject.toml choose among them.
     """
-    import msgspec
-
-    from memdiag.api.budget import Held, hold, pinned, refuse_other_configuration
-    from memdiag.api.check import DEFAULT_MIN_BYTES
-    from memdiag.api.configuration import read_configuration
-    from memdiag.api.profile import Interrupted
-    from memdiag.api.profile import profile as run_profile
-    from memdiag.cli.display import ProgressLine
+    from memdiag.api.budget import BudgetResult, check_budget, refuse_other_configuration
+    from memdiag.api.profile import Interrupted, profile_model
     from memdiag.cli.output import Destination
-    from memdiag.cli.profile_output import print_result
+    from memdiag.cli.progress import MeasurementLine
     from memdiag.records.budget import Budget
-    from memdiag.records.codec import escaped
 
-    settings = read_configuration()
-    least_bytes = settings.least_bytes
-    destination = Destination(out or Path("reports") / model.stem, plotly=plotly.value)
-    wanted = budget_of("--budget", budget)
-    is_judged = wanted is not None or baseline is not None
-    if baseline is None and update_baseline:
+    model, baseline = options.model, options.baseline
+    folder = options.out or Path("reports") / model.stem
+    destination = Destination(folder, plotly=options.plotly)
+    budget = read_budget(options.budget)
+    if baseline is None and options.update_baseline:
         raise UsageError("--update-baseline needs a file. Add --baseline FILE.")
-    if baseline is not None and not update_baseline and not baseline.exists():
+    if baseline is not None and not options.update_baseline and not baseline.exists():
         raise UsageError(f"{baseline}: no such file. Create it with --update-baseline.")
-    variables = pairs("--env", env or ())
-    with ProgressLine(model.name, runs) as line:
-        once = partial(
-            run_profile,
-            model,
-            runs=runs,
-            run=run,
-            dims=dimension_sizes("--dim", dim or ()),
-            inputs=given_inputs(input or (), inputs),
-            session_options=pairs("--session-option", session_option or ()),
-            optimization_level=optimization_level,
-            disabled_optimizers=disable_optimizer or (),
-            threads=threads,
-            providers=provider or ("CPUExecutionProvider",),
-            environment=pinned(variables) if is_judged and pin else variables,
-            load_from=load_from.value,
-            python=python,
-            timeout_s=timeout,
-            memory_limit_bytes=parse_size(memory_limit) if memory_limit else None,
-            telemetry=telemetry,
-            verify=verify.value,
-            select=settings.select,
-            ignore=settings.ignore,
-            min_bytes=DEFAULT_MIN_BYTES if least_bytes is None else least_bytes,
-            on_progress=line.show,
-        )
-        when: Literal["steady", "phases", "none"] = xray.value
+    has_budget = budget is not None or baseline is not None
+    config = _config(options, pinned=has_budget and options.pin)
+    interrupted = False
+    with MeasurementLine(model.name, options.runs) as line:
         try:
-            if is_judged:
-                held = hold(
-                    lambda wished: once(xray=when if wished == "steady" else wished),
-                    wanted or Budget(),
+            if has_budget:
+                result = check_budget(
+                    lambda xray: profile_model(
+                        model, config if xray else config.without_xray(), on_progress=line.show
+                    ),
+                    budget or Budget(),
                     model=str(model),
                     baseline=baseline,
-                    update=update_baseline,
-                    processes=processes,
+                    update=options.update_baseline,
+                    processes=options.processes,
                 )
             else:
-                held = Held(profile=once(xray=when), judgement=None)
-        except Interrupted as interrupted:
-            held = Held(profile=interrupted.profile, judgement=None)
-            was_interrupted = True
-        else:
-            was_interrupted = False
-    told = msgspec.structs.replace(held.profile, judgement=held.judgement, command=command_line())
-    told = escaped(told)
-    held = replace(held, profile=told)
-    if was_interrupted and told.outcome.status == "completed":
-        # Measured, but not yet examined: whoever interrupts that has no time for reports.
-        (saved,) = destination.write(told, ("json",))
+                result = BudgetResult(profile=profile_model(model, config, on_progress=line.show))
+        except Interrupted as interrupt:
+            result = BudgetResult(profile=interrupt.profile)
+            interrupted = True
+    profile = result.profile
+    if interrupted and profile.outcome.status == "completed":
+        # Measured, but not yet examined: a user who interrupts does not wait for reports.
+        (saved,) = destination.write(profile, ("json",))
         raise KeyboardInterrupt(f"The profile, without findings, is at {saved}.")
-    written = destination.write(held.profile)
-    if baseline is not None and held.update_baseline is not None:
-        refuse_other_configuration(baseline, str(model), held.profile)
-    return print_result(held, written, format=format.value, quiet=quiet)
+    written = destination.write(profile)
+    if result.update is not None:
+        refuse_other_configuration(result.update.path, str(model), profile)
+    return _print_result(result, written, format=options.format, quiet=options.quiet)
+
+
+def read_budget(text: str | None) -> Budget | None:
+    """Return the budget given to ``--budget``; None without one.
+
+    Raises:
+        UsageError: as in `pairs`, a figure or size is unknown, or there is no figure.
+    """
+    from memdiag.budgets.parsing import parse_budget
+
+    if text is None:
+        return None
+    budget = parse_budget(comma_pairs("--budget", text), where="--budget")
+    if not budget.limits:
+        raise UsageError("--budget: no figure was given. Write it like peak=1.2GB,steady=800MB.")
+    return budget
+
+
+def _config(options: Namespace, *, pinned: bool) -> ProfileConfig:
+    from memdiag.api.arguments import input_config
+    from memdiag.api.profile import ProfileConfig
+    from memdiag.api.project_settings import read_project_settings
+    from memdiag.runner.job import XrayConfig
+
+    return ProfileConfig(
+        rules=read_project_settings().selection(),
+        session=_session(options, pinned=pinned),
+        inputs=input_config(
+            dims=read_dims(options.dim),
+            inputs=read_inputs(options),
+            runs=options.runs,
+            run=options.run,
+        ),
+        limits=read_limits(options),
+        xray=XrayConfig(when=options.xray, verify=options.verify),
+        command=command_line(),
+    )
+
+
+def _session(options: Namespace, *, pinned: bool) -> SessionConfig:
+    from memdiag.api.arguments import session_config
+    from memdiag.api.budget import pinned as with_pinned_malloc
+
+    environment = pairs("--env", options.env)
+    return session_config(
+        options=pairs("--session-option", options.session_option),
+        optimization_level=options.optimization_level,
+        disabled_optimizers=options.disable_optimizer,
+        threads=options.threads,
+        providers=options.provider or ("CPUExecutionProvider",),
+        environment=with_pinned_malloc(environment) if pinned else environment,
+        load_from=options.load_from,
+        telemetry=options.telemetry,
+        python=options.python,
+    )
+
+
+def _print_result(
+    result: BudgetResult, written: Sequence[Path], *, format: str, quiet: bool
+) -> int:
+    """Print a profile in `format`, write its baseline, and return the exit code.
+
+    How a run ended that did not complete is printed on standard error as well, in one sentence.
+
+    Raises:
+        ReportError: the job summary, or the baseline, cannot be written.
+    """
+    from memdiag.cli.output import show
+    from memdiag.records.codec import encode
+    from memdiag.reports.views.text import plain
+
+    profile, judgement = result.profile, result.profile.judgement
+    status = result.update.write() if result.update else None
+    completed = profile.outcome.status == "completed"
+    if format == "json":
+        sys.stdout.buffer.write(encode(profile))
+    elif format == "console":
+        if completed or not quiet:
+            show(profile, written, quiet=quiet)
+    else:
+        _print_report(profile, format)
+    if not completed:
+        _print_outcome(profile, written)
+        return ERROR
+    if judgement is None:
+        return CLEAN
+    if format in ("console", "json"):
+        _print_judgement(profile, status, to_stderr=format == "json", quiet=quiet)
+    if result.incomparable and not judgement.budget.limits:
+        # There was no other limit to compare with: that is not a pass.
+        message = f"memdiag: {profile.model.path}: {result.incomparable}."
+        print(plain(message), file=sys.stderr)
+        return ERROR
+    return CLEAN if judgement.holds else FINDINGS
+
+
+def _print_report(profile: Profile, format: str) -> None:
+    from memdiag.reports import github
+
+    summary = github.summary(profile, profile.judgement)
+    if format == "github":
+        sys.stdout.write(github.annotations(profile, profile.judgement))
+        _append_job_summary(summary)
+    else:
+        sys.stdout.buffer.write(summary.encode())
+
+
+def _append_job_summary(text: str) -> None:
+    name = os.environ.get(_JOB_SUMMARY)
+    if not name:
+        return
+    try:
+        with open(name, "a", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        raise ReportError(f"{name}: cannot be appended to ({error.strerror}).") from error
+
+
+def _print_outcome(profile: Profile, written: Sequence[Path]) -> None:
+    from memdiag.reports.views import headline
+    from memdiag.reports.views.text import plain
+
+    sentence = headline.build(profile).first
+    path = plain(profile.model.path)
+    print(f"memdiag: {path}: {sentence[0].lower()}{sentence[1:]}", file=sys.stderr)
+    for file in written:
+        if file.suffix == ".json":
+            print(f"The profile up to then: {plain(str(file))}", file=sys.stderr)
+
+
+def _print_judgement(
+    profile: Profile, baseline_status: str | None, *, to_stderr: bool, quiet: bool
+) -> None:
+    from memdiag.reports.terminal import no_command
+    from memdiag.reports.views import judgement as judgement_view
+    from memdiag.reports.views.text import plain
+
+    assert profile.judgement is not None
+    stream = sys.stderr if to_stderr else sys.stdout
+    lines = list(judgement_view.lines(profile.judgement)[: 1 if quiet else None])
+    if baseline_status:
+        lines.append(f"baseline {baseline_status}")
+    if not quiet and not to_stderr:
+        print(file=stream)
+    for text in lines:
+        # An explanation is indented below its sentence.
+        indent = " " * (len(text) - len(text.lstrip(" ")))
+        print(no_command(indent + plain(text)), file=stream)

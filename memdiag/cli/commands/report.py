@@ -1,57 +1,48 @@
 """``memdiag report``: render a saved record again, without the model or onnxruntime."""
 
 import sys
+from argparse import ArgumentParser, Namespace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
-
-from memdiag.cli.choices import Plotly
-from memdiag.cli.declarations import PlotlyPlace
-from memdiag.cli.exit_codes import CLEAN
+from memdiag.cli import CLEAN
+from memdiag.cli.options import add_list, add_reports_folder
 from memdiag.errors import UsageError
 
 if TYPE_CHECKING:
     from memdiag.reports.kinds import Reported
 
+ARGUMENTS = "FILE"
 _CONSOLE = "console"
 _TEXT = ("json", "markdown")
 
 
-def command(
-    file: Annotated[
-        Path,
-        typer.Argument(
-            metavar="FILE",
-            help="A saved profile.json, comparison.json, fix.json, tune.json or X-ray.",
-            show_default=False,
-        ),
-    ],
-    format: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="FORMAT",
-            help="What to print or write: console, html, json, markdown, png, svg or, for a"
-            " profile, treemap or treemap_svg; can be repeated (default: console, html, json,"
-            " markdown and png).",
-        ),
-    ] = None,
-    fix: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="A fix.json or tune.json of the same model to include in a profile's report.",
-        ),
-    ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR",
-            help="Write the record and its reports to this folder (default: that of FILE).",
-        ),
-    ] = None,
-    plotly: PlotlyPlace = Plotly.inline,
-) -> int:
+def configure(parser: ArgumentParser) -> None:
+    """Add the options."""
+    parser.add_argument(
+        "file",
+        metavar="FILE",
+        type=Path,
+        help="A saved profile.json, comparison.json, fix.json, tune.json or X-ray.",
+    )
+    add_list(
+        parser,
+        "--format",
+        metavar="FORMAT",
+        help="What to print or write: console, html, json, markdown, png, svg or, for a"
+        " profile, treemap or treemap_svg; can be repeated (default: console, html, json,"
+        " markdown and png).",
+    )
+    parser.add_argument(
+        "--fix",
+        metavar="FILE",
+        type=Path,
+        help="A fix.json or tune.json of the same model to include in a profile's report.",
+    )
+    add_reports_folder(parser, default="that of FILE")
+
+
+def run(options: Namespace) -> int:
     """Render the reports of a saved record again, without the model or onnxruntime.
 
     A single --format json or markdown without --out is printed to standard output.
@@ -60,15 +51,15 @@ def command(
     from memdiag.reports import DEFAULT_FORMATS
     from memdiag.reports.kinds import reporters_of
 
-    record = _record(file, fix)
-    wanted = format or [_CONSOLE, *DEFAULT_FORMATS]
-    if out is None and len(wanted) == 1 and wanted[0] in _TEXT:
-        sys.stdout.buffer.write(reporters_of(record).render(record, wanted[0]))
+    record = _load(options.file, options.fix)
+    formats = options.format or [_CONSOLE, *DEFAULT_FORMATS]
+    if options.out is None and len(formats) == 1 and formats[0] in _TEXT:
+        sys.stdout.buffer.write(reporters_of(record).render(record, formats[0]))
         return CLEAN
-    files = [name for name in wanted if name != _CONSOLE]
-    destination = Destination(out or file.parent, plotly=plotly.value)
+    files = [name for name in formats if name != _CONSOLE]
+    destination = Destination(options.out or options.file.parent, plotly=options.plotly)
     written = destination.write(record, files) if files else ()
-    if _CONSOLE in wanted:
+    if _CONSOLE in formats:
         show(record, written)
     else:
         for path in written:
@@ -76,15 +67,14 @@ def command(
     return CLEAN
 
 
-def _record(file: Path, fix: Path | None) -> "Reported":
-    """Return the record of `file`, with that of `fix` in it.
+def _load(file: Path, fix: Path | None) -> "Reported":
+    """Return the record in `file`, with the record in `fix` joined to it.
 
     Raises:
-        RecordError: a file cannot be read, or is no record that has reports.
-        UsageError: the two do not belong together.
+        RecordError: a file cannot be read, or is not a record that has reports.
+        UsageError: the records are of different models.
     """
-    from memdiag.api.join_fix import join_fix
-    from memdiag.api.load_record import load_record
+    from memdiag.api.load import join_fix, load_record
     from memdiag.records.codec import load
     from memdiag.records.fix import Fix
     from memdiag.records.profile import Profile

@@ -1,13 +1,22 @@
 """``memdiag rules``: list the rules."""
 
-from memdiag.cli.exit_codes import CLEAN
+from argparse import ArgumentParser, Namespace
+
+from memdiag.cli import CLEAN
+
+ARGUMENTS = ""
 
 
-def command() -> int:
+def configure(parser: ArgumentParser) -> None:
+    """Add no options: there are none."""
+
+
+def run(options: Namespace) -> int:
     """List the rules of memdiag check and memdiag profile."""
     from memdiag.rules import detectors
 
-    longest = max(len(each.rule.name) for each in detectors())
-    for each in detectors():
-        print(f"{each.rule.code}  {each.rule.name:<{longest}}  {each.rule.summary}")
+    rules = [detector.rule for detector in detectors()]
+    width = max(len(rule.name) for rule in rules)
+    for rule in rules:
+        print(f"{rule.code}  {rule.name:<{width}}  {rule.summary}")
     return CLEAN

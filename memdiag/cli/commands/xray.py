@@ -1,41 +1,49 @@
 """``memdiag xray``: identify the owner of every resident byte of a running process."""
 
 import sys
+from argparse import ArgumentParser, Namespace
 from pathlib import Path
-from typing import Annotated
 
-import typer
+from memdiag.cli import CLEAN
+from memdiag.cli.options import (
+    add_format,
+    add_list,
+    add_output_record,
+    add_quiet,
+    add_verify,
+)
 
-from memdiag.cli.choices import Format, Verify
-from memdiag.cli.declarations import VERIFY_HELP, OutputRecord, Printed, Quiet
-from memdiag.cli.exit_codes import CLEAN
+ARGUMENTS = "PID [MODEL...]"
 
 
-def command(
-    pid: Annotated[int, typer.Argument(help="Id of a running process.", show_default=False)],
-    models: Annotated[
-        list[Path] | None,
-        typer.Argument(
-            help="The ONNX models that the process runs, as with --model.", show_default=False
-        ),
-    ] = None,
-    model: Annotated[
-        list[Path] | None,
-        typer.Option(
-            metavar="FILE",
-            help="The ONNX model that the process runs; can be repeated, or be several files. By"
-            " default those whose files the process uses.",
-            show_default=False,
-        ),
-    ] = None,
-    verify: Annotated[Verify, typer.Option(help=VERIFY_HELP)] = Verify.full,
-    pause: Annotated[
-        bool, typer.Option("--pause", help="Stop the process while its memory is read.")
-    ] = False,
-    format: Printed = Format.console,
-    output: OutputRecord = None,
-    quiet: Quiet = False,
-) -> int:
+def configure(parser: ArgumentParser) -> None:
+    """Add the options."""
+    parser.add_argument("pid", metavar="PID", type=int, help="Id of a running process.")
+    parser.add_argument(
+        "models",
+        metavar="MODEL",
+        nargs="*",
+        type=Path,
+        help="The ONNX models that the process runs, as with --model.",
+    )
+    add_list(
+        parser,
+        "--model",
+        metavar="FILE",
+        type=Path,
+        help="The ONNX model that the process runs; can be repeated, or be several files. By"
+        " default those whose files the process uses.",
+    )
+    add_verify(parser)
+    parser.add_argument(
+        "--pause", action="store_true", help="Stop the process while its memory is read."
+    )
+    add_format(parser)
+    add_output_record(parser)
+    add_quiet(parser)
+
+
+def run(options: Namespace) -> int:
     """Identify the owner of every resident byte of a running process.
 
     Works for processes in any language. The process is only read, and keeps running meanwhile.
@@ -47,15 +55,17 @@ def command(
     from memdiag.records.codec import encode
     from memdiag.records.files import require_writable
 
-    # What follows the first file of --model is, to the command line, an argument.
-    given = [*(model or ()), *(models or ())]
-    if output is not None:
-        require_writable(output)
-    attribution = xray(pid, given or None, sampled=verify is Verify.sampled, pause=pause)
-    if output is not None:
-        save_record(attribution, output)
-    if format is Format.json:
+    # The command line parses the files after the first one of --model as arguments.
+    models = [*options.model, *options.models]
+    if options.output is not None:
+        require_writable(options.output)
+    attribution = xray(
+        options.pid, models or None, sampled=options.verify == "sampled", pause=options.pause
+    )
+    if options.output is not None:
+        save_record(attribution, options.output)
+    if options.format == "json":
         sys.stdout.buffer.write(encode(attribution))
     else:
-        show(attribution, quiet=quiet)
+        show(attribution, quiet=options.quiet)
     return CLEAN

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from memdiag.budgets.figures import FIGURES
-from memdiag.records.baseline import HeldCopy
+from memdiag.records.baseline import LiveCopy
 from memdiag.records.budget import Breach, Judgement
 from memdiag.records.dimension import in_words
 from memdiag.reports.views.owner_table import owner_label
@@ -164,14 +164,14 @@ def _copies(judgement: Judgement) -> Iterator[str]:
         yield f"most copies: {name}, {count} of them, {format_size(size)}: {kinds}"
 
 
-def _copy(row: HeldCopy) -> str:
+def _copy(row: LiveCopy) -> str:
     name = shortened(plain(row.weight), _LONGEST_NAME)
     return f"{_counted(row)} copy of {name}, {format_size(row.bytes)}{_maker(row)}"
 
 
-def _counted(row: HeldCopy) -> str:
+def _counted(row: LiveCopy) -> str:
     return row.kind if row.count == 1 else f"{row.count} times {row.kind}"
 
 
-def _maker(row: HeldCopy) -> str:
+def _maker(row: LiveCopy) -> str:
     return f" ({shortened(plain(row.made_by), _LONGEST_NAME)})" if row.made_by else ""

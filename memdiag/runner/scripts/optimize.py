@@ -1,7 +1,7 @@
-"""Run one optimizer on one model, and tell how long it took and how much memory.
+"""Run one optimizer on one model, and report its duration and memory.
 
-Run by path beside `child.py`, whose protocol it speaks: one job in, and one event out,
-``optimized`` or ``error``. The optimizer is a file with a function `optimize`, loaded by its path.
+Run by path beside `child.py`, whose protocol it uses: one job in, and one event out, ``optimized``
+or ``error``. The job names a file with a table `OPTIMIZERS`, and an optimizer in that table.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ else:
 
 
 def load(path: str) -> Any:
-    """Return the module at `path`; it is in no package, so that it finds others by their names."""
-    spec = importlib.util.spec_from_file_location("optimizer", path)
+    """Return the module at `path`, which is not part of a package."""
+    spec = importlib.util.spec_from_file_location("optimizers", path)
     if spec is None or spec.loader is None:
-        raise ImportError(f"{path} is no Python module")
+        raise ImportError(f"{path} is not a Python module")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
 
 
 def high_water_bytes() -> int:
-    """Return the largest resident set that this process had, 0 where the system does not tell."""
+    """Return the largest resident set of this process; 0 if the system does not report it."""
     try:
         with open("/proc/self/status", encoding="ascii") as file:
             fields = dict(line.split(":", 1) for line in file)
@@ -42,7 +42,7 @@ def high_water_bytes() -> int:
 
 
 def version_of(package: str) -> str:
-    """Return the version of a package; empty where it has none."""
+    """Return the version of a package; empty if it has none."""
     from importlib import metadata
 
     try:
@@ -52,20 +52,20 @@ def version_of(package: str) -> str:
 
 
 def main() -> None:
-    """Import what the optimizer needs, then time it."""
+    """Import the packages of the optimizer, then measure it."""
     channel = child.Channel()
     job = channel.start()
     try:
-        optimizer = load(job["optimizer"])
-        for package in optimizer.PACKAGES:
+        optimizer = load(job["optimizers"]).OPTIMIZERS[job["name"]]
+        for package in optimizer.packages:
             importlib.import_module(package)
         started = time.perf_counter()
-        remark = optimizer.optimize(job["name"], job["source"], job["target"], job["large"])
+        remark = optimizer.optimize(job["source"], job["target"], job["large"])
         channel.send(
             "optimized",
             duration_s=time.perf_counter() - started,
             peak_rss_bytes=high_water_bytes(),
-            version=version_of(optimizer.PACKAGES[0]),
+            version=version_of(optimizer.packages[0]),
             remark=remark,
         )
     except Exception as error:

@@ -1,7 +1,7 @@
 import msgspec
 
-from memdiag.budgets.baselines import take
-from memdiag.budgets.judging import judge
+from memdiag.budgets.baselines import baseline_entry
+from memdiag.budgets.evaluation import judge
 from memdiag.records.budget import Budget, Judgement
 from memdiag.records.finding import Finding
 from memdiag.records.profile import Run
@@ -23,7 +23,7 @@ def budgeted(**limits: int) -> Judgement:
 def grown() -> Judgement:
     """Return the tied weight held to what it took without its transposed copy, a release before."""
     profile = tied_xray.with_attribution()
-    now = take([profile])
+    now = baseline_entry([profile])
     later = ("constant_fold", "initialize", "prepack", "first_run", "peak", "steady")
     figures = {
         name: value - 500 * MIB * (name in later) - (name == "copies")
@@ -31,7 +31,7 @@ def grown() -> Judgement:
     }
     copies = tuple(row for row in now.copies if row.kind != "transposed")
     before = msgspec.structs.replace(now, figures=figures, copies=copies, onnxruntime="1.24.4")
-    return judge([profile], Budget(), taken=before)
+    return judge([profile], Budget(), entry=before)
 
 
 def test_what_holds_is_said_in_a_line() -> None:
@@ -39,9 +39,9 @@ def test_what_holds_is_said_in_a_line() -> None:
         "memory budget: models/tied_if.onnx: within its budget"
     )
     profile = profiles.tied_if()
-    kept = take([profile])
-    assert verdict(judge([profile], Budget(), taken=kept)) == "within its baseline"
-    assert verdict(judge([profile], Budget(limits={"peak": PEAK}), taken=kept)) == (
+    kept = baseline_entry([profile])
+    assert verdict(judge([profile], Budget(), entry=kept)) == "within its baseline"
+    assert verdict(judge([profile], Budget(limits={"peak": PEAK}), entry=kept)) == (
         "within its budget and its baseline"
     )
     assert verdict(judge([profile], Budget())) == ""

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from memdiag.budgets.judging import judge
+from memdiag.budgets.evaluation import judge
 from memdiag.records.budget import Budget
 from memdiag.records.dimension import Dimension
 from memdiag.reports import console, markdown

@@ -1,4 +1,4 @@
-"""What was measured by tests: as properties of their reports, and as a section at the end."""
+"""Figures of tests: as properties of their reports, and as a section of the terminal summary."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _ATTRIBUTE = "memdiag_rows"
 
 
 def record(item: pytest.Item, judgement: Judgement, *, remark: str = "") -> dict[str, str]:
-    """Keep `judgement` for the summary, and its figures as properties of the test (JUnit XML).
+    """Add `judgement` to the summary, and its figures to the properties of the test (JUnit XML).
 
     Return its row of the summary.
     """
@@ -25,12 +25,12 @@ def record(item: pytest.Item, judgement: Judgement, *, remark: str = "") -> dict
 
     for name, value in judgement.figures.items():
         item.user_properties.append((f"memdiag.{judgement.model}.{name}", value))
-    shown = {
+    figures = {
         name: FIGURES[name].show(judgement.figures[name]) if name in judgement.figures else "–"
         for name in ("peak", "steady")
     }
-    answer = ", ".join(part for part in (verdict(judgement), measured_sizes(judgement)) if part)
-    row = {"model": judgement.model, **shown, "said": answer}
+    result = ", ".join(part for part in (verdict(judgement), measured_sizes(judgement)) if part)
+    row = {"model": judgement.model, **figures, "result": result}
     add_remark(row, remark)
     item.stash.setdefault(_ROWS, []).append(row)
     return row
@@ -38,11 +38,11 @@ def record(item: pytest.Item, judgement: Judgement, *, remark: str = "") -> dict
 
 def add_remark(row: dict[str, str], remark: str) -> None:
     """Add `remark` to the last column of `row`."""
-    row["said"] = "; ".join(part for part in (row["said"], remark) if part)
+    row["result"] = "; ".join(part for part in (row["result"], remark) if part)
 
 
 def attach(item: pytest.Item, report: pytest.TestReport) -> None:
-    """Put what was kept for `item` on the report of its last step that ran."""
+    """Attach the rows of `item` to the report of its last step that ran."""
     if report.when == "call" or (report.when == "setup" and not report.passed):
         rows = item.stash.get(_ROWS, None)
         if rows:
@@ -50,8 +50,8 @@ def attach(item: pytest.Item, report: pytest.TestReport) -> None:
 
 
 def write_summary(terminal: pytest.TerminalReporter) -> None:
-    """Write the section at the end; nothing where nothing was measured."""
-    reports = (report for each in terminal.stats.values() for report in each)
+    """Write the section; none if nothing was measured."""
+    reports = (report for group in terminal.stats.values() for report in group)
     rows = [
         row
         for report in reports
@@ -66,11 +66,11 @@ def write_summary(terminal: pytest.TerminalReporter) -> None:
 
 
 def _table(rows: Sequence[dict[str, str]]) -> list[str]:
-    heading = {"model": "", "peak": "peak", "steady": "steady", "said": ""}
+    heading = {"model": "", "peak": "peak", "steady": "steady", "result": ""}
     all_rows = [heading, *rows]
     widths = {name: max(len(row[name]) for row in all_rows) for name in heading}
     return [
         f"{row['model']:<{widths['model']}}  {row['peak']:>{widths['peak']}}"
-        f"  {row['steady']:>{widths['steady']}}  {row['said']}".rstrip()
+        f"  {row['steady']:>{widths['steady']}}  {row['result']}".rstrip()
         for row in all_rows
     ]

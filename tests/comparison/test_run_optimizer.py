@@ -8,30 +8,33 @@ from pathlib import Path
 import psutil
 import pytest
 
-from memdiag.comparison.optimizers import Adapter, chosen
-from memdiag.comparison.optimizing import Optimized, interpreter_for, optimize
+from memdiag.comparison.run_optimizer import OptimizerResult, interpreter_for, run_optimizer
 from memdiag.errors import ProvisionError
 from memdiag.units import MIB
 
 SampleModel = Callable[..., Path]
-Run = Callable[..., Optimized]
+Run = Callable[..., OptimizerResult]
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Run:
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     """A function that runs an optimizer whose body is `lines`, on a file of 3 bytes."""
     model = tmp_path / "model.onnx"
     model.write_bytes(b"abc")
 
-    def optimized(lines: str, *, timeout_s: float = 60, limit: int | None = None) -> Optimized:
+    def optimized(
+        lines: str, *, timeout_s: float = 60, limit: int | None = None
+    ) -> OptimizerResult:
         body = "\n".join(f"    {line}" for line in lines.splitlines())
-        path = tmp_path / "optimizer.py"
+        path = tmp_path / "optimizers.py"
         path.write_text(
-            "import os, shutil, subprocess, sys, time\n"
-            f"PACKAGES = ('json',)\ndef optimize(name, source, target, large):\n{body}\n"
+            "import os, shutil, subprocess, sys, time\nfrom types import SimpleNamespace\n"
+            f"def optimize(source, target, large):\n{body}\n"
+            "OPTIMIZERS = {'made': SimpleNamespace(packages=('json',), optimize=optimize)}\n"
         )
-        return optimize(
-            Adapter(name="made", path=path, packages=("json",), place=0),
+        monkeypatch.setattr("memdiag.comparison.run_optimizer.TABLE", path)
+        return run_optimizer(
+            "made",
             model,
             tmp_path / "out" / "model.onnx",
             python=Path(sys.executable),
@@ -133,8 +136,7 @@ def test_one_that_leaves_a_process_behind_is_not_waited_for(run: Run) -> None:
 def test_the_runtime_writes_its_optimized_model(
     sample_model: SampleModel, tmp_path: Path, name: str
 ) -> None:
-    (adapter,) = chosen([name])
-    done = real(adapter, sample_model("tied_if", 1), tmp_path)
+    done = real(name, sample_model("tied_if", 1), tmp_path)
     assert done.status == "completed"
     assert done.path is not None
     import onnx
@@ -148,12 +150,11 @@ def test_the_runtime_writes_its_optimized_model(
 @pytest.mark.parametrize(
     "name", ["onnxoptimizer", "onnxsim", "onnxslim", "onnxscript", "memdiag-fix"]
 )
-def test_every_optimizer_writes_a_model_or_says_why_not(
+def test_every_optimizer_writes_a_model_or_has_a_reason(
     sample_model: SampleModel, tmp_path: Path, name: str
 ) -> None:
-    (adapter,) = chosen([name])
     try:
-        done = real(adapter, sample_model("plain_mlp", 1), tmp_path)
+        done = real(name, sample_model("plain_mlp", 1), tmp_path)
     except ProvisionError as error:
         pytest.skip(str(error))
     assert done.status == "completed", done.message
@@ -162,12 +163,12 @@ def test_every_optimizer_writes_a_model_or_says_why_not(
     assert done.run.version
 
 
-def real(adapter: Adapter, model: Path, folder: Path) -> Optimized:
-    return optimize(
-        adapter,
+def real(name: str, model: Path, folder: Path) -> OptimizerResult:
+    return run_optimizer(
+        name,
         model,
         folder / "out" / "model.onnx",
-        python=interpreter_for(adapter),
+        python=interpreter_for(name),
         model_bytes=model.stat().st_size,
         timeout_s=600,
         memory_limit_bytes=None,

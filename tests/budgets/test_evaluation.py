@@ -3,11 +3,11 @@ import re
 import msgspec
 import pytest
 
-from memdiag.budgets.baselines import allowed, take
+from memdiag.budgets.baselines import allowed, baseline_entry
+from memdiag.budgets.evaluation import judge, judge_probe
 from memdiag.budgets.figures import figures_of
-from memdiag.budgets.judging import judge, judge_probe
 from memdiag.errors import UsageError
-from memdiag.records.baseline import Taken
+from memdiag.records.baseline import BaselineEntry
 from memdiag.records.budget import Budget
 from memdiag.records.dimension import Dimension
 from memdiag.records.probe import Probe
@@ -18,9 +18,9 @@ from tests.reports.profiles import MIB
 PEAK = (1579 - 46) * MIB
 
 
-def taken(profile: Profile, **figures: int) -> Taken:
+def taken(profile: Profile, **figures: int) -> BaselineEntry:
     """Return what a baseline has of `profile`, with other `figures`."""
-    kept = take([profile])
+    kept = baseline_entry([profile])
     return msgspec.structs.replace(kept, figures={**kept.figures, **figures})
 
 
@@ -54,9 +54,9 @@ def test_growth_beyond_the_baselines_tolerance_is_a_breach() -> None:
     profile = profiles.tied_if()
     figures = figures_of(profile)
     before = taken(profile, parse=figures["parse"] - 20 * MIB)
-    (breach,) = judge([profile], Budget(), taken=before).breaches
+    (breach,) = judge([profile], Budget(), entry=before).breaches
     assert (breach.figure, breach.against, breach.over) == ("parse", "baseline", 20 * MIB)
-    assert judge([profile], Budget(tolerance=0.05), taken=before).holds
+    assert judge([profile], Budget(tolerance=0.05), entry=before).holds
 
 
 def test_what_a_busy_machine_saw_late_is_no_breach_of_a_baseline() -> None:
@@ -65,14 +65,14 @@ def test_what_a_busy_machine_saw_late_is_no_breach_of_a_baseline() -> None:
     before = taken(profile, parse=figures["parse"] - 30 * MIB)
     sampling = msgspec.structs.replace(profile.sampling, boundary_lag_s=0.02)
     busy = msgspec.structs.replace(profile, sampling=sampling)
-    judgement = judge([busy], Budget(), taken=before)
+    judgement = judge([busy], Budget(), entry=before)
     assert judgement.holds
     assert judgement.notes[0].startswith("the machine was busy: up to 114 MiB may count")
-    assert not judge([busy, profile], Budget(), taken=before).holds
+    assert not judge([busy, profile], Budget(), entry=before).holds
     kept_when_busy = msgspec.structs.replace(before, late_bytes=40 * MIB)
-    assert judge([profile], Budget(), taken=kept_when_busy).holds
+    assert judge([profile], Budget(), entry=kept_when_busy).holds
     lower = taken(profile, peak=figures["peak"] - 40 * MIB)
-    assert not judge([busy], Budget(), taken=lower).holds
+    assert not judge([busy], Budget(), entry=lower).holds
     assert not judge([busy], Budget(limits={"parse": figures["parse"] - 1})).holds
 
 
@@ -80,7 +80,7 @@ def test_the_baseline_knows_no_process_peak_and_one_more_copy_is_a_breach() -> N
     profile = tied_xray.with_attribution()
     before = taken(profile, copies=2)
     assert "process_peak" not in before.figures
-    (breach,) = judge([profile], Budget(tolerance=0.5), taken=before).breaches
+    (breach,) = judge([profile], Budget(tolerance=0.5), entry=before).breaches
     assert (breach.figure, breach.over) == ("copies", 1)
 
 
@@ -95,22 +95,22 @@ def test_small_growth_is_within_any_tolerance() -> None:
 
 def test_what_is_new_since_the_baseline_is_named_and_its_finding() -> None:
     profile = tied_xray.with_attribution()
-    kept = take([profile])
+    kept = baseline_entry([profile])
     figures = {**kept.figures, "steady": kept.figures["steady"] // 2}
     copies = tuple(row for row in kept.copies if row.kind != "transposed")
     before = msgspec.structs.replace(kept, copies=copies, figures=figures)
-    judgement = judge([profile], Budget(), taken=before)
+    judgement = judge([profile], Budget(), entry=before)
     assert judgement.copies_are_new
     assert [row.kind for row in judgement.copies] == ["transposed"]
-    assert not judge([profile], Budget(limits={"peak": 1}), taken=kept).copies_are_new
+    assert not judge([profile], Budget(limits={"peak": 1}), entry=kept).copies_are_new
 
 
 def test_another_setup_cannot_be_compared() -> None:
     profile = profiles.tied_if()
     session = msgspec.structs.replace(profile.session, options={})
     other = msgspec.structs.replace(profile, session=session)
-    with pytest.raises(UsageError, match="options as usual instead of intra_op_num_threads=2"):
-        judge([other], Budget(), taken=take([profile]))
+    with pytest.raises(UsageError, match="options default instead of intra_op_num_threads=2"):
+        judge([other], Budget(), entry=baseline_entry([profile]))
 
 
 def sized(length: int, *dimensions: str) -> Profile:
@@ -142,20 +142,20 @@ def sized(length: int, *dimensions: str) -> Profile:
 def test_other_sizes_than_those_of_the_baseline_are_told_with_the_remedy(
     dimensions: tuple[str, ...], told: str
 ) -> None:
-    before = take([sized(512)])
+    before = baseline_entry([sized(512)])
     with pytest.raises(UsageError, match=re.escape(told)):
         judge(
             [sized(128, *dimensions)],
             Budget(),
-            taken=before,
+            entry=before,
             update_option="pytest --memdiag-update-baseline",
         )
 
 
 def test_another_runtime_is_compared() -> None:
     profile = profiles.tied_if()
-    before = msgspec.structs.replace(take([profile]), onnxruntime="1.24.4")
-    judgement = judge([profile], Budget(), taken=before)
+    before = msgspec.structs.replace(baseline_entry([profile]), onnxruntime="1.24.4")
+    judgement = judge([profile], Budget(), entry=before)
     assert judgement.holds
     assert (judgement.baseline_onnxruntime, judgement.onnxruntime) == ("1.24.4", "1.31.1")
 
@@ -163,25 +163,25 @@ def test_another_runtime_is_compared() -> None:
 def test_much_less_than_the_baseline_is_worth_a_word() -> None:
     profile = profiles.tied_if()
     before = taken(profile, peak=2 * PEAK)
-    notes = judge([profile], Budget(), taken=before).notes
+    notes = judge([profile], Budget(), entry=before).notes
     assert [note.split(" is ")[0] for note in notes] == ["peak"]
-    assert judge([profile], Budget(), taken=take([profile])).notes == ()
+    assert judge([profile], Budget(), entry=baseline_entry([profile])).notes == ()
 
 
 def test_a_phase_that_only_the_baseline_has_is_worth_a_word() -> None:
     profile = profiles.tied_if()
-    before = take([profile])
+    before = baseline_entry([profile])
     phases = tuple(phase for phase in profile.phases if phase.name != "optimize")
-    judgement = judge([msgspec.structs.replace(profile, phases=phases)], Budget(), taken=before)
+    judgement = judge([msgspec.structs.replace(profile, phases=phases)], Budget(), entry=before)
     assert judgement.holds
-    assert judgement.notes == ("the baseline has optimize, which this run did not tell apart",)
+    assert judgement.notes == ("the baseline has optimize, which this run did not distinguish",)
 
 
 def test_a_probe_has_no_phases() -> None:
     probe = Probe(name="this process", figures={"peak": 5}, peak_kind="exact", notes=())
     assert judge_probe(probe, Budget(limits={"peak": 5})).holds
     assert judge_probe(probe, Budget(limits={"peak": 4})).breaches[0].over == 1
-    with pytest.raises(UsageError, match=r"only the whole can be told\. Available figures: peak"):
+    with pytest.raises(UsageError, match=r"only the process as a whole\. Available figures: peak"):
         judge_probe(probe, Budget(limits={"parse": 5}))
 
 

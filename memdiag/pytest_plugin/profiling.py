@@ -1,4 +1,4 @@
-"""Profiling for tests: in an isolated child, one at a time, once for the same question."""
+"""Profiles for tests: in isolated children, one at a time, reused for equal options."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Literal
 import pytest
 
 import memdiag
-from memdiag.api.budget import pinned as with_pins
+from memdiag.api.budget import pinned as with_pinned_malloc
 from memdiag.api.measurement_lock import measurement_lock
 from memdiag.errors import MeasurementError
 from memdiag.pytest_plugin.settings import SETTINGS
@@ -28,26 +28,30 @@ def profile(
     pinned: bool = True,
     xray: Literal["steady", "phases", "none"] = "steady",
 ) -> Profile:
-    """Return what `memdiag.profile` says of `model`, with the plugin's settings.
+    """Return the profile of `model` with the settings of the plugin.
 
-    With `pinned` what the C library keeps of freed memory is made to repeat. The model's path is
-    from the rootdir.
+    Args:
+        config: pytest's configuration.
+        model: the model, relative to the rootdir.
+        options: those of `memdiag.profile`.
+        pinned: make malloc release freed memory, so that figures are reproducible.
+        xray: as in `memdiag.profile`.
 
     Raises:
         MemdiagError: as `memdiag.profile`.
     """
     settings = config.stash[SETTINGS]
-    chosen = {"python": settings.python, **options}
+    arguments = {"python": settings.python, **options}
     if pinned:
-        chosen["environment"] = with_pins(chosen.get("environment") or {})
+        arguments["environment"] = with_pinned_malloc(arguments.get("environment") or {})
     with nullcontext() if settings.parallel else measurement_lock():
-        return memdiag.profile(shown_path(config, model), xray=xray, **chosen)
+        return memdiag.profile(path_from_here(config, model), xray=xray, **arguments)
 
 
-class Once:
-    """Profiles of one model with the same options, made when first asked for.
+class CachedProfileRunner:
+    """Profiles one model with one set of options; tests with equal options share the profiles.
 
-    Tests that ask the same get the same profiles; a model that has changed is another.
+    A model whose file has changed is profiled again.
     """
 
     def __init__(
@@ -55,16 +59,17 @@ class Once:
     ) -> None:
         self._arguments = (config, model, options)
         self._pinned = pinned
-        self._taken = 0
+        self._used = 0
         known = config.stash.setdefault(_PROFILES, {})
         self._profiles = known.setdefault(self._key(), [])
 
-    def __call__(self, xray: Literal["steady", "none"]) -> Profile:
+    def __call__(self, with_xray: bool) -> Profile:
         """Return the next profile."""
-        if self._taken == len(self._profiles):
+        if self._used == len(self._profiles):
+            xray: Literal["steady", "none"] = "steady" if with_xray else "none"
             self._profiles.append(profile(*self._arguments, pinned=self._pinned, xray=xray))
-        self._taken += 1
-        return self._profiles[self._taken - 1]
+        self._used += 1
+        return self._profiles[self._used - 1]
 
     def _key(self) -> object:
         config, model, options = self._arguments
@@ -73,28 +78,28 @@ class Once:
         path = config.stash[SETTINGS].root / model
         stat = path.stat() if path.exists() else None
         changed = (stat.st_mtime_ns, stat.st_size) if stat else None
-        words = sorted((name, repr(value)) for name, value in options.items())
-        return (path, changed, tuple(words), self._pinned)
+        values = sorted((name, repr(value)) for name, value in options.items())
+        return (path, changed, tuple(values), self._pinned)
 
 
-def shown_path(config: pytest.Config, model: Path) -> Path:
-    """Return the path of `model`, which is from the rootdir, as the working directory sees it."""
+def path_from_here(config: pytest.Config, model: Path) -> Path:
+    """Return the path of `model`, given relative to the rootdir, relative to the current folder."""
     path = config.stash[SETTINGS].root / model
     here = Path.cwd()
     return path.relative_to(here) if path.is_relative_to(here) else path
 
 
-def how_it_ended(profile: Profile) -> str:
-    """Return the flight recorder's words for a profile that did not complete."""
+def outcome_sentence(profile: Profile) -> str:
+    """Return a sentence on how a profile ended that did not complete."""
     return f"{profile.model.path}: {headline.build(profile).first}"
 
 
-def completed(profile: Profile) -> Profile:
-    """Return `profile`.
+def require_completed(profile: Profile) -> Profile:
+    """Return `profile` if it completed.
 
     Raises:
         MeasurementError: it did not complete.
     """
     if profile.outcome.status != "completed":
-        raise MeasurementError(how_it_ended(profile))
+        raise MeasurementError(outcome_sentence(profile))
     return profile

@@ -4,16 +4,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from memdiag.api.baselines import baseline_path, read_baseline, update_baseline
-from memdiag.budgets.baselines import take
+from memdiag.budgets.baselines import baseline_entry, baseline_path, read_baseline, update_baseline
 from memdiag.errors import RecordError, ReportError
-from memdiag.records.baseline import Taken
+from memdiag.records.baseline import BaselineEntry
 from tests.reports import profiles
 
 
-def taken() -> Taken:
+def taken() -> BaselineEntry:
     profile = profiles.tied_if()
-    return take([profile])
+    return baseline_entry([profile])
 
 
 def test_a_baseline_lies_as_its_model_does(tmp_path: Path) -> None:
@@ -90,5 +89,5 @@ def test_a_file_that_is_no_baseline_is_refused(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(ReportError, match="choose another folder"):
+    with pytest.raises(ReportError, match="Choose another folder"):
         update_baseline(tmp_path / "file" / "a.json", "a.onnx", "one", taken(), None)

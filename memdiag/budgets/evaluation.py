@@ -1,22 +1,24 @@
-"""Comparing a model's figures with its budget and its baseline."""
+"""Evaluation: the figures of a model compared with its budget and its baseline."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from statistics import median
 
-from memdiag.budgets.baselines import allowed, differences, sizes_of
-from memdiag.budgets.copies import held, most_held, new_since
+from memdiag.budgets.baselines import allowed, differences, dims_of
 from memdiag.budgets.figures import (
     BUDGET_PHASES,
+    aggregate,
     figures_of,
+    largest_repeated,
     late_bytes,
+    live_copies,
+    new_since,
     phase_of,
-    settled,
     why_missing,
 )
 from memdiag.errors import UsageError
 from memdiag.records.attribution import Attribution, Owner
-from memdiag.records.baseline import HeldCopy, Taken
+from memdiag.records.baseline import BaselineEntry, LiveCopy
 from memdiag.records.budget import Breach, Budget, Judgement, Suspect
 from memdiag.records.finding import Finding
 from memdiag.records.phases import PHASES, PhaseName
@@ -24,12 +26,12 @@ from memdiag.records.probe import Probe
 from memdiag.records.profile import Profile
 from memdiag.units import MIB, MIN_GROUP_GAP, format_size, two_groups
 
-_NOTABLE_LATE = 10 * MIB
+MIN_NOTABLE_ERROR = 10 * MIB
 MAX_OWNERS = 4
-"""A breach names at most this many owners of memory."""
+"""Owners of memory in the explanation of a breach."""
 
 _IN_EVERY_PROCESS = ("python", "runtime_libraries", "other_libraries")
-"""Owners that are there before the model is loaded, which the figures are counted from."""
+"""Owners that exist before the model is loaded. Figures are counted from there."""
 
 UPDATE_OPTION = "--update-baseline"
 """The option of the command line that writes a baseline."""
@@ -41,76 +43,76 @@ def judge(
     profiles: Sequence[Profile],
     budget: Budget,
     *,
-    taken: Taken | None = None,
+    entry: BaselineEntry | None = None,
     update_option: str = UPDATE_OPTION,
 ) -> Judgement:
-    """Return how a model compares with `budget`, and with `taken` of its baseline.
+    """Return how a model compares with `budget`, and with `entry` of its baseline.
 
     Args:
-        profiles: runs of it that completed, each in a process of its own; what is told of copies
-            and findings is told of the first.
-        budget: the limits, for figures above the baseline.
-        taken: what the baseline has for this class of machines.
+        profiles: completed runs of the model, each in a process of its own. Copies and findings
+            are those of the first.
+        budget: the limits, for figures above the baseline of the process.
+        entry: the entry of the baseline for this class of machines.
         update_option: the option that updates the baseline, for messages.
 
     Raises:
-        UsageError: the profile has not the figure of a limit, or was measured otherwise than the
-            baseline.
+        UsageError: the profile lacks the figure of a limit, or was measured under other conditions
+            than the baseline.
     """
     profile, *_ = profiles
-    found = settled(profiles)
-    late = max(late_bytes(profiles), taken.late_bytes if taken else 0)
+    figures = aggregate(profiles)
+    late = max(late_bytes(profiles), entry.late_bytes if entry else 0)
     check_known(
-        budget, found, model=profile.model.path, why=lambda name: why_missing(profile, name)
+        budget, figures, model=profile.model.path, why=lambda name: why_missing(profile, name)
     )
-    if taken is not None and (unlike := differences(taken, profile)):
+    if entry is not None and (unlike := differences(entry, profile)):
         raise UsageError(
             f"{profile.model.path}: its baseline cannot be compared: this run had"
-            f" {'; '.join(unlike)}. {_remedy(taken, profile, unlike)}, or update the baseline"
+            f" {'; '.join(unlike)}. {_remedy(entry, profile, unlike)}, or update the baseline"
             f" ({update_option})."
         )
-    before = taken.figures if taken else {}
+    before = entry.figures if entry else {}
     breaches = tuple(
-        find_breaches(found, budget, before, lambda name: phase_of(profile, name), late=late)
+        find_breaches(figures, budget, before, lambda name: phase_of(profile, name), late=late)
     )
-    now = held(profile.attribution) if profile.attribution else ()
+    now = live_copies(profile.attribution) if profile.attribution else ()
     # A baseline without an X-ray knows of no copy.
-    new = new_since(taken.copies, now) if taken and "copies" in taken.figures else ()
-    copies = new or most_held(now)
+    new = new_since(entry.copies, now) if entry and "copies" in entry.figures else ()
+    copies = new or largest_repeated(now)
     return Judgement(
         model=profile.model.path,
         onnxruntime=profile.environment.onnxruntime,
-        figures=found,
+        figures=figures,
         processes=len(profiles),
         budget=budget,
         baseline=before,
-        baseline_onnxruntime=taken.onnxruntime if taken else None,
+        baseline_onnxruntime=entry.onnxruntime if entry else None,
         breaches=breaches,
         copies=copies,
         copies_are_new=bool(new),
         suspect=_suspect(profile.findings, copies) if breaches else None,
-        notes=(*_remarks(found, before, budget, late, update_option), *_groups(profiles)),
+        notes=(*_notes(figures, before, budget, late, update_option), *_spread_notes(profiles)),
         dimensions=profile.dimensions,
         owners=_largest_owners(profile.attribution) if breaches and profile.attribution else (),
     )
 
 
 def _largest_owners(attribution: Attribution) -> tuple[Owner, ...]:
-    of_model = [one for one in attribution.owners if one.kind not in _IN_EVERY_PROCESS]
-    return tuple(sorted(of_model, key=lambda one: -one.bytes)[:MAX_OWNERS])
+    of_model = [owner for owner in attribution.owners if owner.kind not in _IN_EVERY_PROCESS]
+    return tuple(sorted(of_model, key=lambda owner: -owner.bytes)[:MAX_OWNERS])
 
 
-def _groups(profiles: Sequence[Profile]) -> Iterator[str]:
-    """Yield a remark where the figures of several processes differ notably."""
-    each = [figures_of(profile) for profile in profiles]
+def _spread_notes(profiles: Sequence[Profile]) -> Iterator[str]:
+    """Yield a note if the figures of several processes differ notably."""
+    all_figures = [figures_of(profile) for profile in profiles]
     for name in ("steady", "peak"):
-        sizes = [figures[name] for figures in each if name in figures]
+        sizes = [figures[name] for figures in all_figures if name in figures]
         found = two_groups(sizes)
         if found is not None:
             low, high = found
             yield (
                 f"{name} has two values by chance, most often freed memory that malloc keeps or"
-                f" returns: {len(low)} of {len(each)} processes are near"
+                f" returns: {len(low)} of {len(all_figures)} processes are near"
                 f" {format_size(round(median(low)))}, {len(high)} near"
                 f" {format_size(round(median(high)))}; the median is used"
             )
@@ -125,14 +127,14 @@ def _groups(profiles: Sequence[Profile]) -> Iterator[str]:
 
 
 def judge_probe(probe: Probe, budget: Budget) -> Judgement:
-    """Return how what was seen of a process compares with `budget`.
+    """Return how the figures of a probed process compare with `budget`.
 
     Raises:
-        UsageError: a limit is of a figure that cannot be told there.
+        UsageError: a limit is of a figure that a probe cannot measure.
     """
 
     def why(name: str) -> str:
-        return "in a process that runs other code too only the whole can be told"
+        return "a probe measures only the process as a whole"
 
     check_known(budget, probe.figures, model=probe.name, why=why)
     return Judgement(
@@ -149,10 +151,10 @@ def judge_probe(probe: Probe, budget: Budget) -> Judgement:
 def check_known(
     budget: Budget, figures: Mapping[str, int], *, model: str, why: Callable[[str], str]
 ) -> None:
-    """Make sure that there is a figure for each limit of `budget`.
+    """Check that there is a figure for each limit of `budget`.
 
     Raises:
-        UsageError: there is none, with the reason that `why` gives, and the figures there are.
+        UsageError: there is none. The message has the reason from `why` and the available figures.
     """
     for name in budget.limits:
         if name not in figures:
@@ -170,66 +172,70 @@ def find_breaches(
     *,
     late: int = 0,
 ) -> Iterator[Breach]:
-    """Yield what of `figures` is above its limit in `budget`, or above its baseline `before`.
+    """Yield the figures above their limit in `budget`, then those above their baseline `before`.
 
-    Those of the budget come first; both in the order in which the session goes through the phases.
-    Bytes that may be counted to a phase too early, `late`, make no breach of a baseline.
+    Both are in the order of the phases. Figures of phases may exceed a baseline by their possible
+    error, `late`.
     """
 
-    def when(name: str) -> int:
-        where = phase(name)
-        return PHASES.index(where) if where else len(PHASES)
+    def phase_index(name: str) -> int:
+        found = phase(name)
+        return PHASES.index(found) if found else len(PHASES)
 
-    for name in sorted(budget.limits, key=when):
+    for name in sorted(budget.limits, key=phase_index):
         limit = budget.limits[name]
-        most = limit + round((budget.tolerance or 0.0) * limit)
-        if figures[name] > most:
+        maximum = limit + round((budget.tolerance or 0.0) * limit)
+        if figures[name] > maximum:
             yield Breach(
                 figure=name,
                 phase=phase(name),
                 measured=figures[name],
                 limit=limit,
-                allowed=most,
+                allowed=maximum,
                 against="budget",
             )
-    for name in sorted(before.keys() & figures.keys(), key=when):
-        most = allowed(name, before[name], budget.tolerance, late=late)
-        if figures[name] > most:
+    for name in sorted(before.keys() & figures.keys(), key=phase_index):
+        maximum = allowed(name, before[name], budget.tolerance, late=late)
+        if figures[name] > maximum:
             yield Breach(
                 figure=name,
                 phase=phase(name),
                 measured=figures[name],
                 limit=before[name],
-                allowed=most,
+                allowed=maximum,
                 against="baseline",
             )
 
 
-def _suspect(findings: Sequence[Finding], copies: Sequence[HeldCopy]) -> Suspect | None:
-    """Return the costliest finding that was not refuted; those about `copies` come first."""
+def _suspect(findings: Sequence[Finding], copies: Sequence[LiveCopy]) -> Suspect | None:
+    """Return the costliest finding that was not refuted, one about `copies` first."""
     weights = {row.weight for row in copies}
-    standing = [
-        (bool(weights.intersection(one.weights)), max(one.bytes, one.peak_bytes), one)
-        for one in findings
-        if one.evidence != "refuted" and max(one.bytes, one.peak_bytes) > 0
+    candidates = [
+        (
+            bool(weights.intersection(finding.weights)),
+            max(finding.bytes, finding.peak_bytes),
+            finding,
+        )
+        for finding in findings
+        if finding.evidence != "refuted" and max(finding.bytes, finding.peak_bytes) > 0
     ]
-    if not standing:
+    if not candidates:
         return None
-    _, cost, worst = max(standing, key=lambda each: each[:2])
+    _, cost, worst = max(candidates, key=lambda candidate: candidate[:2])
     return Suspect(
         rule=worst.name, message=worst.message, bytes=cost, can_be_fixed=bool(worst.rewrites)
     )
 
 
-def _remedy(taken: Taken, profile: Profile, unlike: Sequence[str]) -> str:
-    """Return what to do so that the conditions are those of the baseline."""
-    if len(unlike) == 1 and (sizes := sizes_of(taken, profile)):
+def _remedy(entry: BaselineEntry, profile: Profile, unlike: Sequence[str]) -> str:
+    """Return how to measure under the conditions of the baseline."""
+    if len(unlike) == 1 and (sizes := dims_of(entry, profile)):
         options = " ".join(f"--dim {name}={size}" for name, size in sizes.items())
         return f"Give the sizes of the baseline (dims={json.dumps(sizes)}, or {options})"
     return "Measure under the same conditions"
 
 
-def _remarks(
+def _notes(
     figures: Mapping[str, int],
     before: Mapping[str, int],
     budget: Budget,
@@ -237,18 +243,18 @@ def _remarks(
     update_option: str,
 ) -> Iterator[str]:
     limited = before.keys() | budget.limits.keys()
-    if late > _NOTABLE_LATE and limited.intersection(BUDGET_PHASES):
+    if late > MIN_NOTABLE_ERROR and limited.intersection(BUDGET_PHASES):
         yield (
-            f"the machine was busy: up to {format_size(late)} may count to the phase before the one"
-            " that took it"
+            f"the machine was busy: up to {format_size(late)} may count to the phase before the"
+            " one that allocated it"
         )
     for name in before.keys() - figures.keys():
-        yield f"the baseline has {name}, which this run did not tell apart"
+        yield f"the baseline has {name}, which this run did not distinguish"
     for name in ("peak", "steady"):
         if name in before and name in figures:
-            less = before[name] - figures[name]
+            saved = before[name] - figures[name]
             if before[name] > allowed(name, figures[name], budget.tolerance):
                 yield (
-                    f"{name} is {format_size(less)} below the baseline, which may be updated"
+                    f"{name} is {format_size(saved)} below the baseline, which may be updated"
                     f" ({update_option})"
                 )

@@ -4,7 +4,7 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from memdiag.api.notes import notes_of
+from memdiag.api.profile_record import measurement_notes
 from memdiag.runner.job import Job
 from memdiag.runner.run import measure
 from memdiag.units import MIB
@@ -29,7 +29,7 @@ def test_what_malloc_retains_is_said_where_it_is_notable(
     )
     retained_bytes = None if retained is None else retained * MIB
     seen = replace(measured, steady=steady, allocator_retained_bytes=retained_bytes)
-    found = [note for note in notes_of(seen, job) if "malloc has not returned" in note]
+    found = [note for note in measurement_notes(seen, job) if "malloc has not returned" in note]
     assert len(found) == is_said
     if is_said:
         assert found[0].startswith(f"{retained}")
@@ -47,9 +47,9 @@ def test_what_malloc_retains_is_said_where_it_is_notable(
 def test_telemetry_is_said_where_the_runtime_has_it(
     version: str, telemetry: bool, words: list[str], fake_job: Callable[..., Job]
 ) -> None:
-    job = replace(fake_job({}), telemetry=telemetry)
+    job = fake_job({}, telemetry=telemetry)
     measured = replace(measure(job), onnxruntime=version)
-    found = [note for note in notes_of(measured, job) if "telemetry" in note]
+    found = [note for note in measurement_notes(measured, job) if "telemetry" in note]
     assert [word for word in words if any(word in note for note in found)] == words
     assert len(found) == len(words)
 
@@ -58,8 +58,8 @@ def test_a_run_that_fits_its_memory_limit_says_so(fake_job: Callable[..., Job]) 
     job = fake_job({}, memory_limit_bytes=8_000_000_000)
     measured = measure(job)
     said = "the whole process stayed below the memory limit of 7.45 GiB (8,000 MB)"
-    assert said in [*notes_of(measured, job)]
+    assert said in [*measurement_notes(measured, job)]
     outcome = msgspec.structs.replace(measured.outcome, status="limit")
-    ended = [*notes_of(replace(measured, outcome=outcome), job)]
+    ended = [*measurement_notes(replace(measured, outcome=outcome), job)]
     assert not any("memory limit" in note for note in ended)
-    assert not any("memory limit" in note for note in notes_of(measured, fake_job({})))
+    assert not any("memory limit" in note for note in measurement_notes(measured, fake_job({})))

@@ -2,7 +2,7 @@ from collections.abc import Callable
 
 import pytest
 
-from memdiag.comparison.bisection import bisect
+from memdiag.api.comparing.version_search import bisect
 from memdiag.records.comparison import Column
 from memdiag.units import MIB
 from tests.comparison.columns import column, measured

@@ -1,7 +1,7 @@
 import msgspec
 import pytest
 
-from memdiag.comparison.figures import latency, measured
+from memdiag.comparison.columns import latency, measured
 from memdiag.records.profile import Profile
 from memdiag.units import MIB
 from memdiag.verify.latency import LatencyComparison

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from memdiag.api.configuration import Configuration, read_configuration
+from memdiag.api.project_settings import ProjectSettings, read_project_settings
 from memdiag.errors import UsageError
 
 
@@ -20,17 +20,17 @@ def test_the_nearest_table_counts(tmp_path: Path) -> None:
         '[tool.memdiag]\nignore = ["MD4"]\nmin-bytes = "1 MiB"\nfor-onnxruntime = "1.24.4"\n'
         "[tool.memdiag.dim]\nbatch = 8\n",
     )
-    settings = read_configuration(inner)
+    settings = read_project_settings(inner)
     assert settings.ignore == ("MD4",)
-    assert settings.least_bytes == 1 << 20
+    assert settings.min_size == 1 << 20
     assert settings.for_onnxruntime == "1.24.4"
     assert settings.dim == {"batch": 8}
-    assert read_configuration(tmp_path / "a").select == ("outer",)
+    assert read_project_settings(tmp_path / "a").select == ("outer",)
 
 
 def test_nothing_is_set_without_a_table(tmp_path: Path) -> None:
     write(tmp_path, "[tool.other]\nx = 1\n[tool.memdiag]\n")
-    assert read_configuration(tmp_path) == Configuration()
+    assert read_project_settings(tmp_path) == ProjectSettings()
 
 
 @pytest.mark.parametrize(
@@ -45,5 +45,5 @@ def test_nothing_is_set_without_a_table(tmp_path: Path) -> None:
 )
 def test_what_means_nothing_is_refused_by_name(tmp_path: Path, text: str, said: str) -> None:
     with pytest.raises(UsageError, match=said) as caught:
-        read_configuration(write(tmp_path, text))
+        read_project_settings(write(tmp_path, text))
     assert str(tmp_path / "pyproject.toml") in str(caught.value)

@@ -1,6 +1,6 @@
 import pytest
 
-from memdiag.comparison.failures import why_not
+from memdiag.comparison.environments import failure_reason
 
 # What installers print, shortened.
 PRINTED = {
@@ -29,11 +29,14 @@ PRINTED = {
     ("reason", "printed"), [(why, text) for why, texts in PRINTED.items() for text in texts]
 )
 def test_the_reason_is_told_from_what_is_printed(reason: str, printed: str) -> None:
-    said = why_not(printed)
+    said = failure_reason(printed)
     assert reason in said
     assert said.endswith(".")
 
 
 def test_what_is_not_known_is_quoted() -> None:
-    assert why_not("one\nERROR: it is Tuesday\n") == "cannot be installed (ERROR: it is Tuesday)."
-    assert why_not("") == "cannot be installed (no reason was given)."
+    assert (
+        failure_reason("one\nERROR: it is Tuesday\n")
+        == "cannot be installed (ERROR: it is Tuesday)."
+    )
+    assert failure_reason("") == "cannot be installed (no reason was given)."

@@ -1,0 +1,74 @@
+"""Read saved records, and join a fix to the profile of the same model."""
+
+from pathlib import Path, PurePath
+
+import msgspec
+
+from memdiag.errors import UsageError
+from memdiag.records import codec
+from memdiag.records.attribution import ATTRIBUTION_SCHEMA, Attribution
+from memdiag.records.base import Record
+from memdiag.records.comparison import COMPARISON_SCHEMA, Comparison
+from memdiag.records.fix import FIX_SCHEMA, Fix
+from memdiag.records.profile import PROFILE_SCHEMA, Profile
+from memdiag.records.schemas import RECORDS
+
+_WITH_REPORTS: dict[str, type[Profile | Comparison | Fix | Attribution]] = {
+    PROFILE_SCHEMA: Profile,
+    COMPARISON_SCHEMA: Comparison,
+    FIX_SCHEMA: Fix,
+    ATTRIBUTION_SCHEMA: Attribution,
+}
+
+
+def load(path: str | Path) -> Record:
+    """Return the record saved at `path`; its type depends on the schema in the file.
+
+    It is a profile, comparison, fix or tuning, X-ray, check, inventory, baseline or history.
+
+    Raises:
+        RecordError: the file cannot be read, or is not such a record.
+    """
+    kinds = {name.replace("-", "/"): kind for name, kind in RECORDS.items()}
+    return codec.load_any(Path(path), kinds)
+
+
+def load_profile(path: str | Path) -> Profile:
+    """Return the profile saved at `path`.
+
+    Raises:
+        RecordError: the file cannot be read, or is not a valid ``memdiag.profile/1``.
+            `memdiag.load` reads other records.
+    """
+    return codec.load(Path(path), Profile, otherwise="Read it with memdiag.load.")
+
+
+def load_record(path: str | Path) -> Profile | Comparison | Fix | Attribution:
+    """Return the profile, comparison, fix, tuning or X-ray saved at `path`.
+
+    Raises:
+        RecordError: the file cannot be read, or is not such a record.
+    """
+    return codec.load_any(Path(path), _WITH_REPORTS)
+
+
+def join_fix(profile: Profile, fix: Fix) -> Profile:
+    """Return `profile` with `fix` in it.
+
+    The models are the same if their files have the same name and, if it was measured, size.
+
+    Raises:
+        UsageError: the records are of different models.
+    """
+    names = [PurePath(path).name for path in (profile.model.path, fix.model)]
+    if names[0] != names[1]:
+        raise UsageError(
+            f"the fix is of {names[1]}, but the profile is of {names[0]}. Join those of one model."
+        )
+    size = profile.model.file_bytes + profile.model.external_bytes
+    if fix.before is not None and fix.before.disk_bytes != size:
+        raise UsageError(
+            f"{names[0]}: its files had {fix.before.disk_bytes:,} bytes when it was fixed, and"
+            f" {size:,} when it was profiled. Profile and fix the same files."
+        )
+    return msgspec.structs.replace(profile, fix=fix)

@@ -1,0 +1,203 @@
+"""Assemble the record of a profile from the measurement and the X-rays of one child."""
+
+from collections.abc import Iterator, Sequence
+
+import memdiag
+from memdiag.api.xray import ChildXray
+from memdiag.model.model_file import ModelFile
+from memdiag.ort.runtime import TELEMETRY_SINCE, Runtime
+from memdiag.records.codec import escaped
+from memdiag.records.dimension import Dimension
+from memdiag.records.profile import (
+    PROFILE_SCHEMA,
+    Input,
+    Model,
+    Phase,
+    PhaseAttribution,
+    Profile,
+    Session,
+)
+from memdiag.runner.job import Job
+from memdiag.runner.machine import describe_machine
+from memdiag.runner.run import Measurement
+from memdiag.units import MIB, format_limit, format_size
+
+MAX_WARNINGS = 5
+MIN_NOTABLE_LAG_S = 0.002
+MIN_NOTABLE_RETENTION = 0.05
+"""Share of the steady memory above the baseline."""
+
+MAX_PEAK_DIFFERENCE = 0.005
+"""Share of the peak above the baseline by which peaks of phases with the same memory differ."""
+
+_TELEMETRY_OFF = (
+    "measured with onnxruntime's telemetry off (ORT_DISABLE_TELEMETRY=1); on, as it is by default,"
+    " it takes a thread and about 2 MiB more, writes to the home folder and uploads the model's"
+    " file name (--telemetry measures with it)"
+)
+_TELEMETRY_ON = (
+    "measured with onnxruntime's telemetry on, as it is by default: a thread and about 2 MiB are"
+    " its own, and it wrote to the home folder (ORT_DISABLE_TELEMETRY=1 turns it off)"
+)
+
+
+def assemble_profile(
+    file: ModelFile,
+    job: Job,
+    measured: Measurement,
+    xray: ChildXray | None,
+    *,
+    inputs: tuple[Input, ...],
+    dimensions: tuple[Dimension, ...],
+    notes: Sequence[str] = (),
+    command: tuple[str, ...] = (),
+) -> Profile:
+    """Return the profile of one run of `job`; findings and the result of a budget come later.
+
+    Args:
+        file: the model of `job`, open.
+        job: the model, the configuration and the inputs.
+        measured: the measurement of the child.
+        xray: its X-rays; None if none were wanted.
+        inputs: description of the inputs.
+        dimensions: the sizes of the free dimensions.
+        notes: sentences on the choice of the inputs.
+        command: the command line that asked for the profile.
+    """
+    baseline = measured.baseline or measured.phases[0].end
+    peak_rss_bytes, peak_phase = _peak(measured, baseline.rss_bytes)
+    all_notes = [*notes, *measurement_notes(measured, job)]
+    if xray is not None and xray.failure:
+        all_notes.append(f"no X-ray: {xray.failure}")
+    session = job.session
+    profile = Profile(
+        schema=PROFILE_SCHEMA,
+        model=_model_facts(file),
+        environment=describe_machine(memdiag.__version__, measured.onnxruntime, measured.python),
+        session=Session(
+            options=dict(session.options),
+            environment=dict(session.environment),
+            providers=measured.providers or session.providers,
+            disabled_optimizers=session.disabled_optimizers,
+            load_from=session.load_from,
+            runs=job.runs,
+        ),
+        inputs=inputs,
+        dimensions=dimensions,
+        baseline_rss_bytes=baseline.rss_bytes,
+        phases=measured.phases,
+        spans=measured.spans,
+        samples=measured.samples,
+        sampling=measured.sampling,
+        peak_rss_bytes=peak_rss_bytes,
+        peak_phase=peak_phase.name,
+        peak_kind=peak_phase.peak_kind,
+        steady_rss_bytes=measured.steady.rss_bytes if measured.steady else None,
+        steady=measured.steady,
+        allocator_retained_bytes=measured.allocator_retained_bytes,
+        first_run_s=measured.first_run_s,
+        runs=measured.runs,
+        notes=tuple(all_notes),
+        outcome=measured.outcome,
+        attribution=xray.attribution if xray else None,
+        phase_attributions=tuple(
+            PhaseAttribution(phase=phase, attribution=attribution)
+            for phase, attribution in (xray.by_phase if xray else {}).items()
+        ),
+        command=command,
+    )
+    # File names may contain bytes that are not text; a record cannot.
+    return escaped(profile)
+
+
+def _model_facts(file: ModelFile) -> Model:
+    return Model(
+        path=str(file.path),
+        file_bytes=file.file_bytes,
+        external_bytes=file.external_bytes,
+        weight_bytes=sum(weight.nbytes for weight in file.weights),
+        weight_count=len(file.weights),
+        node_count=file.node_count,
+        ir_version=file.proto.ir_version,
+        opsets={opset.domain or "ai.onnx": opset.version for opset in file.proto.opset_import},
+    )
+
+
+def _peak(measured: Measurement, baseline_rss_bytes: int) -> tuple[int, Phase]:
+    """Return the largest peak after `start` in bytes, and the phase that reached it.
+
+    Peaks of phases that retain the same memory differ by a few pages. The phase is the first one,
+    in time, that reached `MAX_PEAK_DIFFERENCE` of the largest peak above the baseline.
+    """
+    started = [phase for phase in measured.phases if phase.name != "start"]
+    phases = {phase.name: phase for phase in started or measured.phases}
+    peak = max(phase.peak_rss_bytes for phase in phases.values())
+    enough = peak - max(0.0, MAX_PEAK_DIFFERENCE * (peak - baseline_rss_bytes))
+    candidates = [name for name, phase in phases.items() if phase.peak_rss_bytes >= enough]
+    reached = [span.phase for span in measured.spans if span.peak_rss_bytes >= enough]
+    first = next((name for name in reached if name in candidates), candidates[0])
+    return peak, phases[first]
+
+
+def measurement_notes(measured: Measurement, job: Job) -> Iterator[str]:
+    """Yield notes on the accuracy of the measurement, and the warnings of onnxruntime."""
+    limit = job.limits.memory_limit_bytes
+    if limit is not None and measured.outcome.status == "completed":
+        yield f"the whole process stayed below the memory limit of {format_limit(limit)}"
+    runtime = f"onnxruntime {measured.onnxruntime}"
+    optimized = any(span.phase == "initialize" for span in measured.spans)
+    transformed = any(span.modified is not None for span in measured.spans)
+    if optimized and not transformed:
+        yield (
+            f"{runtime} logged no graph transformer: constant folding, if there was any, is part"
+            " of optimize"
+        )
+    elif transformed and not measured.explicit_starts:
+        yield (
+            f"{runtime} logs where a graph transformer ends but not where it starts: each span"
+            " begins where the transformer before it ended, and what the runtime does between two"
+            " counts to the second"
+        )
+    yield from _about_peaks(measured)
+    yield from _about_retention(measured)
+    if measured.onnxruntime and Runtime.parse(measured.onnxruntime) >= TELEMETRY_SINCE:
+        yield _TELEMETRY_ON if job.session.telemetry else _TELEMETRY_OFF
+    if job.session.load_from == "bytes":
+        yield "loaded from bytes: the file's bytes stay resident for as long as the session lives"
+    warnings = measured.warnings
+    for warning in warnings[:MAX_WARNINGS]:
+        yield f"{runtime} warned: {warning}"
+    if len(warnings) > MAX_WARNINGS:
+        yield f"{runtime} warned of {len(warnings) - MAX_WARNINGS} more things or more"
+
+
+def _about_retention(measured: Measurement) -> Iterator[str]:
+    retained, steady, baseline = (
+        measured.allocator_retained_bytes,
+        measured.steady,
+        measured.baseline,
+    )
+    if not retained or steady is None or baseline is None:
+        return
+    above = steady.rss_bytes - baseline.rss_bytes
+    if retained >= max(MIB, MIN_NOTABLE_RETENTION * above):
+        yield (
+            f"{format_size(retained)} of the steady memory is freed memory that malloc has not"
+            " returned to the system. This size can differ from process to process; with"
+            " --env MALLOC_MMAP_THRESHOLD_=131072 malloc returns large blocks at once"
+        )
+
+
+def _about_peaks(measured: Measurement) -> Iterator[str]:
+    if all(phase.peak_kind == "sampled" for phase in measured.phases):
+        yield (
+            "this system keeps no high-water mark that can be reset (or does not let us): every"
+            " peak is the largest sample, and a shorter one may have been missed"
+        )
+    lag_s = measured.sampling.boundary_lag_s
+    if lag_s is not None and lag_s > MIN_NOTABLE_LAG_S:
+        yield (
+            f"the machine was busy: memdiag noticed the start of a phase up to"
+            f" {lag_s * 1000:.0f} ms late, so memory allocated in that time may be counted in the"
+            " phase before"
+        )

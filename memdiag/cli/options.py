@@ -1,0 +1,333 @@
+"""Options that several commands share: their declarations, and the values they are read as."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+import time
+from argparse import Namespace
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from memdiag.errors import UsageError
+
+if TYPE_CHECKING:
+    from memdiag.api.inputs import ArrayOrFile
+    from memdiag.runner.job import Limits
+
+DEFAULT_RUNS = 10
+DEFAULT_TIMEOUT_S = 1800
+DEFAULT_SIZES = "1,4"
+DEFAULT_MAX_SLOWDOWN = 1.05
+
+Group = argparse._ActionsContainer
+"""A parser, or a group of its options."""
+
+
+def add_model(parser: Group) -> None:
+    """Add the argument of commands for one model."""
+    parser.add_argument("model", metavar="MODEL", type=Path, help="The ONNX model.")
+
+
+def add_dims(group: Group) -> None:
+    """Add ``--dim``."""
+    add_list(
+        group,
+        "--dim",
+        metavar="NAME=N,…",
+        help="Size of a free dimension, by its name or INPUT:AXIS (see memdiag inspect).",
+    )
+
+
+def add_inputs(group: Group) -> None:
+    """Add the options for the inputs of a model."""
+    add_dims(group)
+    add_list(group, "--input", metavar="NAME=FILE.npy", help="Data of one input; can be repeated.")
+    group.add_argument(
+        "--inputs", metavar="FILE.npz", type=Path, help="Data of several inputs, by name."
+    )
+
+
+def add_runs(group: Group) -> None:
+    """Add ``--runs``."""
+    group.add_argument(
+        "--runs",
+        metavar="N",
+        type=int,
+        default=DEFAULT_RUNS,
+        help="Number of runs after the first run, in each process.",
+    )
+
+
+def add_session_options(group: Group) -> None:
+    """Add ``--session-option`` and ``--threads``."""
+    add_list(
+        group,
+        "--session-option",
+        metavar="KEY=VALUE",
+        help="A SessionOptions attribute or config entry; can be repeated.",
+    )
+    group.add_argument(
+        "--threads", metavar="N", type=whole_number(0), help="Number of intra-op threads."
+    )
+
+
+def add_load_from(group: Group) -> None:
+    """Add ``--load-from``."""
+    group.add_argument(
+        "--load-from",
+        choices=("path", "bytes"),
+        default="path",
+        help="Create the session from the model's path, or from its bytes.",
+    )
+
+
+def add_limits(group: Group) -> None:
+    """Add the limits of a child process."""
+    group.add_argument(
+        "--timeout",
+        metavar="SECONDS",
+        type=float,
+        default=DEFAULT_TIMEOUT_S,
+        help="Stop a child process after this time.",
+    )
+    group.add_argument(
+        "--memory-limit",
+        metavar="SIZE",
+        help="Stop a child process whose memory exceeds this size, e.g. 2GB.",
+    )
+
+
+def add_verify(group: Group) -> None:
+    """Add ``--verify``."""
+    group.add_argument(
+        "--verify",
+        choices=("full", "sampled"),
+        default="full",
+        help="Compare every byte of each copy, or sampled blocks.",
+    )
+
+
+def add_search_options(group: Group) -> None:
+    """Add the options that fix and tune share."""
+    group.add_argument(
+        "--max-slowdown",
+        metavar="RATIO",
+        type=float,
+        default=DEFAULT_MAX_SLOWDOWN,
+        help="Largest acceptable latency, relative to the original.",
+    )
+    group.add_argument(
+        "--unsafe", action="store_true", help="Also try remedies and options that change values."
+    )
+    group.add_argument(
+        "--time-limit",
+        metavar="SECONDS",
+        type=float,
+        help="Stop after this time, with the best result so far.",
+    )
+    add_inputs(group)
+    group.add_argument(
+        "--sizes",
+        metavar="N,N…",
+        default=DEFAULT_SIZES,
+        help="Further sizes of free dimensions at which outputs and latency are compared.",
+    )
+
+
+def add_picture(group: Group) -> None:
+    """Add ``--picture``."""
+    group.add_argument(
+        "--picture", metavar="FILE", type=Path, help="Save the chart to this file, as PNG or .svg."
+    )
+
+
+def add_reports_folder(group: Group, *, default: str = "") -> None:
+    """Add ``--out`` and ``--plotly``."""
+    end = f" (default: {default})" if default else ""
+    group.add_argument(
+        "--out",
+        metavar="DIR",
+        type=Path,
+        help=f"Write the record and its reports to this folder{end}.",
+    )
+    group.add_argument(
+        "--plotly",
+        choices=("inline", "directory", "cdn"),
+        default="inline",
+        help="Source of plotly.js in the HTML page: embedded, a file beside it, or the network.",
+    )
+
+
+def add_format(
+    group: Group,
+    choices: Sequence[str] = ("console", "json"),
+    help: str = "What to print: a summary, or the JSON record.",
+) -> None:
+    """Add ``--format``."""
+    group.add_argument("--format", choices=choices, default="console", help=help)
+
+
+def add_output_record(group: Group) -> None:
+    """Add ``--output`` for the JSON record."""
+    group.add_argument(
+        "-o",
+        "--output",
+        metavar="FILE",
+        type=Path,
+        help="Also save the JSON record to this file.",
+    )
+
+
+def add_quiet(group: Group) -> None:
+    """Add ``--quiet``."""
+    group.add_argument("-q", "--quiet", action="store_true", help="Print only the answer.")
+
+
+def add_list(group: Group, name: str, *, metavar: str, help: str, type: Any = str) -> None:
+    """Add an option that can be repeated, with a list of values."""
+    group.add_argument(name, metavar=metavar, action="append", default=[], type=type, help=help)
+
+
+def add_switch(parser: Group, group: Group, name: str, *, default: bool, help: str) -> None:
+    """Add the options ``--NAME`` and ``--no-NAME``."""
+    group.add_argument(name, action=argparse.BooleanOptionalAction, help=help)
+    # Not as an argument: Python 3.11 would add the default to the help.
+    parser.set_defaults(**{name.removeprefix("--"): default})
+
+
+def whole_number(minimum: int) -> Callable[[str], int]:
+    """Return a function that reads a whole number of at least `minimum`."""
+
+    def read(text: str) -> int:
+        try:
+            number = int(text)
+        except ValueError:
+            number = minimum - 1
+        if number < minimum:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {minimum}")
+        return number
+
+    return read
+
+
+def pairs(option: str, values: Sequence[str]) -> dict[str, str]:
+    """Return the ``NAME=VALUE`` texts given to `option` as a mapping.
+
+    Raises:
+        UsageError: a text has no ``=`` or no name, or a name is given twice.
+    """
+    found: dict[str, str] = {}
+    for text in values:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise UsageError(f"{option}: {text!r} is not NAME=VALUE.")
+        if name in found:
+            raise UsageError(f"{option}: {name} is given twice. Give it once.")
+        found[name] = value
+    return found
+
+
+def comma_pairs(option: str, text: str) -> dict[str, str]:
+    """Return the ``NAME=VALUE,NAME=VALUE`` text given to `option` as a mapping.
+
+    Raises:
+        UsageError: as in `pairs`.
+    """
+    return pairs(option, comma_list(text))
+
+
+def comma_list(text: str | None) -> tuple[str, ...]:
+    """Return the parts of a comma-separated text, without empty ones."""
+    return tuple(part.strip() for part in (text or "").split(",") if part.strip())
+
+
+def read_dims(values: Sequence[str]) -> dict[str, int]:
+    """Return the sizes given to ``--dim`` by name; one text may contain several, after commas.
+
+    Raises:
+        UsageError: as in `pairs`, or a value is not a whole number.
+    """
+    # A name may contain commas itself, so a comma separates only after a number.
+    texts = [part.strip() for text in values for part in re.split(r"(?<=\d),", text.rstrip(","))]
+    sizes: dict[str, int] = {}
+    for name, value in pairs("--dim", texts).items():
+        if not value.isascii() or not value.isdigit():
+            raise UsageError(f"--dim {name}: {value!r} is not a whole number. Use NAME=N.")
+        sizes[name] = int(value)
+    return sizes
+
+
+def read_inputs(options: Namespace) -> dict[str, ArrayOrFile]:
+    """Return the data given by ``--input NAME=FILE.npy`` and ``--inputs FILE.npz``, by input name.
+
+    Raises:
+        UsageError: as in `pairs`, the archive cannot be read, or both have an input.
+    """
+    files: dict[str, ArrayOrFile] = dict(pairs("--input", options.input))
+    if options.inputs is None:
+        return files
+    from memdiag.api.inputs import read_archive
+
+    arrays = read_archive(options.inputs)
+    twice = sorted(files.keys() & arrays.keys())
+    if twice:
+        raise UsageError(f"input {twice[0]} is given by both --input and --inputs. Give it once.")
+    return files | arrays
+
+
+def read_limits(options: Namespace) -> Limits:
+    """Return the limits of a child process.
+
+    Raises:
+        UsageError: a limit is not a size, or leaves no time or memory.
+    """
+    from memdiag.api.arguments import limits
+    from memdiag.units import parse_size
+
+    size = options.memory_limit
+    return limits(timeout_s=options.timeout, memory_limit_bytes=parse_size(size) if size else None)
+
+
+def read_sizes(text: str) -> tuple[int, ...]:
+    """Return the numbers given to ``--sizes``, in order.
+
+    Raises:
+        UsageError: one is not a whole number from 1, or there is none.
+    """
+    parts = comma_list(text)
+    if not parts or not all(part.isascii() and part.isdigit() and int(part) for part in parts):
+        raise UsageError(f"--sizes must be whole numbers from 1, such as 1,16, not {text!r}.")
+    return tuple(sorted({int(part) for part in parts}))
+
+
+def sizes_by_name(option: str, text: str | None, names: Collection[str]) -> dict[str, int]:
+    """Return the ``NAME=SIZE,NAME=SIZE`` text given to `option` as bytes by name, of `names`.
+
+    Raises:
+        UsageError: as in `pairs`, a name is not among `names`, or a value is not a size.
+    """
+    from memdiag.budgets.parsing import parse_sizes
+
+    return parse_sizes(comma_pairs(option, text or ""), names, where=option)
+
+
+def remaining_s(time_limit_s: float | None, started: float) -> float | None:
+    """Return the rest of ``--time-limit`` for a command that started at `started`.
+
+    Raises:
+        UsageError: the limit is not positive.
+    """
+    if time_limit_s is None:
+        return None
+    if time_limit_s <= 0:
+        raise UsageError("--time-limit must be greater than 0.")
+    return max(time_limit_s - (time.monotonic() - started), 1e-3)
+
+
+def command_line() -> tuple[str, ...]:
+    """Return the words of the command line; bytes that are not text are escaped."""
+    words = (word.encode(errors="backslashreplace").decode() for word in sys.argv[1:])
+    return ("memdiag", *words)

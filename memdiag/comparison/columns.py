@@ -1,0 +1,198 @@
+"""Columns of a comparison: the figures of one or several profiles of one subject."""
+
+from collections.abc import Callable, Sequence
+from math import isfinite, prod
+from statistics import median
+
+import msgspec
+
+from memdiag.comparison.reference import OutputComparison
+from memdiag.model.model_file import ModelFile
+from memdiag.records.comparison import (
+    Bytes,
+    Column,
+    Graph,
+    Latency,
+    Measured,
+    PhaseFigures,
+    Seconds,
+)
+from memdiag.records.profile import PHASES, Memory, PeakKind, PhaseName, Profile
+from memdiag.verify.latency import LatencyComparison
+from memdiag.verify.ratio import median_interval
+
+MAX_OUTPUTS = 4
+"""Outputs that a sentence names."""
+
+_CREATION = ("parse", "optimize", "constant_fold", "initialize", "prepack")
+
+
+def with_profiles(
+    column: Column,
+    profiles: Sequence[Profile],
+    comparison: OutputComparison | None = None,
+    timed: slice = slice(None),
+) -> Column:
+    """Return `column` with the figures of `profiles`, or with the outcome of the last one.
+
+    Args:
+        column: the column without figures.
+        profiles: the runs in order; the last one may not have completed.
+        comparison: outputs and latency, compared with the first column.
+        timed: the runs of each profile that the latency is of.
+    """
+    first, last = (_renamed(profile, column.model) for profile in (profiles[0], profiles[-1]))
+    column = msgspec.structs.replace(
+        column, profile=first, onnxruntime=first.environment.onnxruntime
+    )
+    outcome = last.outcome
+    if outcome.status != "completed":
+        message = f"{outcome.phase}: {outcome.message}"
+        return msgspec.structs.replace(column, status=outcome.status, message=message, profile=last)
+    largest = comparison.largest if comparison else None
+    if comparison is not None and comparison.failure:
+        messages = [column.message, f"outputs and latency are not compared: {comparison.failure}"]
+        column = msgspec.structs.replace(column, message="; ".join(filter(None, messages)))
+    return msgspec.structs.replace(
+        column,
+        measured=measured(profiles),
+        latency=latency(profiles, comparison.interleaved if comparison else None, timed),
+        largest_difference=largest.relative if largest and isfinite(largest.relative) else None,
+        difference=_difference(column.label, comparison) if comparison else "",
+    )
+
+
+def _difference(label: str, comparison: OutputComparison) -> str:
+    """Return how outputs differ from those of the first column, without finite differences."""
+    parts = []
+    largest = comparison.largest
+    if largest and not isfinite(largest.relative):
+        parts.append(f"output {largest.output} {largest.reason}".strip())
+    if comparison.added:
+        parts.append(f"only {label} has {_outputs(comparison.added)}")
+    if comparison.missing:
+        parts.append(f"only the first has {_outputs(comparison.missing)}")
+    if largest and not largest.relative and parts:
+        parts.append("all others are equal")
+    return "; ".join(parts)
+
+
+def _outputs(names: Sequence[str]) -> str:
+    more = f" and {len(names) - MAX_OUTPUTS} more" if len(names) > MAX_OUTPUTS else ""
+    listed = ", ".join(names[:MAX_OUTPUTS])
+    return f"the output{'s' if len(names) > 1 else ''} {listed}{more}"
+
+
+def _renamed(profile: Profile, model: str) -> Profile:
+    """Return `profile` with the name `model` for its model."""
+    return msgspec.structs.replace(
+        profile,
+        model=msgspec.structs.replace(profile.model, path=model),
+        findings=tuple(
+            msgspec.structs.replace(finding, model=model) for finding in profile.findings
+        ),
+    )
+
+
+def graph_of(file: ModelFile) -> Graph:
+    """Return the size of a model."""
+    return Graph(
+        nodes=file.node_count,
+        initializers=sum(weight.place == "initializer" for weight in file.weights),
+        parameters=sum(prod(weight.shape) for weight in file.weights),
+        saved_bytes=sum(path.stat().st_size for path in file.files),
+    )
+
+
+def measured(profiles: Sequence[Profile]) -> Measured:
+    """Return the figures of `profiles`: at least one, and all completed."""
+    first = profiles[0]
+    return Measured(
+        times=len(profiles),
+        peak=_bytes([profile.peak_rss_bytes - profile.baseline_rss_bytes for profile in profiles]),
+        peak_phase=first.peak_phase,
+        peak_kind=_kind([profile.peak_kind for profile in profiles]),
+        steady=_bytes(
+            [_end(profile).rss_bytes - profile.baseline_rss_bytes for profile in profiles]
+        ),
+        anonymous=_part(profiles, lambda memory: memory.anonymous_bytes),
+        file=_part(profiles, lambda memory: memory.file_bytes),
+        load=_seconds([creation_s(profile) for profile in profiles]),
+        phases=tuple(
+            _phase(name, profiles)
+            for name in PHASES
+            if name != "start" and all(profile.phase(name) for profile in profiles)
+        ),
+    )
+
+
+def latency(
+    profiles: Sequence[Profile], against_first: LatencyComparison | None, timed: slice = slice(None)
+) -> Latency | None:
+    """Return the latency of the `timed` runs of `profiles`; None if nothing was run.
+
+    `against_first` are the latencies of runs that alternated with those of the first column.
+    """
+    runs = [run.latency_s for profile in profiles for run in profile.runs[timed]]
+    if not runs:
+        return None
+    low, high = median_interval(runs)
+    ratio = against_first.ratio if against_first else None
+    return Latency(
+        median_s=median(runs),
+        low_s=low,
+        high_s=high,
+        runs=len(runs),
+        ratio=ratio.median if ratio else None,
+        ratio_low=ratio.low if ratio else None,
+        ratio_high=ratio.high if ratio else None,
+        pairs=ratio.pairs if ratio else 0,
+    )
+
+
+def creation_s(profile: Profile) -> float:
+    """Return the seconds that creating the session took."""
+    return sum(phase.duration_s for phase in profile.phases if phase.name in _CREATION)
+
+
+def _phase(name: PhaseName, profiles: Sequence[Profile]) -> PhaseFigures:
+    pairs = [(profile, phase) for profile in profiles if (phase := profile.phase(name)) is not None]
+    return PhaseFigures(
+        phase=name,
+        duration=_seconds([phase.duration_s for _, phase in pairs]),
+        peak=_bytes(
+            [phase.peak_rss_bytes - profile.baseline_rss_bytes for profile, phase in pairs]
+        ),
+        peak_kind=_kind([phase.peak_kind for _, phase in pairs]),
+        kept=_bytes([phase.net_rss_bytes for _, phase in pairs]),
+    )
+
+
+def _part(profiles: Sequence[Profile], part: Callable[[Memory], int | None]) -> Bytes | None:
+    """Return the growth of a part of the memory since the start; None if it is not measured."""
+    growth = []
+    for profile in profiles:
+        start = profile.phase("start")
+        before = part(start.end) if start else None
+        after = part(_end(profile))
+        if before is None or after is None:
+            return None
+        growth.append(after - before)
+    return _bytes(growth)
+
+
+def _end(profile: Profile) -> Memory:
+    """Return the memory after the last run, or after session creation if nothing was run."""
+    return profile.steady or profile.phases[-1].end
+
+
+def _kind(kinds: Sequence[PeakKind]) -> PeakKind:
+    return "sampled" if "sampled" in kinds else "exact"
+
+
+def _bytes(values: Sequence[int]) -> Bytes:
+    return Bytes(median=round(median(values)), low=min(values), high=max(values))
+
+
+def _seconds(values: Sequence[float]) -> Seconds:
+    return Seconds(median=median(values), low=min(values), high=max(values))

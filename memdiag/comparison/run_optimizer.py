@@ -1,0 +1,186 @@
+"""Choose optimizers, and run one in a child of its own, with limits, measured."""
+
+import importlib.util
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from memdiag.comparison import optimizers
+from memdiag.comparison.environments import cache_folder, environment
+from memdiag.comparison.optimizers import OPTIMIZERS, ORIGINAL
+from memdiag.errors import UsageError
+from memdiag.records.comparison import ColumnStatus, OptimizerRun
+from memdiag.runner.child import Child
+from memdiag.runner.job import Job, SessionConfig
+from memdiag.runner.log import Event
+from memdiag.units import format_duration, format_size
+
+_FOLDER = "tools"
+_POLL_S = 0.02
+TABLE = Path(optimizers.__file__).absolute()
+"""The file with the optimizers, which the child loads by its path."""
+
+ALL = "all"
+"""Stands for all optimizers."""
+
+MAX_EMBEDDED_BYTES = 1 << 30
+"""Larger models are written with their weights in a file beside them."""
+
+MAX_FREE_SHARE = 0.9
+"""Share of the free memory that an optimizer may use if no limit is given."""
+
+MAX_MESSAGE = 300
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimizerResult:
+    """The result of an optimizer.
+
+    Attributes:
+        status: how the optimizer ended.
+        message: why nothing was written, or a note on the model; may be empty.
+        path: the optimized model; None if nothing was written.
+        run: duration and memory; None if it did not end by itself.
+    """
+
+    status: ColumnStatus
+    message: str
+    path: Path | None = None
+    run: OptimizerRun | None = None
+
+
+def choose_optimizers(names: Sequence[str]) -> tuple[str, ...]:
+    """Return the names of optimizers without repetition; `ALL` stands for every one.
+
+    Raises:
+        UsageError: there is no such optimizer; the message lists the optimizers.
+    """
+    wanted = dict.fromkeys(
+        name for given in names for name in (OPTIMIZERS if given == ALL else (given,))
+    )
+    wanted.pop(ORIGINAL, None)  # always the first column
+    for name in wanted:
+        if name not in OPTIMIZERS:
+            raise UsageError(f"unknown optimizer {name!r}. Choose from {', '.join(OPTIMIZERS)}.")
+    return tuple(wanted)
+
+
+def interpreter_for(name: str) -> Path:
+    """Return an interpreter with the optimizer's packages: this one, or a cached environment.
+
+    Raises:
+        ProvisionError: the environment cannot be created.
+    """
+    packages = OPTIMIZERS[name].packages
+    if all(importlib.util.find_spec(package) for package in packages):
+        return Path(sys.executable)
+    return environment(cache_folder() / _FOLDER / name, ("numpy", *packages))
+
+
+def run_optimizer(
+    name: str,
+    model: Path,
+    target: Path,
+    *,
+    python: Path,
+    model_bytes: int,
+    timeout_s: float,
+    memory_limit_bytes: int | None,
+) -> OptimizerResult:
+    """Run the optimizer `name` on `model`; it is killed if it exceeds a limit.
+
+    Args:
+        name: one of `OPTIMIZERS`.
+        model: the model to read.
+        target: the model to write.
+        python: an interpreter with the packages of the optimizer.
+        model_bytes: the size of all files of the model.
+        timeout_s: seconds after which it is killed.
+        memory_limit_bytes: resident sets of the process and its children above which it is killed;
+            by default most of the free memory.
+
+    Raises:
+        MeasurementError: the interpreter cannot be started.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    limit_bytes = memory_limit_bytes or round(MAX_FREE_SHARE * psutil.virtual_memory().available)
+    job = Job(model=model, session=SessionConfig(python=python))
+    message = {
+        "optimizers": str(TABLE),
+        "name": name,
+        "source": str(model.absolute()),
+        "target": str(target.absolute()),
+        "large": model_bytes > MAX_EMBEDDED_BYTES,
+    }
+    largest = 0
+    stopped: tuple[ColumnStatus, str] | None = None
+    answer: Event | None = None
+    deadline = time.monotonic() + timeout_s
+    with Child(job, message, "optimize.py") as child:
+        for event in child.events(_POLL_S):
+            if event is not None and event.name in ("optimized", "error"):
+                answer = event
+                break
+            resident = _resident_bytes(child.pid)
+            largest = max(largest, resident)
+            if resident > limit_bytes:
+                limit = format_size(limit_bytes)
+                stopped = "limit", f"took {format_size(resident)}, more than the limit of {limit}"
+                break
+            if time.monotonic() > deadline:
+                stopped = "timeout", f"did not end within {format_duration(timeout_s)}"
+                break
+        code = 0 if stopped or answer else child.returncode()
+        child.log.finish()
+    if stopped is not None:
+        return OptimizerResult(status=stopped[0], message=f"the optimizer {stopped[1]}")
+    if answer is None:
+        return _ended(code, child.log.tail)
+    if answer.name == "error":
+        return OptimizerResult(
+            status="failed", message=_shortened(f"the optimizer says: {answer.fields['message']}")
+        )
+    run = OptimizerRun(
+        version=str(answer.fields["version"]),
+        duration_s=round(float(answer.fields["duration_s"]), 6),
+        peak_rss_bytes=max(largest, int(answer.fields["peak_rss_bytes"])),
+    )
+    remark = answer.fields["remark"]
+    if remark is None and not target.exists():
+        return OptimizerResult(status="failed", message="the optimizer wrote nothing", run=run)
+    written = target if target.exists() else None
+    return OptimizerResult(status="completed", message=str(remark or ""), path=written, run=run)
+
+
+def _ended(code: int, tail: Sequence[str]) -> OptimizerResult:
+    """Return the result of an optimizer whose process ended without an answer."""
+    last_line = f" ({tail[-1]})" if tail else ""
+    if code >= 0:
+        message = f"the optimizer ended by itself with exit code {code}{last_line}"
+        return OptimizerResult(status="failed", message=_shortened(message))
+    name = signal.Signals(-code).name
+    return OptimizerResult(
+        status="killed", message=_shortened(f"the optimizer died of {name}{last_line}")
+    )
+
+
+def _resident_bytes(pid: int) -> int:
+    """Return the resident sets of a process and all its children."""
+    total = 0
+    with suppress(psutil.Error):
+        process = psutil.Process(pid)
+        for member in (process, *process.children(recursive=True)):
+            with suppress(psutil.Error):
+                total += member.memory_info().rss
+    return total
+
+
+def _shortened(message: str) -> str:
+    line = " ".join(message.split())
+    return line if len(line) <= MAX_MESSAGE else f"{line[: MAX_MESSAGE - 1]}…"

@@ -1,0 +1,235 @@
+"""The marker ``memory_budget``: tests with it, and a test for each of ``--memdiag-models``."""
+
+from __future__ import annotations
+
+import glob
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from memdiag.api.budget import DEFAULT_PROCESSES, BudgetResult, check_budget
+from memdiag.api.project_settings import read_project_settings
+from memdiag.budgets.baselines import baseline_path, configuration_name
+from memdiag.budgets.parsing import merged, parse_budget, parse_tolerance
+from memdiag.errors import MemdiagError, UsageError
+from memdiag.pytest_plugin import MARK
+from memdiag.pytest_plugin.profiling import (
+    CachedProfileRunner,
+    outcome_sentence,
+    path_from_here,
+)
+from memdiag.pytest_plugin.settings import SETTINGS, Settings
+from memdiag.pytest_plugin.summary import add_remark, record
+from memdiag.records.budget import Budget
+from memdiag.reports.views.judgement import lines
+
+PROFILE_OPTIONS = (
+    "runs",
+    "run",
+    "dims",
+    "inputs",
+    "session_options",
+    "optimization_level",
+    "disabled_optimizers",
+    "threads",
+    "providers",
+    "environment",
+    "load_from",
+    "python",
+    "timeout_s",
+    "memory_limit_bytes",
+)
+_OWN_OPTIONS = ("baseline", "processes", "pinned")
+_CONFIGURATIONS = pytest.StashKey[dict[Path, str]]()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """The result of one marker, and its row of the summary."""
+
+    request: Request
+    result: BudgetResult
+    row: dict[str, str]
+
+
+_MEASURED = pytest.StashKey[list[Measured]]()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """The arguments of one marker: the model, relative to the rootdir, and how to measure it."""
+
+    model: Path
+    budget: Budget
+    baseline: Path
+    processes: int
+    pinned: bool
+    options: dict[str, Any]
+
+    @classmethod
+    def of(cls, mark: pytest.Mark, settings: Settings) -> Request:
+        """Return the arguments of `mark`, with defaults from ``[tool.memdiag.budgets]``.
+
+        Raises:
+            UsageError: an argument is not valid.
+        """
+        if len(mark.args) != 1 or not isinstance(mark.args[0], str | Path):
+            raise UsageError(f'{MARK} needs the path of one model, as {MARK}("model.onnx", …).')
+        model = Path(mark.args[0])
+        option_names = (*_OWN_OPTIONS, *PROFILE_OPTIONS)
+        limits = {name: value for name, value in mark.kwargs.items() if name not in option_names}
+        own_budget = parse_budget(limits, where=MARK, other_names=option_names)
+        budget = merged(_default_budget(model, settings), own_budget)
+        name = mark.kwargs.get("baseline")
+        options = {name: mark.kwargs[name] for name in PROFILE_OPTIONS if name in mark.kwargs}
+        pinned = bool(mark.kwargs.get("pinned", True))
+        return cls(
+            model=model,
+            budget=budget,
+            baseline=settings.baselines / f"{name}.json"
+            if name
+            else baseline_path(
+                settings.baselines, model, settings.root, {**options, "pinned": pinned}
+            ),
+            processes=int(mark.kwargs.get("processes", settings.processes or DEFAULT_PROCESSES)),
+            pinned=pinned,
+            options=options,
+        )
+
+
+def measure_marked(item: pytest.Item) -> None:
+    """Measure the models that the markers of `item` name; its setup fails if that fails.
+
+    A test is skipped if its only limit is a baseline of another class of machine.
+    """
+    settings = item.config.stash[SETTINGS]
+    measured = item.stash.setdefault(_MEASURED, [])
+    try:
+        for mark in item.iter_markers(MARK):
+            measured.append(_measure(item, Request.of(mark, settings), settings))
+    except MemdiagError as error:
+        raise pytest.fail.Exception(str(error), pytrace=False) from None
+    results = [each.result for each in measured]
+    incomparable = [result for result in results if result.incomparable]
+    has_limits = any(
+        result.judgement is not None and result.judgement.budget.limits for result in results
+    )
+    if incomparable and not has_limits:
+        first = incomparable[0]
+        pytest.skip(f"{first.profile.model.path}: {first.incomparable}")
+
+
+def judge_marked(item: pytest.Item) -> None:
+    """Fail `item` if a model exceeds its budget or its baseline."""
+    judgements = [each.result.judgement for each in item.stash.get(_MEASURED, [])]
+    texts = [
+        "\n".join(lines(judgement))
+        for judgement in judgements
+        if judgement is not None and not judgement.holds
+    ]
+    if texts:
+        pytest.fail("\n".join(texts), pytrace=False)
+
+
+def update_baselines(item: pytest.Item) -> None:
+    """Write the updates of baselines of `item`, which passed."""
+    for each in item.stash.get(_MEASURED, []):
+        if each.result.update is not None:
+            try:
+                status = each.result.update.write()
+            except MemdiagError as error:
+                raise pytest.fail.Exception(str(error), pytrace=False) from None
+            path = path_from_here(item.config, each.request.baseline)
+            add_remark(each.row, f"{path} {status}")
+
+
+def _measure(item: pytest.Item, request: Request, settings: Settings) -> Measured:
+    config = item.config
+    _refuse_shared(config, request)
+    result = check_budget(
+        CachedProfileRunner(config, request.model, request.options, pinned=request.pinned),
+        request.budget,
+        model=str(path_from_here(config, request.model)),
+        baseline=request.baseline,
+        update=settings.update,
+        update_option="pytest --memdiag-update-baseline",
+        processes=request.processes,
+    )
+    if result.judgement is None:
+        pytest.fail(outcome_sentence(result.profile), pytrace=False)
+    row = record(item, result.judgement, remark=result.incomparable)
+    return Measured(request=request, result=result, row=row)
+
+
+def _refuse_shared(config: pytest.Config, request: Request) -> None:
+    """Refuse a baseline that another test uses for another model, or with other options.
+
+    Raises:
+        UsageError: there is such a test.
+    """
+    known = config.stash.setdefault(_CONFIGURATIONS, {})
+    path = config.stash[SETTINGS].root / request.model
+    configuration = f"{path} {configuration_name({**request.options, 'pinned': request.pinned})}"
+    if known.setdefault(request.baseline, configuration) != configuration:
+        raise UsageError(
+            f"{path_from_here(config, request.baseline)}: another test uses this baseline with"
+            f" other options or for another model. Give one of them a name of its own: {MARK}(…,"
+            ' baseline="NAME").'
+        )
+
+
+def _default_budget(model: Path, settings: Settings) -> Budget:
+    """Return the tolerance of the plugin's settings, and the project's budget of `model`."""
+    budget = Budget()
+    if settings.tolerance is not None:
+        share = parse_tolerance(settings.tolerance, where="--memdiag-tolerance")
+        budget = Budget(tolerance=share)
+    path = settings.root / model
+    if path.is_relative_to(settings.root):
+        path = path.relative_to(settings.root)
+    project = read_project_settings(settings.root)
+    return merged(budget, project.budget_for(path.as_posix()))
+
+
+class ModelFile(pytest.File):
+    """The node of a model in pytest's tree; it contains one test."""
+
+    def collect(self) -> Iterator[pytest.Item]:
+        """Yield the one test."""
+        item: ModelItem = ModelItem.from_parent(self, name=MARK)
+        item.add_marker(getattr(pytest.mark, MARK)(self.path))
+        yield item
+
+
+class ModelItem(pytest.Item):
+    """The test that checks a model against its budget and baseline, by the marker."""
+
+    def runtest(self) -> None:
+        """Do nothing: the model of the marker was measured and judged before."""
+
+    def reportinfo(self) -> tuple[Path, None, str]:
+        """Return the file of the model, for headings."""
+        return self.path, None, f"{MARK} of {self.path.name}"
+
+
+def model_items(session: pytest.Session) -> Iterator[pytest.Item]:
+    """Yield a test for each model that a pattern of ``--memdiag-models`` matches, by path.
+
+    Raises:
+        pytest.UsageError: a pattern matches nothing.
+    """
+    settings = session.config.stash[SETTINGS]
+    found: set[Path] = set()
+    for pattern in settings.models:
+        names = glob.glob(pattern, root_dir=settings.root, recursive=True)
+        if not names:
+            raise pytest.UsageError(
+                f"--memdiag-models: no file matches {pattern!r} in {settings.root}"
+            )
+        found.update(settings.root / name for name in names)
+    for path in sorted(found):
+        file: ModelFile = ModelFile.from_parent(session, path=path)
+        yield from file.collect()

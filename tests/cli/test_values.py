@@ -1,0 +1,88 @@
+import sys
+
+import pytest
+
+from memdiag.cli.commands.profile import read_budget
+from memdiag.cli.options import command_line, pairs, read_dims, read_sizes, sizes_by_name
+from memdiag.errors import UsageError
+
+
+def test_pairs_split_at_the_first_equals_sign() -> None:
+    assert pairs("--env", ["A=1", "B=x=y", "C="]) == {"A": "1", "B": "x=y", "C": ""}
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        (["A"], "'A' is not NAME=VALUE"),
+        (["=1"], "'=1' is not NAME=VALUE"),
+        (["A=1", "A=2"], "A is given twice"),
+    ],
+)
+def test_what_is_no_pair_is_refused(values: list[str], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        pairs("--env", values)
+
+
+@pytest.mark.parametrize("value", ["-1", "1.5", "x", "", "²"])
+def test_what_is_no_size_of_a_dimension_is_refused(value: str) -> None:
+    with pytest.raises(UsageError, match="is not a whole number"):
+        read_dims([f"batch={value}"])
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        (["batch=4", "input:1=16"], {"batch": 4, "input:1": 16}),
+        (["a=1,b=2"], {"a": 1, "b": 2}),
+        (["a=1, b=2", "past=0"], {"a": 1, "b": 2, "past": 0}),
+        (["max(a,b)=3,c=4"], {"max(a,b)": 3, "c": 4}),
+        (["a=1,"], {"a": 1}),
+        ([], {}),
+    ],
+)
+def test_dimension_sizes_are_read(values: list[str], expected: dict[str, int]) -> None:
+    assert read_dims(values) == expected
+
+
+def test_sizes_are_sorted() -> None:
+    assert read_sizes("16,1") == (1, 16)
+    for text in ("0", "", "1.5", "x"):
+        with pytest.raises(UsageError, match="--sizes must be whole numbers from 1"):
+            read_sizes(text)
+
+
+def test_the_command_is_text_whatever_the_names_of_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["/usr/bin/memdiag", "fix", "m\udcff.onnx", "--out", "ü"])
+    assert command_line() == ("memdiag", "fix", "m\\udcff.onnx", "--out", "ü")
+
+
+def test_a_budget_is_read_from_one_text() -> None:
+    found = read_budget("peak=1.2GB, copies=1,tolerance=2%")
+    assert found is not None
+    assert found.limits == {"peak": 1_200_000_000, "copies": 1}
+    assert found.tolerance == 0.02
+    assert read_budget(None) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "--budget: no figure was given"),
+        ("tolerance=2%", "--budget: no figure was given"),
+        ("peak", "--budget: 'peak' is not NAME=VALUE"),
+        ("peak=1GB,peak=2GB", "--budget: peak is given twice"),
+        ("peek=1GB", "--budget: unknown figure 'peek'"),
+        ("peak=1", "--budget: peak=1 has no unit"),
+    ],
+)
+def test_what_is_no_budget_is_refused(text: str, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        read_budget(text)
+
+
+def test_sizes_have_the_names_that_are_allowed() -> None:
+    assert sizes_by_name("--budget", "anonymous=1kB", ["anonymous"]) == {"anonymous": 1000}
+    assert sizes_by_name("--budget", None, ["anonymous"]) == {}
+    with pytest.raises(UsageError, match=r"unknown figure 'peak'\. Use one of anonymous"):
+        sizes_by_name("--budget", "peak=1kB", ["anonymous"])
