@@ -114,5 +114,5 @@ def _is_fused(reader: Reader, readers: tuple[Reader, ...]) -> bool:
     """Return whether the Transpose of `reader` is fused into what reads its output."""
     if reader.node.op_type != "Transpose":
         return False
-    behind = [reader for reader in readers if reader.path and reader.path[-1].node == reader.node]
-    return all(reader.node.op_type in TRANSPOSE_FUSED_INTO for reader in behind)
+    behind = [other for other in readers if other.path and other.path[-1].node == reader.node]
+    return all(other.node.op_type in TRANSPOSE_FUSED_INTO for other in behind)
