@@ -128,7 +128,7 @@ def test_what_another_remedy_decided_is_kept(
 @pytest.mark.parametrize("module", [externalize, reference_in_place])
 def test_a_session_maps_the_weights(tmp_path: Path, module: ModuleType) -> None:
     gathering = text_model(
-        "g (int64[n] x) => (float[n, 1024] y) <float[4096, 1024] w> { y = Gather(w, x) }",
+        "g (int64[1] x) => (float[1, 1024] y) <float[4096, 1024] w> { y = Gather(w, x) }",
         w=random((4096, 1024)),
     )
     path = aligned(gathering, tmp_path)

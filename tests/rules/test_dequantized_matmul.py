@@ -273,7 +273,10 @@ def test_1_23_has_the_place_of_the_second_form_in_its_arena(tmp_path: Path, agre
     path = tmp_path / "fused.onnx"
     onnx.save(quantized(layers=2, size=(2048, 2048)), path)
     (one,) = findings(RULE, path, tmp_path, runtime="1.23.2")
-    arena = {version: xray(path, version).bytes_of("arena") for version in ("1.23.2", "1.24.4")}
+    arena = {
+        version: xray(path, version, run=False).bytes_of("arena")
+        for version in ("1.23.2", "1.24.4")
+    }
     agrees(one, arena["1.23.2"] - arena["1.24.4"], "1.23.2")
 
 
