@@ -2,7 +2,7 @@
 
 from typing import Final, Literal
 
-from memdiag.records.base import Record, Shown
+from memdiag.records.base import Record, Savable
 
 ATTRIBUTION_SCHEMA: Final = "memdiag.attribution/1"
 
@@ -139,7 +139,7 @@ class ScanTiming(Record, frozen=True, kw_only=True):
         return self.scanned_bytes / self.scan_s / 1e9 if self.scan_s > 0 else None
 
 
-class Attribution(Shown, frozen=True, kw_only=True):
+class Attribution(Savable, frozen=True, kw_only=True):
     """Who owns what in process `pid` at one moment; addresses, sizes and names, never content.
 
     The owners' bytes sum to `resident_bytes`. `baseline_bytes` is what was resident before the

@@ -5,6 +5,8 @@ msgspec does not inherit `kw_only`: each record declares it.
 
 from __future__ import annotations
 
+from os import PathLike
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -46,7 +48,22 @@ class Shown(Record, frozen=True):
         return notebook.data_frame(self)
 
 
-class Drawn(Shown, frozen=True):
+class Savable(Shown, frozen=True):
+    """Base of the records that have a schema, so that `memdiag.load` can read them again."""
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write this record to the file `path` as JSON, as the command line does.
+
+        Raises:
+            ReportError: the file cannot be written.
+        """
+        from memdiag.records.codec import encode
+        from memdiag.records.files import save_bytes
+
+        save_bytes(encode(self), Path(path))
+
+
+class Drawn(Savable, frozen=True):
     """Base of the records that have a picture."""
 
     def plot(self) -> Figure:

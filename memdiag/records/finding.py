@@ -3,7 +3,7 @@
 from typing import Any, Final, Literal
 
 from memdiag.records.attribution import CopyKind
-from memdiag.records.base import Record, Shown
+from memdiag.records.base import Record, Savable, Shown
 from memdiag.records.drawing import Drawing
 from memdiag.records.phases import PhaseName
 
@@ -112,7 +112,7 @@ class CheckedModel(Record, frozen=True, kw_only=True):
     error: str | None = None
 
 
-class Check(Shown, frozen=True, kw_only=True):
+class Check(Savable, frozen=True, kw_only=True):
     """What the rules found in some models, for one version of onnxruntime.
 
     `findings` come model by model, the costliest first. `duration_s` is the time it all took.

@@ -40,8 +40,9 @@ def test_load_reads_any_record_and_load_profile_says_so(tmp_path: Path, name: st
     )
 
 
-def test_both_read_a_profile(tmp_path: Path) -> None:
-    path = saved(tmp_path, profiles.tied_if())
+def test_both_read_a_profile_that_its_method_saved(tmp_path: Path) -> None:
+    path = tmp_path / "folder" / "profile.json"
+    profiles.tied_if().save(path)
     assert memdiag.load(path) == memdiag.load_profile(path) == profiles.tied_if()
 
 
