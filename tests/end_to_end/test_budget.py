@@ -96,7 +96,7 @@ def test_github_gets_annotations_and_a_summary(memdiag: RunMemdiag, tmp_path: Pa
     assert "## Memory profile of `model.onnx`" in summary
     nowhere = memdiag(*words, GITHUB_STEP_SUMMARY=str(tmp_path / "no" / "summary"))
     assert nowhere.returncode == 2
-    assert "it cannot be appended to" in nowhere.stderr
+    assert "summary: cannot be appended to (" in nowhere.stderr
 
 
 @pytest.mark.usefixtures("model")

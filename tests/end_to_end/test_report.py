@@ -34,10 +34,13 @@ def profile(tmp_path: Path) -> Path:
 REPORT_EACH = """
 import sys
 sys.modules["onnx"] = sys.modules["onnxruntime"] = None
-from memdiag.cli import app
-app.add_commands(app.app)
+from memdiag.cli.app import parse_command_line
 for path in sys.argv[1:]:
-    app.app(["report", path, "--out", path.removesuffix(".json")], standalone_mode=False)
+    sys.argv = ["memdiag", "report", path, "--out", path.removesuffix(".json")]
+    try:
+        parse_command_line()()
+    except SystemExit as ended:
+        assert ended.code == 0
 """
 
 

@@ -319,7 +319,9 @@ def _append_job_summary(text: str) -> None:
         with open(name, "a", encoding="utf-8") as file:
             file.write(text)
     except OSError as error:
-        raise ReportError(f"{name}: cannot be appended to ({error.strerror}).") from error
+        raise ReportError(
+            f"{name}: cannot be appended to ({error.strerror}). Check {_JOB_SUMMARY}."
+        ) from error
 
 
 def _print_outcome(profile: Profile, written: Sequence[Path]) -> None:
