@@ -9,7 +9,7 @@ import pytest
 
 # What the plugin imports when it measures. pytester forgets the modules that a run of pytest
 # imports, but numpy and others cannot be imported twice in one process.
-for each in ("memdiag.pytest_plugin.marked", "memdiag.pytest_plugin.fixture", "onnxruntime"):
+for each in ("memdiag.pytest_plugin.marker", "memdiag.pytest_plugin.fixture", "onnxruntime"):
     importlib.import_module(each)
 
 RunPytest = Callable[..., pytest.RunResult]

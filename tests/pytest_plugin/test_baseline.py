@@ -84,7 +84,7 @@ def test_another_class_of_machine_is_skipped_and_another_setup_is_an_error(
     result.stdout.fnmatch_lines(
         [
             "*its baseline cannot be compared: this run had options *_threads=1 instead of*",
-            "*nothing for this class of machine*only for Darwin arm64*",
+            "*no entry for this class of machine*only for Darwin arm64*",
         ]
     )
 
@@ -156,7 +156,7 @@ def test_one_name_for_two_configurations_is_an_error(
     )
     result = run_pytest("--memdiag-update-baseline", "--memdiag-processes=1")
     result.assert_outcomes(passed=1, errors=1)
-    result.stdout.fnmatch_lines(["*mine.json: another test has this baseline with other options*"])
+    result.stdout.fnmatch_lines(["*mine.json: another test uses this baseline with other options*"])
 
 
 @pytest.mark.usefixtures("model")

@@ -11,7 +11,7 @@ from tests.test_architecture import HEAVY, loaded
 
 def test_its_import_is_light() -> None:
     assert loaded("import pytest, memdiag.pytest_plugin.settings") & HEAVY == set()
-    assert loaded("import memdiag.pytest_plugin.marked") & HEAVY != set()
+    assert loaded("import memdiag.pytest_plugin.marker") & HEAVY != set()
 
 
 @pytest.mark.measures
