@@ -37,6 +37,7 @@ _DEFAULTS: dict[str, Any] = {
     "load_from": "path",
     "providers": ("CPUExecutionProvider",),
     "pinned": True,
+    "telemetry": False,
 }
 _NOT_IN_NAME = ("python", "timeout_s", "memory_limit_bytes")
 """Options that do not change what is measured."""

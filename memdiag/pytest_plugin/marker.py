@@ -41,6 +41,7 @@ PROFILE_OPTIONS = (
     "python",
     "timeout_s",
     "memory_limit_bytes",
+    "telemetry",
 )
 _OWN_OPTIONS = ("baseline", "processes", "pinned")
 _CONFIGURATIONS = pytest.StashKey[dict[Path, str]]()

@@ -64,7 +64,7 @@ class Measurement:
         python: the version of the child's interpreter; None in the same case.
         providers: the execution providers of the session; None if no session was created.
         baseline: the memory with onnxruntime imported and the inputs loaded, before the session.
-        explicit_starts: whether onnxruntime logs where a graph transformer starts (since 1.23).
+        explicit_starts: whether onnxruntime logs where a graph transformer starts (since 1.29).
         interrupted: whether Ctrl-C ended the child.
     """
 

@@ -8,10 +8,11 @@ import pytest
 import memdiag
 from benchmarks.environments import ProvisionError
 from benchmarks.runtimes import runtime
+from memdiag.ort.runtime import Runtime
 from memdiag.records.attribution import Attribution
 from memdiag.records.profile import Profile
 
-NEWEST = "1.31.1"
+NEWEST = str(Runtime.installed())
 """The release that the tests run with; others have environments of their own."""
 
 
