@@ -14,13 +14,11 @@ from pathlib import Path
 import memdiag
 from benchmarks.real_models import real_models
 from memdiag.api.load import join_fix
-from memdiag.records.profile import Profile
-from memdiag.reports.kinds import Reported, reporters_of
+from memdiag.reports import DEFAULT_FORMATS, Reported, report_of
 from sample_models import load_recipes
 
 GALLERY = Path(__file__).parents[1] / "reports" / "gallery"
 _VERSIONS = ("1.22.1", "1.24.4", "latest")
-_FORMATS = ("json", "markdown", "png", "html")
 _SEARCH_S = 180.0
 
 _TIED = "tied_if.onnx"
@@ -55,9 +53,7 @@ def main() -> None:
 
 def write(name: str, record: Reported) -> tuple[Path, ...]:
     """Write the files of `record` into its folder of the gallery, and return their paths."""
-    has_owners = isinstance(record, Profile) and record.attribution is not None
-    formats = (*_FORMATS, "treemap") if has_owners else _FORMATS
-    return reporters_of(record).write(record, GALLERY / name, formats)
+    return report_of(record).write(record, GALLERY / name, DEFAULT_FORMATS)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from benchmarks.readme import replace_part, table
 from benchmarks.real_models import real_models
 from benchmarks.statistics import spread
 from memdiag.records.profile import Profile
-from memdiag.reports import html
+from memdiag.reports.profile import REPORT
 from memdiag.runner.machine import describe_machine
 
 MB = 1e6
@@ -60,8 +60,8 @@ def main() -> None:
         try:
             browser.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": _WATCH})
             for title, profile in profiles.items():
-                page = folder / html.FILE_NAME
-                page.write_bytes(html.render(profile))
+                page = folder / REPORT.file_name("html")
+                page.write_bytes(REPORT.render(profile, "html"))
                 opened = [open_page(browser, page) for _ in range(rounds)]
                 rows.append(row(title, profile, page.stat().st_size, opened))
                 print(*rows[-1], sep=" | ", flush=True)

@@ -36,8 +36,7 @@ from memdiag.ort.runtime import Runtime
 from memdiag.records.codec import decode, encode
 from memdiag.records.finding import Check
 from memdiag.records.inventory import Inventory
-from memdiag.records.profile import Profile
-from memdiag.reports.kinds import reporters_of
+from memdiag.reports import report_of
 from memdiag.rules import detectors
 from memdiag.units import KIB, MIB
 
@@ -50,7 +49,7 @@ ADDRESS_SPACE = 1024 * MIB
 CHECK, INSPECT, REPORT, BUILD = "check", "inspect", "report", "build"
 _RECORDS = 0.03  # the share of files that are records, which take longest
 _RUNTIMES = ("1.20.1", "1.22.1", "1.24.4", "1.32.0")
-_DRAWN = ("html", "svg", "png", "treemap", "treemap_svg")
+_DRAWN = ("html", "svg", "png")
 _BIDIRECTIONAL = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 
 
@@ -199,12 +198,12 @@ def _inspect(path: Path) -> dict[str, Any]:
 
 def _report(path: Path, random: Random, drawn: str = "") -> dict[str, Any]:
     record = load_record(path)
-    reporters = reporters_of(record)
+    report = report_of(record)
     with _captured() as output:
         show(record)
-    drawn = drawn or random.choice(_DRAWN if isinstance(record, Profile) else _DRAWN[:3])
+    drawn = drawn or random.choice(_DRAWN)
     for format in ("json", "markdown", drawn):
-        reporters.render(record, format)
+        report.render(record, format)
     return {"outcome": "clean", **_unsafe(output.getvalue().decode())}
 
 

@@ -13,6 +13,7 @@ from memdiag.ort.analysis import AnalysisContext
 from memdiag.ort.runtime import Runtime
 from memdiag.records.finding import CHECK_SCHEMA, Check, CheckedModel, Finding, Findings
 from memdiag.rules import detectors, find_detector
+from memdiag.rules.finding_path import with_paths
 from memdiag.rules.rule import Detector
 from memdiag.units import format_size
 
@@ -175,7 +176,7 @@ def examine(
             break
         trim_heap()
     findings.sort(key=_by_cost)
-    return tuple(findings), tuple(dict.fromkeys(ctx.notes))
+    return with_paths(findings, model, ctx.graphs), tuple(dict.fromkeys(ctx.notes))
 
 
 def _by_cost(finding: Finding) -> tuple[int, int, str, tuple[str, ...]]:

@@ -317,15 +317,11 @@ def _with_findings(
         max_read_bytes=None if completed else MAX_READ_BYTES,
     )
     found = tuple(match_profile(finding, profile) for finding in found)
-    if found:
+    if found and completed:
         # Late: rewriting needs onnx_ir, which loads sympy.
-        from memdiag.api.drawing.findings import with_drawings
         from memdiag.fixing.applicable import with_rewrites
 
-        if completed:
-            found = with_rewrites(found, file)
-        found, defects = with_drawings(found, file)
-        notes = (*notes, *defects)
+        found = with_rewrites(found, file)
     return msgspec.structs.replace(profile, findings=found, notes=(*profile.notes, *notes))
 
 

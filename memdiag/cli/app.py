@@ -223,7 +223,7 @@ def _defect(error: Exception) -> str:
 
 
 def _fail(message: str) -> int:
-    from memdiag.reports.views.text import plain
+    from memdiag.reports.text import plain
 
     print(f"memdiag: {plain(message)}", file=sys.stderr)
     return ERROR

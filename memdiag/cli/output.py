@@ -14,8 +14,7 @@ from memdiag.records.files import save_bytes as save_bytes
 from memdiag.records.finding import Check
 from memdiag.records.history import History
 from memdiag.records.inventory import Inventory
-from memdiag.reports import DEFAULT_FORMATS
-from memdiag.reports.kinds import Reported, reporters_of
+from memdiag.reports import DEFAULT_FORMATS, Reported, report_of
 from memdiag.reports.page import Plotly
 from memdiag.reports.picture import Kind
 from memdiag.runner.temporary import remove_stale
@@ -61,12 +60,12 @@ class Destination:
         """
         if self._folder is None:
             return ()
-        reporters = reporters_of(record)
+        report = report_of(record)
         saved = self._save(record) if "json" in formats else ()
-        where = f" The {reporters.what} itself is at {saved[0]}." if saved else ""
+        where = f" The {report.name} itself is at {saved[0]}." if saved else ""
         others = [name for name in formats if name != "json"]
         try:
-            return (*reporters.write(record, self._folder, others, plotly=self._plotly), *saved)
+            return (*report.write(record, self._folder, others, plotly=self._plotly), *saved)
         except ReportError as error:
             raise ReportError(f"{error}{where}") from error
         except KeyboardInterrupt:
@@ -74,16 +73,16 @@ class Destination:
 
     def _save(self, record: Reported) -> tuple[Path, ...]:
         assert self._folder is not None
-        reporters = reporters_of(record)
+        report = report_of(record)
         try:
-            return reporters.write(record, self._folder, ("json",))
+            return report.write(record, self._folder, ("json",))
         except ReportError as error:
             beside = Path(tempfile.mkdtemp(prefix="memdiag-"))
-            (saved,) = reporters.write(record, beside, ("json",))
-            raise ReportError(f"{error} The {reporters.what} itself is at {saved}.") from error
+            (saved,) = report.write(record, beside, ("json",))
+            raise ReportError(f"{error} The {report.name} itself is at {saved}.") from error
         except KeyboardInterrupt:  # it takes less time than the measurement took
-            (saved,) = reporters.write(record, self._folder, ("json",))
-            raise KeyboardInterrupt(f"The {reporters.what} itself is at {saved}.") from None
+            (saved,) = report.write(record, self._folder, ("json",))
+            raise KeyboardInterrupt(f"The {report.name} itself is at {saved}.") from None
 
 
 def show(
@@ -96,7 +95,7 @@ def show(
     from rich.console import Console
 
     console = Console(highlight=False)
-    reporters_of(record).show(record, console, written=written, quiet=quiet, **options)
+    report_of(record).print_summary(record, console, written=written, quiet=quiet, **options)
 
 
 def print_record(
@@ -113,18 +112,18 @@ def show_inventory(inventory: Inventory, *, quiet: bool = False) -> None:
     """Print the summary of `inventory` on standard output."""
     from rich.console import Console
 
-    from memdiag.reports import inventory_console
+    from memdiag.reports import inventory as inventory_report
 
-    inventory_console.show_inventory(inventory, Console(highlight=False), quiet=quiet)
+    inventory_report.show(inventory, Console(highlight=False), quiet=quiet)
 
 
 def show_history(history: History, figure: str) -> None:
     """Print `figure` of the models in `history` on standard output."""
     from rich.console import Console
 
-    from memdiag.reports import history_console
+    from memdiag.reports import history as history_report
 
-    history_console.show_history(history, figure, Console(highlight=False))
+    history_report.show(history, figure, Console(highlight=False))
 
 
 def picture_kind(path: Path) -> Kind:
@@ -149,19 +148,19 @@ def print_check(check: Check, format: str, *, quiet: bool = False) -> None:
     if format == "json":
         sys.stdout.buffer.write(encode(check))
     elif format == "sarif":
-        from memdiag.reports.checks import sarif
+        from memdiag.reports import sarif
 
         sys.stdout.buffer.write(sarif.render(check, version=memdiag.__version__))
     elif format == "markdown":
-        from memdiag.reports.checks import markdown
+        from memdiag.reports.check import markdown
 
-        sys.stdout.buffer.write(markdown.render(check).encode())
+        sys.stdout.buffer.write(markdown(check).encode())
     else:
         from rich.console import Console
 
-        from memdiag.reports.checks import console
+        from memdiag.reports.check import show as show_check
 
-        console.show_check(check, Console(highlight=False), quiet=quiet)
+        show_check(check, Console(highlight=False), quiet=quiet)
 
 
 def print_markdown(text: str) -> None:

@@ -15,7 +15,7 @@ from memdiag.pytest_plugin.profiling import profile, require_completed
 from memdiag.pytest_plugin.summary import record
 from memdiag.records.probe import Probe
 from memdiag.records.profile import Profile
-from memdiag.reports.views.judgement import lines
+from memdiag.reports.budget import lines
 
 
 class Memdiag:

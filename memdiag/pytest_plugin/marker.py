@@ -24,7 +24,7 @@ from memdiag.pytest_plugin.profiling import (
 from memdiag.pytest_plugin.settings import SETTINGS, Settings
 from memdiag.pytest_plugin.summary import add_remark, record
 from memdiag.records.budget import Budget
-from memdiag.reports.views.judgement import lines
+from memdiag.reports.budget import lines
 
 PROFILE_OPTIONS = (
     "runs",

@@ -15,7 +15,7 @@ from memdiag.api.measurement_lock import measurement_lock
 from memdiag.errors import MeasurementError
 from memdiag.pytest_plugin.settings import SETTINGS
 from memdiag.records.profile import Profile
-from memdiag.reports.views import headline
+from memdiag.reports.profile.headline import headline
 
 _PROFILES = pytest.StashKey[dict[object, list[Profile]]]()
 
@@ -91,7 +91,7 @@ def path_from_here(config: pytest.Config, model: Path) -> Path:
 
 def outcome_sentence(profile: Profile) -> str:
     """Return a sentence on how a profile ended that did not complete."""
-    return f"{profile.model.path}: {headline.build(profile).first}"
+    return f"{profile.model.path}: {headline(profile).first}"
 
 
 def require_completed(profile: Profile) -> Profile:

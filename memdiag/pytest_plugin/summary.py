@@ -21,7 +21,7 @@ def record(item: pytest.Item, judgement: Judgement, *, remark: str = "") -> dict
     Return its row of the summary.
     """
     from memdiag.budgets.figures import FIGURES
-    from memdiag.reports.views.judgement import measured_sizes, verdict
+    from memdiag.reports.budget import measured_sizes, verdict
 
     for name, value in judgement.figures.items():
         item.user_properties.append((f"memdiag.{judgement.model}.{name}", value))

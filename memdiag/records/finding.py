@@ -2,9 +2,10 @@
 
 from typing import Any, Final, Literal
 
+import msgspec
+
 from memdiag.records.attribution import CopyKind
 from memdiag.records.base import Record, Savable, Shown
-from memdiag.records.drawing import Drawing
 from memdiag.records.phases import PhaseName
 
 CHECK_SCHEMA: Final = "memdiag.check/1"
@@ -50,7 +51,8 @@ class Finding(Shown, frozen=True, kw_only=True):
     profile checked that (None: not checked); `remedies` then names no other rewrite. `refusal` is
     why there are none, in a few words.
 
-    `drawing` shows the nodes around it; None where nothing was drawn.
+    `path` shows the uses of the first weight, such as ``Gather ← w → Transpose → MatMul``; empty if
+    unknown. `drawing` is part of records of older versions, and ignored.
     """
 
     model: str
@@ -72,7 +74,12 @@ class Finding(Shown, frozen=True, kw_only=True):
     run_bytes: int = 0
     rewrites: tuple[str, ...] | None = None
     refusal: str = ""
-    drawing: Drawing | None = None
+    path: str = ""
+    drawing: dict[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        if self.drawing is not None:
+            msgspec.structs.force_setattr(self, "drawing", None)
 
 
 class Findings(tuple[Finding, ...]):

@@ -1,14 +1,48 @@
-"""A profile becomes files and a summary; other kinds of records do in packages of their own.
+"""Reports: records as pages, Markdown, pictures, and summaries on a terminal.
 
-What a reporter is, and how one is found, is told in `memdiag.reports.files`.
+Each kind of record has a module: what it says, its tables, its summary, its page and its picture.
 """
 
+from importlib import import_module
+from typing import Any
+
+from memdiag.records.attribution import Attribution
+from memdiag.records.comparison import Comparison
+from memdiag.records.fix import Fix
 from memdiag.records.profile import Profile
-from memdiag.reports.files import Reporters
+from memdiag.reports.report import Report
 
 DEFAULT_FORMATS = ("html", "png", "markdown", "json")
-"""What every kind of record is written as unless something else is asked for."""
+"""The formats that a record is written in unless others are asked for."""
 
-REPORTERS = Reporters[Profile](__name__, "profile")
+Reported = Profile | Comparison | Fix | Attribution
+"""The records that are written to files."""
 
-formats, render, write = REPORTERS.formats, REPORTERS.render, REPORTERS.write
+MODULES: dict[str, str] = {
+    "profile": "memdiag.reports.profile",
+    "comparison": "memdiag.reports.comparison",
+    "fix": "memdiag.reports.fix",
+    "tuning": "memdiag.reports.tuning",
+    "X-ray": "memdiag.reports.xray",
+}
+"""The module of each kind of record; it has a `REPORT`."""
+
+
+def kind_of(record: Reported) -> str:
+    """Return the kind of `record`; a fix that has points is a tuning."""
+    if isinstance(record, Fix):
+        return "tuning" if record.points else "fix"
+    kinds = {Profile: "profile", Comparison: "comparison", Attribution: "X-ray"}
+    return kinds[type(record)]
+
+
+def report_of(record: Reported) -> Report[Any]:
+    """Return the report of `record`."""
+    return report(kind_of(record))
+
+
+def report(kind: str) -> Report[Any]:
+    """Return the report of a `kind` of record."""
+    # Imported on demand: a command that prints one record needs no other.
+    report: Report[Any] = import_module(MODULES[kind]).REPORT
+    return report

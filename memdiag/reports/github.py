@@ -1,73 +1,47 @@
-"""What GitHub Actions read: annotations of a run, and a job summary in Markdown.
+"""Output for GitHub Actions: annotations of a run, and a job summary in Markdown.
 
 Annotations are workflow commands ("Workflow commands for GitHub Actions", GitHub's documentation):
-``::error file=…,title=…::message``, with line ends and percent signs written as URLs do.
+``::error file=…,title=…::message``, with line ends and percent signs encoded as in URLs.
 """
 
 from collections.abc import Iterator
 
 from memdiag.records.budget import Judgement
 from memdiag.records.profile import Profile
-from memdiag.reports import markdown
-from memdiag.reports.markdown_text import code, escape, table
-from memdiag.reports.views import findings, headline
-from memdiag.reports.views import judgement as judgement_view
-from memdiag.reports.views.text import plain, plain_lines
+from memdiag.reports import budget, profile
+from memdiag.reports.findings import finding_text
+from memdiag.reports.profile.headline import headline
+from memdiag.reports.text import plain_lines
 
-_MOST_FINDINGS = 10
-"""The service shows so many annotations of a kind for a step."""
-
-
-def annotations(profile: Profile, judgement: Judgement | None = None) -> str:
-    """Return workflow commands: an error for a breach or a failed run, warnings for findings."""
-    return "".join(f"{line}\n" for line in _annotations(profile, judgement))
+MAX_ANNOTATIONS = 10
+"""GitHub prints this many annotations of a kind for each step."""
 
 
-def summary(profile: Profile, judgement: Judgement | None = None) -> str:
-    """Return the report in Markdown, the judgement first: a job summary, or a comment."""
-    report = markdown.render(profile).decode()
-    return report if judgement is None else f"{_judged(judgement)}\n\n{report}"
+def annotations(record: Profile, judgement: Judgement | None = None) -> str:
+    """Return workflow commands: errors for a breach or a failed run, warnings for findings."""
+    return "".join(f"{line}\n" for line in _annotations(record, judgement))
 
 
-def _annotations(profile: Profile, judgement: Judgement | None) -> Iterator[str]:
-    file = profile.model.path
-    if profile.outcome.status != "completed":
-        yield _command("error", file, "memory profile", headline.build(profile).first)
+def summary(record: Profile, judgement: Judgement | None = None) -> str:
+    """Return the report in Markdown, with the judgement first, for a job summary or a comment."""
+    report = profile.REPORT.render(record, "markdown").decode()
+    return report if judgement is None else f"{budget.markdown(judgement)}\n\n{report}"
+
+
+def _annotations(record: Profile, judgement: Judgement | None) -> Iterator[str]:
+    file = record.model.path
+    if record.outcome.status != "completed":
+        yield _command("error", file, "memory profile", headline(record).first)
     if judgement is not None:
         kind = "notice" if judgement.holds else "error"
-        first, *rest = judgement_view.lines(judgement)
-        title, _, said = first.partition(": ")
-        yield _command(kind, file, title, "\n".join((said, *rest)))
-    standing = [one for one in profile.findings if one.evidence != "refuted"]
-    for finding in standing[:_MOST_FINDINGS]:
-        one = findings.build(finding)
-        said = "\n".join(part for part in (one.message, one.detail, one.facts) if part)
-        yield _command("warning", file, one.name, said)
-
-
-def _judged(judgement: Judgement) -> str:
-    """Return the judgement as Markdown: the answer, a table of all limits, the reasons."""
-    rows = [
-        (
-            f"**{row.figure}**" if row.is_breach else row.figure,
-            row.measured,
-            row.budget,
-            row.baseline,
-            row.over,
-        )
-        for row in judgement_view.rows(judgement)
-    ]
-    title = "Memory budget" if judgement.budget.limits else "Memory baseline"
-    said = judgement_view.verdict(judgement)
-    blocks = [
-        f"## {title} of {code(plain(judgement.model))}",
-        f"**{escape(said[:1].upper() + said[1:])}.**" if said else "",
-        table(("figure", "measured", "budget", "baseline", "over"), rows, left=(0,))
-        if rows
-        else "",
-        "\n".join(f"- {escape(line)}" for line in judgement_view.explanation(judgement)),
-    ]
-    return "\n\n".join(block for block in blocks if block)
+        first, *rest = budget.lines(judgement)
+        title, _, answer = first.partition(": ")
+        yield _command(kind, file, title, "\n".join((answer, *rest)))
+    confirmed = [finding for finding in record.findings if finding.evidence != "refuted"]
+    for finding in confirmed[:MAX_ANNOTATIONS]:
+        text = finding_text(finding)
+        sentences = filter(None, (text.message, text.detail, text.path, text.facts))
+        yield _command("warning", file, text.name, "\n".join(sentences))
 
 
 def _command(kind: str, file: str, title: str, message: str) -> str:

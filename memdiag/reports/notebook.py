@@ -29,18 +29,18 @@ _WIDTH = 100
 _ANY_WIDTH = 10_000
 _MAX_MESSAGE = 200
 _DPI = 100
-_NOT_IN_ROWS = ("drawing", "expected")
+_OMITTED_FIELDS = ("expected",)
 
 
 def one_line(record: Any) -> str:
-    """Return the answer of `record`, what its summary on the terminal begins or ends with."""
+    """Return the answer of `record`: the line that its summary starts or ends with."""
     if isinstance(record, Finding):
-        from memdiag.reports.views.findings import build
-        from memdiag.reports.views.text import shortened
+        from memdiag.reports.findings import finding_text
+        from memdiag.reports.text import shortened
 
-        shown = build(record)
-        cost = f", {shown.cost}" if shown.cost else ""
-        text = f"{shown.name}{cost}: {shortened(shown.message, _MAX_MESSAGE)}"
+        finding = finding_text(record)
+        cost = f", {finding.cost}" if finding.cost else ""
+        text = f"{finding.name}{cost}: {shortened(finding.message, _MAX_MESSAGE)}"
     else:
         text = _printed(record, quiet=True, width=_ANY_WIDTH)
     return f"<{_kind(record)} {' '.join(text.split())}>"
@@ -59,11 +59,12 @@ def html(record: Any) -> str:
 def _rest(record: Any) -> str:
     """Return the summary of `record` without the sentences of its answer."""
     if isinstance(record, Finding):
-        from memdiag.reports.views.findings import build
+        from memdiag.reports.findings import finding_text
 
-        shown = build(record)
-        message = shown.message if len(shown.message) > _MAX_MESSAGE else ""
-        return "\n".join(text for text in (message, shown.detail, shown.facts) if text)
+        finding = finding_text(record)
+        message = finding.message if len(finding.message) > _MAX_MESSAGE else ""
+        lines = (message, finding.detail, finding.path, finding.facts)
+        return "\n".join(text for text in lines if text)
     text = _printed(record, quiet=False, width=_WIDTH)
     answer = _printed(record, quiet=True, width=_WIDTH)
     return text.removeprefix(answer).removesuffix(answer).strip("\n") or text
@@ -97,40 +98,28 @@ def data_frame(rows: Sequence[Any] | Any) -> Any:
 def figure(record: Any) -> Figure:
     """Return the picture that reports of `record` have, as a matplotlib figure.
 
-    It belongs to no window and no global state; a notebook shows it all the same.
+    It belongs to no window and no global state; a notebook draws it all the same.
 
     Raises:
         UsageError: there is no picture of such a record.
         ReportError: the record cannot be drawn.
     """
-    made = _drawn(record)
+    if not isinstance(record, Profile | Comparison | Fix):
+        raise UsageError(
+            f"plot: there is no picture of a {_kind(record)}. Use a profile of the model."
+        )
+    from memdiag.reports import report_of
+
+    drawn: Figure = report_of(record).draw(record)
 
     def as_png() -> bytes:
         out = io.BytesIO()
-        made.savefig(out, format="png", dpi=_DPI)
+        drawn.savefig(out, format="png", dpi=_DPI)
         return out.getvalue()
 
-    # Without pyplot nobody tells IPython how figures are shown.
-    setattr(made, "_repr_png_", as_png)  # noqa: B010 # matplotlib's class has no such attribute
-    return made
-
-
-def _drawn(record: Any) -> Figure:
-    if isinstance(record, Profile):
-        from memdiag.reports import png
-        from memdiag.reports.views import timeline
-
-        return png.draw(record, timeline.build(record))
-    if isinstance(record, Comparison):
-        from memdiag.reports.comparison import png as comparison_png
-
-        return comparison_png.draw(record)
-    if isinstance(record, Fix):
-        from memdiag.reports.fixes import png as fix_png
-        from memdiag.reports.tunings import png as tuning_png
-
-        return tuning_png.draw(record) if record.points else fix_png.draw(record)
-    raise UsageError(f"plot: there is no picture of a {_kind(record)}. Use a profile of the model.")
+    # IPython learns from pyplot how figures are displayed, which is not loaded here.
+    setattr(drawn, "_repr_png_", as_png)  # noqa: B010 # matplotlib's class has no such attribute
+    return drawn
 
 
 def _kind(record: Any) -> str:
@@ -140,7 +129,7 @@ def _kind(record: Any) -> str:
 
 
 def _printed(record: Any, *, quiet: bool, width: int) -> str:
-    """Return what the terminal would show of `record`."""
+    """Return what a terminal would print of `record`."""
     from rich.console import Console
 
     out = io.StringIO()
@@ -154,24 +143,20 @@ def _printed(record: Any, *, quiet: bool, width: int) -> str:
 
 def _console_of(record: Any) -> Callable[[Console, bool], None]:
     if isinstance(record, Finding):
-        from memdiag.reports.checks.console import show_findings
+        from memdiag.reports.findings import show_findings
 
         return lambda console, quiet: show_findings([record], console)
     if isinstance(record, Check):
-        from memdiag.reports.checks.console import show_check
+        from memdiag.reports import check
 
-        return lambda console, quiet: show_check(record, console, quiet=quiet)
-    if isinstance(record, Attribution):
-        from memdiag.reports.attribution_console import show_attribution
-
-        return lambda console, quiet: show_attribution(record, console, quiet=quiet)
+        return lambda console, quiet: check.show(record, console, quiet=quiet)
     if isinstance(record, Inventory):
-        from memdiag.reports.inventory_console import show_inventory
+        from memdiag.reports import inventory
 
-        return lambda console, quiet: show_inventory(record, console, quiet=quiet)
-    from memdiag.reports.kinds import reporters_of
+        return lambda console, quiet: inventory.show(record, console, quiet=quiet)
+    from memdiag.reports import report_of
 
-    return lambda console, quiet: reporters_of(record).show(record, console, quiet=quiet)
+    return lambda console, quiet: report_of(record).print_summary(record, console, quiet=quiet)
 
 
 def _rows(record: Any) -> Iterator[dict[str, Any]]:
@@ -206,7 +191,7 @@ def _rows(record: Any) -> Iterator[dict[str, Any]]:
 def _plain(record: msgspec.Struct) -> dict[str, Any]:
     """Return the fields of `record` that fit into a cell."""
     fields = msgspec.structs.asdict(record)
-    return {name: value for name, value in fields.items() if name not in _NOT_IN_ROWS}
+    return {name: value for name, value in fields.items() if name not in _OMITTED_FIELDS}
 
 
 def _of_column(column: Column) -> dict[str, Any]:

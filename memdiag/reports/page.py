@@ -1,4 +1,4 @@
-"""What every page has: one file that asks the network for nothing, now or years later."""
+"""One self-contained page that makes no network request: template, styles, scripts, record."""
 
 from __future__ import annotations
 
@@ -8,23 +8,26 @@ import gzip
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from importlib import resources
 from typing import Any, Literal
 
 from memdiag.reports.palette import DARK, LIGHT, kinds
+from memdiag.reports.table import Bar, Cell, Column, Row, Table
+from memdiag.units import format_size
 
 Plotly = Literal["inline", "directory", "cdn"]
-"""Where a page has the library that draws its charts: in itself, beside it (one file for all pages
-of a folder), or from the address that the library's makers give."""
+"""Where a page loads Plotly from: the page itself, its folder (one file for all pages), or the
+address of Plotly's makers."""
 
 PLOTLY_FILE = "plotly.min.js"
 
-LARGEST_PAGE = 8_000_000
-"""Bytes of a page, whatever its record's size."""
+MAX_PAGE_BYTES = 8_000_000
+"""Maximum size of a page, whatever the size of its record."""
 
-_MARKUP_BYTES = 600_000  # of tables, findings and drawings: what no page comes near
-_SHORT_BYTES = 600_000  # below this, a record is embedded as it is
+_RECORD_KINDS = {"tune": "tuning", "xray": "X-ray"}  # of other records: the name itself
+_MAX_MARKUP_BYTES = 600_000  # of tables and findings
+_MAX_PLAIN_RECORD_BYTES = 600_000  # larger records are compressed
 
 
 def page(
@@ -37,51 +40,51 @@ def page(
     record_name: str,
     plotly: Plotly = "inline",
 ) -> bytes:
-    """Return the page that `template` gives with `values`.
+    """Return the page that `template` renders with `values`.
 
-    `scripts` are the files that draw `charts`; `record` is embedded in whole, to be saved as
-    ``<record_name>.json``: compressed where it is long, and left out where even that is too much
-    for `LARGEST_PAGE`.
+    `scripts` are the files that draw `charts`. `record` is embedded, to be saved as
+    ``<record_name>.json``: compressed if it is long, and left out if it would still exceed
+    `MAX_PAGE_BYTES`.
     """
-    own = "".join(map(_template, ("library.js", "download.js", *scripts)))
+    own = "".join(map(_template, ("page.js", *scripts)))
     inline = (plotly_source(), own) if plotly == "inline" else (own,)
     nonce = hashlib.sha256(record).hexdigest()[:32]
     colors = {"light": kinds("light"), "dark": kinds("dark")}
-    drawn = _json(
+    chart_json = _json(
         {**charts, "themes": {"light": asdict(LIGHT), "dark": asdict(DARK)}, "kinds": colors}
     )
-    taken = len(drawn) + sum(map(len, inline)) + _MARKUP_BYTES
+    used = len(chart_json) + sum(map(len, inline)) + _MAX_MARKUP_BYTES
     shared = {
         "light": asdict(LIGHT),
         "dark": asdict(DARK),
-        "css": _template("report.css"),
+        "css": _template("page.css"),
         "kinds": colors,
         "library": _library(plotly, nonce),
         "scripts": inline,
         "script_sources": " ".join(
             [*(f"'sha256-{_sha256(text)}'" for text in inline), *_allowed(plotly, nonce)]
         ),
-        "charts": drawn,
+        "charts": chart_json,
         "record_id": record_name,
-        **_embedded(record, LARGEST_PAGE - taken),
+        "record_kind": _RECORD_KINDS.get(record_name, record_name),
+        **_embedded(record, MAX_PAGE_BYTES - used),
     }
     text: str = _templates().get_template(template).render({**shared, **values})
     return text.encode()
 
 
-def _embedded(record: bytes, room: int) -> dict[str, Any]:
-    """Return the record for the page: as JSON, compressed where it is long, or left out where even
-    that takes more than `room` bytes."""
-    if len(record) <= min(room, _SHORT_BYTES):
+def _embedded(record: bytes, max_bytes: int) -> dict[str, Any]:
+    """Return the record for the page: as JSON, compressed, or empty if it exceeds `max_bytes`."""
+    if len(record) <= min(max_bytes, _MAX_PLAIN_RECORD_BYTES):
         return {"record": record.decode().replace("<", "\\u003c"), "record_encoding": "json"}
     packed = base64.b64encode(gzip.compress(record, mtime=0)).decode()
-    if len(packed) <= room:
+    if len(packed) <= max_bytes:
         return {"record": packed, "record_encoding": "gzip"}
     return {"record": "", "record_encoding": ""}
 
 
 def _json(value: object) -> str:
-    """Return `value` as JSON that cannot end the script element it stands in."""
+    """Return `value` as JSON that cannot end the script element around it."""
     text = json.dumps(value, ensure_ascii=True, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
@@ -107,13 +110,13 @@ def _templates() -> Any:
     )
 
 
-def beside(plotly: Plotly) -> tuple[tuple[str, bytes], ...]:
-    """Return the files, by name, that must lie in the folder of a page made with `plotly`."""
+def companion_files(plotly: Plotly) -> tuple[tuple[str, bytes], ...]:
+    """Return the files that a page with this `plotly` needs in its folder, by name."""
     return ((PLOTLY_FILE, plotly_source().encode()),) if plotly == "directory" else ()
 
 
 def _library(plotly: Plotly, nonce: str) -> dict[str, str]:
-    """Return the attributes of the script element that loads the library; none where it is in."""
+    """Return the attributes of the script element that loads Plotly; none if it is inline."""
     if plotly == "inline":
         return {}
     if plotly == "directory":
@@ -123,18 +126,65 @@ def _library(plotly: Plotly, nonce: str) -> dict[str, str]:
 
 
 def _allowed(plotly: Plotly, nonce: str) -> tuple[str, ...]:
-    """Return what the page's policy must allow for the library, and nothing more."""
+    """Return the sources that the page's policy must allow for Plotly."""
     return {"inline": (), "directory": (f"'nonce-{nonce}'",), "cdn": (_address(),)}[plotly]
 
 
 def _address() -> str:
-    """Return where the network has the library, in the release that comes with memdiag."""
-    # Its licence is the file's first comment: "plotly.js v4.1.1 …".
+    """Return the address of the Plotly release that comes with memdiag."""
+    # The file starts with its licence: "plotly.js v4.1.1 …".
     release = plotly_source().partition("plotly.js v")[2].split()[0]
     return f"https://cdn.plot.ly/plotly-{release}.min.js"
 
 
 @functools.cache
 def plotly_source() -> str:
-    """Return the library that draws the charts."""
+    """Return the source of Plotly."""
     return _template(PLOTLY_FILE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SizeBar:
+    """Peak and steady memory of one thing, in bytes; `mapped` is the mapped part of `steady`."""
+
+    label: str
+    peak: int
+    steady: int
+    mapped: int
+    color: str = ""
+
+
+def size_bar_table(bars: Sequence[SizeBar]) -> Table:
+    """Return a table of peak and steady memory, with bars on one scale."""
+    longest = max((max(bar.peak, bar.steady) for bar in bars), default=0)
+
+    def percent(size: int) -> float:
+        return round(100 * max(0, size) / longest, 2) if longest > 0 else 0.0
+
+    rows = []
+    for bar in bars:
+        steady = max(0, bar.steady)
+        mapped = min(steady, max(0, bar.mapped))
+        anonymous = percent(steady - mapped)
+        parts = (
+            Bar(css="end", percent=anonymous),
+            Bar(css="mapped", percent=percent(mapped), start_percent=anonymous),
+        )
+        rows.append(
+            Row(
+                Cell(bar.label, color=bar.color),
+                Cell(format_size(bar.peak), title=f"{bar.peak:,} bytes"),
+                Cell(format_size(bar.steady), title=f"{bar.steady:,} bytes"),
+                Cell(bars=((Bar(css="top", percent=percent(bar.peak)),), parts)),
+            )
+        )
+    legend = (("top", "peak"), ("end", "anonymous"), ("mapped", "mapped"))
+    return Table(
+        columns=(
+            Column(css="name"),
+            Column("peak", "right", css="strong"),
+            Column("steady", "right", css="strong"),
+            Column(css="wide", legend=legend),
+        ),
+        rows=tuple(rows),
+    )

@@ -1,7 +1,7 @@
-"""The colours of every picture: after Okabe and Ito, told apart by all kinds of colour vision.
+"""The colours of all pictures and pages, distinguishable with every kind of colour vision.
 
-Two blues and a green of different lightness for resident memory, one warm colour for the peak and
-nothing else, greys for the rest. Okabe and Ito, "Color Universal Design", 2008.
+Two blues and a green of different lightness for resident memory, one warm colour for the peak only,
+greys for the rest. Okabe and Ito, "Color Universal Design", 2008.
 """
 
 from dataclasses import dataclass
@@ -72,8 +72,7 @@ SERIES = (
     "#7a8691",
     "#9b5de5",
 )
-"""Things side by side: Okabe and Ito's colours, their yellow darkened to show on white, and three
-more."""
+"""Columns side by side: Okabe and Ito's colours, with a darker yellow, and three more."""
 
 COPIES: dict[Theme, dict[str, str]] = {
     "light": {
@@ -95,8 +94,8 @@ COPIES: dict[Theme, dict[str, str]] = {
         "fused": "#aaffff",
     },
 }
-"""Copies of weights by kind, for each theme: any two can be told apart without a kind of cone, and
-each stands out from the surface by 3 : 1."""
+"""Copies of weights by kind, for each theme: any two are distinguishable without one kind of cone,
+and each has a contrast of 3 : 1 to the surface."""
 
 OWNERS: dict[Theme, dict[str, str]] = {
     "light": {
@@ -124,25 +123,10 @@ OWNERS: dict[Theme, dict[str, str]] = {
         "unnamed": "#502007",
     },
 }
-"""What is no weight, by kind of owner: duller than the copies, and told apart from them and from
-each other by all kinds of colour vision."""
+"""Owners other than weights: duller than the copies, and distinguishable from them and from each
+other with every kind of colour vision."""
 
 
 def kinds(theme: Theme) -> dict[str, str]:
-    """Return the colours of all that memory is divided into: copies of weights, and owners."""
+    """Return the colours of copies of weights and of owners, by kind."""
     return {**COPIES[theme], **OWNERS[theme]}
-
-
-def ink_on(color: str) -> str:
-    """Return black or white, whichever stands out more from `color`."""
-    return "#000000" if (_luminance(color) + 0.05) ** 2 > 1.05 * 0.05 else "#ffffff"
-
-
-def _luminance(color: str) -> float:
-    """Return the relative luminance of `color` (WCAG 2.2), from 0 to 1."""
-    red, green, blue = (_linear(int(color[at : at + 2], 16) / 255) for at in (1, 3, 5))
-    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
-
-
-def _linear(part: float) -> float:
-    return part / 12.92 if part <= 0.04045 else float(((part + 0.055) / 1.055) ** 2.4)

@@ -1,15 +1,16 @@
-"""What every picture drawn by matplotlib has: one font, and the same bytes for the same record."""
+"""Helpers of all pictures that matplotlib draws: figures, sizes of text, units, legends."""
 
 from __future__ import annotations
 
 import io
 import textwrap
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from memdiag.reports.palette import LIGHT as COLOR
-from memdiag.reports.views.text import shortened
+from memdiag.reports.text import shortened
+from memdiag.units import GIB, MIB
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -22,16 +23,16 @@ TITLE, TEXT, SMALL = 16.0, 12.5, 11.5  # points: legible where the picture is 40
 _WIDTH = 8.0  # inches
 _DPI = 200
 _LEFT = 0.012
-_GAP = 0.09  # inches above and below what is drawn
-_TITLE_LETTERS, _LETTERS = 54, 76  # that fit in a line
-_MOST_LINES = 2
-_LETTER = 0.66  # a letter's width as a share of its size, generously
+_GAP = 0.09  # inches above and below the charts
+_MAX_TITLE, _MAX_LINE = 54, 76  # letters
+_MAX_LINES = 2
+_LETTER = 0.66  # a wide letter's width as a share of its size
 
 
 def rendered(draw: Callable[[], Figure], kind: Kind, *, outlined: bool = False) -> bytes:
-    """Return the figure that `draw` makes as PNG or SVG.
+    """Return the figure that `draw` makes as PNG or SVG, the same bytes for the same record.
 
-    In SVG letters stay text, in whatever font the reader has, unless they are to be `outlined`.
+    In SVG letters are text, in whatever font the reader has, unless they are to be `outlined`.
     """
     from matplotlib import rc_context
 
@@ -43,35 +44,37 @@ def rendered(draw: Callable[[], Figure], kind: Kind, *, outlined: bool = False) 
     }
     out = io.BytesIO()
     with rc_context(fixed), warnings.catch_warnings():
-        # A name may have letters that the font lacks: they show as boxes.
+        # The font lacks letters of some names, and draws boxes instead.
         warnings.filterwarnings("ignore", message="Glyph .* missing")
         draw().savefig(out, format=kind, metadata=metadata)
     return out.getvalue()
 
 
 def figure(height: float, title: str, subtitle: str) -> Figure:
-    """Return a figure below its title and subtitle; it belongs to no window and no global state.
+    """Return a figure with a title and a subtitle, which belongs to no window.
 
-    `height` is in inches, that of the two included. What has no room is left out.
+    `height` is in inches, title and subtitle included. Long texts are shortened.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-    lines = textwrap.wrap(subtitle, _LETTERS, max_lines=_MOST_LINES, placeholder=" …")
-    room = 0.5 + 0.22 * len(lines)
-    made = Figure(figsize=(_WIDTH, height), dpi=_DPI, facecolor=COLOR.surface)
-    made.set_layout_engine(ConstrainedLayoutEngine(rect=(0, 0, 1, 1 - room / height), h_pad=_GAP))
-    FigureCanvasAgg(made)
-    made.text(
-        _LEFT, 1 - 0.12 / height, shortened(title, _TITLE_LETTERS), fontsize=TITLE, weight="bold",
+    lines = textwrap.wrap(subtitle, _MAX_LINE, max_lines=_MAX_LINES, placeholder=" …")
+    text_height = 0.5 + 0.22 * len(lines)
+    figure = Figure(figsize=(_WIDTH, height), dpi=_DPI, facecolor=COLOR.surface)
+    figure.set_layout_engine(
+        ConstrainedLayoutEngine(rect=(0, 0, 1, 1 - text_height / height), h_pad=_GAP)
+    )
+    FigureCanvasAgg(figure)
+    figure.text(
+        _LEFT, 1 - 0.12 / height, shortened(title, _MAX_TITLE), fontsize=TITLE, weight="bold",
         va="top", color=COLOR.ink, parse_math=False,
     )  # fmt: skip
-    made.text(
+    figure.text(
         _LEFT, 1 - 0.44 / height, "\n".join(lines), fontsize=TEXT, va="top", color=COLOR.muted,
         parse_math=False,
     )  # fmt: skip
-    return made
+    return figure
 
 
 def fitting(text: str, size: float, width: float, *, smallest: float = 9.0) -> tuple[str, float]:
@@ -85,7 +88,7 @@ def fitting(text: str, size: float, width: float, *, smallest: float = 9.0) -> t
 
 
 def style(axes: Axes, heading: str, *, grid: Literal["x", "y", "both"]) -> None:
-    """Give `axes` a heading and the look of all pictures: no box, a quiet grid, names as text."""
+    """Give `axes` a heading and the style of all pictures: no box, a light grid."""
     axes.set_title(heading, loc="left", fontsize=TEXT, color=COLOR.ink, parse_math=False)
     axes.set_facecolor(COLOR.surface)
     axes.set_axisbelow(True)
@@ -98,3 +101,43 @@ def style(axes: Axes, heading: str, *, grid: Literal["x", "y", "both"]) -> None:
     for side, spine in axes.spines.items():
         spine.set_visible(side in ("left", "bottom"))
         spine.set_color(COLOR.line)
+
+
+def size_unit(largest: int) -> tuple[int, str]:
+    """Return the unit of an axis that reaches `largest` bytes, and its name."""
+    return (GIB, "GiB") if largest >= 2 * GIB else (MIB, "MiB")
+
+
+def color_legend(axes: Axes, colors: Mapping[str, str]) -> None:
+    """Name the `colors` by label, in the lower right corner of `axes`."""
+    from matplotlib.patches import Patch
+
+    handles = [Patch(fc=color, label=label) for label, color in colors.items()]
+    if handles:
+        axes.legend(
+            handles=handles, loc="lower right", fontsize=SMALL, frameon=False,
+            labelcolor=COLOR.ink, handlelength=0.9, handleheight=0.9,
+        )  # fmt: skip
+
+
+def spread(
+    wanted: Sequence[float], widths: Sequence[float], *, gap: float, width: float
+) -> tuple[float, ...]:
+    """Return the centres of labels as near to `wanted` as possible without overlaps.
+
+    `widths`, `gap` and `width` (of the whole row) are in the unit of `wanted`. Labels that do not
+    fit into the row overlap evenly.
+    """
+    order = sorted(range(len(wanted)), key=lambda index: wanted[index])
+    needed = sum(widths) + gap * max(0, len(widths) - 1)
+    gap = gap if needed <= width else gap - (needed - width) / max(1, len(widths) - 1)
+    centres = dict.fromkeys(order, 0.0)
+    edge = 0.0
+    for index in order:  # to the right, as far as the label before demands
+        centres[index] = max(wanted[index], edge + widths[index] / 2)
+        edge = centres[index] + widths[index] / 2 + gap
+    edge = width
+    for index in reversed(order):  # back to the left, as far as the end of the row demands
+        centres[index] = min(centres[index], edge - widths[index] / 2)
+        edge = centres[index] - widths[index] / 2 - gap
+    return tuple(centres[index] for index in range(len(wanted)))

@@ -58,7 +58,7 @@ def run(options: Namespace) -> int:
     from memdiag.api.check import check_models, wastes_memory
     from memdiag.api.project_settings import read_project_settings
     from memdiag.cli.output import print_check, save_record
-    from memdiag.reports.views.text import plain
+    from memdiag.reports.text import plain
     from memdiag.units import parse_size
 
     settings = read_project_settings()

@@ -73,9 +73,9 @@ def run(options: Namespace) -> int:
         )
     found = history.show(options.file, model=str(options.model) if options.model else None)
     if options.picture is not None:
-        from memdiag.reports import trend
+        from memdiag.reports.history import render
 
-        picture = trend.render(found, options.figure, picture_kind(options.picture))
+        picture = render(found, options.figure, picture_kind(options.picture))
         save_bytes(picture, options.picture)
     if options.format == "json":
         sys.stdout.buffer.write(encode(found))

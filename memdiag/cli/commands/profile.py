@@ -273,7 +273,7 @@ def _print_result(
     """
     from memdiag.cli.output import show
     from memdiag.records.codec import encode
-    from memdiag.reports.views.text import plain
+    from memdiag.reports.text import plain
 
     profile, judgement = result.profile, result.profile.judgement
     status = result.update.write() if result.update else None
@@ -325,10 +325,10 @@ def _append_job_summary(text: str) -> None:
 
 
 def _print_outcome(profile: Profile, written: Sequence[Path]) -> None:
-    from memdiag.reports.views import headline
-    from memdiag.reports.views.text import plain
+    from memdiag.reports.profile.headline import headline
+    from memdiag.reports.text import plain
 
-    sentence = headline.build(profile).first
+    sentence = headline(profile).first
     path = plain(profile.model.path)
     print(f"memdiag: {path}: {sentence[0].lower()}{sentence[1:]}", file=sys.stderr)
     for file in written:
@@ -339,13 +339,13 @@ def _print_outcome(profile: Profile, written: Sequence[Path]) -> None:
 def _print_judgement(
     profile: Profile, baseline_status: str | None, *, to_stderr: bool, quiet: bool
 ) -> None:
-    from memdiag.reports.terminal import no_command
-    from memdiag.reports.views import judgement as judgement_view
-    from memdiag.reports.views.text import plain
+    from memdiag.reports import budget
+    from memdiag.reports.console import no_workflow_command
+    from memdiag.reports.text import plain
 
     assert profile.judgement is not None
     stream = sys.stderr if to_stderr else sys.stdout
-    lines = list(judgement_view.lines(profile.judgement)[: 1 if quiet else None])
+    lines = list(budget.lines(profile.judgement)[: 1 if quiet else None])
     if baseline_status:
         lines.append(f"baseline {baseline_status}")
     if not quiet and not to_stderr:
@@ -353,4 +353,4 @@ def _print_judgement(
     for text in lines:
         # An explanation is indented below its sentence.
         indent = " " * (len(text) - len(text.lstrip(" ")))
-        print(no_command(indent + plain(text)), file=stream)
+        print(no_workflow_command(indent + plain(text)), file=stream)

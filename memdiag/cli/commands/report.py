@@ -10,7 +10,7 @@ from memdiag.cli.options import add_list, add_reports_folder
 from memdiag.errors import UsageError
 
 if TYPE_CHECKING:
-    from memdiag.reports.kinds import Reported
+    from memdiag.reports import Reported
 
 ARGUMENTS = "FILE"
 _CONSOLE = "console"
@@ -29,9 +29,8 @@ def configure(parser: ArgumentParser) -> None:
         parser,
         "--format",
         metavar="FORMAT",
-        help="What to print or write: console, html, json, markdown, png, svg or, for a"
-        " profile, treemap or treemap_svg; can be repeated (default: console, html, json,"
-        " markdown and png).",
+        help="What to print or write: console, html, json, markdown, png or svg; can be repeated"
+        " (default: console, html, json, markdown and png).",
     )
     parser.add_argument(
         "--fix",
@@ -48,13 +47,12 @@ def run(options: Namespace) -> int:
     A single --format json or markdown without --out is printed to standard output.
     """
     from memdiag.cli.output import Destination, show
-    from memdiag.reports import DEFAULT_FORMATS
-    from memdiag.reports.kinds import reporters_of
+    from memdiag.reports import DEFAULT_FORMATS, report_of
 
     record = _load(options.file, options.fix)
     formats = options.format or [_CONSOLE, *DEFAULT_FORMATS]
     if options.out is None and len(formats) == 1 and formats[0] in _TEXT:
-        sys.stdout.buffer.write(reporters_of(record).render(record, formats[0]))
+        sys.stdout.buffer.write(report_of(record).render(record, formats[0]))
         return CLEAN
     files = [name for name in formats if name != _CONSOLE]
     destination = Destination(options.out or options.file.parent, plotly=options.plotly)

@@ -111,8 +111,8 @@ def run(options: Namespace) -> int:
     print_record(result, written, format=options.format, quiet=options.quiet, every=options.all)
     # Last: if the picture cannot be written, the answer has been printed.
     if options.picture is not None:
-        from memdiag.reports.tunings import REPORTERS
+        from memdiag.reports.tuning import REPORT
 
-        save_bytes(REPORTERS.render(result, picture_kind(options.picture)), options.picture)
+        save_bytes(REPORT.render(result, picture_kind(options.picture)), options.picture)
     fits = any(point.fits and point.options == result.chosen for point in result.points)
     return CLEAN if fits or not budget else FINDINGS

@@ -1,8 +1,168 @@
-"""A comparison becomes files and a summary, as a profile does."""
+"""The report of a comparison: the answer, the tables, and what differs and why."""
 
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from memdiag.records import codec
 from memdiag.records.comparison import Comparison
-from memdiag.reports.files import Reporters
+from memdiag.reports import markdown as md
+from memdiag.reports.comparison.picture import color_of, draw, timeline_of
+from memdiag.reports.comparison.sentences import (
+    answer,
+    bisection_result,
+    change_sentence,
+    copies_sentence,
+    problems,
+    title,
+)
+from memdiag.reports.comparison.tables import tables
+from memdiag.reports.console import block, files, line, print_plain
+from memdiag.reports.page import Plotly, SizeBar, page, size_bar_table
+from memdiag.reports.palette import LIGHT
+from memdiag.reports.report import Report, file_names
+from memdiag.reports.table import Table, markdown_table, print_table
+from memdiag.reports.text import capitalized, plain
 
-REPORTERS = Reporters[Comparison](__name__, "comparison")
+if TYPE_CHECKING:
+    from rich.console import Console
 
-write = REPORTERS.write
+_MAX_CONSOLE_CHANGES = 16
+
+
+def show(
+    comparison: Comparison, console: Console, *, written: Sequence[Path] = (), quiet: bool = False
+) -> None:
+    """Print `comparison` on `console`; `written` are the files to name, `quiet` the answer only."""
+    print_plain(console, lambda: _show(comparison, console, written, quiet))
+
+
+def _show(comparison: Comparison, console: Console, written: Sequence[Path], quiet: bool) -> None:
+    line(console, f"{title(comparison)}: {answer(comparison)}", "bold")
+    line(console, bisection_result(comparison), "bold")
+    if quiet:
+        return
+    for _, table in tables(comparison):
+        console.print()
+        print_table(console, table)
+    block(console, problems(comparison))
+    changes = _changes(comparison)
+    block(console, changes[:_MAX_CONSOLE_CHANGES])
+    more = len(changes) - _MAX_CONSOLE_CHANGES
+    line(console, f"and {more} more changes, listed in the reports" if more > 0 else "")
+    block(console, [f"note: {plain(note)}" for note in comparison.notes])
+    files(console, written)
+
+
+def _changes(comparison: Comparison) -> list[str]:
+    return [change_sentence(comparison, change) for change in comparison.changes]
+
+
+def markdown(comparison: Comparison) -> str:
+    """Return the answer, the tables, what differs and why, and what could not be measured."""
+    result = bisection_result(comparison)
+    return md.document(
+        (
+            f"## {md.escape(title(comparison))}",
+            f"**{_sentence(answer(comparison))}**",
+            f"**{_sentence(result)}**" if result else "",
+            md.section("What differs", md.bullets(_changes(comparison))),
+            *(
+                md.section(heading, f"{markdown_table(table)}\n\n{_caption(table)}".strip())
+                for heading, table in tables(comparison)
+            ),
+            md.section(
+                "Copies of weights that differ",
+                md.bullets(map(copies_sentence, comparison.copies)),
+            ),
+            md.section("What could not be measured, and remarks", md.bullets(problems(comparison))),
+            md.section("Notes", md.bullets(map(plain, comparison.notes))),
+        )
+    )
+
+
+def _sentence(text: str) -> str:
+    return f"{md.escape(capitalized(text))}."
+
+
+def _caption(table: Table) -> str:
+    return _sentence(table.caption) if table.caption else ""
+
+
+def _page(comparison: Comparison, *, plotly: Plotly = "inline") -> bytes:
+    lines = _page_lines(comparison)
+    bars = [
+        SizeBar(
+            label=plain(column.label),
+            peak=column.measured.peak.median,
+            steady=column.measured.steady.median,
+            mapped=column.measured.file.median if column.measured.file else 0,
+            color=_css_color(index),
+        )
+        for index, column in enumerate(c for c in comparison.columns if c.measured)
+        if column.measured
+    ]
+    return page(
+        "comparison.html.j2",
+        ("comparison.js",),
+        {
+            "title": title(comparison),
+            "answer": f"{capitalized(answer(comparison))}.",
+            "result": bisection_result(comparison),
+            "changes": _changes(comparison),
+            "bars": size_bar_table(bars) if bars else None,
+            "has_chart": bool(lines),
+            "tables_by_title": tables(comparison),
+            "copies": [copies_sentence(change) for change in comparison.copies],
+            "problems": problems(comparison),
+            "notes": [plain(note) for note in comparison.notes],
+        },
+        charts={"lines": lines},
+        record=codec.encode(comparison),
+        record_name="comparison",
+        plotly=plotly,
+    )
+
+
+def _css_color(index: int) -> str:
+    """Return the colour of a column; the nearly black colour would be invisible on a dark page."""
+    color = color_of(index)
+    return "var(--ink)" if color == LIGHT.ink else color
+
+
+def _page_lines(comparison: Comparison) -> list[dict[str, Any]]:
+    """Return the timelines of the columns that were measured, each with its colour."""
+    lines = []
+    measured = [column for column in comparison.columns if column.measured is not None]
+    for index, column in enumerate(measured):
+        timeline = timeline_of(column)
+        if timeline is not None:
+            lines.append(
+                {
+                    "label": plain(column.label),
+                    "color": color_of(index),
+                    "t": timeline.t_s,
+                    "above": timeline.above_bytes,
+                    "layers": [
+                        {"name": layer.name, "above": layer.above_bytes}
+                        for layer in timeline.layers
+                    ],
+                    "bands": [
+                        {"phase": band.phase, "start": band.start_s, "end": band.end_s}
+                        for band in timeline.bands
+                    ],
+                }
+            )
+    return lines
+
+
+REPORT = Report[Comparison](
+    name="comparison",
+    files=file_names("comparison"),
+    show=show,
+    page=_page,
+    markdown=markdown,
+    draw=draw,
+)

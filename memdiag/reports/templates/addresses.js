@@ -8,9 +8,9 @@
 
   const color = (kind) => data.kinds[dark.matches && !printing ? "dark" : "light"][kind];
 
-  // Stripes say that nothing uses it, whatever the colour.
-  function fill(context, kind, idle) {
-    if (!idle) return color(kind);
+  // Stripes mark unused memory.
+  function fill(context, kind, isIdle) {
+    if (!isIdle) return color(kind);
     const tile = document.createElement("canvas");
     tile.width = tile.height = 6;
     const stroke = tile.getContext("2d");
@@ -33,27 +33,27 @@
   }
 
   function draw() {
-    const strip = data.xrays[moment].strip, width = canvas.clientWidth, scale = window.devicePixelRatio || 1;
+    const ranges = data.xrays[moment].ranges, width = canvas.clientWidth, scale = window.devicePixelRatio || 1;
     ends = [];
     total = 0;
-    for (const each of strip) ends.push(total += each[0]);
+    for (const each of ranges) ends.push(total += each[0]);
     rows = width < 560 ? 20 : 12;
     canvas.width = width * scale;
     canvas.height = rows * (ROW + GAP) * scale;
-    canvas.setAttribute("aria-valuemax", String(Math.max(0, strip.length - 1)));
+    canvas.setAttribute("aria-valuemax", String(Math.max(0, ranges.length - 1)));
     const context = canvas.getContext("2d");
     context.scale(scale, scale);
     const patterns = new Map();
-    strip.forEach(([bytes, kind, idle], i) => {
-      const key = `${kind} ${idle}`;
-      if (!patterns.has(key)) patterns.set(key, fill(context, kind, idle));
+    ranges.forEach(([bytes, kind, isIdle], i) => {
+      const key = `${kind} ${isIdle}`;
+      if (!patterns.has(key)) patterns.set(key, fill(context, kind, isIdle));
       context.fillStyle = patterns.get(key);
       for (const [x, row, share] of pieces(ends[i] - bytes, ends[i])) context.fillRect(x * width, row * (ROW + GAP), share * width, ROW);
     });
     if (chosen >= 0) {
       context.strokeStyle = getComputedStyle(document.documentElement).getPropertyValue("--ink");
       context.lineWidth = 2;
-      for (const [x, row, share] of pieces(ends[chosen] - strip[chosen][0], ends[chosen]))
+      for (const [x, row, share] of pieces(ends[chosen] - ranges[chosen][0], ends[chosen]))
         context.strokeRect(x * width + 1, row * (ROW + GAP) + 1, Math.max(2, share * width - 2), ROW - 2);
     }
     for (const key of document.querySelectorAll("canvas.key")) {
@@ -64,12 +64,12 @@
   }
 
   function choose(index) {
-    const strip = data.xrays[moment].strip;
-    if (!strip.length) return;
-    chosen = Math.max(0, Math.min(strip.length - 1, index));
-    words.textContent = strip[chosen][3];
+    const ranges = data.xrays[moment].ranges;
+    if (!ranges.length) return;
+    chosen = Math.max(0, Math.min(ranges.length - 1, index));
+    words.textContent = ranges[chosen][3];
     canvas.setAttribute("aria-valuenow", String(chosen));
-    canvas.setAttribute("aria-valuetext", strip[chosen][3]);
+    canvas.setAttribute("aria-valuetext", ranges[chosen][3]);
     draw();
   }
 

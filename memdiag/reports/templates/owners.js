@@ -8,7 +8,7 @@
     return value <= 0.04045 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4;
   };
   const luminance = (color) => 0.2126 * part(color, 1) + 0.7152 * part(color, 3) + 0.0722 * part(color, 5);
-  // Black or white, whichever stands out more.
+  // Black or white, whichever has more contrast.
   const inkOn = (color) => ((luminance(color) + 0.05) ** 2 > 1.05 * 0.05 ? "#000000" : "#ffffff");
 
   function draw() {
@@ -38,7 +38,7 @@
     document.dispatchEvent(new CustomEvent("moment", { detail: moment }));
   });
 
-  // All copies are filtered by a text, a kind and a backing, and sorted; the first of them are rows.
+  // Filters all copies by text, kind and backing, sorts them, and prints the first of them as rows.
   const MORE = 100, order = new Intl.Collator("en", { numeric: true });
   for (const bar of document.querySelectorAll(".filters")) {
     const table = document.getElementById(bar.dataset.table), body = table.tBodies[0], pattern = body.rows[0];
@@ -69,9 +69,9 @@
     status.setAttribute("role", "status");
     const render = () => {
       body.replaceChildren(...found.slice(0, shown).map((i) => filled(rows[i])));
-      tell();
+      showCount();
     };
-    const tell = () => {
+    const showCount = () => {
       const drawn = Math.min(shown, found.length), count = (n) => n.toLocaleString("en-US");
       status.textContent = `${count(found.length)} of ${count(rows.length)} rows${drawn < found.length ? `, the first ${count(drawn)} shown` : ""}`;
       more.hidden = drawn === found.length;
@@ -94,8 +94,8 @@
     const sort = () => {
       if (column < 0) return;
       const keys = rows.map((row) => cells(row)[column]);
-      const compare = (one, other) => (typeof keys[one] === "number" ? keys[one] - keys[other] : order.compare(keys[one], keys[other]));
-      found.sort((one, other) => (down ? -1 : 1) * compare(one, other));
+      const compare = (a, b) => (typeof keys[a] === "number" ? keys[a] - keys[b] : order.compare(keys[a], keys[b]));
+      found.sort((a, b) => (down ? -1 : 1) * compare(a, b));
     };
     const filter = () => {
       const wanted = text.value.toLowerCase();
@@ -108,7 +108,7 @@
     };
     for (const each of [text, kind, backing]) each.addEventListener("input", filter);
     bar.append(text, kind, backing, status);
-    tell();
+    showCount();
 
     table.addEventListener("sort", (event) => {
       event.preventDefault();

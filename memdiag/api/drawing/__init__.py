@@ -1,1 +1,0 @@
-"""Drawing the nodes around a finding: which they are, how they are drawn, and after a rewrite."""

@@ -1,0 +1,181 @@
+"""A model against its budget and baseline: which figure exceeds its limit, by how much, and why."""
+
+from collections.abc import Callable, Iterator
+
+from memdiag.budgets.figures import FIGURES
+from memdiag.records.baseline import LiveCopy
+from memdiag.records.budget import Breach, Judgement
+from memdiag.records.dimension import in_words
+from memdiag.reports import markdown as md
+from memdiag.reports.table import Cell, Column, Row, Table, markdown_table
+from memdiag.reports.text import capitalized, plain, shortened
+from memdiag.reports.xray.owners import owner_label
+from memdiag.units import MIB, format_size
+
+_MAX_COPIES = 3
+_MAX_NAME = 100
+_MIN_MAIN_SHARE = 0.9
+
+
+def verdict(judgement: Judgement) -> str:
+    """Return the main breach, or that all limits are kept; empty if there is no limit."""
+    if judgement.holds:
+        limits = "its budget" if judgement.budget.limits else ""
+        before = "its baseline" if judgement.baseline else ""
+        against = " and ".join(part for part in (limits, before) if part)
+        return f"within {against}" if against else ""
+    breach = _main_breach(judgement)
+    if breach.figure == "copies":
+        return f"{breach.measured} copies of a weight, where its {breach.against} is {breach.limit}"
+    each = " a run" if breach.figure == "growth_per_run" else ""
+    where = f" in {breach.phase}" if breach.phase else ""
+    return f"{format_size(breach.over)}{each} over its {breach.against}{where}"
+
+
+def first_line(judgement: Judgement) -> str:
+    """Return the answer in one line."""
+    against = "budget" if judgement.holds else judgement.breaches[0].against
+    parts = (verdict(judgement), measured_sizes(judgement))
+    answer = ", ".join(part for part in parts if part)
+    return f"memory {against}: {plain(judgement.model)}: {answer}"
+
+
+def measured_sizes(judgement: Judgement) -> str:
+    """Return the sizes of free dimensions: ``at batch 1 × sequence 128``; empty for none."""
+    return f"at {plain(in_words(judgement.dimensions))}" if judgement.dimensions else ""
+
+
+def lines(judgement: Judgement) -> tuple[str, ...]:
+    """Return the answer, and below it the figures and the reasons."""
+    figures = figure_table(judgement, only_breaches=not judgement.holds)
+    details = (*_aligned(figures), *explanation(judgement))
+    return (first_line(judgement), *(f"  {text}" for text in details))
+
+
+def figure_table(judgement: Judgement, *, only_breaches: bool = False) -> Table:
+    """Return the figures that have a limit, each with its budget and baseline."""
+    limited = judgement.budget.limits.keys() | judgement.baseline.keys()
+    breaches = {breach.figure: breach for breach in reversed(judgement.breaches)}
+    names = [name for name in FIGURES if name in limited & judgement.figures.keys()]
+    if only_breaches:
+        names = [name for name in names if name in breaches]
+    headings = ("measured", "budget", "baseline", "over")
+    return Table(
+        columns=(Column("figure"), *(Column(heading, "right") for heading in headings)),
+        rows=tuple(_figure_cells(judgement, name, breaches.get(name)) for name in names),
+    )
+
+
+def markdown(judgement: Judgement) -> str:
+    """Return the answer, a table of all limits, and the reasons."""
+    title = "Memory budget" if judgement.budget.limits else "Memory baseline"
+    answer = verdict(judgement)
+    blocks = (
+        f"## {title} of {md.code(plain(judgement.model))}",
+        f"**{md.escape(capitalized(answer))}.**" if answer else "",
+        markdown_table(figure_table(judgement)),
+        md.bullets(explanation(judgement)),
+    )
+    return "\n\n".join(block for block in blocks if block)
+
+
+def explanation(judgement: Judgement) -> Iterator[str]:
+    """Yield what explains a breach: the runtime's release, copies of weights, the remedy."""
+    before, now = judgement.baseline_onnxruntime, judgement.onnxruntime
+    if judgement.baseline and before != now:
+        yield f"onnxruntime {plain(now or '?')}; the baseline is of {plain(before or '?')}"
+    if not judgement.holds and "copies" in judgement.figures:
+        yield from _copies(judgement)
+    owners = [owner for owner in judgement.owners if owner.bytes >= MIB]
+    if owners and not judgement.copies_are_new:
+        sizes = (f"{owner_label(owner)} {format_size(owner.bytes)}" for owner in owners)
+        yield f"largest owners at steady state: {', '.join(sizes)}"
+    suspect = judgement.suspect
+    if suspect is not None:
+        if suspect.can_be_fixed:
+            yield f"try: memdiag fix {plain(judgement.model)} --only {suspect.rule}"
+        else:
+            yield f"see: memdiag explain {suspect.rule}"
+    yield from judgement.notes
+
+
+def _aligned(table: Table) -> Iterator[str]:
+    """Yield the rows of `table` as text, with the headings of the limits beside their figures."""
+    columns = []
+    for index, column in enumerate(table.columns):
+        texts = [row.cells[index].text for row in table.rows]
+        width = max(map(len, texts), default=0)
+        if not width:
+            continue
+        heading = f"{column.heading} " if column.heading in ("budget", "baseline") else ""
+        columns.append(
+            [
+                (heading if text else " " * len(heading))
+                + (text.rjust(width) if column.align == "right" else text.ljust(width))
+                for text in texts
+            ]
+        )
+    for cells in zip(*columns, strict=True):
+        yield "   ".join(cells).rstrip()
+
+
+def _figure_cells(judgement: Judgement, name: str, breach: Breach | None) -> Row:
+    figure, measured = FIGURES[name], judgement.figures[name]
+    budget, before = judgement.budget.limits.get(name), judgement.baseline.get(name)
+    show: Callable[[int], str] = figure.show
+    if breach and figure.unit == "bytes" and show(measured) == show(breach.limit):
+        show = _exact_bytes  # rounded, both sizes look the same
+    return Row(
+        Cell(name, is_strong=breach is not None),
+        show(measured),
+        "" if budget is None else show(budget),
+        "" if before is None else show(before),
+        figure.show(breach.over, signed=True) if breach else "",
+    )
+
+
+def _exact_bytes(value: int) -> str:
+    return f"{value:,} B"
+
+
+def _main_breach(judgement: Judgement) -> Breach:
+    """Return the breach to report first: the earliest of those that are about the largest.
+
+    Memory that one phase allocates and keeps is in all later phases as well.
+    """
+    kind = judgement.breaches[0].against
+    same_kind = [breach for breach in judgement.breaches if breach.against == kind]
+    sizes = [b for b in same_kind if FIGURES[b.figure].unit == "bytes"] or same_kind
+    largest = max(breach.over for breach in sizes)
+    return next(breach for breach in sizes if breach.over >= _MIN_MAIN_SHARE * largest)
+
+
+def _copies(judgement: Judgement) -> Iterator[str]:
+    """Yield the copies that are new, or those of the weight with the most copies."""
+    copies = judgement.copies
+    if judgement.copies_are_new:
+        first = "; ".join(_copy(copy) for copy in copies[:_MAX_COPIES])
+        more = copies[_MAX_COPIES:]
+        more_bytes = format_size(sum(copy.bytes for copy in more))
+        rest = f"; and {len(more)} more, {more_bytes}" if more else ""
+        yield f"new since the baseline: {first}{rest}"
+    elif "copies" in judgement.baseline:
+        yield "no copy of a weight is new since the baseline"
+    elif copies:
+        name = shortened(plain(copies[0].weight), _MAX_NAME)
+        count, size = sum(copy.count for copy in copies), sum(copy.bytes for copy in copies)
+        kinds = ", ".join(f"{_kind(copy)}{_maker(copy)}" for copy in copies)
+        yield f"most copies: {name}, {count} of them, {format_size(size)}: {kinds}"
+
+
+def _copy(copy: LiveCopy) -> str:
+    name = shortened(plain(copy.weight), _MAX_NAME)
+    return f"{_kind(copy)} copy of {name}, {format_size(copy.bytes)}{_maker(copy)}"
+
+
+def _kind(copy: LiveCopy) -> str:
+    return copy.kind if copy.count == 1 else f"{copy.count} times {copy.kind}"
+
+
+def _maker(copy: LiveCopy) -> str:
+    return f" ({shortened(plain(copy.made_by), _MAX_NAME)})" if copy.made_by else ""

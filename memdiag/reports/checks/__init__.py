@@ -1,1 +1,0 @@
-"""What a check found becomes text: for a terminal, a pull request, a code scanning service."""

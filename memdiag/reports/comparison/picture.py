@@ -1,0 +1,214 @@
+"""A comparison as a picture: memory by phase and over time, then steady memory, load and latency.
+
+`timeline_of` gives the lines of memory over time to the page as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from memdiag.records.comparison import Column, Comparison, Latency
+from memdiag.records.profile import PHASES
+from memdiag.reports import picture
+from memdiag.reports.comparison.sentences import answer, bisection_result, title
+from memdiag.reports.palette import LIGHT as COLOR
+from memdiag.reports.palette import SERIES
+from memdiag.reports.profile.timeline import Band, Layer, timeline
+from memdiag.reports.text import plain, shortened
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_MAX_LABEL = 20
+_MAX_TIME_FACTOR = 1.5  # of the time until the first run is done
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ColumnTimeline:
+    """One column's memory: seconds since its session's creation began, bytes above its baseline.
+
+    Attributes:
+        layers: the kinds of memory, from the bottom up.
+        bands: the phases.
+        first_run_s: the end of the first run, or of the creation if nothing was run.
+    """
+
+    t_s: tuple[float, ...]
+    above_bytes: tuple[int, ...]
+    layers: tuple[Layer, ...]
+    bands: tuple[Band, ...]
+    first_run_s: float
+
+
+def timeline_of(column: Column, *, max_points: int = 1200) -> ColumnTimeline | None:
+    """Return the timeline of `column`; None if nothing was sampled.
+
+    Raises:
+        ReportError: the columns of the samples differ in length.
+    """
+    if column.profile is None:
+        return None
+    line = timeline(column.profile, max_points=max_points)
+    begin = next((band.start_s for band in line.bands if band.phase != "start"), None)
+    if begin is None:
+        return None
+    kept = [index for index, t_s in enumerate(line.t_s) if t_s >= begin]
+    if not kept:
+        return None
+    end = max(band.end_s for band in line.bands if band.phase != "steady")
+    return ColumnTimeline(
+        t_s=tuple(round(line.t_s[index] - begin, 6) for index in kept),
+        above_bytes=tuple(line.above_bytes[index] for index in kept),
+        layers=tuple(
+            Layer(name=layer.name, above_bytes=tuple(layer.above_bytes[i] for i in kept))
+            for layer in line.layers
+        ),
+        bands=tuple(
+            Band(
+                phase=band.phase,
+                start_s=round(band.start_s - begin, 6),
+                end_s=round(band.end_s - begin, 6),
+            )
+            for band in line.bands
+            if band.phase != "start"
+        ),
+        first_run_s=end - begin,
+    )
+
+
+def draw(comparison: Comparison) -> Figure:
+    """Return the peaks by phase, memory over time, and bars side by side."""
+    columns = [column for column in comparison.columns if column.measured is not None]
+    bars_height = 0.9 + 0.32 * len(columns)
+    figure = picture.figure(
+        (6.9 + bars_height) if columns else 1.2,
+        title(comparison),
+        bisection_result(comparison) or answer(comparison),
+    )
+    if not columns:
+        return figure
+    grid = figure.add_gridspec(3, 3, height_ratios=(2.6, 2.8, bars_height))
+    _draw_peaks(figure.add_subplot(grid[0, :]), columns)
+    _draw_timelines(figure.add_subplot(grid[1, :]), columns)
+    steady, load, latency = (figure.add_subplot(grid[2, place]) for place in range(3))
+    _draw_steady(steady, columns)
+    _draw_bars(load, columns, "load, median ms", [_load(column) for column in columns])
+    has_ratios = any(c.latency and c.latency.ratio is not None for c in columns)
+    heading = "latency, × the first\n(alternating runs)" if has_ratios else "latency, median ms"
+    figures = [_ratio(c.latency) if has_ratios else _milliseconds(c.latency) for c in columns]
+    _draw_bars(latency, columns, heading, figures)
+    if has_ratios:
+        latency.axvline(1.0, color=COLOR.ink, lw=1.0, ls=":")
+    # The labels of the first chart are those of all three.
+    for axes in (load, latency):
+        axes.tick_params(axis="y", labelleft=False)
+    return figure
+
+
+def color_of(index: int) -> str:
+    """Return the colour of the column at `index`."""
+    return SERIES[index % len(SERIES)]
+
+
+def _draw_peaks(axes: Axes, columns: Sequence[Column]) -> None:
+    """Draw a bar for each phase and column: the peak above the baseline."""
+    reached = {p.phase for c in columns if c.measured for p in c.measured.phases}
+    names = [name for name in PHASES if name in reached]
+    unit, unit_name = _unit(columns)
+    width = 0.8 / len(columns)
+    for index, column in enumerate(columns):
+        assert column.measured is not None
+        peaks = {phase.phase: phase.peak.median / unit for phase in column.measured.phases}
+        places = [place - 0.4 + width * (index + 0.5) for place in range(len(names))]
+        heights = [max(0.0, peaks.get(name, 0.0)) for name in names]
+        axes.bar(places, heights, width * 0.92, color=color_of(index), label=_label(column))
+    axes.set_xticks(range(len(names)), [name.replace("_", "\n") for name in names])
+    picture.style(axes, f"peak by phase, median {unit_name} above the baseline", grid="y")
+
+
+def _draw_timelines(axes: Axes, columns: Sequence[Column]) -> None:
+    """Draw the memory of all columns over time, from the session's creation on."""
+    unit, unit_name = _unit(columns)
+    lines = []
+    for index, column in enumerate(columns):
+        line = timeline_of(column)
+        if line is not None:
+            lines.append(line)
+            sizes = [size / unit for size in line.above_bytes]
+            axes.plot(line.t_s, sizes, color=color_of(index), lw=1.5, solid_joinstyle="round")
+    if not lines:
+        return
+    # Later runs may take long, and add nothing.
+    end = max(line.t_s[-1] for line in lines)
+    axes.set_xlim(0, min(end, _MAX_TIME_FACTOR * max(line.first_run_s for line in lines)))
+    axes.set_ylim(bottom=0)
+    axes.set_xlabel("seconds since the session's creation began")
+    picture.style(axes, f"memory over time, {unit_name} above the baseline", grid="both")
+
+
+def _draw_steady(axes: Axes, columns: Sequence[Column]) -> None:
+    """Draw steady memory: anonymous memory in the column's colour, mapped files paler."""
+    unit, unit_name = _unit(columns)
+    for index, column in enumerate(columns):
+        measured = column.measured
+        assert measured is not None
+        steady = max(0.0, measured.steady.median / unit)
+        mapped = min(steady, max(0.0, measured.file.median / unit if measured.file else 0.0))
+        axes.barh(index, steady - mapped, 0.7, color=color_of(index))
+        axes.barh(index, mapped, 0.7, left=steady - mapped, color=color_of(index), alpha=0.4)
+    _draw_labels(axes, columns)
+    picture.style(axes, f"steady, median {unit_name}\n(mapped: pale)", grid="x")
+
+
+def _draw_bars(
+    axes: Axes,
+    columns: Sequence[Column],
+    heading: str,
+    figures: Sequence[tuple[float, float, float] | None],
+) -> None:
+    """Draw a bar for the median of each column, and its range as a line."""
+    for index, figure in enumerate(figures):
+        if figure is not None:
+            median, low, high = figure
+            axes.barh(index, median, 0.7, color=color_of(index))
+            axes.plot([low, high], [index, index], color=COLOR.ink, lw=1.2)
+    axes.set_xlim(left=0)
+    _draw_labels(axes, columns)
+    picture.style(axes, heading, grid="x")
+
+
+def _load(column: Column) -> tuple[float, float, float] | None:
+    load: Any = column.measured.load if column.measured else None
+    return None if load is None else (load.median * 1e3, load.low * 1e3, load.high * 1e3)
+
+
+def _milliseconds(latency: Latency | None) -> tuple[float, float, float] | None:
+    if latency is None:
+        return None
+    return latency.median_s * 1e3, latency.low_s * 1e3, latency.high_s * 1e3
+
+
+def _ratio(latency: Latency | None) -> tuple[float, float, float] | None:
+    """Return the ratio to the first column and its interval; None if runs did not alternate."""
+    if latency is None or latency.ratio is None:
+        return None
+    if latency.ratio_low is None or latency.ratio_high is None:
+        return None
+    return latency.ratio, latency.ratio_low, latency.ratio_high
+
+
+def _draw_labels(axes: Axes, columns: Sequence[Column]) -> None:
+    axes.set_yticks(range(len(columns)), [_label(column) for column in columns])
+    axes.set_ylim(len(columns) - 0.4, -0.6)
+
+
+def _label(column: Column) -> str:
+    return shortened(plain(column.label), _MAX_LABEL)
+
+
+def _unit(columns: Sequence[Column]) -> tuple[int, str]:
+    peaks = (column.measured.peak.median for column in columns if column.measured)
+    return picture.size_unit(max(peaks, default=0))

@@ -1,0 +1,211 @@
+"""The sentences of a comparison: its answer, and what differs between the columns."""
+
+from collections.abc import Mapping, Sequence
+
+from memdiag.comparison.copies import in_words
+from memdiag.records.comparison import (
+    Change,
+    Column,
+    ColumnStatus,
+    Comparison,
+    ComparisonKind,
+    CopyChange,
+    Latency,
+    Metric,
+)
+from memdiag.reports.text import at_sizes, decimals_for, mebibytes, model_file, plain, shortened
+from memdiag.units import format_duration, format_size
+
+MAX_TITLE_SIZES = 3
+"""A title states the sizes of at most this many models that differ in them."""
+
+_MAX_REASON = 320
+_KINDS: Mapping[ComparisonKind, str] = {
+    "onnxruntime": "version{s} of onnxruntime",
+    "optimizers": "optimizer{s}",
+    "models": "model{s}",
+    "profiles": "saved profile{s}",
+}
+_ENDINGS: Mapping[ColumnStatus, str] = {
+    "completed": "",
+    "failed": "failed",
+    "killed": "was killed",
+    "timeout": "did not end in time",
+    "limit": "exceeded the memory limit",
+    "unavailable": "is not available",
+}
+_METRICS: Mapping[Metric, str] = {
+    "peak": "peak",
+    "steady": "steady",
+    "kept": "memory kept",
+    "load": "load",
+    "latency": "latency",
+    "disk": "on disk",
+    "outputs": "outputs",
+}
+
+
+def title(comparison: Comparison) -> str:
+    """Return what is compared: ``model.onnx: 3 versions of onnxruntime``."""
+    count = len(comparison.columns)
+    if comparison.kind == "optimizers":
+        count -= 1  # without the original
+    kind = _KINDS[comparison.kind].format(s="" if count == 1 else "s")
+    text = f"{count} {kind}{_sizes(comparison)}"
+    if comparison.kind in ("onnxruntime", "optimizers") and comparison.columns:
+        return f"{model_file(comparison.columns[0].model)}: {text}"
+    return text
+
+
+def _sizes(comparison: Comparison) -> str:
+    """Return the sizes of free dimensions: once, or of each model if the models differ."""
+    labels_by_sizes: dict[str, list[str]] = {}
+    for column in comparison.columns if comparison.kind == "models" else ():
+        if column.profile is not None:
+            sizes = at_sizes(column.profile.dimensions) or "with fixed sizes"
+            labels_by_sizes.setdefault(sizes, []).append(plain(column.label))
+    if len(labels_by_sizes) > 1:
+        parts = [f"{', '.join(labels)} {sizes}" for sizes, labels in labels_by_sizes.items()]
+        if len(parts) > MAX_TITLE_SIZES:
+            parts = [*parts[: MAX_TITLE_SIZES - 1], "the others at other sizes"]
+        return f", {', '.join(parts)}"
+    sizes = at_sizes(comparison.dimensions)
+    return f" {sizes}" if sizes else ""
+
+
+def answer(comparison: Comparison) -> str:
+    """Return peak and steady memory if they differ, or that nothing differs.
+
+    The figures are those of two columns, or the smallest and the largest of more columns.
+    """
+    measured = [column for column in comparison.columns if column.measured is not None]
+    if not measured:
+        return "nothing could be measured"
+    if len(measured) == 1:
+        return f"only {plain(measured[0].label)} was measured"
+    if not comparison.changes:
+        where = " in what can be compared" if comparison.kind == "profiles" else ""
+        return f"no difference beyond the variation between runs{where}"
+    ranges = (_range("peak", comparison, measured), _range("steady", comparison, measured))
+    others = dict.fromkeys(
+        f"memory kept in {change.phase}" if change.metric == "kept" else _METRICS[change.metric]
+        for change in comparison.changes
+    )
+    return "; ".join(filter(None, ranges)) or f"differences in {', '.join(others)}"
+
+
+def bisection_result(comparison: Comparison) -> str:
+    """Return the result of a bisection; empty if there was none."""
+    bisection = comparison.bisection
+    if bisection is None:
+        return ""
+    tried = f"{len(comparison.columns)} of {bisection.candidates} versions were tried"
+    if bisection.before is None or bisection.after is None:
+        return f"{bisection.metric} does not differ between the ends of the range ({tried})"
+    return f"{bisection.metric} jumps from {bisection.before} to {bisection.after} ({tried})"
+
+
+def problems(comparison: Comparison) -> tuple[str, ...]:
+    """Return a sentence for each column that was not measured or has a message."""
+    return tuple(
+        ": ".join(part for part in (_ending(column), _limited(column.message)) if part)
+        for column in comparison.columns
+        if column.message or column.status != "completed"
+    )
+
+
+def change_sentence(comparison: Comparison, change: Change) -> str:
+    """Return one change: ``steady from 5 MiB to 9 MiB since 1.31.1: +4 MiB, m now packs W``.
+
+    Its figures are those of the tables.
+    """
+    difference = _difference(comparison, change)
+    if comparison.kind == "onnxruntime":
+        text = f"{difference} since {plain(change.to)}"
+    else:
+        text = f"{plain(change.to)}: {difference}"
+    return f"{text}: {_limited(change.why)}" if change.why else text
+
+
+def copies_sentence(change: CopyChange) -> str:
+    """Return which copies differ: ``a → b: +61 MiB, w now has a transposed copy``."""
+    size = format_size(change.bytes, signed=True)
+    return f"{plain(change.from_)} → {plain(change.to)}: {size}, {_limited(in_words(change))}"
+
+
+def decimals(columns: Sequence[Column]) -> int:
+    """Return the decimals of sizes in MiB, the same in all tables and sentences of `columns`."""
+    peaks = (column.measured.peak.median for column in columns if column.measured)
+    return decimals_for(max(peaks, default=0))
+
+
+def latency_ratio(latency: Latency) -> str:
+    """Return the ratio of a latency to that of the first column."""
+    return f"{latency.ratio:.2f} ×"
+
+
+def _difference(comparison: Comparison, change: Change) -> str:
+    name = _METRICS[change.metric]
+    if change.metric == "outputs":
+        return f"{name} differ"
+    columns = {column.label: column for column in comparison.columns}
+    before, after = columns[change.from_], columns[change.to]
+    if change.metric == "latency" and after.latency and after.latency.ratio is not None:
+        first = next(c.label for c in comparison.columns if c.measured is not None)
+        now = f"{latency_ratio(after.latency)} that of {plain(first)}"
+        if before.latency is None or before.latency.ratio is None:
+            return f"{name} {now}"
+        return f"{name} from {latency_ratio(before.latency)} to {now}"
+    if change.metric == "kept":
+        name = f"memory kept in {change.phase}"
+    figures = (_figure(comparison, column, change) for column in (before, after))
+    return f"{name} from {' to '.join(figures)}"
+
+
+def _figure(comparison: Comparison, column: Column, change: Change) -> str:
+    """Return the figure of `column` that `change` is about."""
+    if change.metric == "disk":
+        return format_size(column.graph.saved_bytes) if column.graph else "?"
+    if change.metric == "latency":
+        return format_duration(column.latency.median_s) if column.latency else "?"
+    measured = column.measured
+    if measured is None:
+        return "?"
+    if change.metric == "load":
+        return format_duration(measured.load.median)
+    if change.metric == "kept":
+        (kept,) = (p.kept.median for p in measured.phases if p.phase == change.phase)
+        return f"{mebibytes(kept, decimals(comparison.columns))} MiB"
+    return format_size((measured.peak if change.metric == "peak" else measured.steady).median)
+
+
+def _range(metric: Metric, comparison: Comparison, columns: Sequence[Column]) -> str:
+    if not any(change.metric == metric for change in comparison.changes):
+        return ""
+    sizes = {
+        column.label: (column.measured.peak if metric == "peak" else column.measured.steady).median
+        for column in columns
+        if column.measured is not None
+    }
+    ends, words = [*sizes], ("from", "to")
+    if len(sizes) > 2:
+        ends, words = (
+            [min(sizes, key=sizes.__getitem__), max(sizes, key=sizes.__getitem__)],
+            (
+                "between",
+                "and",
+            ),
+        )
+    parts = (
+        f"{word} {format_size(sizes[end])} in {plain(end)}"
+        for word, end in zip(words, ends, strict=True)
+    )
+    return f"{metric} {' '.join(parts)}"
+
+
+def _ending(column: Column) -> str:
+    return f"{plain(column.label)} {_ENDINGS[column.status]}".rstrip()
+
+
+def _limited(text: str) -> str:
+    return shortened(plain(text), _MAX_REASON)

@@ -1,0 +1,207 @@
+"""The tables of a comparison: memory, speed, the models themselves, and memory by phase."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Literal, NamedTuple
+
+from memdiag.records import comparison as records
+from memdiag.records.comparison import Bytes, Comparison, Latency
+from memdiag.records.profile import PHASES, PhaseName
+from memdiag.reports.comparison.sentences import decimals, latency_ratio
+from memdiag.reports.profile.phases import SAMPLED_MARK
+from memdiag.reports.table import Cell, Column, Row, Table
+from memdiag.reports.text import mebibytes, plain
+from memdiag.units import MIB, format_duration, format_size
+
+MAX_SINGLE_LINE_HEADINGS = 6
+"""Tables with more columns have headings of several lines on a terminal."""
+
+_MIN_SPREAD_SHARE = 0.02
+_MAX_CONSOLE_LABEL = 24
+
+
+class Titled(NamedTuple):
+    """A table with its title."""
+
+    title: str
+    table: Table
+
+
+def tables(comparison: Comparison) -> tuple[Titled, ...]:
+    """Return the tables of `comparison` that have rows."""
+    measured = [column for column in comparison.columns if column.measured is not None]
+    optimizers = comparison.kind == "optimizers"
+    models = "Models, and what the optimizers took" if optimizers else "Models"
+    titled = (
+        Titled("Memory", _memory(measured)),
+        Titled("Speed and outputs", _speed(measured)),
+        Titled(models, _models(comparison)),
+        Titled("Peak by phase", _peaks(measured)),
+        Titled("Kept by phase", _kept(comparison, measured)),
+    )
+    return tuple(each for each in titled if each.table.rows)
+
+
+def _table(
+    heading: str, columns: Sequence[Column], rows: Sequence[Row], caption: str = ""
+) -> Table:
+    first = Column(heading, max_width=_MAX_CONSOLE_LABEL, css="name")
+    if len(columns) >= MAX_SINGLE_LINE_HEADINGS:
+        columns = [replace(c, heading=c.heading.replace(" ", "\n")) for c in columns]
+    return Table(columns=(first, *columns), rows=tuple(rows), caption=caption, is_dense=True)
+
+
+def _figures(*headings: str) -> list[Column]:
+    return [Column(heading, "right", wraps=True) for heading in headings]
+
+
+def _label(column: records.Column) -> Cell:
+    return Cell(plain(column.label), is_code=True)
+
+
+def _memory(columns: Sequence[records.Column]) -> Table:
+    rows = []
+    for column in columns:
+        measured = column.measured
+        assert measured is not None
+        mark = "" if measured.peak_kind == "exact" else SAMPLED_MARK
+        rows.append(
+            Row(
+                _label(column),
+                mark + _size(measured.peak),
+                measured.peak_phase,
+                _size(measured.steady),
+                _size(measured.anonymous),
+                _size(measured.file),
+            )
+        )
+    times = max((column.measured.times for column in columns if column.measured), default=0)
+    caption = "above the baseline"
+    if times > 1:
+        caption += f"; medians of {times} fresh processes, ± half their range if above 2%"
+    peak, *others = _figures("peak", "steady", "anonymous", "mapped")
+    return _table("memory", (peak, Column("in", wraps=True), *others), rows, caption)
+
+
+def _speed(columns: Sequence[records.Column]) -> Table:
+    rows = []
+    for column in columns:
+        assert column.measured is not None
+        latency = _latency(column.latency) if column.latency else ("", "")
+        load = format_duration(column.measured.load.median)
+        rows.append(Row(_label(column), load, *latency, _outputs(column)))
+    caption = "medians; latency with its 95 % confidence interval"
+    if any(column.latency and column.latency.ratio is not None for column in columns):
+        caption += "; ×: relative to the first row, from alternating runs"
+    return _table("speed", _figures("load", "latency", "", "outputs"), rows, caption)
+
+
+def _models(comparison: Comparison) -> Table:
+    """Return the sizes of the models, and the effort of optimizers; no rows for one model."""
+    is_optimizers = comparison.kind == "optimizers"
+    rows = []
+    for column in comparison.columns if comparison.kind != "onnxruntime" else ():
+        graph, run = column.graph, column.optimizer
+        if graph is None or (column.measured is None and run is None):
+            continue
+        sizes = (
+            _count(graph.nodes),
+            _count(graph.initializers),
+            _count(graph.parameters),
+            format_size(graph.saved_bytes),
+        )
+        effort = (
+            format_duration(run.duration_s) if run else "",
+            format_size(run.peak_rss_bytes) if run else "",
+        )
+        rows.append(Row(_label(column), *sizes, *(effort if is_optimizers else ())))
+    headings = ["nodes", "initializers", "parameters", "on disk"]
+    if not is_optimizers:
+        return _table("model", _figures(*headings), rows)
+    caption = (
+        "took: the optimizer's own time, without imports; its peak: resident set of its processes"
+    )
+    return _table("model", _figures(*headings, "took", "its peak"), rows, caption)
+
+
+def _peaks(columns: Sequence[records.Column]) -> Table:
+    reached = {p.phase for c in columns if c.measured for p in c.measured.phases}
+    names = [name for name in PHASES if name in reached]
+    rows = [_phase_cells(column, names, "peak", decimals(columns)) for column in columns]
+    return _table("peak by phase", _phase_columns(names), rows, "MiB above the baseline")
+
+
+def _kept(comparison: Comparison, columns: Sequence[records.Column]) -> Table:
+    """Return what every phase keeps, and the sum; no rows if nothing of it differs."""
+    if not any(change.metric in ("kept", "steady") for change in comparison.changes):
+        return Table(columns=(), rows=())
+    digits = decimals(columns)
+    min_bytes = 10**-digits / 2 * MIB
+    kept = {
+        phase.phase
+        for column in columns
+        if column.measured
+        for phase in column.measured.phases
+        if abs(phase.kept.median) >= min_bytes
+    }
+    names = [name for name in PHASES if name in kept]
+    rows = []
+    largest_error = 0
+    for column in columns:
+        assert column.measured is not None
+        steady = column.measured.steady.median
+        kept_bytes = sum(phase.kept.median for phase in column.measured.phases)
+        largest_error = max(largest_error, abs(steady - kept_bytes))
+        row = _phase_cells(column, names, "kept", digits)
+        rows.append(Row(*row.cells, mebibytes(steady, digits)))
+    caption = "MiB that a phase adds to resident memory"
+    if largest_error >= MIB:
+        size = format_size(largest_error)
+        caption += f"; every figure is a median, so that sums are off by up to {size}"
+    total = _figures("total (steady)")
+    return _table("kept by phase", (*_phase_columns(names), *total), rows, caption)
+
+
+def _phase_columns(names: Sequence[PhaseName]) -> list[Column]:
+    return _figures(*(name.replace("_", " ") for name in names))
+
+
+def _phase_cells(
+    column: records.Column,
+    names: Sequence[PhaseName],
+    figure: Literal["peak", "kept"],
+    digits: int,
+) -> Row:
+    assert column.measured is not None
+    sizes: dict[str, Bytes] = {p.phase: getattr(p, figure) for p in column.measured.phases}
+    cells = (mebibytes(sizes[name].median, digits) if name in sizes else "" for name in names)
+    return Row(_label(column), *cells)
+
+
+def _size(value: Bytes | None) -> str:
+    if value is None:
+        return ""
+    half = (value.high - value.low) / 2
+    has_spread = half > max(_MIN_SPREAD_SHARE * value.median, MIB)
+    return format_size(value.median) + (f" ± {mebibytes(round(half), 0)}" if has_spread else "")
+
+
+def _latency(latency: Latency) -> tuple[str, str]:
+    """Return the latency and its interval, relative to the first column if runs alternated."""
+    if latency.ratio is not None:
+        interval = f"{latency.ratio_low:.2f} – {latency.ratio_high:.2f}"
+        return latency_ratio(latency), interval
+    interval = f"{format_duration(latency.low_s)} – {format_duration(latency.high_s)}"
+    return format_duration(latency.median_s), interval
+
+
+def _outputs(column: records.Column) -> str:
+    if column.largest_difference:
+        return f"{column.largest_difference:.1e}"
+    if column.difference:
+        return "differ"
+    return "" if column.largest_difference is None else "equal"
+
+
+def _count(number: int | None) -> str:
+    return "" if number is None else f"{number:,}"

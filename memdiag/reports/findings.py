@@ -1,0 +1,283 @@
+"""Findings in words: where, what they cost, how that is known, what to do, and the rule's text."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from typing import TYPE_CHECKING, Literal
+
+from memdiag.records.finding import Check, Finding
+from memdiag.records.profile import Profile
+from memdiag.reports.console import line
+from memdiag.reports.table import Cell, Column, Row, Table, markdown_table
+from memdiag.reports.text import counted, plain
+from memdiag.units import format_duration, format_size
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_AGREEMENT = 0.05  # relative difference up to which prediction and measurement agree
+_MAX_FINDINGS_OF_A_RULE = 5
+_MAX_TABLE_ROWS = 50
+
+# Read, not imported: a saved profile is rendered where onnx is not installed.
+_RULES = resources.files("memdiag") / "rules"
+
+
+@dataclass(frozen=True, kw_only=True)
+class FindingText:
+    """One finding in words, all of it plain text."""
+
+    model: str
+    rule: str
+    name: str
+    message: str
+    detail: str
+    path: str
+    cost: str
+    evidence: str
+    is_refuted: bool
+    remedies: tuple[str, ...]
+
+    @property
+    def facts(self) -> str:
+        """Cost, evidence and remedies in one line."""
+        remedy = f"remedy: {', '.join(self.remedies)}" if self.remedies else ""
+        return " · ".join(part for part in (self.cost, self.evidence, remedy) if part)
+
+
+def finding_text(finding: Finding) -> FindingText:
+    """Return `finding` in words."""
+    return FindingText(
+        model=plain(finding.model),
+        rule=plain(finding.rule),
+        name=plain(finding.name),
+        message=plain(finding.message),
+        detail=plain(finding.detail),
+        path=plain(finding.path),
+        cost=_cost(finding),
+        evidence=_evidence(finding),
+        is_refuted=finding.evidence == "refuted",
+        remedies=tuple(map(plain, finding.remedies)),
+    )
+
+
+def summary(
+    findings: Sequence[Finding],
+    *,
+    models: int = 1,
+    duration_s: float | None = None,
+    max_bytes: int | None = None,
+) -> str:
+    """Return the line that ends a list of findings.
+
+    Several findings may be about the same bytes: the sum is limited to `max_bytes`.
+    """
+    confirmed = [finding for finding in findings if finding.evidence != "refuted"]
+    parts = [counted(len(confirmed), "finding") if confirmed else "no findings"]
+    if models != 1:
+        parts[0] += f" in {models:,} models"
+    avoidable = sum(map(_avoidable_bytes, confirmed))
+    if max_bytes is not None:
+        avoidable = min(avoidable, max(0, max_bytes))
+    if avoidable:
+        parts.append(f"up to {format_size(avoidable)} avoidable at steady state")
+    if len(findings) > len(confirmed):
+        parts.append(f"{len(findings) - len(confirmed):,} more refuted by the measurement")
+    if duration_s is not None:
+        parts.append(f"in {format_duration(duration_s)}")
+    return ", ".join(parts)
+
+
+def profile_summary(profile: Profile) -> str:
+    """Return the line that ends the findings of a profile."""
+    steady = profile.steady_rss_bytes
+    above = None if steady is None else steady - profile.baseline_rss_bytes
+    return summary(profile.findings, max_bytes=above)
+
+
+def check_summary(check: Check) -> str:
+    """Return the line that ends the answer of a check."""
+    examined = sum(model.error is None for model in check.models)
+    failed = len(check.models) - examined
+    parts = [f"{counted(failed, 'model')} could not be read"]
+    if examined or not failed:
+        found = summary(check.findings, models=examined, duration_s=check.duration_s)
+        parts = [found, *parts] if failed else [found]
+    return ", ".join((*parts, f"for onnxruntime {plain(check.onnxruntime)}"))
+
+
+def show_findings(
+    findings: Sequence[Finding],
+    console: Console,
+    *,
+    names_model: bool = False,
+    printed_above: str = "",
+) -> None:
+    """Print `findings`, the first of each rule in full.
+
+    `names_model` starts each with its model. A finding whose sentences are in `printed_above` is
+    referred to, not repeated.
+    """
+    for finding in _first_of_each_rule(findings):
+        text = finding_text(finding)
+        model = f"{text.model}: " if names_model else ""
+        if text.message.rstrip(".") in printed_above and text.detail.rstrip(".") in printed_above:
+            line(console, f"{model}The finding above [{text.name}]", "bold")
+        else:
+            style = "dim" if text.is_refuted else "bold"
+            line(console, f"{model}{text.message} [{text.name}]", style)
+            line(console, f"  {text.detail}" if text.detail else "")
+        line(console, f"  {text.path}" if text.path else "")
+        line(console, f"  {text.facts}", "dim")
+    for sentence in _left_out(findings):
+        line(console, sentence)
+
+
+def findings_markdown(findings: Sequence[Finding]) -> tuple[str, ...]:
+    """Return the table of `findings`, and how many are not in it, as blocks of Markdown."""
+    left_out = len(findings) - _MAX_TABLE_ROWS
+    return (
+        markdown_table(_findings_table(findings[:_MAX_TABLE_ROWS])),
+        f"and {left_out:,} more" if left_out > 0 else "",
+    )
+
+
+def _findings_table(findings: Sequence[Finding]) -> Table:
+    rows = []
+    for finding in findings:
+        text = finding_text(finding)
+        sentences = " ".join(filter(None, (text.message, text.detail, text.path)))
+        rows.append(
+            Row(
+                Cell(text.name, is_code=True),
+                sentences,
+                text.cost.removeprefix("costs "),
+                text.evidence,
+                Cell(", ".join(text.remedies), is_code=True),
+            )
+        )
+    headings = ("rule", "finding", "cost", "evidence", "remedy")
+    return Table(columns=tuple(map(Column, headings)), rows=tuple(rows))
+
+
+def _first_of_each_rule(findings: Sequence[Finding]) -> Iterator[Finding]:
+    counts: Counter[str] = Counter()
+    for finding in findings:
+        counts[finding.rule] += 1
+        if counts[finding.rule] <= _MAX_FINDINGS_OF_A_RULE:
+            yield finding
+
+
+def _left_out(findings: Sequence[Finding]) -> Iterator[str]:
+    """Yield a sentence for each rule of which findings are left out."""
+    for name in dict.fromkeys(finding.name for finding in findings):
+        rest = [f for f in findings if f.name == name][_MAX_FINDINGS_OF_A_RULE:]
+        if rest:
+            size = format_size(sum(finding.bytes for finding in rest))
+            more = f"and {len(rest):,} more of {plain(name)}"
+            yield f"{more}, {size} together (all with --format json)"
+
+
+def _avoidable_bytes(finding: Finding) -> int:
+    """Return the avoidable bytes at steady state, as measured if they were measured."""
+    is_measured = finding.measured_bytes is not None and finding.bytes and not finding.run_bytes
+    return finding.measured_bytes or 0 if is_measured else finding.bytes
+
+
+def _cost(finding: Finding) -> str:
+    parts = []
+    if finding.bytes:
+        parts.append(f"{format_size(finding.bytes)} steady")
+    if finding.peak_bytes > finding.bytes:
+        parts.append(f"{format_size(finding.peak_bytes)} at the peak")
+    phase = f", in {finding.phase}" if finding.phase and parts else ""
+    verb = "costs" if _agrees_with_measurement(finding) else "predicted:"
+    return f"{verb} {' and '.join(parts)}{phase}" if parts else ""
+
+
+def _agrees_with_measurement(finding: Finding) -> bool:
+    """Return whether the cost was not measured, or agrees with the measurement."""
+    measured = finding.measured_bytes
+    if measured is None or finding.run_bytes or not finding.bytes:
+        return True
+    return abs(measured - finding.bytes) <= _AGREEMENT * finding.bytes
+
+
+def _evidence(finding: Finding) -> str:
+    if finding.measured_bytes is None:
+        return "predicted"
+    size = format_size(finding.measured_bytes)
+    verb = "refuted" if finding.evidence == "refuted" else "measured"
+    if finding.run_bytes:
+        return f"{verb}: the first run added {size}"
+    if not finding.bytes and finding.phase == "constant_fold":
+        return f"{verb}: constant folding added {size} at its peak"
+    if finding.evidence == "refuted":
+        return f"refuted: the X-ray saw {size if finding.measured_bytes else 'none'} of it"
+    return f"measured: {size}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """A heading, a paragraph or a list of a rule's documentation.
+
+    Attributes:
+        items: one item, or those of the list; each is a sequence of texts with whether they are
+            code.
+    """
+
+    kind: Literal["heading", "paragraph", "list"]
+    items: tuple[tuple[tuple[str, bool], ...], ...]
+
+
+def rule_documentation(rule: str) -> tuple[Block, ...]:
+    """Return the documentation of the rule called `rule`; empty if there is no such rule.
+
+    A record may be from another version of memdiag, which has other rules.
+    """
+    if not re.fullmatch(r"[a-z0-9-]+", rule):
+        return ()
+    try:
+        source = (_RULES / f"{rule.replace('-', '_')}.py").read_text("utf-8")
+    except FileNotFoundError:
+        return ()
+    module = ast.parse(source)
+    return tuple(blocks(ast.get_docstring(module) or "")) if _has_rule(module) else ()
+
+
+def blocks(markdown: str) -> Iterator[Block]:
+    """Yield the blocks of `markdown`: the headings, paragraphs, lists and code that rules use."""
+    for part in markdown.strip().split("\n\n"):
+        lines = part.strip().splitlines()
+        if lines[0].startswith("#"):
+            yield Block(kind="heading", items=(_spans(lines[0].lstrip("# ")),))
+            lines = lines[1:]
+        starts = [index for index, line in enumerate(lines) if line.startswith("- ")]
+        first = starts[0] if starts else len(lines)
+        if lines[:first]:
+            yield Block(kind="paragraph", items=(_spans(" ".join(lines[:first])),))
+        items: list[str] = []
+        for text in lines[first:]:
+            if text.startswith("- "):
+                items.append(text[2:])
+            else:
+                items[-1] += f" {text.strip()}"
+        if items:
+            yield Block(kind="list", items=tuple(map(_spans, items)))
+
+
+def _has_rule(module: ast.Module) -> bool:
+    assignments = (node for node in module.body if isinstance(node, ast.Assign))
+    targets = (target for node in assignments for target in node.targets)
+    return any(isinstance(target, ast.Name) and target.id == "RULE" for target in targets)
+
+
+def _spans(text: str) -> tuple[tuple[str, bool], ...]:
+    """Return the parts of `text`, each with whether it is code (between back-ticks)."""
+    parts = text.replace("``", "`").split("`")
+    return tuple((part, bool(index % 2)) for index, part in enumerate(parts) if part)

@@ -1,0 +1,185 @@
+"""The report of a profile: the answer, why and what to do, the tables, then the details."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from memdiag.records.profile import Profile
+from memdiag.reports import markdown as md
+from memdiag.reports.console import block, files, labelled, line, print_plain
+from memdiag.reports.findings import findings_markdown, profile_summary, show_findings
+from memdiag.reports.page import Plotly
+from memdiag.reports.profile.advice import advice
+from memdiag.reports.profile.facts import (
+    environment_facts,
+    facts_table,
+    input_sentences,
+    input_table,
+    model_facts,
+    sampling_facts,
+    session_facts,
+)
+from memdiag.reports.profile.headline import headline
+from memdiag.reports.profile.phases import (
+    copies_by_phase,
+    notable_spans,
+    phase_table,
+    runs_summary,
+)
+from memdiag.reports.report import Report
+from memdiag.reports.table import markdown_table, print_table
+from memdiag.reports.text import capitalized, counted, lowered, plain
+from memdiag.reports.xray import owned_by, owned_markdown, show_owned
+from memdiag.units import format_duration
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from rich.console import Console
+
+_MAX_CONSOLE_INPUTS = 6
+_MAX_MARKDOWN_SPANS = 12
+_OWNER_HEADING = "owner (steady)"
+
+
+def show(
+    profile: Profile, console: Console, *, written: Sequence[Path] = (), quiet: bool = False
+) -> None:
+    """Print `profile` on `console`; `written` are the files to name, `quiet` the answer only."""
+    print_plain(console, lambda: _show(profile, console, written, quiet))
+
+
+def _show(profile: Profile, console: Console, written: Sequence[Path], quiet: bool) -> None:
+    answer = headline(profile)
+    style = "bold" if answer.completed else "bold red"
+    line(console, f"{answer.model}: {lowered(answer.first)}", style)
+    line(console, answer.second)
+    if quiet:
+        return
+    line(console, answer.facts, "dim")
+    console.print()
+    found = advice(profile)
+    labelled(console, "Result", found.result)
+    labelled(console, "Why", found.reason)
+    for number, step in enumerate(found.steps):
+        labelled(console, "" if number else "What to do", step.text)
+        labelled(console, "", step.command, "bold")
+    if profile.phases:
+        console.print()
+        print_table(console, phase_table(profile))
+    if profile.attribution is not None:
+        trimmed = profile.allocator_retained_bytes or 0
+        owned = owned_by(profile.attribution, trimmed_bytes=trimmed)
+        show_owned(owned, console, heading=_OWNER_HEADING)
+    if profile.findings:
+        console.print()
+        show_findings(profile.findings, console, printed_above=found.reason)
+        line(console, f"{profile_summary(profile)}.")
+    block(console, [f"{row.title}: {row.sentence}" for row in notable_spans(profile)])
+    block(console, [capitalized(runs_summary(profile).sentence)])
+    block(console, copies_by_phase(profile))
+    block(console, _input_lines(profile))
+    block(console, [f"note: {plain(note)}" for note in profile.notes])
+    files(console, written)
+
+
+def _input_lines(profile: Profile) -> list[str]:
+    sentences = input_sentences(profile)
+    lines = [f"input {sentence}" for sentence in sentences[:_MAX_CONSOLE_INPUTS]]
+    more = len(sentences) - _MAX_CONSOLE_INPUTS
+    return (
+        [*lines, f"and {counted(more, 'more input')}, listed in the reports"] if more > 0 else lines
+    )
+
+
+def markdown(profile: Profile) -> str:
+    """Return the report for a pull request or a bug report."""
+    answer = headline(profile)
+    phases = phase_table(profile)
+    runs = runs_summary(profile).sentence
+    spans = "\n".join(
+        f"- {md.code(row.title)} ({row.phase}): {row.sentence}, in"
+        f" {format_duration(row.duration_s)}"
+        for row in notable_spans(profile, limit=_MAX_MARKDOWN_SPANS)
+    )
+    return md.document(
+        (
+            f"## Memory profile of {md.code(answer.model)}",
+            f"**{md.escape(answer.first)}** {md.escape(answer.second)}",
+            md.escape(answer.facts),
+            _advice_markdown(profile),
+            markdown_table(phases),
+            md.escape(phases.caption) if phases.rows else "",
+            *_owners_markdown(profile),
+            *_findings_markdown(profile),
+            md.section("What moved memory", spans),
+            f"Runs: {md.escape(runs)}." if runs else "",
+            md.section("Notes", md.bullets(map(plain, profile.notes))),
+            md.folded("Model", markdown_table(facts_table(model_facts(profile)))),
+            md.folded("Session", markdown_table(facts_table(session_facts(profile)))),
+            md.folded("Inputs", markdown_table(input_table(profile))),
+            md.folded("Environment", markdown_table(facts_table(environment_facts(profile)))),
+            md.folded("Sampling", markdown_table(facts_table(sampling_facts(profile)))),
+        )
+    )
+
+
+def _advice_markdown(profile: Profile) -> str:
+    found = advice(profile)
+    steps = (
+        md.escape(step.text) + (f" {md.code(step.command)}" if step.command else "")
+        for step in found.steps
+    )
+    rows = (
+        ("Result", md.escape(found.result)),
+        ("Why", md.escape(found.reason)),
+        *(("What to do", step) for step in steps),
+    )
+    return "\n".join(f"- **{label}:** {text}" for label, text in rows if text)
+
+
+def _owners_markdown(profile: Profile) -> tuple[str, ...]:
+    if profile.attribution is None:
+        return ()
+    trimmed = profile.allocator_retained_bytes or 0
+    owned = owned_by(profile.attribution, trimmed_bytes=trimmed)
+    return owned_markdown(owned, *copies_by_phase(profile), heading=_OWNER_HEADING)
+
+
+def _findings_markdown(profile: Profile) -> tuple[str, ...]:
+    if not profile.findings:
+        return ()
+    summary = f"**{md.escape(profile_summary(profile))}.**"
+    return ("### Findings", summary, *findings_markdown(profile.findings))
+
+
+def page(profile: Profile, *, plotly: Plotly = "inline") -> bytes:
+    """Return the page for `profile`."""
+    from memdiag.reports.profile.page import render
+
+    return render(profile, plotly=plotly)
+
+
+def draw(profile: Profile) -> Figure:
+    """Return the timeline as a picture."""
+    from memdiag.reports.profile import picture
+
+    return picture.draw(profile)
+
+
+REPORT = Report[Profile](
+    name="profile",
+    files={
+        "html": "report.html",
+        "json": "profile.json",
+        "markdown": "report.md",
+        "png": "timeline.png",
+        "svg": "timeline.svg",
+    },
+    show=show,
+    page=page,
+    markdown=markdown,
+    draw=draw,
+    outlines_letters=True,
+)

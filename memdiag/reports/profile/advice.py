@@ -1,0 +1,389 @@
+"""The result of a profile, the reason for it, and what to do about it, in a few sentences."""
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from memdiag.records.attribution import OwnerKind
+from memdiag.records.finding import Finding
+from memdiag.records.profile import Profile
+from memdiag.reports.fix import fix_outcome
+from memdiag.reports.profile.headline import headline, runtime_bytes, weight_factor
+from memdiag.reports.profile.phases import responsible_span
+from memdiag.reports.text import dim_option, listed, plain, shortened
+from memdiag.reports.xray.weights import weight_rows
+from memdiag.units import MIB, format_size
+
+ARENA_SLACK, RETAINED = "arena slack", "retained by malloc"
+
+MIN_UNUSED_BYTES = 8 * MIB
+MIN_UNUSED_SHARE = 0.25
+"""Session options are recommended from this share of the peak above the baseline on that is unused:
+arena slack, memory retained by malloc, and memory that is resident for a moment only."""
+
+MIN_NAMED_SHARE = 0.1
+"""An unused part is named beside findings from this share of the peak on."""
+
+_MOST, _SOME = 0.5, 0.1  # shares of the steady memory
+_MIN_PART_BYTES = MIB // 10
+_MAX_REASON = 420
+_MAX_WEIGHT_NAME = 60
+_MAX_REFUSAL = 120
+_MAX_NAMES = 4
+_ARENA_REMEDY = "arena-shrinkage"  # a remedy of each finding that explains slack of the arena
+_NO_XRAY = "No X-ray was taken: copies were not looked for."
+_TIMES = {2: "twice", 3: "three times", 4: "four times", 5: "five times"}
+
+
+class Part(NamedTuple):
+    """A part of the memory above the baseline.
+
+    Attributes:
+        meaning, cause, remedy: for an unused part, what this memory is, why it is there, and the
+            setting that ends it.
+        is_steady: whether the part is resident at steady state.
+    """
+
+    label: str
+    size_bytes: int
+    meaning: str = ""
+    cause: str = ""
+    remedy: str = ""
+    is_steady: bool = True
+
+    @property
+    def text(self) -> str:
+        """The part with its size."""
+        return f"{self.label} {format_size(self.size_bytes)}"
+
+
+class Step(NamedTuple):
+    """One thing to do: a sentence, and the command to run, if there is one."""
+
+    text: str
+    command: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advice:
+    """The result, the reason (empty if there is none to give), and at least one step."""
+
+    result: str
+    reason: str
+    steps: tuple[Step, ...]
+
+
+def advice(profile: Profile) -> Advice:
+    """Return the result of `profile`, the reason, and what to do."""
+    worst = _worst(profile.findings)
+    largest = _largest_unused(profile)
+    if profile.outcome.status != "completed":
+        result = f"The run did not complete. {headline(profile).first}"
+    elif largest is not None:
+        result = f"{_unused_sentence(profile, largest)}{_also(profile, largest)}"
+    elif worst is not None:
+        result = f"{_waste_sentence(profile, worst)}{_also(profile, None)}"
+    else:
+        result = _no_waste(profile)
+    return Advice(
+        result=result,
+        reason=_reason(profile, worst, largest),
+        steps=_steps(profile, largest),
+    )
+
+
+def steady_parts(profile: Profile) -> tuple[Part, ...]:
+    """Return the parts of the steady memory above the baseline, the largest first.
+
+    Empty without an X-ray.
+    """
+    attribution = profile.attribution
+    if attribution is None:
+        return ()
+    kinds: dict[str, tuple[OwnerKind, ...]] = {
+        "weights": ("weights", "external_data"),
+        "other heap": ("other_heap",),
+        "thread stacks": ("thread_stacks",),
+    }
+    slack = _slack_bytes(profile)
+    return _largest_first(
+        *(Part(label, sum(map(attribution.bytes_of, owners))) for label, owners in kinds.items()),
+        Part(ARENA_SLACK, slack),
+        Part("arena in use", attribution.bytes_of("arena") - slack),
+        Part(RETAINED, _retained_bytes(profile)),
+        Part("runtime library pages", runtime_bytes(profile)),
+    )
+
+
+def unused_parts(profile: Profile) -> tuple[Part, ...]:
+    """Return the parts of the peak that no weight and no running kernel needs, largest first."""
+    steady = profile.steady_rss_bytes
+    transient = 0 if steady is None else profile.peak_rss_bytes - steady
+    return _largest_first(
+        Part(
+            ARENA_SLACK,
+            _slack_bytes(profile),
+            "free memory that onnxruntime keeps for later runs",
+            "The arena keeps all memory that a run needed, and grows by doubling.",
+            "Set the run option memory.enable_memory_arena_shrinkage=cpu:0, or"
+            " enable_cpu_mem_arena=False with MALLOC_MMAP_THRESHOLD_=131072.",
+        ),
+        Part(
+            RETAINED,
+            _retained_bytes(profile),
+            "freed, but not returned to the system",
+            "malloc keeps freed blocks of less than 32 MiB in its heap.",
+            "Start the process with MALLOC_MMAP_THRESHOLD_=131072, so that malloc returns freed"
+            " blocks from 128 KiB on at once.",
+        ),
+        Part(
+            f"needed only in {profile.peak_phase}",
+            transient,
+            "the steady state does without",
+            is_steady=False,
+        ),
+    )
+
+
+def named_parts(profile: Profile) -> tuple[Part, ...]:
+    """Return the unused parts that belong in the answer, largest first.
+
+    These are all parts if their sum is large (see `is_tunable`), otherwise, beside a finding, the
+    large ones.
+    """
+    parts = unused_parts(profile)
+    if is_tunable(profile):
+        return parts
+    if all(finding.evidence == "refuted" for finding in profile.findings):
+        return ()
+    above = profile.peak_rss_bytes - profile.baseline_rss_bytes
+    smallest = max(MIN_UNUSED_BYTES, MIN_NAMED_SHARE * above)
+    return tuple(part for part in parts if part.size_bytes >= smallest)
+
+
+def is_tunable(profile: Profile) -> bool:
+    """Return whether so much of the peak is unused that session options are worth a try."""
+    above = profile.peak_rss_bytes - profile.baseline_rss_bytes
+    size = sum(part.size_bytes for part in unused_parts(profile))
+    return size >= max(MIN_UNUSED_BYTES, MIN_UNUSED_SHARE * above)
+
+
+def _largest_first(*parts: Part) -> tuple[Part, ...]:
+    kept = (part for part in parts if part.size_bytes >= _MIN_PART_BYTES)
+    return tuple(sorted(kept, key=lambda part: -part.size_bytes))
+
+
+def _slack_bytes(profile: Profile) -> int:
+    owners = profile.attribution.owners if profile.attribution else ()
+    return sum(o.bytes for o in owners if o.kind == "arena" and o.name == "slack")
+
+
+def _retained_bytes(profile: Profile) -> int:
+    """Return what malloc retained, before and after ``malloc_trim``."""
+    after = profile.attribution.bytes_of("allocator_retained") if profile.attribution else 0
+    return after + max(0, profile.allocator_retained_bytes or 0)
+
+
+def _largest_unused(profile: Profile) -> Part | None:
+    """Return the unused part that is larger than what all findings could save, or None."""
+    parts = named_parts(profile)
+    if not parts or parts[0].size_bytes <= _avoidable_bytes(profile):
+        return None
+    return parts[0]
+
+
+def _avoidable_bytes(profile: Profile) -> int:
+    """Return the bytes that findings could save, without those that explain slack of the arena."""
+    costly = _distinct(profile)
+    worst = _worst(costly)
+    if worst is None:
+        return 0
+    if not worst.bytes:
+        return worst.peak_bytes
+    steady = (profile.steady_rss_bytes or 0) - profile.baseline_rss_bytes
+    size = sum(finding.bytes for finding in costly)
+    return min(size, steady) if steady > 0 else size
+
+
+def _distinct(profile: Profile) -> list[Finding]:
+    """Return the findings whose memory is not in an unused part that the X-ray measured."""
+    has_slack = any(part.label == ARENA_SLACK for part in named_parts(profile))
+    return [
+        finding
+        for finding in _costly(profile.findings)
+        if not (has_slack and _ARENA_REMEDY in finding.remedies)
+    ]
+
+
+def _unused_sentence(profile: Profile, part: Part) -> str:
+    whole, state = profile.peak_rss_bytes, "at the peak"
+    if part.is_steady and profile.steady_rss_bytes is not None:
+        whole, state = profile.steady_rss_bytes, "at steady state"
+    above = format_size(whole - profile.baseline_rss_bytes)
+    return f"{format_size(part.size_bytes)} of the {above} {state} is {part.label}: {part.meaning}."
+
+
+def _also(profile: Profile, largest: Part | None) -> str:
+    """Return the other avoidable memory in a sentence; empty for none."""
+    parts = (part for part in named_parts(profile) if part != largest)
+    others = [f"{format_size(part.size_bytes)} {part.label}" for part in parts]
+    avoidable = _avoidable_bytes(profile) if largest else 0
+    worst = _worst(_distinct(profile))
+    if avoidable and worst is not None:
+        others.insert(0, f"up to {format_size(avoidable)} by {plain(worst.name)}")
+    also = f" Also avoidable: {', '.join(others)}." if others else ""
+    return also if profile.attribution or not largest else f"{also} {_NO_XRAY}"
+
+
+def _costly(findings: Sequence[Finding]) -> list[Finding]:
+    """Return the findings that cost memory and were not refuted."""
+    return [f for f in findings if f.evidence != "refuted" and (f.bytes or f.peak_bytes)]
+
+
+def _worst(findings: Sequence[Finding]) -> Finding | None:
+    """Return the finding that costs most memory; None if none costs any."""
+    return max(_costly(findings), key=lambda f: (f.bytes, f.peak_bytes), default=None)
+
+
+def _waste_sentence(profile: Profile, worst: Finding) -> str:
+    steady = (profile.steady_rss_bytes or 0) - profile.baseline_rss_bytes
+    avoidable = sum(f.bytes for f in profile.findings if f.evidence != "refuted")
+    copies = _copies_clause(profile, worst)
+    if not worst.bytes:
+        return (
+            f"Loading needs {format_size(worst.peak_bytes)} more than necessary{copies}."
+            " The steady state does not."
+        )
+    if steady <= 0:
+        return f"{format_size(worst.bytes)} could be saved{copies}."
+    saved = min(avoidable, steady)
+    share = saved / steady
+    if share >= _MOST:
+        start = "Most of the memory is waste"
+    elif share >= _SOME:
+        start = "A part of the memory is waste"
+    else:
+        start = "A little of the memory is waste"
+    up_to = "Up to" if worst.evidence == "measured" else "By the rules, up to"
+    return f"{start}{copies}. {up_to} {format_size(saved)} of {format_size(steady)} could be saved."
+
+
+def _copies_clause(profile: Profile, worst: Finding) -> str:
+    """Return which weight of `worst` is in memory several times; empty if none was found so."""
+    if profile.attribution is None:
+        return ""
+    concerned = {plain(name) for name in worst.weights}
+    for row in weight_rows(profile.attribution):
+        count = row.count - row.freed_count
+        if count > 1 and concerned.intersection(row.names):
+            size = format_size(max(copy.size_bytes // copy.count for copy in row.copies))
+            times = _TIMES.get(count, f"{count} times")
+            return f": {row.titled(_MAX_WEIGHT_NAME)} ({size}) is in memory {times}"
+    return ""
+
+
+def _no_waste(profile: Profile) -> str:
+    base = profile.baseline_rss_bytes
+    steady = max(0, (profile.steady_rss_bytes or profile.peak_rss_bytes) - base)
+    factor = weight_factor(profile, steady)
+    size = format_size(steady) + (f", {factor} its weights" if factor else "")
+    xray = "" if profile.attribution else f" {_NO_XRAY}"
+    return f"No waste was found: the model keeps {size}.{xray}"
+
+
+def _reason(profile: Profile, worst: Finding | None, largest: Part | None) -> str:
+    reason = _finding_reason(worst) if worst is not None else _parts_sentence(profile)
+    if largest is not None:
+        reason = f"{largest.cause} {reason}".strip()
+    return reason or _peak_sentence(profile)
+
+
+def _finding_reason(finding: Finding) -> str:
+    sentences = (plain(text) for text in (finding.message, finding.detail) if text)
+    text = " ".join(s if s.endswith((".", "!", "?")) else f"{s}." for s in sentences)
+    doubt = "" if finding.evidence == "measured" else " (Predicted from the model file.)"
+    return shortened(text, _MAX_REASON) + doubt
+
+
+def _parts_sentence(profile: Profile) -> str:
+    parts = steady_parts(profile)
+    return f"Above the baseline: {', '.join(part.text for part in parts)}." if parts else ""
+
+
+def _peak_sentence(profile: Profile) -> str:
+    grown = responsible_span(profile, profile.peak_phase)
+    if grown is None:
+        return ""
+    return f"The peak is in {profile.peak_phase}, where {grown.name} took {grown.sentence}."
+
+
+def _steps(profile: Profile, largest: Part | None) -> tuple[Step, ...]:
+    outcome = fix_outcome(profile.fix) if profile.fix else ""
+    if outcome:
+        return (Step(outcome),)
+    if profile.outcome.status == "failed":
+        return (Step("Solve the error above first: it is onnxruntime's own."),)
+    costly = _costly(profile.findings)
+    model = shlex.quote(plain(profile.model.path)) + dim_option(profile.dimensions)
+    tuning = _tune_steps(profile, costly, model, largest)
+    if profile.outcome.status != "completed":
+        text = "Give it more time or memory, or look for session options that need less:"
+        tuning = [Step(text, f"memdiag tune {model}")]
+    fixing = _fix_steps(costly, model)
+    steps = [*tuning, *fixing] if largest else [*fixing, *tuning]
+    if steps:
+        return tuple(steps)
+    worst = _worst(costly)
+    if worst is not None:
+        text = f"There is no remedy that can be applied{_refusal(costly)}. The rule says more:"
+        return (Step(text, f"memdiag explain {worst.name}"),)
+    return (Step("Nothing: no rewrite and no session option is expected to save much."),)
+
+
+def _fix_steps(costly: Sequence[Finding], model: str) -> list[Step]:
+    """Return the step that rewrites the model, if a rewrite can be applied or may be."""
+    rewrites = [name for finding in costly for name in finding.rewrites or ()]
+    if rewrites:
+        text = (
+            f"Let memdiag try {listed(rewrites, limit=_MAX_NAMES)} on a copy of the model. The copy"
+            " is kept only if its memory is less and its outputs and speed are as good:"
+        )
+        return [Step(text, f"memdiag fix {model}")]
+    if any(finding.rewrites is None and finding.remedies for finding in costly):
+        text = "See which rewrites can be applied to the model:"
+        return [Step(text, f"memdiag fix --dry-run {model}")]
+    return []
+
+
+def _tune_steps(
+    profile: Profile, costly: Sequence[Finding], model: str, largest: Part | None
+) -> list[Step]:
+    """Return the step that searches session options, if they can be expected to save memory."""
+    # Without an applicable rewrite, the other remedies of a finding are session options.
+    not_rewritable = [finding for finding in costly if finding.rewrites == ()]
+    options = [name for finding in not_rewritable for name in finding.remedies]
+    names = listed(options, limit=_MAX_NAMES)
+    if largest is not None and largest.remedy:
+        others = f" ({names})" if options else ""
+        text = f"{largest.remedy} Let memdiag measure what this and other settings{others} save:"
+    elif options:
+        text = f"Let memdiag measure session options, such as {names}:"
+        if not any(finding.rewrites for finding in costly):
+            refusal = _refusal(not_rewritable)
+            text = f"memdiag fix has no rewrite for this model{refusal}. {text}"
+    elif is_tunable(profile):
+        size = format_size(sum(part.size_bytes for part in unused_parts(profile)))
+        text = (
+            f"Let memdiag measure which session options avoid some of the {size} that loading and"
+            " allocators add at the peak:"
+        )
+    else:
+        return []
+    return [Step(text, f"memdiag tune {model}")]
+
+
+def _refusal(findings: Sequence[Finding]) -> str:
+    """Return why no rewrite can be applied, in parentheses; empty if unknown."""
+    reason = next((plain(finding.refusal) for finding in findings if finding.refusal), "")
+    return f" ({shortened(reason, _MAX_REFUSAL)})" if reason else ""

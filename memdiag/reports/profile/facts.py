@@ -1,0 +1,109 @@
+"""Facts of a run for the lower half of a report: model, session, inputs and machine."""
+
+from memdiag.records.profile import Profile
+from memdiag.reports.table import Cell, Column, Row, Table
+from memdiag.reports.text import plain
+from memdiag.units import format_duration, format_size
+
+Facts = tuple[tuple[str, str], ...]
+
+
+def input_table(profile: Profile) -> Table:
+    """Return the inputs of the runs."""
+    rows = []
+    for value in profile.inputs:
+        shape = "" if value.shape is None else str(list(value.shape))
+        name = Cell(plain(value.name), is_code=True)
+        rows.append(Row(name, plain(value.dtype), shape, value.source, plain(value.note)))
+    return Table(
+        columns=(
+            Column("input", css="name"),
+            Column("dtype"),
+            Column("shape", css="shape"),
+            Column("source", css="less"),
+            Column("chosen", css="said"),
+        ),
+        rows=tuple(rows),
+    )
+
+
+def input_sentences(profile: Profile) -> tuple[str, ...]:
+    """Return each input in one line: ``ids int64 [1, 16], generated: within the table``."""
+    sentences = []
+    for row in input_table(profile).rows:
+        name, dtype, shape, source, note = (cell.text for cell in row.cells)
+        value = " ".join(part for part in (name, dtype, shape) if part)
+        sentences.append(f"{value}, {source}" + (f": {note}" if note else ""))
+    return tuple(sentences)
+
+
+def model_facts(profile: Profile) -> Facts:
+    """Return the facts of the model file that could be read."""
+    model = profile.model
+    opsets = ", ".join(
+        f"{plain(domain) or 'ai.onnx'} {version}" for domain, version in model.opsets.items()
+    )
+    return _known(
+        ("file", plain(model.path)),
+        ("file size", format_size(model.file_bytes)),
+        ("external data", format_size(model.external_bytes) if model.external_bytes else None),
+        ("weights", _weights(profile)),
+        ("nodes", None if model.node_count is None else f"{model.node_count:,}"),
+        ("IR version", None if model.ir_version is None else str(model.ir_version)),
+        ("opsets", opsets or None),
+    )
+
+
+def session_facts(profile: Profile) -> Facts:
+    """Return the settings of the session."""
+    session = profile.session
+    return _known(
+        ("providers", ", ".join(plain(name) for name in session.providers) or "default"),
+        ("loaded from", session.load_from),
+        ("runs asked for", "none" if session.runs is None else str(session.runs)),
+        ("disabled optimizers", ", ".join(map(plain, session.disabled_optimizers)) or None),
+        *((plain(key), plain(value)) for key, value in session.options.items()),
+        *((f"${plain(key)}", plain(value)) for key, value in session.environment.items()),
+    )
+
+
+def environment_facts(profile: Profile) -> Facts:
+    """Return versions and machine."""
+    machine = profile.environment
+    return _known(
+        ("memdiag", plain(machine.memdiag)),
+        ("onnxruntime", None if machine.onnxruntime is None else plain(machine.onnxruntime)),
+        ("Python", None if machine.python is None else plain(machine.python)),
+        ("platform", plain(machine.platform)),
+        ("processor", f"{plain(machine.cpu)}, {machine.cpu_count} logical"),
+        ("memory", format_size(machine.memory_bytes)),
+    )
+
+
+def sampling_facts(profile: Profile) -> Facts:
+    """Return how precisely the child was measured."""
+    sampling = profile.sampling
+    lag = sampling.boundary_lag_s
+    return _known(
+        ("samples", f"{sampling.count:,} from {plain(sampling.method)}"),
+        ("period", f"{format_duration(sampling.period_s)} (median)"),
+        ("largest gap", format_duration(sampling.largest_gap_s)),
+        ("lag at phase boundaries", None if lag is None else f"at most {format_duration(lag)}"),
+    )
+
+
+def facts_table(facts: Facts) -> Table:
+    """Return `facts` as a table without headings, for Markdown."""
+    rows = (Row(label, Cell(value, is_code=True)) for label, value in facts)
+    return Table(columns=(Column(), Column()), rows=tuple(rows))
+
+
+def _weights(profile: Profile) -> str | None:
+    size, count = profile.model.weight_bytes, profile.model.weight_count
+    if size is None:
+        return None
+    return format_size(size) if count is None else f"{format_size(size)} in {count:,}"
+
+
+def _known(*facts: tuple[str, str | None]) -> Facts:
+    return tuple((label, value) for label, value in facts if value is not None)

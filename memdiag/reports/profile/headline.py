@@ -1,0 +1,248 @@
+"""The answer of a profile in one or two sentences, and the few figures beside it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from memdiag.records.profile import Memory, Profile, Status
+from memdiag.reports.text import (
+    at_sizes,
+    counted,
+    model_file,
+    plain,
+    relative_to_baseline,
+    sampled_mark,
+    shortened,
+)
+from memdiag.units import MIB, format_size
+
+MIN_FACTOR_BYTES = MIB
+"""Multiples of less than these weights are never printed."""
+
+_ENDINGS: Mapping[Status, str] = {
+    "completed": "completed",
+    "failed": "failed",
+    "killed": "killed",
+    "timeout": "timed out",
+    "limit": "passed the memory limit",
+}
+_MAX_MESSAGE = 400
+_MIN_EARLIER_SHARE = 0.97
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """One figure of the headline; `size_bytes` is the length of its bar."""
+
+    label: str
+    value: str
+    note: str
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Headline:
+    """The answer.
+
+    Attributes:
+        first, second: the sentences.
+        facts: the weights, the runtime, its providers and threads.
+        figures: sizes above the baseline, except those of the weights and the baseline.
+    """
+
+    model: str
+    completed: bool
+    first: str
+    second: str
+    facts: str
+    figures: tuple[Figure, ...]
+
+
+def headline(profile: Profile) -> Headline:
+    """Return the headline of `profile`, whether the run completed or not."""
+    completed = profile.outcome.status == "completed"
+    peak = _peak(profile)
+    size = format_size(profile.baseline_rss_bytes)
+    baseline = f"Baseline {size}: Python, onnxruntime and inputs" if profile.phases else ""
+    sizes = at_sizes(profile.dimensions)
+    where = f", {sizes}" if sizes else ""
+    if profile.phases:
+        baseline += f". Whole process: peak {format_size(profile.peak_rss_bytes)}"
+    if completed:
+        first = f"Peak {peak}{where}."
+        second = _steady(profile)
+    else:
+        first = _ending(profile)
+        second = f"The peak until then was {peak}{where}."
+    weights = profile.model.weight_bytes
+    facts = [f"{format_size(weights)} of weights"] if weights is not None else []
+    return Headline(
+        model=model_file(profile.model.path),
+        completed=completed,
+        first=first,
+        second=f"{second} {baseline}." if baseline else second,
+        facts=" · ".join([*facts, _runtime(profile)]),
+        figures=_figures(profile),
+    )
+
+
+def weight_factor(profile: Profile, size: int) -> str | None:
+    """Return `size` as a multiple of the weights (``3.0 ×``), or None if that misleads.
+
+    A multiple is printed only if the weights are larger than the pages of its own that the
+    runtime adds (see `runtime_bytes`): otherwise it would describe the library, not the model.
+    """
+    weights = profile.model.weight_bytes
+    if weights is None or size <= 0:
+        return None
+    if weights < MIN_FACTOR_BYTES or weights <= runtime_bytes(profile):
+        return None
+    ratio = size / weights
+    return f"{ratio:.0f} ×" if ratio >= 10 else f"{ratio:.1f} ×" if ratio >= 0.1 else "< 0.1 ×"
+
+
+def runtime_bytes(profile: Profile) -> int:
+    """Return the file-backed memory added since the baseline that is not the model's.
+
+    These are pages of the runtime's libraries, used for the first time. 0 if unknown.
+    """
+    if not profile.phases:
+        return 0
+    first, last = profile.phases[0].end, profile.steady or profile.phases[-1].end
+    if first.file_bytes is None or last.file_bytes is None:
+        return 0
+    return max(0, last.file_bytes - first.file_bytes - _mapped_bytes(profile))
+
+
+def _mapped_bytes(profile: Profile) -> int:
+    """Return the resident bytes mapped from the model's files; all of them if not measured."""
+    attribution = profile.attribution
+    if attribution is None:
+        return profile.model.external_bytes
+    copies = sum(copy.resident_bytes for copy in attribution.copies if copy.backing.kind == "file")
+    return copies + attribution.bytes_of("external_data")
+
+
+def last_rss_bytes(profile: Profile) -> int:
+    """Return the last resident set that was sampled, in bytes.
+
+    A process that was just killed reads as zero, which is not its last size.
+    """
+    sampled = next((rss for rss in reversed(profile.samples.rss_bytes) if rss > 0), None)
+    if sampled is not None:
+        return sampled
+    last = profile.phase(profile.outcome.phase)
+    return last.end.rss_bytes if last else profile.peak_rss_bytes
+
+
+def baseline_memory(profile: Profile) -> Memory | None:
+    """Return the memory at the end of `start`, which is the baseline with its parts."""
+    start = profile.phase("start")
+    return start.end if start else None
+
+
+def _ending(profile: Profile) -> str:
+    outcome = profile.outcome
+    where = f"in {outcome.phase} at {format_size(last_rss_bytes(profile))}"
+    message = shortened(plain(outcome.message), _MAX_MESSAGE)
+    sentence = f"{_ENDINGS[outcome.status].capitalize()} {where}"
+    if not message:
+        return f"{sentence}."
+    return f"{sentence}: {message}" + ("" if message.endswith((".", "!", "?")) else ".")
+
+
+def _peak(profile: Profile) -> str:
+    above = profile.peak_rss_bytes - profile.baseline_rss_bytes
+    if above <= 0:
+        return "no higher than the baseline"
+    factor = weight_factor(profile, above)
+    asides = [f"{factor} the weights" if factor else "", sampled_mark(profile.peak_kind)]
+    aside = ", ".join(part for part in asides if part)
+    size = f"{relative_to_baseline(above)} {f'({aside}) ' if aside else ''}"
+    return f"{size}in {profile.peak_phase}{_earlier_peak(profile, above)}"
+
+
+def _earlier_peak(profile: Profile, above: int) -> str:
+    """Return which phase nearly reached the peak before: it is the first to look at."""
+    for span in profile.spans:
+        share = (span.peak_rss_bytes - profile.baseline_rss_bytes) / above
+        if share >= _MIN_EARLIER_SHARE:
+            if span.phase == profile.peak_phase:
+                break
+            return f", {min(100, int(share * 100))} % already in {span.phase}"
+    return ""
+
+
+def _steady(profile: Profile) -> str:
+    base = profile.baseline_rss_bytes
+    if profile.steady_rss_bytes is None:
+        if not profile.phases:
+            return "The model was not run."
+        kept = profile.phases[-1].end.rss_bytes - base
+        size = f"{relative_to_baseline(kept)}{_in_parentheses(weight_factor(profile, kept))}"
+        return f"Not run; created, the session stays {size}."
+    above = profile.steady_rss_bytes - base
+    parts = _steady_parts(profile)
+    size = f"{relative_to_baseline(above)}{_in_parentheses(weight_factor(profile, above))}"
+    return f"Steady {size}{f': {parts}' if parts else ''}."
+
+
+def _in_parentheses(text: str | None) -> str:
+    return f" ({text})" if text else ""
+
+
+def _steady_parts(profile: Profile) -> str:
+    """Return what the steady state adds to the baseline, by kind of memory."""
+    base, steady = baseline_memory(profile), profile.steady
+    if steady is None or base is None:
+        return ""
+    parts = (
+        ("anonymous", steady.anonymous_bytes, base.anonymous_bytes),
+        ("file-backed", steady.file_bytes, base.file_bytes),
+        ("shared", steady.shared_bytes, base.shared_bytes),
+    )
+    return ", ".join(
+        f"{name} {format_size(now - before, signed=True)}"
+        for name, now, before in parts
+        if now is not None and before is not None and now != before
+    )
+
+
+def _runtime(profile: Profile) -> str:
+    """Return the runtime, its providers and threads: ``onnxruntime 1.31.1, CPU, 2 threads``."""
+    version = profile.environment.onnxruntime
+    parts = [f"onnxruntime {plain(version)}" if version else "onnxruntime (version unknown)"]
+    parts += [plain(name).removesuffix("ExecutionProvider") for name in profile.session.providers]
+    threads = profile.session.options.get("intra_op_num_threads", "0")
+    if threads.isdecimal() and int(threads) > 0:
+        parts.append(f"{int(threads)} thread{'s' if int(threads) > 1 else ''}")
+    return ", ".join(part for part in parts if part)
+
+
+def _figures(profile: Profile) -> tuple[Figure, ...]:
+    base = profile.baseline_rss_bytes
+    peak = profile.peak_rss_bytes - base
+    notes = (
+        _times_weights(profile, peak),
+        f"in {profile.peak_phase}",
+        sampled_mark(profile.peak_kind),
+    )
+    figures = [_figure("Peak", peak, ", ".join(part for part in notes if part))]
+    if profile.steady_rss_bytes is not None:
+        steady = profile.steady_rss_bytes - base
+        note = _times_weights(profile, steady) or "after the last run"
+        figures.append(_figure("Steady", steady, note))
+    weights, count = profile.model.weight_bytes, profile.model.weight_count
+    if weights is not None:
+        note = "" if count is None else counted(count, "tensor")
+        figures.append(_figure("Weights", weights, note))
+    figures.append(_figure("Baseline", base, "Python, onnxruntime and inputs"))
+    return tuple(figures)
+
+
+def _figure(label: str, size: int, note: str) -> Figure:
+    return Figure(label=label, value=format_size(size), note=note, size_bytes=size)
+
+
+def _times_weights(profile: Profile, size: int) -> str:
+    factor = weight_factor(profile, size)
+    return f"{factor} the weights" if factor else ""

@@ -1,0 +1,405 @@
+"""Phases, spans and runs of a profile: how long each took, and which memory it moved."""
+
+import math
+import statistics
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from memdiag.records.profile import PeakKind, Phase, PhaseName, Profile, Run, Span, Status
+from memdiag.reports.profile.timeline import bands
+from memdiag.reports.table import Bar, Cell, Column, Row, Table
+from memdiag.reports.text import decimals_for, mebibytes, plain
+from memdiag.units import MIB, format_duration, format_size
+
+SAMPLED_MARK = "~"
+"""Mark of a peak that is the largest sample, not the kernel's own figure."""
+
+MIN_RUNS_FOR_P95 = 20
+
+_MIN_GROWTH = MIB
+_MIN_NOTABLE_SHARE = 0.05
+_TRANSFORMER_PHASES = ("optimize", "constant_fold")
+_MAX_RESPONSIBLE = 32
+_ENDINGS: Mapping[Status, str] = {
+    "completed": "",
+    "failed": "failed here",
+    "killed": "killed here",
+    "timeout": "timed out here",
+    "limit": "limit passed here",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PhaseRow:
+    """One phase as text, with its figures in MiB.
+
+    Rows of level 0 follow each other: each starts with the memory that the row before ends with.
+    Phases that take turns are one such row; its parts are rows of level 1, which have start and end
+    only if they are a single stretch of time.
+
+    Attributes:
+        time: for `steady`, the median of all runs.
+        kept: the difference of the printed figures `start` and `end`.
+        responsible: the span that made the phase grow most.
+        ending: how the run ended in this phase, if it did not complete.
+    """
+
+    phase: PhaseName
+    label: str
+    time: str
+    start: str
+    peak: str
+    end: str
+    kept: str
+    responsible: str
+    level: int
+    peak_bytes: int
+    end_bytes: int
+    is_peak: bool
+    ending: str
+
+
+def phase_rows(profile: Profile) -> tuple[PhaseRow, ...]:
+    """Return the phases that were reached."""
+    decimals = decimals_for(profile.peak_rss_bytes)
+    return tuple(row for group in _groups(profile) for row in _rows(profile, group, decimals))
+
+
+def phase_table(profile: Profile) -> Table:
+    """Return the table of the phases that were reached."""
+    rows = phase_rows(profile)
+    kinds = {phase.peak_kind for phase in profile.phases}
+    caption = "Resident set of the whole process in MiB, baseline included"
+    if "sampled" in kinds:
+        caption += f"; {SAMPLED_MARK} is the largest sample seen, the true peak may be higher"
+    peak_heading = f"peak ({kinds.pop()})" if len(kinds) == 1 else "peak"
+    # On a terminal the phase where a run ended says so in the last column.
+    has_last = any(row.responsible for row in rows)
+    return Table(
+        columns=(
+            Column("phase"),
+            Column("time", "right"),
+            Column("at start", "right", css="less"),
+            Column(peak_heading, "right", css="strong"),
+            Column("at end", "right"),
+            Column("kept", "right"),
+            Column(
+                css="wide",
+                legend=(("end", "at end"), ("top", "up to the peak")),
+                formats=("html",),
+            ),
+            Column("grown by", css="name less", formats=("markdown", "html")),
+            Column(
+                "grown by" if has_last else "",
+                wraps=True,
+                max_width=_MAX_RESPONSIBLE,
+                formats=("console",),
+            ),
+        ),
+        rows=tuple(
+            _phase_cells(row, max((other.peak_bytes for other in rows), default=0)) for row in rows
+        ),
+        caption=f"{caption}.",
+    )
+
+
+def _phase_cells(row: PhaseRow, scale_bytes: int) -> Row:
+    tags = ("peak" if row.is_peak else "", row.ending)
+    bar = (
+        Bar(css="top", percent=100 * row.peak_bytes / (scale_bytes or 1)),
+        Bar(css="end", percent=100 * row.end_bytes / (scale_bytes or 1)),
+    )
+    return Row(
+        Cell(
+            row.label,
+            is_strong=row.is_peak and row.label == row.phase,
+            tags=tuple(tag for tag in tags if tag),
+        ),
+        row.time,
+        row.start,
+        Cell(row.peak, is_strong=row.is_peak),
+        row.end,
+        row.kept,
+        Cell(bars=() if row.level else (bar,)),
+        Cell(row.responsible, is_code=True),
+        row.ending or row.responsible,
+        is_strong=row.is_peak,
+        level=row.level,
+    )
+
+
+def _groups(profile: Profile) -> list[list[Phase]]:
+    """Return the phases in order; phases that take turns, whose extents overlap, are a group."""
+    groups: list[list[Phase]] = []
+    reached = 0.0
+    for phase in profile.phases:
+        spans = [span for span in profile.spans if span.phase == phase.name]
+        start = min((span.start_s for span in spans), default=reached)
+        if groups and start < reached:
+            groups[-1].append(phase)
+        else:
+            groups.append([phase])
+        reached = max([reached, *(span.end_s for span in spans)])
+    return groups
+
+
+def _rows(profile: Profile, group: Sequence[Phase], decimals: int) -> Iterator[PhaseRow]:
+    """Yield the row of a phase, or of phases that take turns followed by a row for each."""
+    rows = [_row(profile, phase, decimals) for phase in group]
+    if len(rows) == 1:
+        yield rows[0]
+        return
+    names = {phase.name for phase in group}
+    ordered = sorted(
+        (span for span in profile.spans if span.phase in names), key=lambda span: span.start_s
+    )
+    starts = {phase.name: phase.start.rss_bytes for phase in group}
+    ends = {phase.name: phase.end.rss_bytes for phase in group}
+    first, last = starts[ordered[0].phase], ends[ordered[-1].phase]
+    start, end = mebibytes(first, decimals), mebibytes(last, decimals)
+    highest = max(rows, key=lambda row: row.peak_bytes)
+    yield replace(
+        rows[0],
+        time=format_duration(sum(phase.duration_s for phase in group)),
+        start=start,
+        peak=highest.peak,
+        end=end,
+        kept=_kept(start, end, decimals),
+        responsible="",
+        peak_bytes=highest.peak_bytes,
+        end_bytes=last,
+    )
+    for row, phase in zip([*rows[1:], rows[0]], [*group[1:], group[0]], strict=True):
+        own = [band for band in bands(profile.spans) if band.phase == phase.name]
+        part = replace(row, level=1, kept=mebibytes(phase.net_rss_bytes, decimals, signed=True))
+        if phase is group[0]:
+            part = replace(part, label="other steps", is_peak=False, ending="")
+        yield part if len(own) == 1 else replace(part, start="", end="")
+
+
+def _row(profile: Profile, phase: Phase, decimals: int) -> PhaseRow:
+    latency = [run.latency_s for run in profile.runs]
+    is_steady = phase.name == "steady" and bool(latency)
+    duration = statistics.median(latency) if is_steady else phase.duration_s
+    grown = responsible_span(profile, phase.name)
+    mark = SAMPLED_MARK if phase.peak_kind == "sampled" else ""
+    outcome = profile.outcome
+    start, end = (mebibytes(each.rss_bytes, decimals) for each in (phase.start, phase.end))
+    return PhaseRow(
+        phase=phase.name,
+        label=f"steady ×{len(latency)}" if is_steady else phase.name,
+        time=format_duration(duration or phase.duration_s),
+        start=start,
+        peak=mark + mebibytes(phase.peak_rss_bytes, decimals),
+        end=end,
+        kept=_kept(start, end, decimals),
+        responsible=grown.name if grown else "",
+        level=0,
+        peak_bytes=phase.peak_rss_bytes,
+        end_bytes=phase.end.rss_bytes,
+        is_peak=phase.name == profile.peak_phase,
+        ending=_ENDINGS[outcome.status] if phase.name == outcome.phase else "",
+    )
+
+
+def _kept(start: str, end: str, decimals: int) -> str:
+    """Return the difference of two figures as they are printed."""
+    difference = float(end.replace(",", "")) - float(start.replace(",", ""))
+    return mebibytes(round(difference * MIB), decimals, signed=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpanRow:
+    """One span in figures; `peak_growth_bytes` is its peak above its start."""
+
+    name: str
+    phase: PhaseName
+    step: int | None
+    modified: bool | None
+    duration_s: float
+    peak_growth_bytes: int
+    peak_kind: PeakKind
+    net_bytes: int
+
+    @property
+    def title(self) -> str:
+        """The name with the step: ``ConstantFolding, step 1``."""
+        return self.name if self.step is None else f"{self.name}, step {self.step}"
+
+    @property
+    def sentence(self) -> str:
+        """What the span did: ``+1000 MiB at its peak, +500 MiB kept``."""
+        if self.peak_growth_bytes == 0 and self.net_bytes < 0:
+            return f"{format_size(-self.net_bytes)} given back"
+        kind = " (sampled)" if self.peak_kind == "sampled" else ""
+        peak = f"{format_size(self.peak_growth_bytes, signed=True)} at its peak{kind}"
+        if self.net_bytes > 0:
+            return f"{peak}, {format_size(self.net_bytes, signed=True)} kept"
+        if self.net_bytes < 0:
+            return f"{peak}, {format_size(-self.net_bytes)} given back"
+        return f"{peak}, nothing kept"
+
+    @property
+    def movement(self) -> tuple[int, int]:
+        """The memory that the span moved: growth to its peak, and change from start to end."""
+        return self.peak_growth_bytes, abs(self.net_bytes)
+
+
+def span_row(span: Span) -> SpanRow:
+    """Return `span` in figures."""
+    return SpanRow(
+        name=plain(span.name),
+        phase=span.phase,
+        step=span.step,
+        modified=span.modified,
+        duration_s=span.end_s - span.start_s,
+        peak_growth_bytes=max(0, span.peak_rss_bytes - span.start_rss_bytes),
+        peak_kind=span.peak_kind,
+        net_bytes=span.net_rss_bytes,
+    )
+
+
+def span_rows(profile: Profile) -> tuple[SpanRow, ...]:
+    """Return the spans that say more than their phase, largest movement of memory first.
+
+    These are all spans of the phases in which graph transformers run, and those of any other phase
+    in which memory moved more than once.
+    """
+    rows = [span_row(span) for span in profile.spans]
+    moves = Counter(row.phase for row in rows if max(row.movement) >= _MIN_GROWTH)
+    kept = (row for row in rows if row.phase in _TRANSFORMER_PHASES or moves[row.phase] > 1)
+    return tuple(sorted(kept, key=lambda row: row.movement, reverse=True))
+
+
+def notable_spans(profile: Profile, *, limit: int = 6) -> tuple[SpanRow, ...]:
+    """Return the spans that belong in a summary: at least 1 MiB and 5 % of the peak."""
+    above = profile.peak_rss_bytes - profile.baseline_rss_bytes
+    smallest = max(_MIN_GROWTH, above * _MIN_NOTABLE_SHARE)
+    return tuple(row for row in span_rows(profile) if max(row.movement) >= smallest)[:limit]
+
+
+def responsible_span(profile: Profile, phase: PhaseName) -> SpanRow | None:
+    """Return the span that made `phase` grow most; None if none grew by 1 MiB."""
+    rows = [row for row in span_rows(profile) if row.phase == phase]
+    grown = max(rows, key=lambda row: row.net_bytes, default=None)
+    if grown is None or grown.net_bytes < _MIN_GROWTH:
+        grown = max(rows, key=lambda row: row.movement, default=None)
+    return grown if grown and max(grown.movement) >= _MIN_GROWTH else None
+
+
+def span_table(rows: Sequence[SpanRow]) -> Table:
+    """Return the table of `rows`, for a page."""
+    graph = {None: "", True: "changed", False: "unchanged"}
+    return Table(
+        columns=(
+            Column("transformer or step", css="name"),
+            Column("phase", css="less"),
+            Column("time", "right"),
+            Column("at its peak", "right", css="strong"),
+            Column("kept", "right"),
+            Column("graph", css="less"),
+        ),
+        rows=tuple(
+            Row(
+                row.title,
+                row.phase,
+                format_duration(row.duration_s),
+                Cell(
+                    format_size(row.peak_growth_bytes, signed=True),
+                    note="sampled" if row.peak_kind == "sampled" else "",
+                ),
+                format_size(row.net_bytes, signed=True),
+                graph[row.modified],
+            )
+            for row in rows
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Runs:
+    """The runs after the first in sentences; each is empty if nothing is known.
+
+    Attributes:
+        growth: which runs grew the resident set.
+        retained: what ``malloc_trim`` returned after the last run.
+    """
+
+    latency: str
+    growth: str
+    retained: str
+
+    @property
+    def sentence(self) -> str:
+        """All sentences in one."""
+        return "; ".join(part for part in (self.latency, self.growth, self.retained) if part)
+
+
+def runs_summary(profile: Profile) -> Runs:
+    """Return the runs of `profile` in sentences."""
+    return Runs(latency=_latency(profile), growth=_growth(profile), retained=_retained(profile))
+
+
+def run_sentence(number: int, run: Run) -> str:
+    """Return one run in words: ``run 3: 28 ms, peak 1.54 GiB``."""
+    peak = run.peak_rss_bytes
+    reached = "" if peak is None else f", peak {format_size(peak)}"
+    return f"run {number}: {format_duration(run.latency_s)}{reached}"
+
+
+def _latency(profile: Profile) -> str:
+    parts = []
+    ordered = sorted(run.latency_s for run in profile.runs)
+    if ordered:
+        median = format_duration(statistics.median(ordered))
+        p95 = format_duration(ordered[math.ceil(0.95 * len(ordered)) - 1])
+        name = "p95" if len(ordered) >= MIN_RUNS_FOR_P95 else "p95 (the largest)"
+        count = f"{len(ordered)} run{'s' if len(ordered) > 1 else ''}"
+        parts.append(f"latency median {median}, {name} {p95} over {count}")
+    if profile.first_run_s is not None:
+        parts.append(f"first run {format_duration(profile.first_run_s)}")
+    return "; ".join(parts)
+
+
+def _growth(profile: Profile) -> str:
+    rss = [run.rss_bytes for run in profile.runs]
+    if len(rss) < 2:
+        return ""
+    later = f"{_change(rss[-1] - rss[0])} in runs 2 to {len(rss)}"
+    steady = profile.phase("steady")
+    if steady is None:
+        return f"resident memory: {later}"
+    return f"resident memory: {_change(rss[0] - steady.start.rss_bytes)} in run 1, {later}"
+
+
+def _change(size: int) -> str:
+    """Return a change of memory in MiB, as in the phase table."""
+    if size == 0:
+        return "no change"
+    text = f"{size / MIB:+,.1f}"
+    return f"{text} MiB" if text.strip("+-0.") else "less than 0.1 MiB"
+
+
+def _retained(profile: Profile) -> str:
+    size = profile.allocator_retained_bytes
+    if size is None:
+        return ""
+    return f"malloc_trim returned {format_size(size) if size > 0 else 'nothing'} afterwards"
+
+
+def copies_by_phase(profile: Profile) -> tuple[str, ...]:
+    """Return the copies in use at the end of each phase at which an X-ray was taken.
+
+    ``copies after parse: 12, original 61 MiB, packed 61 MiB``
+    """
+    sentences = []
+    for taken in profile.phase_attributions:
+        copies = [copy for copy in taken.attribution.copies if copy.live is not False]
+        sizes: dict[str, int] = {}
+        for copy in copies:
+            sizes[copy.kind] = sizes.get(copy.kind, 0) + copy.resident_bytes
+        ordered = sorted(sizes.items(), key=lambda item: -item[1])
+        kinds = ", ".join(f"{kind} {format_size(size)}" for kind, size in ordered)
+        sentences.append(f"copies after {taken.phase}: {len(copies):,}, {kinds or 'none'}")
+    return tuple(sentences)

@@ -1,0 +1,363 @@
+"""The timeline as a picture: memory above the baseline, phases, and the peak."""
+
+from __future__ import annotations
+
+import textwrap
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from memdiag.records.profile import Profile
+from memdiag.reports.palette import LIGHT as COLOR
+from memdiag.reports.picture import fitting, size_unit, spread
+from memdiag.reports.profile.headline import headline, weight_factor
+from memdiag.reports.profile.timeline import Band, Timeline, timeline
+from memdiag.reports.text import sampled_mark, shortened
+from memdiag.units import KIB, format_duration, format_size
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_INCHES = (10.0, 5.2)
+_DPI = 160
+_LEFT, _RIGHT, _BOTTOM, _TOP = 0.085, 0.985, 0.13, 0.735
+_TITLE, _TEXT, _SMALL = 19.0, 14.0, 12.5  # points: legible at half of the picture's width
+_POINTS = 72.0
+_ACROSS = _INCHES[0] * _POINTS * 0.97
+_MAX_LINE, _MAX_SMALL_LINE = 92, 102  # letters of a line at _TEXT, and at _SMALL
+_LETTER = 0.62  # a wide letter's width as a share of its size
+_RIBBON = 0.05  # the phases' ribbon above the plot, as a share of its height
+_STEPS = (1, 2, 2.5, 5, 10)
+_MIN_PHASE_WIDTH = 0.09  # share of the width, for phases after `start`
+_MAX_START_WIDTH = 0.05  # nothing of the model happens in `start`
+_LAYERS = {
+    "file-backed": COLOR.file,
+    "shared": COLOR.shared,
+    "anonymous": COLOR.anonymous,
+    "resident": COLOR.anonymous,
+}
+
+
+def draw(profile: Profile) -> Figure:
+    """Return the timeline of `profile`, 1600 × 832 pixels.
+
+    Raises:
+        ReportError: the columns of the samples differ in length.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    line = timeline(profile)
+    figure = Figure(figsize=_INCHES, dpi=_DPI, facecolor=COLOR.surface)
+    FigureCanvasAgg(figure)
+    axes = figure.add_axes((_LEFT, _BOTTOM, _RIGHT - _LEFT, _TOP - _BOTTOM))
+    axes.set_facecolor(COLOR.surface)
+    times = time_scale(line)
+    top = _top(profile, line)
+    axes.set_xlim(0, 1)
+    axes.set_ylim(0, top)
+    _draw_title(figure, profile)
+    _draw_phases(axes, line, times)
+    _draw_memory(axes, line, times)
+    _draw_weights(axes, line, top)
+    _draw_peak(axes, profile, line, times, top)
+    _draw_time_axis(axes, line, times)
+    _draw_size_axis(axes, top)
+    return figure
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeScale:
+    """A piecewise linear map from seconds to the share of the width, from 0 to 1.
+
+    Attributes:
+        is_stretched: whether its pieces differ in scale.
+    """
+
+    edges_s: tuple[float, ...]
+    places: tuple[float, ...]
+    is_stretched: bool
+
+    def place(self, t_s: float) -> float:
+        """Return the position of `t_s`, from 0 to 1."""
+        index = min(max(bisect_right(self.edges_s, t_s) - 1, 0), len(self.edges_s) - 2)
+        first, last = self.edges_s[index], self.edges_s[index + 1]
+        share = (min(max(t_s, first), last) - first) / (last - first)
+        return self.places[index] + share * (self.places[index + 1] - self.places[index])
+
+
+def time_scale(line: Timeline) -> TimeScale:
+    """Return a scale on which every phase is visible, however short it is beside the others.
+
+    Phases that take turns, such as `optimize` and `constant_fold`, share one stretch, in which time
+    is linear.
+    """
+    stretches = _stretches(line)
+    floor = min(_MIN_PHASE_WIDTH, 0.6 / len(stretches))
+    total = sum(last - first for first, last, _ in stretches)
+    after_start = sum(last - first for first, last, start in stretches if not start) or total
+    shares = [
+        min(_MAX_START_WIDTH, (last - first) / total)
+        if is_start and len(stretches) > 1
+        else max(floor, (last - first) / after_start)
+        for first, last, is_start in stretches
+    ]
+    # Short stretches are widened to the floor, long stretches are narrowed for it.
+    excess = sum(shares) - 1
+    spare = sum(max(0.0, share - floor) for share in shares)
+    if spare > 0:
+        shares = [share - max(0.0, share - floor) * min(1.0, excess / spare) for share in shares]
+    places = [0.0]
+    for share in shares:
+        places.append(places[-1] + share / sum(shares))
+    speeds = [
+        share / (last - first) for share, (first, last, _) in zip(shares, stretches, strict=True)
+    ]
+    return TimeScale(
+        edges_s=(stretches[0][0], *(last for _, last, _ in stretches)),
+        places=tuple(places),
+        is_stretched=max(speeds) > 1.5 * min(speeds),
+    )
+
+
+def _stretches(line: Timeline) -> list[tuple[float, float, bool]]:
+    """Return (start, end, is `start`) of each group of phases whose extents overlap."""
+    first = line.start_s
+    last = max(line.end_s, first + 1e-6)
+    merged: list[tuple[float, float, bool]] = []
+    for start, end, is_start in sorted(_extents(line.bands)):
+        if merged and start < merged[-1][1]:
+            before = merged.pop()
+            merged.append((before[0], max(before[1], end), before[2] and is_start))
+        elif end > start:
+            merged.append((start, end, is_start))
+    if not merged:
+        return [(first, last, False)]
+    merged[0] = (first, *merged[0][1:])
+    merged[-1] = (merged[-1][0], last, merged[-1][2])
+    # Spans follow each other without gaps. If a record has a gap, it belongs to the next stretch.
+    return [
+        (before[1], end, is_start)
+        for before, (_, end, is_start) in zip([(0, first), *merged], merged, strict=False)
+    ]
+
+
+def _extents(bands: Sequence[Band]) -> list[tuple[float, float, bool]]:
+    extents: dict[str, tuple[float, float, bool]] = {}
+    for band in bands:
+        start, end, _ = extents.get(band.phase, (band.start_s, band.end_s, False))
+        extent = (min(start, band.start_s), max(end, band.end_s), band.phase == "start")
+        extents[band.phase] = extent
+    return list(extents.values())
+
+
+def _top(profile: Profile, line: Timeline) -> int:
+    above = max(line.top_bytes, profile.peak_rss_bytes) - line.baseline_bytes
+    weights = line.weight_bytes or 0
+    # Weights far above the memory that was reached (a failed load) would flatten the curve.
+    return int(1.22 * max(above, weights if weights <= 3 * above else 0, 256 * KIB))
+
+
+def _draw_title(figure: Figure, profile: Profile) -> None:
+    answer = headline(profile)
+    color = COLOR.ink if answer.completed else COLOR.peak_ink
+    title, title_size = fitting(answer.model, _TITLE, _ACROSS)
+    lines = textwrap.wrap(answer.first, _MAX_LINE)
+    size = _TEXT
+    if len(lines) > 1:
+        size = _SMALL
+        lines = textwrap.wrap(answer.first, _MAX_SMALL_LINE, max_lines=2, placeholder=" …")
+    texts = (
+        (0.975, title, title_size, COLOR.ink, "bold"),
+        (0.905, "\n".join(lines), size, color, "normal"),
+    )
+    for y, text, points, ink, weight in texts:
+        figure.text(
+            0.014, y, text, fontsize=points, color=ink, weight=weight, va="top", parse_math=False,
+            linespacing=1.1,
+        )  # fmt: skip
+    figure.text(
+        _RIGHT, 0.965, shortened(answer.facts, 60), fontsize=_SMALL - 2, color=COLOR.muted,
+        va="top", ha="right", parse_math=False, visible=len(answer.model) < 30,
+    )  # fmt: skip
+
+
+def _draw_phases(axes: Axes, line: Timeline, times: TimeScale) -> None:
+    transform = axes.get_xaxis_transform()
+    longest: dict[str, Band] = {}
+    phases = list(dict.fromkeys(band.phase for band in line.bands))
+    peak = next((peak.phase for peak in line.peaks if peak.overall), None)
+    for band in line.bands:
+        first, last = times.place(band.start_s), times.place(band.end_s)
+        is_peak = band.phase == peak
+        odd = phases.index(band.phase) % 2
+        ribbon = COLOR.peak if is_peak else COLOR.muted if odd else COLOR.rail
+        tint = COLOR.peak_soft if is_peak else COLOR.band if odd else COLOR.surface
+        axes.axvspan(first, last, color=tint, lw=0, zorder=0)
+        axes.axvspan(
+            first, last, ymin=1.0, ymax=1.0 + _RIBBON / 2, fc=ribbon, clip_on=False,
+            ec=COLOR.surface, lw=0.8 if last - first > 0.004 else 0,
+        )  # fmt: skip
+        before = longest.get(band.phase, band)
+        if band.end_s - band.start_s >= before.end_s - before.start_s:
+            longest[band.phase] = band
+    centres = [
+        (times.place(band.start_s) + times.place(band.end_s)) / 2 for band in longest.values()
+    ]
+    plot = _INCHES[0] * (_RIGHT - _LEFT) * _POINTS
+    widths = [len(phase) * _SMALL * _LETTER / plot for phase in longest]
+    places = spread(centres, widths, gap=0.008, width=1.0)
+    for phase, centre, place in zip(longest, centres, places, strict=True):
+        ink = COLOR.peak_ink if phase == peak else COLOR.ink
+        axes.plot(
+            [centre, place], [1.0 + _RIBBON / 2, 1.0 + 1.5 * _RIBBON], transform=transform,
+            color=ink if phase == peak else COLOR.muted, lw=0.9, clip_on=False,
+        )  # fmt: skip
+        axes.text(
+            place, 1.0 + 1.6 * _RIBBON, phase, transform=transform, fontsize=_SMALL, color=ink,
+            ha="center", va="bottom", weight="bold" if phase == peak else "normal",
+        )  # fmt: skip
+
+
+def _draw_memory(axes: Axes, line: Timeline, times: TimeScale) -> None:
+    if not line.t_s:
+        axes.text(
+            0.5, 0.5, "no samples were taken", transform=axes.transAxes, fontsize=_TEXT,
+            color=COLOR.muted, ha="center",
+        )  # fmt: skip
+        return
+    x = [times.place(t) for t in line.t_s]
+    below = [0] * len(x)
+    for layer in line.layers:
+        tops = [low + size for low, size in zip(below, layer.above_bytes, strict=True)]
+        axes.fill_between(x, below, tops, color=_LAYERS[layer.name], lw=0, label=layer.name)
+        below = tops
+    axes.plot(x, below, color=COLOR.ink, lw=1.0, solid_joinstyle="round")
+    axes.legend(
+        loc="upper right", bbox_to_anchor=(1.005, -0.095), ncols=3, reverse=True, fontsize=_SMALL,
+        frameon=False, labelcolor=COLOR.ink, handlelength=1.0, handletextpad=0.5,
+        columnspacing=1.4, borderpad=0.2, borderaxespad=0,
+    )  # fmt: skip
+
+
+def _draw_weights(axes: Axes, line: Timeline, top: int) -> None:
+    if not line.weight_bytes or not 0.02 * top < line.weight_bytes < top:
+        return
+    axes.axhline(line.weight_bytes, color=COLOR.surface, lw=2.8, alpha=0.75, zorder=3)
+    axes.axhline(line.weight_bytes, color=COLOR.ink, lw=1.3, ls=(0, (5, 3)), zorder=3)
+    axes.text(
+        0.992, line.weight_bytes, f"the weights, {format_size(line.weight_bytes)}",
+        fontsize=_SMALL, color=COLOR.ink, ha="right", va="center", zorder=5,
+        bbox={"boxstyle": "round,pad=0.25", "fc": COLOR.surface, "ec": COLOR.line, "alpha": 0.92},
+    )  # fmt: skip
+
+
+def _draw_peak(axes: Axes, profile: Profile, line: Timeline, times: TimeScale, top: int) -> None:
+    peak = next((peak for peak in line.peaks if peak.overall), None)
+    above = profile.peak_rss_bytes - profile.baseline_rss_bytes
+    if peak is None or above <= 0:
+        return
+    x = times.place(peak.t_s)
+    ratio = weight_factor(profile, above)
+    asides = [format_size(above), ratio or "", peak.phase, sampled_mark(peak.kind)]
+    text = " · ".join(part for part in asides if part)
+    width = len(text) * _TEXT * _LETTER / (_INCHES[0] * (_RIGHT - _LEFT) * _POINTS)
+    left = min(max(x, width / 2 + 0.005), 0.995 - width / 2)
+    _draw_other_peaks(axes, line, times, top, label=(left - width / 2, left + width / 2))
+    axes.plot(
+        [x], [above], "o", ms=9, mfc=COLOR.peak, mec=COLOR.surface, mew=1.6, zorder=6,
+        clip_on=False,
+    )  # fmt: skip
+    axes.text(
+        left, above + 0.045 * top, text,
+        fontsize=_TEXT, weight="bold", color=COLOR.peak_ink, ha="center", va="bottom", zorder=6,
+    )  # fmt: skip
+
+
+def _draw_other_peaks(
+    axes: Axes, line: Timeline, times: TimeScale, top: int, *, label: tuple[float, float]
+) -> None:
+    """Mark the peaks of other phases that were released, with figures where they do not overlap."""
+    from matplotlib.patheffects import withStroke
+
+    halo = [withStroke(linewidth=3.5, foreground=COLOR.surface)]
+    overall = max(peak.rss_bytes for peak in line.peaks) - line.baseline_bytes
+    boxes = [(*label, overall)]
+    for peak in line.peaks:
+        above = peak.rss_bytes - line.baseline_bytes
+        if peak.overall or peak.transient_bytes < 0.03 * top:
+            continue
+        x = times.place(peak.t_s)
+        axes.plot(
+            [x], [above], "o", ms=5.5, mfc=COLOR.surface, mec=COLOR.ink, mew=1.2, zorder=5,
+            clip_on=False,
+        )  # fmt: skip
+        text = format_size(above)
+        half = len(text) * _SMALL * _LETTER / (_INCHES[0] * (_RIGHT - _LEFT) * _POINTS) / 2
+        covers = any(
+            x + half > left and x - half < right and abs(above - at) < 0.1 * top
+            for left, right, at in boxes
+        )
+        if not covers:
+            axes.text(
+                max(x, half), above + 0.03 * top, text, fontsize=_SMALL, color=COLOR.ink,
+                ha="center", va="bottom", zorder=5, path_effects=halo,
+            )  # fmt: skip
+            boxes.append((x - half, x + half, above))
+
+
+def _draw_time_axis(axes: Axes, line: Timeline, times: TimeScale) -> None:
+    if times.is_stretched:
+        wanted = list(times.edges_s)
+        note = "time, short phases drawn wider than they lasted"
+    else:
+        wanted = _even(times.edges_s[0], times.edges_s[-1], 6)
+        note = "time"
+    ticks: list[tuple[float, str]] = []
+    for t_s in wanted:
+        place = times.place(t_s)
+        text = "0" if t_s == 0 else format_duration(t_s)
+        is_last = place > 0.97
+        distance = 0.13 if is_last else 0.085  # the last label ends at the edge, others are centred
+        while is_last and len(ticks) > 1 and place - ticks[-1][0] < distance:
+            ticks.pop()
+        if not ticks or (place - ticks[-1][0] >= distance and text != ticks[-1][1]):
+            ticks.append((place, text))
+    axes.set_xticks([place for place, _ in ticks], [text for _, text in ticks])
+    for label, (place, _) in zip(axes.get_xticklabels(), ticks, strict=True):
+        label.set_horizontalalignment("right" if place > 0.97 else "center")
+    axes.set_xlabel(note, fontsize=_SMALL, color=COLOR.muted, loc="left")
+    axes.tick_params(axis="x", labelsize=_SMALL, colors=COLOR.muted, length=4, color=COLOR.line)
+
+
+def _draw_size_axis(axes: Axes, top: int) -> None:
+    unit, name = size_unit(top)
+    values = [value for value in _even(0, top / unit, 5) if value * unit < top]
+    axes.set_yticks([value * unit for value in values], [f"{value:,g}" for value in values])
+    axes.set_ylabel(f"{name} above baseline", fontsize=_SMALL, color=COLOR.muted)
+    axes.tick_params(axis="y", labelsize=_SMALL, colors=COLOR.muted, length=0)
+    axes.grid(axis="y", color=COLOR.line, lw=0.8, zorder=1)
+    axes.set_axisbelow(True)
+    for side, spine in axes.spines.items():
+        spine.set_visible(side == "bottom")
+        spine.set_color(COLOR.line)
+
+
+def _even(first: float, last: float, count: int) -> list[float]:
+    """Return about `count` round numbers from `first` to `last`."""
+    rough = max((last - first) / count, 1e-9)
+    power = 10.0 ** (len(f"{rough:.0f}") - 1) if rough >= 1 else 10.0 ** -_zeros(rough)
+    step = power * next(step for step in _STEPS if step * power >= rough)
+    number = int(first // step)
+    values = []
+    while number * step <= last:
+        if number * step >= first:
+            values.append(round(number * step, 12))
+        number += 1
+    return values
+
+
+def _zeros(number: float) -> int:
+    return int(f"{number:e}".partition("e-")[2])

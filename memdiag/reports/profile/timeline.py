@@ -1,0 +1,252 @@
+"""The timeline to draw: thinned samples, bands of the phases, peaks, and limits of a budget."""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from memdiag.errors import ReportError
+from memdiag.records.profile import PeakKind, PhaseName, Profile, Samples, Span
+from memdiag.reports.profile.headline import baseline_memory
+from memdiag.units import format_size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Band:
+    """A time range of one phase, in seconds since the child was started."""
+
+    phase: PhaseName
+    start_s: float
+    end_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peak:
+    """The peak of one phase, at the time of the largest sample beside it.
+
+    Attributes:
+        transient_bytes: how far the peak exceeds start and end of its phase: what was released.
+    """
+
+    phase: PhaseName
+    t_s: float
+    rss_bytes: int
+    kind: PeakKind
+    overall: bool
+    transient_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layer:
+    """One kind of memory, such as ``file-backed``, above the baseline: a column of bytes."""
+
+    name: str
+    above_bytes: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeline:
+    """Columns of equal length (seconds, bytes) and what is drawn around them.
+
+    Attributes:
+        anonymous_bytes, file_bytes: None if the system does not split the resident set.
+        shared_bytes: None also if there was no shared memory. `file_bytes` includes shared memory
+            only if the record does not separate them.
+        baseline_file_bytes, baseline_shared_bytes: those parts of the baseline.
+    """
+
+    t_s: tuple[float, ...]
+    rss_bytes: tuple[int, ...]
+    anonymous_bytes: tuple[int, ...] | None
+    file_bytes: tuple[int, ...] | None
+    shared_bytes: tuple[int, ...] | None
+    baseline_bytes: int
+    baseline_file_bytes: int | None
+    baseline_shared_bytes: int
+    weight_bytes: int | None
+    bands: tuple[Band, ...]
+    peaks: tuple[Peak, ...]
+
+    @property
+    def above_bytes(self) -> tuple[int, ...]:
+        """Resident bytes above the baseline, never below 0."""
+        return tuple(max(0, rss - self.baseline_bytes) for rss in self.rss_bytes)
+
+    @property
+    def layers(self) -> tuple[Layer, ...]:
+        """The memory above the baseline by kind, from the bottom up; the sum is all of it."""
+        left = self.above_bytes
+        if self.anonymous_bytes is None or self.baseline_file_bytes is None:
+            return (Layer(name="resident", above_bytes=left),)
+        found = []
+        for name, sizes, base in (
+            ("file-backed", self.file_bytes, self.baseline_file_bytes),
+            ("shared", self.shared_bytes, self.baseline_shared_bytes),
+        ):
+            if sizes is not None:
+                own = tuple(
+                    min(max(0, size - base), limit) for size, limit in zip(sizes, left, strict=True)
+                )
+                left = tuple(limit - part for limit, part in zip(left, own, strict=True))
+                found.append(Layer(name=name, above_bytes=own))
+        return (*found, Layer(name="anonymous", above_bytes=left))
+
+    @property
+    def start_s(self) -> float:
+        """The start of the drawing."""
+        return min((*self.t_s[:1], *(band.start_s for band in self.bands[:1])), default=0.0)
+
+    @property
+    def end_s(self) -> float:
+        """The end of the drawing."""
+        return max((*self.t_s[-1:], *(band.end_s for band in self.bands[-1:])), default=0.0)
+
+    @property
+    def top_bytes(self) -> int:
+        """The largest size that is drawn."""
+        peaks = (peak.rss_bytes for peak in self.peaks)
+        return max((*self.rss_bytes, *peaks, self.baseline_bytes))
+
+
+def timeline(profile: Profile, *, max_points: int = 4000) -> Timeline:
+    """Return the timeline of `profile` in at most about `max_points` samples.
+
+    Raises:
+        ReportError: the columns of the samples differ in length.
+    """
+    samples = profile.samples
+    lengths = {len(samples.t_s), len(samples.rss_bytes)}
+    lengths |= {len(samples.anonymous_bytes), len(samples.file_bytes)}
+    lengths |= {len(samples.shared_bytes)} if samples.shared_bytes else set()
+    if len(lengths) > 1:
+        raise ReportError(
+            f"{profile.model.path}: the columns of the samples differ in length."
+            " Measure the model again."
+        )
+    seen = len(samples.rss_bytes)
+    while seen and samples.rss_bytes[seen - 1] == 0:
+        seen -= 1  # a process that has ended reads as zero
+    kept = thin(samples.rss_bytes[:seen], max_points)
+    anonymous = _whole(samples.anonymous_bytes, kept)
+    mapped = _whole(samples.file_bytes, kept)
+    split = anonymous is not None and mapped is not None
+    shared = _whole(samples.shared_bytes, kept) if samples.shared_bytes and split else None
+    base = baseline_memory(profile)
+    base_file, base_shared = None, 0
+    if split and base is not None and base.file_bytes is not None:
+        base_file, base_shared = base.file_bytes, base.shared_bytes or 0
+    if mapped is not None and shared is not None:
+        mapped = tuple(size - part for size, part in zip(mapped, shared, strict=True))
+    elif base_file is not None:
+        base_file, base_shared = base_file + base_shared, 0
+    return Timeline(
+        t_s=tuple(samples.t_s[i] for i in kept),
+        rss_bytes=tuple(samples.rss_bytes[i] for i in kept),
+        anonymous_bytes=anonymous if split else None,
+        file_bytes=mapped if split else None,
+        shared_bytes=shared,
+        baseline_bytes=profile.baseline_rss_bytes,
+        baseline_file_bytes=base_file,
+        baseline_shared_bytes=base_shared,
+        weight_bytes=profile.model.weight_bytes,
+        bands=bands(profile.spans),
+        peaks=_peaks(profile),
+    )
+
+
+def thin(values: Sequence[int], max_points: int) -> tuple[int, ...]:
+    """Return the indices to draw: first, last, and the smallest and largest of each bucket.
+
+    Every peak is kept.
+    """
+    count = len(values)
+    if count <= max_points:
+        return tuple(range(count))
+    buckets = max(1, max_points // 2)
+    kept = {0, count - 1}
+    for bucket in range(buckets):
+        rows = range(bucket * count // buckets, (bucket + 1) * count // buckets)
+        kept.add(min(rows, key=values.__getitem__))
+        kept.add(max(rows, key=values.__getitem__))
+    return tuple(sorted(kept))
+
+
+def bands(spans: Sequence[Span]) -> tuple[Band, ...]:
+    """Return the spans joined to bands, one for each time range in the same phase."""
+    joined: list[Band] = []
+    for span in sorted(spans, key=lambda span: (span.start_s, span.end_s)):
+        start = span.start_s
+        if joined and joined[-1].phase == span.phase:
+            start = joined.pop().start_s
+        joined.append(Band(phase=span.phase, start_s=start, end_s=span.end_s))
+    return tuple(joined)
+
+
+def _whole(column: Sequence[int | None], rows: Sequence[int]) -> tuple[int, ...] | None:
+    values = [column[i] for i in rows]
+    known = tuple(value for value in values if value is not None)
+    return known if known and len(known) == len(values) else None
+
+
+def _peaks(profile: Profile) -> tuple[Peak, ...]:
+    peaks = []
+    for phase in profile.phases:
+        spans = [span for span in profile.spans if span.phase == phase.name]
+        if phase.name == "start" or not spans:
+            continue
+        highest = max(spans, key=lambda span: span.peak_rss_bytes)
+        peaks.append(
+            Peak(
+                phase=phase.name,
+                t_s=_highest_moment(profile.samples, highest),
+                rss_bytes=phase.peak_rss_bytes,
+                kind=phase.peak_kind,
+                overall=phase.name == profile.peak_phase,
+                transient_bytes=phase.peak_rss_bytes
+                - max(phase.start.rss_bytes, phase.end.rss_bytes),
+            )
+        )
+    return tuple(peaks)
+
+
+def _highest_moment(samples: Samples, span: Span) -> float:
+    first, last = bisect_left(samples.t_s, span.start_s), bisect_right(samples.t_s, span.end_s)
+    if first == last:
+        return (span.start_s + span.end_s) / 2
+    return samples.t_s[max(range(first, last), key=samples.rss_bytes.__getitem__)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limit:
+    """One limit of a budget: resident bytes of the whole process, and the time it applies to."""
+
+    label: str
+    rss_bytes: int
+    start_s: float
+    end_s: float
+    is_exceeded: bool
+
+
+def limits(profile: Profile) -> tuple[Limit, ...]:
+    """Return each limit on resident memory in the budget of `profile`."""
+    judgement = profile.judgement
+    if judgement is None:
+        return ()
+    over = {breach.figure for breach in judgement.breaches if breach.against == "budget"}
+    phase_bands = bands(profile.spans)
+    found = []
+    for name, limit in judgement.budget.limits.items():
+        is_whole_run = name in ("peak", "process_peak")
+        own = [band for band in phase_bands if is_whole_run or band.phase == name]
+        if not own:
+            continue
+        base = 0 if name == "process_peak" else profile.baseline_rss_bytes
+        found.append(
+            Limit(
+                label=f"budget {name} {format_size(limit)}",
+                rss_bytes=base + limit,
+                start_s=min(band.start_s for band in own),
+                end_s=max(band.end_s for band in own),
+                is_exceeded=name in over,
+            )
+        )
+    return tuple(found)

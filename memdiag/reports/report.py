@@ -1,0 +1,151 @@
+"""Reports of a record: the formats it can be written in, and its summary on a terminal.
+
+Each kind of record has a module with a `REPORT`; `memdiag.reports.report_of` finds it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from memdiag.errors import ReportError, UsageError
+from memdiag.records import codec
+from memdiag.records.base import Record
+from memdiag.records.files import save_files
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from rich.console import Console
+
+    from memdiag.reports.page import Plotly
+
+R = TypeVar("R", bound=Record)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report(Generic[R]):
+    """The report of one kind of record.
+
+    Attributes:
+        name: the kind of record in messages, such as ``comparison``.
+        files: the name of the file by format: html, json, markdown, png, svg.
+        show: prints the summary; ``show(record, console, written=…, quiet=…)``.
+        page: renders the page; ``page(record, plotly=…)``.
+        markdown: renders Markdown.
+        draw: returns the picture.
+        outlines_letters: whether letters in an SVG are outlines, because their places depend on
+            the font.
+    """
+
+    name: str
+    files: Mapping[str, str]
+    show: Callable[..., None]
+    page: Callable[..., bytes]
+    markdown: Callable[[R], str]
+    draw: Callable[[R], Figure]
+    outlines_letters: bool = False
+
+    def formats(self) -> tuple[str, ...]:
+        """Return the formats that can be written, in alphabetical order."""
+        return tuple(sorted(self.files))
+
+    def render(self, record: R, format: str, *, plotly: Plotly = "inline") -> bytes:
+        """Return `record` in `format`; `plotly` says where the page finds its drawing library.
+
+        Raises:
+            UsageError: there is no such format.
+            ReportError: the record cannot be rendered.
+        """
+        self.file_name(format)
+        record = codec.escaped(record)
+        if format == "html":
+            return self.page(record, plotly=plotly)
+        if format == "json":
+            return codec.encode(record)
+        if format == "markdown":
+            return self.markdown(record).encode()
+        from memdiag.reports.picture import rendered
+
+        return rendered(
+            lambda: self.draw(record),
+            "svg" if format == "svg" else "png",
+            outlined=self.outlines_letters,
+        )
+
+    def file_name(self, format: str) -> str:
+        """Return the name of the file in `format`.
+
+        Raises:
+            UsageError: there is no such format.
+        """
+        if format not in self.files:
+            raise UsageError(
+                f"{format!r} is not a report format of a {self.name}."
+                f" Choose from {', '.join(self.formats())}."
+            )
+        return self.files[format]
+
+    def write(
+        self, record: R, directory: Path, formats: Sequence[str], *, plotly: Plotly = "inline"
+    ) -> tuple[Path, ...]:
+        """Write `record` into `directory`, which is created if missing, and return the paths.
+
+        All formats are rendered before the first file is written.
+
+        Raises:
+            UsageError: there is no such format.
+            ReportError: a file could not be written.
+        """
+        contents = []
+        for format in dict.fromkeys(formats):
+            rendered = self.render(record, format, plotly=plotly)
+            contents.append((directory / self.file_name(format), rendered))
+            if format == "html":
+                from memdiag.reports.page import companion_files
+
+                contents += [(directory / name, data) for name, data in companion_files(plotly)]
+        return write_files(contents)
+
+    def print_summary(
+        self,
+        record: R,
+        console: Console,
+        *,
+        written: Sequence[Path] = (),
+        quiet: bool = False,
+        **options: Any,
+    ) -> None:
+        """Print the summary of `record` on `console`.
+
+        `written` are the files to name; `quiet` prints only the answer; `options` are those of
+        this kind of record.
+        """
+        self.show(codec.escaped(record), console, written=written, quiet=quiet, **options)
+
+
+def file_names(stem: str) -> dict[str, str]:
+    """Return the file names of all formats: ``stem.html``, ``stem.json`` and so on."""
+    suffixes = {"html": "html", "json": "json", "markdown": "md", "png": "png", "svg": "svg"}
+    return {format: f"{stem}.{suffix}" for format, suffix in suffixes.items()}
+
+
+def write_files(contents: Sequence[tuple[Path, bytes]]) -> tuple[Path, ...]:
+    """Write files with their contents, create missing folders, and return the paths.
+
+    All files are written under temporary names before the first replaces its target, so that an
+    error leaves what was there, and never half a file.
+
+    Raises:
+        ReportError: a file could not be written.
+    """
+    for folder in dict.fromkeys(path.parent for path, _ in contents):
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ReportError(
+                f"{folder}: cannot be written ({error.strerror}). Choose another folder."
+            ) from error
+    save_files(contents)
+    return tuple(path for path, _ in contents)

@@ -1,0 +1,103 @@
+"""A check as SARIF 2.1.0, the format of code scanning services.
+
+The format is OASIS's "Static Analysis Results Interchange Format", version 2.1.0.
+"""
+
+import hashlib
+import json
+from pathlib import PurePath
+from typing import Any
+from urllib.parse import quote
+
+from memdiag.records.finding import Check, CheckedModel, Finding
+from memdiag.reports.findings import finding_text
+from memdiag.reports.text import capitalized, plain
+from memdiag.rules import detectors
+from memdiag.rules.pages import page
+
+_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
+
+
+def render(check: Check, *, version: str) -> bytes:
+    """Return `check` as a SARIF log with one run, by memdiag of `version`.
+
+    A model has no lines: findings are at the file, with the nodes as logical locations. A model
+    that could not be examined is a notification, and makes the run unsuccessful.
+    """
+    rules = [
+        _rule(each.rule.code, each.rule.name, each.rule.summary, page(each)) for each in detectors()
+    ]
+    failed = [model for model in check.models if model.error is not None]
+    run = {
+        "tool": {"driver": {"name": "memdiag", "version": version, "rules": rules}},
+        "results": [_result(finding) for finding in check.findings],
+        "invocations": [
+            {
+                "executionSuccessful": not failed,
+                "toolExecutionNotifications": [_notification(model) for model in failed],
+            }
+        ],
+        "properties": {"onnxruntime": plain(check.onnxruntime)},
+    }
+    log = {"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]}
+    return (json.dumps(log, indent=2, ensure_ascii=True) + "\n").encode()
+
+
+def _rule(code: str, name: str, summary: str, documentation: str) -> dict[str, Any]:
+    return {
+        "id": code,
+        "name": name,
+        "shortDescription": {"text": summary},
+        "help": {"text": documentation, "markdown": documentation},
+        "defaultConfiguration": {"level": "warning"},
+    }
+
+
+def _result(finding: Finding) -> dict[str, Any]:
+    text = finding_text(finding)
+    sentences = (text.message, text.detail, text.path, f"{capitalized(text.facts)}.")
+    return {
+        "ruleId": text.rule,
+        "level": "note" if finding.evidence == "refuted" else "warning",
+        "message": {"text": " ".join(filter(None, sentences))},
+        "locations": [
+            {
+                "physicalLocation": {
+                    "artifactLocation": {"uri": _uri(finding.model)},
+                    "region": {"startLine": 1},
+                },
+                "logicalLocations": [
+                    {"fullyQualifiedName": plain(node), "kind": "function"}
+                    for node in finding.nodes
+                ],
+            }
+        ],
+        "partialFingerprints": {"memdiag/1": _fingerprint(finding)},
+        "properties": {
+            "bytes": finding.bytes,
+            "peakBytes": finding.peak_bytes,
+            "evidence": finding.evidence,
+            "weights": [plain(name) for name in finding.weights],
+            "remedies": list(text.remedies),
+        },
+    }
+
+
+def _notification(model: CheckedModel) -> dict[str, Any]:
+    return {
+        "level": "error",
+        "message": {"text": plain(model.error or "")},
+        "locations": [{"physicalLocation": {"artifactLocation": {"uri": _uri(model.path)}}}],
+    }
+
+
+def _fingerprint(finding: Finding) -> str:
+    """Return a key that is the same for the same rule and place, whatever the size."""
+    place = (finding.rule, PurePath(finding.model).name, *finding.weights, "", *finding.nodes)
+    return hashlib.sha256("\0".join(place).encode(errors="backslashreplace")).hexdigest()[:32]
+
+
+def _uri(path: str) -> str:
+    parts = PurePath(path)
+    text = quote(parts.as_posix(), errors="backslashreplace")
+    return f"file://{text}" if parts.is_absolute() else text

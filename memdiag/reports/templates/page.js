@@ -1,0 +1,85 @@
+// What all pages have: the charts' data, a message where Plotly is missing, the download, sortable tables.
+"use strict";
+const data = JSON.parse(document.getElementById("charts").textContent);
+// Charts below the first screen are drawn when the page has loaded.
+const whenIdle = (draw) => (window.requestIdleCallback ? requestIdleCallback(() => draw(), { timeout: 500 }) : setTimeout(draw, 50));
+
+(() => {
+  // Without Plotly each chart is replaced by a message, and hints about charts are removed.
+  if (window.Plotly) return;
+  const source = document.querySelector("script[src]").getAttribute("src");
+  const remedy = source.includes("/") ? "connect to the network and load the page again" : "put that file beside this page";
+  for (const chart of document.querySelectorAll(".chart")) {
+    const message = document.createElement("p");
+    message.className = "second undrawn";
+    message.textContent = `This chart is drawn by ${source}, which could not be loaded: ${remedy}. The tables contain every figure.`;
+    chart.replaceWith(message);
+  }
+  for (const each of document.querySelectorAll(".drawn")) each.remove();
+})();
+
+(() => {
+  // Saves the record inside the page as a file.
+  const download = document.getElementById("download");
+  if (!download) return;
+  const element = document.querySelector("script[data-file]");
+  download.addEventListener("click", async () => {
+    let record = new Blob([element.textContent], { type: "application/json" });
+    if (element.dataset.encoding === "base64") {
+      const packed = Uint8Array.from(atob(element.textContent), (letter) => letter.charCodeAt(0));
+      const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
+      record = await new Response(stream).blob();
+    }
+    const link = document.createElement("a");
+    link.href = URL.createObjectURL(record);
+    link.download = element.dataset.file;
+    link.click();
+    setTimeout(() => URL.revokeObjectURL(link.href), 10000);
+  });
+})();
+
+(() => {
+  // Copies the program to the clipboard, or selects it if the browser forbids that.
+  const button = document.getElementById("copy");
+  if (!button) return;
+  const source = document.getElementById(button.dataset.of);
+  button.addEventListener("click", async () => {
+    try {
+      await navigator.clipboard.writeText(source.textContent);
+      button.textContent = "Copied";
+    } catch {
+      getSelection().selectAllChildren(source);
+      button.textContent = "Selected";
+    }
+  });
+})();
+
+(() => {
+  // A heading sorts its column, numbers from the largest down; a second click reverses the order.
+  for (const table of document.querySelectorAll("table.sortable")) {
+    const headings = [...table.tHead.rows[0].cells];
+    headings.forEach((heading, column) => {
+      const button = document.createElement("button");
+      button.type = "button";
+      button.className = "sort";
+      button.textContent = heading.textContent;
+      heading.replaceChildren(button);
+      button.addEventListener("click", () => {
+        const now = heading.getAttribute("aria-sort");
+        const down = now ? now === "ascending" : heading.classList.contains("n");
+        for (const each of headings) each.removeAttribute("aria-sort");
+        heading.setAttribute("aria-sort", down ? "descending" : "ascending");
+        // A table with only some of its rows on the page sorts all of them itself.
+        if (!table.dispatchEvent(new CustomEvent("sort", { detail: { column, down }, cancelable: true }))) return;
+        const value = (row) => {
+          const cell = row.cells[column];
+          return cell.dataset.value === undefined ? cell.textContent : Number(cell.dataset.value);
+        };
+        const compare = (a, b) => (typeof a === "number" ? a - b : a.localeCompare(b));
+        const rows = [...table.tBodies[0].rows];
+        rows.sort((a, b) => (down ? -1 : 1) * compare(value(a), value(b)));
+        table.tBodies[0].replaceChildren(...rows);
+      });
+    });
+  }
+})();

@@ -1,0 +1,147 @@
+"""Untrusted names as plain text, and the words and figures that all reports share."""
+
+import re
+import shlex
+import unicodedata
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+
+from memdiag.records.dimension import Dimension, in_words
+from memdiag.records.profile import PeakKind
+from memdiag.units import MIB, format_duration, format_size
+
+MAX_HINTED_DIMENSIONS = 3
+"""Maximum dimensions that the hint ``(--dim a=N,b=N)`` names."""
+
+MAX_DECIMAL_BYTES = 200 * MIB
+"""Tables whose largest size is below this print tenths of MiB."""
+
+_REORDERING = frozenset("\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+_UNPRINTABLE = frozenset({"Cc", "Cs", "Zl", "Zp"})
+_ROLES_BY_INTEREST = (
+    *("sequence", "samples", "height", "width", "past", "frames", "size"),
+    *("batch", "channels", "features"),
+)
+
+
+def plain(text: str) -> str:
+    r"""Return `text` on one line, without anything that a terminal or page would obey.
+
+    White space becomes single blanks. Control characters, lone surrogates and characters that
+    reorder text are escaped (``\x1b``, ``\u202e``).
+    """
+    blanks = "".join(" " if c in "\t\n\r\v\f\u2028\u2029" else c for c in text)
+    return _escaped(" ".join(part for part in blanks.split(" ") if part))
+
+
+def plain_lines(text: str) -> tuple[str, ...]:
+    """Return the lines of `text`, escaped as `plain` does, with their blanks unchanged."""
+    return tuple(map(_escaped, text.splitlines()))
+
+
+def _escaped(text: str) -> str:
+    return "".join(
+        c.encode("unicode_escape").decode("ascii")
+        if c in _REORDERING or unicodedata.category(c) in _UNPRINTABLE
+        else c
+        for c in text
+    )
+
+
+def shortened(text: str, length: int) -> str:
+    """Return `text` in at most `length` characters. A longer text loses its middle."""
+    if len(text) <= length:
+        return text
+    tail = (length - 1) // 2
+    return f"{text[: length - 1 - tail]}…{text[len(text) - tail :]}"
+
+
+def capitalized(text: str) -> str:
+    """Return `text` with its first letter in upper case and the rest unchanged."""
+    return text[:1].upper() + text[1:]
+
+
+def lowered(text: str) -> str:
+    """Return `text` with its first letter in lower case and the rest unchanged."""
+    return text[:1].lower() + text[1:]
+
+
+def counted(count: int, singular: str, plural: str = "") -> str:
+    """Return ``1 weight`` or ``1,200 weights``."""
+    return f"{count:,} {singular if count == 1 else plural or f'{singular}s'}"
+
+
+def listed(names: Sequence[str], *, limit: int, separator: str = ", ") -> str:
+    """Return the distinct `names`, and how many are left out beyond `limit`."""
+    distinct = list(dict.fromkeys(map(plain, names)))
+    more = len(distinct) - limit
+    return separator.join(distinct[:limit]) + (f" and {more} more" if more > 0 else "")
+
+
+def mebibytes(size: int, decimals: int, *, signed: bool = False) -> str:
+    """Return `size` bytes in MiB without the unit. A signed zero is plain 0."""
+    text = f"{size / MIB:{'+' if signed else ''},.{decimals}f}"
+    return f"{0:.{decimals}f}" if float(text.replace(",", "")) == 0 else text
+
+
+def decimals_for(largest: int) -> int:
+    """Return how many decimals a column of MiB has whose largest size is `largest` bytes."""
+    return 1 if largest < MAX_DECIMAL_BYTES else 0
+
+
+def relative_to_baseline(size: int) -> str:
+    """Return ``5 MiB above baseline`` for a `size` relative to the baseline."""
+    if size == 0:
+        return "at the baseline"
+    return f"{format_size(abs(size))} {'above' if size > 0 else 'below'} baseline"
+
+
+def sampled_mark(kind: PeakKind) -> str:
+    """Return the word that follows a peak in a sentence; empty for an exact peak."""
+    return "" if kind == "exact" else "sampled"
+
+
+def model_file(path: str) -> str:
+    """Return the file name of a model's `path`."""
+    return plain(Path(path).name) or "model"
+
+
+def time_limit(command: Sequence[str]) -> str:
+    """Return the time limit of `command`: ``the time limit of 60 s``."""
+    for option, value in pairwise([*" ".join(command).replace("=", " ").split(" "), ""]):
+        if option == "--time-limit" and re.fullmatch(r"\d{1,9}(\.\d{1,9})?", value):
+            return f"the time limit of {format_duration(float(value))}"
+    return "the time limit"
+
+
+def at_sizes(dimensions: Sequence[Dimension]) -> str:
+    """Return the sizes and the option that changes them: ``at batch 1 × sequence 128 (--dim …)``.
+
+    Empty if all sizes are fixed. The option is left out if the user gave all sizes.
+    """
+    if not dimensions:
+        return ""
+    text = f"at {plain(in_words(dimensions))}"
+    chosen = [axis for axis in dimensions if axis.source == "chosen" and axis.role != "sum"]
+    if not chosen:
+        return text
+    # A stable sort: dimensions of one role stay in the order of the model.
+    chosen.sort(key=lambda axis: _interest(axis.role))
+    return (
+        f"{text} (--dim {','.join(f'{plain(a.name)}=N' for a in chosen[:MAX_HINTED_DIMENSIONS])})"
+    )
+
+
+def _interest(role: str) -> int:
+    order = _ROLES_BY_INTEREST
+    return order.index(role) if role in order else len(order)
+
+
+def dim_option(dimensions: Sequence[Dimension]) -> str:
+    """Return the option that repeats the sizes that the user gave: `` --dim batch=4,tokens=512``.
+
+    Empty if the user gave none.
+    """
+    given = [f"{plain(axis.name)}={axis.size}" for axis in dimensions if axis.source == "given"]
+    return f" --dim {shlex.quote(','.join(given))}" if given else ""

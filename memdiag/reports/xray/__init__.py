@@ -1,0 +1,456 @@
+"""The report of an X-ray: who owns the memory of a process, and what to do about it.
+
+`Owned` and its console, Markdown and page sections are also a part of a profile's report.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from memdiag.records import codec
+from memdiag.records.attribution import Attribution
+from memdiag.reports import markdown as md
+from memdiag.reports.console import block, files, labelled, line, print_plain
+from memdiag.reports.page import Plotly, page
+from memdiag.reports.palette import COPIES, OWNERS
+from memdiag.reports.palette import LIGHT as COLOR
+from memdiag.reports.report import Report, file_names
+from memdiag.reports.table import Cell, Column, Row, Table, markdown_table, print_table
+from memdiag.reports.text import capitalized, counted, plain
+from memdiag.reports.xray.charts import AddressMap, CopyList, address_map, chart_data, copy_list
+from memdiag.reports.xray.charts import tiles as make_tiles
+from memdiag.reports.xray.owners import OwnerRow, identified_share, owner_rows, owner_table
+from memdiag.reports.xray.weights import (
+    WeightRow,
+    copies_table,
+    display_name,
+    freed_summary,
+    not_located,
+    print_copies,
+    rest_summary,
+    single_copies_summary,
+    verification_summary,
+    weight_rows,
+)
+from memdiag.units import MIB, format_duration, format_size
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from rich.console import Console
+
+MIN_WASTE_BYTES = 8 * MIB
+MIN_WASTE_SHARE = 0.1
+"""A waste is the headline from this size and this share of the resident set on."""
+
+_MAX_CONSOLE_WEIGHTS = 8
+_MAX_CONSOLE_MODELS = 12
+_MAX_MARKDOWN_WEIGHTS = 20
+_MAX_PAGE_ROWS = 100
+_MAX_COPY_BYTES = 800_000
+
+_MALLOC = (
+    "malloc_trim(0) returns most of it to the system (in Python:"
+    " ctypes.CDLL(None).malloc_trim(0)). To retain fewer large blocks, start the process with"
+    " MALLOC_MMAP_THRESHOLD_=131072; with many threads, also with MALLOC_ARENA_MAX=1."
+)
+_ARENA = (
+    "Set the run option memory.enable_memory_arena_shrinkage=cpu:0 or the session option"
+    " enable_cpu_mem_arena=False, and start the process with MALLOC_MMAP_THRESHOLD_=131072:"
+    " otherwise malloc retains what the arena frees."
+)
+_SESSIONS = (
+    "Use one session for all requests: its run() may be called by several threads at once. If"
+    " sessions must differ, share weights between them with SessionOptions.add_initializer."
+)
+_COPIES = "memdiag profile MODEL explains why onnxruntime makes them."
+_PER_MODEL = (
+    "Only weights are attributed to a model: arena slack, retained memory and the rest of the heap"
+    " belong to the process, not to one session."
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Insight:
+    """The most important result of an X-ray, and advice on each waste, the largest first."""
+
+    headline: str
+    advice: tuple[str, ...]
+
+
+def insight(attribution: Attribution) -> Insight:
+    """Return the most important result of `attribution`."""
+    resident = attribution.resident_bytes
+    min_bytes = max(MIN_WASTE_BYTES, MIN_WASTE_SHARE * resident)
+    slack = sum(owner.bytes for owner in attribution.owners if owner.name == "slack")
+    retained = attribution.bytes_of("allocator_retained")
+    same_layout, other_layouts = _extra_copies(attribution)
+    wastes = [
+        (retained, "are retained by malloc after they were freed", _MALLOC),
+        (slack, "are free space in onnxruntime's arenas", _ARENA),
+        (same_layout, "are further copies of weights, in the same layout as the first", _SESSIONS),
+        (other_layouts, "are copies of weights in another layout, beside the original", _COPIES),
+    ]
+    wastes = sorted((waste for waste in wastes if waste[0] >= min_bytes), key=lambda w: -w[0])
+    if wastes:
+        size, description, _ = wastes[0]
+        headline = f"{_part_of(size, resident)} {description}"
+    else:
+        largest = max(owner_rows(attribution), key=lambda row: row.size_bytes, default=None)
+        headline = (
+            f"the largest owner is {largest.label}, with {_part_of(largest.size_bytes, resident)}"
+            if largest
+            else f"{format_size(resident)} resident"
+        )
+    advice = [f"{format_size(size)} {description}. {how}" for size, description, how in wastes]
+    if attribution.models and not attribution.copies:
+        advice.append("No weight was found. Check that the process runs the model that was given.")
+    return Insight(headline=headline, advice=tuple(advice))
+
+
+def _part_of(size: int, whole: int) -> str:
+    """Return ``469 of 610 MiB``, or with both units if they differ."""
+    part, total = format_size(size), format_size(whole)
+    number, _, unit = part.rpartition(" ")
+    return f"{number} of {total}" if total.endswith(unit) else f"{part} of {total}"
+
+
+def _extra_copies(attribution: Attribution) -> tuple[int, int]:
+    """Return the bytes of copies beyond the first: in the same layout, and in other layouts."""
+    same_layout = other_layouts = 0
+    for weight in weight_rows(attribution):
+        copies = [copy for copy in weight.copies if not copy.is_freed]
+        # Two mappings of one file share their memory.
+        same_layout += sum(
+            copy.resident_bytes * (copy.count - 1) // copy.count
+            for copy in copies
+            if copy.backing == "anonymous"
+        )
+        sizes = sorted(copy.resident_bytes // copy.count for copy in copies)
+        other_layouts += sum(sizes[:-1])
+    return same_layout, other_layouts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Owned:
+    """An X-ray in rows and sentences.
+
+    Attributes:
+        first: the weight with most memory, in a sentence.
+        share: how much of the memory is identified.
+        single: the sum of the weights that have a single copy; empty for none.
+        models: the table of the models, if several were searched for.
+        remarks: sentences below the tables, notes first.
+        timing: how long the X-ray took.
+    """
+
+    first: str
+    share: str
+    owners: tuple[OwnerRow, ...]
+    weights: tuple[WeightRow, ...]
+    single: str
+    models: Table
+    remarks: tuple[str, ...]
+    timing: str
+
+    @property
+    def repeated(self) -> tuple[WeightRow, ...]:
+        """The weights that have more than one copy."""
+        return tuple(row for row in self.weights if row.count > 1)
+
+
+def owned_by(attribution: Attribution, *, trimmed_bytes: int = 0) -> Owned:
+    """Return `attribution` in rows and sentences.
+
+    `trimmed_bytes` were returned by ``malloc_trim`` before the X-ray was taken.
+    """
+    weights = weight_rows(attribution)
+    was_searched = attribution.models or attribution.indistinct
+    nothing = "no weight was found" if was_searched else "no weight was looked for"
+    remarks = (
+        *_notes(attribution),
+        _absent_models(attribution),
+        freed_summary(attribution.copies),
+        *not_located(attribution),
+        verification_summary(attribution),
+    )
+    return Owned(
+        first=f"{weights[0].title}: {weights[0].summary}" if weights else nothing,
+        share=identified_share(attribution),
+        owners=owner_rows(attribution, trimmed_bytes=trimmed_bytes),
+        weights=weights,
+        single=single_copies_summary(weights),
+        models=_models_table(attribution),
+        remarks=tuple(sentence for sentence in remarks if sentence),
+        timing=_timing(attribution),
+    )
+
+
+def _models_table(attribution: Attribution) -> Table:
+    """Return the models of which weights were found, the largest first; no rows for one model."""
+    rows = []
+    for index, model in enumerate(attribution.models):
+        copies = [copy for copy in attribution.copies if index in copy.models]
+        if len(attribution.models) < 2 or not copies:
+            continue
+        size = sum(copy.resident_bytes for copy in copies)
+        shared = sum(copy.resident_bytes for copy in copies if len(copy.models) > 1)
+        ratio = size / model.weight_bytes if model.weight_bytes else 0.0
+        name = display_name(model.name)
+        cells = Row(
+            Cell(name, is_code=True),
+            format_size(model.weight_bytes),
+            f"{len(copies):,}",
+            format_size(size),
+            f"{ratio:.1f} ×" if ratio else "",
+            format_size(shared) if shared else "",
+        )
+        rows.append((-size, name, cells))
+    made = Table(
+        columns=(
+            Column("model", wraps=True, css="name"),
+            *(
+                Column(heading, "right")
+                for heading in ("weights", "copies", "size of copies", "÷ weights", "shared")
+            ),
+        ),
+        rows=tuple(cells for _, _, cells in sorted(rows, key=lambda entry: entry[:2])),
+    )
+    return made.without_empty_columns()
+
+
+def _absent_models(attribution: Attribution) -> str:
+    if len(attribution.models) < 2:
+        return ""
+    found = {index for copy in attribution.copies for index in copy.models}
+    absent = sorted(
+        display_name(model.name)
+        for index, model in enumerate(attribution.models)
+        if index not in found
+    )
+    return f"No weight was found of: {', '.join(absent)}." if absent else ""
+
+
+def _notes(attribution: Attribution) -> tuple[str, ...]:
+    notes = [f"Note: {plain(note).rstrip('.')}." for note in attribution.notes]
+    if attribution.partial:
+        notes.insert(0, "Incomplete: not all memory could be read. The rest is shown.")
+    return tuple(notes)
+
+
+def _timing(attribution: Attribution) -> str:
+    timing = attribution.timing
+    speed = timing.scan_gb_per_s
+    scanned = f"{format_size(timing.scanned_bytes)} scanned in {format_duration(timing.scan_s)}"
+    return (
+        f"{scanned}{f' ({speed:.1f} GB/s)' if speed else ''},"
+        f" {format_size(timing.verified_bytes)} compared in {format_duration(timing.verify_s)},"
+        f" {format_duration(timing.total_s)} in all"
+    )
+
+
+def show(
+    attribution: Attribution,
+    console: Console,
+    *,
+    written: Sequence[Path] = (),
+    quiet: bool = False,
+) -> None:
+    """Print `attribution` on `console`; `quiet` prints only the answer."""
+    print_plain(console, lambda: _show(attribution, console, quiet, written))
+
+
+def _show(attribution: Attribution, console: Console, quiet: bool, written: Sequence[Path]) -> None:
+    result = insight(attribution)
+    line(console, f"process {attribution.pid}: {result.headline}.", "bold")
+    if quiet:
+        return
+    owned = owned_by(attribution)
+    console.print()
+    for number, advice in enumerate(result.advice):
+        labelled(console, "" if number else "What to do", advice)
+    if not result.advice:
+        labelled(console, "What to do", "Nothing: no large part of this memory is unused.")
+    if owned.models.rows:
+        console.print()
+        print_table(console, owned.models.first_rows(_MAX_CONSOLE_MODELS))
+        more = len(owned.models.rows) - _MAX_CONSOLE_MODELS
+        line(console, f"and {counted(more, 'more model')}" if more > 0 else "")
+        line(console, _PER_MODEL, "dim")
+    show_owned(owned, console, heading="owner")
+    line(console, f"{owned.timing}.", "dim")
+    files(console, written)
+
+
+def show_owned(owned: Owned, console: Console, *, heading: str) -> None:
+    """Print the owners, the weights with several copies, and remarks, below a blank line."""
+    console.print()
+    print_table(console, owner_table(owned.owners, heading=heading))
+    line(console, f"{owned.share}.", "dim")
+    console.print()
+    if not owned.weights:
+        line(console, f"{capitalized(owned.first)}.")
+    elif owned.repeated:
+        print_copies(console, owned.repeated[:_MAX_CONSOLE_WEIGHTS])
+        line(console, rest_summary(owned.repeated[_MAX_CONSOLE_WEIGHTS:]))
+    line(console, f"{owned.single}." if owned.single else "")
+    block(console, owned.remarks)
+
+
+def markdown(attribution: Attribution) -> str:
+    """Return the headline, the advice, the models, the owners and the weights."""
+    result, owned = insight(attribution), owned_by(attribution)
+    return md.document(
+        (
+            f"## Memory of process {attribution.pid}",
+            f"**{md.escape(result.headline)}.**",
+            "\n".join(f"- **What to do:** {md.escape(advice)}" for advice in result.advice),
+            markdown_table(owned.models),
+            md.escape(_PER_MODEL) if owned.models.rows else "",
+            *owned_markdown(owned),
+            md.escape(f"{owned.timing}."),
+        )
+    )
+
+
+def owned_markdown(owned: Owned, *further_remarks: str, heading: str = "owner") -> tuple[str, ...]:
+    """Return the owners, the weights with several copies, and remarks, as blocks of Markdown."""
+    return (
+        "### Who owns it",
+        markdown_table(owner_table(owned.owners, heading=heading)),
+        md.escape(f"{owned.share}."),
+        markdown_table(copies_table(owned.repeated[:_MAX_MARKDOWN_WEIGHTS])),
+        md.escape(rest_summary(owned.repeated[_MAX_MARKDOWN_WEIGHTS:])),
+        md.escape(f"{owned.single}.") if owned.single else "",
+        "" if owned.weights else md.escape(f"{capitalized(owned.first)}."),
+        md.bullets((*owned.remarks, *further_remarks)),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageXray:
+    """One X-ray of a page.
+
+    Attributes:
+        moment: when it was taken: ``steady``, ``end of parse``, or ``now`` for a process.
+        rows: the first rows of the table of copies.
+        copies: all copies that the page can filter.
+        addresses: the address map; None if the record has no addresses.
+        charts: what the scripts draw.
+    """
+
+    moment: str
+    owned: Owned
+    owners: Table
+    rows: Table
+    copies: CopyList
+    addresses: AddressMap | None
+    charts: dict[str, Any]
+
+
+def page_xray(
+    moment: str,
+    attribution: Attribution,
+    *,
+    trimmed_bytes: int = 0,
+    max_rows: int = _MAX_PAGE_ROWS,
+    max_copy_bytes: int = _MAX_COPY_BYTES,
+    max_ranges: int = 3000,
+    max_tiles: int = 120,
+) -> PageXray:
+    """Return `attribution` for a page, with limits on what it contains."""
+    owned = owned_by(attribution, trimmed_bytes=trimmed_bytes)
+    copies = copy_list(owned.weights, max_bytes=max_copy_bytes)
+    addresses = address_map(attribution, max_ranges=max_ranges)
+    tiles = make_tiles(attribution, max_weights=max_tiles, trimmed_bytes=trimmed_bytes)
+    return PageXray(
+        moment=moment,
+        owned=owned,
+        owners=owner_table(
+            owned.owners, heading="owner" if moment == "now" else f"owner ({moment})"
+        ),
+        rows=copies_table(owned.weights[:max_rows]).first_rows(min(max_rows, len(copies.rows))),
+        copies=copies,
+        addresses=addresses,
+        charts=chart_data(tiles, addresses, copies),
+    )
+
+
+def _page(attribution: Attribution, *, plotly: Plotly = "inline") -> bytes:
+    xray = page_xray("now", attribution)
+    return page(
+        "xray.html.j2",
+        ("owners.js", "addresses.js"),
+        {
+            "pid": attribution.pid,
+            "insight": insight(attribution),
+            "per_model": _PER_MODEL,
+            "xrays": (xray,),
+        },
+        charts={"xrays": [xray.charts]},
+        record=codec.encode(attribution),
+        record_name="xray",
+        plotly=plotly,
+    )
+
+
+def draw(attribution: Attribution) -> Figure:
+    """Return a bar for each owner; the bar of the weights is divided by kind of copy."""
+    from memdiag.reports import picture
+
+    rows = [row for row in owner_rows(attribution) if row.size_bytes]
+    figure = picture.figure(
+        1.1 + 0.36 * len(rows), f"process {attribution.pid}", insight(attribution).headline
+    )
+    if not rows:
+        return figure
+    axes = figure.add_subplot()
+    unit, unit_name = picture.size_unit(rows[0].size_bytes)
+    for place, row in enumerate(rows):
+        start = 0.0
+        for size, color in _bar_parts(attribution, row):
+            axes.barh(place, size / unit, 0.7, left=start, color=color)
+            start += size / unit
+        axes.annotate(
+            format_size(row.size_bytes), (start, place), xytext=(4, 0),
+            textcoords="offset points", va="center", fontsize=picture.SMALL,
+            color=COLOR.ink,
+        )  # fmt: skip
+    axes.set_yticks(range(len(rows)), [row.label for row in rows])
+    axes.set_ylim(len(rows) - 0.5, -0.5)
+    axes.set_xlim(0, 1.16 * max(row.size_bytes for row in rows) / unit)
+    kinds = [kind for kind in COPIES["light"] if _kind_bytes(attribution, kind)]
+    picture.style(axes, f"resident memory by owner, {unit_name}", grid="x")
+    picture.color_legend(axes, {f"weights, {kind}": COPIES["light"][kind] for kind in kinds})
+    return figure
+
+
+def _bar_parts(attribution: Attribution, row: OwnerRow) -> list[tuple[int, str]]:
+    """Return the bytes and colours of the parts of an owner's bar."""
+    if row.kind != "weights":
+        return [(row.size_bytes, OWNERS["light"][row.kind])]
+    return [
+        (size, color)
+        for kind, color in COPIES["light"].items()
+        if (size := _kind_bytes(attribution, kind))
+    ]
+
+
+def _kind_bytes(attribution: Attribution, kind: str) -> int:
+    return sum(
+        owner.bytes
+        for owner in attribution.owners
+        if owner.kind == "weights" and owner.name == kind
+    )
+
+
+REPORT = Report[Attribution](
+    name="X-ray",
+    files=file_names("xray"),
+    show=show,
+    page=_page,
+    markdown=markdown,
+    draw=draw,
+)

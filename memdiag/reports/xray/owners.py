@@ -1,0 +1,210 @@
+"""The owner table: the resident set divided among weights, arena, libraries and the rest."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import msgspec
+
+from memdiag.records.attribution import MODEL_FILE, Attribution, Owner, OwnerKind
+from memdiag.reports.table import Bar, Cell, Column, Row, Table
+from memdiag.reports.text import decimals_for, mebibytes, plain
+from memdiag.units import format_size
+
+LABELS: Mapping[OwnerKind, str] = {
+    "weights": "weights",
+    "external_data": "mapped model files",
+    "arena": "arena",
+    "allocator_retained": "retained by malloc",
+    "runtime_libraries": "onnxruntime libraries",
+    "python": "Python",
+    "other_libraries": "other libraries",
+    "mapped_files": "mapped files",
+    "thread_stacks": "thread stacks",
+    "other_heap": "other heap",
+    "unnamed": "unnamed",
+}
+
+SENTENCES: Mapping[str, str] = {
+    "weights": "",
+    "external_data": "pages of the model's files",
+    "arena": "in use, or free but kept: not known which",
+    "arena_in_use": "tensors and buffers of onnxruntime",
+    "arena_slack": "free, kept by onnxruntime for later runs",
+    "allocator_retained": "freed, not returned to the system",
+    "runtime_libraries": "library pages that were used",
+    "python": "interpreter, modules and objects",
+    "other_libraries": "pages of other libraries and programs",
+    "mapped_files": "files and shared memory",
+    "thread_stacks": "",
+    "other_heap": "blocks in use: graph, kernels, program",
+    "unnamed": "not identified",
+}
+
+_ARENA_PARTS: Mapping[str, tuple[str, str]] = {
+    "in use": ("arena_in_use", "arena, in use"),
+    "slack": ("arena_slack", "arena slack"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnerRow:
+    """All owners of one kind; the parts of the arena are separate rows.
+
+    Attributes:
+        id: the kind, or for a part of the arena ``arena_in_use`` or ``arena_slack``.
+        percent: the share of the resident set.
+        parts: the names of the parts with their sizes.
+        sentence: what this memory is, in a few words.
+    """
+
+    id: str
+    kind: OwnerKind
+    label: str
+    size_bytes: int
+    percent: str
+    parts: str
+    sentence: str
+
+
+def owner_rows(attribution: Attribution, *, trimmed_bytes: int = 0) -> tuple[OwnerRow, ...]:
+    """Return a row for each kind of owner, the largest first, unidentified memory last.
+
+    `trimmed_bytes` were returned by ``malloc_trim`` before the X-ray was taken. They count as
+    retained by malloc, and as resident.
+    """
+    owners: dict[tuple[OwnerKind, str, str], list[Owner]] = {}
+    for owner in attribution.owners:
+        id: str = owner.kind
+        label = LABELS[owner.kind]
+        if owner.kind == "arena":
+            id, label = _ARENA_PARTS.get(owner.name, (id, label))
+        owners.setdefault((owner.kind, id, label), []).append(owner)
+    if trimmed_bytes > 0:
+        kind: OwnerKind = "allocator_retained"
+        trimmed = Owner(kind=kind, name="returned by malloc_trim", bytes=trimmed_bytes)
+        owners.setdefault((kind, kind, LABELS[kind]), []).append(trimmed)
+    resident = attribution.resident_bytes + max(0, trimmed_bytes)
+    weights = owners.get(("weights", "weights", LABELS["weights"]))
+    if weights is not None:
+        weights[:] = _with_file_apart(weights, attribution)
+    rows = [_row(key, parts, resident) for key, parts in owners.items()]
+    rows = [_with_constants(row, attribution) for row in rows]
+    return tuple(sorted(rows, key=lambda row: (row.kind == "unnamed", -row.size_bytes, row.id)))
+
+
+def owner_table(rows: tuple[OwnerRow, ...], *, heading: str = "owner") -> Table:
+    """Return the table of `rows`."""
+    largest = max((row.size_bytes for row in rows), default=0)
+    decimals = decimals_for(sum(row.size_bytes for row in rows))
+    return Table(
+        columns=(
+            Column(heading),
+            Column("MiB", "right", formats=("console",)),
+            Column("size", "right", css="strong", formats=("markdown", "html")),
+            Column("of all", "right"),
+            Column(css="wide", formats=("html",)),
+            Column("what it is", wraps=True, css="said"),
+        ),
+        rows=tuple(
+            Row(
+                Cell(row.label, color=_color(row.kind)),
+                rounded_mebibytes(row.size_bytes, decimals),
+                Cell(format_size(row.size_bytes), title=f"{row.size_bytes:,} bytes"),
+                row.percent,
+                Cell(bars=((Bar(css="end", percent=100 * row.size_bytes / (largest or 1)),),)),
+                Cell(row.sentence, note=_parts_beside(row)),
+            )
+            for row in rows
+        ),
+    )
+
+
+def owner_label(owner: Owner) -> str:
+    """Return the name of one owner: ``weights (packed)``, ``arena slack``."""
+    if owner.kind == "arena":
+        return _ARENA_PARTS.get(owner.name, ("", LABELS["arena"]))[1]
+    layout = f" ({plain(owner.name)})" if owner.kind == "weights" else ""
+    return f"{LABELS[owner.kind]}{layout}"
+
+
+def identified_share(attribution: Attribution) -> str:
+    """Return ``99.7 % of the memory above the baseline is identified``."""
+    above = attribution.baseline_bytes is not None
+    memory = "memory above the baseline" if above else "resident memory"
+    return f"{percent(attribution.named_share)} of the {memory} is identified"
+
+
+def percent(share: float) -> str:
+    """Return `share` (0 to 1) in per cent, rounded down: less than all is not ``100 %``."""
+    tenths = math.floor(share * 1000 + 1e-9)
+    if share > 0 and tenths == 0:
+        return "< 0.1 %"
+    return f"{tenths // 10} %" if tenths % 10 == 0 else f"{tenths / 10:.1f} %"
+
+
+def rounded_mebibytes(size: int, decimals: int) -> str:
+    """Return `size` bytes in MiB without the unit; ``<1`` if that rounds to 0."""
+    text = mebibytes(size, decimals)
+    return f"<{10**-decimals:.{decimals}f}" if size > 0 and not text.strip("0.") else text
+
+
+def _color(kind: OwnerKind) -> str:
+    """Return the CSS colour of an owner; weights have those of their copies, and a blank here."""
+    return "transparent" if kind == "weights" else f"var(--{kind.replace('_', '-')})"
+
+
+def _parts_beside(row: OwnerRow) -> str:
+    return row.parts if " · " in row.parts and row.parts != row.sentence else ""
+
+
+def _with_file_apart(parts: list[Owner], attribution: Attribution) -> list[Owner]:
+    """Return `parts` with the bytes of the model's file as a part of its own."""
+    size = sum(
+        copy.resident_bytes
+        for copy in attribution.copies
+        if copy.weights == (MODEL_FILE,) and copy.live is not False
+    )
+    divided = []
+    for part in parts:
+        if part.name != "original" or not size:
+            divided.append(part)
+            continue
+        size = min(size, part.bytes)
+        if part.bytes > size:
+            divided.append(msgspec.structs.replace(part, bytes=part.bytes - size))
+        divided.append(msgspec.structs.replace(part, name="the model file's bytes", bytes=size))
+    return divided
+
+
+def _with_constants(row: OwnerRow, attribution: Attribution) -> OwnerRow:
+    """State that most of the other heap is weights that cannot be located, if it is."""
+    size = sum(group.bytes for group in attribution.indistinct)
+    if row.kind != "other_heap" or not 0.5 * row.size_bytes <= size <= row.size_bytes:
+        return row
+    sentence = f"probably {format_size(size)} of weights that are not located, see below"
+    return replace(row, sentence=sentence)
+
+
+def _row(key: tuple[OwnerKind, str, str], parts: list[Owner], resident: int) -> OwnerRow:
+    kind, id, label = key
+    size = sum(part.bytes for part in parts)
+    names = _part_names(kind, parts)
+    return OwnerRow(
+        id=id,
+        kind=kind,
+        label=label,
+        size_bytes=size,
+        percent=percent(size / resident if resident else 0.0),
+        parts=names,
+        sentence=names if kind == "weights" else SENTENCES[id],
+    )
+
+
+def _part_names(kind: OwnerKind, parts: list[Owner]) -> str:
+    if kind == "unnamed":
+        return ""
+    parts = sorted(parts, key=lambda part: -part.bytes)
+    if len(parts) == 1:
+        return plain(parts[0].name)
+    return " · ".join(f"{plain(part.name)} {format_size(part.bytes)}" for part in parts)

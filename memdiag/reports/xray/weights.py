@@ -1,0 +1,385 @@
+"""The copies of each weight, the weight with most memory first, and how they were identified."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, get_args
+
+from memdiag.records.attribution import MODEL_FILE, Attribution, Copy, CopyKind, Indistinct
+from memdiag.reports.console import line
+from memdiag.reports.table import Cell, Column, Format, Row, Table
+from memdiag.reports.text import counted, decimals_for, plain, shortened
+from memdiag.reports.xray.owners import percent, rounded_mebibytes
+from memdiag.units import format_size
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+FREED = "freed, kept by malloc or the arena"
+
+_KINDS: tuple[str, ...] = get_args(CopyKind)
+_FILE_TITLE = "the model file's bytes"
+_MAX_NAME = 160
+_MAX_ADDRESSES = 3
+_MAX_CONSOLE_LABEL = 30
+_MAX_CONSOLE_BACKING = 24
+_MIN_CONSOLE_MAKER = 12
+_WIDE_CONSOLE_MAKER = 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopyRow:
+    """Copies of one weight that differ only in their address.
+
+    Attributes:
+        label: kind and layout in words.
+        parameters: the parameters of the layout.
+        size_bytes, resident_bytes, verified_bytes: bytes of all `count` copies together.
+        state: ``in use``, `FREED`, or empty if unknown.
+    """
+
+    kind: CopyKind
+    label: str
+    parameters: str
+    count: int
+    size_bytes: int
+    resident_bytes: int
+    verified_bytes: int
+    backing: str
+    state: str
+    made_by: str
+    addresses: tuple[int, ...]
+
+    @property
+    def size(self) -> str:
+        """The size of the copies, with the unit."""
+        return format_size(self.size_bytes)
+
+    @property
+    def resident(self) -> str:
+        """The resident part of the copies, with the unit."""
+        return format_size(self.resident_bytes)
+
+    @property
+    def verified(self) -> str:
+        """The part that was compared with the model; a mapping of its file needs no comparison."""
+        if self.backing != "anonymous":
+            return "by its mapping"
+        if self.verified_bytes == self.size_bytes:
+            return "every byte"
+        return percent(self.verified_bytes / self.size_bytes)
+
+    @property
+    def backing_and_state(self) -> str:
+        """The backing, and whether the copies are unused."""
+        return f"{self.backing}, freed" if self.is_freed else self.backing
+
+    @property
+    def places(self) -> str:
+        """The first addresses, and the number of the others."""
+        more = len(self.addresses) - _MAX_ADDRESSES
+        first = " ".join(f"{address:#x}" for address in self.addresses[:_MAX_ADDRESSES])
+        return f"{first} +{more} more" if more > 0 else first
+
+    @property
+    def is_freed(self) -> bool:
+        """Whether nothing uses these copies any more."""
+        return self.state == FREED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightRow:
+    """One weight, or several with equal content, with all copies by layout.
+
+    Attributes:
+        model: the models that it belongs to, if several were searched for.
+    """
+
+    model: str
+    names: tuple[str, ...]
+    count: int
+    size_bytes: int
+    resident_bytes: int
+    freed_count: int
+    copies: tuple[CopyRow, ...]
+
+    @property
+    def title(self) -> str:
+        """The first name, and the number of further weights with the same content."""
+        prefix = f"{self.model}: " if self.model else ""
+        return f"{prefix}{self.names[0]}{self._more_names}"
+
+    @property
+    def summary(self) -> str:
+        """The copies in words: ``3 copies, 1.46 GiB, 1 of them freed``."""
+        text = f"{counted(self.count, 'copy', 'copies')}, {format_size(self.size_bytes)}"
+        # Pages at both ends of an extent may be missing, which is not worth mentioning.
+        if format_size(self.resident_bytes) != format_size(self.size_bytes):
+            text += f" ({format_size(self.resident_bytes)} resident)"
+        if self.freed_count == self.count:
+            return f"{text}, freed"
+        return f"{text}, {self.freed_count} of them freed" if self.freed_count else text
+
+    @property
+    def in_use_bytes(self) -> int:
+        """The resident bytes of the copies in use."""
+        return sum(copy.resident_bytes for copy in self.copies if not copy.is_freed)
+
+    @property
+    def _more_names(self) -> str:
+        more = len(self.names) - 1
+        return f" +{more} more" if more else ""
+
+    def titled(self, length: int) -> str:
+        """Return the title in at most `length` characters; a longer name loses its middle."""
+        end = self._more_names
+        start = self.title[: len(self.title) - len(end)]
+        return shortened(start, max(8, length - len(end))) + end
+
+
+def weight_rows(attribution: Attribution) -> tuple[WeightRow, ...]:
+    """Return the weights with their copies, the largest first."""
+    groups: dict[tuple[tuple[int, ...], tuple[str, ...]], list[Copy]] = {}
+    for copy in attribution.copies:
+        groups.setdefault((copy.models, copy.weights), []).append(copy)
+    rows = []
+    for (models, names), group in groups.items():
+        model = " and ".join(display_name(attribution.models[index].name) for index in models[:2])
+        more = f" +{len(models) - 2} more" if len(models) > 2 else ""
+        rows.append(_weight(f"{model}{more}", names, group))
+    return tuple(sorted(rows, key=lambda row: (-row.size_bytes, row.model, row.names)))
+
+
+def copies_table(weights: Sequence[WeightRow]) -> Table:
+    """Return the table of the copies of `weights`, for Markdown and pages."""
+    maker_formats: tuple[Format, ...] = ("html",)
+    if any(copy.made_by for weight in weights for copy in weight.copies):
+        maker_formats = ("markdown", "html")
+    return Table(
+        columns=(
+            Column("weight", formats=("markdown",)),
+            Column("weight", css="name", formats=("html",)),
+            Column("copy"),
+            Column("copies", "right"),
+            Column("size", "right", formats=("html",)),
+            Column("resident", "right"),
+            Column("backing", css="name"),
+            # The script of the page finds cells by their position: the page has all columns.
+            Column("made by", css="name", formats=maker_formats),
+            Column("verified", formats=("html",)),
+            Column("at", css="at", formats=("html",)),
+        ),
+        rows=tuple(_copy_cells(weight, copy) for weight in weights for copy in weight.copies),
+    )
+
+
+def _copy_cells(weight: WeightRow, copy: CopyRow) -> Row:
+    return Row(
+        Cell(weight.titled(60), is_code=True),
+        Cell(weight.title, title=weight.summary),
+        Cell(copy.label, color=f"var(--{copy.kind})", note=copy.parameters or " "),
+        f"{copy.count:,}",
+        Cell(copy.size, title=f"{copy.size_bytes:,} bytes"),
+        Cell(copy.resident, title=f"{copy.resident_bytes:,} bytes"),
+        copy.backing_and_state,
+        copy.made_by,
+        copy.verified,
+        copy.places,
+    )
+
+
+def print_copies(console: Console, weights: Sequence[WeightRow]) -> None:
+    """Print the copies of `weights`, each weight's below a line of its own."""
+    # All sizes have the same number of decimals, so that they can be compared.
+    decimals = decimals_for(max(copy.size_bytes for weight in weights for copy in weight.copies))
+    copies = [copy for weight in weights for copy in weight.copies]
+    headings = ("weight", "copies", "MiB", "backing")
+    for is_brief in (False, True):
+        rows = [
+            (
+                _console_label(copy, is_brief),
+                f"{copy.count:,}",
+                _console_size(copy, decimals),
+                _console_backing(copy, is_brief),
+            )
+            for copy in copies
+        ]
+        widths = [max(map(len, column)) for column in zip(headings, *rows, strict=True)]
+        maker_width = console.width - sum(widths) - 2 * len(widths)
+        if maker_width >= _WIDE_CONSOLE_MAKER:
+            break
+    maker_width = max(_MIN_CONSOLE_MAKER, maker_width)
+    makers = [shortened(copy.made_by, maker_width) for copy in copies]
+    line(console, _aligned(headings, widths, "made by" if any(makers) else ""), "dim")
+    lines = iter(_aligned(row, widths, maker) for row, maker in zip(rows, makers, strict=True))
+    for weight in weights:
+        summary = f": {weight.summary}"
+        title = weight.titled(max(20, console.width - len(summary)))
+        line(console, f"{title}{summary}", "bold")
+        for _ in weight.copies:
+            line(console, next(lines))
+
+
+def _console_label(copy: CopyRow, is_brief: bool) -> str:
+    detailed = f"  {copy.label} ({copy.parameters})"
+    if copy.parameters and not is_brief and len(detailed) <= _MAX_CONSOLE_LABEL:
+        return detailed
+    return f"  {shortened(copy.label, _MAX_CONSOLE_LABEL - 2)}"
+
+
+def _console_backing(copy: CopyRow, is_brief: bool) -> str:
+    backing = copy.backing.partition(":")[0] if is_brief else copy.backing
+    freed = ", freed" if copy.is_freed else ""
+    return shortened(backing, _MAX_CONSOLE_BACKING - len(freed)) + freed
+
+
+def _console_size(copy: CopyRow, decimals: int) -> str:
+    size = rounded_mebibytes(copy.size_bytes, decimals)
+    resident = rounded_mebibytes(copy.resident_bytes, decimals)
+    return size if size == resident else f"{resident} of {size}"
+
+
+def _aligned(cells: Sequence[str], widths: Sequence[int], maker: str) -> str:
+    label, count, size, backing = cells
+    return (
+        f"{label:<{widths[0]}}  {count:>{widths[1]}}  {size:>{widths[2]}}"
+        f"  {backing:<{widths[3]}}  {maker}"
+    ).rstrip()
+
+
+def rest_summary(weights: Sequence[WeightRow]) -> str:
+    """Return the sum of the `weights` that are not listed; empty for none."""
+    if not weights:
+        return ""
+    count = sum(row.count for row in weights)
+    size = format_size(sum(row.size_bytes for row in weights))
+    copies = counted(count, "copy", "copies")
+    return f"{counted(len(weights), 'weight')} more: {copies}, {size}"
+
+
+def single_copies_summary(weights: Sequence[WeightRow]) -> str:
+    """Return the sum of the `weights` with a single copy each, by kind; empty for none."""
+    single = [row for row in weights if row.count == 1 and row.names != (_FILE_TITLE,)]
+    if not single:
+        return ""
+    sizes: dict[str, int] = {}
+    for copy in (copy for weight in single for copy in weight.copies):
+        kind = "freed" if copy.is_freed else copy.kind
+        sizes[kind] = sizes.get(kind, 0) + copy.resident_bytes
+    total = format_size(sum(sizes.values()))
+    kinds = sorted(sizes.items(), key=lambda item: -item[1])
+    parts = ", ".join(f"{kind} {format_size(size)}" for kind, size in kinds)
+    each = " each" * (len(single) > 1)
+    text = f"{counted(len(single), 'weight')} with a single copy{each}"
+    return f"{text}: {total} ({parts})" if len(kinds) > 1 else f"{text}, {parts}"
+
+
+def freed_summary(copies: Iterable[Copy]) -> str:
+    """Return the size of the copies that nothing uses any more; empty for none."""
+    freed = [copy for copy in copies if copy.live is False]
+    if not freed:
+        return ""
+    size = format_size(sum(copy.bytes for copy in freed))
+    verb = "was freed, but its memory is" if len(freed) == 1 else "were freed, but their memory is"
+    return f"{counted(len(freed), 'copy', 'copies')} ({size}) {verb} kept by malloc or the arena."
+
+
+def verification_summary(attribution: Attribution) -> str:
+    """Return how the copies were identified."""
+    copies = attribution.copies
+    scanned = [copy for copy in copies if copy.backing.kind == "anonymous"]
+    sentences = []
+    if scanned:
+        whole = sum(copy.bytes for copy in scanned)
+        compared = sum(copy.verified_bytes for copy in scanned)
+        size = format_size(whole)
+        if compared == whole:
+            sentences.append(f"All {size} of copies match the model byte for byte.")
+        else:
+            complete = sum(copy.verified_bytes == copy.bytes for copy in scanned)
+            rest = "padding of the layout"
+            if attribution.verification == "sampled":
+                rest = f"between the blocks that were sampled, or {rest}"
+            sentences.append(
+                f"{percent(compared / whole)} of {size} of copies was compared with the model and"
+                f" matches ({complete:,} of {len(scanned):,} copies byte for byte); the rest is"
+                f" {rest}."
+            )
+    if len(scanned) < len(copies):
+        sentences.append("Copies mapped from a file were identified by the mapping.")
+    return " ".join(sentences)
+
+
+def not_located(attribution: Attribution) -> tuple[str, ...]:
+    """Return a sentence for each reason why weights could not be located."""
+    groups: dict[str, list[Indistinct]] = {}
+    for group in attribution.indistinct:
+        groups.setdefault(group.reason, []).append(group)
+    return tuple(_not_located(reason, same) for reason, same in groups.items())
+
+
+def _not_located(reason: str, groups: Sequence[Indistinct]) -> str:
+    count, size = sum(group.count for group in groups), sum(group.bytes for group in groups)
+    first = [display_name(name) for group in groups for name in group.weights][:2]
+    more = count - len(first)
+    names = ", ".join([*first, f"+{more:,} more"] if more else first)
+    weights = counted(count, "weight") + (f" ({names})" if first else "")
+    return f"Not located: {weights}, {format_size(size)}: {plain(reason)}."
+
+
+def display_name(name: str) -> str:
+    """Return the name of a weight or file as plain text of limited length."""
+    if name == MODEL_FILE:
+        return _FILE_TITLE
+    return shortened(plain(name), _MAX_NAME) or "(no name)"
+
+
+def _weight(model: str, names: tuple[str, ...], copies: Sequence[Copy]) -> WeightRow:
+    groups: dict[tuple[object, ...], list[Copy]] = {}
+    for copy in copies:
+        layout = (copy.kind, copy.layout, *sorted(copy.parameters.items()))
+        backing = (copy.backing.kind, copy.backing.file)
+        groups.setdefault((layout, backing, copy.live, copy.made_by), []).append(copy)
+    rows = [_copy_row(group) for group in groups.values()]
+    return WeightRow(
+        model=model,
+        names=tuple(display_name(name) for name in names) or ("(no name)",),
+        count=len(copies),
+        size_bytes=sum(copy.bytes for copy in copies),
+        resident_bytes=sum(copy.resident_bytes for copy in copies),
+        freed_count=sum(copy.live is False for copy in copies),
+        copies=tuple(
+            sorted(rows, key=lambda row: (_KINDS.index(row.kind), row.is_freed, row.label))
+        ),
+    )
+
+
+def _copy_row(copies: Sequence[Copy]) -> CopyRow:
+    first = copies[0]
+    return CopyRow(
+        kind=first.kind,
+        label=_label(first),
+        parameters=", ".join(
+            f"{plain(key)} {plain(value)}" for key, value in first.parameters.items()
+        ),
+        count=len(copies),
+        size_bytes=sum(copy.bytes for copy in copies),
+        resident_bytes=sum(copy.resident_bytes for copy in copies),
+        verified_bytes=sum(copy.verified_bytes for copy in copies),
+        backing=_backing(first),
+        state={True: "in use", False: FREED, None: ""}[first.live],
+        made_by=shortened(plain(first.made_by or ""), _MAX_NAME),
+        addresses=tuple(sorted(copy.address for copy in copies)),
+    )
+
+
+def _label(copy: Copy) -> str:
+    layout = plain(copy.layout.replace("_", " "))
+    return layout if layout.startswith(copy.kind) else f"{copy.kind} ({layout})"
+
+
+def _backing(copy: Copy) -> str:
+    if copy.backing.kind == "anonymous":
+        return "anonymous"
+    return f"file:{display_name(copy.backing.file or '')}"
