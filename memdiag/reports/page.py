@@ -69,7 +69,7 @@ def page(
         "record_kind": _RECORD_KINDS.get(record_name, record_name),
         **_embedded(record, MAX_PAGE_BYTES - used),
     }
-    text: str = _templates().get_template(template).render({**shared, **values})
+    text: str = templates().get_template(template).render({**shared, **values})
     return text.encode()
 
 
@@ -98,7 +98,8 @@ def _template(name: str) -> str:
 
 
 @functools.cache
-def _templates() -> Any:
+def templates() -> Any:
+    """Return the environment of the templates."""
     from jinja2 import Environment, FunctionLoader, StrictUndefined
 
     return Environment(

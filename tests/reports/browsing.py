@@ -2,7 +2,8 @@
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 PATIENCE_S = 20.0
@@ -28,3 +29,29 @@ def requested(browser: Any) -> set[str]:
         if message["method"] == "Network.requestWillBeSent"
     )
     return {url for url in urls if not url.startswith(("data:", "blob:"))}
+
+
+def assert_quiet(browser: Any) -> None:
+    """Check that the page logged nothing."""
+    assert browser.get_log("browser") == []
+
+
+def assert_fits(browser: Any, width: int, *, tables: bool = False) -> None:
+    """Check that the page is not wider than the window; with `tables`, no table scrolls either."""
+    assert browser.execute_script("return document.documentElement.scrollWidth") <= width
+    assert browser.execute_script("return document.documentElement.clientWidth") >= width - 20
+    if tables:
+        wide = (
+            "return [...document.querySelectorAll('.scroll')]"
+            ".filter((box) => box.scrollWidth > box.clientWidth + 1)"
+            ".map((box) => box.getAttribute('aria-label') || box.getAttribute('aria-labelledby'))"
+        )
+        assert browser.execute_script(wide) == []
+
+
+@contextmanager
+def emulate_print(browser: Any) -> Iterator[None]:
+    """Show the page as on paper."""
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+    yield
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})

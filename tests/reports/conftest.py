@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from benchmarks.browser import NoBrowserError, start
-from memdiag.reports.kinds import Reported, reporters_of
+from memdiag.reports import Reported, report_of
 
 
 @pytest.fixture(scope="session")
@@ -28,7 +28,7 @@ def opened(browser: Any, tmp_path: Path) -> Callable[..., Any]:
     """A function that opens the page of a record in a theme and a width."""
 
     def open_page(record: Reported, *, dark: bool = False, width: int = 1280) -> Any:
-        (page,) = reporters_of(record).write(record, tmp_path, ("html",))
+        (page,) = report_of(record).write(record, tmp_path, ("html",))
         theme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [theme]})
         size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}

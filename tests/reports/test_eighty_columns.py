@@ -10,7 +10,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from memdiag.records.comparison import Comparison
-from memdiag.reports.kinds import Reported, reporters_of
+from memdiag.reports import Reported, report_of
 from tests.reports import comparisons, fix_records, tuning_records
 from tests.reports.fix_records import EVIL, hostile
 
@@ -52,7 +52,7 @@ BUILDERS = (fix, tuning, nearest, comparison)
 
 
 def printed(record: Reported, console: Console) -> list[str]:
-    reporters_of(record).show(record, console, written=WRITTEN)
+    report_of(record).print_summary(record, console, written=WRITTEN)
     assert isinstance(console.file, io.TextIOWrapper)
     console.file.seek(0)
     return console.file.read().splitlines()

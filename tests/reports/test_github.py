@@ -7,7 +7,7 @@ from memdiag.records.budget import Budget
 from memdiag.reports import github
 from tests.reports import profiles
 from tests.reports.profiles import MIB
-from tests.reports.views.test_judgement import grown, tied_finding
+from tests.reports.test_budget import grown, tied_finding
 
 
 def test_a_breach_is_an_error_with_its_reasons_in_one_line() -> None:

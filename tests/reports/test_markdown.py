@@ -3,21 +3,22 @@ import re
 import msgspec
 import pytest
 
-from memdiag.reports import markdown, markdown_text
+from memdiag.reports import markdown as md
+from memdiag.reports.profile import markdown
 from tests.reports import fix_records, profiles, tied_xray
 
 
-def text(profile_text: bytes) -> list[str]:
-    return profile_text.decode().splitlines()
+def text(report: str) -> list[str]:
+    return report.splitlines()
 
 
 def test_the_headline_the_table_and_the_session_are_there() -> None:
-    lines = text(markdown.render(profiles.tied_if()))
+    lines = text(markdown(profiles.tied_if()))
     assert lines[0] == "## Memory profile of `tied_if.onnx`"
     assert lines[2].startswith(
         "**Peak 1.50 GiB above baseline (3.1 × the weights) in first\\_run, 98 % already"
     )
-    assert "| &emsp;constant_fold | 900 ms |  | 1,563 |  | +500 | `ConstantFolding` |" in lines
+    assert "| &emsp;constant\\_fold | 900 ms |  | 1,563 |  | +500 | `ConstantFolding` |" in lines
     assert "| intra\\_op\\_num\\_threads | `2` |" in lines
     assert "| onnxruntime | `1.31.1` |" in lines
 
@@ -25,7 +26,7 @@ def test_the_headline_the_table_and_the_session_are_there() -> None:
 def test_every_row_of_a_table_has_the_same_number_of_cells() -> None:
     for profile in (profiles.tied_if(), profiles.hostile(), tied_xray.with_attribution()):
         cells: list[int] = []
-        for line in [*text(markdown.render(profile)), ""]:
+        for line in [*text(markdown(profile)), ""]:
             if line.startswith("|"):
                 cells.append(line.replace(r"\|", "").count("|"))
             elif cells:
@@ -34,7 +35,7 @@ def test_every_row_of_a_table_has_the_same_number_of_cells() -> None:
 
 
 def test_hostile_names_are_code_or_escaped() -> None:
-    page = markdown.render(profiles.hostile()).decode()
+    page = markdown(profiles.hostile())
     assert page.count("onerror=alert(1)") >= 10
     outside = re.sub(r"(?<![`\\])(`+)(?!`).*?(?<!`)\1(?!`)", "", page)
     assert "onerror=alert(1)" in outside  # the notes and the message, which are no code
@@ -53,20 +54,20 @@ def test_hostile_names_are_code_or_escaped() -> None:
     ],
 )
 def test_code_is_fenced_by_more_than_it_holds(name: str, expected: str) -> None:
-    assert markdown_text.code(name) == expected
+    assert md.code(name) == expected
 
 
 def test_pipes_are_escaped_in_tables_only() -> None:
-    assert markdown_text.code("a|b", in_table=True) == r"`a\|b`"
-    assert markdown_text.code("a|b") == "`a|b`"
+    assert md.code("a|b", in_table=True) == r"`a\|b`"
+    assert md.code("a|b") == "`a|b`"
 
 
 def test_nobody_is_mentioned() -> None:
-    assert "@\u2060everyone" in markdown_text.escape("hello @everyone")
+    assert "@\u2060everyone" in md.escape("hello @everyone")
 
 
 def test_the_copies_and_the_owners_are_tables_where_an_xray_was_taken() -> None:
-    lines = text(markdown.render(tied_xray.with_attribution()))
+    lines = text(markdown(tied_xray.with_attribution()))
     assert "### Who owns it" in lines
     assert (
         "| `model.shared.weight +1 more` | transposed | 1 | 500 MiB | anonymous"
@@ -78,18 +79,18 @@ def test_the_copies_and_the_owners_are_tables_where_an_xray_was_taken() -> None:
         "13 weights with a single copy each: 8.0 MiB (original 6.0 MiB, freed 2.0 MiB)."
     ]
     assert not any("layer.0" in line for line in lines)
-    assert "### Who owns it" not in text(markdown.render(profiles.tied_if()))
+    assert "### Who owns it" not in text(markdown(profiles.tied_if()))
 
 
 def test_what_a_fix_is_worth_is_told_with_the_answer() -> None:
     profile = msgspec.structs.replace(profiles.tied_if(), fix=fix_records.verified())
-    lines = text(markdown.render(profile))
+    lines = text(markdown(profile))
     (step,) = [line for line in lines if line.startswith("- **What to do:** ")]
     assert step.startswith("- **What to do:** Fixed by good-one: peak 1.55 GiB → 559 MiB, steady")
 
 
 def test_the_order_is_that_of_the_console() -> None:
-    lines = text(markdown.render(tied_xray.with_attribution()))
+    lines = text(markdown(tied_xray.with_attribution()))
     order = ("**Peak", "- **Result:**", "- **What to do:**", "| phase", "### Who owns it",
              "| owner", "| weight", "### What moved memory", "Runs:")  # fmt: skip
     places = [next(i for i, line in enumerate(lines) if line.startswith(one)) for one in order]
@@ -97,6 +98,6 @@ def test_the_order_is_that_of_the_console() -> None:
 
 
 def test_a_block_of_code_is_fenced_by_more_backticks_than_it_holds() -> None:
-    assert markdown_text.code_block(["a", "  b"], "python") == "```python\na\n  b\n```"
-    assert markdown_text.code_block(["````"], "").startswith("`````\n")
-    assert markdown_text.code_block([], "python") == ""
+    assert md.code_block(["a", "  b"], "python") == "```python\na\n  b\n```"
+    assert md.code_block(["````"], "").startswith("`````\n")
+    assert md.code_block([], "python") == ""

@@ -7,7 +7,7 @@ import msgspec
 from rich.console import Console
 
 from memdiag.records.attribution import Attribution, SearchedModel
-from memdiag.reports.xrays import console, html, markdown
+from memdiag.reports.xray import REPORT, markdown, show
 from memdiag.units import MIB
 from tests.reports import attributions
 
@@ -28,14 +28,14 @@ def xray(*, shared: bool) -> Attribution:
 def headings(record: Attribution) -> list[list[str]]:
     """Return the headings of the models' table in each format."""
     stream = io.StringIO()
-    console.show(record, Console(file=stream, width=120))
+    show(record, Console(file=stream, width=120))
     lines = [re.split(r"\s{2,}", line.strip()) for line in stream.getvalue().splitlines()]
     in_markdown = [
         [cell.strip() for cell in line.strip("|").split("|")]
-        for line in markdown.render(record).decode().splitlines()
+        for line in markdown(record).splitlines()
         if line.startswith("| model ")
     ]
-    page = html.render(record, plotly="cdn").decode()
+    page = REPORT.page(record, plotly="cdn").decode()
     _, _, section = page.partition('id="h-models"')
     in_html = re.findall(r'<th scope="col"[^>]*>([^<]*)</th>', section.partition("</thead>")[0])
     return [next(line for line in lines if line[0] == "model"), *in_markdown, in_html]
@@ -54,8 +54,8 @@ def test_the_memory_that_belongs_to_no_model_is_named_beneath_the_table() -> Non
     single = msgspec.structs.replace(several, models=several.models[:1], copies=())
     for record, times in ((several, 1), (single, 0)):
         stream = io.StringIO()
-        console.show(record, Console(file=stream, width=300))
-        in_markdown = markdown.render(record).decode()
-        page = html.render(record, plotly="cdn").decode()
+        show(record, Console(file=stream, width=300))
+        in_markdown = markdown(record)
+        page = REPORT.page(record, plotly="cdn").decode()
         for text in (stream.getvalue(), in_markdown, page):
             assert text.count("Only weights are attributed to a model: arena slack") == times

@@ -1,0 +1,214 @@
+import msgspec
+import pytest
+
+from memdiag.records.attribution import Owner
+from memdiag.records.dimension import Dimension
+from memdiag.records.finding import Finding
+from memdiag.records.profile import Profile
+from memdiag.reports.profile.advice import Advice, advice
+from memdiag.units import MIB
+from tests.reports import attributions, fix_records, profiles, tied_xray
+from tests.reports.findings import TIED
+
+
+def commands(shown: Advice) -> list[str]:
+    return [step.command for step in shown.steps if step.command]
+
+
+def found(profile: Profile, **changes: object) -> Profile:
+    finding = msgspec.structs.replace(TIED, **changes)
+    return msgspec.structs.replace(profile, findings=(finding,))
+
+
+def test_the_three_sentences_say_what_is_wrong_why_and_what_to_do() -> None:
+    shown = advice(found(tied_xray.with_attribution()))
+    assert shown.result == (
+        "Most of the memory is waste: model.shared.weight +1 more (500 MiB) is in memory three"
+        " times. Up to 1,000 MiB of 1.50 GiB could be saved."
+    )
+    assert shown.reason == f"{TIED.message} {TIED.detail}"
+    # A record that does not say which rewrites can be applied.
+    assert commands(shown) == ["memdiag fix --dry-run models/tied_if.onnx"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"rewrites": ("overridable-weight",)}, ["fix"]),
+        ({"rewrites": (), "remedies": ("disable-prepacking",)}, ["tune"]),
+        ({"rewrites": (), "remedies": (), "refusal": "Conv needs it"}, ["explain"]),
+        ({"rewrites": ("overridable-weight",), "evidence": "refuted"}, []),
+        ({"rewrites": ("a",), "bytes": 0, "peak_bytes": 0}, []),
+    ],
+)
+def test_only_what_would_be_done_is_advised(
+    changes: dict[str, object], expected: list[str]
+) -> None:
+    shown = advice(found(tied_xray.with_attribution(), **changes))
+    assert [command.split()[1] for command in commands(shown)] == expected
+    text = " ".join(step.text for step in shown.steps)
+    assert ("Conv needs it" in text) == ("refusal" in changes)
+
+
+def peaking(peak: float, slack: float, retained: float = 0) -> Profile:
+    """Return a profile without findings: sizes in MiB above the baseline, 50 of them at the end."""
+    steps = (
+        profiles.Step("imports", "start", 0.1, 46, 46),
+        profiles.Step("runs", "steady", 0.1, 46 + peak, 96),
+    )
+    profile = profiles.build(steps, weights=40, runs=3)
+    owners = (
+        Owner(kind="arena", name="slack", bytes=round(slack * MIB)),
+        Owner(kind="python", name="objects", bytes=round((96 - slack) * MIB)),
+    )
+    taken = attributions.attribution(owners=owners, resident_bytes=96 * MIB)
+    return msgspec.structs.replace(
+        profile, attribution=taken, allocator_retained_bytes=round(retained * MIB)
+    )
+
+
+@pytest.mark.parametrize(
+    ("profile", "size"),
+    [
+        (peaking(50, 12.5), "12 MiB of the 50 MiB"),
+        (peaking(50, 12.4), None),
+        (peaking(50, 4, 8.5), "8.5 MiB of the 50 MiB"),
+        (peaking(70, 0), "20 MiB of the 70 MiB"),
+        (peaking(60, 0), None),
+    ],
+    ids=["slack", "less slack", "retained", "for a moment", "little for a moment"],
+)
+def test_tune_is_advised_where_much_of_the_peak_is_unused(
+    profile: Profile, size: str | None
+) -> None:
+    shown = advice(profile)
+    assert commands(shown) == (["memdiag tune models/tied_if.onnx"] if size else [])
+    assert ("No waste was found" in shown.result) == (size is None)
+    assert size is None or size in shown.result
+
+
+def finding(
+    nbytes: float, peak: float = 0, remedies: tuple[str, ...] = ("keep-unfolded",)
+) -> Finding:
+    """Return a finding of so many MiB at steady state and at the peak."""
+    return msgspec.structs.replace(
+        TIED, bytes=round(nbytes * MIB), peak_bytes=round(peak * MIB), remedies=remedies, weights=()
+    )
+
+
+@pytest.mark.parametrize(
+    ("profile", "finding", "result", "first"),
+    [
+        (
+            peaking(50, 0, 20),
+            finding(15),
+            "20 MiB of the 50 MiB at steady state is retained by",
+            "tune",
+        ),
+        (peaking(50, 0, 15), finding(20), "A part of the memory is waste. Up to 20 MiB", "fix"),
+        (
+            peaking(50, 20),
+            finding(15),
+            "20 MiB of the 50 MiB at steady state is arena slack",
+            "tune",
+        ),
+        (peaking(50, 20), finding(30, 0, ("arena-shrinkage",)), "20 MiB of the 50 MiB", "tune"),
+        (peaking(90, 0), finding(20), "40 MiB of the 90 MiB at the peak is needed only in", "tune"),
+        (peaking(90, 0), finding(0, 60), "Loading needs 60 MiB more than necessary", "fix"),
+        (peaking(400, 0), finding(9), "350 MiB of the 400 MiB at the peak", "tune"),
+    ],
+    ids=["retained", "less retained", "slack", "about slack", "peak", "less peak", "peak only"],
+)
+def test_the_result_is_the_largest_avoidable_memory(
+    profile: Profile, finding: Finding, result: str, first: str
+) -> None:
+    """A finding that explains the slack of the arena is about the same memory."""
+    shown = advice(msgspec.structs.replace(profile, findings=(finding,)))
+    assert shown.result.startswith(result)
+    assert finding.message in shown.reason
+    assert commands(shown)[0].startswith(f"memdiag {first}")
+
+
+def test_the_result_names_the_other_avoidable_memory_and_what_ends_the_largest() -> None:
+    profile = msgspec.structs.replace(peaking(50, 9, 20), findings=(finding(15),))
+    shown = advice(profile)
+    assert shown.result.endswith(
+        "Also avoidable: up to 15 MiB by shared-weight-transposed, 9.0 MiB arena slack."
+    )
+    assert "MALLOC_MMAP_THRESHOLD_=131072" in shown.steps[0].text
+    slack = advice(peaking(50, 20))
+    assert "Also avoidable" not in slack.result
+    assert "memory.enable_memory_arena_shrinkage=cpu:0" in slack.steps[0].text
+
+
+def test_each_reason_ends_with_a_full_stop() -> None:
+    shown = advice(found(tied_xray.with_attribution(), message="Twice", detail="Seen"))
+    assert shown.reason == "Twice. Seen."
+
+
+def test_little_memory_is_not_tuned_whatever_its_share() -> None:
+    steps = (
+        profiles.Step("imports", "start", 0.1, 46, 46),
+        profiles.Step("runs", "steady", 0.1, 53.9, 46.1),
+    )
+    profile = profiles.build(steps, weights=0, runs=3)
+    profile = msgspec.structs.replace(profile, allocator_retained_bytes=0)
+    assert commands(advice(profile)) == []
+
+
+def test_what_was_not_measured_is_said_to_be_predicted() -> None:
+    shown = advice(found(profiles.tied_if(), evidence="predicted", measured_bytes=None))
+    assert "By the rules, up to 1,000 MiB" in shown.result
+    assert shown.reason.endswith("(Predicted from the model file.)")
+
+
+def test_what_a_measurement_refuted_is_no_waste() -> None:
+    shown = advice(found(tied_xray.with_attribution(), evidence="refuted"))
+    assert shown.result == "No waste was found: the model keeps 1.50 GiB, 3.1 × its weights."
+    assert not commands(shown)
+
+
+def test_a_finding_without_a_remedy_is_explained() -> None:
+    shown = advice(found(profiles.tied_if(), remedies=()))
+    assert commands(shown) == ["memdiag explain shared-weight-transposed"]
+
+
+def test_a_run_that_ended_early_says_so_first() -> None:
+    shown = advice(profiles.killed())
+    assert shown.result.startswith("The run did not complete. Killed in constant_fold at ")
+    assert commands(shown) == ["memdiag tune models/tied_if.onnx"]
+    assert not commands(advice(profiles.failed()))
+
+
+def test_every_profile_has_an_answer() -> None:
+    for build in (profiles.nothing_seen, profiles.tiny, profiles.hostile, profiles.not_run):
+        shown = advice(build())
+        assert shown.result
+        assert shown.steps
+        assert all(step.text for step in shown.steps)
+
+
+def test_a_fix_that_was_joined_is_what_to_do_and_what_is_wrong_stays() -> None:
+    profile = found(tied_xray.with_attribution())
+    fixed = advice(msgspec.structs.replace(profile, fix=fix_records.verified()))
+    assert fixed.result == advice(profile).result
+    (step,) = fixed.steps
+    assert step.text.startswith("Fixed by good-one: peak 1.55 GiB → 559 MiB, ")
+    assert step.command == ""
+    dry = advice(msgspec.structs.replace(profile, fix=fix_records.dry_run()))
+    assert dry == advice(profile)
+
+
+def test_commands_repeat_the_sizes_that_were_given() -> None:
+    sizes = (
+        Dimension(name="n", size=4, role="batch", source="given", reason=""),
+        Dimension(name="chosen", size=128, role="sequence", source="chosen", reason=""),
+        Dimension(name="ids:1", size=32, role="sequence", source="given", reason=""),
+    )
+    profile = msgspec.structs.replace(found(tied_xray.with_attribution()), dimensions=sizes)
+    assert commands(advice(profile)) == [
+        "memdiag fix --dry-run models/tied_if.onnx --dim n=4,ids:1=32"
+    ]
+    spaced = (Dimension(name="a b", size=4, role="batch", source="given", reason=""),)
+    profile = msgspec.structs.replace(profile, dimensions=spaced)
+    assert commands(advice(profile))[0].endswith("--dim 'a b=4'")

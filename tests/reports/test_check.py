@@ -1,0 +1,157 @@
+"""A check on a terminal and in Markdown."""
+
+import io
+
+import pytest
+from rich.console import Console
+
+from memdiag.records.finding import Check, CheckedModel
+from memdiag.reports.check import markdown, show
+from tests.reports.checks import MIB, check, finding
+
+
+def shown(result: Check, *, quiet: bool = False, width: int = 80) -> list[str]:
+    console = Console(file=io.StringIO(), width=width, highlight=False)
+    show(result, console, quiet=quiet)
+    file = console.file
+    assert isinstance(file, io.StringIO)
+    return file.getvalue().splitlines()
+
+
+def test_a_finding_says_what_where_how_much_and_what_to_do() -> None:
+    text = "\n".join(shown(check(finding()), width=200))
+    assert text.startswith("models/tied.onnx: shared.weight is read as it is by embed/Gather")
+    assert "[shared-weight-transposed]" in text
+    assert "  Folding copies it once." in text
+    assert "costs 64 MiB steady and 128 MiB at the peak, in constant_fold · predicted" in text
+    assert "remedy: gemm-transposed, overridable-weight" in text
+    assert "memdiag explain shared-weight-transposed" in text
+
+
+@pytest.mark.parametrize(
+    ("rules", "hints"),
+    [
+        ([], []),
+        (["original-kept"], ["explained by: memdiag explain original-kept"]),
+        # Each rule once, in the order of the findings, also behind findings that are left out.
+        (
+            ["original-kept", *["arena-growth"] * 9, "original-kept", "folding-peak"],
+            [
+                "explained by: memdiag explain original-kept · memdiag explain arena-growth · "
+                "memdiag explain folding-peak"
+            ],
+        ),
+    ],
+)
+def test_a_line_names_the_explanation_of_every_rule_found(
+    rules: list[str], hints: list[str]
+) -> None:
+    found = [finding(name=name, weights=(f"w{i}",)) for i, name in enumerate(rules)]
+    lines = shown(check(*found), width=200)
+    assert [line for line in lines if "memdiag explain" in line] == hints
+    assert "memdiag explain" not in "\n".join(shown(check(*found), quiet=True))
+
+
+def test_rules_of_several_models_are_named_in_one_line() -> None:
+    found = (finding(model="a.onnx"), finding(model="b.onnx", name="arena-growth"))
+    lines = shown(check(*found), width=200)
+    assert [line for line in lines if "memdiag explain" in line] == [
+        "explained by: memdiag explain shared-weight-transposed · memdiag explain arena-growth"
+    ]
+
+
+def test_the_last_line_is_the_answer_and_all_that_is_quiet() -> None:
+    answer = "1 finding, up to 64 MiB avoidable at steady state, in 310 ms, for onnxruntime 1.31.1"
+    assert shown(check(finding()), width=200)[-1] == answer
+    assert shown(check(finding()), quiet=True, width=200) == [answer]
+
+
+def test_clean_models_are_said_to_be_clean() -> None:
+    assert shown(check()) == ["no findings, in 310 ms, for onnxruntime 1.31.1"]
+
+
+BROKEN = CheckedModel(path="models/cut.onnx", error="models/cut.onnx: the file ends too early.")
+
+
+def test_models_that_could_not_be_read_are_counted_apart() -> None:
+    fine = check().models
+    assert shown(check(models=(*fine, BROKEN)), quiet=True) == [
+        "no findings, in 310 ms, 1 model could not be read, for onnxruntime 1.31.1"
+    ]
+    [answer] = shown(check(finding(), models=(*fine, BROKEN, BROKEN)), quiet=True, width=200)
+    assert answer.endswith("in 310 ms, 2 models could not be read, for onnxruntime 1.31.1")
+
+
+def test_where_no_model_could_be_read_nothing_is_said_of_findings() -> None:
+    assert shown(check(models=(BROKEN,))) == ["1 model could not be read, for onnxruntime 1.31.1"]
+
+
+def test_80_columns_are_enough() -> None:
+    assert max(map(len, shown(check(finding())))) <= 80
+
+
+@pytest.mark.parametrize("count", [5, 6])
+def test_of_many_findings_of_a_rule_the_first_are_shown(count: int) -> None:
+    found = [finding(weights=(f"w{i}",), message=f"w{i} is copied.") for i in range(count)]
+    text = "\n".join(shown(check(*found)))
+    assert ("w5 is copied." in text) is False
+    assert ("and 1 more of shared-weight-transposed, 64 MiB together" in text) is (count == 6)
+
+
+def test_notes_and_markup_show_as_text() -> None:
+    model = CheckedModel(path="m.onnx", notes=("shapes of [bold]x[/] are unknown",))
+    text = "\n".join(shown(check(models=(model,))))
+    assert "m.onnx: note: shapes of [bold]x[/] are unknown" in text
+
+
+def test_a_name_cannot_move_the_cursor() -> None:
+    text = "\n".join(shown(check(finding(message="weight \x1b[2J\r is copied"))))
+    assert "\x1b" not in text
+    assert "\\x1b[2J" in text
+
+
+def test_refuted_findings_do_not_count() -> None:
+    refuted = finding(evidence="refuted", measured_bytes=0)
+    lines = shown(check(refuted, finding(weights=("b",), bytes=MIB)), width=200)
+    assert any("refuted: the X-ray saw none of it" in line for line in lines)
+    assert lines[-1].startswith(
+        "1 finding, up to 1.0 MiB avoidable at steady state, 1 more refuted"
+    )
+
+
+def test_a_table_holds_the_findings() -> None:
+    text = markdown(check(finding()))
+    assert "### `models/tied.onnx`" in text
+    (row,) = [line for line in text.splitlines() if line.startswith("| `shared")]
+    assert row.count("|") == 6
+    assert "64 MiB steady and 128 MiB at the peak, in constant\\_fold" in row
+    assert "`gemm-transposed, overridable-weight`" in row
+
+
+def test_a_name_cannot_break_out_of_its_cell() -> None:
+    text = markdown(check(finding(message="<img src=x> | @team `x`\nnew line")))
+    (row,) = [line for line in text.splitlines() if line.startswith("| `shared")]
+    assert "<img" not in row.replace("\\<img", "")
+    assert "@team" not in row
+
+
+def test_a_model_that_could_not_be_read_is_named_with_the_reason() -> None:
+    broken = CheckedModel(path="b.onnx", error="b.onnx: it is empty; export it again.")
+    assert "b.onnx: it is empty; export it again." in markdown(check(models=(broken,)))
+
+
+def test_names_in_notes_paths_and_reasons_stay_on_their_line() -> None:
+    evil = "a\n## heading\x1b[2J\x00"
+    models = (
+        CheckedModel(path=evil, notes=(f"operators that are not known ({evil})",)),
+        CheckedModel(path=evil, error=f"{evil}: it is empty."),
+    )
+    text = markdown(check(models=models))
+    assert "\x1b" not in text
+    assert "\x00" not in text
+    assert [line for line in text.splitlines() if line.startswith("## ")] == ["## Memory check"]
+
+
+def test_fifty_findings_are_enough() -> None:
+    text = markdown(check(*(finding(weights=(str(i),)) for i in range(60))))
+    assert "and 10 more" in text

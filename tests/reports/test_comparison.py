@@ -1,0 +1,221 @@
+import io
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+from rich.console import Console
+
+from memdiag.comparison.changes import changes
+from memdiag.comparison.comparable import Comparable
+from memdiag.records.comparison import Comparison, Graph
+from memdiag.records.dimension import Dimension
+from memdiag.reports.comparison import show
+from memdiag.reports.comparison.sentences import answer, change_sentence, title
+from memdiag.reports.comparison.tables import tables
+from memdiag.units import MIB
+from tests.comparison.columns import column, measured, mib, phase
+from tests.reports import comparisons, profiles
+from tests.reports.attributions import attribution, copy
+
+
+def shown(comparison: Comparison, **options: object) -> str:
+    out = io.StringIO()
+    show(comparison, Console(file=out, width=80, highlight=False), **options)  # type: ignore[arg-type] # options by name
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("build", comparisons.ALL)
+def test_every_line_fits_eighty_columns(build: Callable[[], Comparison]) -> None:
+    assert max(map(len, shown(build()).splitlines())) <= 80
+
+
+def test_the_answer_is_first_and_what_differs_is_told_with_its_cause() -> None:
+    text = shown(comparisons.versions())
+    lines = " ".join(text.split())
+    assert lines.startswith(
+        "model.onnx: 3 versions of onnxruntime: steady from 1.03 GiB in 1.24.4 to 1.53 GiB"
+        " in 1.31.1"
+    )
+    cause = "lm_head/MatMul now packs model.shared.weight"
+    assert f"steady from 1.03 GiB to 1.53 GiB since 1.31.1: {cause}" in lines
+    assert f"memory kept in prepack from 555 MiB to 1,063 MiB since 1.31.1: {cause}" in lines
+    assert "latency 1.30 × that of 1.24.4 since 1.31.1" in lines
+    assert "1.30.9 is not available: onnxruntime==1.30.9" in lines
+    assert "note: outputs that are random" in lines
+
+
+def figures(text: str) -> list[str]:
+    """Return the sizes, times and ratios in `text`, as they are written."""
+    return re.findall(r"-?[\d,.]+ (?:[KMG]iB|B|ms|µs|s|×)(?!\w)", text)
+
+
+def without_causes(text: str) -> str:
+    """Return a sentence without the sizes of its causes, which have a sign and add up."""
+    return re.sub(r"[+-][\d,.]+ (?:[KMG]iB|B)", "", text)
+
+
+def every_change() -> Comparison:
+    """Return a comparison with changes of all metrics, as they are found in its columns."""
+    slow = measured(2000, 1500, load=2.5, peak_phase="prepack")
+    graph = Graph(nodes=12, initializers=4, parameters=2000, saved_bytes=1000 * MIB)
+    columns = (
+        column("a.onnx", attribution=attribution(copy("original", 500 * MIB, "w"))),
+        column("b.onnx", slow, ratio=(1.3, 1.2, 1.4), graph=graph, largest_difference=0.5),
+        column("c.onnx", measured(400, 90, load=0.2), ratio=(0.4, 0.3, 0.5)),
+    )
+    found = [
+        one
+        for before, after in ((0, 1), (1, 2))
+        for one in changes(columns[before], columns[after], Comparable())[0]
+    ]
+    return comparisons.comparison(*columns, kind="models", changes=tuple(found))
+
+
+def small() -> Comparison:
+    """Return saved profiles of small models, whose latencies did not race."""
+    one, other = column("a.json", measured(20, 10)), column("b.json", measured(60, 50, load=2.0))
+    assert other.latency is not None
+    later = msgspec.structs.replace(other.latency, median_s=0.03, low_s=0.029, high_s=0.031)
+    other = msgspec.structs.replace(other, latency=later)
+    found, _ = changes(one, other, Comparable(interleaved=False))
+    return comparisons.comparison(one, other, kind="profiles", changes=found)
+
+
+@pytest.mark.parametrize("build", [every_change, small, comparisons.versions])
+def test_every_figure_of_a_sentence_is_in_a_table(build: Callable[[], Comparison]) -> None:
+    record = build()
+    cells, captioned = set(), set()
+    for _, table in tables(record):
+        texts = {cell.text for row in table.rows for cell in row.cells}
+        cells |= texts
+        # Tables by phase are in MiB, as their captions say.
+        captioned |= {f"{text} MiB" for text in texts if "MiB" in table.caption}
+    known = {part for text in cells | captioned for part in (text, text.partition(" ± ")[0])}
+    sentences = (answer(record), *(change_sentence(record, each) for each in record.changes))
+    printed = {figure for text in sentences for figure in figures(without_causes(text))}
+    assert len(printed) >= 4
+    assert printed - known == set()
+
+
+def test_two_columns_are_told_in_the_order_of_the_arguments() -> None:
+    found, _ = changes(column("a.onnx", measured(2000, 1500)), column("b.onnx"), Comparable())
+    falling = comparisons.comparison(
+        column("a.onnx", measured(2000, 1500)), column("b.onnx"), kind="models", changes=found
+    )
+    text = answer(falling)
+    assert "peak from 1.95 GiB in a.onnx to 1000 MiB in b.onnx" in text.replace("1,000", "1000")
+    assert answer(every_change()).startswith(
+        "peak between 400 MiB in c.onnx and 1.95 GiB in b.onnx"
+    )
+
+
+def test_every_phase_that_kept_memory_is_in_the_table_and_rows_add_up() -> None:
+    before = column("a.onnx", measured(1000, 500))
+    grown = measured(
+        1000,
+        620,
+        phases=(
+            phase("parse", 500, 500),
+            phase("constant_fold", 1000, 20),
+            phase("prepack", 620, 100),
+        ),
+    )
+    after = column("b.onnx", grown)
+    found, _ = changes(before, after, Comparable())
+    record = comparisons.comparison(before, after, kind="models", changes=found)
+    table = dict(tables(record))["Kept by phase"]
+    headings = [column.heading for column in table.columns]
+    assert headings[1:] == ["parse", "constant fold", "prepack", "total (steady)"]
+    for row in table.rows:
+        *parts, total = (int(cell.text) for cell in row.cells[1:])
+        assert sum(parts) == total
+    assert "medians" not in table.caption
+    off = column("b.onnx", msgspec.structs.replace(grown, steady=mib(640, 1)))
+    record = comparisons.comparison(before, off, kind="models", changes=found)
+    assert "sums are off by up to 20 MiB" in dict(tables(record))["Kept by phase"].caption
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (("batch", "batch"), "2 models at batch 4 (--dim batch=N)"),
+        (
+            ("batch", "rows"),
+            "2 models, a.onnx at batch 4 (--dim batch=N), b.onnx at batch 4 (--dim rows=N)",
+        ),
+        (("batch", None), "2 models, a.onnx at batch 4 (--dim batch=N), b.onnx with fixed sizes"),
+    ],
+)
+def test_a_dimension_is_named_as_each_model_names_it(
+    names: tuple[str | None, ...], expected: str
+) -> None:
+    columns = []
+    for label, name in zip(("a.onnx", "b.onnx"), names, strict=True):
+        size = Dimension(name=name or "", size=4, role="batch", source="chosen", reason="")
+        made = column(label)
+        assert made.profile is not None
+        profile = msgspec.structs.replace(made.profile, dimensions=(size,) if name else ())
+        columns.append(msgspec.structs.replace(made, profile=profile))
+    first = columns[0].profile
+    assert first is not None
+    comparison = comparisons.comparison(*columns, kind="models", dimensions=first.dimensions)
+    assert title(comparison) == expected
+
+
+def test_every_metric_is_told_of_one_statistic() -> None:
+    comparison = every_change()
+    metrics = {one.metric for one in comparison.changes}
+    assert metrics == {"steady", "peak", "kept", "load", "latency", "disk", "outputs"}
+    sentences = [change_sentence(comparison, each) for each in comparison.changes]
+    assert "b.onnx: latency 1.30 × that of a.onnx" in sentences
+    assert "c.onnx: latency from 1.30 × to 0.40 × that of a.onnx" in sentences
+    # The medians of columns that ran in turn would be another figure for the same thing.
+    assert not any(
+        "13 ms" in cell.text
+        for _, table in tables(comparison)
+        for row in table.rows
+        for cell in row.cells
+    )
+    assert any(
+        change_sentence(small(), each).startswith("b.json: latency from 10 ms to 30 ms")
+        for each in small().changes
+    )
+
+
+def test_models_are_shown_where_they_differ_only() -> None:
+    assert "parameters" not in shown(comparisons.versions())
+    text = shown(comparisons.optimizers())
+    row = next(line for line in text.splitlines() if line.startswith("onnxruntime-extended  "))
+    assert "onnxruntime-extended" in row
+    assert "22,617,680" in text
+    assert "700 MiB" in text
+    assert "onnxsim did not end in time" in text
+    assert "2.4e-06" in text
+
+
+def test_the_same_beside_itself_says_that_nothing_differs() -> None:
+    text = shown(comparisons.alike())
+    assert "no difference beyond the variation between runs" in text
+    assert "equal" in text
+
+
+def test_quiet_is_the_answer_alone() -> None:
+    assert len(shown(comparisons.alike(), quiet=True).splitlines()) == 1
+    quiet = shown(comparisons.bisected(), quiet=True)
+    assert "steady jumps from 1.24.4 to 1.31.1 (3 of 12 versions were tried)" in quiet
+
+
+def test_nothing_measured_is_said_with_the_reasons() -> None:
+    text = shown(comparisons.nothing())
+    assert "nothing could be measured" in text
+    assert "a.onnx failed: parse: no such file" in text
+
+
+def test_names_are_text_and_files_are_named() -> None:
+    written = (Path("reports/x/comparison.html"), Path("reports/x/comparison.json"))
+    text = shown(comparisons.hostile(), written=written)
+    assert "[red]x[/red]" in text
+    assert "comparison.html · comparison.json" in text
+    assert profiles.HOSTILE[:20] in text

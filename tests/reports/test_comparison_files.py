@@ -1,0 +1,167 @@
+"""A comparison as files, and its timelines on one clock."""
+
+import io
+import re
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import numpy
+import pytest
+from matplotlib import image
+from matplotlib.axes import Axes
+from matplotlib.patches import Rectangle
+
+from memdiag.errors import ReportError
+from memdiag.records import codec
+from memdiag.records.comparison import Comparison
+from memdiag.reports.comparison import REPORT, draw, markdown
+from memdiag.reports.comparison.picture import timeline_of
+from tests.comparison.columns import column
+from tests.reports import comparisons, profiles
+from tests.reports.test_profile_page import Page, embedded
+
+FORMATS = ("html", "png", "svg", "markdown", "json")
+
+
+@pytest.mark.parametrize("build", comparisons.ALL)
+def test_every_comparison_becomes_every_file(
+    build: Callable[[], Comparison], tmp_path: Path
+) -> None:
+    written = REPORT.write(build(), tmp_path / "out", FORMATS)
+    assert [path.name for path in written] == [
+        "comparison.html",
+        "comparison.png",
+        "comparison.svg",
+        "comparison.md",
+        "comparison.json",
+    ]
+    assert codec.load(written[-1], Comparison) == build()
+
+
+def test_a_folder_that_is_a_file_is_an_error_in_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "taken").write_text("mine")
+    with pytest.raises(ReportError, match="taken: cannot be written"):
+        REPORT.write(comparisons.alike(), tmp_path / "taken", ("json",))
+
+
+def test_the_schema_uses_the_names_of_the_contract() -> None:
+    record = msgspec.json.decode(REPORT.render(comparisons.versions(), "json"))
+    assert record["schema"] == "memdiag.comparison/1"
+    assert {"label", "status", "message", "profile"} <= {*record["columns"][0]}
+    assert {"metric", "phase", "from", "to", "bytes", "why"} <= {*record["changes"][0]}
+    assert {"from", "to", "weights", "kind", "bytes"} <= {*record["copies"][0]}
+
+
+def test_markdown_has_the_tables_and_the_causes() -> None:
+    text = markdown(comparisons.versions())
+    assert text.startswith("## model.onnx: 3 versions of onnxruntime\n\n**Steady from 1.03 GiB")
+    assert (
+        "- memory kept in prepack from 555 MiB to 1,063 MiB since 1.31.1: lm\\_head/MatMul now"
+        in text
+    )
+    assert "| `1.31.1` | 2.0 s | 1.30 × | 1.20 – 1.40 |" in text
+    assert "### Kept by phase" in text
+    assert "### Copies of weights that differ" in text
+
+
+def test_markdown_of_hostile_names_is_text() -> None:
+    text = markdown(comparisons.hostile())
+    outside = re.sub(r"(`+).*?\1", "", re.sub(r"\\.", "", text))
+    assert "script" in outside
+    assert "<" not in outside
+
+
+def test_the_page_asks_nobody_for_anything_and_holds_the_record() -> None:
+    page = Page(REPORT.page(comparisons.optimizers()))
+    links = {
+        value
+        for _, attrs in page.elements
+        for name, value in attrs.items()
+        if name in ("src", "href", "srcset", "action", "data")
+    }
+    assert links == {"data:,", "#main"}
+    text = embedded(page, "comparison")
+    assert codec.decode(text.encode(), Comparison) == comparisons.optimizers()
+    assert "onnxsim did not end in time" in page.text
+    assert "22,617,680" in page.text
+
+
+def test_hostile_names_are_text_in_the_page() -> None:
+    page = Page(REPORT.page(comparisons.hostile()))
+    assert not [tag for tag, _ in page.elements if tag in ("img", "b")]
+    assert "[red]x[/red]" in page.text
+
+
+def test_the_picture_is_one_that_is_not_blank_and_grows_with_the_columns() -> None:
+    few, many = (
+        image.imread(io.BytesIO(REPORT.render(build(), "png")), format="png")
+        for build in (comparisons.versions, comparisons.optimizers)
+    )
+    assert few.shape[1] == many.shape[1]
+    assert few.shape[0] < many.shape[0]
+    for pixels in (few, many):
+        whole = (numpy.asarray(pixels) * 255).astype(numpy.uint8)
+        assert len(zlib.compress(whole.tobytes())) > 20_000
+
+
+def rectangles(axes: Axes) -> list[Rectangle]:
+    return [patch for patch in axes.patches if isinstance(patch, Rectangle)]
+
+
+def test_the_picture_shows_every_column_in_every_panel() -> None:
+    figure = draw(comparisons.versions())
+    phases, lines, steady, load, run = figure.axes
+    assert [label.get_text() for label in steady.get_yticklabels()] == ["1.24.4", "1.31.1"]
+    assert len(lines.lines) == 2
+    assert [round(bar.get_width()) for bar in rectangles(load)] == [1000, 2000]
+    assert [bar.get_width() for bar in rectangles(run)] == [1.3]  # beside the first
+    assert max(round(bar.get_height()) for bar in rectangles(phases)) == 1563
+    anonymous, mapped, *_ = (round(bar.get_width()) for bar in rectangles(steady))
+    assert (anonymous, mapped) == (1045, 10)
+
+
+def test_the_same_record_gives_the_same_picture() -> None:
+    assert REPORT.render(comparisons.versions(), "png") == REPORT.render(
+        comparisons.versions(), "png"
+    )
+
+
+def test_the_scalable_picture_keeps_its_letters_and_obeys_no_name() -> None:
+    text = REPORT.render(comparisons.versions(), "svg").decode()
+    assert ">model.onnx: 3 versions of onnxruntime</text>" in text
+    assert text.count(">1.31.1</text>") == 1  # the three panels side by side are labelled once
+    evil = REPORT.render(comparisons.hostile(), "svg").decode()
+    assert "&lt;/script&gt;" in evil
+    assert "<script" not in evil
+    assert "<img" not in evil
+
+
+def test_the_clock_starts_where_the_session_does() -> None:
+    line = timeline_of(msgspec.structs.replace(column("a"), profile=profiles.tied_if()))
+    assert line is not None
+    assert line.t_s[0] == 0
+    assert (line.bands[0].phase, line.bands[0].start_s) == ("parse", 0)
+    assert line.bands[-1].phase == "steady"
+    assert line.bands[-1].end_s == line.t_s[-1]
+    assert line.first_run_s == line.bands[-1].start_s
+
+
+def test_the_layers_of_a_line_add_up_to_it() -> None:
+    for profile, names in (
+        (profiles.tied_if(), ["file-backed", "anonymous"]),
+        (profiles.with_shared(), ["file-backed", "shared", "anonymous"]),
+        (profiles.sampled(), ["resident"]),
+    ):
+        line = timeline_of(msgspec.structs.replace(column("a"), profile=profile))
+        assert line is not None
+        assert [layer.name for layer in line.layers] == names
+        sums = map(sum, zip(*(layer.above_bytes for layer in line.layers), strict=True))
+        assert tuple(sums) == line.above_bytes
+
+
+def test_what_was_not_measured_has_no_line() -> None:
+    assert timeline_of(msgspec.structs.replace(column("a"), profile=None)) is None
+    unseen = msgspec.structs.replace(column("a"), profile=profiles.nothing_seen())
+    assert timeline_of(unseen) is None

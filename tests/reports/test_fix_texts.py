@@ -1,0 +1,204 @@
+"""The sentences of a fix: what it saves, which files belong together, which releases load it."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from memdiag.records.fix import FIX_SCHEMA, Fix, Remedy, RemedyStatus
+from memdiag.reports.fix import answer, fix_outcome, releases_text, remedy_table, written_text
+from memdiag.reports.text import time_limit
+from memdiag.units import MIB
+from tests.reports import fix_records, tuning_records
+
+
+def remedy(name: str, *weights: str, status: RemedyStatus = "applied") -> Remedy:
+    return Remedy(name=name, rule="rule", status=status, reason="because", weights=weights)
+
+
+def fix(**changes: Any) -> Fix:
+    made = Fix(
+        schema=FIX_SCHEMA,
+        model="m.onnx",
+        onnxruntime="1.31.1",
+        output="m.fixed.onnx",
+        output_files=("m.fixed.onnx",),
+        session_options={},
+        environment={},
+        remedies=(remedy("one", "w"),),
+        before=None,
+        after=None,
+        latencies=(),
+        largest_difference=None,
+        bound=None,
+        bound_reason="",
+        verified=True,
+        notes=(),
+        duration_s=2.0,
+        verified_on=("1.31.1", "1.20.1"),
+        oldest_onnxruntime="1.20.0",
+    )
+    return msgspec.structs.replace(made, **changes)
+
+
+def test_a_model_that_stands_alone() -> None:
+    assert written_text(fix()) == "wrote m.fixed.onnx in 2.0 s"
+    assert written_text(fix(verified=False)).endswith("in 2.0 s, unverified")
+
+
+def test_files_that_belong_together() -> None:
+    kept = {"kept_files": ("m.onnx",), "kept_bytes": 500 * MIB}
+    both = fix(output_files=("m.fixed.onnx", "m.onnx"), **kept)
+    assert written_text(both) == (
+        "wrote m.fixed.onnx in 2.0 s; it keeps 500 MiB in m.onnx: keep both files together"
+    )
+    more = fix(output_files=("m.fixed.onnx", "a", "b"), kept_files=("a", "b"), kept_bytes=0)
+    assert written_text(more).endswith("in a, b: keep all 3 files together")
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({}, "verified on 1.31.1, 1.20.1; by what it declares, 1.20.0 and newer can load it"),
+        (
+            {"oldest_onnxruntime": "1.23.0", "oldest_reason": "version 11 of the IR"},
+            "1.23.0 and newer can load it (version 11 of the IR)",
+        ),
+        (
+            {"oldest_onnxruntime": None, "oldest_reason": "opset 99 of ai.onnx"},
+            "no release is known that can load it (opset 99 of ai.onnx)",
+        ),
+        ({"verified_on": ()}, "not verified; "),
+    ],
+)
+def test_runtimes_are_named(changes: dict[str, Any], said: str) -> None:
+    assert said in releases_text(fix(**changes))
+    assert releases_text(fix(output=None, **changes)) == ""
+
+
+def reasons(record: Fix) -> list[str]:
+    """Return why each remedy ended as it did, as Markdown has it."""
+    return [row.cells[-1].text for row in remedy_table(record).in_format("markdown").rows]
+
+
+def test_weights_are_named_where_a_remedy_is_done_for_some_only() -> None:
+    alone = fix(remedies=(remedy("one", "a"), remedy("two", "a")))
+    assert reasons(alone) == ["because", "because"]
+    parted = (remedy("one", "a", "b", "c", "d", "e"), remedy("one", "f", status="refused"))
+    assert reasons(fix(remedies=parted)) == ["a, b, c and 2 more: because", "f: because"]
+    rows = remedy_table(fix(remedies=parted)).in_format("html").rows
+    assert [(row.cells[3].text, row.cells[4].text) for row in rows] == [
+        ("a, b, c and 2 more", "because"),
+        ("f", "because"),
+    ]
+
+
+def test_one_or_more_would_be_tried() -> None:
+    dry: dict[str, Any] = {"output": None, "output_files": ()}
+    one = (remedy("one", status="possible"),)
+    assert "1 remedy would be tried" in written_text(fix(remedies=one, **dry))
+    two = (*one, remedy("two", status="possible"))
+    assert "2 remedies would be tried" in written_text(fix(remedies=two, **dry))
+
+
+LIMITED: dict[str, Any] = {
+    "output": None,
+    "output_files": (),
+    "command": ("memdiag", "fix", "m.onnx", "--time-limit=60"),
+}
+
+
+def test_what_the_time_limit_left_untried_is_said() -> None:
+    untried = remedy("one", status="untried")
+    assert written_text(fix(remedies=(untried,), **LIMITED)) == (
+        "m.onnx: no remedy was tried to the end in the time limit of 60 s; nothing was written;"
+        " give it more with --time-limit"
+    )
+    some = (untried, remedy("two", status="rejected"))
+    assert written_text(fix(remedies=some, **LIMITED)) == (
+        "m.onnx: nothing worth changing was found in the time limit of 60 s; 1 remedy was not"
+        " tried; nothing was written; give it more with --time-limit"
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "limit"),
+    [
+        ((), "the time limit"),
+        (("--time-limit", "90.5"), "the time limit of 90 s"),
+        (("--time-limit", "inf"), "the time limit"),
+        (("--time-limit",), "the time limit"),
+    ],
+)
+def test_the_time_limit_is_read_from_the_command(words: tuple[str, ...], limit: str) -> None:
+    assert time_limit(("memdiag", "fix", "m.onnx", *words)) == limit
+
+
+def test_a_profile_tells_by_what_the_model_was_fixed_and_how_well() -> None:
+    assert fix_outcome(fix_records.verified()) == (
+        "Fixed by good-one: peak 1.55 GiB → 559 MiB, steady 1.46 GiB → 540 MiB,"
+        " latency 1.02 × (0.98–1.05), outputs within 6.1e-05 of the largest value"
+        " (onnxruntime 1.31.1). Load dir/m.fixed.onnx instead of dir/m.onnx."
+    )
+
+
+def test_a_profile_tells_what_a_tuning_depends_on() -> None:
+    said = fix_outcome(tuning_records.tuning())
+    assert said.startswith("Fixed by disable-prepacking + mmap-threshold: peak 200 MiB → 150 MiB")
+    assert said.endswith("It depends on: session.disable_prepacking=1.")
+    near = tuning_records.point("arena-off", at=(150, 75), ratio=1.0, fits=False)
+    nearest = tuning_records.tuning(near, (tuning_records.DEFAULTS, near))
+    assert "by arena-off, the nearest to a budget that nothing fits: peak" in fix_outcome(nearest)
+
+
+def test_what_changed_nothing_is_told_as_that() -> None:
+    assert fix_outcome(fix_records.all_rejected()) == (
+        "A fix was tried. Nothing: no remedy that was tried is worth it."
+    )
+    kept = tuning_records.tuning(tuning_records.DEFAULTS)
+    assert fix_outcome(kept).startswith("Options of the session were tried. No option is")
+    assert fix_outcome(fix_records.dry_run()) == ""
+    assert fix_outcome(fix_records.unverified()).startswith("Fixed by good-one, unverified: ")
+
+
+def test_all_that_a_point_sets_is_named() -> None:
+    point = msgspec.structs.replace(
+        tuning_records.CHOSEN,
+        environment={"MALLOC_MMAP_THRESHOLD_": "131072"},
+        run_options={"memory.enable_memory_arena_shrinkage": "cpu:0"},
+        disabled_optimizers=("MatMulAddFusion",),
+        shared_arena=True,
+        saved_options={"x": "y"},
+        load_from="bytes",
+        shares_weights=True,
+    )
+    tuning = msgspec.structs.replace(
+        tuning_records.tuning(point, (tuning_records.DEFAULTS, point)),
+        environment=point.environment,
+    )
+    (said,) = (text for label, text in answer(tuning).sentences if "depends" in label)
+    assert said == (
+        "session.disable_prepacking=1, $MALLOC_MMAP_THRESHOLD_=131072 in the environment,"
+        " memory.enable_memory_arena_shrinkage=cpu:0 for each run, without the optimizer"
+        " MatMulAddFusion, one arena for all sessions, the optimized model, saved once, the model's"
+        " bytes instead of its path, weights mapped once for all sessions."
+    )
+
+
+def test_outputs_beyond_the_bound_are_not_within_it() -> None:
+    far = fix_records.verified(largest_difference=1e-3)
+    assert "outputs largest difference 1.0e-03 of the largest value" in fix_outcome(far)
+    assert "outputs equal, bit by bit" in fix_outcome(fix_records.verified(largest_difference=0.0))
+
+
+def test_a_point_that_is_not_among_the_points_is_no_crash() -> None:
+    broken = msgspec.structs.replace(tuning_records.tuning(), chosen=("another",))
+    assert answer(broken).answer.startswith("Peak 200 MiB")
+
+
+def test_a_tuning_without_comparisons_does_not_judge_the_options() -> None:
+    kept = tuning_records.tuning(tuning_records.DEFAULTS, (tuning_records.DEFAULTS,))
+    cut = msgspec.structs.replace(kept, untried=("arena-off",))
+    assert answer(cut).answer == "Nothing: no option was compared in the time limit."
+    assert dict(answer(cut).sentences)["What to do"].startswith("Run it again with")
+    assert dict(answer(kept).sentences)["What to do"] == "Keep the defaults."

@@ -1,0 +1,274 @@
+from collections.abc import Callable
+from itertools import pairwise
+
+import msgspec
+import pytest
+
+from memdiag.records.attribution import Backing
+from memdiag.records.profile import Outcome, Profile, Run, Status
+from memdiag.reports.profile.facts import model_facts, session_facts
+from memdiag.reports.profile.headline import headline, weight_factor
+from memdiag.reports.profile.phases import (
+    notable_spans,
+    phase_rows,
+    phase_table,
+    run_sentence,
+    runs_summary,
+    span_rows,
+)
+from memdiag.reports.text import mebibytes, plain, shortened
+from tests.reports import attributions, profiles
+from tests.reports.profiles import MIB, Step
+
+
+def test_the_headline_of_a_session_that_was_not_run_says_so() -> None:
+    answer = headline(profiles.not_run())
+    assert answer.completed
+    assert answer.second.startswith("Not run; created, the session stays 1.48 GiB above baseline")
+
+
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [
+        ("failed", "Failed in parse at 290 MiB: why."),
+        ("killed", "Killed in parse at 290 MiB: why."),
+        ("timeout", "Timed out in parse at 290 MiB: why."),
+        ("limit", "Passed the memory limit in parse at 290 MiB: why."),
+    ],
+)
+def test_an_early_end_is_the_first_sentence(status: Status, words: str) -> None:
+    outcome = Outcome(status=status, phase="parse", message="why")
+    profile = msgspec.structs.replace(profiles.failed(), outcome=outcome)
+    assert headline(profile).first == words
+
+
+def test_the_multiple_of_the_weights_is_left_out_where_it_says_nothing() -> None:
+    assert weight_factor(profiles.tied_if(), 1500 * MIB) == "3.0 ×"
+    assert weight_factor(profiles.failed(), 1500 * MIB) is None  # unknown weights
+    assert weight_factor(profiles.tiny(), 1500 * MIB) is None  # 64 KiB of weights
+    none = profiles.build(profiles.TIED_IF, weights=0, runs=1)
+    assert weight_factor(none, 1500 * MIB) is None
+    assert "×" not in headline(none).first
+
+
+@pytest.mark.parametrize(
+    ("weights", "library", "mapped", "shown"),
+    [
+        (6, 8, 0, None),
+        (8, 8, 0, None),
+        (8.1, 8, 0, "6.2 ×"),
+        (6, 8, 2.1, "8.3 ×"),
+        (6, 0, 0, "8.3 ×"),
+    ],
+    ids=["library larger", "equal", "weights larger", "weights mapped", "no library pages"],
+)
+def test_a_multiple_that_says_more_of_the_library_is_left_out(
+    weights: float, library: float, mapped: float, shown: str | None
+) -> None:
+    """Of the file-backed memory above the baseline, what is not the model's is the library's."""
+    profile = profiles.build(profiles.TIED_IF, weights=weights, runs=1)
+    steady = profile.phases[-1].end
+    file = profiles.FILE_MIB * MIB + library * MIB
+    steady = msgspec.structs.replace(steady, file_bytes=file)
+    backing = Backing(kind="file", file="m.data", offset=0)
+    taken = attributions.attribution(
+        attributions.copy("original", round(mapped * MIB), backing=backing)
+    )
+    profile = msgspec.structs.replace(profile, steady=steady, attribution=taken)
+    assert weight_factor(profile, 50 * MIB) == shown
+    answer = headline(profile)
+    assert ("the weights" in answer.first) == (shown is not None)
+    assert ("×" in answer.second) == (shown is not None)
+    assert any("×" in figure.note for figure in answer.figures) == (shown is not None)
+
+
+def test_the_steady_state_is_split_beyond_the_baseline() -> None:
+    assert ": anonymous +1.50 GiB. Baseline" in headline(profiles.tied_if()).second
+    whole = profiles.build(profiles.TIED_IF, runs=10, split=False)
+    assert "anonymous" not in headline(whole).second
+
+
+def test_a_phase_that_came_all_but_as_high_before_is_named() -> None:
+    def peaking(first: float) -> str:
+        steps = (
+            Step("imports", "start", 0.1, 0, 0),
+            Step("Folding", "constant_fold", 0.1, first, 10, 1),
+            Step("between transformers", "optimize", 0.1, 100, 10),
+            Step("runs", "steady", 0.1, 100, 10),
+        )
+        return headline(profiles.build(steps, runs=2, weights=None, baseline=0)).first
+
+    assert peaking(97) == "Peak 100 MiB above baseline in optimize, 97 % already in constant_fold."
+    assert peaking(96.9) == "Peak 100 MiB above baseline in optimize."
+
+
+def test_a_peak_below_the_baseline_is_no_negative_figure() -> None:
+    profile = msgspec.structs.replace(profiles.tied_if(), peak_rss_bytes=40 * MIB)
+    assert headline(profile).first == "Peak no higher than the baseline."
+
+
+def test_the_phase_table_follows_the_record() -> None:
+    assert phase_table(profiles.tied_if()).columns[3].heading == "peak (exact)"
+    rows = {row.phase: row for row in phase_rows(profiles.tied_if())}
+    assert (rows["parse"].start, rows["parse"].peak, rows["parse"].end) == ("46", "825", "563")
+    assert rows["prepack"].responsible == ""
+    assert rows["constant_fold"].responsible == "ConstantFolding"
+    assert [row.phase for row in rows.values() if row.is_peak] == ["first_run"]
+    assert not any(row.ending for row in rows.values())
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "expected"),
+    [
+        (0, 0, "no change in run 1, no change in runs 2 to 3"),
+        (80, 80, "+80.0 MiB in run 1, no change in runs 2 to 3"),
+        (4.25, 4.31, "+4.2 MiB in run 1, +0.1 MiB in runs 2 to 3"),
+        (4.25, 4.27, "+4.2 MiB in run 1, less than 0.1 MiB in runs 2 to 3"),
+        (4, 1, "+4.0 MiB in run 1, -3.0 MiB in runs 2 to 3"),
+    ],
+)
+def test_the_memory_that_runs_added_is_told_run_by_run(
+    first: float, last: float, expected: str
+) -> None:
+    """The two figures add up to what the phase table says that steady kept."""
+    profile = profiles.tied_if()
+    start = profile.phases[-1].start.rss_bytes
+    taken = [
+        Run(latency_s=0.01, rss_bytes=start + round(size * MIB)) for size in (first, first, last)
+    ]
+    summary = runs_summary(msgspec.structs.replace(profile, runs=tuple(taken)))
+    assert summary.growth == f"resident memory: {expected}"
+
+
+@pytest.mark.parametrize("build", [profiles.tied_if, profiles.tiny, profiles.uneven])
+def test_the_rows_of_the_phase_table_follow_each_other(build: Callable[[], Profile]) -> None:
+    rows = [row for row in phase_rows(build()) if not row.level]
+    number = [[float(cell.replace(",", "")) for cell in (r.start, r.end, r.kept)] for r in rows]
+    assert all(before[1] == after[0] for before, after in pairwise(number))
+    assert all(round(end - start, 1) == kept for start, end, kept in number)
+
+
+def test_phases_that_take_turns_are_parts_of_one_row() -> None:
+    rows = phase_rows(profiles.tied_if())
+    assert [(row.label, row.level) for row in rows[2:6]] == [
+        ("optimize", 0),
+        ("constant_fold", 1),
+        ("other steps", 1),
+        ("initialize", 0),
+    ]
+    whole, folding, other, _ = rows[2:6]
+    assert (whole.start, whole.peak, whole.end, whole.kept) == ("563", "1,563", "1,063", "+500")
+    # Constant folding ran twice, with other steps between: it has no start and end of its own.
+    assert (folding.start, folding.end, folding.kept) == ("", "", "+500")
+    assert (other.start, other.end, other.kept) == ("", "", "0")
+    once = [step for step in profiles.TIED_IF if step.step != 2]
+    (part,) = [row for row in phase_rows(profiles.build(once)) if row.level == 1][:1]
+    assert (part.label, part.start, part.end, part.kept) == (
+        "constant_fold",
+        "563",
+        "1,063",
+        "+500",
+    )
+
+
+def test_phases_that_follow_each_other_stay_rows_of_their_own() -> None:
+    steps = [step for step in profiles.TIED_IF if step.name != "between transformers"]
+    rows = phase_rows(profiles.build(steps))
+    assert not [row.label for row in rows if row.level]
+
+
+def test_mixed_kinds_of_peaks_are_marked_one_by_one() -> None:
+    profile = profiles.tied_if()
+    first, *rest = profile.phases
+    phases = (msgspec.structs.replace(first, peak_kind="sampled"), *rest)
+    table = phase_table(msgspec.structs.replace(profile, phases=phases))
+    assert table.columns[3].heading == "peak"
+    assert [row.cells[3].text.startswith("~") for row in table.rows[:2]] == [True, False]
+    assert "~ is the largest sample" in table.caption
+    assert "~" not in phase_table(profile).caption
+
+
+def test_small_sessions_get_a_digit_more() -> None:
+    assert phase_rows(profiles.tiny())[0].end == "45.9"
+    assert mebibytes(-40, 0, signed=True) == "0"
+
+
+def test_spans_are_sorted_by_what_they_moved() -> None:
+    rows = span_rows(profiles.tied_if())
+    assert rows[0].title == "ConstantFolding, step 1"
+    assert rows[0].sentence == "+1,000 MiB at its peak, +500 MiB kept"
+    growths = [row.peak_growth_bytes for row in rows]
+    assert growths == sorted(growths, reverse=True)
+    assert {row.phase for row in rows} == {"optimize", "constant_fold"}
+
+
+def test_notable_spans_begin_at_five_per_cent_of_the_peak() -> None:
+    def growing(size: float) -> int:
+        steps = (
+            Step("imports", "start", 0.1, 46, 46),
+            Step("Folding", "constant_fold", 0.1, 46 + size, 46, 1),
+            Step("first run", "first_run", 0.1, 146, 146),
+        )
+        return len(notable_spans(profiles.build(steps, runs=2)))
+
+    assert growing(5) == 1
+    assert growing(4.99) == 0
+
+
+def test_a_phase_in_which_memory_moved_twice_names_its_spans() -> None:
+    twice = (*profiles.TIED_IF, Step("kernels of a branch", "prepack", 0.1, 1800, 1700))
+    assert any(row.phase == "prepack" for row in span_rows(profiles.build(twice, runs=1)))
+    still = (*profiles.TIED_IF, Step("hand over", "prepack", 0.1, 1579.5, 1579.5))
+    assert not any(row.phase == "prepack" for row in span_rows(profiles.build(still, runs=1)))
+
+
+@pytest.mark.parametrize(
+    ("count", "name"), [(19, "p95 (the largest) 19 ms over 19 runs"), (20, "p95 19 ms over 20")]
+)
+def test_the_percentile_of_few_runs_is_called_the_largest(count: int, name: str) -> None:
+    taken = tuple(Run(latency_s=(i + 1) / 1000, rss_bytes=100 * MIB) for i in range(count))
+    profile = msgspec.structs.replace(profiles.tied_if(), runs=taken)
+    assert f", {name}" in runs_summary(profile).latency
+
+
+def test_growth_is_told_in_bytes_and_not_by_one_run() -> None:
+    taken = tuple(Run(latency_s=0.01, rss_bytes=(100 + i) * MIB) for i in range(3))
+    profile = msgspec.structs.replace(profiles.tied_if(), runs=taken)
+    assert runs_summary(profile).growth.endswith("in run 1, +2.0 MiB in runs 2 to 3")
+    assert runs_summary(msgspec.structs.replace(profile, runs=taken[:1])).growth == ""
+    assert runs_summary(profiles.tied_if()).growth == (
+        "resident memory: no change in run 1, no change in runs 2 to 10"
+    )
+    assert runs_summary(profiles.failed()).sentence == ""
+
+
+def test_a_run_is_named_with_its_latency_and_its_peak_if_known() -> None:
+    assert run_sentence(1, profiles.tied_if().runs[0]) == "run 1: 28 ms, peak 1.54 GiB"
+    assert run_sentence(1, profiles.sampled().runs[0]) == "run 1: 28 ms"
+
+
+def test_facts_leave_out_what_is_not_known() -> None:
+    assert "weights" not in dict(model_facts(profiles.failed()))
+    assert dict(model_facts(profiles.tied_if()))["weights"] == "500 MiB in 3"
+    assert dict(session_facts(profiles.not_run()))["runs asked for"] == "none"
+    assert dict(session_facts(profiles.tied_if()))["$MALLOC_ARENA_MAX"] == "2"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a b", "a b"),
+        (" two\n lines\t", "two lines"),
+        ("\x1b[31m", r"\x1b[31m"),
+        ("\u202egnp.exe", r"\u202egnp.exe"),
+        ("\udc80", r"\udc80"),
+        ("模型 é 😀", "模型 é 😀"),
+    ],
+)
+def test_plain_text_obeys_nothing(text: str, expected: str) -> None:
+    assert plain(text) == expected
+
+
+def test_shortening_keeps_both_ends() -> None:
+    assert shortened("abcdefghij", 10) == "abcdefghij"
+    assert shortened("abcdefghijk", 5) == "ab…jk"

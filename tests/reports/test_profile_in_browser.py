@@ -1,0 +1,297 @@
+"""The page of a profile in a browser, loaded once for all that a test checks on it."""
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from memdiag.records import codec
+from memdiag.records.profile import Profile
+from tests.reports import profiles, tied_xray
+from tests.reports.browsing import (
+    DRAWN,
+    assert_fits,
+    assert_quiet,
+    emulate_print,
+    requested,
+    wait_for,
+)
+from tests.reports.findings import TIED
+
+AXIS = "const axis = document.getElementById('timeline')._fullLayout.yaxis; return "
+RANGE = "return document.getElementById('timeline')._fullLayout.xaxis.range.map(Number)"
+ROWS = "return document.querySelectorAll('#copies-0 tbody tr').length"
+NAMES = "return [...document.querySelectorAll('#copies-0 tbody th')].map((c) => c.textContent)"
+TILES = "return document.querySelectorAll('#treemap .treemaplayer .slice').length"
+LEGEND = "return [...document.querySelectorAll('#timeline .legendtext')].map((e) => e.textContent)"
+
+
+def drawn(page: Any) -> Any:
+    """Return the page once its timeline is drawn."""
+    wait_for(lambda: page.execute_script(DRAWN) >= 3)
+    return page
+
+
+def buttons(page: Any) -> dict[str, Any]:
+    """Return the buttons above the timeline by their texts."""
+    return {each.text: each for each in page.find_elements("css selector", "#ranges button")}
+
+
+def hover_text(page: Any, curve: str, point: int) -> str:
+    """Return the text at a point of the curve called `curve`."""
+    text = "return document.querySelector('#timeline .hoverlayer').textContent"
+    page.execute_script("Plotly.Fx.unhover('timeline')")
+    wait_for(lambda: not page.execute_script(text))
+    page.execute_script(
+        "const chart = document.getElementById('timeline');"
+        "const curve = chart.data.findLastIndex((each) => each.name === arguments[0]);"
+        "const subplot = `xy${(chart.data[curve].yaxis || 'y').slice(1)}`;"
+        "Plotly.Fx.hover(chart, [{ curveNumber: curve, pointNumber: arguments[1] }], subplot)",
+        curve,
+        point,
+    )
+    found: str = wait_for(lambda: page.execute_script(text))
+    return found
+
+
+def test_the_timeline_is_drawn_hovered_zoomed_and_moved(opened: Callable[..., Any]) -> None:
+    from selenium.webdriver.common.keys import Keys
+
+    page = drawn(opened(profiles.tied_if()))
+    (only,) = requested(page)
+    assert only.startswith("file:///")
+    assert set(page.execute_script(LEGEND)) >= {"file-backed", "anonymous"}
+    assert "shared" not in page.execute_script(LEGEND)
+    titles = {
+        button.get_attribute("data-title")
+        for button in page.find_elements("css selector", "#timeline .modebar-btn")
+    }
+    assert titles == {
+        "Download plot as a PNG", "Zoom", "Pan", "Zoom in", "Zoom out", "Reset axes",
+    }  # fmt: skip
+    # Runs and samples have texts of their own.
+    assert "run 3: 28 ms, peak 1.54 GiB" in hover_text(page, "runs", 2)
+    last = len(profiles.tied_if().samples.t_s) - 1
+    assert "run 10: 29 ms, peak 1.54 GiB" in hover_text(page, "resident", last)
+    assert "run" not in hover_text(page, "resident", 60)
+    # The buttons stand in one line and choose a phase by keyboard.
+    assert len({button.location["y"] for button in buttons(page).values()}) == 1
+    assert [*buttons(page)][:3] == ["whole run", "from loading on", "start"]
+    assert page.execute_script(RANGE)[0] > 0.1
+    buttons(page)["whole run"].send_keys(Keys.ENTER)
+    wait_for(lambda: page.execute_script(RANGE)[0] == 0)
+    buttons(page)["parse"].send_keys(Keys.SPACE)
+    wait_for(lambda: page.execute_script(RANGE)[1] < 1)
+    assert buttons(page)["parse"].get_attribute("aria-pressed") == "true"
+    assert buttons(page)["whole run"].get_attribute("aria-pressed") == "false"
+    # Steps are named where there is space.
+    names = (
+        "const steps = document.getElementById('timeline').data.find((t) => t.name === 'steps');"
+        "return steps.text.filter((text) => text)"
+    )
+    buttons(page)["initialize"].click()
+    wait_for(lambda: "save initializers" in page.execute_script(names))
+    buttons(page)["whole run"].click()
+    wait_for(lambda: "save initializers" not in page.execute_script(names))
+    # Keys zoom and move the focused chart.
+    page.execute_script("document.getElementById('timeline').focus()")
+    whole = page.execute_script(RANGE)
+
+    def press(key: str) -> list[float]:
+        before = page.execute_script(RANGE)
+        page.switch_to.active_element.send_keys(key)
+        wait_for(lambda: page.execute_script(RANGE) != before)
+        found: list[float] = page.execute_script(RANGE)
+        return found
+
+    first, end = press("+")
+    assert end - first == pytest.approx((whole[1] - whole[0]) / 2)
+    assert press(Keys.ARROW_RIGHT)[0] > first
+    assert press("0")[0] == 0
+    page.find_element("css selector", "button.pan").click()
+    mode = "return document.getElementById('timeline')._fullLayout.dragmode"
+    wait_for(lambda: page.execute_script(mode) == "pan")
+    # Without the baseline the axis starts at its size, labelled 0.
+    assert page.execute_script(AXIS + "axis.title.text") == "resident, MiB"
+    buttons(page)["without baseline"].click()
+    assert page.execute_script(AXIS + "axis.title.text") == "MiB above baseline"
+    assert page.execute_script(AXIS + "axis.range[0]") == 46
+    assert page.execute_script(AXIS + "[axis.tickvals[0], axis.ticktext[0]]") == [46, "0"]
+    assert_quiet(page)
+
+
+def test_shared_memory_is_a_band_of_its_own(opened: Callable[..., Any]) -> None:
+    page = drawn(opened(profiles.with_shared()))
+    assert "shared" in page.execute_script(LEGEND)
+    assert "shared 10 MiB" in hover_text(page, "resident", 300)
+    assert_quiet(page)
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        profiles.failed,
+        profiles.killed,
+        profiles.tiny,
+        profiles.sampled,
+        profiles.not_run,
+        profiles.uneven,
+    ],
+    ids=lambda build: build.__name__,
+)
+def test_a_narrow_page_draws_without_an_error(
+    opened: Callable[..., Any], build: Callable[[], Profile]
+) -> None:
+    page = drawn(opened(build(), width=480))
+    assert_fits(page, 480)
+    page.execute_script("document.getElementById('ranges').lastElementChild.click()")
+    assert_quiet(page)
+
+
+def test_a_profile_without_samples_has_its_words(opened: Callable[..., Any]) -> None:
+    page = opened(profiles.nothing_seen())
+    assert "Failed in start at 46 MiB" in page.find_element("tag name", "body").text
+    assert_quiet(page)
+
+
+def test_both_themes_follow_the_system_and_paper_is_light(opened: Callable[..., Any]) -> None:
+    background = "return getComputedStyle(document.documentElement).backgroundColor"
+    ink = "return document.querySelector('#timeline .xtick text').style.fill"
+    profile = msgspec.structs.replace(tied_xray.with_xrays(), findings=(TIED,))
+    page = drawn(opened(profile))
+    light = page.execute_script(background), page.execute_script(ink)
+    theme = {"name": "prefers-color-scheme", "value": "dark"}
+    page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [theme]})
+    wait_for(lambda: page.execute_script(ink) != light[1])
+    assert page.execute_script(background) != light[0]
+    assert page.find_element("id", "rule-MD103").get_attribute("open") is None
+    page.execute_script("window.dispatchEvent(new Event('beforeprint'))")
+    assert page.find_element("id", "rule-MD103").get_attribute("open") is not None
+    wait_for(lambda: page.execute_script(ink) == "rgb(23, 32, 42)")
+    assert_quiet(page)
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_hostile_names_stay_text_and_the_record_is_downloaded(
+    opened: Callable[..., Any], width: int
+) -> None:
+    page = drawn(opened(profiles.hostile(), width=width))
+    assert_fits(page, width)
+    assert page.execute_script("return document.querySelectorAll('main b').length") == 0
+    text = page.execute_script("return document.querySelector('main').innerText")
+    assert profiles.HOSTILE in text
+    page.execute_script("Plotly.Fx.hover('timeline', [{ curveNumber: 2, pointNumber: 100 }])")
+    hover = "return document.querySelector('#timeline .hoverlayer').textContent"
+    label = wait_for(lambda: page.execute_script(hover))
+    assert "</script><img src=x onerror=alert(1)>" in label
+    assert page.execute_script("return document.images.length") == 0
+    assert downloaded(page) == profiles.hostile()
+    assert_quiet(page)
+
+
+@pytest.mark.slow
+def test_a_long_profile_is_drawn_and_downloaded(opened: Callable[..., Any]) -> None:
+    page = drawn(opened(profiles.long()))
+    assert downloaded(page) == profiles.long()
+    assert_quiet(page)
+
+
+def downloaded(page: Any) -> Profile:
+    """Return the profile that the page's button saves."""
+    target = page.downloads / "profile.json"
+    target.unlink(missing_ok=True)
+    page.find_element("id", "download").click()
+    wait_for(target.exists)
+    return codec.load(target, Profile)
+
+
+def test_the_copies_are_sorted_filtered_and_printed(opened: Callable[..., Any]) -> None:
+    page = drawn(opened(tied_xray.with_attribution()))
+    assert page.execute_script(NAMES)[0] == "model.shared.weight +1 more"
+    sizes = (
+        "return [...document.querySelectorAll('#copies-0 tbody tr')]"
+        ".map((row) => Number(row.cells[3].title.replace(/[^0-9]/g, '')))"
+    )
+    heading = page.find_element("css selector", "#copies-0 thead th:nth-child(4) button")
+    heading.click()
+    down = page.execute_script(sizes)
+    heading.send_keys("\n")
+    assert down == sorted(down, reverse=True)
+    assert page.execute_script(sizes) == sorted(down)
+    # Names are sorted from the first letter on.
+    page.find_element("css selector", "#copies-0 thead th button").click()
+    assert page.execute_script("return document.querySelector('#copies-0 th').ariaSort") == (
+        "ascending"
+    )
+    assert page.execute_script(NAMES)[0] == "bias"
+    # A weight is found by each of its names.
+    field = page.find_element("css selector", ".filters input")
+    field.send_keys("lm_head.weight")
+    assert page.execute_script(NAMES) == ["model.shared.weight +1 more"] * 3
+    with emulate_print(page):
+        width = "return document.querySelector('#copies-0 thead button').offsetWidth"
+        assert page.execute_script(width) > 0
+        assert page.find_element("css selector", ".filters [role=status]").is_displayed()
+        assert not field.is_displayed()
+    assert_quiet(page)
+
+
+@pytest.mark.parametrize("width", [390, 480, 1280])
+def test_the_owners_fit_the_page(opened: Callable[..., Any], width: int) -> None:
+    page = drawn(opened(tied_xray.with_attribution(), width=width))
+    assert_fits(page, width, tables=width == 480)
+
+
+def test_moments_and_addresses_are_chosen(opened: Callable[..., Any]) -> None:
+    from selenium.webdriver.common.keys import Keys
+
+    page = opened(tied_xray.with_xrays())
+    wait_for(lambda: page.execute_script(TILES) > 5)
+    strip = page.find_element("id", "addresses")
+    wait_for(lambda: strip.get_attribute("aria-valuemax") != "0")
+    strip.send_keys(Keys.HOME)
+    words = page.find_element("id", "stretch")
+    assert words.text.startswith("model.shared.weight: original, 506 MiB resident at 0x1000")
+    strip.send_keys(Keys.ARROW_RIGHT)
+    assert "transposed" in words.text
+    assert strip.get_attribute("aria-valuetext") == words.text
+    every = page.execute_script(ROWS)
+    page.find_element("css selector", ".filters input").send_keys("layer.1")
+    assert 0 < page.execute_script(ROWS) < every
+    page.find_element("css selector", ".filters select").send_keys("packed")
+    wait_for(lambda: page.execute_script(ROWS) == 0)
+    assert page.find_element("css selector", ".filters [role=status]").text.startswith("0 of")
+    before = page.execute_script(TILES)
+    page.find_element("id", "moment").send_keys("end of parse")
+    wait_for(lambda: page.execute_script(TILES) != before)
+    assert page.find_element("id", "copies-1").is_displayed()
+    assert not page.find_element("id", "copies-0").is_displayed()
+    assert_quiet(page)
+
+
+def test_all_of_five_thousand_weights_are_found_and_sorted(opened: Callable[..., Any]) -> None:
+    first = tied_xray.attribution().copies[0]
+    copies = tuple(
+        msgspec.structs.replace(first, weights=(f"layers.{i}/weight",), address=i << 12)
+        for i in range(5000)
+    )
+    record = msgspec.structs.replace(tied_xray.attribution(), copies=copies)
+    page = opened(msgspec.structs.replace(profiles.tied_if(), attribution=record))
+    status = page.find_element("css selector", ".filters [role=status]")
+    assert not status.is_displayed()  # weights with a single copy each are folded
+    page.find_element("css selector", ".xray details > summary").click()
+    assert status.text == "5,000 of 5,000 rows, the first 100 shown"
+    assert page.execute_script(ROWS) == 100
+    page.find_element("id", "more-0").click()
+    assert page.execute_script(ROWS) == 200
+    heading = page.find_element("css selector", "#copies-0 thead th button")
+    heading.click()
+    heading.click()
+    assert page.execute_script(NAMES)[0] == "layers.4999/weight"
+    page.find_element("css selector", ".filters input").send_keys("layers.4987/")
+    assert status.text == "1 of 5,000 rows"
+    assert page.execute_script(NAMES) == ["layers.4987/weight"]
+    assert page.find_element("css selector", "#copies-0 td.at").text == f"{4987 << 12:#x}"
+    assert not page.find_element("id", "more-0").is_displayed()
+    assert_quiet(page)

@@ -1,0 +1,140 @@
+import io
+from pathlib import Path
+
+import msgspec
+from rich.console import Console
+
+from memdiag.records.profile import Input, Profile
+from memdiag.reports.profile import show
+from tests.reports import fix_records, profiles, tied_xray
+from tests.reports.findings import TIED
+
+
+def printed(profile: Profile, *, quiet: bool = False, written: tuple[Path, ...] = ()) -> list[str]:
+    out = io.StringIO()
+    show(profile, Console(file=out, width=80), written=written, quiet=quiet)
+    return out.getvalue().splitlines()
+
+
+def test_the_first_lines_answer_the_question() -> None:
+    lines = printed(profiles.tied_if())
+    assert lines[0] == (
+        "tied_if.onnx: peak 1.50 GiB above baseline (3.1 × the weights) in first_run, 98"
+    )
+    assert lines[1] == "% already in constant_fold."
+    assert lines[2].startswith("Steady 1.50 GiB above baseline (3.1 ×): anonymous +1.50 GiB.")
+    # A limit of a container counts the baseline as well.
+    assert "Whole process: peak 1.54 GiB." in " ".join(lines[2:5])
+    assert "500 MiB of weights · onnxruntime 1.31.1, CPU, 2 threads" in lines
+
+
+def test_quiet_prints_the_answer_only() -> None:
+    assert printed(profiles.tied_if(), quiet=True) == printed(profiles.tied_if())[:4]
+
+
+def test_the_table_proves_it() -> None:
+    lines = printed(profiles.tied_if())
+    rows = {line.split()[0]: line.split() for line in lines if line}
+    assert " ".join(rows["phase"]) == "phase time at start peak (exact) at end kept grown by"
+    assert rows["parse"] == ["parse", "700", "ms", "46", "825", "563", "+517"]
+    assert rows["constant_fold"][-2:] == ["+500", "ConstantFolding"]
+    assert rows["steady"] == ["steady", "×10", "28", "ms", "1,579", "1,579", "1,579", "0"]
+    assert "ConstantFolding, step 1: +1,000 MiB at its peak, +500 MiB kept" in lines
+
+
+def test_a_failure_says_first_how_where_and_at_what_size() -> None:
+    lines = printed(profiles.failed())
+    assert lines[0].startswith("broken.onnx: failed in parse at 290 MiB: Load model from broken")
+    assert any(line.startswith("parse") and line.endswith("failed here") for line in lines)
+
+
+def test_a_killed_child_is_told_by_the_last_size_it_had() -> None:
+    lines = printed(profiles.killed())
+    assert lines[0] == "tied_if.onnx: killed in constant_fold at 1.04 GiB: the system ended it."
+
+
+def test_sampled_peaks_are_told_without_colour() -> None:
+    lines = printed(profiles.sampled())
+    assert "(3.1 × the weights, sampled)" in lines[0]
+    rows = {line.split()[0]: line for line in lines if line}
+    assert "~825" in rows["parse"]
+    assert "(sampled)" in rows["phase"]
+    assert not any("~" in line for line in printed(profiles.tied_if()))
+
+
+def test_names_are_text_and_never_markup() -> None:
+    text = "\n".join(printed(profiles.hostile()))
+    assert "[red]x[/red]" in text
+    assert "\x1b" not in text
+    assert "\u202e" not in text
+    assert r"\x1b[31mred\u202e" in text
+
+
+def test_a_model_called_like_markup_shows_as_text_on_a_terminal() -> None:
+    profile = profiles.build(profiles.TIED_IF, name="[red]x.onnx", runs=10)
+    out = io.StringIO()
+    show(profile, Console(file=out, width=80, force_terminal=True), quiet=True)
+    assert "[red]x.onnx: peak" in out.getvalue()
+
+
+def test_nothing_depends_on_colour_and_a_pipe_gets_plain_text() -> None:
+    out = io.StringIO()
+    terminal = Console(file=out, width=80, force_terminal=True, color_system=None)
+    show(profiles.tied_if(), terminal)
+    plain = [line.rstrip() for line in out.getvalue().splitlines()]
+    piped = printed(profiles.tied_if())
+    assert plain == piped
+    assert all(line == line.rstrip() and len(line) <= 80 for line in piped)
+
+
+def test_the_longest_name_keeps_to_the_width() -> None:
+    profile = profiles.build(profiles.TIED_IF, name="m" * 200 + ".onnx", runs=10)
+    assert max(map(len, printed(profile))) <= 80
+
+
+def test_files_written_are_named_by_folder() -> None:
+    written = (Path("reports/x/report.html"), Path("reports/x/timeline.png"))
+    assert printed(profiles.tied_if(), written=written)[-1] == (
+        "reports/x/   report.html · timeline.png"
+    )
+
+
+def test_many_inputs_are_counted_after_the_first() -> None:
+    entry = Input(name="kv", dtype="float32", shape=(1,), source="generated", note="")
+    profile = msgspec.structs.replace(profiles.tied_if(), inputs=(entry,) * 50)
+    lines = printed(profile)
+    assert lines.count("input kv float32 [1], generated") == 6
+    assert "and 44 more inputs, listed in the reports" in lines
+    few = printed(msgspec.structs.replace(profile, inputs=(entry,) * 6))
+    assert not any("more inputs" in line for line in few)
+
+
+def test_an_ascii_terminal_gets_ascii() -> None:
+    out = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    show(profiles.tied_if(), Console(file=out, width=80))
+    out.seek(0)
+    assert "(3.1 x the weights)" in out.read()
+
+
+def test_the_answer_the_reason_and_what_to_do_come_before_the_tables() -> None:
+    finding = msgspec.structs.replace(TIED, rewrites=("overridable-weight",))
+    lines = printed(msgspec.structs.replace(tied_xray.with_attribution(), findings=(finding,)))
+    order = (
+        "tied_if.onnx: peak", "Result     Most of", "Why        model.shared.weight",
+        "What to do Let memdiag try overridable-weight",
+        "           memdiag fix models/tied_if.onnx",
+        "phase ", "owner (steady)", "arena slack", "weight ", "13 weights with a",
+        "The finding above [shared-weight-transposed]",
+        "ConstantFolding, step 1:", "Latency median", "input ids",
+    )  # fmt: skip
+    places = [next(i for i, line in enumerate(lines) if line.startswith(one)) for one in order]
+    assert places == sorted(places)
+    assert max(map(len, lines)) <= 80
+    assert lines.index("") == places[1] - 1  # nothing else stands before the result
+
+
+def test_what_a_fix_is_worth_is_what_to_do() -> None:
+    profile = msgspec.structs.replace(profiles.tied_if(), fix=fix_records.verified())
+    text = " ".join(" ".join(printed(profile)).partition("What to do")[2].split())
+    assert text.startswith("Fixed by good-one: peak 1.55 GiB → 559 MiB, steady 1.46 GiB → 540 MiB")
+    assert printed(profile, quiet=True) == printed(profiles.tied_if(), quiet=True)

@@ -1,0 +1,108 @@
+import io
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import msgspec
+import pytest
+from rich.console import Console
+
+from memdiag.budgets.evaluation import judge
+from memdiag.records.budget import Budget
+from memdiag.records.dimension import Dimension
+from memdiag.reports import report_of
+from memdiag.reports.budget import first_line
+from memdiag.reports.text import at_sizes
+from tests.reports import comparisons, fix_records, profiles, tuning_records
+
+
+def dimension(
+    name: str, size: int, role: str, source: Literal["chosen", "given"] = "chosen"
+) -> Dimension:
+    return Dimension(name=name, size=size, role=role, source=source, reason="")
+
+
+IMAGE = (("n", "batch"), ("c", "channels"), ("w", "width"), ("h", "height"))
+TOKENS = (dimension("batch_size", 1, "batch"), dimension("seq", 128, "sequence"))
+
+
+@pytest.mark.parametrize(
+    ("dimensions", "expected"),
+    [
+        ((), ""),
+        (TOKENS, "at batch 1 × sequence 128 (--dim seq=N,batch_size=N)"),
+        (TOKENS[::-1], "at batch 1 × sequence 128 (--dim seq=N,batch_size=N)"),
+        (TOKENS[:1], "at batch 1 (--dim batch_size=N)"),
+        ((dimension("n", 7, "sequence", "given"),), "at sequence 7"),
+        ((TOKENS[0], dimension("m", 128, "size")), "at batch 1 × m 128 (--dim m=N,batch_size=N)"),
+        (
+            (dimension("x:2", 224, "height"), dimension("x:3", 224, "width")),
+            "at height 224 × width 224 (--dim x:2=N,x:3=N)",
+        ),
+        (
+            [dimension(name, 9, role) for name, role in IMAGE],
+            "at batch 9 × channels 9 × width 9 × height 9 (--dim h=N,w=N,n=N)",
+        ),
+        (
+            (
+                dimension("n", 1, "batch"),
+                dimension("h", 9, "height", "given"),
+                dimension("w", 9, "width", "given"),
+            ),
+            "at batch 1 × height 9 × width 9 (--dim n=N)",
+        ),
+        (
+            (dimension("a", 9, "sequence"), dimension("b", 9, "sequence")),
+            "at sequence 9 (--dim a=N,b=N)",
+        ),
+        (
+            (dimension("a", 9, "sequence"), dimension("b", 8, "sequence")),
+            "at a 9 × b 8 (--dim a=N,b=N)",
+        ),
+        (
+            (*TOKENS, dimension("past", 128, "past"), dimension("past + seq", 256, "sum")),
+            "at batch 1 × sequence 128 × past 128 (--dim seq=N,past=N,batch_size=N)",
+        ),
+        (
+            [dimension(name, 1, "size") for name in "abcdef"],
+            "at a 1 × b 1 × c 1 × d 1 and 2 more (--dim a=N,b=N,c=N)",
+        ),
+        ((dimension("a\x1b[31m", 5, "size"),), "at a\\x1b[31m 5 (--dim a\\x1b[31m=N)"),
+    ],
+)
+def test_sizes_in_words(dimensions: Sequence[Dimension], expected: str) -> None:
+    assert at_sizes(dimensions) == expected
+
+
+def printed(record: Any) -> list[str]:
+    stream = io.StringIO()
+    report_of(record).print_summary(record, Console(file=stream, width=300))
+    return stream.getvalue().splitlines()
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        profiles.tied_if(),
+        fix_records.verified(),
+        tuning_records.tuning(),
+        comparisons.versions(),
+    ],
+    ids=["profile", "fix", "tuning", "comparison"],
+)
+def test_the_first_line_has_the_sizes_and_the_flag(record: Any) -> None:
+    sizes = "at batch 1 × sequence 128 (--dim seq=N,batch_size=N)"
+    assert sizes not in printed(record)[0]
+    assert sizes in printed(msgspec.structs.replace(record, dimensions=TOKENS))[0]
+
+
+def test_a_profile_that_failed_states_the_sizes_too() -> None:
+    record = msgspec.structs.replace(profiles.failed(), dimensions=TOKENS)
+    assert "at batch 1 × sequence 128" in printed(record)[1]
+
+
+def test_reports_and_judgements_have_the_sizes() -> None:
+    record = msgspec.structs.replace(profiles.tied_if(), dimensions=TOKENS)
+    report = report_of(record).markdown(record)
+    assert "at batch 1 × sequence 128 " in report.splitlines()[2]
+    judgement = judge([record], Budget(limits={"peak": 1}))
+    assert first_line(judgement).endswith(" in first_run, at batch 1 × sequence 128")

@@ -1,0 +1,173 @@
+"""What a tuning prints: the answer first, the front, and the program last."""
+
+import io
+
+import msgspec
+import pytest
+from rich.console import Console
+
+from memdiag.records.dimension import Dimension
+from memdiag.records.fix import Fix, Remedy
+from memdiag.reports.tuning import show
+from tests.reports import tuning_records as tunings
+
+
+def printed(
+    tuning: Fix, *, quiet: bool = False, every: bool = False, width: int = 80, to: str = "utf-8"
+) -> list[str]:
+    out = io.TextIOWrapper(io.BytesIO(), encoding=to)
+    show(tuning, Console(file=out, width=width), quiet=quiet, every=every)
+    out.seek(0)
+    return out.read().splitlines()
+
+
+ANSWER = (
+    "dir/m.onnx: peak 200 MiB → 150 MiB (0.75 ×), steady 150 MiB → 75 MiB (0.50 ×),"
+    " latency 1.02 ×, with disable-prepacking + mmap-threshold"
+)
+
+
+def test_the_first_line_says_what_was_won_and_quiet_prints_no_more() -> None:
+    assert printed(tunings.tuning(), quiet=True, width=200) == [ANSWER]
+    assert printed(tunings.tuning(), width=200)[0] == ANSWER
+
+
+def test_where_no_option_is_worth_it_the_defaults_are_the_answer() -> None:
+    slow = tunings.point("arena-off", at=(150, 75), ratio=2.5)
+    points = (tunings.DEFAULTS, slow)
+    (line,) = printed(tunings.tuning(tunings.DEFAULTS, points), quiet=True, width=200)
+    assert line == (
+        "dir/m.onnx: the defaults (peak 200 MiB, steady 150 MiB): no option is worth it: 1"
+        " saved memory but lost too much time"
+    )
+
+
+def test_what_was_not_compared_in_time_is_named() -> None:
+    offered = msgspec.structs.replace(
+        tunings.point("arena-off", at=(150, 75), ratio=None), offered=True
+    )
+    idle = tunings.point("patterns-off", at=(200, 150), ratio=None)
+    tuning = tunings.tuning(tunings.DEFAULTS, (tunings.DEFAULTS, offered, idle))
+    tuning = msgspec.structs.replace(
+        tuning, untried=("one-thread",), command=("memdiag", "tune", "m.onnx", "--time-limit", "60")
+    )
+    lines = printed(tuning, width=300)
+    assert lines[0] == (
+        "dir/m.onnx: the defaults (peak 200 MiB, steady 150 MiB): no option was compared in the"
+        " time limit of 60 s (1 saved too little memory, 1 saved memory but could not be compared"
+        " in time, 1 could not be tried in time); give it more with --time-limit"
+    )
+    assert any(line.split()[0] == "arena-off" and "not compared" in line for line in lines if line)
+    assert not any(line.startswith("patterns-off") for line in lines)
+    assert (
+        "not compared: arena-off takes peak 150 MiB, steady 75 MiB. To compare its latency and get"
+        " its program, run memdiag tune dir/m.onnx --only arena-off"
+    ) in lines
+    assert "not tried in time: one-thread" in lines
+    assert "program for arena-off (not compared):" in lines
+
+
+def test_a_command_that_was_just_run_is_not_suggested() -> None:
+    offered = msgspec.structs.replace(
+        tunings.point("arena-off", at=(150, 75), ratio=None), offered=True
+    )
+    given = Dimension(name="n", size=4, role="batch", source="given", reason="")
+    tuning = msgspec.structs.replace(
+        tunings.tuning(tunings.DEFAULTS, (tunings.DEFAULTS, offered)), dimensions=(given,)
+    )
+    text = " ".join(printed(tuning, width=300))
+    assert "get its program, run it again with a longer --time-limit" in text
+    assert "--only" not in text
+    further = msgspec.structs.replace(tuning, untried=("one-thread",))
+    text = " ".join(printed(further, width=300))
+    assert "run memdiag tune dir/m.onnx --dim n=4 --only arena-off" in text
+
+
+def test_options_left_out_do_not_hide_that_others_were_compared() -> None:
+    slow = tunings.point("arena-off", at=(150, 75), ratio=2.5)
+    tuning = tunings.tuning(tunings.DEFAULTS, (tunings.DEFAULTS, slow))
+    line = printed(msgspec.structs.replace(tuning, untried=("a", "b")), width=300)[0]
+    assert line.endswith(
+        ": no option that was compared is worth it: 1 saved memory but lost too much time, 2 could"
+        " not be tried in time"
+    )
+
+
+def test_an_interruption_is_not_called_a_time_limit() -> None:
+    tuning = tunings.tuning(tunings.DEFAULTS, (tunings.DEFAULTS,))
+    notes = ("the search was interrupted; the result is the best so far",)
+    tuning = msgspec.structs.replace(tuning, untried=("one-thread",), notes=notes)
+    line = printed(tuning, width=300)[0]
+    assert line.endswith(
+        ": no option was compared before the interruption (1 could not be tried in time)"
+    )
+
+
+def test_one_point_is_singular() -> None:
+    tuning = tunings.tuning(tunings.DEFAULTS, (tunings.DEFAULTS,))
+    assert any(line.startswith("1 point, 1 shown") for line in printed(tuning, width=200))
+
+
+def test_where_nothing_is_chosen_or_offered_no_program_is_printed() -> None:
+    slow = tunings.point("arena-off", at=(150, 75), ratio=2.5)
+    tuning = tunings.tuning(tunings.DEFAULTS, (tunings.DEFAULTS, slow))
+    text = "\n".join(printed(msgspec.structs.replace(tuning, snippet="")))
+    assert "program" not in text
+    assert "import" not in text
+
+
+def test_a_chosen_point_whose_interval_includes_the_bound_is_called_undecided() -> None:
+    doubtful = msgspec.structs.replace(tunings.CHOSEN, undecided=True)
+    lines = printed(tunings.tuning(doubtful, (tunings.DEFAULTS, doubtful)), width=200)
+    assert "latency 1.02 × (0.97–1.07, undecided), with" in lines[0]
+    assert any(line.endswith("chosen, undecided") for line in map(str.rstrip, lines))
+
+
+def test_what_does_not_fit_is_said_first() -> None:
+    near = tunings.point("arena-off", at=(150, 75), ratio=1.0, fits=False)
+    (line,) = printed(tunings.tuning(near, (tunings.DEFAULTS, near)), quiet=True, width=200)
+    assert line.startswith("dir/m.onnx: nothing fits; the nearest is peak 200 MiB → 150 MiB")
+
+
+def test_the_table_holds_the_front_and_the_defaults() -> None:
+    lines = printed(tunings.tuning(), width=100)
+    start = next(i for i, line in enumerate(lines) if line.startswith("options"))
+    assert [" ".join(line.split()) for line in lines[start : start + 5]] == [
+        "options peak steady latency",
+        "optimization-off 100 MiB 60 MiB 2.50 × (2.45–2.55) slower",
+        "disable-prepacking + mmap-threshold 150 MiB 75 MiB 1.02 × (0.97–1.07) chosen",
+        "defaults 200 MiB 150 MiB 1.00 ×",
+        "",
+    ]
+    assert "6 points, 3 shown without --all; 20 sessions in all, in 12 s" in lines
+    assert "note: a note" in lines
+    assert lines[-1] == "import onnxruntime as ort"
+
+
+def test_all_points_are_shown_on_demand_and_why_some_cannot_be_used() -> None:
+    lines = printed(tunings.tuning(), every=True, width=100)
+    assert any(line.startswith("mmap-threshold") and "not compared" in line for line in lines)
+    assert any(line.startswith("save-prepacked") and "cannot be used" in line for line in lines)
+    reason = next(i for i, line in enumerate(lines) if line.startswith("save-prepacked: it does"))
+    text = "".join(lines[reason : reason + 5])
+    assert "\\x1b[31mxxx" in text
+    assert 100 < text.count("x") < 200
+
+
+def test_remedies_are_told_where_the_model_was_rewritten() -> None:
+    remedy = Remedy(
+        name="hoist-subgraph-weights", rule="r", status="applied", reason="less", weights=()
+    )
+    lines = printed(tunings.tuning(remedies=(remedy,)))
+    assert any(line.split() == ["applied", "hoist-subgraph-weights", "less"] for line in lines)
+    assert not any(line.startswith("applied") for line in printed(tunings.tuning()))
+
+
+def test_several_sessions_are_told() -> None:
+    text = "\n".join(printed(tunings.tuning(sessions=3), width=120))
+    assert "3 sessions a process" in text
+
+
+@pytest.mark.parametrize("to", ["utf-8", "ascii"])
+def test_it_fits_a_terminal_of_80_columns(to: str) -> None:
+    assert max(map(len, printed(tunings.tuning(), to=to))) <= 80

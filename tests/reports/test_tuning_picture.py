@@ -1,0 +1,106 @@
+"""The picture of a tuning: numbered points on a line, their names below."""
+
+import msgspec
+import numpy as np
+from matplotlib.figure import Figure
+
+from memdiag.reports.tuning import REPORT, draw, pareto_points
+from tests.reports import tuning_records
+from tests.reports import tuning_records as tunings
+
+
+def texts(figure: Figure) -> list[str]:
+    return [text.get_text() for axes in figure.axes for text in axes.texts]
+
+
+def test_it_is_a_png() -> None:
+    assert REPORT.render(tunings.tuning(), "png").startswith(b"\x89PNG\r\n\x1a\n")
+
+
+def test_the_front_is_numbered_from_the_least_memory_on() -> None:
+    figure = draw(tunings.tuning())
+    assert texts(figure) == ["1", "2", "defaults", "1", "2, 3", "defaults"]
+    assert figure.get_supxlabel() == (
+        "1  optimization-off\n2  disable-prepacking + mmap-threshold (chosen)\n"
+        "3  disable-prepacking"
+    )
+    line = figure.axes[0].lines[0]
+    assert np.asarray(line.get_xdata()).tolist() == [60, 75]
+    assert np.asarray(line.get_ydata()).tolist() == [2.5, 1.0]
+
+
+def test_what_has_no_ratio_or_a_problem_is_not_drawn() -> None:
+    # The line, the points on the front, and those behind it.
+    assert [len(axes.lines) for axes in draw(tunings.tuning()).axes] == [1 + 4, 1 + 4]
+
+
+def test_defaults_behind_the_front_are_named_all_the_same() -> None:
+    behind = msgspec.structs.replace(tunings.DEFAULTS, on_front=False)
+    figure = draw(tunings.tuning(tunings.CHOSEN, (behind, tunings.CHOSEN)))
+    assert sorted(texts(figure)) == ["1", "1", "defaults", "defaults"]
+
+
+def test_one_point_is_a_picture_too() -> None:
+    assert texts(draw(tunings.tuning(tunings.DEFAULTS, (tunings.DEFAULTS,)))) == ["1", "1"]
+
+
+def test_the_front_is_numbered_and_what_was_not_compared_is_left_out() -> None:
+    points = pareto_points(tuning_records.tuning())
+    assert [(one.number, one.label) for one in points] == [
+        (1, "optimization-off"),
+        (2, "disable-prepacking + mmap-threshold"),
+        # Its peak is that of the second, and so is its latency, as far as that is known.
+        (3, "disable-prepacking"),
+        (0, "defaults"),
+    ]
+    assert [one.is_chosen for one in points] == [False, True, False, False]
+    assert [one.is_defaults for one in points] == [False, False, False, True]
+
+
+def test_no_point_is_marked_that_another_one_beats_in_both_figures_drawn() -> None:
+    point = tuning_records.point
+    points = (
+        tuning_records.DEFAULTS,
+        # The least peak, at the price of steady memory: not on the front of steady memory.
+        point("low-peak", at=(80, 140), ratio=1.4, on_front=True),
+        point("low-steady", at=(190, 60), ratio=1.3, on_front=True),
+        # Between both: on the front of all three figures, and of no two of them.
+        point("between", at=(150, 120), ratio=1.45, on_front=True),
+    )
+    found = {one.label: one for one in pareto_points(tuning_records.tuning(points[1], points))}
+    assert {name: (one.on_steady_front, one.on_peak_front) for name, one in found.items()} == {
+        "defaults": (True, True),
+        "low-peak": (False, True),
+        "low-steady": (True, True),
+        "between": (False, False),
+    }
+    assert {name: one.number for name, one in found.items()} == {
+        "low-steady": 1,
+        "low-peak": 2,
+        "defaults": 3,
+        "between": 0,
+    }
+
+
+def test_a_latency_that_may_be_that_of_the_defaults_is_drawn_as_theirs() -> None:
+    point = tuning_records.point
+    points = (
+        tuning_records.DEFAULTS,
+        point("a", at=(100, 60), ratio=0.97),
+        point("b", at=(90, 60), ratio=0.9),
+    )
+    found = {one.label: one for one in pareto_points(tuning_records.tuning(points[0], points))}
+    assert (found["a"].ratio, found["a"].drawn_ratio) == (0.97, 1.0)
+    assert (found["b"].ratio, found["b"].drawn_ratio) == (0.9, 0.9)
+    assert not found["a"].on_steady_front
+
+
+def test_a_ratio_without_an_interval_is_its_own() -> None:
+    (defaults,) = (one for one in pareto_points(tuning_records.tuning()) if one.is_defaults)
+    assert (defaults.low, defaults.ratio, defaults.high) == (1.0, 1.0, 1.0)
+
+
+def test_a_point_that_cannot_be_used_is_no_point() -> None:
+    broken = msgspec.structs.replace(tuning_records.CHOSEN, problem="it ended")
+    points = pareto_points(tuning_records.tuning(broken, (tuning_records.DEFAULTS, broken)))
+    assert [one.label for one in points] == ["defaults"]

@@ -1,0 +1,153 @@
+import io
+
+import msgspec
+import pytest
+from rich.console import Console
+
+from memdiag.records.attribution import Attribution, Copy, SearchedModel
+from memdiag.reports import profile as profile_report
+from memdiag.reports import xray
+from memdiag.units import MIB
+from tests.reports import attributions, profiles, tied_xray
+
+
+def printed(
+    attribution: Attribution, *, quiet: bool = False, width: int = 80, encoding: str = "utf-8"
+) -> list[str]:
+    out = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+    terminal = Console(file=out, width=width)
+    xray.show(attribution, terminal, quiet=quiet)
+    out.seek(0)
+    return out.read().splitlines()
+
+
+def test_the_first_line_answers_and_quiet_prints_no_more() -> None:
+    answer = printed(tied_xray.attribution(), quiet=True, width=160)
+    assert answer == [
+        "process 4242: 1,000 MiB of 1.54 GiB are copies of weights in another layout, beside the"
+        " original."
+    ]
+    assert printed(tied_xray.attribution(), width=160)[:1] == answer
+
+
+def test_weights_with_several_copies_are_listed_and_the_others_are_summed() -> None:
+    lines = printed(tied_xray.attribution(), width=100)
+    start = next(i for i, line in enumerate(lines) if line.startswith("weight "))
+    rows = [" ".join(line.split()) for line in lines[start : start + 6]]
+    assert rows == [
+        "weight copies MiB backing made by",
+        "model.shared.weight +1 more: 3 copies, 1.46 GiB",
+        "original 1 500 anonymous parse",
+        "transposed (perm 1,0) 1 500 anonymous ConstantFolding · lm/Transpose",
+        "packed fp32 1 500 anonymous prepack · lm/MatMul",
+        "13 weights with a single copy each: 8.0 MiB (original 6.0 MiB, freed 2.0 MiB).",
+    ]
+    single = msgspec.structs.replace(tied_xray.attribution(), copies=copies(1, 12))
+    text = "\n".join(printed(single, width=120))
+    assert "made by" not in text
+    assert "12 weights with a single copy each, original 12 MiB." in text
+
+
+def copies(count: int, weights: int) -> tuple[Copy, ...]:
+    return tuple(
+        attributions.copy("original", MIB, f"w{index:02}")
+        for index in range(weights)
+        for _ in range(count)
+    )
+
+
+@pytest.mark.parametrize(("count", "rest"), [(8, None), (9, "1 weight more: 2 copies, 2.0 MiB")])
+def test_eight_weights_with_copies_are_listed_and_the_rest_is_summed(
+    count: int, rest: str | None
+) -> None:
+    record = msgspec.structs.replace(tied_xray.attribution(), copies=copies(2, count))
+    lines = printed(record, width=120)
+    assert sum(line.startswith("w0") for line in lines) == 8
+    assert [line for line in lines if "more: 2" in line] == ([rest] if rest else [])
+    assert not any("single copy" in line for line in lines)
+
+
+def test_models_have_a_row_each_and_weights_name_theirs() -> None:
+    one, two = (SearchedModel(name=name, weight_bytes=4 * MIB) for name in ("a.onnx", "b.onnx"))
+    absent = SearchedModel(name="c.onnx", weight_bytes=MIB)
+    shared = attributions.copy("original", 2 * MIB, "s", models=(0, 1))
+    mine = attributions.copy("original", 3 * MIB, "w", models=(0,))
+    record = attributions.attribution(models=(one, two, absent))
+    record = msgspec.structs.replace(record, copies=(mine, mine, shared))
+    lines = [" ".join(line.split()) for line in printed(record)]
+    start = lines.index("model weights copies size of copies ÷ weights shared")
+    assert lines[start + 1 : start + 3] == [
+        "a.onnx 4.0 MiB 3 8.0 MiB 2.0 × 2.0 MiB",
+        "b.onnx 4.0 MiB 1 2.0 MiB 0.5 × 2.0 MiB",
+    ]
+    assert "No weight was found of: c.onnx." in lines
+    assert "a.onnx: w: 2 copies, 6.0 MiB" in lines
+    apart = [
+        " ".join(line.split()) for line in printed(msgspec.structs.replace(record, copies=(mine,)))
+    ]
+    assert "model weights copies size of copies ÷ weights" in apart
+    alone = msgspec.structs.replace(record, models=(one,), copies=copies(2, 1))
+    assert not any(line.startswith("model ") for line in printed(alone))
+
+
+def test_long_names_are_shortened_in_the_middle_and_nothing_is_wider_than_the_terminal() -> None:
+    record = tied_xray.attribution()
+    name = "/model/" + "decoder/" * 30 + "q_proj.weight"
+    copies = tuple(
+        msgspec.structs.replace(copy, weights=(name, "b"), made_by=f"prepack · {name}")
+        for copy in record.copies
+    )
+    lines = printed(msgspec.structs.replace(record, copies=copies))
+    (title,) = [line for line in lines if line.endswith(" resident), 1 of them freed")]
+    assert title.startswith("/model/…weight +1 more: 16 copies, 1.48 GiB (1.47 GiB")
+    makers = [line for line in lines if line.endswith("…/q_proj.weight")]
+    assert len(makers) == 5
+    assert all("  prepack · " in line for line in makers)
+    assert max(map(len, lines)) <= 80
+
+
+def test_a_process_without_a_weight_says_what_to_check() -> None:
+    model = SearchedModel(name="a.onnx", weight_bytes=MIB)
+    record = msgspec.structs.replace(tied_xray.attribution(), copies=(), models=(model,))
+    lines = printed(record, width=160)
+    check = "No weight was found. Check that the process runs the model that was given."
+    assert any(line.endswith(check) for line in lines)
+    assert not any("byte for byte" in line for line in lines)
+    none = msgspec.structs.replace(record, models=(), indistinct=())
+    assert "No weight was looked for." in printed(none, width=160)
+
+
+def test_an_incomplete_xray_says_so_with_its_notes() -> None:
+    record = msgspec.structs.replace(
+        tied_xray.attribution(), partial=True, notes=("it ended\x1b[31m",)
+    )
+    lines = printed(record, width=160)
+    assert "Incomplete: not all memory could be read. The rest is shown." in lines
+    assert r"Note: it ended\x1b[31m." in lines
+    assert not any("Incomplete" in line for line in printed(tied_xray.attribution()))
+
+
+def test_an_ascii_terminal_gets_ascii() -> None:
+    lines = printed(tied_xray.attribution(), encoding="ascii")
+    assert any("original 506 MiB | transposed 500" in line for line in lines)
+
+
+def test_nothing_depends_on_colour() -> None:
+    out = io.StringIO()
+    terminal = Console(file=out, width=80, force_terminal=True, color_system=None)
+    xray.show(tied_xray.attribution(), terminal)
+    assert [line.rstrip() for line in out.getvalue().splitlines()] == printed(
+        tied_xray.attribution()
+    )
+
+
+def test_a_profile_shows_its_xray_before_its_spans_and_its_runs() -> None:
+    out = io.StringIO()
+    profile_report.show(tied_xray.with_attribution(), Console(file=out, width=80))
+    text = out.getvalue()
+    order = ("owner (steady)", "is identified.", "ConstantFolding, step 1:", "Latency median")
+    places = [text.index(part) for part in order]
+    assert places == sorted(places)
+    without = io.StringIO()
+    profile_report.show(profiles.tied_if(), Console(file=without, width=80))
+    assert "owner (steady)" not in without.getvalue()
