@@ -10,7 +10,7 @@ from memdiag.errors import ModelError, UsageError
 from memdiag.ort.analysis import AnalysisContext
 from memdiag.records.finding import Finding
 from memdiag.rules import detectors
-from tests.reports.checks.checks import finding
+from tests.reports.checks import finding
 
 SampleModel = Callable[..., Path]
 

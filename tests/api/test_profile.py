@@ -20,7 +20,7 @@ from memdiag.api.profile import Interrupted
 from memdiag.errors import ModelError, UsageError
 from memdiag.records.codec import encode
 from memdiag.records.profile import Profile
-from memdiag.reports.console import show
+from memdiag.reports.profile import show
 
 # Runs with a length of 64 and no other.
 NEEDS_64 = """

@@ -88,10 +88,10 @@ def test_the_formats_are_those_of_the_kind(memdiag: RunMemdiag, tmp_path: Path) 
     (tmp_path / "fix.json").write_bytes(encode(fix_records.verified()))
     assert memdiag("report", "fix.json", "--format", "svg").stdout == "fix.svg\n"
     assert memdiag("report", "fix.json", "--format", "markdown").stdout.startswith("## Fix of")
-    refused = memdiag("report", "fix.json", "--format", "treemap")
+    refused = memdiag("report", "fix.json", "--format", "pdf")
     assert refused.returncode == 2
     assert refused.stderr == (
-        "memdiag: 'treemap' is not a report format of a fix. Choose from html, json, markdown, png,"
+        "memdiag: 'pdf' is not a report format of a fix. Choose from html, json, markdown, png,"
         " svg.\n"
     )
 

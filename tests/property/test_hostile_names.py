@@ -21,14 +21,13 @@ from rich.console import Console
 import memdiag
 from memdiag.records.finding import CheckedModel
 from memdiag.records.history import HISTORY_SCHEMA, Entry, History
-from memdiag.reports import github, inventory_console, kinds
-from memdiag.reports.attribution_console import show_attribution
-from memdiag.reports.checks import console as check_console
-from memdiag.reports.checks import markdown as check_markdown
-from memdiag.reports.checks import sarif
-from memdiag.reports.history_console import show_history
+from memdiag.reports import check as check_report
+from memdiag.reports import github, report_of, sarif
+from memdiag.reports import history as history_report
+from memdiag.reports import inventory as inventory_report
+from memdiag.reports import xray as xray_report
 from tests.reports import comparisons, fix_records, profiles, tied_xray, tuning_records
-from tests.reports.checks.checks import check, finding
+from tests.reports.checks import check, finding
 
 BENIGN = "name of something"
 HOSTILE = {
@@ -148,12 +147,12 @@ class Rendered:
 def rendered(kind: str, name: str) -> Rendered:
     """Render the record of a kind with `name` in its texts."""
     record = renamed(RECORDS[kind](), name)
-    reporters = kinds.reporters_of(record)
-    svg = ElementTree.fromstring(reporters.render(record, "svg").decode())
+    report = report_of(record)
+    svg = ElementTree.fromstring(report.render(record, "svg").decode())
     return Rendered(
-        reporters.render(record, "markdown").decode(),
+        report.render(record, "markdown").decode(),
         {element.tag for element in svg.iter()},
-        tags(reporters.render(record, "html").decode()),
+        tags(report.render(record, "html").decode()),
     )
 
 
@@ -161,9 +160,9 @@ def rendered(kind: str, name: str) -> Rendered:
 @pytest.mark.parametrize("kind", RECORDS)
 def test_reports_stay_well_formed(kind: str, name: str) -> None:
     record = renamed(RECORDS[kind](), name)
-    reporters = kinds.reporters_of(record)
-    check_text(console_text(lambda console: reporters.show(record, console)))
-    assert json.loads(reporters.render(record, "json"))["schema"]
+    report = report_of(record)
+    check_text(console_text(lambda console: report.print_summary(record, console)))
+    assert json.loads(report.render(record, "json"))["schema"]
     hostile, benign = rendered(kind, name), rendered(kind, BENIGN)
     check_markdown_text(hostile.markdown, benign.markdown)
     assert hostile.svg_tags <= benign.svg_tags
@@ -175,7 +174,7 @@ def test_reports_stay_well_formed(kind: str, name: str) -> None:
 def test_pictures_of_hostile_names_are_drawn(kind: str) -> None:
     # The scalable pictures above are drawn by the same code; this one also rasterises all letters.
     record = renamed(RECORDS[kind](), " ".join(HOSTILE.values()))
-    assert kinds.reporters_of(record).render(record, "png").startswith(b"\x89PNG")
+    assert report_of(record).render(record, "png").startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize("name", HOSTILE.values(), ids=HOSTILE)
@@ -196,8 +195,8 @@ def test_checks_stay_well_formed(name: str) -> None:
     fine = check(finding()).models
     built = check(finding(), models=(*fine, broken))
     hostile, benign = renamed(built, name), renamed(built, BENIGN)
-    check_text(console_text(lambda console: check_console.show_check(hostile, console)))
-    check_markdown_text(check_markdown.render(hostile), check_markdown.render(benign))
+    check_text(console_text(lambda console: check_report.show(hostile, console)))
+    check_markdown_text(check_report.markdown(hostile), check_report.markdown(benign))
     log = json.loads(sarif.render(hostile, version="1"))
     (run,) = log["runs"]
     (result,) = run["results"]
@@ -213,7 +212,7 @@ def test_checks_stay_well_formed(name: str) -> None:
 @pytest.mark.parametrize("name", HOSTILE.values(), ids=HOSTILE)
 def test_other_summaries_stay_text(name: str) -> None:
     attribution = renamed(tied_xray.attribution(), name)
-    check_text(console_text(lambda console: show_attribution(attribution, console)))
+    check_text(console_text(lambda console: xray_report.show(attribution, console)))
     entry = Entry(
         added_s=1e9,
         label="commit",
@@ -224,11 +223,11 @@ def test_other_summaries_stay_text(name: str) -> None:
         figures={"peak": 1 << 30},
     )
     history = renamed(History(schema=HISTORY_SCHEMA, entries=(entry,)), name)
-    check_text(console_text(lambda console: show_history(history, "peak", console)))
+    check_text(console_text(lambda console: history_report.show(history, "peak", console)))
 
 
 @pytest.mark.parametrize("name", HOSTILE.values(), ids=HOSTILE)
 def test_an_inventory_stays_text(sample_model: Callable[..., Path], name: str) -> None:
     inventory = renamed(memdiag.inspect(sample_model("subgraph_weights")), name)
-    shown = console_text(lambda console: inventory_console.show_inventory(inventory, console))
+    shown = console_text(lambda console: inventory_report.show(inventory, console))
     check_text(shown)

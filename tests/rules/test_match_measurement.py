@@ -15,7 +15,7 @@ from memdiag.records.attribution import (
 from memdiag.records.finding import ExpectedCopies, Finding
 from memdiag.rules.match_measurement import match_attribution, match_profile
 from tests.reports import profiles
-from tests.reports.checks.checks import MIB, finding
+from tests.reports.checks import MIB, finding
 
 TRANSPOSED = ExpectedCopies(weights=("w",), kind="transposed", count=1, bytes=64 * MIB)
 ORIGINALS = ExpectedCopies(weights=("a", "b"), kind="original", count=2, bytes=2 * MIB)

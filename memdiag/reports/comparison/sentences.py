@@ -188,14 +188,9 @@ def _range(metric: Metric, comparison: Comparison, columns: Sequence[Column]) ->
         if column.measured is not None
     }
     ends, words = [*sizes], ("from", "to")
-    if len(sizes) > 2:
-        ends, words = (
-            [min(sizes, key=sizes.__getitem__), max(sizes, key=sizes.__getitem__)],
-            (
-                "between",
-                "and",
-            ),
-        )
+    if len(sizes) != 2:
+        ends = [min(sizes, key=sizes.__getitem__), max(sizes, key=sizes.__getitem__)]
+        words = ("between", "and")
     parts = (
         f"{word} {format_size(sizes[end])} in {plain(end)}"
         for word, end in zip(words, ends, strict=True)
