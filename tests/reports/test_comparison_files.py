@@ -16,8 +16,8 @@ from matplotlib.patches import Rectangle
 from memdiag.errors import ReportError
 from memdiag.records import codec
 from memdiag.records.comparison import Comparison
-from memdiag.reports.comparison import REPORT, draw, markdown
-from memdiag.reports.comparison.picture import timeline_of
+from memdiag.reports.comparison import REPORT, markdown
+from memdiag.reports.comparison.picture import draw, timeline_of
 from tests.comparison.columns import column
 from tests.reports import comparisons, profiles
 from tests.reports.test_profile_page import Page, embedded
