@@ -139,7 +139,7 @@ def _exact_bytes(value: int) -> str:
 
 
 def _main_breach(judgement: Judgement) -> Breach:
-    """Return the breach to report first: the earliest of those that are about the largest.
+    """Return the breach to report first: the earliest of the largest breaches.
 
     Memory that one phase allocates and keeps is in all later phases as well.
     """
@@ -151,7 +151,7 @@ def _main_breach(judgement: Judgement) -> Breach:
 
 
 def _copies(judgement: Judgement) -> Iterator[str]:
-    """Yield the copies that are new, or those of the weight with the most copies."""
+    """Yield the copies that are new, or the copies of the weight with the most copies."""
     copies = judgement.copies
     if judgement.copies_are_new:
         first = "; ".join(_copy(copy) for copy in copies[:_MAX_COPIES])

@@ -44,6 +44,12 @@ class FindingText:
     remedies: tuple[str, ...]
 
     @property
+    def prose(self) -> str:
+        """Message, detail and path as sentences."""
+        uses = f"Uses: {self.path}." if self.path else ""
+        return " ".join(part for part in (self.message, self.detail, uses) if part)
+
+    @property
     def facts(self) -> str:
         """Cost, evidence and remedies in one line."""
         remedy = f"remedy: {', '.join(self.remedies)}" if self.remedies else ""
@@ -151,11 +157,10 @@ def _findings_table(findings: Sequence[Finding]) -> Table:
     rows = []
     for finding in findings:
         text = finding_text(finding)
-        sentences = " ".join(filter(None, (text.message, text.detail, text.path)))
         rows.append(
             Row(
                 Cell(text.name, is_code=True),
-                sentences,
+                text.prose,
                 text.cost.removeprefix("costs "),
                 text.evidence,
                 Cell(", ".join(text.remedies), is_code=True),

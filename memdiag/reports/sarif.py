@@ -55,11 +55,10 @@ def _rule(code: str, name: str, summary: str, documentation: str) -> dict[str, A
 
 def _result(finding: Finding) -> dict[str, Any]:
     text = finding_text(finding)
-    sentences = (text.message, text.detail, text.path, f"{capitalized(text.facts)}.")
     return {
         "ruleId": text.rule,
         "level": "note" if finding.evidence == "refuted" else "warning",
-        "message": {"text": " ".join(filter(None, sentences))},
+        "message": {"text": f"{text.prose} {capitalized(text.facts)}."},
         "locations": [
             {
                 "physicalLocation": {

@@ -1,4 +1,4 @@
-"""The path of a finding: the uses of its first weight, as ``Gather ← w → Transpose → MatMul``."""
+"""The path of a finding: the uses of its weight, as ``Gather ← w → Transpose → MatMul``."""
 
 from collections.abc import Sequence
 from itertools import islice
@@ -27,19 +27,45 @@ MAX_NAME = 48
 def with_paths(
     findings: Sequence[Finding], model: ModelFile, index: GraphIndex
 ) -> tuple[Finding, ...]:
-    """Return `findings`, the first of them with the path of their first weight."""
-    wanted = {finding.weights[0] for finding in findings[:MAX_FINDINGS] if finding.weights}
-    weights = {
-        name: weight
-        for weight in model.weights
-        if (name := joined(weight.graph, weight.name)) in wanted
-    }
-    return tuple(
-        msgspec.structs.replace(finding, path=_path(finding, weights[finding.weights[0]], index))
-        if number < MAX_FINDINGS and finding.weights and finding.weights[0] in weights
-        else finding
-        for number, finding in enumerate(findings)
-    )
+    """Return `findings`, the first of them with a path.
+
+    It is that of the finding's first weight, or of the first weight that its nodes use.
+    """
+    first = findings[:MAX_FINDINGS]
+    weights = _weights_by_name(first, model)
+    nodes = _nodes_by_name(first, index)
+    with_path = []
+    for finding in first:
+        weight = weights.get(finding.weights[0]) if finding.weights else None
+        if weight is None and not finding.weights:
+            used = (nodes[name] for name in finding.nodes if name in nodes)
+            weight = next(filter(None, (_first_weight(*each, index) for each in used)), None)
+        path = _path(finding, weight, index) if weight is not None else ""
+        with_path.append(msgspec.structs.replace(finding, path=path))
+    return (*with_path, *findings[MAX_FINDINGS:])
+
+
+def _weights_by_name(findings: Sequence[Finding], model: ModelFile) -> dict[str, Weight]:
+    """Return the first weight of each finding by its qualified name."""
+    wanted = {finding.weights[0] for finding in findings if finding.weights}
+    named = ((joined(weight.graph, weight.name), weight) for weight in model.weights)
+    return {name: weight for name, weight in named if name in wanted}
+
+
+def _nodes_by_name(findings: Sequence[Finding], index: GraphIndex) -> dict[str, tuple[Scope, Node]]:
+    """Return the nodes of the findings without weights by their qualified names."""
+    wanted = {name for finding in findings if not finding.weights for name in finding.nodes}
+    if not wanted:
+        return {}
+    nodes = ((scope, node) for _, scope in index for node in scope.nodes)
+    named = ((index.qualified(scope, node), (scope, node)) for scope, node in nodes)
+    return {name: found for name, found in named if name in wanted}
+
+
+def _first_weight(scope: Scope, node: Node, index: GraphIndex) -> Weight | None:
+    """Return the first weight among the inputs of `node`."""
+    weights = (index.constant_weight(scope, node, number) for number in range(len(node.input)))
+    return next(filter(None, weights), None)
 
 
 def _path(finding: Finding, weight: Weight, index: GraphIndex) -> str:

@@ -78,9 +78,20 @@ def test_uses_that_the_finding_names_come_first(tmp_path: Path) -> None:
     assert path_of(tmp_path, THRICE, named="d").startswith("Add ← Relu ← w → ")
 
 
-@pytest.mark.parametrize("weights", [(), ("gone",)])
-def test_without_a_known_weight_there_is_no_path(tmp_path: Path, weights: tuple[str, ...]) -> None:
-    assert path_of(tmp_path, SHARED, weights=weights) == ""
+@pytest.mark.parametrize(
+    ("weights", "named", "expected"),
+    [
+        (("gone",), "f", ""),
+        ((), "", ""),
+        ((), "gone", ""),
+        ((), "y", ""),  # it uses no weight itself
+        ((), "f", "w → Cast → Mul → MatMul"),
+    ],
+)
+def test_without_a_weight_the_nodes_of_a_finding_say_which(
+    tmp_path: Path, weights: tuple[str, ...], named: str, expected: str
+) -> None:
+    assert path_of(tmp_path, SCALED, weights=weights, named=named) == expected
 
 
 def test_long_names_lose_their_middle(tmp_path: Path) -> None:

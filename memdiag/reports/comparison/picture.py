@@ -102,7 +102,7 @@ def draw(comparison: Comparison) -> Figure:
     _draw_bars(latency, columns, heading, figures)
     if has_ratios:
         latency.axvline(1.0, color=COLOR.ink, lw=1.0, ls=":")
-    # The labels of the first chart are those of all three.
+    # The first chart has the labels of all three.
     for axes in (load, latency):
         axes.tick_params(axis="y", labelleft=False)
     return figure

@@ -76,7 +76,7 @@ def _sizes(comparison: Comparison) -> str:
 def answer(comparison: Comparison) -> str:
     """Return peak and steady memory if they differ, or that nothing differs.
 
-    The figures are those of two columns, or the smallest and the largest of more columns.
+    The figures are of both columns, or the smallest and the largest of more columns.
     """
     measured = [column for column in comparison.columns if column.measured is not None]
     if not measured:
@@ -117,7 +117,7 @@ def problems(comparison: Comparison) -> tuple[str, ...]:
 def change_sentence(comparison: Comparison, change: Change) -> str:
     """Return one change: ``steady from 5 MiB to 9 MiB since 1.31.1: +4 MiB, m now packs W``.
 
-    Its figures are those of the tables.
+    Its figures are in the tables as well.
     """
     difference = _difference(comparison, change)
     if comparison.kind == "onnxruntime":

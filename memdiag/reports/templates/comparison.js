@@ -6,7 +6,7 @@
   const MIB = 1024 * 1024, GIB = 1024 * MIB;
   const top = Math.max(...lines.map((line) => Math.max(...line.above)));
   const unit = top >= 2 * GIB ? { by: GIB, name: "GiB" } : { by: MIB, name: "MiB" };
-  // Plotly reads a few tags and entities in every text that it draws.
+  // Plotly interprets some tags and entities in every text that it draws.
   const escaped = (text) => text.replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
   const clipped = (text) => escaped(text.length > 40 ? `${text.slice(0, 39)}…` : text);
   const scaled = (sizes) => sizes.map((bytes) => bytes / unit.by);
@@ -33,7 +33,7 @@
   const origin = (line) => (zero.value ? line.bands.find((band) => band.phase === zero.value).start : 0);
   const times = (line) => line.t.map((t) => t - origin(line));
 
-  // `alone` says that no other line lies over the stack: then it has an edge to stand out by.
+  // `alone`: no other line is drawn over the stack, which then gets an edge.
   function over(line, c, alone) {
     // The one colour that is nearly black would vanish on a dark page.
     const color = line.color === data.themes.light.ink ? c.ink : line.color;

@@ -2,7 +2,7 @@
   if (!window.Plotly) return;
   const dark = window.matchMedia("(prefers-color-scheme: dark)");
   const MIB = 1024 * 1024, GIB = 1024 * MIB;
-  // Plotly reads a few tags and entities in every text that it draws.
+  // Plotly interprets some tags and entities in every text that it draws.
   const escaped = (text) => text.replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
   const clipped = (text) => escaped(text.length > 24 ? `${text.slice(0, 23)}…` : text);
   const times = (one) => `${one.ratio.toFixed(2)} × (${one.low.toFixed(2)}–${one.high.toFixed(2)})`;
@@ -38,7 +38,7 @@
     }), { ...config, displayModeBar: false });
   }
 
-  // The key says which memory is drawn across; each chart has the front of what it draws.
+  // `key` is the memory on the horizontal axis; each chart has the front of its two figures.
   function drawPareto(chart, c, key, name) {
     const most = Math.max(...data.points.map((point) => point[`${key}_bytes`]));
     const unit = most >= 2 * GIB ? { by: GIB, name: "GiB" } : { by: MIB, name: "MiB" };

@@ -9,7 +9,7 @@
     for (const each of document.querySelectorAll("details")) each.open = true;
   });
 
-  // Plotly reads a few tags and entities in every text that it draws.
+  // Plotly interprets some tags and entities in every text that it draws.
   const escaped = (text) => String(text).replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
   const clipped = (text) => escaped(text.length > 70 ? text.slice(0, 69) + "…" : text);
 
@@ -34,7 +34,7 @@
     toImageButtonOptions: { filename: "timeline", scale: 2 },
   };
 
-  // The last of what comes in order and has begun at a moment, by its place; −1 before the first.
+  // Return the index of the last start that is not after `t`; −1 if there is none.
   const lastBegun = (starts, t) => {
     let low = 0, high = starts.length;
     while (low < high) { const middle = (low + high) >> 1; if (starts[middle] <= t) low = middle + 1; else high = middle; }
@@ -47,7 +47,7 @@
   const unit = line.top >= 2 * GIB ? { by: GIB, name: "GiB" } : { by: MIB, name: "MiB" };
   const top = Math.max(line.top, line.weights && line.weights <= 3 * line.top ? line.baseline + line.weights : 0,
     ...line.limits.map((limit) => limit.rss_bytes).filter((bytes) => bytes <= 2 * line.top)) * 1.14 / unit.by;
-  // Where the baseline is most of what there is, the axis starts there unless told otherwise.
+  // The axis starts at the baseline if that is most of the memory; the button changes that.
   let fromBaseline = line.top - line.baseline < 0.4 * line.baseline;
   const axisRange = () => {
     if (!fromBaseline) return [0, top];
@@ -70,7 +70,7 @@
 
   const narrow = () => document.getElementById("timeline").clientWidth < 560;
 
-  // Words are put only where they have room: to try all of them takes longer than to draw the rest.
+  // Texts are set only where they fit: Plotly takes long to try all of them.
   let lanes = [];
   const words = (items) => items.map((item) => (at(item.end - item.start) > 0.01 * (range[1] - range[0]) ? clipped(item.text) : ""));
   const wordsOf = () => ({ text: lanes.map(words) });
@@ -116,7 +116,7 @@
       }),
       hovertemplate: "%{customdata}<extra></extra>", name: "resident",
     });
-    // The highest is drawn last, over its neighbours.
+    // The highest peak is drawn last, over its neighbours.
     const peaks = [...line.peaks].sort((a, b) => Number(a.overall) - Number(b.overall));
     list.push({
       x: peaks.map((each) => at(each.t_s)), y: peaks.map((each) => y(each.rss_bytes)), name: "peak of a phase", showlegend: !narrow(),
@@ -142,7 +142,7 @@
       edge: grew(each) ? c.peak : c.line,
       hover: `<b>${clipped(each.title)}</b> · ${each.phase}<br>${escaped(each.sentence)}<br>${each.duration}`,
     })), "steps"));
-    // So many can be told apart when zoomed in; of more, the line tells the run.
+    // More runs could not be distinguished even when zoomed in; hovering the line names the run.
     if (runs.start.length && runs.start.length <= 500)
       list.push(lane(c, "y3", runs.start.map((start, i) => ({
         start, end: runs.end[i], text: `run ${i + 1}`, color: i % 2 ? c.band : c.surface, ink: c.muted, edge: c.line, hover: runs.sentence[i],
@@ -291,7 +291,7 @@
   });
   apart.append(pan);
 
-  // The keyboard moves by a fifth of what is shown, and zooms about its middle.
+  // Arrow keys move by a fifth of the visible range, plus and minus zoom around its middle.
   chart.addEventListener("keydown", (event) => {
     const wide = range[1] - range[0], middle = (range[0] + range[1]) / 2;
     const moved = (by) => {

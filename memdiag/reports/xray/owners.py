@@ -150,7 +150,7 @@ def rounded_mebibytes(size: int, decimals: int) -> str:
 
 
 def _color(kind: OwnerKind) -> str:
-    """Return the CSS colour of an owner; weights have those of their copies, and a blank here."""
+    """Return the CSS colour of an owner; weights have one for each kind of copy, and none here."""
     return "transparent" if kind == "weights" else f"var(--{kind.replace('_', '-')})"
 
 
