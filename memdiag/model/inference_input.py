@@ -33,6 +33,9 @@ _KNOWN_DOMAINS = frozenset({"", "ai.onnx", "ai.onnx.ml", "ai.onnx.preview"})
 # Their inference takes it for granted that the type of the input is known (onnx 1.23.2).
 _CRASHES = frozenset({"RegexFullMatch", "DictVectorizer"})
 
+_CHECKED = _CRASHES | {"EyeLike", "Einsum", "Split", "LabelEncoder"}
+"""Operators that are not always safe."""
+
 _EQUATION = re.compile(r"[A-Za-z,]*(?:->[A-Za-z]*)?")
 
 MAX_CARRIED_SIZES = 1_000_000
@@ -50,6 +53,9 @@ _CARRIES = frozenset(
     ["Add", "Cast", "Div", "Gather", "Identity", "Mul", "Slice", "Squeeze", "Sub", "Unsqueeze"]
 )
 """Operators that make a list of others; Concat joins them."""
+
+_LISTS = _CARRIES | {"Concat", "Constant"}
+"""Operators whose lists may be long; those of other nodes count as `_UNKNOWN_LENGTH`."""
 
 
 class InferenceInput:
@@ -99,7 +105,7 @@ class InferenceInput:
                 tensor.ClearField("external_data")
         self._prepare_nodes(graph, unknown)
         for node in graph.node:
-            for _, body in subgraphs(node):
+            for _, body in subgraphs(node) if node.attribute else ():
                 self._prepare(body, sizes, unknown)
 
     def _prepare_nodes(self, graph: GraphProto | FunctionProto, unknown: Counter[str]) -> None:
@@ -107,9 +113,7 @@ class InferenceInput:
         for node in graph.node:
             node.ClearField("doc_string")
             node.ClearField("metadata_props")
-            if node.op_type == "EyeLike":
-                _replace_eye_like(node)
-            if not is_safe(node) or (node.op_type == "LabelEncoder" and self._has_first_ml):
+            if node.op_type in _CHECKED and not self._make_safe(node):
                 node.domain = _OTHER_DOMAIN
             elif node.domain not in _KNOWN_DOMAINS and _key(node) not in self._functions:
                 found = equivalent_op(node, self._dims.get) if node.domain in DOMAINS else None
@@ -127,6 +131,13 @@ class InferenceInput:
             graph.value_info.extend(
                 helper.make_tensor_value_info(name, 1, shape) for name, shape in made_up.items()
             )
+
+
+    def _make_safe(self, node: NodeProto) -> bool:
+        """Return whether the inference of `node` is safe, perhaps as another operator."""
+        if node.op_type == "EyeLike":
+            _replace_eye_like(node)
+        return is_safe(node) and not (node.op_type == "LabelEncoder" and self._has_first_ml)
 
 
 def _replace_eye_like(node: NodeProto) -> None:
@@ -154,17 +165,19 @@ def _listed(graph: GraphProto | FunctionProto, outer: Mapping[str, int], limit: 
     """
     length = dict(outer)
     if isinstance(graph, GraphProto):
-        for value in (*graph.input, *graph.value_info, *graph.output):
+        for value in graph.input:  # a list that a node makes is counted there
             if value.type.tensor_type.HasField("shape"):
                 length[value.name] = _declared(value)
         for tensor in graph.initializer:
             length[tensor.name] = _of_shape(tensor.dims)
     total = 0
     for node in graph.node:
-        made = _made(node, length)
-        length.update(dict.fromkeys(node.output, made))
-        total += made if node.op_type == "Concat" or node.op_type in _CARRIES else 0
-        for _, body in subgraphs(node):
+        op_type = node.op_type
+        if op_type in _LISTS:
+            made = _made(node, length)
+            length.update(dict.fromkeys(node.output, made))
+            total += made if op_type != "Constant" else 0
+        for _, body in subgraphs(node) if node.attribute else ():
             total += _listed(body, length, limit - total)
         if total > limit:
             break
@@ -172,18 +185,16 @@ def _listed(graph: GraphProto | FunctionProto, outer: Mapping[str, int], limit: 
 
 
 def _made(node: NodeProto, length: Mapping[str, int]) -> int:
-    """Return the length of the list of sizes for the output of `node`."""
+    """Return the length of the list of sizes for the output of `node`, one of `_LISTS`."""
     if node.op_type == "Concat":
         axis = next((one.i for one in node.attribute if one.name == "axis"), 0)
         # Along another axis it joins what has several, of which there are no lists.
         return (
             sum(length.get(name, _UNKNOWN_LENGTH) for name in node.input) if axis in (0, -1) else 0
         )
-    if node.op_type in _CARRIES:
-        return max((length.get(name, _UNKNOWN_LENGTH) for name in node.input), default=0)
     if node.op_type == "Constant":
         return max(map(_of_constant, node.attribute), default=0)
-    return _UNKNOWN_LENGTH
+    return max((length.get(name, _UNKNOWN_LENGTH) for name in node.input), default=0)
 
 
 def _of_constant(value: AttributeProto) -> int:

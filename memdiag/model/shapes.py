@@ -40,6 +40,9 @@ _FAILURES = (
 
 Types = dict[Scope, dict[str, TensorType]]
 
+Symbols = dict[int, tuple[TensorType, tuple[str, ...]]]
+"""By the identity of a type with free dimensions: the type, and the symbols of its axes."""
+
 
 class Shapes:
     """The types of a model's values.
@@ -58,9 +61,11 @@ class Shapes:
         opset: int = 1,
         overridable: frozenset[str] = frozenset(),
         has_calls: bool = False,
+        symbols: Symbols | None = None,
         declared: "Callable[[], Shapes] | None" = None,
     ) -> None:
         self._types = types
+        self._symbols = symbols or {}
         self._declared = declared
         self.opset = opset
         self.overridable = overridable
@@ -74,6 +79,18 @@ class Shapes:
     def of_scope(self, scope: Scope) -> Mapping[str, TensorType]:
         """Return the known types of the values that `scope` itself defines, by name."""
         return self._types.get(scope, {})
+
+    def nbytes_at(self, kind: TensorType, sizes: Mapping[str, int]) -> int | None:
+        """Return the bytes of one of these types at `sizes` of the free dimensions, by symbol.
+
+        None where a size is not known: not every free dimension has a symbol.
+        """
+        _, symbols = self._symbols.get(id(kind), (kind, ()))
+        if kind.shape is None or not symbols:
+            return kind.nbytes
+        pairs = zip(kind.shape, symbols, strict=True)
+        shape = tuple(sizes.get(symbol) if size is None else size for size, symbol in pairs)
+        return kind._replace(shape=shape).nbytes
 
     @cached_property
     def as_declared(self) -> "Shapes":
@@ -125,6 +142,7 @@ def infer_shapes(
         opset=next((one.version for one in model.proto.opset_import if one.domain in _ONNX), 1),
         overridable=frozenset(name for name in listed if name in graph.initializers),
         has_calls=bool(inference.functions),
+        symbols=inference.symbols,
         declared=(lambda: infer_shapes(model, graphs, {}, [])) if sizes else None,
     )
 
@@ -134,12 +152,14 @@ class _Inference:
 
     Attributes:
         types: the known types by scope and name.
+        symbols: the symbols of types with free dimensions.
         notes: sentences on what could not be inferred.
         functions: those whose calls are followed, all or none.
     """
 
     def __init__(self, model: ModelFile, graphs: GraphIndex, sizes: Mapping[str, int]) -> None:
         self.types: Types = defaultdict(dict)
+        self.symbols: Symbols = {}
         self.notes: list[str] = []
         self._model = model
         self._graphs = graphs
@@ -238,7 +258,10 @@ class _Inference:
         for value in values:
             key = value.type.SerializeToString()  # most values have one of a few types
             if key not in self._known_types:
-                self._known_types[key] = TensorType.read(value.type)
+                kind = self._known_types[key] = TensorType.read(value.type)
+                if kind is not None and kind.shape is not None and None in kind.shape:
+                    sizes = value.type.tensor_type.shape.dim
+                    self.symbols[id(kind)] = kind, tuple(size.dim_param for size in sizes)
             kind = self._known_types[key]
             if kind is not None:
                 yield value.name, kind

@@ -114,6 +114,32 @@ def activation_bytes(model: ModelFile, sizes: Mapping[str, int]) -> int:
     return activation_peak(graphs, shapes, folds, declared=shapes, sizes=sizes_given).peak_bytes
 
 
+def total_bytes(graphs: GraphIndex, shapes: Shapes, sizes: Mapping[str, int]) -> int | None:
+    """Return the bytes of all computed values together at `sizes`: their peak is not higher.
+
+    None where the size of a value is not known by the symbols of its type.
+    """
+    total = 0
+    known: dict[int, int | None] = {}  # most values have one of a few types
+    for _, scope in graphs:
+        types = shapes.of_scope(scope)
+        for node in scope.nodes:
+            for name in node.output if node.op_type != "Constant" else ():
+                kind = types.get(name)
+                if kind is None:
+                    if name:
+                        return None
+                    continue
+                key = id(kind)
+                if key not in known:
+                    known[key] = shapes.nbytes_at(kind, sizes)
+                nbytes = known[key]
+                if nbytes is None:
+                    return None
+                total += nbytes
+    return total
+
+
 def activation_peak(
     graphs: GraphIndex,
     shapes: Shapes,

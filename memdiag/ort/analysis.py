@@ -9,7 +9,7 @@ from memdiag.model.graph_index import GraphIndex, Node, Scope
 from memdiag.model.model_file import ModelFile
 from memdiag.model.readers import Reader, readers
 from memdiag.model.shapes import Shapes, infer_shapes
-from memdiag.ort.activations import ActivationPeak, activation_peak
+from memdiag.ort.activations import ActivationPeak, activation_peak, total_bytes
 from memdiag.ort.constant_folding import Folds, fold_constants
 from memdiag.ort.runtime import Runtime
 from memdiag.ort.session_memory import PredictedSession, overridable_weights
@@ -140,6 +140,11 @@ class AnalysisContext:
                 sizes=sizes.values(),
             )
         return self._activations[key]
+
+    def activations_may_exceed(self, nbytes: float, sizes: Mapping[str, int]) -> bool:
+        """Return whether `activations` may find more than `nbytes`: without simulating a run."""
+        total = total_bytes(self.graphs, self.shapes, sizes)
+        return total is None or total > nbytes
 
     def readers(self, weight: Weight) -> tuple[Reader, ...]:
         """Return the nodes that read `weight`, also behind operators that only change its form."""

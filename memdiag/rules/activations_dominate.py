@@ -53,14 +53,13 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
     sizes = choose_dimensions(ctx.model, ctx.sizes)
     if sizes.assumed:
         return
-    found = ctx.activations(sizes.of)
     constant_bytes = sum(weight.nbytes for weight in ctx.model.weights)
     constant_bytes += sum(fold.nbytes for fold in ctx.folds if fold.stays)
-    if (
-        found.peak_bytes <= max(_MIN_BYTES, constant_bytes)
-        or found.scope is None
-        or found.node is None
-    ):
+    max_bytes = max(_MIN_BYTES, constant_bytes)
+    if not ctx.activations_may_exceed(max_bytes, sizes.of):
+        return
+    found = ctx.activations(sizes.of)
+    if found.peak_bytes <= max_bytes or found.scope is None or found.node is None:
         return
     node = ctx.node_name(found.scope, found.node)
     largest = found.largest

@@ -64,9 +64,11 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
     sizes = choose_dimensions(ctx.model, ctx.sizes)
     if not sizes.of:
         return
-    found = ctx.activations(sizes.of)
     weight_bytes = sum(weight.nbytes for weight in ctx.model.weights)
     min_bytes = max(_MIN_BYTES, _MIN_SHARE * weight_bytes) if sizes.assumed else _MIN_BYTES
+    if not ctx.activations_may_exceed(min_bytes - 1, sizes.of):
+        return
+    found = ctx.activations(sizes.of)
     if found.peak_bytes < min_bytes or found.scope is None or found.node is None:
         return
     assumed = ", assumed sizes" if sizes.assumed else ""
