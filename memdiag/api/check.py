@@ -1,7 +1,9 @@
 """Find waste in models without running them."""
 
+import gc
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -85,7 +87,7 @@ def check(
     path = model_path(model)
     check_dims(dims)
     selection = Selection(select=select, ignore=ignore, min_bytes=min_bytes)
-    with open_model(path) as opened:
+    with _without_cycle_collection(), open_model(path) as opened:
         found, _ = examine(opened, _runtime(for_onnxruntime), selection, dims=dims)
         opened.release()  # an error where the file became shorter
         return Findings(found)
@@ -114,7 +116,7 @@ def check_models(
         if on_model is not None:
             on_model(path)
         try:
-            with open_model(path) as opened:
+            with _without_cycle_collection(), open_model(path) as opened:
                 found, notes = examine(opened, runtime, selection, dims=dims)
                 opened.release()  # an error where the file became shorter
                 checked.append(_facts(opened, notes))
@@ -177,6 +179,21 @@ def examine(
         trim_heap()
     findings.sort(key=_by_cost)
     return with_paths(findings, model, ctx.graphs), tuple(dict.fromkeys(ctx.notes))
+
+
+@contextmanager
+def _without_cycle_collection() -> Iterator[None]:
+    """Disable Python's collection of cycles within the block.
+
+    The nodes and weights of a model are no garbage, and each collection walks over all of them.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def _by_cost(finding: Finding) -> tuple[int, int, str, tuple[str, ...]]:

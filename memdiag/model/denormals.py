@@ -6,6 +6,7 @@ nearer to zero: the smallest absolute value other than zero tells whether there 
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from math import prod
 from typing import Any, NamedTuple
 
@@ -28,6 +29,7 @@ Counts = NDArray[np.int64]
 NO_CHANNELS: Counts = np.zeros(0, np.int64)
 
 _WIDTHS = {"float": 4, "double": 8, "bfloat16": 2}
+_SIGNED = {width: np.dtype(f"<i{width}") for width in _WIDTHS.values()}
 _SLICE_BYTES = 1 << 20
 _TASK_BYTES = 8 << 20
 """Bytes of weights that are handed to a thread at once."""
@@ -85,6 +87,7 @@ def scaled_denormals(model: ModelFile, weight: Weight, factors: NDArray[np.float
     return Denormals(int(channels.sum()), channels, smallest)
 
 
+@cache
 def bits_of(dtype: str) -> np.dtype[Any]:
     """Return numpy's unsigned type of the bits of a value."""
     return np.dtype(f"<u{_WIDTHS[dtype]}")
@@ -96,12 +99,12 @@ def smallest_bits(values: Array) -> int | None:
     `values` are bits with signs. Of unsigned bits the minimum is the smallest positive value, of
     signed ones the smallest negative value: two passes at the speed of memory.
     """
-    signed = values.view(f"<i{values.itemsize}")
-    no_sign = int(np.iinfo(signed.dtype).max)
+    no_sign = (1 << 8 * values.itemsize - 1) - 1
+    signed = values.view(_SIGNED[values.itemsize])
     smallest = min(int(values.min()) & no_sign, int(signed.min()) & no_sign)
     if smallest == 0:
         doubled = int(doubled_less_one(values).min())
-        return None if doubled == np.iinfo(values.dtype).max else (doubled + 1) // 2
+        return None if doubled == 2 * no_sign + 1 else (doubled + 1) // 2
     return smallest
 
 
@@ -136,7 +139,7 @@ def _search(model: ModelFile, weight: Weight, axis: int | None, begin: int) -> D
     if weight.file is not None:
         data = data[begin : begin + _SLICE_BYTES]
     values = np.frombuffer(data, dtype)
-    if values.ctypes.data % dtype.itemsize:  # numpy is several times slower on unaligned numbers
+    if not values.flags.aligned:  # numpy is several times slower on unaligned numbers
         values = values.copy()
     smallest = smallest_bits(values)
     if smallest is None:

@@ -331,7 +331,7 @@ class _Walk:
         data, pos = self.data, start
         while pos < end:
             begin = pos
-            tag, pos = self._varint(pos, end)
+            tag, pos = (data[pos], pos + 1) if data[pos] < 0x80 else self._varint(pos, end)
             number, wire = tag >> 3, tag & 7
             if wire == _LENGTH and number:
                 length, pos = self._varint(pos, end)
@@ -437,6 +437,8 @@ def _entry(key: bytes, value: bytes) -> bytes:
 
 def _length_field(number: int, content: bytes) -> bytes:
     """Return a length-delimited field."""
+    if number < 16 and len(content) < 0x80:
+        return bytes((number << 3 | _LENGTH, len(content))) + content
     return _encode_varint(number << 3 | _LENGTH) + _encode_varint(len(content)) + content
 
 

@@ -234,6 +234,8 @@ class _ConstantFolding:
             self._visit(main)
             if not self._has_unsorted or len(self._removed) == removed_before:
                 break
+        if not self._folded:
+            return
         for scope, node in self._remaining:
             for name in node.input:
                 self._mark_read(scope, name)
