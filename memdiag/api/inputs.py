@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import psutil
 
 from memdiag.errors import UsageError
 from memdiag.model.axis_roles import IMAGE_SIDE, axis_roles, total_lengths
@@ -250,6 +249,8 @@ def _input_bytes(plans: Sequence[InputPlan]) -> int:
 
 
 def _memory_limit() -> int:
+    import psutil  # here, as a check without a run does not need it
+
     return int(psutil.virtual_memory().total * MAX_MEMORY_SHARE)
 
 

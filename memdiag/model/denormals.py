@@ -157,6 +157,8 @@ def _search(model: ModelFile, weight: Weight, axis: int | None, begin: int) -> D
 
 
 def _sum(parts: Sequence[Denormals]) -> Denormals:
+    if len(parts) == 1:
+        return parts[0]
     counted = [part.channels for part in parts if len(part.channels)]
     return Denormals(
         sum(part.number for part in parts),

@@ -103,16 +103,12 @@ class InferenceInput:
             # The inference does not read it, but copies it.
             for tensor in graph.initializer:
                 tensor.ClearField("external_data")
-        self._prepare_nodes(graph, unknown)
-        for node in graph.node:
-            for _, body in subgraphs(node) if node.attribute else ():
-                self._prepare(body, sizes, unknown)
-
-    def _prepare_nodes(self, graph: GraphProto | FunctionProto, unknown: Counter[str]) -> None:
         made_up: dict[str, tuple[int, ...]] = {}
         for node in graph.node:
             node.ClearField("doc_string")
             node.ClearField("metadata_props")
+            for _, body in subgraphs(node) if node.attribute else ():
+                self._prepare(body, sizes, unknown)
             if node.op_type in _CHECKED and not self._make_safe(node):
                 node.domain = _OTHER_DOMAIN
             elif node.domain not in _KNOWN_DOMAINS and _key(node) not in self._functions:
@@ -131,7 +127,6 @@ class InferenceInput:
             graph.value_info.extend(
                 helper.make_tensor_value_info(name, 1, shape) for name, shape in made_up.items()
             )
-
 
     def _make_safe(self, node: NodeProto) -> bool:
         """Return whether the inference of `node` is safe, perhaps as another operator."""

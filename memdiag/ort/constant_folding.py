@@ -275,7 +275,8 @@ class _ConstantFolding:
         inputs = [self._constant(scope, name) if name else None for name in node.input]
         constants = [constant for constant in inputs if constant is not None]
         if len(constants) < sum(map(bool, node.input)) or not node.output:
-            self._infer(scope, node, inputs)
+            if self._types or any(constant.value is not None for constant in constants):
+                self._infer(scope, node, inputs)
             return False
         is_dropped = bool(constants) and _is_dropped(node, _dtypes(constants))
         if is_dropped and node.output[0] not in scope.outputs:
@@ -379,12 +380,12 @@ class _ConstantFolding:
     def _constant(self, scope: Scope, name: str) -> _Constant | None:
         """Return the constant that `name` is, seen from `scope`; None if it varies."""
         for _ in range(2 * (MAX_CALL_DEPTH + 1)):
-            constant = self._computed.get((scope, name)) or self._stored.get((scope, name))
-            if constant is not None:
-                return constant
             producer = scope.producers.get(name)
             if producer is not None and producer.op_type != "Constant":
-                return None
+                return self._computed.get((scope, name))
+            constant = self._stored.get((scope, name))
+            if constant is not None:
+                return constant
             defining = scope.defining_scope(name)
             if defining is None:
                 return None

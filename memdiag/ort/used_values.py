@@ -55,6 +55,8 @@ class UsedValues:
             if len(producer.output) > 1:
                 seen.add((scope, producer))
             for operand in producer.input:
+                if operand in names:
+                    continue
                 if operand in scope.producers:
                     pending.append((scope, operand))
                 elif operand:

@@ -222,18 +222,21 @@ def _can_be_read(ctx: AnalysisContext, weight: Weight) -> bool:
 
 def _multiplies(reader: Reader, weight: Weight) -> bool:
     """Return whether a kernel multiplies by the weight's values, in the format they are in."""
-    through = reader.through
-    if "DequantizeLinear" in through or ("Cast" in through and weight.dtype != "bfloat16"):
+    if reader.input_index not in _OUTPUT_AXES.get(reader.node.op_type, ()):
         return False
-    return reader.input_index in _OUTPUT_AXES.get(reader.node.op_type, ())
+    through = reader.through
+    return "DequantizeLinear" not in through and (
+        "Cast" not in through or weight.dtype == "bfloat16"
+    )
 
 
 def _output_axis(reader: Reader, weight: Weight) -> int | None:
     """Return the weight's axis of output channels; None where it has none or it is not known."""
     axis, rank = _OUTPUT_AXES[reader.node.op_type][reader.input_index], len(weight.shape)
-    if axis is None or {*reader.through} - {"Transpose", "Cast", "Identity", "Mul"}:
+    through = reader.through
+    if axis is None or not {"Transpose", "Cast", "Identity", "Mul"}.issuperset(through):
         return None
-    swapped = reader.through.count("Transpose") + integer(reader.node, "transB", 0)
+    swapped = through.count("Transpose") + integer(reader.node, "transB", 0)
     if swapped and rank != 2:
         return None
     return (axis + swapped) % rank

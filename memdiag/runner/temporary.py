@@ -15,8 +15,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-import psutil
-
 _OWNED = re.compile(r"\.?memdiag-(\d+)-.+")
 DIE_WITH_PARENT = (
     "import ctypes, os, sys\n"
@@ -71,6 +69,8 @@ def ending_with_parent(words: Sequence[str]) -> list[str]:
 
 
 def _is_running(pid: int) -> bool:
+    import psutil  # here, as most commands find nothing that is stale
+
     try:
         return bool(psutil.pid_exists(pid))
     except OverflowError:
