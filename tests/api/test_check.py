@@ -1,3 +1,4 @@
+import gc
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -116,3 +117,18 @@ def test_a_rule_that_fails_does_not_lose_the_others(
     (note,) = [one for one in result.models[0].notes if "failed" in one]
     assert "identical-weights" in note
     assert "KeyError: 'a defect'" in note
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_the_collection_of_cycles_is_as_before_a_check(
+    enabled: bool, sample_model: SampleModel, tmp_path: Path
+) -> None:
+    gc.enable() if enabled else gc.disable()
+    try:
+        memdiag.check(sample_model("tied_if"))
+        assert gc.isenabled() == enabled
+        with pytest.raises(ModelError):
+            memdiag.check(tmp_path / "missing.onnx")
+        assert gc.isenabled() == enabled
+    finally:
+        gc.enable()

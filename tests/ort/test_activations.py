@@ -7,9 +7,9 @@ import pytest
 
 from memdiag.model.graph_index import GraphIndex, Scope
 from memdiag.model.model_file import open_model
-from memdiag.model.shapes import Shapes
+from memdiag.model.shapes import Shapes, infer_shapes
 from memdiag.model.tensor_types import TensorType
-from memdiag.ort.activations import ActivationPeak, activation_peak
+from memdiag.ort.activations import ActivationPeak, activation_peak, total_bytes
 from memdiag.ort.constant_folding import Fold, Folds
 
 HEADER = '<ir_version: 10, opset_import: ["": 17, "f": 1]>\n'
@@ -196,3 +196,35 @@ def test_an_empty_graph_takes_nothing(tmp_path: Path) -> None:
     found = alive("g (float[N] x) => () { }", {}, tmp_path)
     assert found.peak_bytes == 0
     assert found.node is None
+
+
+@pytest.mark.parametrize(
+    ("body", "total"),
+    [
+        ("a = Erf(x) b = Cast<to=11>(a) y = Cast<to=1>(b)", 10 * (4 + 8 + 4)),
+        ("c = Constant<value_float=1.0>() y = Add(x, c)", 10 * 4),  # a weight is not computed
+        ("a = MatMul(x, x) y = Add(a, x)", 4 + 10 * 4),
+        ("a = Add(x, z) y = Erf(a)", None),  # nothing is known of z
+        ("a = NonZero(x) b = Cast<to=1>(a) y = Add(x, b)", None),  # its length has no symbol
+        (
+            "f = Constant<value_int=1>() t = Cast<to=9>(f) y = If(t) <then_branch ="
+            " one () => (float[N] p) { p = Erf(x) }, else_branch ="
+            " two () => (float[N] q) { r = Erf(x) q = Erf(r) }>",
+            1 + 4 * 10 * 4,
+        ),
+    ],
+)
+def test_all_values_together_are_added_up_by_the_symbols_of_their_types(
+    body: str, total: int | None, tmp_path: Path
+) -> None:
+    path = tmp_path / "m.onnx"
+    onnx.save(onnx.parser.parse_model(HEADER + graph(body)), path)
+    with open_model(path) as model:
+        graphs = GraphIndex(model)
+        shapes = infer_shapes(model, graphs, {}, [])
+        assert total_bytes(graphs, shapes, {"N": 10}) == total
+        assert total_bytes(graphs, shapes, {"M": 10}) is None
+        if total is not None:
+            given = infer_shapes(model, graphs, {"N": 10}, [])
+            assert total_bytes(graphs, given, {}) == total
+            assert activation_peak(graphs, given, Folds([])).peak_bytes <= total
