@@ -9,6 +9,8 @@ from memdiag.records.profile import Profile
 _FREE, _MAYBE_FREE = "slack", "in use or slack"
 """The names of the owners in the X-ray for free parts of an arena, and parts that may be free."""
 
+_FOLDING_LIMIT = "optimization.constant_folding_max_output_size_in_bytes"
+
 MIN_COPIES_SHARE = 0.05
 """A finding about copies is refuted if the X-ray found this share of its bytes or less."""
 
@@ -27,7 +29,7 @@ def match_profile(finding: Finding, profile: Profile) -> Finding:
     Activations are compared with the growth of the first run, copies of weights with the X-ray. The
     peak bytes of a finding are limited to the measured peak.
     """
-    if finding.phase == "constant_fold" and _folds_nothing(profile):
+    if finding.phase == "constant_fold" and _folds_nothing(profile, finding):
         return msgspec.structs.replace(finding, evidence="refuted", measured_bytes=0)
     if finding.run_bytes:
         found = _match_run(finding, profile)
@@ -41,10 +43,23 @@ def match_profile(finding: Finding, profile: Profile) -> Finding:
     return msgspec.structs.replace(found, peak_bytes=min(found.peak_bytes, peak_bytes))
 
 
-def _folds_nothing(profile: Profile) -> bool:
-    """Return whether the options of the session disabled constant folding."""
+def _folds_nothing(profile: Profile, finding: Finding) -> bool:
+    """Return whether the options of the session disabled constant folding, or its large results."""
     names = {phase.name for phase in profile.phases}
-    return "prepack" in names and "constant_fold" not in names
+    if "prepack" in names and "constant_fold" not in names:
+        return True
+    is_limited = _FOLDING_LIMIT in profile.session.options
+    growth = _folding_growth(profile)
+    largest = max(finding.bytes, finding.peak_bytes)
+    return is_limited and growth is not None and growth <= MIN_COPIES_SHARE * largest
+
+
+def _folding_growth(profile: Profile) -> int | None:
+    """Return the bytes that constant folding added at its peak; None without a span of it."""
+    spans = [span for span in profile.spans if span.phase == "constant_fold"]
+    if not spans:
+        return None
+    return max(0, *(span.peak_rss_bytes - span.start_rss_bytes for span in spans))
 
 
 def _match_run(finding: Finding, profile: Profile) -> Finding:
@@ -61,10 +76,9 @@ def _match_run(finding: Finding, profile: Profile) -> Finding:
 
 def _match_folding(finding: Finding, profile: Profile) -> Finding:
     """Return a finding about the peak of folding as measured or refuted by what folding added."""
-    spans = [span for span in profile.spans if span.phase == "constant_fold"]
-    if not spans:
+    growth = _folding_growth(profile)
+    if growth is None:
         return finding
-    growth = max(0, *(span.peak_rss_bytes - span.start_rss_bytes for span in spans))
     evidence: Evidence = (
         "measured" if growth >= MIN_FOLDING_SHARE * finding.peak_bytes else "refuted"
     )

@@ -212,3 +212,19 @@ def test_commands_repeat_the_sizes_that_were_given() -> None:
     spaced = (Dimension(name="a b", size=4, role="batch", source="given", reason=""),)
     profile = msgspec.structs.replace(profile, dimensions=spaced)
     assert commands(advice(profile))[0].endswith("--dim 'a b=4'")
+
+
+@pytest.mark.parametrize(
+    ("message", "text"),
+    [
+        ("interrupted", "Run it again to the end"),
+        ("the process died of SIGSEGV", "Try another release of onnxruntime"),
+    ],
+)
+def test_what_ended_otherwise_than_for_want_of_memory_needs_no_more_of_it(
+    message: str, text: str
+) -> None:
+    profile = profiles.killed()
+    outcome = msgspec.structs.replace(profile.outcome, message=message)
+    shown = advice(msgspec.structs.replace(profile, outcome=outcome))
+    assert shown.steps[0].text.startswith(text)

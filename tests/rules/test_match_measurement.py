@@ -176,3 +176,18 @@ def test_what_folding_costs_is_refuted_where_nothing_was_folded(
     predicted = finding(phase="constant_fold", bytes=64 << 20, peak_bytes=64 << 20)
     profile = msgspec.structs.replace(profiles.build(steps), attribution=None)
     assert match_profile(predicted, profile).evidence == evidence
+
+
+LIMITED = {"optimization.constant_folding_max_output_size_in_bytes": "1024"}
+
+
+@pytest.mark.parametrize(("options", "evidence"), [({}, "predicted"), (LIMITED, "refuted")])
+def test_a_limit_of_folded_results_refutes_what_folding_did_not_add(
+    options: dict[str, str], evidence: str
+) -> None:
+    large = 64 << 30  # constant folding added 478 MiB
+    predicted = finding(phase="constant_fold", bytes=large, peak_bytes=large)
+    profile = msgspec.structs.replace(profiles.build(profiles.TIED_IF), attribution=None)
+    session = msgspec.structs.replace(profile.session, options=options)
+    profile = msgspec.structs.replace(profile, session=session)
+    assert match_profile(predicted, profile).evidence == evidence

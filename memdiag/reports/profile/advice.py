@@ -323,11 +323,15 @@ def _steps(profile: Profile, largest: Part | None) -> tuple[Step, ...]:
     if outcome:
         return (Step(outcome),)
     if profile.outcome.status == "failed":
-        return (Step("Solve the error above first: it is onnxruntime's own."),)
+        return (Step("Solve the error above first."),)
     costly = _costly(profile.findings)
     model = shlex.quote(plain(profile.model.path)) + dim_option(profile.dimensions)
     tuning = _tune_steps(profile, costly, model, largest)
     if profile.outcome.status != "completed":
+        if profile.outcome.message == "interrupted":
+            return (Step("Run it again to the end: the steady state is not known."),)
+        if "died of" in profile.outcome.message:
+            return (Step("Try another release of onnxruntime, or --optimization-level basic."),)
         text = "Give it more time or memory, or look for session options that need less:"
         tuning = [Step(text, f"memdiag tune {model}")]
     fixing = _fix_steps(costly, model)
