@@ -124,7 +124,9 @@ def offers(tuning: Fix) -> Iterator[str]:
             f" latency and get its program, {again}"
         )
     if len(offered) > _MAX_OFFERS:
-        yield f"not compared: {len(offered) - _MAX_OFFERS} more points that save memory"
+        left = len(offered) - _MAX_OFFERS
+        points = "point that saves" if left == 1 else "points that save"
+        yield f"not compared: {left} more {points} memory"
     if tuning.untried:
         yield f"not tried in time: {', '.join(tuning.untried)}"
 
