@@ -22,7 +22,8 @@ from memdiag.comparison.changes import changes as changes_of
 from memdiag.comparison.columns import with_profiles
 from memdiag.comparison.comparable import Comparable, compare_profiles
 from memdiag.comparison.run_optimizer import choose_optimizers
-from memdiag.errors import UsageError
+from memdiag.errors import ModelError, UsageError
+from memdiag.model.file_state import FileStates
 from memdiag.model.model_file import open_model
 from memdiag.ort.runtime import require_runtime
 from memdiag.records.comparison import (
@@ -86,7 +87,7 @@ def compare(
 
     Raises:
         UsageError: an argument does not fit, or there is nothing to compare.
-        ModelError: a model is missing, or the one model cannot be read.
+        ModelError: a model is missing or changed meanwhile, or the one model cannot be read.
         RecordError: a saved profile cannot be read.
         MeasurementError: no child could be started.
         ProvisionError: the newest version is an end of the range to bisect, and is not known.
@@ -105,14 +106,13 @@ def compare(
     if kind != "onnxruntime":
         require_runtime("compare releases with --onnxruntime or --environment")
     optimizer_names = choose_optimizers(optimizers)
-    for path in files:
-        if not path.is_file():  # a mistyped name, rather than a model that does not work
-            with open_model(path):
-                pass
+    originals = [_file_states(path) for path in files]
     session = SessionConfig(options=dict(session_options or {}))
     job = Job(model=files[0], session=session, limits=child_limits)
     on_progress = on_progress or _ignore_progress
     with temporary_folder() as scratch, ExitStack() as exits:
+        for original in originals:
+            exits.enter_context(original)
         side_by_side = SideBySide(
             scratch=scratch,
             exits=exits,
@@ -159,6 +159,21 @@ def _files(paths: Sequence[str | Path | Sequence[str | Path]]) -> list[Path]:
                 )
             files.append(Path(path))
     return files
+
+
+def _file_states(path: Path) -> FileStates:
+    """Return the states of a model's files; of a file that is no valid model, its own only.
+
+    Raises:
+        ModelError: there is no such file.
+    """
+    try:
+        with open_model(path) as file:
+            return FileStates(path, file.files)
+    except ModelError:
+        if not path.is_file():  # a mistyped name, rather than a model that does not work
+            raise
+        return FileStates(path, [path])
 
 
 def _runtime_subjects(

@@ -16,6 +16,7 @@ from memdiag.fixing.changes import changes_by_rule
 from memdiag.fixing.model_writer import ModelWriter, Output
 from memdiag.fixing.search import RewriteSearch
 from memdiag.fixing.state import FixState
+from memdiag.model.file_state import FileStates
 from memdiag.model.model_file import open_model
 from memdiag.ort.runtime import Runtime, require_runtime
 from memdiag.records.dimension import Dimension
@@ -71,7 +72,8 @@ def fix(
         on_progress: called with a few words about what is being done.
 
     Raises:
-        ModelError: the file is missing, is no ONNX model, or lacks its external data.
+        ModelError: the file is missing, is no ONNX model, lacks its external data, or changed
+            meanwhile.
         UsageError: an argument is invalid, or the output would overwrite the original.
         ReportError: the output cannot be written.
         MeasurementError: the model runs, but not in the process in which it is measured.
@@ -88,7 +90,7 @@ def fix(
     deadline = Deadline(inf if time_limit_s is None else time.monotonic() + time_limit_s)
     given = read_given(inputs or {})
     report_progress = on_progress or _ignore
-    with open_model(path) as file, ExitStack() as exits:
+    with open_model(path) as file, FileStates(path, file.files), ExitStack() as exits:
         writer = ModelWriter(file, target)
         runtime = Runtime.installed()
         findings, notes = examine(file, runtime, Selection(select=only, min_bytes=0), dims=dims)

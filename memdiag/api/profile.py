@@ -20,7 +20,9 @@ from memdiag.api.inputs import (
 )
 from memdiag.api.profile_record import assemble_profile
 from memdiag.api.xray import ChildXray
+from memdiag.errors import ModelError
 from memdiag.model.dimensions import axes_of
+from memdiag.model.file_state import FileStates
 from memdiag.model.model_file import ModelFile, open_model
 from memdiag.ort.runtime import Runtime
 from memdiag.records.dimension import Dimension, in_words
@@ -179,6 +181,7 @@ def profile_model(
     """
     job = Job(model=model, session=config.session, limits=config.limits, runs=config.inputs.runs)
     with open_model(model) as file, temporary_folder() as scratch:
+        original = FileStates(model, file.files)
         inputs = Chosen((), ())
         if config.inputs.runs is not None:
             inputs = choose_inputs(file, dims=config.inputs.dims, given=config.inputs.arrays)
@@ -217,9 +220,15 @@ def profile_model(
         if run.measurement.interrupted:
             raise Interrupted(result)
         try:
-            return _with_findings(result, file, config.rules, config.inputs.dims)
+            examined = _with_findings(result, file, config.rules, config.inputs.dims)
         except KeyboardInterrupt as interrupt:
             raise Interrupted(result) from interrupt
+        except ModelError:
+            if not original.changed:
+                raise
+        if original.changed:
+            return msgspec.structs.replace(result, notes=(*result.notes, original.sentence))
+        return examined
 
 
 def profile_job(

@@ -15,6 +15,7 @@ from memdiag.api.inputs import Given, read_given
 from memdiag.api.trials import SIZES, trials
 from memdiag.errors import MeasurementError, UsageError
 from memdiag.fixing.search import INTERRUPTED
+from memdiag.model.file_state import FileStates
 from memdiag.model.graph_index import GraphIndex
 from memdiag.model.model_file import open_model
 from memdiag.ort.reductions import largest_reduction
@@ -85,7 +86,8 @@ def tune(
         on_progress: called with a few words about what is being done.
 
     Raises:
-        ModelError: the file is missing, is no ONNX model, or lacks its external data.
+        ModelError: the file is missing, is no ONNX model, lacks its external data, or changed
+            meanwhile.
         UsageError: an argument is invalid.
         MeasurementError: the model does not run here, or the time limit passed before it was
             measured.
@@ -114,7 +116,7 @@ def tune(
         if INTERRUPTED in fixed.notes:
             return fixed
     given = read_given(inputs or {})
-    with open_model(path) as file, ExitStack() as exits:
+    with open_model(path) as file, FileStates(path, file.files), ExitStack() as exits:
         scratch = exits.enter_context(temporary_folder())
         report_progress("finding inputs that the model runs with")
         end = inf if time_limit_s is None else began + time_limit_s

@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from importlib import import_module
 from types import FrameType, ModuleType
 from typing import Any, NoReturn
@@ -21,7 +22,12 @@ MAX_REASON = 500
 """Characters of the message of an unexpected error."""
 
 MAX_HELP_WIDTH = 100
+INTERRUPT_AGAIN_S = 0.05
+"""Seconds after which an interrupt that Python ignored is raised again."""
+
 _OUTPUT_ERRORS = (errno.ENOSPC, errno.EIO, errno.EDQUOT, errno.EFBIG)
+_SHORTAGES = ("failed to map segment", "can't start new thread", "cannot allocate memory")
+"""Texts of errors that mean too little memory or too few processes."""
 
 
 def parse_command_line() -> Callable[[], NoReturn]:
@@ -46,6 +52,8 @@ def parse_command_line() -> Callable[[], NoReturn]:
         raise SystemExit(print_help(parser) or ERROR)
     if name in ("-h", "--help"):
         raise SystemExit(print_help(parser))
+    if name == "--version":
+        raise SystemExit(print_text(f"memdiag {memdiag.__version__}\n"))
     if not name.startswith("-"):
         parser.error(f"unknown command {name!r}.{_suggestion(name, COMMANDS)}")
     parser.parse_args([name])
@@ -64,13 +72,18 @@ def parse(parser: argparse.ArgumentParser, words: list[str]) -> argparse.Namespa
 
 def print_help(parser: argparse.ArgumentParser) -> int:
     """Print the help, and return the exit code."""
+    # Not `parser.print_help`, which ignores errors of standard output.
+    return print_text(parser.format_help())
 
-    def print_text() -> int:
-        # Not `parser.print_help`, which ignores errors of standard output.
-        print(parser.format_help(), end="")
+
+def print_text(text: str) -> int:
+    """Print `text` on standard output, and return the exit code."""
+
+    def command() -> int:
+        print(text, end="")
         return CLEAN
 
-    return run_guarded(print_text)
+    return run_guarded(command)
 
 
 def command_module(name: str) -> ModuleType:
@@ -99,8 +112,7 @@ def main_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--version",
-        action="version",
-        version=f"memdiag {memdiag.__version__}",
+        action="store_true",  # for the help: `parse_command_line` prints it
         help="Print the version and exit.",
     )
     group = parser.add_argument_group("Commands")
@@ -164,45 +176,53 @@ def _suggestion(word: str, known: Sequence[str]) -> str:
 
 def run_guarded(command: Callable[[], int]) -> int:
     """Return the exit code of `command`; its errors become one sentence on standard error."""
+    signals: set[int] = set()
     try:
-        _raise_at_signals()
+        _raise_at_signals(signals)
         code = command()
         sys.stdout.flush()
     except MemdiagError as error:
-        return _fail(str(error))
+        return _fail(str(error), error)
     except KeyboardInterrupt as interrupt:
-        return _fail(f"interrupted. {interrupt}".strip())
-    except BrokenPipeError:
-        # The reader has ended (`memdiag … | head`): nobody reads a message.
+        return _fail(f"interrupted. {interrupt}".strip(), interrupt)
+    except (BrokenPipeError, SystemExit):
+        # The reader has ended (`memdiag … | head`): nobody reads a message. rich ends with 1 then.
         return _discard_output()
-    except OSError as error:
-        if error.filename is not None or error.errno not in _OUTPUT_ERRORS:
-            return _fail(_defect(error))
-        _discard_output()
-        return _fail(
-            f"standard output: cannot be written ({error.strerror}). Free space, or"
-            " write to another file."
-        )
-    except MemoryError:
-        return _fail("out of memory. Allow this process more, or examine a smaller model.")
     except Exception as error:  # Python would end with 1, which means findings
-        return _fail(_defect(error))
+        if isinstance(error, OSError) and error.filename is None and error.errno in _OUTPUT_ERRORS:
+            _discard_output()
+        # An interrupted import of a native module can become another error.
+        return _fail("interrupted." if signals else _unforeseen(error), error)
     return code
 
 
-def _raise_at_signals() -> None:
+def _raise_at_signals(received: set[int]) -> None:
     """Raise KeyboardInterrupt at signals that end a program, as Ctrl-C does, from now on.
 
     Only in the command line's own process: in another program the handlers belong to the program.
+
+    Args:
+        received: the set to which the numbers of received signals are added.
     """
+
+    def interrupt(number: int, frame: FrameType | None) -> NoReturn:
+        received.add(number)
+        raise KeyboardInterrupt
+
+    def interrupt_again(ignored: "sys.UnraisableHookArgs") -> None:
+        if issubclass(ignored.exc_type, KeyboardInterrupt):
+            signal.setitimer(signal.ITIMER_REAL, INTERRUPT_AGAIN_S)
+        else:
+            sys.__unraisablehook__(ignored)
+
     for name in ("SIGINT", "SIGTERM", "SIGHUP"):
         number = getattr(signal, name, None)
         if number is not None and signal.getsignal(number) is end_now:
-            signal.signal(number, _interrupt)
-
-
-def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
-    raise KeyboardInterrupt
+            signal.signal(number, interrupt)
+            if hasattr(signal, "setitimer"):
+                # Python ignores what is raised while it calls `__del__` or releases an import lock.
+                signal.signal(signal.SIGALRM, interrupt)
+                sys.unraisablehook = interrupt_again
 
 
 def _discard_output() -> int:
@@ -211,8 +231,37 @@ def _discard_output() -> int:
     return ERROR
 
 
+def _unforeseen(error: Exception) -> str:
+    """Return the message for an error that no command expects."""
+    text = str(error)[:MAX_REASON]
+    is_shortage = isinstance(error, OSError) and error.errno in (errno.ENOMEM, errno.EAGAIN)
+    if (
+        is_shortage
+        or isinstance(error, MemoryError)
+        or any(each in str(error) for each in _SHORTAGES)
+    ):
+        return (
+            "out of memory or processes. Allow this process more (ulimit -v, ulimit -u), or"
+            " examine a smaller model."
+        )
+    if not isinstance(error, OSError):
+        return _defect(error)
+    reason = error.strerror or text
+    if error.filename is not None:
+        return f"{os.fsdecode(error.filename)}: {reason}."
+    if error.errno in _OUTPUT_ERRORS:
+        return (
+            f"standard output: cannot be written ({reason}). Free space, or write to another file."
+        )
+    try:
+        os.getcwd()
+    except OSError:
+        return "the working folder does not exist any more. Change to another folder."
+    return f"{reason}." if reason else _defect(error)
+
+
 def _defect(error: Exception) -> str:
-    """Return the message for an error that no command expects: its type, text and position."""
+    """Return the message for a defect of memdiag: type, text and position of the error."""
     import traceback
 
     position = traceback.extract_tb(error.__traceback__)[-1]
@@ -222,8 +271,15 @@ def _defect(error: Exception) -> str:
     )
 
 
-def _fail(message: str) -> int:
-    from memdiag.reports.text import plain
+def _fail(message: str, error: BaseException | None = None) -> int:
+    """Print `message`, and the notes that were added to `error`, on standard error."""
+    text = " ".join([message, *getattr(error, "__notes__", ())])
+    try:
+        from memdiag.reports.text import plain
 
-    print(f"memdiag: {plain(message)}", file=sys.stderr)
+        text = plain(text)
+    except Exception:  # out of memory
+        text = ascii(text)[1:-1]
+    with suppress(OSError):  # standard error is full or closed
+        print(f"memdiag: {text}", file=sys.stderr)
     return ERROR

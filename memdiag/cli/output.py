@@ -70,6 +70,10 @@ class Destination:
             raise ReportError(f"{error}{where}") from error
         except KeyboardInterrupt:
             raise KeyboardInterrupt(where.strip()) from None
+        except Exception as error:
+            if saved:
+                error.add_note(where.strip())
+            raise
 
     def _save(self, record: Reported) -> tuple[Path, ...]:
         assert self._folder is not None

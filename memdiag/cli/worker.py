@@ -19,8 +19,9 @@ from memdiag.cli import ERROR
 _PASSED_ON = ("SIGINT", "SIGTERM", "SIGHUP")
 _PR_SET_PDEATHSIG = 1
 _REASONS = {
-    "SIGKILL": "it was killed by the system, most often for want of memory. Allow it more memory,"
-    " or examine a smaller model",
+    "SIGKILL": "it was killed (SIGKILL). Possible reasons: memory is short, or a limit of CPU time"
+    " was reached. Allow it more, or examine a smaller model",
+    "SIGXCPU": "the limit of CPU time was reached (SIGXCPU). Raise it (ulimit -t)",
     "SIGBUS": "a file became shorter while it was read (SIGBUS). Try again when it is complete",
 }
 
@@ -28,15 +29,18 @@ _REASONS = {
 def run_in_worker(command: Callable[[], NoReturn]) -> NoReturn:
     """Run `command` in a forked worker and end this process with the exit code of the worker.
 
-    Call it before any thread is started. Where processes cannot be forked (Windows), `command` runs
-    in this process.
+    Call it before any thread is started. Where processes cannot be forked (Windows, a limit of
+    processes), `command` runs in this process.
     """
     open_standard_streams()
     if not hasattr(os, "fork"):
         command()
     end_at_signals()
     parent = os.getpid()
-    worker = os.fork()
+    try:
+        worker = os.fork()
+    except OSError:
+        _run_and_exit(command)
     # A group of its own: signals of the terminal reach the worker once, through this process.
     os.setpgid(worker, worker or 0)
     if worker == 0:
@@ -63,7 +67,8 @@ def run_in_worker(command: Callable[[], NoReturn]) -> NoReturn:
             name, f"native code crashed ({name}), most likely over a damaged file"
         )
         words = " ".join(sys.argv[1:])
-        print(f"memdiag: {words}: {reason}.", file=sys.stderr)
+        with suppress(OSError):  # standard error is full or closed
+            print(f"memdiag: {words}: {reason}.", file=sys.stderr)
         code = ERROR
     # Nothing is left to clean up here, and nothing of the worker's output is buffered here.
     os._exit(code)
@@ -80,6 +85,8 @@ def _run_and_exit(command: Callable[[], NoReturn]) -> NoReturn:
         command()
     except SystemExit as end:
         code = end.code
+    except KeyboardInterrupt:  # between two handlers
+        end_now(signal.SIGINT, None)
     for name in _PASSED_ON:
         signal.signal(getattr(signal, name), signal.SIG_IGN)
     atexit._run_exitfuncs()
@@ -110,7 +117,8 @@ def end_at_signals() -> None:
 
 def end_now(number: int, frame: FrameType | None) -> NoReturn:
     """Handle a signal while no command is running: nothing has to be saved."""
-    os.write(2, b"memdiag: interrupted.\n")
+    with suppress(OSError):  # standard error is full or closed
+        os.write(2, b"memdiag: interrupted.\n")
     os._exit(ERROR)
 
 

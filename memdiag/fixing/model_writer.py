@@ -20,6 +20,7 @@ import xxhash
 
 from memdiag.errors import ReportError, UsageError
 from memdiag.fixing.changes import Change
+from memdiag.model.file_state import FileStates
 from memdiag.model.model_file import ModelFile, open_model
 from memdiag.ort.loadable import Need, oldest_runtime
 from memdiag.records.files import resolve_output
@@ -79,6 +80,7 @@ class ModelWriter:
 
     def __init__(self, file: ModelFile, target: Path) -> None:
         self.file = file
+        self._original = FileStates(file.path, file.files)
         resolved = resolve_output(target)
         target = resolved if target.is_symlink() else target
         self._target = target
@@ -144,9 +146,9 @@ class ModelWriter:
 
         Raises:
             ReportError: the target cannot be written.
-            ModelError: the original became shorter meanwhile.
+            ModelError: the original changed meanwhile.
         """
-        self.file.release()  # fails if the original became shorter
+        self._original.check()
         targets = [self._target, self._target.with_name(f"{self._target.name}.data")]
         moves = list(zip(built.written, targets, strict=False))
         try:

@@ -462,7 +462,9 @@ class MeasuredRun:
             return "failed", f"the process ended by itself (exit code {code}){because}"
         name = signal.Signals(-code).name
         if name == "SIGKILL":
-            return "killed", "killed by the system (SIGKILL, most often for want of memory)"
+            return "killed", "killed by the system (SIGKILL; memory may be short)"
+        if name == "SIGXCPU":
+            return "killed", "the limit of CPU time was reached (SIGXCPU; raise it with ulimit -t)"
         return "killed", f"the process died of {name}{because}"
 
 

@@ -5,6 +5,7 @@ are removed by the next process that uses the same folder.
 """
 
 import contextlib
+import errno
 import os
 import re
 import shutil
@@ -14,6 +15,8 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+
+from memdiag.errors import MeasurementError
 
 _OWNED = re.compile(r"\.?memdiag-(\d+)-.+")
 DIE_WITH_PARENT = (
@@ -35,10 +38,31 @@ def own_prefix() -> str:
 
 @contextmanager
 def temporary_folder() -> Iterator[Path]:
-    """Create a temporary folder for the block, and remove the folders of killed processes."""
-    remove_stale(Path(tempfile.gettempdir()))
-    with tempfile.TemporaryDirectory(prefix=own_prefix()) as folder:
-        yield Path(folder)
+    """Create a temporary folder for the block, and remove the folders of killed processes.
+
+    Raises:
+        MeasurementError: it cannot be created, or the block fails because there is no space in it.
+    """
+    try:
+        remove_stale(Path(tempfile.gettempdir()))
+        created = tempfile.TemporaryDirectory(prefix=own_prefix())
+    except OSError as error:
+        raise MeasurementError(
+            f"no temporary folder can be created ({error.strerror}). Set TMPDIR to a folder that"
+            " can be written."
+        ) from error
+    with created as folder:
+        try:
+            yield Path(folder)
+        except OSError as error:
+            # numpy's error has a text only.
+            is_short = error.errno is None and "requested and" in str(error)
+            if is_short or error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+                reason = error.strerror or os.strerror(errno.ENOSPC)
+                raise MeasurementError(
+                    f"temporary folder {folder}: {reason}. Set TMPDIR to a folder with more space."
+                ) from error
+            raise
 
 
 def remove_stale(folder: Path) -> None:

@@ -1,5 +1,12 @@
 """What a command that fails in a way nobody foresaw ends with."""
 
+import errno
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 from memdiag.cli.app import run_guarded
@@ -12,8 +19,13 @@ from memdiag.errors import ModelError
         (ModelError("m.onnx: it is empty; export it again."), "m.onnx: it is empty"),
         (ModelError("a\nb\x1b[31m.onnx: it is empty."), "a b\\x1b[31m.onnx: it is empty."),
         (KeyError("k"), "unexpected KeyError ('k') in test_app.py, line "),
-        (ImportError("failed to map segment"), "unexpected ImportError (failed to map segment)"),
-        (MemoryError(), "out of memory. "),
+        (ImportError("no such name"), "unexpected ImportError (no such name)"),
+        (ImportError("libm.so: failed to map segment"), "out of memory or processes. "),
+        (RuntimeError("can't start new thread"), "out of memory or processes. "),
+        (BlockingIOError(errno.EAGAIN, "again"), "out of memory or processes. "),
+        (MemoryError(), "out of memory or processes. "),
+        (FileNotFoundError(2, "No such file", "m.onnx"), "memdiag: m.onnx: No such file."),
+        (OSError(errno.EXDEV, "Invalid link"), "memdiag: Invalid link."),
     ],
 )
 def test_an_error_is_one_line_and_ends_with_2(
@@ -31,3 +43,56 @@ def test_an_error_is_one_line_and_ends_with_2(
 @pytest.mark.parametrize("code", [0, 1, 2])
 def test_a_command_ends_with_its_code(code: int) -> None:
     assert run_guarded(lambda: code) == code
+
+
+def test_notes_of_an_error_follow_its_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    def command() -> int:
+        error = PermissionError(13, "Permission denied", "font.json")
+        error.add_note("The profile itself is at profile.json.")
+        raise error
+
+    assert run_guarded(command) == 2
+    assert capsys.readouterr().err == (
+        "memdiag: font.json: Permission denied. The profile itself is at profile.json.\n"
+    )
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a working folder cannot be removed")
+def test_a_removed_working_folder_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    tmp_path.rmdir()
+    assert run_guarded(lambda: len(os.getcwd())) == 2
+    assert "memdiag: the working folder does not exist any more. " in capsys.readouterr().err
+
+
+INTERRUPTED = """
+import signal, sys, time
+from memdiag.cli.app import run_guarded
+from memdiag.cli.worker import end_at_signals
+class Ignoring:
+    def __del__(self):
+        signal.raise_signal(signal.SIGTERM)
+def command():
+    {}
+    time.sleep(60)
+end_at_signals()
+sys.exit(run_guarded(command))
+"""
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs signal.setitimer")
+@pytest.mark.parametrize(
+    "code",
+    [
+        "Ignoring()",
+        "\n    try: signal.raise_signal(signal.SIGINT)"
+        "\n    except KeyboardInterrupt: raise ImportError('half initialized')",
+    ],
+    ids=["ignored by Python", "replaced by another error"],
+)
+def test_an_interrupt_is_not_lost(code: str) -> None:
+    words = [sys.executable, "-c", INTERRUPTED.format(code)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=30)
+    assert (done.returncode, done.stderr) == (2, "memdiag: interrupted.\n")

@@ -43,7 +43,8 @@ def test_the_exit_code_is_that_of_the_command(code: int) -> None:
         ("SIGSEGV", "native code crashed (SIGSEGV), most likely over a damaged file."),
         ("SIGABRT", "native code crashed (SIGABRT), most likely over a damaged file."),
         ("SIGBUS", "a file became shorter while it was read (SIGBUS). Try again when"),
-        ("SIGKILL", "it was killed by the system, most often for want of memory."),
+        ("SIGKILL", "it was killed (SIGKILL). Possible reasons: memory is short, or a limit of"),
+        ("SIGXCPU", "the limit of CPU time was reached (SIGXCPU). Raise it (ulimit -t)."),
     ],
 )
 def test_a_crash_is_one_sentence_with_the_file(name: str, reason: str) -> None:
@@ -51,6 +52,15 @@ def test_a_crash_is_one_sentence_with_the_file(name: str, reason: str) -> None:
     assert done.returncode == 2
     assert done.stderr.startswith(f"memdiag: check model.onnx: {reason}")
     assert len(done.stderr.splitlines()) == 1
+
+
+def test_where_no_process_can_be_forked_the_command_runs_in_this_one() -> None:
+    source = MAIN.format("print('written'); sys.exit(1)").replace(
+        "run_in_worker(command)",
+        "def fork(): raise BlockingIOError\nos.fork = fork\nrun_in_worker(command)",
+    )
+    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (1, "written\n", "")
 
 
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])

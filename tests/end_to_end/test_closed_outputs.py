@@ -60,3 +60,20 @@ def test_the_output_cannot_be_written(line: str, code: int, message: str, model:
     assert done.stderr.startswith(message)
     assert len(done.stderr.splitlines()) == bool(message)
     assert model.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "check model.onnx | true",
+        "inspect model.onnx | true",
+        "--help | true",
+        "--version | true",
+        "check missing.onnx 2>/dev/full",
+        "unknown 2>/dev/full",
+    ],
+)
+def test_what_nobody_reads_is_an_error_and_no_finding(line: str, model: Path) -> None:
+    done = shell(f"bash -o pipefail -c '{MEMDIAG} {line}'", model.parent)
+    assert done.returncode == 2, done.stderr
+    assert done.stderr == ""

@@ -1,13 +1,44 @@
+import errno
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
 import psutil
 import pytest
 
+from memdiag.errors import MeasurementError
 from memdiag.runner.temporary import ending_with_parent, own_prefix, remove_stale, temporary_folder
+
+
+@pytest.mark.parametrize(
+    "error",
+    [OSError(errno.ENOSPC, "No space left on device"), OSError("900 requested and 12 written")],
+)
+def test_a_full_temporary_folder_is_one_sentence(error: OSError) -> None:
+    with (
+        pytest.raises(MeasurementError, match=r"^temporary folder .+: No space left .+ TMPDIR"),
+        temporary_folder(),
+    ):
+        raise error
+
+
+def test_another_error_in_the_block_is_raised_as_it_is() -> None:
+    with pytest.raises(FileNotFoundError), temporary_folder() as folder:
+        (folder / "missing").read_bytes()
+
+
+def test_no_temporary_folder_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
+    with (
+        pytest.raises(MeasurementError, match="no temporary folder can be created"),
+        temporary_folder(),
+    ):
+        pass
 
 
 @pytest.fixture

@@ -1,0 +1,71 @@
+"""States of a model's files, to notice that they change while a command works with them."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from types import TracebackType
+from typing import NamedTuple, Self
+
+from memdiag.errors import ModelError
+
+
+class FileState(NamedTuple):
+    """Size, time of modification and inode of a file."""
+
+    size: int
+    mtime_ns: int
+    inode: int
+
+
+class FileStates:
+    """The states of a model's files when this object is created.
+
+    As a context manager it raises ModelError at the end of a block during which a file changed,
+    also in place of an error that may be a consequence of the change.
+
+    Args:
+        model: the path of the model, as it was given.
+        files: the model's own file and its external files.
+    """
+
+    def __init__(self, model: Path, files: Iterable[Path]) -> None:
+        self._model = model
+        self._states = {file: _state(file) for file in files}
+
+    @property
+    def changed(self) -> bool:
+        """Whether a file was changed, replaced or removed since."""
+        return any(_state(file) != state for file, state in self._states.items())
+
+    @property
+    def sentence(self) -> str:
+        """The sentence for the user about a change."""
+        return (
+            f"{self._model}: changed during the command. Run the command again when the file is"
+            " complete."
+        )
+
+    def check(self) -> None:
+        """Raise ModelError if a file changed."""
+        if self.changed:
+            raise ModelError(self.sentence)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if error is None or isinstance(error, Exception):
+            self.check()
+
+
+def _state(path: Path) -> FileState | None:
+    """Return the state of the file at `path`; None if there is none."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return FileState(status.st_size, status.st_mtime_ns, status.st_ino)
