@@ -18,7 +18,7 @@ from memdiag.budgets.evaluation import UPDATE_OPTION, judge
 from memdiag.errors import UsageError
 from memdiag.records.baseline import Baseline, BaselineEntry
 from memdiag.records.budget import Budget, Judgement
-from memdiag.records.files import resolve_output
+from memdiag.records.files import require_writable, resolve_output
 from memdiag.records.profile import Profile
 
 DEFAULT_PROCESSES = 3
@@ -119,6 +119,7 @@ def check_budget(
         raise UsageError("--processes must be at least 1.")
     if update and baseline is not None:
         resolve_output(baseline)  # before anything is measured
+        require_writable(baseline)
     saved = read_baseline(baseline) if baseline else None
     if not budget.limits and saved is None and not update:
         others = _other_baselines(baseline, model) if baseline else ""

@@ -38,6 +38,9 @@ def parse_command_line() -> Callable[[], NoReturn]:
     if isinstance(sys.stdout, io.TextIOWrapper):
         # File names may contain bytes that are not text, and terminals lack characters.
         sys.stdout.reconfigure(errors="backslashreplace")
+    if not os.environ.get("COLUMNS", "0").strip("0"):
+        # A terminal that does not know its width; rich would print nothing.
+        os.environ.pop("COLUMNS", None)
     name, *words = sys.argv[1:] or [""]
     if name in COMMANDS:
         module = command_module(name)

@@ -3,7 +3,7 @@
 import os
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import memdiag
@@ -74,6 +74,27 @@ class Destination:
             if saved:
                 error.add_note(where.strip())
             raise
+
+    def write_and_print(
+        self, record: Reported, print_answer: Callable[[Sequence[Path]], int]
+    ) -> int:
+        """Write `record` in the default formats, and return what `print_answer` returns.
+
+        The answer is printed as well, without files, where the reports cannot be written.
+
+        Args:
+            record: the record to write.
+            print_answer: prints the answer and the paths of the files.
+
+        Raises:
+            ReportError, KeyboardInterrupt: as in `write`.
+        """
+        try:
+            written = self.write(record)
+        except Exception:
+            print_answer(())
+            raise
+        return print_answer(written)
 
     def _save(self, record: Reported) -> tuple[Path, ...]:
         assert self._folder is not None

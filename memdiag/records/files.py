@@ -54,10 +54,13 @@ def require_writable(path: Path) -> None:
     """
     if path.is_dir():
         raise ReportError(f"{path}: cannot be written (it is a folder). Choose another file.")
-    folder = path.absolute().parent
+    if special_kind(path) is not None:
+        return  # written as it is
+    folder = Path(os.path.realpath(path)).parent
     while not folder.exists():
         folder = folder.parent
-    if not folder.is_dir() or (not path.exists() and not os.access(folder, os.W_OK | os.X_OK)):
+    # Also where the file exists: it is replaced.
+    if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
         raise ReportError(
             f"{path}: cannot be written (no file can be created in {folder}). Choose another file."
         )

@@ -68,6 +68,11 @@ class SessionServer:
         self._scratch.cleanup()
 
     @property
+    def has_ended(self) -> bool:
+        """Whether the child has ended."""
+        return self._child.ended
+
+    @property
     def pid(self) -> int:
         """The child's process number."""
         return self._child.pid
@@ -108,5 +113,10 @@ class SessionServer:
                 )
             if time.monotonic() >= deadline:
                 self._job.limits.deadline.check()
-                raise MeasurementError(f"{self._job.model}: its process did not answer in time.")
-        raise MeasurementError(f"{self._job.model}: its process ended without an error message.")
+                raise MeasurementError(
+                    f"{self._job.model}: its process did not answer in time. Try smaller inputs."
+                )
+        raise MeasurementError(
+            f"{self._job.model}: its process ended without an error message. Free memory, and run"
+            " the command again."
+        )

@@ -8,6 +8,14 @@ from memdiag.records.fix import Figures
 from memdiag.runner.job import Job
 from memdiag.runner.run import Measurement, measure
 
+MAX_TRIES = 2
+"""Processes to start for one measurement, if the first one is killed from outside."""
+
+_ACTIONS = {
+    "failed": "Check with memdiag profile that the model runs here.",
+    "killed": "Free memory, and run the command again.",
+    "timeout": "Try it with fewer or smaller inputs.",
+}
 _CREATION_PHASES = ("parse", "optimize", "constant_fold", "initialize", "prepack")
 
 
@@ -19,16 +27,21 @@ def measure_once(job: Job) -> Measurement:
         TimeLimitReached: the job's deadline passed.
         KeyboardInterrupt: the run was interrupted; the runner returns what it recorded until then.
     """
-    job.limits.deadline.check()
-    seen = measure(job)
-    if seen.interrupted:
-        raise KeyboardInterrupt
+    for _ in range(MAX_TRIES):
+        job.limits.deadline.check()
+        seen = measure(job)
+        if seen.interrupted:
+            raise KeyboardInterrupt
+        if "SIGKILL" not in seen.outcome.message:
+            break
     if seen.outcome.status == "timeout":
         job.limits.deadline.check()
     if seen.outcome.status != "completed" or seen.baseline is None:
         outcome = seen.outcome
+        action = _ACTIONS.get(outcome.status, "")
         raise MeasurementError(
-            f"{job.model}: {outcome.status} in {outcome.phase}: {outcome.message}"
+            f"{job.model}: {outcome.status} in {outcome.phase}: {outcome.message.rstrip('.')}."
+            f" {action}".rstrip()
         )
     return seen
 

@@ -187,6 +187,7 @@ class ModelEvaluator:
             if limit is not None and not is_quick:
                 found |= self._confirmed(job, found, limit)
         except MeasurementError as error:
+            self._needs_restart = self._server.has_ended
             return Verdict(problem=f"it does not run: {error}")
         except BaseException:
             # Interrupted within a request, whose answer would be read as that to the next one.

@@ -4,7 +4,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -86,6 +86,34 @@ def test_a_record_is_not_lost_where_its_reports_cannot_be_written(tmp_path: Path
         destination.write(fix_records.verified())
     saved = Path(str(raised.value).rpartition(" is at ")[2].removesuffix("."))
     assert load(saved, Fix) == fix_records.verified()
+
+
+def test_the_answer_is_printed_also_where_its_reports_cannot_be_written(tmp_path: Path) -> None:
+    answers: list[int] = []
+
+    def print_answer(written: Sequence[Path]) -> int:
+        answers.append(len(written))
+        return 1
+
+    destination = Destination(tmp_path)
+    assert destination.write_and_print(fix_records.verified(), print_answer) == 1
+    (tmp_path / "fix.html").unlink()
+    (tmp_path / "fix.html").mkdir()
+    with pytest.raises(ReportError, match=r"fix\.html: cannot be written"):
+        destination.write_and_print(fix_records.verified(), print_answer)
+    assert answers == [4, 0]
+
+
+def test_another_error_while_reports_are_rendered_has_the_place_of_the_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def render(*arguments: object, **options: object) -> bytes:
+        raise MemoryError
+
+    monkeypatch.setattr("memdiag.reports.fixes.html.render", render)
+    with pytest.raises(MemoryError) as raised:
+        Destination(tmp_path).write(fix_records.verified())
+    assert raised.value.__notes__ == [f"The fix itself is at {tmp_path / 'fix.json'}."]
 
 
 def test_the_library_may_lie_beside_every_page(tmp_path: Path) -> None:

@@ -62,6 +62,13 @@ def test_the_output_cannot_be_written(line: str, code: int, message: str, model:
     assert model.read_bytes() == before
 
 
+def test_a_terminal_of_unknown_width_gets_the_answer(model: Path) -> None:
+    usual = shell(f"{MEMDIAG} check model.onnx -q", model.parent)
+    done = shell(f"COLUMNS=0 {MEMDIAG} check model.onnx -q", model.parent)
+    assert done.returncode == usual.returncode
+    assert len(done.stdout.splitlines()) == len(usual.stdout.splitlines()) > 0
+
+
 @pytest.mark.parametrize(
     "line",
     [

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from memdiag.errors import ReportError
-from memdiag.records.files import save_bytes, save_files
+from memdiag.records.files import require_writable, save_bytes, save_files
 
 
 def test_a_file_is_replaced_and_nothing_is_left_beside_it(tmp_path: Path) -> None:
@@ -115,3 +115,20 @@ def test_a_name_that_leaves_no_place_for_a_longer_one(tmp_path: Path) -> None:
     assert path.read_bytes() == b"x"
     with pytest.raises(ReportError, match="cannot be written"):
         save_bytes(b"x", tmp_path / ("n" * 256))
+
+
+def test_a_folder_that_cannot_be_written_is_refused_before_the_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "shared"
+    folder.mkdir()
+    (folder / "old.json").touch()
+    (tmp_path / "link.json").symlink_to(folder / "old.json")
+    accessible = os.access
+    monkeypatch.setattr(
+        os, "access", lambda path, mode: Path(path) != folder and accessible(path, mode)
+    )
+    require_writable(tmp_path / "new" / "b.json")
+    for path in (folder / "b.json", folder / "old.json", tmp_path / "link.json"):
+        with pytest.raises(ReportError, match="cannot be written"):
+            require_writable(path)

@@ -8,6 +8,7 @@ import pytest
 from onnx import parser
 
 from memdiag.errors import MeasurementError
+from memdiag.records.profile import Outcome
 from memdiag.runner.job import Job
 from memdiag.runner.run import Measurement, measure
 from memdiag.verify import memory
@@ -33,6 +34,25 @@ def test_ctrl_c_is_not_taken_for_a_model_that_fails(
         memory.measure_interleaved([job], 3)
 
 
+@pytest.mark.parametrize(("kills", "completes"), [(0, True), (1, True), (2, False)])
+def test_a_process_that_was_killed_once_is_started_again(
+    kills: int, completes: bool, job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed = Outcome(status="killed", phase="start", message="killed by the system (SIGKILL; …)")
+    pending = [killed] * kills
+
+    def measured(job: Job) -> Measurement:
+        seen = measure(job)
+        return replace(seen, outcome=pending.pop()) if pending else seen
+
+    monkeypatch.setattr(memory, "measure", measured)
+    if completes:
+        assert memory.measure_once(job).outcome.status == "completed"
+    else:
+        with pytest.raises(MeasurementError, match=r"SIGKILL; …\)\. Free memory, and run"):
+            memory.measure_once(job)
+
+
 def test_a_model_that_fails_is_named(tmp_path: Path) -> None:
-    with pytest.raises(MeasurementError, match=r"missing\.onnx: failed in parse"):
+    with pytest.raises(MeasurementError, match=r"missing\.onnx: failed in parse: .*Check with"):
         memory.measure_once(Job(model=tmp_path / "missing.onnx", runs=None))

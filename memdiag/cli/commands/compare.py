@@ -2,6 +2,7 @@
 
 import sys
 from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
 from pathlib import Path
 
 from memdiag.cli import CLEAN, ERROR
@@ -23,7 +24,6 @@ from memdiag.cli.options import (
 )
 
 ARGUMENTS = "FILE..."
-_SUFFIXES = {"json": ".json", "markdown": ".md"}
 
 
 def configure(parser: ArgumentParser) -> None:
@@ -98,6 +98,7 @@ def run(options: Namespace) -> int:
     from memdiag.api.compare import compare
     from memdiag.cli.output import Destination, show
     from memdiag.cli.progress import StatusLine
+    from memdiag.reports import report_of
 
     name = options.paths[0].stem
     folder = options.out or Path("reports") / f"{name}.compare"
@@ -123,11 +124,12 @@ def run(options: Namespace) -> int:
             xray=options.xray != "none",
             on_progress=line.show,
         )
-    written = destination.write(result)
-    if options.format == "console":
-        show(result, written, quiet=options.quiet)
-    else:
-        suffix = _SUFFIXES[options.format]
-        (path,) = (file for file in written if file.suffix == suffix)
-        sys.stdout.buffer.write(path.read_bytes())
-    return CLEAN if any(column.measured for column in result.columns) else ERROR
+
+    def print_answer(written: Sequence[Path]) -> int:
+        if options.format == "console":
+            show(result, written, quiet=options.quiet)
+        else:
+            sys.stdout.buffer.write(report_of(result).render(result, options.format))
+        return CLEAN if any(column.measured for column in result.columns) else ERROR
+
+    return destination.write_and_print(result, print_answer)

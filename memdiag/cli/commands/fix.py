@@ -2,6 +2,7 @@
 
 import time
 from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
 from pathlib import Path
 
 from memdiag.cli import CLEAN
@@ -95,5 +96,9 @@ def run(options: Namespace) -> int:
             on_progress=line.show,
         )
     result = msgspec.structs.replace(result, command=command_line())
-    print_record(result, destination.write(result), format=options.format, quiet=options.quiet)
-    return CLEAN
+
+    def print_answer(written: Sequence[Path]) -> int:
+        print_record(result, written, format=options.format, quiet=options.quiet)
+        return CLEAN
+
+    return destination.write_and_print(result, print_answer)

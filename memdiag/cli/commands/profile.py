@@ -200,10 +200,13 @@ def run(options: Namespace) -> int:
         # Measured, but not yet examined: a user who interrupts does not wait for reports.
         (saved,) = destination.write(profile, ("json",))
         raise KeyboardInterrupt(f"The profile, without findings, is at {saved}.")
-    written = destination.write(profile)
-    if result.update is not None:
-        refuse_other_configuration(result.update.path, str(model), profile)
-    return _print_result(result, written, format=options.format, quiet=options.quiet)
+
+    def print_answer(written: Sequence[Path]) -> int:
+        if result.update is not None:
+            refuse_other_configuration(result.update.path, str(model), profile)
+        return _print_result(result, written, format=options.format, quiet=options.quiet)
+
+    return destination.write_and_print(profile, print_answer)
 
 
 def read_budget(text: str | None) -> Budget | None:

@@ -2,6 +2,7 @@
 
 import time
 from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
 from pathlib import Path
 
 from memdiag.cli import CLEAN, FINDINGS
@@ -84,10 +85,13 @@ def run(options: Namespace) -> int:
     from memdiag.api.tune import tune
     from memdiag.cli.output import Destination, picture_kind, print_record, save_bytes
     from memdiag.cli.progress import StatusLine
+    from memdiag.records.files import require_writable
     from memdiag.tuning.points import BUDGETS
 
     budget = sizes_by_name("--budget", options.budget, BUDGETS)
     destination = Destination(options.out, plotly=options.plotly)
+    if options.picture is not None:
+        require_writable(options.picture)
     with StatusLine(options.model.name) as line:
         result = tune(
             options.model,
@@ -107,12 +111,16 @@ def run(options: Namespace) -> int:
             on_progress=line.show,
         )
     result = msgspec.structs.replace(result, command=command_line())
-    written = destination.write(result)
-    print_record(result, written, format=options.format, quiet=options.quiet, every=options.all)
+    fits = any(point.fits and point.options == result.chosen for point in result.points)
+
+    def print_answer(written: Sequence[Path]) -> int:
+        print_record(result, written, format=options.format, quiet=options.quiet, every=options.all)
+        return CLEAN if fits or not budget else FINDINGS
+
+    code = destination.write_and_print(result, print_answer)
     # Last: if the picture cannot be written, the answer has been printed.
     if options.picture is not None:
         from memdiag.reports.tuning import REPORT
 
         save_bytes(REPORT.render(result, picture_kind(options.picture)), options.picture)
-    fits = any(point.fits and point.options == result.chosen for point in result.points)
-    return CLEAN if fits or not budget else FINDINGS
+    return code
