@@ -53,6 +53,12 @@ def session_config(
     """
     check_names("providers", providers, "CPUExecutionProvider")
     check_names("disabled_optimizers", disabled_optimizers, "ConstantFolding")
+    for name, text in (environment or {}).items():
+        if not name or "=" in name or "\0" in f"{name}{text}":
+            raise UsageError(
+                f"environment: {name!r} is not the name of a variable, or its value has a null"
+                " byte. Pass environment={'NAME': 'value'}."
+            )
     all_options = dict(options or {})
     for name in _LOG_OPTIONS:
         if name in all_options:

@@ -99,7 +99,10 @@ def _opened(path: Path, *, create: bool) -> Iterator[sqlite3.Connection]:
     except (sqlite3.Error, OSError) as error:
         if is_new:
             _remove_if_empty(path)
-        raise RecordError(f"{path}: it cannot be used as a history ({error}).") from error
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise RecordError(
+            f"{path}: cannot be used as a history ({reason}). Name another file with --file."
+        ) from error
 
 
 def _remove_if_empty(path: Path) -> None:

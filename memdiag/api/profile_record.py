@@ -189,7 +189,8 @@ def _about_retention(measured: Measurement) -> Iterator[str]:
 
 
 def _about_peaks(measured: Measurement) -> Iterator[str]:
-    if all(phase.peak_kind == "sampled" for phase in measured.phases):
+    has_begun = measured.baseline is not None  # else the child ended before its first mark
+    if has_begun and all(phase.peak_kind == "sampled" for phase in measured.phases):
         yield (
             "this system keeps no high-water mark that can be reset (or does not let us): every"
             " peak is the largest sample, and a shorter one may have been missed"

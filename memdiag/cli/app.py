@@ -47,6 +47,10 @@ def parse_command_line() -> Callable[[], NoReturn]:
         options = parse(command_parser(name, module), words)
 
         def run_command() -> NoReturn:
+            import logging
+
+            # It warns where the home folder cannot be written, and draws all the same.
+            logging.getLogger("matplotlib").setLevel(logging.ERROR)
             raise SystemExit(run_guarded(lambda: module.run(options)))
 
         return run_command

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from onnx import TypeProto, ValueInfoProto
+from onnx import TensorShapeProto, TypeProto, ValueInfoProto
 
 from memdiag.errors import UsageError
 
@@ -50,6 +50,11 @@ def tensor_type(kind: TypeProto) -> TypeProto.Tensor | None:
     return None
 
 
+def _symbol(size: TensorShapeProto.Dimension) -> str:
+    """Return the name of a dimension; exporters write ``?`` for dimensions without one."""
+    return "" if size.dim_param == "?" else size.dim_param
+
+
 def fill_in_sizes(value: ValueInfoProto, sizes: Mapping[str, int]) -> None:
     """Replace the free dimensions in the shape of a value by the `sizes` that name them."""
     if not value.type.HasField("tensor_type"):
@@ -58,7 +63,7 @@ def fill_in_sizes(value: ValueInfoProto, sizes: Mapping[str, int]) -> None:
         if size.HasField("dim_value") and size.dim_value >= 0:
             continue
         # A free dimension goes by its name, and without one by its input and axis.
-        wanted = sizes.get(size.dim_param or f"{value.name}:{position}")
+        wanted = sizes.get(_symbol(size) or f"{value.name}:{position}")
         if wanted is not None:
             size.dim_value = wanted
 
@@ -76,7 +81,7 @@ def axes_of(value: ValueInfoProto) -> tuple[Axis, ...] | None:
             rank=len(sizes),
             # Some exporters write -1 for a size they do not know, which the runtime accepts.
             size=size.dim_value if size.HasField("dim_value") and size.dim_value >= 0 else None,
-            symbol=size.dim_param,
+            symbol=_symbol(size),
         )
         for position, size in enumerate(sizes)
     )

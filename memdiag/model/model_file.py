@@ -371,6 +371,6 @@ def _reason(error: OSError | ValueError) -> str:
     if number == errno.EISDIR:
         return "it is a folder; give the .onnx file in it"
     if number in (errno.EACCES, errno.EPERM):
-        return "it may not be read; check its permissions"
+        return "cannot be read (Permission denied). Check its permissions"
     words = os.strerror(number) if number else "no file can have that name"
     return f"it cannot be opened ({words}); check the path"

@@ -1,6 +1,7 @@
 """Codec of records: strict JSON. A file that does not match its schema is refused."""
 
 import json
+import re
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -13,6 +14,19 @@ from memdiag.records.base import Record
 from memdiag.units import format_size
 
 R = TypeVar("R", bound=Record)
+
+MAX_TEXT = 1 << 20
+"""Characters of a text in a record: names and messages are far shorter."""
+
+MAX_SHOWN = 80
+"""Characters of an unknown schema that an error quotes."""
+
+AGAIN = "Save it again with this version of memdiag."
+_NEVER_NEGATIVE = re.compile(
+    r".*_s|.*_count|(peak_|baseline_|steady_)?rss_bytes|disk_bytes|external_bytes|weight_bytes"
+    r"|kept_bytes|(peak|steady)_spread_bytes|pairs|sessions"
+)
+"""Names of fields with sizes, durations and counts; differences of sizes can be negative."""
 
 MAX_RECORD_BYTES = 256 << 20
 """Bytes of a saved record: the largest of real models have a few megabytes."""
@@ -63,14 +77,16 @@ def decode(data: bytes, kind: type[R], *, origin: str = "record") -> R:
         RecordError: `data` is not JSON, or does not match `kind`; the message has the position.
     """
     try:
-        _check_numbers(msgspec.json.decode(data))
+        _check_values(msgspec.json.decode(data))
         return msgspec.json.decode(data, type=kind, strict=True)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise RecordError(f"{origin}: not a valid {kind.__name__.lower()}: {error}.") from error
+        raise RecordError(
+            f"{origin}: not a valid {kind.__name__.lower()}: {error}. {AGAIN}"
+        ) from error
 
 
-def _check_numbers(value: Any) -> None:
-    """Check that no number in decoded JSON is beyond `MAX_NUMBER`, which no report could show.
+def _check_values(value: Any) -> None:
+    """Check that no value in decoded JSON is too large or negative, so that reports can show it.
 
     Raises:
         msgspec.DecodeError: one is.
@@ -80,12 +96,19 @@ def _check_numbers(value: Any) -> None:
         value = pending.pop()
         if isinstance(value, dict):
             pending.extend(value.values())
+            pending.extend(value)  # the names, which are texts too
+            for name, item in value.items():
+                is_negative = isinstance(item, int | float) and -MAX_NUMBER <= item < 0
+                if is_negative and _NEVER_NEGATIVE.fullmatch(name):
+                    raise msgspec.DecodeError(f"{name} is negative")
         elif isinstance(value, list):
             pending.extend(value)
         elif isinstance(value, int | float) and not -MAX_NUMBER <= value <= MAX_NUMBER:
             # A whole number of more than 308 digits has no float.
             text = f"{value:.3g}" if -1e308 < value < 1e308 else "above 1e+308"
             raise msgspec.DecodeError(f"the number {text} in it is too large")
+        elif isinstance(value, str) and len(value) > MAX_TEXT:
+            raise msgspec.DecodeError(f"a text in it is longer than {MAX_TEXT:,} characters")
 
 
 def load(path: Path, kind: type[R], *, otherwise: str = "") -> R:
@@ -100,8 +123,10 @@ def load(path: Path, kind: type[R], *, otherwise: str = "") -> R:
         schema = msgspec.json.decode(data, type=_Head).schema
         expected, *_ = get_args(get_type_hints(kind)["schema"])
         if schema != expected:
-            message = f"{path}: its schema is {schema!r}, not {expected!r}. {otherwise}"
-            raise RecordError(message.strip())
+            found = repr(schema[:MAX_SHOWN])
+            raise RecordError(
+                f"{path}: its schema is {found}, not {expected!r}. {otherwise or AGAIN}"
+            )
     return decode(data, kind, origin=str(path))
 
 
@@ -115,9 +140,13 @@ def load_any(path: Path, kinds: Mapping[str, type[R]]) -> R:
     try:
         schema = msgspec.json.decode(data, type=_Head).schema
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise RecordError(f"{path}: not a saved record: {error}.") from error
+        raise RecordError(f"{path}: not a saved record: {error}. {AGAIN}") from error
     if schema not in kinds:
-        raise RecordError(f"{path}: its schema is {schema!r}, not one of {', '.join(kinds)}.")
+        names = ", ".join(name.removeprefix("memdiag.").partition("/")[0] for name in kinds)
+        raise RecordError(
+            f"{path}: its schema is {schema[:MAX_SHOWN]!r}, which cannot be read here. Give a"
+            f" record of one of these kinds: {names} (version 1)."
+        )
     return decode(data, kinds[schema], origin=str(path))
 
 
@@ -133,9 +162,11 @@ def _read(path: Path) -> bytes:
             data = file.read(MAX_RECORD_BYTES + 1)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
-        raise RecordError(f"{path}: cannot be read ({reason}).") from error
+        raise RecordError(f"{path}: cannot be read ({reason}). Check the path.") from error
     if len(data) > MAX_RECORD_BYTES:
-        raise RecordError(f"{path}: larger than {format_size(MAX_RECORD_BYTES)}, not a record.")
+        raise RecordError(
+            f"{path}: larger than {format_size(MAX_RECORD_BYTES)}, not a record. Check the path."
+        )
     return data
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -81,7 +82,9 @@ def _change(name: str, before: int, after: int) -> str:
 def _why_defaults(tuning: Fix) -> str:
     """Return why the defaults were kept: what was tried, and what was not."""
     tried = [point for point in tuning.points if point.options]
-    unusable = sum(bool(point.problem) for point in tried)
+    problems = Counter(_problem(point) for point in tried if point.problem)
+    unusable = problems.total()
+    reason = "".join(f" (most often: {problem})" for problem, _ in problems.most_common(1))
     undecided = sum(point.undecided for point in tried)
     slower = sum(point.ratio is not None and not point.undecided for point in tried)
     offered = sum(point.offered for point in tried)
@@ -89,7 +92,7 @@ def _why_defaults(tuning: Fix) -> str:
     parts = (
         (idle, "saved too little memory"),
         (slower, "saved memory but lost too much time"),
-        (unusable, "could not be used"),
+        (unusable, f"could not be used{reason}"),
         (undecided, "saved memory with undecided latency"),
         (offered, "saved memory but could not be compared in time"),
         (len(tuning.untried), "could not be tried in time"),
@@ -143,7 +146,7 @@ def effort(tuning: Fix) -> str:
     """Return how many sessions were started, and how long it took."""
     sessions = f"{tuning.sessions} sessions a process, " if tuning.sessions > 1 else ""
     duration = format_duration(tuning.duration_s)
-    return f"{sessions}{tuning.session_count} sessions in all, in {duration}"
+    return f"{sessions}{tuning.session_count} sessions were started in {duration}"
 
 
 def points_by_memory(tuning: Fix) -> list[Point]:
@@ -384,7 +387,9 @@ def _show(tuning: Fix, console: Console, written: Sequence[Path], quiet: bool, e
         releases = f"onnxruntime: {fix_report.releases_text(tuning)}"
         block(console, [fix_report.written_text(tuning), releases])
     listed = sum(is_listed(tuning, point) for point in tuning.points)
-    count = f"{counted(len(tuning.points), 'point')}, {listed} shown without --all"
+    count = f"{counted(len(tuning.points), 'combination')} measured"
+    if listed < len(tuning.points) and not every:
+        count += f", {listed} listed here (all with --all)"
     notes = (f"note: {plain(note)}" for note in tuning.notes)
     block(console, [f"{count}; {effort(tuning)}", *offers(tuning), *notes])
     snippet = plain_lines(tuning.snippet)

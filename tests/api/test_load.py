@@ -51,7 +51,7 @@ def test_both_read_a_profile_that_its_method_saved(tmp_path: Path) -> None:
     [
         ("{", "not a saved record"),
         ('{"schema": 1}', "not a saved record"),
-        ('{"schema": "other/1"}', "its schema is 'other/1', not one of memdiag.attribution/1, "),
+        ('{"schema": "other/1"}', "its schema is 'other/1', which cannot be read here. "),
         ('{"schema": "memdiag.fix/1"}', "not a valid fix"),
     ],
 )

@@ -387,3 +387,9 @@ def test_onnxruntimes_own_names_of_levels_are_accepted(tmp_path: Path, level: st
 def test_a_model_that_is_not_a_path_is_refused(function: Any, model: Any) -> None:
     with pytest.raises(UsageError, match=r"is not a path\. Pass the path of one model"):
         function(model)
+
+
+@pytest.mark.parametrize("environment", [{"A=B": "c"}, {"": "c"}, {"A": "b\0c"}, {"A\0": "b"}])
+def test_variables_that_no_process_can_have_are_refused(environment: dict[str, str]) -> None:
+    with pytest.raises(UsageError, match="is not the name of a variable, or its value has a null"):
+        memdiag.profile("model.onnx", environment=environment)

@@ -35,6 +35,18 @@ def test_what_malloc_retains_is_said_where_it_is_notable(
         assert found[0].startswith(f"{retained}")
 
 
+@pytest.mark.parametrize("has_begun", [True, False])
+def test_peaks_are_called_sampled_only_where_the_child_reached_its_baseline(
+    has_begun: bool, fake_job: Callable[..., Job]
+) -> None:
+    job = fake_job({})
+    measured = measure(job)
+    phases = tuple(msgspec.structs.replace(phase, peak_kind="sampled") for phase in measured.phases)
+    seen = replace(measured, phases=phases, baseline=measured.baseline if has_begun else None)
+    notes = [note for note in measurement_notes(seen, job) if "high-water mark" in note]
+    assert len(notes) == has_begun
+
+
 @pytest.mark.parametrize(
     ("version", "telemetry", "words"),
     [

@@ -258,7 +258,7 @@ def test_a_file_that_may_not_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyP
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(os, "open", denied)
-    assert "it may not be read" in refused(path)
+    assert "cannot be read (Permission denied). Check its permissions." in refused(path)
 
 
 @pytest.mark.parametrize(

@@ -7,12 +7,13 @@ import pytest
 
 from memdiag.errors import RecordError
 from memdiag.records import codec
-from memdiag.records.codec import MAX_NUMBER, decode, encode, load, load_any
+from memdiag.records.codec import MAX_NUMBER, MAX_TEXT, decode, encode, load, load_any
 from memdiag.records.comparison import Comparison
 from memdiag.records.finding import CHECK_SCHEMA, Check
+from memdiag.records.fix import Fix
 from memdiag.records.history import HISTORY_SCHEMA, History
 from memdiag.records.profile import MAX_PHASES, MAX_SPANS, Memory, Profile
-from tests.reports import comparisons, profiles
+from tests.reports import comparisons, fix_records, profiles, tuning_records
 
 MEMORY = Memory(rss_bytes=3, anonymous_bytes=1, file_bytes=2, shared_bytes=None)
 
@@ -90,6 +91,50 @@ def test_copies_of_no_weight_are_no_change() -> None:
         decode(encode(msgspec.structs.replace(comparison, copies=(nothing,))), Comparison)
 
 
+def test_a_text_that_no_report_could_show_is_refused() -> None:
+    for text, is_refused in (("x" * MAX_TEXT, False), ("x" * (MAX_TEXT + 1), True)):
+        data = encode(msgspec.structs.replace(profiles.tied_if(), notes=(text,)))
+        if is_refused:
+            with pytest.raises(RecordError, match=r"longer than 1,048,576 characters\. Save it"):
+                decode(data, Profile)
+        else:
+            assert decode(data, Profile).notes == (text,)
+
+
+@pytest.mark.parametrize(
+    ("record", "path"),
+    [
+        (profiles.tied_if(), ("baseline_rss_bytes",)),
+        (profiles.tied_if(), ("phases", 0, "duration_s")),
+        (fix_records.verified(), ("duration_s",)),
+        (fix_records.verified(), ("before", "disk_bytes")),
+        (fix_records.verified(), ("latencies", 0, "pairs")),
+        (tuning_records.tuning(), ("session_count",)),
+        (tuning_records.tuning(), ("points", 0, "figures", "load_s")),
+    ],
+)
+def test_a_negative_size_duration_or_count_is_refused(
+    record: Profile | Fix, path: tuple[str | int, ...]
+) -> None:
+    assert decode(encode(record), type(record)) == record
+    content = json.loads(encode(record))
+    *parents, name = path
+    inner = content
+    for step in parents:
+        inner = inner[step]
+    inner[name] = -1
+    with pytest.raises(RecordError, match=f"{name} is negative"):
+        decode(json.dumps(content).encode(), type(record))
+
+
+def test_a_smaller_steady_memory_than_the_baseline_is_no_error() -> None:
+    record = fix_records.verified()
+    assert record.before is not None
+    before = msgspec.structs.replace(record.before, steady_bytes=-4096, file_bytes=-4096)
+    record = msgspec.structs.replace(record, before=before)
+    assert decode(encode(record), Fix) == record
+
+
 def test_a_file_is_named_in_the_error(tmp_path: Path) -> None:
     path = tmp_path / "profile.json"
     with pytest.raises(RecordError, match=r"profile\.json: cannot be read \(No such file"):
@@ -108,7 +153,10 @@ def test_a_record_is_of_the_kind_that_it_says_it_is(tmp_path: Path) -> None:
     path.write_bytes(encode(history))
     assert load_any(path, kinds) == history
     for content, said in (
-        (b'{"schema": "memdiag.other/1"}', "its schema is 'memdiag.other/1', not one of memdiag."),
+        (
+            b'{"schema": "memdiag.other/1"}',
+            "its schema is 'memdiag.other/1', .*: history, check",
+        ),
         (b"{}", "not a saved record: .*missing required field `schema`"),
         (b"\x89PNG", "not a saved record: "),
         (b'{"schema": "memdiag.history/1"}', "not a valid history: .*missing .*`entries`"),

@@ -1,6 +1,7 @@
 import msgspec
 import pytest
 
+from memdiag.records.profile import Outcome
 from memdiag.records.attribution import Owner
 from memdiag.records.dimension import Dimension
 from memdiag.records.finding import Finding
@@ -215,16 +216,14 @@ def test_commands_repeat_the_sizes_that_were_given() -> None:
 
 
 @pytest.mark.parametrize(
-    ("message", "text"),
+    ("message", "words"),
     [
         ("interrupted", "Run it again to the end"),
-        ("the process died of SIGSEGV", "Try another release of onnxruntime"),
+        ("the process died of SIGSEGV", "onnxruntime crashed"),
+        ("killed by the system (SIGKILL; memory may be short)", "Give it more time or memory"),
     ],
 )
-def test_what_ended_otherwise_than_for_want_of_memory_needs_no_more_of_it(
-    message: str, text: str
-) -> None:
-    profile = profiles.killed()
-    outcome = msgspec.structs.replace(profile.outcome, message=message)
-    shown = advice(msgspec.structs.replace(profile, outcome=outcome))
-    assert shown.steps[0].text.startswith(text)
+def test_what_to_do_after_a_crash_is_not_to_give_it_more_memory(message: str, words: str) -> None:
+    outcome = Outcome(status="killed", phase="steady", message=message)
+    shown = advice(msgspec.structs.replace(profiles.killed(), outcome=outcome))
+    assert words in shown.steps[0].text

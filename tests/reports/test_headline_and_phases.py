@@ -236,6 +236,8 @@ def test_growth_is_told_in_bytes_and_not_by_one_run() -> None:
     profile = msgspec.structs.replace(profiles.tied_if(), runs=taken)
     assert runs_summary(profile).growth.endswith("in run 1, +2.0 MiB in runs 2 to 3")
     assert runs_summary(msgspec.structs.replace(profile, runs=taken[:1])).growth == ""
+    two = runs_summary(msgspec.structs.replace(profile, runs=taken[:2])).growth
+    assert two.endswith("in run 1, +1.0 MiB in run 2")
     assert runs_summary(profiles.tied_if()).growth == (
         "resident memory: no change in run 1, no change in runs 2 to 10"
     )

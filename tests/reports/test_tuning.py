@@ -105,7 +105,7 @@ def test_an_interruption_is_not_called_a_time_limit() -> None:
 
 def test_one_point_is_singular() -> None:
     tuning = tunings.tuning(tunings.DEFAULTS, (tunings.DEFAULTS,))
-    assert any(line.startswith("1 point, 1 shown") for line in printed(tuning, width=200))
+    assert any(line.startswith("1 combination measured; ") for line in printed(tuning, width=200))
 
 
 def test_where_nothing_is_chosen_or_offered_no_program_is_printed() -> None:
@@ -139,7 +139,9 @@ def test_the_table_holds_the_front_and_the_defaults() -> None:
         "defaults 200 MiB 150 MiB 1.00 ×",
         "",
     ]
-    assert "6 points, 3 shown without --all; 20 sessions in all, in 12 s" in lines
+    assert (
+        "6 combinations measured, 3 listed here (all with --all); 20 sessions were started in 12 s"
+    ) in lines
     assert "note: a note" in lines
     assert lines[-1] == "import onnxruntime as ort"
 
@@ -171,3 +173,15 @@ def test_several_sessions_are_told() -> None:
 @pytest.mark.parametrize("to", ["utf-8", "ascii"])
 def test_it_fits_a_terminal_of_80_columns(to: str) -> None:
     assert max(map(len, printed(tunings.tuning(), to=to))) <= 80
+
+
+def test_why_most_options_could_not_be_used_is_said() -> None:
+    problems = ("it does not run", "outputs differ", "it does not run")
+    unusable = [
+        msgspec.structs.replace(
+            tunings.point(f"option-{index}", at=(200, 150), ratio=None), problem=problem
+        )
+        for index, problem in enumerate(problems)
+    ]
+    tuning = tunings.tuning(tunings.DEFAULTS, (tunings.DEFAULTS, *unusable))
+    assert "3 could not be used (most often: it does not run)" in printed(tuning, width=400)[0]

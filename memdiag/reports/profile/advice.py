@@ -330,8 +330,9 @@ def _steps(profile: Profile, largest: Part | None) -> tuple[Step, ...]:
     if profile.outcome.status != "completed":
         if profile.outcome.message == "interrupted":
             return (Step("Run it again to the end: the steady state is not known."),)
-        if "died of" in profile.outcome.message:
-            return (Step("Try another release of onnxruntime, or --optimization-level basic."),)
+        if "process died of" in profile.outcome.message:
+            text = "onnxruntime crashed: try other session options or another version of it:"
+            return (Step(text, f"memdiag compare {model} --onnxruntime latest"),)
         text = "Give it more time or memory, or look for session options that need less:"
         tuning = [Step(text, f"memdiag tune {model}")]
     fixing = _fix_steps(costly, model)

@@ -366,7 +366,8 @@ def _growth(profile: Profile) -> str:
     rss = [run.rss_bytes for run in profile.runs]
     if len(rss) < 2:
         return ""
-    later = f"{_change(rss[-1] - rss[0])} in runs 2 to {len(rss)}"
+    runs = "run 2" if len(rss) == 2 else f"runs 2 to {len(rss)}"
+    later = f"{_change(rss[-1] - rss[0])} in {runs}"
     steady = profile.phase("steady")
     if steady is None:
         return f"resident memory: {later}"
