@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Collection, Mapping, Sequence
+from numbers import Integral
 from pathlib import Path
 from typing import Any, Literal
 
@@ -67,7 +68,16 @@ def session_config(
         all_options["graph_optimization_level"] = optimization_level
     if "graph_optimization_level" in all_options:
         check_optimization_level(all_options["graph_optimization_level"])
+    entries: Mapping[Any, Any] = all_options
+    for name, value in entries.items():
+        if not isinstance(name, str) or not isinstance(value, str):
+            raise UsageError(
+                f"session_options must be strings, not {name!r}: {value!r}. Pass"
+                f" session_options={{{str(name)!r}: {str(value)!r}}}."
+            )
     if threads is not None:
+        if isinstance(threads, bool) or not isinstance(threads, Integral) or threads < 0:
+            raise UsageError(f"threads must be a number of 0 or more, not {threads!r}.")
         all_options["intra_op_num_threads"] = str(threads)
     if python is None:
         require_runtime("name an interpreter that has it (--python; in pytest --memdiag-python)")
@@ -96,9 +106,13 @@ def input_config(
     """
     check_dims(dims)
     if runs < 1:
-        raise UsageError("--runs must be at least 1. Use --no-run to stop after session creation.")
+        raise UsageError(
+            "--runs must be at least 1. Use --no-run (run=False) to stop after session creation."
+        )
     return InputConfig(
-        dims=dict(dims or {}), arrays=read_given(inputs or {}), runs=runs if run else None
+        dims={name: int(size) for name, size in (dims or {}).items()},
+        arrays=read_given(inputs or {}),
+        runs=runs if run else None,
     )
 
 
@@ -127,6 +141,11 @@ def check_dims(dims: Any) -> None:
         raise UsageError(
             f"dims must be sizes by name, not {dims!r}. Pass a dictionary: dims={{'batch': 3}}."
         )
+    for name, size in (dims or {}).items():
+        if not isinstance(name, str) or isinstance(size, bool) or not isinstance(size, Integral):
+            raise UsageError(
+                f"dims must be numbers by name, not {name!r}: {size!r}. Pass dims={{'batch': 3}}."
+            )
 
 
 def check_names(argument: str, names: Any, example: str) -> None:

@@ -1,5 +1,6 @@
 """Inputs of a run: their sizes are chosen, their arrays generated and saved for the child."""
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 from pathlib import Path
@@ -43,8 +44,14 @@ def read_given(inputs: Given) -> dict[str, np.ndarray]:
     """Return the given arrays; ``.npy`` files are read.
 
     Raises:
-        UsageError: a file cannot be read as an array.
+        UsageError: a value is neither an array nor a file that can be read as one.
     """
+    for name, value in inputs.items():
+        if not isinstance(value, np.ndarray | str | os.PathLike):
+            raise UsageError(
+                f"input {name!r} must be an array or the path of a .npy file, not {value!r}."
+                " Pass numpy.asarray(...)."
+            )
     return {
         name: value if isinstance(value, np.ndarray) else _read_array(Path(value))
         for name, value in inputs.items()

@@ -393,3 +393,21 @@ def test_a_model_that_is_not_a_path_is_refused(function: Any, model: Any) -> Non
 def test_variables_that_no_process_can_have_are_refused(environment: dict[str, str]) -> None:
     with pytest.raises(UsageError, match="is not the name of a variable, or its value has a null"):
         memdiag.profile("model.onnx", environment=environment)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"session_options": {"session.disable_prepacking": 1}}, "session_options must be strings"),
+        ({"threads": "two"}, "threads must be a number of 0 or more, not 'two'"),
+        ({"threads": -2}, "threads must be a number of 0 or more, not -2"),
+        ({"dims": {"batch": "x"}}, "dims must be numbers by name, not 'batch': 'x'"),
+        ({"inputs": {"x": 1}}, "input 'x' must be an array or the path of a .npy file, not 1"),
+        ({"runs": 0}, r"run=False"),
+    ],
+)
+def test_arguments_of_a_wrong_type_are_refused_before_anything_is_measured(
+    tmp_path: Path, arguments: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(UsageError, match=words):
+        memdiag.profile(tmp_path / "is_not_opened.onnx", **arguments)

@@ -110,7 +110,7 @@ def test_another_error_while_reports_are_rendered_has_the_place_of_the_record(
     def render(*arguments: object, **options: object) -> bytes:
         raise MemoryError
 
-    monkeypatch.setattr("memdiag.reports.fixes.html.render", render)
+    monkeypatch.setattr("memdiag.reports.picture.rendered", render)
     with pytest.raises(MemoryError) as raised:
         Destination(tmp_path).write(fix_records.verified())
     assert raised.value.__notes__ == [f"The fix itself is at {tmp_path / 'fix.json'}."]
