@@ -48,4 +48,4 @@ class XrayError(MemdiagError):
 
 
 class ProvisionError(MemdiagError):
-    """An environment that cannot be made, or a version that is not to be had."""
+    """An environment that cannot be created, or a version that is not available."""

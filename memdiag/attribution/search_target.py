@@ -14,7 +14,7 @@ from memdiag.attribution.weight_uses import Consumer, weight_uses
 from memdiag.model.content import identical_weights
 from memdiag.model.graph_index import GraphIndex
 from memdiag.model.model_file import ModelFile
-from memdiag.records.attribution import MODEL_FILE, Attribution, Indistinct
+from memdiag.records.attribution import MODEL_FILE, Attribution, Unidentifiable
 from memdiag.records.weights import Weight
 
 Array = NDArray[Any]
@@ -71,7 +71,7 @@ class SearchTarget(NamedTuple):
 
     model: ModelFile
     contents: tuple[WeightContent, ...]
-    unidentifiable: tuple[Indistinct, ...]
+    unidentifiable: tuple[Unidentifiable, ...]
     fused: bool = False
 
 
@@ -107,7 +107,7 @@ def missing_bytes(target: SearchTarget, attribution: Attribution) -> int:
 
 def weight_contents(
     model: ModelFile, *, min_bytes: int = MIN_WEIGHT_BYTES, known: Collection[str] = ()
-) -> tuple[tuple[WeightContent, ...], tuple[Indistinct, ...]]:
+) -> tuple[tuple[WeightContent, ...], tuple[Unidentifiable, ...]]:
     """Return the weights of `model` with an identifiable content, and the others by reason.
 
     Args:
@@ -132,7 +132,7 @@ def weight_contents(
     contents = tuple(content for group in groups.values() for content in _contents(group, graphs))
     model.release()
     return contents, tuple(
-        Indistinct(
+        Unidentifiable(
             reason=reason,
             count=len(weights),
             bytes=sum(weight.nbytes for weight in weights),

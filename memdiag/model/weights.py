@@ -67,7 +67,7 @@ def inventory(
     """Yield every weight of a model, which `origin` names in errors: graph first, then functions.
 
     Raises:
-        ModelError: a tensor's type, shape or size makes no sense; and what `locate` raises.
+        ModelError: a tensor's type, shape or size is invalid, or `locate` cannot find its data.
     """
     finder = _Finder(origin, locate)
     yield from finder.in_graph(graph, "", None)

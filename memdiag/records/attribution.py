@@ -19,28 +19,27 @@ OwnerKind = Literal[
     "other_heap",
     "unnamed",
 ]
-"""``weights``: copies, named by their kind; ``external_data``: the model's own files, mapped, where
-they are no copy already; ``arena``: the runtime's arena, apart from the weights in it;
-``allocator_retained``: freed blocks that malloc keeps; ``python``: the interpreter, extension
-modules and Python's heap; ``mapped_files``: files that are no libraries, and shared memory;
-``other_heap``: blocks of malloc in use for anything else; ``unnamed``: the rest."""
+"""``weights``: copies, by kind; ``external_data``: mapped files of the model, except for copies;
+``arena``: the runtime's arena, except for weights in it; ``allocator_retained``: freed blocks that
+malloc retains; ``python``: the interpreter, extension modules and Python's heap; ``mapped_files``:
+files other than libraries, and shared memory; ``other_heap``: other blocks of malloc in use;
+``unnamed``: the rest."""
 
 CopyKind = Literal["original", "transposed", "packed", "reordered", "dequantized", "cast", "fused"]
-"""``fused``: values that the runtime computed from weights (a Conv with its BatchNormalization, a
-folded product), recognised through the model that it saves after optimizing, whatever their
-layout."""
+"""``fused``: values in any layout that the runtime computed from weights (a Conv with its
+BatchNormalization, a folded product), found in the model that it saves after optimizing."""
 
 
 MODEL_FILE: Final = "(the model's file)"
-"""In place of a weight's name, in copies of the whole file: a program loaded it from bytes."""
+"""The name of copies of the whole file, in programs that loaded the model from bytes."""
 
 Verification = Literal["full", "sampled"]
-"""``full``: every byte of a copy was compared that the layout defines; ``sampled``: of copies above
-1 MiB a spread of blocks."""
+"""``full``: every byte that the layout defines was compared; ``sampled``: only some blocks of
+copies above 1 MiB."""
 
 
 class Owner(Record, frozen=True, kw_only=True):
-    """One owner and the resident bytes it has; no byte has two owners."""
+    """One owner and its resident bytes. Each byte has exactly one owner."""
 
     kind: OwnerKind
     name: str
@@ -48,9 +47,10 @@ class Owner(Record, frozen=True, kw_only=True):
 
 
 class Backing(Record, frozen=True, kw_only=True):
-    """What is behind a copy's memory: nothing (``anonymous``), or a file from `offset` bytes on.
+    """The kind of memory of a copy: anonymous, or a file at `offset`.
 
-    `file` is the file's name without its folders.
+    Attributes:
+        file: the name of the file without its folders.
     """
 
     kind: Literal["anonymous", "file"]
@@ -59,8 +59,11 @@ class Backing(Record, frozen=True, kw_only=True):
 
 
 class SearchedModel(Record, frozen=True, kw_only=True):
-    """A model whose weights were looked for: its file name, with as many of its folders as it takes
-    to tell it from the others, and the bytes of its weights."""
+    """A model whose weights were searched.
+
+    Attributes:
+        name: the file name, with as many folders as are needed to distinguish it from others.
+    """
 
     name: str
     weight_bytes: int
@@ -69,14 +72,17 @@ class SearchedModel(Record, frozen=True, kw_only=True):
 class Copy(Record, frozen=True, kw_only=True):
     """One occurrence of a weight's content in memory.
 
-    `weights` are the names of all weights with this content. `parameters` say more of the layout,
-    such as block sizes. `bytes` is the extent at `address`, `resident_bytes` its resident part,
-    `verified_bytes` how much of it was compared with the model. `live` is True in a block in
-    use, False in one that malloc or the arena keeps after it was freed, None where not known.
-    `made_by` names what made it, and for which node, as far as that is known: ``parse``, a graph
-    transformer, ``prepack`` (a kernel, ahead of the first run) or ``kernel`` (one that ran).
-    `models` are the indices, in the attribution's `models`, of all models with this content; empty
-    where no more than one model was looked for.
+    Attributes:
+        weights: the names of all weights with this content.
+        parameters: details of the layout, such as block sizes.
+        bytes: the size of the copy at `address`; `resident_bytes` of them are resident.
+        verified_bytes: the bytes that were compared with the model.
+        live: True in a block in use, False in a freed block that malloc or the arena keeps, None
+            if unknown.
+        made_by: the origin, with the node, as far as it is known: ``parse``, a graph transformer,
+            ``prepack`` (a kernel, before the first run) or ``kernel`` (a kernel that ran).
+        models: indices into the attribution's `models` of the models with this content; empty if
+            only one model was searched.
     """
 
     weights: tuple[str, ...]
@@ -94,14 +100,17 @@ class Copy(Record, frozen=True, kw_only=True):
 
 
 class AddressRange(Record, frozen=True, kw_only=True):
-    """Where an owner's resident bytes lie: `resident_bytes` of them in `bytes` from `start` on.
+    """A range of addresses with resident bytes of one owner.
 
-    `owner` is the owner's place in the attribution's `owners`, `copy` that of the copy it holds
-    a part of in its `copies` (None where it holds none, or one too small to be listed apart).
+    Ranges of one owner that are close to each other may be joined. The addresses between them may
+    be not resident, or belong to other owners, whose ranges then start within the joined one.
 
-    Parts of one owner that lie close may be joined to one range, over what lies between them: that
-    may not be resident, or be others', whose ranges then begin within this one. The resident bytes
-    of a range are the owner's alone.
+    Attributes:
+        start, bytes: the extent of the range.
+        resident_bytes: the resident bytes of the owner in it.
+        owner: index into the attribution's `owners`.
+        copy: index into the attribution's `copies`; None if the range is part of no copy, or of a
+            copy that is too small to be listed.
     """
 
     start: int
@@ -111,11 +120,14 @@ class AddressRange(Record, frozen=True, kw_only=True):
     copy: int | None
 
 
-class Indistinct(Record, frozen=True, kw_only=True):
-    """Weights that no content tells from others, with the reason; they are never guessed.
+class Unidentifiable(Record, frozen=True, kw_only=True):
+    """Weights whose content cannot be distinguished from other data; they are not searched.
 
-    `bytes` is their size in the model; `weights` the first of their names, `count` how many they
-    are.
+    Attributes:
+        reason: the reason.
+        count: the number of weights.
+        bytes: their size in the model.
+        weights: the first of their names.
     """
 
     reason: str
@@ -125,7 +137,7 @@ class Indistinct(Record, frozen=True, kw_only=True):
 
 
 class ScanTiming(Record, frozen=True, kw_only=True):
-    """What the X-ray took: the whole in seconds, and the scan with the bytes it read."""
+    """Durations of the X-ray, and the bytes that it read and compared."""
 
     total_s: float
     scan_s: float
@@ -140,15 +152,19 @@ class ScanTiming(Record, frozen=True, kw_only=True):
 
 
 class Attribution(Savable, frozen=True, kw_only=True):
-    """Who owns what in process `pid` at one moment; addresses, sizes and names, never content.
+    """The owners of the memory of process `pid` at one moment, without its content.
 
-    The owners' bytes sum to `resident_bytes`. `baseline_bytes` is what was resident before the
-    model was loaded, None for a process that was not seen then. `named_share` is the part
-    with a name of what is resident above the baseline (of all, without one). `verification` says
-    how the copies were compared with the model. `partial` says that not all could be read; `notes`
-    tell what, in sentences. `ranges` are where each owner's bytes lie, ordered by address (empty
-    in records that were saved without them). `models` are the models whose weights were looked
-    for.
+    Attributes:
+        resident_bytes: the sum of the owners' bytes.
+        baseline_bytes: the resident bytes before the model was loaded; None if unknown.
+        named_share: the share of the memory above the baseline that has a name; of all memory
+            without a baseline.
+        indistinct: weights that were not searched.
+        verification: how the copies were compared with the model.
+        partial: whether some memory could not be read.
+        notes: sentences on what could not be read.
+        ranges: the addresses of the owners' bytes, in order; empty in records of older versions.
+        models: the models whose weights were searched.
 
     Raises:
         ValueError: the owners or the ranges do not sum up, or a figure is out of bounds.
@@ -161,7 +177,7 @@ class Attribution(Savable, frozen=True, kw_only=True):
     named_share: float
     owners: tuple[Owner, ...]
     copies: tuple[Copy, ...]
-    indistinct: tuple[Indistinct, ...]
+    indistinct: tuple[Unidentifiable, ...]
     verification: Verification
     partial: bool
     notes: tuple[str, ...]

@@ -12,14 +12,16 @@ CHECK_SCHEMA: Final = "memdiag.check/1"
 
 Evidence = Literal["predicted", "measured", "refuted"]
 """``predicted``: from the file alone; ``measured``: the X-ray of a run found what was predicted;
-``refuted``: it looked and did not."""
+``refuted``: it did not."""
 
 
 class ExpectedCopies(Record, frozen=True, kw_only=True):
     """All copies of one kind that a finding expects of some weights at steady state.
 
-    `weights` are qualified names of weights with the same content; `count` copies of `kind` are
-    expected in all, those that the model needs among them, of `bytes` together.
+    Attributes:
+        weights: qualified names of weights with equal content.
+        count: the number of expected copies, including those that the model needs.
+        bytes: the bytes of all these copies together.
     """
 
     weights: tuple[str, ...]
@@ -31,28 +33,28 @@ class ExpectedCopies(Record, frozen=True, kw_only=True):
 class Finding(Shown, frozen=True, kw_only=True):
     """One waste in one model.
 
-    `rule` is the code and `name` the name of the rule, `model` the file's path as it was given.
-    `message` is one sentence that says what was found and where, `detail` one that says what comes
-    of it under this version of the runtime (empty where the message says all).
-
-    `weights` are names qualified by the path of their graph, like ``If_0/then_branch/w``; `nodes`
-    likewise; `graph` is the path of the graph where it happens (``""`` is the main one).
-
-    `bytes` is what could be saved at steady state, 0 where the waste is not in resident bytes;
-    `peak_bytes` what could be saved at the peak; `phase` where the cost comes to be. `expected` are
-    the copies that a measurement can confirm or refute, `retained_bytes` what is expected beside
-    them of weights and copies that were freed, but whose place the runtime's arena keeps: of these
-    a measurement sees the place, not the content. `run_bytes` is what the values of one run take at
-    least, where the finding is about these: the growth in the first run confirms or refutes it.
-    `measured_bytes` is what it saw of all this (None
-    without one). `remedies` are names, the preferred one first.
-
-    `rewrites` are those rewrites of the model that ``memdiag fix`` would try for it, as far as a
-    profile checked that (None: not checked); `remedies` then names no other rewrite. `refusal` is
-    why there are none, in a few words.
-
-    `path` shows the uses of the first weight, such as ``Gather ← w → Transpose → MatMul``; empty if
-    unknown. `drawing` is part of records of older versions, and ignored.
+    Attributes:
+        model: the path of the file, as it was given.
+        rule, name: code and name of the rule.
+        message: one sentence: the waste and its place in the graph.
+        detail: one sentence: the consequence on this release; empty if the message has it.
+        weights, nodes: names qualified by the path of their graph, such as ``If_0/then_branch/w``.
+        graph: the path of the graph with the waste; ``""`` is the main graph.
+        bytes: the possible saving at steady state; 0 if the waste is not resident memory.
+        peak_bytes: the possible saving at the peak.
+        phase: the phase in which the memory is allocated.
+        expected: the copies that a measurement can confirm or refute.
+        retained_bytes: bytes of freed weights and copies whose block the arena keeps. A measurement
+            finds the block, not the content.
+        run_bytes: a lower bound of the bytes that the values of one run take, for findings about
+            activations. The growth of the first run confirms or refutes it.
+        measured_bytes: the bytes that a measurement found; None without a measurement.
+        remedies: names of remedies, the preferred one first.
+        rewrites: the rewrites among them that ``memdiag fix`` would try; None if not checked.
+        refusal: the reason why no rewrite can be applied, in a few words.
+        path: the uses of the first weight, such as ``Gather ← w → Transpose → MatMul``; empty if
+            unknown.
+        drawing: part of records of older versions; ignored.
     """
 
     model: str
@@ -105,9 +107,12 @@ class Findings(tuple[Finding, ...]):
 
 
 class CheckedModel(Record, frozen=True, kw_only=True):
-    """One model: its size, and sentences on what could not be examined.
+    """One model that was checked.
 
-    `error` says why it could not be examined at all; figures are 0 then.
+    Attributes:
+        weight_bytes: the bytes of all weights, in the file and outside.
+        notes: sentences on parts that could not be examined.
+        error: the reason why the model could not be examined; the figures are 0 then.
     """
 
     path: str
@@ -120,9 +125,11 @@ class CheckedModel(Record, frozen=True, kw_only=True):
 
 
 class Check(Savable, frozen=True, kw_only=True):
-    """What the rules found in some models, for one version of onnxruntime.
+    """The findings of the rules in some models, for one release of onnxruntime.
 
-    `findings` come model by model, the costliest first. `duration_s` is the time it all took.
+    Attributes:
+        findings: model by model, the costliest first.
+        duration_s: the duration of the whole check.
     """
 
     schema: Literal["memdiag.check/1"]

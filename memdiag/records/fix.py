@@ -10,18 +10,21 @@ FIX_SCHEMA: Final = "memdiag.fix/1"
 RemedyStatus = Literal[
     "applied", "refused", "rejected", "undecided", "possible", "untried", "unverified"
 ]
-"""``applied``: it is in the output, verified; ``refused``: it cannot be done here; ``rejected``: it
-was built and measured, and is not in the output; ``undecided``: so was it, and it saves memory, but
-it could not be measured whether it is too slow; ``possible``: it would be tried (a dry run);
-``untried``: the search ended before; ``unverified``: it is in the output, but the model could not
-be run."""
+"""``applied``: in the output, verified; ``refused``: cannot be applied to this model; ``rejected``:
+built and measured, and not in the output; ``undecided``: built and measured, saves memory, but the
+comparison of latency has no clear result; ``possible``: would be tried (a dry run); ``untried``:
+the search ended before; ``unverified``: in the output, but the model could not be run."""
 
 
 class Remedy(Record, frozen=True, kw_only=True):
-    """One remedy for one finding: what became of it, and why, in a few words.
+    """The result of one remedy for one finding.
 
-    `name` is the remedy's, `rule` the name of the rule that asked for it, `weights` the weights
-    concerned.
+    Attributes:
+        name: the name of the remedy.
+        rule: the name of the rule of the finding.
+        status: the result.
+        reason: the reason for the status, in a few words.
+        weights: qualified names of the weights concerned.
     """
 
     name: str
@@ -32,9 +35,14 @@ class Remedy(Record, frozen=True, kw_only=True):
 
 
 class LatencyAt(Record, frozen=True, kw_only=True):
-    """The latency with one set of inputs, in seconds (medians of runs that took turns).
+    """The latency with one set of inputs, before and after a fix, from interleaved runs.
 
-    `ratio` is after / before, with its 95 % confidence interval `low` to `high` over `pairs`.
+    Attributes:
+        inputs: the sizes and values of the inputs, as text.
+        before_s, after_s: medians.
+        ratio: median ratio of after to before.
+        low, high: 95 % confidence interval of the ratio.
+        pairs: the number of pairs of runs.
     """
 
     inputs: str
@@ -47,11 +55,13 @@ class LatencyAt(Record, frozen=True, kw_only=True):
 
 
 class Figures(Record, frozen=True, kw_only=True):
-    """What a model takes, memory above the baseline: medians of fresh processes.
+    """Memory above the baseline, load time and latency of a model: medians of several processes.
 
-    `peak_spread_bytes` and `steady_spread_bytes` are from the smallest to the largest of them.
-    `file_bytes` is what steady memory is mapped from files, `disk_bytes` the model's files.
-    `latency_s` is over all inputs that it was run with.
+    Attributes:
+        peak_spread_bytes, steady_spread_bytes: largest minus smallest value of the processes.
+        file_bytes: the part of steady memory that is mapped from files.
+        latency_s: median over all inputs; None if no run was timed.
+        disk_bytes: the size of the model's files.
     """
 
     peak_bytes: int
@@ -66,19 +76,23 @@ class Figures(Record, frozen=True, kw_only=True):
 
 
 class Point(Record, frozen=True, kw_only=True):
-    """One combination of options that was measured: what it is, and what it takes.
+    """One combination of options that was measured.
 
-    `options` are the names, ``rewrite`` among them where it is the fixed model that is loaded. With
-    `saved_options` the runtime writes its optimized model once, and that model is loaded; with
-    `shares_weights` the weights are mapped once for all sessions of the process.
-
-    `ratio` is its latency beside that of the defaults: the largest median of all inputs, with its
-    95 % confidence interval; None where it was not compared, for too little memory would be saved
-    or, where `offered`, for the time was over. `slowest_with` are the inputs it is of. `undecided`
-    says that the interval with some inputs includes the largest slowdown.
-    `on_front` says that no other point takes less memory at the peak and in the end and less time;
-    `fits` that it keeps within the budget and the largest slowdown; `problem` why it cannot be
-    used, empty where it can.
+    Attributes:
+        options: the names of the options; ``rewrite`` stands for the fixed model.
+        saved_options: session options with which the runtime writes its optimized model once; that
+            model is loaded from then on. Empty if the model is loaded as it is.
+        shares_weights: whether all sessions of the process share one mapping of the weights.
+        figures: memory and load time; None if the model did not run.
+        ratio: the latency relative to that of the defaults: the largest median of all inputs. None
+            if it was not compared.
+        low, high: 95 % confidence interval of the ratio.
+        slowest_with: the inputs with that ratio.
+        undecided: whether the interval of some inputs includes the allowed slowdown.
+        offered: whether the latency was not compared because the time limit had passed.
+        on_front: whether no other point has less peak memory, less steady memory and less latency.
+        fits: whether it keeps the budget and the allowed slowdown.
+        problem: the reason why it cannot be used; empty if it can.
     """
 
     options: tuple[str, ...]
@@ -103,26 +117,35 @@ class Point(Record, frozen=True, kw_only=True):
 
 
 class Fix(Drawn, frozen=True, kw_only=True):
-    """What became of a model's findings.
+    """The result of a fix, or of a tuning (which has `points`).
 
-    `output` is the fixed model's path, None where nothing was worth changing; `output_files` are
-    all files it needs. Those of the original are `kept_files`: `kept_bytes` of its weights stay
-    there. `session_options` and `environment` are what the saving depends on beside the file.
-
-    `largest_difference` is that of any output, relative to its largest value, and `bound` what it
-    was held to. `verified_on` are the releases of onnxruntime on which the outputs were compared,
-    the first that on which all was measured; `oldest_onnxruntime` is the oldest supported one that
-    can load what the file declares (None: none is known that can), `oldest_reason` what of it needs
-    that (empty: all can). `is_valid` says whether it passes ``onnx.checker`` (None: no output).
-
-    `points` are the combinations of options that a tuning measured, in the order in which they were
-    tried (the defaults first), `untried` the options whose memory was not measured; `snippet` is
-    Python that sets up the chosen point. Where that is the defaults, it sets up the offered point
-    with the least memory, and is empty where none is offered.
-    `session_count` is how many sessions were started for them; all memory is that of a process
-    with `sessions` sessions of the model. `command` is the command that made it, word by word
-    (empty where it was made otherwise). `dimensions` are the free dimensions of the inputs with the
-    realistic sizes among those that it was run at.
+    Attributes:
+        output: the path of the fixed model; None if nothing was worth changing.
+        output_files: all files that the fixed model needs.
+        kept_files: those of them that belong to the original model.
+        kept_bytes: the bytes of weights in `kept_files`.
+        session_options, environment: settings that the saving needs beside the file.
+        latencies: latency before and after, for each set of inputs.
+        largest_difference: the largest difference of any output, relative to the output's largest
+            value; None if outputs were not compared.
+        bound, bound_reason: the allowed difference, and where it comes from.
+        verified: whether outputs, memory and latency were compared.
+        verified_on: the releases of onnxruntime on which outputs were compared; all else was
+            measured on the first of them.
+        is_valid: whether the output passes ``onnx.checker``; None without an output.
+        oldest_onnxruntime: the oldest supported release that can load the output; None if no such
+            release is known.
+        oldest_reason: the feature of the output that needs this release; empty if all releases
+            can load it.
+        points: the measured combinations of options, in the order of measuring, defaults first.
+        untried: the options whose memory was not measured.
+        chosen: the options of the chosen point; empty for the defaults.
+        snippet: Python that sets up the chosen point. If that is the defaults, it sets up the
+            offered point with the least memory; empty if no point is offered.
+        session_count: the number of sessions that were started for the points.
+        sessions: the number of sessions in each measured process.
+        command: the words of the command; empty for the Python API.
+        dimensions: the free dimensions, with the realistic sizes among those that were measured.
     """
 
     schema: Literal["memdiag.fix/1"]

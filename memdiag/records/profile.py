@@ -1,4 +1,4 @@
-"""The profile: what one run of a model took, phase by phase (schema ``memdiag.profile/1``)."""
+"""The profile: the memory of one model, phase by phase (schema ``memdiag.profile/1``)."""
 
 from typing import Annotated, Final, Literal
 
@@ -17,7 +17,7 @@ PROFILE_SCHEMA: Final = "memdiag.profile/1"
 
 MAX_PHASES = 100
 MAX_SPANS = 10_000
-"""Of a saved profile: a session has eight phases, and some hundred spans."""
+"""Limits of a saved profile: a session has eight phases, and some hundred spans."""
 
 PeakKind = Literal["exact", "sampled"]
 """``exact``: the kernel's own high-water mark; ``sampled``: the largest sample that was seen."""
@@ -26,10 +26,13 @@ Status = Literal["completed", "failed", "killed", "timeout", "limit"]
 
 
 class Memory(Record, frozen=True, kw_only=True):
-    """Resident memory at one moment; the parts are None where the system does not tell them.
+    """Resident memory at one moment.
 
-    `rss_bytes` is the sum of anonymous (heap, arenas, stacks), file-backed (mapped libraries and
-    weights) and shared memory (tmpfs and System V).
+    Attributes:
+        rss_bytes: the resident set: the sum of the three parts.
+        anonymous_bytes: heap, arenas, stacks; None if the system does not report the parts.
+        file_bytes: file-backed memory: mapped libraries and weights.
+        shared_bytes: tmpfs and System V shared memory.
     """
 
     rss_bytes: int
@@ -39,8 +42,13 @@ class Memory(Record, frozen=True, kw_only=True):
 
 
 class Model(Record, frozen=True, kw_only=True):
-    """The model file: `file_bytes` on disk, `external_bytes` beside it, `weight_bytes` of constant
-    tensors wherever they live. Facts that could not be read are None."""
+    """The model file.
+
+    Attributes:
+        file_bytes: the size of the model file.
+        external_bytes: the size of its external data files.
+        weight_bytes: the bytes of all constant tensors. None, like others, if it could not be read.
+    """
 
     path: str
     file_bytes: int
@@ -53,10 +61,11 @@ class Model(Record, frozen=True, kw_only=True):
 
 
 class Environment(Record, frozen=True, kw_only=True):
-    """Where it ran: versions and machine, nothing that names a person or a host.
+    """Versions and machine. Contains nothing that identifies a person or a host.
 
-    `machine` is the class of machines on which the same model takes the same memory, as far as
-    that depends on them: system, architecture, widest vector instructions, C library.
+    Attributes:
+        machine: the class of machines on which the same model takes the same memory: system,
+            architecture, widest vector instructions, C library.
     """
 
     memdiag: str
@@ -70,10 +79,12 @@ class Environment(Record, frozen=True, kw_only=True):
 
 
 class Session(Record, frozen=True, kw_only=True):
-    """The session as it was created.
+    """The configuration of the session.
 
-    `options` holds SessionOptions attributes and config entries by name; `environment` only the
-    variables that were set for the child.
+    Attributes:
+        options: attributes of SessionOptions and session config entries, by name.
+        environment: the variables that were set for the child, without inherited ones.
+        runs: the number of runs after the first; None if the model was only loaded.
     """
 
     options: dict[str, str]
@@ -85,9 +96,11 @@ class Session(Record, frozen=True, kw_only=True):
 
 
 class Input(Record, frozen=True, kw_only=True):
-    """One input that the model was run with: its shape and dtype, never its values.
+    """One input of the runs: its type and shape. Values are never stored.
 
-    `source` is ``generated`` or ``given``; `note` says what was chosen for it, in words.
+    Attributes:
+        source: whether it was generated or given.
+        note: how its values were chosen.
     """
 
     name: str
@@ -98,11 +111,13 @@ class Input(Record, frozen=True, kw_only=True):
 
 
 class Phase(Record, frozen=True, kw_only=True):
-    """All spans of one phase together.
+    """All spans of one phase.
 
-    `duration_s` and `net_rss_bytes` are sums over the phase's spans, `start` and `end` are the
-    memory where its first span starts and its last one ends (constant folding, for example,
-    runs once a step, with other transformers between).
+    Attributes:
+        start, end: the memory at the start of its first span and at the end of its last. Other
+            phases may lie between: constant folding runs once a step, with other transformers
+            between the steps.
+        duration_s, net_rss_bytes: sums over its spans.
     """
 
     name: PhaseName
@@ -115,11 +130,14 @@ class Phase(Record, frozen=True, kw_only=True):
 
 
 class Span(Record, frozen=True, kw_only=True):
-    """A stretch of time without a seam; the spans of a profile follow each other without gaps.
+    """A part of a phase. The spans of a profile follow each other without gaps.
 
-    `name` is the graph transformer's name for those of `optimize` and `constant_fold`, otherwise
-    what the runtime was doing. `step` counts the transformer's passes from 1; `modified` is
-    what the runtime said of it. Times are seconds since the child was started.
+    Attributes:
+        name: the name of the graph transformer, for spans of `optimize` and `constant_fold`;
+            otherwise the activity of the runtime.
+        step: the number of the transformer's pass, from 1.
+        modified: whether the runtime logged that the transformer changed the graph.
+        start_s, end_s: seconds since the start of the child.
     """
 
     name: str
@@ -135,12 +153,15 @@ class Span(Record, frozen=True, kw_only=True):
 
 
 class Samples(Record, frozen=True, kw_only=True):
-    """The timeline, as columns of equal length; times are seconds since the child was started.
+    """The timeline, as columns of equal length.
 
-    A stretch in which nothing changed keeps its first and last sample only. `anonymous_bytes` is
-    None in a row where the system does not split the figure; `file_bytes` includes shared memory.
-    `shared_bytes` is that part of it, and empty where there was none all the time or it is not
-    known.
+    Of equal samples in a row only the first and the last are kept.
+
+    Attributes:
+        t_s: seconds since the start of the child.
+        anonymous_bytes: None in rows for which the system does not report the parts.
+        file_bytes: file-backed and shared memory.
+        shared_bytes: the shared part of `file_bytes`; empty if it was 0 in all rows, or unknown.
     """
 
     t_s: tuple[float, ...]
@@ -150,17 +171,19 @@ class Samples(Record, frozen=True, kw_only=True):
     shared_bytes: tuple[int | None, ...] = ()
 
     def __repr__(self) -> str:
-        """Return how many there are: all of them would be pages."""
+        """Return the number of rows: all of them would fill pages."""
         return f"<Samples {len(self.t_s):,} rows>"
 
 
 class Sampling(Record, frozen=True, kw_only=True):
-    """How well the child was watched.
+    """The quality of the samples.
 
-    `method` is the source of the samples; `count` how many were taken (before stretches were
-    joined); `period_s` the median time between two and `largest_gap_s` the worst.
-    `boundary_lag_s` is the largest time between the runtime's writing of a line that starts a
-    phase and our reading of it: what moved in that time is counted to the phase before.
+    Attributes:
+        method: the source of the samples.
+        count: the number of samples, including equal ones.
+        period_s, largest_gap_s: the median and the largest time between two samples.
+        boundary_lag_s: the largest time between a line of the runtime that starts a phase and its
+            reading. Memory allocated in this time counts to the previous phase.
     """
 
     method: Literal["proc", "psutil"]
@@ -171,11 +194,13 @@ class Sampling(Record, frozen=True, kw_only=True):
 
 
 class Run(Record, frozen=True, kw_only=True):
-    """One run after the first: its latency, and the resident set right after it.
+    """One run after the first.
 
-    `end_s` is when it was seen to have ended, in seconds since the child was started, and
-    `peak_rss_bytes` the kernel's own high-water mark from the run before until then; None where
-    the system does not keep one, and in records that were saved without them.
+    Attributes:
+        rss_bytes: the resident set after the run.
+        end_s: the end of the run, in seconds since the start of the child.
+        peak_rss_bytes: the kernel's high-water mark since the previous run; None if the system has
+            no such mark, and in records of older versions.
     """
 
     latency_s: float
@@ -185,7 +210,7 @@ class Run(Record, frozen=True, kw_only=True):
 
 
 class Outcome(Record, frozen=True, kw_only=True):
-    """How it ended, in which phase, and in words where it did not complete."""
+    """How the run ended: status, last phase, and the reason if it did not complete."""
 
     status: Status
     phase: PhaseName
@@ -193,29 +218,30 @@ class Outcome(Record, frozen=True, kw_only=True):
 
 
 class PhaseAttribution(Record, frozen=True, kw_only=True):
-    """Who owned what when a phase ended (for the last time, where it comes several times)."""
+    """The owners of memory at the end of a phase, the last time if it ends several times."""
 
     phase: PhaseName
     attribution: Attribution
 
 
 class Profile(Drawn, frozen=True, kw_only=True):
-    """What one run of one model took.
+    """The measurement of one model in one child process.
 
-    All resident sets are of the whole child process; subtract `baseline_rss_bytes` (interpreter,
-    imported runtime and inputs) to speak of the model.
+    All resident sets are of the whole process. Subtract `baseline_rss_bytes` (interpreter, imported
+    runtime and inputs) for the memory of the model.
 
-    `peak_rss_bytes` is the largest peak after `start`, and `peak_phase` the first phase that came
-    within 0.5 % of it (above the baseline); `steady_rss_bytes` the resident set after
-    the last run; `allocator_retained_bytes` what ``malloc_trim`` gave back after that;
-    `attribution` who owned what then (None where no X-ray was taken), `phase_attributions` who
-    did at the ends of earlier phases, where that was asked for. `findings` are what the rules say
-    of the model for this version of the runtime, confronted with `attribution`.
-
-    `judgement` is how it compares with a budget or baseline it was held to, `command` the command
-    that made it, word by word (empty where it was made otherwise). `fix` is the fix or the tuning
-    of the model that was joined to it, for its report to tell. `dimensions` are the free dimensions
-    of the inputs with the sizes of this run.
+    Attributes:
+        peak_rss_bytes: the largest peak after `start`.
+        peak_phase: the first phase whose peak is within 0.5 % of it, above the baseline.
+        steady_rss_bytes: the resident set after the last run.
+        allocator_retained_bytes: the bytes that ``malloc_trim`` returned after that.
+        attribution: the owners of memory after the last run; None without an X-ray.
+        phase_attributions: the owners at the ends of earlier phases, if that was requested.
+        findings: the findings of the rules for this release, matched with `attribution`.
+        judgement: the comparison with a budget or baseline, if there was one.
+        command: the words of the command; empty for the Python API.
+        fix: a fix or tuning of the model that was joined to the profile, for its report.
+        dimensions: the free dimensions of the inputs, with the sizes of this run.
     """
 
     schema: Literal["memdiag.profile/1"]
@@ -247,5 +273,5 @@ class Profile(Drawn, frozen=True, kw_only=True):
     dimensions: tuple[Dimension, ...] = ()
 
     def phase(self, name: PhaseName) -> Phase | None:
-        """Return the phase called `name`, or None where it was not reached or not told apart."""
+        """Return the phase called `name`; None if it was not reached, or not logged separately."""
         return next((phase for phase in self.phases if phase.name == name), None)

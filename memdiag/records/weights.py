@@ -1,4 +1,4 @@
-"""A weight: one constant tensor of a model, and where its bytes lie."""
+"""A weight: one constant tensor of a model, and the location of its bytes."""
 
 from typing import Literal
 
@@ -16,17 +16,17 @@ Constant's plain numbers; ``external``: a file beside the model."""
 class Weight(Record, frozen=True, kw_only=True, gc=False, cache_hash=True):
     """One constant tensor with data.
 
-    `name` is the tensor's name, the output of a Constant node, or ``node.attribute``. `graph` is
-    the path of nodes and attributes to the graph it belongs to: ``""`` for the main graph,
-    ``If_0/then_branch`` for a subgraph, ``domain::function`` for a function's body.
-
-    `dtype` is ONNX's name in lower case. `nbytes` is the size of the data as the runtime holds it,
-    dense: elements of less than a byte packed, a sparse tensor filled up, strings as their
-    characters alone.
-
-    `file` is named relative to the model's folder; it is None, like `offset` and `length` (bytes),
-    where the data is not a plain run of little-endian bytes in a file: decoded numbers, sparse
-    tensors, and tensors below a kibibyte, which are read with the model itself.
+    Attributes:
+        name: the name of the tensor, the output of a Constant node, or ``node.attribute``.
+        graph: the path of its graph: ``""`` for the main graph, ``If_0/then_branch`` for a
+            subgraph, ``domain::function`` for the body of a function.
+        dtype: ONNX's name of the element type, in lower case.
+        nbytes: the size of the data as the runtime stores it: dense, elements of less than a byte
+            packed, only the characters of strings.
+        file: the file with the data, relative to the folder of the model. None, like `offset` and
+            `length` (in bytes), if the data is no range of little-endian bytes in a file: numbers
+            in typed fields, sparse tensors, and tensors of less than 1 KiB, which are read with
+            the model.
     """
 
     name: str

@@ -10,7 +10,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from memdiag.attribution.search_target import WeightContent, weight_contents
 from memdiag.model.model_file import open_model
-from memdiag.records.attribution import Indistinct
+from memdiag.records.attribution import Unidentifiable
 from tests.attribution.provenance_models import Models
 
 RANDOM = np.random.default_rng(7)
@@ -57,7 +57,7 @@ def found(
     weights: dict[str, np.ndarray],
     *,
     raw: tuple[onnx.TensorProto, ...] = (),
-) -> tuple[dict[str, WeightContent], tuple[Indistinct, ...]]:
+) -> tuple[dict[str, WeightContent], tuple[Unidentifiable, ...]]:
     with open_model(saved(folder, nodes, weights, raw)) as model:
         groups, indistinct = weight_contents(model)
         # The values are views of the file: they outlive it.

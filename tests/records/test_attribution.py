@@ -10,9 +10,9 @@ from memdiag.records.attribution import (
     Attribution,
     Backing,
     Copy,
-    Indistinct,
     Owner,
     ScanTiming,
+    Unidentifiable,
 )
 from memdiag.records.codec import decode, encode
 
@@ -57,7 +57,7 @@ def attribution(**changes: Any) -> Attribution:
             Owner(kind="unnamed", name="unnamed", bytes=225),
         ),
         "copies": (COPY,),
-        "indistinct": (Indistinct(reason="all zeros", count=1, bytes=64, weights=("bias",)),),
+        "indistinct": (Unidentifiable(reason="all zeros", count=1, bytes=64, weights=("bias",)),),
         "verification": "full",
         "partial": False,
         "notes": (),

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from memdiag.records.attribution import Attribution, Backing, Copy, Indistinct, Owner, ScanTiming
+from memdiag.records.attribution import Attribution, Backing, Copy, Unidentifiable, Owner, ScanTiming
 from memdiag.units import MIB
 
 
@@ -40,7 +40,7 @@ def attribution(*copies: Copy, **changes: object) -> Attribution:
         ),
         copies=copies,
         indistinct=(
-            Indistinct(reason="smaller than 256 bytes each", count=3, bytes=24, weights=()),
+            Unidentifiable(reason="smaller than 256 bytes each", count=3, bytes=24, weights=()),
         ),
         verification="full",
         partial=False,

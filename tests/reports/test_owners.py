@@ -1,7 +1,7 @@
 import msgspec
 import pytest
 
-from memdiag.records.attribution import MODEL_FILE, Attribution, Indistinct, Owner
+from memdiag.records.attribution import MODEL_FILE, Attribution, Unidentifiable, Owner
 from memdiag.reports.xray import owners
 from tests.reports import attributions, tied_xray
 from tests.reports.profiles import MIB
@@ -61,7 +61,7 @@ def test_the_bytes_of_the_model_file_are_a_part_of_the_weights(
 )
 def test_other_heap_that_is_mostly_weights_is_said_to_be(constant: int, expected: str) -> None:
     """Of 9 MiB: weights whose content cannot be told from other memory."""
-    group = Indistinct(reason="few values", count=3, bytes=constant * MIB, weights=("c",))
+    group = Unidentifiable(reason="few values", count=3, bytes=constant * MIB, weights=("c",))
     rows = owners.owner_rows(attributions.attribution(indistinct=(group,)))
     assert [row.sentence for row in rows if row.kind == "other_heap"] == [expected]
 

@@ -9,7 +9,7 @@ from memdiag.records.attribution import (
     Backing,
     Copy,
     CopyKind,
-    Indistinct,
+    Unidentifiable,
     Owner,
     ScanTiming,
 )
@@ -95,7 +95,7 @@ def attribution(weights: int = 12) -> Attribution:
         ),
         copies=tuple(copies),
         indistinct=(
-            Indistinct(
+            Unidentifiable(
                 reason="smaller than 256 bytes each", count=3, bytes=24, weights=("a", "b", "c")
             ),
         ),

@@ -8,9 +8,9 @@ from memdiag.records.attribution import (
     Backing,
     Copy,
     CopyKind,
-    Indistinct,
     Owner,
     ScanTiming,
+    Unidentifiable,
 )
 from memdiag.records.finding import ExpectedCopies, Finding
 from memdiag.rules.match_measurement import match_attribution, match_profile
@@ -49,7 +49,9 @@ def attribution(
         owners=arena,
         copies=copies,
         verification="full",
-        indistinct=(Indistinct(reason="zeros", count=1, bytes=1, weights=vague),) if vague else (),
+        indistinct=(Unidentifiable(reason="zeros", count=1, bytes=1, weights=vague),)
+        if vague
+        else (),
         partial=partial,
         notes=(),
         timing=ScanTiming(total_s=0, scan_s=0, verify_s=0, scanned_bytes=0, verified_bytes=0),

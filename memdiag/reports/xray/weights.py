@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, get_args
 
-from memdiag.records.attribution import MODEL_FILE, Attribution, Copy, CopyKind, Indistinct
+from memdiag.records.attribution import MODEL_FILE, Attribution, Copy, CopyKind, Unidentifiable
 from memdiag.reports.console import line
 from memdiag.reports.table import Cell, Column, Format, Row, Table
 from memdiag.reports.text import counted, decimals_for, plain, shortened
@@ -313,13 +313,13 @@ def verification_summary(attribution: Attribution) -> str:
 
 def not_located(attribution: Attribution) -> tuple[str, ...]:
     """Return a sentence for each reason why weights could not be located."""
-    groups: dict[str, list[Indistinct]] = {}
+    groups: dict[str, list[Unidentifiable]] = {}
     for group in attribution.indistinct:
         groups.setdefault(group.reason, []).append(group)
     return tuple(_not_located(reason, same) for reason, same in groups.items())
 
 
-def _not_located(reason: str, groups: Sequence[Indistinct]) -> str:
+def _not_located(reason: str, groups: Sequence[Unidentifiable]) -> str:
     count, size = sum(group.count for group in groups), sum(group.bytes for group in groups)
     first = [display_name(name) for group in groups for name in group.weights][:2]
     more = count - len(first)
