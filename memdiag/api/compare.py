@@ -19,6 +19,7 @@ from memdiag.api.inputs import ArrayOrFile
 from memdiag.api.load import load_profile
 from memdiag.comparison import runtimes
 from memdiag.comparison.changes import changes as changes_of
+from memdiag.comparison.changes import undecided_note
 from memdiag.comparison.columns import with_profiles
 from memdiag.comparison.comparable import Comparable, compare_profiles
 from memdiag.comparison.run_optimizer import choose_optimizers
@@ -275,6 +276,8 @@ def _comparison(
         if kind == "profiles" and before.profile is not None and after.profile is not None:
             comparable = compare_profiles(before.profile, after.profile)
             all_notes += [f"{before.label}, {after.label}: {note}" for note in comparable.notes]
+        note = undecided_note(before, after)
+        all_notes += [note] if note else []
         new_changes, new_copies = changes_of(before, after, comparable)
         changes += new_changes
         copies += new_copies

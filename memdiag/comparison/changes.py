@@ -15,6 +15,7 @@ from memdiag.records.comparison import (
     Seconds,
 )
 from memdiag.records.phases import PhaseName
+from memdiag.units import format_size
 
 MIN_BYTES = 1 << 20
 MIN_KEPT_BYTES = 4 << 20
@@ -208,10 +209,36 @@ def _tolerance(before: Column, after: Column) -> int:
     has_single_run = any(each.measured.times == 1 for each in columns if each.measured)
     if not has_single_run:
         return max(MIN_BYTES, round(MIN_SHARE * largest))
-    retained = [
-        each.profile.allocator_retained_bytes or 0 for each in columns if each.profile is not None
+    return max(MIN_BYTES, round(MIN_SHARE_SINGLE_RUN * largest)) + _retained(before, after)
+
+
+def _retained(before: Column, after: Column) -> int:
+    """Return the bytes that malloc retains in the column in which it retains more."""
+    profiles = [each.profile for each in (before, after) if each.profile is not None]
+    return max((each.allocator_retained_bytes or 0 for each in profiles), default=0)
+
+
+def undecided_note(before: Column, after: Column) -> str:
+    """Return a sentence on differences that may be chance, as malloc retains much; or nothing."""
+    if before.measured is None or after.measured is None:
+        return ""
+    tolerance, retained = _tolerance(before, after), _retained(before, after)
+    sizes = {
+        "peak": after.measured.peak.median - before.measured.peak.median,
+        "steady": after.measured.steady.median - before.measured.steady.median,
+    }
+    differences = [
+        f"{name} by {format_size(abs(size))}"
+        for name, size in sizes.items()
+        if tolerance - retained < abs(size) <= tolerance
     ]
-    return max(MIN_BYTES, round(MIN_SHARE_SINGLE_RUN * largest)) + max(retained, default=0)
+    if not differences or retained < MIN_BYTES:
+        return ""
+    return (
+        f"{before.label}, {after.label}: differ in {' and '.join(differences)}. This may be chance:"
+        f" each was measured once, and malloc retains {format_size(retained)}. Compare the models"
+        " themselves, or profile with --env MALLOC_MMAP_THRESHOLD_=131072"
+    )
 
 
 def _copies(before: Column, after: Column, tolerance: int) -> tuple[CopyChange, ...]:

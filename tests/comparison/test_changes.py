@@ -1,7 +1,7 @@
 import msgspec
 import pytest
 
-from memdiag.comparison.changes import changes, interleaved_ratio
+from memdiag.comparison.changes import changes, interleaved_ratio, undecided_note
 from memdiag.comparison.comparable import Comparable
 from memdiag.records.attribution import Owner
 from memdiag.records.comparison import Change, Column, Graph
@@ -67,6 +67,17 @@ def test_one_measurement_alone_is_doubted_more() -> None:
     assert metrics(
         column("a", once), column("b", measured(1000, 560, times=1, spread=0, phases=()))
     ) == ["steady"]
+
+
+@pytest.mark.parametrize(("steady", "is_undecided"), [(530, False), (553, True), (560, False)])
+def test_a_difference_that_may_be_memory_that_malloc_retains_is_noted(
+    steady: float, is_undecided: bool
+) -> None:
+    before = column("a", measured(times=1, spread=0, phases=()))
+    after = column("b", measured(1000, steady, times=1, spread=0, phases=()))
+    note = undecided_note(before, after)
+    assert note.startswith("a, b: differ in steady by 53 MiB. This may be chance") == is_undecided
+    assert bool(note) == is_undecided
 
 
 def test_a_peak_of_a_phase_is_told() -> None:
