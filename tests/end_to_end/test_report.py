@@ -115,7 +115,7 @@ def test_a_fix_is_told_in_the_report_of_the_profile(
     [
         (["none.json"], "none.json: cannot be read"),
         (["text.json"], "text.json: not a saved record: "),
-        (["other.json"], "other.json: its schema is 'memdiag.check/1', not one of memdiag.profile"),
+        (["other.json"], "other.json: its schema is 'memdiag.check/1', which cannot be read here"),
         (["broken.json"], "broken.json: not a valid fix: "),
         (["p.json", "--fix", "p.json"], "p.json: its schema is 'memdiag.profile/1', not "),
         (
