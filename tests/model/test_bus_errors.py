@@ -107,7 +107,7 @@ print(*profile.notes, sep="\\n")
     first, *notes = done.stdout.splitlines()
     assert first == "completed True True"
     assert any(note.startswith("no X-ray: ") and "became shorter" in note for note in notes)
-    assert sum("could not look at this model" in note for note in notes) == 1
+    assert sum("changed during the command" in note for note in notes) == 1
 
 
 def test_other_bus_errors_end_the_process_as_ever(tmp_path: Path) -> None:
