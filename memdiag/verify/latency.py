@@ -43,19 +43,20 @@ class LatencyComparison(NamedTuple):
 
     def is_slower(self, limit: float) -> bool:
         """Return whether the interval shows a ratio above `limit` that can be noticed."""
-        return self.ratio.low > limit and self._added_s(self.ratio.low) > MAX_UNNOTICED_S
+        return self.ratio.low > limit and not self._is_unnoticed(self.ratio.low, limit)
 
     def is_within(self, limit: float) -> bool:
         """Return whether the interval shows a ratio of at most `limit`, or no noticeable one."""
-        return self.ratio.high <= limit or self._added_s(self.ratio.high) <= MAX_UNNOTICED_S
+        return self.ratio.high <= limit or self._is_unnoticed(self.ratio.high, limit)
 
     def is_undecided(self, limit: float) -> bool:
         """Return whether the median is above `limit` and the interval does not confirm it."""
         is_decided = self.is_slower(limit) or self.is_within(limit)
         return self.ratio.median > limit and not is_decided
 
-    def _added_s(self, ratio: float) -> float:
-        return self.before_s * (ratio - 1)
+    def _is_unnoticed(self, ratio: float, limit: float) -> bool:
+        """Return whether `ratio` adds too little to notice; a limit below 1 demands a gain."""
+        return limit >= 1 and self.before_s * (ratio - 1) <= MAX_UNNOTICED_S
 
 
 def compare_latency(

@@ -57,6 +57,8 @@ def test_a_difference_that_nobody_notices_decides_as_well() -> None:
     tiny = compare_latency(*pair(lambda n: 2e-5, lambda n: 3e-5), 0, limit=1.05, rest=rested)
     assert tiny.ratio.pairs == 8
     assert tiny.is_within(1.05)
+    assert not tiny.is_within(0.9)  # a gain is demanded
+    assert tiny.is_slower(0.9)
     assert not tiny.is_slower(1.05)
     assert not tiny.is_undecided(1.05)
     # The same ratio where a run takes milliseconds.
