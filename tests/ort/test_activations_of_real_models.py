@@ -36,7 +36,7 @@ CASES: list[tuple[str, dict[str, int], float]] = [
     ("minilm_int8", {"batch": 16, "sequence": 512}, 0.935),
     ("minilm_int8", {"batch": 1, "sequence": 512}, 0.935),
     ("magika", {"unk__214": 8}, 0.833),
-    ("ocr_angle", {"x:0": 6, "?": 192}, 0.99),
+    ("ocr_angle", {"x:0": 6, "x:2": 192, "x:3": 192}, 0.99),
     (
         "ocr_detection",
         {"DynamicDimension.0": 1, "DynamicDimension.1": 640, "DynamicDimension.2": 640},
