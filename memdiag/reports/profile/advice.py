@@ -25,7 +25,7 @@ arena slack, memory retained by malloc, and memory that is resident for a moment
 MIN_NAMED_SHARE = 0.1
 """An unused part is named beside findings from this share of the peak on."""
 
-_MOST, _SOME = 0.5, 0.1  # shares of the steady memory
+_LARGE_SHARE, _NOTABLE_SHARE = 0.5, 0.1  # shares of the steady memory
 _MIN_PART_BYTES = MIB // 10
 _MAX_REASON = 420
 _MAX_WEIGHT_NAME = 60
@@ -259,9 +259,9 @@ def _waste_sentence(profile: Profile, worst: Finding) -> str:
         return f"{format_size(worst.bytes)} could be saved{copies}."
     saved = min(avoidable, steady)
     share = saved / steady
-    if share >= _MOST:
+    if share >= _LARGE_SHARE:
         start = "Most of the memory is waste"
-    elif share >= _SOME:
+    elif share >= _NOTABLE_SHARE:
         start = "A part of the memory is waste"
     else:
         start = "A little of the memory is waste"
