@@ -1,0 +1,1 @@
+"""Recording of programs: the processes of an unmodified program, and their onnxruntime sessions."""

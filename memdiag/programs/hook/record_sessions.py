@@ -1,0 +1,624 @@
+"""Records the sessions of onnxruntime in the process that imports it, for ``memdiag run``.
+
+The process sends events, one line of JSON each, to the socket of ``memdiag run``. At the boundaries
+of a session's creation and first run it waits for the answer, so that the memory is read there.
+
+During a creation onnxruntime logs everything, on standard error. The hook replaces the descriptor
+by a pipe for that time and sends the pipe's other end, with the original descriptor, to ``memdiag
+run``, which takes onnxruntime's verbose lines out and writes the rest where it belongs. A thread of
+this process could not: up to 1.24 a creation keeps the interpreter's lock. The logger callback of
+1.32 is not used: lines of onnxruntime's own threads do not arrive there.
+
+Everything here runs inside the user's program: errors are reported and never raised, and only the
+standard library is imported. Written for Python 3.8 and newer.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import functools
+import hashlib
+import json
+import os
+import resource
+import socket
+import sys
+import threading
+import time
+import weakref
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from typing import Any
+
+SEND_PERIOD_S = 0.5
+MAX_SHAPES = 1000  # different shapes of one session that are counted apart
+MAX_FRAMES = 12
+MIN_GROWTH_BYTES = 1 << 20  # of the high-water mark, for a run to be recorded as its cause
+SAMPLED_BLOCKS = 64
+SAMPLED_BLOCK_BYTES = 16 << 10
+ANSWER_S = 120
+SEVERITY_VERBOSE = 0
+SEVERITY_WARNING = 2
+_BYTES_HEADER = bytes.__basicsize__ - 1
+"""Bytes of a bytes object before its content (CPython)."""
+
+
+class _Channel:
+    """The connection to ``memdiag run``. Once it fails, it is silent."""
+
+    def __init__(self, address: str) -> None:
+        self._address, _, self._secret = address.partition("#")
+        self._lock = threading.Lock()
+        self._socket: socket.socket | None = None
+
+    def connect(self, **hello: Any) -> None:
+        """Connect, and introduce this process."""
+        self._lock = threading.Lock()
+        try:
+            self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            self._socket.settimeout(ANSWER_S)
+            self._socket.connect(self._address.replace("@", "\0", 1))
+        except OSError:
+            self._socket = None
+        self.send("hello", secret=self._secret, pid=os.getpid(), **hello)
+
+    def disconnect(self) -> None:
+        """Close the connection."""
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+    def send(self, event: str, *, descriptors: list[int] | None = None, **fields: Any) -> None:
+        """Send one event without waiting."""
+        with self._lock:
+            self._send(event, descriptors or [], fields)
+
+    def ask(self, event: str, *, descriptors: list[int] | None = None, **fields: Any) -> Any:
+        """Send one event and return the answer to it; None if there is nobody to answer."""
+        with self._lock:
+            self._send(event, descriptors or [], fields)
+            if self._socket is None:
+                return None
+            answer = b""
+            try:
+                while not answer.endswith(b"\n"):
+                    received = self._socket.recv(4096)
+                    if not received:
+                        raise OSError
+                    answer += received
+            except OSError:
+                self.disconnect()
+                return None
+            return json.loads(answer)
+
+    def _send(self, event: str, descriptors: list[int], fields: dict[str, Any]) -> None:
+        if self._socket is None:
+            return
+        fields["event"] = event
+        fields["time"] = time.time()
+        line = json.dumps(fields, default=str).encode() + b"\n"
+        try:
+            sent = 0
+            if descriptors:
+                packed = b"".join(number.to_bytes(4, sys.byteorder) for number in descriptors)
+                rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, packed)]
+                sent = self._socket.sendmsg([line], rights)
+            self._socket.sendall(line[sent:])
+        except OSError:
+            self.disconnect()
+
+
+class _Stderr:
+    """Standard error, which ``memdiag run`` filters while at least one session is created."""
+
+    def __init__(self, channel: _Channel) -> None:
+        self._channel = channel
+        self._lock = threading.RLock()
+        self._creations = 0
+        self._original: int | None = None
+
+    def __enter__(self) -> None:
+        with self._lock:
+            self._creations += 1
+            if self._creations > 1:
+                return
+            self._original = None
+            with contextlib.suppress(OSError):  # the program has closed standard error
+                self._original = os.dup(2)
+                os.set_inheritable(self._original, False)
+            reading, writing = os.pipe()
+            try:
+                _flush_stderr()
+                known = [] if self._original is None else [self._original]
+                self._channel.ask("stderr_filtered", descriptors=[reading, *known])
+                os.dup2(writing, 2)
+            finally:
+                os.close(reading)
+                os.close(writing)
+
+    def __exit__(self, *error: object) -> None:
+        with self._lock:
+            self._creations -= 1
+            if self._creations:
+                return
+            _flush_stderr()
+            if self._original is None:
+                os.close(2)
+            else:
+                os.dup2(self._original, 2)
+                os.close(self._original)
+            # What is still in the pipe must come before whatever the program writes next.
+            self._channel.ask("stderr_restored")
+
+
+def _flush_stderr() -> None:
+    with contextlib.suppress(Exception):  # closed, or replaced by an object of the program
+        sys.stderr.flush()
+
+
+class _Sessions:
+    """The sessions of this process.
+
+    Args:
+        onnxruntime: the imported package.
+        channel: the connection to ``memdiag run``.
+    """
+
+    def __init__(self, onnxruntime: Any, channel: _Channel) -> None:
+        self.onnxruntime = onnxruntime
+        self.channel = channel
+        self.stderr = _Stderr(channel)
+        self.package = os.path.dirname(os.path.abspath(onnxruntime.__file__))
+        self.max_rss = _max_rss()
+        self.recorded: weakref.WeakSet[_Recorded] = weakref.WeakSet()
+        self._count = 0
+        self._lock = threading.Lock()
+        self._options_locks: dict[int, tuple[threading.Lock, int]] = {}
+
+    def number(self) -> int:
+        """Return the number of the next session."""
+        with self._lock:
+            self._count += 1
+            return self._count
+
+    @contextlib.contextmanager
+    def sole_user(self, options: Any) -> Iterator[None]:
+        """Let one creation at a time use `options`, because the creation changes them."""
+        key = id(options)
+        with self._lock:
+            lock, users = self._options_locks.get(key, (threading.Lock(), 0))
+            self._options_locks[key] = lock, users + 1
+        try:
+            with lock:
+                yield
+        finally:
+            with self._lock:
+                lock, users = self._options_locks.pop(key)
+                if users > 1:
+                    self._options_locks[key] = lock, users - 1
+
+    def hello(self, forked_from: int | None = None) -> None:
+        """Connect to ``memdiag run``, and introduce this process."""
+        self.channel.connect(
+            forked_from=forked_from,
+            sessions=[recorded.number for recorded in self.recorded],
+            onnxruntime=self.onnxruntime.__version__,
+            build=_distribution_of(self.onnxruntime),
+            python=sys.version.split()[0],
+        )
+
+    def flush(self) -> None:
+        """Send the runs that were not sent yet."""
+        for recorded in list(self.recorded):
+            recorded.send_runs()
+
+    def after_fork(self) -> None:
+        """Connect anew in a forked child, whose parent keeps the old connection."""
+        parent = os.getppid()
+        self.channel.disconnect()
+        self._lock = threading.Lock()
+        self.stderr = _Stderr(self.channel)
+        for recorded in list(self.recorded):
+            recorded.forget_runs()
+        self.hello(forked_from=parent)
+
+    def at_exit(self) -> None:
+        """Send what is left, and wait until the memory of this process was read."""
+        self.flush()
+        self.channel.ask("exit")
+
+
+class _Recorded:
+    """What is known of one session."""
+
+    def __init__(self, sessions: _Sessions, number: int, severity: int) -> None:
+        self.number = number
+        self._sessions = sessions
+        self._severity = severity
+        self._run_options: Any = None
+        self.started = False
+        self.first_run_lock = threading.Lock()
+        self.forget_runs()
+
+    def forget_runs(self) -> None:
+        """Start counting anew."""
+        self._lock = threading.Lock()
+        self._counts: dict[Any, list[float]] = {}
+        self._seen: set[Any] = set()
+        self._threads: set[int] = set()
+        self._sent = time.perf_counter()
+
+    def quiet(self, options: Any) -> Any:
+        """Return RunOptions for a run as loud as it would be without memdiag.
+
+        The session was created at the most verbose severity, which runs inherit.
+        """
+        if options is None:
+            if self._run_options is None:
+                self._run_options = self._sessions.onnxruntime.RunOptions()
+                self._run_options.log_severity_level = self._severity
+            return self._run_options
+        if options.log_severity_level == -1:
+            options.log_severity_level = self._severity
+        return options
+
+    def add_run(self, key: Any, latency_s: float) -> None:
+        """Count a run; `key` is the names of its inputs, and their shapes."""
+        rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        now = time.perf_counter()
+        with self._lock:
+            if key not in self._seen:
+                if len(self._seen) < MAX_SHAPES:
+                    self._seen.add(key)
+                else:
+                    key = None
+            counted = self._counts.get(key)
+            if counted is None:
+                self._counts[key] = [1, latency_s, latency_s, latency_s]
+            else:
+                counted[0] += 1
+                counted[1] += latency_s
+                if latency_s < counted[2]:
+                    counted[2] = latency_s
+                elif latency_s > counted[3]:
+                    counted[3] = latency_s
+            self._threads.add(threading.get_ident())
+        if rss - self._sessions.max_rss >= MIN_GROWTH_BYTES >> 10:
+            self._sessions.max_rss = rss
+            self._sessions.channel.send(
+                "peak",
+                session=self.number,
+                shapes=_shapes(key),
+                peak_rss_bytes=rss << 10,
+                latency_s=latency_s,
+            )
+        if now - self._sent >= SEND_PERIOD_S:
+            self.send_runs()
+
+    def send_runs(self) -> None:
+        """Send the runs since the last time."""
+        with self._lock:
+            counts, self._counts = self._counts, {}
+            self._sent = time.perf_counter()
+            threads = len(self._threads)
+        if counts:
+            runs = [[_shapes(key), *numbers] for key, numbers in counts.items()]
+            self._sessions.channel.send("runs", session=self.number, runs=runs, threads=threads)
+
+
+def _max_rss() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+def _key(feeds: Any) -> Any:
+    """Return the names and shapes of `feeds`, as a key."""
+    try:
+        return tuple(feeds), tuple([value.shape for value in feeds.values()])
+    except AttributeError:
+        return tuple(feeds), tuple([_shape(value) for value in feeds.values()])
+
+
+def _shape(value: Any) -> Any:
+    shape = getattr(value, "shape", None)
+    if shape is None:
+        return (len(value),) if isinstance(value, (list, tuple)) else ()
+    return tuple(shape)
+
+
+def _shapes(key: Any) -> dict[str, Any] | None:
+    """Return the shapes by input name; None for runs that are not counted apart."""
+    if key is None:
+        return None
+    names, shapes = key
+    found = {}
+    for name, shape in zip(names, shapes):
+        # OrtValue.shape is a method.
+        with contextlib.suppress(Exception):
+            found[str(name)] = [int(size) for size in (shape() if callable(shape) else shape)]
+    return found
+
+
+def _distribution_of(package: Any) -> str:
+    """Return the name of the distribution that provides onnxruntime, such as onnxruntime-gpu."""
+    try:
+        from onnxruntime.capi import build_and_package_info
+
+        return str(build_and_package_info.package_name)
+    except Exception:
+        return "onnxruntime"
+
+
+def _model(source: Any) -> dict[str, Any]:
+    """Return what identifies the model that a session is created from."""
+    if isinstance(source, bytes):
+        return {
+            "path": None,
+            "bytes": len(source),
+            "address": id(source) + _BYTES_HEADER,
+            "digest": _digest(source),
+        }
+    return {"path": os.path.abspath(os.fspath(source)), "bytes": None}
+
+
+def _digest(content: bytes) -> str:
+    """Return a hash of evenly spaced blocks and the length: whole models take too long."""
+    digest = hashlib.sha256(str(len(content)).encode())
+    view = memoryview(content)
+    step = max(SAMPLED_BLOCK_BYTES, len(content) // SAMPLED_BLOCKS)
+    for start in range(0, len(content), step):
+        digest.update(view[start : start + SAMPLED_BLOCK_BYTES])
+    return digest.hexdigest()
+
+
+def _options(options: Any) -> dict[str, str]:
+    """Return the settings of `options` that differ from the defaults of this onnxruntime."""
+    found = {}
+    for name in dir(options):
+        if name.startswith("_") or name in ("logid", "log_severity_level"):
+            continue
+        with contextlib.suppress(Exception):
+            value, default = getattr(options, name), getattr(type(options)(), name)
+            if not callable(value) and value != default:
+                found[name] = str(value)
+    return found
+
+
+def _callers(package: str) -> list[list[Any]]:
+    """Return file, line and function of the callers outside onnxruntime, the nearest first."""
+    found: list[list[Any]] = []
+    frame: Any = sys._getframe(2)
+    while frame is not None and len(found) < MAX_FRAMES:
+        code = frame.f_code
+        if not code.co_filename.startswith(package) and code.co_filename != __file__:
+            found.append([code.co_filename, frame.f_lineno, code.co_name])
+        frame = frame.f_back
+    return found
+
+
+def install(onnxruntime: Any, address: str) -> None:
+    """Wrap the sessions of `onnxruntime`, and connect to ``memdiag run``."""
+    session_class = onnxruntime.InferenceSession
+    sessions = _Sessions(onnxruntime, _Channel(address))
+    sessions.hello()
+    session_class.__init__ = _recorded_init(session_class.__init__, sessions)
+    for base in session_class.__mro__:
+        for name, wrap in _RUNS.items():
+            if name in vars(base):
+                setattr(base, name, wrap(vars(base)[name]))
+    os.register_at_fork(before=sessions.flush, after_in_child=sessions.after_fork)
+    atexit.register(sessions.at_exit)
+
+
+def _recorded_init(original: Callable[..., None], sessions: _Sessions) -> Callable[..., None]:
+    @functools.wraps(original)
+    def __init__(self: Any, *arguments: Any, **named: Any) -> None:
+        try:
+            creation = _Creation(sessions, arguments, named)
+        except Exception as error:
+            _report(sessions, error)
+            original(self, *arguments, **named)
+            return
+        creation.run(functools.partial(original, self), self)
+
+    return __init__
+
+
+def _report(sessions: _Sessions, error: Exception) -> None:
+    with contextlib.suppress(Exception):
+        sessions.channel.send("hook_failed", message=f"{type(error).__name__}: {error}"[:500])
+
+
+class _Creation:
+    """The creation of one session.
+
+    Args:
+        sessions: the sessions of this process.
+        arguments, named: the arguments of InferenceSession.
+    """
+
+    def __init__(
+        self, sessions: _Sessions, arguments: tuple[Any, ...], named: dict[str, Any]
+    ) -> None:
+        self._sessions = sessions
+        self._number = sessions.number()
+        given = dict(zip(("path_or_bytes", "sess_options", "providers"), arguments))
+        given.update(named)
+        self._own_options = given.get("sess_options") is None
+        self._options = given.get("sess_options") or sessions.onnxruntime.SessionOptions()
+        if len(arguments) > 1:
+            arguments = (arguments[0], self._options, *arguments[2:])
+        else:
+            named = {**named, "sess_options": self._options}
+        self._arguments, self._named = arguments, named
+        self._severity = self._options.log_severity_level
+        if self._severity < 0:
+            self._severity = SEVERITY_WARNING
+        self._logid = self._options.logid
+        self._description = {
+            "model": _model(given.get("path_or_bytes", b"")),
+            "callers": _callers(sessions.package),
+            "options": _options(self._options),
+            "config": named_config(self._options),
+            "providers": [
+                provider if isinstance(provider, str) else str(provider[0])
+                for provider in given.get("providers") or ()
+            ],
+            "threads": [self._options.intra_op_num_threads, self._options.inter_op_num_threads],
+            "severity": self._severity,
+            "logid": self._logid,
+        }
+
+    def run(self, create: Callable[..., None], session: Any) -> None:
+        """Create the session; what it raises is the program's."""
+        sessions = self._sessions
+        options = self._options
+        error: BaseException | None = None
+        with sessions.sole_user(options), sessions.stderr:
+            started = options.log_severity_level, options.logid
+            options.log_severity_level = SEVERITY_VERBOSE
+            options.logid = f"memdiag-{self._number}"
+            sessions.channel.ask("create", session=self._number, **self._description)
+            began = time.perf_counter()
+            try:
+                create(*self._arguments, **self._named)
+            except BaseException as raised:
+                error = raised
+                raise
+            finally:
+                latency_s = time.perf_counter() - began
+                options.log_severity_level, options.logid = started
+                try:
+                    self._finish(session, started, latency_s, error)
+                except Exception as failed:
+                    _report(sessions, failed)
+
+    def _finish(
+        self, session: Any, started: tuple[int, str], latency_s: float, error: BaseException | None
+    ) -> None:
+        sessions = self._sessions
+        fields: dict[str, Any] = {"session": self._number, "latency_s": latency_s}
+        if error is not None:
+            sessions.channel.ask("created", error=str(error)[:1000], **fields)
+            return
+        kept = session._sess_options
+        if kept is not None:
+            kept.log_severity_level, kept.logid = started
+        if self._own_options and hasattr(session, "_sess_options_initial"):
+            session._sess_options_initial = None
+        recorded = _Recorded(sessions, self._number, self._severity)
+        session._memdiag_recorded = recorded
+        sessions.recorded.add(recorded)
+        weakref.finalize(session, _released, sessions, self._number).atexit = False
+        answer = sessions.channel.ask("created", providers=session.get_providers(), **fields)
+        if answer:
+            sessions.max_rss = max(sessions.max_rss, answer["peak_rss_bytes"] >> 10)
+
+
+def named_config(options: Any) -> dict[str, str]:
+    """Return the config entries of `options` that change memory; there is no list of all."""
+    found = {}
+    for name in (
+        "session.disable_prepacking",
+        "session.use_env_allocators",
+        "session.use_device_allocator_for_initializers",
+        "session.save_external_prepacked_constant_initializers",
+        "session.use_memory_mapped_ort_model",
+        "session.use_ort_model_bytes_directly",
+        "session.disable_quant_qdq",
+        "session.set_denormal_as_zero",
+        "optimization.disable_specified_optimizers",
+    ):
+        with contextlib.suppress(Exception):  # not set
+            found[name] = str(options.get_session_config_entry(name))
+    return found
+
+
+def _released(sessions: _Sessions, number: int) -> None:
+    with contextlib.suppress(Exception):
+        sessions.channel.send("released", session=number)
+
+
+def _wrap_run(
+    original: Callable[..., Any], feeds_at: int | None, options_at: int
+) -> Callable[..., Any]:
+    """Return a method that runs a session as `original` does, and counts the run.
+
+    Args:
+        original: the method of the session.
+        feeds_at: position of the inputs among its arguments; None for an IOBinding.
+        options_at: position of the RunOptions.
+    """
+
+    @functools.wraps(original)
+    def run(self: Any, *arguments: Any, **named: Any) -> Any:
+        recorded = self.__dict__.get("_memdiag_recorded")
+        if recorded is None:
+            return original(self, *arguments, **named)
+        try:
+            if len(arguments) > options_at:
+                options = recorded.quiet(arguments[options_at])
+                arguments = (*arguments[:options_at], options, *arguments[options_at + 1 :])
+            else:
+                named["run_options"] = recorded.quiet(named.get("run_options"))
+            if feeds_at is None:
+                key: Any = ((), ())
+            else:
+                key = _key(
+                    arguments[feeds_at] if len(arguments) > feeds_at else _feeds_of(named)
+                )
+        except Exception as error:
+            _report(recorded._sessions, error)
+            return original(self, *arguments, **named)
+        if not recorded.started:
+            return _first_run(recorded, functools.partial(original, self), key, arguments, named)
+        began = time.perf_counter()
+        result = original(self, *arguments, **named)
+        try:
+            recorded.add_run(key, time.perf_counter() - began)
+        except Exception as error:
+            _report(recorded._sessions, error)
+        return result
+
+    return run
+
+
+def _feeds_of(named: dict[str, Any]) -> Any:
+    for name in ("input_feed", "input_dict_ort_values"):
+        if name in named:
+            return named[name]
+    return {}
+
+
+def _first_run(
+    recorded: Any, run: Callable[..., Any], key: Any, arguments: Any, named: dict[str, Any]
+) -> Any:
+    """Run for the first time, with the memory read before and after."""
+    channel = recorded._sessions.channel
+    with recorded.first_run_lock:
+        is_first, recorded.started = not recorded.started, True
+    if is_first:
+        channel.ask("first_run", session=recorded.number, shapes=_shapes(key))
+    began = time.perf_counter()
+    try:
+        return run(*arguments, **named)
+    finally:
+        latency_s = time.perf_counter() - began
+        with contextlib.suppress(Exception):
+            if is_first:
+                answer = channel.ask("first_run_done", session=recorded.number, latency_s=latency_s)
+                if answer:
+                    recorded._sessions.max_rss = max(
+                        recorded._sessions.max_rss, answer["peak_rss_bytes"] >> 10
+                    )
+            recorded.add_run(key, latency_s)
+
+
+_RUNS: dict[str, Callable[[Callable[..., Any]], Callable[..., Any]]] = {
+    "run": functools.partial(_wrap_run, feeds_at=1, options_at=2),
+    "run_with_ort_values": functools.partial(_wrap_run, feeds_at=1, options_at=2),
+    "run_with_iobinding": functools.partial(_wrap_run, feeds_at=None, options_at=1),
+    "run_async": functools.partial(_wrap_run, feeds_at=1, options_at=4),
+}

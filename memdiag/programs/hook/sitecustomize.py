@@ -1,0 +1,101 @@
+"""Start-up hook of ``memdiag run``: waits for the import of onnxruntime, and does nothing before.
+
+Python imports the first ``sitecustomize`` on its path when it starts; ``memdiag run`` puts this
+folder at the front of PYTHONPATH. The hook removes the folder from `sys.path`, so that the program
+sees the path that it would have without memdiag, and then runs the ``sitecustomize`` that it hides.
+
+Only the standard library is imported, and only modules that are loaded at this point: the start-up
+of every Python process of the program waits for this file.
+"""
+
+import os
+import sys
+
+ADDRESS = "MEMDIAG_RUN_ADDRESS"
+FOLDER = os.path.dirname(os.path.abspath(__file__))
+
+
+class _OnnxruntimeFinder:
+    """Finds onnxruntime as the other finders do, and wraps its sessions once it is imported."""
+
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):  # type: ignore[no-untyped-def]
+        if name != "onnxruntime":
+            return None
+        sys.meta_path.remove(cls)  # type: ignore[arg-type]
+        for finder in sys.meta_path:
+            find = getattr(finder, "find_spec", None)
+            spec = find(name, path, target) if find is not None else None
+            if spec is not None:
+                _wrap_after_import(spec.loader)
+                return spec
+        sys.meta_path.insert(0, cls)  # type: ignore[arg-type] # not installed: a later try may succeed
+        return None
+
+
+def _wrap_after_import(loader):  # type: ignore[no-untyped-def]
+    """Have `loader` wrap the sessions of the module that it executes."""
+    execute = getattr(loader, "exec_module", None)
+    if execute is None:
+        return
+
+    def exec_module(module):  # type: ignore[no-untyped-def]
+        loader.__dict__.pop("exec_module", None)
+        execute(module)
+        try:
+            # The folder is not on sys.path: the program must not find modules of memdiag there.
+            from importlib.util import module_from_spec, spec_from_file_location
+
+            spec = spec_from_file_location(
+                "_memdiag_sessions", os.path.join(FOLDER, "record_sessions.py")
+            )
+            recorder = module_from_spec(spec)  # type: ignore[arg-type]
+            spec.loader.exec_module(recorder)  # type: ignore[union-attr]
+            recorder.install(module, os.environ[ADDRESS])
+        except Exception as error:  # the program must go on without memdiag
+            _report(error)
+
+    try:
+        loader.exec_module = exec_module
+    except AttributeError:  # a loader without attributes of its own
+        pass
+
+
+def _report(error):  # type: ignore[no-untyped-def]
+    """Report `error` to ``memdiag run``; nobody else is told."""
+    try:
+        import json
+        import socket
+
+        address, _, secret = os.environ[ADDRESS].partition("#")
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(1)
+            connection.connect(address.replace("@", "\0", 1))
+            event = {
+                "event": "hook_failed",
+                "secret": secret,
+                "pid": os.getpid(),
+                "message": "{}: {}".format(type(error).__name__, error)[:500],
+            }
+            connection.sendall(json.dumps(event).encode() + b"\n")
+    except Exception:
+        pass
+
+
+def _run_hidden_sitecustomize():  # type: ignore[no-untyped-def]
+    """Run the ``sitecustomize`` that Python would have found; its errors are the program's."""
+    from _frozen_importlib import module_from_spec
+    from _frozen_importlib_external import PathFinder
+
+    spec = PathFinder.find_spec("sitecustomize", sys.path)
+    if spec is None or spec.loader is None:
+        return
+    module = module_from_spec(spec)
+    sys.modules["sitecustomize"] = module
+    spec.loader.exec_module(module)
+
+
+sys.path[:] = [path for path in sys.path if path != FOLDER]
+if ADDRESS in os.environ:
+    sys.meta_path.insert(0, _OnnxruntimeFinder)  # type: ignore[arg-type]
+_run_hidden_sitecustomize()

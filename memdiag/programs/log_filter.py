@@ -1,0 +1,81 @@
+"""Separation of onnxruntime's verbose log from the standard error of a program."""
+
+import re
+from collections.abc import Mapping
+from typing import NamedTuple
+
+LOGID = "memdiag-"
+"""Start of the `logid` of recorded sessions; the session's number follows."""
+
+_LINE = re.compile(
+    rb"(?P<before>(?:\x1b\[[0-9;]*m)*\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+ )"
+    rb"\[(?P<severity>[VIWEF]):(?P<category>[^:\],]*):" + LOGID.encode() + rb"(?P<session>\d+)(?=,)"
+)
+_START = re.compile(rb"(?:\x1b\[[0-9;]*m)*\d{0,4}")
+_SEVERITIES = b"VIWEF"
+_MAX_PENDING_BYTES = 64 << 10
+
+
+class SessionLog(NamedTuple):
+    """How the log of a session is passed on.
+
+    Attributes:
+        severity: lines below it were not logged without memdiag (0 verbose to 4 fatal).
+        logid: the logid that the program gave to the session.
+    """
+
+    severity: int
+    logid: str
+
+
+class LogFilter:
+    """Takes the log lines of recorded sessions out of a stream of bytes.
+
+    Lines that the session would also have logged without memdiag stay in, with the program's own
+    logid. All other bytes stay as they are; an unfinished line is kept back only as long as it may
+    become a log line.
+    """
+
+    def __init__(self) -> None:
+        self._pending = b""
+
+    def feed(
+        self, data: bytes, logs: Mapping[int, SessionLog]
+    ) -> tuple[bytes, list[tuple[int, bytes]]]:
+        """Return the bytes to pass on, and the log lines with the numbers of their sessions."""
+        *lines, rest = (self._pending + data).split(b"\n")
+        passed = bytearray()
+        found = []
+        for line in lines:
+            match = _LINE.match(line)
+            session = int(match["session"]) if match else 0
+            if match is None or session not in logs:
+                passed += line + b"\n"
+                continue
+            found.append((session, line))
+            log = logs[session]
+            if _SEVERITIES.index(match["severity"]) >= log.severity:
+                head = b"[%s:%s:%s" % (match["severity"], match["category"], log.logid.encode())
+                passed += match["before"] + head + line[match.end() :] + b"\n"
+        if _may_be_log(rest):
+            self._pending = rest
+        else:
+            passed += rest
+            self._pending = b""
+        return bytes(passed), found
+
+    def finish(self) -> bytes:
+        """Return the bytes that were kept back."""
+        rest, self._pending = self._pending, b""
+        return rest
+
+
+def _may_be_log(line: bytes) -> bool:
+    """Return whether the unfinished `line` may be the start of a log line."""
+    if not line or len(line) > _MAX_PENDING_BYTES:
+        return False
+    start = _START.match(line)
+    assert start is not None  # it matches nothing as well
+    if start.end() == len(line) or (line.startswith(b"\x1b") and len(line) < 16):
+        return True
+    return bool(re.match(rb"(?:\x1b\[[0-9;]*m)*\d{4}-[\d-]{0,5}( |$)", line))

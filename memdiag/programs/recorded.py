@@ -1,0 +1,197 @@
+"""What is known of the processes and sessions of a program while it is recorded."""
+
+import os
+from typing import Any
+
+from memdiag.programs.log_filter import SessionLog
+from memdiag.programs.process_tree import ProcessInfo
+from memdiag.records.run import InputShapes
+from memdiag.runner.log import LogMarker, LogParser
+from memdiag.runner.observer import Boundary, Observer, observe
+from memdiag.runner.phases import PhaseTracker
+from memdiag.runner.timeline import Timeline
+
+
+class RecordedProcess:
+    """A process of the program.
+
+    Args:
+        info: its ids and command line.
+        now_s: seconds since the start of the recording.
+        origin_epoch_s: the start of the recording, in seconds since 1970.
+
+    Attributes:
+        local_sessions: its sessions by the number that its hook gave to them.
+        logs: how the logs of its sessions are passed on, by the same number.
+        active: its sessions that are being created or run for the first time.
+
+    Raises:
+        ProcessGone: it has ended.
+    """
+
+    def __init__(self, info: ProcessInfo, now_s: float, origin_epoch_s: float) -> None:
+        self.info = info
+        self.origin_epoch_s = origin_epoch_s
+        self.started_s = now_s
+        self.ended_s: float | None = None
+        self.exit_code: int | None = None
+        self.peak_rss_bytes = 0
+        self.peak_pss_bytes: int | None = None
+        self.onnxruntime: str | None = None
+        self.build: str | None = None
+        self.python: str | None = None
+        self.forked_from: int | None = None
+        self.timeline = Timeline()
+        self.local_sessions: dict[int, RecordedSession] = {}
+        self.logs: dict[int, SessionLog] = {}
+        self.active: list[RecordedSession] = []
+        self._observer: Observer = observe(info.pid)
+        self._marks: dict[RecordedSession, int] = {}
+
+    @property
+    def pid(self) -> int:
+        """The id of the process."""
+        return self.info.pid
+
+    def introduce(self, fields: dict[str, Any]) -> None:
+        """Store what the hook tells of the process."""
+        self.onnxruntime, self.build = fields["onnxruntime"], fields["build"]
+        self.python, self.forked_from = fields["python"], fields["forked_from"]
+
+    def session(self, fields: dict[str, Any]) -> "RecordedSession":
+        """Return the session that an event is about."""
+        return self.local_sessions[fields["session"]]
+
+    def sample(self, now_s: float) -> int:
+        """Take a sample and return the resident set in bytes.
+
+        Raises:
+            ProcessGone: it has ended.
+        """
+        reading = self._observer.sample()
+        self.timeline.add(now_s, reading)
+        self.peak_rss_bytes = max(self.peak_rss_bytes, reading.rss_bytes)
+        for session in self.active:
+            session.phases.add_sample(now_s, reading)
+        return reading.rss_bytes
+
+    def boundary(self, now_s: float, session: "RecordedSession") -> Boundary:
+        """Return the memory now, and the high-water mark since the last boundary of `session`.
+
+        The kernel has one mark for the process: other active sessions get it at their next
+        boundary.
+
+        Raises:
+            ProcessGone: it has ended.
+        """
+        memory, peak = self._observer.boundary()
+        if peak is None:
+            return Boundary(memory, None)
+        self.peak_rss_bytes = max(self.peak_rss_bytes, peak)
+        for other in self.active:
+            if other is not session:
+                self._marks[other] = max(self._marks.get(other, 0), peak)
+        return Boundary(memory, max(peak, self._marks.pop(session, 0)))
+
+    def end(self, now_s: float) -> None:
+        """Store that the process has ended."""
+        self.ended_s = now_s
+        self.close()
+
+    def close(self) -> None:
+        """Close the files of the process."""
+        self._observer.close()
+
+
+class RecordedSession:
+    """A session of the program.
+
+    Args:
+        number: its number in the recording.
+        process: its process.
+        now_s: seconds since the start of the recording.
+        fields: what the hook tells at the start of the creation.
+
+    Raises:
+        ProcessGone: the process has ended.
+    """
+
+    def __init__(
+        self, number: int, process: RecordedProcess, now_s: float, fields: dict[str, Any]
+    ) -> None:
+        self.number = number
+        self.process = process
+        self.description = fields
+        self.created_s = now_s
+        self.creation_s: float | None = None
+        self.released_s: float | None = None
+        self.first_run_s: float | None = None
+        self.last_run_s: float | None = None
+        self.error: str | None = None
+        self.providers: tuple[str, ...] = ()
+        self.run_threads = 0
+        self.shapes: dict[str, InputShapes] = {}
+        self.shared_with: set[int] = set()
+        self._log = LogParser(os.urandom(16).hex())
+        local = fields["session"]
+        process.local_sessions[local] = self
+        process.logs[local] = SessionLog(fields["severity"], fields["logid"])
+        start = process.boundary(now_s, self)
+        self.phases = PhaseTracker(start.memory, fields["providers"])
+        self._activate()
+        self.phases.start_span("create the session", "parse", now_s, start)
+
+    def add_log(self, now_s: float, lines: bytes) -> None:
+        """Add lines of the session's log."""
+        markers = [item for item in self._log.feed(lines) if isinstance(item, LogMarker)]
+        if markers:
+            reading = self.process.boundary(now_s, self)
+            self.phases.add_markers(markers, self.process.origin_epoch_s, now_s, reading)
+
+    def finish_creation(self, now_s: float, fields: dict[str, Any]) -> None:
+        """End the creation."""
+        self.creation_s = fields["latency_s"]
+        self.error = fields.get("error")
+        self.providers = tuple(fields.get("providers", ()))
+        self._pause(now_s)
+
+    def start_first_run(self, now_s: float) -> None:
+        """Start the first run."""
+        self._activate()
+        self.phases.start_span(
+            "first run", "first_run", now_s, self.process.boundary(now_s, self)
+        )
+
+    def finish_first_run(self, now_s: float) -> None:
+        """End the first run."""
+        self.first_run_s = now_s
+        self._pause(now_s)
+
+    def add_runs(self, now_s: float, fields: dict[str, Any]) -> None:
+        """Add the runs since the last report."""
+        self.last_run_s = now_s
+        self.run_threads = max(self.run_threads, fields["threads"])
+        for shapes, runs, total_s, min_s, max_s in fields["runs"]:
+            key = repr(shapes)
+            before = self.shapes.get(key)
+            if before is not None:
+                runs, total_s = runs + before.runs, total_s + before.total_s
+                min_s, max_s = min(min_s, before.min_s), max(max_s, before.max_s)
+            self.shapes[key] = InputShapes(
+                shapes=shapes, runs=runs, total_s=total_s, min_s=min_s, max_s=max_s
+            )
+
+    def release(self, now_s: float) -> None:
+        """Store that the program has released the session."""
+        self.released_s = now_s
+
+    def _activate(self) -> None:
+        for other in self.process.active:
+            other.shared_with.add(self.number)
+            self.shared_with.add(other.number)
+        self.process.active.append(self)
+
+    def _pause(self, now_s: float) -> None:
+        """End the open span; what follows belongs to no phase."""
+        self.phases.start_span("outside", "start", now_s, self.process.boundary(now_s, self))
+        self.process.active.remove(self)

@@ -1,0 +1,383 @@
+"""Recording of a program from outside: events of its hook, memory of its processes."""
+
+import json
+import os
+import secrets
+import selectors
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from memdiag.programs.log_filter import LogFilter
+from memdiag.programs.process_tree import ProcessInfo, descendants, process_info, proportional_memory
+from memdiag.programs.recorded import RecordedProcess, RecordedSession
+from memdiag.records.run import RunPeak
+from memdiag.runner.observer import ProcessGone, Reading
+from memdiag.runner.timeline import Timeline
+
+HOOK_FOLDER: Final = Path(__file__).parent / "hook"
+
+SAMPLE_S = 0.010
+CREATION_SAMPLE_S = 0.001
+"""Seconds between samples while a session is created or run for the first time."""
+
+TREE_S = 0.1
+"""Seconds between two looks for new processes."""
+
+PROPORTIONAL_S = 1.0
+MAX_PROPORTIONAL_SHARE = 0.01
+"""Share of the time that may be spent on reading proportional sets."""
+
+MAX_EVENT_BYTES = 1 << 20
+_CHUNK = 1 << 16
+
+
+@dataclass(eq=False)
+class _Connection:
+    """The connection of one process.
+
+    Attributes:
+        socket: the connection.
+        process: the process, once it has introduced itself.
+        received: bytes of an unfinished event.
+        descriptors: descriptors that arrived with the event that is being received.
+    """
+
+    socket: socket.socket
+    process: RecordedProcess | None = None
+    received: bytes = b""
+    descriptors: list[int] = field(default_factory=list)
+
+
+@dataclass(eq=False)
+class _StderrPipe:
+    """The standard error of a process while its sessions are created.
+
+    Attributes:
+        process: the process.
+        reading: the end of the pipe that is read.
+        target: the descriptor that the process had as standard error; None if it was closed.
+        filter: takes out the log of the sessions.
+    """
+
+    process: RecordedProcess
+    reading: int
+    target: int | None
+    filter: LogFilter = field(default_factory=LogFilter)
+
+
+class Recorder:
+    """Records the processes of a program, and the sessions in them.
+
+    Call `run` after the program was started with `environment`. All times are seconds since the
+    recorder was made.
+
+    Attributes:
+        processes: all processes, in the order in which they were seen.
+        sessions: all sessions, in the order of their creation.
+        peaks: the runs that raised the high-water mark of their process.
+        tree: the resident set of all processes together.
+        proportional: time, proportional set and swap of all processes together.
+        notes: what the reader of the recording must know.
+    """
+
+    def __init__(self) -> None:
+        self._secret = secrets.token_hex(16)
+        self._folder = tempfile.TemporaryDirectory(prefix="memdiag-run-")
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        name = f"memdiag-{os.getpid()}-{secrets.token_hex(4)}"
+        # Linux has addresses that are no files, and that processes of other users reach as well.
+        linux = sys.platform == "linux"
+        self._address = f"@{name}" if linux else str(Path(self._folder.name, name))
+        self._listener.bind(self._address.replace("@", "\0", 1))
+        self._listener.listen(128)
+        self._listener.setblocking(False)
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
+        self._origin = time.perf_counter()
+        self.origin_epoch_s = time.time()
+        self._live: dict[int, RecordedProcess] = {}
+        self._sampled_s = self._tree_s = self._proportional_s = 0.0
+        self._pipes: dict[int, _StderrPipe] = {}
+        self.processes: list[RecordedProcess] = []
+        self.sessions: list[RecordedSession] = []
+        self.peaks: list[RunPeak] = []
+        self.tree = Timeline()
+        self.peak_rss_bytes = 0
+        self.peak_s = 0.0
+        self.proportional: list[tuple[float, int, int]] = []
+        self.notes: list[str] = []
+
+    def close(self) -> None:
+        """Release all files."""
+        for pipe in list(self._pipes.values()):
+            self._close_pipe(pipe)
+        for process in self._live.values():
+            process.close()
+        self._selector.close()
+        self._listener.close()
+        self._folder.cleanup()
+
+    def environment(self) -> dict[str, str]:
+        """Return the variables with which the program must be started."""
+        paths = [str(HOOK_FOLDER), *filter(None, [os.environ.get("PYTHONPATH")])]
+        return {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(paths),
+            "MEMDIAG_RUN_ADDRESS": f"{self._address}#{self._secret}",
+        }
+
+    def now_s(self) -> float:
+        """Return the seconds since the start of the recording."""
+        return time.perf_counter() - self._origin
+
+    def run(self, root: int, has_ended: Callable[[], bool]) -> None:
+        """Record process `root` and its descendants until `has_ended` returns True."""
+        self._watch(root)
+        while not has_ended():
+            self.step(root)
+        # What the last processes have sent.
+        while self._handle_input(0):
+            pass
+
+    def step(self, root: int) -> None:
+        """Wait for input until the next sample is due, handle it, and take the sample."""
+        busy = any(process.active for process in self._live.values())
+        period_s = CREATION_SAMPLE_S if busy else SAMPLE_S
+        self._handle_input(max(0.0, self._sampled_s + period_s - self.now_s()))
+        now_s = self.now_s()
+        if now_s >= self._tree_s + TREE_S:
+            self._tree_s = now_s
+            for pid in descendants(root):
+                self._watch(pid)
+        if now_s >= self._sampled_s + period_s * 0.5:
+            self._sample(now_s)
+        if now_s >= self._proportional_s:
+            self._read_proportional(now_s)
+
+    def _handle_input(self, timeout_s: float) -> bool:
+        """Handle what has arrived, and return whether there was anything."""
+        ready = self._selector.select(timeout_s)
+        for key, _ in ready:
+            # An earlier handler may have closed it.
+            if key.fileobj in self._selector.get_map():
+                key.data(key.fileobj)
+        return bool(ready)
+
+    def _watch(self, pid: int) -> RecordedProcess | None:
+        """Return process `pid`, from now on among those that are recorded; None if it ended."""
+        if pid in self._live:
+            return self._live[pid]
+        info = process_info(pid)
+        if info is None:
+            return None
+        try:
+            process = RecordedProcess(info, self.now_s(), self.origin_epoch_s)
+        except ProcessGone:
+            return None
+        self._live[pid] = process
+        self.processes.append(process)
+        return process
+
+    def _sample(self, now_s: float) -> None:
+        self._sampled_s = now_s
+        total = 0
+        for process in list(self._live.values()):
+            try:
+                total += process.sample(now_s)
+            except ProcessGone:
+                self._end(process, now_s)
+        if not self._live:
+            return
+        self.tree.add(now_s, Reading(total, None, None))
+        if total > self.peak_rss_bytes:
+            self.peak_rss_bytes, self.peak_s = total, now_s
+
+    def _end(self, process: RecordedProcess, now_s: float) -> None:
+        process.end(now_s)
+        del self._live[process.pid]
+
+    def _read_proportional(self, now_s: float) -> None:
+        """Read the proportional sets, as often as its duration permits."""
+        pss = swap = 0
+        for process in self._live.values():
+            found = proportional_memory(process.pid)
+            if found is not None:
+                process.peak_pss_bytes = max(process.peak_pss_bytes or 0, found.pss_bytes)
+                pss += found.pss_bytes
+                swap += found.swap_bytes
+        if pss:
+            self.proportional.append((now_s, pss, swap))
+        duration_s = self.now_s() - now_s
+        self._proportional_s = now_s + max(PROPORTIONAL_S, duration_s / MAX_PROPORTIONAL_SHARE)
+
+    def _accept(self, listener: socket.socket) -> None:
+        with suppress(OSError):
+            accepted, _ = listener.accept()
+            connection = _Connection(accepted)
+            self._selector.register(
+                accepted, selectors.EVENT_READ, lambda _: self._receive(connection)
+            )
+
+    def _receive(self, connection: _Connection) -> None:
+        try:
+            data, ancillary, _, _ = connection.socket.recvmsg(_CHUNK, 1024)
+        except OSError:
+            data, ancillary = b"", []
+        for level, kind, packed in ancillary:
+            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                numbers = memoryview(packed[: len(packed) // 4 * 4]).cast("i")
+                connection.descriptors.extend(numbers)
+        if not data:
+            self._disconnect(connection)
+            return
+        *lines, connection.received = (connection.received + data).split(b"\n")
+        if len(connection.received) > MAX_EVENT_BYTES:
+            self._disconnect(connection)
+            return
+        for line in lines:
+            if not self._handle_line(connection, line):
+                self._disconnect(connection)
+                return
+
+    def _disconnect(self, connection: _Connection) -> None:
+        with suppress(KeyError):
+            self._selector.unregister(connection.socket)
+        connection.socket.close()
+        for number in connection.descriptors:
+            os.close(number)
+        connection.descriptors = []
+
+    def _handle_line(self, connection: _Connection, line: bytes) -> bool:
+        """Handle one event; return False if the sender cannot be the hook."""
+        try:
+            fields = json.loads(line)
+            name = fields.pop("event")
+        except (ValueError, KeyError, AttributeError, RecursionError):
+            return False
+        if connection.process is None:
+            if fields.pop("secret", None) != self._secret:
+                return False
+            process = self._watch(int(fields.pop("pid", 0)))
+            if process is None:
+                return False
+            connection.process = process
+        process = connection.process
+        self._drain(process)
+        answers = self._handle(name, process, fields, connection)
+        if answers:
+            answer = json.dumps({"peak_rss_bytes": process.peak_rss_bytes}).encode() + b"\n"
+            with suppress(OSError):
+                connection.socket.sendall(answer)
+        return True
+
+    def _handle(
+        self, name: str, process: RecordedProcess, fields: dict[str, Any], connection: _Connection
+    ) -> bool:
+        """Handle one event of `process`; return whether it waits for an answer."""
+        now_s = self.now_s()
+        with suppress(ProcessGone):
+            match name:
+                case "hello":
+                    process.introduce(fields)
+                case "hook_failed":
+                    self.notes.append(
+                        f"process {process.pid}: sessions may be missing: {fields['message']}"
+                    )
+                case "stderr_filtered":
+                    self._open_pipe(process, connection)
+                    return True
+                case "stderr_restored":
+                    return True
+                case "create":
+                    session = RecordedSession(len(self.sessions) + 1, process, now_s, fields)
+                    self.sessions.append(session)
+                    return True
+                case "released":
+                    process.session(fields).release(now_s)
+                case "runs":
+                    process.session(fields).add_runs(now_s, fields)
+                case "peak":
+                    session = process.session(fields)
+                    self.peaks.append(
+                        RunPeak(
+                            session=session.number,
+                            t_s=round(now_s, 6),
+                            peak_rss_bytes=fields["peak_rss_bytes"],
+                            shapes=fields["shapes"],
+                        )
+                    )
+                    process.peak_rss_bytes = max(process.peak_rss_bytes, fields["peak_rss_bytes"])
+                case "created":
+                    process.session(fields).finish_creation(now_s, fields)
+                    return True
+                case "first_run":
+                    process.session(fields).start_first_run(now_s)
+                    return True
+                case "first_run_done":
+                    process.session(fields).finish_first_run(now_s)
+                    return True
+                case "exit":
+                    process.sample(now_s)
+                    return True
+        return False
+
+    def _open_pipe(self, process: RecordedProcess, connection: _Connection) -> None:
+        reading, *others = connection.descriptors
+        connection.descriptors = []
+        os.set_blocking(reading, False)
+        pipe = _StderrPipe(process, reading, others[0] if others else None)
+        self._pipes[reading] = pipe
+        self._selector.register(reading, selectors.EVENT_READ, lambda _: self._read(pipe))
+
+    def _drain(self, process: RecordedProcess) -> None:
+        """Handle what `process` has written to standard error until now."""
+        for pipe in list(self._pipes.values()):
+            if pipe.process is process:
+                while self._read(pipe):
+                    pass
+                self._write(pipe, pipe.filter.finish())
+
+    def _read(self, pipe: _StderrPipe) -> bool:
+        """Handle some output of a process; return False if there is none at present."""
+        try:
+            data = os.read(pipe.reading, _CHUNK)
+        except BlockingIOError:
+            return False
+        if not data:
+            self._write(pipe, pipe.filter.finish())
+            self._close_pipe(pipe)
+            return False
+        passed, lines = pipe.filter.feed(data, pipe.process.logs)
+        self._write(pipe, passed)
+        for number, session_lines in _grouped(lines):
+            with suppress(ProcessGone):
+                pipe.process.local_sessions[number].add_log(self.now_s(), session_lines)
+        return True
+
+    def _write(self, pipe: _StderrPipe, data: bytes) -> None:
+        with suppress(OSError):  # nobody reads it, which the program would have been told
+            while data and pipe.target is not None:
+                data = data[os.write(pipe.target, data) :]
+
+    def _close_pipe(self, pipe: _StderrPipe) -> None:
+        self._selector.unregister(pipe.reading)
+        del self._pipes[pipe.reading]
+        os.close(pipe.reading)
+        if pipe.target is not None:
+            os.close(pipe.target)
+
+
+def _grouped(lines: Sequence[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
+    """Yield the lines of each session together, each with its line break."""
+    found: dict[int, bytearray] = {}
+    for number, line in lines:
+        found.setdefault(number, bytearray()).extend(line + b"\n")
+    for number, together in found.items():
+        yield number, bytes(together)

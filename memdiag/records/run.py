@@ -1,0 +1,240 @@
+"""The recording of a program: its processes and sessions (schema ``memdiag.run/1``)."""
+
+from typing import Final, Literal
+
+from memdiag.records.attribution import Attribution
+from memdiag.records.base import Drawn, Record
+from memdiag.records.profile import Environment, Phase, Samples
+
+RUN_SCHEMA: Final = "memdiag.run/1"
+
+
+class Caller(Record, frozen=True, kw_only=True):
+    """One call on the stack of a session's creation.
+
+    Attributes:
+        file: the source file.
+        line: the number of the line, from 1.
+        function: the name of the function.
+    """
+
+    file: str
+    line: int
+    function: str
+
+
+class SessionModel(Record, frozen=True, kw_only=True):
+    """The model that a session was created from.
+
+    Attributes:
+        path: the file; None if the session was created from bytes.
+        bytes: the size of the file, or of the bytes; None if the file could not be read.
+        digest: a hash of evenly spaced blocks and the size, for a session from bytes.
+        weight_bytes: the bytes of all constant tensors; None if the model could not be read.
+    """
+
+    path: str | None
+    bytes: int | None
+    digest: str | None
+    weight_bytes: int | None
+
+
+class InputShapes(Record, frozen=True, kw_only=True):
+    """The runs of a session with inputs of the same shapes.
+
+    Attributes:
+        shapes: the shape by name of the input; empty for runs with an IOBinding, and None for runs
+            after the limit of different shapes was reached.
+        runs: the number of runs.
+        total_s, min_s, max_s: the sum of their latencies, the shortest and the longest.
+    """
+
+    shapes: dict[str, tuple[int, ...]] | None
+    runs: int
+    total_s: float
+    min_s: float
+    max_s: float
+
+
+class SessionMemory(Record, frozen=True, kw_only=True):
+    """The memory that belongs to a session, in an X-ray of its process.
+
+    Attributes:
+        weight_bytes: resident copies of weights that the session keeps.
+        arena_used_bytes, arena_slack_bytes: its arena; None if the arena was not identified.
+        other_bytes: other heap blocks that only this session refers to.
+    """
+
+    weight_bytes: int
+    arena_used_bytes: int | None
+    arena_slack_bytes: int | None
+    other_bytes: int
+
+
+class ProgramSession(Record, frozen=True, kw_only=True):
+    """One InferenceSession of the program.
+
+    Attributes:
+        number: the number of the session in the recording, from 1.
+        pid: its process.
+        library: the distribution whose code created the session; None for the program's own code.
+        created_at: file and line of the call, such as ``rapidocr/main.py:114``.
+        callers: the calls that led to the creation, the nearest first.
+        options: settings of SessionOptions that differ from the defaults, and config entries.
+        providers: the execution providers; empty if the creation failed.
+        intra_op_threads: 0 if onnxruntime chose the number.
+        created_s, released_s: seconds since the start of the recording; `released_s` is None for a
+            session that was alive at the end of its process.
+        creation_s: the duration of the creation.
+        error: the message of a failed creation; None if it succeeded.
+        phases: the phases of the creation and of the first run.
+        shared_with: numbers of the sessions that were created or run in the same process meanwhile,
+            so that the peaks of the phases are not this session's alone.
+        run_count: the number of runs.
+        run_threads: the number of threads that ran it.
+        shapes: the runs by the shapes of their inputs, the most frequent first.
+        last_run_s: the end of the last run, in seconds since the start of the recording.
+        memory: its memory at the last X-ray of the process; None without one.
+    """
+
+    number: int
+    pid: int
+    model: SessionModel
+    library: str | None
+    created_at: str
+    callers: tuple[Caller, ...]
+    options: dict[str, str]
+    providers: tuple[str, ...]
+    intra_op_threads: int
+    created_s: float
+    released_s: float | None
+    creation_s: float | None
+    error: str | None
+    phases: tuple[Phase, ...]
+    shared_with: tuple[int, ...]
+    run_count: int
+    run_threads: int
+    shapes: tuple[InputShapes, ...]
+    first_run_s: float | None
+    last_run_s: float | None
+    memory: SessionMemory | None = None
+
+
+class RunPeak(Record, frozen=True, kw_only=True):
+    """A run that raised the high-water mark of its process.
+
+    Attributes:
+        session: the number of the session.
+        t_s: the end of the run, in seconds since the start of the recording.
+        shapes: the shapes of its inputs.
+    """
+
+    session: int
+    t_s: float
+    peak_rss_bytes: int
+    shapes: dict[str, tuple[int, ...]] | None
+
+
+class ProcessXray(Record, frozen=True, kw_only=True):
+    """The owners of the memory of a process at one moment.
+
+    Attributes:
+        t_s: seconds since the start of the recording.
+        reason: why it was taken then.
+    """
+
+    pid: int
+    t_s: float
+    reason: Literal["end", "peak", "request"]
+    attribution: Attribution
+
+
+class ProgramProcess(Record, frozen=True, kw_only=True):
+    """One process of the program.
+
+    Attributes:
+        parent: the process that started it.
+        command: its command line.
+        started_s, ended_s: seconds since the start of the recording; None if it did not end.
+        exit_code: negative for a signal; None if it is not known.
+        peak_rss_bytes, peak_pss_bytes: the largest resident set, and proportional set, which counts
+            pages that several processes share in parts; None if it cannot be read.
+        onnxruntime: the version, if the process imported it and the hook was loaded.
+    """
+
+    pid: int
+    parent: int
+    command: tuple[str, ...]
+    started_s: float
+    ended_s: float | None
+    exit_code: int | None
+    peak_rss_bytes: int
+    peak_pss_bytes: int | None
+    onnxruntime: str | None
+    build: str | None
+    python: str | None
+    samples: Samples
+
+
+class ProgramFinding(Record, frozen=True, kw_only=True):
+    """A waste in the program.
+
+    Attributes:
+        rule: the name of the rule.
+        sessions: numbers of the sessions.
+        bytes: the memory that the remedy saves; None if it is not known.
+        message: what was found.
+        remedy: what to do.
+    """
+
+    rule: str
+    sessions: tuple[int, ...]
+    bytes: int | None
+    message: str
+    remedy: str
+
+
+class TreeSamples(Record, frozen=True, kw_only=True):
+    """The memory of all processes together.
+
+    Attributes:
+        t_s: seconds since the start of the recording.
+        rss_bytes: the sum of the resident sets at `t_s`; shared pages count once for each process.
+        proportional_t_s: the times at which the proportional sets were read, which takes longer.
+        pss_bytes: the sum of the proportional sets at `proportional_t_s`.
+        swap_bytes: the sum of the swapped bytes at `proportional_t_s`.
+    """
+
+    t_s: tuple[float, ...]
+    rss_bytes: tuple[int, ...]
+    proportional_t_s: tuple[float, ...]
+    pss_bytes: tuple[int, ...]
+    swap_bytes: tuple[int, ...]
+
+
+class ProgramRun(Drawn, frozen=True, kw_only=True):
+    """The recording of a program: every process, and every session in them.
+
+    Attributes:
+        command: the command line of the program; for a process that was watched, its own.
+        duration_s: the length of the recording.
+        exit_code: the exit code of the program; negative for a signal, None if it goes on.
+        peak_rss_bytes: the largest sum of the resident sets, at `peak_s`.
+        peak_pss_bytes: the largest sum of the proportional sets that was read.
+    """
+
+    schema: Literal["memdiag.run/1"]
+    command: tuple[str, ...]
+    duration_s: float
+    exit_code: int | None
+    environment: Environment
+    peak_rss_bytes: int
+    peak_s: float
+    peak_pss_bytes: int | None
+    processes: tuple[ProgramProcess, ...]
+    sessions: tuple[ProgramSession, ...]
+    peaks: tuple[RunPeak, ...]
+    samples: TreeSamples
+    xrays: tuple[ProcessXray, ...]
+    findings: tuple[ProgramFinding, ...]
+    notes: tuple[str, ...]
