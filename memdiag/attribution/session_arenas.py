@@ -1,0 +1,147 @@
+"""Which arena belongs to which session, by the pointers that lead from the session to the arena.
+
+The session object of Python refers to onnxruntime's InferenceSession, and several steps further to
+the arena: SessionState, its map of allocators, the allocator. The number of steps and the offset of
+each pointer in its object are the same for all sessions of a process, while stale pointers in
+freed or unused bytes lead anywhere. So the sequence of offsets that leads the most sessions to an
+arena each is the right one. No layout of onnxruntime is assumed.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from memdiag.attribution import intervals
+from memdiag.attribution.address_space import AddressSpace
+from memdiag.attribution.heap import Heap
+from memdiag.attribution.intervals import Ranges
+from memdiag.attribution.process_memory import CHUNK_BYTES, ProcessMemory
+
+MAX_STEPS = 7
+"""Pointers from a session to its arena: five in 1.20 to 1.32."""
+
+MAX_BLOCK_BYTES = 256 << 10
+"""Larger blocks contain tensors, or arrays of a large graph, and are not on the way."""
+
+MAX_PATHS = 100_000
+_WORD = 8
+_Path = tuple[int, ...]
+
+
+def session_arenas(
+    sessions: Sequence[int],
+    arenas: Sequence[int],
+    space: AddressSpace,
+    memory: ProcessMemory,
+    heap: Heap,
+) -> dict[int, int]:
+    """Return the index in `arenas` by index in `sessions`, as far as it can be told.
+
+    Args:
+        sessions: addresses of the sessions' C++ objects.
+        arenas: addresses in the arenas' objects.
+        space: the address space of the process.
+        memory: the memory of the process.
+        heap: the heap of the process.
+    """
+    if not sessions or not arenas:
+        return {}
+    pointers = _Pointers(space, memory, heap)
+    session_blocks = [pointers.block_at(address) for address in sessions]
+    found: dict[_Path, dict[int, set[int]]] = defaultdict(lambda: defaultdict(set))
+    for arena, address in enumerate(arenas):
+        steps = pointers.steps_to(pointers.block_at(address))
+        for session, block in enumerate(session_blocks):
+            for path in pointers.paths(block, steps):
+                found[path][session].add(arena)
+    best: dict[int, int] = {}
+    for _, ends in sorted(found.items(), key=lambda item: (len(item[0]), item[0])):
+        sole = {session: min(indices) for session, indices in ends.items() if len(indices) == 1}
+        # No two sessions have the same arena, unless the program has registered one for all.
+        if len(set(sole.values())) == len(sole) > len(best):
+            best = sole
+    return best
+
+
+class _Pointers:
+    """Pointers between the blocks of a heap: those to the first byte of a block in use.
+
+    Args:
+        space: the address space of the process.
+        memory: the memory of the process.
+        heap: the heap of the process.
+    """
+
+    def __init__(self, space: AddressSpace, memory: ProcessMemory, heap: Heap) -> None:
+        self._blocks = heap.blocks_in_use(0, MAX_BLOCK_BYTES)
+        self._starts = self._blocks[:, 0]
+        sources, targets = self._read(space, memory)
+        index = np.searchsorted(self._starts, sources, side="right") - 1
+        offsets = sources - self._starts[index]
+        order = np.argsort(index, kind="stable")
+        self._targets = targets[order]
+        self._offsets = offsets[order]
+        blocks = np.arange(len(self._blocks) + 1)
+        self._first = np.searchsorted(index[order], blocks)
+        backward = np.argsort(targets, kind="stable")
+        self._sources = index[backward]
+        self._first_source = np.searchsorted(targets[backward], blocks)
+
+    def _read(
+        self, space: AddressSpace, memory: ProcessMemory
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the address of each pointer, and the index of the block that it points to."""
+        sources, targets = [intervals.empty()[:, 0]], [intervals.empty()[:, 0]]
+        readable: Ranges = intervals.intersect(intervals.normal(self._blocks), space.resident)
+        buffer = np.zeros(CHUNK_BYTES, np.uint8)
+        for address, length in memory.iter_chunks(readable, buffer):
+            skipped = -address % _WORD
+            whole = (length - skipped) // _WORD * _WORD
+            words = buffer[skipped : skipped + whole].view(np.int64)
+            # malloc returns the address after the size field, with which a block starts.
+            index = np.searchsorted(self._starts, words - _WORD)
+            index[index == len(self._starts)] = 0
+            hits = np.flatnonzero(self._starts[index] == words - _WORD)
+            sources.append(address + skipped + hits * _WORD)
+            targets.append(index[hits])
+        return np.concatenate(sources), np.concatenate(targets)
+
+    def block_at(self, address: int) -> int:
+        """Return the index of the block that contains `address`; -1 if there is none."""
+        index = int(np.searchsorted(self._starts, address, side="right")) - 1
+        return index if index >= 0 and address < self._blocks[index, 1] else -1
+
+    def steps_to(self, block: int) -> dict[int, int]:
+        """Return the fewest pointers to `block` by block, up to `MAX_STEPS`."""
+        steps = {block: 0} if block >= 0 else {}
+        pending = list(steps)
+        for current in pending:
+            if steps[current] < MAX_STEPS:
+                first, last = self._first_source[current : current + 2]
+                for source in self._sources[first:last].tolist():
+                    if source not in steps:
+                        steps[source] = steps[current] + 1
+                        pending.append(source)
+        return steps
+
+    def paths(self, block: int, steps: Mapping[int, int]) -> list[_Path]:
+        """Return the offsets of the pointers of each path from `block` to where `steps` is 0."""
+        found: list[_Path] = []
+        pending: list[tuple[int, _Path, tuple[int, ...]]] = [(block, (), (block,))]
+        while pending and len(found) < MAX_PATHS:
+            current, path, passed = pending.pop()
+            left = steps.get(current)
+            if left is None or left + len(path) > MAX_STEPS:
+                continue
+            if left == 0:
+                found.append(path)
+                continue
+            first, last = self._first[current : current + 2]
+            for target, offset in zip(
+                self._targets[first:last].tolist(), self._offsets[first:last].tolist(), strict=True
+            ):
+                if target not in passed:
+                    pending.append((target, (*path, offset), (*passed, target)))
+        return found
