@@ -1,7 +1,7 @@
 """The memory X-ray: find a model's weights in a process, assign each resident byte an owner."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -22,7 +22,9 @@ from memdiag.attribution.search_target import (
     content_probe,
     qualified,
 )
+from memdiag.attribution.session_arenas import session_arenas
 from memdiag.records.attribution import (
+    Arena,
     Attribution,
     Backing,
     Copy,
@@ -39,6 +41,7 @@ def attribute(
     baseline: BaselinePages | None = None,
     logged_arena: Ranges | None = None,
     sampled: bool = False,
+    sessions: Mapping[int, int] | None = None,
 ) -> Attribution:
     """Return the owners of the resident memory of process `pid`.
 
@@ -52,6 +55,7 @@ def attribute(
         logged_arena: the arena's byte ranges from onnxruntime's log; used if no arena is found in
             memory.
         sampled: compare evenly spread blocks instead of every byte of large copies.
+        sessions: addresses of the C++ objects of sessions, by the number of the session.
 
     Raises:
         XrayError: the process cannot be read.
@@ -72,6 +76,7 @@ def attribute(
             release,
             sampled=sampled,
         )
+        arenas = _arenas(sessions or {}, space, memory, process_layout)
         ended = memory.ended
     fused = {content for target in targets if target.fused for content in target.contents}
     models = [target for target in targets if not target.fused]
@@ -111,6 +116,7 @@ def attribute(
             scanned_bytes=searched.scanned_bytes,
             verified_bytes=searched.verified_bytes,
         ),
+        arenas=arenas,
         ranges=address_ranges(ownership.ranges, _extents(copies)),
         models=tuple(
             SearchedModel(
@@ -118,6 +124,22 @@ def attribute(
             )
             for name, target in zip(names, models, strict=True)
         ),
+    )
+
+
+def _arenas(
+    sessions: Mapping[int, int], space: AddressSpace, memory: ProcessMemory, layout: ProcessLayout
+) -> tuple[Arena, ...]:
+    """Return the arenas, with the numbers of the sessions to which they belong."""
+    objects = layout.arenas.objects
+    numbers = list(sessions)
+    owned = session_arenas(
+        list(sessions.values()), [arena.address for arena in objects], space, memory, layout.heap
+    )
+    owners = {arena: numbers[session] for session, arena in owned.items()}
+    return tuple(
+        Arena(session=owners.get(index), used_bytes=arena.used_bytes, slack_bytes=arena.slack_bytes)
+        for index, arena in enumerate(objects)
     )
 
 

@@ -20,7 +20,7 @@ be walked, no arena is found.
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -51,11 +51,26 @@ _MAX_ATTEMPTS = 3  # a running process changes its chunks meanwhile
 Words = NDArray[np.uint64]
 
 
+class ArenaObject(NamedTuple):
+    """One arena of a process.
+
+    Attributes:
+        address: address of the vector of regions in the arena's object.
+        used_bytes: bytes of chunks in use.
+        slack_bytes: bytes of free chunks.
+    """
+
+    address: int
+    used_bytes: int
+    slack_bytes: int
+
+
 @dataclass(frozen=True, eq=False)
 class Arenas:
     """The chunks of all arenas of a process.
 
     Attributes:
+        objects: the arenas whose chunks are consistent.
         chunks: byte ranges of the chunks in the order of addresses, ``[n, 2]``. Adjacent chunks
             are not joined.
         used: whether each chunk is in use, ``[n]``.
@@ -63,6 +78,7 @@ class Arenas:
             `chunks`.
     """
 
+    objects: tuple[ArenaObject, ...] = ()
     chunks: Ranges = field(default_factory=intervals.empty)
     used: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, np.bool_))
     inconsistent: Ranges = field(default_factory=intervals.empty)
@@ -101,11 +117,26 @@ def read_arenas(space: AddressSpace, memory: ProcessMemory, heap: Heap) -> Arena
     blocks in use that have the size of an arena's object.
     """
     found = []
+    objects: dict[_Arena, int] = {}
     for address in _possible_arenas(space, memory, heap):
         arena = _read_arena(address, memory, heap)
         if arena is not None:
             found.append(arena)
-    return _merged(found)
+            objects[arena] = address
+    return replace(
+        _merged(found),
+        objects=tuple(_object(address, arena.chunks) for arena, address in objects.items() if arena.chunks),
+    )
+
+
+def _object(address: int, chunks: Iterable["_Chunk"]) -> ArenaObject:
+    used = free = 0
+    for chunk in chunks:
+        if chunk.used:
+            used += chunk.end - chunk.start
+        else:
+            free += chunk.end - chunk.start
+    return ArenaObject(address, used, free)
 
 
 class _Chunk(NamedTuple):
@@ -271,7 +302,7 @@ def _merged(arenas: Iterable[_Arena]) -> Arenas:
     chunks.sort()
     extents = np.array([chunk[:2] for chunk in chunks], np.int64).reshape(-1, 2)
     used = np.array([chunk.used for chunk in chunks], np.bool_)
-    return Arenas(extents, used, intervals.normal(inconsistent))
+    return Arenas(chunks=extents, used=used, inconsistent=intervals.normal(inconsistent))
 
 
 def _read_block(memory: ProcessMemory, heap: Heap, address: int, nbytes: int) -> Words | None:

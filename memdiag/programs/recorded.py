@@ -1,15 +1,19 @@
 """What is known of the processes and sessions of a program while it is recorded."""
 
 import os
-from typing import Any
+from typing import Any, Final
 
 from memdiag.programs.log_filter import SessionLog
 from memdiag.programs.process_tree import ProcessInfo
-from memdiag.records.run import InputShapes
+from memdiag.records.profile import Memory, Phase
+from memdiag.records.run import InputShapes, SessionMemory
 from memdiag.runner.log import LogMarker, LogParser
 from memdiag.runner.observer import Boundary, Observer, observe
 from memdiag.runner.phases import PhaseTracker
 from memdiag.runner.timeline import Timeline
+
+
+UNKNOWN: Final = Memory(rss_bytes=0, anonymous_bytes=None, file_bytes=None, shared_bytes=None)
 
 
 class RecordedProcess:
@@ -52,6 +56,15 @@ class RecordedProcess:
     def pid(self) -> int:
         """The id of the process."""
         return self.info.pid
+
+    @property
+    def live_sessions(self) -> list["RecordedSession"]:
+        """The sessions that were created and not released."""
+        return [
+            session
+            for session in self.local_sessions.values()
+            if session.providers and session.released_s is None
+        ]
 
     def introduce(self, fields: dict[str, Any]) -> None:
         """Store what the hook tells of the process."""
@@ -129,9 +142,11 @@ class RecordedSession:
         self.last_run_s: float | None = None
         self.error: str | None = None
         self.providers: tuple[str, ...] = ()
+        self.address: int | None = None
         self.run_threads = 0
         self.shapes: dict[str, InputShapes] = {}
         self.shared_with: set[int] = set()
+        self.memory: SessionMemory | None = None
         self._log = LogParser(os.urandom(16).hex())
         local = fields["session"]
         process.local_sessions[local] = self
@@ -153,6 +168,10 @@ class RecordedSession:
         self.creation_s = fields["latency_s"]
         self.error = fields.get("error")
         self.providers = tuple(fields.get("providers", ()))
+        self.address = fields.get("address")
+        for local in fields.get("ran_meanwhile", ()):
+            if local in self.process.local_sessions:
+                self.shared_with.add(self.process.local_sessions[local].number)
         self._pause(now_s)
 
     def start_first_run(self, now_s: float) -> None:
@@ -184,6 +203,14 @@ class RecordedSession:
     def release(self, now_s: float) -> None:
         """Store that the program has released the session."""
         self.released_s = now_s
+
+    def finished_phases(self) -> tuple[Phase, ...]:
+        """Return the phases; a phase that was open when the process ended, ends there."""
+        last = self.process.timeline.last
+        memory = UNKNOWN if last is None else last.memory
+        ended_s = self.process.ended_s or self.created_s
+        self.phases.finish(ended_s, Boundary(memory, None))
+        return tuple(phase for phase in self.phases.phases() if phase.name != "start")
 
     def _activate(self) -> None:
         for other in self.process.active:

@@ -14,10 +14,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from memdiag.errors import MemdiagError
 from memdiag.programs.log_filter import LogFilter
-from memdiag.programs.process_tree import ProcessInfo, descendants, process_info, proportional_memory
+from memdiag.programs.process_tree import descendants, process_info, proportional_memory
 from memdiag.programs.recorded import RecordedProcess, RecordedSession
-from memdiag.records.run import RunPeak
+from memdiag.programs.xray import ProcessXrayTask, session_memories
+from memdiag.records.run import ProcessXray, RunPeak, XrayReason
 from memdiag.runner.observer import ProcessGone, Reading
 from memdiag.runner.timeline import Timeline
 
@@ -81,6 +83,7 @@ class Recorder:
     Attributes:
         processes: all processes, in the order in which they were seen.
         sessions: all sessions, in the order of their creation.
+        xrays: the X-rays of processes.
         peaks: the runs that raised the high-water mark of their process.
         tree: the resident set of all processes together.
         proportional: time, proportional set and swap of all processes together.
@@ -108,6 +111,8 @@ class Recorder:
         self.processes: list[RecordedProcess] = []
         self.sessions: list[RecordedSession] = []
         self.peaks: list[RunPeak] = []
+        self.xrays: list[ProcessXray] = []
+        self._tasks: set[ProcessXrayTask] = set()
         self.tree = Timeline()
         self.peak_rss_bytes = 0
         self.peak_s = 0.0
@@ -133,6 +138,12 @@ class Recorder:
             "MEMDIAG_RUN_ADDRESS": f"{self._address}#{self._secret}",
         }
 
+    def request_xray(self, pid: int, reason: XrayReason) -> None:
+        """Start an X-ray of process `pid`; its result goes to `xrays`."""
+        process = self._live.get(pid)
+        if process is not None:
+            self._start_xray(process, reason)
+
     def now_s(self) -> float:
         """Return the seconds since the start of the recording."""
         return time.perf_counter() - self._origin
@@ -143,7 +154,7 @@ class Recorder:
         while not has_ended():
             self.step(root)
         # What the last processes have sent.
-        while self._handle_input(0):
+        while self._handle_input(0) or self._tasks:
             pass
 
     def step(self, root: int) -> None:
@@ -272,9 +283,7 @@ class Recorder:
         self._drain(process)
         answers = self._handle(name, process, fields, connection)
         if answers:
-            answer = json.dumps({"peak_rss_bytes": process.peak_rss_bytes}).encode() + b"\n"
-            with suppress(OSError):
-                connection.socket.sendall(answer)
+            _answer(connection, process)
         return True
 
     def _handle(
@@ -325,8 +334,52 @@ class Recorder:
                     return True
                 case "exit":
                     process.sample(now_s)
-                    return True
+                    if not process.live_sessions or not self._start_xray(
+                        process, "end", lambda: _answer(connection, process)
+                    ):
+                        return True
         return False
+
+    def _start_xray(
+        self,
+        process: RecordedProcess,
+        reason: XrayReason,
+        when_done: Callable[[], None] = lambda: None,
+    ) -> bool:
+        """Start an X-ray of `process`; return False if it cannot be started."""
+        started_s = self.now_s()
+        try:
+            task = ProcessXrayTask(process.pid, process.live_sessions)
+        except OSError as error:
+            self.notes.append(f"process {process.pid}: no X-ray was taken: {error.strerror}")
+            return False
+        self._tasks.add(task)
+
+        def read(_: object) -> None:
+            if task.read():
+                return
+            self._selector.unregister(task.reading)
+            self._tasks.discard(task)
+            try:
+                keys, attribution = task.result()
+            except MemdiagError as error:
+                self.notes.append(f"process {process.pid}: no X-ray: {error}")
+            else:
+                self.xrays.append(
+                    ProcessXray(
+                        pid=process.pid,
+                        t_s=round(started_s, 6),
+                        reason=reason,
+                        attribution=attribution,
+                    )
+                )
+                memories = session_memories(keys, attribution, task.sessions)
+                for session in task.sessions:
+                    session.memory = memories[session.number]
+            when_done()
+
+        self._selector.register(task.reading, selectors.EVENT_READ, read)
+        return True
 
     def _open_pipe(self, process: RecordedProcess, connection: _Connection) -> None:
         reading, *others = connection.descriptors
@@ -372,6 +425,12 @@ class Recorder:
         os.close(pipe.reading)
         if pipe.target is not None:
             os.close(pipe.target)
+
+
+def _answer(connection: _Connection, process: RecordedProcess) -> None:
+    answer = json.dumps({"peak_rss_bytes": process.peak_rss_bytes}).encode() + b"\n"
+    with suppress(OSError):  # the process has ended
+        connection.socket.sendall(answer)
 
 
 def _grouped(lines: Sequence[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:

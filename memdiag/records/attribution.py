@@ -120,6 +120,19 @@ class AddressRange(Record, frozen=True, kw_only=True):
     copy: int | None
 
 
+class Arena(Record, frozen=True, kw_only=True):
+    """One arena of onnxruntime.
+
+    Attributes:
+        session: the number of the session to which it belongs; None if it is not known.
+        used_bytes, slack_bytes: the bytes of its chunks in use, and of free ones.
+    """
+
+    session: int | None
+    used_bytes: int
+    slack_bytes: int
+
+
 class Unidentifiable(Record, frozen=True, kw_only=True):
     """Weights whose content cannot be distinguished from other data; they are not searched.
 
@@ -165,6 +178,7 @@ class Attribution(Savable, frozen=True, kw_only=True):
         notes: sentences on what could not be read.
         ranges: the addresses of the owners' bytes, in order; empty in records of older versions.
         models: the models whose weights were searched.
+        arenas: the arenas whose chunks are consistent.
 
     Raises:
         ValueError: the owners or the ranges do not sum up, or a figure is out of bounds.
@@ -184,6 +198,7 @@ class Attribution(Savable, frozen=True, kw_only=True):
     timing: ScanTiming
     ranges: tuple[AddressRange, ...] = ()
     models: tuple[SearchedModel, ...] = ()
+    arenas: tuple[Arena, ...] = ()
 
     def __post_init__(self) -> None:
         owned = sum(owner.bytes for owner in self.owners)

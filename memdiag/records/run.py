@@ -8,6 +8,9 @@ from memdiag.records.profile import Environment, Phase, Samples
 
 RUN_SCHEMA: Final = "memdiag.run/1"
 
+XrayReason = Literal["end", "peak", "request"]
+"""Why an X-ray was taken: at the end of the process, at a peak that lasted, or on request."""
+
 
 class Caller(Record, frozen=True, kw_only=True):
     """One call on the stack of a session's creation.
@@ -57,18 +60,19 @@ class InputShapes(Record, frozen=True, kw_only=True):
 
 
 class SessionMemory(Record, frozen=True, kw_only=True):
-    """The memory that belongs to a session, in an X-ray of its process.
+    """The memory of a session in an X-ray of its process.
 
     Attributes:
-        weight_bytes: resident copies of weights that the session keeps.
+        weight_bytes: resident copies of the model's weights, divided evenly among the sessions of
+            the same model; None if the weights could not be searched for.
+        sharing: the number of sessions of the process with the same model.
         arena_used_bytes, arena_slack_bytes: its arena; None if the arena was not identified.
-        other_bytes: other heap blocks that only this session refers to.
     """
 
-    weight_bytes: int
+    weight_bytes: int | None
+    sharing: int
     arena_used_bytes: int | None
     arena_slack_bytes: int | None
-    other_bytes: int
 
 
 class ProgramSession(Record, frozen=True, kw_only=True):
@@ -145,7 +149,7 @@ class ProcessXray(Record, frozen=True, kw_only=True):
 
     pid: int
     t_s: float
-    reason: Literal["end", "peak", "request"]
+    reason: XrayReason
     attribution: Attribution
 
 

@@ -16,6 +16,7 @@ standard library is imported. Written for Python 3.8 and newer.
 from __future__ import annotations
 
 import atexit
+import collections
 import contextlib
 import functools
 import hashlib
@@ -240,6 +241,7 @@ class _Recorded:
         self._severity = severity
         self._run_options: Any = None
         self.started = False
+        self.runs = 0
         self.first_run_lock = threading.Lock()
         self.forget_runs()
 
@@ -270,6 +272,7 @@ class _Recorded:
         rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         now = time.perf_counter()
         with self._lock:
+            self.runs += 1
             if key not in self._seen:
                 if len(self._seen) < MAX_SHAPES:
                     self._seen.add(key)
@@ -475,6 +478,9 @@ class _Creation:
         """Create the session; what it raises is the program's."""
         sessions = self._sessions
         options = self._options
+        self._runs = collections.defaultdict(
+            int, {other.number: other.runs for other in sessions.recorded}
+        )
         error: BaseException | None = None
         with sessions.sole_user(options), sessions.stderr:
             started = options.log_severity_level, options.logid
@@ -511,8 +517,16 @@ class _Creation:
         recorded = _Recorded(sessions, self._number, self._severity)
         session._memdiag_recorded = recorded
         sessions.recorded.add(recorded)
-        weakref.finalize(session, _released, sessions, self._number).atexit = False
-        answer = sessions.channel.ask("created", providers=session.get_providers(), **fields)
+        weakref.finalize(session, _released, sessions, recorded).atexit = False
+        answer = sessions.channel.ask(
+            "created",
+            providers=session.get_providers(),
+            address=_native_address(session._sess),
+            ran_meanwhile=[
+                other.number for other in sessions.recorded if other.runs != self._runs[other.number]
+            ],
+            **fields,
+        )
         if answer:
             sessions.max_rss = max(sessions.max_rss, answer["peak_rss_bytes"] >> 10)
 
@@ -536,9 +550,20 @@ def named_config(options: Any) -> dict[str, str]:
     return found
 
 
-def _released(sessions: _Sessions, number: int) -> None:
+def _native_address(session: Any) -> int:
+    """Return the address of the C++ object of `session`, a session of the extension module.
+
+    pybind11 stores it after the header that every object of CPython has.
+    """
+    import ctypes
+
+    return ctypes.c_size_t.from_address(id(session) + object.__basicsize__).value
+
+
+def _released(sessions: _Sessions, recorded: _Recorded) -> None:
     with contextlib.suppress(Exception):
-        sessions.channel.send("released", session=number)
+        recorded.send_runs()
+        sessions.channel.send("released", session=recorded.number)
 
 
 def _wrap_run(

@@ -1,0 +1,64 @@
+"""Record a program: run its command, and record every onnxruntime session in it."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from memdiag.errors import UsageError
+from memdiag.programs.assemble import assemble_run
+from memdiag.programs.recorder import Recorder
+from memdiag.records.run import ProgramRun
+
+
+def run(command: Sequence[str | os.PathLike[str]]) -> ProgramRun:
+    """Run the program `command` and return what was recorded of it.
+
+    The program has the standard input, output and error, the working directory and the environment
+    of this process. However it ends, the recording up to then is returned.
+
+    Args:
+        command: the program and its arguments.
+
+    Raises:
+        UsageError: `command` is empty, or the program cannot be started.
+    """
+    words = [os.fspath(word) for word in command]
+    if not words:
+        raise UsageError("no command was given. Name the program to run, such as python app.py.")
+    recorder = Recorder()
+    try:
+        try:
+            process = subprocess.Popen(words, env=recorder.environment())
+        except OSError as error:
+            raise UsageError(f"{words[0]}: cannot be started ({error.strerror}).") from error
+        with _passing_signals_on(process):
+            recorder.run(process.pid, lambda: process.poll() is not None)
+        return assemble_run(recorder, words, process.returncode)
+    finally:
+        recorder.close()
+
+
+class _passing_signals_on:  # noqa: N801 # a context manager
+    """Has signals that end a program reach `process`; this process waits for its end.
+
+    Ctrl-C reaches the process without help: it is in the same group.
+    """
+
+    def __init__(self, process: "subprocess.Popen[bytes]") -> None:
+        self._process = process
+        self._handlers: dict[int, Any] = {}
+
+    def __enter__(self) -> None:
+        for name in ("SIGTERM", "SIGHUP"):
+            number = getattr(signal, name)
+            self._handlers[number] = signal.signal(
+                number, lambda number, frame: self._process.send_signal(number)
+            )
+        self._handlers[signal.SIGINT] = signal.signal(signal.SIGINT, lambda number, frame: None)
+
+    def __exit__(self, *error: object) -> None:
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)

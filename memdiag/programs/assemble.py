@@ -1,0 +1,164 @@
+"""Assembly of the record of a program from what its recorder has seen."""
+
+import os
+import sysconfig
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import cache
+from pathlib import Path, PurePath
+
+import memdiag
+from memdiag.errors import ModelError
+from memdiag.model.model_file import open_model
+from memdiag.programs.recorded import RecordedProcess, RecordedSession
+from memdiag.programs.recorder import Recorder
+from memdiag.records.codec import escaped
+from memdiag.records.run import (
+    RUN_SCHEMA,
+    Caller,
+    ProgramProcess,
+    ProgramRun,
+    ProgramSession,
+    SessionModel,
+    TreeSamples,
+)
+from memdiag.runner.machine import describe_machine
+
+_PACKAGES = ("site-packages", "dist-packages")
+
+
+def assemble_run(
+    recorder: Recorder, command: Sequence[str], exit_code: int | None
+) -> ProgramRun:
+    """Return the record of the program that `recorder` has recorded.
+
+    Args:
+        recorder: the recorder, at the end of the recording.
+        command: the command line of the program.
+        exit_code: its exit code, negative for a signal; None if it goes on.
+    """
+    samples = recorder.tree.samples()
+    times, pss, swap = zip(*recorder.proportional, strict=True) if recorder.proportional else ((),) * 3
+    runtimes = {process.onnxruntime for process in recorder.processes} - {None}
+    python = next((each.python for each in recorder.processes if each.python), None)
+    run = ProgramRun(
+        schema=RUN_SCHEMA,
+        command=tuple(command),
+        duration_s=round(recorder.now_s(), 6),
+        exit_code=exit_code,
+        environment=describe_machine(
+            memdiag.__version__, min(runtimes, default=None), python
+        ),
+        peak_rss_bytes=recorder.peak_rss_bytes,
+        peak_s=round(recorder.peak_s, 6),
+        peak_pss_bytes=max(pss, default=None),
+        processes=tuple(map(_process, recorder.processes)),
+        sessions=tuple(map(_session, recorder.sessions)),
+        peaks=tuple(recorder.peaks),
+        samples=TreeSamples(
+            t_s=samples.t_s,
+            rss_bytes=samples.rss_bytes,
+            proportional_t_s=tuple(round(at_s, 6) for at_s in times),
+            pss_bytes=pss,
+            swap_bytes=swap,
+        ),
+        xrays=tuple(recorder.xrays),
+        findings=(),
+        notes=tuple(dict.fromkeys(recorder.notes)),
+    )
+    return escaped(run)
+
+
+def _process(process: RecordedProcess) -> ProgramProcess:
+    return ProgramProcess(
+        pid=process.pid,
+        parent=process.info.parent,
+        command=process.info.command,
+        started_s=round(process.started_s, 6),
+        ended_s=None if process.ended_s is None else round(process.ended_s, 6),
+        exit_code=process.exit_code,
+        peak_rss_bytes=process.peak_rss_bytes,
+        peak_pss_bytes=process.peak_pss_bytes,
+        onnxruntime=process.onnxruntime,
+        build=process.build,
+        python=process.python,
+        samples=process.timeline.samples(),
+    )
+
+
+def _session(session: RecordedSession) -> ProgramSession:
+    described = session.description
+    callers = tuple(
+        Caller(file=file, line=line, function=function)
+        for file, line, function in described["callers"]
+    )
+    shapes = sorted(session.shapes.values(), key=lambda each: -each.runs)
+    return ProgramSession(
+        number=session.number,
+        pid=session.process.pid,
+        model=_model(session),
+        library=_library(callers[0].file) if callers else None,
+        created_at=_place(callers[0]) if callers else "?",
+        callers=callers,
+        options={**described["options"], **described["config"]},
+        providers=session.providers,
+        intra_op_threads=described["threads"][0],
+        created_s=round(session.created_s, 6),
+        released_s=None if session.released_s is None else round(session.released_s, 6),
+        creation_s=session.creation_s,
+        error=session.error,
+        phases=session.finished_phases(),
+        shared_with=tuple(sorted(session.shared_with)),
+        run_count=sum(each.runs for each in shapes),
+        run_threads=session.run_threads,
+        shapes=tuple(shapes),
+        first_run_s=None if session.first_run_s is None else round(session.first_run_s, 6),
+        last_run_s=None if session.last_run_s is None else round(session.last_run_s, 6),
+        memory=session.memory,
+    )
+
+
+def _model(session: RecordedSession) -> SessionModel:
+    described = session.description["model"]
+    path = described["path"]
+    size, weights = described["bytes"], None
+    if path is not None:
+        with suppress(OSError):
+            size = os.stat(path).st_size
+        weights = _weight_bytes(path)
+    return SessionModel(
+        path=path, bytes=size, digest=described.get("digest"), weight_bytes=weights
+    )
+
+
+@cache
+def _weight_bytes(path: str) -> int | None:
+    """Return the bytes of the weights of the model at `path`; None if it cannot be read."""
+    try:
+        with open_model(Path(path)) as file:
+            return sum(weight.nbytes for weight in file.weights)
+    except ModelError:
+        return None
+
+
+def _place(caller: Caller) -> str:
+    """Return file and line of `caller`; of installed files, the part below site-packages."""
+    path = PurePath(caller.file)
+    for index, part in enumerate(path.parts):
+        if part in _PACKAGES:
+            path = PurePath(*path.parts[index + 1 :])
+            break
+    else:
+        with suppress(ValueError):
+            path = path.relative_to(Path.cwd())
+    return f"{path}:{caller.line}"
+
+
+def _library(file: str) -> str | None:
+    """Return the package below site-packages that contains `file`; None for other files."""
+    parts = PurePath(file).parts
+    for index, part in enumerate(parts[:-1]):
+        if part in _PACKAGES:
+            return PurePath(parts[index + 1]).stem
+    standard = sysconfig.get_paths()["stdlib"]
+    return "python" if file.startswith(standard + os.sep) else None

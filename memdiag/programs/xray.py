@@ -1,0 +1,165 @@
+"""X-rays of recorded processes, each taken by a forked process so that the recording goes on."""
+
+import json
+import os
+import tempfile
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+import numpy as np
+
+from memdiag.attribution.attribute import attribute
+from memdiag.attribution.process_memory import ProcessMemory
+from memdiag.attribution.search_target import search_target
+from memdiag.errors import MemdiagError, ModelError, XrayError
+from memdiag.model.model_file import open_model
+from memdiag.programs.recorded import RecordedSession
+from memdiag.records.attribution import Attribution
+from memdiag.records.codec import decode, encode
+from memdiag.records.run import SessionMemory
+
+MAX_BYTES_MODEL = 8 << 30
+"""Bytes of a model that is read from the memory of the process."""
+
+
+class ProcessXrayTask:
+    """The X-ray of one process, taken in a forked child.
+
+    The child is forked before memdiag starts a thread. Its result arrives on `reading`.
+
+    Args:
+        pid: the process.
+        sessions: its sessions that are alive.
+
+    Attributes:
+        reading: the descriptor that becomes readable when the result arrives.
+    """
+
+    def __init__(self, pid: int, sessions: Sequence[RecordedSession]) -> None:
+        self.pid = pid
+        self.sessions = tuple(sessions)
+        self.reading, writing = os.pipe()
+        self._result = bytearray()
+        self._child = os.fork()
+        if not self._child:
+            os.close(self.reading)
+            _write_result(writing, pid, self.sessions)
+        os.close(writing)
+
+    def read(self) -> bool:
+        """Read some of the result; return False at its end."""
+        data = os.read(self.reading, 1 << 20)
+        self._result += data
+        return bool(data)
+
+    def result(self) -> tuple[list[str], Attribution]:
+        """Return the keys of the models, in order, and the X-ray; call it at the result's end.
+
+        Raises:
+            XrayError: the process could not be read, or the X-ray ended without a result.
+        """
+        os.close(self.reading)
+        os.waitpid(self._child, 0)
+        first, _, rest = bytes(self._result).partition(b"\n")
+        keys = json.loads(first or b"null")
+        if keys is None:
+            raise XrayError(rest.decode() or f"process {self.pid}: its X-ray failed.")
+        return keys, decode(rest, Attribution)
+
+
+def _write_result(writing: int, pid: int, sessions: Sequence[RecordedSession]) -> None:
+    """Write the X-ray of process `pid` to `writing`, and end this process."""
+    try:
+        with os.fdopen(writing, "wb") as file:
+            try:
+                keys, attribution = examine(pid, sessions)
+                file.write(json.dumps(keys).encode() + b"\n" + encode(attribution))
+            except MemdiagError as error:
+                file.write(b"null\n" + str(error).encode(errors="replace"))
+    finally:
+        os._exit(0)
+
+
+def examine(
+    pid: int, sessions: Sequence[RecordedSession]
+) -> tuple[list[str], Attribution]:
+    """Return the owners of the memory of process `pid`, and the keys of its models in order.
+
+    Models that cannot be read are left out.
+
+    Raises:
+        XrayError: the process cannot be read.
+    """
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="memdiag-run-")))
+        targets = {}
+        for key, path in model_files(pid, sessions, folder).items():
+            with suppress(ModelError):
+                targets[key] = search_target(stack.enter_context(open_model(path)))
+        addresses = {
+            session.number: session.address for session in sessions if session.address is not None
+        }
+        return list(targets), attribute(pid, list(targets.values()), sessions=addresses)
+
+
+def model_files(
+    pid: int, sessions: Sequence[RecordedSession], folder: Path
+) -> dict[str, Path]:
+    """Return a file with each model by the key of the model (see `model_key`).
+
+    A model that the program gave as bytes is copied from the memory of the process to `folder`:
+    Python keeps the bytes as long as the session lives.
+    """
+    found: dict[str, Path] = {}
+    with ProcessMemory(pid) as memory:
+        for session in sessions:
+            model = session.description["model"]
+            key = model_key(session)
+            if key in found:
+                continue
+            if model["path"] is not None:
+                found[key] = Path(model["path"])
+            elif model["bytes"] <= MAX_BYTES_MODEL:
+                content = np.zeros(model["bytes"], np.uint8)
+                if memory.read_into(model["address"], content) == len(content):
+                    found[key] = folder / f"{key}.onnx"
+                    content.tofile(found[key])
+    return found
+
+
+def model_key(session: RecordedSession) -> str:
+    """Return what is equal for sessions of the same model: the path, or a hash of the bytes."""
+    model = session.description["model"]
+    return str(model["path"] or model["digest"])
+
+
+def session_memories(
+    keys: Sequence[str], attribution: Attribution, sessions: Sequence[RecordedSession]
+) -> dict[int, SessionMemory]:
+    """Return the memory of each of `sessions`, by number, in an X-ray of their process.
+
+    Args:
+        keys: the keys of the models of the X-ray, in order.
+        attribution: the X-ray.
+        sessions: the sessions that were alive.
+    """
+    sharing = Counter(model_key(session) for session in sessions)
+    weights = dict.fromkeys(keys, 0)
+    for copy in attribution.copies:
+        # A weight of several models is counted for the first.
+        for model in copy.models[:1]:
+            weights[keys[model]] += copy.resident_bytes
+    arenas = {arena.session: arena for arena in attribution.arenas}
+    found = {}
+    for session in sessions:
+        key = model_key(session)
+        arena = arenas.get(session.number)
+        found[session.number] = SessionMemory(
+            weight_bytes=weights[key] // sharing[key] if key in weights else None,
+            sharing=sharing[key],
+            arena_used_bytes=arena.used_bytes if arena else None,
+            arena_slack_bytes=arena.slack_bytes if arena else None,
+        )
+    return found
