@@ -11,13 +11,15 @@ from memdiag.records.base import Record
 from memdiag.records.comparison import COMPARISON_SCHEMA, Comparison
 from memdiag.records.fix import FIX_SCHEMA, Fix
 from memdiag.records.profile import PROFILE_SCHEMA, Profile
+from memdiag.records.run import RUN_SCHEMA, ProgramRun
 from memdiag.records.schemas import RECORDS
 
-_WITH_REPORTS: dict[str, type[Profile | Comparison | Fix | Attribution]] = {
+_WITH_REPORTS: dict[str, type[Profile | Comparison | Fix | Attribution | ProgramRun]] = {
     PROFILE_SCHEMA: Profile,
     COMPARISON_SCHEMA: Comparison,
     FIX_SCHEMA: Fix,
     ATTRIBUTION_SCHEMA: Attribution,
+    RUN_SCHEMA: ProgramRun,
 }
 
 
@@ -43,7 +45,7 @@ def load_profile(path: str | Path) -> Profile:
     return codec.load(Path(path), Profile, otherwise="Read it with memdiag.load.")
 
 
-def load_record(path: str | Path) -> Profile | Comparison | Fix | Attribution:
+def load_record(path: str | Path) -> Profile | Comparison | Fix | Attribution | ProgramRun:
     """Return the profile, comparison, fix, tuning or X-ray saved at `path`.
 
     Raises:

@@ -3,7 +3,6 @@
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,7 +12,7 @@ from memdiag.programs.recorder import Recorder
 from memdiag.records.run import ProgramRun
 
 
-def run(command: Sequence[str | os.PathLike[str]]) -> ProgramRun:
+def run(command: Sequence[str | os.PathLike[str]], *, xray: bool = True) -> ProgramRun:
     """Run the program `command` and return what was recorded of it.
 
     The program has the standard input, output and error, the working directory and the environment
@@ -21,6 +20,7 @@ def run(command: Sequence[str | os.PathLike[str]]) -> ProgramRun:
 
     Args:
         command: the program and its arguments.
+        xray: identify the owners of the memory of each process with sessions at its end.
 
     Raises:
         UsageError: `command` is empty, or the program cannot be started.
@@ -28,7 +28,7 @@ def run(command: Sequence[str | os.PathLike[str]]) -> ProgramRun:
     words = [os.fspath(word) for word in command]
     if not words:
         raise UsageError("no command was given. Name the program to run, such as python app.py.")
-    recorder = Recorder()
+    recorder = Recorder(xray=xray)
     try:
         try:
             process = subprocess.Popen(words, env=recorder.environment())
@@ -41,7 +41,7 @@ def run(command: Sequence[str | os.PathLike[str]]) -> ProgramRun:
         recorder.close()
 
 
-class _passing_signals_on:  # noqa: N801 # a context manager
+class _passing_signals_on:  # a context manager
     """Has signals that end a program reach `process`; this process waits for its end.
 
     Ctrl-C reaches the process without help: it is in the same group.

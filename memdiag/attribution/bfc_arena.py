@@ -70,18 +70,18 @@ class Arenas:
     """The chunks of all arenas of a process.
 
     Attributes:
-        objects: the arenas whose chunks are consistent.
         chunks: byte ranges of the chunks in the order of addresses, ``[n, 2]``. Adjacent chunks
             are not joined.
         used: whether each chunk is in use, ``[n]``.
         inconsistent: regions of arenas whose chunks contradict each other. They contain none of
             `chunks`.
+        objects: the arenas whose chunks are consistent.
     """
 
-    objects: tuple[ArenaObject, ...] = ()
     chunks: Ranges = field(default_factory=intervals.empty)
     used: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, np.bool_))
     inconsistent: Ranges = field(default_factory=intervals.empty)
+    objects: tuple[ArenaObject, ...] = ()
 
     @property
     def found(self) -> bool:
@@ -125,7 +125,9 @@ def read_arenas(space: AddressSpace, memory: ProcessMemory, heap: Heap) -> Arena
             objects[arena] = address
     return replace(
         _merged(found),
-        objects=tuple(_object(address, arena.chunks) for arena, address in objects.items() if arena.chunks),
+        objects=tuple(
+            _object(address, arena.chunks) for arena, address in objects.items() if arena.chunks
+        ),
     )
 
 

@@ -11,10 +11,18 @@ ERROR = 2
 def main() -> NoReturn:
     """Run the command line and end with its exit code."""
     # Imported here, so that importing this package costs nothing.
-    from memdiag.cli.worker import end_at_signals, open_standard_streams, run_in_worker
+    from memdiag.cli.worker import (
+        end_at_signals,
+        open_standard_streams,
+        run_here,
+        run_in_worker,
+    )
 
     open_standard_streams()
     end_at_signals()
     from memdiag.cli.app import parse_command_line
 
-    run_in_worker(parse_command_line())
+    command, in_worker = parse_command_line()
+    if not in_worker:
+        run_here(command)
+    run_in_worker(command)

@@ -30,10 +30,11 @@ _SHORTAGES = ("failed to map segment", "can't start new thread", "cannot allocat
 """Texts of errors that mean too little memory or too few processes."""
 
 
-def parse_command_line() -> Callable[[], NoReturn]:
+def parse_command_line() -> tuple[Callable[[], NoReturn], bool]:
     """Return a function that runs the command of the process's arguments and ends the process.
 
-    Help, the version and errors in the arguments are printed, and end the process.
+    The second value is whether it may run in a worker: a program that it starts must keep the
+    terminal. Help, the version and errors in the arguments are printed, and end the process.
     """
     if isinstance(sys.stdout, io.TextIOWrapper):
         # File names may contain bytes that are not text, and terminals lack characters.
@@ -53,7 +54,7 @@ def parse_command_line() -> Callable[[], NoReturn]:
             logging.getLogger("matplotlib").setLevel(logging.ERROR)
             raise SystemExit(run_guarded(lambda: module.run(options)))
 
-        return run_command
+        return run_command, getattr(module, "IN_WORKER", True)
     parser = main_parser()
     if not name:
         raise SystemExit(print_help(parser) or ERROR)

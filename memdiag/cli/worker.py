@@ -40,12 +40,12 @@ def run_in_worker(command: Callable[[], NoReturn]) -> NoReturn:
     try:
         worker = os.fork()
     except OSError:
-        _run_and_exit(command)
+        run_here(command)
     # A group of its own: signals of the terminal reach the worker once, through this process.
     os.setpgid(worker, worker or 0)
     if worker == 0:
         _end_with(parent)
-        _run_and_exit(command)
+        run_here(command)
 
     def pass_on(number: int, frame: FrameType | None) -> None:
         os.killpg(worker, number)
@@ -74,7 +74,7 @@ def run_in_worker(command: Callable[[], NoReturn]) -> NoReturn:
     os._exit(code)
 
 
-def _run_and_exit(command: Callable[[], NoReturn]) -> NoReturn:
+def run_here(command: Callable[[], NoReturn]) -> NoReturn:
     """Run `command` and end this process without finalizing the interpreter.
 
     A signal that interrupts the import of a native module leaves the module half initialized, and

@@ -27,9 +27,7 @@ from memdiag.runner.machine import describe_machine
 _PACKAGES = ("site-packages", "dist-packages")
 
 
-def assemble_run(
-    recorder: Recorder, command: Sequence[str], exit_code: int | None
-) -> ProgramRun:
+def assemble_run(recorder: Recorder, command: Sequence[str], exit_code: int | None) -> ProgramRun:
     """Return the record of the program that `recorder` has recorded.
 
     Args:
@@ -38,17 +36,17 @@ def assemble_run(
         exit_code: its exit code, negative for a signal; None if it goes on.
     """
     samples = recorder.tree.samples()
-    times, pss, swap = zip(*recorder.proportional, strict=True) if recorder.proportional else ((),) * 3
-    runtimes = {process.onnxruntime for process in recorder.processes} - {None}
+    times, pss, swap = (
+        zip(*recorder.proportional, strict=True) if recorder.proportional else ((),) * 3
+    )
+    runtimes = {each.onnxruntime for each in recorder.processes if each.onnxruntime}
     python = next((each.python for each in recorder.processes if each.python), None)
     run = ProgramRun(
         schema=RUN_SCHEMA,
         command=tuple(command),
         duration_s=round(recorder.now_s(), 6),
         exit_code=exit_code,
-        environment=describe_machine(
-            memdiag.__version__, min(runtimes, default=None), python
-        ),
+        environment=describe_machine(memdiag.__version__, min(runtimes, default=None), python),
         peak_rss_bytes=recorder.peak_rss_bytes,
         peak_s=round(recorder.peak_s, 6),
         peak_pss_bytes=max(pss, default=None),
@@ -126,9 +124,7 @@ def _model(session: RecordedSession) -> SessionModel:
         with suppress(OSError):
             size = os.stat(path).st_size
         weights = _weight_bytes(path)
-    return SessionModel(
-        path=path, bytes=size, digest=described.get("digest"), weight_bytes=weights
-    )
+    return SessionModel(path=path, bytes=size, digest=described.get("digest"), weight_bytes=weights)
 
 
 @cache

@@ -12,7 +12,6 @@ from memdiag.runner.observer import Boundary, Observer, observe
 from memdiag.runner.phases import PhaseTracker
 from memdiag.runner.timeline import Timeline
 
-
 UNKNOWN: Final = Memory(rss_bytes=0, anonymous_bytes=None, file_bytes=None, shared_bytes=None)
 
 
@@ -177,9 +176,7 @@ class RecordedSession:
     def start_first_run(self, now_s: float) -> None:
         """Start the first run."""
         self._activate()
-        self.phases.start_span(
-            "first run", "first_run", now_s, self.process.boundary(now_s, self)
-        )
+        self.phases.start_span("first run", "first_run", now_s, self.process.boundary(now_s, self))
 
     def finish_first_run(self, now_s: float) -> None:
         """End the first run."""

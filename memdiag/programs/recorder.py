@@ -80,6 +80,9 @@ class Recorder:
     Call `run` after the program was started with `environment`. All times are seconds since the
     recorder was made.
 
+    Args:
+        xray: take an X-ray of each process with sessions at its end.
+
     Attributes:
         processes: all processes, in the order in which they were seen.
         sessions: all sessions, in the order of their creation.
@@ -90,7 +93,8 @@ class Recorder:
         notes: what the reader of the recording must know.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, xray: bool = True) -> None:
+        self._xray = xray
         self._secret = secrets.token_hex(16)
         self._folder = tempfile.TemporaryDirectory(prefix="memdiag-run-")
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -334,7 +338,8 @@ class Recorder:
                     return True
                 case "exit":
                     process.sample(now_s)
-                    if not process.live_sessions or not self._start_xray(
+                    wanted = self._xray and process.live_sessions
+                    if not wanted or not self._start_xray(
                         process, "end", lambda: _answer(connection, process)
                     ):
                         return True

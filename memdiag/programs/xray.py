@@ -82,9 +82,7 @@ def _write_result(writing: int, pid: int, sessions: Sequence[RecordedSession]) -
         os._exit(0)
 
 
-def examine(
-    pid: int, sessions: Sequence[RecordedSession]
-) -> tuple[list[str], Attribution]:
+def examine(pid: int, sessions: Sequence[RecordedSession]) -> tuple[list[str], Attribution]:
     """Return the owners of the memory of process `pid`, and the keys of its models in order.
 
     Models that cannot be read are left out.
@@ -104,9 +102,7 @@ def examine(
         return list(targets), attribute(pid, list(targets.values()), sessions=addresses)
 
 
-def model_files(
-    pid: int, sessions: Sequence[RecordedSession], folder: Path
-) -> dict[str, Path]:
+def model_files(pid: int, sessions: Sequence[RecordedSession], folder: Path) -> dict[str, Path]:
     """Return a file with each model by the key of the model (see `model_key`).
 
     A model that the program gave as bytes is copied from the memory of the process to `folder`:

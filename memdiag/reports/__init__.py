@@ -10,12 +10,13 @@ from memdiag.records.attribution import Attribution
 from memdiag.records.comparison import Comparison
 from memdiag.records.fix import Fix
 from memdiag.records.profile import Profile
+from memdiag.records.run import ProgramRun
 from memdiag.reports.report import Report
 
 DEFAULT_FORMATS = ("html", "png", "markdown", "json")
 """The formats that a record is written in unless others are asked for."""
 
-Reported = Profile | Comparison | Fix | Attribution
+Reported = Profile | Comparison | Fix | Attribution | ProgramRun
 """The records that are written to files."""
 
 MODULES: dict[str, str] = {
@@ -24,6 +25,7 @@ MODULES: dict[str, str] = {
     "fix": "memdiag.reports.fix",
     "tuning": "memdiag.reports.tuning",
     "X-ray": "memdiag.reports.xray",
+    "run": "memdiag.reports.run",
 }
 """The module of each kind of record; it has a `REPORT`."""
 
@@ -32,7 +34,7 @@ def kind_of(record: Reported) -> str:
     """Return the kind of `record`; a fix that has points is a tuning."""
     if isinstance(record, Fix):
         return "tuning" if record.points else "fix"
-    kinds = {Profile: "profile", Comparison: "comparison", Attribution: "X-ray"}
+    kinds = {Profile: "profile", Comparison: "comparison", Attribution: "X-ray", ProgramRun: "run"}
     return kinds[type(record)]
 
 

@@ -33,7 +33,8 @@ def memdiag(tmp_path: Path) -> RunMemdiag:
             patch.setattr(sys, "stdout", output)
             patch.setattr(sys, "stderr", errors)
             with pytest.raises(SystemExit) as ended:
-                parse_command_line()()
+                command, _ = parse_command_line()
+                command()
         code = ended.value.code
         assert isinstance(code, int)
         return Finished([*map(str, words)], code, text_of(output), text_of(errors))

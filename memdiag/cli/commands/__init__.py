@@ -1,7 +1,8 @@
 """The commands, one a module with the name of the command.
 
 Each module has `ARGUMENTS` (the positional arguments in the usage line), a function `configure`
-that adds options to a parser, and a function `run` that returns the exit code. The docstring of
+that adds options to a parser, and a function `run` that returns the exit code. A command that does
+not run in a worker has ``IN_WORKER = False``. The docstring of
 `run` is the help. What is costly to import is imported in `run`, so that `--help` stays quick.
 """
 
@@ -15,6 +16,7 @@ COMMANDS = (
     "profile",
     "report",
     "rules",
+    "run",
     "tune",
     "xray",
 )

@@ -523,7 +523,9 @@ class _Creation:
             providers=session.get_providers(),
             address=_native_address(session._sess),
             ran_meanwhile=[
-                other.number for other in sessions.recorded if other.runs != self._runs[other.number]
+                other.number
+                for other in sessions.recorded
+                if other.runs != self._runs[other.number]
             ],
             **fields,
         )
@@ -591,9 +593,7 @@ def _wrap_run(
             if feeds_at is None:
                 key: Any = ((), ())
             else:
-                key = _key(
-                    arguments[feeds_at] if len(arguments) > feeds_at else _feeds_of(named)
-                )
+                key = _key(arguments[feeds_at] if len(arguments) > feeds_at else _feeds_of(named))
         except Exception as error:
             _report(recorded._sessions, error)
             return original(self, *arguments, **named)

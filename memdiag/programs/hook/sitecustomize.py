@@ -8,8 +8,14 @@ Only the standard library is imported, and only modules that are loaded at this 
 of every Python process of the program waits for this file.
 """
 
+from __future__ import annotations
+
 import os
 import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 ADDRESS = "MEMDIAG_RUN_ADDRESS"
 FOLDER = os.path.dirname(os.path.abspath(__file__))
@@ -19,27 +25,28 @@ class _OnnxruntimeFinder:
     """Finds onnxruntime as the other finders do, and wraps its sessions once it is imported."""
 
     @classmethod
-    def find_spec(cls, name, path=None, target=None):  # type: ignore[no-untyped-def]
+    def find_spec(cls, name: str, path: Any = None, target: Any = None) -> Any:
+        """Return the spec of onnxruntime; None for other modules."""
         if name != "onnxruntime":
             return None
-        sys.meta_path.remove(cls)  # type: ignore[arg-type]
+        sys.meta_path.remove(cls)
         for finder in sys.meta_path:
             find = getattr(finder, "find_spec", None)
             spec = find(name, path, target) if find is not None else None
             if spec is not None:
                 _wrap_after_import(spec.loader)
                 return spec
-        sys.meta_path.insert(0, cls)  # type: ignore[arg-type] # not installed: a later try may succeed
+        sys.meta_path.insert(0, cls)  # not installed: a later try may succeed
         return None
 
 
-def _wrap_after_import(loader):  # type: ignore[no-untyped-def]
+def _wrap_after_import(loader: Any) -> None:
     """Have `loader` wrap the sessions of the module that it executes."""
     execute = getattr(loader, "exec_module", None)
     if execute is None:
         return
 
-    def exec_module(module):  # type: ignore[no-untyped-def]
+    def exec_module(module: Any) -> None:
         loader.__dict__.pop("exec_module", None)
         execute(module)
         try:
@@ -61,7 +68,7 @@ def _wrap_after_import(loader):  # type: ignore[no-untyped-def]
         pass
 
 
-def _report(error):  # type: ignore[no-untyped-def]
+def _report(error: Exception) -> None:
     """Report `error` to ``memdiag run``; nobody else is told."""
     try:
         import json
@@ -75,14 +82,14 @@ def _report(error):  # type: ignore[no-untyped-def]
                 "event": "hook_failed",
                 "secret": secret,
                 "pid": os.getpid(),
-                "message": "{}: {}".format(type(error).__name__, error)[:500],
+                "message": f"{type(error).__name__}: {error}"[:500],
             }
             connection.sendall(json.dumps(event).encode() + b"\n")
     except Exception:
         pass
 
 
-def _run_hidden_sitecustomize():  # type: ignore[no-untyped-def]
+def _run_hidden_sitecustomize() -> None:
     """Run the ``sitecustomize`` that Python would have found; its errors are the program's."""
     from _frozen_importlib import module_from_spec
     from _frozen_importlib_external import PathFinder
@@ -97,5 +104,5 @@ def _run_hidden_sitecustomize():  # type: ignore[no-untyped-def]
 
 sys.path[:] = [path for path in sys.path if path != FOLDER]
 if ADDRESS in os.environ:
-    sys.meta_path.insert(0, _OnnxruntimeFinder)  # type: ignore[arg-type]
+    sys.meta_path.insert(0, _OnnxruntimeFinder)
 _run_hidden_sitecustomize()

@@ -1,0 +1,64 @@
+"""``memdiag run``: run a program, and record every onnxruntime session in it."""
+
+import argparse
+import os
+import signal
+from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
+from pathlib import Path
+
+from memdiag.cli import CLEAN
+from memdiag.cli.options import add_quiet, add_reports_folder
+
+ARGUMENTS = "[--] COMMAND [ARGUMENTS...]"
+IN_WORKER = False
+"""The program keeps the terminal: a worker is in a process group of its own."""
+
+
+def configure(parser: ArgumentParser) -> None:
+    """Add the options."""
+    parser.add_argument(
+        "command",
+        metavar="COMMAND",
+        nargs=argparse.REMAINDER,
+        help="The program and its arguments, such as python app.py, or gunicorn app:app.",
+    )
+    parser.add_argument(
+        "--no-xray", action="store_true", help="Do not identify the owners of the memory."
+    )
+    add_reports_folder(parser, default="memdiag-run-PID")
+    add_quiet(parser)
+
+
+def run(options: Namespace) -> int:
+    """Run a program, and record its processes, its memory and every onnxruntime session in it.
+
+    The program is not modified: it has its own standard input, output and error, and its exit code
+    is that of memdiag. Sessions are recorded in every Python process that the program starts. The
+    summary goes to standard error.
+    """
+    from rich.console import Console
+
+    from memdiag.api.run import run as record
+    from memdiag.cli.output import Destination
+    from memdiag.reports import report_of
+
+    words = options.command[1:] if options.command[:1] == ["--"] else options.command
+    folder = options.out or Path(f"memdiag-run-{os.getpid()}")
+    destination = Destination(folder, plotly=options.plotly)
+    result = record(words, xray=not options.no_xray)
+    console = Console(stderr=True, highlight=False)
+
+    def print_answer(written: Sequence[Path]) -> int:
+        report_of(result).print_summary(result, console, written=written, quiet=options.quiet)
+        return CLEAN
+
+    destination.write_and_print(result, print_answer)
+    return _exit_code(result.exit_code)
+
+
+def _exit_code(code: int | None) -> int:
+    """Return the exit code of the program; for a signal the one that a shell reports."""
+    if code is None:
+        return CLEAN
+    return 128 + signal.Signals(-code) if code < 0 else code
