@@ -6,6 +6,7 @@ import subprocess
 from collections.abc import Sequence
 from typing import Any
 
+import memdiag
 from memdiag.errors import UsageError
 from memdiag.programs.assemble import assemble_run
 from memdiag.programs.recorder import Recorder
@@ -36,7 +37,9 @@ def run(command: Sequence[str | os.PathLike[str]], *, xray: bool = True) -> Prog
             raise UsageError(f"{words[0]}: cannot be started ({error.strerror}).") from error
         with _passing_signals_on(process):
             recorder.run(process.pid, lambda: process.poll() is not None)
-        return assemble_run(recorder, words, process.returncode)
+        return assemble_run(
+            recorder, words, process.returncode, memdiag_version=memdiag.__version__
+        )
     finally:
         recorder.close()
 

@@ -7,7 +7,6 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path, PurePath
 
-import memdiag
 from memdiag.errors import ModelError
 from memdiag.model.model_file import open_model
 from memdiag.programs.recorded import RecordedProcess, RecordedSession
@@ -27,13 +26,16 @@ from memdiag.runner.machine import describe_machine
 _PACKAGES = ("site-packages", "dist-packages")
 
 
-def assemble_run(recorder: Recorder, command: Sequence[str], exit_code: int | None) -> ProgramRun:
+def assemble_run(
+    recorder: Recorder, command: Sequence[str], exit_code: int | None, *, memdiag_version: str
+) -> ProgramRun:
     """Return the record of the program that `recorder` has recorded.
 
     Args:
         recorder: the recorder, at the end of the recording.
         command: the command line of the program.
         exit_code: its exit code, negative for a signal; None if it goes on.
+        memdiag_version: the version of memdiag.
     """
     samples = recorder.tree.samples()
     times, pss, swap = (
@@ -46,7 +48,7 @@ def assemble_run(recorder: Recorder, command: Sequence[str], exit_code: int | No
         command=tuple(command),
         duration_s=round(recorder.now_s(), 6),
         exit_code=exit_code,
-        environment=describe_machine(memdiag.__version__, min(runtimes, default=None), python),
+        environment=describe_machine(memdiag_version, min(runtimes, default=None), python),
         peak_rss_bytes=recorder.peak_rss_bytes,
         peak_s=round(recorder.peak_s, 6),
         peak_pss_bytes=max(pss, default=None),

@@ -33,13 +33,17 @@ def memdiag(tmp_path: Path) -> RunMemdiag:
             patch.setattr(sys, "stdout", output)
             patch.setattr(sys, "stderr", errors)
             with pytest.raises(SystemExit) as ended:
-                command, _ = parse_command_line()
-                command()
+                run_command_line()
         code = ended.value.code
         assert isinstance(code, int)
         return Finished([*map(str, words)], code, text_of(output), text_of(errors))
 
     return run
+
+
+def run_command_line() -> None:
+    command, _ = parse_command_line()
+    command()
 
 
 def text_of(stream: io.TextIOWrapper) -> str:
