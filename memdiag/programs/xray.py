@@ -144,8 +144,8 @@ def session_memories(
     sharing = Counter(model_key(session) for session in sessions)
     weights = dict.fromkeys(keys, 0)
     for copy in attribution.copies:
-        # A weight of several models is counted for the first.
-        for model in copy.models[:1]:
+        # A weight of several models is counted for the first; of one model, none is named.
+        for model in copy.models[:1] or range(len(keys)):
             weights[keys[model]] += copy.resident_bytes
     arenas = {arena.session: arena for arena in attribution.arenas}
     found = {}
