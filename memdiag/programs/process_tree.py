@@ -58,6 +58,15 @@ def _children(pid: int) -> list[int]:
     return found
 
 
+def has_onnxruntime(pid: int) -> bool:
+    """Return whether process `pid` maps a library of onnxruntime; False if it cannot be read."""
+    try:
+        maps = Path(f"/proc/{pid}/maps").read_bytes()
+    except OSError:
+        return False
+    return any(b"onnxruntime" in line and b".so" in line for line in maps.splitlines())
+
+
 class ProportionalMemory(NamedTuple):
     """Memory of a process with its share of shared pages, in bytes."""
 

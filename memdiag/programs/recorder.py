@@ -16,7 +16,12 @@ from typing import Any, Final
 
 from memdiag.errors import MemdiagError
 from memdiag.programs.log_filter import LogFilter
-from memdiag.programs.process_tree import descendants, process_info, proportional_memory
+from memdiag.programs.process_tree import (
+    descendants,
+    has_onnxruntime,
+    process_info,
+    proportional_memory,
+)
 from memdiag.programs.recorded import RecordedProcess, RecordedSession
 from memdiag.programs.xray import ProcessXrayTask, session_memories
 from memdiag.records.run import ProcessXray, RunPeak, XrayReason
@@ -36,7 +41,13 @@ PROPORTIONAL_S = 1.0
 MAX_PROPORTIONAL_SHARE = 0.01
 """Share of the time that may be spent on reading proportional sets."""
 
+LAST_PROCESSES_S = 1.0
+"""Seconds to wait for other processes to end after the program has ended."""
+
 MAX_EVENT_BYTES = 1 << 20
+MAX_COMMAND = 200
+"""Characters of a command line in a note."""
+
 _CHUNK = 1 << 16
 
 
@@ -157,9 +168,18 @@ class Recorder:
         self._watch(root)
         while not has_ended():
             self.step(root)
+        deadline_s = self.now_s() + LAST_PROCESSES_S
+        while self._tasks or (self._live and self.now_s() < deadline_s):
+            self.step(root)
         # What the last processes have sent.
-        while self._handle_input(0) or self._tasks:
+        while self._handle_input(0):
             pass
+        if self._live:
+            pids = ", ".join(map(str, self._live))
+            self.notes.append(
+                f"still running when the program ended: process {pids}; memdiag watch PID records"
+                " such a process"
+            )
 
     def step(self, root: int) -> None:
         """Wait for input until the next sample is due, handle it, and take the sample."""
@@ -227,10 +247,21 @@ class Recorder:
                 process.peak_pss_bytes = max(process.peak_pss_bytes or 0, found.pss_bytes)
                 pss += found.pss_bytes
                 swap += found.swap_bytes
+            self._look_for_onnxruntime(process)
         if pss:
             self.proportional.append((now_s, pss, swap))
         duration_s = self.now_s() - now_s
         self._proportional_s = now_s + max(PROPORTIONAL_S, duration_s / MAX_PROPORTIONAL_SHARE)
+
+    def _look_for_onnxruntime(self, process: RecordedProcess) -> None:
+        """Note that `process` has loaded onnxruntime, and the hook was not loaded."""
+        if process.onnxruntime is None and not process.unrecorded and has_onnxruntime(process.pid):
+            process.unrecorded = True
+            self.notes.append(
+                f"process {process.pid} ({' '.join(process.info.command)[:MAX_COMMAND]}) uses"
+                " onnxruntime, but its sessions are not recorded: it is not Python, or Python was"
+                " started with -I, -E or -S"
+            )
 
     def _accept(self, listener: socket.socket) -> None:
         with suppress(OSError):

@@ -3,7 +3,6 @@
 import json
 import os
 import tempfile
-from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -141,20 +140,26 @@ def session_memories(
         attribution: the X-ray.
         sessions: the sessions that were alive.
     """
-    sharing = Counter(model_key(session) for session in sessions)
-    weights = dict.fromkeys(keys, 0)
+    users: dict[str, list[int]] = {key: [] for key in keys}
+    for session in sessions:
+        users.setdefault(model_key(session), []).append(session.number)
+    weights: dict[int, float] = {number: 0.0 for key in keys for number in users[key]}
+    sharing = {session.number: len(users[model_key(session)]) for session in sessions}
     for copy in attribution.copies:
-        # A weight of several models is counted for the first; of one model, none is named.
-        for model in copy.models[:1] or range(len(keys)):
-            weights[keys[model]] += copy.resident_bytes
+        # No model is named if there is only one.
+        models = [keys[model] for model in copy.models] or keys
+        numbers = [number for key in models for number in users[key]]
+        for number in numbers:
+            weights[number] += copy.resident_bytes / len(numbers)
+            sharing[number] = max(sharing[number], len(numbers))
     arenas = {arena.session: arena for arena in attribution.arenas}
     found = {}
     for session in sessions:
-        key = model_key(session)
-        arena = arenas.get(session.number)
-        found[session.number] = SessionMemory(
-            weight_bytes=weights[key] // sharing[key] if key in weights else None,
-            sharing=sharing[key],
+        number = session.number
+        arena = arenas.get(number)
+        found[number] = SessionMemory(
+            weight_bytes=round(weights[number]) if number in weights else None,
+            sharing=sharing[number],
             arena_used_bytes=arena.used_bytes if arena else None,
             arena_slack_bytes=arena.slack_bytes if arena else None,
         )

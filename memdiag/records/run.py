@@ -64,8 +64,9 @@ class SessionMemory(Record, frozen=True, kw_only=True):
 
     Attributes:
         weight_bytes: resident copies of the model's weights, divided evenly among the sessions of
-            the same model; None if the weights could not be searched for.
-        sharing: the number of sessions of the process with the same model.
+            the process that have these weights; None if they could not be searched for.
+        sharing: the number of sessions of the process that have the same weights, this one
+            included.
         arena_used_bytes, arena_slack_bytes: its arena; None if the arena was not identified.
     """
 

@@ -127,9 +127,14 @@ class _Stderr:
             if self._creations > 1:
                 return
             self._original = None
-            with contextlib.suppress(OSError):  # the program has closed standard error
+            try:
                 self._original = os.dup(2)
                 os.set_inheritable(self._original, False)
+            except OSError:  # the program has closed it, and the pipe must not get its number
+                nothing = os.open(os.devnull, os.O_WRONLY)
+                if nothing != 2:
+                    os.dup2(nothing, 2)
+                    os.close(nothing)
             reading, writing = os.pipe()
             try:
                 _flush_stderr()

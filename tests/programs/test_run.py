@@ -1,0 +1,368 @@
+"""Programs under ``memdiag run``: one recording of many sessions, and programs that misbehave."""
+
+import os
+import re
+import subprocess
+import sys
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from memdiag.api.run import run
+from memdiag.errors import UsageError
+from memdiag.records.run import ProgramRun, ProgramSession
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the tree is read from /proc")
+
+WEIGHT_BYTES = 4 * 512 * 512
+
+PROGRAM = """
+import multiprocessing, os, sys
+import numpy as np
+import onnxruntime
+
+
+def session(source, **options):
+    settings = onnxruntime.SessionOptions()
+    for name, value in options.items():
+        setattr(settings, name, value)
+    return onnxruntime.InferenceSession(source, settings, providers=["CPUExecutionProvider"])
+
+
+def in_child(path):
+    child = session(path)
+    child.run(None, {"x": np.ones((3, 512), np.float32)})
+
+
+if __name__ == "__main__":
+    path = sys.argv[1]
+    print("to standard output", flush=True)
+    print("to standard error", file=sys.stderr, flush=True)
+    first = session(path, intra_op_num_threads=1)  # FIRST
+    for rows in (1, 1, 4):
+        first.run(None, {"x": np.ones((rows, 512), np.float32)})
+    first.run_with_ort_values(
+        None, {"x": onnxruntime.OrtValue.ortvalue_from_numpy(np.ones((2, 512), np.float32))}
+    )
+    with open(path, "rb") as file:
+        second = session(file.read(), enable_cpu_mem_arena=False, logid="mine")  # SECOND
+    second.run(["y"], input_feed={"x": np.ones((1, 512), np.float32)})
+    unused = session(path)
+    released = session(path)
+    released.run(None, {"x": np.ones((1, 512), np.float32)})
+    del released
+    try:
+        session(__file__)
+    except Exception as error:
+        print(type(error).__name__)
+    print(second.get_session_options().log_severity_level, second.get_session_options().logid)
+    child = multiprocessing.get_context("spawn").Process(target=in_child, args=(path,))
+    child.start()
+    child.join()
+    os.write(2, b"\\xff\\x00 the end")
+    sys.exit(7)
+"""
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("model") / "linear.onnx"
+    graph = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["": 17]>'
+        " linear (float[n, 512] x) => (float[n, 512] y) { y = MatMul(x, w) }"
+    )
+    weight = np.random.default_rng(0).standard_normal((512, 512), np.float32)
+    graph.graph.initializer.append(onnx.numpy_helper.from_array(weight, "w"))
+    unused = onnx.numpy_helper.from_array(np.ones(4, np.float32), "unused")
+    graph.graph.initializer.append(unused)  # onnxruntime warns of it
+    onnx.save(graph, path)
+    return path
+
+
+class Recorded:
+    """A program, its recording, and what it wrote with and without memdiag."""
+
+    def __init__(self, folder: Path, program: str, arguments: Sequence[str]) -> None:
+        self.path = folder / "program.py"
+        self.path.write_text(program)
+        command = [sys.executable, str(self.path), *arguments]
+        self.plain = subprocess.run(command, capture_output=True, check=False)
+        script = "import sys; from memdiag.api.run import run; from memdiag.records.codec import *;"
+        script += "open(sys.argv[1], 'wb').write(encode(run(sys.argv[2:])))"
+        saved = folder / "run.json"
+        self.output = subprocess.run(
+            [sys.executable, "-c", script, str(saved), *command], capture_output=True, check=False
+        )
+        from memdiag.records.codec import load
+
+        self.run = load(saved, ProgramRun)
+
+    def line_of(self, text: str) -> int:
+        lines = self.path.read_text().splitlines()
+        return next(number for number, line in enumerate(lines, 1) if text in line)
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory, model: Path) -> Recorded:
+    return Recorded(tmp_path_factory.mktemp("program"), PROGRAM, [str(model)])
+
+
+@pytest.fixture(scope="module")
+def sessions(recorded: Recorded) -> tuple[ProgramSession, ...]:
+    return recorded.run.sessions
+
+
+def without_times(output: bytes) -> bytes:
+    return re.sub(rb"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+|\d+(?=-memdiag)", b"T", output)
+
+
+def test_the_program_s_output_is_unchanged(recorded: Recorded) -> None:
+    assert recorded.output.stdout == recorded.plain.stdout
+    assert without_times(recorded.output.stderr) == without_times(recorded.plain.stderr)
+    assert b"Removing initializer 'unused'" in recorded.output.stderr
+
+
+def test_the_exit_code_is_the_program_s(recorded: Recorded) -> None:
+    assert recorded.run.exit_code == recorded.plain.returncode == 7
+
+
+def test_each_session_is_recorded(sessions: tuple[ProgramSession, ...]) -> None:
+    assert [session.number for session in sessions] == [1, 2, 3, 4, 5, 6]
+    assert [session.run_count for session in sessions] == [4, 1, 0, 1, 0, 1]
+
+
+def test_models_are_named_by_path_or_by_the_hash_of_their_bytes(
+    sessions: tuple[ProgramSession, ...], model: Path
+) -> None:
+    assert sessions[0].model.path == str(model)
+    assert sessions[0].model.bytes == model.stat().st_size
+    assert sessions[0].model.weight_bytes == WEIGHT_BYTES + 16
+    assert sessions[1].model.path is None
+    assert sessions[1].model.bytes == model.stat().st_size
+    assert sessions[1].model.digest
+
+
+def test_the_place_of_the_creation_is_outside_onnxruntime(
+    sessions: tuple[ProgramSession, ...], recorded: Recorded
+) -> None:
+    place = f"{recorded.path}:{recorded.line_of('return onnxruntime.InferenceSession')}"
+    assert sessions[0].created_at == place
+    assert sessions[0].callers[1].line == recorded.line_of("# FIRST")
+    assert sessions[1].callers[1].line == recorded.line_of("# SECOND")
+    assert sessions[0].library is None
+
+
+def test_options_are_those_that_the_program_set(sessions: tuple[ProgramSession, ...]) -> None:
+    assert sessions[0].options == {"intra_op_num_threads": "1"}
+    assert sessions[0].intra_op_threads == 1
+    assert sessions[1].options == {"enable_cpu_mem_arena": "False"}
+
+
+def test_every_phase_is_measured(sessions: tuple[ProgramSession, ...]) -> None:
+    names = [phase.name for phase in sessions[0].phases]
+    assert names == [
+        "parse",
+        "optimize",
+        "constant_fold",
+        "initialize",
+        "prepack",
+        "first_run",
+    ]
+    assert all(phase.peak_rss_bytes > 0 for phase in sessions[0].phases)
+
+
+def test_runs_are_counted_by_shape(sessions: tuple[ProgramSession, ...]) -> None:
+    counted = {tuple(each.shapes["x"]): each.runs for each in sessions[0].shapes if each.shapes}
+    assert counted == {(1, 512): 2, (4, 512): 1, (2, 512): 1}
+    assert all(0 < each.min_s <= each.max_s <= each.total_s for each in sessions[0].shapes)
+
+
+def test_a_session_that_never_ran_has_no_last_run(sessions: tuple[ProgramSession, ...]) -> None:
+    assert sessions[2].last_run_s is None
+    assert sessions[0].last_run_s is not None
+
+
+def test_a_released_session_has_the_time_of_its_release(
+    sessions: tuple[ProgramSession, ...],
+) -> None:
+    assert sessions[3].released_s is not None
+    assert sessions[3].released_s >= sessions[3].created_s
+    assert sessions[0].released_s is None
+
+
+def test_a_failed_creation_has_its_error(sessions: tuple[ProgramSession, ...]) -> None:
+    assert sessions[4].error
+    assert sessions[4].providers == ()
+
+
+def test_sessions_of_child_processes_are_recorded(
+    recorded: Recorded, sessions: tuple[ProgramSession, ...]
+) -> None:
+    assert sessions[5].pid != sessions[0].pid
+    child = next(each for each in recorded.run.processes if each.pid == sessions[5].pid)
+    assert child.onnxruntime == recorded.run.processes[0].onnxruntime
+
+
+def test_the_peak_of_the_tree_is_at_least_that_of_a_process(recorded: Recorded) -> None:
+    run = recorded.run
+    assert run.peak_rss_bytes == max(run.samples.rss_bytes)
+    assert run.processes[0].peak_rss_bytes >= max(run.processes[0].samples.rss_bytes)
+
+
+def test_weights_and_arenas_are_found_at_the_end(sessions: tuple[ProgramSession, ...]) -> None:
+    memories = [session.memory for session in sessions]
+    assert memories[3] is None
+    assert memories[4] is None
+    for session, memory in zip(sessions[:3], memories[:3], strict=True):
+        assert memory is not None
+        assert memory.weight_bytes is not None
+        assert memory.weight_bytes >= WEIGHT_BYTES, session.number
+    assert memories[0] is not None
+    assert memories[0].sharing == 3
+    assert memories[0].arena_slack_bytes
+    assert memories[1] is not None
+    assert memories[1].arena_slack_bytes is None  # it has no arena
+
+
+def record(folder: Path, program: str, *words: str) -> ProgramRun:
+    path = folder / "program.py"
+    path.write_text(textwrap.dedent(program))
+    return run([sys.executable, *words, str(path)])
+
+
+def test_a_program_without_onnxruntime_has_no_sessions(tmp_path: Path) -> None:
+    recording = record(tmp_path, "import sys; sys.exit(3)")
+    assert recording.sessions == ()
+    assert recording.exit_code == 3
+    assert recording.notes == ()
+
+
+def test_a_killed_program_is_recorded_until_then(tmp_path: Path, model: Path) -> None:
+    recording = record(
+        tmp_path,
+        f"""
+        import os, signal, onnxruntime
+        session = onnxruntime.InferenceSession({str(model)!r}, providers=["CPUExecutionProvider"])
+        os.kill(os.getpid(), signal.SIGKILL)
+        """,
+    )
+    assert recording.exit_code == -9
+    assert [session.phases[-1].name for session in recording.sessions] == ["prepack"]
+
+
+def test_a_creation_that_kills_the_process_is_recorded(tmp_path: Path, model: Path) -> None:
+    recording = record(
+        tmp_path,
+        f"""
+        import os, signal, threading, onnxruntime
+        onnxruntime.InferenceSession._create_inference_session = lambda *_: os.abort()
+        onnxruntime.InferenceSession({str(model)!r}, providers=["CPUExecutionProvider"])
+        """,
+    )
+    assert recording.exit_code == -6
+    assert [session.creation_s for session in recording.sessions] == [None]
+
+
+def test_a_command_that_does_not_exist_is_one_sentence() -> None:
+    with pytest.raises(UsageError, match=r"no-such-program: cannot be started \(No such file"):
+        run(["no-such-program"])
+    with pytest.raises(UsageError, match="no command was given"):
+        run([])
+
+
+@pytest.mark.parametrize("option", ["-I", "-S"])
+def test_python_without_the_hook_is_noted(tmp_path: Path, model: Path, option: str) -> None:
+    site = Path(np.__file__).parents[1]
+    recording = record(
+        tmp_path,
+        f"""
+        import sys; sys.path.append({str(site)!r})
+        import time, onnxruntime
+        session = onnxruntime.InferenceSession({str(model)!r}, providers=["CPUExecutionProvider"])
+        time.sleep(1.5)
+        """,
+        option,
+    )
+    assert recording.sessions == ()
+    (note,) = recording.notes
+    assert "its sessions are not recorded" in note
+
+
+@pytest.mark.parametrize(
+    "hidden", ["import os; os.environ['MINE'] = 'yes'", "raise RuntimeError('broken')"]
+)
+def test_the_user_s_sitecustomize_runs_as_ever(
+    tmp_path: Path, hidden: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "sitecustomize.py").write_text(hidden)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "mine"))
+    program = "import os, sys; print(os.environ.get('MINE'), sys.path[1:])"
+    path = tmp_path / "program.py"
+    path.write_text(program)
+    subprocess.run([sys.executable, str(path)], check=False)
+    plain = capfd.readouterr()
+    run([sys.executable, str(path)])
+    under = capfd.readouterr()
+    assert under.out == plain.out
+    assert under.err == plain.err
+
+
+def test_a_fork_after_a_session_is_recorded(tmp_path: Path, model: Path) -> None:
+    recording = record(
+        tmp_path,
+        f"""
+        import os, time, onnxruntime
+        session = onnxruntime.InferenceSession({str(model)!r}, providers=["CPUExecutionProvider"])
+        child = os.fork()
+        if not child:
+            time.sleep(0.3)
+            os._exit(0)
+        os.waitpid(child, 0)
+        """,
+    )
+    assert len(recording.processes) == 2
+    assert len(recording.sessions) == 1
+
+
+def test_a_program_that_closes_standard_error_goes_on(tmp_path: Path, model: Path) -> None:
+    recording = record(
+        tmp_path,
+        f"""
+        import os, onnxruntime
+        os.close(2)
+        session = onnxruntime.InferenceSession({str(model)!r}, providers=["CPUExecutionProvider"])
+        try:
+            os.fstat(2)
+        except OSError:
+            os._exit(5)
+        """,
+    )
+    assert recording.exit_code == 5
+    assert recording.sessions[0].phases[-1].name == "prepack"
+
+
+def test_a_stop_of_memdiag_does_not_stop_the_program(tmp_path: Path, model: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(
+        textwrap.dedent(
+            f"""
+            import os, signal, sys, onnxruntime
+            os.kill(os.getppid(), signal.SIGKILL)
+            onnxruntime.InferenceSession({str(model)!r}, providers=["CPUExecutionProvider"])
+            open({str(tmp_path / "done")!r}, "w").close()
+            """
+        )
+    )
+    script = "import sys; from memdiag.api.run import run; run(sys.argv[1:])"
+    subprocess.run(
+        [sys.executable, "-c", script, sys.executable, str(program)],
+        check=False,
+        env={**os.environ},
+        stderr=subprocess.PIPE,  # ends when the program ends
+    )
+    assert (tmp_path / "done").exists()
