@@ -4,16 +4,24 @@ import os
 import signal
 import subprocess
 from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import memdiag
 from memdiag.errors import UsageError
 from memdiag.programs.assemble import assemble_run
+from memdiag.programs.control import control_file
 from memdiag.programs.recorder import Recorder
 from memdiag.records.run import ProgramRun
 
 
-def run(command: Sequence[str | os.PathLike[str]], *, xray: bool = True) -> ProgramRun:
+def run(
+    command: Sequence[str | os.PathLike[str]],
+    *,
+    xray: bool = True,
+    folder: str | os.PathLike[str] | None = None,
+) -> ProgramRun:
     """Run the program `command` and return what was recorded of it.
 
     The program has the standard input, output and error, the working directory and the environment
@@ -21,16 +29,22 @@ def run(command: Sequence[str | os.PathLike[str]], *, xray: bool = True) -> Prog
 
     Args:
         command: the program and its arguments.
-        xray: identify the owners of the memory of each process with sessions at its end.
+        xray: identify the owners of the memory of each process with sessions at its end, and at
+            peaks that last.
+        folder: where `request_xray` finds the recording while it is under way; it must exist.
 
     Raises:
-        UsageError: `command` is empty, or the program cannot be started.
+        UsageError: `command` is empty, the program cannot be started, or `folder` cannot be
+            written.
     """
     words = [os.fspath(word) for word in command]
     if not words:
         raise UsageError("no command was given. Name the program to run, such as python app.py.")
     recorder = Recorder(xray=xray)
-    try:
+    with ExitStack() as stack:
+        stack.callback(recorder.close)
+        if folder is not None:
+            stack.enter_context(control_file(Path(folder), recorder.address))
         try:
             process = subprocess.Popen(words, env=recorder.environment())
         except OSError as error:
@@ -40,8 +54,6 @@ def run(command: Sequence[str | os.PathLike[str]], *, xray: bool = True) -> Prog
         return assemble_run(
             recorder, words, process.returncode, memdiag_version=memdiag.__version__
         )
-    finally:
-        recorder.close()
 
 
 class _passing_signals_on:  # a context manager

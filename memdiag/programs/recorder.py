@@ -41,6 +41,15 @@ PROPORTIONAL_S = 1.0
 MAX_PROPORTIONAL_SHARE = 0.01
 """Share of the time that may be spent on reading proportional sets."""
 
+NEAR_PEAK = 0.97
+PEAK_LASTS_S = 3.0
+MIN_PEAK_GROWTH = 1.1
+"""An X-ray is taken once the memory has stayed for 3 s within 3 % of a peak that is 10 % above the
+one that was examined before."""
+
+MAX_XRAY_SHARE = 0.05
+"""Share of the time for which X-rays at peaks may run."""
+
 LAST_PROCESSES_S = 1.0
 """Seconds to wait for other processes to end after the program has ended."""
 
@@ -92,7 +101,7 @@ class Recorder:
     recorder was made.
 
     Args:
-        xray: take an X-ray of each process with sessions at its end.
+        xray: take an X-ray of each process with sessions at its end, and at peaks that last.
 
     Attributes:
         processes: all processes, in the order in which they were seen.
@@ -128,6 +137,9 @@ class Recorder:
         self.peaks: list[RunPeak] = []
         self.xrays: list[ProcessXray] = []
         self._tasks: set[ProcessXrayTask] = set()
+        self._xray_duration_s = 0.0
+        self._near_peak_s = 0.0
+        self._xrayed_rss_bytes = 0
         self.tree = Timeline()
         self.peak_rss_bytes = 0
         self.peak_s = 0.0
@@ -150,14 +162,13 @@ class Recorder:
         return {
             **os.environ,
             "PYTHONPATH": os.pathsep.join(paths),
-            "MEMDIAG_RUN_ADDRESS": f"{self._address}#{self._secret}",
+            "MEMDIAG_RUN_ADDRESS": self.address,
         }
 
-    def request_xray(self, pid: int, reason: XrayReason) -> None:
-        """Start an X-ray of process `pid`; its result goes to `xrays`."""
-        process = self._live.get(pid)
-        if process is not None:
-            self._start_xray(process, reason)
+    @property
+    def address(self) -> str:
+        """The address with the secret, for processes and for requests of X-rays."""
+        return f"{self._address}#{self._secret}"
 
     def now_s(self) -> float:
         """Return the seconds since the start of the recording."""
@@ -191,6 +202,8 @@ class Recorder:
             self._tree_s = now_s
             for pid in descendants(root):
                 self._watch(pid)
+            if self._xray:
+                self._xray_lasting_peak(now_s)
         if now_s >= self._sampled_s + period_s * 0.5:
             self._sample(now_s)
         if now_s >= self._proportional_s:
@@ -310,6 +323,9 @@ class Recorder:
         if connection.process is None:
             if fields.pop("secret", None) != self._secret:
                 return False
+            if name == "xray":
+                self._xray_on_request(connection)
+                return True
             process = self._watch(int(fields.pop("pid", 0)))
             if process is None:
                 return False
@@ -376,6 +392,40 @@ class Recorder:
                         return True
         return False
 
+    def _xray_on_request(self, connection: _Connection) -> None:
+        """Take an X-ray of each process with sessions, and answer when all are there."""
+        processes = [process for process in self._live.values() if process.live_sessions]
+        pending = len(processes)
+
+        def when_done() -> None:
+            nonlocal pending
+            pending -= 1
+            if pending <= 0:
+                answer = json.dumps({"processes": len(processes)}).encode() + b"\n"
+                with suppress(OSError):  # the asker has ended
+                    connection.socket.sendall(answer)
+
+        for process in processes:
+            if not self._start_xray(process, "request", when_done):
+                when_done()
+        if not processes:
+            when_done()
+
+    def _xray_lasting_peak(self, now_s: float) -> None:
+        """Take X-rays if the memory has stayed near a new peak for a while."""
+        rss_bytes = self.tree.last.rss_bytes if self.tree.last else 0
+        if rss_bytes < NEAR_PEAK * self.peak_rss_bytes:
+            self._near_peak_s = now_s
+        grown = rss_bytes >= MIN_PEAK_GROWTH * self._xrayed_rss_bytes
+        affordable = self._xray_duration_s <= MAX_XRAY_SHARE * now_s
+        if not (grown and affordable) or self._tasks or now_s < self._near_peak_s + PEAK_LASTS_S:
+            return
+        processes = [process for process in self._live.values() if process.live_sessions]
+        if processes:
+            self._xrayed_rss_bytes = rss_bytes
+        for process in processes:
+            self._start_xray(process, "peak")
+
     def _start_xray(
         self,
         process: RecordedProcess,
@@ -396,6 +446,7 @@ class Recorder:
                 return
             self._selector.unregister(task.reading)
             self._tasks.discard(task)
+            self._xray_duration_s += self.now_s() - started_s
             try:
                 keys, attribution = task.result()
             except MemdiagError as error:

@@ -14,6 +14,8 @@ import pytest
 
 from memdiag.api.run import run
 from memdiag.errors import UsageError
+from memdiag.programs import recorder
+from memdiag.programs.control import request_xray
 from memdiag.records.run import ProgramRun, ProgramSession
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the tree is read from /proc")
@@ -265,6 +267,42 @@ def test_a_creation_that_kills_the_process_is_recorded(tmp_path: Path, model: Pa
     )
     assert recording.exit_code == -6
     assert [session.creation_s for session in recording.sessions] == [None]
+
+
+def test_an_xray_is_taken_on_request(tmp_path: Path, model: Path) -> None:
+    program = f"""
+        import sys, onnxruntime
+        sys.path.append({str(Path(__file__).parents[2])!r})
+        session = onnxruntime.InferenceSession({str(model)!r}, providers=["CPUExecutionProvider"])
+        from pathlib import Path
+        from memdiag.programs.control import request_xray
+        assert request_xray(Path({str(tmp_path)!r})) == 1
+        """
+    path = tmp_path / "program.py"
+    path.write_text(textwrap.dedent(program))
+    recording = run([sys.executable, str(path)], folder=tmp_path)
+    assert recording.exit_code == 0
+    assert [xray.reason for xray in recording.xrays] == ["request", "end"]
+    with pytest.raises(UsageError, match="no recording is under way"):
+        request_xray(tmp_path)
+
+
+def test_a_peak_that_lasts_is_examined(
+    tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recorder, "PEAK_LASTS_S", 0.3)
+    monkeypatch.setattr(recorder, "MAX_XRAY_SHARE", 1.0)
+    recording = record(
+        tmp_path,
+        f"""
+        import os, time, onnxruntime
+        session = onnxruntime.InferenceSession({str(model)!r}, providers=["CPUExecutionProvider"])
+        time.sleep(1.5)
+        os._exit(0)
+        """,
+    )
+    assert [xray.reason for xray in recording.xrays] == ["peak"]
+    assert recording.sessions[0].memory is not None
 
 
 def test_a_command_that_does_not_exist_is_one_sentence() -> None:

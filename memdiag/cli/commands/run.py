@@ -41,12 +41,17 @@ def run(options: Namespace) -> int:
 
     from memdiag.api.run import run as record
     from memdiag.cli.output import Destination
+    from memdiag.errors import ReportError
     from memdiag.reports import report_of
 
     words = options.command[1:] if options.command[:1] == ["--"] else options.command
     folder = options.out or Path(f"memdiag-run-{os.getpid()}")
     destination = Destination(folder, plotly=options.plotly)
-    result = record(words, xray=not options.no_xray)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ReportError(f"{folder}: cannot be created ({error.strerror}).") from error
+    result = record(words, xray=not options.no_xray, folder=folder)
     console = Console(stderr=True, highlight=False)
 
     def print_answer(written: Sequence[Path]) -> int:

@@ -13,12 +13,17 @@ from memdiag.cli.options import (
     add_verify,
 )
 
-ARGUMENTS = "PID [MODEL...]"
+ARGUMENTS = "PID|FOLDER [MODEL...]"
 
 
 def configure(parser: ArgumentParser) -> None:
     """Add the options."""
-    parser.add_argument("pid", metavar="PID", type=int, help="Id of a running process.")
+    parser.add_argument(
+        "process",
+        metavar="PID|FOLDER",
+        help="Id of a running process, or the folder of a memdiag run that has not ended: its X-ray"
+        " becomes a part of the recording.",
+    )
     parser.add_argument(
         "models",
         metavar="MODEL",
@@ -52,15 +57,23 @@ def run(options: Namespace) -> int:
     """
     from memdiag.api.xray import xray
     from memdiag.cli.output import save_record, show
+    from memdiag.programs.control import request_xray
     from memdiag.records.codec import encode
     from memdiag.records.files import require_writable
 
+    if not options.process.isdecimal():
+        count = request_xray(Path(options.process))
+        print(f"{count} processes with sessions were examined; the recording has the result")
+        return CLEAN
     # The command line parses the files after the first one of --model as arguments.
     models = [*options.model, *options.models]
     if options.output is not None:
         require_writable(options.output)
     attribution = xray(
-        options.pid, models or None, sampled=options.verify == "sampled", pause=options.pause
+        int(options.process),
+        models or None,
+        sampled=options.verify == "sampled",
+        pause=options.pause,
     )
     if options.output is not None:
         save_record(attribution, options.output)
