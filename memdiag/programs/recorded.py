@@ -186,16 +186,11 @@ class RecordedSession:
         self._pause(now_s)
 
     def add_runs(self, now_s: float, fields: dict[str, Any]) -> None:
-        """Add the runs since the last report."""
+        """Store the counts of runs that have changed."""
         self.last_run_s = now_s
         self.run_threads = max(self.run_threads, fields["threads"])
         for shapes, runs, total_s, min_s, max_s in fields["runs"]:
-            key = repr(shapes)
-            before = self.shapes.get(key)
-            if before is not None:
-                runs, total_s = runs + before.runs, total_s + before.total_s
-                min_s, max_s = min(min_s, before.min_s), max(max_s, before.max_s)
-            self.shapes[key] = InputShapes(
+            self.shapes[repr(shapes)] = InputShapes(
                 shapes=shapes, runs=runs, total_s=total_s, min_s=min_s, max_s=max_s
             )
 

@@ -19,7 +19,6 @@ import atexit
 import collections
 import contextlib
 import functools
-import hashlib
 import json
 import os
 import resource
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 SEND_PERIOD_S = 0.5
+CHECK_PERIOD_S = 0.02  # between two readings of the high-water mark, unless shapes are new
 MAX_SHAPES = 1000  # different shapes of one session that are counted apart
 MAX_FRAMES = 12
 MIN_GROWTH_BYTES = 1 << 20  # of the high-water mark, for a run to be recorded as its cause
@@ -244,9 +244,9 @@ class _Recorded:
         self.number = number
         self._sessions = sessions
         self._severity = severity
-        self._run_options: Any = None
+        self.run_options = sessions.onnxruntime.RunOptions()
+        self.run_options.log_severity_level = severity
         self.started = False
-        self.runs = 0
         self.first_run_lock = threading.Lock()
         self.forget_runs()
 
@@ -254,9 +254,9 @@ class _Recorded:
         """Start counting anew."""
         self._lock = threading.Lock()
         self._counts: dict[Any, list[float]] = {}
-        self._seen: set[Any] = set()
         self._threads: set[int] = set()
-        self._sent = time.perf_counter()
+        self._unsent: set[Any] = set()
+        self._sent = self._checked = time.perf_counter()
 
     def quiet(self, options: Any) -> Any:
         """Return RunOptions for a run as loud as it would be without memdiag.
@@ -264,56 +264,74 @@ class _Recorded:
         The session was created at the most verbose severity, which runs inherit.
         """
         if options is None:
-            if self._run_options is None:
-                self._run_options = self._sessions.onnxruntime.RunOptions()
-                self._run_options.log_severity_level = self._severity
-            return self._run_options
+            return self.run_options
         if options.log_severity_level == -1:
             options.log_severity_level = self._severity
         return options
 
-    def add_run(self, key: Any, latency_s: float) -> None:
-        """Count a run; `key` is the names of its inputs, and their shapes."""
-        rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        now = time.perf_counter()
+    def add_run(self, key: Any, began: float, ended: float) -> None:
+        """Count a run.
+
+        This takes a microsecond, in every run of the program: nothing may be added lightly.
+
+        Args:
+            key: the names of its inputs, and their shapes.
+            began: the reading of `time.perf_counter` before it.
+            ended: the reading after it.
+        """
+        latency_s = ended - began
+        thread = threading.get_ident()
         with self._lock:
-            self.runs += 1
-            if key not in self._seen:
-                if len(self._seen) < MAX_SHAPES:
-                    self._seen.add(key)
-                else:
-                    key = None
             counted = self._counts.get(key)
             if counted is None:
-                self._counts[key] = [1, latency_s, latency_s, latency_s]
-            else:
-                counted[0] += 1
-                counted[1] += latency_s
-                if latency_s < counted[2]:
-                    counted[2] = latency_s
-                elif latency_s > counted[3]:
-                    counted[3] = latency_s
-            self._threads.add(threading.get_ident())
-        if rss - self._sessions.max_rss >= MIN_GROWTH_BYTES >> 10:
-            self._sessions.max_rss = rss
-            self._sessions.channel.send(
+                if len(self._counts) >= MAX_SHAPES:
+                    key = None
+                counted = self._counts.setdefault(key, [0, 0.0, latency_s, latency_s])
+                self._checked = 0.0
+            counted[0] += 1
+            counted[1] += latency_s
+            if latency_s < counted[2]:
+                counted[2] = latency_s
+            elif latency_s > counted[3]:
+                counted[3] = latency_s
+            if thread not in self._threads:
+                self._threads.add(thread)
+            self._unsent.add(key)
+        # Shapes that were not seen before raise the mark; so may any run that takes its time.
+        if ended - self._checked >= CHECK_PERIOD_S:
+            self._checked = ended
+            self._check_mark(key, latency_s)
+            if ended - self._sent >= SEND_PERIOD_S:
+                self.send_runs()
+
+    def _check_mark(self, key: Any, latency_s: float) -> None:
+        """Send an event if the high-water mark of the process has risen."""
+        sessions = self._sessions
+        rss = _max_rss()
+        if rss - sessions.max_rss >= MIN_GROWTH_BYTES >> 10:
+            sessions.max_rss = rss
+            sessions.channel.send(
                 "peak",
                 session=self.number,
                 shapes=_shapes(key),
                 peak_rss_bytes=rss << 10,
                 latency_s=latency_s,
             )
-        if now - self._sent >= SEND_PERIOD_S:
-            self.send_runs()
+
+    @property
+    def runs(self) -> int:
+        """The number of runs until now."""
+        with self._lock:
+            return sum(int(counted[0]) for counted in self._counts.values())
 
     def send_runs(self) -> None:
-        """Send the runs since the last time."""
+        """Send the counts that have changed since the last time."""
         with self._lock:
-            counts, self._counts = self._counts, {}
-            self._sent = time.perf_counter()
+            changed, self._unsent = self._unsent, set()
+            runs = [[_shapes(key), *self._counts[key]] for key in changed]
             threads = len(self._threads)
-        if counts:
-            runs = [[_shapes(key), *numbers] for key, numbers in counts.items()]
+            self._sent = time.perf_counter()
+        if runs:
             self._sessions.channel.send("runs", session=self.number, runs=runs, threads=threads)
 
 
@@ -373,7 +391,10 @@ def _model(source: Any) -> dict[str, Any]:
 
 def _digest(content: bytes) -> str:
     """Return a hash of evenly spaced blocks and the length: whole models take too long."""
-    digest = hashlib.sha256(str(len(content)).encode())
+    # Not from hashlib, which loads OpenSSL: 4 MB.
+    from _blake2 import blake2b
+
+    digest = blake2b(str(len(content)).encode(), digest_size=16)
     view = memoryview(content)
     step = max(SAMPLED_BLOCK_BYTES, len(content) // SAMPLED_BLOCKS)
     for start in range(0, len(content), step):
@@ -583,6 +604,7 @@ def _wrap_run(
         feeds_at: position of the inputs among its arguments; None for an IOBinding.
         options_at: position of the RunOptions.
     """
+    perf_counter = time.perf_counter
 
     @functools.wraps(original)
     def run(self: Any, *arguments: Any, **named: Any) -> Any:
@@ -604,10 +626,37 @@ def _wrap_run(
             return original(self, *arguments, **named)
         if not recorded.started:
             return _first_run(recorded, functools.partial(original, self), key, arguments, named)
-        began = time.perf_counter()
+        began = perf_counter()
         result = original(self, *arguments, **named)
         try:
-            recorded.add_run(key, time.perf_counter() - began)
+            recorded.add_run(key, began, perf_counter())
+        except Exception as error:
+            _report(recorded._sessions, error)
+        return result
+
+    return run
+
+
+def _wrap_plain_run(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `InferenceSession.run` with counting: as `_wrap_run`, for the most frequent way."""
+    counted_run = _wrap_run(original, feeds_at=1, options_at=2)
+    perf_counter = time.perf_counter
+
+    @functools.wraps(original)
+    def run(
+        self: Any, output_names: Any, input_feed: Any, run_options: Any = None, **named: Any
+    ) -> Any:
+        recorded = self.__dict__.get("_memdiag_recorded")
+        if recorded is None or not recorded.started or run_options is not None or named:
+            return counted_run(self, output_names, input_feed, run_options, **named)
+        try:
+            key = tuple(input_feed), tuple([value.shape for value in input_feed.values()])
+        except AttributeError:  # a list of texts, or no dictionary
+            return counted_run(self, output_names, input_feed, run_options)
+        began = perf_counter()
+        result = original(self, output_names, input_feed, recorded.run_options)
+        try:
+            recorded.add_run(key, began, perf_counter())
         except Exception as error:
             _report(recorded._sessions, error)
         return result
@@ -643,11 +692,11 @@ def _first_run(
                     recorded._sessions.max_rss = max(
                         recorded._sessions.max_rss, answer["peak_rss_bytes"] >> 10
                     )
-            recorded.add_run(key, latency_s)
+            recorded.add_run(key, began, began + latency_s)
 
 
 _RUNS: dict[str, Callable[[Callable[..., Any]], Callable[..., Any]]] = {
-    "run": functools.partial(_wrap_run, feeds_at=1, options_at=2),
+    "run": _wrap_plain_run,
     "run_with_ort_values": functools.partial(_wrap_run, feeds_at=1, options_at=2),
     "run_with_iobinding": functools.partial(_wrap_run, feeds_at=None, options_at=1),
     "run_async": functools.partial(_wrap_run, feeds_at=1, options_at=4),
