@@ -13,7 +13,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple, TypeVar
@@ -123,7 +123,7 @@ def build(path: Path) -> None:
     onnx.save(model, path)
 
 
-def _spreads(found: dict[str, list[T]], figure: Callable[[T], float], unit: str) -> list[str]:
+def _spreads(found: Mapping[str, list[T]], figure: Callable[[T], float], unit: str) -> list[str]:
     """Return the spread of a figure of each subject."""
     return [spread([figure(each) for each in values]).text(unit, 2) for values in found.values()]
 
@@ -137,7 +137,7 @@ def main() -> None:
         program, model = folder / "program.py", folder / "short.onnx"
         program.write_text(PROGRAM)
         build(model)
-        subjects = {
+        subjects: dict[str, Callable[[], Cost]] = {
             "plain": partial(measure, program, model, folder, recorded=False),
             "recorded": partial(measure, program, model, folder, recorded=True),
         }
