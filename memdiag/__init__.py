@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from memdiag.api.inspect import inspect
     from memdiag.api.load import load, load_profile
     from memdiag.api.profile import profile
+    from memdiag.api.recording import recording
+    from memdiag.api.run import run
     from memdiag.api.tune import tune
     from memdiag.api.xray import xray
     from memdiag.errors import MemdiagError
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from memdiag.records.finding import Finding, Findings
     from memdiag.records.fix import Fix
     from memdiag.records.profile import Profile
+    from memdiag.records.run import ProgramRun
 
 __version__ = "0.1.0"
 
@@ -33,6 +36,7 @@ __all__ = [
     "Fix",
     "MemdiagError",
     "Profile",
+    "ProgramRun",
     "check",
     "compare",
     "fix",
@@ -40,6 +44,8 @@ __all__ = [
     "load",
     "load_profile",
     "profile",
+    "recording",
+    "run",
     "tune",
     "xray",
 ]
@@ -47,6 +53,7 @@ __all__ = [
 _MODULES = {
     "MemdiagError": "memdiag.errors",
     "Profile": "memdiag.records.profile",
+    "ProgramRun": "memdiag.records.run",
     "Comparison": "memdiag.records.comparison",
     "Finding": "memdiag.records.finding",
     "Findings": "memdiag.records.finding",
@@ -58,6 +65,8 @@ _MODULES = {
     "load": "memdiag.api.load",
     "load_profile": "memdiag.api.load",
     "profile": "memdiag.api.profile",
+    "recording": "memdiag.api.recording",
+    "run": "memdiag.api.run",
     "tune": "memdiag.api.tune",
     "xray": "memdiag.api.xray",
 }

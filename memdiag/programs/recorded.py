@@ -27,7 +27,7 @@ class RecordedProcess:
         local_sessions: its sessions by the number that its hook gave to them.
         logs: how the logs of its sessions are passed on, by the same number.
         active: its sessions that are being created or run for the first time.
-        unrecorded: whether it uses onnxruntime without the hook.
+        uses_onnxruntime: whether it was seen with a library of onnxruntime.
 
     Raises:
         ProcessGone: it has ended.
@@ -45,7 +45,7 @@ class RecordedProcess:
         self.build: str | None = None
         self.python: str | None = None
         self.forked_from: int | None = None
-        self.unrecorded = False
+        self.uses_onnxruntime = False
         self.timeline = Timeline()
         self.local_sessions: dict[int, RecordedSession] = {}
         self.logs: dict[int, SessionLog] = {}

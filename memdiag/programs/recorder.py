@@ -180,12 +180,13 @@ class Recorder:
         while not has_ended():
             self.step(root)
         deadline_s = self.now_s() + LAST_PROCESSES_S
-        while self._tasks or (self._live and self.now_s() < deadline_s):
+        while self._tasks or (self._live and root not in self._live and self.now_s() < deadline_s):
             self.step(root)
         # What the last processes have sent.
         while self._handle_input(0):
             pass
-        if self._live:
+        self._note_unrecorded()
+        if self._live and root not in self._live:
             pids = ", ".join(map(str, self._live))
             self.notes.append(
                 f"still running when the program ended: process {pids}; memdiag watch PID records"
@@ -260,21 +261,22 @@ class Recorder:
                 process.peak_pss_bytes = max(process.peak_pss_bytes or 0, found.pss_bytes)
                 pss += found.pss_bytes
                 swap += found.swap_bytes
-            self._look_for_onnxruntime(process)
+            if not process.uses_onnxruntime:
+                process.uses_onnxruntime = has_onnxruntime(process.pid)
         if pss:
             self.proportional.append((now_s, pss, swap))
         duration_s = self.now_s() - now_s
         self._proportional_s = now_s + max(PROPORTIONAL_S, duration_s / MAX_PROPORTIONAL_SHARE)
 
-    def _look_for_onnxruntime(self, process: RecordedProcess) -> None:
-        """Note that `process` has loaded onnxruntime, and the hook was not loaded."""
-        if process.onnxruntime is None and not process.unrecorded and has_onnxruntime(process.pid):
-            process.unrecorded = True
-            self.notes.append(
-                f"process {process.pid} ({' '.join(process.info.command)[:MAX_COMMAND]}) uses"
-                " onnxruntime, but its sessions are not recorded: it is not Python, or Python was"
-                " started with -I, -E or -S"
-            )
+    def _note_unrecorded(self) -> None:
+        """Note the processes that have used onnxruntime without the hook."""
+        for process in self.processes:
+            if process.uses_onnxruntime and process.onnxruntime is None:
+                self.notes.append(
+                    f"process {process.pid} ({' '.join(process.info.command)[:MAX_COMMAND]}) uses"
+                    " onnxruntime, but its sessions are not recorded: it is not Python, or Python"
+                    " was started with -I, -E or -S"
+                )
 
     def _accept(self, listener: socket.socket) -> None:
         with suppress(OSError):

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-import onnx
 import pytest
 
 from memdiag.api.run import run
@@ -70,21 +69,6 @@ if __name__ == "__main__":
 """
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("model") / "linear.onnx"
-    graph = onnx.parser.parse_model(
-        '<ir_version: 8, opset_import: ["": 17]>'
-        " linear (float[n, 512] x) => (float[n, 512] y) { y = MatMul(x, w) }"
-    )
-    weight = np.random.default_rng(0).standard_normal((512, 512), np.float32)
-    graph.graph.initializer.append(onnx.numpy_helper.from_array(weight, "w"))
-    unused = onnx.numpy_helper.from_array(np.ones(4, np.float32), "unused")
-    graph.graph.initializer.append(unused)  # onnxruntime warns of it
-    onnx.save(graph, path)
-    return path
-
-
 class Recorded:
     """A program, its recording, and what it wrote with and without memdiag."""
 
@@ -109,8 +93,8 @@ class Recorded:
 
 
 @pytest.fixture(scope="module")
-def recorded(tmp_path_factory: pytest.TempPathFactory, model: Path) -> Recorded:
-    return Recorded(tmp_path_factory.mktemp("program"), PROGRAM, [str(model)])
+def recorded(tmp_path_factory: pytest.TempPathFactory, linear_model: Path) -> Recorded:
+    return Recorded(tmp_path_factory.mktemp("program"), PROGRAM, [str(linear_model)])
 
 
 @pytest.fixture(scope="module")
@@ -138,13 +122,13 @@ def test_each_session_is_recorded(sessions: tuple[ProgramSession, ...]) -> None:
 
 
 def test_models_are_named_by_path_or_by_the_hash_of_their_bytes(
-    sessions: tuple[ProgramSession, ...], model: Path
+    sessions: tuple[ProgramSession, ...], linear_model: Path
 ) -> None:
-    assert sessions[0].model.path == str(model)
-    assert sessions[0].model.bytes == model.stat().st_size
+    assert sessions[0].model.path == str(linear_model)
+    assert sessions[0].model.bytes == linear_model.stat().st_size
     assert sessions[0].model.weight_bytes == WEIGHT_BYTES + 16
     assert sessions[1].model.path is None
-    assert sessions[1].model.bytes == model.stat().st_size
+    assert sessions[1].model.bytes == linear_model.stat().st_size
     assert sessions[1].model.digest
 
 
@@ -230,6 +214,9 @@ def test_weights_and_arenas_are_found_at_the_end(sessions: tuple[ProgramSession,
     assert memories[1].arena_slack_bytes is None  # it has no arena
 
 
+CREATE = "onnxruntime.InferenceSession({!r}, providers=['CPUExecutionProvider'])"
+
+
 def record(folder: Path, program: str, *words: str) -> ProgramRun:
     path = folder / "program.py"
     path.write_text(textwrap.dedent(program))
@@ -243,12 +230,12 @@ def test_a_program_without_onnxruntime_has_no_sessions(tmp_path: Path) -> None:
     assert recording.notes == ()
 
 
-def test_a_killed_program_is_recorded_until_then(tmp_path: Path, model: Path) -> None:
+def test_a_killed_program_is_recorded_until_then(tmp_path: Path, linear_model: Path) -> None:
     recording = record(
         tmp_path,
         f"""
         import os, signal, onnxruntime
-        session = onnxruntime.InferenceSession({str(model)!r}, providers=["CPUExecutionProvider"])
+        session = {CREATE.format(str(linear_model))}
         os.kill(os.getpid(), signal.SIGKILL)
         """,
     )
@@ -256,24 +243,24 @@ def test_a_killed_program_is_recorded_until_then(tmp_path: Path, model: Path) ->
     assert [session.phases[-1].name for session in recording.sessions] == ["prepack"]
 
 
-def test_a_creation_that_kills_the_process_is_recorded(tmp_path: Path, model: Path) -> None:
+def test_a_creation_that_kills_the_process_is_recorded(tmp_path: Path, linear_model: Path) -> None:
     recording = record(
         tmp_path,
         f"""
         import os, signal, threading, onnxruntime
         onnxruntime.InferenceSession._create_inference_session = lambda *_: os.abort()
-        onnxruntime.InferenceSession({str(model)!r}, providers=["CPUExecutionProvider"])
+        {CREATE.format(str(linear_model))}
         """,
     )
     assert recording.exit_code == -6
     assert [session.creation_s for session in recording.sessions] == [None]
 
 
-def test_an_xray_is_taken_on_request(tmp_path: Path, model: Path) -> None:
+def test_an_xray_is_taken_on_request(tmp_path: Path, linear_model: Path) -> None:
     program = f"""
         import sys, onnxruntime
         sys.path.append({str(Path(__file__).parents[2])!r})
-        session = onnxruntime.InferenceSession({str(model)!r}, providers=["CPUExecutionProvider"])
+        session = {CREATE.format(str(linear_model))}
         from pathlib import Path
         from memdiag.programs.control import request_xray
         assert request_xray(Path({str(tmp_path)!r})) == 1
@@ -288,7 +275,7 @@ def test_an_xray_is_taken_on_request(tmp_path: Path, model: Path) -> None:
 
 
 def test_a_peak_that_lasts_is_examined(
-    tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, linear_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(recorder, "PEAK_LASTS_S", 0.3)
     monkeypatch.setattr(recorder, "MAX_XRAY_SHARE", 1.0)
@@ -296,7 +283,7 @@ def test_a_peak_that_lasts_is_examined(
         tmp_path,
         f"""
         import os, time, onnxruntime
-        session = onnxruntime.InferenceSession({str(model)!r}, providers=["CPUExecutionProvider"])
+        session = {CREATE.format(str(linear_model))}
         time.sleep(1.5)
         os._exit(0)
         """,
@@ -313,14 +300,14 @@ def test_a_command_that_does_not_exist_is_one_sentence() -> None:
 
 
 @pytest.mark.parametrize("option", ["-I", "-S"])
-def test_python_without_the_hook_is_noted(tmp_path: Path, model: Path, option: str) -> None:
+def test_python_without_the_hook_is_noted(tmp_path: Path, linear_model: Path, option: str) -> None:
     site = Path(np.__file__).parents[1]
     recording = record(
         tmp_path,
         f"""
         import sys; sys.path.append({str(site)!r})
         import time, onnxruntime
-        session = onnxruntime.InferenceSession({str(model)!r}, providers=["CPUExecutionProvider"])
+        session = {CREATE.format(str(linear_model))}
         time.sleep(1.5)
         """,
         option,
@@ -350,12 +337,12 @@ def test_the_user_s_sitecustomize_runs_as_ever(
     assert under.err == plain.err
 
 
-def test_a_fork_after_a_session_is_recorded(tmp_path: Path, model: Path) -> None:
+def test_a_fork_after_a_session_is_recorded(tmp_path: Path, linear_model: Path) -> None:
     recording = record(
         tmp_path,
         f"""
         import os, time, onnxruntime
-        session = onnxruntime.InferenceSession({str(model)!r}, providers=["CPUExecutionProvider"])
+        session = {CREATE.format(str(linear_model))}
         child = os.fork()
         if not child:
             time.sleep(0.3)
@@ -367,13 +354,13 @@ def test_a_fork_after_a_session_is_recorded(tmp_path: Path, model: Path) -> None
     assert len(recording.sessions) == 1
 
 
-def test_a_program_that_closes_standard_error_goes_on(tmp_path: Path, model: Path) -> None:
+def test_a_program_that_closes_standard_error_goes_on(tmp_path: Path, linear_model: Path) -> None:
     recording = record(
         tmp_path,
         f"""
         import os, onnxruntime
         os.close(2)
-        session = onnxruntime.InferenceSession({str(model)!r}, providers=["CPUExecutionProvider"])
+        session = {CREATE.format(str(linear_model))}
         try:
             os.fstat(2)
         except OSError:
@@ -384,14 +371,14 @@ def test_a_program_that_closes_standard_error_goes_on(tmp_path: Path, model: Pat
     assert recording.sessions[0].phases[-1].name == "prepack"
 
 
-def test_a_stop_of_memdiag_does_not_stop_the_program(tmp_path: Path, model: Path) -> None:
+def test_a_stop_of_memdiag_does_not_stop_the_program(tmp_path: Path, linear_model: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(
         textwrap.dedent(
             f"""
             import os, signal, sys, onnxruntime
             os.kill(os.getppid(), signal.SIGKILL)
-            onnxruntime.InferenceSession({str(model)!r}, providers=["CPUExecutionProvider"])
+            {CREATE.format(str(linear_model))}
             open({str(tmp_path / "done")!r}, "w").close()
             """
         )

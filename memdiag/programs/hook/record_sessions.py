@@ -66,6 +66,11 @@ class _Channel:
             self._socket = None
         self.send("hello", secret=self._secret, pid=os.getpid(), **hello)
 
+    @property
+    def connected(self) -> bool:
+        """Whether there is a connection."""
+        return self._socket is not None
+
     def disconnect(self) -> None:
         """Close the connection."""
         if self._socket is not None:
@@ -224,6 +229,8 @@ class _Sessions:
     def after_fork(self) -> None:
         """Connect anew in a forked child, whose parent keeps the old connection."""
         parent = os.getppid()
+        if not self.channel.connected:  # the recording has ended
+            return
         self.channel.disconnect()
         self._lock = threading.Lock()
         self.stderr = _Stderr(self.channel)
@@ -427,18 +434,35 @@ def _callers(package: str) -> list[list[Any]]:
     return found
 
 
-def install(onnxruntime: Any, address: str) -> None:
-    """Wrap the sessions of `onnxruntime`, and connect to ``memdiag run``."""
+def install(onnxruntime: Any, address: str) -> Callable[[], None]:
+    """Wrap the sessions of `onnxruntime`, and connect to the recording at `address`.
+
+    Returns:
+        a function that ends the recording in this process.
+    """
     session_class = onnxruntime.InferenceSession
     sessions = _Sessions(onnxruntime, _Channel(address))
     sessions.hello()
-    session_class.__init__ = _recorded_init(session_class.__init__, sessions)
+    wrapped = [(session_class, "__init__", _recorded_init(session_class.__init__, sessions))]
     for base in session_class.__mro__:
         for name, wrap in _RUNS.items():
             if name in vars(base):
-                setattr(base, name, wrap(vars(base)[name]))
+                wrapped.append((base, name, wrap(vars(base)[name])))
+    for owner, name, method in wrapped:
+        setattr(owner, name, method)
     os.register_at_fork(before=sessions.flush, after_in_child=sessions.after_fork)
     atexit.register(sessions.at_exit)
+
+    def uninstall() -> None:
+        for owner, name, method in wrapped:
+            if vars(owner).get(name) is method:
+                setattr(owner, name, method.__wrapped__)
+        sessions.at_exit()
+        atexit.unregister(sessions.at_exit)
+        sessions.channel.disconnect()
+        sessions.recorded.clear()
+
+    return uninstall
 
 
 def _recorded_init(original: Callable[..., None], sessions: _Sessions) -> Callable[..., None]:

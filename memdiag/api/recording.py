@@ -1,0 +1,142 @@
+"""Record the sessions of this process: a context manager for programs and notebooks."""
+
+import ctypes
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from memdiag.errors import MeasurementError, UsageError
+from memdiag.programs.recorder import HOOK_FOLDER
+from memdiag.records.codec import load
+from memdiag.records.run import ProgramRun
+
+_PR_SET_PTRACER = 0x59616D61
+_WATCHER = "from memdiag.programs.watcher import main; main()"
+_VARIABLES = ("PYTHONPATH", "MEMDIAG_RUN_ADDRESS")
+
+
+class Recording:
+    """A recording of this process and the processes that it starts.
+
+    Use it as a context manager. Sessions of onnxruntime that are created meanwhile are recorded,
+    as ``memdiag run`` records a program.
+
+    Args:
+        folder: where the reports are written at the end; None for no reports.
+        xray: identify the owners of the memory at the end.
+
+    Attributes:
+        run: the record, once the recording has ended; None before.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str] | None = None, *, xray: bool = True) -> None:
+        self.folder = None if folder is None else Path(folder)
+        self.run: ProgramRun | None = None
+        self._xray = xray
+        self._watcher: subprocess.Popen[bytes] | None = None
+        self._uninstall: Callable[[], None] | None = None
+
+    def __enter__(self) -> Self:
+        if self._watcher is not None:
+            raise UsageError("this recording is under way already. Make another one.")
+        if "MEMDIAG_RUN_ADDRESS" in os.environ:
+            raise UsageError(
+                "this process is being recorded already. Leave memdiag run or the outer recording"
+                " out."
+            )
+        import onnxruntime
+
+        self._result = Path(tempfile.mkdtemp(prefix="memdiag-recording-"), "run.json")
+        self._watcher = subprocess.Popen(
+            [sys.executable, "-c", _WATCHER, str(os.getpid()), str(self._result), *self._options()],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        assert self._watcher.stdout is not None
+        address = self._watcher.stdout.readline().decode().strip()
+        if not address:
+            raise MeasurementError("the recording cannot be started: its process has ended.")
+        _allow_reading_by(self._watcher.pid)
+        self._environment = {name: os.environ.get(name) for name in _VARIABLES}
+        paths = [str(HOOK_FOLDER), *filter(None, [os.environ.get("PYTHONPATH")])]
+        os.environ["PYTHONPATH"] = os.pathsep.join(paths)
+        os.environ["MEMDIAG_RUN_ADDRESS"] = address
+        self._uninstall = _hook().install(onnxruntime, address)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        assert self._watcher is not None
+        assert self._uninstall is not None
+        self._uninstall()
+        for name, value in self._environment.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+        self._watcher.communicate()
+        self.run = load(self._result, ProgramRun)
+        self._result.unlink()
+        self._result.parent.rmdir()
+        if self.folder is not None:
+            from memdiag.reports import DEFAULT_FORMATS, report_of
+
+            report_of(self.run).write(self.run, self.folder, DEFAULT_FORMATS)
+
+    def _options(self) -> list[str]:
+        return [] if self._xray else ["--no-xray"]
+
+    def __repr__(self) -> str:
+        """Return one line: the answer, once the recording has ended."""
+        return repr(self.run) if self.run is not None else "<Recording under way>"
+
+    def _repr_html_(self) -> str:
+        """Return the answer as HTML for notebooks, once the recording has ended."""
+        return self.run._repr_html_() if self.run is not None else "<p>Recording under way</p>"
+
+
+def recording(folder: str | os.PathLike[str] | None = None, *, xray: bool = True) -> Recording:
+    """Record the onnxruntime sessions of this process while a ``with`` block runs.
+
+    >>> with memdiag.recording("out") as recording:
+    ...     answer()
+    >>> recording.run.sessions
+
+    Args:
+        folder: where the reports are written at the end; None for no reports.
+        xray: identify the owners of the memory at the end.
+
+    Raises:
+        UsageError: this process is recorded already.
+        MeasurementError: the recording cannot be started.
+    """
+    return Recording(folder, xray=xray)
+
+
+def _hook() -> Any:
+    """Return the hook, a module of its own for each recording."""
+    from importlib.util import module_from_spec, spec_from_file_location
+
+    spec = spec_from_file_location("_memdiag_sessions", HOOK_FOLDER / "record_sessions.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _allow_reading_by(pid: int) -> None:
+    """Allow process `pid` to read the memory of this one, which Linux may allow parents only."""
+    if sys.platform == "linux":
+        with suppress(OSError):
+            ctypes.CDLL(None).prctl(_PR_SET_PTRACER, pid, 0, 0, 0)
