@@ -43,6 +43,7 @@ def assemble_run(
     )
     runtimes = {each.onnxruntime for each in recorder.processes if each.onnxruntime}
     python = next((each.python for each in recorder.processes if each.python), None)
+    root = recorder.processes[0].pid if recorder.processes else 0
     run = ProgramRun(
         schema=RUN_SCHEMA,
         command=tuple(command),
@@ -52,7 +53,7 @@ def assemble_run(
         peak_rss_bytes=recorder.peak_rss_bytes,
         peak_s=round(recorder.peak_s, 6),
         peak_pss_bytes=max(pss, default=None),
-        processes=tuple(map(_process, recorder.processes)),
+        processes=tuple(_process(each, root, exit_code) for each in recorder.processes),
         sessions=tuple(map(_session, recorder.sessions)),
         peaks=tuple(recorder.peaks),
         samples=TreeSamples(
@@ -69,14 +70,14 @@ def assemble_run(
     return escaped(run)
 
 
-def _process(process: RecordedProcess) -> ProgramProcess:
+def _process(process: RecordedProcess, root: int, exit_code: int | None) -> ProgramProcess:
     return ProgramProcess(
         pid=process.pid,
         parent=process.info.parent,
         command=process.info.command,
         started_s=round(process.started_s, 6),
         ended_s=None if process.ended_s is None else round(process.ended_s, 6),
-        exit_code=process.exit_code,
+        exit_code=exit_code if process.pid == root else None,
         peak_rss_bytes=process.peak_rss_bytes,
         peak_pss_bytes=process.peak_pss_bytes,
         onnxruntime=process.onnxruntime,

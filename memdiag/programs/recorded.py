@@ -4,7 +4,7 @@ import os
 from typing import Any, Final
 
 from memdiag.programs.log_filter import SessionLog
-from memdiag.programs.process_tree import ProcessInfo
+from memdiag.programs.process_tree import ProcessInfo, process_info
 from memdiag.records.profile import Memory, Phase
 from memdiag.records.run import InputShapes, SessionMemory
 from memdiag.runner.log import LogMarker, LogParser
@@ -38,7 +38,6 @@ class RecordedProcess:
         self.origin_epoch_s = origin_epoch_s
         self.started_s = now_s
         self.ended_s: float | None = None
-        self.exit_code: int | None = None
         self.peak_rss_bytes = 0
         self.peak_pss_bytes: int | None = None
         self.onnxruntime: str | None = None
@@ -69,6 +68,8 @@ class RecordedProcess:
 
     def introduce(self, fields: dict[str, Any]) -> None:
         """Store what the hook tells of the process."""
+        # At first it may have been a fork of its parent that had not started the program yet.
+        self.info = process_info(self.pid) or self.info
         self.onnxruntime, self.build = fields["onnxruntime"], fields["build"]
         self.python, self.forked_from = fields["python"], fields["forked_from"]
 

@@ -3,9 +3,9 @@
 The process sends events, one line of JSON each, to the socket of ``memdiag run``. At the boundaries
 of a session's creation and first run it waits for the answer, so that the memory is read there.
 
-During a creation onnxruntime logs everything, on standard error. The hook replaces the descriptor
+During a creation onnxruntime logs its phases, on standard error. The hook replaces the descriptor
 by a pipe for that time and sends the pipe's other end, with the original descriptor, to ``memdiag
-run``, which takes onnxruntime's verbose lines out and writes the rest where it belongs. A thread of
+run``, which takes these lines out and writes the rest where it belongs. A thread of
 this process could not: up to 1.24 a creation keeps the interpreter's lock. The logger callback of
 1.32 is not used: lines of onnxruntime's own threads do not arrive there.
 
@@ -41,7 +41,7 @@ MIN_GROWTH_BYTES = 1 << 20  # of the high-water mark, for a run to be recorded a
 SAMPLED_BLOCKS = 64
 SAMPLED_BLOCK_BYTES = 16 << 10
 ANSWER_S = 120
-SEVERITY_VERBOSE = 0
+SEVERITY_INFO = 1
 SEVERITY_WARNING = 2
 _BYTES_HEADER = bytes.__basicsize__ - 1
 """Bytes of a bytes object before its content (CPython)."""
@@ -268,7 +268,7 @@ class _Recorded:
     def quiet(self, options: Any) -> Any:
         """Return RunOptions for a run as loud as it would be without memdiag.
 
-        The session was created at the most verbose severity, which runs inherit.
+        The session was created at the severity that logs its phases, which runs inherit.
         """
         if options is None:
             return self.run_options
@@ -448,6 +448,9 @@ def install(onnxruntime: Any, address: str) -> Callable[[], None]:
         for name, wrap in _RUNS.items():
             if name in vars(base):
                 wrapped.append((base, name, wrap(vars(base)[name])))
+    for base in session_class.__mro__:
+        if "end_profiling" in vars(base):
+            wrapped.append((base, "end_profiling", _filtered(vars(base)["end_profiling"], sessions)))
     for owner, name, method in wrapped:
         setattr(owner, name, method)
     os.register_at_fork(before=sessions.flush, after_in_child=sessions.after_fork)
@@ -463,6 +466,17 @@ def install(onnxruntime: Any, address: str) -> Callable[[], None]:
         sessions.recorded.clear()
 
     return uninstall
+
+
+def _filtered(original: Callable[..., Any], sessions: _Sessions) -> Callable[..., Any]:
+    """Return `original`, during which the session's log is taken out of standard error."""
+
+    @functools.wraps(original)
+    def method(self: Any, *arguments: Any, **named: Any) -> Any:
+        with sessions.stderr:
+            return original(self, *arguments, **named)
+
+    return method
 
 
 def _recorded_init(original: Callable[..., None], sessions: _Sessions) -> Callable[..., None]:
@@ -534,7 +548,8 @@ class _Creation:
         error: BaseException | None = None
         with sessions.sole_user(options), sessions.stderr:
             started = options.log_severity_level, options.logid
-            options.log_severity_level = SEVERITY_VERBOSE
+            # Not verbose: during runs, sessions write verbose lines whatever their RunOptions say.
+            options.log_severity_level = min(self._severity, SEVERITY_INFO)
             options.logid = f"memdiag-{self._number}"
             sessions.channel.ask("create", session=self._number, **self._description)
             began = time.perf_counter()
