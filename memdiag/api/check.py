@@ -12,6 +12,7 @@ from memdiag.errors import ModelError, UsageError
 from memdiag.model.model_file import ModelFile, open_model
 from memdiag.model.native_memory import trim_heap
 from memdiag.ort.analysis import AnalysisContext
+from memdiag.ort.releases import newer_release_note
 from memdiag.ort.runtime import Runtime
 from memdiag.records.finding import CHECK_SCHEMA, Check, CheckedModel, Finding, Findings
 from memdiag.rules import detectors, find_detector
@@ -154,6 +155,9 @@ def examine(
     stored = sum(map(_stored_bytes, model.files))
     reads_weights = max_read_bytes is None or stored <= max_read_bytes
     ctx = AnalysisContext(model, runtime, sizes=dims, reads_weights=reads_weights)
+    newer_release = newer_release_note(runtime)
+    if newer_release:
+        ctx.notes.append(newer_release)
     if not reads_weights:
         ctx.notes.append(
             f"the {format_size(stored)} of weights were not compared with each other or searched"

@@ -5,7 +5,8 @@ from collections.abc import Iterator, Sequence
 import memdiag
 from memdiag.api.xray import ChildXray
 from memdiag.model.model_file import ModelFile
-from memdiag.ort.runtime import TELEMETRY_SINCE, Runtime
+from memdiag.ort.releases import TELEMETRY_SINCE
+from memdiag.ort.runtime import Runtime
 from memdiag.records.codec import escaped
 from memdiag.records.dimension import Dimension
 from memdiag.records.profile import (

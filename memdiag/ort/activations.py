@@ -28,7 +28,7 @@ from memdiag.model.tensor_types import TensorType
 from memdiag.ort.buffer_plan import Buffer, BufferPlan, Reads
 from memdiag.ort.constant_folding import Folds, fold_constants
 from memdiag.ort.fusions import ActivationFusions
-from memdiag.ort.runtime import Runtime
+from memdiag.ort.releases import NEWEST_MEASURED
 
 MAX_LISTED = 20
 """Values that are listed of those in memory at the peak."""
@@ -109,7 +109,7 @@ def activation_bytes(model: ModelFile, sizes: Mapping[str, int]) -> int:
     graphs = GraphIndex(model)
     shapes = infer_shapes(model, graphs, sizes, [])
     # Any release serves for an estimate, and none needs to be installed here.
-    folds = fold_constants(graphs, shapes, Runtime(1, 32, 0))
+    folds = fold_constants(graphs, shapes, NEWEST_MEASURED)
     sizes_given = sizes.values()
     return activation_peak(graphs, shapes, folds, declared=shapes, sizes=sizes_given).peak_bytes
 

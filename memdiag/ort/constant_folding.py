@@ -20,14 +20,13 @@ from memdiag.model.tensor_data import Array
 from memdiag.model.tensor_types import ELEMENT_TYPES_BY_NAME, TensorType
 from memdiag.ort.constant_values import MAX_VALUES, evaluate
 from memdiag.ort.operators import BFLOAT16_KERNELS, FLOAT16_KERNELS, RANDOM, WITHOUT_TENSORS
+from memdiag.ort.releases import FOLDING_LIMITED_SINCE, TRANSPOSE_21_FUSED_SINCE
 from memdiag.ort.runtime import Runtime
 from memdiag.records.weights import Weight
 
 SIZE_LIMIT = 1 << 30
-"""Since 1.27 a node is not folded if its outputs take more bytes together: the default of the
-option ``optimization.constant_folding_max_output_size_in_bytes``."""
-
-LIMITED_SINCE = Runtime(1, 27)
+"""Bytes of the outputs of a node above which it is not folded, in releases that have a limit: the
+default of the option ``optimization.constant_folding_max_output_size_in_bytes``."""
 
 MAX_WEIGHTS = 64
 """Number of source weights that are recorded of one result."""
@@ -43,10 +42,8 @@ MAX_PASSES = 3
 _UNSIZED = frozenset({"GreaterOrEqual", "LessOrEqual"})
 _SIZED_SINCE_OPSET = 16
 
-# Transpose has a new version since this opset. The fusion into Gemm does not support it in 1.24.4
-# and does in 1.28.0; the releases between were not tried.
+# Transpose has a new version since this opset, which older releases do not fuse into Gemm.
 _NEW_TRANSPOSE_OPSET = 21
-_NEW_TRANSPOSE_FUSED_SINCE = Runtime(1, 28)
 
 _ONNX = ("", "ai.onnx")
 _QUANTIZATION = ("QuantizeLinear", "DequantizeLinear")
@@ -321,7 +318,7 @@ class _ConstantFolding:
             _is_fused_into_gemm(scope, node, opset, self.runtime)
         ):
             return False
-        if self.runtime >= LIMITED_SINCE:
+        if self.runtime >= FOLDING_LIMITED_SINCE:
             sizes = [None if kind is None else kind.nbytes for kind in types.values()]
             if None in sizes or sum(size or 0 for size in sizes) > SIZE_LIMIT:
                 return False
@@ -449,7 +446,7 @@ class _ConstantFolding:
             )
         for name, value in values.items():
             kind = types[name]
-            if kind is not None and self.runtime < LIMITED_SINCE:
+            if kind is not None and self.runtime < FOLDING_LIMITED_SINCE:
                 types[name] = TensorType(kind.dtype, value.shape)
         return types, values
 
@@ -530,7 +527,7 @@ def _is_fused_into_gemm(scope: Scope, node: Node, opset: int, runtime: Runtime) 
     """Return whether a Transpose of a matrix becomes the transA or transB of the Gemm behind it."""
     if node.op_type != "Transpose" or node.output[0] in scope.outputs:
         return False
-    if opset >= _NEW_TRANSPOSE_OPSET and runtime < _NEW_TRANSPOSE_FUSED_SINCE:
+    if opset >= _NEW_TRANSPOSE_OPSET and runtime < TRANSPOSE_21_FUSED_SINCE:
         return False
     uses = list(scope.uses(node.output[0]))
     return bool(uses) and all(

@@ -11,14 +11,13 @@ from typing import NamedTuple
 
 from memdiag.attribution.layouts.tiling import PANEL_COLUMNS, round_up
 from memdiag.model.graph_index import GraphIndex, Node, Scope, integer, integers
+from memdiag.ort.releases import FLOAT16_CAST_ONCE_SINCE, TWO_BITS_PACKED_SINCE
 from memdiag.ort.runtime import Runtime
 from memdiag.records.attribution import CopyKind
 
 _NCHWC = 16
 _STANDARD = ("", "ai.onnx")
 _CONTRIB = "com.microsoft"
-_WIDENED_SINCE = Runtime(1, 23)
-_TWO_BITS_SINCE = Runtime(1, 25)  # measured: 1.31.1 packs them, 1.24.4 does not
 
 
 class PackedBuffer(NamedTuple):
@@ -53,15 +52,15 @@ def packed_buffer(
     """Return the buffer into which the kernel of `node` packs a constant input; None without one.
 
     `dtype` and `shape` are those of the operand as the node reads it. float16 operands are packed
-    in fp32 where the runtime casts them ahead of time (since 1.23).
+    in fp32 where the runtime casts them ahead of time.
     """
     pack = _PACKERS.get((_CONTRIB if node.domain == _CONTRIB else "", node.op_type, input_index))
     if pack is None or node.domain not in (*_STANDARD, _CONTRIB) or not prod(shape):
         return None
-    if dtype == "float16" and runtime >= _WIDENED_SINCE and node.domain in _STANDARD:
+    if dtype == "float16" and runtime >= FLOAT16_CAST_ONCE_SINCE and node.domain in _STANDARD:
         dtype = "float"
     buffer = pack(_Operand(graphs, scope, node, input_index, dtype, shape))
-    if buffer is not None and _bits(node) == 2 and runtime < _TWO_BITS_SINCE:
+    if buffer is not None and _bits(node) == 2 and runtime < TWO_BITS_PACKED_SINCE:
         return None
     return buffer
 

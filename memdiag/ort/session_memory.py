@@ -32,24 +32,18 @@ from memdiag.model.shapes import Shapes
 from memdiag.ort.constant_folding import Fold, Folds
 from memdiag.ort.fusions import Kernel, kernel_of
 from memdiag.ort.prepacking import PackedBuffer, packed_buffer
+from memdiag.ort.releases import (
+    ARENA_FREED_SINCE,
+    FOLDING_WITHOUT_PROTOBUF_SINCE,
+    PACKED_SHARED_SINCE,
+    SUBGRAPH_WEIGHTS_KEPT_SINCE,
+)
 from memdiag.ort.runtime import Runtime
 from memdiag.records.attribution import CopyKind
 from memdiag.records.weights import Weight
 
 OVERRIDABLE_SINCE_IR = 4
 """Models of older IR versions had to list all initializers as graph inputs: they are constants."""
-
-PACKED_SHARED_SINCE = Runtime(1, 21)
-"""Since then kernels of one operator share the packed buffer of equal weights."""
-
-ARENA_FREED_SINCE = Runtime(1, 23)
-"""Older releases allocate all embedded weights as one block of the arena, which is never freed."""
-
-LEAN_FOLDING_SINCE = Runtime(1, 24)
-"""Older releases make a protobuf of each folded result, which is two more copies for a moment."""
-
-SUBGRAPH_KEPT_SINCE = Runtime(1, 29)
-"""Since then, up to 1.31.1, weights that a subgraph owns are not freed when they are packed."""
 
 MAX_LARGEST = 64
 """Weights among which the largest that is not in question is looked up."""
@@ -337,7 +331,7 @@ class PredictedSession:
             return False
         loaded = self.weight(weight)
         is_own = bool(weight.graph) and weight.place == "initializer"
-        if is_own and loaded.consumers and self.runtime >= SUBGRAPH_KEPT_SINCE:
+        if is_own and loaded.consumers and self.runtime >= SUBGRAPH_WEIGHTS_KEPT_SINCE:
             return False
         return not loaded.is_read
 
@@ -350,7 +344,7 @@ class PredictedSession:
         """
         if scope.parent is None or scope.is_function:
             return False
-        if self.runtime >= SUBGRAPH_KEPT_SINCE:
+        if self.runtime >= SUBGRAPH_WEIGHTS_KEPT_SINCE:
             return True
         order = self._scope_order
         return scope in order and self._last_with_name.get(name, 0) > order[scope]
@@ -448,7 +442,7 @@ class PredictedSession:
 
         The originals of weights are not counted.
         """
-        is_lean = self.runtime >= LEAN_FOLDING_SINCE
+        is_lean = self.runtime >= FOLDING_WITHOUT_PROTOBUF_SINCE
         results_bytes = peak_bytes = kept_bytes = 0
         for fold in self._with_operands(folds) if folds is not None else self._folds:
             if fold.merged_into is not None:
@@ -607,7 +601,7 @@ class SessionMemory:
         in_arena = _is_prepacked(loaded.consumers) and runtime < ARENA_FREED_SINCE
         if loaded.is_read or loaded.is_kept or (in_arena and loaded.private_bytes):
             freed = "never"
-        elif loaded.is_read_in_subgraph and runtime >= SUBGRAPH_KEPT_SINCE:
+        elif loaded.is_read_in_subgraph and runtime >= SUBGRAPH_WEIGHTS_KEPT_SINCE:
             freed = "at the end"
         # Without any reader it is dropped before kernels are created.
         is_there = bool(loaded.consumers) or loaded.is_exposed

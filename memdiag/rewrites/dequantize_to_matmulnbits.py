@@ -21,6 +21,7 @@ from typing import NamedTuple
 
 import onnx_ir as ir
 
+from memdiag.ort.releases import MATMULNBITS_8_BITS_FP32_SINCE
 from memdiag.ort.runtime import Runtime
 from memdiag.records.finding import Finding
 from memdiag.rewrites.computed_tensor import computed_tensor
@@ -43,9 +44,6 @@ REWRITE = Rewrite(
     rules=("dequantized-matmul",),
     arithmetic="reordered",
 )
-
-EIGHT_BITS_SINCE = Runtime(1, 23)
-"""The first release whose MatMulNBits supports 8 bits at every accuracy level."""
 
 _DOMAIN = "com.microsoft"
 _FUSED_LEVEL = 4
@@ -128,7 +126,7 @@ def _quantized(
     """Return the weight and scales of `node`, or why they are not supported."""
     if weight.dtype not in BITS:
         return f"MatMulNBits does not support {weight.dtype.name.lower()}"
-    if BITS[weight.dtype] == 8 and Runtime.installed() < EIGHT_BITS_SINCE:
+    if BITS[weight.dtype] == 8 and Runtime.installed() < MATMULNBITS_8_BITS_FP32_SINCE:
         return "MatMulNBits fully supports 8 bits only since onnxruntime 1.23"
     if len(weight.shape) != 2:
         return "the weight is no matrix"

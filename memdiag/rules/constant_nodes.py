@@ -32,7 +32,7 @@ from collections.abc import Iterator
 
 from memdiag.model.function_calls import inlined_calls
 from memdiag.ort.analysis import AnalysisContext, qualified_name
-from memdiag.ort.session_memory import ARENA_FREED_SINCE
+from memdiag.ort.releases import ARENA_FREED_SINCE
 from memdiag.records.finding import ExpectedCopies, Finding
 from memdiag.records.weights import Weight
 from memdiag.rules.rule import Rule

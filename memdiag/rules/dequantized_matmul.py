@@ -49,7 +49,13 @@ from memdiag.model.readers import Reader, Step
 from memdiag.ort.analysis import AnalysisContext, qualified_name
 from memdiag.ort.fusions import becomes_gemm
 from memdiag.ort.prepacking import nbits_blocks
-from memdiag.ort.runtime import Runtime
+from memdiag.ort.releases import (
+    DEQUANTIZE_CLIP_UNFUSED_SINCE,
+    DEQUANTIZE_FUSED_MORE_SINCE,
+    DEQUANTIZE_FUSED_SINCE,
+    DEQUANTIZE_SECOND_FORM_KEPT,
+    DEQUANTIZE_SHARED_UNFUSED_SINCE,
+)
 from memdiag.records.finding import Finding
 from memdiag.records.weights import Weight
 from memdiag.rules.rule import Rule
@@ -62,17 +68,6 @@ RULE = Rule(
     summary="DequantizeLinear + MatMul: fp32 at each run, or repacked at load, by version",
     remedies=("dequantize-to-matmulnbits",),
 )
-
-FUSED_SINCE = Runtime(1, 20)
-"""Since then DequantizeLinear + MatMul becomes MatMulNBits."""
-
-MORE_FUSED_SINCE = Runtime(1, 25)
-"""Since then so do 8 and 2 bits, unblocked weights, fp16 and Gemm."""
-
-CLIPPED_SINCE = Runtime(1, 21)
-UNSHARED_SINCE = Runtime(1, 27)  # 1.26 still fuses a shared one, 1.28 does not
-SECOND_FORM_KEPT = (Runtime(1, 23), Runtime(1, 24))
-"""From the first of these on, and no more from the second, the values stay unpacked as well."""
 
 _BITS = {"int4": 4, "uint4": 4, "int8": 8, "uint8": 8, "int2": 2, "uint2": 2}
 _MIN_BYTES = MIB
@@ -223,11 +218,11 @@ def _reason(
 ) -> str:
     """Return why a DequantizeLinear and its readers are not fused; empty if they are."""
     runtime = ctx.runtime
-    fuses_more = runtime >= MORE_FUSED_SINCE
+    fuses_more = runtime >= DEQUANTIZE_FUSED_MORE_SINCE
     operators = {reader.node.op_type for reader in readers}
     blocks = integer(dequantize.node, "block_size", 0)
     shape = weight.shape
-    if runtime < FUSED_SINCE:
+    if runtime < DEQUANTIZE_FUSED_SINCE:
         return "this version fuses none"
     if "Gather" in operators:
         return "a Gather reads it"
@@ -255,9 +250,9 @@ def _reason(
         return f"its axis is written as {axis}"
     if blocks and blocks not in _BLOCKS:
         return f"its blocks are of {blocks} values"
-    if len(readers) > 1 and runtime >= UNSHARED_SINCE:
+    if len(readers) > 1 and runtime >= DEQUANTIZE_SHARED_UNFUSED_SINCE:
         return "several nodes share the DequantizeLinear"
-    if runtime >= UNSHARED_SINCE and scale in shared_scales:
+    if runtime >= DEQUANTIZE_SHARED_UNFUSED_SINCE and scale in shared_scales:
         return "several weights share their scales"
     return next(filter(None, (_reason_behind(ctx, reader) for reader in readers)), "")
 
@@ -270,11 +265,11 @@ def _reason_behind(ctx: AnalysisContext, reader: Reader) -> str:
         return ""
     use = uses[0]
     operator = use.node.op_type
-    if operator in ("Relu", "Clip") and ctx.runtime >= CLIPPED_SINCE:
+    if operator in ("Relu", "Clip") and ctx.runtime >= DEQUANTIZE_CLIP_UNFUSED_SINCE:
         last = bool(use.node.output) and use.node.output[0] in use.scope.outputs
         return "" if last else f"a {operator} takes the product"
     if becomes_gemm(ctx.graphs, ctx.shapes, scope, reader.node):
-        fuses = ctx.runtime >= MORE_FUSED_SINCE and _adds_constant(ctx, use)
+        fuses = ctx.runtime >= DEQUANTIZE_FUSED_MORE_SINCE and _adds_constant(ctx, use)
         return "" if fuses else "an Add makes the product a Gemm"
     return ""
 
@@ -318,7 +313,8 @@ def _repacked(ctx: AnalysisContext, fused: list[_DequantizedWeight]) -> Iterator
     runtime = ctx.runtime
     fused = sorted(fused, key=lambda each: -each.nbytes)
     weights = {each.weight: each for each in fused}
-    is_kept = SECOND_FORM_KEPT[0] <= runtime < SECOND_FORM_KEPT[1]
+    first, fixed = DEQUANTIZE_SECOND_FORM_KEPT
+    is_kept = first <= runtime < fixed
     stored = sum(weight.nbytes for weight in weights)
     kept = stored if is_kept else 0
     peak = sum(each.extra_bytes for each in fused if each.weight.storage != "external")

@@ -34,7 +34,7 @@ from typing import NamedTuple
 
 from memdiag.ort.analysis import AnalysisContext, qualified_name
 from memdiag.ort.operators import GATHERING
-from memdiag.ort.session_memory import ARENA_FREED_SINCE
+from memdiag.ort.releases import ARENA_FREED_SINCE
 from memdiag.records.finding import ExpectedCopies, Finding
 from memdiag.records.weights import Weight
 from memdiag.rules.rule import Rule

@@ -46,8 +46,9 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from memdiag.ort.analysis import AnalysisContext, qualified_name
-from memdiag.ort.constant_folding import LIMITED_SINCE, Fold
+from memdiag.ort.constant_folding import Fold
 from memdiag.ort.fusions import batch_normalization_after
+from memdiag.ort.releases import FOLDING_LIMITED_SINCE
 from memdiag.ort.session_memory import (
     Consumer,
     FoldedResult,
@@ -282,7 +283,7 @@ def _remedies(
     dtypes = {weight.dtype for fold in folds for weight in fold.weights}
     if operator != "Cast" or "float16" not in dtypes:
         unfit.add("fp16-to-fp32")
-    if ctx.runtime < LIMITED_SINCE:
+    if ctx.runtime < FOLDING_LIMITED_SINCE:
         unfit.add("folding-size-limit")
     return tuple(name for name in RULE.remedies if name not in unfit)
 

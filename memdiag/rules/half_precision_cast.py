@@ -41,8 +41,12 @@ from memdiag.model.readers import Reader
 from memdiag.ort.analysis import AnalysisContext, qualified_name
 from memdiag.ort.operators import CAST_FROM_FLOAT16
 from memdiag.ort.prepacking import PackedBuffer, packed_buffer
+from memdiag.ort.releases import (
+    FLOAT16_CAST_FREED_SINCE,
+    FLOAT16_CAST_ONCE_SINCE,
+    FOLDING_WITHOUT_PROTOBUF_SINCE,
+)
 from memdiag.ort.runtime import Runtime
-from memdiag.ort.session_memory import LEAN_FOLDING_SINCE
 from memdiag.records.finding import ExpectedCopies, Finding
 from memdiag.records.weights import Weight
 from memdiag.rules.rule import Rule
@@ -55,12 +59,6 @@ RULE = Rule(
     summary="fp16 weights are held in fp32, which is all that the CPU kernels know",
     remedies=("fp16-to-fp32",),
 )
-
-CAST_ONCE_SINCE = Runtime(1, 23)
-"""Since then weights are cast when the session is created, before that in each run."""
-
-CAST_FREED_SINCE = Runtime(1, 24)
-"""1.23 keeps the fp32 copy in the arena even after it has been packed."""
 
 _MIN_BYTES = MIB
 _MIN_WEIGHT_BYTES = 4 * KIB
@@ -125,7 +123,7 @@ def _cast_weight(ctx: AnalysisContext, weight: Weight) -> _CastWeight | None:
     wide = PackedBuffer("cast", prod(weight.shape) * 4)
     runtime = ctx.runtime
     nodes = tuple(ctx.node_name(reader.scope, reader.node) for reader in casting)
-    if runtime < CAST_ONCE_SINCE:
+    if runtime < FLOAT16_CAST_ONCE_SINCE:
         return _CastWeight(weight, nodes, [wide], is_kept=True)
     buffers = [
         packed_buffer(
@@ -141,7 +139,7 @@ def _cast_weight(ctx: AnalysisContext, weight: Weight) -> _CastWeight | None:
     ]
     copies = list(dict.fromkeys(buffer for buffer in buffers if buffer is not None))
     is_prepacked = any(copy.kind != "reordered" for copy in copies)
-    if None in buffers or (is_prepacked and runtime < CAST_FREED_SINCE):
+    if None in buffers or (is_prepacked and runtime < FLOAT16_CAST_FREED_SINCE):
         copies.append(wide)
     return _CastWeight(weight, nodes, copies, is_kept=len(casting) < len(readers))
 
@@ -155,7 +153,7 @@ def _finding(ctx: AnalysisContext, found: list[_CastWeight], total: int) -> Find
     nodes = [node for cast in found for node in cast.nodes]
     stored = sum(cast.weight.nbytes for cast in found)
     copies = sum(cast.copies_bytes for cast in found)
-    is_once = ctx.runtime >= CAST_ONCE_SINCE
+    is_once = ctx.runtime >= FLOAT16_CAST_ONCE_SINCE
     subject = f"{counted(len(found), 'fp16 weight')} ({format_size(stored)}: {some_of(names)})"
     are = "is" if len(found) == 1 else "are"
     how = f"{are} held in fp32" if is_once else f"{are} cast to fp32 at each run"
@@ -176,7 +174,7 @@ def _finding(ctx: AnalysisContext, found: list[_CastWeight], total: int) -> Find
         peak_bytes=max(total, _peak_reduction(ctx.runtime, found)),
         phase="optimize" if is_once else "first_run",
         # In older releases a part of them is in blocks that are free, or reused.
-        expected=_expected(found) if ctx.runtime >= CAST_FREED_SINCE else (),
+        expected=_expected(found) if ctx.runtime >= FLOAT16_CAST_FREED_SINCE else (),
     )
 
 
@@ -187,15 +185,15 @@ def _peak_reduction(runtime: Runtime, found: list[_CastWeight]) -> int:
     wide = [prod(cast.weight.shape) * 4 for cast in found]
     # Without casts the peak is the conversion of the largest embedded weight.
     without = sum(stored) + max(embedded, default=0)
-    if runtime < CAST_ONCE_SINCE:
+    if runtime < FLOAT16_CAST_ONCE_SINCE:
         return sum(stored) + 2 * sum(wide) - without
     # A cast is like a folded node: its input is copied, and all results are kept to the end.
     casting = sum(embedded) + sum(wide) + max(stored)
-    if runtime < LEAN_FOLDING_SINCE:
+    if runtime < FOLDING_WITHOUT_PROTOBUF_SINCE:
         casting += 2 * max(wide)
     packed = [copy.nbytes for cast in found for copy in cast.copies if copy.kind != "cast"]
     # One weight after another is packed and freed, in releases that free it.
-    packing = sum(packed) if runtime < CAST_FREED_SINCE else max(packed, default=0)
+    packing = sum(packed) if runtime < FLOAT16_CAST_FREED_SINCE else max(packed, default=0)
     beside = sum(cast.weight.nbytes for cast in found if cast.is_kept)
     return max(casting, sum(wide) + packing + beside) - without
 

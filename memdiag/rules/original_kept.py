@@ -41,9 +41,8 @@ from typing import NamedTuple
 
 from memdiag.ort.analysis import AnalysisContext, qualified_name
 from memdiag.ort.prepacking import PackedBuffer
+from memdiag.ort.releases import ARENA_FREED_SINCE, PACKED_SHARED_SINCE
 from memdiag.ort.session_memory import (
-    ARENA_FREED_SINCE,
-    PACKED_SHARED_SINCE,
     Consumer,
     LoadedWeight,
 )

@@ -32,7 +32,7 @@ from memdiag.model.graph_index import integer
 from memdiag.model.readers import Reader
 from memdiag.ort.analysis import AnalysisContext, qualified_name
 from memdiag.ort.operators import TRANSPOSE_FUSED_INTO
-from memdiag.ort.runtime import Runtime
+from memdiag.ort.releases import OVERRIDABLE_CAST_CRASHES
 from memdiag.ort.session_memory import direct_readers
 from memdiag.records.finding import ExpectedCopies, Finding
 from memdiag.records.weights import Weight
@@ -49,9 +49,6 @@ RULE = Rule(
 
 _MIN_BYTES = MIB
 _STANDARD = ("", "ai.onnx")
-_CRASHING = (Runtime(1, 23), Runtime(1, 30))
-"""Seen in 1.23.2, 1.24.4, 1.26, 1.28 and 1.29; not in 1.22.1, 1.30 and 1.31.1."""
-
 _CRASH = " onnxruntime {} crashes while it optimizes such a model."
 
 
@@ -92,7 +89,7 @@ def _findings(ctx: AnalysisContext, weight: Weight) -> Iterator[Finding]:
 
 
 def _crashes(ctx: AnalysisContext, weight: Weight, readers: tuple[Reader, ...]) -> bool:
-    first, fixed = _CRASHING
+    first, fixed = OVERRIDABLE_CAST_CRASHES
     return (
         first <= ctx.runtime < fixed
         and weight.dtype == "float16"

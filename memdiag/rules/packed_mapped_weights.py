@@ -35,8 +35,7 @@ from typing import NamedTuple
 
 from memdiag.ort.analysis import AnalysisContext, qualified_name
 from memdiag.ort.prepacking import PackedBuffer
-from memdiag.ort.runtime import Runtime
-from memdiag.ort.session_memory import PACKED_SHARED_SINCE
+from memdiag.ort.releases import PACKED_SHARED_SINCE, PREPACKED_SAVED_SINCE
 from memdiag.records.attribution import CopyKind
 from memdiag.records.finding import ExpectedCopies, Finding
 from memdiag.records.weights import Weight
@@ -50,9 +49,6 @@ RULE = Rule(
     summary="Packing copies weights that were mapped from a file into private memory",
     remedies=("save-prepacked", "disable-prepacking", "overridable-weight"),
 )
-
-SAVED_SINCE = Runtime(1, 21)
-"""Since then a session can save its packed weights, and map them when they are loaded again."""
 
 _MIN_BYTES = 64 * MIB
 _MIN_WEIGHT_BYTES = 64 * KIB
@@ -137,7 +133,7 @@ def _finding(ctx: AnalysisContext, found: list[_PackedWeight], total: int) -> Fi
     names = [packed.name for packed in found]
     nodes = [node for packed in found for node in packed.nodes]
     mapped = sum(packed.mapped_bytes for packed in found)
-    remedies = RULE.remedies if ctx.runtime >= SAVED_SINCE else RULE.remedies[1:]
+    remedies = RULE.remedies if ctx.runtime >= PREPACKED_SAVED_SINCE else RULE.remedies[1:]
     subject = f"{counted(len(found), 'weight')} ({format_size(mapped)}: {some_of(names)})"
     are = "is" if len(found) == 1 else "are"
     return RULE.finding(

@@ -55,9 +55,8 @@ from memdiag.model.graph_index import MAX_CALL_DEPTH, Node, Scope, integers
 from memdiag.model.readers import SAME_ORDER
 from memdiag.ort.analysis import AnalysisContext, qualified_name
 from memdiag.ort.constant_folding import Fold
+from memdiag.ort.releases import ARENA_FREED_SINCE, PACKED_SHARED_SINCE
 from memdiag.ort.session_memory import (
-    ARENA_FREED_SINCE,
-    PACKED_SHARED_SINCE,
     FoldedResult,
     LoadedWeight,
 )

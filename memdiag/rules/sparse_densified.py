@@ -29,7 +29,7 @@ from onnx import SparseTensorProto
 from memdiag.model.graph_index import Graph, node_label
 from memdiag.model.tensor_types import ELEMENT_TYPES
 from memdiag.ort.analysis import AnalysisContext, qualified_name
-from memdiag.ort.runtime import Runtime
+from memdiag.ort.releases import SPARSE_KEPT_SINCE
 from memdiag.records.finding import Finding
 from memdiag.records.weights import Weight
 from memdiag.rules.rule import Rule
@@ -44,8 +44,6 @@ RULE = Rule(
 )
 
 _MIN_BYTES = MIB
-_SPARSE_KEPT_SINCE = Runtime(1, 30)
-"""Measured: 1.24.4, 1.26, 1.28 and 1.29 free values and indices, 1.30 and 1.31.1 do not."""
 
 
 def detect(ctx: AnalysisContext) -> Iterator[Finding]:
@@ -59,7 +57,7 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
     for weight in used:
         if not ctx.session.is_freed(weight):
             saved += weight.nbytes
-        if ctx.runtime >= _SPARSE_KEPT_SINCE:
+        if ctx.runtime >= SPARSE_KEPT_SINCE:
             saved += stored.get((weight.graph, weight.name), 0)
     if saved < _MIN_BYTES:
         return

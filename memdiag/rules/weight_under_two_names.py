@@ -33,7 +33,7 @@ from memdiag.model.graph_index import Scope
 from memdiag.model.readers import Reader
 from memdiag.ort.analysis import AnalysisContext, qualified_name
 from memdiag.ort.prepacking import packed_buffer
-from memdiag.ort.session_memory import ARENA_FREED_SINCE, LEAN_FOLDING_SINCE
+from memdiag.ort.releases import ARENA_FREED_SINCE, FOLDING_WITHOUT_PROTOBUF_SINCE
 from memdiag.records.finding import ExpectedCopies, Finding
 from memdiag.records.weights import Weight
 from memdiag.rules.rule import Rule
@@ -129,7 +129,7 @@ def _finding(ctx: AnalysisContext, weight: Weight, all_copies: list[_Copy]) -> I
     if runtime < ARENA_FREED_SINCE:
         extra = max(extra, len(copies))
     at_peak = len(copies) if kept else 0
-    if runtime < LEAN_FOLDING_SINCE:
+    if runtime < FOLDING_WITHOUT_PROTOBUF_SINCE:
         at_peak = len(copies) + 1
     at_peak = max(at_peak, extra)
     if not at_peak:

@@ -11,7 +11,8 @@ from functools import cache
 from pathlib import Path
 from typing import Literal
 
-from memdiag.ort.runtime import TELEMETRY_SINCE, Runtime
+from memdiag.ort.releases import FOLDING_LIMITED_SINCE, PREPACKED_SAVED_SINCE, TELEMETRY_SINCE
+from memdiag.ort.runtime import Runtime
 from memdiag.runner.child import TELEMETRY_OFF
 from memdiag.runner.job import Job
 
@@ -127,7 +128,7 @@ def _table() -> list[Option]:
             " only.",
             saved={"session.save_external_prepacked_constant_initializers": "1"},
             excludes=("disable-prepacking", "share-weights"),
-            is_available=lambda runtime: runtime >= (1, 21),
+            is_available=lambda runtime: runtime >= PREPACKED_SAVED_SINCE,
         ),
         Option(
             name="mmap-threshold",
@@ -146,7 +147,7 @@ def _table() -> list[Option]:
             hurts="What is not folded is computed in every run.",
             session={"optimization.constant_folding_max_output_size_in_bytes": str(1 << 20)},
             excludes=("disable-constant-folding", "optimization-off"),
-            is_available=lambda runtime: runtime >= (1, 27),
+            is_available=lambda runtime: runtime >= FOLDING_LIMITED_SINCE,
         ),
         Option(
             name="jemalloc",

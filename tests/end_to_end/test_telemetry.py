@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from memdiag.ort.runtime import TELEMETRY_SINCE, Runtime
+from memdiag.ort.releases import TELEMETRY_SINCE
+from memdiag.ort.runtime import Runtime
 
 pytestmark = pytest.mark.timeout(300)
 

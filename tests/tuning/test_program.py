@@ -16,7 +16,8 @@ import onnxruntime
 import pytest
 from onnx import numpy_helper, parser
 
-from memdiag.ort.runtime import TELEMETRY_SINCE, Runtime
+from memdiag.ort.releases import TELEMETRY_SINCE
+from memdiag.ort.runtime import Runtime
 from memdiag.records.fix import Point
 from memdiag.runner.job import Job, SessionConfig
 from memdiag.tuning.options import Option, options
