@@ -150,7 +150,7 @@ def profile(
     path = model_path(model)
     config = ProfileConfig(
         session=session_config(
-            options=session_options,
+            session_options=session_options,
             optimization_level=optimization_level,
             disabled_optimizers=disabled_optimizers,
             threads=threads,

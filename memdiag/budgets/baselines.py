@@ -4,6 +4,7 @@ import hashlib
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,7 +21,7 @@ from memdiag.records.baseline import BASELINE_SCHEMA, Baseline, BaselineEntry
 from memdiag.records.codec import encode_readable, load
 from memdiag.records.files import save_bytes
 from memdiag.records.profile import Profile
-from memdiag.runner.job import DEFAULT_RUNS
+from memdiag.runner.job import InputConfig, Limits, SessionConfig
 from memdiag.runner.temporary import remove_stale
 from memdiag.units import KIB, MIB
 
@@ -32,14 +33,12 @@ _NOT_STORED = "process_peak"
 """Includes the memory of the interpreter, which differs from machine to machine."""
 
 _DEFAULTS: dict[str, Any] = {
-    "runs": DEFAULT_RUNS,
+    **{each.name: getattr(SessionConfig(), each.name) for each in fields(SessionConfig)},
+    "runs": InputConfig().runs,
     "run": True,
-    "load_from": "path",
-    "providers": ("CPUExecutionProvider",),
     "pinned": True,
-    "telemetry": False,
 }
-_NOT_IN_NAME = ("python", "timeout_s", "memory_limit_bytes")
+_NOT_IN_NAME = ("python", *(each.name for each in fields(Limits)))
 """Options that do not change what is measured."""
 
 MAX_NAME = 100

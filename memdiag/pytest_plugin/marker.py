@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from memdiag.api.arguments import PROFILE_OPTIONS
 from memdiag.api.budget import DEFAULT_PROCESSES, BudgetResult, check_budget
 from memdiag.api.project_settings import read_project_settings
 from memdiag.budgets.baselines import baseline_path, configuration_name
@@ -26,23 +27,6 @@ from memdiag.pytest_plugin.summary import add_remark, record
 from memdiag.records.budget import Budget
 from memdiag.reports.budget import lines
 
-PROFILE_OPTIONS = (
-    "runs",
-    "run",
-    "dims",
-    "inputs",
-    "session_options",
-    "optimization_level",
-    "disabled_optimizers",
-    "threads",
-    "providers",
-    "environment",
-    "load_from",
-    "python",
-    "timeout_s",
-    "memory_limit_bytes",
-    "telemetry",
-)
 _OWN_OPTIONS = ("baseline", "processes", "pinned")
 _CONFIGURATIONS = pytest.StashKey[dict[Path, str]]()
 

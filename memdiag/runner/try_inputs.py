@@ -4,7 +4,7 @@ import time
 from collections.abc import Sequence
 
 from memdiag.runner.child import Child
-from memdiag.runner.job import Feed, Job
+from memdiag.runner.job import Feed, Job, as_json
 
 _POLL_S = 0.1
 
@@ -18,9 +18,7 @@ def try_inputs(job: Job, candidates: Sequence[Sequence[Feed]]) -> int | None:
         MeasurementError: the child's interpreter cannot be started.
         TimeLimitReached: the job's deadline passed.
     """
-    message = job.message() | {
-        "candidates": [[feed.message() for feed in feeds] for feeds in candidates]
-    }
+    message = job.message() | {"candidates": as_json(candidates)}
     job.limits.deadline.check()
     deadline = min(time.monotonic() + job.limits.timeout_s, job.limits.deadline.at)
     with Child(job, message, "try_inputs.py") as child:

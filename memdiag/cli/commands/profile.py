@@ -252,7 +252,7 @@ def _session(options: Namespace, *, pinned: bool) -> SessionConfig:
 
     environment = pairs("--env", options.env)
     return session_config(
-        options=pairs("--session-option", options.session_option),
+        session_options=pairs("--session-option", options.session_option),
         optimization_level=options.optimization_level,
         disabled_optimizers=options.disable_optimizer,
         threads=options.threads,

@@ -271,8 +271,8 @@ def main() -> None:
         options = session_options(onnxruntime, job)
         check_providers(onnxruntime, job["providers"])
         stage = "inputs"
-        feeds = load_inputs(onnxruntime, numpy, job["inputs"])
-        later = [load_inputs(onnxruntime, numpy, entries) for entries in job["later_inputs"]]
+        feeds = load_inputs(onnxruntime, numpy, job["feeds"])
+        later = [load_inputs(onnxruntime, numpy, entries) for entries in job["later_feeds"]]
         each_run = run_options(onnxruntime, job)
         channel.step("ready")
 
