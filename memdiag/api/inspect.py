@@ -25,7 +25,7 @@ from memdiag.records.inventory import (
     Subgraph,
     Tally,
 )
-from memdiag.records.weights import Weight
+from memdiag.records.weights import Weight, qualified_name
 
 MAX_WEIGHTS = 20
 MAX_READERS = 4
@@ -159,7 +159,7 @@ def _largest(model: ModelFile) -> Iterator[LargeWeight]:
     for weight in ordered[:MAX_WEIGHTS]:
         operators = dict.fromkeys(use.node.op_type for use in readers(graphs, weight))
         yield LargeWeight(
-            name=f"{weight.graph}/{weight.name}" if weight.graph else weight.name,
+            name=qualified_name(weight),
             dtype=weight.dtype,
             shape=weight.shape,
             bytes=weight.nbytes,

@@ -46,7 +46,11 @@ def runtime(version: str) -> Path:
 
 
 def installed() -> str | None:
-    """Return the version of onnxruntime that this interpreter has."""
+    """Return the version of the distribution ``onnxruntime`` that this interpreter has.
+
+    None where another distribution, such as onnxruntime-gpu, provides the package: environments
+    have the distribution ``onnxruntime``, and versions are compared with each other only.
+    """
     try:
         return importlib.metadata.version("onnxruntime")
     except importlib.metadata.PackageNotFoundError:

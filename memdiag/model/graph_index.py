@@ -37,6 +37,9 @@ MAX_CALL_DEPTH = 50
 MAX_IDENTITY_STEPS = 50
 """A constant is followed through at most this many Identity nodes and function calls."""
 
+OVERRIDABLE_SINCE_IR = 4
+"""Models of older IR versions had to list all initializers as graph inputs: they are constants."""
+
 FunctionKey = tuple[str, str, str]
 """Domain, operator and overload: what a node that calls a function names."""
 
@@ -371,6 +374,21 @@ class GraphIndex:
         """
         defining = scope.defining_scope(name)
         return self.own_weight(defining, name) if defining is not None else None
+
+    def is_overridable(self, weight: Weight) -> bool:
+        """Return whether a caller may give another value for `weight`.
+
+        Such weights are initializers of the main graph that are graph inputs as well. The runtime
+        neither folds nor packs them.
+        """
+        return not weight.graph and weight.name in self._overridable
+
+    @cached_property
+    def _overridable(self) -> frozenset[str]:
+        if self._model.proto.ir_version < OVERRIDABLE_SINCE_IR:
+            return frozenset()
+        graph = self._model.graph
+        return frozenset(graph.inputs) - {value.name for value in graph.required_inputs}
 
     def own_weight(self, scope: Scope, name: str) -> Weight | None:
         """Return the weight called `name` of that very graph; None if there is none, or two."""

@@ -49,8 +49,6 @@ class Shapes:
 
     Attributes:
         opset: the version of ONNX's own operators that the model imports.
-        overridable: the initializers that are also inputs of the main graph, so that a caller may
-            give other values for them (from IR 4 on; older models list all initializers so).
         has_calls: whether there are calls of functions, and they end.
     """
 
@@ -59,7 +57,6 @@ class Shapes:
         types: Types,
         *,
         opset: int = 1,
-        overridable: frozenset[str] = frozenset(),
         has_calls: bool = False,
         symbols: Symbols | None = None,
         declared: "Callable[[], Shapes] | None" = None,
@@ -68,7 +65,6 @@ class Shapes:
         self._symbols = symbols or {}
         self._declared = declared
         self.opset = opset
-        self.overridable = overridable
         self.has_calls = has_calls
 
     def of(self, scope: Scope, name: str) -> TensorType | None:
@@ -133,14 +129,11 @@ def infer_shapes(
     What could not be inferred is missing, and where that is not only because a size is free, a
     sentence is appended to `notes`.
     """
-    graph = model.graph
-    listed = set(graph.inputs) if model.proto.ir_version >= 4 else set()
     inference = _Inference(model, graphs, sizes)
     notes.extend(inference.notes)
     return Shapes(
         inference.types,
         opset=next((one.version for one in model.proto.opset_import if one.domain in _ONNX), 1),
-        overridable=frozenset(name for name in listed if name in graph.initializers),
         has_calls=bool(inference.functions),
         symbols=inference.symbols,
         declared=(lambda: infer_shapes(model, graphs, {}, [])) if sizes else None,

@@ -12,9 +12,9 @@ from memdiag.model.shapes import Shapes, infer_shapes
 from memdiag.ort.activations import ActivationPeak, activation_peak, total_bytes
 from memdiag.ort.constant_folding import Folds, fold_constants
 from memdiag.ort.runtime import Runtime
-from memdiag.ort.session_memory import PredictedSession, overridable_weights
+from memdiag.ort.session_memory import PredictedSession
 from memdiag.ort.used_values import UsedValues
-from memdiag.records.weights import Weight
+from memdiag.records.weights import Weight, qualified_name
 from memdiag.units import format_size
 
 MIN_COMPARED_BYTES = 64
@@ -73,14 +73,9 @@ class AnalysisContext:
             self.model, self.graphs, self.shapes, self.folds, self.readers, self.runtime
         )
 
-    @cached_property
-    def overridable(self) -> frozenset[str]:
-        """The names of the initializers that a caller may override."""
-        return overridable_weights(self.model)
-
     def is_overridable(self, weight: Weight) -> bool:
         """Return whether a caller may give another value for `weight`."""
-        return not weight.graph and weight.name in self.overridable
+        return self.graphs.is_overridable(weight)
 
     @cached_property
     def used_values(self) -> UsedValues:
@@ -159,8 +154,3 @@ class AnalysisContext:
     def weight(self, scope: Scope, name: str) -> Weight | None:
         """Return the weight that `name` is, seen from `scope`; None if it is none."""
         return self.graphs.weight(scope, name)
-
-
-def qualified_name(weight: Weight) -> str:
-    """Return the weight's name behind the path of its graph."""
-    return f"{weight.graph}/{weight.name}" if weight.graph else weight.name

@@ -391,7 +391,7 @@ class _ConstantFolding:
                 continue
             weight = self.graphs.own_weight(scope, name)
             if weight is not None:
-                if scope.parent is None and name in self.shapes.overridable:
+                if self.graphs.is_overridable(weight):
                     return None
                 kind = TensorType(weight.dtype, weight.shape)
                 constant = _Constant(kind, (weight,), is_stored=True)

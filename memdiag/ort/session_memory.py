@@ -42,9 +42,6 @@ from memdiag.ort.runtime import Runtime
 from memdiag.records.attribution import CopyKind
 from memdiag.records.weights import Weight
 
-OVERRIDABLE_SINCE_IR = 4
-"""Models of older IR versions had to list all initializers as graph inputs: they are constants."""
-
 MAX_LARGEST = 64
 """Weights among which the largest that is not in question is looked up."""
 
@@ -218,7 +215,6 @@ class PredictedSession:
         self._shapes = shapes
         self._folds = folds
         self._readers = readers
-        self._overridable = overridable_weights(model)
         self._weights: dict[Weight, LoadedWeight] = {}
         self._results: dict[tuple[Scope, str], FoldedResult] = {}
 
@@ -239,7 +235,7 @@ class PredictedSession:
     def _load(self, weight: Weight) -> LoadedWeight:
         remaining = self.remaining_readers(weight)
         scopes = self._graphs.scopes(weight)
-        is_overridable = not weight.graph and weight.name in self._overridable
+        is_overridable = self._graphs.is_overridable(weight)
         consumers: tuple[Consumer, ...] = ()
         if not is_overridable:
             consumers = tuple(
@@ -668,21 +664,6 @@ def direct_readers(found: Iterable[Reader]) -> list[Reader]:
         and all(step.node.op_type == "Identity" for step in reader.path)
         and reader.scope.call(reader.node) is None
     ]
-
-
-def overridable_weights(model: ModelFile) -> frozenset[str]:
-    """Return the names of the initializers of the main graph that are graph inputs as well.
-
-    A caller may give other values for them, so they are neither folded nor packed.
-    """
-    if model.proto.ir_version < OVERRIDABLE_SINCE_IR:
-        return frozenset()
-    inputs = frozenset(model.graph.inputs)
-    return frozenset(
-        weight.name
-        for weight in model.weights
-        if weight.name in inputs and not weight.graph and weight.place in ("initializer", "sparse")
-    )
 
 
 def subgraph_depth(graphs: GraphIndex, weight: Weight) -> int:

@@ -3,7 +3,7 @@
 import numpy as np
 import onnx_ir as ir
 
-from memdiag.ort.session_memory import OVERRIDABLE_SINCE_IR
+from memdiag.model.graph_index import OVERRIDABLE_SINCE_IR
 from memdiag.rewrites.model_editor import ONNX_DOMAINS, ModelEditor
 
 Tensor = ir.TensorProtocol

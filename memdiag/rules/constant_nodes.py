@@ -31,10 +31,10 @@ twice for a moment, but only one at a time: the largest one is not counted.
 from collections.abc import Iterator
 
 from memdiag.model.function_calls import inlined_calls
-from memdiag.ort.analysis import AnalysisContext, qualified_name
+from memdiag.ort.analysis import AnalysisContext
 from memdiag.ort.releases import ARENA_FREED_SINCE
 from memdiag.records.finding import ExpectedCopies, Finding
-from memdiag.records.weights import Weight
+from memdiag.records.weights import Weight, qualified_name
 from memdiag.rules.rule import Rule
 from memdiag.rules.wording import counted, some_of
 from memdiag.units import MIB, format_size

@@ -51,13 +51,12 @@ from memdiag.model.denormals import (
     denormals,
     scaled_denormals,
 )
-from memdiag.model.graph_index import Scope, integer
+from memdiag.model.graph_index import OVERRIDABLE_SINCE_IR, Scope, integer
 from memdiag.model.readers import Reader
-from memdiag.ort.analysis import AnalysisContext, qualified_name
+from memdiag.ort.analysis import AnalysisContext
 from memdiag.ort.fusions import batch_normalization_after
-from memdiag.ort.session_memory import OVERRIDABLE_SINCE_IR
 from memdiag.records.finding import Finding
-from memdiag.records.weights import Weight
+from memdiag.records.weights import Weight, qualified_name
 from memdiag.rules.rule import Rule
 
 RULE = Rule(

@@ -46,7 +46,7 @@ from typing import NamedTuple
 
 from memdiag.model.graph_index import Node, Scope, Use, integer
 from memdiag.model.readers import Reader, Step
-from memdiag.ort.analysis import AnalysisContext, qualified_name
+from memdiag.ort.analysis import AnalysisContext
 from memdiag.ort.fusions import becomes_gemm
 from memdiag.ort.prepacking import nbits_blocks
 from memdiag.ort.releases import (
@@ -57,7 +57,7 @@ from memdiag.ort.releases import (
     DEQUANTIZE_SHARED_UNFUSED_SINCE,
 )
 from memdiag.records.finding import Finding
-from memdiag.records.weights import Weight
+from memdiag.records.weights import Weight, qualified_name
 from memdiag.rules.rule import Rule
 from memdiag.rules.wording import counted, some_of
 from memdiag.units import KIB, MIB, format_size

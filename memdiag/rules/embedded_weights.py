@@ -32,11 +32,11 @@ weights that are cast: what becomes of them is private memory in any case.
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from memdiag.ort.analysis import AnalysisContext, qualified_name
+from memdiag.ort.analysis import AnalysisContext
 from memdiag.ort.operators import GATHERING
 from memdiag.ort.releases import ARENA_FREED_SINCE
 from memdiag.records.finding import ExpectedCopies, Finding
-from memdiag.records.weights import Weight
+from memdiag.records.weights import Weight, qualified_name
 from memdiag.rules.rule import Rule
 from memdiag.rules.wording import counted, some_of
 from memdiag.units import KIB, MIB, format_size

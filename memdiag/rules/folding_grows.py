@@ -45,7 +45,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from memdiag.ort.analysis import AnalysisContext, qualified_name
+from memdiag.ort.analysis import AnalysisContext
 from memdiag.ort.constant_folding import Fold
 from memdiag.ort.fusions import batch_normalization_after
 from memdiag.ort.releases import FOLDING_LIMITED_SINCE
@@ -56,7 +56,7 @@ from memdiag.ort.session_memory import (
     SessionConstant,
 )
 from memdiag.records.finding import ExpectedCopies, Finding
-from memdiag.records.weights import Weight
+from memdiag.records.weights import Weight, qualified_name
 from memdiag.rules.rule import Rule
 from memdiag.rules.wording import some_of
 from memdiag.units import KIB, MIB, format_size

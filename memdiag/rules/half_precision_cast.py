@@ -38,7 +38,7 @@ from math import prod
 from typing import NamedTuple
 
 from memdiag.model.readers import Reader
-from memdiag.ort.analysis import AnalysisContext, qualified_name
+from memdiag.ort.analysis import AnalysisContext
 from memdiag.ort.operators import CAST_FROM_FLOAT16
 from memdiag.ort.prepacking import PackedBuffer, packed_buffer
 from memdiag.ort.releases import (
@@ -48,7 +48,7 @@ from memdiag.ort.releases import (
 )
 from memdiag.ort.runtime import Runtime
 from memdiag.records.finding import ExpectedCopies, Finding
-from memdiag.records.weights import Weight
+from memdiag.records.weights import Weight, qualified_name
 from memdiag.rules.rule import Rule
 from memdiag.rules.wording import counted, some_of
 from memdiag.units import KIB, MIB, format_size

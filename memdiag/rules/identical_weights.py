@@ -35,10 +35,11 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from memdiag.ort.analysis import AnalysisContext, qualified_name
+from memdiag.ort.analysis import AnalysisContext
 from memdiag.ort.session_memory import FoldedCopy, LoadedWeight, merge_equal
 from memdiag.records.attribution import CopyKind
 from memdiag.records.finding import ExpectedCopies, Finding
+from memdiag.records.weights import qualified_name
 from memdiag.rules.equal_weights import (
     MIN_BYTES,
     Group,
@@ -147,14 +148,9 @@ def _count_resident(weights: list[LoadedWeight]) -> tuple[int, int]:
 
     Stale copies of subgraphs are not counted.
     """
-    resident = [loaded for loaded in weights if loaded.is_read or loaded.is_retained]
-    ranges = {
-        (loaded.weight.file, loaded.weight.offset)
-        for loaded in resident
-        if loaded.weight.storage == "external"
-    }
-    embedded = sum(loaded.weight.storage != "external" for loaded in resident)
-    return embedded + len(ranges), len(ranges)
+    resident = [loaded.weight for loaded in weights if loaded.is_read or loaded.is_retained]
+    mapped = [weight for weight in resident if weight.storage == "external"]
+    return count_stored(resident), count_stored(mapped)
 
 
 def _expected(weights: list[LoadedWeight], copies: list[FoldedCopy]) -> tuple[ExpectedCopies, ...]:

@@ -39,7 +39,7 @@ from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from memdiag.ort.analysis import AnalysisContext, qualified_name
+from memdiag.ort.analysis import AnalysisContext
 from memdiag.ort.prepacking import PackedBuffer
 from memdiag.ort.releases import ARENA_FREED_SINCE, PACKED_SHARED_SINCE
 from memdiag.ort.session_memory import (
@@ -48,7 +48,7 @@ from memdiag.ort.session_memory import (
 )
 from memdiag.records.attribution import CopyKind
 from memdiag.records.finding import ExpectedCopies, Finding
-from memdiag.records.weights import Weight
+from memdiag.records.weights import Weight, qualified_name
 from memdiag.rules.rule import Rule
 from memdiag.rules.wording import some_of, some_weights
 from memdiag.units import KIB, format_size

@@ -30,12 +30,12 @@ from collections.abc import Iterator
 
 from memdiag.model.graph_index import integer
 from memdiag.model.readers import Reader
-from memdiag.ort.analysis import AnalysisContext, qualified_name
+from memdiag.ort.analysis import AnalysisContext
 from memdiag.ort.operators import TRANSPOSE_FUSED_INTO
 from memdiag.ort.releases import OVERRIDABLE_CAST_CRASHES
 from memdiag.ort.session_memory import direct_readers
 from memdiag.records.finding import ExpectedCopies, Finding
-from memdiag.records.weights import Weight
+from memdiag.records.weights import Weight, qualified_name
 from memdiag.rules.rule import Rule
 from memdiag.rules.wording import some_of
 from memdiag.units import MIB, format_size
@@ -54,8 +54,6 @@ _CRASH = " onnxruntime {} crashes while it optimizes such a model."
 
 def detect(ctx: AnalysisContext) -> Iterator[Finding]:
     """Yield a finding for each overridable weight that folding would replace."""
-    if not ctx.overridable:
-        return
     for weight in ctx.model.weights:
         if weight.nbytes >= _MIN_BYTES and ctx.is_overridable(weight):
             yield from _findings(ctx, weight)

@@ -33,12 +33,12 @@ is saved is private memory.
 from collections.abc import Hashable, Iterator
 from typing import NamedTuple
 
-from memdiag.ort.analysis import AnalysisContext, qualified_name
+from memdiag.ort.analysis import AnalysisContext
 from memdiag.ort.prepacking import PackedBuffer
 from memdiag.ort.releases import PACKED_SHARED_SINCE, PREPACKED_SAVED_SINCE
 from memdiag.records.attribution import CopyKind
 from memdiag.records.finding import ExpectedCopies, Finding
-from memdiag.records.weights import Weight
+from memdiag.records.weights import Weight, qualified_name
 from memdiag.rules.rule import Rule
 from memdiag.rules.wording import counted, some_of
 from memdiag.units import KIB, MIB, format_size

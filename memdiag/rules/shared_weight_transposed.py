@@ -53,7 +53,7 @@ from typing import NamedTuple
 
 from memdiag.model.graph_index import MAX_CALL_DEPTH, Node, Scope, integers
 from memdiag.model.readers import SAME_ORDER
-from memdiag.ort.analysis import AnalysisContext, qualified_name
+from memdiag.ort.analysis import AnalysisContext
 from memdiag.ort.constant_folding import Fold
 from memdiag.ort.releases import ARENA_FREED_SINCE, PACKED_SHARED_SINCE
 from memdiag.ort.session_memory import (
@@ -62,7 +62,7 @@ from memdiag.ort.session_memory import (
 )
 from memdiag.records.attribution import CopyKind
 from memdiag.records.finding import ExpectedCopies, Finding
-from memdiag.records.weights import Weight
+from memdiag.records.weights import Weight, qualified_name
 from memdiag.rules.rule import Rule
 from memdiag.rules.wording import some_of, some_weights
 from memdiag.units import KIB, format_size

@@ -28,10 +28,10 @@ from onnx import SparseTensorProto
 
 from memdiag.model.graph_index import Graph, node_label
 from memdiag.model.tensor_types import ELEMENT_TYPES
-from memdiag.ort.analysis import AnalysisContext, qualified_name
+from memdiag.ort.analysis import AnalysisContext
 from memdiag.ort.releases import SPARSE_KEPT_SINCE
 from memdiag.records.finding import Finding
-from memdiag.records.weights import Weight
+from memdiag.records.weights import Weight, qualified_name
 from memdiag.rules.rule import Rule
 from memdiag.rules.wording import counted, some_of
 from memdiag.units import MIB, format_size

@@ -31,11 +31,11 @@ The bytes given are what a single matrix, unpacked, would save.
 from collections.abc import Iterator
 
 from memdiag.model.transposes import transposes
-from memdiag.ort.analysis import AnalysisContext, qualified_name
+from memdiag.ort.analysis import AnalysisContext
 from memdiag.ort.session_memory import LoadedWeight
 from memdiag.records.attribution import CopyKind
 from memdiag.records.finding import ExpectedCopies, Finding
-from memdiag.records.weights import Weight
+from memdiag.records.weights import Weight, qualified_name
 from memdiag.rules.equal_weights import MIN_BYTES, is_listed_by_name
 from memdiag.rules.rule import Rule
 from memdiag.units import format_size

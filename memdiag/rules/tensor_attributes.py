@@ -32,9 +32,9 @@ from onnx import AttributeProto, TensorProto
 from memdiag.model.graph_index import Node
 from memdiag.model.model_file import ModelFile
 from memdiag.model.tensor_types import ELEMENT_TYPES, STRING
-from memdiag.ort.analysis import AnalysisContext, qualified_name
+from memdiag.ort.analysis import AnalysisContext
 from memdiag.records.finding import ExpectedCopies, Finding
-from memdiag.records.weights import Weight
+from memdiag.records.weights import Weight, qualified_name
 from memdiag.rules.rule import Rule
 from memdiag.rules.wording import some_of
 from memdiag.units import KIB, MIB, format_size

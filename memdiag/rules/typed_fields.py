@@ -28,9 +28,9 @@ from collections.abc import Iterator
 from math import prod
 
 from memdiag.model.tensor_types import ELEMENT_TYPES_BY_NAME
-from memdiag.ort.analysis import AnalysisContext, qualified_name
+from memdiag.ort.analysis import AnalysisContext
 from memdiag.records.finding import Finding
-from memdiag.records.weights import Weight
+from memdiag.records.weights import Weight, qualified_name
 from memdiag.rules.rule import Rule
 from memdiag.rules.wording import counted, some_of
 from memdiag.units import MIB, format_size

@@ -28,10 +28,10 @@ converted. Functions, and sparse weights.
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from memdiag.ort.analysis import AnalysisContext, qualified_name
+from memdiag.ort.analysis import AnalysisContext
 from memdiag.records.attribution import CopyKind
 from memdiag.records.finding import ExpectedCopies, Finding
-from memdiag.records.weights import Weight
+from memdiag.records.weights import Weight, qualified_name
 from memdiag.rules.rule import MAX_NAMED, Rule
 from memdiag.rules.wording import counted, some_of
 from memdiag.units import MIB, format_size

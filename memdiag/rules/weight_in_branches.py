@@ -33,9 +33,10 @@ that are given here is then not resident.
 
 from collections.abc import Iterator
 
-from memdiag.ort.analysis import AnalysisContext, qualified_name
+from memdiag.ort.analysis import AnalysisContext
 from memdiag.ort.session_memory import LoadedWeight, merge_equal
 from memdiag.records.finding import ExpectedCopies, Finding
+from memdiag.records.weights import qualified_name
 from memdiag.rules.equal_weights import (
     MIN_BYTES,
     Group,
@@ -65,20 +66,10 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
         weights = [ctx.session.weight(weight).with_content(group[0]) for weight in group]
         stale = sum(loaded.stale_copies for loaded in weights)
         is_needed = any(loaded.is_read for loaded in weights)
-        nbytes = (stale + _count_resident(weights) - is_needed) * size
+        resident = [loaded.weight for loaded in weights if loaded.is_read or loaded.is_kept]
+        nbytes = (stale + count_stored(resident) - is_needed) * size
         if max(nbytes, (count_stored(group) - 1) * size) >= MIN_BYTES:
             yield _finding(ctx, group, weights, nbytes)
-
-
-def _count_resident(weights: list[LoadedWeight]) -> int:
-    """Return how many originals have memory of their own, stale copies not counted."""
-    resident = [loaded for loaded in weights if loaded.is_read or loaded.is_kept]
-    external = {
-        (loaded.weight.file, loaded.weight.offset)
-        for loaded in resident
-        if loaded.weight.storage == "external"
-    }
-    return len(external) + sum(loaded.weight.storage != "external" for loaded in resident)
 
 
 def _finding(

@@ -31,11 +31,11 @@ from typing import NamedTuple
 
 from memdiag.model.graph_index import Scope
 from memdiag.model.readers import Reader
-from memdiag.ort.analysis import AnalysisContext, qualified_name
+from memdiag.ort.analysis import AnalysisContext
 from memdiag.ort.prepacking import packed_buffer
 from memdiag.ort.releases import ARENA_FREED_SINCE, FOLDING_WITHOUT_PROTOBUF_SINCE
 from memdiag.records.finding import ExpectedCopies, Finding
-from memdiag.records.weights import Weight
+from memdiag.records.weights import Weight, qualified_name
 from memdiag.rules.rule import Rule
 from memdiag.rules.wording import counted, some_of
 from memdiag.units import KIB, format_size

@@ -2,8 +2,7 @@
 
 from collections.abc import Sequence
 
-from memdiag.ort.analysis import qualified_name
-from memdiag.records.weights import Weight
+from memdiag.records.weights import Weight, qualified_name
 
 MAX_LISTED = 3
 """Names that a sentence lists."""

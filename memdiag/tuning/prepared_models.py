@@ -11,9 +11,9 @@ from pathlib import Path
 import onnx
 
 from memdiag.errors import MeasurementError
+from memdiag.model.graph_index import OVERRIDABLE_SINCE_IR
 from memdiag.model.model_file import ModelFile, open_model
 from memdiag.model.tensor_types import ELEMENT_TYPES_BY_NAME
-from memdiag.ort.session_memory import OVERRIDABLE_SINCE_IR
 from memdiag.rewrites.model_editor import ModelEditor
 from memdiag.rewrites.saving import save
 from memdiag.runner.job import Job, SharedWeight

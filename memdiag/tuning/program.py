@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from pathlib import PurePath
 
-from memdiag.ort.session_memory import OVERRIDABLE_SINCE_IR
+from memdiag.model.graph_index import OVERRIDABLE_SINCE_IR
 from memdiag.records.fix import Point
 from memdiag.runner.child import TELEMETRY_OFF
 

@@ -187,14 +187,6 @@ def test_large_weights_are_not_opened(tmp_path: Path) -> None:
             assert notes == []
 
 
-def test_overridable_initializers(tmp_path: Path) -> None:
-    source = "g (float[4] x, float[4] w) => (float[4] y) <float[4] w = {1,2,3,4}> { y = Add(x, w) }"
-    model = text(source)
-    assert Inferred(model, tmp_path).shapes.overridable == {"w"}
-    model.ir_version = 3
-    assert Inferred(model, tmp_path).shapes.overridable == frozenset()
-
-
 def test_what_the_model_states_is_known_where_inference_fails(tmp_path: Path) -> None:
     model = text("g (float[4] x) => (float[4] y) { y = Abs(x) }")
     model.graph.node.append(helper.make_node("MatMul", [], ["z"]))
