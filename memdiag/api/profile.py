@@ -44,8 +44,8 @@ MAX_REASON = 300
 """Characters of onnxruntime's reason for not running at the usual sizes."""
 
 MAX_READ_BYTES = 1 << 30
-"""Bytes of weights up to which rules read them if the run did not complete: whoever sets a memory
-limit does not want to wait until many gigabytes are read."""
+"""Maximum bytes of weights that rules read if the run did not complete. Reading many gigabytes
+would delay the result of a run that a limit ended."""
 
 
 class Interrupted(KeyboardInterrupt):

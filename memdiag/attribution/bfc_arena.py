@@ -109,7 +109,12 @@ def read_arenas(space: AddressSpace, memory: ProcessMemory, heap: Heap) -> Arena
 
 
 class _Chunk(NamedTuple):
-    """A chunk of an arena: its addresses, and whether it is in use."""
+    """A chunk of an arena.
+
+    Attributes:
+        start, end: its addresses.
+        used: whether it is in use.
+    """
 
     start: int
     end: int
@@ -117,7 +122,12 @@ class _Chunk(NamedTuple):
 
 
 class _Region(NamedTuple):
-    """A region as listed by the arena, and the address of its array of chunk indices."""
+    """A region as listed by the arena.
+
+    Attributes:
+        start, end: its addresses.
+        handles: the address of its array of chunk indices.
+    """
 
     start: int
     end: int
@@ -125,7 +135,12 @@ class _Region(NamedTuple):
 
 
 class _Arena(NamedTuple):
-    """One arena: its regions, and their chunks in the same order (None if inconsistent)."""
+    """One arena.
+
+    Attributes:
+        regions: the addresses of its regions.
+        chunks: the chunks of the regions, in the same order; None if they are inconsistent.
+    """
 
     regions: tuple[tuple[int, int], ...]
     chunks: tuple[_Chunk, ...] | None

@@ -18,7 +18,7 @@ from memdiag.attribution.packed_inputs import (
     InputIndices,
 )
 from memdiag.attribution.search_target import SearchTarget, WeightContent
-from memdiag.attribution.weight_uses import Consumer
+from memdiag.attribution.weight_uses import WeightConsumer
 from memdiag.model.graph_index import node_label
 from memdiag.model.model_file import ModelFile
 from memdiag.model.readers import SAME_ORDER
@@ -226,7 +226,9 @@ def _output_nodes(models: Sequence[ModelFile], names: Collection[str]) -> dict[s
     }
 
 
-def _readers(consumers: Iterable[Consumer], input_indices: InputIndices) -> list[Consumer]:
+def _readers(
+    consumers: Iterable[WeightConsumer], input_indices: InputIndices
+) -> list[WeightConsumer]:
     return [
         consumer
         for consumer in consumers
@@ -234,7 +236,7 @@ def _readers(consumers: Iterable[Consumer], input_indices: InputIndices) -> list
     ]
 
 
-def _label(maker: str, consumers: Iterable[Consumer], *, one_of: bool = False) -> str | None:
+def _label(maker: str, consumers: Iterable[WeightConsumer], *, one_of: bool = False) -> str | None:
     nodes = list(dict.fromkeys(consumer.node for consumer in consumers))
     if len(nodes) < 2:
         return f"{maker} · {nodes[0]}" if nodes else None

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
 from memdiag.attribution.layouts import Uses
-from memdiag.attribution.weight_uses import Consumer, weight_uses
+from memdiag.attribution.weight_uses import WeightConsumer, weight_uses
 from memdiag.model.content import identical_weights
 from memdiag.model.graph_index import GraphIndex
 from memdiag.model.model_file import ModelFile
@@ -55,7 +55,7 @@ class WeightContent:
     names: tuple[str, ...]
     values: Array
     uses: Uses
-    consumers: tuple[Consumer, ...]
+    consumers: tuple[WeightConsumer, ...]
 
 
 class SearchTarget(NamedTuple):
@@ -151,7 +151,7 @@ def content_probe(values: Array) -> tuple[int, bytes]:
 def _contents(group: list[tuple[Weight, Array]], graphs: GraphIndex) -> Iterator[WeightContent]:
     """Yield a content for each type and shape of the weights of `group`, all of equal bytes."""
     names = tuple(dict.fromkeys(qualified_name(weight) for weight, _ in group))
-    consumers: dict[Consumer, None] = {}
+    consumers: dict[WeightConsumer, None] = {}
     forms: dict[tuple[Any, ...], tuple[Array, list[Uses]]] = {}
     for weight, values in group:
         uses, weight_consumers = weight_uses(graphs, weight)

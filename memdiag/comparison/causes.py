@@ -43,7 +43,12 @@ _OWNERS: dict[OwnerKind, str] = {
 
 
 class _Cause(NamedTuple):
-    """One cause of a difference, and the bytes that it accounts for."""
+    """One cause of a difference.
+
+    Attributes:
+        text: the cause in words.
+        bytes: the bytes of the difference that it accounts for.
+    """
 
     text: str
     bytes: int

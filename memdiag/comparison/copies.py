@@ -20,7 +20,13 @@ MAX_WEIGHTS = 20
 
 @dataclass(frozen=True, kw_only=True)
 class _CopyGroup:
-    """The copies of one kind that weights with equal content have in one column."""
+    """The copies of one kind that weights with equal content have in one column.
+
+    Attributes:
+        weights: the qualified names of the weights.
+        kind, made_by: the kind and the maker of the copies.
+        count, bytes: the number of copies, and their size together.
+    """
 
     weights: tuple[str, ...]
     kind: CopyKind

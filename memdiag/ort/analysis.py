@@ -1,4 +1,4 @@
-"""What the rules know of one model: everything that several of them need, computed on first use."""
+"""Analysis context: everything that several rules need of one model, computed on first use."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -89,11 +89,11 @@ class AnalysisContext:
             return []
         skipped = self._not_comparable()
         if skipped:
-            shown = ", ".join(skipped[:3])
+            names = ", ".join(skipped[:3])
             more = f" and {len(skipped) - 3:,} more" if len(skipped) > 3 else ""
             count = f"{len(skipped):,} weight{'' if len(skipped) == 1 else 's'}"
             self.notes.append(
-                f"{count} ({shown}{more}) of more than "
+                f"{count} ({names}{more}) of more than "
                 f"{format_size(MAX_DECODED_BYTES)}, sparse or in fields of a number each, "
                 f"{'was' if len(skipped) == 1 else 'were'} not compared with others of the same "
                 "size."

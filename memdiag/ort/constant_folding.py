@@ -453,7 +453,8 @@ class _ConstantFolding:
     def _infer(self, scope: Scope, node: Node, inputs: list[_Constant | None]) -> None:
         """Infer the output types of a node that is not folded from folded inputs.
 
-        The numbers of a folded input, such as the shape for a Reshape, may say more than the file.
+        The numbers of a folded input, such as the shape for a Reshape, may determine more sizes
+        than the types in the file.
         """
         if all(constant is None or constant.value is None for constant in inputs) and not (
             self._types and any((scope, name) in self._types for name in node.input if name)

@@ -22,10 +22,12 @@ _CONTRIB = "com.microsoft"
 
 
 class PackedBuffer(NamedTuple):
-    """The buffer of a packed operand: the kind of copy, and its bytes.
+    """The buffer of a packed operand.
 
-    A convolution's filter is ``reordered`` by a rewrite of the graph, at the level ALL, before the
-    session has an arena; every other buffer is made by a kernel.
+    Attributes:
+        kind: the kind of copy. A convolution's filter is ``reordered`` by a rewrite of the graph,
+            at the level ALL, before the session has an arena. A kernel makes every other buffer.
+        nbytes: its size.
     """
 
     kind: CopyKind
@@ -33,6 +35,14 @@ class PackedBuffer(NamedTuple):
 
 
 class _Operand(NamedTuple):
+    """A constant input of a node.
+
+    Attributes:
+        graphs: the graphs of the model.
+        scope, node, input_index: the node and its input.
+        dtype, shape: the type of the constant as the node reads it.
+    """
+
     graphs: GraphIndex
     scope: Scope
     node: Node

@@ -43,9 +43,9 @@ from memdiag.records.attribution import CopyKind
 from memdiag.records.weights import Weight
 
 MAX_LARGEST = 64
-"""Weights among which the largest that is not in question is looked up."""
+"""Number of the largest weights among which the largest other weight is searched for."""
 
-Moment = Literal["parsed", "converted", "folded", "packed", "steady"]
+LoadingStep = Literal["parsed", "converted", "folded", "packed", "steady"]
 
 _COPY_KINDS: dict[str, CopyKind] = {"Transpose": "transposed", "Cast": "cast"}
 
@@ -95,7 +95,11 @@ class SessionConstant:
 
 @dataclass(frozen=True, kw_only=True)
 class FoldedResult(SessionConstant):
-    """A result of constant folding that stays after folding; `fold` says how it is computed."""
+    """A result of constant folding that stays after folding.
+
+    Attributes:
+        fold: its computation.
+    """
 
     fold: Fold
 
@@ -184,7 +188,12 @@ class FoldedCopy(NamedTuple):
 
 
 class FoldingMemory(NamedTuple):
-    """Memory of constant folding: the most at once, and what is left when all is evaluated."""
+    """The memory of constant folding.
+
+    Attributes:
+        peak_bytes: the maximum at any time.
+        kept_bytes: the results that stay when everything is evaluated.
+    """
 
     peak_bytes: int
     kept_bytes: int
@@ -539,7 +548,7 @@ class SessionMemory:
         }
         self._results = list(by_value.values())
 
-    def by_moment(self) -> dict[Moment, int]:
+    def by_step(self) -> dict[LoadingStep, int]:
         """Return the most bytes at each moment."""
         weights = self._weights
         stale = sum(loaded.depth * loaded.private_bytes for loaded in weights)
@@ -564,11 +573,11 @@ class SessionMemory:
 
     def peak(self) -> int:
         """Return the most bytes at any moment."""
-        return max(self.by_moment().values())
+        return max(self.by_step().values())
 
     def steady(self) -> int:
         """Return the bytes when the session is ready, blocks that the arena retains included."""
-        return self.by_moment()["steady"]
+        return self.by_step()["steady"]
 
     def _pack(self) -> tuple[int, int]:
         """Return the most bytes of constants and buffers during packing, and those after it."""

@@ -34,7 +34,7 @@ from memdiag.runner.observer import (
     observe,
 )
 from memdiag.runner.phases import PhaseTracker
-from memdiag.runner.timeline import Timeline
+from memdiag.runner.timeline import SampleTimeline
 from memdiag.units import format_duration, format_limit, format_size
 
 _PROGRESS_S = 0.2
@@ -46,7 +46,14 @@ _UNKNOWN = Memory(rss_bytes=0, anonymous_bytes=None, file_bytes=None, shared_byt
 
 
 class Progress(NamedTuple):
-    """Where the child is. Reported at most every 0.2 seconds, and at the start of each phase."""
+    """The progress of the child, reported at most every 0.2 seconds and at the start of each phase.
+
+    Attributes:
+        phase, span: the phase and the span that the child is in.
+        elapsed_s: seconds since the child was started.
+        rss_bytes: its resident set.
+        runs_done: the number of runs after the first.
+    """
 
     phase: PhaseName
     span: str
@@ -57,10 +64,10 @@ class Progress(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Measurement:
-    """Everything measured of one child.
+    """Everything measured of one child. Fields without a description are those of `Profile`.
 
     Attributes:
-        onnxruntime: its version; None if the child ended before the import.
+        onnxruntime: the version of onnxruntime; None if the child ended before the import.
         python: the version of the child's interpreter; None in the same case.
         providers: the execution providers of the session; None if no session was created.
         baseline: the memory with onnxruntime imported and the inputs loaded, before the session.
@@ -87,13 +94,23 @@ class Measurement:
 
 
 class AtBaseline(NamedTuple):
-    """onnxruntime is imported, nothing of the model is loaded; the child waits."""
+    """onnxruntime is imported, nothing of the model is loaded; the child waits.
+
+    Attributes:
+        pid: the process number of the child.
+    """
 
     pid: int
 
 
 class AtPhaseEnd(NamedTuple):
-    """A phase has ended; the child is stopped. A phase can end more than once."""
+    """A phase has ended; the child is stopped. A phase can end more than once.
+
+    Attributes:
+        pid: the process number of the child.
+        phase: the phase.
+        arena: the regions of the arena according to the log.
+    """
 
     pid: int
     phase: PhaseName
@@ -101,7 +118,13 @@ class AtPhaseEnd(NamedTuple):
 
 
 class AtSteady(NamedTuple):
-    """All runs are done and freed heap was returned to the system; the child waits."""
+    """All runs are done and freed heap was returned to the system; the child waits.
+
+    Attributes:
+        pid: the process number of the child.
+        arena: the regions of the arena according to the log.
+        log: the evidence of the log.
+    """
 
     pid: int
     arena: AddressRanges
@@ -143,7 +166,7 @@ class MeasuredRun:
         job: the model, the configuration and the limits.
         phase_ends: also stop the child at the end of each phase.
         observer: creates the reader of the child's memory.
-        on_progress: called now and then with where the child is.
+        on_progress: called with the progress of the child.
 
     Raises:
         MeasurementError: the child's interpreter cannot be started.
@@ -161,7 +184,7 @@ class MeasuredRun:
         self._phase_ends = phase_ends
         self._make_observer = observer
         self._on_progress = on_progress
-        self._timeline = Timeline()
+        self._timeline = SampleTimeline()
         self._versions: dict[str, str] = {}
         self._providers: tuple[str, ...] | None = None
         self._baseline: Memory | None = None
@@ -196,7 +219,7 @@ class MeasuredRun:
             self._observer = self._make_observer(self._child.pid)
             self._last = self._observer.boundary()
         except ProcessGone:
-            # The child has ended already; its output says why.
+            # The child has ended already; its output has the reason.
             self._observer = None
         self._phases = PhaseTracker(self._last.memory, self._job.session.providers)
         return self

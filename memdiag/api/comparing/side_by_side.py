@@ -13,7 +13,7 @@ from memdiag.api.comparing.subjects import OnProgress, Subject
 from memdiag.api.profile import profile_job
 from memdiag.api.trials import Trials, trials
 from memdiag.comparison.columns import graph_of, with_profiles
-from memdiag.comparison.reference import OutputComparison, Reference
+from memdiag.comparison.reference import OutputComparison, ReferenceSession
 from memdiag.errors import MeasurementError, MemdiagError, UsageError
 from memdiag.model.dimensions import Axis, axes_of
 from memdiag.model.model_file import ModelFile, open_model
@@ -302,7 +302,7 @@ class SideBySide:
             self._reference = others.pop(0).job
         if self._reference is None or not others or not self._sets:
             return found
-        with Reference(self._reference, self._sets, self._folder("outputs")) as reference:
+        with ReferenceSession(self._reference, self._sets, self._folder("outputs")) as reference:
             if reference.random:
                 names = ", ".join(sorted(reference.random))
                 self.notes.append(f"outputs that are random are not compared: {names}")

@@ -1,6 +1,6 @@
 """Find the first set of inputs that a model runs with, in one plain session.
 
-Run by path beside `child.py`, whose protocol it speaks: one job in, and one `tried` event out for
+Run by path beside `child.py`, whose protocol it uses: one job in, and one `tried` event out for
 each set of inputs, until one runs.
 """
 
