@@ -92,6 +92,20 @@ class SessionConstant:
         """Whether it has consumers and all pack it."""
         return bool(self.consumers) and not self.is_read
 
+    @property
+    def is_prepacked(self) -> bool:
+        """Whether a kernel packs it; filters are reordered before kernels exist."""
+        return any(buffer.kind != "reordered" for _, buffer in self.buffers())
+
+    def buffers(self) -> Iterator[tuple[Hashable, PackedBuffer]]:
+        """Yield the buffers that it is packed into, each with a key.
+
+        Kernels with equal keys share one buffer, in releases that share them.
+        """
+        for consumer in self.consumers:
+            if consumer.buffer is not None:
+                yield (self.content, consumer.kernel, consumer.buffer), consumer.buffer
+
 
 @dataclass(frozen=True, kw_only=True)
 class FoldedResult(SessionConstant):
@@ -227,6 +241,12 @@ class PredictedSession:
         self._weights: dict[Weight, LoadedWeight] = {}
         self._results: dict[tuple[Scope, str], FoldedResult] = {}
 
+    def weight(self, weight: Weight) -> LoadedWeight:
+        """Return `weight` as the session loads it, with its consumers and folded results."""
+        if weight not in self._weights:
+            self._weights[weight] = self._load(weight)
+        return self._weights[weight]
+
     def remaining_readers(self, weight: Weight) -> list[Reader]:
         """Return the nodes of the optimized graph that read `weight` itself."""
         return [
@@ -235,52 +255,8 @@ class PredictedSession:
             if not self._folds.is_folded(reader.scope, reader.node)
         ]
 
-    def weight(self, weight: Weight) -> LoadedWeight:
-        """Return how the session loads `weight`."""
-        if weight not in self._weights:
-            self._weights[weight] = self._load(weight)
-        return self._weights[weight]
-
-    def _load(self, weight: Weight) -> LoadedWeight:
-        remaining = self.remaining_readers(weight)
-        scopes = self._graphs.scopes(weight)
-        is_overridable = self._graphs.is_overridable(weight)
-        consumers: tuple[Consumer, ...] = ()
-        if not is_overridable:
-            consumers = tuple(
-                self._consumer(
-                    reader.scope, reader.node, reader.input_index, weight.dtype, weight.shape
-                )
-                for reader in remaining
-            )
-        loaded = LoadedWeight(
-            weight=weight,
-            content=weight,
-            consumers=consumers,
-            is_exposed=is_overridable or any(weight.name in scope.outputs for scope in scopes),
-            depth=subgraph_depth(self._graphs, weight),
-            is_read_in_subgraph=any(
-                reader.scope.parent is not None and not reader.scope.is_function
-                for reader in remaining
-            ),
-            results=tuple(
-                replace(self.result(fold), content=(weight, fold.dtype, fold.shape))
-                for fold in self._folds.of_weight(weight)
-                if fold.stays
-            ),
-        )
-        if not loaded.is_packed_only:
-            return loaded
-        is_embedded_in_main = weight.storage != "external" and not loaded.depth
-        return replace(
-            loaded,
-            is_retained=self.runtime < ARENA_FREED_SINCE and is_embedded_in_main,
-            is_kept=_is_prepacked(consumers)
-            and any(self.is_kept(scope, weight.name) for scope in scopes),
-        )
-
     def result(self, fold: Fold) -> FoldedResult:
-        """Return what becomes of the result of `fold`, which stays after folding."""
+        """Return the result of `fold`, which stays after folding, with its consumers."""
         key = fold.scope, fold.output
         if key not in self._results:
             # The runtime merges duplicates of one graph: only the first result remains.
@@ -294,35 +270,6 @@ class PredictedSession:
                 is_kept=self.is_kept(fold.scope, fold.output),
             )
         return self._results[key]
-
-    def _consumers(self, fold: Fold) -> Iterator[Consumer]:
-        """Yield the consumers of a folded value, also behind Identity and in functions."""
-        first = (fold.scope, fold.output)
-        pending, seen = [first], {first}
-        while pending:
-            for use in Scope.uses(*pending.pop()):
-                body = use.scope.call(use.node)
-                following = None
-                if use.node.op_type == "Identity" and use.node.output:
-                    following = use.scope, use.node.output[0]
-                elif body is not None and use.input_index < len(body.inputs):
-                    following = body, body.inputs[use.input_index]
-                if following is not None:
-                    if following not in seen:
-                        seen.add(following)
-                        pending.append(following)
-                elif not self._folds.is_folded(use.scope, use.node):
-                    yield self._consumer(
-                        use.scope, use.node, use.input_index, fold.dtype, fold.shape
-                    )
-
-    def _consumer(
-        self, scope: Scope, node: Node, input_index: int, dtype: str, shape: tuple[int, ...]
-    ) -> Consumer:
-        graphs = self._graphs
-        buffer = packed_buffer(graphs, self.runtime, scope, node, input_index, dtype, shape)
-        kernel = kernel_of(graphs, self._shapes, scope, node) if buffer is not None else None
-        return Consumer(scope, node, input_index, buffer, kernel)
 
     def is_freed(self, weight: Weight, *, mapped: bool | None = None) -> bool:
         """Return whether `weight` itself is gone when the session is ready.
@@ -354,41 +301,14 @@ class PredictedSession:
         order = self._scope_order
         return scope in order and self._last_with_name.get(name, 0) > order[scope]
 
-    @cached_property
-    def _scope_order(self) -> dict[Scope, int]:
-        """The order in which graphs are initialized: outer ones first, then those in each node.
-
-        Functions are inlined by then, and their names made unique.
-        """
-        scopes = (scope for _, scope in self._graphs if not scope.is_function)
-        return {scope: index for index, scope in enumerate(scopes)}
-
-    @cached_property
-    def _last_with_name(self) -> dict[str, int]:
-        """The position of the last graph that has a constant of each name."""
-        last: dict[str, int] = {}
-        constants = [
-            (scope, weight.name)
-            for weight in self._model.weights
-            if weight.graph
-            for scope in self._graphs.scopes(weight)
-        ]
-        constants += [(fold.scope, fold.output) for fold in self._folds if fold.stays]
-        for scope, name in constants:
-            last[name] = max(self._scope_order.get(scope, 0), last.get(name, 0))
-        return last
-
     def packed_buffers(self, constants: Iterable[SessionConstant]) -> list[PackedBuffer]:
         """Return the packed buffers of `constants`; a buffer that kernels share is listed once."""
         found: list[PackedBuffer] = []
         seen: set[Hashable] = set()
         for constant in constants:
-            for consumer in constant.consumers:
-                if consumer.buffer is None:
-                    continue
-                key = constant.content, consumer.kernel, consumer.buffer
+            for key, buffer in constant.buffers():
                 if self.runtime < PACKED_SHARED_SINCE or key not in seen:
-                    found.append(consumer.buffer)
+                    found.append(buffer)
                 seen.add(key)
         return found
 
@@ -420,7 +340,7 @@ class PredictedSession:
         return found
 
     def retained_bytes(self, loaded: LoadedWeight) -> int:
-        """Return what a weight and its folded copies leave in the arena after they are freed."""
+        """Return the bytes that a weight and its folded copies leave in the arena when freed."""
         copies = self.folded_copies(loaded.weight)
         folded = sum(copy.nbytes for copy in copies if copy.is_retained)
         return folded + loaded.weight.nbytes * loaded.is_retained
@@ -462,6 +382,126 @@ class PredictedSession:
             )
         return FoldingMemory(peak_bytes, kept_bytes)
 
+    def memory(self, weights: Sequence[LoadedWeight]) -> "SessionMemory":
+        """Return the memory of `weights`, as if the model had no others."""
+        return SessionMemory(self, weights)
+
+    def peak_reduction(
+        self, weights: Sequence[LoadedWeight], replacement: Sequence[LoadedWeight]
+    ) -> int:
+        """Return by how many bytes the peak is lower with `replacement` instead of `weights`.
+
+        The other weights of the model matter as far as one of them is converted or packed as well.
+        """
+        replaced = {loaded.weight for loaded in weights}
+        others = [self.weight(weight) for weight in self.largest_weights if weight not in replaced]
+        converted = next((other.private_bytes for other in others if other.private_bytes), 0)
+        buffers = (
+            max((buffer.nbytes for _, buffer in other.buffers()), default=0) for other in others
+        )
+        packed = next(filter(None, buffers), 0)
+        before, after = (
+            SessionMemory(self, each, converted=converted, packed=packed)
+            for each in (weights, replacement)
+        )
+        return max(0, before.peak() - after.peak())
+
+    @cached_property
+    def largest_weights(self) -> Sequence[Weight]:
+        """The `MAX_LARGEST` largest weights, the largest first."""
+        return nlargest(MAX_LARGEST, self._model.weights, key=lambda weight: weight.nbytes)
+
+    def _load(self, weight: Weight) -> LoadedWeight:
+        remaining = self.remaining_readers(weight)
+        scopes = self._graphs.scopes(weight)
+        is_overridable = self._graphs.is_overridable(weight)
+        consumers: tuple[Consumer, ...] = ()
+        if not is_overridable:
+            consumers = tuple(
+                self._consumer(
+                    reader.scope, reader.node, reader.input_index, weight.dtype, weight.shape
+                )
+                for reader in remaining
+            )
+        loaded = LoadedWeight(
+            weight=weight,
+            content=weight,
+            consumers=consumers,
+            is_exposed=is_overridable or any(weight.name in scope.outputs for scope in scopes),
+            depth=subgraph_depth(self._graphs, weight),
+            is_read_in_subgraph=any(
+                reader.scope.parent is not None and not reader.scope.is_function
+                for reader in remaining
+            ),
+            results=tuple(
+                replace(self.result(fold), content=(weight, fold.dtype, fold.shape))
+                for fold in self._folds.of_weight(weight)
+                if fold.stays
+            ),
+        )
+        if not loaded.is_packed_only:
+            return loaded
+        is_embedded_in_main = weight.storage != "external" and not loaded.depth
+        return replace(
+            loaded,
+            is_retained=self.runtime < ARENA_FREED_SINCE and is_embedded_in_main,
+            is_kept=loaded.is_prepacked
+            and any(self.is_kept(scope, weight.name) for scope in scopes),
+        )
+
+    def _consumers(self, fold: Fold) -> Iterator[Consumer]:
+        """Yield the consumers of a folded value, also behind Identity and in functions."""
+        first = (fold.scope, fold.output)
+        pending, seen = [first], {first}
+        while pending:
+            for use in Scope.uses(*pending.pop()):
+                body = use.scope.call(use.node)
+                following = None
+                if use.node.op_type == "Identity" and use.node.output:
+                    following = use.scope, use.node.output[0]
+                elif body is not None and use.input_index < len(body.inputs):
+                    following = body, body.inputs[use.input_index]
+                if following is not None:
+                    if following not in seen:
+                        seen.add(following)
+                        pending.append(following)
+                elif not self._folds.is_folded(use.scope, use.node):
+                    yield self._consumer(
+                        use.scope, use.node, use.input_index, fold.dtype, fold.shape
+                    )
+
+    def _consumer(
+        self, scope: Scope, node: Node, input_index: int, dtype: str, shape: tuple[int, ...]
+    ) -> Consumer:
+        graphs = self._graphs
+        buffer = packed_buffer(graphs, self.runtime, scope, node, input_index, dtype, shape)
+        kernel = kernel_of(graphs, self._shapes, scope, node) if buffer is not None else None
+        return Consumer(scope, node, input_index, buffer, kernel)
+
+    @cached_property
+    def _scope_order(self) -> dict[Scope, int]:
+        """The order in which graphs are initialized: outer ones first, then those in each node.
+
+        Functions are inlined by then, and their names made unique.
+        """
+        scopes = (scope for _, scope in self._graphs if not scope.is_function)
+        return {scope: index for index, scope in enumerate(scopes)}
+
+    @cached_property
+    def _last_with_name(self) -> dict[str, int]:
+        """The position of the last graph that has a constant of each name."""
+        last: dict[str, int] = {}
+        constants = [
+            (scope, weight.name)
+            for weight in self._model.weights
+            if weight.graph
+            for scope in self._graphs.scopes(weight)
+        ]
+        constants += [(fold.scope, fold.output) for fold in self._folds if fold.stays]
+        for scope, name in constants:
+            last[name] = max(self._scope_order.get(scope, 0), last.get(name, 0))
+        return last
+
     def _with_operands(self, folds: Iterable[Fold]) -> Iterator[Fold]:
         """Yield `folds` and those that they are computed from, in topological order."""
         needed: set[int] = set()
@@ -485,42 +525,9 @@ class PredictedSession:
         kind = self._shapes.of(fold.scope, name) if name else None
         return 0 if kind is None else kind.nbytes or 0
 
-    @cached_property
-    def largest_weights(self) -> Sequence[Weight]:
-        """The `MAX_LARGEST` largest weights, the largest first."""
-        return nlargest(MAX_LARGEST, self._model.weights, key=lambda weight: weight.nbytes)
-
-    def memory(self, weights: Sequence[LoadedWeight]) -> "SessionMemory":
-        """Return the memory of `weights`, as if the model had no others."""
-        return SessionMemory(self, weights)
-
-    def peak_reduction(
-        self, weights: Sequence[LoadedWeight], replacement: Sequence[LoadedWeight]
-    ) -> int:
-        """Return by how many bytes the peak is lower with `replacement` instead of `weights`.
-
-        The other weights of the model matter as far as one of them is converted or packed as well.
-        """
-        replaced = {loaded.weight for loaded in weights}
-        others = [self.weight(weight) for weight in self.largest_weights if weight not in replaced]
-        converted = next((other.private_bytes for other in others if other.private_bytes), 0)
-        buffers = (
-            max(
-                (consumer.buffer.nbytes for consumer in other.consumers if consumer.buffer),
-                default=0,
-            )
-            for other in others
-        )
-        packed = next(filter(None, buffers), 0)
-        before, after = (
-            SessionMemory(self, each, converted=converted, packed=packed)
-            for each in (weights, replacement)
-        )
-        return max(0, before.peak() - after.peak())
-
 
 class SessionMemory:
-    """The memory of some or all weights of a session at each moment of its creation.
+    """The memory of some or all weights of a session in each step of its creation.
 
     Args:
         session: the session.
@@ -540,7 +547,7 @@ class SessionMemory:
         self._session = session
         self._weights = weights
         self._converted, self._packed = converted, packed
-        # A result of several weights is there once.
+        # A result that is computed from several weights counts once.
         by_value = {
             (result.fold.scope, result.fold.output): result
             for loaded in weights
@@ -549,14 +556,14 @@ class SessionMemory:
         self._results = list(by_value.values())
 
     def by_step(self) -> dict[LoadingStep, int]:
-        """Return the most bytes at each moment."""
+        """Return the maximum of bytes in memory during each step."""
         weights = self._weights
         stale = sum(loaded.depth * loaded.private_bytes for loaded in weights)
         converted = stale + sum(loaded.private_bytes for loaded in weights)
         largest = max([self._converted, *(loaded.private_bytes for loaded in weights)])
         folding = self._session.folding_memory(result.fold for result in self._results)
         packing, unpacked = self._pack()
-        # Weights at the same place of a file share its pages.
+        # Weights at the same offset of a file share its pages.
         mapped = {
             (loaded.weight.file, loaded.weight.offset): loaded.mapped_bytes
             for loaded in weights
@@ -572,7 +579,7 @@ class SessionMemory:
         }
 
     def peak(self) -> int:
-        """Return the most bytes at any moment."""
+        """Return the maximum of bytes in memory during any step."""
         return max(self.by_step().values())
 
     def steady(self) -> int:
@@ -580,19 +587,22 @@ class SessionMemory:
         return self.by_step()["steady"]
 
     def _pack(self) -> tuple[int, int]:
-        """Return the most bytes of constants and buffers during packing, and those after it."""
-        constants = [*map(self._of_weight, self._weights), *map(self._of_result, self._results)]
+        """Return the maximum of bytes during packing, and the bytes after it.
+
+        Both are those of constants in private memory and of packed buffers.
+        """
+        constants = [
+            *map(self._packed_weight, self._weights),
+            *map(self._packed_result, self._results),
+        ]
         is_shared = self._session.runtime >= PACKED_SHARED_SINCE
         in_use = peak = sum(constant.private_bytes for constant in constants)
         seen: set[Hashable] = set()
         for constant in constants:
-            for consumer in constant.constant.consumers:
-                if consumer.buffer is None:
-                    continue
-                peak = max(peak, in_use + constant.mapped_bytes + consumer.buffer.nbytes)
-                key = constant.constant.content, consumer.kernel, consumer.buffer
+            for key, buffer in constant.constant.buffers():
+                peak = max(peak, in_use + constant.mapped_bytes + buffer.nbytes)
                 if not (is_shared and key in seen):
-                    in_use += consumer.buffer.nbytes
+                    in_use += buffer.nbytes
                 seen.add(key)
             in_use -= constant.private_bytes if constant.freed == "when packed" else 0
         at_end = (
@@ -600,20 +610,20 @@ class SessionMemory:
         )
         return peak, in_use - sum(at_end)
 
-    def _of_weight(self, loaded: LoadedWeight) -> "_PackedConstant":
+    def _packed_weight(self, loaded: LoadedWeight) -> "_PackedConstant":
         runtime = self._session.runtime
         freed: _Freed = "when packed"
-        in_arena = _is_prepacked(loaded.consumers) and runtime < ARENA_FREED_SINCE
+        in_arena = loaded.is_prepacked and runtime < ARENA_FREED_SINCE
         if loaded.is_read or loaded.is_kept or (in_arena and loaded.private_bytes):
             freed = "never"
         elif loaded.is_read_in_subgraph and runtime >= SUBGRAPH_WEIGHTS_KEPT_SINCE:
             freed = "at the end"
         # Without any reader it is dropped before kernels are created.
-        is_there = bool(loaded.consumers) or loaded.is_exposed
-        private_bytes = loaded.private_bytes if is_there else 0
+        is_used = bool(loaded.consumers) or loaded.is_exposed
+        private_bytes = loaded.private_bytes if is_used else 0
         return _PackedConstant(loaded, private_bytes, loaded.mapped_bytes, freed)
 
-    def _of_result(self, result: FoldedResult) -> "_PackedConstant":
+    def _packed_result(self, result: FoldedResult) -> "_PackedConstant":
         is_freed = result.is_freed and self._session.runtime >= ARENA_FREED_SINCE
         freed: _Freed = "when packed" if is_freed else "never"
         return _PackedConstant(result, result.fold.nbytes, 0, freed)
@@ -684,14 +694,6 @@ def subgraph_depth(graphs: GraphIndex, weight: Weight) -> int:
         scope = scope.parent
         depth += 1
     return depth
-
-
-def _is_prepacked(consumers: Iterable[Consumer]) -> bool:
-    """Return whether a kernel packs the constant; filters are reordered before kernels exist."""
-    return any(
-        consumer.buffer is not None and consumer.buffer.kind != "reordered"
-        for consumer in consumers
-    )
 
 
 def _signature(node: Node) -> tuple[object, ...]:

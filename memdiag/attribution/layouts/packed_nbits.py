@@ -140,28 +140,22 @@ class PackedNBits:
             if matrix is None:
                 continue
             if nbits.bits == 4:
-                segments = matrix.packed(nbits.block_size, min(nbits.block_size, 64), tiled=False)
-                nbytes = matrix.columns * matrix.column_bytes
-                yield VirtualCopy(
-                    self.name,
-                    self.kind,
-                    nbytes,
-                    segments,
-                    {"products": "fp32", **_parameters(nbits)},
-                )
+                yield self._values_only(matrix, nbits, "fp32", min(nbits.block_size, 64))
             if nbits.by_row:
-                pair = 8 // nbits.bits
-                segments = matrix.packed(nbits.block_size, pair, tiled=False)
-                nbytes = matrix.columns * matrix.column_bytes
-                yield VirtualCopy(
-                    self.name,
-                    self.kind,
-                    nbytes,
-                    segments,
-                    {"products": "none", **_parameters(nbits)},
-                )
+                yield self._values_only(matrix, nbits, "none", 8 // nbits.bits)
             for kernel, run in _RUNS.items():
                 yield self._for_int8(matrix, nbits, kernel, run)
+
+    def _values_only(
+        self, matrix: _QuantizedMatrix, nbits: NBits, products: str, run: int
+    ) -> VirtualCopy:
+        return VirtualCopy(
+            self.name,
+            self.kind,
+            matrix.columns * matrix.column_bytes,
+            matrix.packed(nbits.block_size, run, tiled=False),
+            {"products": products, **_parameters(nbits)},
+        )
 
     def _for_int8(
         self, matrix: _QuantizedMatrix, nbits: NBits, kernel: str, run: int
