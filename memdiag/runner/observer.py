@@ -69,6 +69,11 @@ class Boundary(NamedTuple):
     memory: Memory
     peak_rss_bytes: int | None
 
+    @property
+    def max_rss_bytes(self) -> int:
+        """The high-water mark, or without one the resident set at the boundary."""
+        return self.peak_rss_bytes or self.memory.rss_bytes
+
 
 class ProcessGone(Exception):
     """Raised when the observed process has ended."""
