@@ -92,7 +92,7 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
         first = _packed_weight(ctx, weight)
         if first is None or not (first.loaded.is_read or len(first.buffers) > 1):
             continue
-        equal = [other for other in _equal_weights(ctx, weight) if other not in done]
+        equal = [other for other in ctx.packed_with(weight) if other not in done]
         done.update(equal)
         group = [first, *filter(None, (_packed_weight(ctx, other) for other in equal))]
         kept = [packed for packed in group if packed.loaded.is_read]
@@ -107,15 +107,6 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
         buffers = [buffer for key, buffer in _merged(freed).items() if key not in reported]
         if len(buffers) > 1 and sum(buffer.nbytes for buffer in buffers) > _original_bytes(freed):
             yield _packed_twice(ctx, freed, buffers)
-
-
-def _equal_weights(ctx: AnalysisContext, weight: Weight) -> Iterator[Weight]:
-    """Yield the other weights whose packed buffers are those of `weight`."""
-    if ctx.runtime < PACKED_SHARED_SINCE:
-        return
-    for other in ctx.equal_to(weight):
-        if other != weight and (other.dtype, other.shape) == (weight.dtype, weight.shape):
-            yield other
 
 
 def _packed_weight(ctx: AnalysisContext, weight: Weight) -> _PackedWeight | None:

@@ -55,7 +55,7 @@ from memdiag.model.graph_index import MAX_CALL_DEPTH, Node, Scope, integers
 from memdiag.model.readers import SAME_ORDER
 from memdiag.ort.analysis import AnalysisContext
 from memdiag.ort.constant_folding import Fold
-from memdiag.ort.releases import ARENA_FREED_SINCE, PACKED_SHARED_SINCE
+from memdiag.ort.releases import ARENA_FREED_SINCE
 from memdiag.ort.session_memory import (
     FoldedResult,
     LoadedWeight,
@@ -136,13 +136,8 @@ def _groups(ctx: AnalysisContext, weights: list[Weight]) -> Iterator[list[Weight
         if weight not in remaining:
             continue
         group = [weight]
-        form = weight.dtype, weight.shape
-        if counts[form] > 1 and ctx.runtime >= PACKED_SHARED_SINCE:
-            group += [
-                other
-                for other in ctx.equal_to(weight)
-                if other in remaining and other != weight and (other.dtype, other.shape) == form
-            ]
+        if counts[weight.dtype, weight.shape] > 1:
+            group += [other for other in ctx.packed_with(weight) if other in remaining]
         for member in group:
             del remaining[member]
         yield group
