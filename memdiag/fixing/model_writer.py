@@ -22,7 +22,7 @@ from memdiag.errors import ReportError, UsageError
 from memdiag.fixing.changes import Change
 from memdiag.model.file_state import FileStates
 from memdiag.model.model_file import ModelFile, open_model
-from memdiag.ort.loadable import Need, oldest_runtime
+from memdiag.ort.loadable import OldestRelease, oldest_runtime
 from memdiag.records.files import resolve_output
 from memdiag.rewrites.model_editor import ModelEditor, Storage
 from memdiag.rewrites.saving import (
@@ -57,7 +57,7 @@ class BuiltModel:
     disk_bytes: int
     digest: bytes
     newer: str | None
-    oldest: Need
+    oldest: OldestRelease
 
 
 class Output(NamedTuple):

@@ -22,7 +22,7 @@ _SINCE_BY_OPERATOR = {
 }
 
 
-class Need(NamedTuple):
+class OldestRelease(NamedTuple):
     """The oldest release that can load a model.
 
     Attributes:
@@ -34,7 +34,7 @@ class Need(NamedTuple):
     why: str
 
 
-def oldest_runtime(model: ModelFile) -> Need:
+def oldest_runtime(model: ModelFile) -> OldestRelease:
     """Return the oldest supported release that can load `model`.
 
     It depends on the version of the IR, the versions of ONNX's own operator sets, and the operators
@@ -48,22 +48,22 @@ def oldest_runtime(model: ModelFile) -> Need:
     return found._replace(why="") if found.runtime == OLDEST else found
 
 
-def _of_versions(ir_version: int, imports: Sequence[OperatorSetIdProto]) -> Iterator[Need]:
-    yield Need(_first(NEWEST_IR_VERSION, ir_version), f"version {ir_version} of the IR")
+def _of_versions(ir_version: int, imports: Sequence[OperatorSetIdProto]) -> Iterator[OldestRelease]:
+    yield OldestRelease(_first(NEWEST_IR_VERSION, ir_version), f"version {ir_version} of the IR")
     for opset in imports:
         domain = "" if opset.domain == "ai.onnx" else opset.domain
         if domain in NEWEST_OPSETS:
             runtime = _first(NEWEST_OPSETS[domain], opset.version)
-            yield Need(runtime, f"opset {opset.version} of {domain or 'ai.onnx'}")
+            yield OldestRelease(runtime, f"opset {opset.version} of {domain or 'ai.onnx'}")
 
 
-def _of_node(node: Node) -> Need:
+def _of_node(node: Node) -> OldestRelease:
     if node.domain != _CONTRIB:
-        return Need(OLDEST, "")
+        return OldestRelease(OLDEST, "")
     since = _SINCE_BY_OPERATOR.get(node.op_type, OLDEST)
     if node.op_type == "MatMulNBits" and integer(node, "bits", 4) == 8:
-        return Need(MATMULNBITS_8_BITS_SINCE, "MatMulNBits of 8 bits")
-    return Need(since, f"the operator {node.op_type} of {_CONTRIB}")
+        return OldestRelease(MATMULNBITS_8_BITS_SINCE, "MatMulNBits of 8 bits")
+    return OldestRelease(since, f"the operator {node.op_type} of {_CONTRIB}")
 
 
 def _first(newest: dict[Runtime, int], version: int) -> Runtime | None:

@@ -29,13 +29,14 @@ def newer_release_note(runtime: Runtime) -> str | None:
 
 
 # Loading: the newest versions and operators that a release accepts (tests/ort/test_loadable). Tried
-# with 1.20.1, 1.21.0, 1.22.1, 1.23.2, 1.24.4, each minor release from 1.25 to 1.30, and 1.31.1: the
-# versions that they load, and the operators in their lists of schemas.
+# with 1.20.1, 1.21.0, 1.22.1, 1.23.2, 1.24.4, each minor release from 1.25 to 1.30, 1.31.1 and
+# 1.32.0: the versions that they load, and the operators in their lists of schemas.
 
 NEWEST_IR_VERSION = {
     OLDEST: 10,
     Runtime(1, 23): 11,
     Runtime(1, 24): 13,
+    Runtime(1, 32): 14,
 }
 """The newest version of the IR, for each release in which it changed."""
 
@@ -46,6 +47,7 @@ NEWEST_OPSETS = {
         Runtime(1, 23): 23,
         Runtime(1, 24): 25,
         Runtime(1, 25): 26,
+        Runtime(1, 32): 28,
     },
     "ai.onnx.ml": {OLDEST: 5},
 }
@@ -79,6 +81,22 @@ NEW_CONTRIB_OPERATORS = {
         "SparseAttentionIndexer",
         "SparsePagedAttention",
         "VarlenNGramHashMapping",
+    ),
+    Runtime(1, 32): (
+        "ConvStateReplay",
+        "GatedDeltaNetStateReplay",
+        "GatherPacked",
+        "HyperConnectionLowRankMix",
+        "Mamba2Verify",
+        "MatMulNBitsQLoRA",
+        "MatMulPacked",
+        "MoEGroupRouter",
+        "MoEPacked",
+        "PackedSparseAttentionIndexerMerge",
+        "RMSNormRotary",
+        "RouterGateUpProj",
+        "SpeculativePrefixCommit",
+        "SwiGLU",
     ),
 }
 """The operators of the domain com.microsoft that each release added."""

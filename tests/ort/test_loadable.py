@@ -12,7 +12,7 @@ import pytest
 from onnx import numpy_helper, parser
 
 from memdiag.model.model_file import open_model
-from memdiag.ort.loadable import Need, oldest_runtime
+from memdiag.ort.loadable import OldestRelease, oldest_runtime
 from memdiag.ort.releases import (
     NEW_CONTRIB_OPERATORS,
     NEWEST_IR_VERSION,
@@ -64,7 +64,7 @@ def nbits(path: Path, bits: int) -> Path:
     return path
 
 
-def needed(path: Path) -> Need:
+def needed(path: Path) -> OldestRelease:
     with open_model(path) as model:
         return oldest_runtime(model)
 
@@ -79,7 +79,9 @@ def needed(path: Path) -> Need:
         ({"ir": 99}, None, "version 99 of the IR"),
         ({"opset": 22}, Runtime(1, 21), "opset 22 of ai.onnx"),
         ({"opset": 26}, Runtime(1, 25), "opset 26 of ai.onnx"),
-        ({"opset": 27}, None, "opset 27 of ai.onnx"),
+        ({"ir": 14}, Runtime(1, 32), "version 14 of the IR"),
+        ({"opset": 28}, Runtime(1, 32), "opset 28 of ai.onnx"),
+        ({"opset": 29}, None, "opset 29 of ai.onnx"),
         ({"ml": 6}, None, "opset 6 of ai.onnx.ml"),
         ({"ir": 11, "opset": 26}, Runtime(1, 25), "opset 26 of ai.onnx"),
         ({"node": "y = com.microsoft.FusedMatMul(x, x)"}, OLDEST, ""),
@@ -113,7 +115,7 @@ def test_operators_in_branches_count(tmp_path: Path) -> None:
 def test_releases_load_what_is_predicted_and_nothing_else(tmp_path: Path, python: Path) -> None:
     models = {
         write(tmp_path / f"{kind}-{version}.onnx", **{kind: version})  # type: ignore[arg-type]  # by keyword
-        for kind, versions in (("ir", range(8, 15)), ("opset", range(17, 28)), ("ml", range(1, 7)))
+        for kind, versions in (("ir", range(8, 16)), ("opset", range(17, 30)), ("ml", range(1, 7)))
         for version in versions
     } | {nbits(tmp_path / f"bits-{bits}.onnx", bits) for bits in (4, 8)}
     done = subprocess.run(
