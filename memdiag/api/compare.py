@@ -27,6 +27,7 @@ from memdiag.errors import ModelError, UsageError
 from memdiag.model.file_state import FileStates
 from memdiag.model.model_file import open_model
 from memdiag.ort.runtime import require_runtime
+from memdiag.ort.session_config_keys import unknown_key_notes
 from memdiag.records.comparison import (
     COMPARISON_SCHEMA,
     Bisection,
@@ -137,7 +138,7 @@ def compare(
             else:
                 found = [*subjects.models(job, files)]
             columns = side_by_side.measure(_with_unique_labels(found))
-        notes = list(dict.fromkeys(side_by_side.notes))
+        notes = list(dict.fromkeys((*unknown_key_notes(session.options), *side_by_side.notes)))
         if side_by_side.interrupted:
             notes.append("interrupted: only columns that were measured before are shown")
         result = _comparison(kind, columns, bisection, notes, started)

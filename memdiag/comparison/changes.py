@@ -116,7 +116,9 @@ class _ColumnPair:
         if old is not None and new is not None:
             size = new.saved_bytes - old.saved_bytes
             if abs(size) > max(MIN_BYTES, MIN_SHARE * old.saved_bytes):
-                yield self._change("disk", None, size, None, causes.of_disk(old, new))
+                yield self._change(
+                    "disk", None, size, None, causes.of_disk(self._before, self._after)
+                )
         difference = self._after.largest_difference
         parts = [self._after.difference] if self._after.difference else []
         if difference is not None and difference > MAX_ROUNDING:

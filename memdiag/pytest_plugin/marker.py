@@ -37,7 +37,7 @@ class Measured:
 
     request: Request
     result: BudgetResult
-    row: dict[str, str]
+    row: dict[str, Any]
 
 
 _MEASURED = pytest.StashKey[list[Measured]]()
@@ -145,7 +145,7 @@ def _measure(item: pytest.Item, request: Request, settings: Settings) -> Measure
     )
     if result.judgement is None:
         pytest.fail(outcome_sentence(result.profile), pytrace=False)
-    row = record(item, result.judgement, remark=result.incomparable)
+    row = record(item, result.judgement, result.profile, remark=result.incomparable)
     return Measured(request=request, result=result, row=row)
 
 

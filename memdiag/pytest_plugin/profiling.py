@@ -45,7 +45,11 @@ def profile(
     if pinned:
         arguments["environment"] = with_pinned_malloc(arguments.get("environment") or {})
     with nullcontext() if settings.parallel else measurement_lock():
-        return memdiag.profile(path_from_here(config, model), xray=xray, **arguments)
+        try:
+            return memdiag.profile(path_from_here(config, model), xray=xray, **arguments)
+        except KeyboardInterrupt:
+            # pytest prints the name of the exception.
+            raise KeyboardInterrupt from None
 
 
 class CachedProfileRunner:

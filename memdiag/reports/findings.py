@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -87,11 +88,13 @@ def summary(
     parts = [counted(len(confirmed), "finding") if confirmed else "no findings"]
     if models != 1:
         parts[0] += f" in {models:,} models"
-    avoidable = sum(map(_avoidable_bytes, confirmed))
-    if max_bytes is not None:
-        avoidable = min(avoidable, max(0, max_bytes))
+    limit = math.inf if max_bytes is None else max(0, max_bytes)
+    avoidable = min(limit, sum(_steady_bytes(each) for each in confirmed if each.remedies))
     if avoidable:
-        parts.append(f"up to {format_size(avoidable)} avoidable at steady state")
+        parts.append(f"up to {format_size(int(avoidable))} avoidable at steady state")
+    rest = min(limit - avoidable, sum(_steady_bytes(f) for f in confirmed if not f.remedies))
+    if rest:
+        parts.append(f"{format_size(int(rest))} without a remedy")
     if len(findings) > len(confirmed):
         parts.append(f"{len(findings) - len(confirmed):,} more refuted by the measurement")
     if duration_s is not None:
@@ -188,8 +191,8 @@ def _left_out(findings: Sequence[Finding]) -> Iterator[str]:
             yield f"{more}, {size} together (all with --format json)"
 
 
-def _avoidable_bytes(finding: Finding) -> int:
-    """Return the avoidable bytes at steady state, as measured if they were measured."""
+def _steady_bytes(finding: Finding) -> int:
+    """Return what `finding` costs at steady state, as measured if it was measured."""
     is_measured = finding.measured_bytes is not None and finding.bytes and not finding.run_bytes
     return finding.measured_bytes or 0 if is_measured else finding.bytes
 

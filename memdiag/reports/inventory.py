@@ -64,7 +64,10 @@ def _dimensions(dimensions: Sequence[Dimension]) -> list[str]:
     if not dimensions:
         return ["no free dimensions: all inputs have fixed sizes"]
     width = min(max(len(plain(axis.name)) for axis in dimensions), _MAX_DIMENSION)
-    lines = ["free dimensions, and the sizes that are chosen without --dim NAME=N"]
+    lines = [
+        "free dimensions, and the sizes that a run tries first (others with --dim NAME=N, or where"
+        " the model does not run with these)"
+    ]
     for axis in dimensions[:_MAX_VALUES]:
         name = shortened(plain(axis.name), _MAX_DIMENSION)
         role = "" if axis.role == "size" else f"{plain(axis.role)}: "

@@ -78,7 +78,8 @@ def html_of_findings(findings: Sequence[Finding]) -> str:
 def data_frame(rows: Sequence[Any] | Any) -> Any:
     """Return a pandas data frame: of a record, or with a row for each of several.
 
-    A profile has a row a phase, a comparison a row a column, a fix a row a remedy, a tuning a row
+    A profile has a row for each phase and part of a phase, as its summary has; `part_of` is None for
+    phases, whose sums are those of the run. A comparison has a row a column, a fix a row a remedy, a tuning a row
     for each point that was measured, an X-ray a row a copy, or without copies a row an owner.
 
     Raises:
@@ -161,15 +162,18 @@ def _console_of(record: Any) -> Callable[[Console, bool], None]:
 
 def _rows(record: Any) -> Iterator[dict[str, Any]]:
     if isinstance(record, Profile):
-        for phase in record.phases:
+        from memdiag.reports.profile.phases import OTHER_STEPS, phase_rows
+
+        for row in phase_rows(record):
             yield {
-                "phase": phase.name,
-                "duration_s": phase.duration_s,
-                "start_rss_bytes": phase.start.rss_bytes,
-                "peak_rss_bytes": phase.peak_rss_bytes,
-                "peak_kind": phase.peak_kind,
-                "end_rss_bytes": phase.end.rss_bytes,
-                "net_rss_bytes": phase.net_rss_bytes,
+                "phase": OTHER_STEPS if row.label == OTHER_STEPS else row.phase,
+                "part_of": row.whole,
+                "duration_s": row.duration_s,
+                "start_rss_bytes": row.start_bytes,
+                "peak_rss_bytes": row.peak_bytes,
+                "peak_kind": row.peak_kind,
+                "end_rss_bytes": row.end_bytes,
+                "net_rss_bytes": row.net_bytes,
             }
     elif isinstance(record, Comparison):
         yield from map(_of_column, record.columns)

@@ -190,6 +190,18 @@ def test_what_the_runtime_refuses_is_one_sentence_and_a_saved_profile(
     assert (profile.outcome.status, profile.outcome.phase) == ("failed", "parse")
 
 
+def test_a_run_that_fails_leaves_the_reports_of_a_run_that_completed(
+    memdiag: Callable[..., "subprocess.CompletedProcess[str]"], tied: Path, tmp_path: Path
+) -> None:
+    words = ("profile", tied, "--runs=1", "--xray=none", "--out=out", "-q")
+    assert memdiag(*words).returncode == 0
+    failed = memdiag(*words, "--provider=NoSuchExecutionProvider")
+    assert failed.returncode == 2
+    assert failed.stderr.splitlines()[-1].endswith("out.failed/profile.json")
+    assert load_profile(tmp_path / "out" / "profile.json").outcome.status == "completed"
+    assert memdiag(*words).returncode == 0
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [

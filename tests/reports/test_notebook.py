@@ -109,7 +109,16 @@ def pandas(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_data_frames_have_a_row_for_each_part() -> None:
     profile = profiles.tied_if()
     frame = profile.to_dataframe()
-    assert frame["phase"] == [phase.name for phase in profile.phases]
+    whole = [row for row, part_of in enumerate(frame["part_of"]) if part_of is None]
+    assert sum(frame["net_rss_bytes"][row] for row in whole) == sum(
+        phase.net_rss_bytes for phase in profile.phases
+    )
+    parts = [
+        (name, whole)
+        for name, whole in zip(frame["phase"], frame["part_of"], strict=True)
+        if whole is not None
+    ]
+    assert parts == [("constant_fold", "optimize"), ("other steps", "optimize")]
     assert max(frame["peak_rss_bytes"]) == profile.peak_rss_bytes
     assert comparisons.versions().to_dataframe()["label"] == ["1.24.4", "1.30.9", "1.31.1"]
     fix = fix_records.verified()

@@ -24,6 +24,9 @@ from memdiag.runner.job import Feed, InputConfig, Job
 from memdiag.runner.try_inputs import try_inputs
 from memdiag.verify.model_evaluator import InputSet
 
+MAX_NAMED_INPUTS = 2
+"""Inputs of each model in a message."""
+
 
 @dataclass(kw_only=True)
 class SideBySide:
@@ -291,9 +294,8 @@ class SideBySide:
 
     def _compare_outputs(self, completed: Sequence[Subject]) -> dict[str, OutputComparison]:
         """Compare outputs and latencies with those of the first subject that completed."""
-        reason = "its inputs differ from those of the first model"
         found = {
-            subject.label: OutputComparison(failure=reason)
+            subject.label: OutputComparison(failure=self._difference_in_inputs(subject))
             for subject in completed
             if subject.label in self._own
         }
@@ -314,6 +316,18 @@ class SideBySide:
                     found[subject.label] = OutputComparison(failure=str(error))
         return found
 
+    def _difference_in_inputs(self, subject: Subject) -> str:
+        """Return why `subject`, which has inputs of its own, is not compared with the first."""
+        first, own = self._first, self._own[subject.label]
+        assert first is not None
+        if not own.sets:
+            return f"{subject.label} runs with no inputs that memdiag can generate"
+        inputs = (_in_words(self._sets[0].feeds), _in_words(own.sets[0].feeds))
+        return (
+            f"their inputs differ: {first.label} runs with {inputs[0]}, {subject.label} with"
+            f" {inputs[1]}"
+        )
+
     def _folder(self, name: str) -> Path:
         self._folders += 1
         return self.scratch / f"{name}-{self._folders}"
@@ -326,6 +340,17 @@ def _shapes(feeds: Sequence[Feed]) -> dict[str, tuple[int, ...]]:
         for feed in feeds
         if feed.files and not feed.sequence
     }
+
+
+def _in_words(feeds: Sequence[Feed]) -> str:
+    """Return the first inputs with their shapes: ``ids [1, 128], mask [1, 128] and 2 more``."""
+    shapes = _shapes(feeds)
+    names = [
+        f"{feed.name} {list(shapes[feed.name])}" if feed.name in shapes else feed.name
+        for feed in feeds[:MAX_NAMED_INPUTS]
+    ]
+    more = len(feeds) - len(names)
+    return ", ".join(names) + (f" and {more} more" if more else "")
 
 
 def _size(axis: Axis, shapes: Mapping[str, tuple[int, ...]]) -> int | None:

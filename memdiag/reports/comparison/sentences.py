@@ -128,7 +128,7 @@ def change_sentence(comparison: Comparison, change: Change) -> str:
 
 
 def copies_sentence(change: CopyChange) -> str:
-    """Return which copies differ: ``a → b: +61 MiB, w now has a transposed copy``."""
+    """Return which copies differ: ``a → b: +61 MiB, b has a transposed copy of w``."""
     size = format_size(change.bytes, signed=True)
     return f"{plain(change.from_)} → {plain(change.to)}: {size}, {_limited(in_words(change))}"
 

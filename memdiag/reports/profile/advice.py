@@ -200,9 +200,9 @@ def _avoidable_bytes(profile: Profile) -> int:
     if worst is None:
         return 0
     if not worst.bytes:
-        return worst.peak_bytes
+        return worst.peak_bytes if worst.remedies else 0
     steady = (profile.steady_rss_bytes or 0) - profile.baseline_rss_bytes
-    size = sum(finding.bytes for finding in costly)
+    size = sum(finding.bytes for finding in costly if finding.remedies)
     return min(size, steady) if steady > 0 else size
 
 
@@ -226,10 +226,13 @@ def _unused_sentence(profile: Profile, part: Part) -> str:
 
 def _also(profile: Profile, largest: Part | None) -> str:
     """Return the other avoidable memory in a sentence; empty for none."""
-    parts = (part for part in named_parts(profile) if part != largest)
+    worst = _worst(_distinct(profile))
+    parts = [part for part in named_parts(profile) if part != largest]
+    if largest is None and worst is not None and not worst.bytes:
+        # The result states already what only the peak needs.
+        parts = [part for part in parts if part.is_steady]
     others = [f"{format_size(part.size_bytes)} {part.label}" for part in parts]
     avoidable = _avoidable_bytes(profile) if largest else 0
-    worst = _worst(_distinct(profile))
     if avoidable and worst is not None:
         others.insert(0, f"up to {format_size(avoidable)} by {plain(worst.name)}")
     also = f" Also avoidable: {', '.join(others)}." if others else ""
@@ -242,22 +245,28 @@ def _costly(findings: Sequence[Finding]) -> list[Finding]:
 
 
 def _worst(findings: Sequence[Finding]) -> Finding | None:
-    """Return the finding that costs most memory; None if none costs any."""
-    return max(_costly(findings), key=lambda f: (f.bytes, f.peak_bytes), default=None)
+    """Return the finding whose remedies can save most memory; None if none costs any.
+
+    A finding without a remedy is returned if no finding has one.
+    """
+    return max(
+        _costly(findings), key=lambda f: (bool(f.remedies), f.bytes, f.peak_bytes), default=None
+    )
 
 
 def _waste_sentence(profile: Profile, worst: Finding) -> str:
     steady = (profile.steady_rss_bytes or 0) - profile.baseline_rss_bytes
-    avoidable = sum(f.bytes for f in profile.findings if f.evidence != "refuted")
     copies = _copies_clause(profile, worst)
+    unsaved = _without_remedy(profile.findings)
     if not worst.bytes:
-        return (
-            f"Loading needs {format_size(worst.peak_bytes)} more than necessary{copies}."
-            " The steady state does not."
-        )
+        start = f"Loading needs {format_size(worst.peak_bytes)} more than necessary{copies}."
+        return start + (unsaved or " The steady state does not.")
+    if not worst.remedies:
+        return f"A part of the memory is waste{copies}, but no remedy saves it.{unsaved}"
     if steady <= 0:
-        return f"{format_size(worst.bytes)} could be saved{copies}."
-    saved = min(avoidable, steady)
+        return f"{format_size(worst.bytes)} could be saved{copies}.{unsaved}"
+    costly = _costly(profile.findings)
+    saved = min(sum(finding.bytes for finding in costly if finding.remedies), steady)
     share = saved / steady
     if share >= _LARGE_SHARE:
         start = "Most of the memory is waste"
@@ -266,7 +275,18 @@ def _waste_sentence(profile: Profile, worst: Finding) -> str:
     else:
         start = "A little of the memory is waste"
     up_to = "Up to" if worst.evidence == "measured" else "By the rules, up to"
-    return f"{start}{copies}. {up_to} {format_size(saved)} of {format_size(steady)} could be saved."
+    could = f"{up_to} {format_size(saved)} of {format_size(steady)} could be saved."
+    return f"{start}{copies}. {could}{unsaved}"
+
+
+def _without_remedy(findings: Sequence[Finding]) -> str:
+    """Return what findings without a remedy cost at steady state, as a sentence; empty for none."""
+    unsaved = [finding for finding in _costly(findings) if finding.bytes and not finding.remedies]
+    if not unsaved:
+        return ""
+    size = format_size(sum(finding.bytes for finding in unsaved))
+    names = listed([finding.name for finding in unsaved], limit=_MAX_NAMES)
+    return f" No remedy saves the {size} of {names} at steady state."
 
 
 def _copies_clause(profile: Profile, worst: Finding) -> str:

@@ -30,45 +30,60 @@ _ENDINGS: Mapping[Status, str] = {
 }
 
 
+OTHER_STEPS = "other steps"
+"""Label of the part of a phase that remains without the phases that interrupt it."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PhaseRow:
-    """One phase as text, with its figures in MiB.
+    """One phase, or a part of one, in figures of the whole process.
 
     Rows of level 0 follow each other: each starts with the memory that the row before ends with.
-    Phases that take turns are one such row; its parts are rows of level 1, which have start and end
-    only if they are a single stretch of time.
+    A phase that others interrupt, as constant folding interrupts optimization, is one such row
+    together with them; its parts are the rows of level 1 below it.
 
     Attributes:
-        time: for `steady`, the median of all runs.
-        kept: the difference of the printed figures `start` and `end`.
+        label: the name of the phase, the number of runs of `steady`, or `OTHER_STEPS`.
+        whole: for a part, the phase of the row that it is a part of; None for level 0.
+        duration_s: seconds in this phase.
+        median_run_s: seconds of the median run of `steady`.
+        start_bytes, end_bytes: resident set; None for a part that consists of several time ranges.
+        net_bytes: the memory that the phase adds to the resident set.
         responsible: the span that made the phase grow most.
+        is_peak: whether the overall peak is in this phase.
         ending: how the run ended in this phase, if it did not complete.
     """
 
     phase: PhaseName
     label: str
-    time: str
-    start: str
-    peak: str
-    end: str
-    kept: str
-    responsible: str
-    level: int
+    duration_s: float
+    median_run_s: float | None = None
+    start_bytes: int | None
     peak_bytes: int
-    end_bytes: int
+    peak_kind: PeakKind
+    end_bytes: int | None
+    net_bytes: int
+    responsible: str
     is_peak: bool
     ending: str
+    whole: PhaseName | None = None
+
+    @property
+    def level(self) -> int:
+        """How deep the row is indented."""
+        return 0 if self.whole is None else 1
 
 
 def phase_rows(profile: Profile) -> tuple[PhaseRow, ...]:
-    """Return the phases that were reached."""
-    decimals = decimals_for(profile.peak_rss_bytes)
-    return tuple(row for group in _groups(profile) for row in _rows(profile, group, decimals))
+    """Return the phases that were reached, each followed by its parts."""
+    return tuple(row for group in _groups(profile) for row in _rows(profile, group))
 
 
 def phase_table(profile: Profile) -> Table:
     """Return the table of the phases that were reached."""
     rows = phase_rows(profile)
+    scale_bytes = max((row.peak_bytes for row in rows), default=0)
+    decimals = decimals_for(profile.peak_rss_bytes)
     kinds = {phase.peak_kind for phase in profile.phases}
     caption = "Resident set of the whole process in MiB, baseline included"
     if "sampled" in kinds:
@@ -97,18 +112,26 @@ def phase_table(profile: Profile) -> Table:
                 formats=("console",),
             ),
         ),
-        rows=tuple(
-            _phase_cells(row, max((other.peak_bytes for other in rows), default=0)) for row in rows
-        ),
+        rows=tuple(_phase_cells(row, scale_bytes, decimals) for row in rows),
         caption=f"{caption}.",
     )
 
 
-def _phase_cells(row: PhaseRow, scale_bytes: int) -> Row:
+def _phase_cells(row: PhaseRow, scale_bytes: int, decimals: int) -> Row:
     tags = ("peak" if row.is_peak else "", row.ending)
+    start, end = (
+        "" if size is None else mebibytes(size, decimals)
+        for size in (row.start_bytes, row.end_bytes)
+    )
+    kept = mebibytes(row.net_bytes, decimals, signed=True)
+    if row.level == 0:
+        # The difference of the printed figures, which may differ from the rounded difference.
+        difference = float(end.replace(",", "")) - float(start.replace(",", ""))
+        kept = mebibytes(round(difference * MIB), decimals, signed=True)
+    mark = SAMPLED_MARK if row.peak_kind == "sampled" else ""
     bar = (
         Bar(css="top", percent=100 * row.peak_bytes / (scale_bytes or 1)),
-        Bar(css="end", percent=100 * row.end_bytes / (scale_bytes or 1)),
+        Bar(css="end", percent=100 * (row.end_bytes or 0) / (scale_bytes or 1)),
     )
     return Row(
         Cell(
@@ -116,11 +139,11 @@ def _phase_cells(row: PhaseRow, scale_bytes: int) -> Row:
             is_strong=row.is_peak and row.label == row.phase,
             tags=tuple(tag for tag in tags if tag),
         ),
-        row.time,
-        row.start,
-        Cell(row.peak, is_strong=row.is_peak),
-        row.end,
-        row.kept,
+        format_duration(row.median_run_s or row.duration_s),
+        start,
+        Cell(mark + mebibytes(row.peak_bytes, decimals), is_strong=row.is_peak),
+        end,
+        kept,
         Cell(bars=() if row.level else (bar,)),
         Cell(row.responsible, is_code=True),
         row.ending or row.responsible,
@@ -144,9 +167,9 @@ def _groups(profile: Profile) -> list[list[Phase]]:
     return groups
 
 
-def _rows(profile: Profile, group: Sequence[Phase], decimals: int) -> Iterator[PhaseRow]:
+def _rows(profile: Profile, group: Sequence[Phase]) -> Iterator[PhaseRow]:
     """Yield the row of a phase, or of phases that take turns followed by a row for each."""
-    rows = [_row(profile, phase, decimals) for phase in group]
+    rows = [_row(profile, phase) for phase in group]
     if len(rows) == 1:
         yield rows[0]
         return
@@ -156,57 +179,46 @@ def _rows(profile: Profile, group: Sequence[Phase], decimals: int) -> Iterator[P
     )
     starts = {phase.name: phase.start.rss_bytes for phase in group}
     ends = {phase.name: phase.end.rss_bytes for phase in group}
-    first, last = starts[ordered[0].phase], ends[ordered[-1].phase]
-    start, end = mebibytes(first, decimals), mebibytes(last, decimals)
+    start, end = starts[ordered[0].phase], ends[ordered[-1].phase]
     highest = max(rows, key=lambda row: row.peak_bytes)
     yield replace(
         rows[0],
-        time=format_duration(sum(phase.duration_s for phase in group)),
-        start=start,
-        peak=highest.peak,
-        end=end,
-        kept=_kept(start, end, decimals),
-        responsible="",
+        duration_s=sum(phase.duration_s for phase in group),
+        start_bytes=start,
         peak_bytes=highest.peak_bytes,
-        end_bytes=last,
+        peak_kind=highest.peak_kind,
+        end_bytes=end,
+        net_bytes=end - start,
+        responsible="",
     )
-    for row, phase in zip([*rows[1:], rows[0]], [*group[1:], group[0]], strict=True):
-        own = [band for band in bands(profile.spans) if band.phase == phase.name]
-        part = replace(row, level=1, kept=mebibytes(phase.net_rss_bytes, decimals, signed=True))
-        if phase is group[0]:
-            part = replace(part, label="other steps", is_peak=False, ending="")
-        yield part if len(own) == 1 else replace(part, start="", end="")
+    whole = group[0].name
+    for row in (*rows[1:], rows[0]):
+        own = [band for band in bands(profile.spans) if band.phase == row.phase]
+        part = replace(row, whole=whole)
+        if row.phase == whole:
+            part = replace(part, label=OTHER_STEPS, is_peak=False, ending="")
+        yield part if len(own) == 1 else replace(part, start_bytes=None, end_bytes=None)
 
 
-def _row(profile: Profile, phase: Phase, decimals: int) -> PhaseRow:
-    latency = [run.latency_s for run in profile.runs]
-    is_steady = phase.name == "steady" and bool(latency)
-    duration = statistics.median(latency) if is_steady else phase.duration_s
+def _row(profile: Profile, phase: Phase) -> PhaseRow:
+    latencies = [run.latency_s for run in profile.runs]
+    is_steady = phase.name == "steady" and bool(latencies)
     grown = responsible_span(profile, phase.name)
-    mark = SAMPLED_MARK if phase.peak_kind == "sampled" else ""
     outcome = profile.outcome
-    start, end = (mebibytes(each.rss_bytes, decimals) for each in (phase.start, phase.end))
     return PhaseRow(
         phase=phase.name,
-        label=f"steady ×{len(latency)}" if is_steady else phase.name,
-        time=format_duration(duration or phase.duration_s),
-        start=start,
-        peak=mark + mebibytes(phase.peak_rss_bytes, decimals),
-        end=end,
-        kept=_kept(start, end, decimals),
-        responsible=grown.name if grown else "",
-        level=0,
+        label=f"steady ×{len(latencies)}" if is_steady else phase.name,
+        duration_s=phase.duration_s,
+        median_run_s=statistics.median(latencies) if is_steady else None,
+        start_bytes=phase.start.rss_bytes,
         peak_bytes=phase.peak_rss_bytes,
+        peak_kind=phase.peak_kind,
         end_bytes=phase.end.rss_bytes,
+        net_bytes=phase.net_rss_bytes,
+        responsible=grown.name if grown else "",
         is_peak=phase.name == profile.peak_phase,
         ending=_ENDINGS[outcome.status] if phase.name == outcome.phase else "",
     )
-
-
-def _kept(start: str, end: str, decimals: int) -> str:
-    """Return the difference of two figures as they are printed."""
-    difference = float(end.replace(",", "")) - float(start.replace(",", ""))
-    return mebibytes(round(difference * MIB), decimals, signed=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
