@@ -140,7 +140,7 @@ def compare(
             columns = side_by_side.measure(_with_unique_labels(found))
         notes = list(dict.fromkeys((*unknown_key_notes(session.options), *side_by_side.notes)))
         if side_by_side.interrupted:
-            notes.append("interrupted: only columns that were measured before are shown")
+            notes.append("interrupted: only the columns that were measured before are listed")
         result = _comparison(kind, columns, bisection, notes, started)
         return msgspec.structs.replace(result, dimensions=side_by_side.dimensions)
 

@@ -18,7 +18,7 @@ _APPLICATION = 0x6D656D64  # "memd": distinguishes the file from databases of ot
 _VERSION = 1
 MAX_WAIT_S = 30.0
 _PAGE_BYTES = 4096
-"""A file of one page has no tables."""
+"""Bytes of a page of SQLite: a database of one page has no tables."""
 
 _TABLES = """
 CREATE TABLE profiles (
@@ -53,8 +53,8 @@ def add(path: Path, profiles: Sequence[Profile], *, label: str = "") -> int:
     for profile in profiles:
         if profile.outcome.status != "completed":
             raise UsageError(
-                f"{profile.model.path}: it {profile.outcome.status} in {profile.outcome.phase};"
-                " add profiles of runs that completed."
+                f"{profile.model.path}: the run {profile.outcome.status} in"
+                f" {profile.outcome.phase}. Add profiles of runs that completed."
             )
     with _opened(path, create=True) as database, _transaction(database):
         return sum(_add(database, profile, label) for profile in profiles)
@@ -106,7 +106,7 @@ def _opened(path: Path, *, create: bool) -> Iterator[sqlite3.Connection]:
 
 
 def _remove_if_empty(path: Path) -> None:
-    """Remove a history that could be created, but not filled, as on a full disk."""
+    """Remove a history file without tables, as a full disk leaves it."""
     journal, memory = (path.with_name(path.name + end) for end in ("-wal", "-shm"))
     with suppress(sqlite3.Error, OSError):
         has_pages = path.stat().st_size > _PAGE_BYTES
@@ -151,15 +151,15 @@ def _transaction(database: sqlite3.Connection) -> Iterator[None]:
 
 
 def _add(database: sqlite3.Connection, profile: Profile, label: str) -> bool:
-    place = profile.environment
+    environment = profile.environment
     row = (
         hashlib.sha256(encode(profile)).hexdigest(),
         time.time(),
         label,
         profile.model.path,
-        place.onnxruntime,
-        place.memdiag,
-        place.machine,
+        environment.onnxruntime,
+        environment.memdiag,
+        environment.machine,
     )
     added = database.execute(
         "INSERT INTO profiles (digest, added_s, label, model, onnxruntime, memdiag, machine)"

@@ -108,7 +108,7 @@ def describe(plans: Sequence[InputPlan]) -> tuple[Input, ...]:
     )
 
 
-class Chosen(NamedTuple):
+class InputChoice(NamedTuple):
     """The inputs that a model is run with.
 
     Attributes:
@@ -124,7 +124,7 @@ class Chosen(NamedTuple):
 
 def choose_inputs(
     model: ModelFile, *, dims: Mapping[str, int], given: Mapping[str, np.ndarray]
-) -> Chosen:
+) -> InputChoice:
     """Return inputs of realistic sizes, or smaller ones if those need too much memory.
 
     Large images get the default side first; then all free dimensions are 1.
@@ -133,7 +133,7 @@ def choose_inputs(
         UsageError: as `plan_inputs`.
     """
     plans = plan_inputs(model, dims=dims, given=given)
-    chosen = Chosen(plans, _dimensions(model, plans, dims, given))
+    chosen = InputChoice(plans, _dimensions(model, plans, dims, given))
     free = {dimension.name: dimension.size for dimension in chosen.dimensions}
     if all(each.source == "given" or each.size == 1 for each in chosen.dimensions):
         return chosen
@@ -154,10 +154,10 @@ def choose_inputs(
         if _needed_bytes(model, plans, free | large) <= _memory_limit():
             found = _dimensions(model, plans, dims, given, "too large otherwise")
             note = f"{reason}: sides of images are {IMAGE_SIDE} instead. Set them with --dim."
-            return Chosen(plans, found, (note,))
+            return InputChoice(plans, found, (note,))
     ones = plan_inputs(model, dims=dims, given=given, free_dim=1)
     note = f"{reason}: free dimensions are 1 instead. Set them with --dim."
-    return Chosen(ones, _dimensions(model, ones, dims, given, "too large otherwise"), (note,))
+    return InputChoice(ones, _dimensions(model, ones, dims, given, "too large otherwise"), (note,))
 
 
 def find_inputs(
@@ -167,8 +167,8 @@ def find_inputs(
     *,
     dims: Mapping[str, int],
     given: Mapping[str, np.ndarray],
-    first: Chosen,
-) -> Chosen | None:
+    first: InputChoice,
+) -> InputChoice | None:
     """Return the first inputs that `model` runs with: `first`, or inputs of other sizes.
 
     Return None if it runs with none of them.
@@ -180,8 +180,8 @@ def find_inputs(
 
 
 def _alternatives(
-    model: ModelFile, dims: Mapping[str, int], given: Mapping[str, np.ndarray], first: Chosen
-) -> Iterator[Chosen]:
+    model: ModelFile, dims: Mapping[str, int], given: Mapping[str, np.ndarray], first: InputChoice
+) -> Iterator[InputChoice]:
     """Yield inputs of other sizes, in the order in which they are tried."""
     usual = in_words(first.dimensions)
     tried = {tuple(plan.shape for plan in first.plans)}
@@ -210,7 +210,7 @@ def _alternatives(
         ):
             continue
         note = f"{reason}; this is the first size that runs. Set others with --dim"
-        yield Chosen(plans, found, (*first.notes, f"at {in_words(found)}: {note}"))
+        yield InputChoice(plans, found, (*first.notes, f"at {in_words(found)}: {note}"))
 
 
 def _dimensions(

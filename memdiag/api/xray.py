@@ -30,7 +30,7 @@ from memdiag.records.attribution import Attribution
 from memdiag.records.profile import PhaseName
 from memdiag.runner.job import Job
 from memdiag.runner.log import AddressRanges, LogEvidence
-from memdiag.runner.run import AtBaseline, AtPhaseEnd, AtSteady, Moment
+from memdiag.runner.run import AtBaseline, AtPhaseEnd, AtSteady, XrayMoment
 from memdiag.runner.try_inputs import try_inputs
 
 MAX_MISSING_SHARE = 0.02
@@ -224,7 +224,7 @@ class ChildXray:
         self._sampled = sampled
         self._baseline: BaselinePages | None = None
 
-    def examine(self, moment: Moment) -> None:
+    def examine(self, moment: XrayMoment) -> None:
         """Read the memory of the child at `moment`, and store the error if that fails."""
         try:
             match moment:

@@ -1,4 +1,4 @@
-"""Where a command's answer goes: reports to a folder, summary or record to the terminal."""
+"""Output of commands: reports in a folder, a summary or a record on standard output."""
 
 import os
 import sys

@@ -73,7 +73,7 @@ def attach(item: pytest.Item, report: pytest.TestReport) -> None:
 
 
 def write_summary(terminal: pytest.TerminalReporter) -> None:
-    """Write the section; none if nothing was measured."""
+    """Write the figures of all tests as a section of pytest's summary, if there are any."""
     reports = (report for group in terminal.stats.values() for report in group)
     rows = [
         row

@@ -2,7 +2,7 @@
 
 from typing import Final, Literal
 
-from memdiag.records.base import Record, Savable
+from memdiag.records.base import Record, SavableRecord
 
 ATTRIBUTION_SCHEMA: Final = "memdiag.attribution/1"
 
@@ -151,7 +151,7 @@ class ScanTiming(Record, frozen=True, kw_only=True):
         return self.scanned_bytes / self.scan_s / 1e9 if self.scan_s > 0 else None
 
 
-class Attribution(Savable, frozen=True, kw_only=True):
+class Attribution(SavableRecord, frozen=True, kw_only=True):
     """The owners of the memory of process `pid` at one moment, without its content.
 
     Attributes:

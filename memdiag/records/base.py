@@ -19,7 +19,7 @@ class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Base of all records; sizes are `int` bytes, times and durations `float` seconds."""
 
 
-class Shown(Record, frozen=True):
+class NotebookRecord(Record, frozen=True):
     """Base of the records that functions of the Python API return, with text for notebooks.
 
     The reporters that render them are loaded when a method is called.
@@ -48,7 +48,7 @@ class Shown(Record, frozen=True):
         return notebook.data_frame(self)
 
 
-class Savable(Shown, frozen=True):
+class SavableRecord(NotebookRecord, frozen=True):
     """Base of the records that have a schema, so that `memdiag.load` can read them again."""
 
     def save(self, path: str | PathLike[str]) -> None:
@@ -63,7 +63,7 @@ class Savable(Shown, frozen=True):
         save_bytes(encode(self), Path(path))
 
 
-class Drawn(Savable, frozen=True):
+class PlottableRecord(SavableRecord, frozen=True):
     """Base of the records that have a picture."""
 
     def plot(self) -> Figure:

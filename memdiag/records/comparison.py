@@ -7,7 +7,7 @@ import msgspec
 from msgspec import Meta
 
 from memdiag.records.attribution import CopyKind
-from memdiag.records.base import Drawn, Record
+from memdiag.records.base import PlottableRecord, Record
 from memdiag.records.dimension import Dimension
 from memdiag.records.phases import PhaseName
 from memdiag.records.profile import PeakKind, Profile
@@ -175,7 +175,7 @@ class Bisection(Record, frozen=True, kw_only=True):
     candidates: int
 
 
-class Comparison(Drawn, frozen=True, kw_only=True):
+class Comparison(PlottableRecord, frozen=True, kw_only=True):
     """Columns side by side, and the changes between them.
 
     For `onnxruntime`, `changes` are from each version to the next one; otherwise from the first

@@ -2,7 +2,7 @@
 
 from typing import Final, Literal
 
-from memdiag.records.base import Drawn, Record
+from memdiag.records.base import PlottableRecord, Record
 from memdiag.records.dimension import Dimension
 
 FIX_SCHEMA: Final = "memdiag.fix/1"
@@ -116,7 +116,7 @@ class Point(Record, frozen=True, kw_only=True):
     offered: bool = False
 
 
-class Fix(Drawn, frozen=True, kw_only=True):
+class Fix(PlottableRecord, frozen=True, kw_only=True):
     """The result of a fix, or of a tuning (which has `points`).
 
     Attributes:

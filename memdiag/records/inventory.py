@@ -2,7 +2,7 @@
 
 from typing import Final, Literal
 
-from memdiag.records.base import Record, Savable
+from memdiag.records.base import Record, SavableRecord
 from memdiag.records.dimension import Dimension
 from memdiag.records.weights import Place, Storage
 
@@ -62,7 +62,7 @@ class GraphValue(Record, frozen=True, kw_only=True):
     shape: tuple[int | str, ...] | None
 
 
-class Inventory(Savable, frozen=True, kw_only=True):
+class Inventory(SavableRecord, frozen=True, kw_only=True):
     """The contents of a model. Weights of subgraphs and functions are included.
 
     Tallies and operators are sorted by bytes or count, the largest first; `largest` has at most

@@ -5,7 +5,7 @@ from typing import Annotated, Final, Literal
 from msgspec import Meta
 
 from memdiag.records.attribution import Attribution
-from memdiag.records.base import Drawn, Record
+from memdiag.records.base import PlottableRecord, Record
 from memdiag.records.budget import Judgement
 from memdiag.records.dimension import Dimension
 from memdiag.records.finding import Finding
@@ -224,7 +224,7 @@ class PhaseAttribution(Record, frozen=True, kw_only=True):
     attribution: Attribution
 
 
-class Profile(Drawn, frozen=True, kw_only=True):
+class Profile(PlottableRecord, frozen=True, kw_only=True):
     """The measurement of one model in one child process.
 
     All resident sets are of the whole process. Subtract `baseline_rss_bytes` (interpreter, imported

@@ -26,7 +26,7 @@ def verdict(judgement: Judgement) -> str:
         return f"within {against}" if against else ""
     breach = _main_breach(judgement)
     if breach.figure == "copies":
-        return f"{breach.measured} copies of a weight, where its {breach.against} is {breach.limit}"
+        return f"{breach.measured} copies of a weight; its {breach.against} is {breach.limit}"
     each = " a run" if breach.figure == "growth_per_run" else ""
     where = f" in {breach.phase}" if breach.phase else ""
     return f"{format_size(breach.over)}{each} over its {breach.against}{where}"

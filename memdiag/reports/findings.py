@@ -31,7 +31,15 @@ _RULES = resources.files("memdiag") / "rules"
 
 @dataclass(frozen=True, kw_only=True)
 class FindingText:
-    """One finding in words, all of it plain text."""
+    """A finding as plain text.
+
+    Attributes:
+        rule, name: code and name of the rule.
+        path: the uses of the first weight.
+        cost: bytes and phase: ``costs 64 MiB steady, in prepack``.
+        evidence: how the cost is known: ``predicted``, or what was measured.
+        remedies: names of remedies, the preferred one first.
+    """
 
     model: str
     rule: str

@@ -133,7 +133,7 @@ def remedy_table(fix: Fix) -> Table:
             Column("remedy", css="name"),
             Column("rule", css="name"),
             Column("weights", css="name", formats=("html",)),
-            Column("why", css="said", formats=("html",)),
+            Column("why", css="prose", formats=("html",)),
             Column("why", formats=("markdown",)),
         ),
         rows=tuple(rows),

@@ -34,7 +34,7 @@ def bullets(lines: Iterable[str]) -> str:
 
 
 def section(title: str, body: str) -> str:
-    """Return `body` below a heading; empty if it is empty."""
+    """Return `body` below a heading; an empty text if `body` is empty."""
     return f"### {title}\n\n{body}" if body else ""
 
 

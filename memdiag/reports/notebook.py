@@ -99,7 +99,7 @@ def data_frame(rows: Sequence[Any] | Any) -> Any:
 def figure(record: Any) -> Figure:
     """Return the picture that reports of `record` have, as a matplotlib figure.
 
-    It belongs to no window and no global state; a notebook draws it all the same.
+    It belongs to no window and no global state; notebooks display it.
 
     Raises:
         UsageError: there is no picture of such a record.
@@ -111,16 +111,16 @@ def figure(record: Any) -> Figure:
         )
     from memdiag.reports import report_of
 
-    drawn: Figure = report_of(record).draw(record)
+    picture: Figure = report_of(record).draw(record)
 
     def as_png() -> bytes:
         out = io.BytesIO()
-        drawn.savefig(out, format="png", dpi=_DPI)
+        picture.savefig(out, format="png", dpi=_DPI)
         return out.getvalue()
 
     # IPython learns from pyplot how figures are displayed, which is not loaded here.
-    setattr(drawn, "_repr_png_", as_png)  # noqa: B010 # matplotlib's class has no such attribute
-    return drawn
+    setattr(picture, "_repr_png_", as_png)  # noqa: B010 # matplotlib's class has no such attribute
+    return picture
 
 
 def _kind(record: Any) -> str:

@@ -146,7 +146,13 @@ def plotly_source() -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SizeBar:
-    """Peak and steady memory of one thing, in bytes; `mapped` is the mapped part of `steady`."""
+    """Memory of one column of a comparison, or of one model, for a bar.
+
+    Attributes:
+        peak, steady: bytes above the baseline.
+        mapped: the bytes of `steady` that are mapped from files.
+        color: CSS colour of a square before the label.
+    """
 
     label: str
     peak: int

@@ -23,7 +23,12 @@ _ALL: tuple[Format, ...] = ("console", "markdown", "html")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bar:
-    """One part of a bar: the CSS class of its colour, start and length in per cent."""
+    """One part of a bar in a page table.
+
+    Attributes:
+        css: the CSS class of its colour.
+        percent, start_percent: its length and its start, in per cent of the cell's width.
+    """
 
     css: str
     percent: float
@@ -106,8 +111,8 @@ class Row:
     level: int
 
     def __init__(self, *cells: Cell | str, is_strong: bool = False, level: int = 0) -> None:
-        made = tuple(Cell(cell) if isinstance(cell, str) else cell for cell in cells)
-        object.__setattr__(self, "cells", made)
+        all_cells = tuple(Cell(cell) if isinstance(cell, str) else cell for cell in cells)
+        object.__setattr__(self, "cells", all_cells)
         object.__setattr__(self, "is_strong", is_strong)
         object.__setattr__(self, "level", level)
 
@@ -165,7 +170,7 @@ def print_table(console: Console, table: Table) -> None:
         return
     texts = [_console_texts(table, row) for row in table.rows]
     gap = _gap(table, texts, console.width)
-    drawn = RichTable(
+    rich_table = RichTable(
         box=None,
         padding=(0, gap, 0, 0),
         header_style="dim",
@@ -173,16 +178,16 @@ def print_table(console: Console, table: Table) -> None:
         show_header=any(column.heading for column in table.columns),
     )
     for column in table.columns:
-        drawn.add_column(
+        rich_table.add_column(
             Text(terminal_text(console, column.heading)),
             justify=column.align,
             no_wrap=not column.wraps,
             overflow="fold" if column.wraps else "ellipsis",
         )
     for row, cells in zip(table.rows, texts, strict=True):
-        made = (Text(terminal_text(console, text)) for text in cells)
-        drawn.add_row(*made, style="bold" if row.is_strong else "")
-    console.print(drawn)
+        row_texts = (Text(terminal_text(console, text)) for text in cells)
+        rich_table.add_row(*row_texts, style="bold" if row.is_strong else "")
+    console.print(rich_table)
     line(console, table.caption, "dim")
 
 

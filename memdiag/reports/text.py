@@ -68,7 +68,7 @@ def lowered(text: str) -> str:
 
 
 def counted(count: int, singular: str, plural: str = "") -> str:
-    """Return ``1 weight`` or ``1,200 weights``."""
+    """Return `count` with its noun: ``1 weight``, ``1,200 weights``."""
     return f"{count:,} {singular if count == 1 else plural or f'{singular}s'}"
 
 
@@ -98,7 +98,7 @@ def relative_to_baseline(size: int) -> str:
 
 
 def sampled_mark(kind: PeakKind) -> str:
-    """Return the word that follows a peak in a sentence; empty for an exact peak."""
+    """Return ``sampled`` for a sampled peak, and an empty text for an exact peak."""
     return "" if kind == "exact" else "sampled"
 
 

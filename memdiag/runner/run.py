@@ -131,7 +131,7 @@ class AtSteady(NamedTuple):
     log: LogEvidence
 
 
-Moment = AtBaseline | AtPhaseEnd | AtSteady
+XrayMoment = AtBaseline | AtPhaseEnd | AtSteady
 """A moment at which the memory of the child can be read, for it waits or is stopped."""
 
 
@@ -243,7 +243,7 @@ class MeasuredRun:
         if self._was_collecting:
             gc.enable()
 
-    def moments(self) -> Iterator[Moment]:
+    def moments(self) -> Iterator[XrayMoment]:
         """Let the child run, and yield each moment at which its memory can be read.
 
         The iteration ends when the child is done, has ended, or has reached a limit. Ctrl-C ends it
@@ -308,7 +308,7 @@ class MeasuredRun:
         """Return the seconds since the child was started, without pauses at ends of phases."""
         return time.perf_counter() - self._origin
 
-    def _watch(self) -> Iterator[Moment]:
+    def _watch(self) -> Iterator[XrayMoment]:
         """Read log and events of the child, and sample its memory, until its output ends."""
         while True:
             period_s = self._observer.period_s if self._observer else _PROGRESS_S
@@ -325,7 +325,7 @@ class MeasuredRun:
                 return
             self._sample_if_due()
 
-    def _apply_markers(self, markers: list[LogMarker]) -> Iterator[Moment]:
+    def _apply_markers(self, markers: list[LogMarker]) -> Iterator[XrayMoment]:
         """Start and end the spans of log lines that arrived together."""
         if not markers or not self._is_timed:
             return
@@ -337,7 +337,7 @@ class MeasuredRun:
             self._report(now_s)
             yield from self._pause_at_end_of(phase)
 
-    def _apply_event(self, event: Event) -> Iterator[Moment]:
+    def _apply_event(self, event: Event) -> Iterator[XrayMoment]:
         """Handle one event of scripts/child.py, in the order in which the script sends them."""
         fields = event.fields
         match event.name:
@@ -374,7 +374,7 @@ class MeasuredRun:
                 raise _EndOfMeasurement
         self._child.proceed()
 
-    def _start_span(self, name: str, phase: PhaseName) -> Generator[Moment, None, Memory]:
+    def _start_span(self, name: str, phase: PhaseName) -> Generator[XrayMoment, None, Memory]:
         """Start a span at an event, at which the child waits; return the memory at its start."""
         ended = self._phases.phase
         now_s, boundary = self._read_boundary()
@@ -385,7 +385,7 @@ class MeasuredRun:
             yield from self._pause_at_end_of(ended)
         return boundary.memory
 
-    def _pause_at_end_of(self, phase: PhaseName) -> Iterator[Moment]:
+    def _pause_at_end_of(self, phase: PhaseName) -> Iterator[XrayMoment]:
         """Stop the child for a moment. The time until it continues belongs to no phase."""
         if not self._phase_ends:
             return

@@ -20,24 +20,24 @@ _MIN_SPREAD_SHARE = 0.02
 _MAX_CONSOLE_LABEL = 24
 
 
-class Titled(NamedTuple):
+class TitledTable(NamedTuple):
     """A table with its title."""
 
     title: str
     table: Table
 
 
-def tables(comparison: Comparison) -> tuple[Titled, ...]:
+def tables(comparison: Comparison) -> tuple[TitledTable, ...]:
     """Return the tables of `comparison` that have rows."""
     measured = [column for column in comparison.columns if column.measured is not None]
     optimizers = comparison.kind == "optimizers"
     models = "Models, and what the optimizers took" if optimizers else "Models"
     titled = (
-        Titled("Memory", _memory(measured)),
-        Titled("Speed and outputs", _speed(measured)),
-        Titled(models, _models(comparison)),
-        Titled("Peak by phase", _peaks(measured)),
-        Titled("Kept by phase", _kept(comparison, measured)),
+        TitledTable("Memory", _memory(measured)),
+        TitledTable("Speed and outputs", _speed(measured)),
+        TitledTable(models, _models(comparison)),
+        TitledTable("Peak by phase", _peaks(measured)),
+        TitledTable("Kept by phase", _kept(comparison, measured)),
     )
     return tuple(each for each in titled if each.table.rows)
 

@@ -21,7 +21,7 @@ def input_table(profile: Profile) -> Table:
             Column("dtype"),
             Column("shape", css="shape"),
             Column("source", css="less"),
-            Column("chosen", css="said"),
+            Column("chosen", css="prose"),
         ),
         rows=tuple(rows),
     )

@@ -30,8 +30,14 @@ _MIN_EARLIER_SHARE = 0.97
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Figure:
-    """One figure of the headline; `size_bytes` is the length of its bar."""
+class HeadlineFigure:
+    """One figure of the headline.
+
+    Attributes:
+        value: the size, with the unit.
+        note: small text below it, such as the phase of the peak.
+        size_bytes: the length of the figure's bar.
+    """
 
     label: str
     value: str
@@ -54,7 +60,7 @@ class Headline:
     first: str
     second: str
     facts: str
-    figures: tuple[Figure, ...]
+    figures: tuple[HeadlineFigure, ...]
 
 
 def headline(profile: Profile) -> Headline:
@@ -114,7 +120,7 @@ def runtime_bytes(profile: Profile) -> int:
 
 
 def _mapped_bytes(profile: Profile) -> int:
-    """Return the resident bytes mapped from the model's files; all of them if not measured."""
+    """Return the resident bytes of the model's files; without an X-ray, the size of its external data."""
     attribution = profile.attribution
     if attribution is None:
         return profile.model.external_bytes
@@ -162,7 +168,7 @@ def _peak(profile: Profile) -> str:
 
 
 def _earlier_peak(profile: Profile, above: int) -> str:
-    """Return which phase nearly reached the peak before: it is the first to look at."""
+    """Return a clause about an earlier phase that nearly reached the peak; empty for none."""
     for span in profile.spans:
         share = (span.peak_rss_bytes - profile.baseline_rss_bytes) / above
         if share >= _MIN_EARLIER_SHARE:
@@ -218,7 +224,7 @@ def _runtime(profile: Profile) -> str:
     return ", ".join(part for part in parts if part)
 
 
-def _figures(profile: Profile) -> tuple[Figure, ...]:
+def _figures(profile: Profile) -> tuple[HeadlineFigure, ...]:
     base = profile.baseline_rss_bytes
     peak = profile.peak_rss_bytes - base
     notes = (
@@ -239,8 +245,8 @@ def _figures(profile: Profile) -> tuple[Figure, ...]:
     return tuple(figures)
 
 
-def _figure(label: str, size: int, note: str) -> Figure:
-    return Figure(label=label, value=format_size(size), note=note, size_bytes=size)
+def _figure(label: str, size: int, note: str) -> HeadlineFigure:
+    return HeadlineFigure(label=label, value=format_size(size), note=note, size_bytes=size)
 
 
 def _times_weights(profile: Profile, size: int) -> str:

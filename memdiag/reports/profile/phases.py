@@ -223,7 +223,13 @@ def _row(profile: Profile, phase: Phase) -> PhaseRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpanRow:
-    """One span in figures; `peak_growth_bytes` is its peak above its start."""
+    """A span in figures.
+
+    Attributes:
+        step, modified: as in the span.
+        peak_growth_bytes: the peak of the span above the memory at its start.
+        net_bytes: the memory at its end minus that at its start.
+    """
 
     name: str
     phase: PhaseName
@@ -330,7 +336,7 @@ def span_table(rows: Sequence[SpanRow]) -> Table:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Runs:
+class RunSummary:
     """The runs after the first in sentences; each is empty if nothing is known.
 
     Attributes:
@@ -348,9 +354,9 @@ class Runs:
         return "; ".join(part for part in (self.latency, self.growth, self.retained) if part)
 
 
-def runs_summary(profile: Profile) -> Runs:
+def runs_summary(profile: Profile) -> RunSummary:
     """Return the runs of `profile` in sentences."""
-    return Runs(latency=_latency(profile), growth=_growth(profile), retained=_retained(profile))
+    return RunSummary(latency=_latency(profile), growth=_growth(profile), retained=_retained(profile))
 
 
 def run_sentence(number: int, run: Run) -> str:

@@ -104,7 +104,7 @@ def owner_table(rows: tuple[OwnerRow, ...], *, heading: str = "owner") -> Table:
             Column("size", "right", css="strong", formats=("markdown", "html")),
             Column("of all", "right"),
             Column(css="wide", formats=("html",)),
-            Column("what it is", wraps=True, css="said"),
+            Column("what it is", wraps=True, css="prose"),
         ),
         rows=tuple(
             Row(

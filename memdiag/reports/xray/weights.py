@@ -76,7 +76,7 @@ class CopyRow:
         return f"{self.backing}, freed" if self.is_freed else self.backing
 
     @property
-    def places(self) -> str:
+    def address_text(self) -> str:
         """The first addresses, and the number of the others."""
         more = len(self.addresses) - _MAX_ADDRESSES
         first = " ".join(f"{address:#x}" for address in self.addresses[:_MAX_ADDRESSES])
@@ -185,7 +185,7 @@ def _copy_cells(weight: WeightRow, copy: CopyRow) -> Row:
         copy.backing_and_state,
         copy.made_by,
         copy.verified,
-        copy.places,
+        copy.address_text,
     )
 
 
