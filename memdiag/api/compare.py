@@ -164,7 +164,7 @@ def _files(paths: Sequence[str | Path | Sequence[str | Path]]) -> list[Path]:
 
 
 def _file_states(path: Path) -> FileStates:
-    """Return the states of a model's files; of a file that is no valid model, its own only.
+    """Return the states of a model's files; only of `path` itself if it is not a valid model.
 
     Raises:
         ModelError: there is no such file.

@@ -119,7 +119,7 @@ def _remove_if_empty(path: Path) -> None:
 
 
 def _prepare(database: sqlite3.Connection, path: Path) -> None:
-    """Make the tables in a new file; refuse one that is not ours."""
+    """Create the tables in a new file; refuse a database of another program."""
     with _transaction(database):
         (tables,) = database.execute("SELECT count(*) FROM sqlite_schema").fetchone()
         (application,) = database.execute("PRAGMA application_id").fetchone()
@@ -140,7 +140,7 @@ def _prepare(database: sqlite3.Connection, path: Path) -> None:
 
 @contextmanager
 def _transaction(database: sqlite3.Connection) -> Iterator[None]:
-    """Have the block written whole or not at all, one writer at a time."""
+    """Write everything in the block or nothing; one process writes at a time."""
     database.execute("BEGIN IMMEDIATE")
     try:
         yield

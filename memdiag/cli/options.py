@@ -304,7 +304,7 @@ def read_sizes(text: str) -> tuple[int, ...]:
 
 
 def sizes_by_name(option: str, text: str | None, names: Collection[str]) -> dict[str, int]:
-    """Return the ``NAME=SIZE,NAME=SIZE`` text given to `option` as bytes by name, of `names`.
+    """Return the sizes in bytes by name in ``NAME=SIZE,NAME=SIZE``, which was given to `option`.
 
     Raises:
         UsageError: as in `pairs`, a name is not among `names`, or a value is not a size.
@@ -328,6 +328,6 @@ def remaining_s(time_limit_s: float | None, started: float) -> float | None:
 
 
 def command_line() -> tuple[str, ...]:
-    """Return the words of the command line; bytes that are not text are escaped."""
+    """Return the words of the command line, with bytes that are not text escaped."""
     words = (word.encode(errors="backslashreplace").decode() for word in sys.argv[1:])
     return ("memdiag", *words)

@@ -101,7 +101,7 @@ class MarkerArguments:
 
 
 def measure_marked(item: pytest.Item) -> None:
-    """Measure the models that the markers of `item` name; its setup fails if that fails.
+    """Measure the models that the markers of `item` name; an error fails its setup.
 
     A test is skipped if its only limit is a baseline of another class of machine.
     """
@@ -198,7 +198,7 @@ class ModelCollector(pytest.File):
     """The node of a model in pytest's tree; it contains one test."""
 
     def collect(self) -> Iterator[pytest.Item]:
-        """Yield the one test."""
+        """Yield the test of the model."""
         item: ModelItem = ModelItem.from_parent(self, name=MARK)
         item.add_marker(getattr(pytest.mark, MARK)(self.path))
         yield item

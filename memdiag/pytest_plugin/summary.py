@@ -65,7 +65,7 @@ def add_remark(row: dict[str, Any], remark: str) -> None:
 
 
 def attach(item: pytest.Item, report: pytest.TestReport) -> None:
-    """Attach the rows of `item` to the report of its last step that ran."""
+    """Attach the rows of `item` to the report of its call, or of its setup if that failed."""
     if report.when == "call" or (report.when == "setup" and not report.passed):
         rows = item.stash.get(_ROWS, None)
         if rows:
@@ -89,7 +89,7 @@ def write_summary(terminal: pytest.TerminalReporter) -> None:
 
 
 def _titled(rows: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, str]]:
-    """Yield `rows` with the settings that not all rows of the model have beside its name."""
+    """Yield `rows` with the name of the model, and the settings that not all of its rows have."""
     for row in rows:
         same_model = [other["settings"] for other in rows if other["model"] == row["model"]]
         own = [

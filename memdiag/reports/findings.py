@@ -54,7 +54,7 @@ class FindingText:
 
     @property
     def prose(self) -> str:
-        """Message, detail and path as sentences."""
+        """Message, detail and uses as sentences."""
         uses = f"Uses: {self.path}." if self.path else ""
         return " ".join(part for part in (self.message, self.detail, uses) if part)
 
@@ -66,7 +66,7 @@ class FindingText:
 
 
 def finding_text(finding: Finding) -> FindingText:
-    """Return `finding` in words."""
+    """Return the texts of `finding`."""
     return FindingText(
         model=plain(finding.model),
         rule=plain(finding.rule),
@@ -190,7 +190,7 @@ def _first_of_each_rule(findings: Sequence[Finding]) -> Iterator[Finding]:
 
 
 def _left_out(findings: Sequence[Finding]) -> Iterator[str]:
-    """Yield a sentence for each rule of which findings are left out."""
+    """Yield a sentence for each rule with more findings than are printed."""
     for name in dict.fromkeys(finding.name for finding in findings):
         rest = [f for f in findings if f.name == name][_MAX_FINDINGS_OF_A_RULE:]
         if rest:

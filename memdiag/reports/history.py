@@ -64,7 +64,7 @@ class HistoryLine:
 
 
 def figure_of(name: str) -> Figure:
-    """Return the figure called `name`.
+    """Return the figure of a profile that is called `name`.
 
     Raises:
         UsageError: there is no such figure.
@@ -137,7 +137,7 @@ def _show(lines: Sequence[HistoryLine], heading: str, console: Console) -> None:
 
 
 def render(history: History, figure: str, kind: picture.Kind = "png") -> bytes:
-    """Return the picture of `figure`.
+    """Return the chart of `figure` as PNG or SVG.
 
     Raises:
         UsageError: there is no such figure, or no entry has it.
@@ -231,7 +231,7 @@ def _name_lines(axes: Axes, lines: Sequence[HistoryLine], scale: int) -> None:
 
 
 def _label_entries(axes: Axes, lines: Sequence[HistoryLine]) -> None:
-    """Label the entries of a single model by their labels, otherwise by number."""
+    """Label the ticks: by the labels of the entries for a single model, otherwise by number."""
     longest = max(len(line.points) for line in lines)
     positions = list(range(1, longest + 1))[:: -(-longest // _MAX_TICKS)]
     if len(lines) > 1:

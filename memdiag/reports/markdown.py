@@ -39,7 +39,7 @@ def section(title: str, body: str) -> str:
 
 
 def folded(title: str, body: str) -> str:
-    """Return `body` below a title that unfolds it; empty if it is empty."""
+    """Return `body` below a title that unfolds it; an empty text if `body` is empty."""
     return f"<details><summary>{title}</summary>\n\n{body}\n\n</details>" if body else ""
 
 

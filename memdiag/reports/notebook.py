@@ -47,7 +47,7 @@ def one_line(record: Any) -> str:
 
 
 def html(record: Any) -> str:
-    """Return the answer of `record`, and the rest of its summary to unfold."""
+    """Return the answer of `record` as HTML, with the rest of its summary to unfold."""
     answer = escape(one_line(record)[1:-1])
     text = escape(_rest(record))
     return (
@@ -71,12 +71,12 @@ def _rest(record: Any) -> str:
 
 
 def html_of_findings(findings: Sequence[Finding]) -> str:
-    """Return all `findings` as `html` does, or that there are none."""
+    """Return `findings` as HTML, or that there are none."""
     return "".join(map(html, findings)) or "<p>No findings.</p>"
 
 
 def data_frame(rows: Sequence[Any] | Any) -> Any:
-    """Return a pandas data frame: of a record, or with a row for each of several.
+    """Return a pandas data frame with the rows of a record.
 
     A profile has a row for each phase and part of a phase, as its summary has; `part_of` is None for
     phases, whose sums are those of the run. A comparison has a row a column, a fix a row a remedy, a tuning a row
@@ -130,7 +130,7 @@ def _kind(record: Any) -> str:
 
 
 def _printed(record: Any, *, quiet: bool, width: int) -> str:
-    """Return what a terminal would print of `record`."""
+    """Return the summary of `record` as a terminal prints it."""
     from rich.console import Console
 
     out = io.StringIO()
@@ -199,7 +199,7 @@ def _plain(record: msgspec.Struct) -> dict[str, Any]:
 
 
 def _of_column(column: Column) -> dict[str, Any]:
-    """Return the medians of a column."""
+    """Return the medians of a comparison's column, by the names of data frame columns."""
     row: dict[str, Any] = {
         "label": column.label,
         "status": column.status,

@@ -112,7 +112,7 @@ def templates() -> Any:
 
 
 def companion_files(plotly: Plotly) -> tuple[tuple[str, bytes], ...]:
-    """Return the files that a page with this `plotly` needs in its folder, by name."""
+    """Return the files that a page needs in its folder, by name: plotly.js if it is not embedded."""
     return ((PLOTLY_FILE, plotly_source().encode()),) if plotly == "directory" else ()
 
 
@@ -127,7 +127,7 @@ def _library(plotly: Plotly, nonce: str) -> dict[str, str]:
 
 
 def _allowed(plotly: Plotly, nonce: str) -> tuple[str, ...]:
-    """Return the sources that the page's policy must allow for Plotly."""
+    """Return the script sources that the page's Content-Security-Policy must allow for Plotly."""
     return {"inline": (), "directory": (f"'nonce-{nonce}'",), "cdn": (_address(),)}[plotly]
 
 

@@ -37,7 +37,7 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One cell that is more than text.
+    """A cell with more than text.
 
     Attributes:
         is_code: a name of the model; Markdown prints it as code.
@@ -65,7 +65,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column.
+    """A column of a table.
 
     Attributes:
         align: numbers are aligned right.
@@ -99,7 +99,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True, init=False)
 class Row:
-    """One row, with a cell for each column.
+    """A row of a table, with a cell for each column.
 
     Attributes:
         is_strong: the row is the answer (the peak, the chosen point): bold.
@@ -124,7 +124,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """Columns, rows and a sentence below them.
+    """A table: columns, rows, and a caption below.
 
     Attributes:
         is_dense: on a terminal, columns move closer together before any of them wraps.
@@ -201,7 +201,7 @@ def _console_texts(table: Table, row: Row) -> list[str]:
 
 
 def _gap(table: Table, texts: Sequence[Sequence[str]], width: int) -> int:
-    """Return the number of blanks between columns."""
+    """Return the number of blanks between the columns of a table on a terminal."""
     if not table.is_dense:
         return 2
     headings = [column.heading for column in table.columns]

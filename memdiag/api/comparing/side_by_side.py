@@ -30,7 +30,7 @@ MAX_NAMED_INPUTS = 2
 
 @dataclass(kw_only=True)
 class SideBySide:
-    """Measures subjects, all at once or later, with the inputs of the first one that runs.
+    """Measures the subjects of a comparison with the inputs of the first model that runs.
 
     Attributes:
         scratch: a folder for temporary files.
@@ -112,7 +112,7 @@ class SideBySide:
         failure: str,
         comparison: OutputComparison | None,
     ) -> Column:
-        """Return the column of `subject`; `failure` is why its process could not be watched."""
+        """Return the column of `subject`; `failure` is why its process could not be measured."""
         file = self._files.get(subject.job.model)
         column = Column(
             label=subject.label,
@@ -164,7 +164,7 @@ class SideBySide:
                 self._own[subject.label] = self._find_trials(subject)
 
     def _check_dims(self, subjects: Sequence[Subject]) -> None:
-        """Check that each size of --dim is of a dimension of at least one model.
+        """Check that at least one model has each dimension of --dim.
 
         Raises:
             UsageError: none of the models has a dimension of that name.
@@ -278,7 +278,7 @@ class SideBySide:
         )
 
     def _choose_timed(self, profiles: Sequence[Profile]) -> None:
-        """Choose the inputs for latency: those that take longest, of the larger branch."""
+        """Choose the set of inputs that takes longest, for latency."""
         count = len(self._sets)
         runs = [
             [run.latency_s for profile in profiles for run in profile.runs[index::count]]

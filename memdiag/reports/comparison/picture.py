@@ -114,7 +114,7 @@ def color_of(index: int) -> str:
 
 
 def _draw_peaks(axes: Axes, columns: Sequence[Column]) -> None:
-    """Draw a bar for each phase and column: the peak above the baseline."""
+    """Draw the peak above the baseline as a bar for each phase and column."""
     reached = {p.phase for c in columns if c.measured for p in c.measured.phases}
     names = [name for name in PHASES if name in reached]
     unit, unit_name = _unit(columns)

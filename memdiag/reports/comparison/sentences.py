@@ -46,7 +46,7 @@ _METRICS: Mapping[Metric, str] = {
 
 
 def title(comparison: Comparison) -> str:
-    """Return what is compared: ``model.onnx: 3 versions of onnxruntime``."""
+    """Return the subject of the comparison: ``model.onnx: 3 versions of onnxruntime``."""
     count = len(comparison.columns)
     if comparison.kind == "optimizers":
         count -= 1  # without the original
@@ -74,7 +74,7 @@ def _sizes(comparison: Comparison) -> str:
 
 
 def answer(comparison: Comparison) -> str:
-    """Return peak and steady memory if they differ, or that nothing differs.
+    """Return the answer of a comparison: peak and steady memory, or that nothing differs.
 
     The figures are of both columns, or the smallest and the largest of more columns.
     """
@@ -115,7 +115,7 @@ def problems(comparison: Comparison) -> tuple[str, ...]:
 
 
 def change_sentence(comparison: Comparison, change: Change) -> str:
-    """Return one change: ``steady from 5 MiB to 9 MiB since 1.31.1: +4 MiB, m now packs W``.
+    """Return a change as a sentence: ``steady from 5 MiB to 9 MiB since 1.31.1: +4 MiB, m now packs W``.
 
     Its figures are in the tables as well.
     """
@@ -128,7 +128,7 @@ def change_sentence(comparison: Comparison, change: Change) -> str:
 
 
 def copies_sentence(change: CopyChange) -> str:
-    """Return which copies differ: ``a → b: +61 MiB, b has a transposed copy of w``."""
+    """Return a difference in copies: ``a → b: +61 MiB, b has a transposed copy of w``."""
     size = format_size(change.bytes, signed=True)
     return f"{plain(change.from_)} → {plain(change.to)}: {size}, {_limited(in_words(change))}"
 

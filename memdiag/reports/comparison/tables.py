@@ -132,7 +132,7 @@ def _peaks(columns: Sequence[records.Column]) -> Table:
 
 
 def _kept(comparison: Comparison, columns: Sequence[records.Column]) -> Table:
-    """Return what every phase keeps, and the sum; no rows if nothing of it differs."""
+    """Return the memory that every phase keeps, and the sum; no rows if no figure differs."""
     if not any(change.metric in ("kept", "steady") for change in comparison.changes):
         return Table(columns=(), rows=())
     digits = decimals(columns)

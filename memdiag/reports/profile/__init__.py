@@ -46,7 +46,7 @@ _OWNER_HEADING = "owner (steady)"
 def show(
     profile: Profile, console: Console, *, written: Sequence[Path] = (), quiet: bool = False
 ) -> None:
-    """Print `profile` on `console`; `written` are the files to name, `quiet` the answer only."""
+    """Print `profile` on `console`; `written` are the files to name; `quiet` prints only the answer."""
     print_plain(console, lambda: _show(profile, console, written, quiet))
 
 

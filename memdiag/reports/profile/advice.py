@@ -86,7 +86,7 @@ class Advice:
 
 
 def advice(profile: Profile) -> Advice:
-    """Return the result of `profile`, the reason, and what to do."""
+    """Return the answer of `profile`: result, reason and recommended actions."""
     worst = _worst(profile.findings)
     largest = _largest_unused(profile)
     if profile.outcome.status != "completed":
@@ -128,7 +128,7 @@ def steady_parts(profile: Profile) -> tuple[MemoryPart, ...]:
 
 
 def unused_parts(profile: Profile) -> tuple[MemoryPart, ...]:
-    """Return the parts of the peak that no weight and no running kernel needs, largest first."""
+    """Return the parts of the peak that neither weights nor running kernels need, largest first."""
     steady = profile.steady_rss_bytes
     transient = 0 if steady is None else profile.peak_rss_bytes - steady
     return _largest_first(
@@ -205,7 +205,7 @@ def _largest_unused(profile: Profile) -> MemoryPart | None:
 
 
 def _avoidable_bytes(profile: Profile) -> int:
-    """Return the bytes that findings could save, without those that explain slack of the arena."""
+    """Return the bytes that the remedies of findings could save."""
     costly = _distinct(profile)
     worst = _worst(costly)
     if worst is None:

@@ -18,7 +18,7 @@ from memdiag.units import MIB, format_size
 MIN_FACTOR_BYTES = MIB
 """Multiples of less than these weights are never printed."""
 
-_ENDINGS: Mapping[Status, str] = {
+ENDINGS: Mapping[Status, str] = {
     "completed": "completed",
     "failed": "failed",
     "killed": "killed",
@@ -141,7 +141,7 @@ def last_rss_bytes(profile: Profile) -> int:
 
 
 def baseline_memory(profile: Profile) -> Memory | None:
-    """Return the memory at the end of `start`, which is the baseline with its parts."""
+    """Return the baseline with its parts: the memory at the end of the phase `start`."""
     start = profile.phase("start")
     return start.end if start else None
 
@@ -150,7 +150,7 @@ def _ending(profile: Profile) -> str:
     outcome = profile.outcome
     where = f"in {outcome.phase} at {format_size(last_rss_bytes(profile))}"
     message = shortened(plain(outcome.message), _MAX_MESSAGE)
-    sentence = f"{_ENDINGS[outcome.status].capitalize()} {where}"
+    sentence = f"{ENDINGS[outcome.status].capitalize()} {where}"
     if not message:
         return f"{sentence}."
     return f"{sentence}: {message}" + ("" if message.endswith((".", "!", "?")) else ".")

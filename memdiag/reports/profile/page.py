@@ -90,7 +90,7 @@ def render(profile: Profile, *, plotly: Plotly = "inline") -> bytes:
 
 
 def _xrays(profile: Profile) -> tuple[PageXray, ...]:
-    """Return the X-rays that were taken, that of the steady state first."""
+    """Return the X-rays for the page, that of the steady state first."""
     steady, earlier = profile.attribution, profile.phase_attributions
     trimmed = profile.allocator_retained_bytes or 0
     xrays = [page_xray("steady", steady, trimmed_bytes=trimmed)] if steady else []
@@ -109,7 +109,7 @@ def _xrays(profile: Profile) -> tuple[PageXray, ...]:
 
 
 def _charts(profile: Profile, xrays: Sequence[PageXray]) -> dict[str, Any]:
-    """Return what the scripts draw, as columns."""
+    """Return the data of the page's charts, as columns."""
     line = timeline(profile)
     runs = [(number, run, run.end_s) for number, run in enumerate(profile.runs, start=1)]
     timed = [(number, run, end_s) for number, run, end_s in runs if end_s is not None]

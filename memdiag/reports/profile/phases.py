@@ -3,10 +3,11 @@
 import math
 import statistics
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from memdiag.records.profile import PeakKind, Phase, PhaseName, Profile, Run, Span, Status
+from memdiag.records.profile import PeakKind, Phase, PhaseName, Profile, Run, Span
+from memdiag.reports.profile.headline import ENDINGS
 from memdiag.reports.profile.timeline import bands
 from memdiag.reports.table import Bar, Cell, Column, Row, Table
 from memdiag.reports.text import decimals_for, mebibytes, plain
@@ -21,13 +22,6 @@ _MIN_GROWTH = MIB
 _MIN_NOTABLE_SHARE = 0.05
 _TRANSFORMER_PHASES = ("optimize", "constant_fold")
 _MAX_RESPONSIBLE = 32
-_ENDINGS: Mapping[Status, str] = {
-    "completed": "",
-    "failed": "failed here",
-    "killed": "killed here",
-    "timeout": "timed out here",
-    "limit": "limit passed here",
-}
 
 
 OTHER_STEPS = "other steps"
@@ -153,7 +147,7 @@ def _phase_cells(row: PhaseRow, scale_bytes: int, decimals: int) -> Row:
 
 
 def _groups(profile: Profile) -> list[list[Phase]]:
-    """Return the phases in order; phases that take turns, whose extents overlap, are a group."""
+    """Return the phases in order, in groups whose time ranges overlap."""
     groups: list[list[Phase]] = []
     reached = 0.0
     for phase in profile.phases:
@@ -168,7 +162,7 @@ def _groups(profile: Profile) -> list[list[Phase]]:
 
 
 def _rows(profile: Profile, group: Sequence[Phase]) -> Iterator[PhaseRow]:
-    """Yield the row of a phase, or of phases that take turns followed by a row for each."""
+    """Yield the row of a phase, or of a group of phases followed by a row for each."""
     rows = [_row(profile, phase) for phase in group]
     if len(rows) == 1:
         yield rows[0]
@@ -205,6 +199,7 @@ def _row(profile: Profile, phase: Phase) -> PhaseRow:
     is_steady = phase.name == "steady" and bool(latencies)
     grown = responsible_span(profile, phase.name)
     outcome = profile.outcome
+    ended_here = outcome.status != "completed" and phase.name == outcome.phase
     return PhaseRow(
         phase=phase.name,
         label=f"steady ×{len(latencies)}" if is_steady else phase.name,
@@ -217,7 +212,7 @@ def _row(profile: Profile, phase: Phase) -> PhaseRow:
         net_bytes=phase.net_rss_bytes,
         responsible=grown.name if grown else "",
         is_peak=phase.name == profile.peak_phase,
-        ending=_ENDINGS[outcome.status] if phase.name == outcome.phase else "",
+        ending=f"{ENDINGS[outcome.status]} here" if ended_here else "",
     )
 
 
@@ -247,7 +242,7 @@ class SpanRow:
 
     @property
     def sentence(self) -> str:
-        """What the span did: ``+1000 MiB at its peak, +500 MiB kept``."""
+        """Growth and remaining memory of the span: ``+1000 MiB at its peak, +500 MiB kept``."""
         if self.peak_growth_bytes == 0 and self.net_bytes < 0:
             return f"{format_size(-self.net_bytes)} given back"
         kind = " (sampled)" if self.peak_kind == "sampled" else ""
@@ -279,7 +274,7 @@ def span_row(span: Span) -> SpanRow:
 
 
 def span_rows(profile: Profile) -> tuple[SpanRow, ...]:
-    """Return the spans that say more than their phase, largest movement of memory first.
+    """Return the spans that add detail to their phase, largest movement of memory first.
 
     These are all spans of the phases in which graph transformers run, and those of any other phase
     in which memory moved more than once.
@@ -337,7 +332,7 @@ def span_table(rows: Sequence[SpanRow]) -> Table:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSummary:
-    """The runs after the first in sentences; each is empty if nothing is known.
+    """Sentences on the runs after the first; empty where nothing is known.
 
     Attributes:
         growth: which runs grew the resident set.
@@ -350,12 +345,12 @@ class RunSummary:
 
     @property
     def sentence(self) -> str:
-        """All sentences in one."""
+        """Latency, growth and retained memory in one sentence."""
         return "; ".join(part for part in (self.latency, self.growth, self.retained) if part)
 
 
 def runs_summary(profile: Profile) -> RunSummary:
-    """Return the runs of `profile` in sentences."""
+    """Return the sentences on the runs of `profile`."""
     return RunSummary(latency=_latency(profile), growth=_growth(profile), retained=_retained(profile))
 
 

@@ -123,7 +123,7 @@ def time_scale(line: TimelineChart) -> TimeScale:
 
 
 def _segments(line: TimelineChart) -> list[tuple[float, float, bool]]:
-    """Return (start, end, is `start`) of each group of phases whose extents overlap."""
+    """Return each group of overlapping phases as (start, end, whether it is the phase `start`)."""
     first = line.start_s
     last = max(line.end_s, first + 1e-6)
     merged: list[tuple[float, float, bool]] = []
@@ -279,7 +279,7 @@ def _draw_peak(axes: Axes, profile: Profile, line: TimelineChart, times: TimeSca
 def _draw_other_peaks(
     axes: Axes, line: TimelineChart, times: TimeScale, top: int, *, label: tuple[float, float]
 ) -> None:
-    """Mark the peaks of other phases that were released, with figures where they do not overlap."""
+    """Mark the peaks of phases that released memory, with sizes where the labels do not overlap."""
     from matplotlib.patheffects import withStroke
 
     halo = [withStroke(linewidth=3.5, foreground=COLOR.surface)]
@@ -346,7 +346,7 @@ def _draw_size_axis(axes: Axes, top: int) -> None:
 
 
 def _even(first: float, last: float, count: int) -> list[float]:
-    """Return about `count` round numbers from `first` to `last`."""
+    """Return about `count` round numbers between `first` and `last`, for ticks."""
     rough = max((last - first) / count, 1e-9)
     power = 10.0 ** (len(f"{rough:.0f}") - 1) if rough >= 1 else 10.0 ** -_zeros(rough)
     step = power * next(step for step in _STEPS if step * power >= rough)

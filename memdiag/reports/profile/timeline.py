@@ -78,7 +78,7 @@ class TimelineChart:
 
     @property
     def layers(self) -> tuple[Layer, ...]:
-        """The memory above the baseline by kind, from the bottom up; the sum is all of it."""
+        """The memory above the baseline by kind, from the bottom of the chart up."""
         left = self.above_bytes
         if self.anonymous_bytes is None or self.baseline_file_bytes is None:
             return (Layer(name="resident", above_bytes=left),)
@@ -159,7 +159,7 @@ def timeline(profile: Profile, *, max_points: int = 4000) -> TimelineChart:
 
 
 def thin(values: Sequence[int], max_points: int) -> tuple[int, ...]:
-    """Return the indices to draw: first, last, and the smallest and largest of each bucket.
+    """Return the indices of the samples to draw: first, last, and the extremes of each bucket.
 
     Every peak is kept.
     """
@@ -176,7 +176,7 @@ def thin(values: Sequence[int], max_points: int) -> tuple[int, ...]:
 
 
 def bands(spans: Sequence[Span]) -> tuple[Band, ...]:
-    """Return the spans joined to bands, one for each time range in the same phase."""
+    """Return a band for each sequence of spans of one phase."""
     joined: list[Band] = []
     for span in sorted(spans, key=lambda span: (span.start_s, span.end_s)):
         start = span.start_s

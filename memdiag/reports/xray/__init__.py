@@ -116,7 +116,7 @@ def insight(attribution: Attribution) -> Insight:
 
 
 def _part_of(size: int, whole: int) -> str:
-    """Return ``469 of 610 MiB``, or with both units if they differ."""
+    """Return `size` of `whole`: ``469 of 610 MiB``, with both units if they differ."""
     part, total = format_size(size), format_size(whole)
     number, _, unit = part.rpartition(" ")
     return f"{number} of {total}" if total.endswith(unit) else f"{part} of {total}"
@@ -140,7 +140,7 @@ def _extra_copies(attribution: Attribution) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class XrayText:
-    """An X-ray in rows and sentences.
+    """Rows and sentences of an X-ray, for all formats.
 
     Attributes:
         first: the weight with most memory, in a sentence.
@@ -167,7 +167,7 @@ class XrayText:
 
 
 def xray_text(attribution: Attribution, *, trimmed_bytes: int = 0) -> XrayText:
-    """Return `attribution` in rows and sentences.
+    """Return the rows and sentences of `attribution`.
 
     `trimmed_bytes` were returned by ``malloc_trim`` before the X-ray was taken.
     """
@@ -194,7 +194,7 @@ def xray_text(attribution: Attribution, *, trimmed_bytes: int = 0) -> XrayText:
 
 
 def _models_table(attribution: Attribution) -> Table:
-    """Return the models of which weights were found, the largest first; no rows for one model."""
+    """Return a table of the models whose weights were found; no rows for a single model."""
     rows = []
     for index, model in enumerate(attribution.models):
         copies = [copy for copy in attribution.copies if index in copy.models]
@@ -305,7 +305,7 @@ def show_xray(owned: XrayText, console: Console, *, heading: str) -> None:
 
 
 def markdown(attribution: Attribution) -> str:
-    """Return the headline, the advice, the models, the owners and the weights."""
+    """Return an X-ray in Markdown: headline, advice, models, owners, weights."""
     result, owned = insight(attribution), xray_text(attribution)
     return md.document(
         (
@@ -336,7 +336,7 @@ def xray_markdown(owned: XrayText, *further_remarks: str, heading: str = "owner"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageXray:
-    """One X-ray of a page.
+    """An X-ray as a part of a page.
 
     Attributes:
         moment: when it was taken: ``steady``, ``end of parse``, or ``now`` for a process.
@@ -402,7 +402,7 @@ def _page(attribution: Attribution, *, plotly: Plotly = "inline") -> bytes:
 
 
 def draw(attribution: Attribution) -> Figure:
-    """Return a bar for each owner; the bar of the weights is divided by kind of copy."""
+    """Return the picture of an X-ray: a bar for each owner, that of the weights divided by kind."""
     from memdiag.reports import picture
 
     rows = [row for row in owner_rows(attribution) if row.size_bytes]

@@ -201,7 +201,7 @@ def _resident(ranges: Sequence[AddressRange]) -> int:
 
 
 def _range_kind(attribution: Attribution, each: AddressRange) -> tuple[str, str, bool]:
-    """Return kind and label of a range, and whether it is idle."""
+    """Return (kind, label, whether nothing uses the memory) of an address range."""
     owner = attribution.owners[each.owner]
     if each.copy is not None:
         copy = attribution.copies[each.copy]
@@ -306,7 +306,7 @@ def _text_length(cells: Iterable[str | int]) -> int:
 def chart_data(
     tiles: Sequence[Tile], addresses: AddressMap | None, copies: CopyList
 ) -> dict[str, Any]:
-    """Return what the page's scripts draw of one X-ray, as columns."""
+    """Return the data of the charts of one X-ray, as columns."""
     return {
         "tiles": {
             "id": [tile.id for tile in tiles],
