@@ -1,4 +1,4 @@
-"""The answer of a profile in one or two sentences, and the few figures beside it."""
+"""The answer of a profile in one or two sentences, and the facts beside it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from memdiag.records.profile import Memory, Profile, Status
 from memdiag.reports.text import (
     at_sizes,
-    counted,
     model_file,
     plain,
     relative_to_baseline,
@@ -30,29 +29,12 @@ _MIN_EARLIER_SHARE = 0.97
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HeadlineFigure:
-    """One figure of the headline.
-
-    Attributes:
-        value: the size, with the unit.
-        note: small text below it, such as the phase of the peak.
-        size_bytes: the length of the figure's bar.
-    """
-
-    label: str
-    value: str
-    note: str
-    size_bytes: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Headline:
     """The answer.
 
     Attributes:
         first, second: the sentences.
         facts: the weights, the runtime, its providers and threads.
-        figures: sizes above the baseline, except those of the weights and the baseline.
     """
 
     model: str
@@ -60,7 +42,6 @@ class Headline:
     first: str
     second: str
     facts: str
-    figures: tuple[HeadlineFigure, ...]
 
 
 def headline(profile: Profile) -> Headline:
@@ -87,7 +68,6 @@ def headline(profile: Profile) -> Headline:
         first=first,
         second=f"{second} {baseline}." if baseline else second,
         facts=" · ".join([*facts, _runtime(profile)]),
-        figures=_figures(profile),
     )
 
 
@@ -222,33 +202,3 @@ def _runtime(profile: Profile) -> str:
     if threads.isdecimal() and int(threads) > 0:
         parts.append(f"{int(threads)} thread{'s' if int(threads) > 1 else ''}")
     return ", ".join(part for part in parts if part)
-
-
-def _figures(profile: Profile) -> tuple[HeadlineFigure, ...]:
-    base = profile.baseline_rss_bytes
-    peak = profile.peak_rss_bytes - base
-    notes = (
-        _times_weights(profile, peak),
-        f"in {profile.peak_phase}",
-        sampled_mark(profile.peak_kind),
-    )
-    figures = [_figure("Peak", peak, ", ".join(part for part in notes if part))]
-    if profile.steady_rss_bytes is not None:
-        steady = profile.steady_rss_bytes - base
-        note = _times_weights(profile, steady) or "after the last run"
-        figures.append(_figure("Steady", steady, note))
-    weights, count = profile.model.weight_bytes, profile.model.weight_count
-    if weights is not None:
-        note = "" if count is None else counted(count, "tensor")
-        figures.append(_figure("Weights", weights, note))
-    figures.append(_figure("Baseline", base, "Python, onnxruntime and inputs"))
-    return tuple(figures)
-
-
-def _figure(label: str, size: int, note: str) -> HeadlineFigure:
-    return HeadlineFigure(label=label, value=format_size(size), note=note, size_bytes=size)
-
-
-def _times_weights(profile: Profile, size: int) -> str:
-    factor = weight_factor(profile, size)
-    return f"{factor} the weights" if factor else ""

@@ -56,7 +56,6 @@ def render(profile: Profile, *, plotly: Plotly = "inline") -> bytes:
         "verdict": verdict(profile.judgement) if profile.judgement else "",
         "has_timeline": bool(profile.samples.t_s or profile.spans),
         "outcome": profile.outcome,
-        "bars": _bars(profile),
         "phases": phase_table(profile),
         "spans": span_table(spans[:_MAX_SPANS_SHOWN]),
         "more_spans": span_table(spans[_MAX_SPANS_SHOWN:_MAX_SPANS_LISTED]),
@@ -152,14 +151,3 @@ def _charts(profile: Profile, xrays: Sequence[PageXray]) -> dict[str, Any]:
             "sentence": [run_sentence(number, run) for number, run, _ in timed],
         },
     }
-
-
-def _bars(profile: Profile) -> list[dict[str, Any]]:
-    """Return the figures of the headline, with the lengths of their bars in per cent."""
-    figures = headline(profile).figures
-    longest = max((figure.size_bytes for figure in figures), default=0)
-    return [
-        {"figure": figure, "percent": round(max(0, figure.size_bytes) / longest * 100, 2)}
-        for figure in figures
-        if longest > 0
-    ]

@@ -5,6 +5,7 @@ import statistics
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 
 from memdiag.records.profile import PeakKind, Phase, PhaseName, Profile, Run, Span
 from memdiag.reports.profile.headline import ENDINGS
@@ -224,6 +225,7 @@ class SpanRow:
         step, modified: as in the span.
         peak_growth_bytes: the peak of the span above the memory at its start.
         net_bytes: the memory at its end minus that at its start.
+        alternatives: the number of other spans that may have had the peak instead.
     """
 
     name: str
@@ -234,11 +236,13 @@ class SpanRow:
     peak_growth_bytes: int
     peak_kind: PeakKind
     net_bytes: int
+    alternatives: int = 0
 
     @property
     def title(self) -> str:
         """The name with the step: ``ConstantFolding, step 1``."""
-        return self.name if self.step is None else f"{self.name}, step {self.step}"
+        title = self.name if self.step is None else f"{self.name}, step {self.step}"
+        return f"{title}, or one of {self.alternatives} others" if self.alternatives else title
 
     @property
     def sentence(self) -> str:
@@ -281,8 +285,25 @@ def span_rows(profile: Profile) -> tuple[SpanRow, ...]:
     """
     rows = [span_row(span) for span in profile.spans]
     moves = Counter(row.phase for row in rows if max(row.movement) >= _MIN_GROWTH)
-    kept = (row for row in rows if row.phase in _TRANSFORMER_PHASES or moves[row.phase] > 1)
-    return tuple(sorted(kept, key=lambda row: row.movement, reverse=True))
+    kept = [row for row in rows if row.phase in _TRANSFORMER_PHASES or moves[row.phase] > 1]
+    return tuple(sorted(_joined(kept), key=lambda row: row.movement, reverse=True))
+
+
+def _joined(rows: Sequence[SpanRow]) -> Iterator[SpanRow]:
+    """Yield `rows`, with one row for successive spans whose peak was read at once.
+
+    Spans that end between two readings of the high-water mark all have its peak, and keep nothing:
+    which of them had it is not known.
+    """
+    for (_, growth, net), group in groupby(
+        rows, key=lambda row: (row.phase, row.peak_growth_bytes, row.net_bytes)
+    ):
+        first, *others = group
+        if others and growth and not net:
+            duration_s = first.duration_s + sum(row.duration_s for row in others)
+            first = replace(first, duration_s=duration_s, modified=None, alternatives=len(others))
+            others = []
+        yield from (first, *others)
 
 
 def notable_spans(profile: Profile, *, limit: int = 6) -> tuple[SpanRow, ...]:
@@ -336,7 +357,8 @@ class RunSummary:
 
     Attributes:
         growth: which runs grew the resident set.
-        retained: what ``malloc_trim`` returned after the last run.
+        retained: what ``malloc_trim`` returned after the last run; empty with an X-ray, whose
+            owners contain it.
     """
 
     latency: str
@@ -397,8 +419,8 @@ def _change(size: int) -> str:
 
 def _retained(profile: Profile) -> str:
     size = profile.allocator_retained_bytes
-    if size is None:
-        return ""
+    if size is None or profile.attribution is not None:
+        return ""  # with an X-ray it is a row of the owners
     return f"malloc_trim returned {format_size(size) if size > 0 else 'nothing'} afterwards"
 
 
