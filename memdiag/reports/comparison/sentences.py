@@ -124,7 +124,19 @@ def change_sentence(comparison: Comparison, change: Change) -> str:
         text = f"{difference} since {plain(change.to)}"
     else:
         text = f"{plain(change.to)}: {difference}"
-    return f"{text}: {_limited(change.why)}" if change.why else text
+    why = _limited(change.why)
+    if why and change.metric == "peak" and _has_causes_of_steady(comparison, change):
+        why = "the causes of steady"
+    return f"{text}: {why}" if why else text
+
+
+def _has_causes_of_steady(comparison: Comparison, peak: Change) -> bool:
+    """Return whether the steady memory of the same columns differs, and for the same causes."""
+    return any(
+        change.metric == "steady"
+        and (change.from_, change.to, change.why) == (peak.from_, peak.to, peak.why)
+        for change in comparison.changes
+    )
 
 
 def copies_sentence(change: CopyChange) -> str:
