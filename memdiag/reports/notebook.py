@@ -78,9 +78,10 @@ def html_of_findings(findings: Sequence[Finding]) -> str:
 def data_frame(rows: Sequence[Any] | Any) -> Any:
     """Return a pandas data frame with the rows of a record.
 
-    A profile has a row for each phase and part of a phase, as its summary has; `part_of` is None for
-    phases, whose sums are those of the run. A comparison has a row a column, a fix a row a remedy, a tuning a row
-    for each point that was measured, an X-ray a row a copy, or without copies a row an owner.
+    A profile has a row for each phase and each part of a phase, as its summary has; `part_of` is
+    None for phases, whose sums are those of the run. A comparison has a row for each column, a fix
+    for each remedy, a tuning for each measured point, and an X-ray for each copy, or for each owner
+    if there are no copies.
 
     Raises:
         UsageError: pandas is not installed, or there are no rows to make of such a record.

@@ -135,7 +135,8 @@ def test_the_result_names_the_other_avoidable_memory_and_what_ends_the_largest()
     profile = msgspec.structs.replace(peaking(50, 9, 20), findings=(finding(15),))
     shown = advice(profile)
     assert shown.result.endswith(
-        "Also avoidable: up to 15 MiB by shared-weight-transposed, 9.0 MiB arena slack."
+        "Also avoidable: up to 15 MiB by the remedies of shared-weight-transposed, 9.0 MiB arena"
+        " slack."
     )
     assert "MALLOC_MMAP_THRESHOLD_=131072" in shown.steps[0].text
     slack = advice(peaking(50, 20))

@@ -324,8 +324,8 @@ class SideBySide:
             return f"{subject.label} runs with no inputs that memdiag can generate"
         inputs = (_in_words(self._sets[0].feeds), _in_words(own.sets[0].feeds))
         return (
-            f"their inputs differ: {first.label} runs with {inputs[0]}, {subject.label} with"
-            f" {inputs[1]}"
+            f"the inputs differ ({first.label} runs with {inputs[0]}, {subject.label} with"
+            f" {inputs[1]})"
         )
 
     def _folder(self, name: str) -> Path:

@@ -245,7 +245,7 @@ def _also(profile: Profile, largest: MemoryPart | None) -> str:
     others = [f"{format_size(part.size_bytes)} {part.label}" for part in parts]
     avoidable = _avoidable_bytes(profile) if largest else 0
     if avoidable and worst is not None:
-        others.insert(0, f"up to {format_size(avoidable)} by {plain(worst.name)}")
+        others.insert(0, f"up to {format_size(avoidable)} by the remedies of {plain(worst.name)}")
     also = f" Also avoidable: {', '.join(others)}." if others else ""
     return also if profile.attribution or not largest else f"{also} {_NO_XRAY}"
 

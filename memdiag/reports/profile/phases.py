@@ -250,13 +250,13 @@ class SpanRow:
     def sentence(self) -> str:
         """Growth and remaining memory of the span: ``+1000 MiB at its peak, +500 MiB kept``."""
         if self.peak_growth_bytes == 0 and self.net_bytes < 0:
-            return f"{format_size(-self.net_bytes)} given back"
+            return f"{format_size(-self.net_bytes)} released"
         kind = " (sampled)" if self.peak_kind == "sampled" else ""
         peak = f"{format_size(self.peak_growth_bytes, signed=True)} at its peak{kind}"
         if self.net_bytes > 0:
             return f"{peak}, {format_size(self.net_bytes, signed=True)} kept"
         if self.net_bytes < 0:
-            return f"{peak}, {format_size(-self.net_bytes)} given back"
+            return f"{peak}, {format_size(-self.net_bytes)} released"
         return f"{peak}, nothing kept"
 
     @property

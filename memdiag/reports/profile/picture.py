@@ -81,7 +81,7 @@ class TimeScale:
     has_several_scales: bool
 
     def position(self, t_s: float) -> float:
-        """Return the position of `t_s`, from 0 to 1."""
+        """Return the position of the time `t_s` in the width of the chart, from 0 to 1."""
         index = min(max(bisect_right(self.edges_s, t_s) - 1, 0), len(self.edges_s) - 2)
         first, last = self.edges_s[index], self.edges_s[index + 1]
         share = (min(max(t_s, first), last) - first) / (last - first)
