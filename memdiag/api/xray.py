@@ -67,7 +67,7 @@ def xray(
     Args:
         pid: a process of this user, in any language.
         models: the ONNX file or files whose weights are searched for; by default those that the
-            process maps, has open or was started with (see `guess_models`).
+            process maps, has open, was started with or opened (see `guess_models`).
         sampled: compare a sample of blocks of each copy instead of every byte.
         pause: stop the process while it is read (SIGSTOP), and continue it afterwards.
 
