@@ -137,7 +137,7 @@ def test_names_stay_text_in_every_report(hostile: Attribution) -> None:
     show_profile(profile, Console(file=stream, width=80))
     assert "[red]" in stream.getvalue()
     assert max(map(len, stream.getvalue().splitlines())) <= 80
-    assert "### Who owns it" in REPORT.render(profile, "markdown").decode()
+    assert "### Owners of the memory" in REPORT.render(profile, "markdown").decode()
 
 
 def test_an_xray_of_its_own_is_shown_and_quiet_is_the_answer() -> None:

@@ -324,7 +324,7 @@ def markdown(attribution: Attribution) -> str:
 def xray_markdown(owned: XrayText, *further_remarks: str, heading: str = "owner") -> tuple[str, ...]:
     """Return the owners, the weights with several copies, and remarks, as blocks of Markdown."""
     return (
-        "### Who owns it",
+        "### Owners of the memory",
         markdown_table(owner_table(owned.owners, heading=heading)),
         md.escape(f"{owned.share}."),
         markdown_table(copies_table(owned.repeated[:_MAX_MARKDOWN_WEIGHTS])),
