@@ -38,11 +38,11 @@ def page(
     charts: Mapping[str, Any],
     record: bytes,
     record_name: str,
-    plotly: Plotly | None = "inline",
+    plotly: Plotly = "inline",
 ) -> bytes:
     """Return the page that `template` renders with `values`.
 
-    `scripts` are the files that draw `charts`; `plotly` is None if they do without Plotly. `record` is embedded, to be saved as
+    `scripts` are the files that draw `charts`. `record` is embedded, to be saved as
     ``<record_name>.json``: compressed if it is long, and left out if it would still exceed
     `MAX_PAGE_BYTES`.
     """
@@ -116,9 +116,9 @@ def companion_files(plotly: Plotly) -> tuple[tuple[str, bytes], ...]:
     return ((PLOTLY_FILE, plotly_source().encode()),) if plotly == "directory" else ()
 
 
-def _library(plotly: Plotly | None, nonce: str) -> dict[str, str]:
-    """Return the attributes of the script element that loads Plotly; none if there is none."""
-    if plotly is None or plotly == "inline":
+def _library(plotly: Plotly, nonce: str) -> dict[str, str]:
+    """Return the attributes of the script element that loads Plotly; none if it is inline."""
+    if plotly == "inline":
         return {}
     if plotly == "directory":
         return {"src": PLOTLY_FILE, "nonce": nonce}
@@ -126,11 +126,9 @@ def _library(plotly: Plotly | None, nonce: str) -> dict[str, str]:
     return {"src": _address(), "integrity": integrity, "crossorigin": "anonymous"}
 
 
-def _allowed(plotly: Plotly | None, nonce: str) -> tuple[str, ...]:
+def _allowed(plotly: Plotly, nonce: str) -> tuple[str, ...]:
     """Return the script sources that the page's Content-Security-Policy must allow for Plotly."""
-    if plotly is None or plotly == "inline":
-        return ()
-    return (f"'nonce-{nonce}'",) if plotly == "directory" else (_address(),)
+    return {"inline": (), "directory": (f"'nonce-{nonce}'",), "cdn": (_address(),)}[plotly]
 
 
 def _address() -> str:

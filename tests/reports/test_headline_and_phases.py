@@ -205,7 +205,7 @@ def test_spans_are_sorted_by_what_they_moved() -> None:
 @pytest.mark.parametrize(
     ("peaks", "titles"),
     [
-        ((1600, 1600, 1600), ["A, step 1 (or 2 other steps)"]),
+        ((1600, 1600, 1600), ["A, step 1, or one of 2 others"]),
         ((1600, 1601, 1600), ["B, step 1", "A, step 1", "C, step 1"]),
     ],
 )

@@ -218,7 +218,7 @@ def test_without_the_library_the_page_says_so_and_tables_work(
     page.write_bytes(report_of(record).page(record, plotly=cast("Plotly", plotly)))
     offline.get(page.as_uri())
     messages = [each.text for each in offline.find_elements("css selector", ".undrawn")]
-    assert len(messages) == 2  # timeline and runs
+    assert len(messages) == 3  # timeline, owners and runs
     assert all(words in message for message in messages)
     assert offline.find_elements("css selector", ".chart, #ranges") == []
     offline.find_element("css selector", ".filters input").send_keys("layer.1")

@@ -23,6 +23,7 @@ AXIS = "const axis = document.getElementById('timeline')._fullLayout.yaxis; retu
 RANGE = "return document.getElementById('timeline')._fullLayout.xaxis.range.map(Number)"
 ROWS = "return document.querySelectorAll('#copies-0 tbody tr').length"
 NAMES = "return [...document.querySelectorAll('#copies-0 tbody th')].map((c) => c.textContent)"
+TILES = "return document.querySelectorAll('#treemap .treemaplayer .slice').length"
 LEGEND = "return [...document.querySelectorAll('#timeline .legendtext')].map((e) => e.textContent)"
 
 
@@ -246,6 +247,7 @@ def test_moments_and_addresses_are_chosen(opened: Callable[..., Any]) -> None:
     from selenium.webdriver.common.keys import Keys
 
     page = opened(tied_xray.with_xrays())
+    wait_for(lambda: page.execute_script(TILES) > 5)
     strip = page.find_element("id", "addresses")
     wait_for(lambda: strip.get_attribute("aria-valuemax") != "0")
     strip.send_keys(Keys.HOME)
@@ -260,8 +262,10 @@ def test_moments_and_addresses_are_chosen(opened: Callable[..., Any]) -> None:
     page.find_element("css selector", ".filters select").send_keys("packed")
     wait_for(lambda: page.execute_script(ROWS) == 0)
     assert page.find_element("css selector", ".filters [role=status]").text.startswith("0 of")
+    before = page.execute_script(TILES)
     page.find_element("id", "moment").send_keys("end of parse")
-    wait_for(lambda: page.find_element("id", "copies-1").is_displayed())
+    wait_for(lambda: page.execute_script(TILES) != before)
+    assert page.find_element("id", "copies-1").is_displayed()
     assert not page.find_element("id", "copies-0").is_displayed()
     assert_quiet(page)
 

@@ -1,4 +1,4 @@
-"""Charts of an X-ray: every byte is in the address map, every copy in a row."""
+"""Charts of an X-ray: every byte is in the tiles and the address map, every copy in a row."""
 
 import msgspec
 import pytest
@@ -7,9 +7,50 @@ from memdiag.records.attribution import AddressRange
 from memdiag.records.profile import PhaseAttribution
 from memdiag.reports.profile.page import _xrays as page_xrays
 from memdiag.reports.xray.charts import address_map, copy_list
+from memdiag.reports.xray.charts import tiles as make_tiles
+from memdiag.reports.xray.owners import owner_rows
 from memdiag.reports.xray.weights import weight_rows
 from tests.reports import attributions, profiles, tied_xray
 from tests.reports.profiles import MIB
+
+
+def test_the_tiles_hold_every_byte() -> None:
+    record = tied_xray.attribution()
+    tiles = make_tiles(record)
+    assert sum(tile.size_bytes for tile in tiles) == record.resident_bytes
+    ids = {tile.id for tile in tiles}
+    assert len(ids) == len(tiles)
+    assert {tile.parent for tile in tiles} <= ids | {""}
+
+
+@pytest.mark.parametrize("trimmed", [0, 46 * MIB])
+def test_each_row_of_the_owner_table_is_a_tile_of_its_size(trimmed: int) -> None:
+    """What malloc_trim returned counts as retained by malloc; overlapping copies count once."""
+    shared = attributions.copy("packed_fp32", 64 * MIB, "other")
+    freed = attributions.copy("original", 4 * MIB, "gone", live=False)
+    record = attributions.attribution(*attributions.SHARED)
+    record = msgspec.structs.replace(record, copies=(*record.copies, shared, freed))
+    tiles = make_tiles(record, trimmed_bytes=trimmed)
+    sizes: dict[str, int] = {}
+    for tile in reversed(tiles):
+        sizes[tile.id] = sizes.get(tile.id, 0) + tile.size_bytes
+        sizes[tile.parent] = sizes.get(tile.parent, 0) + sizes[tile.id]
+    rows = owner_rows(record, trimmed_bytes=trimmed)
+    assert {row.id: row.size_bytes for row in rows} == {row.id: sizes[row.id] for row in rows}
+    assert sizes["all"] == record.resident_bytes + trimmed
+    assert ("allocator_retained" in sizes) == bool(trimmed)
+    assert not [tile for tile in tiles if tile.label == "gone"]
+
+
+def test_weights_beyond_the_largest_are_one_tile() -> None:
+    record = tied_xray.attribution(100)
+    few, all_of_them = make_tiles(record, max_weights=3), make_tiles(record, max_weights=200)
+    assert sum(tile.size_bytes for tile in few) == sum(tile.size_bytes for tile in all_of_them)
+    assert [(tile.label, tile.kind) for tile in few if tile.id == "rest"] == [
+        ("98 more", "original")
+    ]
+    all_kinds = make_tiles(record, max_weights=0)
+    assert [tile.kind for tile in all_kinds if tile.id == "rest"] == ["weights"]
 
 
 def test_the_strip_tells_what_lies_where_and_what_nothing_uses() -> None:
@@ -78,6 +119,7 @@ def test_the_steady_state_comes_first_and_has_more_room() -> None:
     steady, parse = page_xrays(profile)
     assert [steady.moment, parse.moment] == ["steady", "end of parse"]
     assert len(steady.rows.rows) > len(parse.rows.rows) > 0
+    assert len(steady.charts["tiles"]["id"]) > len(parse.charts["tiles"]["id"])
     assert len(steady.copies.rows) == 104
     assert steady.addresses is None
 

@@ -100,6 +100,7 @@ def _xrays(profile: Profile) -> tuple[PageXray, ...]:
             max_rows=20,
             max_copy_bytes=_MAX_EARLIER_COPY_BYTES // len(earlier),
             max_ranges=600,
+            max_tiles=40,
         )
         for taken in earlier
     ]

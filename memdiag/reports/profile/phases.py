@@ -11,7 +11,7 @@ from memdiag.records.profile import PeakKind, Phase, PhaseName, Profile, Run, Sp
 from memdiag.reports.profile.headline import ENDINGS
 from memdiag.reports.profile.timeline import bands
 from memdiag.reports.table import Bar, Cell, Column, Row, Table
-from memdiag.reports.text import counted, decimals_for, mebibytes, plain
+from memdiag.reports.text import decimals_for, mebibytes, plain
 from memdiag.units import MIB, format_duration, format_size
 
 SAMPLED_MARK = "~"
@@ -242,9 +242,7 @@ class SpanRow:
     def title(self) -> str:
         """The name with the step: ``ConstantFolding, step 1``."""
         title = self.name if self.step is None else f"{self.name}, step {self.step}"
-        if self.alternatives:
-            title += f" (or {counted(self.alternatives, 'other step')})"
-        return title
+        return f"{title}, or one of {self.alternatives} others" if self.alternatives else title
 
     @property
     def sentence(self) -> str:

@@ -1,8 +1,40 @@
 (() => {
+  const chart = document.getElementById("treemap");
+  const dark = window.matchMedia("(prefers-color-scheme: dark)");
+  let moment = 0, printing = false;
+  const escaped = (text) => String(text).replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
+  const part = (color, at) => {
+    const value = parseInt(color.slice(at, at + 2), 16) / 255;
+    return value <= 0.04045 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4;
+  };
+  const luminance = (color) => 0.2126 * part(color, 1) + 0.7152 * part(color, 3) + 0.0722 * part(color, 5);
+  // Black or white, whichever has more contrast.
+  const inkOn = (color) => ((luminance(color) + 0.05) ** 2 > 1.05 * 0.05 ? "#000000" : "#ffffff");
+
+  function draw() {
+    if (!chart) return;
+    const theme = dark.matches && !printing ? "dark" : "light", c = data.themes[theme];
+    const tiles = data.xrays[moment].tiles;
+    const colors = tiles.kind.map((kind) => data.kinds[theme][kind] || (kind === "all" ? c.surface : c.band));
+    const font = { family: getComputedStyle(document.body).fontFamily, size: 13 };
+    Plotly.react(chart, [{
+      type: "treemap", ids: tiles.id, parents: tiles.parent, values: tiles.bytes, labels: tiles.label.map(escaped),
+      text: tiles.size, texttemplate: "%{label}<br>%{text}", branchvalues: "remainder", maxdepth: 4, sort: true,
+      marker: { colors, line: { width: 1, color: c.surface }, pad: { t: 22, l: 3, r: 3, b: 3 } },
+      textfont: { color: colors.map(inkOn) }, pathbar: { visible: true, thickness: 22 },
+      customdata: tiles.detail.map((text, i) => `${tiles.size[i]}<br>${escaped(text)}`),
+      hovertemplate: "<b>%{label}</b><br>%{customdata}<extra></extra>",
+    }], {
+      font: { ...font, color: c.ink }, paper_bgcolor: "rgba(0,0,0,0)", margin: { l: 0, r: 0, t: 0, b: 0 },
+      hoverlabel: { bgcolor: c.surface, bordercolor: c.muted, font: { ...font, color: c.ink }, align: "left" },
+    }, { displayModeBar: false, responsive: true, showSendToCloud: false, plotlyServerURL: "" });
+  }
+
   const choice = document.getElementById("moment");
   if (choice) choice.addEventListener("change", () => {
-    const moment = Number(choice.value);
+    moment = Number(choice.value);
     for (const each of document.querySelectorAll("[data-moment]")) each.hidden = Number(each.dataset.moment) !== moment;
+    draw();
     document.dispatchEvent(new CustomEvent("moment", { detail: moment }));
   });
 
@@ -85,4 +117,9 @@
       render();
     });
   }
+
+  whenIdle(draw);
+  dark.addEventListener("change", draw);
+  window.addEventListener("beforeprint", () => { printing = true; draw(); });
+  window.addEventListener("afterprint", () => { printing = false; draw(); });
 })();

@@ -6,9 +6,8 @@ const whenIdle = (draw) => (window.requestIdleCallback ? requestIdleCallback(() 
 
 (() => {
   // Without Plotly each chart is replaced by a message, and hints about charts are removed.
-  const script = document.querySelector("script[src]");
-  if (window.Plotly || !script) return;
-  const source = script.getAttribute("src");
+  if (window.Plotly) return;
+  const source = document.querySelector("script[src]").getAttribute("src");
   const remedy = source.includes("/") ? "connect to the network and load the page again" : "put that file beside this page";
   for (const chart of document.querySelectorAll(".chart")) {
     const message = document.createElement("p");

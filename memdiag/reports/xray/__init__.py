@@ -21,6 +21,7 @@ from memdiag.reports.report import Report, file_names
 from memdiag.reports.table import Cell, Column, Row, Table, markdown_table, print_table
 from memdiag.reports.text import capitalized, counted, plain
 from memdiag.reports.xray.charts import AddressMap, CopyList, address_map, chart_data, copy_list
+from memdiag.reports.xray.charts import tiles as make_tiles
 from memdiag.reports.xray.owners import OwnerRow, identified_share, owner_rows, owner_table
 from memdiag.reports.xray.weights import (
     WeightRow,
@@ -51,7 +52,7 @@ _MAX_PAGE_ROWS = 100
 _MAX_COPY_BYTES = 800_000
 
 _MALLOC = (
-    "malloc_trim(0) returns most of this memory to the system (in Python:"
+    "malloc_trim(0) returns most of it to the system (in Python:"
     " ctypes.CDLL(None).malloc_trim(0)). To retain fewer large blocks, start the process with"
     " MALLOC_MMAP_THRESHOLD_=131072; with many threads, also with MALLOC_ARENA_MAX=1."
 )
@@ -108,9 +109,7 @@ def insight(attribution: Attribution) -> Insight:
             if largest
             else f"{format_size(resident)} resident"
         )
-    # The headline states the first waste.
-    advice = [how for _, _, how in wastes[:1]]
-    advice += [f"{format_size(size)} {description}. {how}" for size, description, how in wastes[1:]]
+    advice = [f"{format_size(size)} {description}. {how}" for size, description, how in wastes]
     if attribution.models and not attribution.copies:
         advice.append("No weight was found. Check that the process runs the model that was given.")
     return Insight(headline=headline, advice=tuple(advice))
@@ -364,11 +363,13 @@ def page_xray(
     max_rows: int = _MAX_PAGE_ROWS,
     max_copy_bytes: int = _MAX_COPY_BYTES,
     max_ranges: int = 3000,
+    max_tiles: int = 120,
 ) -> PageXray:
     """Return `attribution` for a page, with limits on what it contains."""
     owned = xray_text(attribution, trimmed_bytes=trimmed_bytes)
     copies = copy_list(owned.weights, max_bytes=max_copy_bytes)
     addresses = address_map(attribution, max_ranges=max_ranges)
+    tiles = make_tiles(attribution, max_weights=max_tiles, trimmed_bytes=trimmed_bytes)
     return PageXray(
         moment=moment,
         owned=owned,
@@ -378,12 +379,11 @@ def page_xray(
         rows=copies_table(owned.weights[:max_rows]).first_rows(min(max_rows, len(copies.rows))),
         copies=copies,
         addresses=addresses,
-        charts=chart_data(addresses, copies),
+        charts=chart_data(tiles, addresses, copies),
     )
 
 
 def _page(attribution: Attribution, *, plotly: Plotly = "inline") -> bytes:
-    """Return the page, which has no chart of Plotly, whatever `plotly` is."""
     xray = page_xray("now", attribution)
     return page(
         "xray.html.j2",
@@ -397,7 +397,7 @@ def _page(attribution: Attribution, *, plotly: Plotly = "inline") -> bytes:
         charts={"xrays": [xray.charts]},
         record=codec.encode(attribution),
         record_name="xray",
-        plotly=None,
+        plotly=plotly,
     )
 
 

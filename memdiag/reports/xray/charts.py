@@ -1,20 +1,105 @@
-"""An X-ray as data for the page: the address map, and the copies as columns.
+"""An X-ray as data for the page: tiles of the treemap, the address map, and the copies as columns.
 
-``templates/addresses.js`` draws the map, and ``templates/owners.js`` filters the copies.
+Plotly draws the tiles; ``templates/owners.js`` filters the copies and draws the address map.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from memdiag.records.attribution import AddressRange, Attribution
 from memdiag.reports.text import plain, shortened
-from memdiag.reports.xray.owners import LABELS
-from memdiag.reports.xray.weights import CopyRow, WeightRow, rest_summary
+from memdiag.reports.xray.owners import LABELS, owner_rows
+from memdiag.reports.xray.weights import CopyRow, WeightRow, rest_summary, weight_rows
 from memdiag.units import format_size
 
+_MAX_TILE_NAME = 60
 _MAX_RANGE_NAME = 80
 _ROW_BYTES = 60  # of a row's numbers as JSON
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tile:
+    """One tile of the treemap.
+
+    Attributes:
+        parent: the `id` of the tile around it, empty for the outermost.
+        size_bytes: the bytes that belong to none of the tiles inside.
+        size: the size of the tile with all tiles inside, as text.
+        kind: the kind of a copy or of an owner, which has a colour.
+    """
+
+    id: str
+    parent: str
+    label: str
+    size_bytes: int
+    size: str
+    kind: str
+    detail: str
+
+
+def tiles(
+    attribution: Attribution, *, max_weights: int = 120, trimmed_bytes: int = 0
+) -> tuple[Tile, ...]:
+    """Return the tiles: owners, the largest weights in them, and the copies of each weight.
+
+    Each tile comes before those inside it. There is a tile for each row of the owner table, with
+    the same size. `trimmed_bytes` were returned by ``malloc_trim`` before the X-ray was taken, and
+    count as retained by malloc.
+    """
+    resident = attribution.resident_bytes + trimmed_bytes
+    tiles = [_tile("all", "", "resident", 0, resident, "all", "")]
+    for row in owner_rows(attribution, trimmed_bytes=trimmed_bytes):
+        if not row.size_bytes:
+            continue
+        inside = _weight_tiles(attribution, max_weights) if row.kind == "weights" else []
+        inside = _limited(inside, row.size_bytes)
+        own = row.size_bytes - sum(tile.size_bytes for tile in inside)
+        tiles.append(_tile(row.id, "all", row.label, own, row.size_bytes, row.kind, row.parts))
+        tiles += inside
+    return tuple(tiles)
+
+
+def _limited(tiles: Sequence[Tile], limit: int) -> list[Tile]:
+    """Return `tiles` scaled down to `limit` bytes in all: overlapping copies share their bytes."""
+    whole = sum(tile.size_bytes for tile in tiles)
+    if whole <= limit:
+        return list(tiles)
+    return [replace(tile, size_bytes=tile.size_bytes * limit // whole) for tile in tiles]
+
+
+def _weight_tiles(attribution: Attribution, max_weights: int) -> list[Tile]:
+    """Return the weights and their copies in use; freed copies belong to other owners."""
+    rows = [row for row in weight_rows(attribution) if row.in_use_bytes]
+    tiles = []
+    for index, row in enumerate(rows[:max_weights]):
+        id, title = f"w{index}", row.titled(_MAX_TILE_NAME)
+        tiles.append(_tile(id, "weights", title, 0, row.in_use_bytes, "weights", row.summary))
+        for number, copy in enumerate(row.copies):
+            if copy.resident_bytes and not copy.is_freed:
+                times = f" ×{copy.count}" if copy.count > 1 else ""
+                size, label = copy.resident_bytes, copy.label + times
+                detail = ", ".join(filter(None, (copy.backing, copy.state, copy.made_by)))
+                tiles.append(_tile(f"{id}c{number}", id, label, size, size, copy.kind, detail))
+    rest = rows[max_weights:]
+    if left := sum(row.in_use_bytes for row in rest):
+        kinds = {copy.kind for row in rest for copy in row.copies if not copy.is_freed}
+        kind = kinds.pop() if len(kinds) == 1 else "weights"
+        label = f"{len(rest):,} more"
+        tiles.append(_tile("rest", "weights", label, left, left, kind, rest_summary(rest)))
+    return tiles
+
+
+def _tile(id: str, parent: str, label: str, own: int, whole: int, kind: str, detail: str) -> Tile:
+    return Tile(
+        id=id,
+        parent=parent,
+        label=label,
+        size_bytes=own,
+        size=format_size(whole),
+        kind=kind,
+        detail=detail,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,9 +303,20 @@ def _text_length(cells: Iterable[str | int]) -> int:
     return sum(len(cell) for cell in cells if isinstance(cell, str))
 
 
-def chart_data(addresses: AddressMap | None, copies: CopyList) -> dict[str, Any]:
-    """Return the data of the address map and the copies of one X-ray, as columns."""
+def chart_data(
+    tiles: Sequence[Tile], addresses: AddressMap | None, copies: CopyList
+) -> dict[str, Any]:
+    """Return the data of the charts of one X-ray, as columns."""
     return {
+        "tiles": {
+            "id": [tile.id for tile in tiles],
+            "parent": [tile.parent for tile in tiles],
+            "label": [tile.label for tile in tiles],
+            "bytes": [tile.size_bytes for tile in tiles],
+            "size": [tile.size for tile in tiles],
+            "kind": [tile.kind for tile in tiles],
+            "detail": [tile.detail for tile in tiles],
+        },
         "ranges": [
             (each.resident_bytes, each.kind, each.is_idle, each.sentence, each.start)
             for each in (addresses.ranges if addresses else ())
