@@ -65,12 +65,13 @@ def test_every_kind_of_record_is_rendered_without_model_or_runtime(tmp_path: Pat
 @pytest.mark.parametrize(
     ("record", "stem", "said"),
     [
+        (profiles.tied_if(), "profile", "tied_if.onnx: peak 1.50 GiB"),
         (comparisons.versions(), "comparison", "model.onnx: 3 versions of onnxruntime"),
         (fix_records.verified(), "fix", "applied     good-one"),
         (tuning_records.tuning(), "tune", "dir/m.onnx: peak 200 MiB → 150 MiB"),
         (tied_xray.attribution(), "xray", "process 4242: 1,000 MiB of 1.54 GiB are copies"),
     ],
-    ids=["comparison", "fix", "tuning", "X-ray"],
+    ids=["profile", "comparison", "fix", "tuning", "X-ray"],
 )
 def test_any_record_is_rendered_again(
     memdiag: RunMemdiag, tmp_path: Path, record: Record, stem: str, said: str
@@ -80,6 +81,8 @@ def test_any_record_is_rendered_again(
     assert finished.returncode == 0, finished.stderr
     assert finished.stdout.startswith(said)
     names = [f"{stem}.{end}" for end in ("html", "png", "md", "json")]
+    if stem == "profile":
+        names = ["report.html", "timeline.png", "report.md", "profile.json"]
     assert finished.stdout.splitlines()[-1] == f"again/   {' · '.join(names)}"
     assert (tmp_path / "again" / f"{stem}.json").read_bytes() == encode(record)
 

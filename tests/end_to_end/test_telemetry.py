@@ -20,8 +20,7 @@ COMMANDS = {
     "check": ["check", "MODEL"],
     "fix": ["fix", "MODEL", "-o", "fixed.onnx", "--sizes", "1", "--only", "subgraph-weights"],
     "tune": ["tune", "MODEL", "--time-limit", "8", "--sizes", "1"],
-    "compare models": ["compare", "MODEL", "MODEL", *ONCE],
-    "compare optimizers": ["compare", "MODEL", "--optimizers", "onnxruntime-basic", *ONCE],
+    "compare": ["compare", "MODEL", "--optimizers", "onnxruntime-basic", *ONCE],
 }
 
 
