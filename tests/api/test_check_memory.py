@@ -42,7 +42,7 @@ def test_a_check_of_many_nodes_and_weights_stays_within_250_mb(tmp_path: Path) -
 
 def test_the_memory_of_a_check_does_not_grow_with_the_weights(tmp_path: Path) -> None:
     path = tmp_path / "tied.onnx"
-    load_recipes()["tied_if"].build(300, path, False)
+    load_recipes()["tied_if"].build(200, path, False)
     total, _ = peak(CHECK, path)
     assert total < 150 * MB
 

@@ -22,7 +22,7 @@ from tests.comparison.columns import column
 from tests.reports import comparisons, profiles
 from tests.reports.test_profile_page import Page, embedded
 
-FORMATS = ("html", "png", "svg", "markdown", "json")
+FORMATS = ("html", "png", "markdown", "json")
 
 
 @pytest.mark.parametrize("build", comparisons.ALL)
@@ -33,7 +33,6 @@ def test_every_comparison_becomes_every_file(
     assert [path.name for path in written] == [
         "comparison.html",
         "comparison.png",
-        "comparison.svg",
         "comparison.md",
         "comparison.json",
     ]
