@@ -54,6 +54,7 @@ def test_the_same_model_is_equal_and_about_as_fast(beside: Judge) -> None:
     assert found.interleaved.ratio.pairs >= 8
 
 
+@pytest.mark.usefixtures("equal_latency")
 def test_the_largest_difference_of_all_inputs_is_told(beside: Judge) -> None:
     found = beside("y = Abs(x)", "y = Sqrt(x)")
     assert found.largest is not None
@@ -61,6 +62,7 @@ def test_the_largest_difference_of_all_inputs_is_told(beside: Judge) -> None:
     assert found.largest.relative == pytest.approx(1 - 2**-0.5, rel=1e-5)
 
 
+@pytest.mark.usefixtures("equal_latency")
 def test_values_that_are_no_numbers_are_as_different_as_can_be(beside: Judge) -> None:
     found = beside("y = Abs(x)", "m = Neg(x) y = Sqrt(m)")
     assert found.largest is not None
@@ -68,6 +70,7 @@ def test_values_that_are_no_numbers_are_as_different_as_can_be(beside: Judge) ->
     assert found.largest.reason
 
 
+@pytest.mark.usefixtures("equal_latency")
 def test_random_outputs_are_known_and_not_compared(trials: list[InputSet], tmp_path: Path) -> None:
     job = Job(model=saved(tmp_path / "m.onnx", "y = RandomNormalLike(x)"), runs=None)
     with ReferenceSession(job, trials, tmp_path / "outputs") as reference:

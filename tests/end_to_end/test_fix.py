@@ -20,7 +20,7 @@ SampleModel = Callable[..., Path]
 @pytest.fixture
 def tied(sample_model: SampleModel, tmp_path: Path) -> Path:
     path = tmp_path / "tied.onnx"
-    path.write_bytes(sample_model("tied_if", 16).read_bytes())
+    path.write_bytes(sample_model("tied_if", 4).read_bytes())
     return path
 
 
@@ -95,7 +95,10 @@ def test_the_reports_are_written_where_they_were_asked_for(
         (("tied.onnx", "-o", "tied.onnx"), "the original's own file"),
         (("tied.onnx", "--only", "nonsense"), "unknown rule"),
         (("tied.onnx", "--out", "tied.onnx/reports"), "reports cannot be written there"),
-        (("tied.onnx", "--check-with", "nothing"), "cannot be started as a Python interpreter"),
+        (
+            ("tied.onnx", "--check-with", "nothing", "--sizes", "1"),
+            "cannot be started as a Python interpreter",
+        ),
         (("tied.onnx", "-o", "/proc/nothing/out.onnx", "--max-slowdown", "10"), "cannot be"),
     ],
 )

@@ -19,7 +19,7 @@ COMMANDS = {
     "profile": ["profile", "MODEL", "--runs", "1", "--out", "out"],
     "check": ["check", "MODEL"],
     "fix": ["fix", "MODEL", "-o", "fixed.onnx", "--sizes", "1", "--only", "subgraph-weights"],
-    "tune": ["tune", "MODEL", "--time-limit", "8", "--sizes", "1"],
+    "tune": ["tune", "MODEL", "--only", "arena-off", "--sizes", "1"],
     "compare": ["compare", "MODEL", "--optimizers", "onnxruntime-basic", *ONCE],
 }
 
