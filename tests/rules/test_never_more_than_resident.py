@@ -118,7 +118,9 @@ def check_copies(findings: Sequence[Finding], attribution: Attribution) -> None:
         assert sum(measure_finding(one, attribution) or 0 for one in claims) <= spare, said
 
 
-@pytest.mark.parametrize("external", [False, True], ids=["embedded", "external"])
+@pytest.mark.parametrize(
+    "external", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["embedded", "external"]
+)
 @pytest.mark.parametrize("name", sorted(load_recipes()))
 def test_of_sample_models(sample_model: Callable[..., Path], name: str, external: bool) -> None:
     path = sample_model(name, 5.0, external)
