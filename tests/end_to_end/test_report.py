@@ -90,6 +90,8 @@ def test_any_record_is_rendered_again(
 def test_the_formats_are_those_of_the_kind(memdiag: RunMemdiag, tmp_path: Path) -> None:
     (tmp_path / "fix.json").write_bytes(encode(fix_records.verified()))
     assert memdiag("report", "fix.json", "--format", "svg").stdout == "fix.svg\n"
+    as_json = memdiag("report", "fix.json", "--format", "json")
+    assert as_json.stdout.encode() == encode(fix_records.verified())
     assert memdiag("report", "fix.json", "--format", "markdown").stdout.startswith("## Fix of")
     refused = memdiag("report", "fix.json", "--format", "pdf")
     assert refused.returncode == 2
