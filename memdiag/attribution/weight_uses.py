@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from memdiag.attribution.layouts import NBits, Quantization, Uses
+from memdiag.attribution.layout import NBits, Quantization, Uses
 from memdiag.model.graph_index import GraphIndex, Node, Scope, integer, integers
 from memdiag.model.readers import Step, readers
 from memdiag.records.weights import Weight

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from math import prod
 from typing import NamedTuple
 
-from memdiag.attribution.layouts.tiling import PANEL_COLUMNS, round_up
+from memdiag.attribution.tiling import PANEL_COLUMNS, round_up
 from memdiag.model.graph_index import GraphIndex, Node, Scope, integer, integers
 from memdiag.ort.runtime import Runtime
 from memdiag.records.attribution import CopyKind

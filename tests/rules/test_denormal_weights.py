@@ -215,7 +215,7 @@ def test_equal_weights_are_read_once_and_named_each(
         read.extend(weights)
         return denormals(model, weights, axes)
 
-    monkeypatch.setattr("memdiag.rules.denormal_weights.denormals", noted)
+    monkeypatch.setattr("memdiag.rules.catalog.denormal_weights.denormals", noted)
     values = np.ones((32, 32), np.float32)
     values[:, 3] = DENORMAL
     nodes = [

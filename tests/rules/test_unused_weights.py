@@ -5,7 +5,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from memdiag.rules import rule, unused_weights
+from memdiag.rules import rule
+from memdiag.rules.catalog import unused_weights
 from memdiag.rules.match_measurement import match_attribution
 from tests.rules.building import MIB, branches, constant, overridable, raw, rows, values
 from tests.rules.conftest import Agrees

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from memdiag.attribution.layouts.layout import Uses
-from memdiag.attribution.layouts.tiling import PANEL_COLUMNS, head_columns, panels, round_up
-from memdiag.attribution.layouts.values import Values, unchanged
-from memdiag.attribution.layouts.virtual_copy import Combine, Deferred, Segment, VirtualCopy
+from memdiag.attribution.element_values import Values, unchanged
+from memdiag.attribution.layout import Uses
+from memdiag.attribution.tiling import PANEL_COLUMNS, head_columns, panels, round_up
+from memdiag.attribution.virtual_copy import Combine, Deferred, Segment, VirtualCopy
 
 Array = NDArray[Any]
 

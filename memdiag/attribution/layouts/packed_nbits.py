@@ -8,10 +8,10 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
-from memdiag.attribution.layouts.layout import NBits, Uses
-from memdiag.attribution.layouts.tiling import PANEL_COLUMNS, round_up, tiled
-from memdiag.attribution.layouts.values import Values, unchanged
-from memdiag.attribution.layouts.virtual_copy import Combine, Segment, VirtualCopy
+from memdiag.attribution.element_values import Values, unchanged
+from memdiag.attribution.layout import NBits, Uses
+from memdiag.attribution.tiling import PANEL_COLUMNS, round_up, tiled
+from memdiag.attribution.virtual_copy import Combine, Segment, VirtualCopy
 
 Array = NDArray[Any]
 

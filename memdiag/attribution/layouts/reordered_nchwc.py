@@ -6,10 +6,10 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from memdiag.attribution.layouts.layout import Uses
-from memdiag.attribution.layouts.tiling import Order, tiled
-from memdiag.attribution.layouts.values import as_fp32
-from memdiag.attribution.layouts.virtual_copy import VirtualCopy
+from memdiag.attribution.element_values import as_fp32
+from memdiag.attribution.layout import Uses
+from memdiag.attribution.tiling import Order, tiled
+from memdiag.attribution.virtual_copy import VirtualCopy
 
 _BLOCKS = (16, 8)
 _OUTER = tuple((axis, "outer") for axis in range(4))

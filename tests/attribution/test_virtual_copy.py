@@ -4,14 +4,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from memdiag.attribution.layouts import (
-    ExpectedRuns,
-    NBits,
-    Quantization,
-    Uses,
-    VirtualCopy,
-    layouts,
-)
+from memdiag.attribution.layout import NBits, Quantization, Uses
+from memdiag.attribution.layouts import layouts
+from memdiag.attribution.virtual_copy import ExpectedRuns, VirtualCopy
 from tests.attribution.layouts.sessions import integers, noise
 from tests.attribution.layouts.virtual_copies import assembled, offered
 

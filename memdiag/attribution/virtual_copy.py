@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from memdiag.attribution.layouts.strided import (
+from memdiag.attribution.strided_copy import (
     Box,
     contiguous_axes,
     copy_strided,

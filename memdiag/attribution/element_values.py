@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from memdiag.attribution.layouts.layout import Quantization, Uses
-from memdiag.attribution.layouts.virtual_copy import Combine
+from memdiag.attribution.layout import Quantization, Uses
+from memdiag.attribution.virtual_copy import Combine
 
 Array = NDArray[Any]
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memdiag.attribution.layouts.strided import (
+from memdiag.attribution.strided_copy import (
     MAX_RUNS,
     contiguous_axes,
     copy_strided,

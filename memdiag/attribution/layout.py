@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
-from memdiag.attribution.layouts.virtual_copy import VirtualCopy
+from memdiag.attribution.virtual_copy import VirtualCopy
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,8 +9,8 @@ from typing import Any
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
-from memdiag.attribution.layouts.values import Values
-from memdiag.attribution.layouts.virtual_copy import Segment
+from memdiag.attribution.element_values import Values
+from memdiag.attribution.virtual_copy import Segment
 
 Array = NDArray[Any]
 Order = Sequence[tuple[int, str]]
