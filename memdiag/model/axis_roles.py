@@ -7,8 +7,8 @@ from typing import NamedTuple
 from onnx import TensorProto, ValueInfoProto
 
 from memdiag.model.dimensions import Axis, axes_of, batch_keys, is_expression, tensor_type
-from memdiag.model.graph_index import Graph, Node, Scope, Use, main_scope
-from memdiag.model.index_ranges import integer_attribute, small_constant
+from memdiag.model.graph_index import Graph, Node, Scope, Use, integer, main_scope
+from memdiag.model.index_ranges import small_constant
 
 SEQUENCE = 128
 IMAGE_SIDE = 224
@@ -359,7 +359,7 @@ def _required(use: Use, layout: Sequence[int | None]) -> Iterator[tuple[int, Rol
     if weight is None:
         return
     if node.op_type in _CONVOLUTIONS and len(weight) == rank >= 3:
-        channels = weight[1] * integer_attribute(node, "group", 1)
+        channels = weight[1] * integer(node, "group", 1)
         yield 1, Role("channels", channels, f"the channels of {_label(node)}", is_required=True)
         if rank == 3:
             is_sound = channels == 1
@@ -373,11 +373,11 @@ def _required(use: Use, layout: Sequence[int | None]) -> Iterator[tuple[int, Rol
             rank - 1,
             Role("features", weight[0], f"the rows of {_label(node)}", is_required=True),
         )
-    elif node.op_type == "Gemm" and len(weight) == 2 and not integer_attribute(node, "transA", 0):
-        rows = weight[1] if integer_attribute(node, "transB", 0) else weight[0]
+    elif node.op_type == "Gemm" and len(weight) == 2 and not integer(node, "transA", 0):
+        rows = weight[1] if integer(node, "transB", 0) else weight[0]
         yield 1, Role("features", rows, f"the rows of {_label(node)}", is_required=True)
     elif node.op_type in _RECURRENT and len(weight) == 3 and rank == 3:
-        by_batch = integer_attribute(node, "layout", 0)
+        by_batch = integer(node, "layout", 0)
         yield 2, Role("features", weight[2], f"the input of {_label(node)}", is_required=True)
         yield 1 if by_batch else 0, Role("sequence", SEQUENCE, f"the steps of {_label(node)}")
 

@@ -11,6 +11,8 @@ from typing import NamedTuple
 
 from onnx import NodeProto
 
+from memdiag.model.graph_index import integer
+
 DOMAINS = frozenset({"com.microsoft"})
 
 Dims = Callable[[str], tuple[int, ...] | None]
@@ -46,7 +48,7 @@ def _as(op_type: str, *indices: int) -> Rule:
     """Return the rule: `op_type` of the inputs at `indices`, of all inputs without any."""
 
     def rule(node: NodeProto, dims: Dims) -> Equivalent | None:
-        if _integer(node, "channels_last", 0) or max(indices, default=0) >= len(node.input):
+        if integer(node, "channels_last", 0) or max(indices, default=0) >= len(node.input):
             return None
         inputs = tuple(node.input[index] for index in indices) or tuple(node.input)
         return Equivalent(op_type, inputs)
@@ -72,9 +74,9 @@ def _product_typed_as(left: int, right: int, typed: int) -> Rule:
 
 
 def _fused_matmul(node: NodeProto, dims: Dims) -> Equivalent | None:
-    if len(node.input) < 2 or _integer(node, "transBatchA", 0) or _integer(node, "transBatchB", 0):
+    if len(node.input) < 2 or integer(node, "transBatchA", 0) or integer(node, "transBatchB", 0):
         return None
-    flips = _integer(node, "transA", 0), _integer(node, "transB", 0)
+    flips = integer(node, "transA", 0), integer(node, "transB", 0)
     if not any(flips):
         return Equivalent("MatMul", tuple(node.input[:2]))
     weight = dims(node.input[1])
@@ -92,7 +94,7 @@ def _product(node: NodeProto, rows: int, columns: int) -> Equivalent:
 
 
 def _blocked_product(node: NodeProto, dims: Dims) -> Equivalent | None:
-    rows, columns = _integer(node, "K", 0), _integer(node, "N", 0)
+    rows, columns = integer(node, "K", 0), integer(node, "N", 0)
     if rows <= 0 or columns <= 0:
         return None
     return _product(node, rows, columns)
@@ -133,10 +135,6 @@ def _embedding(node: NodeProto, dims: Dims) -> Equivalent | None:
 def _joined(node: NodeProto, dims: Dims) -> Equivalent | None:
     # The output's scale and zero point, then for each input the tensor, its scale, its zero point.
     return Equivalent("Concat", tuple(node.input[2::3]))
-
-
-def _integer(node: NodeProto, name: str, default: int) -> int:
-    return next((int(one.i) for one in node.attribute if one.name == name), default)
 
 
 _RULES: Mapping[str, Rule] = {

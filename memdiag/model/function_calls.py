@@ -80,14 +80,11 @@ def _nodes(body: Graph, calls: Mapping[FunctionKey, int], inside: Mapping[Functi
 
 def _calls(nodes: Iterable[Node], functions: Collection[FunctionKey]) -> dict[FunctionKey, int]:
     """Return how often `nodes`, and those in their subgraphs, call each function."""
-    found: dict[FunctionKey, int] = defaultdict(int)
-    pending = [iter(nodes)] if functions else []
-    while pending:
-        node = next(pending[-1], None)
-        if node is None:
-            pending.pop()
-            continue
+    counts: dict[FunctionKey, int] = defaultdict(int)
+    for node in nodes if functions else ():
         if node.key in functions:
-            found[node.key] += 1
-        pending += (iter(inner.graph.nodes) for inner in node.subgraphs)
-    return found
+            counts[node.key] += 1
+        for inner in node.subgraphs:
+            for key, count in _calls(inner.graph.nodes, functions).items():
+                counts[key] += count
+    return counts

@@ -178,6 +178,13 @@ class Graph:
         """The graphs directly inside its nodes."""
         return (inner.graph for node in self.with_subgraphs for inner in node.subgraphs)
 
+    def with_paths(self, path: str = "") -> Iterator[tuple[str, "Graph"]]:
+        """Yield the graph, whose path is `path`, and all graphs inside, with the paths of both."""
+        yield path, self
+        for node in self.with_subgraphs:
+            for inner in node.subgraphs:
+                yield from inner.graph.with_paths(joined(path, f"{node.label}/{inner.name}"))
+
     @cached_property
     def node_count(self) -> int:
         """The number of nodes, those of subgraphs included; a call of a function counts as one."""
@@ -478,11 +485,13 @@ def joined(path: str, label: str) -> str:
     return f"{path}/{label}" if path else label
 
 
-def integer(node: Node, name: str, default: int) -> int:
+def integer(node: Node | NodeProto, name: str, default: int) -> int:
     """Return an integer attribute of `node`."""
-    return next((int(one.i) for one in node.attribute if one.name == name), default)
+    values = (int(attribute.i) for attribute in node.attribute if attribute.name == name)
+    return next(values, default)
 
 
-def integers(node: Node, name: str) -> tuple[int, ...]:
+def integers(node: Node | NodeProto, name: str) -> tuple[int, ...]:
     """Return an attribute of `node` that is a list of integers; empty where it has none."""
-    return next((tuple(one.ints) for one in node.attribute if one.name == name), ())
+    values = (tuple(attribute.ints) for attribute in node.attribute if attribute.name == name)
+    return next(values, ())

@@ -7,7 +7,7 @@ functions, to the operators that use them as indices or compare them with consta
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from memdiag.model.graph_index import Node, Scope, Use
+from memdiag.model.graph_index import Node, Scope, Use, integer, integers
 from memdiag.model.tensor_data import CONSTANT_FIELDS, Array, constant_array, inline_array
 
 MAX_VISITS = 20_000
@@ -124,7 +124,7 @@ class _Trace:
         for at, table, axis in _LOOKUPS.get((domain, node.op_type), ()):
             if index == at and len(node.input) > table:
                 if node.op_type not in _AXIS_IS_FIXED:
-                    axis = integer_attribute(node, "axis", 0)
+                    axis = integer(node, "axis", 0)
                 self._limit(scope, node.input[table], axis, offset)
         if domain:
             return
@@ -176,7 +176,7 @@ class _Trace:
         """Add the limit of GatherND or ScatterND, whose indices run over several axes at once."""
         shape = self._shape(scope, node.input[0], MAX_SHAPE_STEPS)
         indices = self._shape(scope, node.input[1], MAX_SHAPE_STEPS)
-        first = integer_attribute(node, "batch_dims", 0)
+        first = integer(node, "batch_dims", 0)
         last = first + indices[-1] if indices and indices[-1] is not None else None
         sizes = [size for size in (shape or ())[first:last] if size is not None]
         if sizes:
@@ -198,7 +198,7 @@ class _Trace:
             return home.graph.declared_shapes[name]
         node = home.producers.get(name)
         if node is None:
-            outer = _outer_value(home, name)
+            outer = home.argument(name)
             return self._shape(*outer, steps - 1) if outer else None
         if not node.input or node.domain not in ("", "ai.onnx", "com.microsoft"):
             return None
@@ -236,15 +236,6 @@ def _as_output(scope: Scope, name: str) -> Iterator[tuple[Scope, str]]:
             yield scope, scope.inputs[index + 1]
 
 
-def _outer_value(scope: Scope, name: str) -> tuple[Scope, str] | None:
-    """Return the argument that a function's input `name` stands for, in the caller's scope."""
-    node, parent = scope.owner, scope.parent
-    if node is None or parent is None or not scope.is_function or name not in scope.inputs:
-        return None
-    index = scope.inputs.index(name)
-    return (parent, node.input[index]) if index < len(node.input) else None
-
-
 def small_constant(scope: Scope, name: str, steps: int = MAX_SHAPE_STEPS) -> Array | None:
     """Return the values of a small constant, also through operators that only change its shape."""
     home = scope.defining_scope(name)
@@ -255,7 +246,7 @@ def small_constant(scope: Scope, name: str, steps: int = MAX_SHAPE_STEPS) -> Arr
         return inline_array(tensor)
     node = home.producers.get(name)
     if node is None:
-        outer = _outer_value(home, name)
+        outer = home.argument(name)
         return small_constant(*outer, steps - 1) if outer else None
     if node.op_type == "Constant":
         for attribute in node.attribute:
@@ -266,16 +257,9 @@ def small_constant(scope: Scope, name: str, steps: int = MAX_SHAPE_STEPS) -> Arr
     return None
 
 
-def integer_attribute(node: Node, name: str, default: int) -> int:
-    """Return the value of an integer attribute of `node`."""
-    return next((one.i for one in node.attribute if one.name == name), default)
-
-
 def _permuted(node: Node, shape: tuple[int | None, ...] | None) -> tuple[int | None, ...] | None:
     """Return `shape` as a Transpose leaves it."""
     if shape is None:
         return None
-    order = next((list(one.ints) for one in node.attribute if one.name == "perm"), None)
-    if order is None:
-        return shape[::-1]
+    order = integers(node, "perm") or tuple(range(len(shape)))[::-1]
     return tuple(shape[axis] for axis in order) if sorted(order) == [*range(len(shape))] else None

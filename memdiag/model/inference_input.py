@@ -1,14 +1,13 @@
 """The copy of a model that shape inference gets: sizes filled in, and nothing that would hang it.
 
-The inference is native code: it would follow functions that call each other without end, and some
-attributes send it into loops or let it ask for all memory. Nodes of that kind are given an unknown
-domain here. Operators of the runtime's own become equivalent ones of ONNX.
+The inference is native code, and some nodes send it into loops, let it crash, or let it ask for all
+memory. They are given an unknown domain here. Operators of the runtime's own become equivalent ones
+of ONNX.
 """
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from math import prod
+from collections.abc import Mapping
 from typing import Final
 
 from onnx import (
@@ -18,14 +17,13 @@ from onnx import (
     ModelProto,
     NodeProto,
     TypeProto,
-    ValueInfoProto,
     helper,
 )
 
 from memdiag.model.contrib_shapes import DOMAINS, equivalent_op
 from memdiag.model.dimensions import fill_in_sizes
 from memdiag.model.function_calls import called
-from memdiag.model.graph_index import FunctionKey, Graph, Node, subgraphs
+from memdiag.model.graph_index import FunctionKey, Graph, Node, integer, subgraphs
 
 _OTHER_DOMAIN: Final = "memdiag.unknown"
 _KNOWN_DOMAINS = frozenset({"", "ai.onnx", "ai.onnx.ml", "ai.onnx.preview"})
@@ -38,32 +36,12 @@ _CHECKED = _CRASHES | {"EyeLike", "Einsum", "Split", "LabelEncoder"}
 
 _EQUATION = re.compile(r"[A-Za-z,]*(?:->[A-Za-z]*)?")
 
-MAX_CARRIED_SIZES = 1_000_000
-"""Sizes that the inference may carry along, in all lists together.
-
-It keeps a list of sizes for each value of at most one axis that some operators make, whatever its
-type; unknown ones included (onnx 1.23.2: 145 bytes each). Where a value is joined with itself again
-and again, its list doubles each time.
-"""
-
-_UNKNOWN_LENGTH = 8
-"""The assumed length of a list that only the inference finds out: most are shapes of few axes."""
-
-_CARRIES = frozenset(
-    ["Add", "Cast", "Div", "Gather", "Identity", "Mul", "Slice", "Squeeze", "Sub", "Unsqueeze"]
-)
-"""Operators that make a list of others; Concat joins them."""
-
-_LISTS = _CARRIES | {"Concat", "Constant"}
-"""Operators whose lists may be long; those of other nodes count as `_UNKNOWN_LENGTH`."""
-
 
 class InferenceInput:
     """A model prepared for shape inference; each node keeps its index.
 
     Attributes:
         serialized: the model as bytes.
-        carries_values: whether the inference may compute the values of shapes as well.
         unknown: the unknown operators of the graph, each with the number of its nodes.
         unknown_in_functions: likewise, by function.
     """
@@ -90,7 +68,6 @@ class InferenceInput:
             key = (function.domain, function.name, function.overload)
             self.unknown_in_functions[key] = Counter()
             self._prepare(function, sizes, self.unknown_in_functions[key])
-        self.carries_values = is_bounded((proto.graph, *proto.functions))
         self.serialized: bytes = proto.SerializeToString()
 
     def _prepare(
@@ -141,74 +118,6 @@ def _replace_eye_like(node: NodeProto) -> None:
     for attribute in node.attribute:
         if attribute.name == "dtype":
             node.op_type, attribute.name = "Cast", "to"
-
-
-def is_bounded(graphs: Iterable[GraphProto | FunctionProto]) -> bool:
-    """Return whether the lists of sizes in `graphs`, subgraphs included, stay short."""
-    left = MAX_CARRIED_SIZES
-    for graph in graphs:
-        left -= _listed(graph, {}, left)
-        if left < 0:
-            return False
-    return True
-
-
-def _listed(graph: GraphProto | FunctionProto, outer: Mapping[str, int], limit: int) -> int:
-    """Return how many sizes are listed, or a number above `limit`.
-
-    `outer` has the lengths of the lists outside of a subgraph.
-    """
-    length = dict(outer)
-    if isinstance(graph, GraphProto):
-        for value in graph.input:  # a list that a node makes is counted there
-            if value.type.tensor_type.HasField("shape"):
-                length[value.name] = _declared(value)
-        for tensor in graph.initializer:
-            length[tensor.name] = _of_shape(tensor.dims)
-    total = 0
-    for node in graph.node:
-        op_type = node.op_type
-        if op_type in _LISTS:
-            made = _made(node, length)
-            length.update(dict.fromkeys(node.output, made))
-            total += made if op_type != "Constant" else 0
-        for _, body in subgraphs(node) if node.attribute else ():
-            total += _listed(body, length, limit - total)
-        if total > limit:
-            break
-    return total
-
-
-def _made(node: NodeProto, length: Mapping[str, int]) -> int:
-    """Return the length of the list of sizes for the output of `node`, one of `_LISTS`."""
-    if node.op_type == "Concat":
-        axis = next((one.i for one in node.attribute if one.name == "axis"), 0)
-        # Along another axis it joins what has several, of which there are no lists.
-        return (
-            sum(length.get(name, _UNKNOWN_LENGTH) for name in node.input) if axis in (0, -1) else 0
-        )
-    if node.op_type == "Constant":
-        return max(map(_of_constant, node.attribute), default=0)
-    return max((length.get(name, _UNKNOWN_LENGTH) for name in node.input), default=0)
-
-
-def _of_constant(value: AttributeProto) -> int:
-    if value.HasField("t"):
-        return _of_shape(value.t.dims)
-    return max(len(value.ints), len(value.floats), len(value.strings), 1)
-
-
-def _declared(value: ValueInfoProto) -> int:
-    axes = value.type.tensor_type.shape.dim
-    return _of_shape(
-        [size.dim_value if size.HasField("dim_value") else _UNKNOWN_LENGTH for size in axes]
-    )
-
-
-def _of_shape(sizes: Iterable[int]) -> int:
-    """Return the length of the list for a value of that shape: none from two axes on."""
-    axes = tuple(sizes)
-    return max(prod(axes), 0) if len(axes) < 2 else 0
 
 
 def function_body(
@@ -287,7 +196,7 @@ def is_safe(node: Node | NodeProto) -> bool:
                     return False
     if node.op_type == "Split":
         # As many outputs are made up as the attribute says.
-        return all(one.i == len(node.output) for one in node.attribute if one.name == "num_outputs")
+        return integer(node, "num_outputs", len(node.output)) == len(node.output)
     return True
 
 

@@ -267,14 +267,18 @@ class _Inference:
                 yield value.name, kind
 
 
-def _infer(prepared: InferenceInput, carry_values: bool = True) -> tuple[ModelProto, str]:
-    """Return the model with all types that were inferred, or as it is and the reason why."""
-    carry_values = carry_values and prepared.carries_values
+def _infer(prepared: InferenceInput, *, carry_values: bool = True) -> tuple[ModelProto, str]:
+    """Return the model with all types that were inferred, or as it is and the reason why.
+
+    With `carry_values` the inference computes the values of shapes as well. It stores each value of
+    one axis, so that a value that is joined with itself again and again takes all memory that the
+    limit allows; the inference then runs without the values.
+    """
     try:
         with limit_address_space(MAX_INFERENCE_BYTES + 64 * len(prepared.serialized)):
             return infer_model(prepared.serialized, data_prop=carry_values), ""
     except _FAILURES as error:
-        if carry_values and isinstance(error, MemoryError):  # the list of an absurd length
+        if carry_values and isinstance(error, MemoryError):
             return _infer(prepared, carry_values=False)
         reason = " ".join(str(error).split())[:_MAX_REASON].rstrip(" .") or type(error).__name__
         return ModelProto.FromString(prepared.serialized), reason

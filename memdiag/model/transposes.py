@@ -55,14 +55,6 @@ def transposes(model: ModelFile, weights: Sequence[Weight]) -> Iterator[tuple[We
     model.release()
 
 
-def transposed(model: ModelFile, one: Weight, other: Weight) -> bool:
-    """Return whether `other` is the transpose of `one`, matrices of one type and fitting shapes."""
-    left, right = _candidate(0, one), _candidate(1, other)
-    if left is None or right is None or one.dtype != other.dtype:
-        return False
-    return left.rows == right.columns and left.columns == right.rows and _equal(model, left, right)
-
-
 def _candidate(number: int, weight: Weight) -> _Candidate | None:
     shape = weight.shape
     while len(shape) > 2 and shape[0] == 1:

@@ -1,3 +1,4 @@
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -212,6 +213,19 @@ def test_unknown_operators_are_named(tmp_path: Path) -> None:
     assert of("a") is None
     assert of("y") == TensorType("float", (4,))
     assert "my.Own" in of.notes[0]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits of the address space are Linux's")
+@pytest.mark.parametrize("first", ["Shape(x)", "Identity(x)", "Constant<value_ints=[1, 2, 3]>()"])
+def test_a_list_that_doubles_without_end_costs_only_the_values_of_shapes(
+    tmp_path: Path, first: str
+) -> None:
+    doubling = " ".join(f"t{step + 1} = Concat<axis=0>(t{step}, t{step})" for step in range(40))
+    model = text(f"g (float[4] x) => (float[n] y) {{ t0 = {first} {doubling} y = Abs(x) }}")
+    of = Inferred(model, tmp_path)
+    assert of("y") == TensorType("float", (4,))
+    assert of("t1") is not None
+    assert of.notes == []
 
 
 @pytest.mark.parametrize(

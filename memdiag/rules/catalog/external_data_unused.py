@@ -27,6 +27,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
+from memdiag.attribution.intervals import normal, total
 from memdiag.ort.analysis import AnalysisContext
 from memdiag.records.finding import Finding
 from memdiag.records.weights import Weight
@@ -79,11 +80,8 @@ def _in_file(
     except OSError as error:
         ctx.notes.append(f"the size of {location} cannot be read ({error.strerror})")
         return
-    used = end = 0
-    for start, stop in sorted(spans):
-        used += max(stop - max(start, end), 0)
-        end = max(end, stop)
-    unused = size - used
+    unused = size - total(normal(spans))
+    end = max((stop for _, stop in spans), default=0)
     if unused < max(_MIN_BYTES, _MIN_SHARE * size):
         return
     yield RULE.finding(

@@ -26,7 +26,7 @@ from math import prod
 
 from onnx import SparseTensorProto
 
-from memdiag.model.graph_index import Graph, node_label
+from memdiag.model.graph_index import Graph
 from memdiag.model.tensor_types import ELEMENT_TYPES
 from memdiag.ort.analysis import AnalysisContext, qualified_name
 from memdiag.ort.runtime import Runtime
@@ -53,7 +53,7 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
     weights = [weight for weight in ctx.model.weights if weight.place == "sparse"]
     if not weights:
         return
-    stored = dict(_stored(ctx.model.graph, ""))
+    stored = dict(_stored_sizes(ctx.model.graph))
     used = [weight for weight in weights if ctx.readers(weight)]
     saved = 0
     for weight in used:
@@ -81,18 +81,16 @@ def _sizes(weights: list[Weight], stored: dict[tuple[str, str], int]) -> str:
     return f"{format_size(small)} become {format_size(sum(weight.nbytes for weight in weights))}"
 
 
-def _stored(graph: Graph, path: str) -> Iterator[tuple[tuple[str, str], int]]:
+def _stored_sizes(main: Graph) -> Iterator[tuple[tuple[str, str], int]]:
     """Yield the bytes of values and indices of each sparse tensor, by graph and name."""
-    for sparse in graph.sparse_initializers:
-        yield (path, sparse.values.name), _nbytes(sparse)
-    for index, node in enumerate(graph.nodes):
-        if node.op_type == "Constant" and node.output:
-            for attribute in node.attribute:
-                if attribute.HasField("sparse_tensor"):
-                    yield (path, node.output[0]), _nbytes(attribute.sparse_tensor)
-        for inner in node.subgraphs:
-            within = f"{node_label(node, index)}/{inner.name}"
-            yield from _stored(inner.graph, f"{path}/{within}" if path else within)
+    for path, graph in main.with_paths():
+        for sparse in graph.sparse_initializers:
+            yield (path, sparse.values.name), _nbytes(sparse)
+        for node in graph.nodes:
+            if node.op_type == "Constant" and node.output:
+                for attribute in node.attribute:
+                    if attribute.HasField("sparse_tensor"):
+                        yield (path, node.output[0]), _nbytes(attribute.sparse_tensor)
 
 
 def _nbytes(sparse: SparseTensorProto) -> int:
