@@ -1,11 +1,12 @@
 """Groups of weights with equal content, as the rules that report them divide them up."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from memdiag.ort.analysis import AnalysisContext
-from memdiag.ort.session_memory import subgraph_depth
+from memdiag.ort.session_memory import LoadedWeight, subgraph_depth
 from memdiag.records.weights import Weight
+from memdiag.rules.wording import node_names
 
 MIN_BYTES = 64 << 10
 """A waste of fewer bytes is not reported, even of many weights together."""
@@ -36,6 +37,28 @@ def is_in_branches(ctx: AnalysisContext, group: Group) -> bool:
 def count_stored(group: Group) -> int:
     """Return how many times the content is stored: weights may share a range of a file."""
     return len({(weight.file, weight.offset) if weight.file else weight for weight in group})
+
+
+def count_resident(originals: Iterable[LoadedWeight]) -> tuple[int, int]:
+    """Return how many originals of equal content are in private memory, and how many are mapped.
+
+    Those that are one range of an external file are mapped once. Stale copies of subgraphs are not
+    counted.
+    """
+    private = 0
+    mapped = set()
+    for loaded in originals:
+        if loaded.weight.storage == "external":
+            mapped.add((loaded.weight.file, loaded.weight.offset))
+        else:
+            private += 1
+    return private, len(mapped)
+
+
+def direct_reader_names(ctx: AnalysisContext, weights: Iterable[Weight]) -> list[str]:
+    """Return the names of the nodes that read one of `weights` itself."""
+    readers = (reader for weight in weights for reader in ctx.readers(weight))
+    return node_names(ctx, (reader for reader in readers if not reader.path))
 
 
 def is_listed_by_name(ctx: AnalysisContext, weight: Weight) -> bool:

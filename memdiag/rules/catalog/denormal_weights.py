@@ -45,6 +45,7 @@ from memdiag.ort.analysis import AnalysisContext, qualified_name
 from memdiag.records.finding import Finding
 from memdiag.records.weights import Weight
 from memdiag.rules.rule import Rule
+from memdiag.rules.wording import node_names
 
 RULE = Rule(
     code="MD501",
@@ -96,11 +97,7 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
         detail="This costs time on some processors, and no memory. Measure it with "
         "session.set_denormal_as_zero.",
         weights=[qualified_name(entry.weight) for entry in affected],
-        nodes=[
-            ctx.node_name(reader.scope, reader.node)
-            for entry in affected
-            for reader in entry.readers
-        ],
+        nodes=node_names(ctx, [reader for entry in affected for reader in entry.readers]),
     )
 
 

@@ -44,7 +44,7 @@ from collections.abc import Collection, Hashable, Iterator
 from math import prod
 from typing import NamedTuple
 
-from memdiag.model.graph_index import Node, Scope, Use, integer
+from memdiag.model.graph_index import Node, Use, integer
 from memdiag.model.readers import Reader, Step
 from memdiag.ort.analysis import AnalysisContext, qualified_name
 from memdiag.ort.fusions import becomes_gemm
@@ -53,7 +53,7 @@ from memdiag.ort.runtime import Runtime
 from memdiag.records.finding import Finding
 from memdiag.records.weights import Weight
 from memdiag.rules.rule import Rule
-from memdiag.rules.wording import counted, some_of
+from memdiag.rules.wording import NodeInScope, counted_weights, is_or_are, node_names
 from memdiag.units import KIB, MIB, format_size
 
 RULE = Rule(
@@ -284,12 +284,11 @@ def _adds_constant(ctx: AnalysisContext, use: Use) -> bool:
     return found is not None and len(found.shape) == 1
 
 
-def _nodes(ctx: AnalysisContext, weights: list[_DequantizedWeight]) -> list[str]:
-    nodes: list[tuple[Scope, Node]] = []
+def _node_names(ctx: AnalysisContext, weights: list[_DequantizedWeight]) -> list[str]:
+    nodes: list[NodeInScope] = []
     for each in weights:
-        nodes.append((each.dequantize.scope, each.dequantize.node))
-        nodes += [(reader.scope, reader.node) for reader in each.readers]
-    return list(dict.fromkeys(ctx.node_name(scope, node) for scope, node in nodes))
+        nodes += (each.dequantize, *each.readers)
+    return node_names(ctx, nodes)
 
 
 def _dequantized(ctx: AnalysisContext, reason: str, weights: list[_DequantizedWeight]) -> Finding:
@@ -298,16 +297,15 @@ def _dequantized(ctx: AnalysisContext, reason: str, weights: list[_DequantizedWe
     stored = sum({each.weight: each.weight.nbytes for each in weights}.values())
     total = sum(each.nbytes for each in weights)
     operators = sorted({reader.node.op_type for each in weights for reader in each.readers})
-    are = "is" if len(names) == 1 else "are"
     return RULE.finding(
         ctx,
-        f"{counted(len(names), 'weight')} ({format_size(stored)}: {some_of(names)}) {are} "
+        f"{counted_weights(names, stored)} {is_or_are(len(names))} "
         f"dequantized at each run, to {format_size(total)}: DequantizeLinear + "
         f"{' and '.join(operators)} are not fused ({reason})",
         detail=f"{format_size(total)} are in the arena after the first run, and as much again in "
         "the memory pattern of the following ones.",
         weights=names,
-        nodes=_nodes(ctx, weights),
+        nodes=_node_names(ctx, weights),
         nbytes=2 * total,
         phase="first_run",
     )
@@ -331,11 +329,10 @@ def _repacked(ctx: AnalysisContext, fused: list[_DequantizedWeight]) -> Iterator
         detail = f"1.23 does not free the block of the second form: {format_size(kept)}."
     yield RULE.finding(
         ctx,
-        f"{counted(len(names), 'weight')} ({format_size(stored)}: {some_of(names)}) {verb} "
-        "the operand of a MatMulNBits at load",
+        f"{counted_weights(names, stored)} {verb} the operand of a MatMulNBits at load",
         detail=detail,
         weights=names,
-        nodes=_nodes(ctx, fused),
+        nodes=_node_names(ctx, fused),
         nbytes=kept,
         peak_bytes=max(kept, peak),
         phase="optimize",

@@ -57,7 +57,7 @@ from memdiag.ort.session_memory import (
 from memdiag.records.finding import ExpectedCopies, Finding
 from memdiag.records.weights import Weight
 from memdiag.rules.rule import Rule
-from memdiag.rules.wording import some_of
+from memdiag.rules.wording import common_graph, node_names, some_of
 from memdiag.units import KIB, MIB, format_size
 
 RULE = Rule(
@@ -142,14 +142,14 @@ def _findings(
             f" {format_size(run_bytes)} in each run, more than the {format_size(growth)} that"
             " folding adds."
         )
-    nodes = [ctx.node_name(fold.scope, fold.node) for fold in folds]
+    nodes = node_names(ctx, folds)
     yield RULE.finding(
         ctx,
         _message(operator, folds, nodes, result_bytes, source_bytes),
         detail=detail,
         weights=(qualified_name(weight) for fold in folds for weight in fold.weights),
         nodes=nodes,
-        graph=_common_graph(ctx, folds),
+        graph=common_graph(ctx, folds),
         nbytes=growth,
         peak_bytes=max(growth, _peak_reduction(ctx, found)),
         phase="constant_fold",
@@ -285,8 +285,3 @@ def _remedies(
     if ctx.runtime < LIMITED_SINCE:
         unfit.add("folding-size-limit")
     return tuple(name for name in RULE.remedies if name not in unfit)
-
-
-def _common_graph(ctx: AnalysisContext, folds: Iterable[Fold]) -> str:
-    paths = {ctx.graphs.path(fold.scope) for fold in folds}
-    return paths.pop() if len(paths) == 1 else ""

@@ -34,7 +34,7 @@ from heapq import nlargest
 from memdiag.ort.analysis import AnalysisContext
 from memdiag.records.finding import Finding
 from memdiag.rules.rule import Rule
-from memdiag.rules.wording import some_of
+from memdiag.rules.wording import is_or_are, node_names, some_of
 from memdiag.units import MIB, format_size
 
 RULE = Rule(
@@ -60,13 +60,13 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
     if saved < _MIN_BYTES:
         return
     intermediate = nlargest(_MAX_NODES, intermediate, key=lambda fold: fold.nbytes)
-    nodes = list(dict.fromkeys(ctx.node_name(fold.scope, fold.node) for fold in intermediate))
-    verb = "is" if len(nodes) == 1 else "are"
+    nodes = node_names(ctx, intermediate)
     yield RULE.finding(
         ctx,
-        f"{some_of(nodes)} {verb} evaluated at load, and the results are inputs of other folded "
-        f"nodes only: constant folding needs {format_size(memory.peak_bytes)}, but the session "
-        f"keeps only {format_size(memory.kept_bytes)} of it.",
+        f"{some_of(nodes)} {is_or_are(len(nodes))} evaluated at load, and the results are inputs "
+        "of other folded nodes only: constant folding needs "
+        f"{format_size(memory.peak_bytes)}, but the session keeps only "
+        f"{format_size(memory.kept_bytes)} of it.",
         detail=f"onnxruntime {ctx.runtime} frees no result before the last node is "
         f"evaluated. The largest such result is {intermediate[0].output!r} with "
         f"{format_size(intermediate[0].nbytes)}.",

@@ -45,8 +45,9 @@ from memdiag.ort.runtime import Runtime
 from memdiag.ort.session_memory import LEAN_FOLDING_SINCE
 from memdiag.records.finding import ExpectedCopies, Finding
 from memdiag.records.weights import Weight
+from memdiag.rules.expected_copies import expected_copies
 from memdiag.rules.rule import Rule
-from memdiag.rules.wording import counted, some_of
+from memdiag.rules.wording import counted_weights, is_or_are, node_names, some_of
 from memdiag.units import KIB, MIB, format_size
 
 RULE = Rule(
@@ -77,7 +78,7 @@ class _CastWeight(NamedTuple):
     """
 
     weight: Weight
-    nodes: tuple[str, ...]
+    nodes: list[str]
     copies: list[PackedBuffer]
     is_kept: bool
 
@@ -124,7 +125,7 @@ def _cast_weight(ctx: AnalysisContext, weight: Weight) -> _CastWeight | None:
         return None
     wide = PackedBuffer("cast", prod(weight.shape) * 4)
     runtime = ctx.runtime
-    nodes = tuple(ctx.node_name(reader.scope, reader.node) for reader in casting)
+    nodes = node_names(ctx, casting)
     if runtime < CAST_ONCE_SINCE:
         return _CastWeight(weight, nodes, [wide], is_kept=True)
     buffers = [
@@ -156,8 +157,8 @@ def _finding(ctx: AnalysisContext, found: list[_CastWeight], total: int) -> Find
     stored = sum(cast.weight.nbytes for cast in found)
     copies = sum(cast.copies_bytes for cast in found)
     is_once = ctx.runtime >= CAST_ONCE_SINCE
-    subject = f"{counted(len(found), 'fp16 weight')} ({format_size(stored)}: {some_of(names)})"
-    are = "is" if len(found) == 1 else "are"
+    subject = counted_weights(names, stored, "fp16 weight")
+    are = is_or_are(len(found))
     how = f"{are} held in fp32" if is_once else f"{are} cast to fp32 at each run"
     if is_once:
         detail = f"The fp32 copies take {format_size(copies)} of private memory."
@@ -202,11 +203,6 @@ def _peak_reduction(runtime: Runtime, found: list[_CastWeight]) -> int:
 
 def _expected(found: list[_CastWeight]) -> Iterator[ExpectedCopies]:
     for cast in found:
-        for kind in dict.fromkeys(copy.kind for copy in cast.copies):
-            sizes = [copy.nbytes for copy in cast.copies if copy.kind == kind]
-            yield ExpectedCopies(
-                weights=(qualified_name(cast.weight),),
-                kind=kind,
-                count=len(sizes),
-                bytes=sum(sizes),
-            )
+        yield from expected_copies(
+            [cast.weight], ((copy.kind, copy.nbytes) for copy in cast.copies)
+        )

@@ -30,7 +30,6 @@ that subgraphs own that means to move one to the outer graph as well.
 - Weights that are all in several branches or bodies: `weight-in-branches` reports these.
 """
 
-from array import array
 from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -42,11 +41,14 @@ from memdiag.records.finding import ExpectedCopies, Finding
 from memdiag.rules.equal_weights import (
     MIN_BYTES,
     Group,
+    count_resident,
     count_stored,
+    direct_reader_names,
     is_in_branches,
     is_listed_by_name,
     mergeable_groups,
 )
+from memdiag.rules.expected_copies import expected_copies
 from memdiag.rules.rule import Rule
 from memdiag.rules.wording import some_weights
 from memdiag.units import format_size
@@ -84,37 +86,14 @@ class _Waste(NamedTuple):
         return max(self.stored_bytes, self.nbytes, self.peak_bytes)
 
 
-class _SmallGroups(NamedTuple):
-    """Groups that waste little each, with their bytes in arrays: there may be very many."""
-
-    groups: list[Group]
-    max_bytes: "array[int]"
-    stored_bytes: "array[int]"
-    nbytes: "array[int]"
-    peak_bytes: "array[int]"
-
-    def add(self, waste: _Waste) -> None:
-        self.groups.append(waste.group)
-        self.max_bytes.append(waste.max_bytes)
-        self.stored_bytes.append(waste.stored_bytes)
-        self.nbytes.append(waste.nbytes)
-        self.peak_bytes.append(waste.peak_bytes)
-
-
 def detect(ctx: AnalysisContext) -> Iterator[Finding]:
     """Yield a finding for each large group, and one for the small ones together."""
-    large: list[_Waste] = []
-    small = _SmallGroups([], *(array("Q") for _ in range(4)))
-    for group in mergeable_groups(ctx):
-        if not is_in_branches(ctx, group):
-            waste = _waste(ctx, group)
-            if waste.max_bytes >= MIN_BYTES:
-                large.append(waste)
-            else:
-                small.add(waste)
-    large.sort(key=lambda waste: -waste.max_bytes)
-    yield from (_finding(ctx, waste) for waste in large)
-    if sum(small.max_bytes) >= MIN_BYTES:
+    groups = (group for group in mergeable_groups(ctx) if not is_in_branches(ctx, group))
+    wastes = sorted((_waste(ctx, group) for group in groups), key=lambda waste: -waste.max_bytes)
+    small = [waste for waste in wastes if waste.max_bytes < MIN_BYTES]
+    for waste in wastes[: len(wastes) - len(small)]:
+        yield _finding(ctx, waste)
+    if sum(waste.max_bytes for waste in small) >= MIN_BYTES:
         yield _small_finding(ctx, small)
 
 
@@ -123,10 +102,12 @@ def _waste(ctx: AnalysisContext, group: Group) -> _Waste:
     session = ctx.session
     weights = [session.weight(weight).with_content(group[0]) for weight in group]
     copies = [copy for weight in group for copy in session.folded_copies(weight)]
-    resident, mapped = _count_resident(weights)
+    originals = [loaded for loaded in weights if loaded.is_read or loaded.is_retained]
+    private, mapped = count_resident(originals)
+    resident = private + mapped
     repeated = sum((count - 1) * copy.nbytes for copy, count in Counter(copies).items())
     # Two mappings of one range of a file are listed as one.
-    is_listed = resident == sum(loaded.is_read or loaded.is_retained for loaded in weights) and all(
+    is_listed = resident == len(originals) and all(
         is_listed_by_name(ctx, weight) for weight in group
     )
     nbytes = max(0, resident - 1) * size + repeated
@@ -142,35 +123,14 @@ def _waste(ctx: AnalysisContext, group: Group) -> _Waste:
     )
 
 
-def _count_resident(weights: list[LoadedWeight]) -> tuple[int, int]:
-    """Return how many originals have memory of their own, and how many of them are mapped.
-
-    Stale copies of subgraphs are not counted.
-    """
-    resident = [loaded for loaded in weights if loaded.is_read or loaded.is_retained]
-    ranges = {
-        (loaded.weight.file, loaded.weight.offset)
-        for loaded in resident
-        if loaded.weight.storage == "external"
-    }
-    embedded = sum(loaded.weight.storage != "external" for loaded in resident)
-    return embedded + len(ranges), len(ranges)
-
-
 def _expected(weights: list[LoadedWeight], copies: list[FoldedCopy]) -> tuple[ExpectedCopies, ...]:
     """Return all copies that the X-ray lists of the kinds of which there are several."""
-    names = tuple(qualified_name(loaded.weight) for loaded in weights)
-    sizes: dict[CopyKind, list[int]] = {"original": []}
+    sizes: list[tuple[CopyKind, int]] = []
     for loaded in weights:
-        sizes["original"] += [loaded.weight.nbytes] * loaded.original_copies
-    for copy in copies:
-        if not copy.is_retained:
-            sizes.setdefault(copy.kind, []).append(copy.nbytes)
-    return tuple(
-        ExpectedCopies(weights=names, kind=kind, count=len(of_kind), bytes=sum(of_kind))
-        for kind, of_kind in sizes.items()
-        if len(of_kind) > 1
-    )
+        sizes += [("original", loaded.weight.nbytes)] * loaded.original_copies
+    sizes += [(copy.kind, copy.nbytes) for copy in copies if not copy.is_retained]
+    by_kind = expected_copies([loaded.weight for loaded in weights], sizes)
+    return tuple(expected for expected in by_kind if expected.count > 1)
 
 
 def _finding(ctx: AnalysisContext, waste: _Waste) -> Finding:
@@ -187,7 +147,7 @@ def _finding(ctx: AnalysisContext, waste: _Waste) -> Finding:
         f"{list(group[0].shape)}): {where}.",
         detail=_detail(ctx, waste),
         weights=map(qualified_name, group),
-        nodes=_nodes(ctx, group),
+        nodes=direct_reader_names(ctx, group),
         nbytes=waste.nbytes,
         peak_bytes=waste.peak_bytes,
         phase="steady" if waste.nbytes else "parse",
@@ -216,24 +176,15 @@ def _detail(ctx: AnalysisContext, waste: _Waste) -> str:
     return f"{'; '.join((steady, ', '.join(costs))) if costs else steady}."
 
 
-def _nodes(ctx: AnalysisContext, group: Group) -> Iterator[str]:
-    for weight in group:
-        for reader in ctx.readers(weight):
-            if not reader.path:
-                yield ctx.node_name(reader.scope, reader.node)
-
-
-def _small_finding(ctx: AnalysisContext, small: _SmallGroups) -> Finding:
-    order = sorted(range(len(small.groups)), key=lambda index: -small.max_bytes[index])
-    groups = [small.groups[index] for index in order]
-    repeated = sum(len(group) - 1 for group in groups)
+def _small_finding(ctx: AnalysisContext, small: list[_Waste]) -> Finding:
+    repeated = sum(len(waste.group) - 1 for waste in small)
     return RULE.finding(
         ctx,
-        f"{repeated} small weights repeat the content of {len(groups)} others, "
-        f"{format_size(sum(small.stored_bytes))} in all; the largest are "
-        f"{some_weights(groups[0])}.",
-        weights=(qualified_name(weight) for group in groups for weight in group),
-        nbytes=sum(small.nbytes),
-        peak_bytes=sum(small.peak_bytes),
+        f"{repeated} small weights repeat the content of {len(small)} others, "
+        f"{format_size(sum(waste.stored_bytes for waste in small))} in all; the largest are "
+        f"{some_weights(small[0].group)}.",
+        weights=(qualified_name(weight) for waste in small for weight in waste.group),
+        nbytes=sum(waste.nbytes for waste in small),
+        peak_bytes=sum(waste.peak_bytes for waste in small),
         phase="parse",
     )

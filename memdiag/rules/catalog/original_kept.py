@@ -47,11 +47,11 @@ from memdiag.ort.session_memory import (
     Consumer,
     LoadedWeight,
 )
-from memdiag.records.attribution import CopyKind
-from memdiag.records.finding import ExpectedCopies, Finding
+from memdiag.records.finding import Finding
 from memdiag.records.weights import Weight
+from memdiag.rules.expected_copies import expected_copies
 from memdiag.rules.rule import Rule
-from memdiag.rules.wording import some_of, some_weights
+from memdiag.rules.wording import node_names, some_of, some_weights
 from memdiag.units import KIB, format_size
 
 RULE = Rule(
@@ -172,7 +172,7 @@ def _original_and_packed(ctx: AnalysisContext, group: list[_PackedWeight]) -> Fi
     readers = "they are outputs" if several else "it is an output"
     if reading:
         verb = "read" if len(reading) > 1 else "reads"
-        readers = f"{some_of(_node_names(ctx, reading))} {verb} {it} {as_is}"
+        readers = f"{some_of(node_names(ctx, reading))} {verb} {it} {as_is}"
     pack = "packs" if len(packing) == 1 else "pack"
     size = format_size(group[0].weight.nbytes)
     each = " each, with the same content" if several else ""
@@ -180,7 +180,7 @@ def _original_and_packed(ctx: AnalysisContext, group: list[_PackedWeight]) -> Fi
         ctx,
         group,
         f"{some_weights([packed.weight for packed in group])} ({size}{each}) {stays} beside {its} "
-        f"packed copy: {some_of(_node_names(ctx, packing))} {pack} {it}, and {readers}",
+        f"packed copy: {some_of(node_names(ctx, packing))} {pack} {it}, and {readers}",
         f"{format_size(_original_bytes(group))} as the model has {it} and "
         f"{format_size(packed_bytes)} packed are resident; without packing only the first are.",
         [*reading, *packing],
@@ -203,7 +203,7 @@ def _packed_twice(
         ctx,
         group,
         f"{some_weights(weights)} ({format_size(weights[0].nbytes)}{each}) {verb} packed "
-        f"{len(buffers)} times, by {some_of(_node_names(ctx, consumers))}",
+        f"{len(buffers)} times, by {some_of(node_names(ctx, consumers))}",
         f"The packed copies take {format_size(packed_bytes)}; without packing "
         f"{'the originals are' if several else 'one original is'} read by all.",
         consumers,
@@ -224,31 +224,19 @@ def _finding(
     retained: int = 0,
 ) -> Finding:
     weights = [packed.weight for packed in group]
-    names = tuple(map(qualified_name, weights))
-    sizes: dict[CopyKind, list[int]] = {}
-    for buffer in buffers:
-        sizes.setdefault(buffer.kind, []).append(buffer.nbytes)
+    kinds = {buffer.kind for buffer in buffers}
     # Results of folding are those of the rules on folding.
     loaded = [replace(packed.loaded, content=weights[0], results=()) for packed in group]
     return RULE.finding(
         ctx,
         message,
         detail=detail,
-        weights=names,
-        nodes=_node_names(ctx, consumers),
+        weights=map(qualified_name, weights),
+        nodes=node_names(ctx, consumers),
         nbytes=nbytes,
         peak_bytes=ctx.session.peak_reduction(loaded, list(map(LoadedWeight.unpacked, weights))),
         retained_bytes=retained,
-        phase="optimize" if "reordered" in sizes else "prepack",
-        expected=(
-            ExpectedCopies(weights=names, kind=kind, count=len(of_kind), bytes=sum(of_kind))
-            for kind, of_kind in sizes.items()
-        ),
-        remedies=_REORDERED if sizes.keys() == {"reordered"} else None,
-    )
-
-
-def _node_names(ctx: AnalysisContext, consumers: Sequence[Consumer]) -> list[str]:
-    return list(
-        dict.fromkeys(ctx.node_name(consumer.scope, consumer.node) for consumer in consumers)
+        phase="optimize" if "reordered" in kinds else "prepack",
+        expected=expected_copies(weights, ((buffer.kind, buffer.nbytes) for buffer in buffers)),
+        remedies=_REORDERED if kinds == {"reordered"} else None,
     )

@@ -37,7 +37,7 @@ from memdiag.ort.session_memory import direct_readers
 from memdiag.records.finding import ExpectedCopies, Finding
 from memdiag.records.weights import Weight
 from memdiag.rules.rule import Rule
-from memdiag.rules.wording import some_of
+from memdiag.rules.wording import node_names, some_of
 from memdiag.units import MIB, format_size
 
 RULE = Rule(
@@ -71,7 +71,7 @@ def _findings(ctx: AnalysisContext, weight: Weight) -> Iterator[Finding]:
         _is_foldable(reader) and not _is_fused(reader, readers) for reader in changing
     ):
         return
-    nodes = [ctx.node_name(reader.scope, reader.node) for reader in changing]
+    nodes = node_names(ctx, changing)
     # The weight's own pages are private only where it is embedded.
     saved = weight.nbytes if weight.storage != "external" else 0
     name = qualified_name(weight)

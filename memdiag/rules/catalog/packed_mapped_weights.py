@@ -41,7 +41,7 @@ from memdiag.records.attribution import CopyKind
 from memdiag.records.finding import ExpectedCopies, Finding
 from memdiag.records.weights import Weight
 from memdiag.rules.rule import Rule
-from memdiag.rules.wording import counted, some_of
+from memdiag.rules.wording import counted_weights, is_or_are, node_names, some_of
 from memdiag.units import KIB, MIB, format_size
 
 RULE = Rule(
@@ -61,7 +61,7 @@ _MAX_GROWTH = 4
 """A weight is not packed into more bytes than so many times its own."""
 
 
-class _PackedWeight(NamedTuple):
+class _PackedMappedWeight(NamedTuple):
     """A mapped weight and its packed copies.
 
     Attributes:
@@ -73,7 +73,7 @@ class _PackedWeight(NamedTuple):
 
     name: str
     mapped_bytes: int
-    nodes: tuple[str, ...]
+    nodes: list[str]
     kind: CopyKind
     copies: int
     nbytes: int
@@ -107,7 +107,7 @@ def _may_stay_mapped(weight: Weight) -> bool:
 
 def _packed_weight(
     ctx: AnalysisContext, weight: Weight, shared: set[Hashable]
-) -> _PackedWeight | None:
+) -> _PackedMappedWeight | None:
     """Return the packed copies of `weight` that are not in `shared`, and add them to it."""
     if not ctx.session.is_freed(weight):
         return None
@@ -127,22 +127,21 @@ def _packed_weight(
     new = [buffer for key, buffer in buffers.items() if key not in shared]
     if is_shared:
         shared.update(buffers)
-    nodes = tuple(ctx.node_name(consumer.scope, consumer.node) for consumer in consumers)
+    nodes = node_names(ctx, consumers)
     kind = next(iter(buffers.values())).kind
     nbytes = sum(buffer.nbytes for buffer in new)
-    return _PackedWeight(qualified_name(weight), weight.nbytes, nodes, kind, len(new), nbytes)
+    return _PackedMappedWeight(qualified_name(weight), weight.nbytes, nodes, kind, len(new), nbytes)
 
 
-def _finding(ctx: AnalysisContext, found: list[_PackedWeight], total: int) -> Finding:
+def _finding(ctx: AnalysisContext, found: list[_PackedMappedWeight], total: int) -> Finding:
     names = [packed.name for packed in found]
     nodes = [node for packed in found for node in packed.nodes]
     mapped = sum(packed.mapped_bytes for packed in found)
     remedies = RULE.remedies if ctx.runtime >= SAVED_SINCE else RULE.remedies[1:]
-    subject = f"{counted(len(found), 'weight')} ({format_size(mapped)}: {some_of(names)})"
-    are = "is" if len(found) == 1 else "are"
     return RULE.finding(
         ctx,
-        f"{subject} that would stay mapped from the file {are} packed into private memory, for "
+        f"{counted_weights(names, mapped)} that would stay mapped from the file "
+        f"{is_or_are(len(found))} packed into private memory, for "
         f"{some_of(list(dict.fromkeys(nodes)))}",
         detail=f"Each session has {format_size(total)} of packed copies. Pages of the file would "
         "be shared and reclaimable.",

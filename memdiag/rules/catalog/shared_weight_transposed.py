@@ -64,8 +64,9 @@ from memdiag.ort.session_memory import (
 from memdiag.records.attribution import CopyKind
 from memdiag.records.finding import ExpectedCopies, Finding
 from memdiag.records.weights import Weight
+from memdiag.rules.expected_copies import expected_copies
 from memdiag.rules.rule import Rule
-from memdiag.rules.wording import some_of, some_weights
+from memdiag.rules.wording import common_graph, node_names, some_of, some_weights
 from memdiag.units import KIB, format_size
 
 RULE = Rule(
@@ -158,16 +159,8 @@ def _findings(
         return
     copies = [copy for several in by_weight.values() for copy in several]
     transposes = [copy.transpose for copy in copies]
-    nodes = [
-        ctx.node_name(consumer.scope, consumer.node)
-        for loaded in costs.weights
-        for consumer in loaded.consumers
-    ]
-    readers = [
-        ctx.node_name(consumer.scope, consumer.node)
-        for copy in copies
-        for consumer in copy.result.consumers
-    ]
+    nodes = node_names(ctx, [consumer for loaded in costs.weights for consumer in loaded.consumers])
+    readers = node_names(ctx, [consumer for copy in copies for consumer in copy.result.consumers])
     is_output = any(loaded.is_exposed for loaded in costs.weights)
     yield RULE.finding(
         ctx,
@@ -175,7 +168,7 @@ def _findings(
         detail=costs.detail(),
         weights=map(qualified_name, weights),
         nodes=[*nodes, *transposes, *readers],
-        graph=_common_graph(ctx, copies),
+        graph=common_graph(ctx, [copy.result.fold for copy in copies]),
         nbytes=costs.nbytes,
         peak_bytes=costs.peak_bytes,
         phase="constant_fold",
@@ -195,7 +188,7 @@ def _message(
 ) -> str:
     users = some_of(nodes) if nodes else "the graph's output" if is_output else ""
     through = some_of(list(dict.fromkeys(transposes)))
-    by = f" by {some_of(list(dict.fromkeys(readers)))}" if readers else ""
+    by = f" by {some_of(readers)}" if readers else ""
     several = len(weights) > 1
     as_is = "as they are" if several else "as it is"
     used = f"{as_is} by {users} and{by}" if users else by[1:]
@@ -206,11 +199,6 @@ def _message(
         f"{some_weights(weights)} {subject} used {used} through {through}, "
         f"which {'are' if several else 'is'} folded to {copies}."
     )
-
-
-def _common_graph(ctx: AnalysisContext, copies: Sequence[_TransposedCopy]) -> str:
-    paths = {ctx.graphs.path(copy.result.fold.scope) for copy in copies}
-    return paths.pop() if len(paths) == 1 else ""
 
 
 class _Costs:
@@ -253,19 +241,10 @@ class _Costs:
         self.peak_bytes = session.peak_reduction(self.weights, alone)
 
     def expected(self) -> Iterator[ExpectedCopies]:
-        """Yield the copies that the X-ray lists."""
-        by_kind: dict[CopyKind, list[int]] = {
-            "transposed": self.transposed,
-            "packed": self.packed,
-        }
-        for kind, sizes in by_kind.items():
-            if sizes:
-                yield ExpectedCopies(
-                    weights=tuple(qualified_name(loaded.weight) for loaded in self.weights),
-                    kind=kind,
-                    count=len(sizes),
-                    bytes=sum(sizes),
-                )
+        """Return the copies that the X-ray lists."""
+        sizes: list[tuple[CopyKind, int]] = [("transposed", nbytes) for nbytes in self.transposed]
+        sizes += [("packed", nbytes) for nbytes in self.packed]
+        return expected_copies([loaded.weight for loaded in self.weights], sizes)
 
     def detail(self) -> str:
         """Return a sentence on what stays in memory."""

@@ -33,7 +33,7 @@ from memdiag.ort.runtime import Runtime
 from memdiag.records.finding import Finding
 from memdiag.records.weights import Weight
 from memdiag.rules.rule import Rule
-from memdiag.rules.wording import counted, some_of
+from memdiag.rules.wording import counted, is_or_are, some_of
 from memdiag.units import MIB, format_size
 
 RULE = Rule(
@@ -68,7 +68,7 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
     yield RULE.finding(
         ctx,
         f"{counted(len(used), 'sparse weight')} ({some_of(names)}: {_sizes(used, stored)}) "
-        f"{'is' if len(used) == 1 else 'are'} filled up to dense ones in private memory",
+        f"{is_or_are(len(used))} filled up to dense ones in private memory",
         detail="Dense external data of the same size would be mapped and shared.",
         weights=names,
         nbytes=saved,

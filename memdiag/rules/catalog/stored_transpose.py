@@ -36,7 +36,8 @@ from memdiag.ort.session_memory import LoadedWeight
 from memdiag.records.attribution import CopyKind
 from memdiag.records.finding import ExpectedCopies, Finding
 from memdiag.records.weights import Weight
-from memdiag.rules.equal_weights import MIN_BYTES, is_listed_by_name
+from memdiag.rules.equal_weights import MIN_BYTES, direct_reader_names, is_listed_by_name
+from memdiag.rules.expected_copies import expected_copies
 from memdiag.rules.rule import Rule
 from memdiag.units import format_size
 
@@ -95,34 +96,25 @@ def _finding(ctx: AnalysisContext, weight: Weight, transposed: Weight) -> Findin
             f"where one matrix of {format_size(size)} would do."
         ),
         weights=map(qualified_name, pair),
-        nodes=(
-            ctx.node_name(reader.scope, reader.node)
-            for matrix in pair
-            for reader in ctx.readers(matrix)
-            if not reader.path
-        ),
+        nodes=direct_reader_names(ctx, pair),
         nbytes=nbytes,
         peak_bytes=session.peak_reduction(loaded, [single]),
         retained_bytes=sum(map(session.retained_bytes, loaded)),
         phase="steady" if nbytes else "parse",
-        expected=tuple(_expected(ctx, loaded)) if is_listed and nbytes else (),
+        expected=_expected(ctx, loaded) if is_listed and nbytes else (),
     )
 
 
 def _expected(ctx: AnalysisContext, loaded: list[LoadedWeight]) -> Iterator[ExpectedCopies]:
-    """Yield the copies that the X-ray lists of both matrices, by kind."""
-    sizes: dict[CopyKind, list[int]] = {}
+    """Return the copies that the X-ray lists of both matrices, by kind."""
+    sizes: list[tuple[CopyKind, int]] = []
     for index, matrix in enumerate(loaded):
         # In memory the second one is the first one's transpose, in a mapped file it is itself.
         is_transposed = index == 1 and matrix.weight.storage != "external"
         kind: CopyKind = "transposed" if is_transposed else "original"
-        sizes.setdefault(kind, []).extend([matrix.weight.nbytes] * matrix.original_copies)
-        for copy in ctx.session.folded_copies(matrix.weight):
-            if not copy.is_retained:
-                sizes.setdefault(copy.kind, []).append(copy.nbytes)
-        for buffer in ctx.session.packed_buffers([matrix]):
-            sizes.setdefault(buffer.kind, []).append(buffer.nbytes)
-    names = tuple(qualified_name(matrix.weight) for matrix in loaded)
-    for kind, of_kind in sizes.items():
-        if of_kind:
-            yield ExpectedCopies(weights=names, kind=kind, count=len(of_kind), bytes=sum(of_kind))
+        sizes += [(kind, matrix.weight.nbytes)] * matrix.original_copies
+        copies = ctx.session.folded_copies(matrix.weight)
+        sizes += [(copy.kind, copy.nbytes) for copy in copies if not copy.is_retained]
+        buffers = ctx.session.packed_buffers([matrix])
+        sizes += [(buffer.kind, buffer.nbytes) for buffer in buffers]
+    return expected_copies([matrix.weight for matrix in loaded], sizes)

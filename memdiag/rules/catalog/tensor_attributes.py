@@ -29,7 +29,7 @@ from typing import NamedTuple
 
 from onnx import AttributeProto, TensorProto
 
-from memdiag.model.graph_index import Node
+from memdiag.model.graph_index import Node, joined
 from memdiag.model.model_file import ModelFile
 from memdiag.model.tensor_types import ELEMENT_TYPES, STRING
 from memdiag.ort.analysis import AnalysisContext, qualified_name
@@ -58,7 +58,7 @@ _IN_SUBGRAPHS = 3
 _TREES = ("TreeEnsembleRegressor", "TreeEnsembleClassifier")
 
 
-class _Kept(NamedTuple):
+class _LargeAttribute(NamedTuple):
     name: str
     nbytes: int
 
@@ -77,20 +77,20 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
         for node in scope.nodes:
             if node.op_type == "Constant" or not node.has_attributes:
                 continue
-            kept = list(_kept(ctx.model, node))
+            kept = list(_large_attributes(ctx.model, node))
             total = sum(attribute.nbytes for attribute in kept) * copies
             if total < _MIN_BYTES:
                 continue
-            label = node.label
+            name = joined(path, node.label)
             largest = sorted(kept, key=lambda attribute: -attribute.nbytes)
             named = [f"{attribute.name} {format_size(attribute.nbytes)}" for attribute in largest]
             yield RULE.finding(
                 ctx,
-                f"{f'{path}/{label}' if path else label} ({node.op_type}) keeps its attributes "
+                f"{name} ({node.op_type}) keeps its attributes "
                 f"with {format_size(total)} after its kernel has read them ({some_of(named)})",
                 detail=f"They are there {copies} times, in a subgraph." if copies > 1 else "",
-                weights=[qualified_name(weight) for weight in tensors.get((path, label), ())],
-                nodes=[f"{path}/{label}" if path else label],
+                weights=[qualified_name(weight) for weight in tensors.get((path, node.label), ())],
+                nodes=[name],
                 graph=path,
                 nbytes=total,
                 phase="parse",
@@ -101,17 +101,17 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
                         count=copies,
                         bytes=weight.nbytes * copies,
                     )
-                    for weight in tensors.get((path, label), ())
+                    for weight in tensors.get((path, node.label), ())
                 ),
                 remedies=None if node.op_type in _TREES else (),
             )
 
 
-def _kept(model: ModelFile, node: Node) -> Iterator[_Kept]:
+def _large_attributes(model: ModelFile, node: Node) -> Iterator[_LargeAttribute]:
     for attribute in node.attribute:
         nbytes = _nbytes(model.read_attribute(attribute))
         if nbytes:
-            yield _Kept(attribute.name, nbytes)
+            yield _LargeAttribute(attribute.name, nbytes)
 
 
 def _nbytes(attribute: AttributeProto) -> int:

@@ -28,12 +28,13 @@ converted. Functions, and sparse weights.
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from memdiag.model.readers import Reader
 from memdiag.ort.analysis import AnalysisContext, qualified_name
 from memdiag.records.attribution import CopyKind
 from memdiag.records.finding import ExpectedCopies, Finding
 from memdiag.records.weights import Weight
-from memdiag.rules.rule import MAX_NAMED, Rule
-from memdiag.rules.wording import counted, some_of
+from memdiag.rules.rule import Rule
+from memdiag.rules.wording import counted, is_or_are, node_names, some_of
 from memdiag.units import MIB, format_size
 
 RULE = Rule(
@@ -56,40 +57,13 @@ class _Copies(NamedTuple):
     nbytes: int
 
 
-class _UnneededWeights:
-    """Weights that stay in memory although no output depends on them.
-
-    Attributes:
-        count, nbytes: of all of them.
-        copies, graphs: the copies of the first weights, at most those that a finding names, and
-            the paths of their graphs.
-        nodes: the names of the first nodes that read them.
-    """
-
-    def __init__(self) -> None:
-        self.count = self.nbytes = 0
-        self.copies: list[_Copies] = []
-        self.graphs: set[str] = set()
-        self.nodes: dict[str, None] = {}
-
-    def add(self, copies: Sequence[_Copies]) -> None:
-        """Add all copies of one weight."""
-        self.count += bool(copies)
-        self.nbytes += sum(each.nbytes for each in copies)
-        if len(self.copies) < MAX_NAMED:
-            self.copies.extend(copies)
-            self.graphs.update(each.weight.graph for each in copies)
-
-    @property
-    def names(self) -> list[str]:
-        return list(dict.fromkeys(qualified_name(each.weight) for each in self.copies))
-
-
 def detect(ctx: AnalysisContext) -> Iterator[Finding]:
     """Yield at most three findings: dropped weights, unread ones, and those of dead nodes."""
     used = ctx.used_values
     dropped: list[Weight] = []
-    unread, of_dead_nodes = _UnneededWeights(), _UnneededWeights()
+    unread: list[_Copies] = []
+    of_dead_nodes: list[_Copies] = []
+    dead_readers: list[Reader] = []
     for weight in ctx.model.weights:
         if weight.place not in ("initializer", "constant") or not weight.nbytes:
             continue
@@ -98,25 +72,24 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
             continue
         is_embedded = weight.storage != "external"
         if any(map(used.is_read, values)):
-            of_dead_nodes.add(list(_copies_for_dead_nodes(ctx, weight, of_dead_nodes.nodes)))
+            readers = ctx.session.remaining_readers(weight)
+            dead_readers += readers
+            of_dead_nodes += _copies_for_dead_nodes(ctx, weight, readers)
         elif is_embedded and (weight.graph or ctx.is_overridable(weight)):
-            unread.add([_Copies(weight, "original", 1, weight.nbytes)])
+            unread.append(_Copies(weight, "original", 1, weight.nbytes))
         elif is_embedded:
             dropped.append(weight)
-    yield from _staying(ctx, unread, "that nothing reads", "")
-    reason = "that only nodes with unused outputs read"
-    yield from _staying(ctx, of_dead_nodes, reason, "onnxruntime executes these nodes.")
+    yield from _staying(ctx, unread, "that nothing reads")
+    yield from _staying(
+        ctx, of_dead_nodes, "that only nodes with unused outputs read", dead_readers
+    )
     yield from _dropped(ctx, dropped)
 
 
 def _copies_for_dead_nodes(
-    ctx: AnalysisContext, weight: Weight, nodes: dict[str, None]
+    ctx: AnalysisContext, weight: Weight, readers: Sequence[Reader]
 ) -> Iterator[_Copies]:
-    """Yield the copies of a weight that only dead nodes read; add the nodes to `nodes`."""
-    readers = ctx.session.remaining_readers(weight)
-    if len(nodes) < MAX_NAMED:
-        names = (ctx.node_name(reader.scope, reader.node) for reader in readers)
-        nodes.update(dict.fromkeys(names))
+    """Yield the copies of a weight that only `readers` read, nodes with unused outputs."""
     is_embedded = weight.storage != "external"
     # The node that contains a subgraph has a copy of the subgraph's weights besides.
     count = int(bool(weight.graph) and is_embedded)
@@ -131,20 +104,22 @@ def _copies_for_dead_nodes(
 
 
 def _staying(
-    ctx: AnalysisContext, weights: _UnneededWeights, reason: str, detail: str
+    ctx: AnalysisContext, copies: Sequence[_Copies], reason: str, readers: Sequence[Reader] = ()
 ) -> Iterator[Finding]:
-    if weights.nbytes < _MIN_STEADY_BYTES:
+    total = sum(each.nbytes for each in copies)
+    if total < _MIN_STEADY_BYTES:
         return
-    names = weights.names
+    names = list(dict.fromkeys(qualified_name(each.weight) for each in copies))
+    graphs = {each.weight.graph for each in copies}
     yield RULE.finding(
         ctx,
-        f"{counted(weights.count, 'weight')} {reason} ({some_of(names)}) "
-        f"{'stays' if weights.count == 1 else 'stay'} in memory with {format_size(weights.nbytes)}",
-        detail=detail,
+        f"{counted(len(names), 'weight')} {reason} ({some_of(names)}) "
+        f"{'stays' if len(names) == 1 else 'stay'} in memory with {format_size(total)}",
+        detail="onnxruntime executes these nodes." if readers else "",
         weights=names,
-        nodes=weights.nodes,
-        graph=next(iter(weights.graphs)) if len(weights.graphs) == 1 else "",
-        nbytes=weights.nbytes,
+        nodes=node_names(ctx, readers),
+        graph=graphs.pop() if len(graphs) == 1 else "",
+        nbytes=total,
         phase="initialize",
         expected=(
             ExpectedCopies(
@@ -153,7 +128,7 @@ def _staying(
                 count=each.number,
                 bytes=each.nbytes,
             )
-            for each in weights.copies
+            for each in copies
         ),
     )
 
@@ -174,7 +149,7 @@ def _dropped(ctx: AnalysisContext, dropped: Sequence[Weight]) -> Iterator[Findin
     yield RULE.finding(
         ctx,
         f"{counted(len(dropped), 'weight')} that nothing reads ({some_of(names)}: "
-        f"{format_size(total)}) {'is' if len(dropped) == 1 else 'are'} parsed at each load",
+        f"{format_size(total)}) {is_or_are(len(dropped))} parsed at each load",
         detail="onnxruntime drops them afterwards.",
         weights=names,
         nbytes=0,

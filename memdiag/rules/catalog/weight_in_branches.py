@@ -39,7 +39,9 @@ from memdiag.records.finding import ExpectedCopies, Finding
 from memdiag.rules.equal_weights import (
     MIN_BYTES,
     Group,
+    count_resident,
     count_stored,
+    direct_reader_names,
     is_in_branches,
     is_listed_by_name,
     mergeable_groups,
@@ -65,20 +67,12 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
         weights = [ctx.session.weight(weight).with_content(group[0]) for weight in group]
         stale = sum(loaded.stale_copies for loaded in weights)
         is_needed = any(loaded.is_read for loaded in weights)
-        nbytes = (stale + _count_resident(weights) - is_needed) * size
+        resident = sum(
+            count_resident(loaded for loaded in weights if loaded.is_read or loaded.is_kept)
+        )
+        nbytes = (stale + resident - is_needed) * size
         if max(nbytes, (count_stored(group) - 1) * size) >= MIN_BYTES:
             yield _finding(ctx, group, weights, nbytes)
-
-
-def _count_resident(weights: list[LoadedWeight]) -> int:
-    """Return how many originals have memory of their own, stale copies not counted."""
-    resident = [loaded for loaded in weights if loaded.is_read or loaded.is_kept]
-    external = {
-        (loaded.weight.file, loaded.weight.offset)
-        for loaded in resident
-        if loaded.weight.storage == "external"
-    }
-    return len(external) + sum(loaded.weight.storage != "external" for loaded in resident)
 
 
 def _finding(
@@ -112,12 +106,7 @@ def _finding(
         f"{len({weight.graph for weight in group})} branches or bodies.",
         detail=detail,
         weights=map(qualified_name, group),
-        nodes=(
-            ctx.node_name(reader.scope, reader.node)
-            for weight in group
-            for reader in ctx.readers(weight)
-            if not reader.path
-        ),
+        nodes=direct_reader_names(ctx, group),
         graph=group[0].graph,
         nbytes=nbytes,
         peak_bytes=ctx.session.peak_reduction(weights, [merge_equal(weights)]),

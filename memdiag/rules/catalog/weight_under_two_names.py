@@ -37,7 +37,7 @@ from memdiag.ort.session_memory import ARENA_FREED_SINCE, LEAN_FOLDING_SINCE
 from memdiag.records.finding import ExpectedCopies, Finding
 from memdiag.records.weights import Weight
 from memdiag.rules.rule import Rule
-from memdiag.rules.wording import counted, some_of
+from memdiag.rules.wording import counted, node_names, some_of
 from memdiag.units import KIB, format_size
 
 RULE = Rule(
@@ -135,9 +135,7 @@ def _finding(ctx: AnalysisContext, weight: Weight, all_copies: list[_Copy]) -> I
     if not at_peak:
         return
     name = qualified_name(weight)
-    identities = [
-        ctx.node_name(copy.identity.scope, copy.identity.node) for copy in copies if copy.identity
-    ]
+    identities = node_names(ctx, [copy.identity for copy in copies if copy.identity])
     yield RULE.finding(
         ctx,
         f"{name} ({format_size(size)}) is copied {counted(len(copies), 'time')}: one node's bodies"
