@@ -30,12 +30,12 @@ from memdiag.ort.runtime import require_runtime
 from memdiag.records.comparison import (
     COMPARISON_SCHEMA,
     Bisection,
-    Change,
     Column,
     Comparison,
     ComparisonKind,
     CopyChange,
-    Graph,
+    FigureChange,
+    GraphSize,
     Metric,
 )
 from memdiag.runner.job import DEFAULT_RUNS, DEFAULT_TIMEOUT_S, Job, SessionConfig
@@ -242,7 +242,7 @@ def _saved_columns(files: Sequence[Path]) -> list[Column]:
     for label, path in zip(labels, files, strict=True):
         profile = load_profile(path)
         model = profile.model
-        graph = Graph(
+        graph = GraphSize(
             nodes=model.node_count,
             initializers=None,
             parameters=None,
@@ -265,7 +265,7 @@ def _comparison(
     pairs = (
         pairwise(usable) if kind == "onnxruntime" else ((usable[0], each) for each in usable[1:])
     )
-    changes: list[Change] = []
+    changes: list[FigureChange] = []
     copies: list[CopyChange] = []
     all_notes = list(notes)
     for before, after in pairs:

@@ -1,4 +1,4 @@
-"""Inventory of a model, without loading its weights."""
+"""The use case of ``memdiag inspect``: the inventory of a model, without loading its weights."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
@@ -23,8 +23,8 @@ from memdiag.records.inventory import (
     Inventory,
     LargeWeight,
     Operator,
-    Subgraph,
-    Tally,
+    SubgraphSummary,
+    WeightTotal,
 )
 from memdiag.records.weights import Weight
 
@@ -79,13 +79,13 @@ def _dimensions(model: ModelFile) -> tuple[Dimension, ...]:
         return ()  # an input that cannot be made, such as a map
 
 
-def _tallies(sizes: Iterable[tuple[str, int]]) -> tuple[Tally, ...]:
+def _tallies(sizes: Iterable[tuple[str, int]]) -> tuple[WeightTotal, ...]:
     counts: Counter[str] = Counter()
     totals: Counter[str] = Counter()
     for name, nbytes in sizes:
         counts[name] += 1
         totals[name] += nbytes
-    found = (Tally(name=name, count=counts[name], bytes=totals[name]) for name in counts)
+    found = (WeightTotal(name=name, count=counts[name], bytes=totals[name]) for name in counts)
     return tuple(sorted(found, key=lambda tally: (-tally.bytes, tally.name)))
 
 
@@ -96,13 +96,13 @@ def _place(weight: Weight) -> str:
 
 def _subgraphs(
     graphs: Iterable[tuple[str, Graph]], weights: Iterable[Weight]
-) -> Iterator[Subgraph]:
+) -> Iterator[SubgraphSummary]:
     owned: defaultdict[str, list[Weight]] = defaultdict(list)
     for weight in weights:
         owned[weight.graph].append(weight)
     for path, graph in graphs:
         if path:
-            yield Subgraph(
+            yield SubgraphSummary(
                 path=path,
                 node_count=len(graph.nodes) if graph.is_function else graph.node_count,
                 weight_count=len(owned[path]),

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from memdiag.api.inputs import Chosen, choose_inputs, find_inputs
+from memdiag.api.inputs import ChosenInputs, choose_inputs, find_inputs, save_arrays
 from memdiag.errors import UsageError
 from memdiag.model.dimensions import axes_of
 from memdiag.model.inputs import InputPlan, make, plan_inputs
@@ -21,7 +21,7 @@ SIZES = (1, 4)
 """Sizes of free dimensions at which models are compared, besides the realistic ones."""
 
 
-class Trials(NamedTuple):
+class InputSets(NamedTuple):
     """Sets of inputs that a model runs with.
 
     Attributes:
@@ -43,7 +43,7 @@ def trials(
     dims: Mapping[str, int],
     given: Mapping[str, np.ndarray],
     sizes: Sequence[int] = SIZES,
-) -> Trials:
+) -> InputSets:
     """Return sets of inputs that the model of `job` runs with, saved below `folder`.
 
     For realistic sizes of the free dimensions (or the first others that run), and for each of
@@ -53,7 +53,7 @@ def trials(
     first = choose_inputs(model, dims=dims, given=given)
     chosen = find_inputs(model, job, folder, dims=dims, given=given, first=first)
     if chosen is None:
-        return Trials()
+        return InputSets()
     found: list[InputSet] = []
     tried = _sizes(model, job, folder, dims, given, sizes, chosen)
     for number, (words, plans) in enumerate(tried):
@@ -66,7 +66,7 @@ def trials(
             found.append(InputSet(name, tuple(feeds), timed=not seed or bool(flags), sizes=words))
         if not _is_random(plans):
             break
-    return Trials(tuple(found), chosen.dimensions, chosen.notes)
+    return InputSets(tuple(found), chosen.dimensions, chosen.notes)
 
 
 def _sizes(
@@ -76,7 +76,7 @@ def _sizes(
     dims: Mapping[str, int],
     given: Mapping[str, np.ndarray],
     wanted: Sequence[int],
-    chosen: Chosen,
+    chosen: ChosenInputs,
 ) -> Iterator[tuple[str, tuple[InputPlan, ...]]]:
     """Yield the chosen inputs and others that run, each with its sizes as text."""
     yield in_words(chosen.dimensions), chosen.plans
@@ -116,20 +116,7 @@ def _all_of(
 def _save(
     plans: Sequence[InputPlan], given: Mapping[str, np.ndarray], folder: Path, seed: int
 ) -> list[Feed]:
-    folder.mkdir(parents=True, exist_ok=True)
-    feeds = []
-    for index, plan in enumerate(plans):
-        path = folder / f"{index}.npy"
-        np.save(path, _array(plan, given, seed))
-        feeds.append(
-            Feed(
-                name=plan.name,
-                files=(path,),
-                sequence=plan.kind == "sequence",
-                onnx_type=plan.bits_type,
-            )
-        )
-    return feeds
+    return save_arrays(plans, [_array(plan, given, seed) for plan in plans], folder)
 
 
 def _array(plan: InputPlan, given: Mapping[str, np.ndarray], seed: int) -> np.ndarray:

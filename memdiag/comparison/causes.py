@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from memdiag.comparison.copies import in_words, phase_of
 from memdiag.records.attribution import OwnerKind
-from memdiag.records.comparison import Column, CopyChange, Graph, Measured
+from memdiag.records.comparison import Column, ColumnFigures, CopyChange, GraphSize
 from memdiag.records.phases import PHASES, PhaseName
 from memdiag.records.profile import Profile
 from memdiag.units import MIB, format_size
@@ -122,7 +122,7 @@ def of_kept(
     return _explained(_of_copies(_certain(made_here, size, tolerance)), size)
 
 
-def of_load(before: Measured, after: Measured) -> str:
+def of_load(before: ColumnFigures, after: ColumnFigures) -> str:
     """Return the phase that accounts for most of the difference in session creation."""
     durations = {each.phase: each.duration.median for each in before.phases}
     total = after.load.median - before.load.median
@@ -139,7 +139,7 @@ def of_load(before: Measured, after: Measured) -> str:
     return f"mostly in {phase}"
 
 
-def of_disk(before: Graph, after: Graph) -> str:
+def of_disk(before: GraphSize, after: GraphSize) -> str:
     """Return how the number of parameters changed, for models whose files differ in size."""
     if before.parameters is None or after.parameters is None:
         return ""
@@ -148,7 +148,7 @@ def of_disk(before: Graph, after: Graph) -> str:
     return f"{before.parameters:,} parameters before, {after.parameters:,} now"
 
 
-def _peak_is_steady(measured: Measured) -> bool:
+def _peak_is_steady(measured: ColumnFigures) -> bool:
     peak, steady = measured.peak.median, measured.steady.median
     return peak - steady <= max(MAX_ABOVE_STEADY_BYTES, MAX_ABOVE_STEADY * peak)
 

@@ -1,8 +1,8 @@
-"""The copy of a model that shape inference gets: sizes filled in, and nothing that would hang it.
+"""The copy of a model that is given to ONNX's shape inference.
 
-The inference is native code, and some nodes send it into loops, let it crash, or let it ask for all
-memory. They are given an unknown domain here. Operators of the runtime's own become equivalent ones
-of ONNX.
+The inference is native code. Some nodes send it into loops, let it crash, or let it ask for all
+memory: in the copy these have an unknown domain. Nodes of ONNX Runtime's own operators are replaced
+by equivalent ONNX nodes, and free dimensions by the sizes that are given.
 """
 
 import re
@@ -38,29 +38,31 @@ _EQUATION = re.compile(r"[A-Za-z,]*(?:->[A-Za-z]*)?")
 
 
 class InferenceInput:
-    """A model prepared for shape inference; each node keeps its index.
+    """A model prepared for shape inference, with the same number of nodes in each graph.
 
     Attributes:
         serialized: the model as bytes.
-        unknown: the unknown operators of the graph, each with the number of its nodes.
-        unknown_in_functions: likewise, by function.
+        unknown: the unknown operators of the graph, with their numbers of nodes.
+        unknown_in_functions: the unknown operators of each function.
     """
 
     def __init__(self, proto: ModelProto, sizes: Mapping[str, int]) -> None:
-        """Prepare `proto`, which is changed; free dimensions get the `sizes` that name them."""
-        self._dims = {one.name: tuple(one.dims) for one in proto.graph.initializer}
-        self._functions = {(one.domain, one.name, one.overload) for one in proto.functions}
+        """Prepare `proto`, which is modified. `sizes` are sizes of free dimensions by name."""
+        self._dims = {tensor.name: tuple(tensor.dims) for tensor in proto.graph.initializer}
+        self._functions = {
+            (function.domain, function.name, function.overload) for function in proto.functions
+        }
         self._has_first_ml = any(
-            one.domain == "ai.onnx.ml" and one.version < 2
-            for each in (proto, *proto.functions)
-            for one in each.opset_import
+            opset.domain == "ai.onnx.ml" and opset.version < 2
+            for importer in (proto, *proto.functions)
+            for opset in importer.opset_import
         )
         for field in ("training_info", "metadata_props"):
             proto.ClearField(field)
-        if not any(one.domain in ("", "ai.onnx") for one in proto.opset_import):
+        if not any(opset.domain in ("", "ai.onnx") for opset in proto.opset_import):
             proto.opset_import.append(helper.make_opsetid("", 17))
-        for one in (proto, *proto.functions):
-            one.opset_import.append(helper.make_opsetid(_OTHER_DOMAIN, 1))
+        for importer in (proto, *proto.functions):
+            importer.opset_import.append(helper.make_opsetid(_OTHER_DOMAIN, 1))
         self.unknown: Counter[str] = Counter()
         self._prepare(proto.graph, sizes, self.unknown)
         self.unknown_in_functions: dict[FunctionKey, Counter[str]] = {}
@@ -106,14 +108,15 @@ class InferenceInput:
             )
 
     def _make_safe(self, node: NodeProto) -> bool:
-        """Return whether the inference of `node` is safe, perhaps as another operator."""
+        """Return whether the inference of `node` is safe; replace the operator if that makes it
+        so."""
         if node.op_type == "EyeLike":
             _replace_eye_like(node)
         return is_safe(node) and not (node.op_type == "LabelEncoder" and self._has_first_ml)
 
 
 def _replace_eye_like(node: NodeProto) -> None:
-    """Replace the operator by one whose output has the same type and that does not crash."""
+    """Replace EyeLike, which may crash, by Identity or Cast, whose outputs have the same type."""
     node.op_type = "Identity"
     for attribute in node.attribute:
         if attribute.name == "dtype":
@@ -126,9 +129,13 @@ def function_body(
     inputs: Mapping[str, TypeProto],
     functions: Mapping[FunctionKey, Graph],
 ) -> ModelProto:
-    """Return the body of the function that `caller` calls, as a model to infer shapes in.
+    """Return the body of the function that `caller` calls as a model of its own.
 
-    `model` is the whole model, `inputs` are the types of the body's inputs as far as known.
+    Args:
+        model: the whole model.
+        caller: the node.
+        inputs: the known types of the body's inputs, by name.
+        functions: the functions of the model.
     """
     body = functions[caller.key]
     function = FunctionProto()
@@ -137,22 +144,24 @@ def function_body(
     for name in function.input:
         graph.input.add(name=name, type=inputs.get(name))
     _fill_in(graph, _arguments(function, caller))
-    imports = {one.domain: one for one in (*model.opset_import, *function.opset_import)}
+    imports = {opset.domain: opset for opset in (*model.opset_import, *function.opset_import)}
     return ModelProto(
         ir_version=model.ir_version,
         graph=graph,
-        functions=[one.proto for one in called(body.nodes, functions).values()],
+        functions=[function.proto for function in called(body.nodes, functions).values()],
         opset_import=imports.values(),
     )
 
 
 def _arguments(function: FunctionProto, caller: Node) -> dict[str, AttributeProto]:
-    """Return the attributes of a call, and the defaults of those that it leaves out."""
-    return {one.name: one for one in (*function.attribute_proto, *caller.attribute)}
+    """Return the attributes of a function call by name; defaults for those that it leaves out."""
+    return {
+        attribute.name: attribute for attribute in (*function.attribute_proto, *caller.attribute)
+    }
 
 
 def _fill_in(graph: GraphProto, known_attributes: Mapping[str, AttributeProto]) -> None:
-    """Put the attributes of a call where a function's body refers to them."""
+    """Replace references to attributes of a function call in `graph` by the attributes."""
     for node in graph.node:
         for attribute in list(node.attribute):
             if attribute.ref_attr_name:
@@ -167,7 +176,7 @@ def _fill_in(graph: GraphProto, known_attributes: Mapping[str, AttributeProto]) 
 
 
 def unknown_note(unknown: Mapping[str, int]) -> str:
-    """Return a sentence on unknown operators, each with the number of its nodes."""
+    """Return a sentence on unknown operators, whose numbers of nodes are `unknown`."""
     names = ", ".join(sorted(unknown)[:5]) + (", …" if len(unknown) > 5 else "")
     count = sum(unknown.values())
     return (
@@ -177,18 +186,18 @@ def unknown_note(unknown: Mapping[str, int]) -> str:
 
 
 def is_safe(node: Node | NodeProto) -> bool:
-    """Return whether the inference of `node` ends soon and takes little memory.
+    """Return whether the shape inference of `node` ends soon and takes little memory.
 
-    Where it does not, the node is mostly one that the runtime would refuse.
+    Most nodes for which it does not are nodes that the runtime refuses.
     """
     if node.op_type in _CRASHES or (node.op_type == "EyeLike" and not any(node.input)):
         return False
     if node.op_type == "Einsum":
-        for one in node.attribute:
-            if one.name == "equation":
-                if one.ref_attr_name:  # its value is known at a call only
+        for attribute in node.attribute:
+            if attribute.name == "equation":
+                if attribute.ref_attr_name:  # its value is known at a call only
                     return False
-                equation = one.s.decode("utf-8", "replace").replace(" ", "")
+                equation = attribute.s.decode("utf-8", "replace").replace(" ", "")
                 terms = re.split(r",|->", equation)
                 if any(term.count("...") > 1 for term in terms) or len(equation) > 500:
                     return False

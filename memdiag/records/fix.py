@@ -1,8 +1,8 @@
-"""What a fix did, and how it was verified (schema ``memdiag.fix/1``)."""
+"""The result of a fix or a tuning, and of its verification (schema ``memdiag.fix/1``)."""
 
 from typing import Final, Literal
 
-from memdiag.records.base import Drawn, Record
+from memdiag.records.base import PlottableRecord, Record
 from memdiag.records.dimension import Dimension
 
 FIX_SCHEMA: Final = "memdiag.fix/1"
@@ -116,7 +116,7 @@ class Point(Record, frozen=True, kw_only=True):
     offered: bool = False
 
 
-class Fix(Drawn, frozen=True, kw_only=True):
+class Fix(PlottableRecord, frozen=True, kw_only=True):
     """The result of a fix, or of a tuning (which has `points`).
 
     Attributes:

@@ -5,7 +5,7 @@ from typing import Annotated, Final, Literal
 from msgspec import Meta
 
 from memdiag.records.attribution import Attribution
-from memdiag.records.base import Drawn, Record
+from memdiag.records.base import PlottableRecord, Record
 from memdiag.records.budget import Judgement
 from memdiag.records.dimension import Dimension
 from memdiag.records.finding import Finding
@@ -210,7 +210,7 @@ class Run(Record, frozen=True, kw_only=True):
 
 
 class Outcome(Record, frozen=True, kw_only=True):
-    """How the run ended: status, last phase, and the reason if it did not complete."""
+    """The end of the run: its status, the last phase, and the reason if it did not complete."""
 
     status: Status
     phase: PhaseName
@@ -218,13 +218,13 @@ class Outcome(Record, frozen=True, kw_only=True):
 
 
 class PhaseAttribution(Record, frozen=True, kw_only=True):
-    """The owners of memory at the end of a phase, the last time if it ends several times."""
+    """The owners of memory at the end of a phase; at the last end if the phase has several."""
 
     phase: PhaseName
     attribution: Attribution
 
 
-class Profile(Drawn, frozen=True, kw_only=True):
+class Profile(PlottableRecord, frozen=True, kw_only=True):
     """The measurement of one model in one child process.
 
     All resident sets are of the whole process. Subtract `baseline_rss_bytes` (interpreter, imported

@@ -1,7 +1,7 @@
 """The rules, which find waste in a model. Each module of `memdiag.rules.catalog` is a rule.
 
-Nothing else registers it. The module has a `RULE` and a function `detect`. Its docstring is the
-documentation of the rule: Markdown, whose first line is a sentence.
+Rules are not registered elsewhere. A rule's module has a `RULE` and a function `detect`; its
+docstring is the documentation of the rule: Markdown, whose first line is a sentence.
 """
 
 import inspect
@@ -16,7 +16,7 @@ from memdiag.rules.rule import Detector
 
 @cache
 def detectors() -> tuple[Detector, ...]:
-    """Return all detectors, sorted by code."""
+    """Return the detectors of all rules, sorted by code."""
     names = [entry.name for entry in iter_modules(catalog.__path__)]
     modules = [import_module(f"{catalog.__name__}.{name}") for name in names]
     unsorted = [

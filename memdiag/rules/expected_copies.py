@@ -1,4 +1,4 @@
-"""The copies of weights that an X-ray should list if a finding is right."""
+"""Copies of weights that an X-ray should list if a finding is right."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
@@ -12,9 +12,9 @@ from memdiag.records.weights import Weight
 def expected_copies(
     weights: Iterable[Weight], sizes: Iterable[tuple[CopyKind, int]]
 ) -> Iterator[ExpectedCopies]:
-    """Yield for each kind the copies of `weights`, weights of equal content.
+    """Yield the expected copies of `weights`, which have equal content, for each kind.
 
-    `sizes` has an entry for each copy: its kind, and its size in bytes.
+    `sizes` has the kind and the size in bytes of each copy.
     """
     names = tuple(map(qualified_name, weights))
     by_kind: dict[CopyKind, list[int]] = defaultdict(list)

@@ -13,7 +13,7 @@ INDEX = "README.md"
 
 
 def page(detector: Detector) -> str:
-    """Return the documentation of one rule."""
+    """Return the documentation of one rule in Markdown."""
     rule = detector.rule
     remedies = "".join(f"- `{remedy}`\n" for remedy in rule.remedies)
     ending = f"\n## Remedies\n\n{remedies}" if remedies else ""
@@ -21,7 +21,7 @@ def page(detector: Detector) -> str:
 
 
 def pages() -> dict[str, str]:
-    """Return the content of each file of the folder, by its name."""
+    """Return the content of each documentation page by its file name."""
     found = {f"{detector.rule.name}.md": page(detector) for detector in detectors()}
     rows = "".join(
         f"| {rule.code} | [{rule.name}]({rule.name}.md) | {rule.summary} |\n"

@@ -31,7 +31,7 @@ def node_names(ctx: AnalysisContext, nodes: Iterable[NodeInScope]) -> list[str]:
 
 
 def common_graph(ctx: AnalysisContext, folds: Iterable[Fold]) -> str:
-    """Return the path of the graph of all `folds`; empty if they are in several graphs."""
+    """Return the path of the graph that contains all `folds`; empty if there are several graphs."""
     paths = {ctx.graphs.path(fold.scope) for fold in folds}
     return paths.pop() if len(paths) == 1 else ""
 

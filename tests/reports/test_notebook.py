@@ -11,7 +11,7 @@ import pytest
 
 import memdiag
 from memdiag.errors import UsageError
-from memdiag.records.base import Shown
+from memdiag.records.base import NotebookRecord
 from memdiag.records.finding import CHECK_SCHEMA, Check, Findings
 from tests.reports import comparisons, findings, fix_records, profiles, tied_xray, tuning_records
 
@@ -19,7 +19,7 @@ FOUND = findings.TIED
 CHECK = Check(
     schema=CHECK_SCHEMA, onnxruntime="1.31.1", models=(), findings=(FOUND,), duration_s=0.1
 )
-RECORDS: dict[str, Callable[[], Shown]] = {
+RECORDS: dict[str, Callable[[], NotebookRecord]] = {
     "Profile": profiles.tied_if,
     "Comparison": comparisons.versions,
     "Fix": fix_records.verified,
@@ -52,7 +52,7 @@ def test_the_line_has_the_answer() -> None:
 
 
 @pytest.mark.parametrize("build", [profiles.failed, profiles.killed, profiles.nothing_seen])
-def test_what_ended_badly_has_a_line_too(build: Callable[[], Shown]) -> None:
+def test_what_ended_badly_has_a_line_too(build: Callable[[], NotebookRecord]) -> None:
     assert repr(build()).startswith("<Profile ")
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from memdiag.api.comparing.subjects import OnProgress, Subject
 from memdiag.api.profile import profile_job
-from memdiag.api.trials import Trials, trials
+from memdiag.api.trials import InputSets, trials
 from memdiag.comparison.columns import graph_of, with_profiles
 from memdiag.comparison.reference import OutputComparison, Reference
 from memdiag.errors import MeasurementError, MemdiagError, UsageError
@@ -51,8 +51,8 @@ class SideBySide:
     notes: list[str] = field(default_factory=list)
     interrupted: bool = False
     _files: dict[Path, ModelFile | MemdiagError] = field(default_factory=dict)
-    _trials: Trials = field(default_factory=Trials)
-    _own: dict[str, Trials] = field(default_factory=dict)
+    _trials: InputSets = field(default_factory=InputSets)
+    _own: dict[str, InputSets] = field(default_factory=dict)
     _opened: Sequence[Subject] = ()
     _first: Subject | None = None
     _reference: Job | None = None
@@ -228,7 +228,7 @@ class SideBySide:
     def _sets(self) -> tuple[InputSet, ...]:
         return self._trials.sets
 
-    def _find_trials(self, subject: Subject) -> Trials:
+    def _find_trials(self, subject: Subject) -> InputSets:
         job = replace(subject.job, runs=None)
         folder = self._folder("inputs")
         file = self._file(subject)

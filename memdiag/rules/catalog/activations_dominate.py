@@ -49,7 +49,7 @@ _MIN_BYTES = 64 * MIB
 
 
 def detect(ctx: AnalysisContext) -> Iterator[Finding]:
-    """Yield at most one finding: the most memory that activations take at once, and where."""
+    """Yield at most one finding: the largest memory that activations take at once, and its node."""
     sizes = choose_dimensions(ctx.model, ctx.sizes)
     if sizes.assumed:
         return

@@ -60,7 +60,7 @@ _MAX_DOUBLED = 4
 
 
 def detect(ctx: AnalysisContext) -> Iterator[Finding]:
-    """Yield at most one finding: what the activations take and how they grow."""
+    """Yield at most one finding: the memory of activations and its growth with free dimensions."""
     sizes = choose_dimensions(ctx.model, ctx.sizes)
     if not sizes.of:
         return
@@ -87,7 +87,7 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
 
 
 def _growth(ctx: AnalysisContext, sizes: Sizes, found: ActivationPeak) -> str:
-    """Return what the activations take at twice each of the sizes, in words."""
+    """Return a clause with the memory of activations at twice the size of each free dimension."""
     grown: list[tuple[str, str]] = []
     for name, size in list(sizes.of.items())[:_MAX_DOUBLED]:
         more = ctx.activations({**sizes.of, name: 2 * size})

@@ -51,7 +51,8 @@ _MIN_KEPT = MIB
 
 
 def detect(ctx: AnalysisContext) -> Iterator[Finding]:
-    """Yield at most one finding for the model's graphs, and one for each function."""
+    """Yield at most one finding for Constant nodes of graphs, and one for those of each
+    function."""
     graphs: dict[str, list[Weight]] = {}
     functions: dict[str, list[Weight]] = {}
     for weight in ctx.model.weights:
@@ -94,7 +95,8 @@ def _while_parsed(ctx: AnalysisContext, graphs: dict[str, list[Weight]]) -> Iter
 def _in_function(
     ctx: AnalysisContext, name: str, weights: list[Weight], calls: int
 ) -> Iterator[Finding]:
-    """Yield a finding if the calls of the function `name` keep copies of its weights."""
+    """Yield a finding if a session keeps a copy of a function's constants for each of its
+    `calls`."""
     kept = [weight for weight in weights if not ctx.session.is_freed(weight)]
     saved = _total(kept) * (calls - 1)
     if calls < 2 or saved < _MIN_KEPT:

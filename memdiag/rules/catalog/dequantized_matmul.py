@@ -45,7 +45,7 @@ from math import prod
 from typing import NamedTuple
 
 from memdiag.model.graph_index import Node, Use, integer
-from memdiag.model.readers import Reader, Step
+from memdiag.model.readers import PathStep, Reader
 from memdiag.ort.analysis import AnalysisContext, qualified_name
 from memdiag.ort.fusions import becomes_gemm
 from memdiag.ort.prepacking import nbits_blocks
@@ -89,14 +89,14 @@ class _DequantizedWeight(NamedTuple):
     Attributes:
         weight: the weight.
         dequantize: the DequantizeLinear.
-        readers: the nodes that read its output.
-        reason: why they are not fused; empty if they are.
-        nbytes: what a run computes from the weight; if they are fused, the packed copy.
-        extra_bytes: what fusing them needs for a moment beyond a MatMulNBits in the file.
+        readers: the nodes that read the output of the DequantizeLinear.
+        reason: why these nodes are not fused to a MatMulNBits; empty if they are.
+        nbytes: the size of the dequantized values, or of the packed copy if the nodes are fused.
+        extra_bytes: the memory that the fusion needs for a moment beyond a MatMulNBits in the file.
     """
 
     weight: Weight
-    dequantize: Step
+    dequantize: PathStep
     readers: tuple[Reader, ...]
     reason: str
     nbytes: int
@@ -104,7 +104,7 @@ class _DequantizedWeight(NamedTuple):
 
 
 def detect(ctx: AnalysisContext) -> Iterator[Finding]:
-    """Yield a finding for each reason not to fuse, and one for all that fuse."""
+    """Yield a finding for each reason that prevents the fusion, and one for all fused weights."""
     by_reason: dict[str, list[_DequantizedWeight]] = defaultdict(list)
     candidates = list(filter(_may_be_dequantized, ctx.model.weights))
     shared_scales = _shared_scales(ctx) if candidates else frozenset()
@@ -129,9 +129,9 @@ def _may_be_dequantized(weight: Weight) -> bool:
 def _dequantized_weights(
     ctx: AnalysisContext, weight: Weight, shared_scales: Collection[Weight]
 ) -> Iterator[_DequantizedWeight]:
-    """Yield the weight once for each DequantizeLinear that products or Gathers read."""
+    """Yield `weight` for each DequantizeLinear that reads it before a product or a Gather."""
     readers_of: dict[Node, list[Reader]] = defaultdict(list)
-    steps: dict[Node, Step] = {}
+    steps: dict[Node, PathStep] = {}
     for reader in ctx.readers(weight):
         path = [step for step in reader.path if step.node.op_type != "Identity"]
         if reader.node.op_type == "Identity" or not path:
@@ -167,7 +167,7 @@ def _computes_floats(reader: Reader) -> bool:
 def _shared_scales(ctx: AnalysisContext) -> frozenset[Weight]:
     """Return the weights that are the scales of several weights.
 
-    Scalars with equal values are merged into one weight at load.
+    Scalars with equal values count as one, as the runtime merges them at load.
     """
     scales: dict[Hashable, list[Weight]] = defaultdict(list)
     for _, scope in ctx.graphs:
@@ -183,7 +183,7 @@ def _shared_scales(ctx: AnalysisContext) -> frozenset[Weight]:
     return frozenset(scale for equal in scales.values() if len(equal) > 1 for scale in equal)
 
 
-def _scale(ctx: AnalysisContext, step: Step) -> Weight | None:
+def _scale(ctx: AnalysisContext, step: PathStep) -> Weight | None:
     name = step.node.input[1] if len(step.node.input) > 1 else ""
     return ctx.weight(step.scope, name) if name else None
 
@@ -191,7 +191,7 @@ def _scale(ctx: AnalysisContext, step: Step) -> Weight | None:
 def _dequantized_weight(
     ctx: AnalysisContext,
     weight: Weight,
-    dequantize: Step,
+    dequantize: PathStep,
     readers: tuple[Reader, ...],
     scale: Weight,
     shared_scales: Collection[Weight],
@@ -216,12 +216,12 @@ def _dequantized_weight(
 def _reason(
     ctx: AnalysisContext,
     weight: Weight,
-    dequantize: Step,
+    dequantize: PathStep,
     readers: tuple[Reader, ...],
     scale: Weight,
     shared_scales: Collection[Weight],
 ) -> str:
-    """Return why a DequantizeLinear and its readers are not fused; empty if they are."""
+    """Return why a DequantizeLinear is not fused with its readers; empty if it is."""
     runtime = ctx.runtime
     fuses_more = runtime >= MORE_FUSED_SINCE
     operators = {reader.node.op_type for reader in readers}
@@ -263,7 +263,7 @@ def _reason(
 
 
 def _reason_behind(ctx: AnalysisContext, reader: Reader) -> str:
-    """Return why the nodes behind a product prevent the fusion; empty if they do not."""
+    """Return why the node after a product prevents the fusion; empty if it does not."""
     scope, output = reader.scope, reader.node.output[0]
     uses = list(scope.uses(output))
     if len(uses) != 1 or output in scope.outputs:
@@ -312,7 +312,8 @@ def _dequantized(ctx: AnalysisContext, reason: str, weights: list[_DequantizedWe
 
 
 def _repacked(ctx: AnalysisContext, fused: list[_DequantizedWeight]) -> Iterator[Finding]:
-    """Yield a finding for what the fusion costs beyond MatMulNBits in the file: a second form."""
+    """Yield a finding for the second form that the fusion needs beyond a MatMulNBits in the
+    file."""
     runtime = ctx.runtime
     fused = sorted(fused, key=lambda each: -each.nbytes)
     weights = {each.weight: each for each in fused}

@@ -58,7 +58,8 @@ class _PrivateWeight(NamedTuple):
 
     Attributes:
         weight: the weight.
-        packed_bytes: the largest buffer it is packed into, if only its block in the arena stays.
+        packed_bytes: the size of its largest packed buffer, if the weight is freed and only its
+            block in the arena stays; else 0.
     """
 
     weight: Weight
@@ -66,7 +67,7 @@ class _PrivateWeight(NamedTuple):
 
 
 def detect(ctx: AnalysisContext) -> Iterator[Finding]:
-    """Yield at most one finding, for all embedded weights that would be mapped."""
+    """Yield at most one finding, for all embedded weights that would be mapped as external data."""
     candidates = [
         weight
         for weight in ctx.model.weights
@@ -105,7 +106,8 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
 
 
 def _private_weight(ctx: AnalysisContext, weight: Weight) -> _PrivateWeight | None:
-    """Return the weight if it is in private memory, and would not be as external data."""
+    """Return the weight if it stays in private memory and would be mapped as external data; else
+    None."""
     if ctx.is_overridable(weight):
         return _PrivateWeight(weight, 0)
     consumers = ctx.session.weight(weight).consumers
@@ -125,7 +127,7 @@ def _private_weight(ctx: AnalysisContext, weight: Weight) -> _PrivateWeight | No
 
 
 def _peak_reduction(ctx: AnalysisContext, found: list[_PrivateWeight]) -> int:
-    """Return by how much the peak of private memory would be lower."""
+    """Return by how much the peak of private memory would be lower with external data."""
     private = {entry.weight for entry in found}
     others = (weight for weight in ctx.model.weights if weight not in private)
     # While all are converted, one embedded weight at a time is there twice.

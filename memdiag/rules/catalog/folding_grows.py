@@ -84,7 +84,13 @@ _MIN_GROWTH = 1.5
 
 
 class _GrownResult(NamedTuple):
-    """A result of folding, the source weights that it replaces, and those that stay beside it."""
+    """A result of constant folding that is larger than what it replaces.
+
+    Attributes:
+        result: the result.
+        replaced: the source weights that are freed after folding.
+        kept: the source weights that stay because other nodes use them.
+    """
 
     result: FoldedResult
     replaced: tuple[Weight, ...]
@@ -96,7 +102,7 @@ class _GrownResult(NamedTuple):
 
 
 def detect(ctx: AnalysisContext) -> Iterator[Finding]:
-    """Yield a finding for each operator whose folded results are larger than what they replace."""
+    """Yield a finding for each operator whose folded results are larger than the freed sources."""
     by_operator: dict[str, list[_GrownResult]] = defaultdict(list)
     for fold in ctx.folds:
         if not fold.stays or fold.nbytes < _MIN_NODE_BYTES or fold.node.op_type == "Transpose":
@@ -113,7 +119,7 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
 
 
 def _is_used(ctx: AnalysisContext, weight: Weight) -> bool:
-    """Return whether something that is not folded uses the weight itself."""
+    """Return whether a node that is not folded uses the weight."""
     loaded = ctx.session.weight(weight)
     return bool(loaded.consumers) or loaded.is_exposed
 
@@ -163,9 +169,9 @@ def _total(weights: Iterable[Weight]) -> int:
 
 
 def _run_bytes(ctx: AnalysisContext, folds: Sequence[Fold]) -> int:
-    """Return the bytes that the largest node needs in each run if nothing is folded.
+    """Return the bytes that the largest of these nodes needs in a run if nothing is folded.
 
-    Its result and those of its operands that were folded too are then in the arena at once.
+    Its result and those of its operands that were folded too are in the arena at once.
     """
     largest = 0
     for fold in folds:
@@ -176,7 +182,8 @@ def _run_bytes(ctx: AnalysisContext, folds: Sequence[Fold]) -> int:
 
 
 def _steady_bytes(ctx: AnalysisContext, results: Sequence[FoldedResult]) -> int:
-    """Return the bytes of results that stay, of packed copies, and of what the arena retains."""
+    """Return the bytes of unpacked results, their packed copies, and blocks retained by the
+    arena."""
     unpacked_bytes = 0
     packed: list[SessionConstant] = []
     in_arena: list[FoldedResult] = []
@@ -204,7 +211,7 @@ def _steady_bytes(ctx: AnalysisContext, results: Sequence[FoldedResult]) -> int:
 
 
 def _is_fused(ctx: AnalysisContext, consumer: Consumer) -> bool:
-    """Return whether a BatchNormalization is fused into the filter that a Conv reads."""
+    """Return whether a BatchNormalization is fused into the filter that `consumer` reads."""
     scope, conv = consumer.scope, consumer.node
     node = batch_normalization_after(scope, conv) if consumer.input_index == 1 else None
     if node is None:
@@ -219,7 +226,7 @@ def _is_fused(ctx: AnalysisContext, consumer: Consumer) -> bool:
 
 
 def _peak_reduction(ctx: AnalysisContext, found: Sequence[_GrownResult]) -> int:
-    """Return by how much the peak would be lower if nothing were computed from the sources."""
+    """Return by how much the peak would be lower if the sources were not folded."""
     results: dict[Weight, list[FoldedResult]] = defaultdict(list)
     for grown in found:
         for weight in grown.fold.weights:
@@ -256,7 +263,7 @@ def _detail(ctx: AnalysisContext, steady_bytes: int, replaced_bytes: int, beside
 
 
 def _expected(found: Sequence[_GrownResult]) -> Iterator[ExpectedCopies]:
-    """Yield the copies that the X-ray knows by a layout of their own: half floats cast to float."""
+    """Yield the copies that an X-ray recognizes: half-precision weights cast to float."""
     folds = [grown.fold for grown in found]
     weights = dict.fromkeys(weight for fold in folds for weight in fold.weights)
     if (
@@ -275,7 +282,7 @@ def _expected(found: Sequence[_GrownResult]) -> Iterator[ExpectedCopies]:
 def _remedies(
     ctx: AnalysisContext, operator: str, folds: list[Fold], *, unfolding_saves: bool
 ) -> tuple[str, ...]:
-    """Return the remedies that fit the operator and the release, and are predicted to save."""
+    """Return the remedies that apply to the operator and the release, and are predicted to save."""
     unfit = set() if unfolding_saves else {*_UNFOLDING}
     if operator not in _GROWN_LATER:
         unfit.add("defer-expand")

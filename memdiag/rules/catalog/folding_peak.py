@@ -50,7 +50,7 @@ _MAX_NODES = 20
 
 
 def detect(ctx: AnalysisContext) -> Iterator[Finding]:
-    """Yield at most one finding: what folding needs at most beyond what stays."""
+    """Yield at most one finding: the peak of constant folding beyond the results that stay."""
     intermediate = [fold for fold in ctx.folds if not fold.stays and fold.merged_into is None]
     if sum(fold.nbytes for fold in intermediate) < _MIN_BYTES:
         return

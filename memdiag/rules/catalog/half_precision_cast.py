@@ -88,13 +88,13 @@ class _CastWeight(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """What is resident beyond the weight as it is stored."""
+        """The resident bytes beyond the stored size of the weight."""
         copies = self.copies_bytes
         return copies if self.is_kept else max(0, copies - self.weight.nbytes)
 
 
 def detect(ctx: AnalysisContext) -> Iterator[Finding]:
-    """Yield at most one finding, for all fp16 weights that some kernel reads in fp32."""
+    """Yield at most one finding, for all fp16 weights that a kernel reads in fp32."""
     halves = list(filter(_may_be_cast, ctx.model.weights))
     if sum(weight.nbytes for weight in halves) < _MIN_BYTES:
         return
@@ -118,7 +118,7 @@ def _may_be_cast(weight: Weight) -> bool:
 
 
 def _cast_weight(ctx: AnalysisContext, weight: Weight) -> _CastWeight | None:
-    """Return what becomes of `weight`; None if no node that reads it computes in fp32."""
+    """Return the fp32 copies of `weight`; None if no node that reads it computes in fp32."""
     readers = ctx.session.remaining_readers(weight)
     casting = [reader for reader in readers if _is_cast_for(reader)]
     if not casting:
@@ -182,7 +182,7 @@ def _finding(ctx: AnalysisContext, found: list[_CastWeight], total: int) -> Find
 
 
 def _peak_reduction(runtime: Runtime, found: list[_CastWeight]) -> int:
-    """Return by how much the peak would be lower if the weights were read as they are stored."""
+    """Return by how much the peak would be lower if kernels read the weights without a cast."""
     stored = [cast.weight.nbytes for cast in found]
     embedded = [cast.weight.nbytes for cast in found if cast.weight.storage != "external"]
     wide = [prod(cast.weight.shape) * 4 for cast in found]

@@ -61,15 +61,15 @@ RULE = Rule(
 )
 
 
-class _Waste(NamedTuple):
-    """What a group of equal weights costs beyond one of them.
+class _GroupWaste(NamedTuple):
+    """The cost of a group of equal weights beyond the cost of a single one.
 
     Attributes:
         group: the weights.
-        stored_bytes: in files.
-        nbytes, mapped_bytes: at steady state, and how much of that is mapped.
-        peak_bytes: at the peak.
-        expected: the copies that the X-ray lists.
+        stored_bytes: the repeated bytes in files.
+        nbytes, mapped_bytes: the waste at steady state, and the mapped part of it.
+        peak_bytes: the waste at the peak.
+        expected: the copies that an X-ray should list.
         retained_bytes: blocks of the arena that stay although the weights are freed.
     """
 
@@ -87,7 +87,7 @@ class _Waste(NamedTuple):
 
 
 def detect(ctx: AnalysisContext) -> Iterator[Finding]:
-    """Yield a finding for each large group, and one for the small ones together."""
+    """Yield a finding for each group with a large waste, and one for all other groups together."""
     groups = (group for group in mergeable_groups(ctx) if not is_in_branches(ctx, group))
     wastes = sorted((_waste(ctx, group) for group in groups), key=lambda waste: -waste.max_bytes)
     small = [waste for waste in wastes if waste.max_bytes < MIN_BYTES]
@@ -97,7 +97,7 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
         yield _small_finding(ctx, small)
 
 
-def _waste(ctx: AnalysisContext, group: Group) -> _Waste:
+def _waste(ctx: AnalysisContext, group: Group) -> _GroupWaste:
     size = group[0].nbytes
     session = ctx.session
     weights = [session.weight(weight).with_content(group[0]) for weight in group]
@@ -112,7 +112,7 @@ def _waste(ctx: AnalysisContext, group: Group) -> _Waste:
     )
     nbytes = max(0, resident - 1) * size + repeated
     is_expected = bool(is_listed and nbytes)
-    return _Waste(
+    return _GroupWaste(
         group,
         (count_stored(group) - 1) * size,
         nbytes,
@@ -124,7 +124,7 @@ def _waste(ctx: AnalysisContext, group: Group) -> _Waste:
 
 
 def _expected(weights: list[LoadedWeight], copies: list[FoldedCopy]) -> tuple[ExpectedCopies, ...]:
-    """Return all copies that the X-ray lists of the kinds of which there are several."""
+    """Return the copies that an X-ray should list, of kinds with several copies."""
     sizes: list[tuple[CopyKind, int]] = []
     for loaded in weights:
         sizes += [("original", loaded.weight.nbytes)] * loaded.original_copies
@@ -133,7 +133,7 @@ def _expected(weights: list[LoadedWeight], copies: list[FoldedCopy]) -> tuple[Ex
     return tuple(expected for expected in by_kind if expected.count > 1)
 
 
-def _finding(ctx: AnalysisContext, waste: _Waste) -> Finding:
+def _finding(ctx: AnalysisContext, waste: _GroupWaste) -> Finding:
     group = waste.group
     size = format_size(group[0].nbytes)
     where = (
@@ -156,7 +156,7 @@ def _finding(ctx: AnalysisContext, waste: _Waste) -> Finding:
     )
 
 
-def _detail(ctx: AnalysisContext, waste: _Waste) -> str:
+def _detail(ctx: AnalysisContext, waste: _GroupWaste) -> str:
     version = f"onnxruntime {ctx.runtime}"
     is_mapped = waste.mapped_bytes == waste.nbytes
     steady = (
@@ -176,7 +176,7 @@ def _detail(ctx: AnalysisContext, waste: _Waste) -> str:
     return f"{'; '.join((steady, ', '.join(costs))) if costs else steady}."
 
 
-def _small_finding(ctx: AnalysisContext, small: list[_Waste]) -> Finding:
+def _small_finding(ctx: AnalysisContext, small: list[_GroupWaste]) -> Finding:
     repeated = sum(len(waste.group) - 1 for waste in small)
     return RULE.finding(
         ctx,

@@ -70,7 +70,10 @@ _Buffers = dict[Hashable, PackedBuffer]
 class _PackedWeight(NamedTuple):
     """A weight that kernels pack, and its packed buffers.
 
-    Buffers that the runtime shares have equal keys, also those of two weights.
+    Attributes:
+        loaded: the weight.
+        buffers: its packed buffers. Buffers that the runtime shares have equal keys, also buffers
+            of two weights.
     """
 
     loaded: LoadedWeight
@@ -84,7 +87,7 @@ class _PackedWeight(NamedTuple):
 def detect(ctx: AnalysisContext) -> Iterator[Finding]:
     """Yield a finding for each weight that is resident packed and in another form.
 
-    Weights with the same content share their packed buffers: they have one finding together.
+    Weights with equal content share their packed buffers and have one finding together.
     """
     done: set[Weight] = set()
     for weight in ctx.model.weights:
@@ -93,9 +96,9 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
         first = _packed_weight(ctx, weight)
         if first is None or not (first.loaded.is_read or len(first.buffers) > 1):
             continue
-        equal = [other for other in _equal_weights(ctx, weight) if other not in done]
+        equal = [twin for twin in _equal_weights(ctx, weight) if twin not in done]
         done.update(equal)
-        group = [first, *filter(None, (_packed_weight(ctx, other) for other in equal))]
+        group = [first, *filter(None, (_packed_weight(ctx, twin) for twin in equal))]
         kept = [packed for packed in group if packed.loaded.is_read]
         if kept:
             yield _original_and_packed(ctx, kept)
@@ -111,16 +114,16 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
 
 
 def _equal_weights(ctx: AnalysisContext, weight: Weight) -> Iterator[Weight]:
-    """Yield the other weights whose packed buffers are those of `weight`."""
+    """Yield the other weights that share their packed buffers with `weight`."""
     if ctx.runtime < PACKED_SHARED_SINCE:
         return
-    for other in ctx.equal_to(weight):
-        if other != weight and (other.dtype, other.shape) == (weight.dtype, weight.shape):
-            yield other
+    for twin in ctx.equal_to(weight):
+        if twin != weight and (twin.dtype, twin.shape) == (weight.dtype, weight.shape):
+            yield twin
 
 
 def _packed_weight(ctx: AnalysisContext, weight: Weight) -> _PackedWeight | None:
-    """Return the packed buffers of `weight`; None without any, or if another rule reports it."""
+    """Return `weight` with its packed buffers; None without any, or if another rule reports it."""
     if (
         weight.nbytes < _MIN_BYTES
         or weight.graph

@@ -56,7 +56,7 @@ _CRASH = " onnxruntime {} crashes while it optimizes such a model."
 
 
 def detect(ctx: AnalysisContext) -> Iterator[Finding]:
-    """Yield a finding for each overridable weight that folding would replace."""
+    """Yield a finding for each overridable weight that would be folded if it were constant."""
     if not ctx.overridable:
         return
     for weight in ctx.model.weights:
@@ -101,7 +101,7 @@ def _crashes(ctx: AnalysisContext, weight: Weight, readers: tuple[Reader, ...]) 
 
 
 def _is_foldable(reader: Reader) -> bool:
-    """Return whether the node computes a copy of the weight from the weight alone."""
+    """Return whether the reader is a Transpose or Cast, which could be folded to a copy."""
     node = reader.node
     if node.domain not in _STANDARD or reader.input_index:
         return False
@@ -111,8 +111,13 @@ def _is_foldable(reader: Reader) -> bool:
 
 
 def _is_fused(reader: Reader, readers: tuple[Reader, ...]) -> bool:
-    """Return whether the Transpose of `reader` is fused into what reads its output."""
+    """Return whether a Transpose that reads a weight is fused into the nodes that read its
+    output."""
     if reader.node.op_type != "Transpose":
         return False
-    behind = [other for other in readers if other.path and other.path[-1].node == reader.node]
-    return all(other.node.op_type in TRANSPOSE_FUSED_INTO for other in behind)
+    behind = [
+        following
+        for following in readers
+        if following.path and following.path[-1].node == reader.node
+    ]
+    return all(following.node.op_type in TRANSPOSE_FUSED_INTO for following in behind)

@@ -65,10 +65,11 @@ class _PackedMappedWeight(NamedTuple):
     """A mapped weight and its packed copies.
 
     Attributes:
-        name, mapped_bytes: the weight.
-        nodes: the nodes that pack it.
-        kind, copies, nbytes: its packed copies; one that it shares with an earlier weight of the
-            same content counts there.
+        name, mapped_bytes: name and size of the weight.
+        nodes: the names of the nodes that pack it.
+        kind: the kind of the packed copies.
+        copies, nbytes: number and size of its packed copies, without copies that it shares with a
+            weight listed before.
     """
 
     name: str
@@ -80,7 +81,7 @@ class _PackedMappedWeight(NamedTuple):
 
 
 def detect(ctx: AnalysisContext) -> Iterator[Finding]:
-    """Yield at most one finding, for all mapped weights that are packed and nothing else."""
+    """Yield at most one finding, for all mapped weights that are only used packed."""
     external = list(filter(_may_stay_mapped, ctx.model.weights))
     if _MAX_GROWTH * sum(weight.nbytes for weight in external) < _MIN_BYTES:
         return
@@ -108,7 +109,7 @@ def _may_stay_mapped(weight: Weight) -> bool:
 def _packed_weight(
     ctx: AnalysisContext, weight: Weight, shared: set[Hashable]
 ) -> _PackedMappedWeight | None:
-    """Return the packed copies of `weight` that are not in `shared`, and add them to it."""
+    """Return `weight` with its packed copies that are not in `shared`, which gets them."""
     if not ctx.session.is_freed(weight):
         return None
     consumers = ctx.session.weight(weight).consumers

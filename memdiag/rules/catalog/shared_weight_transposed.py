@@ -99,14 +99,19 @@ _SAME_VALUES = SAME_ORDER | {"Cast"}
 
 
 class _TransposedCopy(NamedTuple):
-    """A folded copy that is a weight transposed, and the name of the node that transposes it."""
+    """A folded copy with the values of a weight in another order.
+
+    Attributes:
+        result: the result of constant folding.
+        transpose: the name of the node that transposes.
+    """
 
     result: FoldedResult
     transpose: str
 
 
 def detect(ctx: AnalysisContext) -> Iterator[Finding]:
-    """Yield a finding for each weight of which transposed copies stay beside another form."""
+    """Yield a finding for each weight that stays in memory both transposed and in another form."""
     by_weight: dict[Weight, list[_TransposedCopy]] = defaultdict(list)
     for fold in ctx.folds:
         # Besides the weight there are the axes and shapes that a Reshape reads.
@@ -126,12 +131,12 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
 
 
 def _is_used(loaded: LoadedWeight) -> bool:
-    """Return whether something that is not folded uses the weight itself."""
+    """Return whether a node that is not folded uses the weight."""
     return bool(loaded.consumers) or loaded.is_exposed
 
 
 def _groups(ctx: AnalysisContext, weights: list[Weight]) -> Iterator[list[Weight]]:
-    """Yield `weights` in groups of the same content, which share their packed copies."""
+    """Yield `weights` in groups of equal content, whose packed copies are shared."""
     counts = Counter((weight.dtype, weight.shape) for weight in weights)
     remaining = dict.fromkeys(weights)
     for weight in weights:
@@ -141,9 +146,9 @@ def _groups(ctx: AnalysisContext, weights: list[Weight]) -> Iterator[list[Weight
         form = weight.dtype, weight.shape
         if counts[form] > 1 and ctx.runtime >= PACKED_SHARED_SINCE:
             group += [
-                other
-                for other in ctx.equal_to(weight)
-                if other in remaining and other != weight and (other.dtype, other.shape) == form
+                twin
+                for twin in ctx.equal_to(weight)
+                if twin in remaining and twin != weight and (twin.dtype, twin.shape) == form
             ]
         for member in group:
             del remaining[member]
@@ -154,7 +159,7 @@ def _findings(
     ctx: AnalysisContext, by_weight: dict[Weight, list[_TransposedCopy]]
 ) -> Iterator[Finding]:
     weights = list(by_weight)
-    costs = _Costs(ctx, by_weight)
+    costs = _TransposeCosts(ctx, by_weight)
     if costs.nbytes < _MIN_BYTES:
         return
     copies = [copy for several in by_weight.values() for copy in several]
@@ -201,15 +206,15 @@ def _message(
     )
 
 
-class _Costs:
-    """The memory of a weight that is also transposed, or of several with the same content.
+class _TransposeCosts:
+    """The memory of a weight that is also used transposed, or of several with equal content.
 
     Attributes:
-        weights: the weights, of whose folded results only the transposed copies are counted.
+        weights: the weights with their transposed copies as only results of folding.
         originals, transposed, packed: the sizes of the copies that stay.
-        retained: blocks of the arena that stay although their content is freed.
-        nbytes: what stays beyond the weights themselves.
-        peak_bytes: what the peak is above that of the weights themselves.
+        retained: the size of blocks of the arena that stay although their content is freed.
+        nbytes: the memory beyond one copy of each weight at steady state.
+        peak_bytes: the memory beyond one copy of each weight at the peak.
     """
 
     def __init__(
@@ -241,13 +246,13 @@ class _Costs:
         self.peak_bytes = session.peak_reduction(self.weights, alone)
 
     def expected(self) -> Iterator[ExpectedCopies]:
-        """Return the copies that the X-ray lists."""
+        """Return the copies that an X-ray should list."""
         sizes: list[tuple[CopyKind, int]] = [("transposed", nbytes) for nbytes in self.transposed]
         sizes += [("packed", nbytes) for nbytes in self.packed]
         return expected_copies([loaded.weight for loaded in self.weights], sizes)
 
     def detail(self) -> str:
-        """Return a sentence on what stays in memory."""
+        """Return the sentence on the copies that stay in memory."""
         parts = []
         if self.originals:
             count = len(self.originals)
@@ -272,9 +277,9 @@ def _copies(count: int, kind: str) -> str:
 
 
 def _transpose(ctx: AnalysisContext, fold: Fold) -> str:
-    """Return the name of the node that transposes a weight into `fold`.
+    """Return the name of the Transpose between a weight and the folded result `fold`.
 
-    Empty if none does, or if its values are changed.
+    Return an empty text if there is none, or if another node changes the values.
     """
     scope, node, shape = fold.scope, fold.node, fold.shape
     transpose = ""
@@ -298,7 +303,10 @@ def _transpose(ctx: AnalysisContext, fold: Fold) -> str:
 
 
 def _producer(scope: Scope, name: str) -> tuple[Scope, Node] | None:
-    """Return the node that computes `name`, also outside of a function; None for a Constant."""
+    """Return the node that computes the value `name`, with its scope; None for a constant.
+
+    Identity nodes are skipped, and arguments of function calls are followed.
+    """
     for _ in range(MAX_CALL_DEPTH + _MAX_STEPS):
         defining = scope.defining_scope(name)
         if defining is None:
@@ -317,7 +325,7 @@ def _producer(scope: Scope, name: str) -> tuple[Scope, Node] | None:
 
 
 def _remedies(weights: list[Weight], copies: Sequence[_TransposedCopy]) -> tuple[str, ...]:
-    """Return the remedies that fit: only initializers of the main graph can be overridable."""
+    """Return the remedies that apply to these weights and the operators that read the copies."""
     unfit: set[str] = set()
     operators = {consumer.node.op_type for copy in copies for consumer in copy.result.consumers}
     ranks = {len(copy.result.fold.shape) for copy in copies}

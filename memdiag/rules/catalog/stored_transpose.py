@@ -59,7 +59,7 @@ RULE = Rule(
 
 
 def detect(ctx: AnalysisContext) -> Iterator[Finding]:
-    """Yield a finding for each pair of matrices."""
+    """Yield a finding for each pair of matrices of which one is the transpose of the other."""
     if not ctx.reads_weights:
         return
     repeated = {weight for group in ctx.equal_weights for weight in group[1:]}
@@ -106,7 +106,7 @@ def _finding(ctx: AnalysisContext, weight: Weight, transposed: Weight) -> Findin
 
 
 def _expected(ctx: AnalysisContext, loaded: list[LoadedWeight]) -> Iterator[ExpectedCopies]:
-    """Return the copies that the X-ray lists of both matrices, by kind."""
+    """Return the copies of both matrices that an X-ray should list."""
     sizes: list[tuple[CopyKind, int]] = []
     for index, matrix in enumerate(loaded):
         # In memory the second one is the first one's transpose, in a mapped file it is itself.

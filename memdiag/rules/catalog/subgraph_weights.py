@@ -63,7 +63,7 @@ _MIN_WEIGHT_BYTES = 256
 
 
 def detect(ctx: AnalysisContext) -> Iterator[Finding]:
-    """Yield a finding for each outermost node whose subgraphs own weights that cost something."""
+    """Yield a finding for each outermost node whose subgraphs own weights with stale copies."""
     in_branches = {
         weight for group in mergeable_groups(ctx) if is_in_branches(ctx, group) for weight in group
     }
@@ -88,7 +88,7 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
 
 
 def _outermost(ctx: AnalysisContext, weight: Weight) -> tuple[Scope, Node]:
-    """Return the node that contains all subgraphs around `weight`, and its scope."""
+    """Return the outermost node with a subgraph that contains `weight`, and the node's scope."""
     scope = ctx.graphs.scopes(weight)[0]
     while True:
         parent, owner = scope.parent, scope.owner
@@ -124,10 +124,11 @@ def _finding(
 
 
 def _expected(ctx: AnalysisContext, weights: tuple[Weight, ...]) -> Iterator[ExpectedCopies]:
-    """Yield the originals that the X-ray lists, including other weights with equal content."""
+    """Yield the originals that an X-ray should list, with those of other weights of equal
+    content."""
     if not all(is_listed_by_name(ctx, weight) for weight in weights):
         return
-    equal = {other for weight in weights for other in ctx.equal_to(weight)}
+    equal = {twin for weight in weights for twin in ctx.equal_to(weight)}
     listed = (*weights, *(equal - set(weights)))
     counts = [(weight, ctx.session.weight(weight).original_copies) for weight in listed]
     yield ExpectedCopies(
@@ -139,9 +140,9 @@ def _expected(ctx: AnalysisContext, weights: tuple[Weight, ...]) -> Iterator[Exp
 
 
 def _retained_in_main(ctx: AnalysisContext, costly: Sequence[LoadedWeight]) -> int:
-    """Return what old releases would retain of the originals if the main graph owned them.
+    """Return the bytes that old releases would retain if the main graph owned the weights.
 
-    Their arena never frees those, while subgraphs, one after another, reuse the same blocks.
+    The arena of the main graph never frees originals; subgraphs reuse each other's blocks.
     """
     if ctx.runtime >= ARENA_FREED_SINCE:
         return 0

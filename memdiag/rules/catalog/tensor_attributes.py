@@ -59,12 +59,19 @@ _TREES = ("TreeEnsembleRegressor", "TreeEnsembleClassifier")
 
 
 class _LargeAttribute(NamedTuple):
+    """An attribute that stays in memory.
+
+    Attributes:
+        name: the name of the attribute.
+        nbytes: its size in memory.
+    """
+
     name: str
     nbytes: int
 
 
 def detect(ctx: AnalysisContext) -> Iterator[Finding]:
-    """Yield a finding for each node whose attributes take much."""
+    """Yield a finding for each node whose attributes take much memory."""
     tensors: dict[tuple[str, str], list[Weight]] = {}
     for weight in ctx.model.weights:
         if weight.place == "attribute" and weight.nbytes >= _MIN_TENSOR:
@@ -115,7 +122,7 @@ def _large_attributes(model: ModelFile, node: Node) -> Iterator[_LargeAttribute]
 
 
 def _nbytes(attribute: AttributeProto) -> int:
-    """Return what the numbers, strings and tensors of an attribute take once parsed."""
+    """Return the size in memory of the numbers, strings and tensors of an attribute."""
     size = len(attribute.ints) * _INT + len(attribute.floats) * _FLOAT
     if attribute.strings:
         lengths = list(map(len, attribute.strings))

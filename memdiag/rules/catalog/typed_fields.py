@@ -49,7 +49,7 @@ _IN_CONSTANTS, _IN_SUBGRAPHS = 2, 3
 
 
 def detect(ctx: AnalysisContext) -> Iterator[Finding]:
-    """Yield at most one finding, for all weights in wide typed fields."""
+    """Yield at most one finding, for all weights in typed fields that are wider than the type."""
     found = [
         (weight, extra)
         for weight in ctx.model.weights
@@ -76,7 +76,8 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
 
 
 def _field_bytes(weight: Weight) -> int:
-    """Return what the typed field of `weight` takes in memory; 0 where that is its own size."""
+    """Return the size in memory of the typed field of `weight`; 0 if it is not wider than the
+    type."""
     element = ELEMENT_TYPES_BY_NAME[weight.dtype]
     number = _NUMBER_BYTES.get(element.field, 0)
     if element.bits >= number * 8:
@@ -91,6 +92,7 @@ def _in_subgraph(weight: Weight) -> bool:
 
 
 def _times(weight: Weight) -> int:
+    """Return how often the parsed tensor of `weight` is in memory at the end of parsing."""
     if _in_subgraph(weight):
         return _IN_SUBGRAPHS
     return 1 if weight.place == "initializer" else _IN_CONSTANTS

@@ -48,8 +48,14 @@ _MIN_STEADY_BYTES = MIB
 _MIN_PEAK_BYTES = 8 * MIB
 
 
-class _Copies(NamedTuple):
-    """Unneeded copies of a weight, of one kind."""
+class _UnneededCopies(NamedTuple):
+    """Copies of a weight on which no output depends.
+
+    Attributes:
+        weight: the weight.
+        kind: the kind of the copies.
+        number, nbytes: the number of copies, and their total size.
+    """
 
     weight: Weight
     kind: CopyKind
@@ -58,11 +64,12 @@ class _Copies(NamedTuple):
 
 
 def detect(ctx: AnalysisContext) -> Iterator[Finding]:
-    """Yield at most three findings: dropped weights, unread ones, and those of dead nodes."""
+    """Yield at most three findings: for weights dropped at load, never read, and read by dead
+    nodes."""
     used = ctx.used_values
     dropped: list[Weight] = []
-    unread: list[_Copies] = []
-    of_dead_nodes: list[_Copies] = []
+    unread: list[_UnneededCopies] = []
+    of_dead_nodes: list[_UnneededCopies] = []
     dead_readers: list[Reader] = []
     for weight in ctx.model.weights:
         if weight.place not in ("initializer", "constant") or not weight.nbytes:
@@ -76,7 +83,7 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
             dead_readers += readers
             of_dead_nodes += _copies_for_dead_nodes(ctx, weight, readers)
         elif is_embedded and (weight.graph or ctx.is_overridable(weight)):
-            unread.append(_Copies(weight, "original", 1, weight.nbytes))
+            unread.append(_UnneededCopies(weight, "original", 1, weight.nbytes))
         elif is_embedded:
             dropped.append(weight)
     yield from _staying(ctx, unread, "that nothing reads")
@@ -88,24 +95,28 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
 
 def _copies_for_dead_nodes(
     ctx: AnalysisContext, weight: Weight, readers: Sequence[Reader]
-) -> Iterator[_Copies]:
-    """Yield the copies of a weight that only `readers` read, nodes with unused outputs."""
+) -> Iterator[_UnneededCopies]:
+    """Yield the copies of a weight whose `readers` all have unused outputs."""
     is_embedded = weight.storage != "external"
     # The node that contains a subgraph has a copy of the subgraph's weights besides.
     count = int(bool(weight.graph) and is_embedded)
     if is_embedded and readers:
         count += not ctx.session.is_freed(weight)
     if count:
-        yield _Copies(weight, "original", count, weight.nbytes * count)
+        yield _UnneededCopies(weight, "original", count, weight.nbytes * count)
     buffers = (consumer.buffer for consumer in ctx.session.weight(weight).consumers)
     buffer = next(filter(None, buffers), None)
     if buffer is not None:
-        yield _Copies(weight, buffer.kind, 1, buffer.nbytes)
+        yield _UnneededCopies(weight, buffer.kind, 1, buffer.nbytes)
 
 
 def _staying(
-    ctx: AnalysisContext, copies: Sequence[_Copies], reason: str, readers: Sequence[Reader] = ()
+    ctx: AnalysisContext,
+    copies: Sequence[_UnneededCopies],
+    reason: str,
+    readers: Sequence[Reader] = (),
 ) -> Iterator[Finding]:
+    """Yield a finding if `copies`, which stay in memory, are large."""
     total = sum(each.nbytes for each in copies)
     if total < _MIN_STEADY_BYTES:
         return
@@ -134,6 +145,7 @@ def _staying(
 
 
 def _dropped(ctx: AnalysisContext, dropped: Sequence[Weight]) -> Iterator[Finding]:
+    """Yield a finding if weights that are dropped after parsing raise the peak."""
     total = sum(weight.nbytes for weight in dropped)
     if total < _MIN_PEAK_BYTES:
         return

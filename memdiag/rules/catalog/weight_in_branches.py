@@ -59,7 +59,7 @@ RULE = Rule(
 
 
 def detect(ctx: AnalysisContext) -> Iterator[Finding]:
-    """Yield a finding for each group of equal weights that subgraphs own."""
+    """Yield a finding for each group of equal weights that only subgraphs own."""
     for group in mergeable_groups(ctx):
         if not is_in_branches(ctx, group):
             continue

@@ -50,10 +50,12 @@ RULE = Rule(
 _MIN_BYTES = 64 * KIB
 
 
-class _Copy(NamedTuple):
-    """A weight or a copy of it: the names by which it is read, and the Identity that copies it.
+class _NamedCopy(NamedTuple):
+    """A weight, or a copy of it that is made because it has another name.
 
-    `identity` is None for the weight itself.
+    Attributes:
+        names: the names by which nodes read it.
+        identity: the Identity that makes the copy; None for the weight itself.
     """
 
     names: set[str]
@@ -61,7 +63,7 @@ class _Copy(NamedTuple):
 
 
 def detect(ctx: AnalysisContext) -> Iterator[Finding]:
-    """Yield a finding for each weight that is copied for the sake of its names."""
+    """Yield a finding for each weight that is copied because it is read under two names."""
     for weight in ctx.model.weights:
         if (
             weight.nbytes >= _MIN_BYTES
@@ -74,9 +76,9 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
                 yield from _finding(ctx, weight, copies)
 
 
-def _copies(ctx: AnalysisContext, weight: Weight) -> list[_Copy]:
-    """Return the weight, and each copy of it, with the names by which they are read."""
-    copies = [_Copy({weight.name}, None)]
+def _copies(ctx: AnalysisContext, weight: Weight) -> list[_NamedCopy]:
+    """Return the weight, followed by its copies, with the names by which nodes read them."""
+    copies = [_NamedCopy({weight.name}, None)]
     for reader in ctx.readers(weight):
         scope, node = reader.scope, reader.node
         is_chain = all(step.node.op_type == "Identity" for step in reader.path)
@@ -85,7 +87,7 @@ def _copies(ctx: AnalysisContext, weight: Weight) -> list[_Copy]:
         source = next(copy for copy in copies if reader.name in copy.names)
         output = node.output[0]
         if output not in scope.outputs and _is_blocked(scope, output, source.names):
-            copies.append(_Copy({output}, reader))
+            copies.append(_NamedCopy({output}, reader))
         else:
             source.names.add(output)
     return copies
@@ -94,8 +96,8 @@ def _copies(ctx: AnalysisContext, weight: Weight) -> list[_Copy]:
 def _is_blocked(scope: Scope, output: str, names: set[str]) -> bool:
     """Return whether the runtime cannot drop the Identity that computes `output` from `names`.
 
-    It cannot where a node's subgraphs read both: one reads `output`, and one reads one of `names`,
-    not only by way of a subgraph further in.
+    It cannot if one subgraph of a node reads `output`, and one of the node's subgraphs reads one of
+    `names` directly (not in a subgraph further inside).
     """
     for bodies in scope.subgraphs.values():
         if any(_captures(body, {output}) for body in bodies):
@@ -106,9 +108,9 @@ def _is_blocked(scope: Scope, output: str, names: set[str]) -> bool:
 
 
 def _captures(body: Scope, names: set[str], *, directly: bool = False) -> bool:
-    """Return whether `body` reads an outer value by one of `names`.
+    """Return whether `body` reads a value of an outer graph by one of `names`.
 
-    With `directly`, reads of its subgraphs do not count.
+    With `directly`, reads in subgraphs of `body` are ignored.
     """
     return any(
         not body.graph.defines(name)
@@ -117,7 +119,9 @@ def _captures(body: Scope, names: set[str], *, directly: bool = False) -> bool:
     )
 
 
-def _finding(ctx: AnalysisContext, weight: Weight, all_copies: list[_Copy]) -> Iterator[Finding]:
+def _finding(
+    ctx: AnalysisContext, weight: Weight, all_copies: list[_NamedCopy]
+) -> Iterator[Finding]:
     size, runtime = weight.nbytes, ctx.runtime
     kept = [copy for copy in all_copies if _is_kept(ctx, weight, copy)]
     copies = all_copies[1:]
@@ -151,8 +155,8 @@ def _finding(ctx: AnalysisContext, weight: Weight, all_copies: list[_Copy]) -> I
     )
 
 
-def _is_kept(ctx: AnalysisContext, weight: Weight, copy: _Copy) -> bool:
-    """Return whether something reads this copy unpacked."""
+def _is_kept(ctx: AnalysisContext, weight: Weight, copy: _NamedCopy) -> bool:
+    """Return whether a node reads `copy`, and its kernel does not pack it."""
     return any(
         reader.name in copy.names
         and not packed_buffer(
@@ -168,8 +172,8 @@ def _is_kept(ctx: AnalysisContext, weight: Weight, copy: _Copy) -> bool:
     )
 
 
-def _expected(weight: Weight, kept: list[_Copy]) -> Iterator[ExpectedCopies]:
-    """Yield the copies that the X-ray lists, if all of them are in memory."""
+def _expected(weight: Weight, kept: list[_NamedCopy]) -> Iterator[ExpectedCopies]:
+    """Yield the copies that an X-ray should list, if all of them are in memory."""
     if weight.storage != "external" and len(kept) > 1:
         yield ExpectedCopies(
             weights=(qualified_name(weight),),
