@@ -42,12 +42,12 @@ class Values:
 
 
 def unchanged(weight: Array) -> Values:
-    """Return the weight's own values."""
+    """Return the values of `weight` without conversion."""
     return Values((weight,), weight.dtype)
 
 
 def cast(weight: Array) -> Iterator[Values]:
-    """Yield the values converted to fp32, if the weight is float16 or bfloat16."""
+    """Yield the values of `weight` converted to fp32, if it is float16 or bfloat16."""
     if weight.dtype == np.float16 or weight.dtype.name == "bfloat16":
         yield Values((weight,), _FP32, _widen, {"from": weight.dtype.name})
 
@@ -68,7 +68,7 @@ def dequantized(weight: Array, uses: Uses) -> Iterator[Values]:
 
 
 def as_fp32(weight: Array, uses: Uses) -> Iterator[Values]:
-    """Yield the fp32 arrays of the weight's shape that a kernel may get for `weight`."""
+    """Yield the arrays in fp32 of the weight's shape that a kernel may read for `weight`."""
     if weight.dtype == np.float32:
         yield unchanged(weight)
     yield from cast(weight)

@@ -1,4 +1,4 @@
-"""Interface of a memory layout: the use of a weight as input, the possible copies as output."""
+"""Interface of memory layouts, and the properties of a weight's uses on which layouts depend."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -88,18 +88,17 @@ class Layout(Protocol):
 
     @property
     def name(self) -> str:
-        """The layout's name in records, such as ``packed_fp32``."""
+        """The name of the layout in records, such as ``packed_fp32``."""
 
     @property
     def kind(self) -> str:
-        """The kind of its copies.
-
-        ``original``, ``transposed``, ``packed``, ``reordered``, ``cast`` or ``dequantized``.
-        """
+        """The kind of copies in this layout: one of those in
+        `memdiag.records.attribution.CopyKind`."""
 
     def candidates(self, weight: NDArray[Any], uses: Uses) -> Iterable[VirtualCopy]:
-        """Yield the possible copies of `weight`; none where its dtype or rank excludes them.
+        """Yield the possible copies of `weight` in this layout; none if its dtype or rank excludes
+        them.
 
-        `weight` is C-contiguous and may be a read-only map of a file of any size. Implementations
-        read next to none of its bytes.
+        `weight` is C-contiguous and may be a read-only mapping of a large file. Implementations
+        read only a few of its bytes.
         """

@@ -126,7 +126,8 @@ def round_up(size: int, alignment: int = 64) -> int:
 
 
 def _whole_and_partial_blocks(length: int, block: int) -> list[tuple[int, int, int]]:
-    """Return (start, blocks, length of each) of the whole blocks, and of a shorter last one."""
+    """Return (start, number, length) of the whole blocks of an axis, and of a shorter last
+    block."""
     whole, rest = divmod(length, block)
     parts = [(0, whole, block)] if whole else []
     return parts + ([(whole * block, 1, rest)] if rest else [])

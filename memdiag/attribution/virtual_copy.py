@@ -48,7 +48,7 @@ class Deferred:
 
     @cached_property
     def values(self) -> Array:
-        """All values."""
+        """All values of the source, computed at first use."""
         return self.compute()
 
     def __getitem__(self, index: Any) -> Array:
@@ -195,7 +195,7 @@ class ExpectedRuns:
 
     @property
     def runs(self) -> list[tuple[int, int]]:
-        """The runs as (offset, length) in bytes, in the order of their bytes in `expected`."""
+        """The runs as (offset, length) in bytes, in the order of their content in `expected`."""
         return [(int(offset), self.run_bytes) for offset in self.offsets]
 
 
@@ -256,7 +256,8 @@ class VirtualCopy:
 
 
 def _compact(view: Array) -> Array:
-    """Return `view` as a scalar where it is constant, and contiguous where no value repeats."""
+    """Return `view` as a scalar if it is constant; contiguous if it repeats no value; else
+    unchanged."""
     if not any(view.strides) and view.size:
         scalar: Array = view[(0,) * view.ndim]
         return scalar

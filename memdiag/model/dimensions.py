@@ -58,7 +58,8 @@ def tensor_type(kind: TypeProto) -> TypeProto.Tensor | None:
 
 
 def _symbol(size: TensorShapeProto.Dimension) -> str:
-    """Return the name of a dimension; exporters write ``?`` for dimensions without one."""
+    """Return the name of a dimension; empty without one, or if it is ``?``, which exporters
+    write."""
     return "" if size.dim_param == "?" else size.dim_param
 
 

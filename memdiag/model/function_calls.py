@@ -44,7 +44,8 @@ def inlined_calls(graph: Graph, functions: Iterable[Graph]) -> dict[str, int]:
 def called(
     nodes: Iterable[Node], functions: Mapping[FunctionKey, Graph]
 ) -> dict[FunctionKey, Graph]:
-    """Return the functions that `nodes`, subgraphs included, call directly or through others."""
+    """Return the functions that `nodes`, including those in subgraphs, call directly or
+    indirectly."""
     found: dict[FunctionKey, Graph] = {}
     pending = list(_calls(nodes, functions))
     while pending:

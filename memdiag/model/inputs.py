@@ -254,9 +254,10 @@ def _shape(axes: Sequence[Axis] | None, sizes: Mapping[str, int], free_dim: int)
 
 
 def _choose(element: ElementType, asked: InputConstraints, *, single: bool) -> dict[str, Any]:
-    """Return fill, note and numbers of the plan for an input with constraints `asked`.
+    """Return the fields `fill`, `note`, `low`, `high` and `value` of the plan for an input, as far
+    as set.
 
-    `single` means that the input always has one element.
+    `asked` are the constraints on its values; `single` means that it always has one element.
     """
     name = element.name
     if element is STRING:
@@ -298,7 +299,7 @@ def _choose(element: ElementType, asked: InputConstraints, *, single: bool) -> d
 def _named(
     element: ElementType, name: str, shape: tuple[int, ...], asked: InputConstraints, length: int
 ) -> dict[str, Any] | None:
-    """Return fill, note and numbers of the plan for an input with a known word in its name; else
+    """Return fields of the plan, as `_choose`, for an input with a known word in its name; else
     None.
 
     `length` is the length of the sequence, for inputs such as ``input_lengths``.

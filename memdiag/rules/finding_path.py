@@ -27,9 +27,10 @@ MAX_NAME = 48
 def with_paths(
     findings: Sequence[Finding], model: ModelFile, index: GraphIndex
 ) -> tuple[Finding, ...]:
-    """Return `findings` with the paths of the first `MAX_FINDINGS` of them.
+    """Return `findings` with the field `path` set in the first `MAX_FINDINGS` of them.
 
-    The path is that of the first weight of a finding, or of the first weight that its nodes read.
+    The path, such as ``Gather ← w → Transpose → MatMul``, has the uses of the finding's first
+    weight, or of the first weight that its nodes read.
     """
     first = findings[:MAX_FINDINGS]
     weights = _weights_by_name(first, model)

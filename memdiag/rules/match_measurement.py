@@ -106,14 +106,13 @@ def match_attribution(finding: Finding, attribution: Attribution) -> Finding:
 
 
 def measure_finding(finding: Finding, attribution: Attribution) -> int | None:
-    """Return the bytes of `finding` that the X-ray found; None where it cannot decide.
+    """Return the bytes of `finding` that the X-ray confirms; None if it cannot decide.
 
-    Copies beyond the expected ones are added to the finding, missing ones are subtracted. A copy
-    counts once, as far as it is resident: a file is mapped as a whole, and resident where it was
-    read.
+    Copies beyond the expected ones are added to the bytes of the finding, missing copies are
+    subtracted. Of a copy that is mapped from a file, only the resident part counts.
 
-    Freed bytes that stay in the arena count as far as the arena has free parts: later values
-    overwrite some of them, so that their content no longer says whose they were.
+    Freed bytes that stay in the arena are confirmed up to the size of the free parts of the arena.
+    Their content cannot be searched, as later values overwrite it.
     """
     if attribution.partial or _indistinct(finding, attribution):
         return None

@@ -14,7 +14,7 @@ from memdiag.attribution.virtual_copy import VirtualCopy
 
 @dataclass(frozen=True)
 class Cast:
-    """Row-major, each float16 or bfloat16 widened to fp32."""
+    """Layout of half-precision weights converted to fp32, in row-major order."""
 
     name: str = "cast"
     kind: str = "cast"

@@ -18,7 +18,7 @@ _DEPTH = 256
 
 @dataclass(frozen=True)
 class PackedFp32:
-    """Slices of 256 rows, cut into panels of 16 columns. Columns are padded with zeros."""
+    """Layout of matrices in slices of 256 rows, cut into panels of 16 columns padded with zeros."""
 
     name: str = "packed_fp32"
     kind: str = "packed"

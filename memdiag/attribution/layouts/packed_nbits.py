@@ -118,7 +118,8 @@ class _QuantizedMatrix:
 
 @dataclass(frozen=True)
 class PackedNBits:
-    """Packed values for fp32 products, or packed values, block sums and scales for 8-bit products.
+    """Layout of block-quantized weights that MatMulNBits packs, or that the optimizer converts for
+    it.
 
     ``fp32`` products (accuracy level 0 or 1, 4-bit weights only): each run of 16, 32 or 64 values
     becomes bytes of two values half a run apart, in the same order otherwise. ``int8`` products

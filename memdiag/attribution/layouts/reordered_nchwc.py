@@ -19,7 +19,8 @@ _OUTPUT: Order = (*_OUTER, (0, "inner"))
 
 @dataclass(frozen=True)
 class ReorderedNchwc:
-    """Filters ``[O, I, H, W]`` in blocks of 16 channels (AVX-512) or 8, padded with zeros.
+    """Layout of filters ``[O, I, H, W]`` in blocks of 16 channels (AVX-512) or 8, padded with
+    zeros.
 
     ``OIHWBiBo`` blocks input and output channels. ``OIHWBo`` blocks output channels only: for
     depthwise convolutions, and for filters with fewer input channels than a block.
@@ -29,7 +30,7 @@ class ReorderedNchwc:
     kind: str = "reordered"
 
     def candidates(self, weight: NDArray[Any], uses: Uses) -> Iterator[VirtualCopy]:
-        """Yield the possible orders for both block lengths."""
+        """Yield the copies of a filter in both orders, with both block lengths."""
         if weight.ndim != 4 or not weight.size:
             return
         for values in as_fp32(weight, uses):

@@ -15,7 +15,8 @@ from memdiag.attribution.virtual_copy import VirtualCopy
 
 @dataclass(frozen=True)
 class ReorderedQConv:
-    """Copy of depthwise filters, and of filters of convolutions with signed inputs."""
+    """Layout of 8-bit filters ``[H, W, I, O]``: depthwise, or of convolutions with signed
+    inputs."""
 
     name: str = "reordered_qconv"
     kind: str = "reordered"

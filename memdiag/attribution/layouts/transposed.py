@@ -16,7 +16,7 @@ from memdiag.attribution.virtual_copy import VirtualCopy
 
 @dataclass(frozen=True)
 class Transposed:
-    """Row-major after a permutation of the axes."""
+    """Layout of weights after a permutation of their axes, in row-major order."""
 
     name: str = "transposed"
     kind: str = "transposed"
