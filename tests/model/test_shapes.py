@@ -308,19 +308,6 @@ def test_attributes_inside_functions_that_would_hang_the_inference(
     assert of("z") is None
 
 
-def test_values_that_double_without_end_are_not_carried_along(tmp_path: Path) -> None:
-    model = text("g (float[2,3] x) => (float[2,3] y) { y = Abs(x) s0 = Shape(x) }")
-    for number in range(60):
-        name = f"s{number}"
-        model.graph.node.append(
-            helper.make_node("Concat", [name, name], [f"s{number + 1}"], axis=0)
-        )
-    started = time.perf_counter()
-    of = Inferred(model, tmp_path)
-    assert time.perf_counter() - started < 5
-    assert of("y") == TensorType("float", (2, 3))
-
-
 def test_a_list_of_absurd_length(tmp_path: Path) -> None:
     model = text(
         "g (float[2,3] x) => (float[2,3] y) <int64[1] k = {4611686018427387904}> "
