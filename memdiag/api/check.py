@@ -165,7 +165,7 @@ def examine(
             found = list(detector.detect(ctx))
             model.release()
         except ModelError as error:  # its file changed, or is damaged in a part read only now
-            ctx.notes.append(f"rule {detector.rule.name} could not look at this model: {error}")
+            ctx.notes.append(f"rule {detector.rule.name} could not examine this model: {error}")
         except Exception as error:  # a defect of one rule must not lose the others, or a profile
             reason = f"{type(error).__name__}: {error}"[:MAX_REASON]
             ctx.notes.append(

@@ -1,6 +1,6 @@
 """Weights with the same content: of one size, compared by a hash of all their bytes.
 
-Weights of one size are first told apart by a few blocks each, so that most are never read as a
+Weights of one size are first distinguished by a few blocks each, so that most are never read as a
 whole. Weights that refer to one range of a file have the same content without being read.
 """
 

@@ -14,7 +14,7 @@ MAX_VISITS = 20_000
 """An input is followed to so many uses; what the rest would ask of it is not known then."""
 
 MAX_SHAPE_STEPS = 50
-"""A table's shape is looked for through so many operators."""
+"""Maximum operators through which the shape of a table is followed."""
 
 # The inputs whose values come out again, unchanged, in the first output (all of them, for Split).
 _MOVES: dict[str, tuple[int, ...] | None] = {

@@ -278,7 +278,7 @@ class _SkeletonBuilder:
                 if number not in children:
                     continue
                 if number in singular and number in message.seen:
-                    raise _DamageError("it holds one tensor twice, inside")
+                    raise _DamageError("it has one tensor twice, inside")
                 message.seen.add(number)
                 self._count_message()
                 if field.stop - field.content < MIN_REFERENCED_BYTES:

@@ -10,7 +10,7 @@ from sample_models.quantized import QDQ_OPSET, Int4Matrix
 from sample_models.weights import FLOAT_BYTES, RandomWeight, floats
 
 NAME = "phi_like"
-SUMMARY = "a decoder with int4 weights and a tied fp32 embedding, which is folded and packed anew"
+SUMMARY = "a decoder with int4 weights and a tied fp32 embedding, which is folded and packed"
 
 LAYERS = 8
 HEAD = 64

@@ -1,4 +1,4 @@
-"""Weights in Constant nodes are there twice while parsed, in functions once a call.
+"""Weights in Constant nodes are copied during parsing, those of functions for each call.
 
 An initializer is moved from the parsed file to where the kernels read it. The tensor of a
 Constant node is first copied into an initializer, and the nodes are freed only after all
@@ -7,7 +7,7 @@ were copied.
 ## Why it costs
 
 At the end of parsing there are two copies of all Constants of the main graph, and of
-those of one subgraph at a time. Later all is as with initializers, from 1.20 to 1.31.1.
+those of one subgraph at a time. Afterwards they are treated like initializers (1.20 to 1.31.1).
 
 A function has no initializers: its weights are Constants. Every call of it is inlined
 with copies of its own, which stay resident where a kernel reads them as they are. Packed
@@ -24,8 +24,8 @@ While the calls are inlined there is one more copy, and since 1.23 two.
 ## Not reported
 
 Constants that raise the peak of parsing by less than 64 MiB, functions whose copies take
-less than 1 MiB, and those that are called only once. At load an initializer too is there
-twice for a moment, but only one at a time: the largest one is not counted.
+less than 1 MiB, and functions that are called only once. Initializers are copied at load as
+well, but one at a time: the largest weight is not counted.
 """
 
 from collections.abc import Iterator
@@ -42,7 +42,7 @@ from memdiag.units import MIB, format_size
 RULE = Rule(
     code="MD403",
     name="constant-nodes",
-    summary="Weights in Constant nodes are there twice while parsed, in functions once a call",
+    summary="Weights in Constant nodes are copied during parsing, those of functions for each call",
     remedies=("constant-to-initializer", "pass-function-weights", "externalize"),
 )
 
@@ -83,7 +83,7 @@ def _while_parsed(ctx: AnalysisContext, graphs: dict[str, list[Weight]]) -> Iter
     yield RULE.finding(
         ctx,
         f"{counted(len(weights), 'Constant node')} ({some_of(names)}) with "
-        f"{format_size(_total(weights))} are there twice while the model is parsed",
+        f"{format_size(_total(weights))} are in memory twice while the model is parsed",
         weights=names,
         nbytes=0,
         peak_bytes=peak,

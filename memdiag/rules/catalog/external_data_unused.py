@@ -2,11 +2,11 @@
 
 ## Why it costs
 
-onnxruntime maps each weight of its own range, so that the bytes between and behind them
-take no memory (1.20 to 1.31.1): the finding counts no bytes in memory. It takes place on
-the disk, in images and packages, and time to download and copy. The usual reason is
-`onnx.save` with `save_as_external_data=True`, which appends to the file where it exists
-already: each time the model is saved the file grows by all its weights.
+onnxruntime maps the range of each weight separately, so that the bytes between the weights
+take no memory (1.20 to 1.31.1): the finding counts no bytes in memory. The unused bytes take
+space on disk, in images and packages, and time to download and copy. The usual reason is
+`onnx.save` with `save_as_external_data=True`, which appends to an existing file: each time
+the model is saved, the file grows by all its weights.
 
 ## What to do
 
@@ -17,7 +17,7 @@ first.
 ## Not reported
 
 Less than 64 MiB, or less than a tenth of the file. Other models may read the rest of the
-same file; only the one that is examined is known.
+same file; only the checked model is known.
 
 Where a weight's range starts makes no difference: the runtime maps it from any offset,
 and two weights that name the same range share its pages.
@@ -37,7 +37,7 @@ from memdiag.units import MIB, format_size
 RULE = Rule(
     code="MD410",
     name="external-data-unused",
-    summary="An external file holds much that is no weight of the model, or one that nothing reads",
+    summary="A large part of an external file is not used by the model",
     remedies=("externalize",),
 )
 
@@ -88,6 +88,6 @@ def _in_file(
         ctx,
         f"{format_size(unused)} of the {format_size(size)} in {location} are no weight that this "
         f"model reads ({format_size(max(size - end, 0))} of them at the end)",
-        detail="It takes place on the disk alone, unless another model reads it: it is not mapped.",
+        detail="They take space on disk only, as they are not mapped; another model may use them.",
         nbytes=0,
     )

@@ -53,7 +53,7 @@ from memdiag.units import KIB, MIB, format_size
 RULE = Rule(
     code="MD204",
     name="half-precision-cast",
-    summary="fp16 weights are held in fp32, which is all that the CPU kernels know",
+    summary="fp16 weights are kept in fp32, as the CPU kernels do not support fp16",
     remedies=("fp16-to-fp32",),
 )
 
@@ -159,7 +159,7 @@ def _finding(ctx: AnalysisContext, found: list[_CastWeight], total: int) -> Find
     is_once = ctx.runtime >= CAST_ONCE_SINCE
     subject = counted_weights(names, stored, "fp16 weight")
     are = is_or_are(len(found))
-    how = f"{are} held in fp32" if is_once else f"{are} cast to fp32 at each run"
+    how = f"{are} kept in fp32" if is_once else f"{are} cast to fp32 at each run"
     if is_once:
         detail = f"The fp32 copies take {format_size(copies)} of private memory."
     else:

@@ -4,7 +4,7 @@
 
 Kernels such as those of tree ensembles, support vector machines and scalers read their
 parameters from attributes into structures of their own when a session is created. The
-node keeps the attributes all the same, in every release up to 1.31.1: 8 bytes an integer,
+node still keeps the attributes, in every release up to 1.31.1: 8 bytes an integer,
 4 a float, about 56 a string, tensors with their bytes. In a subgraph there are three such
 copies. A TreeEnsembleRegressor or TreeEnsembleClassifier has six integers, two floats and
 a string for each node of its trees, which is several times what its kernel makes of them.
@@ -95,7 +95,9 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
                 ctx,
                 f"{name} ({node.op_type}) keeps its attributes "
                 f"with {format_size(total)} after its kernel has read them ({some_of(named)})",
-                detail=f"They are there {copies} times, in a subgraph." if copies > 1 else "",
+                detail=f"They are in memory {copies} times, as the node is in a subgraph."
+                if copies > 1
+                else "",
                 weights=[qualified_name(weight) for weight in tensors.get((path, node.label), ())],
                 nodes=[name],
                 graph=path,

@@ -21,7 +21,7 @@ wrong.
 
 Unused external data, which is never mapped (see `external-data-unused` for its place on
 the disk). Less than 1 MiB that stays; weights of the main graph that are dropped, unless
-they raise the peak by 8 MiB beyond the one weight that is there twice while it is
+they raise the peak by 8 MiB beyond the one weight that is in memory twice while it is
 converted. Functions, and sparse weights.
 """
 
