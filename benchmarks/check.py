@@ -325,8 +325,8 @@ def _cells(runs: list[CheckRun]) -> list[str]:
     if failed:
         return [failed, "", ""]
     if len(runs) == 1:
-        (result,) = runs
-        figures = (result.seconds, result.peak_bytes / MB, result.above_bytes / MB)
+        (only,) = runs
+        figures = (only.seconds, only.peak_bytes / MB, only.above_bytes / MB)
         return [f"{figures[0]:.3f}", *(f"{figure:.0f}" for figure in figures[1:])]
     return [
         spread([result.seconds for result in runs]).text(digits=3),
