@@ -116,7 +116,7 @@ def _with_inputs(model: Path, folder: Path, sizes: Sequence[int]) -> Job | None:
     job = Job(model=model)
     with open_model(model) as file:
         sets = trials(file, job, folder, dims={}, given={}, sizes=sizes).sets
-    feeds = tuple(one.feeds for one in sets)
+    feeds = tuple(input_set.feeds for input_set in sets)
     return replace(job, feeds=feeds[0], later_feeds=feeds, runs=len(feeds)) if feeds else None
 
 
@@ -257,8 +257,8 @@ def _real_cells(name: str, found: Fix) -> list[str]:
     assert before is not None
     assert after is not None
     used = "rewrite" in found.chosen
-    applied = [one.name for one in found.remedies if one.status == "applied" and used]
-    options = [one for one in found.chosen if one != "rewrite"]
+    applied = [remedy.name for remedy in found.remedies if remedy.status == "applied" and used]
+    options = [option for option in found.chosen if option != "rewrite"]
     return [
         name,
         f"{before.peak_bytes / MB:.0f}",
@@ -299,7 +299,7 @@ def _peer(job: Job, unchanged: SessionServer) -> str:
 
 
 def _remark(fixed: Fix) -> str:
-    applied = ", ".join(one.name for one in fixed.remedies if one.status == "applied")
+    applied = ", ".join(remedy.name for remedy in fixed.remedies if remedy.status == "applied")
     return f"{applied} ({_said(fixed.latencies)})" if applied else "nothing was worth changing"
 
 

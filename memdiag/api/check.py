@@ -1,4 +1,4 @@
-"""Find waste in models without running them."""
+"""The use case of ``memdiag check``: findings in models without a run."""
 
 import gc
 import time
@@ -28,14 +28,14 @@ MAX_REASON = 200
 
 @dataclass(frozen=True, kw_only=True)
 class Selection:
-    """The rules to run, and the smallest findings to report.
+    """The rules to run, and the smallest finding to report.
 
     Attributes:
         select: rules by code, prefix of a code (``MD1``), or name; all if empty.
         ignore: rules to skip.
         min_bytes: findings that cost fewer bytes, at steady state and at the peak, are skipped;
             findings that cost no bytes are not.
-        chosen: the rules to run.
+        chosen: the detectors of the rules to run.
 
     Raises:
         UsageError: there is no such rule, or `min_bytes` is negative.
@@ -57,7 +57,7 @@ class Selection:
         object.__setattr__(self, "chosen", chosen)
 
     def keeps(self, finding: Finding) -> bool:
-        """Return whether `finding` is reported."""
+        """Return whether the selection reports `finding`: it is large enough, or costs no bytes."""
         cost = max(finding.bytes, finding.peak_bytes)
         return cost == 0 or cost >= self.min_bytes
 
@@ -135,7 +135,7 @@ def check_models(
 
 
 def wastes_memory(check: Check) -> bool:
-    """Return whether a finding of `check` costs memory, rather than time only."""
+    """Return whether a finding of `check` costs memory; others cost only time."""
     time_only = {each.rule.code for each in detectors() if each.rule.costs == "time"}
     return any(finding.rule not in time_only for finding in check.findings)
 
@@ -169,7 +169,7 @@ def examine(
             found = list(detector.detect(ctx))
             model.release()
         except ModelError as error:  # its file changed, or is damaged in a part read only now
-            ctx.notes.append(f"rule {detector.rule.name} could not look at this model: {error}")
+            ctx.notes.append(f"rule {detector.rule.name} could not examine this model: {error}")
         except Exception as error:  # a defect of one rule must not lose the others, or a profile
             reason = f"{type(error).__name__}: {error}"[:MAX_REASON]
             ctx.notes.append(
@@ -187,9 +187,9 @@ def examine(
 
 @contextmanager
 def _without_cycle_collection() -> Iterator[None]:
-    """Disable Python's collection of cycles within the block.
+    """Disable Python's cyclic garbage collection within the block.
 
-    The nodes and weights of a model are no garbage, and each collection walks over all of them.
+    Each collection would visit all nodes and weights of a model, which are no garbage.
     """
     was_enabled = gc.isenabled()
     gc.disable()
@@ -242,7 +242,7 @@ def _facts(model: ModelFile, notes: tuple[str, ...]) -> CheckedModel:
 
 
 def _text(path: Path) -> str:
-    """Return `path` as text for a record: bytes that are not text are escaped."""
+    """Return `path` as text for a record, with bytes that are not UTF-8 escaped."""
     return str(path).encode(errors="backslashreplace").decode()
 
 

@@ -31,12 +31,12 @@ from memdiag.ort.session_config_keys import unknown_key_notes
 from memdiag.records.comparison import (
     COMPARISON_SCHEMA,
     Bisection,
-    Change,
     Column,
     Comparison,
     ComparisonKind,
     CopyChange,
-    Graph,
+    FigureChange,
+    GraphSize,
     Metric,
 )
 from memdiag.runner.job import DEFAULT_RUNS, DEFAULT_TIMEOUT_S, Job, SessionConfig
@@ -243,7 +243,7 @@ def _saved_columns(files: Sequence[Path]) -> list[Column]:
     for label, path in zip(labels, files, strict=True):
         profile = load_profile(path)
         model = profile.model
-        graph = Graph(
+        graph = GraphSize(
             nodes=model.node_count,
             initializers=None,
             parameters=None,
@@ -266,7 +266,7 @@ def _comparison(
     pairs = (
         pairwise(usable) if kind == "onnxruntime" else ((usable[0], each) for each in usable[1:])
     )
-    changes: list[Change] = []
+    changes: list[FigureChange] = []
     copies: list[CopyChange] = []
     all_notes = list(notes)
     for before, after in pairs:

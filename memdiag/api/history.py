@@ -11,7 +11,7 @@ from memdiag.budgets.figures import figures_of
 from memdiag.errors import RecordError, UsageError
 from memdiag.records.codec import encode
 from memdiag.records.files import special_kind
-from memdiag.records.history import HISTORY_SCHEMA, Entry, History
+from memdiag.records.history import HISTORY_SCHEMA, History, HistoryEntry
 from memdiag.records.profile import Profile
 
 _APPLICATION = 0x6D656D64  # "memd": distinguishes the file from databases of other programs
@@ -175,7 +175,7 @@ def _add(database: sqlite3.Connection, profile: Profile, label: str) -> bool:
     return True
 
 
-def _entries(database: sqlite3.Connection) -> Iterator[Entry]:
+def _entries(database: sqlite3.Connection) -> Iterator[HistoryEntry]:
     figures: dict[int, dict[str, int]] = {}
     rows = database.execute("SELECT profile, name, value FROM figures ORDER BY profile, name")
     for profile, name, value in rows:
@@ -184,7 +184,7 @@ def _entries(database: sqlite3.Connection) -> Iterator[Entry]:
         "SELECT id, added_s, label, model, onnxruntime, memdiag, machine FROM profiles ORDER BY id"
     )
     for key, added_s, label, model, onnxruntime, memdiag, machine in rows:
-        yield Entry(
+        yield HistoryEntry(
             added_s=added_s,
             label=label,
             model=model,

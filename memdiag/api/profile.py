@@ -12,7 +12,7 @@ from memdiag.api.arguments import input_config, limits, model_path, session_conf
 from memdiag.api.check import DEFAULT_MIN_BYTES, Selection, examine
 from memdiag.api.inputs import (
     ArrayOrFile,
-    InputChoice,
+    ChosenInputs,
     choose_inputs,
     describe,
     find_inputs,
@@ -182,7 +182,7 @@ def profile_model(
     job = Job(model=model, session=config.session, limits=config.limits, runs=config.inputs.runs)
     with open_model(model) as file, temporary_folder() as scratch:
         original = FileStates(model, file.files)
-        inputs = InputChoice((), ())
+        inputs = ChosenInputs((), ())
         if config.inputs.runs is not None:
             inputs = choose_inputs(file, dims=config.inputs.dims, given=config.inputs.arrays)
             feeds = save(inputs.plans, config.inputs.arrays, scratch / "inputs")
@@ -293,14 +293,14 @@ def _run_child(
         return _ChildRun(run.measurement(), xray)
 
 
-def _needs_other_inputs(run: _ChildRun, inputs: InputChoice) -> bool:
+def _needs_other_inputs(run: _ChildRun, inputs: ChosenInputs) -> bool:
     """Return whether the model fails at the chosen sizes, and others can be tried."""
     outcome = run.measurement.outcome
     failed_to_run = outcome.status == "failed" and outcome.phase == "first_run"
     return failed_to_run and bool(inputs.dimensions)
 
 
-def _with_reason(found: InputChoice, usual: InputChoice, message: str) -> InputChoice:
+def _with_reason(found: ChosenInputs, usual: ChosenInputs, message: str) -> ChosenInputs:
     """Return the inputs `found`, with the error of the model at its usual inputs in the notes."""
     reason = textwrap.shorten(message, MAX_REASON, placeholder=" …")
     note = f"at {in_words(usual.dimensions)} it says: {reason}"

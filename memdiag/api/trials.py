@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from memdiag.api.inputs import InputChoice, choose_inputs, find_inputs
+from memdiag.api.inputs import ChosenInputs, choose_inputs, find_inputs, save_arrays
 from memdiag.errors import UsageError
 from memdiag.model.dimensions import axes_of
 from memdiag.model.inputs import InputPlan, make, plan_inputs
@@ -76,7 +76,7 @@ def _sizes(
     dims: Mapping[str, int],
     given: Mapping[str, np.ndarray],
     wanted: Sequence[int],
-    chosen: InputChoice,
+    chosen: ChosenInputs,
 ) -> Iterator[tuple[str, tuple[InputPlan, ...]]]:
     """Yield the chosen inputs and others that run, each with its sizes as text."""
     yield in_words(chosen.dimensions), chosen.plans
@@ -116,20 +116,7 @@ def _all_of(
 def _save(
     plans: Sequence[InputPlan], given: Mapping[str, np.ndarray], folder: Path, seed: int
 ) -> list[Feed]:
-    folder.mkdir(parents=True, exist_ok=True)
-    feeds = []
-    for index, plan in enumerate(plans):
-        path = folder / f"{index}.npy"
-        np.save(path, _array(plan, given, seed))
-        feeds.append(
-            Feed(
-                name=plan.name,
-                files=(path,),
-                sequence=plan.kind == "sequence",
-                onnx_type=plan.bits_type,
-            )
-        )
-    return feeds
+    return save_arrays(plans, [_array(plan, given, seed) for plan in plans], folder)
 
 
 def _array(plan: InputPlan, given: Mapping[str, np.ndarray], seed: int) -> np.ndarray:

@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from memdiag.attribution.intervals import Ranges
-from memdiag.attribution.layouts import VirtualCopy
 from memdiag.attribution.process_memory import ProcessMemory
+from memdiag.attribution.virtual_copy import VirtualCopy
 
 STEP = 64
 """Bytes from one key in memory to the next."""

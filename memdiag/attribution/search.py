@@ -8,11 +8,11 @@ from typing import NamedTuple
 import numpy as np
 
 from memdiag.attribution.address_space import AddressSpace
-from memdiag.attribution.layouts import VirtualCopy, layouts
-from memdiag.attribution.layouts.virtual_copy import MAX_EXPECTED_BYTES
+from memdiag.attribution.layouts import layouts
 from memdiag.attribution.process_memory import ProcessMemory
 from memdiag.attribution.scan import CopyCandidate, choose_anchors, scan
 from memdiag.attribution.search_target import WeightContent
+from memdiag.attribution.virtual_copy import MAX_EXPECTED_BYTES, VirtualCopy
 
 _MAX_FAILURES = 1024
 """Failed candidates of one copy after which its content is assumed to be repetitive."""

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
-from memdiag.attribution.layouts import Uses
+from memdiag.attribution.layout import Uses
 from memdiag.attribution.weight_uses import WeightConsumer, weight_uses
 from memdiag.model.content import identical_weights
 from memdiag.model.graph_index import GraphIndex

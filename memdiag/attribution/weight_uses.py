@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from memdiag.attribution.layouts import NBits, Quantization, Uses
+from memdiag.attribution.layout import NBits, Quantization, Uses
 from memdiag.model.graph_index import GraphIndex, Node, Scope, integer, integers
-from memdiag.model.readers import Step, readers
+from memdiag.model.readers import PathStep, readers
 from memdiag.records.weights import Weight
 
 Array = NDArray[Any]
@@ -79,7 +79,7 @@ class _Read(NamedTuple):
     consumer: WeightConsumer
     scope: Scope
     node: Node
-    path: tuple[Step, ...]
+    path: tuple[PathStep, ...]
 
 
 def weight_uses(graphs: GraphIndex, weight: Weight) -> tuple[Uses, tuple[WeightConsumer, ...]]:
@@ -238,7 +238,7 @@ def _permutations(reads: list[_Read], rank: int) -> Iterator[tuple[int, ...]]:
         if node.op_type != "Transpose":
             continue
         order = tuple(range(rank))
-        for _, step in (*path, Step(scope, node)):
+        for _, step in (*path, PathStep(scope, node)):
             if step.op_type == "Transpose":
                 perm = integers(step, "perm") or tuple(reversed(range(rank)))
                 if sorted(perm) != [*range(rank)]:

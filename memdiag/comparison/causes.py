@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from memdiag.comparison.copies import in_words, phase_of
 from memdiag.records.attribution import OwnerKind
-from memdiag.records.comparison import Column, CopyChange, Measured
+from memdiag.records.comparison import Column, ColumnFigures, CopyChange
 from memdiag.records.phases import PHASES, PhaseName
 from memdiag.records.profile import Profile
 from memdiag.units import MIB, format_size
@@ -145,7 +145,7 @@ def of_kept(
     return "; ".join(filter(None, (made, part)))
 
 
-def of_load(before: Measured, after: Measured) -> str:
+def of_load(before: ColumnFigures, after: ColumnFigures) -> str:
     """Return the phase that accounts for most of the difference in session creation."""
     durations = {each.phase: each.duration.median for each in before.phases}
     total = after.load.median - before.load.median
@@ -174,7 +174,7 @@ def of_disk(before: Column, after: Column) -> str:
     return f"{counts[0]:,} parameters in {before.label}, {counts[1]:,} in {after.label}"
 
 
-def _peak_is_steady(measured: Measured) -> bool:
+def _peak_is_steady(measured: ColumnFigures) -> bool:
     peak, steady = measured.peak.median, measured.steady.median
     return peak - steady <= max(MAX_ABOVE_STEADY_BYTES, MAX_ABOVE_STEADY * peak)
 

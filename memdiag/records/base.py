@@ -1,6 +1,6 @@
 """Base classes of records: frozen, and strict about unknown fields.
 
-msgspec does not inherit `kw_only`: each record declares it.
+Each record declares `kw_only` itself, as msgspec does not inherit it.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ if TYPE_CHECKING:
 
 
 class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Base of all records; sizes are `int` bytes, times and durations `float` seconds."""
+    """Base of all records. Sizes are `int` bytes; times and durations are `float` seconds."""
 
 
 class NotebookRecord(Record, frozen=True):
-    """Base of the records that functions of the Python API return, with text for notebooks.
+    """Base of the records that the Python API returns, with a representation for notebooks.
 
-    The reporters that render them are loaded when a method is called.
+    The reporters that render them are imported when a method is called.
     """
 
     def __repr__(self) -> str:
-        """Return one line: the answer."""
+        """Return the summary of the record in one line."""
         from memdiag.reports import notebook
 
         return notebook.one_line(self)
 
     def _repr_html_(self) -> str:
-        """Return the answer, with a summary to unfold, as HTML for notebooks."""
+        """Return the summary as HTML for notebooks, with details to unfold."""
         from memdiag.reports import notebook
 
         return notebook.html(self)
@@ -49,7 +49,7 @@ class NotebookRecord(Record, frozen=True):
 
 
 class SavableRecord(NotebookRecord, frozen=True):
-    """Base of the records that have a schema, so that `memdiag.load` can read them again."""
+    """Base of the records that have a schema: `save` writes them, and `memdiag.load` reads them."""
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write this record to the file `path` as JSON, as the command line does.
@@ -64,10 +64,10 @@ class SavableRecord(NotebookRecord, frozen=True):
 
 
 class PlottableRecord(SavableRecord, frozen=True):
-    """Base of the records that have a picture."""
+    """Base of the records that can be drawn with matplotlib."""
 
     def plot(self) -> Figure:
-        """Return the picture of the reports as a matplotlib figure.
+        """Return the picture that reports contain, as a matplotlib figure.
 
         Raises:
             ReportError: the record cannot be drawn.

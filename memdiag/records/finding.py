@@ -1,4 +1,4 @@
-"""Findings: what a model wastes, by which rule (schema ``memdiag.check/1``)."""
+"""Findings: waste that rules found in models (schema ``memdiag.check/1``)."""
 
 from typing import Any, Final, Literal
 
@@ -90,7 +90,7 @@ class Findings(tuple[Finding, ...]):
     __slots__ = ()
 
     def _repr_html_(self) -> str:
-        """Return all of them for notebooks."""
+        """Return all findings as HTML for notebooks."""
         from memdiag.reports import notebook
 
         return notebook.html_of_findings(self)

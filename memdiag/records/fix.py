@@ -1,4 +1,4 @@
-"""What a fix did, and how it was verified (schema ``memdiag.fix/1``)."""
+"""The result of a fix or a tuning, and of its verification (schema ``memdiag.fix/1``)."""
 
 from typing import Final, Literal
 

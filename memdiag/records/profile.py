@@ -210,7 +210,7 @@ class Run(Record, frozen=True, kw_only=True):
 
 
 class Outcome(Record, frozen=True, kw_only=True):
-    """How the run ended: status, last phase, and the reason if it did not complete."""
+    """The end of the run: its status, the last phase, and the reason if it did not complete."""
 
     status: Status
     phase: PhaseName
@@ -218,7 +218,7 @@ class Outcome(Record, frozen=True, kw_only=True):
 
 
 class PhaseAttribution(Record, frozen=True, kw_only=True):
-    """The owners of memory at the end of a phase, the last time if it ends several times."""
+    """The owners of memory at the end of a phase; at the last end if the phase has several."""
 
     phase: PhaseName
     attribution: Attribution

@@ -26,7 +26,7 @@ _MAX_FINDINGS_OF_A_RULE = 5
 _MAX_TABLE_ROWS = 50
 
 # Read, not imported: a saved profile is rendered where onnx is not installed.
-_RULES = resources.files("memdiag") / "rules"
+_RULES = resources.files("memdiag") / "rules" / "catalog"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from memdiag.budgets.figures import FIGURES, Figure
 from memdiag.errors import UsageError
-from memdiag.records.history import Entry, History
+from memdiag.records.history import HistoryEntry, History
 from memdiag.reports import picture
 from memdiag.reports.console import line, print_plain
 from memdiag.reports.palette import LIGHT
@@ -81,7 +81,7 @@ def lines_of(history: History, name: str) -> tuple[HistoryLine, ...]:
         UsageError: there is no such figure, or no entry has it.
     """
     figure = figure_of(name)
-    models: dict[str, list[Entry]] = {}
+    models: dict[str, list[HistoryEntry]] = {}
     for entry in history.entries:
         if name in entry.figures:
             models.setdefault(entry.model, []).append(entry)
@@ -93,7 +93,7 @@ def lines_of(history: History, name: str) -> tuple[HistoryLine, ...]:
     )
 
 
-def _points(entries: Sequence[Entry], figure: Figure) -> tuple[HistoryPoint, ...]:
+def _points(entries: Sequence[HistoryEntry], figure: Figure) -> tuple[HistoryPoint, ...]:
     points = []
     for before, entry in zip([None, *entries], entries, strict=False):
         value = entry.figures[figure.name]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from memdiag.records.dimension import Dimension
-from memdiag.records.inventory import GraphValue, Inventory, Tally
+from memdiag.records.inventory import GraphValue, Inventory, WeightTotal
 from memdiag.reports.console import block, line, print_plain
 from memdiag.reports.table import Column, Row, Table, print_table
 from memdiag.reports.text import counted, plain, shortened
@@ -102,7 +102,7 @@ def _facts(inventory: Inventory) -> str:
     return " · ".join(part for part in parts if part)
 
 
-def _tallied(tallies: Sequence[Tally]) -> str:
+def _tallied(tallies: Sequence[WeightTotal]) -> str:
     return " · ".join(
         f"{plain(tally.name)} {format_size(tally.bytes)} ({tally.count:,})" for tally in tallies
     )

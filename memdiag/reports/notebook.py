@@ -1,6 +1,6 @@
 """Records in Python and in notebooks: one line, HTML, a data frame, a figure.
 
-The methods of `memdiag.records.base.Shown` call these functions.
+The methods of `memdiag.records.base.NotebookRecord` call these functions.
 """
 
 from __future__ import annotations

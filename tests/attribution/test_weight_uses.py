@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from memdiag.attribution.layouts import Uses
+from memdiag.attribution.layout import Uses
 from memdiag.attribution.weight_uses import WeightConsumer, weight_uses
 from memdiag.model.graph_index import GraphIndex
 from memdiag.model.model_file import open_model

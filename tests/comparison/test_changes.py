@@ -4,7 +4,7 @@ import pytest
 from memdiag.comparison.changes import changes, interleaved_ratio, undecided_note
 from memdiag.comparison.comparable import Comparable
 from memdiag.records.attribution import Owner
-from memdiag.records.comparison import Change, Column, Graph
+from memdiag.records.comparison import Column, FigureChange, GraphSize
 from memdiag.units import MIB
 from tests.comparison.columns import column, measured, mib, phase, seconds
 from tests.reports.attributions import attribution, copy
@@ -13,7 +13,9 @@ W = copy("original", 500 * MIB, "w")
 PACKED = copy("packed_fp32", 500 * MIB, "w", made_by="prepack · lm/MatMul")
 
 
-def between(before: Column, after: Column, comparable: Comparable | None = None) -> list[Change]:
+def between(
+    before: Column, after: Column, comparable: Comparable | None = None
+) -> list[FigureChange]:
     return list(changes(before, after, comparable or Comparable())[0])
 
 
@@ -301,7 +303,7 @@ def test_latencies_of_saved_profiles_are_compared_as_they_are() -> None:
 
 
 def test_a_larger_file_and_other_outputs_are_told() -> None:
-    graph = Graph(nodes=12, initializers=4, parameters=2000, saved_bytes=1000 * MIB)
+    graph = GraphSize(nodes=12, initializers=4, parameters=2000, saved_bytes=1000 * MIB)
     disk, outputs = between(column("a"), column("b", graph=graph, largest_difference=0.5))
     assert (disk.metric, disk.bytes) == ("disk", 500 * MIB)
     assert disk.why == "1,000 parameters in a, 2,000 in b"

@@ -20,7 +20,7 @@ from rich.console import Console
 
 import memdiag
 from memdiag.records.finding import CheckedModel
-from memdiag.records.history import HISTORY_SCHEMA, Entry, History
+from memdiag.records.history import HISTORY_SCHEMA, History, HistoryEntry
 from memdiag.reports import check as check_report
 from memdiag.reports import github, report_of, sarif
 from memdiag.reports import history as history_report
@@ -217,7 +217,7 @@ def test_checks_stay_well_formed(name: str) -> None:
 def test_other_summaries_stay_text(name: str) -> None:
     attribution = renamed(tied_xray.attribution(), name)
     check_text(console_text(lambda console: xray_report.show(attribution, console)))
-    entry = Entry(
+    entry = HistoryEntry(
         added_s=1e9,
         label="commit",
         model="m.onnx",

@@ -15,7 +15,7 @@ from memdiag.ort.analysis import AnalysisContext
 from memdiag.ort.runtime import Runtime
 from memdiag.records.finding import Finding
 from memdiag.records.profile import Profile
-from memdiag.rules import (
+from memdiag.rules.catalog import (
     identical_weights,
     stored_transpose,
     subgraph_weights,

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from memdiag.comparison.copies import in_words
 from memdiag.records.comparison import (
-    Change,
+    FigureChange,
     Column,
     ColumnStatus,
     Comparison,
@@ -114,7 +114,7 @@ def problems(comparison: Comparison) -> tuple[str, ...]:
     )
 
 
-def change_sentence(comparison: Comparison, change: Change) -> str:
+def change_sentence(comparison: Comparison, change: FigureChange) -> str:
     """Return a change as a sentence: ``steady from 5 MiB to 9 MiB since 1.31.1: +4 MiB, m now packs W``.
 
     Its figures are in the tables as well.
@@ -130,7 +130,7 @@ def change_sentence(comparison: Comparison, change: Change) -> str:
     return f"{text}: {why}" if why else text
 
 
-def _has_causes_of_steady(comparison: Comparison, peak: Change) -> bool:
+def _has_causes_of_steady(comparison: Comparison, peak: FigureChange) -> bool:
     """Return whether the steady memory of the same columns differs, and for the same causes."""
     return any(
         change.metric == "steady"
@@ -156,7 +156,7 @@ def latency_ratio(latency: Latency) -> str:
     return f"{latency.ratio:.2f} ×"
 
 
-def _difference(comparison: Comparison, change: Change) -> str:
+def _difference(comparison: Comparison, change: FigureChange) -> str:
     name = _METRICS[change.metric]
     if change.metric == "outputs":
         return f"{name} differ"
@@ -174,7 +174,7 @@ def _difference(comparison: Comparison, change: Change) -> str:
     return f"{name} from {' to '.join(figures)}"
 
 
-def _figure(comparison: Comparison, column: Column, change: Change) -> str:
+def _figure(comparison: Comparison, column: Column, change: FigureChange) -> str:
     """Return the figure of `column` that `change` is about."""
     if change.metric == "disk":
         return format_size(column.graph.saved_bytes) if column.graph else "?"

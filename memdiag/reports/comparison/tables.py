@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Literal, NamedTuple
 
 from memdiag.records import comparison as records
-from memdiag.records.comparison import Bytes, Comparison, Latency
+from memdiag.records.comparison import MeasuredBytes, Comparison, Latency
 from memdiag.records.profile import PHASES, PhaseName
 from memdiag.reports.comparison.picture import color_of
 from memdiag.reports.comparison.sentences import decimals, latency_ratio
@@ -197,12 +197,12 @@ def _phase_cells(
     digits: int,
 ) -> Row:
     assert column.measured is not None
-    sizes: dict[str, Bytes] = {p.phase: getattr(p, figure) for p in column.measured.phases}
+    sizes: dict[str, MeasuredBytes] = {p.phase: getattr(p, figure) for p in column.measured.phases}
     cells = (mebibytes(sizes[name].median, digits) if name in sizes else "" for name in names)
     return Row(_label(column), *cells)
 
 
-def _size(value: Bytes | None) -> str:
+def _size(value: MeasuredBytes | None) -> str:
     if value is None:
         return ""
     half = (value.high - value.low) / 2

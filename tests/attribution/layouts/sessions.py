@@ -15,7 +15,7 @@ import onnx.numpy_helper
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
-from memdiag.attribution.layouts import VirtualCopy
+from memdiag.attribution.virtual_copy import VirtualCopy
 
 RUNTIMES = [sys.executable, *filter(None, os.environ.get("MEMDIAG_RUNTIMES", "").split(":"))]
 """Interpreters for the sessions: this one, and those in MEMDIAG_RUNTIMES."""

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
-from memdiag.attribution.layouts import NBits
+from memdiag.attribution.layout import NBits
 from tests.attribution.layouts.sessions import ProcessMemory, combined, model
 from tests.attribution.layouts.virtual_copies import assembled, offered, one
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from onnx import helper
 
-from memdiag.attribution.layouts import Quantization
+from memdiag.attribution.layout import Quantization
 from tests.attribution.layouts.sessions import ProcessMemory, model, noise
 from tests.attribution.layouts.virtual_copies import assembled, offered, one
 
