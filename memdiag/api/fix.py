@@ -1,16 +1,21 @@
 """End a model's waste: build each rewrite, verify and measure it, and keep the best combination."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from math import inf
 from pathlib import Path
 
 from memdiag.api.arguments import check_dims, model_path
 from memdiag.api.check import Selection, examine
 from memdiag.api.inputs import Given, read_given
+from memdiag.api.search_arguments import (
+    DEFAULT_MAX_SLOWDOWN,
+    OnProgress,
+    check_search_arguments,
+    deadline_after,
+    ignore_progress,
+)
 from memdiag.api.trials import SIZES, trials
-from memdiag.errors import UsageError
 from memdiag.fixing.candidates import VerifiedResult
 from memdiag.fixing.changes import changes_by_rule
 from memdiag.fixing.model_writer import ModelWriter, Output
@@ -21,14 +26,10 @@ from memdiag.model.model_file import open_model
 from memdiag.ort.runtime import Runtime, require_runtime
 from memdiag.records.dimension import Dimension
 from memdiag.records.fix import FIX_SCHEMA, Fix
-from memdiag.runner.job import Deadline, Job, Limits, TimeLimitReached
+from memdiag.runner.job import Job, Limits, TimeLimitReached
 from memdiag.runner.temporary import temporary_folder
 from memdiag.verify.model_evaluator import ModelEvaluator
 from memdiag.verify.other_runtimes import OtherRuntimes
-
-DEFAULT_MAX_SLOWDOWN = 1.05
-
-OnProgress = Callable[[str], None]
 
 
 def fix(
@@ -82,14 +83,11 @@ def fix(
     path = model_path(model)
     check_dims(dims)
     target = Path(output) if output is not None else path.with_name(f"{path.stem}.fixed.onnx")
-    if max_slowdown <= 0:
-        raise UsageError("--max-slowdown must be greater than 0.")
+    check_search_arguments(max_slowdown, time_limit_s)
     require_runtime("run memdiag in an environment that has it")
-    if time_limit_s is not None and time_limit_s <= 0:
-        raise UsageError("--time-limit must be greater than 0.")
-    deadline = Deadline(inf if time_limit_s is None else time.monotonic() + time_limit_s)
+    deadline = deadline_after(time_limit_s)
     given = read_given(inputs or {})
-    report_progress = on_progress or _ignore
+    report_progress = on_progress or ignore_progress
     with open_model(path) as file, FileStates(path, file.files), ExitStack() as exits:
         writer = ModelWriter(file, target)
         runtime = Runtime.installed()
@@ -159,8 +157,6 @@ def _record(
         output_files=tuple(map(_text, output.files)) if output else (),
         kept_files=tuple(map(_text, output.built.kept)) if output else (),
         kept_bytes=output.built.kept_bytes if output else 0,
-        session_options={},
-        environment={},
         remedies=state.outcomes,
         before=verified.before if verified else state.before,
         after=verified.after if verified else None,
@@ -181,7 +177,3 @@ def _record(
 
 def _text(path: Path) -> str:
     return str(path).encode(errors="backslashreplace").decode()
-
-
-def _ignore(text: str) -> None:
-    """Report no progress."""

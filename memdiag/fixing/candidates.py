@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from memdiag.fixing.changes import Change
 from memdiag.fixing.model_writer import Output
-from memdiag.records.fix import Figures
+from memdiag.records.measured_change import Figures
 from memdiag.verify.acceptance import takes_less_memory, takes_less_time
 from memdiag.verify.model_evaluator import Comparisons, Verdict
 from memdiag.verify.outputs import Bound

@@ -10,7 +10,7 @@ from memdiag.fixing.candidates import Candidate, Undecided, VerifiedResult, pref
 from memdiag.fixing.changes import Change
 from memdiag.fixing.model_writer import BuiltModel
 from memdiag.fixing.state import ChangesByRule, FixState
-from memdiag.records.fix import Figures
+from memdiag.records.measured_change import Figures
 from memdiag.runner.job import Job, TimeLimitReached
 from memdiag.units import format_duration
 from memdiag.verify.acceptance import (

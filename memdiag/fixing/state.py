@@ -9,7 +9,8 @@ from memdiag.fixing.model_writer import BuiltModel, ModelWriter, Output
 from memdiag.model.graph_index import GraphIndex
 from memdiag.ort.reductions import largest_reduction
 from memdiag.records.finding import Finding
-from memdiag.records.fix import Figures, Remedy, RemedyStatus
+from memdiag.records.fix import Remedy, RemedyStatus
+from memdiag.records.measured_change import Figures
 from memdiag.rewrites.model_editor import ModelEditor
 from memdiag.runner.job import Deadline
 from memdiag.verify.outputs import Bound

@@ -9,7 +9,8 @@ import msgspec
 
 from memdiag.errors import MemdiagError
 from memdiag.model.model_file import open_model
-from memdiag.records.fix import Figures, Point
+from memdiag.records.measured_change import Figures
+from memdiag.records.tuning import Point
 from memdiag.runner.job import Job, TimeLimitReached
 from memdiag.tuning.options import Option
 from memdiag.tuning.points import excess

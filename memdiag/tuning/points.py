@@ -5,7 +5,8 @@ from math import inf
 
 import msgspec
 
-from memdiag.records.fix import Figures, Point
+from memdiag.records.measured_change import Figures
+from memdiag.records.tuning import Point
 from memdiag.units import MIB
 
 BUDGETS: Mapping[str, Callable[[Figures], int]] = {

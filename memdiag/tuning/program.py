@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import PurePath
 
 from memdiag.ort.session_memory import OVERRIDABLE_SINCE_IR
-from memdiag.records.fix import Point
+from memdiag.records.tuning import Point
 from memdiag.runner.child import TELEMETRY_OFF
 
 _LEVELS = {

@@ -7,7 +7,8 @@ from math import inf
 
 import msgspec
 
-from memdiag.records.fix import Figures, Point
+from memdiag.records.measured_change import Figures
+from memdiag.records.tuning import Point
 from memdiag.runner.job import TimeLimitReached
 from memdiag.tuning.options import Option
 from memdiag.tuning.point_evaluator import PointEvaluator

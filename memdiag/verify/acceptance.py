@@ -2,7 +2,7 @@
 
 from math import ceil
 
-from memdiag.records.fix import Figures
+from memdiag.records.measured_change import Figures
 from memdiag.units import format_sizes
 from memdiag.verify.latency import LatencyComparison
 from memdiag.verify.model_evaluator import Comparisons

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from statistics import median
 
 from memdiag.errors import MeasurementError
-from memdiag.records.fix import Figures
+from memdiag.records.measured_change import Figures
 from memdiag.runner.job import Job
 from memdiag.runner.run import Measurement, measure
 

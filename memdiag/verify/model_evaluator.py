@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import NamedTuple, Self
 
 from memdiag.errors import MeasurementError
-from memdiag.records.fix import Figures, LatencyAt
+from memdiag.records.measured_change import Figures, LatencyAt
 from memdiag.runner.job import Feed, Job
 from memdiag.runner.session_server import SessionServer
 from memdiag.verify.latency import MAX_PAIRS, LatencyComparison, compare_latency

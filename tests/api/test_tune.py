@@ -9,7 +9,7 @@ from onnx import parser
 
 import memdiag
 from memdiag.errors import MeasurementError, UsageError
-from memdiag.records.fix import Fix
+from memdiag.records.tuning import Tuning
 from memdiag.tuning.options import Option, options
 from memdiag.units import MIB
 
@@ -38,7 +38,7 @@ def high_water_bytes(program: str) -> int:
     return int(done.stdout.split()[-1]) * 1024
 
 
-def tried(tuning: Fix) -> list[Sequence[str]]:
+def tried(tuning: Tuning) -> list[Sequence[str]]:
     return [point.options for point in tuning.points]
 
 
@@ -57,9 +57,10 @@ def test_the_options_that_save_are_found_and_combined(
     assert tuning.before.anonymous_bytes - tuning.after.anonymous_bytes > 12 * MIB
     (chosen,) = [point for point in tuning.points if point.options == tuning.chosen]
     assert chosen.on_front
-    assert chosen.session_options == tuning.session_options
+    assert chosen == tuning.chosen_point
+    assert chosen.session_options == {"session.disable_prepacking": "1"}
     assert chosen.figures == tuning.after
-    assert "InferenceSession" in tuning.snippet
+    assert "InferenceSession" in tuning.program
     for name in both:
         assert any(note.startswith(f"{name}: ") and note.endswith(".") for note in tuning.notes)
     assert [each.inputs for each in tuning.latencies] != []
@@ -78,7 +79,7 @@ def test_the_program_takes_what_the_chosen_point_took(
     assert tuning.before is not None
     assert tuning.after is not None
     plain = f"import onnxruntime\nonnxruntime.InferenceSession({tuning.model!r})\n"
-    saved = high_water_bytes(plain) - high_water_bytes(tuning.snippet)
+    saved = high_water_bytes(plain) - high_water_bytes(tuning.program)
     assert saved > 16 * MIB
     assert abs(saved - (tuning.before.peak_bytes - tuning.after.peak_bytes)) < 12 * MIB
 
@@ -105,21 +106,23 @@ def test_what_is_rewritten_is_measured_beside_the_original(
     model = tmp_path / "m.onnx"
     model.write_bytes(sample_model("tied_if", 16).read_bytes())
     tuning = memdiag.tune(model, rewrite=True, max_slowdown=100, dims={"tokens": 1}, sizes=[1])
-    assert tuning.output is not None
-    assert any(one.status == "applied" for one in tuning.remedies)
+    assert tuning.fix is not None
+    assert tuning.fix.output is not None
+    assert any(remedy.status == "applied" for remedy in tuning.fix.remedies)
     assert tried(tuning)[:2] == [(), ("rewrite",)]
     assert all("rewrite" in names for names in tried(tuning)[1:])
     assert tuning.points[0].figures is not None
     assert tuning.points[1].figures is not None
     assert tuning.points[0].figures.peak_bytes - tuning.points[1].figures.peak_bytes > 8 * MIB
     assert tuning.model == str(model)
-    assert repr(tuning.output) in tuning.snippet
+    assert repr(tuning.fix.output) in tuning.program
 
 
 def test_nothing_to_rewrite_is_said(sample_model: SampleModel, only: Callable[..., None]) -> None:
     only("patterns-off")
     tuning = memdiag.tune(sample_model("plain_mlp"), rewrite=True, sizes=[1])
-    assert tuning.output is None
+    assert tuning.fix is not None
+    assert tuning.fix.output is None
     assert tuning.notes == ("no rewrite was worth it: only options were tuned",)
     assert tried(tuning) == [(), ("patterns-off",)]
 

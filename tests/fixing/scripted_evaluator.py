@@ -7,7 +7,7 @@ from typing import Any
 import onnx
 
 from memdiag.errors import MeasurementError
-from memdiag.records.fix import Figures
+from memdiag.records.measured_change import Figures
 from memdiag.runner.job import Job
 from memdiag.units import MIB
 from memdiag.verify.latency import LatencyComparison

@@ -5,7 +5,8 @@ from typing import Any, TypeVar
 import msgspec
 
 from memdiag.records.base import Record
-from memdiag.records.fix import FIX_SCHEMA, Figures, Fix, LatencyAt, Remedy
+from memdiag.records.fix import FIX_SCHEMA, Fix, Remedy
+from memdiag.records.measured_change import Figures, LatencyAt
 from memdiag.units import MIB
 from tests.reports import profiles
 
@@ -56,8 +57,6 @@ def verified(**changes: Any) -> Fix:
         output_files=("dir/m.fixed.onnx", "dir/m.onnx"),
         kept_files=("dir/m.onnx",),
         kept_bytes=500 * MIB,
-        session_options={},
-        environment={},
         remedies=(
             remedy("slow-one", "w", status="rejected"),
             remedy("good-one", "w"),

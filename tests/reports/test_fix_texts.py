@@ -6,10 +6,10 @@ import msgspec
 import pytest
 
 from memdiag.records.fix import FIX_SCHEMA, Fix, Remedy, RemedyStatus
-from memdiag.reports.fix import answer, fix_outcome, releases_text, remedy_table, written_text
+from memdiag.reports.fix import fix_outcome, releases_text, remedy_table, written_text
 from memdiag.reports.text import time_limit
 from memdiag.units import MIB
-from tests.reports import fix_records, tuning_records
+from tests.reports import fix_records
 
 
 def remedy(name: str, *weights: str, status: RemedyStatus = "applied") -> Remedy:
@@ -23,8 +23,6 @@ def fix(**changes: Any) -> Fix:
         onnxruntime="1.31.1",
         output="m.fixed.onnx",
         output_files=("m.fixed.onnx",),
-        session_options={},
-        environment={},
         remedies=(remedy("one", "w"),),
         before=None,
         after=None,
@@ -142,63 +140,15 @@ def test_a_profile_tells_by_what_the_model_was_fixed_and_how_well() -> None:
     )
 
 
-def test_a_profile_tells_what_a_tuning_depends_on() -> None:
-    said = fix_outcome(tuning_records.tuning())
-    assert said.startswith("Fixed by disable-prepacking + mmap-threshold: peak 200 MiB → 150 MiB")
-    assert said.endswith("It depends on: session.disable_prepacking=1.")
-    near = tuning_records.point("arena-off", at=(150, 75), ratio=1.0, fits=False)
-    nearest = tuning_records.tuning(near, (tuning_records.DEFAULTS, near))
-    assert "by arena-off, the nearest to a budget that nothing fits: peak" in fix_outcome(nearest)
-
-
 def test_what_changed_nothing_is_told_as_that() -> None:
     assert fix_outcome(fix_records.all_rejected()) == (
         "A fix was tried. Nothing: no remedy that was tried is worth it."
     )
-    kept = tuning_records.tuning(tuning_records.DEFAULTS)
-    assert fix_outcome(kept).startswith("Options of the session were tried. No option is")
     assert fix_outcome(fix_records.dry_run()) == ""
     assert fix_outcome(fix_records.unverified()).startswith("Fixed by good-one, unverified: ")
-
-
-def test_all_that_a_point_sets_is_named() -> None:
-    point = msgspec.structs.replace(
-        tuning_records.CHOSEN,
-        environment={"MALLOC_MMAP_THRESHOLD_": "131072"},
-        run_options={"memory.enable_memory_arena_shrinkage": "cpu:0"},
-        disabled_optimizers=("MatMulAddFusion",),
-        shared_arena=True,
-        saved_options={"x": "y"},
-        load_from="bytes",
-        shares_weights=True,
-    )
-    tuning = msgspec.structs.replace(
-        tuning_records.tuning(point, (tuning_records.DEFAULTS, point)),
-        environment=point.environment,
-    )
-    (said,) = (text for label, text in answer(tuning).sentences if "depends" in label)
-    assert said == (
-        "session.disable_prepacking=1, $MALLOC_MMAP_THRESHOLD_=131072 in the environment,"
-        " memory.enable_memory_arena_shrinkage=cpu:0 for each run, without the optimizer"
-        " MatMulAddFusion, one arena for all sessions, the optimized model, saved once, the model's"
-        " bytes instead of its path, weights mapped once for all sessions."
-    )
 
 
 def test_outputs_beyond_the_bound_are_not_within_it() -> None:
     far = fix_records.verified(largest_difference=1e-3)
     assert "outputs largest difference 1.0e-03 of the largest value" in fix_outcome(far)
     assert "outputs equal, bit by bit" in fix_outcome(fix_records.verified(largest_difference=0.0))
-
-
-def test_a_point_that_is_not_among_the_points_is_no_crash() -> None:
-    broken = msgspec.structs.replace(tuning_records.tuning(), chosen=("another",))
-    assert answer(broken).answer.startswith("Peak 200 MiB")
-
-
-def test_a_tuning_without_comparisons_does_not_judge_the_options() -> None:
-    kept = tuning_records.tuning(tuning_records.DEFAULTS, (tuning_records.DEFAULTS,))
-    cut = msgspec.structs.replace(kept, untried=("arena-off",))
-    assert answer(cut).answer == "Nothing: no option was compared in the time limit."
-    assert dict(answer(cut).sentences)["What to do"].startswith("Run it again with")
-    assert dict(answer(kept).sentences)["What to do"] == "Keep the defaults."

@@ -17,7 +17,7 @@ import pytest
 from onnx import numpy_helper, parser
 
 from memdiag.ort.runtime import TELEMETRY_SINCE, Runtime
-from memdiag.records.fix import Point
+from memdiag.records.tuning import Point
 from memdiag.runner.job import Job, SessionConfig
 from memdiag.tuning.options import Option, options
 from memdiag.tuning.program import session_program

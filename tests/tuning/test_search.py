@@ -9,7 +9,8 @@ from typing import cast
 import msgspec
 import pytest
 
-from memdiag.records.fix import Figures, Point
+from memdiag.records.measured_change import Figures
+from memdiag.records.tuning import Point
 from memdiag.tuning.options import Option
 from memdiag.tuning.point_evaluator import PointEvaluator
 from memdiag.tuning.points import excess

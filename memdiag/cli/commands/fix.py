@@ -15,10 +15,7 @@ from memdiag.cli.options import (
     add_search_options,
     comma_list,
     command_line,
-    read_dims,
-    read_inputs,
-    read_sizes,
-    remaining_s,
+    read_search_options,
 )
 
 ARGUMENTS = "MODEL"
@@ -84,16 +81,11 @@ def run(options: Namespace) -> int:
             options.model,
             options.output,
             only=comma_list(",".join(options.only)),
-            unsafe=options.unsafe,
             unverified=options.unverified,
             dry_run=options.dry_run,
-            max_slowdown=options.max_slowdown,
-            dims=read_dims(options.dim),
-            inputs=read_inputs(options),
-            sizes=read_sizes(options.sizes),
             check_with=options.check_with,
-            time_limit_s=remaining_s(options.time_limit, started),
             on_progress=line.show,
+            **read_search_options(options, started),
         )
     result = msgspec.structs.replace(result, command=command_line())
 

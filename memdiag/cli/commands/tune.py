@@ -17,10 +17,7 @@ from memdiag.cli.options import (
     add_search_options,
     comma_list,
     command_line,
-    read_dims,
-    read_inputs,
-    read_sizes,
-    remaining_s,
+    read_search_options,
     sizes_by_name,
     whole_number,
 )
@@ -97,21 +94,16 @@ def run(options: Namespace) -> int:
             options.model,
             budget=budget,
             only=comma_list(",".join(options.only)),
-            max_slowdown=options.max_slowdown,
             rewrite=options.rewrite,
             output=options.output,
-            unsafe=options.unsafe,
             sessions=options.sessions,
             load_from=options.load_from,
             telemetry=options.telemetry,
-            dims=read_dims(options.dim),
-            inputs=read_inputs(options),
-            sizes=read_sizes(options.sizes),
-            time_limit_s=remaining_s(options.time_limit, started),
             on_progress=line.show,
+            **read_search_options(options, started),
         )
     result = msgspec.structs.replace(result, command=command_line())
-    fits = any(point.fits and point.options == result.chosen for point in result.points)
+    fits = result.chosen_point is not None and result.chosen_point.fits
 
     def print_answer(written: Sequence[Path]) -> int:
         print_record(result, written, format=options.format, quiet=options.quiet, every=options.all)
