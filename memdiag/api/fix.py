@@ -120,13 +120,17 @@ def fix(
                     )
             except TimeLimitReached:
                 state.record_untried(rules, "the time limit ended the search before")
-                state.notes.append(
-                    "no remedy was tried: the time limit passed before the original was measured"
-                )
+                state.notes.append("the time limit passed before the original was measured")
             else:
                 if evaluator is not None:
                     search = RewriteSearch(
-                        state, evaluator, others, max_slowdown, report_progress, deadline.at
+                        state,
+                        evaluator,
+                        others,
+                        max_slowdown,
+                        report_progress,
+                        end=deadline.at,
+                        setup_s=time.perf_counter() - started,
                     )
                     result = search.run(rules)
                 elif unverified:
@@ -169,6 +173,7 @@ def _record(
         is_valid=state.is_valid if output else None,
         oldest_onnxruntime=str(oldest.runtime) if oldest and oldest.runtime else None,
         oldest_reason=oldest.why if oldest else "",
+        sufficient_time_limit_s=state.sufficient_time_limit_s,
         dimensions=dimensions,
         notes=tuple(state.notes),
         duration_s=duration_s,

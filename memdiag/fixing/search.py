@@ -31,6 +31,8 @@ _PAIRS = 16
 _FINAL_PAIRS = 32
 _MAX_RESERVE = 0.5
 """Maximum share of the time that is reserved for measuring the result thoroughly."""
+_MARGIN = 1.25
+"""Factor of the time limit that is recommended, because durations vary."""
 
 
 INTERRUPTED = "the search was interrupted; the result is the best so far"
@@ -51,6 +53,7 @@ class RewriteSearch:
         max_slowdown: the largest ratio of latencies.
         report_progress: called with a few words about what is being done.
         end: when the search has to end, by `time.monotonic()`.
+        setup_s: duration of everything before the search: inputs and figures of the original.
         timed_out: whether the time limit ended the search.
         interrupted: whether Ctrl-C did.
     """
@@ -61,6 +64,7 @@ class RewriteSearch:
     max_slowdown: float
     report_progress: Callable[[str], None]
     end: float = inf
+    setup_s: float = 0.0
     timed_out: bool = field(init=False, default=False)
     interrupted: bool = field(init=False, default=False)
     # Candidates of the current rule, the best last.
@@ -105,11 +109,10 @@ class RewriteSearch:
 
     def _explore(self, rules: ChangesByRule) -> None:
         """Try all changes, as far as the time allows."""
-        first_s = self.evaluator.estimate_s(times=1, pairs=_PAIRS)
-        self._pace = Pace(first_s=first_s, end=self.end)
+        self._pace = Pace(first_s=self._trial_s(), end=self.end)
         self._remaining = sum(map(len, rules))
         deadline = self.evaluator.job.limits.deadline
-        thorough_s = self.evaluator.estimate_s(times=_PROCESSES, pairs=_FINAL_PAIRS)
+        thorough_s = self._confirming_s() + self._verification_s()
         self._explore_until = self.end - min(thorough_s, _MAX_RESERVE * deadline.remaining_s)
         try:
             for changes in rules:
@@ -164,10 +167,31 @@ class RewriteSearch:
             return [INTERRUPTED]
         if not self.timed_out:
             return []
+        self.state.sufficient_time_limit_s = self._sufficient_time_limit_s()
         if self._accepted:
             return ["the time limit ended the search; the result is the best so far"]
-        each = format_duration(self._pace.first_s)
-        return [f"the time limit ended the search; a trial of one remedy takes about {each}"]
+        return ["the time limit ended the search"]
+
+    def _trial_s(self) -> float:
+        """Return the expected duration of the trial of one change."""
+        return self.evaluator.memory_s(1) + self.evaluator.comparison_s(_PAIRS)
+
+    def _confirming_s(self) -> float:
+        """Return the expected duration of `_confirmed`."""
+        return self.evaluator.memory_s(2 * _PROCESSES)
+
+    def _verification_s(self) -> float:
+        """Return the expected duration of `_finish`."""
+        return self.evaluator.comparison_s(_FINAL_PAIRS)
+
+    def _sufficient_time_limit_s(self) -> float:
+        """Return the expected duration of a whole fix, with a margin, from what was measured."""
+        possible = [outcome for outcome in self.state.outcomes if outcome.status != "refused"]
+        rules = {outcome.rule for outcome in possible}
+        trials_s = len(possible) * max(self._trial_s(), self._pace.step_s)
+        confirming_s = len(rules) * self._confirming_s()
+        whole_s = self.setup_s + trials_s + confirming_s + self._verification_s()
+        return _MARGIN * whole_s
 
     def _try_rule(self, changes: tuple[Change, ...]) -> None:
         """Accept the best change of one rule, if any is worth having."""
@@ -210,6 +234,8 @@ class RewriteSearch:
 
         Its memory and that of the model with only the accepted changes are measured alternately.
         """
+        about = format_duration(self._confirming_s())
+        self.report_progress(f"measuring {found.change.name} again (about {about})")
         writer, accepted = self.state.writer, self.state.accepted
         changes = [*accepted, found.change]
         before, disk_bytes = self.evaluator.job, self.evaluator.before.disk_bytes
@@ -314,8 +340,8 @@ class RewriteSearch:
 
         If it is not, the next best change of the last rule replaces the one that was accepted.
         """
-        estimate_s = self.evaluator.estimate_s(times=_PROCESSES, pairs=_FINAL_PAIRS)
-        self.report_progress(f"verifying the result (about {format_duration(estimate_s)})")
+        about = format_duration(self._verification_s())
+        self.report_progress(f"verifying the result (about {about})")
         ranked = self._accepted[-1]
         writer = self.state.writer
         with writer.built(writer.editor(self.state.accepted)) as built:

@@ -31,6 +31,8 @@ class FixState:
         is_valid: whether the model that was checked last passes `onnx.checker`.
         before: the figures of the original; None where it is not measured.
         deadline: when to stop.
+        sufficient_time_limit_s: a time limit that is expected to suffice; None if the limit did not
+            end the search, or no limit can be derived.
     """
 
     writer: ModelWriter
@@ -40,6 +42,7 @@ class FixState:
     is_valid: bool | None = None
     before: Figures | None = None
     deadline: Deadline = field(default_factory=Deadline)
+    sufficient_time_limit_s: float | None = None
 
     def __post_init__(self) -> None:
         self._checker = ValidityChecker(self.writer.file.path, deadline=self.deadline)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -42,6 +43,8 @@ _STATUS_ORDER: tuple[RemedyStatus, ...] = (
 )
 _NEEDS_NOTHING_ELSE = "The files alone: no option has to be set, and no variable."
 _MAX_WEIGHTS = 3
+_MAX_NAMES = 6
+_MAX_SHORT_LIMIT_S = 120
 _MAX_CONSOLE_NAME = 30
 _MAX_PICTURE_LABEL = 22
 _MAX_RATIOS = 6
@@ -65,7 +68,7 @@ def _show(fix: Fix, console: Console, written: Sequence[Path], quiet: bool) -> N
     show_changes(fix, console)
     block(console, [f"onnxruntime: {releases_text(fix)}"] if fix.output is not None else [])
     block(console, [f"note: {plain(note)}" for note in fix.notes])
-    block(console, [written_text(fix)])
+    block(console, [written_text(fix), _untried_text(fix)])
     files(console, written)
 
 
@@ -122,10 +125,15 @@ def written_text(fix: Fix) -> str:
         names = ", ".join(undecided)
         return f"{model}: undecided about {names}, in {duration}; nothing was written"
     if _with_status(fix, "untried"):
-        return (
-            f"{model}: {_search_progress(fix)}; nothing was written; give it more with --time-limit"
-        )
+        return f"{model}: {_search_progress(fix)}. Nothing was written. {_time_limit_advice(fix)}"
     return f"{model}: nothing was worth changing, in {duration}; nothing was written"
+
+
+def _untried_text(fix: Fix) -> str:
+    """Return what was not tried although a model was written, and what to do; empty if nothing."""
+    if fix.output is None or not _with_status(fix, "untried"):
+        return ""
+    return f"{_search_progress(fix)}. {_time_limit_advice(fix)}"
 
 
 def releases_text(fix: Fix) -> str:
@@ -233,7 +241,7 @@ def _next_step(fix: Fix) -> str:
         if _with_status(fix, "undecided"):
             return "Run it again on a quieter machine, or with a higher --max-slowdown."
         if _with_status(fix, "untried"):
-            return "Run it again with a longer --time-limit, or none."
+            return _time_limit_advice(fix)
         return "Options of the session may still help: let memdiag tune look for them."
     if not fix.verified:
         return f"Compare the outputs of {plain(fix.output)} with the original's before using it."
@@ -241,13 +249,26 @@ def _next_step(fix: Fix) -> str:
 
 
 def _search_progress(fix: Fix) -> str:
-    """Return how far the search got before its time limit."""
-    count = len(_with_status(fix, "untried"))
-    limit = time_limit(fix.command)
-    if not _with_status(fix, "rejected"):
-        return f"no remedy was tried to the end in {limit}"
-    were = "1 remedy was" if count == 1 else f"{count} remedies were"
-    return f"nothing worth changing was found in {limit}; {were} not tried"
+    """Return which remedies were not tried when the search was ended."""
+    untried = _with_status(fix, "untried")
+    ended = "the search was interrupted"
+    if not _is_interrupted(fix):
+        ended = f"{time_limit(fix.command)} passed"
+    these = "this remedy was" if len(untried) == 1 else "these remedies were"
+    return f"{ended} before {these} tried to the end: {listed(untried, limit=_MAX_NAMES)}"
+
+
+def _is_interrupted(fix: Fix) -> bool:
+    return any(note.startswith("the search was interrupted") for note in fix.notes)
+
+
+def _time_limit_advice(fix: Fix) -> str:
+    """Return with which time limit the untried remedies can be tried."""
+    if fix.sufficient_time_limit_s is None:
+        return "Run it again with a longer --time-limit, or none."
+    step_s = 10 if fix.sufficient_time_limit_s < _MAX_SHORT_LIMIT_S else 60
+    limit_s = step_s * ceil(fix.sufficient_time_limit_s / step_s)
+    return f"Run it again with --time-limit {limit_s}, which is expected to suffice, or without."
 
 
 def _kept_clause(fix: Fix) -> str:

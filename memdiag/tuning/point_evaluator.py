@@ -60,12 +60,13 @@ class PointEvaluator:
     @property
     def measuring_s(self) -> float:
         """Approximate duration of measuring the memory of a point."""
-        return self.model_evaluator.estimate_s(times=0, pairs=0)
+        return self.model_evaluator.memory_s(1)
 
     @property
     def confirming_s(self) -> float:
         """Approximate duration of confirming a point."""
-        return self.model_evaluator.estimate_s(times=_FINAL_PROCESSES, pairs=_FINAL_PAIRS)
+        memory_s = self.model_evaluator.memory_s(2 * _FINAL_PROCESSES)
+        return memory_s + self.model_evaluator.comparison_s(_FINAL_PAIRS)
 
     def reserve_s(self, remaining_s: float) -> float:
         """Return how much of the remaining time to reserve for confirming a point.
@@ -75,8 +76,8 @@ class PointEvaluator:
         """
         if remaining_s == inf:
             return 0.0
-        memory_s = 2 * _FINAL_PROCESSES * self.model_evaluator.process_s
-        all_s = memory_s + self.model_evaluator.estimate_s(times=0, pairs=MIN_PAIRS)
+        memory_s = self.model_evaluator.memory_s(2 * _FINAL_PROCESSES)
+        all_s = memory_s + self.model_evaluator.comparison_s(MIN_PAIRS)
         if all_s <= remaining_s / 2:
             return all_s
         return memory_s if memory_s <= remaining_s / 4 else 0.0

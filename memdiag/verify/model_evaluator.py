@@ -11,17 +11,15 @@ from memdiag.errors import MeasurementError
 from memdiag.records.measured_change import Figures, LatencyAt
 from memdiag.runner.job import Feed, Job
 from memdiag.runner.session_server import SessionServer
-from memdiag.verify.latency import MAX_PAIRS, LatencyComparison, compare_latency
+from memdiag.verify.latency import MAX_PAIRS, LatencyComparison, compare_latency, expected_s
 from memdiag.verify.memory import measure_interleaved, summarize
 from memdiag.verify.output_baseline import OutputBaseline
 from memdiag.verify.outputs import Bound, Difference
+from memdiag.verify.pace import DurationRatio
 
 _BASELINE_PROCESSES = 3
 _CONFIRMING_S = 60.0
 """Maximum duration of a comparison that has to confirm that a model is slower."""
-
-_TURN_OVERHEAD_S = 0.15
-_RUNS_PER_TURN = 4
 
 
 class InputSet(NamedTuple):
@@ -97,7 +95,6 @@ class ModelEvaluator:
         before: the figures of the original.
         unstable: names of outputs that are random.
         onnxruntime: the release that models run on.
-        process_s: mean duration of measuring the original's memory once, in seconds.
         session_count: number of sessions that were started.
 
     Raises:
@@ -112,13 +109,16 @@ class ModelEvaluator:
         self._input_sets = input_sets
         self._timed = tuple(_timed_inputs(input_sets))
         self._quick_timed = tuple(dict.fromkeys((self._timed[0], self._timed[-1])))
+        self._comparing = DurationRatio()
+        started = time.monotonic()
         self._server = self._session(job)
         self._needs_restart = False
         try:
+            self._session_s = time.monotonic() - started
             self._baseline = OutputBaseline(self._server, len(input_sets), scratch)
             started = time.monotonic()
             self.before = self.measure(job, _BASELINE_PROCESSES, disk_bytes=disk_bytes)
-            self.process_s = (time.monotonic() - started) / _BASELINE_PROCESSES
+            self._process_s = (time.monotonic() - started) / _BASELINE_PROCESSES
         except BaseException:
             self._server.close()
             raise
@@ -136,11 +136,18 @@ class ModelEvaluator:
     ) -> None:
         self._server.close()
 
-    def estimate_s(self, *, times: int, pairs: int) -> float:
-        """Return roughly how long `times` measurements of both models and one evaluation take."""
-        turn_s = _TURN_OVERHEAD_S + _RUNS_PER_TURN * (self.before.latency_s or 0)
-        comparing_s = 2 * pairs * len(self._timed) * turn_s
-        return (2 * times + 1) * self.process_s + comparing_s
+    def memory_s(self, processes: int) -> float:
+        """Return the expected duration of measuring the memory of so many processes."""
+        return processes * self._process_s
+
+    def comparison_s(self, pairs: int, *, is_quick: bool = False) -> float:
+        """Return the expected duration of `evaluate`, from the comparisons that were made so far.
+
+        Confirmations in new sessions, which slow models need, are not included.
+        """
+        timed = self._quick_timed if is_quick else self._timed
+        comparing_s = sum(self._expected_s(inputs, pairs) for inputs in timed)
+        return self._session_s + sum(self._baseline.run_s) + self._comparing.ratio * comparing_s
 
     def evaluate(
         self,
@@ -174,14 +181,15 @@ class ModelEvaluator:
                     return Verdict(problem=problem, difference=worst)
                 found: dict[_TimedInputs, LatencyComparison] = {}
                 for inputs in self._quick_timed if is_quick else self._timed:
-                    found[inputs] = compare_latency(
-                        self._server,
-                        server,
-                        inputs.feeds,
-                        then=inputs.then,
-                        pairs=pairs,
-                        limit=limit,
-                    )
+                    with self._comparing.timed(self._expected_s(inputs, pairs)):
+                        found[inputs] = compare_latency(
+                            self._server,
+                            server,
+                            inputs.feeds,
+                            then=inputs.then,
+                            pairs=pairs,
+                            limit=limit,
+                        )
                     if limit is not None and found[inputs].is_slower(limit):
                         break
             if limit is not None and not is_quick:
@@ -258,6 +266,11 @@ class ModelEvaluator:
                 if again[inputs].is_slower(limit):
                     break
         return again
+
+    def _expected_s(self, inputs: _TimedInputs, pairs: int) -> float:
+        """Return the expected duration of a comparison of latency, from the original's runs."""
+        indices = (inputs.feeds, *inputs.then)
+        return expected_s([self._baseline.run_s[index] for index in indices], pairs=pairs)
 
     def _restart(self) -> None:
         """Replace the original's session."""

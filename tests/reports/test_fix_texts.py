@@ -106,17 +106,29 @@ LIMITED: dict[str, Any] = {
 }
 
 
-def test_what_the_time_limit_left_untried_is_said() -> None:
+def test_the_remedies_that_the_time_limit_left_untried_are_named_with_a_limit_for_them() -> None:
     untried = remedy("one", status="untried")
-    assert written_text(fix(remedies=(untried,), **LIMITED)) == (
-        "m.onnx: no remedy was tried to the end in the time limit of 60 s; nothing was written;"
-        " give it more with --time-limit"
+    left = "m.onnx: the time limit of 60 s passed before this remedy was tried to the end: one."
+    unknown = fix(remedies=(untried,), **LIMITED)
+    assert written_text(unknown) == (
+        f"{left} Nothing was written. Run it again with a longer --time-limit, or none."
     )
-    some = (untried, remedy("two", status="rejected"))
-    assert written_text(fix(remedies=some, **LIMITED)) == (
-        "m.onnx: nothing worth changing was found in the time limit of 60 s; 1 remedy was not"
-        " tried; nothing was written; give it more with --time-limit"
+    for seconds, limit in ((81.0, 90), (120.0, 120), (121.0, 180), (600.0, 600)):
+        known = fix(remedies=(untried,), sufficient_time_limit_s=seconds, **LIMITED)
+        assert written_text(known) == (
+            f"{left} Nothing was written. Run it again with --time-limit {limit}, which is expected"
+            " to suffice, or without."
+        )
+    both = (untried, remedy("two", status="untried"), remedy("three", status="rejected"))
+    assert "before these remedies were tried to the end: one, two." in written_text(
+        fix(remedies=both, **LIMITED)
     )
+
+
+def test_an_interruption_is_not_called_a_time_limit() -> None:
+    notes = ("the search was interrupted; the result is the best so far",)
+    record = fix(remedies=(remedy("one", status="untried"),), notes=notes, output=None)
+    assert written_text(record).startswith("m.onnx: the search was interrupted before this remedy")
 
 
 @pytest.mark.parametrize(
