@@ -24,7 +24,7 @@ from benchmarks.patterns import MB, PATTERNS, WEIGHT_MB
 from benchmarks.readme import replace_part, table
 from benchmarks.real_models import real_models
 from benchmarks.statistics import interleave, spread
-from memdiag.api.trials import trials
+from memdiag.api.comparison_inputs import find_comparison_inputs
 from memdiag.errors import MeasurementError
 from memdiag.model.model_file import open_model
 from memdiag.records.fix import Fix
@@ -117,7 +117,7 @@ def _with_inputs(model: Path, folder: Path, sizes: Sequence[int]) -> Job | None:
     """Return the job of running `model` with inputs of all sizes, kept in `folder`."""
     job = Job(model=model)
     with open_model(model) as file:
-        sets = trials(file, job, folder, dims={}, given={}, sizes=sizes).sets
+        sets = find_comparison_inputs(file, job, folder, dims={}, given={}, sizes=sizes).sets
     feeds = tuple(one.feeds for one in sets)
     return replace(job, feeds=feeds[0], later_feeds=feeds, runs=len(feeds)) if feeds else None
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from memdiag.api.arguments import check_dims, model_path
 from memdiag.api.check import Selection, examine
+from memdiag.api.comparison_inputs import SIZES, find_comparison_inputs
 from memdiag.api.inputs import Given, read_given
 from memdiag.api.search_arguments import (
     DEFAULT_MAX_SLOWDOWN,
@@ -15,7 +16,6 @@ from memdiag.api.search_arguments import (
     deadline_after,
     ignore_progress,
 )
-from memdiag.api.trials import SIZES, trials
 from memdiag.fixing.candidates import VerifiedResult
 from memdiag.fixing.changes import changes_by_rule
 from memdiag.fixing.model_writer import ModelWriter, Output
@@ -105,7 +105,7 @@ def fix(
             job = Job(model=path, runs=None, limits=Limits(deadline=deadline))
             evaluator: ModelEvaluator | None = None
             try:
-                found = trials(
+                found = find_comparison_inputs(
                     file, job, scratch / "inputs", dims=dims or {}, given=given, sizes=sizes
                 )
                 state.notes += found.notes

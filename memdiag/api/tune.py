@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from memdiag.api.arguments import check_dims, model_path
+from memdiag.api.comparison_inputs import SIZES, find_comparison_inputs
 from memdiag.api.fix import fix
 from memdiag.api.inputs import Given, read_given
 from memdiag.api.search_arguments import (
@@ -16,7 +17,6 @@ from memdiag.api.search_arguments import (
     deadline_after,
     ignore_progress,
 )
-from memdiag.api.trials import SIZES, trials
 from memdiag.errors import MeasurementError, UsageError
 from memdiag.fixing.search import INTERRUPTED
 from memdiag.model.file_state import FileStates
@@ -136,7 +136,9 @@ def tune(
         )
         folder = scratch / "inputs"
         try:
-            found = trials(file, job, folder, dims=dims or {}, given=given, sizes=sizes)
+            found = find_comparison_inputs(
+                file, job, folder, dims=dims or {}, given=given, sizes=sizes
+            )
             if not found.sets:
                 raise MeasurementError(
                     f"{path}: the model does not run here with generated inputs. Use --input."

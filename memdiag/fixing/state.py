@@ -14,7 +14,7 @@ from memdiag.records.measured_change import Figures
 from memdiag.rewrites.model_editor import ModelEditor
 from memdiag.runner.job import Deadline
 from memdiag.verify.outputs import Bound
-from memdiag.verify.validity import ValidityChecker
+from memdiag.verify.validity import Validity, ValidityChecker
 
 ChangesByRule = Sequence[tuple[Change, ...]]
 
@@ -46,6 +46,7 @@ class FixState:
 
     def __post_init__(self) -> None:
         self._checker = ValidityChecker(self.writer.file.path, deadline=self.deadline)
+        self._validities: dict[bytes, Validity] = {}
         self._outcomes: dict[tuple[str, str, tuple[str, ...]], Remedy] = {}
 
     @property
@@ -107,7 +108,9 @@ class FixState:
         """Return why a changed model is not as valid as the original; None if it is."""
         if built.newer is not None:
             return f"it declares {built.newer}, which the original does not"
-        found = self._checker.check(built.path)
+        found = self._validities.get(built.digest)
+        if found is None:
+            found = self._validities[built.digest] = self._checker.check(built.path)
         self.is_valid = not found.complaint
         return f"onnx.checker rejects it ({found.complaint})" if found.is_new else None
 

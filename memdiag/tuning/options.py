@@ -114,7 +114,8 @@ def _table() -> list[Option]:
             name="share-weights",
             does="Weights are mapped once and given to every session (`add_initializer`),"
             " unpacked.",
-            hurts="Weights must be in a separate file, and matrix products pack them in every run.",
+            hurts="Weights must be in a separate file, and matrix products pack them in every run."
+            " Mapped pages count only while they are resident.",
             session={"session.disable_prepacking": "1"},
             shares_weights=True,
             excludes=("disable-prepacking", "save-prepacked"),
@@ -124,7 +125,8 @@ def _table() -> list[Option]:
             name="save-prepacked",
             does="Packed weights are written to a file once, and mapped from it by every session.",
             hurts="The files fit this release of the runtime and this machine's instruction set"
-            " only.",
+            " only. Mapped pages count only while they are resident: the measured memory falls when"
+            " the system evicts pages, and rises when they are read again.",
             saved={"session.save_external_prepacked_constant_initializers": "1"},
             excludes=("disable-prepacking", "share-weights"),
             is_available=lambda runtime: runtime >= (1, 21),

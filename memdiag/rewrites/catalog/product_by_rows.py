@@ -14,9 +14,9 @@ import numpy as np
 import onnx_ir as ir
 
 from memdiag.records.finding import Finding
-from memdiag.rewrites.gemm_transposed import gemm_problem
+from memdiag.rewrites.catalog.gemm_transposed import gemm_problem
+from memdiag.rewrites.catalog.overridable_weight import listing_problem
 from memdiag.rewrites.model_editor import ModelEditor
-from memdiag.rewrites.overridable_weight import listing_problem
 from memdiag.rewrites.rewrite import Rewrite
 from memdiag.rewrites.transposed_products import (
     Product,

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import onnx_ir as ir
 
 from memdiag.records.finding import Finding
-from memdiag.rewrites.gemm_transposed import gemm_problem, replace_with_gemm
+from memdiag.rewrites.catalog.gemm_transposed import gemm_problem, replace_with_gemm
 from memdiag.rewrites.model_editor import ModelEditor
 from memdiag.rewrites.rewrite import Rewrite
 from memdiag.rewrites.transposed_products import (
