@@ -7,13 +7,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from memdiag.api.inputs import Chosen, choose_inputs, find_inputs
+from memdiag.api.inputs import Chosen, choose_inputs, find_inputs, save_arrays
 from memdiag.errors import UsageError
 from memdiag.model.dimensions import axes_of
 from memdiag.model.inputs import InputPlan, make, plan_inputs
 from memdiag.model.model_file import ModelFile
 from memdiag.records.dimension import Dimension, in_words
-from memdiag.runner.job import Feed, Job
+from memdiag.runner.job import Job
 from memdiag.runner.try_inputs import inputs_that_run
 from memdiag.verify.model_evaluator import InputSet
 
@@ -74,7 +74,8 @@ def _input_sets(
     """Yield the sets of inputs of one size: two of random values, or one if all are given."""
     is_random = any(plan.fill != "given" for plan in plans)
     for seed in (0, 1) if is_random else (0,):
-        feeds = _save(plans, given, folder / f"set-{seed}", seed)
+        arrays = [_array(plan, given, seed) for plan in plans]
+        feeds = save_arrays(plans, arrays, folder / f"set-{seed}")
         flags = _flags(plans, given, seed)
         name = ", ".join(part for part in (sizes, flags) if part) or "the inputs of the model"
         yield InputSet(name, tuple(feeds), timed=not seed or bool(flags), sizes=sizes)
@@ -120,25 +121,6 @@ def _all_of(
     except UsageError:
         # Some dimensions are arithmetic over others, and some belong to inputs that were given.
         return plan_inputs(model, dims=dims, given=given, free_dim=size)
-
-
-def _save(
-    plans: Sequence[InputPlan], given: Mapping[str, np.ndarray], folder: Path, seed: int
-) -> list[Feed]:
-    folder.mkdir(parents=True, exist_ok=True)
-    feeds = []
-    for index, plan in enumerate(plans):
-        path = folder / f"{index}.npy"
-        np.save(path, _array(plan, given, seed))
-        feeds.append(
-            Feed(
-                name=plan.name,
-                files=(path,),
-                sequence=plan.kind == "sequence",
-                onnx_type=plan.bits_type,
-            )
-        )
-    return feeds
 
 
 def _array(plan: InputPlan, given: Mapping[str, np.ndarray], seed: int) -> np.ndarray:

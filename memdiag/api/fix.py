@@ -18,7 +18,7 @@ from memdiag.api.search_arguments import (
 )
 from memdiag.fixing.candidates import VerifiedResult
 from memdiag.fixing.changes import changes_by_rule
-from memdiag.fixing.model_writer import ModelWriter, Output
+from memdiag.fixing.model_writer import ModelWriter, PublishedModel
 from memdiag.fixing.search import RewriteSearch
 from memdiag.fixing.state import FixState
 from memdiag.model.file_state import FileStates
@@ -94,7 +94,7 @@ def fix(
         findings, notes = examine(file, runtime, Selection(select=only, min_bytes=0), dims=dims)
         state = FixState(writer=writer, unsafe=unsafe, notes=[*notes], deadline=deadline)
         rules = tuple(changes_by_rule(findings))
-        result: VerifiedResult | Output | None = None
+        result: VerifiedResult | PublishedModel | None = None
         dimensions: tuple[Dimension, ...] = ()
         if dry_run or not rules:
             state.record_possible(rules)
@@ -144,11 +144,11 @@ def fix(
 def _record(
     state: FixState,
     runtime: Runtime,
-    result: VerifiedResult | Output | None,
+    result: VerifiedResult | PublishedModel | None,
     dimensions: tuple[Dimension, ...],
     duration_s: float,
 ) -> Fix:
-    """Return the record of a fix; a `result` that is only an `Output` was not verified."""
+    """Return the record of a fix; a `result` that is only an `PublishedModel` was not verified."""
     verified = result if isinstance(result, VerifiedResult) else None
     output = result.output if isinstance(result, VerifiedResult) else result
     difference = verified.verdict.difference if verified else None

@@ -75,11 +75,18 @@ def read_archive(path: Path) -> dict[str, np.ndarray]:
 
 def save(plans: Sequence[InputPlan], given: Mapping[str, np.ndarray], folder: Path) -> list[Feed]:
     """Write the arrays of `plans` to `folder` and return their files."""
+    arrays = [given[plan.name] if plan.name in given else make(plan, SEED) for plan in plans]
+    return save_arrays(plans, arrays, folder)
+
+
+def save_arrays(
+    plans: Sequence[InputPlan], arrays: Sequence[np.ndarray], folder: Path
+) -> list[Feed]:
+    """Write the array of each plan to `folder` and return the files."""
     folder.mkdir(parents=True)
     feeds = []
-    for index, plan in enumerate(plans):
+    for index, (plan, array) in enumerate(zip(plans, arrays, strict=True)):
         path = folder / f"{index}.npy"
-        array = given[plan.name] if plan.name in given else make(plan, SEED)
         if plan.bits_type is not None:
             array = np.asarray(array, order="C").view(ELEMENT_TYPES[plan.element_type].dtype)
         np.save(path, array)

@@ -28,7 +28,7 @@ from memdiag.records.fix import Fix
 from memdiag.records.tuning import Tuning
 from memdiag.runner.job import Job, Limits, SessionConfig, TimeLimitReached
 from memdiag.runner.temporary import temporary_folder
-from memdiag.tuning.options import options
+from memdiag.tuning.options import tuning_options
 from memdiag.tuning.point_evaluator import PointEvaluator
 from memdiag.tuning.points import BUDGETS
 from memdiag.tuning.record import rewrite_option, tuning_record, unmeasured_tuning
@@ -171,7 +171,7 @@ def tune(
             point_evaluator=points,
             usable=[
                 option
-                for option in options()
+                for option in tuning_options()
                 if option.is_available(runtime)
                 and option.is_relevant(job)
                 and (unsafe or not option.changes_values)
@@ -203,7 +203,7 @@ def _check(
     unknown = sorted(budget.keys() - {*BUDGETS})
     if unknown:
         raise UsageError(f"unknown budget {unknown[0]!r}. Use one of {', '.join(BUDGETS)}.")
-    names = sorted(option.name for option in options())
+    names = sorted(option.name for option in tuning_options())
     if unknown := sorted({*only} - {*names}):
         raise UsageError(f"unknown option {unknown[0]!r}. Use one of {', '.join(names)}.")
     if sessions < 1:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from memdiag.fixing.changes import Change
-from memdiag.fixing.model_writer import BuiltModel, ModelWriter, Output
+from memdiag.fixing.model_writer import BuiltModel, ModelWriter, PublishedModel
 from memdiag.model.graph_index import GraphIndex
 from memdiag.ort.reductions import largest_reduction
 from memdiag.records.finding import Finding
@@ -76,8 +76,8 @@ class FixState:
         if possible and not any([rewriter.apply(editor, finding) for finding in possible]):
             refused["it changes nothing"] += possible
             possible = []
-        for reason, those in refused.items():
-            self.record(Change(rewriter, tuple(those)), "refused", reason)
+        for reason, refused_findings in refused.items():
+            self.record(Change(rewriter, tuple(refused_findings)), "refused", reason)
         return (Change(rewriter, tuple(possible)), editor) if possible else None
 
     def record(self, change: Change, status: RemedyStatus, reason: str) -> None:
@@ -138,7 +138,7 @@ class FixState:
         for change in (change for changes in rules for change in changes):
             self.record(change, "refused", "the model does not run here (see --unverified)")
 
-    def publish_unverified(self, rules: ChangesByRule) -> Output | None:
+    def publish_unverified(self, rules: ChangesByRule) -> PublishedModel | None:
         """Publish the model with the first possible and valid change of each rule, unmeasured.
 
         Raises:

@@ -8,7 +8,7 @@ from memdiag.model.model_file import ModelFile, open_model
 from memdiag.records.dimension import Dimension
 from memdiag.records.fix import Fix
 from memdiag.records.tuning import REWRITE, TUNING_SCHEMA, Point, Tuning
-from memdiag.tuning.options import Option
+from memdiag.tuning.options import TuningOption
 from memdiag.tuning.points import cost
 from memdiag.tuning.prepared_models import lists_initializers
 from memdiag.tuning.program import session_program
@@ -16,9 +16,9 @@ from memdiag.tuning.search import OptionSearch
 from memdiag.units import format_sizes
 
 
-def rewrite_option(path: str) -> Option:
+def rewrite_option(path: str) -> TuningOption:
     """Return the option to load the model that a fix wrote to `path`."""
-    return Option(
+    return TuningOption(
         name=REWRITE,
         does="The model that the fix wrote is loaded.",
         hurts="It is another file than the original.",

@@ -39,7 +39,12 @@ down: without a rest, two equal sessions were measured to differ by a factor of 
 
 
 class LatencyComparison(NamedTuple):
-    """Latencies of two models in seconds (medians of the turns), and the ratio of the pairs."""
+    """Latencies of two models from runs that alternate between them.
+
+    Attributes:
+        before_s, after_s: medians of the turns.
+        ratio: the ratio of the pairs.
+    """
 
     before_s: float
     after_s: float

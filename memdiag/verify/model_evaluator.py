@@ -13,11 +13,11 @@ from memdiag.runner.job import Feed, Job
 from memdiag.runner.session_server import SessionServer
 from memdiag.verify.latency import MAX_PAIRS, LatencyComparison, compare_latency, expected_s
 from memdiag.verify.memory import measure_interleaved, summarize
-from memdiag.verify.output_baseline import OutputBaseline
 from memdiag.verify.outputs import Bound, Difference
 from memdiag.verify.pace import DurationRatio
+from memdiag.verify.reference_outputs import ReferenceOutputs
 
-_BASELINE_PROCESSES = 3
+_ORIGINAL_PROCESSES = 3
 _CONFIRMING_S = 60.0
 """Maximum duration of a comparison that has to confirm that a model is slower."""
 
@@ -39,7 +39,13 @@ class InputSet(NamedTuple):
 
 
 class _TimedInputs(NamedTuple):
-    """Inputs with which latency is compared: one set, or several one after the other."""
+    """Inputs with which latency is compared.
+
+    Attributes:
+        name: the name in reports.
+        feeds: the index of the first set.
+        then: the indices of the sets that follow in each run; empty for one set alone.
+    """
 
     name: str
     feeds: int
@@ -115,14 +121,14 @@ class ModelEvaluator:
         self._needs_restart = False
         try:
             self._session_s = time.monotonic() - started
-            self._baseline = OutputBaseline(self._server, len(input_sets), scratch)
+            self._reference = ReferenceOutputs(self._server, len(input_sets), scratch)
             started = time.monotonic()
-            self.before = self.measure(job, _BASELINE_PROCESSES, disk_bytes=disk_bytes)
-            self._process_s = (time.monotonic() - started) / _BASELINE_PROCESSES
+            self.before = self.measure(job, _ORIGINAL_PROCESSES, disk_bytes=disk_bytes)
+            self._process_s = (time.monotonic() - started) / _ORIGINAL_PROCESSES
         except BaseException:
             self._server.close()
             raise
-        self.unstable = self._baseline.unstable
+        self.unstable = self._reference.unstable
         self.onnxruntime = self._server.onnxruntime
 
     def __enter__(self) -> Self:
@@ -140,14 +146,13 @@ class ModelEvaluator:
         """Return the expected duration of measuring the memory of so many processes."""
         return processes * self._process_s
 
-    def comparison_s(self, pairs: int, *, is_quick: bool = False) -> float:
+    def comparison_s(self, pairs: int) -> float:
         """Return the expected duration of `evaluate`, from the comparisons that were made so far.
 
         Confirmations in new sessions, which slow models need, are not included.
         """
-        timed = self._quick_timed if is_quick else self._timed
-        comparing_s = sum(self._expected_s(inputs, pairs) for inputs in timed)
-        return self._session_s + sum(self._baseline.run_s) + self._comparing.ratio * comparing_s
+        comparing_s = sum(self._expected_s(inputs, pairs) for inputs in self._timed)
+        return self._session_s + sum(self._reference.run_s) + self._comparing.ratio * comparing_s
 
     def evaluate(
         self,
@@ -162,9 +167,9 @@ class ModelEvaluator:
 
         Outputs may differ by `bound`. Latency is compared in up to `pairs` pairs of runs with each
         of the timed inputs, and with a `limit` only until it is decided whether the model is slower
-        by more than that. A model that seems to be is compared again in new sessions, because of
-        two sessions of one model one may be faster as long as it lives; that result counts. One
-        kind of inputs with which it is slower is enough: the rest is not compared.
+        by more than that. A model that seems to be is compared again in new sessions, and that
+        result counts: one session of a model may be faster than another of the same model for its
+        whole life. Inputs after the first with which the model is slower are not compared.
 
         With `is_quick` only the first inputs are compared, and all alternately where sizes differ,
         and nothing is confirmed in new sessions.
@@ -176,7 +181,7 @@ class ModelEvaluator:
             if self._needs_restart:
                 self._restart()
             with self._session(job) as server:
-                problem, worst = self._baseline.check(server, bound)
+                problem, worst = self._reference.check(server, bound)
                 if problem is not None:
                     return Verdict(problem=problem, difference=worst)
                 found: dict[_TimedInputs, LatencyComparison] = {}
@@ -198,7 +203,7 @@ class ModelEvaluator:
             self._needs_restart = self._server.has_ended
             return Verdict(problem=f"it does not run: {error}")
         except BaseException:
-            # Interrupted within a request, whose answer would be read as that to the next one.
+            # The answer to an interrupted request would be read as that to the next request.
             self._needs_restart = True
             raise
         comparisons = tuple((inputs.name, each) for inputs, each in found.items())
@@ -270,7 +275,7 @@ class ModelEvaluator:
     def _expected_s(self, inputs: _TimedInputs, pairs: int) -> float:
         """Return the expected duration of a comparison of latency, from the original's runs."""
         indices = (inputs.feeds, *inputs.then)
-        return expected_s([self._baseline.run_s[index] for index in indices], pairs=pairs)
+        return expected_s([self._reference.run_s[index] for index in indices], pairs=pairs)
 
     def _restart(self) -> None:
         """Replace the original's session."""

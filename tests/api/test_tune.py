@@ -10,7 +10,7 @@ from onnx import parser
 import memdiag
 from memdiag.errors import MeasurementError, UsageError
 from memdiag.records.tuning import Tuning
-from memdiag.tuning.options import Option, options
+from memdiag.tuning.options import TuningOption, tuning_options
 from memdiag.units import MIB
 
 SampleModel = Callable[..., Path]
@@ -21,9 +21,9 @@ def only(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """A function that leaves only the options named, so that a test takes seconds."""
 
     def choose(*names: str) -> None:
-        chosen = tuple(one for one in options() if one.name in names)
+        chosen = tuple(one for one in tuning_options() if one.name in names)
         assert len(chosen) == len(names)
-        monkeypatch.setattr("memdiag.api.tune.options", lambda: chosen)
+        monkeypatch.setattr("memdiag.api.tune.tuning_options", lambda: chosen)
 
     return choose
 
@@ -183,8 +183,8 @@ def test_options_that_change_values_are_left_out(
 def test_a_release_without_an_option_is_not_asked_for_it(
     sample_model: SampleModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    missing = Option(name="x", does="x.", hurts="x.", is_available=lambda runtime: False)
-    monkeypatch.setattr("memdiag.api.tune.options", lambda: (missing,))
+    missing = TuningOption(name="x", does="x.", hurts="x.", is_available=lambda runtime: False)
+    monkeypatch.setattr("memdiag.api.tune.tuning_options", lambda: (missing,))
     assert tried(memdiag.tune(sample_model("plain_mlp"))) == [()]
 
 

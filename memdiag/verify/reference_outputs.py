@@ -1,4 +1,4 @@
-"""The original model's interface and outputs, which a changed model has to reproduce."""
+"""The original's interface and outputs, which a changed model has to reproduce."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ from memdiag.verify.outputs import (
 )
 
 
-class OutputBaseline:
+class ReferenceOutputs:
     """Outputs of the original's session for several sets of inputs, saved to files.
 
     Args:
