@@ -84,7 +84,10 @@ def preferred(first: Candidate, second: Candidate) -> tuple[Candidate, str]:
             takes_less_time(first.comparisons, second.comparisons),
             "takes as much, and less time",
         ),
-        (_is_less(first.kept_count, second.kept_count), "is as good, and stands alone"),
+        (
+            _is_less(first.kept_count, second.kept_count),
+            "is as good, and needs fewer of the original's files",
+        ),
         (_is_less(first.file_count, second.file_count), "is as good, in fewer files"),
         (
             _is_less(not first.change.is_exact, not second.change.is_exact),

@@ -58,6 +58,16 @@ class Point(Record, frozen=True, kw_only=True):
     undecided: bool = False
     offered: bool = False
 
+    @property
+    def may_equal_defaults(self) -> bool:
+        """Whether it is unknown if the point is faster or slower than the defaults."""
+        return self.low is None or self.high is None or self.low <= 1 <= self.high
+
+    @property
+    def known_ratio(self) -> float:
+        """The latency ratio; 1 if the point may be as fast as the defaults."""
+        return 1.0 if self.may_equal_defaults else self.ratio or 1.0
+
 
 class Tuning(MeasuredChange, frozen=True, kw_only=True):
     """The result of a tuning.

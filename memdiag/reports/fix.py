@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 _STATUS_ORDER: tuple[RemedyStatus, ...] = (
     *("applied", "unverified", "possible", "undecided", "rejected", "refused", "untried"),
 )
-_NEEDS_NOTHING_ELSE = "The files alone: no option has to be set, and no variable."
+NEEDS_NOTHING_ELSE = "The files alone: no option has to be set, and no variable."
 _MAX_WEIGHTS = 3
 _MAX_NAMES = 6
 _MAX_SHORT_LIMIT_S = 120
@@ -194,7 +194,7 @@ def glance(fix: Fix) -> Glance:
             ("What was changed", _changed(fix)),
             ("Latency", latency_sentence(fix.latencies) if changes else ""),
             ("Outputs", f"{capitalized(outputs_text(fix))}." if changes else ""),
-            ("It depends on", _NEEDS_NOTHING_ELSE if is_changed else ""),
+            ("It depends on", NEEDS_NOTHING_ELSE if is_changed else ""),
             ("Files", needed_files(fix)),
             ("onnxruntime", f"{capitalized(releases_text(fix))}." if is_changed else ""),
             ("What to do", _next_step(fix)),

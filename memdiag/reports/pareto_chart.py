@@ -21,7 +21,7 @@ _MAX_PICTURE_NAMES = 10
 _CHART_HEIGHT, _LEGEND_HEIGHT = 4.2, 0.75  # inches
 _LABEL_DISTANCE = 0.03  # of an axis: nearer points share a label
 _MARKS = {"chosen": "*", "defaults": "s", "on the Pareto front": "o", "others": "x"}
-_MARK_SIZES = {"*": 15, "s": 9, "o": 9, "x": 8}
+_MARK_SIZES = {"*": 15, "s": 9, "o": 9, "x": 8, "D": 7}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +38,8 @@ class ParetoPoint:
         steady, peak: the memory as text.
         ratio: latency ÷ that of the defaults.
         low, high: the interval of the ratio; the ratio itself if there is none.
-        may_equal_defaults: whether the interval includes 1: it is unknown which is faster.
+        may_equal_defaults: whether it is unknown if the point is faster or slower than the
+            defaults, because its interval includes 1. False for the defaults.
         drawn_ratio: the ratio that is drawn and that the fronts are of: 1 if the point may equal
             the defaults.
         is_chosen, is_defaults: whether it is the chosen point, or that of the defaults.
@@ -78,14 +79,14 @@ def pareto_points(tuning: Tuning) -> tuple[ParetoPoint, ...]:
     """Return the points of `tuning` that can be used and were compared: the fronts first."""
     usable = [point for point in tuning.points if point.figures and point.ratio]
     usable = [point for point in usable if not point.problem]
-    on_steady = _front([(_steady_bytes(point), _drawn_ratio(point)) for point in usable])
-    on_peak = _front([(_peak_bytes(point), _drawn_ratio(point)) for point in usable])
+    on_steady = _front([(_steady_bytes(point), point.known_ratio) for point in usable])
+    on_peak = _front([(_peak_bytes(point), point.known_ratio) for point in usable])
     order = sorted(
         range(len(usable)),
         key=lambda index: (
             not (on_steady[index] or on_peak[index]),
             _steady_bytes(usable[index]),
-            _drawn_ratio(usable[index]),
+            usable[index].known_ratio,
         ),
     )
     sizes = point_sizes([usable[index] for index in order])
@@ -106,8 +107,8 @@ def pareto_points(tuning: Tuning) -> tuple[ParetoPoint, ...]:
                 ratio=ratio,
                 low=ratio if point.low is None else point.low,
                 high=ratio if point.high is None else point.high,
-                may_equal_defaults=_may_equal_defaults(point),
-                drawn_ratio=_drawn_ratio(point),
+                may_equal_defaults=point.may_equal_defaults and bool(point.options),
+                drawn_ratio=point.known_ratio,
                 is_chosen=point.options == tuning.chosen,
                 is_defaults=not point.options,
             )
@@ -128,14 +129,6 @@ def _steady_bytes(point: Point) -> int:
 def _peak_bytes(point: Point) -> int:
     assert point.figures is not None
     return point.figures.peak_bytes
-
-
-def _may_equal_defaults(point: Point) -> bool:
-    return point.low is not None and point.high is not None and point.low <= 1 <= point.high
-
-
-def _drawn_ratio(point: Point) -> float:
-    return 1.0 if _may_equal_defaults(point) else point.ratio or 1.0
 
 
 def draw_points(figure: Figure, points: Sequence[ParetoPoint]) -> None:
@@ -233,14 +226,11 @@ def _color(kind: str) -> str:
 def _mark(kind: str, x: float, y: float, is_hollow: bool, label: str = "") -> Line2D:
     from matplotlib.lines import Line2D
 
-    marker = _MARKS[kind]
-    is_open = is_hollow and kind != "defaults"
-    if is_open and kind == "others":
-        marker = "D"
+    marker = "D" if is_hollow and kind == "others" else _MARKS[kind]
     return Line2D(
         [x], [y], linestyle="", marker=marker, color=_color(kind),
-        markersize=_MARK_SIZES.get(marker, 7),
-        markerfacecolor=COLOR.surface if is_open else _color(kind), markeredgewidth=1.6,
+        markersize=_MARK_SIZES[marker],
+        markerfacecolor=COLOR.surface if is_hollow else _color(kind), markeredgewidth=1.6,
         label=label, zorder=3,
     )  # fmt: skip
 

@@ -58,6 +58,7 @@ if TYPE_CHECKING:
 MIN_NOTABLE_SLOWDOWN = 1.05
 """Points whose interval is above this ratio are marked as slower."""
 
+_UNMEASURED = "no option was tried: the search ended before the defaults were measured"
 _MAX_PROBLEM = 200
 _MAX_OFFERS = 5
 
@@ -69,13 +70,77 @@ def is_conclusive(tuning: Tuning) -> bool:
     return is_compared or (is_complete and bool(tuning.points))
 
 
+def show(
+    tuning: Tuning,
+    console: Console,
+    *,
+    written: Sequence[Path] = (),
+    quiet: bool = False,
+    every: bool = False,
+) -> None:
+    """Print `tuning` on `console`: the answer only if `quiet`, all points if `every`.
+
+    `written` are the files to name.
+    """
+    print_plain(console, lambda: _show(tuning, console, written, quiet, every))
+
+
+def _show(
+    tuning: Tuning, console: Console, written: Sequence[Path], quiet: bool, every: bool
+) -> None:
+    line(console, summary_line(tuning), "bold")
+    if quiet:
+        return
+    if tuning.fix is not None and tuning.fix.remedies:
+        console.print()
+        fix_report.show_remedies(tuning.fix, console)
+    if tuning.chosen:
+        show_changes(tuning, console)
+    if tuning.points:
+        console.print()
+        print_table(console, points_table(tuning, only_listed=not every))
+    if every:
+        problems = [point for point in points_by_memory(tuning) if point.problem]
+        block(console, [f"{point_label(point)}: {_problem(point)}" for point in problems])
+    if tuning.fix is not None and tuning.fix.output is not None:
+        releases = f"onnxruntime: {fix_report.releases_text(tuning.fix)}"
+        block(console, [fix_report.written_text(tuning.fix), releases])
+    notes = [f"note: {plain(note)}" for note in tuning.notes]
+    block(console, [_count_line(tuning, every), *offers(tuning), *notes])
+    _show_program(tuning, console)
+    files(console, written)
+
+
+def _count_line(tuning: Tuning, every: bool) -> str:
+    """Return how many combinations were measured and listed; empty if none was."""
+    if not tuning.points:
+        return ""
+    listed = sum(is_listed(tuning, point) for point in tuning.points)
+    count = f"{counted(len(tuning.points), 'combination')} measured"
+    if listed < len(tuning.points) and not every:
+        count += f", {listed} listed here (all with --all)"
+    return f"{count}; {effort(tuning)}"
+
+
+def _show_program(tuning: Tuning, console: Console) -> None:
+    from rich.text import Text
+
+    lines = plain_lines(tuning.program)
+    if lines:
+        block(console, [f"program for {program_options(tuning)}:"])
+        console.print()
+    for text in lines:
+        # Not wrapped: a program whose lines were broken would not run.
+        console.print(Text(terminal_text(console, text)), highlight=False, soft_wrap=True)
+
+
 def summary_line(tuning: Tuning) -> str:
     """Return the saving, the options that it needs, and the sizes of the inputs."""
     sizes_of_inputs = at_sizes(tuning.dimensions)
     at = f", {sizes_of_inputs}" if sizes_of_inputs else ""
     before, after, chosen = tuning.before, tuning.after, tuning.chosen_point
     if not tuning.points:
-        return f"{plain(tuning.model)}: {_unmeasured(tuning)}"
+        return f"{plain(tuning.model)}: {_UNMEASURED}"
     if chosen is None:
         return f"{plain(tuning.model)}: the chosen options are not among the points"
     start = plain(tuning.model) + (": " if chosen.fits else ": nothing fits; the nearest is ")
@@ -89,11 +154,6 @@ def summary_line(tuning: Tuning) -> str:
         ratio += f" ({chosen.low:.2f}–{chosen.high:.2f}, undecided)"
     saving = saving_text(memory_changes(tuning)[:2])
     return f"{start}{saving}{ratio}, with {point_label(chosen)}{at}"
-
-
-def _unmeasured(tuning: Tuning) -> str:
-    """Return why no option was measured, for a tuning without points."""
-    return "no option was tried: the search ended before the defaults were measured"
 
 
 def _why_defaults(tuning: Tuning) -> str:
@@ -116,15 +176,21 @@ def _why_defaults(tuning: Tuning) -> str:
     )
     counts = ", ".join(f"{count} {text}" for count, text in parts if count)
     if not is_conclusive(tuning):
-        if any(note.startswith("the search was interrupted") for note in tuning.notes):
-            return f"no option was compared before the interruption ({counts})"
-        return (
-            f"no option was compared in {time_limit(tuning.command)} ({counts}); give it more with"
-            " --time-limit"
-        )
+        advice = "" if _is_interrupted(tuning) else "; give it more with --time-limit"
+        return f"no option was compared {_until(tuning)} ({counts}){advice}"
     is_complete = not (offered or tuning.untried)
     start = "no option is worth it" if is_complete else "no option that was compared is worth it"
     return f"{start}: {counts}" if counts else start
+
+
+def _until(tuning: Tuning) -> str:
+    """Return what ended the search."""
+    is_interrupted = _is_interrupted(tuning)
+    return "before the interruption" if is_interrupted else f"in {time_limit(tuning.command)}"
+
+
+def _is_interrupted(tuning: Tuning) -> bool:
+    return any(note.startswith("the search was interrupted") for note in tuning.notes)
 
 
 def offers(tuning: Tuning) -> Iterator[str]:
@@ -191,7 +257,7 @@ def glance(tuning: Tuning) -> Glance:
         answer = answer_sentence(changes)
         if not _fits(tuning):
             answer = f"Nothing fits the budget; the nearest is: {saving_text(changes)}."
-    fix = tuning.fix if REWRITE in tuning.chosen else None
+    fix = tuning.fix if REWRITE in tuning.chosen or not tuning.points else None
     releases = f"{capitalized(fix_report.releases_text(fix))}." if fix and fix.output else ""
     return make_glance(
         tuning,
@@ -214,9 +280,9 @@ def _changed(tuning: Tuning) -> str:
     if tuning.chosen:
         return f"The session's options: {joined_names(tuning.chosen)}."
     if not tuning.points:
-        return f"{capitalized(_unmeasured(tuning))}."
+        return f"{capitalized(_UNMEASURED)}."
     if not is_conclusive(tuning):
-        return f"Nothing: no option was compared in {time_limit(tuning.command)}."
+        return f"Nothing: no option was compared {_until(tuning)}."
     return "No option is worth it: the defaults are the best that was found."
 
 
@@ -237,7 +303,7 @@ def _dependencies(tuning: Tuning) -> str:
     """Return the settings that the saving depends on."""
     point = tuning.chosen_point
     settings = [*_point_settings(point)] if point else []
-    return f"{', '.join(map(plain, settings))}." if settings else "No option has to be set."
+    return f"{', '.join(map(plain, settings))}." if settings else fix_report.NEEDS_NOTHING_ELSE
 
 
 def _point_settings(point: Point) -> Iterator[str]:
@@ -358,70 +424,6 @@ def _memory(point: Point) -> tuple[bool, int]:
 
 def _offered(tuning: Tuning) -> list[Point]:
     return [point for point in points_by_memory(tuning) if point.offered]
-
-
-def show(
-    tuning: Tuning,
-    console: Console,
-    *,
-    written: Sequence[Path] = (),
-    quiet: bool = False,
-    every: bool = False,
-) -> None:
-    """Print `tuning` on `console`: the answer only if `quiet`, all points if `every`.
-
-    `written` are the files to name.
-    """
-    print_plain(console, lambda: _show(tuning, console, written, quiet, every))
-
-
-def _show(
-    tuning: Tuning, console: Console, written: Sequence[Path], quiet: bool, every: bool
-) -> None:
-    line(console, summary_line(tuning), "bold")
-    if quiet:
-        return
-    if tuning.fix is not None and tuning.fix.remedies:
-        console.print()
-        fix_report.show_remedies(tuning.fix, console)
-    if tuning.chosen:
-        show_changes(tuning, console)
-    if tuning.points:
-        console.print()
-        print_table(console, points_table(tuning, only_listed=not every))
-    if every:
-        problems = [point for point in points_by_memory(tuning) if point.problem]
-        block(console, [f"{point_label(point)}: {_problem(point)}" for point in problems])
-    if tuning.fix is not None and tuning.fix.output is not None:
-        releases = f"onnxruntime: {fix_report.releases_text(tuning.fix)}"
-        block(console, [fix_report.written_text(tuning.fix), releases])
-    notes = [f"note: {plain(note)}" for note in tuning.notes]
-    block(console, [_count_line(tuning, every), *offers(tuning), *notes])
-    _show_program(tuning, console)
-    files(console, written)
-
-
-def _count_line(tuning: Tuning, every: bool) -> str:
-    """Return how many combinations were measured and listed; empty if none was."""
-    if not tuning.points:
-        return ""
-    listed = sum(is_listed(tuning, point) for point in tuning.points)
-    count = f"{counted(len(tuning.points), 'combination')} measured"
-    if listed < len(tuning.points) and not every:
-        count += f", {listed} listed here (all with --all)"
-    return f"{count}; {effort(tuning)}"
-
-
-def _show_program(tuning: Tuning, console: Console) -> None:
-    from rich.text import Text
-
-    lines = plain_lines(tuning.program)
-    if lines:
-        block(console, [f"program for {program_options(tuning)}:"])
-        console.print()
-    for text in lines:
-        # Not wrapped: a program whose lines were broken would not run.
-        console.print(Text(terminal_text(console, text)), highlight=False, soft_wrap=True)
 
 
 def markdown(tuning: Tuning) -> str:

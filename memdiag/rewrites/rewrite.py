@@ -1,4 +1,4 @@
-"""What every rewrite declares: its name, the rules it is for, and what it may change."""
+"""The declaration of a rewrite: its name, its rules, and how it may change the computation."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass

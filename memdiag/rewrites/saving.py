@@ -3,7 +3,7 @@
 External weights are copied from file to file by onnx_ir and are never in memory. Its own writer of
 external data is not used: it leaves Constant nodes in the model and writes tensors that share a
 range of a file once each. Files are written under hidden names and renamed, so that an error leaves
-what was there.
+earlier files unchanged.
 """
 
 import contextlib

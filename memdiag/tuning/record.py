@@ -117,7 +117,7 @@ def _notes(search: OptionSearch, fixed: Fix | None) -> Iterator[str]:
         yield (
             f"undecided: {' + '.join(doubtful.options)} would take {_sizes(doubtful)}, but latency"
             f" {doubtful.ratio:.2f} × ({doubtful.low:.2f}–{doubtful.high:.2f}) with"
-            f" {doubtful.slowest_with} does not tell whether it is too slow; --max-slowdown"
+            f" {doubtful.slowest_with} does not decide whether it is too slow; --max-slowdown"
             f" {high:.2f} accepts it"
         )
     if search.timed_out:

@@ -9,9 +9,12 @@ from onnx import parser
 
 import memdiag
 from memdiag.errors import MeasurementError, UsageError
+from memdiag.fixing.search import INTERRUPTED
 from memdiag.records.tuning import Tuning
+from memdiag.reports.tuning import is_conclusive
 from memdiag.tuning.options import TuningOption, tuning_options
 from memdiag.units import MIB
+from tests.reports import fix_records
 
 SampleModel = Callable[..., Path]
 
@@ -204,3 +207,15 @@ def test_what_cannot_be_asked_for_is_refused(sample_model: SampleModel, tmp_path
     onnx.save(parser.parse_model(text), path)
     with pytest.raises(MeasurementError, match="does not run here"):
         memdiag.tune(path)
+
+
+def test_an_interrupted_fix_ends_the_tuning_before_any_option(
+    sample_model: SampleModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fixed = fix_records.verified(notes=(INTERRUPTED,))
+    monkeypatch.setattr("memdiag.api.tune.fix", lambda *_, **__: fixed)
+    tuning = memdiag.tune(sample_model("plain_mlp"), rewrite=True)
+    assert tuning.fix == fixed
+    assert tuning.points == ()
+    assert not is_conclusive(tuning)
+    assert "the search ended before the defaults were measured" in repr(tuning)

@@ -43,7 +43,7 @@
     const most = Math.max(...data.points.map((point) => point[`${key}_bytes`]));
     const unit = most >= 2 * GIB ? { by: GIB, name: "GiB" } : { by: MIB, name: "MiB" };
     // A mark is hollow where it is unknown whether the point is faster or slower than the defaults.
-    const symbols = (list, symbol, hollow) => list.map((point) => (point.may_equal_defaults && !point.is_defaults ? hollow : symbol));
+    const symbols = (list, symbol, hollow) => list.map((point) => (point.may_equal_defaults ? hollow : symbol));
     const trace = (list, name, marker, more) => ({
       x: list.map((point) => point[`${key}_bytes`] / unit.by), y: list.map((point) => point.drawn_ratio), name, marker,
       error_y: { type: "data", symmetric: false, color: marker.color, thickness: 1.2, width: 0,
