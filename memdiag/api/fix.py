@@ -120,6 +120,7 @@ def fix(
                     )
             except TimeLimitReached:
                 state.record_untried(rules, "the time limit ended the search before")
+                state.ended_by = "time_limit"
                 state.notes.append("the time limit passed before the original was measured")
             else:
                 if evaluator is not None:
@@ -175,6 +176,7 @@ def _record(
         oldest_reason=oldest.why if oldest else "",
         sufficient_time_limit_s=state.sufficient_time_limit_s,
         dimensions=dimensions,
+        ended_by=state.ended_by,
         notes=tuple(state.notes),
         duration_s=duration_s,
     )

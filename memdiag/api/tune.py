@@ -18,7 +18,6 @@ from memdiag.api.search_arguments import (
     ignore_progress,
 )
 from memdiag.errors import MeasurementError, UsageError
-from memdiag.fixing.search import INTERRUPTED
 from memdiag.model.file_state import FileStates
 from memdiag.model.graph_index import GraphIndex
 from memdiag.model.model_file import open_model
@@ -116,10 +115,11 @@ def tune(
             time_limit_s=None if time_limit_s is None else _SHARE_OF_REWRITING * time_limit_s,
             on_progress=report_progress,
         )
-        if INTERRUPTED in fixed.notes:
+        if fixed.ended_by == "interrupt":
             return unmeasured_tuning(
                 fixed,
                 "the search was interrupted before any option was tried",
+                ended_by="interrupt",
                 sessions=sessions,
                 duration_s=round(time.perf_counter() - started, 6),
             )
@@ -151,6 +151,7 @@ def tune(
                 return unmeasured_tuning(
                     fixed,
                     "the time limit passed before any option was tried",
+                    ended_by="time_limit",
                     sessions=sessions,
                     duration_s=round(time.perf_counter() - started, 6),
                 )

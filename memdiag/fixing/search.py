@@ -35,9 +35,6 @@ _MARGIN = 1.25
 """Factor of the time limit that is recommended, because durations vary."""
 
 
-INTERRUPTED = "the search was interrupted; the result is the best so far"
-
-
 @dataclass
 class RewriteSearch:
     """Finds the best change of each rule, the costliest rule first.
@@ -54,8 +51,6 @@ class RewriteSearch:
         report_progress: called with a few words about what is being done.
         end: when the search has to end, by `time.monotonic()`.
         setup_s: duration of everything before the search: inputs and figures of the original.
-        timed_out: whether the time limit ended the search.
-        interrupted: whether Ctrl-C did.
     """
 
     state: FixState
@@ -65,8 +60,6 @@ class RewriteSearch:
     report_progress: Callable[[str], None]
     end: float = inf
     setup_s: float = 0.0
-    timed_out: bool = field(init=False, default=False)
-    interrupted: bool = field(init=False, default=False)
     # The candidates of the current rule, the best last.
     _ranked: list[Candidate] = field(init=False, default_factory=list)
     # The candidates of each rule whose best candidate was accepted.
@@ -91,14 +84,14 @@ class RewriteSearch:
         self._explore(rules)
         result = None
         try:
-            if not self.interrupted:
+            if self.state.ended_by != "interrupt":
                 result = self._publish_verified()
         except TimeLimitReached:
-            self.timed_out = True
+            self.state.ended_by = "time_limit"
             result = self._publish_last()
         except KeyboardInterrupt:
-            self.interrupted = True
-        if self.interrupted:
+            self.state.ended_by = "interrupt"
+        if self.state.ended_by == "interrupt":
             result = self._publish_last()
             if result is None:
                 raise KeyboardInterrupt
@@ -118,10 +111,10 @@ class RewriteSearch:
             for changes in rules:
                 self._try_rule(changes)
         except TimeLimitReached:
-            self.timed_out = True
+            self.state.ended_by = "time_limit"
             self.state.record_untried(rules, "the time limit ended the search before")
         except KeyboardInterrupt:
-            self.interrupted = True
+            self.state.ended_by = "interrupt"
             self.state.record_untried(rules, "the search was interrupted before")
         deadline.at = self.end
 
@@ -375,9 +368,9 @@ class RewriteSearch:
 
     def _end_notes(self) -> list[str]:
         """Return notes about how the search ended."""
-        if self.interrupted:
-            return [INTERRUPTED]
-        if not self.timed_out:
+        if self.state.ended_by == "interrupt":
+            return ["the search was interrupted; the result is the best so far"]
+        if self.state.ended_by == "completion":
             return []
         self.state.sufficient_time_limit_s = self._sufficient_time_limit_s()
         if self._accepted:

@@ -10,7 +10,7 @@ from memdiag.model.graph_index import GraphIndex
 from memdiag.ort.reductions import largest_reduction
 from memdiag.records.finding import Finding
 from memdiag.records.fix import Remedy, RemedyStatus
-from memdiag.records.measured_change import Figures
+from memdiag.records.measured_change import Figures, SearchEnd
 from memdiag.rewrites.model_editor import ModelEditor
 from memdiag.runner.job import Deadline
 from memdiag.verify.outputs import Bound
@@ -31,6 +31,7 @@ class FixState:
         is_valid: whether the model that was checked last passes `onnx.checker`.
         before: the figures of the original; None where it is not measured.
         deadline: when to stop.
+        ended_by: what ended the search.
         sufficient_time_limit_s: a time limit that is expected to suffice; None if the limit did not
             end the search, or no limit can be derived.
     """
@@ -42,6 +43,7 @@ class FixState:
     is_valid: bool | None = None
     before: Figures | None = None
     deadline: Deadline = field(default_factory=Deadline)
+    ended_by: SearchEnd = "completion"
     sufficient_time_limit_s: float | None = None
 
     def __post_init__(self) -> None:

@@ -1,7 +1,12 @@
 """The common part of fixes and tunings: figures, latency and outputs before and after a change."""
 
+from typing import Literal
+
 from memdiag.records.base import Drawn, Record
 from memdiag.records.dimension import Dimension
+
+SearchEnd = Literal["completion", "time_limit", "interrupt"]
+"""What ended a search: that nothing was left to try, its time limit, or Ctrl-C."""
 
 
 class LatencyAt(Record, frozen=True, kw_only=True):
@@ -60,6 +65,7 @@ class MeasuredChange(Drawn, frozen=True, kw_only=True):
         largest_difference: the largest difference of any output, relative to the output's largest
             value; None if outputs were not compared.
         bound, bound_reason: the allowed difference, and where it comes from.
+        ended_by: what ended the search.
         notes: sentences about the measurement and the result.
         command: the words of the command; empty for the Python API.
         dimensions: the free dimensions, with the realistic sizes among those that were measured.
@@ -74,6 +80,7 @@ class MeasuredChange(Drawn, frozen=True, kw_only=True):
     largest_difference: float | None
     bound: float | None
     bound_reason: str
+    ended_by: SearchEnd = "completion"
     notes: tuple[str, ...]
     duration_s: float
     command: tuple[str, ...] = ()

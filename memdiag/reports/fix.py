@@ -252,14 +252,10 @@ def _search_progress(fix: Fix) -> str:
     """Return which remedies were not tried when the search was ended."""
     untried = _with_status(fix, "untried")
     ended = "the search was interrupted"
-    if not _is_interrupted(fix):
+    if fix.ended_by != "interrupt":
         ended = f"{time_limit(fix.command)} passed"
     these = "this remedy was" if len(untried) == 1 else "these remedies were"
     return f"{ended} before {these} tried to the end: {listed(untried, limit=_MAX_NAMES)}"
-
-
-def _is_interrupted(fix: Fix) -> bool:
-    return any(note.startswith("the search was interrupted") for note in fix.notes)
 
 
 def _time_limit_advice(fix: Fix) -> str:

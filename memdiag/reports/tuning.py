@@ -176,7 +176,8 @@ def _why_defaults(tuning: Tuning) -> str:
     )
     counts = ", ".join(f"{count} {text}" for count, text in parts if count)
     if not is_conclusive(tuning):
-        advice = "" if _is_interrupted(tuning) else "; give it more with --time-limit"
+        is_interrupted = tuning.ended_by == "interrupt"
+        advice = "" if is_interrupted else "; give it more with --time-limit"
         return f"no option was compared {_until(tuning)} ({counts}){advice}"
     is_complete = not (offered or tuning.untried)
     start = "no option is worth it" if is_complete else "no option that was compared is worth it"
@@ -185,12 +186,9 @@ def _why_defaults(tuning: Tuning) -> str:
 
 def _until(tuning: Tuning) -> str:
     """Return what ended the search."""
-    is_interrupted = _is_interrupted(tuning)
-    return "before the interruption" if is_interrupted else f"in {time_limit(tuning.command)}"
-
-
-def _is_interrupted(tuning: Tuning) -> bool:
-    return any(note.startswith("the search was interrupted") for note in tuning.notes)
+    if tuning.ended_by == "interrupt":
+        return "before the interruption"
+    return f"in {time_limit(tuning.command)}"
 
 
 def offers(tuning: Tuning) -> Iterator[str]:

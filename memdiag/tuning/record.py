@@ -7,6 +7,7 @@ from pathlib import Path
 from memdiag.model.model_file import ModelFile, open_model
 from memdiag.records.dimension import Dimension
 from memdiag.records.fix import Fix
+from memdiag.records.measured_change import SearchEnd
 from memdiag.records.tuning import REWRITE, TUNING_SCHEMA, Point, Tuning
 from memdiag.tuning.options import TuningOption
 from memdiag.tuning.points import cost
@@ -59,6 +60,7 @@ def tuning_record(
         largest_difference=difference.relative if difference else None,
         bound=points.bound.relative,
         bound_reason=points.bound.why,
+        ended_by=search.ended_by,
         notes=(*notes, *_notes(search, fixed)),
         duration_s=duration_s,
         dimensions=dimensions,
@@ -72,7 +74,9 @@ def tuning_record(
     )
 
 
-def unmeasured_tuning(fixed: Fix, note: str, *, sessions: int, duration_s: float) -> Tuning:
+def unmeasured_tuning(
+    fixed: Fix, note: str, *, ended_by: SearchEnd, sessions: int, duration_s: float
+) -> Tuning:
     """Return the record of a tuning that ended after the fix `fixed`, before any measurement.
 
     `note` is the reason.
@@ -87,6 +91,7 @@ def unmeasured_tuning(fixed: Fix, note: str, *, sessions: int, duration_s: float
         largest_difference=None,
         bound=None,
         bound_reason="",
+        ended_by=ended_by,
         notes=(note,),
         duration_s=duration_s,
         dimensions=fixed.dimensions,
@@ -120,12 +125,11 @@ def _notes(search: OptionSearch, fixed: Fix | None) -> Iterator[str]:
             f" {doubtful.slowest_with} does not decide whether it is too slow; --max-slowdown"
             f" {high:.2f} accepts it"
         )
-    if search.timed_out:
+    if search.ended_by != "completion":
+        is_limit = search.ended_by == "time_limit"
+        ended = "the time limit ended the search" if is_limit else "the search was interrupted"
         once = "" if search.is_confirmed else ", and its memory was measured once"
-        yield f"the time limit ended the search; the result is the best so far{once}"
-    if search.interrupted:
-        once = "" if search.is_confirmed else ", and its memory was measured once"
-        yield f"the search was interrupted; the result is the best so far{once}"
+        yield f"{ended}; the result is the best so far{once}"
     if search.budget and not chosen.fits:
         yield "no point fits the budget; this is the nearest one"
         slower = search.cheaper_but_slower()

@@ -7,7 +7,7 @@ from math import inf
 
 import msgspec
 
-from memdiag.records.measured_change import Figures
+from memdiag.records.measured_change import Figures, SearchEnd
 from memdiag.records.tuning import Point
 from memdiag.runner.job import TimeLimitReached
 from memdiag.tuning.options import TuningOption
@@ -48,8 +48,7 @@ class OptionSearch:
         limit: the largest ratio of latencies.
         report_progress: called with a few words about what is being done.
         end: when the search has to end, by `clock`.
-        interrupted: whether Ctrl-C ended the search.
-        timed_out: whether the time limit ended it.
+        ended_by: what ended the search.
     """
 
     point_evaluator: PointEvaluator
@@ -60,8 +59,7 @@ class OptionSearch:
     report_progress: Callable[[str], None]
     end: float = inf
     clock: Callable[[], float] = time.monotonic
-    interrupted: bool = False
-    timed_out: bool = False
+    ended_by: SearchEnd = "completion"
     _points: dict[Names, Point] = field(default_factory=dict)
     _options_by_names: dict[Names, tuple[TuningOption, ...]] = field(default_factory=dict)
     _refuted: set[Names] = field(default_factory=set)
@@ -79,9 +77,9 @@ class OptionSearch:
             self.point_evaluator.set_deadline(self.end)
             self._confirm()
         except KeyboardInterrupt:
-            self.interrupted = True
+            self.ended_by = "interrupt"
         except TimeLimitReached:
-            self.timed_out = True
+            self.ended_by = "time_limit"
 
     @property
     def points(self) -> tuple[Point, ...]:
@@ -133,7 +131,7 @@ class OptionSearch:
 
     def _offered(self) -> set[Names]:
         """Return the points that save memory but were not compared in time."""
-        if not (self.timed_out or self.interrupted):
+        if self.ended_by == "completion":
             return set()
         base = self._base()
         return {
@@ -174,7 +172,7 @@ class OptionSearch:
                 if limit < inf:
                     self._gather(best, limit)
         except TimeLimitReached:
-            self.timed_out = True
+            self.ended_by = "time_limit"
 
     def _try_alone(self, base: Figures) -> None:
         """Try each option alone.

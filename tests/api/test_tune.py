@@ -9,7 +9,6 @@ from onnx import parser
 
 import memdiag
 from memdiag.errors import MeasurementError, UsageError
-from memdiag.fixing.search import INTERRUPTED
 from memdiag.records.tuning import Tuning
 from memdiag.reports.tuning import is_conclusive
 from memdiag.tuning.options import TuningOption, tuning_options
@@ -212,7 +211,7 @@ def test_what_cannot_be_asked_for_is_refused(sample_model: SampleModel, tmp_path
 def test_an_interrupted_fix_ends_the_tuning_before_any_option(
     sample_model: SampleModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fixed = fix_records.verified(notes=(INTERRUPTED,))
+    fixed = fix_records.verified(ended_by="interrupt")
     monkeypatch.setattr("memdiag.api.tune.fix", lambda *_, **__: fixed)
     tuning = memdiag.tune(sample_model("plain_mlp"), rewrite=True)
     assert tuning.fix == fixed

@@ -126,8 +126,8 @@ def test_the_remedies_that_the_time_limit_left_untried_are_named_with_a_limit_fo
 
 
 def test_an_interruption_is_not_called_a_time_limit() -> None:
-    notes = ("the search was interrupted; the result is the best so far",)
-    record = fix(remedies=(remedy("one", status="untried"),), notes=notes, output=None)
+    untried = (remedy("one", status="untried"),)
+    record = fix(remedies=untried, ended_by="interrupt", output=None)
     assert written_text(record).startswith("m.onnx: the search was interrupted before this remedy")
 
 

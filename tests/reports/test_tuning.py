@@ -96,8 +96,7 @@ def test_options_left_out_do_not_hide_that_others_were_compared() -> None:
 
 def test_an_interruption_is_not_called_a_time_limit() -> None:
     tuning = tunings.tuning(tunings.DEFAULTS, (tunings.DEFAULTS,))
-    notes = ("the search was interrupted; the result is the best so far",)
-    tuning = msgspec.structs.replace(tuning, untried=("one-thread",), notes=notes)
+    tuning = msgspec.structs.replace(tuning, untried=("one-thread",), ended_by="interrupt")
     line = printed(tuning, width=300)[0]
     assert line.endswith(
         ": no option was compared before the interruption (1 could not be tried in time)"

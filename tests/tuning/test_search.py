@@ -307,7 +307,7 @@ def test_ctrl_c_leaves_the_best_so_far(words: str) -> None:
             raise KeyboardInterrupt
 
     search = searched(Scripted(less(a=20, b=30)), option("a", "b"), option("b", "a"), say=say)
-    assert search.interrupted
+    assert search.ended_by == "interrupt"
     is_compared = words == "verifying b"
     assert search.is_confirmed != is_compared
     assert search.chosen.options == (("b",) if is_compared else ())
@@ -336,7 +336,7 @@ def test_comparing_ends_with_the_time() -> None:
 
     slow = Slow(less(a=5, b=10, c=30, d=20))
     search = searched(slow, *(option(name) for name in "abcd"), end=10)
-    assert search.timed_out
+    assert search.ended_by == "time_limit"
     # All four were measured in the first third of the time, and two of them compared.
     assert slow.compared == [{"c"}, {"d"}]
     assert search.chosen.options == ("c",)
@@ -361,7 +361,7 @@ def test_what_seems_slow_when_memory_is_measured_is_compared_last() -> None:
 
 def test_what_was_not_measured_in_time_is_named() -> None:
     search = searched(Scripted(less(a=20)), *(option(name) for name in "abcd"), end=3)
-    assert search.timed_out
+    assert search.ended_by == "time_limit"
     assert search.untried() == ("d",)
     assert searched(Scripted(less(a=20)), option("a"), option("b")).untried() == ()
 
@@ -393,6 +393,6 @@ def test_a_deadline_leaves_the_best_so_far_confirmed(
     # A second passes for every point that is tried.
     usable = option("a", "b"), option("b", "a")
     search = searched(Scripted(less(a=20, b=30)), *usable, end=deadline)
-    assert search.timed_out == (deadline < 2)
+    assert (search.ended_by == "time_limit") == (deadline < 2)
     assert search.is_confirmed
     assert search.chosen.options == expected
