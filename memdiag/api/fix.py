@@ -113,7 +113,7 @@ def fix(
                 if found.sets:
                     report_progress("measuring the original")
                     interpreters = [Path(python) for python in check_with]
-                    others = OtherRuntimes(interpreters, job, found.sets, scratch)
+                    other_runtimes = OtherRuntimes(interpreters, job, found.sets, scratch)
                     disk_bytes = sum(each.stat().st_size for each in file.files)
                     evaluator = exits.enter_context(
                         ModelEvaluator(job, found.sets, scratch, disk_bytes)
@@ -127,7 +127,7 @@ def fix(
                     search = RewriteSearch(
                         state,
                         evaluator,
-                        others,
+                        other_runtimes,
                         max_slowdown,
                         report_progress,
                         end=deadline.at,

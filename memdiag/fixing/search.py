@@ -46,7 +46,7 @@ class RewriteSearch:
     Attributes:
         state: accepted changes and outcomes.
         evaluator: compares models with the original.
-        others: further releases of onnxruntime that the result has to run on.
+        other_runtimes: further releases of onnxruntime that the result has to run on.
         max_slowdown: the largest ratio of latencies.
         report_progress: called with a few words about what is being done.
         end: when the search has to end, by `time.monotonic()`.
@@ -55,7 +55,7 @@ class RewriteSearch:
 
     state: FixState
     evaluator: ModelEvaluator
-    others: OtherRuntimes
+    other_runtimes: OtherRuntimes
     max_slowdown: float
     report_progress: Callable[[str], None]
     end: float = inf
@@ -77,7 +77,7 @@ class RewriteSearch:
             ReportError: a model, or the result, could not be written.
         """
         self.state.before = self.evaluator.before
-        self.state.notes += self.others.notes
+        self.state.notes += self.other_runtimes.notes
         if self.evaluator.unstable:
             names = ", ".join(sorted(self.evaluator.unstable))
             self.state.notes.append(f"outputs that are random are not compared: {names}")
@@ -240,7 +240,7 @@ class RewriteSearch:
                 )
                 if not is_worth_it(figures, after, found.comparisons, self._comparisons()):
                     return _saves_nothing(figures, after)
-                problem = self.others.problem(self._job(built), self.state.bound(changes))
+                problem = self.other_runtimes.problem(self._job(built), self.state.bound(changes))
         except MemdiagError as error:
             return self._failure(error)
         return problem or replace(found, before=figures, after=after)
@@ -287,7 +287,7 @@ class RewriteSearch:
         problem = (
             verdict.problem
             or slowness(verdict.comparisons, self.max_slowdown)
-            or self.others.problem(job, bound)
+            or self.other_runtimes.problem(job, bound)
         )
         if problem is not None:
             return problem
@@ -311,7 +311,7 @@ class RewriteSearch:
             bound=bound,
             before=before,
             after=after,
-            verified_on=(self.evaluator.onnxruntime, *self.others.versions),
+            verified_on=(self.evaluator.onnxruntime, *self.other_runtimes.versions),
         )
 
     def _publish_last(self) -> VerifiedResult | None:
