@@ -116,13 +116,8 @@ def tune(
             on_progress=report_progress,
         )
         if fixed.ended_by == "interrupt":
-            return unmeasured_tuning(
-                fixed,
-                "the search was interrupted before any option was tried",
-                ended_by="interrupt",
-                sessions=sessions,
-                duration_s=round(time.perf_counter() - started, 6),
-            )
+            duration_s = round(time.perf_counter() - started, 6)
+            return unmeasured_tuning(fixed, "interrupt", sessions, duration_s)
     given = read_given(inputs or {})
     with open_model(path) as file, FileStates(path, file.files), ExitStack() as exits:
         scratch = exits.enter_context(temporary_folder())
@@ -148,13 +143,8 @@ def tune(
             evaluator = exits.enter_context(ModelEvaluator(job, found.sets, scratch, disk_bytes))
         except TimeLimitReached as limit:
             if fixed is not None and fixed.output is not None:
-                return unmeasured_tuning(
-                    fixed,
-                    "the time limit passed before any option was tried",
-                    ended_by="time_limit",
-                    sessions=sessions,
-                    duration_s=round(time.perf_counter() - started, 6),
-                )
+                duration_s = round(time.perf_counter() - started, 6)
+                return unmeasured_tuning(fixed, "time_limit", sessions, duration_s)
             raise MeasurementError(
                 f"{path}: the time limit passed before the defaults were measured. Increase"
                 " --time-limit."

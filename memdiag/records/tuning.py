@@ -81,7 +81,8 @@ class Tuning(MeasuredChange, frozen=True, kw_only=True):
             offered point with the least memory; empty if no point is offered.
         session_count: the number of sessions that were started for the points.
         sessions: the number of sessions in each measured process.
-        fix: the fix that was made before the options were tried; None without ``--rewrite``.
+        fix: the fix that was made before the options were tried; None without ``--rewrite``. Its
+            notes are among `notes` too.
     """
 
     schema: Literal["memdiag.tuning/1"]

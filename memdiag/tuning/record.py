@@ -61,7 +61,7 @@ def tuning_record(
         bound=points.bound.relative,
         bound_reason=points.bound.why,
         ended_by=search.ended_by,
-        notes=(*notes, *_notes(search, fixed)),
+        notes=(*(fixed.notes if fixed else ()), *notes, *_notes(search, fixed)),
         duration_s=duration_s,
         dimensions=dimensions,
         points=search.points,
@@ -74,13 +74,10 @@ def tuning_record(
     )
 
 
-def unmeasured_tuning(
-    fixed: Fix, note: str, *, ended_by: SearchEnd, sessions: int, duration_s: float
-) -> Tuning:
-    """Return the record of a tuning that ended after the fix `fixed`, before any measurement.
-
-    `note` is the reason.
-    """
+def unmeasured_tuning(fixed: Fix, ended_by: SearchEnd, sessions: int, duration_s: float) -> Tuning:
+    """Return the record of a tuning that ended after the fix `fixed`, before any measurement."""
+    is_limit = ended_by == "time_limit"
+    ended = "the time limit passed" if is_limit else "the search was interrupted"
     return Tuning(
         schema=TUNING_SCHEMA,
         model=fixed.model,
@@ -92,7 +89,7 @@ def unmeasured_tuning(
         bound=None,
         bound_reason="",
         ended_by=ended_by,
-        notes=(note,),
+        notes=(*fixed.notes, f"{ended} before any option was tried"),
         duration_s=duration_s,
         dimensions=fixed.dimensions,
         points=(),
