@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from memdiag.records.finding import Finding, Findings
     from memdiag.records.fix import Fix
     from memdiag.records.profile import Profile
+    from memdiag.records.tuning import Tuning
 
 __version__ = "0.1.0"
 
@@ -33,6 +34,7 @@ __all__ = [
     "Fix",
     "MemdiagError",
     "Profile",
+    "Tuning",
     "check",
     "compare",
     "fix",
@@ -51,6 +53,7 @@ _MODULES = {
     "Finding": "memdiag.records.finding",
     "Findings": "memdiag.records.finding",
     "Fix": "memdiag.records.fix",
+    "Tuning": "memdiag.records.tuning",
     "check": "memdiag.api.check",
     "compare": "memdiag.api.compare",
     "fix": "memdiag.api.fix",

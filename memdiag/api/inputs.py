@@ -74,7 +74,7 @@ def read_archive(path: Path) -> dict[str, np.ndarray]:
 
 
 def save(plans: Sequence[InputPlan], given: Mapping[str, np.ndarray], folder: Path) -> list[Feed]:
-    """Write the given or generated arrays of `plans` to `folder` and return their files."""
+    """Write the arrays of `plans` to `folder` and return their files."""
     arrays = [given[plan.name] if plan.name in given else make(plan, SEED) for plan in plans]
     return save_arrays(plans, arrays, folder)
 
@@ -82,7 +82,7 @@ def save(plans: Sequence[InputPlan], given: Mapping[str, np.ndarray], folder: Pa
 def save_arrays(
     plans: Sequence[InputPlan], arrays: Sequence[np.ndarray], folder: Path
 ) -> list[Feed]:
-    """Write `arrays`, one for each of `plans`, to `folder` and return their files."""
+    """Write the array of each plan to `folder` and return the files."""
     folder.mkdir(parents=True, exist_ok=True)
     feeds = []
     for index, (plan, array) in enumerate(zip(plans, arrays, strict=True)):

@@ -48,7 +48,7 @@ Status = Literal["created", "updated", "kept"]
 
 
 def baseline_entry(profiles: Sequence[Profile]) -> BaselineEntry:
-    """Return the entry of a baseline for `profiles` of the same model in several processes.
+    """Return the entry of a baseline file for `profiles` of the same model in several processes.
 
     Copies and setup are those of the first.
     """
@@ -67,7 +67,7 @@ def baseline_entry(profiles: Sequence[Profile]) -> BaselineEntry:
 
 
 def allowed(name: str, before: int, tolerance: float | None, *, late: int = 0) -> int:
-    """Return the maximum of figure `name` if its baseline is `before`.
+    """Return the maximum of figure `name` if it is `before` in the baseline file.
 
     Figures of phases may be off by `late` bytes, as boundaries are read late.
     """
@@ -98,7 +98,7 @@ def with_entry(before: Baseline | None, model: str, machine: str, entry: Baselin
 
 
 def differences(before: BaselineEntry, profile: Profile) -> tuple[str, ...]:
-    """Return how the conditions of `profile` differ from those of the baseline `before`.
+    """Return how the conditions of `profile` differ from those of a baseline file's entry.
 
     If they differ, figures cannot be compared.
     """
@@ -115,7 +115,7 @@ def differences(before: BaselineEntry, profile: Profile) -> tuple[str, ...]:
 
 
 def dims_of(before: BaselineEntry, profile: Profile) -> dict[str, int]:
-    """Return the sizes of the baseline `before` that the free dimensions of `profile` differ in.
+    """Return the sizes in a baseline file's entry that the free dimensions of `profile` differ in.
 
     Empty if the inputs differ in anything else, or if it is not known which dimension differs.
     """
@@ -213,7 +213,7 @@ def _plain(value: Any) -> str:
 
 
 def read_baseline(path: Path) -> Baseline | None:
-    """Return the baseline at `path`; None if there is no file.
+    """Return the baseline file at `path`; None if there is none.
 
     Raises:
         RecordError: the file cannot be read, or is not a ``memdiag.baseline/1``.

@@ -12,6 +12,7 @@ from memdiag.records.finding import Finding
 from memdiag.records.fix import Fix
 from memdiag.records.phases import PHASES as PHASES
 from memdiag.records.phases import PhaseName as PhaseName
+from memdiag.records.tuning import Tuning
 
 PROFILE_SCHEMA: Final = "memdiag.profile/1"
 
@@ -240,7 +241,7 @@ class Profile(PlottableRecord, frozen=True, kw_only=True):
         findings: the findings of the rules for this release, matched with `attribution`.
         judgement: the comparison with a budget or baseline, if there was one.
         command: the words of the command; empty for the Python API.
-        fix: a fix or tuning of the model that was joined to the profile, for its report.
+        fix, tuning: a fix and a tuning of the model that were joined to the profile.
         dimensions: the free dimensions of the inputs, with the sizes of this run.
     """
 
@@ -270,6 +271,7 @@ class Profile(PlottableRecord, frozen=True, kw_only=True):
     judgement: Judgement | None = None
     command: tuple[str, ...] = ()
     fix: Fix | None = None
+    tuning: Tuning | None = None
     dimensions: tuple[Dimension, ...] = ()
 
     def phase(self, name: PhaseName) -> Phase | None:

@@ -15,6 +15,7 @@ from memdiag.records.fix import Fix
 from memdiag.records.history import History
 from memdiag.records.inventory import Inventory
 from memdiag.records.profile import Profile
+from memdiag.records.tuning import Tuning
 
 RECORDS: dict[str, type[Record]] = {
     "memdiag.attribution-1": Attribution,
@@ -25,6 +26,7 @@ RECORDS: dict[str, type[Record]] = {
     "memdiag.history-1": History,
     "memdiag.inventory-1": Inventory,
     "memdiag.profile-1": Profile,
+    "memdiag.tuning-1": Tuning,
 }
 
 

@@ -10,12 +10,13 @@ from memdiag.records.attribution import Attribution
 from memdiag.records.comparison import Comparison
 from memdiag.records.fix import Fix
 from memdiag.records.profile import Profile
+from memdiag.records.tuning import Tuning
 from memdiag.reports.report import Report
 
 DEFAULT_FORMATS = ("html", "png", "markdown", "json")
 """The formats that a record is written in unless others are asked for."""
 
-Reported = Profile | Comparison | Fix | Attribution
+Reported = Profile | Comparison | Fix | Tuning | Attribution
 """The records that are written to files."""
 
 MODULES: dict[str, str] = {
@@ -29,10 +30,14 @@ MODULES: dict[str, str] = {
 
 
 def kind_of(record: Reported) -> str:
-    """Return the kind of `record`; a fix that has points is a tuning."""
-    if isinstance(record, Fix):
-        return "tuning" if record.points else "fix"
-    kinds = {Profile: "profile", Comparison: "comparison", Attribution: "X-ray"}
+    """Return the kind of `record`."""
+    kinds = {
+        Profile: "profile",
+        Comparison: "comparison",
+        Fix: "fix",
+        Tuning: "tuning",
+        Attribution: "X-ray",
+    }
     return kinds[type(record)]
 
 

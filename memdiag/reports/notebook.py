@@ -20,6 +20,7 @@ from memdiag.records.finding import Check, Finding
 from memdiag.records.fix import Fix
 from memdiag.records.inventory import Inventory
 from memdiag.records.profile import Profile
+from memdiag.records.tuning import Tuning
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -106,7 +107,7 @@ def figure(record: Any) -> Figure:
         UsageError: there is no picture of such a record.
         ReportError: the record cannot be drawn.
     """
-    if not isinstance(record, Profile | Comparison | Fix):
+    if not isinstance(record, Profile | Comparison | Fix | Tuning):
         raise UsageError(
             f"plot: there is no picture of a {_kind(record)}. Use a profile of the model."
         )
@@ -125,8 +126,6 @@ def figure(record: Any) -> Figure:
 
 
 def _kind(record: Any) -> str:
-    if isinstance(record, Fix) and record.points:
-        return "Tuning"
     return type(record).__name__
 
 
@@ -179,7 +178,9 @@ def _rows(record: Any) -> Iterator[dict[str, Any]]:
     elif isinstance(record, Comparison):
         yield from map(_of_column, record.columns)
     elif isinstance(record, Fix):
-        yield from map(_plain, record.points or record.remedies)
+        yield from map(_plain, record.remedies)
+    elif isinstance(record, Tuning):
+        yield from map(_plain, record.points)
     elif isinstance(record, Check):
         yield from map(_plain, record.findings)
     elif isinstance(record, Attribution):

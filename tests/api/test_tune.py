@@ -9,9 +9,11 @@ from onnx import parser
 
 import memdiag
 from memdiag.errors import MeasurementError, UsageError
-from memdiag.records.fix import Fix
-from memdiag.tuning.options import Option, options
+from memdiag.records.tuning import Tuning
+from memdiag.reports.tuning import is_conclusive
+from memdiag.tuning.options import TuningOption, tuning_options
 from memdiag.units import MIB
+from tests.reports import fix_records
 
 SampleModel = Callable[..., Path]
 
@@ -21,9 +23,9 @@ def only(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """A function that leaves only the options named, so that a test takes seconds."""
 
     def choose(*names: str) -> None:
-        chosen = tuple(one for one in options() if one.name in names)
+        chosen = tuple(one for one in tuning_options() if one.name in names)
         assert len(chosen) == len(names)
-        monkeypatch.setattr("memdiag.api.tune.options", lambda: chosen)
+        monkeypatch.setattr("memdiag.api.tune.tuning_options", lambda: chosen)
 
     return choose
 
@@ -38,7 +40,7 @@ def high_water_bytes(program: str) -> int:
     return int(done.stdout.split()[-1]) * 1024
 
 
-def tried(tuning: Fix) -> list[Sequence[str]]:
+def tried(tuning: Tuning) -> list[Sequence[str]]:
     return [point.options for point in tuning.points]
 
 
@@ -58,9 +60,10 @@ def test_the_options_that_save_are_found_and_combined(
     assert tuning.before.anonymous_bytes - tuning.after.anonymous_bytes > 6 * MIB
     (chosen,) = [point for point in tuning.points if point.options == tuning.chosen]
     assert chosen.on_front
-    assert chosen.session_options == tuning.session_options
+    assert chosen == tuning.chosen_point
+    assert chosen.session_options == {"session.disable_prepacking": "1"}
     assert chosen.figures == tuning.after
-    assert "InferenceSession" in tuning.snippet
+    assert "InferenceSession" in tuning.program
     for name in both:
         assert any(note.startswith(f"{name}: ") and note.endswith(".") for note in tuning.notes)
     assert [each.inputs for each in tuning.latencies] != []
@@ -79,7 +82,7 @@ def test_the_program_takes_what_the_chosen_point_took(
     assert tuning.before is not None
     assert tuning.after is not None
     plain = f"import onnxruntime\nonnxruntime.InferenceSession({tuning.model!r})\n"
-    saved = high_water_bytes(plain) - high_water_bytes(tuning.snippet)
+    saved = high_water_bytes(plain) - high_water_bytes(tuning.program)
     assert saved > 16 * MIB
     assert abs(saved - (tuning.before.peak_bytes - tuning.after.peak_bytes)) < 12 * MIB
 
@@ -106,22 +109,24 @@ def test_what_is_rewritten_is_measured_beside_the_original(
     model = tmp_path / "m.onnx"
     model.write_bytes(sample_model("tied_if", 16).read_bytes())
     tuning = memdiag.tune(model, rewrite=True, max_slowdown=100, dims={"tokens": 1}, sizes=[1])
-    assert tuning.output is not None
-    assert any(one.status == "applied" for one in tuning.remedies)
+    assert tuning.fix is not None
+    assert tuning.fix.output is not None
+    assert any(remedy.status == "applied" for remedy in tuning.fix.remedies)
     assert tried(tuning)[:2] == [(), ("rewrite",)]
     assert all("rewrite" in names for names in tried(tuning)[1:])
     assert tuning.points[0].figures is not None
     assert tuning.points[1].figures is not None
     assert tuning.points[0].figures.peak_bytes - tuning.points[1].figures.peak_bytes > 8 * MIB
     assert tuning.model == str(model)
-    assert repr(tuning.output) in tuning.snippet
+    assert repr(tuning.fix.output) in tuning.program
 
 
 @pytest.mark.usefixtures("equal_latency")
 def test_nothing_to_rewrite_is_said(sample_model: SampleModel, only: Callable[..., None]) -> None:
     only("patterns-off")
-    tuning = memdiag.tune(sample_model("plain_mlp"), rewrite=True, sizes=[])
-    assert tuning.output is None
+    tuning = memdiag.tune(sample_model("plain_mlp"), rewrite=True, sizes=[1])
+    assert tuning.fix is not None
+    assert tuning.fix.output is None
     assert tuning.notes == ("no rewrite was worth it: only options were tuned",)
     assert tried(tuning) == [(), ("patterns-off",)]
 
@@ -174,9 +179,9 @@ def test_ctrl_c_gives_the_best_so_far(sample_model: SampleModel, only: Callable[
 def test_options_that_change_values_or_that_a_release_lacks_are_left_out(
     sample_model: SampleModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    missing = Option(name="x", does="x.", hurts="x.", is_available=lambda runtime: False)
-    (changing,) = [each for each in options() if each.name == "denormal-as-zero"]
-    monkeypatch.setattr("memdiag.api.tune.options", lambda: (missing, changing))
+    missing = TuningOption(name="x", does="x.", hurts="x.", is_available=lambda runtime: False)
+    (changing,) = [each for each in tuning_options() if each.name == "denormal-as-zero"]
+    monkeypatch.setattr("memdiag.api.tune.tuning_options", lambda: (missing, changing))
     model = sample_model("plain_mlp")
     assert tried(memdiag.tune(model, sizes=[])) == [()]
     assert tried(memdiag.tune(model, unsafe=True, sizes=[])) == [(), ("denormal-as-zero",)]
@@ -198,3 +203,15 @@ def test_what_cannot_be_asked_for_is_refused(sample_model: SampleModel, tmp_path
     onnx.save(parser.parse_model(text), path)
     with pytest.raises(MeasurementError, match="does not run here"):
         memdiag.tune(path)
+
+
+def test_an_interrupted_fix_ends_the_tuning_before_any_option(
+    sample_model: SampleModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fixed = fix_records.verified(ended_by="interrupt")
+    monkeypatch.setattr("memdiag.api.tune.fix", lambda *_, **__: fixed)
+    tuning = memdiag.tune(sample_model("plain_mlp"), rewrite=True)
+    assert tuning.fix == fixed
+    assert tuning.points == ()
+    assert not is_conclusive(tuning)
+    assert "the search ended before the defaults were measured" in repr(tuning)

@@ -122,7 +122,7 @@ def test_a_fix_is_told_in_the_report_of_the_profile(
         (["text.json"], "text.json: not a saved record: "),
         (["other.json"], "other.json: its schema is 'memdiag.check/1', which cannot be read here"),
         (["broken.json"], "broken.json: not a valid fix: "),
-        (["p.json", "--fix", "p.json"], "p.json: its schema is 'memdiag.profile/1', not "),
+        (["p.json", "--fix", "p.json"], "p.json: its schema is 'memdiag.profile/1', which cannot"),
         (
             ["p.json", "--fix", "stranger.json"],
             "the fix is of x.onnx, but the profile is of m.onnx",

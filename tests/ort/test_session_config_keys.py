@@ -3,7 +3,7 @@
 import pytest
 
 from memdiag.ort.session_config_keys import unknown_key_notes
-from memdiag.tuning.options import options
+from memdiag.tuning.options import tuning_options
 
 
 @pytest.mark.parametrize(
@@ -29,7 +29,7 @@ def test_an_unknown_entry_is_noted_with_the_nearest_known_one(
         "session.disable_prepacking",
         "intra_op_num_threads",
         "ep.cuda.use_arena",
-        *(name for option in options() for name in option.session),
+        *(name for option in tuning_options() for name in option.session),
     ],
 )
 def test_known_entries_attributes_and_options_of_providers_have_no_note(name: str) -> None:

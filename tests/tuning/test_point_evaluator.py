@@ -9,7 +9,7 @@ import pytest
 from onnx import numpy_helper
 
 from memdiag.runner.job import Feed, Job, SessionConfig, TimeLimitReached
-from memdiag.tuning.options import Option, options
+from memdiag.tuning.options import TuningOption, tuning_options
 from memdiag.tuning.point_evaluator import PointEvaluator
 from memdiag.units import MIB
 from memdiag.verify.latency import LatencyComparison
@@ -18,7 +18,7 @@ from memdiag.verify.outputs import Bound
 from memdiag.verify.ratio import Ratio
 
 SampleModel = Callable[..., Path]
-BY_NAME = {one.name: one for one in options()}
+BY_NAME = {one.name: one for one in tuning_options()}
 
 
 @pytest.fixture(scope="module")
@@ -108,7 +108,7 @@ def test_an_option_that_saves_nothing_is_not_confirmed(points: PointEvaluator) -
 def test_what_the_runtime_refuses_is_a_problem_that_names_no_file_of_ours(
     points: PointEvaluator, tmp_path: Path
 ) -> None:
-    odd = Option(name="odd", does="x.", hurts="x.", session={"nonsense": "1"})
+    odd = TuningOption(name="odd", does="x.", hurts="x.", session={"nonsense": "1"})
     point = points.measure((odd,))
     assert point.figures is None
     assert "it does not run" in point.problem
@@ -124,11 +124,11 @@ def test_what_changes_the_outputs_cannot_be_used(
     weight.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(weight) * 1.01, weight.name))
     other = tmp_path / "other.onnx"
     onnx.save(proto, other)
-    chosen = (Option(name="other", does="x.", hurts="x.", model=other),)
+    chosen = (TuningOption(name="other", does="x.", hurts="x.", model=other),)
     point = points.compare(points.measure(chosen), chosen)
     assert point.problem.startswith("output y differs by")
     assert not point.fits
-    same = (Option(name="same", does="x.", hurts="x.", model=model),)
+    same = (TuningOption(name="same", does="x.", hurts="x.", model=model),)
     assert points.compare(points.measure(same), same).problem == ""
 
 

@@ -18,14 +18,14 @@ from onnx import numpy_helper, parser
 
 from memdiag.ort.releases import TELEMETRY_SINCE
 from memdiag.ort.runtime import Runtime
-from memdiag.records.fix import Point
+from memdiag.records.tuning import Point
 from memdiag.runner.job import Job, SessionConfig
-from memdiag.tuning.options import Option, options
+from memdiag.tuning.options import TuningOption, tuning_options
 from memdiag.tuning.program import session_program
 from memdiag.units import MIB
 
 SampleModel = Callable[..., Path]
-BY_NAME = {one.name: one for one in options()}
+BY_NAME = {one.name: one for one in tuning_options()}
 _MEASURED = """
 import json
 import numpy as np
@@ -52,7 +52,7 @@ print(libc.mallinfo2().field3 - before)
 """
 
 
-def point(*chosen: Option, load_from: str = "path") -> Point:
+def point(*chosen: TuningOption, load_from: str = "path") -> Point:
     job = Job(
         model=Path("m.onnx"),
         session=SessionConfig(load_from="bytes" if load_from == "bytes" else "path"),
@@ -100,8 +100,8 @@ def model(sample_model: SampleModel, tmp_path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("option", options(), ids=lambda option: option.name)
-def test_the_program_runs_as_it_stands(option: Option, model: Path) -> None:
+@pytest.mark.parametrize("option", tuning_options(), ids=lambda option: option.name)
+def test_the_program_runs_as_it_stands(option: TuningOption, model: Path) -> None:
     if not option.is_available(Runtime.installed()):
         pytest.skip("not on this machine")
     program = session_program(str(model), point(option))

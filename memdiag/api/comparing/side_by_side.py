@@ -10,8 +10,8 @@ import msgspec
 import numpy as np
 
 from memdiag.api.comparing.subjects import OnProgress, Subject
+from memdiag.api.comparison_inputs import ComparisonInputs, find_comparison_inputs
 from memdiag.api.profile import profile_job
-from memdiag.api.trials import InputSets, trials
 from memdiag.comparison.columns import graph_of, with_profiles
 from memdiag.comparison.reference import OutputComparison, ReferenceSession
 from memdiag.errors import MeasurementError, MemdiagError, UsageError
@@ -54,8 +54,8 @@ class SideBySide:
     notes: list[str] = field(default_factory=list)
     interrupted: bool = False
     _files: dict[Path, ModelFile | MemdiagError] = field(default_factory=dict)
-    _trials: InputSets = field(default_factory=InputSets)
-    _own: dict[str, InputSets] = field(default_factory=dict)
+    _trials: ComparisonInputs = field(default_factory=ComparisonInputs)
+    _own: dict[str, ComparisonInputs] = field(default_factory=dict)
     _opened: Sequence[Subject] = ()
     _first: Subject | None = None
     _reference: Job | None = None
@@ -231,7 +231,7 @@ class SideBySide:
     def _sets(self) -> tuple[InputSet, ...]:
         return self._trials.sets
 
-    def _find_trials(self, subject: Subject) -> InputSets:
+    def _find_trials(self, subject: Subject) -> ComparisonInputs:
         job = replace(subject.job, runs=None)
         folder = self._folder("inputs")
         file = self._file(subject)
@@ -243,7 +243,9 @@ class SideBySide:
             for name, size in self.inputs.dims.items()
             if name in names or name not in all_names
         }
-        return trials(file, job, folder, dims=dims, given=self.inputs.arrays, sizes=())
+        return find_comparison_inputs(
+            file, job, folder, dims=dims, given=self.inputs.arrays, sizes=()
+        )
 
     def _profile(self, subject: Subject, *, is_first: bool) -> Profile:
         # A model that runs with no inputs gets those of the first: the profile has the error.

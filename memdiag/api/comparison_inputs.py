@@ -13,19 +13,20 @@ from memdiag.model.dimensions import axes_of
 from memdiag.model.inputs import InputPlan, make, plan_inputs
 from memdiag.model.model_file import ModelFile
 from memdiag.records.dimension import Dimension, in_words
-from memdiag.runner.job import Feed, Job
-from memdiag.runner.try_inputs import try_inputs
+from memdiag.runner.job import Job
+from memdiag.runner.try_inputs import inputs_that_run
 from memdiag.verify.model_evaluator import InputSet
 
 SIZES = (1, 4)
 """Sizes of free dimensions at which models are compared, besides the realistic ones."""
 
 
-class InputSets(NamedTuple):
-    """Sets of inputs that a model runs with.
+class ComparisonInputs(NamedTuple):
+    """The inputs with which two models are compared.
 
     Attributes:
-        sets: the sets, those of the realistic sizes first; empty if the model runs with none.
+        sets: sets of inputs that the model runs with, those of the realistic sizes first; empty if
+            it runs with none.
         dimensions: the free dimensions and their realistic sizes.
         notes: sentences on the choice of sizes.
     """
@@ -35,7 +36,7 @@ class InputSets(NamedTuple):
     notes: tuple[str, ...] = ()
 
 
-def trials(
+def find_comparison_inputs(
     model: ModelFile,
     job: Job,
     folder: Path,
@@ -43,56 +44,65 @@ def trials(
     dims: Mapping[str, int],
     given: Mapping[str, np.ndarray],
     sizes: Sequence[int] = SIZES,
-) -> InputSets:
+) -> ComparisonInputs:
     """Return sets of inputs that the model of `job` runs with, saved below `folder`.
 
     For realistic sizes of the free dimensions (or the first others that run), and for each of
     `sizes` that runs too: two sets of random values, with flags that choose a branch once true and
-    once false.
+    once false. Inputs that are all given are one set.
     """
     first = choose_inputs(model, dims=dims, given=given)
-    chosen = find_inputs(model, job, folder, dims=dims, given=given, first=first)
-    if chosen is None:
-        return InputSets()
-    found: list[InputSet] = []
-    tried = _sizes(model, job, folder, dims, given, sizes, chosen)
-    for number, (words, plans) in enumerate(tried):
-        for seed in (0, 1):
-            feeds = _save(plans, given, folder / f"set-{number}-{seed}", seed)
-            if seed and try_inputs(job, [feeds]) is None:
-                continue  # the other branch does not run with such values
-            flags = _flags(plans, given, seed)
-            name = ", ".join(part for part in (words, flags) if part) or "the inputs of the model"
-            found.append(InputSet(name, tuple(feeds), timed=not seed or bool(flags), sizes=words))
-        if not _is_random(plans):
-            break
-    return InputSets(tuple(found), chosen.dimensions, chosen.notes)
+    realistic = find_inputs(model, job, folder, dims=dims, given=given, first=first)
+    if realistic is None:
+        return ComparisonInputs()
+    candidates = [
+        candidate
+        for number, (size_text, plans) in enumerate(_sizes(model, dims, given, sizes, realistic))
+        for candidate in _input_sets(plans, given, folder / f"size-{number}", size_text)
+    ]
+    # One child tries all but the first, which is known to run: starting a child takes longer than
+    # most runs.
+    others = inputs_that_run(job, [each.feeds for each in candidates[1:]])
+    running = {0, *(index + 1 for index in others)}
+    sets = tuple(each for index, each in enumerate(candidates) if index in running)
+    return ComparisonInputs(sets, realistic.dimensions, realistic.notes)
+
+
+def _input_sets(
+    plans: Sequence[InputPlan], given: Mapping[str, np.ndarray], folder: Path, sizes: str
+) -> Iterator[InputSet]:
+    """Yield the sets of inputs of one size: two of random values, or one if all are given."""
+    is_random = any(plan.fill != "given" for plan in plans)
+    for seed in (0, 1) if is_random else (0,):
+        arrays = [_array(plan, given, seed) for plan in plans]
+        feeds = save_arrays(plans, arrays, folder / f"set-{seed}")
+        flags = _flags(plans, given, seed)
+        name = ", ".join(part for part in (sizes, flags) if part) or "the inputs of the model"
+        yield InputSet(name, tuple(feeds), timed=not seed or bool(flags), sizes=sizes)
 
 
 def _sizes(
     model: ModelFile,
-    job: Job,
-    folder: Path,
     dims: Mapping[str, int],
     given: Mapping[str, np.ndarray],
     wanted: Sequence[int],
-    chosen: ChosenInputs,
+    realistic: ChosenInputs,
 ) -> Iterator[tuple[str, tuple[InputPlan, ...]]]:
-    """Yield the chosen inputs and others that run, each with its sizes as text."""
-    yield in_words(chosen.dimensions), chosen.plans
-    if all(dimension.source == "given" for dimension in chosen.dimensions):
+    """Yield the inputs of realistic sizes, and of each of `wanted`, with the sizes as text."""
+    yield in_words(realistic.dimensions), realistic.plans
+    if all(dimension.source == "given" for dimension in realistic.dimensions):
+        return
+    if all(plan.fill == "given" for plan in realistic.plans):
         return
     ones = plan_inputs(model, dims=dims, given=given, free_dim=1)
-    tried = [_shapes(chosen.plans)]
+    seen = [_shapes(realistic.plans)]
     for size in sorted(wanted):
         plans = plan_inputs(model, dims=dims, given=given, free_dim=size)
         # If all free dimensions look like batches, they get the size.
         if size > 1 and _shapes(plans) == _shapes(ones):
             plans = _all_of(size, model, dims, given)
-        if _shapes(plans) in tried:
-            continue
-        tried.append(_shapes(plans))
-        if try_inputs(job, [_save(plans, given, folder / f"of-{size}", 0)]) is not None:
+        if _shapes(plans) not in seen:
+            seen.append(_shapes(plans))
             yield f"size {size}", plans
 
 
@@ -113,12 +123,6 @@ def _all_of(
         return plan_inputs(model, dims=dims, given=given, free_dim=size)
 
 
-def _save(
-    plans: Sequence[InputPlan], given: Mapping[str, np.ndarray], folder: Path, seed: int
-) -> list[Feed]:
-    return save_arrays(plans, [_array(plan, given, seed) for plan in plans], folder)
-
-
 def _array(plan: InputPlan, given: Mapping[str, np.ndarray], seed: int) -> np.ndarray:
     """Return the values of one input; flags of the second set are the opposite of the first."""
     if plan.name in given:
@@ -134,7 +138,3 @@ def _flags(plans: Sequence[InputPlan], given: Mapping[str, np.ndarray], seed: in
         for plan in plans
         if plan.dtype == "bool" and prod(plan.shape) == 1 and plan.name not in given
     )
-
-
-def _is_random(plans: Sequence[InputPlan]) -> bool:
-    return any(plan.fill != "given" for plan in plans)

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import onnx_ir as ir
 
 from memdiag.records.finding import Finding
-from memdiag.rewrites.gemm_transposed import gemm_problem, replace_with_gemm
+from memdiag.rewrites.catalog.gemm_transposed import gemm_problem, replace_with_gemm
 from memdiag.rewrites.model_editor import ModelEditor
 from memdiag.rewrites.rewrite import Rewrite
 from memdiag.rewrites.transposed_products import (
@@ -42,15 +42,23 @@ _PACKING = {("MatMul", ""), ("Gemm", ""), ("FusedMatMul", "com.microsoft")}
 _PARTIAL_READERS = frozenset({"Gather", "GatherElements", "GatherND", "Slice", "Shape", "Size"})
 
 
-class _Plan(NamedTuple):
-    """The products to turn into Gemms, the weights to separate, and problems of others."""
+class _Separation(NamedTuple):
+    """The parts of a finding that the rewrite is applied to.
+
+    Attributes:
+        products: the products to turn into Gemms.
+        weights: the weights to separate.
+        problems: why further weights cannot be separated.
+    """
 
     products: tuple[Product, ...]
     weights: tuple[ir.Value, ...]
     problems: tuple[str, ...]
 
 
-class _Use(NamedTuple):
+class _WeightUse(NamedTuple):
+    """A node that reads the weight as its input number `input_index`."""
+
     node: ir.Node
     input_index: int
 
@@ -79,7 +87,7 @@ def apply(editor: ModelEditor, finding: Finding) -> bool:
     return bool(plan.weights)
 
 
-def _plan(editor: ModelEditor, finding: Finding) -> _Plan:
+def _plan(editor: ModelEditor, finding: Finding) -> _Separation:
     products = transposed_products(editor, finding, _product_problem)
     named = [] if finding.name == STORED_TRANSPOSE else editor.weights(finding)
     problems = list(products.problems) if finding.name == STORED_TRANSPOSE else []
@@ -92,7 +100,7 @@ def _plan(editor: ModelEditor, finding: Finding) -> _Plan:
         else:
             weights.append(weight)
     found = tuple(product for product in products.found if product.source in weights)
-    return _Plan(found, tuple(weights), tuple(problems))
+    return _Separation(found, tuple(weights), tuple(problems))
 
 
 def _product_problem(editor: ModelEditor, product: Product) -> str:
@@ -144,7 +152,7 @@ def _separate(editor: ModelEditor, weight: ir.Value) -> None:
             use.node.replace_input_with(use.input_index, twin)
 
 
-def _uses(weight: ir.Value) -> Iterator[_Use]:
+def _uses(weight: ir.Value) -> Iterator[_WeightUse]:
     """Yield the uses of `weight`, also behind Identity nodes, which a session removes.
 
     An Identity whose output is an output of its graph is a use itself.
@@ -156,4 +164,4 @@ def _uses(weight: ir.Value) -> Iterator[_Use]:
             if is_identity and not node.outputs[0].is_graph_output():
                 pending.append(node.outputs[0])
             else:
-                yield _Use(node, input_index)
+                yield _WeightUse(node, input_index)

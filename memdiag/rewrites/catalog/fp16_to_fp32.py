@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from memdiag.records.finding import Finding
 from memdiag.rewrites.computed_tensor import computed_tensor, iter_chunks
 from memdiag.rewrites.model_editor import ONNX_DOMAINS, ModelEditor
-from memdiag.rewrites.rewrite import Rewrite
+from memdiag.rewrites.rewrite import Rewrite, first_problem
 from memdiag.rewrites.weights import Tensor, constant_tensor, set_tensor, tensor_problem
 
 REWRITE = Rewrite(
@@ -56,10 +56,8 @@ _MAX_DEPTH = 8
 
 def check(editor: ModelEditor, finding: Finding) -> str | None:
     """Return why none of the weights can be stored as fp32; None if one can."""
-    reasons = [_problem(editor, editor.value(name)) for name in finding.weights]
-    if not reasons:
-        return "it names no weight"
-    return None if "" in reasons else reasons[0]
+    problems = (_problem(editor, editor.value(name)) for name in finding.weights)
+    return first_problem(problems, otherwise="it names no weight")
 
 
 def apply(editor: ModelEditor, finding: Finding) -> bool:

@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from memdiag.records.finding import Finding
 from memdiag.rewrites.model_editor import ModelEditor
-from memdiag.rewrites.rewrite import Rewrite
+from memdiag.rewrites.rewrite import Rewrite, first_problem
 from memdiag.rewrites.weights import initializers_are_inputs, is_main_initializer
 
 REWRITE = Rewrite(
@@ -45,10 +45,8 @@ _READS_UNCHANGED = frozenset(
 
 def check(editor: ModelEditor, finding: Finding) -> str | None:
     """Return why none of the weights can be listed as an input; None if one can."""
-    reasons = [listing_problem(editor, editor.value(name)) for name in finding.weights]
-    if not reasons:
-        return "it names no weight"
-    return None if "" in reasons else reasons[0]
+    problems = (listing_problem(editor, editor.value(name)) for name in finding.weights)
+    return first_problem(problems, otherwise="it names no weight")
 
 
 def apply(editor: ModelEditor, finding: Finding) -> bool:

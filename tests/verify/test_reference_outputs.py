@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from memdiag.verify.output_baseline import interface_change
+from memdiag.verify.reference_outputs import interface_change
 
 
 def signature(

@@ -31,7 +31,12 @@ REWRITE = Rewrite(
 
 
 class _TypedTensor(NamedTuple):
-    """A tensor in a typed field, and a function that replaces it."""
+    """A tensor in a typed field.
+
+    Attributes:
+        tensor: the tensor.
+        replace: puts another tensor in its place.
+    """
 
     tensor: TensorProto
     replace: Callable[[Tensor], None]

@@ -19,7 +19,7 @@ from memdiag.model.denormals import MANTISSA_BITS
 from memdiag.records.finding import Finding
 from memdiag.rewrites.computed_tensor import computed_tensor, iter_chunks
 from memdiag.rewrites.model_editor import ModelEditor
-from memdiag.rewrites.rewrite import Rewrite
+from memdiag.rewrites.rewrite import Rewrite, first_problem
 from memdiag.rewrites.weights import Tensor, constant_tensor, set_tensor, tensor_problem
 
 REWRITE = Rewrite(
@@ -35,10 +35,8 @@ Bits = NDArray[np.unsignedinteger]
 
 def check(editor: ModelEditor, finding: Finding) -> str | None:
     """Return why no weight can be flushed; None if one can."""
-    reasons = [_problem(editor.value(name)) for name in finding.weights]
-    if not reasons:
-        return "it names no weight"
-    return None if "" in reasons else reasons[0]
+    problems = (_problem(editor.value(name)) for name in finding.weights)
+    return first_problem(problems, otherwise="it names no weight")
 
 
 def apply(editor: ModelEditor, finding: Finding) -> bool:

@@ -5,7 +5,7 @@ import onnx
 import pytest
 from onnx import parser
 
-from memdiag.api.trials import trials
+from memdiag.api.comparison_inputs import find_comparison_inputs
 from memdiag.model.model_file import open_model
 from memdiag.runner.job import Job
 from memdiag.verify.model_evaluator import InputSet
@@ -17,7 +17,9 @@ def found(
     path = folder / "m.onnx"
     onnx.save(parser.parse_model(f'<ir_version: 9, opset_import: ["" : 17]> {body}'), path)
     with open_model(path) as file:
-        return trials(file, Job(model=path), folder / "in", dims={}, given=given or {}).sets
+        return find_comparison_inputs(
+            file, Job(model=path), folder / "in", dims={}, given=given or {}
+        ).sets
 
 
 def arrays(trial: InputSet) -> list[np.ndarray]:
@@ -69,7 +71,7 @@ def test_a_model_that_does_not_run_at_the_realistic_size_has_another(tmp_path: P
 
 def test_given_arrays_are_used_once(tmp_path: Path) -> None:
     x = np.arange(3, dtype=np.float32)
-    (one,) = found(tmp_path, "g (float[3] x) => (float[3] y) { y = Abs(x) }", {"x": x})[:1]
+    (one,) = found(tmp_path, "g (float[3] x) => (float[3] y) { y = Abs(x) }", {"x": x})
     assert arrays(one)[0].tolist() == [0, 1, 2]
 
 
@@ -83,3 +85,18 @@ def test_given_arrays_set_the_dimensions(tmp_path: Path, rows: int) -> None:
     body = "g (float[n, 3] x, float[n, 3] z) => (float[n, 3] y) { y = Add(x, z) }"
     for one in found(tmp_path, body, given):
         assert [array.shape for array in arrays(one)] == [(rows, 3), (rows, 3)]
+
+
+def test_sizes_with_which_the_model_fails_are_left_out(tmp_path: Path) -> None:
+    # One row and six rows can be added to six rows.
+    body = """g (float[n, 2] x) => (float[6, 2] y) {
+        c = Constant <value = float[6, 2] {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}> ()
+        y = Add(x, c)
+    }"""
+    path = tmp_path / "m.onnx"
+    onnx.save(parser.parse_model(f'<ir_version: 9, opset_import: ["" : 17]> {body}'), path)
+    with open_model(path) as file:
+        sets = find_comparison_inputs(
+            file, Job(model=path), tmp_path / "in", dims={}, given={}, sizes=(4, 6)
+        ).sets
+    assert [arrays(each)[0].shape[0] for each in sets] == [1, 1, 6, 6]

@@ -39,4 +39,4 @@ def apply(editor: ModelEditor, finding: Finding) -> bool:
 def _plan(editor: ModelEditor, finding: Finding) -> tuple[list[Merge], str]:
     plan = plan_merges(editor, editor.weights(finding))
     reason = plan.reasons[0] if plan.reasons else "no two of them are the same"
-    return [merge for merge in plan.merges if merge.others], reason
+    return [merge for merge in plan.merges if merge.removed], reason

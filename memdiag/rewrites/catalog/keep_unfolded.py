@@ -21,7 +21,7 @@ import onnx_ir as ir
 
 from memdiag.records.finding import Finding
 from memdiag.rewrites.model_editor import ONNX_DOMAINS, ModelEditor
-from memdiag.rewrites.rewrite import Rewrite
+from memdiag.rewrites.rewrite import Rewrite, first_problem
 from memdiag.rewrites.weights import (
     Tensor,
     constant_tensor,
@@ -50,7 +50,15 @@ _SHAPED_BY_OTHERS = frozenset(
 
 
 class _Operand(NamedTuple):
-    """A constant that `node` reads as its input number `input_index`."""
+    """A constant operand of a node.
+
+    Attributes:
+        node: the node.
+        input_index: the index of the operand among the node's inputs.
+        value: the operand.
+        tensor: the tensor of the operand.
+        sets_shape: whether the node's output shape depends on the operand's values.
+    """
 
     node: ir.Node
     input_index: int
@@ -61,11 +69,11 @@ class _Operand(NamedTuple):
 
 def check(editor: ModelEditor, finding: Finding) -> str | None:
     """Return why none of the nodes can be kept unfolded; None if one can."""
-    found = [_operand(editor, editor.node(name)) for name in finding.nodes]
-    if not found:
-        return "it names no node"
-    reasons = [one for one in found if isinstance(one, str)]
-    return reasons[0] if len(reasons) == len(found) else None
+    operands = [_operand(editor, editor.node(name)) for name in finding.nodes]
+    return first_problem(
+        (operand if isinstance(operand, str) else "" for operand in operands),
+        otherwise="it names no node",
+    )
 
 
 def apply(editor: ModelEditor, finding: Finding) -> bool:

@@ -14,9 +14,9 @@ import numpy as np
 import onnx_ir as ir
 
 from memdiag.records.finding import Finding
-from memdiag.rewrites.gemm_transposed import gemm_problem
+from memdiag.rewrites.catalog.gemm_transposed import gemm_problem
+from memdiag.rewrites.catalog.overridable_weight import listing_problem
 from memdiag.rewrites.model_editor import ModelEditor
-from memdiag.rewrites.overridable_weight import listing_problem
 from memdiag.rewrites.rewrite import Rewrite
 from memdiag.rewrites.transposed_products import (
     Product,
@@ -72,20 +72,20 @@ def _choose(editor: ModelEditor, node: ir.Node, product: Product) -> None:
     shape = editor.insert_before(node, "Shape", [rows], name=f"{name}/Shape")
     first = editor.constant_before(node, np.array(0, np.int64), name=f"{name}/first")
     count = editor.insert_before(node, "Gather", [shape, first], name=f"{name}/rows")
-    one = editor.constant_before(node, np.array(1, np.int64), name=f"{name}/one")
-    single = editor.insert_before(node, "Equal", [count, one], name=f"{name}/Equal")
-    most = editor.constant_before(node, np.array(_MIN_MANY_ROWS - 1, np.int64), name=f"{name}/most")
-    many = editor.insert_before(node, "Greater", [count, most], name=f"{name}/Greater")
+    unit = editor.constant_before(node, np.array(1, np.int64), name=f"{name}/one")
+    single = editor.insert_before(node, "Equal", [count, unit], name=f"{name}/Equal")
+    few = editor.constant_before(node, np.array(_MIN_MANY_ROWS - 1, np.int64), name=f"{name}/most")
+    many = editor.insert_before(node, "Greater", [count, few], name=f"{name}/Greater")
     either = editor.insert_before(node, "Or", [single, many], name=f"{name}/Or")
     # The node itself becomes the If, so that its output stays the same value.
-    then = _branch(_as_gemm(editor, name, rows, matrix), dtype, f"{name}/as_it_is")
-    other = _branch(_as_transposed(editor, name, rows, matrix), dtype, f"{name}/transposed")
+    gemm = _branch(_as_gemm(editor, name, rows, matrix), dtype, f"{name}/as_it_is")
+    transposed = _branch(_as_transposed(editor, name, rows, matrix), dtype, f"{name}/transposed")
     node.op_type = "If"
     node.attributes.clear()
     node.resize_inputs(1)
     node.replace_input_with(0, either)
-    node.attributes.add(ir.AttrGraph("then_branch", then))
-    node.attributes.add(ir.AttrGraph("else_branch", other))
+    node.attributes.add(ir.AttrGraph("then_branch", gemm))
+    node.attributes.add(ir.AttrGraph("else_branch", transposed))
 
 
 def _as_gemm(editor: ModelEditor, name: str, rows: ir.Value, matrix: ir.Value) -> list[ir.Node]:

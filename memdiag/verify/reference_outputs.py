@@ -1,5 +1,6 @@
-"""The original model's interface and outputs, which a changed model has to reproduce."""
+"""The original's interface and outputs, which a changed model has to reproduce."""
 
+import time
 from collections.abc import Mapping, Sequence
 from math import inf
 from pathlib import Path
@@ -15,7 +16,7 @@ from memdiag.verify.outputs import (
 )
 
 
-class OutputBaseline:
+class ReferenceOutputs:
     """Outputs of the original's session for several sets of inputs, saved to files.
 
     Args:
@@ -25,6 +26,7 @@ class OutputBaseline:
 
     Attributes:
         unstable: names of outputs that differ between two runs of the original.
+        run_s: duration of a run with each set of inputs, saving of the outputs included.
 
     Raises:
         MeasurementError: the original does not run.
@@ -34,7 +36,14 @@ class OutputBaseline:
         self._count, self._folder = count, folder
         self._signature = server.signature
         self._outputs = self._save(server, "original")
-        self.unstable = unstable_outputs(self._outputs, self._save(server, "other"))
+        again = []
+        run_s = []
+        for index in range(count):
+            started = time.monotonic()
+            again.append(server.save(index, folder / f"other-{index}"))
+            run_s.append(time.monotonic() - started)
+        self.run_s = tuple(run_s)
+        self.unstable = unstable_outputs(self._outputs, again)
 
     def check(self, server: SessionServer, bound: Bound) -> tuple[str | None, Difference | None]:
         """Return the problem with another session, and its largest difference of any output.

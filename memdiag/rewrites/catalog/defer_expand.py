@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from memdiag.model.tensor_types import TensorType
 from memdiag.records.finding import Finding
 from memdiag.rewrites.model_editor import ONNX_DOMAINS, ModelEditor
-from memdiag.rewrites.rewrite import Rewrite
+from memdiag.rewrites.rewrite import Rewrite, first_problem
 
 REWRITE = Rewrite(
     name="defer-expand",
@@ -40,10 +40,8 @@ Sizes = tuple[int, ...]
 
 def check(editor: ModelEditor, finding: Finding) -> str | None:
     """Return why none of the nodes can be deferred; None if one can."""
-    reasons = [_problem(editor, editor.node(name)) for name in finding.nodes]
-    if not reasons:
-        return "it names no node"
-    return None if "" in reasons else reasons[0]
+    problems = (_problem(editor, editor.node(name)) for name in finding.nodes)
+    return first_problem(problems, otherwise="it names no node")
 
 
 def apply(editor: ModelEditor, finding: Finding) -> bool:

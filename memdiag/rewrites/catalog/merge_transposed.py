@@ -25,14 +25,28 @@ REWRITE = Rewrite(
 
 
 class _Gather(NamedTuple):
-    """A Gather from the matrix that is dropped: its axis, and the rank of its indices."""
+    """A Gather from the matrix that is dropped.
+
+    Attributes:
+        node: the Gather.
+        axis: its axis.
+        rank: the rank of its indices.
+    """
 
     node: ir.Node
     axis: int
     rank: int
 
 
-class _Merge(NamedTuple):
+class _GatherPlan(NamedTuple):
+    """The parts of a finding that the rewrite is applied to.
+
+    Attributes:
+        kept: the matrix that stays.
+        dropped: its transpose, which is removed.
+        gathers: the readers of `dropped`.
+    """
+
     kept: ir.Value
     dropped: ir.Value
     gathers: tuple[_Gather, ...]
@@ -57,7 +71,7 @@ def apply(editor: ModelEditor, finding: Finding) -> bool:
     return True
 
 
-def _merge(editor: ModelEditor, finding: Finding) -> _Merge | str:
+def _merge(editor: ModelEditor, finding: Finding) -> _GatherPlan | str:
     """Return the matrices to merge, or why they cannot be merged."""
     pair = stored_pair(editor, finding)
     if pair is None:
@@ -75,7 +89,7 @@ def _merge(editor: ModelEditor, finding: Finding) -> _Merge | str:
                 break
             gathers.append(found)
         if gathers and not problem:
-            return _Merge(kept, dropped, tuple(gathers))
+            return _GatherPlan(kept, dropped, tuple(gathers))
         problems.append(problem or f"nothing reads {dropped.name}")
     return "; ".join(dict.fromkeys(problems))
 

@@ -33,13 +33,13 @@ _KNOWN_DOMAINS = frozenset({"", "ai.onnx", "ai.onnx.ml", "com.microsoft"})
 
 def check(editor: ModelEditor, finding: Finding) -> str | None:
     """Return why none of the weights can be removed."""
-    plan = _Plan(editor, finding)
+    plan = _Removal(editor, finding)
     return None if plan.weights else plan.reason
 
 
 def apply(editor: ModelEditor, finding: Finding) -> bool:
     """Remove the weights that can be removed."""
-    plan = _Plan(editor, finding)
+    plan = _Removal(editor, finding)
     removed = list(nodes_with_subgraphs(plan.nodes))
     operands = {value: None for node in removed for value in node.inputs if value is not None}
     for node in removed:
@@ -54,7 +54,7 @@ def apply(editor: ModelEditor, finding: Finding) -> bool:
     return bool(plan.weights)
 
 
-class _Plan:
+class _Removal:
     """What to remove for a finding.
 
     Attributes:

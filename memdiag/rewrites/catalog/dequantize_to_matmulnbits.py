@@ -35,7 +35,7 @@ from memdiag.rewrites.matmulnbits_packing import (
     packing_problem,
 )
 from memdiag.rewrites.model_editor import ONNX_DOMAINS, ModelEditor
-from memdiag.rewrites.rewrite import Rewrite
+from memdiag.rewrites.rewrite import Rewrite, first_problem
 from memdiag.rewrites.weights import Tensor, constant_tensor, new_initializer, remove_weight
 
 REWRITE = Rewrite(
@@ -52,8 +52,14 @@ _BLOCKS = (16, 32, 64, 128, 256)
 _FUSED_BLOCK = 32
 
 
-class Plan(NamedTuple):
-    """A DequantizeLinear, the products that read it, and their quantized right operand."""
+class DequantizedProducts(NamedTuple):
+    """A DequantizeLinear and the products that read it.
+
+    Attributes:
+        dequantize: the DequantizeLinear.
+        products: the products.
+        weights: their quantized right operand.
+    """
 
     dequantize: ir.Node
     products: tuple[ir.Node, ...]
@@ -62,11 +68,11 @@ class Plan(NamedTuple):
 
 def check(editor: ModelEditor, finding: Finding) -> str | None:
     """Return why none of the products can be a MatMulNBits; None if one can."""
-    found = [_plan(editor, node, finding) for node in _dequantizers(editor, finding)]
-    if not found:
-        return "no DequantizeLinear of the model is named"
-    reasons = [plan for plan in found if isinstance(plan, str)]
-    return reasons[0] if len(reasons) == len(found) else None
+    plans = [_plan(editor, node, finding) for node in _dequantizers(editor, finding)]
+    return first_problem(
+        (plan if isinstance(plan, str) else "" for plan in plans),
+        otherwise="no DequantizeLinear of the model is named",
+    )
 
 
 def apply(editor: ModelEditor, finding: Finding) -> bool:
@@ -74,7 +80,7 @@ def apply(editor: ModelEditor, finding: Finding) -> bool:
     changed = False
     for node in _dequantizers(editor, finding):
         plan = _plan(editor, node, finding)
-        if isinstance(plan, Plan):
+        if isinstance(plan, DequantizedProducts):
             _replace(editor, plan, _FUSED_LEVEL if _is_fused(finding) else _FP32_LEVEL)
             changed = True
     return changed
@@ -95,7 +101,7 @@ def _dequantizers(editor: ModelEditor, finding: Finding) -> list[ir.Node]:
     return [node for node in dict.fromkeys(near) if node.op_type == "DequantizeLinear"]
 
 
-def _plan(editor: ModelEditor, node: ir.Node, finding: Finding) -> Plan | str:
+def _plan(editor: ModelEditor, node: ir.Node, finding: Finding) -> DequantizedProducts | str:
     """Return the nodes to replace and their weights, or why they cannot be replaced."""
     if node.domain not in ONNX_DOMAINS:
         return "the DequantizeLinear is not that of ONNX"
@@ -117,7 +123,7 @@ def _plan(editor: ModelEditor, node: ir.Node, finding: Finding) -> Plan | str:
     if isinstance(found, str):
         return found
     weights = found._replace(zeros=_tensor(zeros) if zeros is not None else None)
-    return packing_problem(weights) or Plan(node, products, weights)
+    return packing_problem(weights) or DequantizedProducts(node, products, weights)
 
 
 def _quantized(
@@ -186,7 +192,7 @@ def _is_plain(gemm: ir.Node) -> bool:
     return ones and not _integer(gemm, "transA", 0) and _integer(gemm, "transB", 0) in (0, 1)
 
 
-def _replace(editor: ModelEditor, plan: Plan, accuracy_level: int) -> None:
+def _replace(editor: ModelEditor, plan: DequantizedProducts, accuracy_level: int) -> None:
     weights = plan.weights
     depth, columns, blocks = weights.sizes
     weight, scales, zeros = [*plan.dequantize.inputs, None][:3]
