@@ -51,7 +51,7 @@ def test_the_same_profile_is_there_once(tmp_path: Path) -> None:
 
 def test_a_run_that_failed_is_not_added_nor_what_came_with_it(tmp_path: Path) -> None:
     path = tmp_path / "h.sqlite"
-    with pytest.raises(UsageError, match="add profiles of runs that completed"):
+    with pytest.raises(UsageError, match="Add profiles of runs that completed"):
         add(path, [named("a.onnx"), profiles.failed()])
     add(path, [named("b.onnx")])
     assert len(show(path).entries) == 1
