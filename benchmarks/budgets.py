@@ -62,7 +62,9 @@ def measure(path: Path, rounds: int) -> list[list[str]]:
         "pinned": partial(once, environment=PINNED),
     }
     found = interleave(subjects, rounds)
-    figures = {name: [figures_of(one) for one in profiles] for name, profiles in found.items()}
+    figures = {
+        name: [figures_of(profile) for profile in profiles] for name, profiles in found.items()
+    }
     pinned = found["pinned"]
     starts = range(0, rounds - DEFAULT_PROCESSES + 1, DEFAULT_PROCESSES)
     figures[f"pinned, {DEFAULT_PROCESSES} settle it"] = [

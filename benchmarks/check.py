@@ -105,7 +105,7 @@ print(json.dumps([time.perf_counter() - started, high(), high() - base]))
 """
 
 
-class Run(NamedTuple):
+class CheckRun(NamedTuple):
     """One run: seconds without the imports, peak RSS, and how far that is above the imports'.
 
     `reason` says in a word why there are no figures.
@@ -117,7 +117,7 @@ class Run(NamedTuple):
     reason: str = ""
 
 
-def run(python: Path, code: str, model: Path) -> Run:
+def run(python: Path, code: str, model: Path) -> CheckRun:
     """Run `code` on `model` in a process of its own."""
     words = [str(python), "-c", code + MEASURE, str(model)]
     folder = {"PYTHONPATH": str(Path(memdiag.__file__).parents[1])} if "memdiag" in code else {}
@@ -131,10 +131,10 @@ def run(python: Path, code: str, model: Path) -> Run:
             env={**os.environ, **folder},
         )
     except subprocess.TimeoutExpired:
-        return Run(reason="timed out")
+        return CheckRun(reason="timed out")
     if done.returncode:
-        return Run(reason=f"ended with {done.returncode}")
-    return Run(*json.loads(done.stdout.splitlines()[-1]))
+        return CheckRun(reason=f"ended with {done.returncode}")
+    return CheckRun(*json.loads(done.stdout.splitlines()[-1]))
 
 
 def many_nodes(path: Path, nodes: int = 20_000, weights: int = 5_000) -> None:
@@ -235,7 +235,7 @@ def trees(path: Path, nodes: int = 2_000_000) -> None:
     attributes["nodes_values"] = attributes["nodes_hitrates"] = [0.5] * nodes
     attributes["target_weights"] = [0.5] * (nodes // 2)
     node = helper.make_node("TreeEnsembleRegressor", ["x"], ["y"], domain="ai.onnx.ml")
-    node.attribute.extend(helper.make_attribute(*one) for one in attributes.items())
+    node.attribute.extend(helper.make_attribute(*item) for item in attributes.items())
     graph = helper.make_graph([node], "trees", [_value("x")], [_value("y")])
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 3)]
     onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), path)
@@ -305,13 +305,13 @@ def part(models: dict[str, tuple[Path, Sequence[str]]], rounds: int) -> str:
     }
     rows = []
     for title, (model, chosen) in models.items():
-        subjects: dict[str, Callable[[], Run]] = {
+        subjects: dict[str, Callable[[], CheckRun]] = {
             **{name: partial(run, ours, code, model) for name, code in own.items()},
             **{name: partial(run, peers, PEERS[name], model) for name in chosen},
         }
         once = [name for name in chosen if name in _ONCE]
         results = interleave(
-            {name: one for name, one in subjects.items() if name not in once}, rounds
+            {name: subject for name, subject in subjects.items() if name not in once}, rounds
         )
         results |= {name: [subjects[name]()] for name in once}
         for name, runs in results.items():
@@ -320,18 +320,18 @@ def part(models: dict[str, tuple[Path, Sequence[str]]], rounds: int) -> str:
     return table(["model", "command", "seconds", "peak RSS, MB", "above the imports, MB"], rows)
 
 
-def _cells(runs: list[Run]) -> list[str]:
-    failed = next((one.reason for one in runs if one.reason), "")
+def _cells(runs: list[CheckRun]) -> list[str]:
+    failed = next((result.reason for result in runs if result.reason), "")
     if failed:
         return [failed, "", ""]
     if len(runs) == 1:
-        (one,) = runs
-        figures = (one.seconds, one.peak_bytes / MB, one.above_bytes / MB)
+        (only,) = runs
+        figures = (only.seconds, only.peak_bytes / MB, only.above_bytes / MB)
         return [f"{figures[0]:.3f}", *(f"{figure:.0f}" for figure in figures[1:])]
     return [
-        spread([one.seconds for one in runs]).text(digits=3),
-        spread([one.peak_bytes / MB for one in runs]).text(digits=0),
-        spread([one.above_bytes / MB for one in runs]).text(digits=0),
+        spread([result.seconds for result in runs]).text(digits=3),
+        spread([result.peak_bytes / MB for result in runs]).text(digits=0),
+        spread([result.above_bytes / MB for result in runs]).text(digits=0),
     ]
 
 
@@ -360,7 +360,9 @@ def main() -> None:
         sparse(big)
         read = Path(folder, "read")
         read.mkdir()
-        tied_read, external_read, equal_read = (read / one.name for one in (tied, external, equal))
+        tied_read, external_read, equal_read = (
+            read / each.name for each in (tied, external, equal)
+        )
         load_recipes()["tied_if"].build(500, tied_read, False)
         load_recipes()["tied_if"].build(500, external_read, True)
         alike(equal_read)

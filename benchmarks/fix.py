@@ -24,10 +24,12 @@ from benchmarks.patterns import MB, PATTERNS, WEIGHT_MB
 from benchmarks.readme import replace_part, table
 from benchmarks.real_models import real_models
 from benchmarks.statistics import interleave, spread
-from memdiag.api.trials import trials
+from memdiag.api.comparison_inputs import find_comparison_inputs
 from memdiag.errors import MeasurementError
 from memdiag.model.model_file import open_model
-from memdiag.records.fix import Figures, Fix, LatencyAt
+from memdiag.records.fix import Fix
+from memdiag.records.measured_change import Figures, LatencyAt, MeasuredChange
+from memdiag.records.tuning import REWRITE, Tuning
 from memdiag.runner.job import Job
 from memdiag.runner.machine import describe_machine
 from memdiag.runner.session_server import SessionServer
@@ -115,7 +117,7 @@ def _with_inputs(model: Path, folder: Path, sizes: Sequence[int]) -> Job | None:
     """Return the job of running `model` with inputs of all sizes, kept in `folder`."""
     job = Job(model=model)
     with open_model(model) as file:
-        sets = trials(file, job, folder, dims={}, given={}, sizes=sizes).sets
+        sets = find_comparison_inputs(file, job, folder, dims={}, given={}, sizes=sizes).sets
     feeds = tuple(one.feeds for one in sets)
     return replace(job, feeds=feeds[0], later_feeds=feeds, runs=len(feeds)) if feeds else None
 
@@ -252,13 +254,13 @@ def _real_row(name: str, path: Path, folder: Path) -> list[str]:
     return row
 
 
-def _real_cells(name: str, found: Fix) -> list[str]:
+def _real_cells(name: str, found: Tuning) -> list[str]:
     before, after = found.before, found.after
     assert before is not None
     assert after is not None
-    used = "rewrite" in found.chosen
-    applied = [one.name for one in found.remedies if one.status == "applied" and used]
-    options = [one for one in found.chosen if one != "rewrite"]
+    remedies = found.fix.remedies if found.fix and REWRITE in found.chosen else ()
+    applied = [remedy.name for remedy in remedies if remedy.status == "applied"]
+    options = [name for name in found.chosen if name != REWRITE]
     return [
         name,
         f"{before.peak_bytes / MB:.0f}",
@@ -269,7 +271,7 @@ def _real_cells(name: str, found: Fix) -> list[str]:
     ]
 
 
-def _slowest(found: Fix) -> str:
+def _slowest(found: MeasuredChange) -> str:
     ratios = [(at.ratio, at.low, at.high) for at in found.latencies]
     return "{:.2f} × ({:.2f}–{:.2f})".format(*max(ratios)) if ratios else ""
 
@@ -299,7 +301,7 @@ def _peer(job: Job, unchanged: SessionServer) -> str:
 
 
 def _remark(fixed: Fix) -> str:
-    applied = ", ".join(one.name for one in fixed.remedies if one.status == "applied")
+    applied = ", ".join(remedy.name for remedy in fixed.remedies if remedy.status == "applied")
     return f"{applied} ({_said(fixed.latencies)})" if applied else "nothing was worth changing"
 
 

@@ -50,11 +50,11 @@ def cases(report: Path) -> list[Case]:
     """Return the predictions that the tests wrote to the JUnit file `report`."""
     found = []
     for test in ElementTree.parse(report).iter("testcase"):
-        for one in test.iter("property"):
-            if one.get("name") == "prediction":
-                rule, name, figure, release, said, seen = json.loads(one.get("value", ""))
+        for entry in test.iter("property"):
+            if entry.get("name") == "prediction":
+                rule, name, figure, release, predicted, seen = json.loads(entry.get("value", ""))
                 case = test.get("name", "")
-                found.append(Case(rule, name, figure, release, said, seen, case))
+                found.append(Case(rule, name, figure, release, predicted, seen, case))
     return found
 
 
@@ -64,9 +64,9 @@ def part(found: Iterable[Case]) -> str:
         lambda: defaultdict(list)
     )
     releases: set[str] = set()
-    for one in found:
-        cells[one.rule, one.name, one.figure][one.onnxruntime].append(one)
-        releases.add(one.onnxruntime)
+    for case in found:
+        cells[case.rule, case.name, case.figure][case.onnxruntime].append(case)
+        releases.add(case.onnxruntime)
     columns = sorted(releases, key=lambda release: [int(part) for part in release.split(".")])
     rows = [
         [f"{rule} {name}", figure, *(_cell(by_release[release]) for release in columns)]
@@ -79,15 +79,15 @@ def apart(found: Iterable[Case]) -> str:
     """Return the table of the cases that do not agree within 5 %."""
     rows = [
         [
-            f"{one.rule}, {one.figure}",
-            one.onnxruntime,
-            f"{one.predicted / MIB:.1f}",
-            f"{one.measured / MIB:.1f}",
-            f"{one.error:.0%}",
-            f"`{one.test}`",
+            f"{case.rule}, {case.figure}",
+            case.onnxruntime,
+            f"{case.predicted / MIB:.1f}",
+            f"{case.measured / MIB:.1f}",
+            f"{case.error:.0%}",
+            f"`{case.test}`",
         ]
-        for one in sorted(found)
-        if one.error > _CLOSE
+        for case in sorted(found)
+        if case.error > _CLOSE
     ]
     return table(["rule", "onnxruntime", "predicted, MiB", "measured, MiB", "apart", "case"], rows)
 
@@ -96,8 +96,8 @@ def _cell(cases: list[Case]) -> str:
     """Return how many of the cases agree, and the largest error."""
     if not cases:
         return ""
-    close = sum(one.error <= _CLOSE for one in cases)
-    return f"{close} of {len(cases)}, {max(one.error for one in cases):.1%}"
+    close = sum(case.error <= _CLOSE for case in cases)
+    return f"{close} of {len(cases)}, {max(case.error for case in cases):.1%}"
 
 
 def main() -> None:

@@ -42,9 +42,9 @@ def page(parts: dict[str, tuple[str, Part]], rounds: int, scale: float, took_s: 
     machine = describe_machine(memdiag.__version__, None, None)
     sized = "" if scale == 1 else f" Models are {scale:g} times their usual size."
     rows = [
-        [title, one.what, f"{one.ratio:.2f}", one.shown, one.verdict]
+        [title, claim.what, f"{claim.ratio:.2f}", claim.shown, claim.verdict]
         for title, (_, part) in parts.items()
-        for one in part.claims
+        for claim in part.claims
     ]
     return "\n\n".join(
         [

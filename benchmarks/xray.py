@@ -122,8 +122,8 @@ def look(pid: int, model: Path, verify: str) -> Look:
         capture_output=True,
         text=True,
     )
-    said = json.loads(finished.stdout)
-    return Look(said["seconds"], said["scan"], said["peak"])
+    reported = json.loads(finished.stdout)
+    return Look(reported["seconds"], reported["scan"], reported["peak"])
 
 
 def speed_part(model: Path, rounds: int) -> str:
@@ -140,15 +140,15 @@ def speed_part(model: Path, rounds: int) -> str:
     rows = []
     for name, looks in results.items():
         shares = [
-            one.rate / base.rate for one, base in zip(looks, results["raw reading"], strict=True)
+            look.rate / base.rate for look, base in zip(looks, results["raw reading"], strict=True)
         ]
         rows.append(
             [
                 name,
-                spread([one.seconds for one in looks]).text(digits=2),
-                spread([one.rate / 1e9 for one in looks]).text(digits=2),
+                spread([look.seconds for look in looks]).text(digits=2),
+                spread([look.rate / 1e9 for look in looks]).text(digits=2),
                 "" if name == "raw reading" else spread(shares).text(digits=2),
-                "" if name.startswith("raw") else spread([one.peak / MB for one in looks]).text(),
+                "" if name.startswith("raw") else spread([look.peak / MB for look in looks]).text(),
             ]
         )
     head = ["", "seconds", "scanning, GB/s", "of raw reading", "memdiag's own peak RSS, MB"]
@@ -203,7 +203,7 @@ def _runtime_says(model: Path, profile: memdiag.Profile) -> float:
     with tempfile.TemporaryDirectory() as folder:
         with open_model(model) as file:
             plans = plan_inputs(file, dims={}, given={})
-            shapes = {one.name: one.shape for one in profile.inputs}
+            shapes = {model_input.name: model_input.shape for model_input in profile.inputs}
             arrays = {plan.name: make(plan, 0) for plan in plans if plan.shape == shapes[plan.name]}
             np.savez(f"{folder}/inputs.npz", **arrays)  # type: ignore[arg-type] # names are free
         words = [PROFILED, str(model), f"{folder}/profile", f"{folder}/inputs.npz"]

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from memdiag.records.fix import Fix
     from memdiag.records.profile import Profile
     from memdiag.records.run import ProgramRun
+    from memdiag.records.tuning import Tuning
 
 __version__ = "0.1.0"
 
@@ -37,6 +38,7 @@ __all__ = [
     "MemdiagError",
     "Profile",
     "ProgramRun",
+    "Tuning",
     "check",
     "compare",
     "fix",
@@ -58,6 +60,7 @@ _MODULES = {
     "Finding": "memdiag.records.finding",
     "Findings": "memdiag.records.finding",
     "Fix": "memdiag.records.fix",
+    "Tuning": "memdiag.records.tuning",
     "check": "memdiag.api.check",
     "compare": "memdiag.api.compare",
     "fix": "memdiag.api.fix",

@@ -1,4 +1,4 @@
-"""Sizes and durations as people read and write them: binary units out, binary or decimal in."""
+"""Sizes and durations as text. Output has binary units, input binary or decimal ones."""
 
 import re
 from collections.abc import Sequence
@@ -67,9 +67,9 @@ def format_size(size: int, *, signed: bool = False) -> str:
 
 
 def format_sizes(*sizes: int) -> list[str]:
-    """Return sizes that stand beside each other, each as `format_size` says it.
+    """Return sizes for texts that compare them, each as `format_size` formats it.
 
-    Where that would make two alike that differ by more than a hundredth, they get a decimal.
+    Two sizes that would look equal but differ by more than a hundredth get a decimal.
     """
     alike: dict[str, list[int]] = {}
     for size in sizes:
@@ -83,13 +83,13 @@ def format_sizes(*sizes: int) -> list[str]:
 
 
 def format_limit(limit: int) -> str:
-    """Return a limit in bytes as `format_size` does, and in MB where it is a round number of MB."""
+    """Return a limit in bytes as `format_size` does; in MB if it is a whole number of MB."""
     decimal = f" ({limit // 1000**2:,} MB)" if limit % 1000**2 == 0 and limit % MIB else ""
     return format_size(limit) + decimal
 
 
 def format_duration(seconds: float) -> str:
-    """Return `seconds` as people say it: ``1.9 s``, ``28 ms``, ``410 µs``, ``2 min 05 s``."""
+    """Return `seconds` as text: ``1.9 s``, ``28 ms``, ``410 µs``, ``2 min 05 s``."""
     # Each bound is where rounding would reach the next unit.
     if seconds >= 119.5:
         minutes, rest = divmod(round(seconds), 60)
@@ -106,7 +106,7 @@ def format_duration(seconds: float) -> str:
 
 
 def two_groups(sizes: Sequence[int]) -> tuple[Sequence[int], Sequence[int]] | None:
-    """Return the smaller and the larger of `sizes` where they form two groups, else None.
+    """Return the smaller and the larger of `sizes` if they form two groups, else None.
 
     The gap between the groups is at least 1 MiB and 2 % of the largest size, and more than three
     times as wide as both groups together.

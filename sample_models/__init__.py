@@ -1,6 +1,6 @@
-"""Small models that each show one waste of memory, at any size; a recipe is one file in `recipes`.
+"""Sample models of any size that each show one waste of memory; each file in `recipes` builds one.
 
-A megabyte is a million bytes here, so that 64 of them are 64 MB and not 61 MiB.
+A megabyte is a million bytes here: 64 of them are 64 MB, or 61 MiB.
 """
 
 import importlib
@@ -10,7 +10,7 @@ from typing import Protocol, cast
 
 
 class Recipe(Protocol):
-    """What a file in `recipes` offers."""
+    """The interface of a module in `recipes`."""
 
     NAME: str
     """The name on the command line, and the file's."""
@@ -19,10 +19,11 @@ class Recipe(Protocol):
     """One line: what the model is and what it wastes."""
 
     def build(self, megabytes: float, path: Path, external: bool) -> None:
-        """Write the model to `path`, its weights in `path` + ``.data`` where `external`.
+        """Write the model to `path`; with `external` its weights to `path` + ``.data``.
 
         Raises:
-            memdiag.errors.UsageError: the size is none, or too large to be embedded.
+            memdiag.errors.UsageError: no model of that size can be built, or it is too large to be
+                embedded.
         """
 
 

@@ -11,7 +11,7 @@ from sample_models.recipes import denormal_conv
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Build or list the samples and return the exit code: 2 for what cannot be done."""
+    """Build or list the samples and return the exit code, 2 for an error."""
     known = load_recipes()
     parser = argparse.ArgumentParser(prog="sample_models", description="Build a sample model.")
     parser.add_argument(

@@ -1,8 +1,8 @@
-"""Matrices of 4-bit values in blocks, in the two forms that the runtime reads, value for value.
+"""Matrices of int4 values, quantized in blocks, in both forms that the runtime reads.
 
-DequantizeLinear wants a matrix by its rows, MatMulNBits by its columns. The numbers are drawn in
-square tiles, each with a seed of its own, so that either order is written without ever holding
-more than one stripe of tiles.
+DequantizeLinear reads a matrix by rows, MatMulNBits by columns. Random numbers are generated in
+square tiles, each with a seed of its own, so that both forms have the same values and are written
+with one stripe of tiles in memory.
 """
 
 from collections.abc import Callable, Iterator
@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import TensorProto
 
-from sample_models.drawing import Drawing
+from sample_models.graph_builder import GraphBuilder
 from sample_models.weights import Tensor
 
 BLOCK = 32
@@ -41,23 +41,24 @@ _VALUES_RMS, _SCALES_RMS = (56 / 3) ** 0.5, (13 / 12) ** 0.5
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Stripes(Tensor):
-    """A tensor that is written stripe by stripe, as `make` yields them."""
+class StripedTensor(Tensor):
+    """A tensor whose content is generated in stripes by the function `make` when it is written."""
 
     make: Callable[[], Iterator[NDArray[np.generic]]]
 
     def chunks(self) -> Iterator[bytes]:
-        """Yield the content of one stripe after the other."""
+        """Yield the content, one stripe at a time."""
         for stripe in self.make():
             yield stripe.tobytes()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Quantized:
-    """A matrix ``[depth, columns]`` of int4 values with a float32 scale for each 32 of a column.
+class Int4Matrix:
+    """A matrix ``[depth, columns]`` of int4 values with a float32 scale for each 32 values of a
+    column.
 
-    `depth` is a multiple of 32, `columns` is even. The scales are such that a product by the
-    matrix is about as large as what is multiplied.
+    `depth` is a multiple of 32, `columns` is even. The scales keep a product by the matrix about as
+    large as the other factor.
     """
 
     name: str
@@ -67,20 +68,20 @@ class Quantized:
 
     @property
     def nbytes(self) -> int:
-        """The bytes of the values and scales together, the same in both forms."""
+        """The bytes of values and scales together, equal in both forms."""
         return self.depth * self.columns // 2 + self.depth // BLOCK * self.columns * 4
 
-    def draw_qdq(self, drawing: Drawing, value: str) -> str:
+    def add_qdq(self, builder: GraphBuilder, value: str) -> str:
         """Add the product of `value` and the matrix as DequantizeLinear and MatMul."""
-        operands = [drawing.weight(weight) for weight in self.by_rows()]
+        operands = [builder.weight(weight) for weight in self.by_rows()]
         name = f"{self.name}/DequantizeLinear"
-        matrix = drawing.node("DequantizeLinear", name, *operands, axis=0, block_size=BLOCK)
-        return drawing.node("MatMul", f"{self.name}/MatMul", value, matrix)
+        matrix = builder.node("DequantizeLinear", name, *operands, axis=0, block_size=BLOCK)
+        return builder.node("MatMul", f"{self.name}/MatMul", value, matrix)
 
-    def draw_nbits(self, drawing: Drawing, value: str) -> str:
+    def add_nbits(self, builder: GraphBuilder, value: str) -> str:
         """Add the product of `value` and the matrix as MatMulNBits."""
-        operands = [drawing.weight(weight) for weight in self.by_columns()]
-        return drawing.node(
+        operands = [builder.weight(weight) for weight in self.by_columns()]
+        return builder.node(
             "MatMulNBits",
             f"{self.name}/MatMul",
             value,
@@ -96,7 +97,7 @@ class Quantized:
     def by_rows(self) -> tuple[Tensor, Tensor]:
         """Return values and scales for DequantizeLinear: ``[K, N]`` int4 and ``[K / 32, N]``."""
         return (
-            Stripes(
+            StripedTensor(
                 name=f"{self.name}.weight",
                 shape=(self.depth, self.columns),
                 data_type=TensorProto.INT4,
@@ -105,7 +106,7 @@ class Quantized:
                     for row in self._down()
                 ),
             ),
-            Stripes(
+            StripedTensor(
                 name=f"{self.name}.scales",
                 shape=(self.depth // BLOCK, self.columns),
                 make=lambda: (
@@ -118,11 +119,11 @@ class Quantized:
     def by_columns(self) -> tuple[Tensor, Tensor]:
         """Return values and scales for MatMulNBits: ``[N, K / 32, 16]`` uint8 and ``[N * K / 32]``.
 
-        Its 4-bit values are unsigned and stand for what is 8 less.
+        Its 4-bit values are unsigned: 8 means zero.
         """
         blocks = self.depth // BLOCK
         return (
-            Stripes(
+            StripedTensor(
                 name=f"{self.name}.weight",
                 shape=(self.columns, blocks, BLOCK // 2),
                 data_type=TensorProto.UINT8,
@@ -134,7 +135,7 @@ class Quantized:
                     for column in self._across()
                 ),
             ),
-            Stripes(
+            StripedTensor(
                 name=f"{self.name}.scales",
                 shape=(self.columns * blocks,),
                 make=lambda: (
@@ -167,6 +168,6 @@ class Quantized:
 
 
 def _packed(values: NDArray[np.int8]) -> NDArray[np.uint8]:
-    """Return 4-bit values two in a byte, in row-major order, the first in the low half."""
+    """Return 4-bit values packed in row-major order, the first of each byte in the low half."""
     halves = values.reshape(-1).view(np.uint8) & np.uint8(15)
     return halves[0::2] | halves[1::2] << np.uint8(4)

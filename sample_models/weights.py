@@ -1,4 +1,4 @@
-"""Random weights that are described first and made in pieces when they are written."""
+"""Random weights whose content is generated in chunks when they are written."""
 
 import math
 from abc import ABC, abstractmethod
@@ -18,9 +18,12 @@ _BITS: dict[int, int] = {TensorProto.FLOAT: 32, TensorProto.UINT8: 8, TensorProt
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tensor(ABC):
-    """A tensor whose content is made when it is written; `data_type` is its number in onnx.proto.
+    """A tensor whose content is generated when it is written.
 
-    Content is little-endian; values of four bits lie two in a byte, the first in its low half.
+    Attributes:
+        name: the name of the tensor.
+        shape: its shape.
+        data_type: the number of its element type in onnx.proto.
     """
 
     name: str
@@ -29,27 +32,28 @@ class Tensor(ABC):
 
     @property
     def nbytes(self) -> int:
-        """The bytes of its content."""
+        """The bytes of the content."""
         return math.prod(self.shape) * _BITS[self.data_type] // 8
 
     @abstractmethod
     def chunks(self) -> Iterator[bytes]:
-        """Yield the content, row-major, in pieces that do not grow with the tensor's size."""
+        """Yield the content, row-major and little-endian, in chunks of bounded size; 4-bit values
+        are packed, the first in the low half."""
 
     def tensor(self) -> onnx.TensorProto:
-        """Return the tensor without its content, to be placed in a graph."""
+        """Return the TensorProto without its content, for a graph."""
         return onnx.TensorProto(name=self.name, dims=self.shape, data_type=self.data_type)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Weight(Tensor):
-    """A float32 tensor of normal random numbers; the same `seed` gives the same content."""
+class RandomWeight(Tensor):
+    """A float32 tensor of normally distributed random numbers; equal seeds give equal content."""
 
     seed: int
     scale: float = 0.02
 
     def chunks(self) -> Iterator[bytes]:
-        """Yield the content, at most 4 MiB at a time."""
+        """Yield the content in chunks of at most 4 MiB."""
         generator = np.random.default_rng(self.seed)
         left = math.prod(self.shape)
         while left:
@@ -61,12 +65,12 @@ class Weight(Tensor):
 
 
 def floats(megabytes: float, *, per: int = 1, beside: int = 0) -> int:
-    """Return how many groups of `per` float32 values take `megabytes` (of a million bytes).
+    """Return the number of groups of `per` float32 values in `megabytes` (of a million bytes).
 
-    `beside` bytes of them are taken by something else.
+    `beside` bytes of them are reserved for other content.
 
     Raises:
-        UsageError: not even one group fits.
+        UsageError: less than one group fits.
     """
     size = megabytes * 1e6 - beside
     count = round(size / (FLOAT_BYTES * per)) if math.isfinite(megabytes) else 0

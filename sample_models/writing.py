@@ -1,4 +1,4 @@
-"""Writing a model and its weights piece by piece, so that memory does not grow with its size."""
+"""Writing of models chunk by chunk, so that memory does not grow with their size."""
 
 import os
 from collections.abc import Iterable, Iterator
@@ -29,13 +29,13 @@ def write_model(
     opset: int = 17,
     domains: Iterable[str] = (),
 ) -> None:
-    """Write `graph` as a model to `path`, giving each tensor named in `weights` its content.
+    """Write `graph` as a model to `path`, with the generated content of the tensors `weights`.
 
-    Where `external`, the content goes to `path` + ``.data``. Both files appear whole or not at all.
-    `domains` are those of operators that are not ONNX's own.
+    With `external`, the content is written to `path` + ``.data``. Both files appear whole or not at
+    all. `domains` are the domains of operators that are not ONNX's own.
 
     Raises:
-        UsageError: an embedded model would pass protobuf's limit, or a file cannot be written.
+        UsageError: an embedded model would exceed protobuf's limit, or a file cannot be written.
     """
     standard = onnx.helper.make_opsetid("", opset)
     model = onnx.helper.make_model(
@@ -72,10 +72,10 @@ def _write_external(model: onnx.ModelProto, weights: dict[str, Tensor], path: Pa
 
 
 def _write_embedded(model: onnx.ModelProto, weights: dict[str, Tensor], path: Path) -> None:
-    pieces = list(_pieces(model, weights))
+    pieces = list(_parts(model, weights))
     if (size := _length(pieces)) > EMBEDDED_LIMIT:
         raise UsageError(
-            f"{path}: {size / 1e6:,.0f} MB is more than the 2 GB an ONNX file can hold; "
+            f"{path}: {size / 1e6:,.0f} MB is more than the 2 GB limit of an ONNX file; "
             "add --external to keep the weights in a file beside it."
         )
     with _replacing(path) as file:
@@ -84,7 +84,7 @@ def _write_embedded(model: onnx.ModelProto, weights: dict[str, Tensor], path: Pa
 
 
 def _tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
-    """Yield the initializers of `graph` and of all graphs inside it, in the file's order."""
+    """Yield the initializers of `graph` and of all graphs inside it, in the order of the file."""
     for node in graph.node:
         for attribute in node.attribute:
             if attribute.type == onnx.AttributeProto.GRAPH:
@@ -92,12 +92,12 @@ def _tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
     yield from graph.initializer
 
 
-def _pieces(message: Message, weights: dict[str, Tensor]) -> Iterator[bytes | Tensor]:
-    """Yield what serializing `message` gives, with a `Tensor` wherever its content belongs.
+def _parts(message: Message, weights: dict[str, Tensor]) -> Iterator[bytes | Tensor]:
+    """Yield the serialized `message` in parts, with a `Tensor` in place of its content.
 
-    Protobuf's own serializer needs the whole content in memory, twice. Its wire format
-    (https://protobuf.dev/programming-guides/encoding/) is simple enough to do without: a message
-    within a message is a key, a length and the inner message, and fields may come in any order.
+    Protobuf's serializer needs the whole content in memory twice. In its wire format
+    (https://protobuf.dev/programming-guides/encoding/) a message within a message is a key, a
+    length and the inner message, and fields may be in any order.
     """
     if isinstance(message, onnx.TensorProto) and (weight := weights.get(message.name)):
         yield message.SerializeToString()
@@ -106,18 +106,18 @@ def _pieces(message: Message, weights: dict[str, Tensor]) -> Iterator[bytes | Te
     elif isinstance(message, _ON_THE_WAY):
         for field, value in message.ListFields():
             if field.message_type is None:
-                yield _alone(message, field.name, value)
+                yield _serialized_field(message, field.name, value)
                 continue
             for inner in [value] if isinstance(value, Message) else value:
-                pieces = list(_pieces(inner, weights))
+                pieces = list(_parts(inner, weights))
                 yield _header(field.number, _length(pieces))
                 yield from pieces
     else:
         yield message.SerializeToString()
 
 
-def _alone(message: Message, name: str, value: Any) -> bytes:
-    """Return the serialized form of one scalar field of `message`."""
+def _serialized_field(message: Message, name: str, value: Any) -> bytes:
+    """Return one scalar field of `message`, serialized."""
     alone = type(message)()
     if hasattr(repeated := getattr(alone, name), "extend"):
         repeated.extend(value)
@@ -146,7 +146,7 @@ def _length(pieces: Iterable[bytes | Tensor]) -> int:
 
 @contextmanager
 def _replacing(path: Path) -> Iterator[BinaryIO]:
-    """Open a file beside `path` that takes its place at the end, or is removed on an error."""
+    """Open a temporary file that replaces `path` at the end, or is removed on an error."""
     partial = path.with_name(path.name + ".partial")
     try:
         with partial.open("wb") as file:

@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,8 @@ from hypothesis import HealthCheck, settings
 
 from benchmarks.real_models import FetchError
 from benchmarks.real_models import real_models as fetch_real_models
+from memdiag.verify.latency import LatencyComparison
+from memdiag.verify.ratio import Ratio
 from sample_models import load_recipes
 
 # Before any test imports onnxruntime; children of tests inherit it.
@@ -79,6 +82,34 @@ def real_models() -> dict[str, Path]:
         return fetch_real_models()
     except FetchError as error:
         pytest.skip(str(error))
+
+
+@pytest.fixture
+def file_size_limit() -> Callable[[int], AbstractContextManager[None]]:
+    """A function (nbytes) to a block in which no file becomes larger, as on a full disk."""
+    import resource
+
+    @contextmanager
+    def limit(nbytes: int) -> Iterator[None]:
+        before = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (nbytes, before[1]))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+    return limit
+
+
+@pytest.fixture
+def equal_latency(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let two models be equally fast: to compare them takes seconds of alternate runs."""
+
+    def compared(*arguments: object, **options: object) -> LatencyComparison:
+        return LatencyComparison(1e-3, 1e-3, Ratio(1.0, 1.0, 1.0, 15))
+
+    monkeypatch.setattr("memdiag.verify.model_evaluator.compare_latency", compared)
+    monkeypatch.setattr("memdiag.comparison.reference.compare_latency", compared)
 
 
 @pytest.fixture

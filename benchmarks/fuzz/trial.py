@@ -129,8 +129,8 @@ def prepare(bases: Bases) -> None:
 
 def lower_least_sizes() -> None:
     """Let rules look at weights of any size, so that models of some kilobytes reach all of them."""
-    for found in pkgutil.iter_modules(memdiag.rules.__path__):
-        module = importlib.import_module(f"{memdiag.rules.__name__}.{found.name}")
+    for entry in pkgutil.walk_packages(memdiag.rules.__path__, f"{memdiag.rules.__name__}."):
+        module = importlib.import_module(entry.name)
         for name, value in vars(module).items():
             if name.lstrip("_").startswith(("LEAST", "MIN")) and isinstance(value, int):
                 setattr(module, name, 1 if value >= KIB else value)

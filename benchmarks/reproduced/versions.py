@@ -10,7 +10,7 @@ from benchmarks.readme import table
 from benchmarks.reproduced.claims import Claim, Setting, quotient
 from memdiag.api.compare import compare
 from memdiag.model.model_file import open_model
-from memdiag.records.comparison import Bytes, Column, Comparison, Metric, Seconds
+from memdiag.records.comparison import Column, Comparison, MeasuredBytes, MeasuredSeconds, Metric
 from memdiag.records.phases import PhaseName
 from sample_models import load_recipes
 
@@ -170,7 +170,7 @@ def in_words(before: float, after: float, unit: str) -> str:
     return f"{before:,.{digits}f} → {after:,.{digits}f} {unit}"
 
 
-def seconds(found: Seconds) -> str:
+def seconds(found: MeasuredSeconds) -> str:
     """Return a median and its spread."""
     return f"{found.median:.2f} ({found.low:.2f}–{found.high:.2f})"
 
@@ -179,5 +179,5 @@ def _number(value: float) -> str:
     return "" if isnan(value) else f"{value:.0f}"
 
 
-def _spread(found: Bytes) -> str:
+def _spread(found: MeasuredBytes) -> str:
     return f"{found.median / MB:.0f} ({found.low / MB:.0f}–{found.high / MB:.0f})"

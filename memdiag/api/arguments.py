@@ -1,5 +1,6 @@
 """Checks of the arguments of the public functions, and the configuration groups made from them."""
 
+import inspect
 import os
 import sys
 from collections.abc import Collection, Mapping, Sequence
@@ -36,7 +37,7 @@ def model_path(model: Any) -> Path:
 
 def session_config(
     *,
-    options: Mapping[str, str] | None = None,
+    session_options: Mapping[str, str] | None = None,
     optimization_level: str | None = None,
     disabled_optimizers: Sequence[str] = (),
     threads: int | None = None,
@@ -60,15 +61,15 @@ def session_config(
                 f"environment: {name!r} is not the name of a variable, or its value has a null"
                 " byte. Pass environment={'NAME': 'value'}."
             )
-    all_options = dict(options or {})
+    options = dict(session_options or {})
     for name in _LOG_OPTIONS:
-        if name in all_options:
+        if name in options:
             raise UsageError(f"session option {name} cannot be set: memdiag needs the log.")
     if optimization_level is not None:
-        all_options["graph_optimization_level"] = optimization_level
-    if "graph_optimization_level" in all_options:
-        check_optimization_level(all_options["graph_optimization_level"])
-    entries: Mapping[Any, Any] = all_options
+        options["graph_optimization_level"] = optimization_level
+    if "graph_optimization_level" in options:
+        check_optimization_level(options["graph_optimization_level"])
+    entries: Mapping[Any, Any] = options
     for name, value in entries.items():
         if not isinstance(name, str) or not isinstance(value, str):
             raise UsageError(
@@ -78,11 +79,11 @@ def session_config(
     if threads is not None:
         if isinstance(threads, bool) or not isinstance(threads, Integral) or threads < 0:
             raise UsageError(f"threads must be a number of 0 or more, not {threads!r}.")
-        all_options["intra_op_num_threads"] = str(threads)
+        options["intra_op_num_threads"] = str(threads)
     if python is None:
         require_runtime("name an interpreter that has it (--python; in pytest --memdiag-python)")
     return SessionConfig(
-        options=all_options,
+        options=options,
         disabled_optimizers=tuple(disabled_optimizers),
         providers=tuple(providers),
         environment=dict(environment or {}),
@@ -129,6 +130,14 @@ def limits(
     if memory_limit_bytes is not None and memory_limit_bytes <= 0:
         raise UsageError("--memory-limit must be greater than 0.")
     return Limits(timeout_s=timeout_s, memory_limit_bytes=memory_limit_bytes)
+
+
+PROFILE_OPTIONS = tuple(
+    name
+    for function in (input_config, session_config, limits)
+    for name in inspect.signature(function).parameters
+)
+"""The names of the arguments of `memdiag.profile` that configure the run."""
 
 
 def check_dims(dims: Any) -> None:

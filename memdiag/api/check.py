@@ -1,4 +1,4 @@
-"""Find waste in models without running them."""
+"""The use case of ``memdiag check``: findings in models without a run."""
 
 import gc
 import time
@@ -12,6 +12,7 @@ from memdiag.errors import ModelError, UsageError
 from memdiag.model.model_file import ModelFile, open_model
 from memdiag.model.native_memory import trim_heap
 from memdiag.ort.analysis import AnalysisContext
+from memdiag.ort.releases import newer_release_note
 from memdiag.ort.runtime import Runtime
 from memdiag.records.finding import CHECK_SCHEMA, Check, CheckedModel, Finding, Findings
 from memdiag.rules import detectors, find_detector
@@ -27,14 +28,14 @@ MAX_REASON = 200
 
 @dataclass(frozen=True, kw_only=True)
 class Selection:
-    """The rules to run, and the smallest findings to report.
+    """The rules to run, and the smallest finding to report.
 
     Attributes:
         select: rules by code, prefix of a code (``MD1``), or name; all if empty.
         ignore: rules to skip.
         min_bytes: findings that cost fewer bytes, at steady state and at the peak, are skipped;
             findings that cost no bytes are not.
-        chosen: the rules to run.
+        chosen: the detectors of the rules to run.
 
     Raises:
         UsageError: there is no such rule, or `min_bytes` is negative.
@@ -56,7 +57,7 @@ class Selection:
         object.__setattr__(self, "chosen", chosen)
 
     def keeps(self, finding: Finding) -> bool:
-        """Return whether `finding` is reported."""
+        """Return whether the selection reports `finding`: it is large enough, or costs no bytes."""
         cost = max(finding.bytes, finding.peak_bytes)
         return cost == 0 or cost >= self.min_bytes
 
@@ -134,7 +135,7 @@ def check_models(
 
 
 def wastes_memory(check: Check) -> bool:
-    """Return whether a finding of `check` costs memory, rather than time only."""
+    """Return whether a finding of `check` costs memory; others cost only time."""
     time_only = {each.rule.code for each in detectors() if each.rule.costs == "time"}
     return any(finding.rule not in time_only for finding in check.findings)
 
@@ -154,6 +155,9 @@ def examine(
     stored = sum(map(_stored_bytes, model.files))
     reads_weights = max_read_bytes is None or stored <= max_read_bytes
     ctx = AnalysisContext(model, runtime, sizes=dims, reads_weights=reads_weights)
+    newer_release = newer_release_note(runtime)
+    if newer_release:
+        ctx.notes.append(newer_release)
     if not reads_weights:
         ctx.notes.append(
             f"the {format_size(stored)} of weights were not compared with each other or searched"
@@ -165,7 +169,7 @@ def examine(
             found = list(detector.detect(ctx))
             model.release()
         except ModelError as error:  # its file changed, or is damaged in a part read only now
-            ctx.notes.append(f"rule {detector.rule.name} could not look at this model: {error}")
+            ctx.notes.append(f"rule {detector.rule.name} could not examine this model: {error}")
         except Exception as error:  # a defect of one rule must not lose the others, or a profile
             reason = f"{type(error).__name__}: {error}"[:MAX_REASON]
             ctx.notes.append(
@@ -183,9 +187,9 @@ def examine(
 
 @contextmanager
 def _without_cycle_collection() -> Iterator[None]:
-    """Disable Python's collection of cycles within the block.
+    """Disable Python's cyclic garbage collection within the block.
 
-    The nodes and weights of a model are no garbage, and each collection walks over all of them.
+    Each collection would visit all nodes and weights of a model, which are no garbage.
     """
     was_enabled = gc.isenabled()
     gc.disable()
@@ -238,7 +242,7 @@ def _facts(model: ModelFile, notes: tuple[str, ...]) -> CheckedModel:
 
 
 def _text(path: Path) -> str:
-    """Return `path` as text for a record: bytes that are not text are escaped."""
+    """Return `path` as text for a record, with bytes that are not UTF-8 escaped."""
     return str(path).encode(errors="backslashreplace").decode()
 
 

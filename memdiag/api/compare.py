@@ -27,15 +27,16 @@ from memdiag.errors import ModelError, UsageError
 from memdiag.model.file_state import FileStates
 from memdiag.model.model_file import open_model
 from memdiag.ort.runtime import require_runtime
+from memdiag.ort.session_config_keys import unknown_key_notes
 from memdiag.records.comparison import (
     COMPARISON_SCHEMA,
     Bisection,
-    Change,
     Column,
     Comparison,
     ComparisonKind,
     CopyChange,
-    Graph,
+    FigureChange,
+    GraphSize,
     Metric,
 )
 from memdiag.runner.job import DEFAULT_RUNS, DEFAULT_TIMEOUT_S, Job, SessionConfig
@@ -137,9 +138,9 @@ def compare(
             else:
                 found = [*subjects.models(job, files)]
             columns = side_by_side.measure(_with_unique_labels(found))
-        notes = list(dict.fromkeys(side_by_side.notes))
+        notes = list(dict.fromkeys((*unknown_key_notes(session.options), *side_by_side.notes)))
         if side_by_side.interrupted:
-            notes.append("interrupted: only columns that were measured before are shown")
+            notes.append("interrupted: only the columns that were measured before are listed")
         result = _comparison(kind, columns, bisection, notes, started)
         return msgspec.structs.replace(result, dimensions=side_by_side.dimensions)
 
@@ -163,7 +164,7 @@ def _files(paths: Sequence[str | Path | Sequence[str | Path]]) -> list[Path]:
 
 
 def _file_states(path: Path) -> FileStates:
-    """Return the states of a model's files; of a file that is no valid model, its own only.
+    """Return the states of a model's files; only of `path` itself if it is not a valid model.
 
     Raises:
         ModelError: there is no such file.
@@ -242,7 +243,7 @@ def _saved_columns(files: Sequence[Path]) -> list[Column]:
     for label, path in zip(labels, files, strict=True):
         profile = load_profile(path)
         model = profile.model
-        graph = Graph(
+        graph = GraphSize(
             nodes=model.node_count,
             initializers=None,
             parameters=None,
@@ -265,7 +266,7 @@ def _comparison(
     pairs = (
         pairwise(usable) if kind == "onnxruntime" else ((usable[0], each) for each in usable[1:])
     )
-    changes: list[Change] = []
+    changes: list[FigureChange] = []
     copies: list[CopyChange] = []
     all_notes = list(notes)
     for before, after in pairs:

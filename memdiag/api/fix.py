@@ -1,19 +1,24 @@
 """End a model's waste: build each rewrite, verify and measure it, and keep the best combination."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from math import inf
 from pathlib import Path
 
 from memdiag.api.arguments import check_dims, model_path
 from memdiag.api.check import Selection, examine
+from memdiag.api.comparison_inputs import SIZES, find_comparison_inputs
 from memdiag.api.inputs import Given, read_given
-from memdiag.api.trials import SIZES, trials
-from memdiag.errors import UsageError
+from memdiag.api.search_arguments import (
+    DEFAULT_MAX_SLOWDOWN,
+    OnProgress,
+    check_search_arguments,
+    deadline_after,
+    ignore_progress,
+)
 from memdiag.fixing.candidates import VerifiedResult
 from memdiag.fixing.changes import changes_by_rule
-from memdiag.fixing.model_writer import ModelWriter, Output
+from memdiag.fixing.model_writer import ModelWriter, PublishedModel
 from memdiag.fixing.search import RewriteSearch
 from memdiag.fixing.state import FixState
 from memdiag.model.file_state import FileStates
@@ -21,14 +26,10 @@ from memdiag.model.model_file import open_model
 from memdiag.ort.runtime import Runtime, require_runtime
 from memdiag.records.dimension import Dimension
 from memdiag.records.fix import FIX_SCHEMA, Fix
-from memdiag.runner.job import Deadline, Job, Limits, TimeLimitReached
+from memdiag.runner.job import Job, Limits, TimeLimitReached
 from memdiag.runner.temporary import temporary_folder
 from memdiag.verify.model_evaluator import ModelEvaluator
 from memdiag.verify.other_runtimes import OtherRuntimes
-
-DEFAULT_MAX_SLOWDOWN = 1.05
-
-OnProgress = Callable[[str], None]
 
 
 def fix(
@@ -82,21 +83,18 @@ def fix(
     path = model_path(model)
     check_dims(dims)
     target = Path(output) if output is not None else path.with_name(f"{path.stem}.fixed.onnx")
-    if max_slowdown <= 0:
-        raise UsageError("--max-slowdown must be greater than 0.")
+    check_search_arguments(max_slowdown, time_limit_s)
     require_runtime("run memdiag in an environment that has it")
-    if time_limit_s is not None and time_limit_s <= 0:
-        raise UsageError("--time-limit must be greater than 0.")
-    deadline = Deadline(inf if time_limit_s is None else time.monotonic() + time_limit_s)
+    deadline = deadline_after(time_limit_s)
     given = read_given(inputs or {})
-    report_progress = on_progress or _ignore
+    report_progress = on_progress or ignore_progress
     with open_model(path) as file, FileStates(path, file.files), ExitStack() as exits:
         writer = ModelWriter(file, target)
         runtime = Runtime.installed()
         findings, notes = examine(file, runtime, Selection(select=only, min_bytes=0), dims=dims)
         state = FixState(writer=writer, unsafe=unsafe, notes=[*notes], deadline=deadline)
         rules = tuple(changes_by_rule(findings))
-        result: VerifiedResult | Output | None = None
+        result: VerifiedResult | PublishedModel | None = None
         dimensions: tuple[Dimension, ...] = ()
         if dry_run or not rules:
             state.record_possible(rules)
@@ -107,7 +105,7 @@ def fix(
             job = Job(model=path, runs=None, limits=Limits(deadline=deadline))
             evaluator: ModelEvaluator | None = None
             try:
-                found = trials(
+                found = find_comparison_inputs(
                     file, job, scratch / "inputs", dims=dims or {}, given=given, sizes=sizes
                 )
                 state.notes += found.notes
@@ -115,20 +113,25 @@ def fix(
                 if found.sets:
                     report_progress("measuring the original")
                     interpreters = [Path(python) for python in check_with]
-                    others = OtherRuntimes(interpreters, job, found.sets, scratch)
+                    other_runtimes = OtherRuntimes(interpreters, job, found.sets, scratch)
                     disk_bytes = sum(each.stat().st_size for each in file.files)
                     evaluator = exits.enter_context(
                         ModelEvaluator(job, found.sets, scratch, disk_bytes)
                     )
             except TimeLimitReached:
                 state.record_untried(rules, "the time limit ended the search before")
-                state.notes.append(
-                    "no remedy was tried: the time limit passed before the original was measured"
-                )
+                state.ended_by = "time_limit"
+                state.notes.append("the time limit passed before the original was measured")
             else:
                 if evaluator is not None:
                     search = RewriteSearch(
-                        state, evaluator, others, max_slowdown, report_progress, deadline.at
+                        state,
+                        evaluator,
+                        other_runtimes,
+                        max_slowdown,
+                        report_progress,
+                        end=deadline.at,
+                        setup_s=time.perf_counter() - started,
                     )
                     result = search.run(rules)
                 elif unverified:
@@ -142,11 +145,11 @@ def fix(
 def _record(
     state: FixState,
     runtime: Runtime,
-    result: VerifiedResult | Output | None,
+    result: VerifiedResult | PublishedModel | None,
     dimensions: tuple[Dimension, ...],
     duration_s: float,
 ) -> Fix:
-    """Return the record of a fix; a `result` that is only an `Output` was not verified."""
+    """Return the record of a fix; a `result` that is only an `PublishedModel` was not verified."""
     verified = result if isinstance(result, VerifiedResult) else None
     output = result.output if isinstance(result, VerifiedResult) else result
     difference = verified.verdict.difference if verified else None
@@ -159,8 +162,6 @@ def _record(
         output_files=tuple(map(_text, output.files)) if output else (),
         kept_files=tuple(map(_text, output.built.kept)) if output else (),
         kept_bytes=output.built.kept_bytes if output else 0,
-        session_options={},
-        environment={},
         remedies=state.outcomes,
         before=verified.before if verified else state.before,
         after=verified.after if verified else None,
@@ -173,7 +174,9 @@ def _record(
         is_valid=state.is_valid if output else None,
         oldest_onnxruntime=str(oldest.runtime) if oldest and oldest.runtime else None,
         oldest_reason=oldest.why if oldest else "",
+        sufficient_time_limit_s=state.sufficient_time_limit_s,
         dimensions=dimensions,
+        ended_by=state.ended_by,
         notes=tuple(state.notes),
         duration_s=duration_s,
     )
@@ -181,7 +184,3 @@ def _record(
 
 def _text(path: Path) -> str:
     return str(path).encode(errors="backslashreplace").decode()
-
-
-def _ignore(text: str) -> None:
-    """Report no progress."""

@@ -11,14 +11,14 @@ from memdiag.budgets.figures import figures_of
 from memdiag.errors import RecordError, UsageError
 from memdiag.records.codec import encode
 from memdiag.records.files import special_kind
-from memdiag.records.history import HISTORY_SCHEMA, Entry, History
+from memdiag.records.history import HISTORY_SCHEMA, History, HistoryEntry
 from memdiag.records.profile import Profile
 
 _APPLICATION = 0x6D656D64  # "memd": distinguishes the file from databases of other programs
 _VERSION = 1
 MAX_WAIT_S = 30.0
 _PAGE_BYTES = 4096
-"""A file of one page has no tables."""
+"""Bytes of a page of SQLite: a database of one page has no tables."""
 
 _TABLES = """
 CREATE TABLE profiles (
@@ -53,8 +53,8 @@ def add(path: Path, profiles: Sequence[Profile], *, label: str = "") -> int:
     for profile in profiles:
         if profile.outcome.status != "completed":
             raise UsageError(
-                f"{profile.model.path}: it {profile.outcome.status} in {profile.outcome.phase};"
-                " add profiles of runs that completed."
+                f"{profile.model.path}: the run {profile.outcome.status} in"
+                f" {profile.outcome.phase}. Add profiles of runs that completed."
             )
     with _opened(path, create=True) as database, _transaction(database):
         return sum(_add(database, profile, label) for profile in profiles)
@@ -106,7 +106,7 @@ def _opened(path: Path, *, create: bool) -> Iterator[sqlite3.Connection]:
 
 
 def _remove_if_empty(path: Path) -> None:
-    """Remove a history that could be created, but not filled, as on a full disk."""
+    """Remove a history file without tables, as a full disk leaves it."""
     journal, memory = (path.with_name(path.name + end) for end in ("-wal", "-shm"))
     with suppress(sqlite3.Error, OSError):
         has_pages = path.stat().st_size > _PAGE_BYTES
@@ -119,7 +119,7 @@ def _remove_if_empty(path: Path) -> None:
 
 
 def _prepare(database: sqlite3.Connection, path: Path) -> None:
-    """Make the tables in a new file; refuse one that is not ours."""
+    """Create the tables in a new file; refuse a database of another program."""
     with _transaction(database):
         (tables,) = database.execute("SELECT count(*) FROM sqlite_schema").fetchone()
         (application,) = database.execute("PRAGMA application_id").fetchone()
@@ -140,7 +140,7 @@ def _prepare(database: sqlite3.Connection, path: Path) -> None:
 
 @contextmanager
 def _transaction(database: sqlite3.Connection) -> Iterator[None]:
-    """Have the block written whole or not at all, one writer at a time."""
+    """Write everything in the block or nothing; one process writes at a time."""
     database.execute("BEGIN IMMEDIATE")
     try:
         yield
@@ -151,15 +151,15 @@ def _transaction(database: sqlite3.Connection) -> Iterator[None]:
 
 
 def _add(database: sqlite3.Connection, profile: Profile, label: str) -> bool:
-    place = profile.environment
+    environment = profile.environment
     row = (
         hashlib.sha256(encode(profile)).hexdigest(),
         time.time(),
         label,
         profile.model.path,
-        place.onnxruntime,
-        place.memdiag,
-        place.machine,
+        environment.onnxruntime,
+        environment.memdiag,
+        environment.machine,
     )
     added = database.execute(
         "INSERT INTO profiles (digest, added_s, label, model, onnxruntime, memdiag, machine)"
@@ -175,7 +175,7 @@ def _add(database: sqlite3.Connection, profile: Profile, label: str) -> bool:
     return True
 
 
-def _entries(database: sqlite3.Connection) -> Iterator[Entry]:
+def _entries(database: sqlite3.Connection) -> Iterator[HistoryEntry]:
     figures: dict[int, dict[str, int]] = {}
     rows = database.execute("SELECT profile, name, value FROM figures ORDER BY profile, name")
     for profile, name, value in rows:
@@ -184,7 +184,7 @@ def _entries(database: sqlite3.Connection) -> Iterator[Entry]:
         "SELECT id, added_s, label, model, onnxruntime, memdiag, machine FROM profiles ORDER BY id"
     )
     for key, added_s, label, model, onnxruntime, memdiag, machine in rows:
-        yield Entry(
+        yield HistoryEntry(
             added_s=added_s,
             label=label,
             model=model,

@@ -1,4 +1,4 @@
-"""Inputs of a run: their sizes are chosen, their arrays generated and saved for the child."""
+"""Inputs of a run: sizes are chosen, arrays are generated and saved for the child process."""
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -75,11 +75,18 @@ def read_archive(path: Path) -> dict[str, np.ndarray]:
 
 def save(plans: Sequence[InputPlan], given: Mapping[str, np.ndarray], folder: Path) -> list[Feed]:
     """Write the arrays of `plans` to `folder` and return their files."""
-    folder.mkdir(parents=True)
+    arrays = [given[plan.name] if plan.name in given else make(plan, SEED) for plan in plans]
+    return save_arrays(plans, arrays, folder)
+
+
+def save_arrays(
+    plans: Sequence[InputPlan], arrays: Sequence[np.ndarray], folder: Path
+) -> list[Feed]:
+    """Write the array of each plan to `folder` and return the files."""
+    folder.mkdir(parents=True, exist_ok=True)
     feeds = []
-    for index, plan in enumerate(plans):
+    for index, (plan, array) in enumerate(zip(plans, arrays, strict=True)):
         path = folder / f"{index}.npy"
-        array = given[plan.name] if plan.name in given else make(plan, SEED)
         if plan.bits_type is not None:
             array = np.asarray(array, order="C").view(ELEMENT_TYPES[plan.element_type].dtype)
         np.save(path, array)
@@ -95,7 +102,7 @@ def save(plans: Sequence[InputPlan], given: Mapping[str, np.ndarray], folder: Pa
 
 
 def describe(plans: Sequence[InputPlan]) -> tuple[Input, ...]:
-    """Return the description of the inputs for a profile, without values."""
+    """Return the descriptions of the inputs for a profile; values are not in it."""
     return tuple(
         Input(
             name=plan.name,
@@ -108,7 +115,7 @@ def describe(plans: Sequence[InputPlan]) -> tuple[Input, ...]:
     )
 
 
-class Chosen(NamedTuple):
+class ChosenInputs(NamedTuple):
     """The inputs that a model is run with.
 
     Attributes:
@@ -124,16 +131,17 @@ class Chosen(NamedTuple):
 
 def choose_inputs(
     model: ModelFile, *, dims: Mapping[str, int], given: Mapping[str, np.ndarray]
-) -> Chosen:
-    """Return inputs of realistic sizes, or smaller ones if those need too much memory.
+) -> ChosenInputs:
+    """Return inputs of realistic sizes; smaller ones if these need too much memory.
 
-    Large images get the default side first; then all free dimensions are 1.
+    If the activations would take more than `MAX_MEMORY_SHARE` of the machine's memory, images get
+    the default side; if that is not enough, all free dimensions are 1.
 
     Raises:
         UsageError: as `plan_inputs`.
     """
     plans = plan_inputs(model, dims=dims, given=given)
-    chosen = Chosen(plans, _dimensions(model, plans, dims, given))
+    chosen = ChosenInputs(plans, _dimensions(model, plans, dims, given))
     free = {dimension.name: dimension.size for dimension in chosen.dimensions}
     if all(each.source == "given" or each.size == 1 for each in chosen.dimensions):
         return chosen
@@ -154,10 +162,10 @@ def choose_inputs(
         if _needed_bytes(model, plans, free | large) <= _memory_limit():
             found = _dimensions(model, plans, dims, given, "too large otherwise")
             note = f"{reason}: sides of images are {IMAGE_SIDE} instead. Set them with --dim."
-            return Chosen(plans, found, (note,))
+            return ChosenInputs(plans, found, (note,))
     ones = plan_inputs(model, dims=dims, given=given, free_dim=1)
     note = f"{reason}: free dimensions are 1 instead. Set them with --dim."
-    return Chosen(ones, _dimensions(model, ones, dims, given, "too large otherwise"), (note,))
+    return ChosenInputs(ones, _dimensions(model, ones, dims, given, "too large otherwise"), (note,))
 
 
 def find_inputs(
@@ -167,8 +175,8 @@ def find_inputs(
     *,
     dims: Mapping[str, int],
     given: Mapping[str, np.ndarray],
-    first: Chosen,
-) -> Chosen | None:
+    first: ChosenInputs,
+) -> ChosenInputs | None:
     """Return the first inputs that `model` runs with: `first`, or inputs of other sizes.
 
     Return None if it runs with none of them.
@@ -180,9 +188,9 @@ def find_inputs(
 
 
 def _alternatives(
-    model: ModelFile, dims: Mapping[str, int], given: Mapping[str, np.ndarray], first: Chosen
-) -> Iterator[Chosen]:
-    """Yield inputs of other sizes, in the order in which they are tried."""
+    model: ModelFile, dims: Mapping[str, int], given: Mapping[str, np.ndarray], first: ChosenInputs
+) -> Iterator[ChosenInputs]:
+    """Yield inputs of other sizes than `first`, in the order in which they are tried."""
     usual = in_words(first.dimensions)
     tried = {tuple(plan.shape for plan in first.plans)}
     sides = [each.name for each in first.dimensions if each.role in ("height", "width")]
@@ -210,7 +218,7 @@ def _alternatives(
         ):
             continue
         note = f"{reason}; this is the first size that runs. Set others with --dim"
-        yield Chosen(plans, found, (*first.notes, f"at {in_words(found)}: {note}"))
+        yield ChosenInputs(plans, found, (*first.notes, f"at {in_words(found)}: {note}"))
 
 
 def _dimensions(
@@ -220,7 +228,7 @@ def _dimensions(
     given: Mapping[str, np.ndarray],
     reason: str = "",
 ) -> tuple[Dimension, ...]:
-    """Return the free dimensions of the inputs with the sizes they have in `plans`."""
+    """Return the free dimensions of the inputs, with their sizes in `plans`."""
     roles = axis_roles(model.graph, model.functions)
     inputs = {value.name: axes_of(value) for value in model.graph.required_inputs}
     totals = total_lengths(inputs, roles)

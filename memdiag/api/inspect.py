@@ -1,4 +1,4 @@
-"""Inventory of a model, without loading its weights."""
+"""The use case of ``memdiag inspect``: the inventory of a model, without loading its weights."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
@@ -8,9 +8,10 @@ from onnx import ValueInfoProto
 
 from memdiag.api.arguments import model_path
 from memdiag.api.inputs import choose_inputs
+from memdiag.attribution.intervals import normal, total
 from memdiag.errors import UsageError
 from memdiag.model.dimensions import axes_of, tensor_type
-from memdiag.model.graph_index import Graph, GraphIndex, node_label
+from memdiag.model.graph_index import Graph, GraphIndex, joined
 from memdiag.model.model_file import ModelFile, open_model
 from memdiag.model.readers import readers
 from memdiag.model.tensor_types import ELEMENT_TYPES
@@ -22,8 +23,8 @@ from memdiag.records.inventory import (
     Inventory,
     LargeWeight,
     Operator,
-    Subgraph,
-    Tally,
+    SubgraphSummary,
+    WeightTotal,
 )
 from memdiag.records.weights import Weight
 
@@ -43,10 +44,10 @@ def inspect(model: str | Path) -> Inventory:
 
 def _inventory(model: ModelFile) -> Inventory:
     head, weights = model.proto, model.weights
-    graphs = list(_graphs(model.graph, ""))
+    graphs = list(model.graph.with_paths())
     for function in model.functions:
         domain, name, _ = function.key
-        graphs += _graphs(function, f"{domain}::{name}")
+        graphs += function.with_paths(f"{domain}::{name}")
     return Inventory(
         schema=INVENTORY_SCHEMA,
         path=str(model.path).encode(errors="backslashreplace").decode(),
@@ -78,22 +79,13 @@ def _dimensions(model: ModelFile) -> tuple[Dimension, ...]:
         return ()  # an input that cannot be made, such as a map
 
 
-def _graphs(graph: Graph, path: str) -> Iterator[tuple[str, Graph]]:
-    """Yield a graph or function and all its subgraphs, with the paths that weights have."""
-    yield path, graph
-    for index, node in enumerate(graph.nodes):
-        for subgraph in node.subgraphs:
-            label = f"{node_label(node, index)}/{subgraph.name}"
-            yield from _graphs(subgraph.graph, f"{path}/{label}" if path else label)
-
-
-def _tallies(sizes: Iterable[tuple[str, int]]) -> tuple[Tally, ...]:
+def _tallies(sizes: Iterable[tuple[str, int]]) -> tuple[WeightTotal, ...]:
     counts: Counter[str] = Counter()
     totals: Counter[str] = Counter()
     for name, nbytes in sizes:
         counts[name] += 1
         totals[name] += nbytes
-    found = (Tally(name=name, count=counts[name], bytes=totals[name]) for name in counts)
+    found = (WeightTotal(name=name, count=counts[name], bytes=totals[name]) for name in counts)
     return tuple(sorted(found, key=lambda tally: (-tally.bytes, tally.name)))
 
 
@@ -104,13 +96,13 @@ def _place(weight: Weight) -> str:
 
 def _subgraphs(
     graphs: Iterable[tuple[str, Graph]], weights: Iterable[Weight]
-) -> Iterator[Subgraph]:
+) -> Iterator[SubgraphSummary]:
     owned: defaultdict[str, list[Weight]] = defaultdict(list)
     for weight in weights:
         owned[weight.graph].append(weight)
     for path, graph in graphs:
         if path:
-            yield Subgraph(
+            yield SubgraphSummary(
                 path=path,
                 node_count=len(graph.nodes) if graph.is_function else graph.node_count,
                 weight_count=len(owned[path]),
@@ -126,16 +118,7 @@ def _external_files(model: ModelFile) -> Iterator[ExternalFile]:
             ranges[weight.file].append((start, start + (weight.length or 0)))
     for name, pairs in sorted(ranges.items()):
         size = (model.path.parent / name).stat().st_size
-        yield ExternalFile(name=name, bytes=size, used_bytes=_covered(pairs))
-
-
-def _covered(pairs: list[tuple[int, int]]) -> int:
-    """Return the bytes in ranges that may overlap."""
-    covered = end = 0
-    for start, stop in sorted(pairs):
-        covered += max(0, stop - max(start, end))
-        end = max(end, stop)
-    return covered
+        yield ExternalFile(name=name, bytes=size, used_bytes=total(normal(pairs)))
 
 
 def _operators(graphs: Iterable[Graph]) -> tuple[Operator, ...]:
@@ -159,7 +142,7 @@ def _largest(model: ModelFile) -> Iterator[LargeWeight]:
     for weight in ordered[:MAX_WEIGHTS]:
         operators = dict.fromkeys(use.node.op_type for use in readers(graphs, weight))
         yield LargeWeight(
-            name=f"{weight.graph}/{weight.name}" if weight.graph else weight.name,
+            name=joined(weight.graph, weight.name),
             dtype=weight.dtype,
             shape=weight.shape,
             bytes=weight.nbytes,

@@ -13,11 +13,13 @@ from memdiag.records.fix import FIX_SCHEMA, Fix
 from memdiag.records.profile import PROFILE_SCHEMA, Profile
 from memdiag.records.run import RUN_SCHEMA, ProgramRun
 from memdiag.records.schemas import RECORDS
+from memdiag.records.tuning import TUNING_SCHEMA, Tuning
 
-_WITH_REPORTS: dict[str, type[Profile | Comparison | Fix | Attribution | ProgramRun]] = {
+_WITH_REPORTS: dict[str, type[Profile | Comparison | Fix | Tuning | Attribution | ProgramRun]] = {
     PROFILE_SCHEMA: Profile,
     COMPARISON_SCHEMA: Comparison,
     FIX_SCHEMA: Fix,
+    TUNING_SCHEMA: Tuning,
     ATTRIBUTION_SCHEMA: Attribution,
     RUN_SCHEMA: ProgramRun,
 }
@@ -26,7 +28,7 @@ _WITH_REPORTS: dict[str, type[Profile | Comparison | Fix | Attribution | Program
 def load(path: str | Path) -> Record:
     """Return the record saved at `path`; its type depends on the schema in the file.
 
-    It is a profile, comparison, fix or tuning, X-ray, check, inventory, baseline or history.
+    It is a profile, comparison, fix, tuning, X-ray, check, inventory, baseline or history.
 
     Raises:
         RecordError: the file cannot be read, or is not such a record.
@@ -45,7 +47,7 @@ def load_profile(path: str | Path) -> Profile:
     return codec.load(Path(path), Profile, otherwise="Read it with memdiag.load.")
 
 
-def load_record(path: str | Path) -> Profile | Comparison | Fix | Attribution | ProgramRun:
+def load_record(path: str | Path) -> Profile | Comparison | Fix | Tuning | Attribution | ProgramRun:
     """Return the profile, comparison, fix, tuning or X-ray saved at `path`.
 
     Raises:
@@ -54,23 +56,37 @@ def load_record(path: str | Path) -> Profile | Comparison | Fix | Attribution | 
     return codec.load_any(Path(path), _WITH_REPORTS)
 
 
-def join_fix(profile: Profile, fix: Fix) -> Profile:
-    """Return `profile` with `fix` in it.
+def load_fix_or_tuning(path: Path) -> Fix | Tuning:
+    """Return the fix or tuning saved at `path`.
+
+    Raises:
+        RecordError: the file cannot be read, or is not such a record.
+    """
+    kinds: dict[str, type[Fix | Tuning]] = {FIX_SCHEMA: Fix, TUNING_SCHEMA: Tuning}
+    return codec.load_any(path, kinds)
+
+
+def join_fix(profile: Profile, change: Fix | Tuning) -> Profile:
+    """Return `profile` with the fix or tuning `change` in it.
 
     The models are the same if their files have the same name and, if it was measured, size.
 
     Raises:
         UsageError: the records are of different models.
     """
-    names = [PurePath(path).name for path in (profile.model.path, fix.model)]
+    kind = "fix" if isinstance(change, Fix) else "tuning"
+    names = [PurePath(path).name for path in (profile.model.path, change.model)]
     if names[0] != names[1]:
         raise UsageError(
-            f"the fix is of {names[1]}, but the profile is of {names[0]}. Join those of one model."
+            f"the {kind} is of {names[1]}, but the profile is of {names[0]}. Join those of one"
+            " model."
         )
     size = profile.model.file_bytes + profile.model.external_bytes
-    if fix.before is not None and fix.before.disk_bytes != size:
+    if change.before is not None and change.before.disk_bytes != size:
         raise UsageError(
-            f"{names[0]}: its files had {fix.before.disk_bytes:,} bytes when it was fixed, and"
-            f" {size:,} when it was profiled. Profile and fix the same files."
+            f"{names[0]}: its files had {change.before.disk_bytes:,} bytes at the time of the"
+            f" {kind}, and {size:,} at that of the profile. Use the same files for both."
         )
-    return msgspec.structs.replace(profile, fix=fix)
+    if isinstance(change, Fix):
+        return msgspec.structs.replace(profile, fix=change)
+    return msgspec.structs.replace(profile, tuning=change)

@@ -12,7 +12,7 @@ from memdiag.api.arguments import input_config, limits, model_path, session_conf
 from memdiag.api.check import DEFAULT_MIN_BYTES, Selection, examine
 from memdiag.api.inputs import (
     ArrayOrFile,
-    Chosen,
+    ChosenInputs,
     choose_inputs,
     describe,
     find_inputs,
@@ -44,8 +44,8 @@ MAX_REASON = 300
 """Characters of onnxruntime's reason for not running at the usual sizes."""
 
 MAX_READ_BYTES = 1 << 30
-"""Bytes of weights up to which rules read them if the run did not complete: whoever sets a memory
-limit does not want to wait until many gigabytes are read."""
+"""Maximum bytes of weights that rules read if the run did not complete. Reading many gigabytes
+would delay the result of a run that a limit ended."""
 
 
 class Interrupted(KeyboardInterrupt):
@@ -150,7 +150,7 @@ def profile(
     path = model_path(model)
     config = ProfileConfig(
         session=session_config(
-            options=session_options,
+            session_options=session_options,
             optimization_level=optimization_level,
             disabled_optimizers=disabled_optimizers,
             threads=threads,
@@ -182,7 +182,7 @@ def profile_model(
     job = Job(model=model, session=config.session, limits=config.limits, runs=config.inputs.runs)
     with open_model(model) as file, temporary_folder() as scratch:
         original = FileStates(model, file.files)
-        inputs = Chosen((), ())
+        inputs = ChosenInputs((), ())
         if config.inputs.runs is not None:
             inputs = choose_inputs(file, dims=config.inputs.dims, given=config.inputs.arrays)
             feeds = save(inputs.plans, config.inputs.arrays, scratch / "inputs")
@@ -293,14 +293,14 @@ def _run_child(
         return _ChildRun(run.measurement(), xray)
 
 
-def _needs_other_inputs(run: _ChildRun, inputs: Chosen) -> bool:
+def _needs_other_inputs(run: _ChildRun, inputs: ChosenInputs) -> bool:
     """Return whether the model fails at the chosen sizes, and others can be tried."""
     outcome = run.measurement.outcome
     failed_to_run = outcome.status == "failed" and outcome.phase == "first_run"
     return failed_to_run and bool(inputs.dimensions)
 
 
-def _with_reason(found: Chosen, usual: Chosen, message: str) -> Chosen:
+def _with_reason(found: ChosenInputs, usual: ChosenInputs, message: str) -> ChosenInputs:
     """Return the inputs `found`, with the error of the model at its usual inputs in the notes."""
     reason = textwrap.shorten(message, MAX_REASON, placeholder=" …")
     note = f"at {in_words(usual.dimensions)} it says: {reason}"

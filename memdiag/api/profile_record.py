@@ -5,7 +5,9 @@ from collections.abc import Iterator, Sequence
 import memdiag
 from memdiag.api.xray import ChildXray
 from memdiag.model.model_file import ModelFile
-from memdiag.ort.runtime import TELEMETRY_SINCE, Runtime
+from memdiag.ort.releases import TELEMETRY_SINCE
+from memdiag.ort.runtime import Runtime
+from memdiag.ort.session_config_keys import unknown_key_notes
 from memdiag.records.codec import escaped
 from memdiag.records.dimension import Dimension
 from memdiag.records.profile import (
@@ -140,7 +142,8 @@ def _peak(measured: Measurement, baseline_rss_bytes: int) -> tuple[int, Phase]:
 
 
 def measurement_notes(measured: Measurement, job: Job) -> Iterator[str]:
-    """Yield notes on the accuracy of the measurement, and the warnings of onnxruntime."""
+    """Yield notes on the configuration, the accuracy of the measurement, and warnings."""
+    yield from unknown_key_notes(job.session.options)
     limit = job.limits.memory_limit_bytes
     if limit is not None and measured.outcome.status == "completed":
         yield f"the whole process stayed below the memory limit of {format_limit(limit)}"

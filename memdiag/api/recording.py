@@ -11,6 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import memdiag
 from memdiag.errors import MeasurementError, UsageError
 from memdiag.programs.recorder import HOOK_FOLDER
 from memdiag.records.codec import load
@@ -54,7 +55,7 @@ class Recording:
 
         self._result = Path(tempfile.mkdtemp(prefix="memdiag-recording-"), "run.json")
         self._watcher = subprocess.Popen(
-            [sys.executable, "-c", _WATCHER, str(os.getpid()), str(self._result), *self._options()],
+            [sys.executable, "-c", _WATCHER, *self._arguments()],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
         )
@@ -89,12 +90,11 @@ class Recording:
         self._result.unlink()
         self._result.parent.rmdir()
         if self.folder is not None:
-            from memdiag.reports import DEFAULT_FORMATS, report_of
+            self.run.write_reports(self.folder)
 
-            report_of(self.run).write(self.run, self.folder, DEFAULT_FORMATS)
-
-    def _options(self) -> list[str]:
-        return [] if self._xray else ["--no-xray"]
+    def _arguments(self) -> list[str]:
+        options = [] if self._xray else ["--no-xray"]
+        return [memdiag.__version__, str(os.getpid()), str(self._result), *options]
 
     def __repr__(self) -> str:
         """Return one line: the answer, once the recording has ended."""

@@ -1,41 +1,41 @@
 """Find the session options with which a model fits a memory budget at the least latency."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from math import inf
 from pathlib import Path
 from typing import Literal
 
-import msgspec
-
 from memdiag.api.arguments import check_dims, model_path
+from memdiag.api.comparison_inputs import SIZES, find_comparison_inputs
 from memdiag.api.fix import fix
 from memdiag.api.inputs import Given, read_given
-from memdiag.api.trials import SIZES, trials
+from memdiag.api.search_arguments import (
+    DEFAULT_MAX_SLOWDOWN,
+    OnProgress,
+    check_search_arguments,
+    deadline_after,
+    ignore_progress,
+)
 from memdiag.errors import MeasurementError, UsageError
-from memdiag.fixing.search import INTERRUPTED
 from memdiag.model.file_state import FileStates
 from memdiag.model.graph_index import GraphIndex
 from memdiag.model.model_file import open_model
 from memdiag.ort.reductions import largest_reduction
 from memdiag.ort.runtime import Runtime, require_runtime
 from memdiag.records.fix import Fix
-from memdiag.runner.job import Deadline, Job, Limits, SessionConfig, TimeLimitReached
+from memdiag.records.tuning import Tuning
+from memdiag.runner.job import Job, Limits, SessionConfig, TimeLimitReached
 from memdiag.runner.temporary import temporary_folder
-from memdiag.tuning.options import options
+from memdiag.tuning.options import tuning_options
 from memdiag.tuning.point_evaluator import PointEvaluator
 from memdiag.tuning.points import BUDGETS
-from memdiag.tuning.record import rewrite_option, tuning_record
+from memdiag.tuning.record import rewrite_option, tuning_record, unmeasured_tuning
 from memdiag.tuning.search import OptionSearch
 from memdiag.verify.model_evaluator import ModelEvaluator
 from memdiag.verify.outputs import Bound
 
-DEFAULT_MAX_SLOWDOWN = 1.05
-
 _SHARE_OF_REWRITING = 0.5
-
-OnProgress = Callable[[str], None]
 
 
 def tune(
@@ -55,7 +55,7 @@ def tune(
     sizes: Sequence[int] = SIZES,
     time_limit_s: float | None = None,
     on_progress: OnProgress | None = None,
-) -> Fix:
+) -> Tuning:
     """Return the options that make `model` fit `budget` with the least latency.
 
     The memory of every option is measured alone. Where an option saves memory, outputs are checked
@@ -63,7 +63,7 @@ def tune(
     others are then added to the option that saves the most, and those that save more are kept. The
     chosen point is measured again in several processes, and its latency is compared precisely.
     Ctrl-C, or a time limit, ends the search with the best result so far. If a fix comes first and
-    is interrupted, the fix's record is returned.
+    is interrupted, the tuning has no points.
 
     Args:
         model: the ONNX file.
@@ -93,10 +93,12 @@ def tune(
             measured.
         ReportError: the fixed model cannot be written.
     """
-    started, began = time.perf_counter(), time.monotonic()
-    report_progress = on_progress or _ignore
+    started = time.perf_counter()
+    deadline = deadline_after(time_limit_s)
+    report_progress = on_progress or ignore_progress
     wanted = dict(budget or {})
-    _check(wanted, only, max_slowdown, sessions, time_limit_s, output if not rewrite else None)
+    check_search_arguments(max_slowdown, time_limit_s)
+    _check(wanted, only, sessions, output if not rewrite else None)
     require_runtime("run memdiag in an environment that has it")
     path = model_path(model)
     check_dims(dims)
@@ -113,22 +115,25 @@ def tune(
             time_limit_s=None if time_limit_s is None else _SHARE_OF_REWRITING * time_limit_s,
             on_progress=report_progress,
         )
-        if INTERRUPTED in fixed.notes:
-            return fixed
+        if fixed.ended_by == "interrupt":
+            duration_s = round(time.perf_counter() - started, 6)
+            return unmeasured_tuning(fixed, "interrupt", sessions, duration_s)
     given = read_given(inputs or {})
     with open_model(path) as file, FileStates(path, file.files), ExitStack() as exits:
         scratch = exits.enter_context(temporary_folder())
         report_progress("finding inputs that the model runs with")
-        end = inf if time_limit_s is None else began + time_limit_s
+        end = deadline.at
         job = Job(
             model=path,
             runs=None,
             session=SessionConfig(sessions=sessions, load_from=load_from, telemetry=telemetry),
-            limits=Limits(deadline=Deadline(end)),
+            limits=Limits(deadline=deadline),
         )
         folder = scratch / "inputs"
         try:
-            found = trials(file, job, folder, dims=dims or {}, given=given, sizes=sizes)
+            found = find_comparison_inputs(
+                file, job, folder, dims=dims or {}, given=given, sizes=sizes
+            )
             if not found.sets:
                 raise MeasurementError(
                     f"{path}: the model does not run here with generated inputs. Use --input."
@@ -138,8 +143,8 @@ def tune(
             evaluator = exits.enter_context(ModelEvaluator(job, found.sets, scratch, disk_bytes))
         except TimeLimitReached as limit:
             if fixed is not None and fixed.output is not None:
-                note = "the time limit passed before any option was tried"
-                return msgspec.structs.replace(fixed, notes=(*fixed.notes, note))
+                duration_s = round(time.perf_counter() - started, 6)
+                return unmeasured_tuning(fixed, "time_limit", sessions, duration_s)
             raise MeasurementError(
                 f"{path}: the time limit passed before the defaults were measured. Increase"
                 " --time-limit."
@@ -157,7 +162,7 @@ def tune(
             point_evaluator=points,
             usable=[
                 option
-                for option in options()
+                for option in tuning_options()
                 if option.is_available(runtime)
                 and option.is_relevant(job)
                 and (unsafe or not option.changes_values)
@@ -170,36 +175,31 @@ def tune(
             end=end,
         )
         search.run()
-        record = tuning_record(file, search, fixed, round(time.perf_counter() - started, 6))
-        notes = (*found.notes, *record.notes)
-        return msgspec.structs.replace(record, dimensions=found.dimensions, notes=notes)
+        return tuning_record(
+            file,
+            search,
+            fixed,
+            notes=found.notes,
+            dimensions=found.dimensions,
+            duration_s=round(time.perf_counter() - started, 6),
+        )
 
 
 def _check(
     budget: Mapping[str, int],
     only: Sequence[str],
-    max_slowdown: float,
     sessions: int,
-    time_limit_s: float | None,
     unused_output: str | Path | None,
 ) -> None:
     unknown = sorted(budget.keys() - {*BUDGETS})
     if unknown:
         raise UsageError(f"unknown budget {unknown[0]!r}. Use one of {', '.join(BUDGETS)}.")
-    if max_slowdown <= 0:
-        raise UsageError("--max-slowdown must be greater than 0.")
-    names = sorted(option.name for option in options())
+    names = sorted(option.name for option in tuning_options())
     if unknown := sorted({*only} - {*names}):
         raise UsageError(f"unknown option {unknown[0]!r}. Use one of {', '.join(names)}.")
     if sessions < 1:
         raise UsageError("--sessions must be at least 1.")
-    if time_limit_s is not None and time_limit_s <= 0:
-        raise UsageError("--time-limit must be greater than 0.")
     if unused_output is not None:
         raise UsageError(
             f"{unused_output}: --output has no effect without --rewrite. Add --rewrite."
         )
-
-
-def _ignore(text: str) -> None:
-    """Report no progress."""

@@ -1,6 +1,7 @@
 """Identify the owner of every resident byte of a process: any process, or a profile's child."""
 
 import os
+import re
 import signal
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -9,11 +10,13 @@ from functools import cached_property
 from pathlib import Path
 
 import msgspec
+import numpy as np
 
-from memdiag.attribution.address_space import read_address_space
+from memdiag.attribution.address_space import Region, read_address_space
 from memdiag.attribution.attribute import attribute
 from memdiag.attribution.intervals import normal
 from memdiag.attribution.owners import BaselinePages
+from memdiag.attribution.process_memory import CHUNK_BYTES, ProcessMemory
 from memdiag.attribution.provenance import with_provenance
 from memdiag.attribution.search_target import (
     SearchTarget,
@@ -27,7 +30,7 @@ from memdiag.records.attribution import Attribution
 from memdiag.records.profile import PhaseName
 from memdiag.runner.job import Job
 from memdiag.runner.log import AddressRanges, LogEvidence
-from memdiag.runner.run import AtBaseline, AtPhaseEnd, AtSteady, Moment
+from memdiag.runner.run import AtBaseline, AtPhaseEnd, AtSteady, XrayMoment
 from memdiag.runner.try_inputs import try_inputs
 
 MAX_MISSING_SHARE = 0.02
@@ -36,8 +39,17 @@ MAX_MISSING_SHARE = 0.02
 MAX_GUESSES = 20
 """Models that are searched for if none is given."""
 
+MAX_PATH_SEARCH_BYTES = 1 << 30
+"""Bytes of heap and anonymous memory that are searched for the paths of models."""
+
+MAX_PATH_BYTES = 4096
+"""The largest path on Linux (PATH_MAX)."""
+
 MAX_MODELS_IN_FOLDER = 50
 """Models in the folder of a mapped file that are checked for external data in that file."""
+
+_MODEL_ENDING = b".onnx\0"
+_UNPRINTABLE = re.compile(rb"[\x00-\x1f\x7f]")
 
 
 def xray(
@@ -55,7 +67,7 @@ def xray(
     Args:
         pid: a process of this user, in any language.
         models: the ONNX file or files whose weights are searched for; by default those that the
-            process maps, has open or was started with (see `guess_models`).
+            process maps, has open, was started with or opened (see `guess_models`).
         sampled: compare a sample of blocks of each copy instead of every byte.
         pause: stop the process while it is read (SIGSTOP), and continue it afterwards.
 
@@ -92,19 +104,23 @@ def xray(
 
 
 def guess_models(pid: int) -> tuple[Path, ...]:
-    """Return the ONNX files that process `pid` maps, has open, or was started with.
+    """Return the ONNX files that process `pid` maps, has open, was started with, or opened.
 
-    If it maps external data, models in the same folder that refer to it are included. A model that
-    the process has read, and whose file it has closed, is not found.
+    If it maps external data, models in the same folder that refer to it are included. A file that
+    the process has read and closed is found if its path is in the memory of the process, where a
+    session keeps it. Relative paths are resolved against the working directory of the process.
 
     Raises:
         XrayError: the process cannot be read.
     """
     regions = read_address_space(pid).regions
+    folder = _working_directory(pid)
     code = {region.path for region in regions if "x" in region.permissions}
     mapped = {region.path for region in regions if region.path.startswith("/")} - code
-    files = [Path(path) for path in sorted(mapped)] + [*_open_files(pid), *_arguments(pid)]
+    files = [Path(path) for path in sorted(mapped)] + [*_open_files(pid), *_arguments(pid, folder)]
     models = [path for path in files if path.suffix.lower() == ".onnx" and os.path.isfile(path)]
+    if not models:
+        models = [path for path in _paths_in_memory(pid, regions, folder) if os.path.isfile(path)]
     for path in files:
         if path.suffix.lower() in (".onnx", ".so", ".py", ".pyc") or not os.path.isfile(path):
             continue
@@ -134,14 +150,51 @@ def _open_files(pid: int) -> list[Path]:
     return sorted(path for path in found if path.is_absolute())
 
 
-def _arguments(pid: int) -> list[Path]:
-    """Return the arguments of the process as paths, relative to its working directory."""
+def _working_directory(pid: int) -> Path:
     try:
-        folder = Path(f"/proc/{pid}/cwd").readlink()
+        return Path(f"/proc/{pid}/cwd").readlink()
+    except OSError:
+        return Path("/")
+
+
+def _arguments(pid: int, folder: Path) -> list[Path]:
+    """Return the arguments that name models, also as ``--option=PATH``, relative to `folder`."""
+    try:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     except OSError:
         return []
-    return [folder / os.fsdecode(word) for word in words if word.lower().endswith(b".onnx")]
+    names = [os.fsdecode(word) for word in words if word.lower().endswith(b".onnx")]
+    return [folder / path for name in names for path in (name, name.partition("=")[2]) if path]
+
+
+def _paths_in_memory(pid: int, regions: Sequence[Region], folder: Path) -> list[Path]:
+    """Return the paths of models among the strings in writable memory, relative to `folder`."""
+    found: dict[Path, None] = {}
+    left = MAX_PATH_SEARCH_BYTES
+    buffer = np.empty(CHUNK_BYTES, np.uint8)
+    with ProcessMemory(pid) as memory:
+        for region in sorted(regions, key=lambda region: region.path != "[heap]"):
+            if not region.permissions.startswith("rw") or region.path.startswith("/"):
+                continue
+            if region.end - region.start > left:
+                continue
+            left -= region.end - region.start
+            ranges = np.array([[region.start, region.end]], np.int64)
+            for _, length in memory.iter_chunks(ranges, buffer, overlap=MAX_PATH_BYTES):
+                text = buffer[:length].tobytes()
+                found |= dict.fromkeys(folder / name for name in _model_names(text))
+    return sorted(found)
+
+
+def _model_names(memory: bytes) -> Iterator[str]:
+    """Yield the strings in `memory` that end with ``.onnx`` and a zero byte."""
+    end = memory.find(_MODEL_ENDING)
+    while end >= 0:
+        before = memory[max(0, end - MAX_PATH_BYTES) : end]
+        # What precedes a string of C, C++ or Python in memory is a zero byte or another number.
+        name = _UNPRINTABLE.split(before)[-1] + _MODEL_ENDING[:-1]
+        yield os.fsdecode(name)
+        end = memory.find(_MODEL_ENDING, end + 1)
 
 
 class ChildXray:
@@ -171,7 +224,7 @@ class ChildXray:
         self._sampled = sampled
         self._baseline: BaselinePages | None = None
 
-    def examine(self, moment: Moment) -> None:
+    def examine(self, moment: XrayMoment) -> None:
         """Read the memory of the child at `moment`, and store the error if that fails."""
         try:
             match moment:

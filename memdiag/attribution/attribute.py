@@ -20,7 +20,6 @@ from memdiag.attribution.search_target import (
     SearchTarget,
     WeightContent,
     content_probe,
-    qualified,
 )
 from memdiag.attribution.session_arenas import session_arenas
 from memdiag.records.attribution import (
@@ -32,6 +31,7 @@ from memdiag.records.attribution import (
     ScanTiming,
     SearchedModel,
 )
+from memdiag.records.weights import qualified_name
 
 
 def attribute(
@@ -214,7 +214,7 @@ def _mapped_copies(space: AddressSpace, models: Sequence[SearchTarget]) -> list[
         for mapped in mapped_weights(space, target.model):
             nbytes = mapped.weight.length or 0
             copy = Copy(
-                weights=names.get(qualified(mapped.weight), (qualified(mapped.weight),)),
+                weights=names.get(qualified_name(mapped.weight), (qualified_name(mapped.weight),)),
                 layout="original",
                 kind="original",
                 parameters={},

@@ -142,7 +142,12 @@ def _object(address: int, chunks: Iterable["_Chunk"]) -> ArenaObject:
 
 
 class _Chunk(NamedTuple):
-    """A chunk of an arena: its addresses, and whether it is in use."""
+    """A chunk of an arena.
+
+    Attributes:
+        start, end: its addresses.
+        used: whether it is in use.
+    """
 
     start: int
     end: int
@@ -150,7 +155,12 @@ class _Chunk(NamedTuple):
 
 
 class _Region(NamedTuple):
-    """A region as listed by the arena, and the address of its array of chunk indices."""
+    """A region as listed by the arena.
+
+    Attributes:
+        start, end: its addresses.
+        handles: the address of its array of chunk indices.
+    """
 
     start: int
     end: int
@@ -158,7 +168,12 @@ class _Region(NamedTuple):
 
 
 class _Arena(NamedTuple):
-    """One arena: its regions, and their chunks in the same order (None if inconsistent)."""
+    """One arena.
+
+    Attributes:
+        regions: the addresses of its regions.
+        chunks: the chunks of the regions, in the same order; None if they are inconsistent.
+    """
 
     regions: tuple[tuple[int, int], ...]
     chunks: tuple[_Chunk, ...] | None

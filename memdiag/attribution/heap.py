@@ -186,7 +186,13 @@ def recognise_allocator(space: AddressSpace) -> str | None:
 
 
 class _Area(NamedTuple):
-    """Adjacent regions that may contain one heap, or several mapped chunks."""
+    """Adjacent regions that may contain one heap, or several mapped chunks.
+
+    Attributes:
+        start, end: their addresses.
+        main: whether they are the heap of the main arena (``[heap]``).
+        resident: whether any of their pages is resident.
+    """
 
     start: int
     end: int

@@ -10,12 +10,20 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import msgspec
 
-from memdiag.attribution.search_target import SearchTarget, WeightContent, qualified
-from memdiag.attribution.weight_uses import Consumer
+from memdiag.attribution.packed_inputs import (
+    FILTERS,
+    PACKED_INPUTS,
+    QUANTIZED_FILTERS,
+    TRANSPOSED_FILTERS,
+    InputIndices,
+)
+from memdiag.attribution.search_target import SearchTarget, WeightContent
+from memdiag.attribution.weight_uses import WeightConsumer
 from memdiag.model.graph_index import node_label
 from memdiag.model.model_file import ModelFile
 from memdiag.model.readers import SAME_ORDER
 from memdiag.records.attribution import MODEL_FILE, Attribution, Copy
+from memdiag.records.weights import qualified_name
 from memdiag.runner.log import LogEvidence
 
 _CONSTANT_FOLDING = "ConstantFolding"
@@ -25,39 +33,13 @@ _TRANSPOSE_OPTIMIZER = "TransposeOptimizer"
 
 _NCHWC = "com.microsoft.nchwc"
 
-_CONVOLUTIONS: Mapping[str, Sequence[int]] = {"Conv": (1,), "FusedConv": (1,)}
-_TRANSPOSED_CONVOLUTIONS: Mapping[str, Sequence[int]] = {
-    "ConvTranspose": (1,),
-    "ConvTransposeWithDynamicPads": (1,),
-}
-_QUANTIZED_CONVOLUTIONS: Mapping[str, Sequence[int]] = {**_CONVOLUTIONS, "QLinearConv": (3,)}
-_PACKING: Mapping[str, Sequence[int]] = {
-    **_QUANTIZED_CONVOLUTIONS,
-    **_TRANSPOSED_CONVOLUTIONS,
-    "Attention": (1,),
-    "DynamicQuantizeLSTM": (1, 2),
-    "DynamicQuantizeMatMul": (1,),
-    "FusedGemm": (1,),
-    "FusedMatMul": (1,),
-    "GRU": (1, 2),
-    "Gemm": (1,),
-    "LSTM": (1, 2),
-    "MatMul": (1,),
-    "MatMulInteger": (1,),
-    "MatMulIntegerToFloat": (1,),
-    "MatMulNBits": (1,),
-    "QAttention": (1,),
-    "QGemm": (3,),
-    "QLinearMatMul": (3,),
-}
-
 # Layouts that kernels make before the first run, with the inputs they make them for.
-_PREPACKED: Mapping[str, Mapping[str, Sequence[int]]] = {
-    "packed_fp32": _PACKING,
-    "packed_int8": _PACKING,
-    "packed_nbits": _PACKING,
-    "reordered_qconv": _QUANTIZED_CONVOLUTIONS,
-    "transposed_filter": _TRANSPOSED_CONVOLUTIONS,
+_PREPACKED: Mapping[str, InputIndices] = {
+    "packed_fp32": PACKED_INPUTS,
+    "packed_int8": PACKED_INPUTS,
+    "packed_nbits": PACKED_INPUTS,
+    "reordered_qconv": QUANTIZED_FILTERS,
+    "transposed_filter": TRANSPOSED_FILTERS,
 }
 
 # Prepacked layouts for which every kernel reserves a buffer of the copy's size, which is logged.
@@ -131,7 +113,7 @@ class _Provenance:
         if copy.layout in _PREPACKED:
             return self._prepack_maker(copy, content)
         if copy.layout == "reordered_nchwc":
-            consumers = _readers(content.consumers, _CONVOLUTIONS)
+            consumers = _readers(content.consumers, FILTERS)
             return (
                 _label(_NCHWC_TRANSFORMER, consumers)
                 if _NCHWC_TRANSFORMER in self._changed
@@ -189,7 +171,7 @@ class _Provenance:
                 consumer
                 for consumer in content.consumers
                 if consumer.domain == _NCHWC
-                and consumer.input_index in _CONVOLUTIONS.get(consumer.op_type, ())
+                and consumer.input_index in FILTERS.get(consumer.op_type, ())
             ]
             if blocked and _NCHWC_TRANSFORMER in self._changed:
                 # It makes every filter of these convolutions, after all other changes.
@@ -223,9 +205,9 @@ def _removed_by(
     models = [target.model for target in targets if not target.fused]
     for weight in (weight for model in models for weight in model.weights):
         if weight.place not in ("initializer", "constant"):
-            unknown.append(qualified(weight))
+            unknown.append(qualified_name(weight))
         elif weight.name in removed:
-            by_name[weight.name].append(qualified(weight))
+            by_name[weight.name].append(qualified_name(weight))
     removed_by: dict[str, str | None] = dict.fromkeys(unknown)
     for name, weights in by_name.items():
         transformer = (removed[name] or None) if len(weights) == 1 else None
@@ -245,8 +227,8 @@ def _output_nodes(models: Sequence[ModelFile], names: Collection[str]) -> dict[s
 
 
 def _readers(
-    consumers: Iterable[Consumer], input_indices: Mapping[str, Sequence[int]]
-) -> list[Consumer]:
+    consumers: Iterable[WeightConsumer], input_indices: InputIndices
+) -> list[WeightConsumer]:
     return [
         consumer
         for consumer in consumers
@@ -254,7 +236,7 @@ def _readers(
     ]
 
 
-def _label(maker: str, consumers: Iterable[Consumer], *, one_of: bool = False) -> str | None:
+def _label(maker: str, consumers: Iterable[WeightConsumer], *, one_of: bool = False) -> str | None:
     nodes = list(dict.fromkeys(consumer.node for consumer in consumers))
     if len(nodes) < 2:
         return f"{maker} · {nodes[0]}" if nodes else None

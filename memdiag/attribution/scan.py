@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from memdiag.attribution.intervals import Ranges
-from memdiag.attribution.layouts import VirtualCopy
 from memdiag.attribution.process_memory import ProcessMemory
+from memdiag.attribution.virtual_copy import VirtualCopy
 
 STEP = 64
 """Bytes from one key in memory to the next."""
@@ -109,7 +109,7 @@ class AnchorFilter:
 
 
 @dataclass(frozen=True)
-class Candidate:
+class CopyCandidate:
     """A copy that may start at an address.
 
     Attributes:
@@ -174,7 +174,7 @@ def choose_anchors(
 
 def scan(
     memory: ProcessMemory, ranges: Ranges, anchors: Anchors, *, threads: int | None = None
-) -> tuple[list[Candidate], int]:
+) -> tuple[list[CopyCandidate], int]:
     """Return the candidates in `ranges`, the best supported first, and the number of bytes read.
 
     Args:
@@ -272,7 +272,7 @@ def _sum_votes(parts: list[_Votes]) -> _Votes:
     return np.stack((rows[first, 0], rows[first, 1], sums), axis=1)
 
 
-def _candidates(votes: _Votes, anchors: Anchors) -> list[Candidate]:
+def _candidates(votes: _Votes, anchors: Anchors) -> list[CopyCandidate]:
     """Return the candidates with enough votes, sorted by their share of the copy's anchors."""
     votes = votes[(votes[:, 2] >= np.minimum(2, anchors.counts[votes[:, 0]])) & (votes[:, 1] > 0)]
     votes = votes[np.lexsort((-votes[:, 2], votes[:, 0]))]
@@ -280,7 +280,7 @@ def _candidates(votes: _Votes, anchors: Anchors) -> list[Candidate]:
     rank = np.arange(len(votes)) - np.searchsorted(votes[:, 0], votes[:, 0])
     votes = votes[rank < _MAX_CANDIDATES_PER_COPY]
     shares = votes[:, 2] / anchors.counts[votes[:, 0]]
-    return [Candidate(*row) for row in votes[np.argsort(-shares, kind="stable")].tolist()]
+    return [CopyCandidate(*row) for row in votes[np.argsort(-shares, kind="stable")].tolist()]
 
 
 def _anchor_offsets(copy: VirtualCopy) -> NDArray[np.int64]:

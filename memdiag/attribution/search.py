@@ -8,11 +8,11 @@ from typing import NamedTuple
 import numpy as np
 
 from memdiag.attribution.address_space import AddressSpace
-from memdiag.attribution.layouts import VirtualCopy, layouts
-from memdiag.attribution.layouts.virtual_copy import MAX_EXPECTED_BYTES
+from memdiag.attribution.layouts import layouts
 from memdiag.attribution.process_memory import ProcessMemory
-from memdiag.attribution.scan import Candidate, choose_anchors, scan
+from memdiag.attribution.scan import CopyCandidate, choose_anchors, scan
 from memdiag.attribution.search_target import WeightContent
+from memdiag.attribution.virtual_copy import MAX_EXPECTED_BYTES, VirtualCopy
 
 _MAX_FAILURES = 1024
 """Failed candidates of one copy after which its content is assumed to be repetitive."""
@@ -204,7 +204,7 @@ class _FoundExtents:
         self._starts = np.empty(0, np.int64)
         self._ends = np.empty(0, np.int64)
 
-    def cover(self, candidate: Candidate, nbytes: int) -> bool:
+    def cover(self, candidate: CopyCandidate, nbytes: int) -> bool:
         """Return whether the candidate is inside a found extent, or overlaps one of its own copy.
 
         The latter because repetitive content seems to start at many addresses inside itself.
@@ -214,7 +214,7 @@ class _FoundExtents:
         overlaps = (self._starts < end) & (start < self._ends)
         return bool(np.any(inside | (overlaps & (self._copies == candidate.copy))))
 
-    def add(self, candidate: Candidate, nbytes: int) -> None:
+    def add(self, candidate: CopyCandidate, nbytes: int) -> None:
         """Add the extent of a verified candidate."""
         self._copies = np.append(self._copies, candidate.copy)
         self._starts = np.append(self._starts, candidate.address)

@@ -9,13 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
-from memdiag.attribution.layouts import Uses
-from memdiag.attribution.weight_uses import Consumer, weight_uses
+from memdiag.attribution.layout import Uses
+from memdiag.attribution.weight_uses import WeightConsumer, weight_uses
 from memdiag.model.content import identical_weights
 from memdiag.model.graph_index import GraphIndex
 from memdiag.model.model_file import ModelFile
 from memdiag.records.attribution import MODEL_FILE, Attribution, Unidentifiable
-from memdiag.records.weights import Weight
+from memdiag.records.weights import Weight, qualified_name
 
 Array = NDArray[Any]
 
@@ -55,7 +55,7 @@ class WeightContent:
     names: tuple[str, ...]
     values: Array
     uses: Uses
-    consumers: tuple[Consumer, ...]
+    consumers: tuple[WeightConsumer, ...]
 
 
 class SearchTarget(NamedTuple):
@@ -91,7 +91,7 @@ def fused_search_target(optimized: ModelFile, original: SearchTarget) -> SearchT
     New weights without a distinct content are included in `unidentifiable`, unless they are small.
     """
     known = {content_probe(content.values) for content in original.contents}
-    names = frozenset(qualified(weight) for weight in original.model.weights)
+    names = frozenset(qualified_name(weight) for weight in original.model.weights)
     contents, unidentifiable = weight_contents(optimized, known=names)
     new = tuple(content for content in contents if content_probe(content.values) not in known)
     constant = tuple(group for group in unidentifiable if group.reason == FEW_VALUES)
@@ -125,7 +125,7 @@ def weight_contents(
         values = _with_bfloat16(np.ascontiguousarray(model.data(weight)), weight)
         reason = _unidentifiable_reason(values, min_bytes)
         if reason:
-            if qualified(weight) not in known:
+            if qualified_name(weight) not in known:
                 unidentifiable[reason].append(weight)
         else:
             groups[group_of.get(weight, index)].append((weight, values))
@@ -136,15 +136,10 @@ def weight_contents(
             reason=reason,
             count=len(weights),
             bytes=sum(weight.nbytes for weight in weights),
-            weights=tuple(qualified(weight) for weight in weights[:_MAX_NAMES]),
+            weights=tuple(qualified_name(weight) for weight in weights[:_MAX_NAMES]),
         )
         for reason, weights in unidentifiable.items()
     )
-
-
-def qualified(weight: Weight) -> str:
-    """Return the weight's name, with the path of its graph unless it is the main graph."""
-    return f"{weight.graph}/{weight.name}" if weight.graph else weight.name
 
 
 def content_probe(values: Array) -> tuple[int, bytes]:
@@ -155,8 +150,8 @@ def content_probe(values: Array) -> tuple[int, bytes]:
 
 def _contents(group: list[tuple[Weight, Array]], graphs: GraphIndex) -> Iterator[WeightContent]:
     """Yield a content for each type and shape of the weights of `group`, all of equal bytes."""
-    names = tuple(dict.fromkeys(qualified(weight) for weight, _ in group))
-    consumers: dict[Consumer, None] = {}
+    names = tuple(dict.fromkeys(qualified_name(weight) for weight, _ in group))
+    consumers: dict[WeightConsumer, None] = {}
     forms: dict[tuple[Any, ...], tuple[Array, list[Uses]]] = {}
     for weight, values in group:
         uses, weight_consumers = weight_uses(graphs, weight)

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from memdiag.attribution.layouts import NBits, Quantization, Uses
+from memdiag.attribution.layout import NBits, Quantization, Uses
 from memdiag.model.graph_index import GraphIndex, Node, Scope, integer, integers
-from memdiag.model.readers import Step, readers
+from memdiag.model.readers import PathStep, readers
 from memdiag.records.weights import Weight
 
 Array = NDArray[Any]
@@ -46,7 +46,7 @@ _DEFAULT_BLOCK_SIZE = 32  # session.qdq_matmulnbits_block_size
 
 
 @dataclass(frozen=True)
-class Consumer:
+class WeightConsumer:
     """A node that reads a weight, directly or after other operators.
 
     Attributes:
@@ -68,15 +68,21 @@ class Consumer:
 
 
 class _Read(NamedTuple):
-    """A consumer, its node and scope, and the steps between the weight and the node."""
+    """A node that reads a weight.
 
-    consumer: Consumer
+    Attributes:
+        consumer: the node as a consumer.
+        scope, node: the node.
+        path: the steps between the weight and the node.
+    """
+
+    consumer: WeightConsumer
     scope: Scope
     node: Node
-    path: tuple[Step, ...]
+    path: tuple[PathStep, ...]
 
 
-def weight_uses(graphs: GraphIndex, weight: Weight) -> tuple[Uses, tuple[Consumer, ...]]:
+def weight_uses(graphs: GraphIndex, weight: Weight) -> tuple[Uses, tuple[WeightConsumer, ...]]:
     """Return the properties of the uses of `weight`, and all nodes that read it."""
     reads = list(_reads(graphs, weight))
     uses = Uses(
@@ -92,7 +98,7 @@ def weight_uses(graphs: GraphIndex, weight: Weight) -> tuple[Uses, tuple[Consume
 def _reads(graphs: GraphIndex, weight: Weight) -> Iterator[_Read]:
     for reader in readers(graphs, weight):
         node = reader.node
-        consumer = Consumer(
+        consumer = WeightConsumer(
             node=node.label,
             op_type=node.op_type,
             input_index=reader.input_index,
@@ -232,7 +238,7 @@ def _permutations(reads: list[_Read], rank: int) -> Iterator[tuple[int, ...]]:
         if node.op_type != "Transpose":
             continue
         order = tuple(range(rank))
-        for _, step in (*path, Step(scope, node)):
+        for _, step in (*path, PathStep(scope, node)):
             if step.op_type == "Transpose":
                 perm = integers(step, "perm") or tuple(reversed(range(rank)))
                 if sorted(perm) != [*range(rank)]:

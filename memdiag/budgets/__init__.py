@@ -1,1 +1,1 @@
-"""Budgets: the figures a model can be held to, how limits are written, and who exceeds them."""
+"""Budgets and baseline files: limits of a model's figures, their syntax and their evaluation."""

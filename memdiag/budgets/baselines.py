@@ -4,6 +4,7 @@ import hashlib
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,7 +21,7 @@ from memdiag.records.baseline import BASELINE_SCHEMA, Baseline, BaselineEntry
 from memdiag.records.codec import encode_readable, load
 from memdiag.records.files import save_bytes
 from memdiag.records.profile import Profile
-from memdiag.runner.job import DEFAULT_RUNS
+from memdiag.runner.job import InputConfig, Limits, SessionConfig
 from memdiag.runner.temporary import remove_stale
 from memdiag.units import KIB, MIB
 
@@ -32,14 +33,12 @@ _NOT_STORED = "process_peak"
 """Includes the memory of the interpreter, which differs from machine to machine."""
 
 _DEFAULTS: dict[str, Any] = {
-    "runs": DEFAULT_RUNS,
+    **{each.name: getattr(SessionConfig(), each.name) for each in fields(SessionConfig)},
+    "runs": InputConfig().runs,
     "run": True,
-    "load_from": "path",
-    "providers": ("CPUExecutionProvider",),
     "pinned": True,
-    "telemetry": False,
 }
-_NOT_IN_NAME = ("python", "timeout_s", "memory_limit_bytes")
+_NOT_IN_NAME = ("python", *(each.name for each in fields(Limits)))
 """Options that do not change what is measured."""
 
 MAX_NAME = 100
@@ -49,7 +48,7 @@ Status = Literal["created", "updated", "kept"]
 
 
 def baseline_entry(profiles: Sequence[Profile]) -> BaselineEntry:
-    """Return the entry of a baseline for `profiles` of the same model in several processes.
+    """Return the entry of a baseline file for `profiles` of the same model in several processes.
 
     Copies and setup are those of the first.
     """
@@ -68,7 +67,7 @@ def baseline_entry(profiles: Sequence[Profile]) -> BaselineEntry:
 
 
 def allowed(name: str, before: int, tolerance: float | None, *, late: int = 0) -> int:
-    """Return the maximum of figure `name` if its baseline is `before`.
+    """Return the maximum of figure `name` if it is `before` in the baseline file.
 
     Figures of phases may be off by `late` bytes, as boundaries are read late.
     """
@@ -99,7 +98,7 @@ def with_entry(before: Baseline | None, model: str, machine: str, entry: Baselin
 
 
 def differences(before: BaselineEntry, profile: Profile) -> tuple[str, ...]:
-    """Return how the conditions of `profile` differ from those of the baseline `before`.
+    """Return how the conditions of `profile` differ from those of a baseline file's entry.
 
     If they differ, figures cannot be compared.
     """
@@ -116,7 +115,7 @@ def differences(before: BaselineEntry, profile: Profile) -> tuple[str, ...]:
 
 
 def dims_of(before: BaselineEntry, profile: Profile) -> dict[str, int]:
-    """Return the sizes of the baseline `before` that the free dimensions of `profile` differ in.
+    """Return the sizes in a baseline file's entry that the free dimensions of `profile` differ in.
 
     Empty if the inputs differ in anything else, or if it is not known which dimension differs.
     """
@@ -214,7 +213,7 @@ def _plain(value: Any) -> str:
 
 
 def read_baseline(path: Path) -> Baseline | None:
-    """Return the baseline at `path`; None if there is no file.
+    """Return the baseline file at `path`; None if there is none.
 
     Raises:
         RecordError: the file cannot be read, or is not a ``memdiag.baseline/1``.

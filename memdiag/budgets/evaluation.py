@@ -1,4 +1,4 @@
-"""Evaluation: the figures of a model compared with its budget and its baseline."""
+"""Evaluation: the figures of a model compared with its budget and its baseline file."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -34,7 +34,7 @@ _IN_EVERY_PROCESS = ("python", "runtime_libraries", "other_libraries")
 """Owners that exist before the model is loaded. Figures are counted from there."""
 
 UPDATE_OPTION = "--update-baseline"
-"""The option of the command line that writes a baseline."""
+"""The command-line option that writes a baseline file."""
 
 PhaseOf = Callable[[str], PhaseName | None]
 
@@ -46,18 +46,18 @@ def judge(
     entry: BaselineEntry | None = None,
     update_option: str = UPDATE_OPTION,
 ) -> Judgement:
-    """Return how a model compares with `budget`, and with `entry` of its baseline.
+    """Return how a model compares with `budget`, and with `entry` of its baseline file.
 
     Args:
         profiles: completed runs of the model, each in a process of its own. Copies and findings
             are those of the first.
-        budget: the limits, for figures above the baseline of the process.
-        entry: the entry of the baseline for this class of machines.
-        update_option: the option that updates the baseline, for messages.
+        budget: the limits, for figures above the process's own baseline.
+        entry: the entry of the baseline file for this class of machines.
+        update_option: the command-line option that updates the baseline file, for messages.
 
     Raises:
         UsageError: the profile lacks the figure of a limit, or was measured under other conditions
-            than the baseline.
+            than the entry.
     """
     profile, *_ = profiles
     figures = aggregate(profiles)
@@ -76,7 +76,7 @@ def judge(
         find_breaches(figures, budget, before, lambda name: phase_of(profile, name), late=late)
     )
     now = live_copies(profile.attribution) if profile.attribution else ()
-    # A baseline without an X-ray knows of no copy.
+    # The entry of a profile without an X-ray has no copies.
     new = new_since(entry.copies, now) if entry and "copies" in entry.figures else ()
     copies = new or largest_repeated(now)
     return Judgement(
@@ -172,9 +172,10 @@ def find_breaches(
     *,
     late: int = 0,
 ) -> Iterator[Breach]:
-    """Yield the figures above their limit in `budget`, then those above their baseline `before`.
+    """Yield the figures above their limit in `budget`, then those above `before`, the figures
+    of the baseline file.
 
-    Both are in the order of the phases. Figures of phases may exceed a baseline by their possible
+    Both are in the order of the phases. Figures of phases may exceed the latter by their possible
     error, `late`.
     """
 
@@ -228,7 +229,7 @@ def _suspect(findings: Sequence[Finding], copies: Sequence[LiveCopy]) -> Suspect
 
 
 def _remedy(entry: BaselineEntry, profile: Profile, unlike: Sequence[str]) -> str:
-    """Return how to measure under the conditions of the baseline."""
+    """Return how to measure under the conditions of the baseline file's entry."""
     if len(unlike) == 1 and (sizes := dims_of(entry, profile)):
         options = " ".join(f"--dim {name}={size}" for name, size in sizes.items())
         return f"Give the sizes of the baseline (dims={json.dumps(sizes)}, or {options})"

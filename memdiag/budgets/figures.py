@@ -18,12 +18,18 @@ MIN_COPY_BYTES = 4096
 """Copies of smaller weights are not counted: a budget of copies is about large ones."""
 
 MAX_BASELINE_COPIES = 20
-"""Number of rows of copies in a baseline, the largest. Smaller copies cannot be told to be new."""
+"""Maximum copies in a baseline file, the largest ones. Smaller ones cannot be found to be new."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """One figure: its description, and its unit."""
+    """One figure that a budget can limit.
+
+    Attributes:
+        name: the name in budgets and baseline files.
+        description: the meaning, for help and documentation.
+        unit: the unit of its values.
+    """
 
     name: str
     description: str
@@ -63,7 +69,7 @@ FIGURES: dict[str, Figure] = {
         Figure(name="process_peak", description="the largest resident set of the whole process"),
     )
 }
-"""Every figure by its name; memory above the baseline, but for `process_peak`."""
+"""Every figure by its name; memory above the process's own baseline, except `process_peak`."""
 
 
 def figures_of(profile: Profile) -> dict[str, int]:
@@ -187,7 +193,7 @@ def largest_repeated(rows: Sequence[LiveCopy]) -> tuple[LiveCopy, ...]:
 
 
 def new_since(before: Sequence[LiveCopy], now: Sequence[LiveCopy]) -> tuple[LiveCopy, ...]:
-    """Return the rows of `now` with more copies than in the rows `before` of a baseline."""
+    """Return the rows of `now` with more copies than in the rows `before` of a baseline file."""
     counts = {(row.weight, row.kind): row.count for row in before}
     smallest = min(row.bytes for row in before) if len(before) >= MAX_BASELINE_COPIES else 0
     return tuple(

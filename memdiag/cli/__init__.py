@@ -4,7 +4,8 @@ from typing import NoReturn
 
 CLEAN = 0
 FINDINGS = 1
-"""Exit code for findings, and for a budget or baseline that was exceeded."""
+"""Exit code for findings, for a budget or baseline that was exceeded, and for a search that ended
+before its answer."""
 ERROR = 2
 
 

@@ -131,7 +131,7 @@ def main_parser() -> argparse.ArgumentParser:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Argument parser whose errors are one sentence on standard error."""
+    """Argument parser that prints errors as one sentence on standard error."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(
@@ -154,7 +154,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 class _HelpFormatter(argparse.HelpFormatter):
-    """Help with separate paragraphs, and with the default of each option that has a value."""
+    """Formatter of help: separate paragraphs, and the default of each option that has a value."""
 
     def __init__(self, prog: str) -> None:
         super().__init__(prog, max_help_position=30)
@@ -205,7 +205,7 @@ def run_guarded(command: Callable[[], int]) -> int:
 
 
 def _raise_at_signals(received: set[int]) -> None:
-    """Raise KeyboardInterrupt at signals that end a program, as Ctrl-C does, from now on.
+    """Raise KeyboardInterrupt at signals that end a program, as Ctrl-C does.
 
     Only in the command line's own process: in another program the handlers belong to the program.
 
@@ -240,7 +240,7 @@ def _discard_output() -> int:
 
 
 def _unforeseen(error: Exception) -> str:
-    """Return the message for an error that no command expects."""
+    """Return the message for an unexpected error."""
     text = str(error)[:MAX_REASON]
     is_shortage = isinstance(error, OSError) and error.errno in (errno.ENOMEM, errno.EAGAIN)
     if (

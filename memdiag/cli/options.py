@@ -9,7 +9,7 @@ import time
 from argparse import Namespace
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from memdiag.errors import UsageError
 
@@ -135,6 +135,33 @@ def add_search_options(group: Group) -> None:
         default=DEFAULT_SIZES,
         help="Further sizes of free dimensions at which outputs and latency are compared.",
     )
+
+
+class SearchArguments(TypedDict):
+    """The arguments of `memdiag.fix` and `memdiag.tune` that `add_search_options` adds."""
+
+    max_slowdown: float
+    unsafe: bool
+    time_limit_s: float | None
+    dims: dict[str, int]
+    inputs: dict[str, ArrayOrFile]
+    sizes: tuple[int, ...]
+
+
+def read_search_options(options: Namespace, started: float) -> SearchArguments:
+    """Return the options of `add_search_options`, for a command that started at `started`.
+
+    Raises:
+        UsageError: as in `read_dims`, `read_inputs`, `read_sizes` and `remaining_s`.
+    """
+    return {
+        "max_slowdown": options.max_slowdown,
+        "unsafe": options.unsafe,
+        "dims": read_dims(options.dim),
+        "inputs": read_inputs(options),
+        "sizes": read_sizes(options.sizes),
+        "time_limit_s": remaining_s(options.time_limit, started),
+    }
 
 
 def add_picture(group: Group) -> None:
@@ -304,7 +331,7 @@ def read_sizes(text: str) -> tuple[int, ...]:
 
 
 def sizes_by_name(option: str, text: str | None, names: Collection[str]) -> dict[str, int]:
-    """Return the ``NAME=SIZE,NAME=SIZE`` text given to `option` as bytes by name, of `names`.
+    """Return the sizes in bytes by name in ``NAME=SIZE,NAME=SIZE``, which was given to `option`.
 
     Raises:
         UsageError: as in `pairs`, a name is not among `names`, or a value is not a size.
@@ -328,6 +355,6 @@ def remaining_s(time_limit_s: float | None, started: float) -> float | None:
 
 
 def command_line() -> tuple[str, ...]:
-    """Return the words of the command line; bytes that are not text are escaped."""
+    """Return the words of the command line, with bytes that are not text escaped."""
     words = (word.encode(errors="backslashreplace").decode() for word in sys.argv[1:])
     return ("memdiag", *words)

@@ -1,4 +1,4 @@
-"""Where a command's answer goes: reports to a folder, summary or record to the terminal."""
+"""Output of commands: reports in a folder, a summary or a record on standard output."""
 
 import os
 import sys
@@ -21,15 +21,17 @@ from memdiag.runner.temporary import remove_stale
 
 
 class Destination:
-    """A folder for reports, found to be writable before anything costly starts; None for none.
+    """The folder of a command's reports, checked before the measurement starts.
 
-    What a killed process left of its reports there is removed.
+    Files that a killed process left there are removed.
 
-    `plotly` says where pages have the library that draws.
+    Args:
+        folder: the folder; None to write no reports.
+        plotly: source of plotly.js in pages.
 
     Raises:
-        UsageError: pages are spoken of where none are written.
-        ReportError: the folder could not be made or written to.
+        UsageError: `plotly` was given without a folder.
+        ReportError: the folder cannot be created or written to.
     """
 
     def __init__(self, folder: Path | None, *, plotly: Plotly = "inline") -> None:
@@ -51,12 +53,12 @@ class Destination:
     def write(self, record: Reported, formats: Sequence[str] = DEFAULT_FORMATS) -> tuple[Path, ...]:
         """Write `record` in `formats` and return the files' paths; none without a folder.
 
-        The record itself is written first: rendering takes seconds, in which much can happen.
+        The record itself is written first: rendering takes seconds, and may be interrupted.
 
         Raises:
             UsageError: records of this kind have no such format.
-            ReportError: a file could not be written; the message says where the record is.
-            KeyboardInterrupt: likewise.
+            ReportError: a file could not be written; the message names the file of the record.
+            KeyboardInterrupt: Ctrl-C; the message names the file of the record.
         """
         if self._folder is None:
             return ()
@@ -126,7 +128,7 @@ def show(
 def print_record(
     record: Reported, written: Sequence[Path], *, format: str, quiet: bool, **options: bool
 ) -> None:
-    """Print `record` on standard output: as JSON, or as `show` does."""
+    """Print `record` on standard output, as JSON or as a summary."""
     if format == "json":
         sys.stdout.buffer.write(encode(record))
     else:
@@ -152,12 +154,12 @@ def show_history(history: History, figure: str) -> None:
 
 
 def picture_kind(path: Path) -> Kind:
-    """Return what a picture saved at `path` is: SVG where it is called so, else PNG."""
+    """Return the format of the picture `path`: SVG for ``.svg``, else PNG."""
     return "svg" if path.suffix.lower() == ".svg" else "png"
 
 
 def save_record(record: Record, path: Path) -> None:
-    """Write `record` to `path`, whole or not at all.
+    """Write `record` to `path` as JSON; an error leaves the file unchanged.
 
     Raises:
         ReportError: the file cannot be written, or is named like a model.
@@ -189,7 +191,7 @@ def print_check(check: Check, format: str, *, quiet: bool = False) -> None:
 
 
 def print_markdown(text: str) -> None:
-    """Print Markdown: drawn on a terminal, as it is elsewhere."""
+    """Print Markdown, formatted on a terminal and unchanged elsewhere."""
     from rich.console import Console
     from rich.markdown import Markdown
 

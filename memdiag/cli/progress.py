@@ -11,20 +11,21 @@ from memdiag.units import format_duration, format_size
 
 if TYPE_CHECKING:
     from rich.live import Live
-    from rich.status import Status
+    from rich.spinner import Spinner
 
     from memdiag.runner.run import Progress
 
 
-class MeasurementLine(AbstractContextManager["MeasurementLine"]):
-    """One line about a measurement that is removed at its end; none if there is no terminal.
+class _Line(AbstractContextManager["_Line"]):
+    """A line on standard error that is removed at the end; no line if there is no terminal.
 
-    The measuring thread draws it, seldom and only after it has read a boundary: a thread of its own
-    would take the interpreter's lock at the wrong moment.
+    Attributes:
+        refreshes: whether a thread redraws the line, with a spinner.
     """
 
-    def __init__(self, title: str, runs: int) -> None:
-        self._title, self._runs = title, runs
+    refreshes = True
+
+    def __init__(self) -> None:
         self._live: Live | None = None
 
     def __enter__(self) -> Self:
@@ -32,7 +33,9 @@ class MeasurementLine(AbstractContextManager["MeasurementLine"]):
             from rich.console import Console
             from rich.live import Live
 
-            self._live = Live(console=Console(stderr=True), auto_refresh=False, transient=True)
+            self._live = Live(
+                console=Console(stderr=True), auto_refresh=self.refreshes, transient=True
+            )
             self._live.start()
         return self
 
@@ -45,15 +48,33 @@ class MeasurementLine(AbstractContextManager["MeasurementLine"]):
         if self._live is not None:
             self._live.stop()
 
+
+class MeasurementLine(_Line):
+    """The state of the child that is measured.
+
+    The measuring thread draws it, seldom and only after it has read a boundary: a thread of its own
+    would take the interpreter's lock at the wrong moment.
+
+    Args:
+        title: the name of the model.
+        runs: the number of runs after the first.
+    """
+
+    refreshes = False
+
+    def __init__(self, title: str, runs: int) -> None:
+        super().__init__()
+        self._title, self._runs = title, runs
+
     def show(self, progress: Progress) -> None:
         """Draw the state of the child."""
         if self._live is not None:
             from rich.text import Text
 
-            self._live.update(Text(self._line(progress), overflow="ellipsis", no_wrap=True))
+            self._live.update(Text(self._text(progress), overflow="ellipsis", no_wrap=True))
             self._live.refresh()
 
-    def _line(self, progress: Progress) -> str:
+    def _text(self, progress: Progress) -> str:
         step = progress.span
         if progress.phase == "steady":
             step = f"run {progress.runs_done + 1} of {self._runs}"
@@ -63,33 +84,28 @@ class MeasurementLine(AbstractContextManager["MeasurementLine"]):
         )
 
 
-class StatusLine(AbstractContextManager["StatusLine"]):
-    """One line about the current step of a search or comparison; none if there is no terminal."""
+class StatusLine(_Line):
+    """The current step of a search or comparison, behind a spinner.
+
+    Args:
+        title: the name of the model.
+    """
 
     def __init__(self, title: str) -> None:
+        super().__init__()
         self._title = title
-        self._status: Status | None = None
-
-    def __enter__(self) -> Self:
-        if sys.stderr.isatty():
-            from rich.console import Console
-
-            self._status = Console(stderr=True).status("")
-            self._status.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if self._status is not None:
-            self._status.stop()
+        self._spinner: Spinner | None = None
 
     def show(self, step: str) -> None:
         """Draw the current step."""
-        if self._status is not None:
-            from rich.text import Text
+        if self._live is None:
+            return
+        from rich.spinner import Spinner
+        from rich.text import Text
 
-            self._status.update(Text(f"{self._title} · {step}"))
+        text = Text(f"{self._title} · {step}")
+        if self._spinner is None:
+            self._spinner = Spinner("dots", text)
+            self._live.update(self._spinner)
+        else:
+            self._spinner.update(text=text)

@@ -108,7 +108,7 @@ def open_standard_streams() -> None:
 
 
 def end_at_signals() -> None:
-    """Handle signals that ask for an end with `end_now`."""
+    """Install `end_now` as the handler of SIGINT, SIGTERM and SIGHUP."""
     for name in _PASSED_ON:
         number = getattr(signal, name, None)
         if number is not None:
@@ -116,7 +116,7 @@ def end_at_signals() -> None:
 
 
 def end_now(number: int, frame: FrameType | None) -> NoReturn:
-    """Handle a signal while no command is running: nothing has to be saved."""
+    """End the process at a signal, without saving anything: no command is running."""
     with suppress(OSError):  # standard error is full or closed
         os.write(2, b"memdiag: interrupted.\n")
     os._exit(ERROR)

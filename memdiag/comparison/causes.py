@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from memdiag.comparison.copies import in_words, phase_of
 from memdiag.records.attribution import OwnerKind
-from memdiag.records.comparison import Column, CopyChange, Graph, Measured
+from memdiag.records.comparison import Column, ColumnFigures, CopyChange
 from memdiag.records.phases import PHASES, PhaseName
 from memdiag.records.profile import Profile
 from memdiag.units import MIB, format_size
@@ -42,8 +42,16 @@ _OWNERS: dict[OwnerKind, str] = {
 }
 
 
+_RUN_PHASES: tuple[PhaseName, ...] = ("first_run", "steady")
+
+
 class _Cause(NamedTuple):
-    """One cause of a difference, and the bytes that it accounts for."""
+    """One cause of a difference.
+
+    Attributes:
+        text: the cause in words.
+        bytes: the bytes of the difference that it accounts for.
+    """
 
     text: str
     bytes: int
@@ -92,7 +100,10 @@ def of_peak(
             or peaks[1] is None
             or abs(peaks[1] - peaks[0] - size) > max(tolerance, MAX_PEAK_ERROR * abs(size))
         ):
-            return f"the peak is in {new.peak_phase} instead of {old.peak_phase}"
+            return (
+                f"the peak of {after.label} is in {new.peak_phase}, that of {before.label} in"
+                f" {old.peak_phase}"
+            )
     if not _has_xrays(before, after):
         return ""
     until = PHASES.index(phase)
@@ -114,15 +125,27 @@ def of_kept(
 ) -> str:
     """Return the causes of a difference of `size` bytes in what `phase` keeps.
 
-    They are the copies that are made in this phase.
+    They are the copies that are made in this phase, and in a phase that runs the model the growth
+    of the arena. Nothing measures how much the arena grows in each of these phases: what it holds
+    at steady state is a cause of both.
     """
     if not _has_xrays(before, after):
         return ""
+    assert before.profile is not None
+    assert after.profile is not None
     made_here = [copy for copy in copies if phase_of(copy) == phase]
-    return _explained(_of_copies(_certain(made_here, size, tolerance)), size)
+    causes = _of_copies(_certain(made_here, size, tolerance))
+    arena = _owner_differences(before.profile, after.profile)["arena"]
+    if phase not in _RUN_PHASES or abs(arena) <= tolerance or (arena > 0) != (size > 0):
+        return _explained(causes, size)
+    if abs(arena) <= abs(size) + tolerance:
+        return _explained([*causes, _Cause(_OWNERS["arena"], arena)], size)
+    part = f"a part of the {format_size(arena, signed=True)} of {_OWNERS['arena']}"
+    made = _explained(causes, sum(cause.bytes for cause in causes)) if causes else ""
+    return "; ".join(filter(None, (made, part)))
 
 
-def of_load(before: Measured, after: Measured) -> str:
+def of_load(before: ColumnFigures, after: ColumnFigures) -> str:
     """Return the phase that accounts for most of the difference in session creation."""
     durations = {each.phase: each.duration.median for each in before.phases}
     total = after.load.median - before.load.median
@@ -139,16 +162,19 @@ def of_load(before: Measured, after: Measured) -> str:
     return f"mostly in {phase}"
 
 
-def of_disk(before: Graph, after: Graph) -> str:
-    """Return how the number of parameters changed, for models whose files differ in size."""
-    if before.parameters is None or after.parameters is None:
+def of_disk(before: Column, after: Column) -> str:
+    """Return the numbers of parameters, for models whose files differ in size."""
+    if before.graph is None or after.graph is None:
         return ""
-    if before.parameters == after.parameters:
+    counts = before.graph.parameters, after.graph.parameters
+    if counts[0] is None or counts[1] is None:
+        return ""
+    if counts[0] == counts[1]:
         return "the number of parameters is the same"
-    return f"{before.parameters:,} parameters before, {after.parameters:,} now"
+    return f"{counts[0]:,} parameters in {before.label}, {counts[1]:,} in {after.label}"
 
 
-def _peak_is_steady(measured: Measured) -> bool:
+def _peak_is_steady(measured: ColumnFigures) -> bool:
     peak, steady = measured.peak.median, measured.steady.median
     return peak - steady <= max(MAX_ABOVE_STEADY_BYTES, MAX_ABOVE_STEADY * peak)
 
@@ -177,13 +203,19 @@ def _of_copies(copies: Sequence[CopyChange]) -> list[_Cause]:
 
 def _of_owners(before: Profile, after: Profile) -> list[_Cause]:
     """Return the owners, apart from weights, whose bytes differ."""
+    differences = _owner_differences(before, after)
+    return [_Cause(_OWNERS[kind], size) for kind, size in differences.items() if kind in _OWNERS]
+
+
+def _owner_differences(before: Profile, after: Profile) -> Counter[OwnerKind]:
+    """Return the bytes that each kind of owner has more in `after` than in `before`."""
     differences: Counter[OwnerKind] = Counter()
     for profile, sign in ((after, 1), (before, -1)):
         for owner in profile.attribution.owners if profile.attribution else ():
             differences[owner.kind] += sign * owner.bytes
         # The X-ray is taken after malloc has released what it retained.
         differences["allocator_retained"] += sign * (profile.allocator_retained_bytes or 0)
-    return [_Cause(_OWNERS[kind], size) for kind, size in differences.items() if kind in _OWNERS]
+    return differences
 
 
 def _explained(causes: Sequence[_Cause], size: int) -> str:

@@ -6,13 +6,13 @@ from memdiag.comparison import causes
 from memdiag.comparison.comparable import Comparable
 from memdiag.comparison.copies import copy_changes
 from memdiag.records.comparison import (
-    Bytes,
-    Change,
     Column,
+    ColumnFigures,
     CopyChange,
-    Measured,
+    FigureChange,
+    MeasuredBytes,
+    MeasuredSeconds,
     Metric,
-    Seconds,
 )
 from memdiag.records.phases import PhaseName
 from memdiag.units import format_size
@@ -34,7 +34,7 @@ MAX_ROUNDING = 1e-3
 
 def changes(
     before: Column, after: Column, comparable: Comparable
-) -> tuple[tuple[Change, ...], tuple[CopyChange, ...]]:
+) -> tuple[tuple[FigureChange, ...], tuple[CopyChange, ...]]:
     """Return the differences of `after` from `before`, and the added and removed copies of weights.
 
     Figures differ if their ranges do not overlap, and their medians differ by more than a share of
@@ -61,8 +61,8 @@ class _ColumnPair:
         self,
         before: Column,
         after: Column,
-        old: Measured,
-        new: Measured,
+        old: ColumnFigures,
+        new: ColumnFigures,
         copies: Sequence[CopyChange],
         tolerance: int,
     ) -> None:
@@ -70,7 +70,7 @@ class _ColumnPair:
         self._old, self._new = old, new
         self._copies, self._tolerance = copies, tolerance
 
-    def memory(self) -> Iterator[Change]:
+    def memory(self) -> Iterator[FigureChange]:
         """Yield the differences in memory: in total, then phase by phase."""
         steady = self._difference(self._old.steady, self._new.steady)
         if steady is not None:
@@ -82,7 +82,7 @@ class _ColumnPair:
             yield self._change("peak", self._new.peak_phase, peak, self._old.peak, why)
         yield from self._kept()
 
-    def times(self, *, interleaved: bool) -> Iterator[Change]:
+    def times(self, *, interleaved: bool) -> Iterator[FigureChange]:
         """Yield the differences in time."""
         old, new = self._old.load, self._new.load
         if _is_disjoint(old, new) and abs(new.median - old.median) > MIN_LOAD_S:
@@ -110,13 +110,15 @@ class _ColumnPair:
             return of_medians > MIN_AGREEING_RATIO
         return of_medians < 1 / MIN_AGREEING_RATIO
 
-    def model(self) -> Iterator[Change]:
+    def model(self) -> Iterator[FigureChange]:
         """Yield the differences of the model: its size on disk, and its outputs."""
         old, new = self._before.graph, self._after.graph
         if old is not None and new is not None:
             size = new.saved_bytes - old.saved_bytes
             if abs(size) > max(MIN_BYTES, MIN_SHARE * old.saved_bytes):
-                yield self._change("disk", None, size, None, causes.of_disk(old, new))
+                yield self._change(
+                    "disk", None, size, None, causes.of_disk(self._before, self._after)
+                )
         difference = self._after.largest_difference
         parts = [self._after.difference] if self._after.difference else []
         if difference is not None and difference > MAX_ROUNDING:
@@ -124,7 +126,7 @@ class _ColumnPair:
         if parts:
             yield self._change("outputs", None, 0, None, "; ".join(parts))
 
-    def _kept(self) -> Iterator[Change]:
+    def _kept(self) -> Iterator[FigureChange]:
         before = {each.phase: each.kept for each in self._old.phases}
         for each in self._new.phases:
             if each.phase in before:
@@ -135,7 +137,7 @@ class _ColumnPair:
                     )
                     yield self._change("kept", each.phase, size, None, why)
 
-    def _difference(self, old: Bytes, new: Bytes) -> int | None:
+    def _difference(self, old: MeasuredBytes, new: MeasuredBytes) -> int | None:
         """Return the difference of the medians; None if it is within the spread of the figures."""
         size = new.median - old.median
         return size if _is_disjoint(old, new) and abs(size) > self._tolerance else None
@@ -145,14 +147,14 @@ class _ColumnPair:
         metric: Metric,
         phase: PhaseName | None,
         size: int,
-        base: Bytes | None,
+        base: MeasuredBytes | None,
         why: str,
         *,
         ratio: float | None = None,
-    ) -> Change:
+    ) -> FigureChange:
         if base is not None and base.median > 0:
             ratio = (base.median + size) / base.median
-        return Change(
+        return FigureChange(
             metric=metric,
             phase=phase,
             from_=self._before.label,
@@ -193,7 +195,9 @@ def _ratio_to_first(column: Column) -> tuple[float, float, float] | None:
     return latency.ratio, latency.ratio_low, latency.ratio_high
 
 
-def _is_disjoint(old: Bytes | Seconds, new: Bytes | Seconds) -> bool:
+def _is_disjoint(
+    old: MeasuredBytes | MeasuredSeconds, new: MeasuredBytes | MeasuredSeconds
+) -> bool:
     """Return whether the ranges of two figures do not overlap."""
     return new.low > old.high or new.high < old.low
 

@@ -9,13 +9,13 @@ import msgspec
 from memdiag.comparison.reference import OutputComparison
 from memdiag.model.model_file import ModelFile
 from memdiag.records.comparison import (
-    Bytes,
     Column,
-    Graph,
+    ColumnFigures,
+    GraphSize,
     Latency,
-    Measured,
+    MeasuredBytes,
+    MeasuredSeconds,
     PhaseFigures,
-    Seconds,
 )
 from memdiag.records.profile import PHASES, Memory, PeakKind, PhaseName, Profile
 from memdiag.verify.latency import LatencyComparison
@@ -94,9 +94,9 @@ def _renamed(profile: Profile, model: str) -> Profile:
     )
 
 
-def graph_of(file: ModelFile) -> Graph:
+def graph_of(file: ModelFile) -> GraphSize:
     """Return the size of a model."""
-    return Graph(
+    return GraphSize(
         nodes=file.node_count,
         initializers=sum(weight.place == "initializer" for weight in file.weights),
         parameters=sum(prod(weight.shape) for weight in file.weights),
@@ -104,10 +104,10 @@ def graph_of(file: ModelFile) -> Graph:
     )
 
 
-def measured(profiles: Sequence[Profile]) -> Measured:
+def measured(profiles: Sequence[Profile]) -> ColumnFigures:
     """Return the figures of `profiles`: at least one, and all completed."""
     first = profiles[0]
-    return Measured(
+    return ColumnFigures(
         times=len(profiles),
         peak=_bytes([profile.peak_rss_bytes - profile.baseline_rss_bytes for profile in profiles]),
         peak_phase=first.peak_phase,
@@ -168,7 +168,9 @@ def _phase(name: PhaseName, profiles: Sequence[Profile]) -> PhaseFigures:
     )
 
 
-def _part(profiles: Sequence[Profile], part: Callable[[Memory], int | None]) -> Bytes | None:
+def _part(
+    profiles: Sequence[Profile], part: Callable[[Memory], int | None]
+) -> MeasuredBytes | None:
     """Return the growth of a part of the memory since the start; None if it is not measured."""
     growth = []
     for profile in profiles:
@@ -190,9 +192,9 @@ def _kind(kinds: Sequence[PeakKind]) -> PeakKind:
     return "sampled" if "sampled" in kinds else "exact"
 
 
-def _bytes(values: Sequence[int]) -> Bytes:
-    return Bytes(median=round(median(values)), low=min(values), high=max(values))
+def _bytes(values: Sequence[int]) -> MeasuredBytes:
+    return MeasuredBytes(median=round(median(values)), low=min(values), high=max(values))
 
 
-def _seconds(values: Sequence[float]) -> Seconds:
-    return Seconds(median=median(values), low=min(values), high=max(values))
+def _seconds(values: Sequence[float]) -> MeasuredSeconds:
+    return MeasuredSeconds(median=median(values), low=min(values), high=max(values))

@@ -20,7 +20,13 @@ MAX_WEIGHTS = 20
 
 @dataclass(frozen=True, kw_only=True)
 class _CopyGroup:
-    """The copies of one kind that weights with equal content have in one column."""
+    """The copies of one kind that weights with equal content have in one column.
+
+    Attributes:
+        weights: the qualified names of the weights.
+        kind, made_by: the kind and the maker of the copies.
+        count, bytes: the number of copies, and their size together.
+    """
 
     weights: tuple[str, ...]
     kind: CopyKind
@@ -58,25 +64,29 @@ def phase_of(change: CopyChange) -> PhaseName | None:
 
 
 def in_words(change: CopyChange) -> str:
-    """Return the change as a clause: ``lm_head/MatMul now packs model.shared.weight``."""
+    """Return the change as a clause about one column: ``b.onnx has a packed copy of w``.
+
+    The clause names the column that has the copies.
+    """
     step, _, node = (change.made_by or "").partition(" · ")
     weight = change.weights[0]
     if not change.count:
         others = len(change.weights) - 1
         more = f" (and of {others} more weight{'s' if others > 1 else ''})" if others else ""
         size = "larger" if change.bytes > 0 else "smaller"
-        return f"the {change.kind} copy of {weight}{more} is {size}"
+        return f"the {change.kind} copy of {weight}{more} is {size} in {change.to}"
     is_added = change.count > 0
+    column = change.to if is_added else change.from_
     others = abs(change.count) - 1
     more = f" (and {others} more such cop{'y' if others == 1 else 'ies'})" if others else ""
     if step == "prepack" and node:
-        return f"{node} {'now packs' if is_added else 'no longer packs'} {weight}{more}"
-    form = {"original": "as it is", "fused": "in what was computed from it"}.get(change.kind)
-    if form is not None:
-        return f"{weight} is {'now kept' if is_added else 'no longer kept'} {form}{more}"
-    maker = f", made by {change.made_by}" if change.made_by and is_added else ""
-    verb = "now has" if is_added else "no longer has"
-    return f"{weight} {verb} a {change.kind} copy{maker}{more}"
+        return f"{node} packs {weight} in {column}{more}"
+    if change.kind == "original":
+        return f"{column} keeps {weight} as it is{more}"
+    if change.kind == "fused":
+        return f"{column} keeps what was computed from {weight}{more}"
+    maker = f", made by {change.made_by}" if change.made_by else ""
+    return f"{column} has a {change.kind} copy of {weight}{maker}{more}"
 
 
 def _copy_groups(copies: Iterable[Copy]) -> dict[tuple[tuple[str, ...], CopyKind], _CopyGroup]:

@@ -12,8 +12,8 @@ from memdiag.verify.latency import LatencyComparison, compare_latency
 from memdiag.verify.model_evaluator import InputSet
 from memdiag.verify.outputs import Difference, SavedOutputs, compare_outputs, unstable_outputs
 
-RACE_PAIRS = 25
-MAX_RACE_S = 20.0
+INTERLEAVED_PAIRS = 25
+MAX_INTERLEAVED_S = 20.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +35,7 @@ class OutputComparison:
     failure: str = ""
 
 
-class Reference:
+class ReferenceSession:
     """A session of `job` with its outputs for several sets of inputs; a context manager.
 
     Args:
@@ -89,7 +89,7 @@ class Reference:
                 if difference.output in names and difference.output not in self.random
             ]
             interleaved = compare_latency(
-                self._server, server, timed, pairs=RACE_PAIRS, budget_s=MAX_RACE_S
+                self._server, server, timed, pairs=INTERLEAVED_PAIRS, budget_s=MAX_INTERLEAVED_S
             )
         return OutputComparison(
             largest=max(differences, key=_size, default=None),

@@ -1,4 +1,4 @@
-"""Choose optimizers, and run one in a child of its own, with limits, measured."""
+"""Measured runs of optimizers, each in a child process with limits."""
 
 import importlib.util
 import signal

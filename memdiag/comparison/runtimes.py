@@ -18,13 +18,12 @@ from memdiag.comparison.environments import (
     uv,
 )
 from memdiag.errors import ProvisionError, UsageError
+from memdiag.ort.releases import NUMPY_2_SINCE
+from memdiag.ort.runtime import Runtime
 
 LATEST = "latest"
 _FOLDER = "runtimes"
 _RELEASE = re.compile(r"\d+\.\d+(\.\d+)*")
-MIN_FOR_NUMPY_2 = (1, 19)
-"""Wheels of earlier versions were built for NumPy 1, and end in a crash beside NumPy 2."""
-
 MAX_VERSION_S = 60.0
 
 
@@ -42,12 +41,16 @@ def runtime(version: str) -> Path:
         raise UsageError(f"{version!r} is not a version of onnxruntime. Write it like 1.24.4.")
     if version == installed():
         return Path(sys.executable)
-    numpy = "numpy" if sort_key(version) >= MIN_FOR_NUMPY_2 else "numpy<2"
+    numpy = "numpy" if Runtime.parse(version) >= NUMPY_2_SINCE else "numpy<2"
     return environment(cache_folder() / _FOLDER / version, (f"onnxruntime=={version}", numpy))
 
 
 def installed() -> str | None:
-    """Return the version of onnxruntime that this interpreter has."""
+    """Return the version of the distribution ``onnxruntime`` that this interpreter has.
+
+    None where another distribution, such as onnxruntime-gpu, provides the package: environments
+    have the distribution ``onnxruntime``, and versions are compared with each other only.
+    """
     try:
         return importlib.metadata.version("onnxruntime")
     except importlib.metadata.PackageNotFoundError:

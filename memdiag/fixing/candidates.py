@@ -1,11 +1,11 @@
-"""Changes that are worth having, which of two is the better one, and the verified result."""
+"""Candidates: changes that are worth having, their order of preference, and the result."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from memdiag.fixing.changes import Change
-from memdiag.fixing.model_writer import Output
-from memdiag.records.fix import Figures
+from memdiag.fixing.model_writer import PublishedModel
+from memdiag.records.measured_change import Figures
 from memdiag.verify.acceptance import takes_less_memory, takes_less_time
 from memdiag.verify.model_evaluator import Comparisons, Verdict
 from memdiag.verify.outputs import Bound
@@ -37,24 +37,33 @@ class Candidate:
 
     @property
     def comparisons(self) -> Comparisons:
-        """Its latency comparisons with the original."""
+        """The latency comparisons of the changed model with the original."""
         return self.verdict.comparisons
 
 
 class Undecided(NamedTuple):
-    """A change that saves memory, but may be too slow: the measurement does not decide."""
+    """Outcome of a change that saves memory and may be too slow.
+
+    Attributes:
+        reason: the saving and the latency that does not decide.
+    """
 
     reason: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class VerifiedResult:
-    """The published result and its comparison with the original.
+    """The published model and its comparison with the original.
 
-    `verified_on` are the releases of onnxruntime on which outputs were compared.
+    Attributes:
+        output: the published model.
+        verdict: outputs and latency beside the original.
+        bound: the allowed difference of outputs.
+        before, after: the figures of the original and of the published model.
+        verified_on: the releases of onnxruntime on which outputs were compared.
     """
 
-    output: Output
+    output: PublishedModel
     verdict: Verdict
     bound: Bound
     before: Figures
@@ -75,7 +84,10 @@ def preferred(first: Candidate, second: Candidate) -> tuple[Candidate, str]:
             takes_less_time(first.comparisons, second.comparisons),
             "takes as much, and less time",
         ),
-        (_is_less(first.kept_count, second.kept_count), "is as good, and stands alone"),
+        (
+            _is_less(first.kept_count, second.kept_count),
+            "is as good, and needs fewer of the original's files",
+        ),
         (_is_less(first.file_count, second.file_count), "is as good, in fewer files"),
         (
             _is_less(not first.change.is_exact, not second.change.is_exact),

@@ -9,7 +9,12 @@ from memdiag.rewrites.rewrite import Rewriter
 
 
 class Change(NamedTuple):
-    """A rewrite, and the findings of one rule, at least one, that it is applied to."""
+    """A rewrite that is applied to findings of a rule.
+
+    Attributes:
+        rewriter: the rewrite with its functions.
+        findings: the findings, at least one, all of one rule.
+    """
 
     rewriter: Rewriter
     findings: tuple[Finding, ...]

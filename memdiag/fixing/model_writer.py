@@ -22,7 +22,7 @@ from memdiag.errors import ReportError, UsageError
 from memdiag.fixing.changes import Change
 from memdiag.model.file_state import FileStates
 from memdiag.model.model_file import ModelFile, open_model
-from memdiag.ort.loadable import Need, oldest_runtime
+from memdiag.ort.loadable import OldestRelease, oldest_runtime
 from memdiag.records.files import resolve_output
 from memdiag.rewrites.model_editor import ModelEditor, Storage
 from memdiag.rewrites.saving import (
@@ -57,11 +57,16 @@ class BuiltModel:
     disk_bytes: int
     digest: bytes
     newer: str | None
-    oldest: Need
+    oldest: OldestRelease
 
 
-class Output(NamedTuple):
-    """A published model, and all files that it needs, including the original's."""
+class PublishedModel(NamedTuple):
+    """A model that was moved to its target.
+
+    Attributes:
+        built: the model as it was written.
+        files: all files that it needs, the model first, those of the original last.
+    """
 
     built: BuiltModel
     files: tuple[Path, ...]
@@ -141,7 +146,7 @@ class ModelWriter:
             path.unlink(missing_ok=True)
             shutil.rmtree(hidden, ignore_errors=True)
 
-    def publish(self, built: BuiltModel) -> Output:
+    def publish(self, built: BuiltModel) -> PublishedModel:
         """Move a model to the target.
 
         Raises:
@@ -158,7 +163,7 @@ class ModelWriter:
                 os.replace(path, target)
         except OSError as error:
             raise self._unwritable(error) from error
-        return Output(built, (*(target for _, target in moves), *built.kept))
+        return PublishedModel(built, (*(target for _, target in moves), *built.kept))
 
     def without_hidden_names(self, text: str) -> str:
         """Return `text` in one line, without the hidden names of models."""

@@ -10,7 +10,7 @@ from memdiag.fixing.candidates import Candidate, Undecided, VerifiedResult, pref
 from memdiag.fixing.changes import Change
 from memdiag.fixing.model_writer import BuiltModel
 from memdiag.fixing.state import ChangesByRule, FixState
-from memdiag.records.fix import Figures
+from memdiag.records.measured_change import Figures
 from memdiag.runner.job import Job, TimeLimitReached
 from memdiag.units import format_duration
 from memdiag.verify.acceptance import (
@@ -31,14 +31,13 @@ _PAIRS = 16
 _FINAL_PAIRS = 32
 _MAX_RESERVE = 0.5
 """Maximum share of the time that is reserved for measuring the result thoroughly."""
-
-
-INTERRUPTED = "the search was interrupted; the result is the best so far"
+_MARGIN = 1.25
+"""Factor of the time limit that is recommended, because durations vary."""
 
 
 @dataclass
 class RewriteSearch:
-    """Finds the best change of each rule, one rule after the other, the costliest first.
+    """Finds the best change of each rule, the costliest rule first.
 
     A change is tried on top of those accepted before, and has to save something compared with the
     model that has them. Latency is compared with the original. At `end`, or at Ctrl-C, the search
@@ -47,29 +46,27 @@ class RewriteSearch:
     Attributes:
         state: accepted changes and outcomes.
         evaluator: compares models with the original.
-        others: further releases of onnxruntime that the result has to run on.
+        other_runtimes: further releases of onnxruntime that the result has to run on.
         max_slowdown: the largest ratio of latencies.
         report_progress: called with a few words about what is being done.
         end: when the search has to end, by `time.monotonic()`.
-        timed_out: whether the time limit ended the search.
-        interrupted: whether Ctrl-C did.
+        setup_s: duration of everything before the search: inputs and figures of the original.
     """
 
     state: FixState
     evaluator: ModelEvaluator
-    others: OtherRuntimes
+    other_runtimes: OtherRuntimes
     max_slowdown: float
     report_progress: Callable[[str], None]
     end: float = inf
-    timed_out: bool = field(init=False, default=False)
-    interrupted: bool = field(init=False, default=False)
-    # Candidates of the current rule, the best last.
+    setup_s: float = 0.0
+    # The candidates of the current rule, the best last.
     _ranked: list[Candidate] = field(init=False, default_factory=list)
-    # The same for each rule whose best candidate was accepted.
+    # The candidates of each rule whose best candidate was accepted.
     _accepted: list[list[Candidate]] = field(init=False, default_factory=list)
     _names_by_digest: dict[bytes, str] = field(init=False, default_factory=dict)
     _pace: Pace = field(init=False)
-    _explore_until: float = field(init=False, default=inf)
+    _exploration_end: float = field(init=False, default=inf)
     _remaining: int = field(init=False, default=0)
     _write_error: ReportError | None = field(init=False, default=None)
 
@@ -80,22 +77,22 @@ class RewriteSearch:
             ReportError: a model, or the result, could not be written.
         """
         self.state.before = self.evaluator.before
-        self.state.notes += self.others.notes
+        self.state.notes += self.other_runtimes.notes
         if self.evaluator.unstable:
             names = ", ".join(sorted(self.evaluator.unstable))
             self.state.notes.append(f"outputs that are random are not compared: {names}")
         self._explore(rules)
         result = None
         try:
-            if not self.interrupted:
-                result = self._verified()
+            if self.state.ended_by != "interrupt":
+                result = self._publish_verified()
         except TimeLimitReached:
-            self.timed_out = True
-            result = self._unverified()
+            self.state.ended_by = "time_limit"
+            result = self._publish_last()
         except KeyboardInterrupt:
-            self.interrupted = True
-        if self.interrupted:
-            result = self._unverified()
+            self.state.ended_by = "interrupt"
+        if self.state.ended_by == "interrupt":
+            result = self._publish_last()
             if result is None:
                 raise KeyboardInterrupt
         self.state.notes += self._end_notes()
@@ -105,69 +102,21 @@ class RewriteSearch:
 
     def _explore(self, rules: ChangesByRule) -> None:
         """Try all changes, as far as the time allows."""
-        first_s = self.evaluator.estimate_s(times=1, pairs=_PAIRS)
-        self._pace = Pace(first_s=first_s, end=self.end)
+        self._pace = Pace(first_s=self._trial_s(), end=self.end)
         self._remaining = sum(map(len, rules))
         deadline = self.evaluator.job.limits.deadline
-        thorough_s = self.evaluator.estimate_s(times=_PROCESSES, pairs=_FINAL_PAIRS)
-        self._explore_until = self.end - min(thorough_s, _MAX_RESERVE * deadline.remaining_s)
+        thorough_s = self._confirming_s() + self._verification_s()
+        self._exploration_end = self.end - min(thorough_s, _MAX_RESERVE * deadline.remaining_s)
         try:
             for changes in rules:
                 self._try_rule(changes)
         except TimeLimitReached:
-            self.timed_out = True
+            self.state.ended_by = "time_limit"
             self.state.record_untried(rules, "the time limit ended the search before")
         except KeyboardInterrupt:
-            self.interrupted = True
+            self.state.ended_by = "interrupt"
             self.state.record_untried(rules, "the search was interrupted before")
         deadline.at = self.end
-
-    def _verified(self) -> VerifiedResult | None:
-        """Publish the best result that a thorough verification confirms."""
-        self._accept(self._ranked)
-        while self._accepted:
-            result = self._finish()
-            if result is not None:
-                return result
-        return None
-
-    def _unverified(self) -> VerifiedResult | None:
-        """Publish the model that was evaluated last; None where there is none.
-
-        Its outputs, latency and (once) memory were compared with the original's when its last
-        change was tried.
-        """
-        if self._ranked:
-            best = self._ranked[-1]
-            self._accepted.append(self._ranked)
-            self.state.accepted.append(best.change)
-            self.state.record(best.change, "applied", memory_change(best.before, best.after))
-            self._ranked = []
-        last = self._last
-        if last is None:
-            return None
-        writer = self.state.writer
-        with writer.built(writer.editor(self.state.accepted)) as built:
-            self.state.is_valid = last.is_valid
-            return VerifiedResult(
-                output=writer.publish(built),
-                verdict=last.verdict,
-                bound=self.state.bound(self.state.accepted),
-                before=self.evaluator.before,
-                after=last.after,
-                verified_on=(self.evaluator.onnxruntime,),
-            )
-
-    def _end_notes(self) -> list[str]:
-        """Return notes about how the search ended."""
-        if self.interrupted:
-            return [INTERRUPTED]
-        if not self.timed_out:
-            return []
-        if self._accepted:
-            return ["the time limit ended the search; the result is the best so far"]
-        each = format_duration(self._pace.first_s)
-        return [f"the time limit ended the search; a trial of one remedy takes about {each}"]
 
     def _try_rule(self, changes: tuple[Change, ...]) -> None:
         """Accept the best change of one rule, if any is worth having."""
@@ -177,70 +126,8 @@ class RewriteSearch:
             if found is not None:
                 self._rank(found)
                 # From now on there is a result to verify, for which time is reserved.
-                self.evaluator.job.limits.deadline.at = self._explore_until
+                self.evaluator.job.limits.deadline.at = self._exploration_end
         self._accept(self._ranked)
-
-    def _rank(self, found: Candidate) -> None:
-        """Insert a candidate into the current rule's, in the order of preference."""
-        ranked = self._ranked
-        position = len(ranked)
-        while position and preferred(ranked[position - 1], found)[0] is not found:
-            position -= 1
-        ranked.insert(position, found)
-        best = ranked[-1]
-        for other in ranked[:-1]:
-            why = preferred(best, other)[1]
-            reason = f"{best.change.name} {why} ({memory_change(other.after, best.after)})"
-            self.state.record(other.change, "rejected", reason)
-
-    def _accept(self, ranked: list[Candidate]) -> None:
-        """Accept the best candidate that a thorough measurement confirms, and clear `ranked`."""
-        while ranked:
-            best = self._confirmed(ranked[-1])
-            if isinstance(best, Candidate):
-                self._accepted.append([*ranked[:-1], best])
-                ranked.clear()
-                self.state.accepted.append(best.change)
-                self.state.record(best.change, "applied", memory_change(best.before, best.after))
-                return
-            self.state.record(ranked.pop().change, "rejected", best)
-
-    def _confirmed(self, found: Candidate) -> Candidate | str:
-        """Return a candidate with thorough figures, or the reason to reject it.
-
-        Its memory and that of the model with only the accepted changes are measured alternately.
-        """
-        writer, accepted = self.state.writer, self.state.accepted
-        changes = [*accepted, found.change]
-        before, disk_bytes = self.evaluator.job, self.evaluator.before.disk_bytes
-        try:
-            with ExitStack() as exits:
-                if accepted:
-                    base = exits.enter_context(writer.built(writer.editor(accepted)))
-                    before, disk_bytes = self._job(base), base.disk_bytes
-                built = exits.enter_context(writer.built(writer.editor(changes)))
-                figures, after = self.evaluator.measure_both(
-                    self._job(built),
-                    _PROCESSES,
-                    before_bytes=disk_bytes,
-                    after_bytes=built.disk_bytes,
-                    before=before,
-                )
-                if not is_worth_it(figures, after, found.comparisons, self._comparisons()):
-                    return _saves_nothing(figures, after)
-                problem = self.others.problem(self._job(built), self.state.bound(changes))
-        except MemdiagError as error:
-            return self._failure(error)
-        return problem or replace(found, before=figures, after=after)
-
-    @property
-    def _last(self) -> Candidate | None:
-        """The candidate that was accepted last: its model has all accepted changes."""
-        return self._accepted[-1][-1] if self._accepted else None
-
-    def _comparisons(self) -> Comparisons:
-        """Return latency comparisons of the model with the accepted changes with the original."""
-        return self._last.comparisons if self._last is not None else ()
 
     def _try(self, change: Change) -> Candidate | None:
         """Build and evaluate a change; record the reason if it is not worth having."""
@@ -258,12 +145,6 @@ class RewriteSearch:
             return outcome
         self._dismiss(change, outcome)
         return None
-
-    def _dismiss(self, change: Change, why: str | Undecided) -> None:
-        if isinstance(why, Undecided):
-            self.state.record(change, "undecided", why.reason)
-        else:
-            self.state.record(change, "rejected", why)
 
     def _evaluate(self, change: Change, built: BuiltModel) -> Candidate | str | Undecided:
         """Return the change as a candidate, or why it is not worth having.
@@ -309,13 +190,77 @@ class RewriteSearch:
             limit=self.max_slowdown if is_saving else None,
         )
 
+    def _rank(self, found: Candidate) -> None:
+        """Insert a candidate into the current rule's, in the order of preference."""
+        ranked = self._ranked
+        position = len(ranked)
+        while position and preferred(ranked[position - 1], found)[0] is not found:
+            position -= 1
+        ranked.insert(position, found)
+        best = ranked[-1]
+        for candidate in ranked[:-1]:
+            why = preferred(best, candidate)[1]
+            reason = f"{best.change.name} {why} ({memory_change(candidate.after, best.after)})"
+            self.state.record(candidate.change, "rejected", reason)
+
+    def _accept(self, ranked: list[Candidate]) -> None:
+        """Accept the best candidate that a thorough measurement confirms, and clear `ranked`."""
+        while ranked:
+            best = self._confirmed(ranked[-1])
+            if isinstance(best, Candidate):
+                self._accepted.append([*ranked[:-1], best])
+                ranked.clear()
+                self.state.accepted.append(best.change)
+                self.state.record(best.change, "applied", memory_change(best.before, best.after))
+                return
+            self.state.record(ranked.pop().change, "rejected", best)
+
+    def _confirmed(self, found: Candidate) -> Candidate | str:
+        """Return a candidate with thorough figures, or the reason to reject it.
+
+        Its memory and that of the model with only the accepted changes are measured alternately.
+        """
+        about = format_duration(self._confirming_s())
+        self.report_progress(f"measuring {found.change.name} again (about {about})")
+        writer, accepted = self.state.writer, self.state.accepted
+        changes = [*accepted, found.change]
+        before, disk_bytes = self.evaluator.job, self.evaluator.before.disk_bytes
+        try:
+            with ExitStack() as exits:
+                if accepted:
+                    base = exits.enter_context(writer.built(writer.editor(accepted)))
+                    before, disk_bytes = self._job(base), base.disk_bytes
+                built = exits.enter_context(writer.built(writer.editor(changes)))
+                figures, after = self.evaluator.measure_both(
+                    self._job(built),
+                    _PROCESSES,
+                    before_bytes=disk_bytes,
+                    after_bytes=built.disk_bytes,
+                    before=before,
+                )
+                if not is_worth_it(figures, after, found.comparisons, self._comparisons()):
+                    return _saves_nothing(figures, after)
+                problem = self.other_runtimes.problem(self._job(built), self.state.bound(changes))
+        except MemdiagError as error:
+            return self._failure(error)
+        return problem or replace(found, before=figures, after=after)
+
+    def _publish_verified(self) -> VerifiedResult | None:
+        """Publish the best result that a thorough verification confirms."""
+        self._accept(self._ranked)
+        while self._accepted:
+            result = self._finish()
+            if result is not None:
+                return result
+        return None
+
     def _finish(self) -> VerifiedResult | None:
         """Verify the result thoroughly, and publish it if it is confirmed.
 
         If it is not, the next best change of the last rule replaces the one that was accepted.
         """
-        estimate_s = self.evaluator.estimate_s(times=_PROCESSES, pairs=_FINAL_PAIRS)
-        self.report_progress(f"verifying the result (about {format_duration(estimate_s)})")
+        about = format_duration(self._verification_s())
+        self.report_progress(f"verifying the result (about {about})")
         ranked = self._accepted[-1]
         writer = self.state.writer
         with writer.built(writer.editor(self.state.accepted)) as built:
@@ -342,7 +287,7 @@ class RewriteSearch:
         problem = (
             verdict.problem
             or slowness(verdict.comparisons, self.max_slowdown)
-            or self.others.problem(job, bound)
+            or self.other_runtimes.problem(job, bound)
         )
         if problem is not None:
             return problem
@@ -366,8 +311,41 @@ class RewriteSearch:
             bound=bound,
             before=before,
             after=after,
-            verified_on=(self.evaluator.onnxruntime, *self.others.versions),
+            verified_on=(self.evaluator.onnxruntime, *self.other_runtimes.versions),
         )
+
+    def _publish_last(self) -> VerifiedResult | None:
+        """Publish the model that was evaluated last; None where there is none.
+
+        Its outputs, latency and (once) memory were compared with the original's when its last
+        change was tried.
+        """
+        if self._ranked:
+            best = self._ranked[-1]
+            self._accepted.append(self._ranked)
+            self.state.accepted.append(best.change)
+            self.state.record(best.change, "applied", memory_change(best.before, best.after))
+            self._ranked = []
+        last = self._last
+        if last is None:
+            return None
+        writer = self.state.writer
+        with writer.built(writer.editor(self.state.accepted)) as built:
+            self.state.is_valid = last.is_valid
+            return VerifiedResult(
+                output=writer.publish(built),
+                verdict=last.verdict,
+                bound=self.state.bound(self.state.accepted),
+                before=self.evaluator.before,
+                after=last.after,
+                verified_on=(self.evaluator.onnxruntime,),
+            )
+
+    def _dismiss(self, change: Change, why: str | Undecided) -> None:
+        if isinstance(why, Undecided):
+            self.state.record(change, "undecided", why.reason)
+        else:
+            self.state.record(change, "rejected", why)
 
     def _failure(self, error: MemdiagError) -> str:
         """Return the reason to reject a model that could not be built or run."""
@@ -378,6 +356,47 @@ class RewriteSearch:
 
     def _job(self, built: BuiltModel) -> Job:
         return replace(self.evaluator.job, model=built.path)
+
+    @property
+    def _last(self) -> Candidate | None:
+        """The candidate that was accepted last: its model has all accepted changes."""
+        return self._accepted[-1][-1] if self._accepted else None
+
+    def _comparisons(self) -> Comparisons:
+        """Return latency comparisons of the model with the accepted changes with the original."""
+        return self._last.comparisons if self._last is not None else ()
+
+    def _end_notes(self) -> list[str]:
+        """Return notes about how the search ended."""
+        if self.state.ended_by == "interrupt":
+            return ["the search was interrupted; the result is the best so far"]
+        if self.state.ended_by == "completion":
+            return []
+        self.state.sufficient_time_limit_s = self._sufficient_time_limit_s()
+        if self._accepted:
+            return ["the time limit ended the search; the result is the best so far"]
+        return ["the time limit ended the search"]
+
+    def _sufficient_time_limit_s(self) -> float:
+        """Return the expected duration of a whole fix, with a margin, from what was measured."""
+        possible = [outcome for outcome in self.state.outcomes if outcome.status != "refused"]
+        rules = {outcome.rule for outcome in possible}
+        trials_s = len(possible) * max(self._trial_s(), self._pace.step_s)
+        confirming_s = len(rules) * self._confirming_s()
+        whole_s = self.setup_s + trials_s + confirming_s + self._verification_s()
+        return _MARGIN * whole_s
+
+    def _trial_s(self) -> float:
+        """Return the expected duration of the trial of one change."""
+        return self.evaluator.memory_s(1) + self.evaluator.comparison_s(_PAIRS)
+
+    def _confirming_s(self) -> float:
+        """Return the expected duration of `_confirmed`."""
+        return self.evaluator.memory_s(2 * _PROCESSES)
+
+    def _verification_s(self) -> float:
+        """Return the expected duration of `_finish`."""
+        return self.evaluator.comparison_s(_FINAL_PAIRS)
 
 
 def _saves_nothing(before: Figures, after: Figures) -> str:

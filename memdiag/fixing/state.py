@@ -5,15 +5,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from memdiag.fixing.changes import Change
-from memdiag.fixing.model_writer import BuiltModel, ModelWriter, Output
+from memdiag.fixing.model_writer import BuiltModel, ModelWriter, PublishedModel
 from memdiag.model.graph_index import GraphIndex
 from memdiag.ort.reductions import largest_reduction
 from memdiag.records.finding import Finding
-from memdiag.records.fix import Figures, Remedy, RemedyStatus
+from memdiag.records.fix import Remedy, RemedyStatus
+from memdiag.records.measured_change import Figures, SearchEnd
 from memdiag.rewrites.model_editor import ModelEditor
 from memdiag.runner.job import Deadline
 from memdiag.verify.outputs import Bound
-from memdiag.verify.validity import ValidityChecker
+from memdiag.verify.validity import Validity, ValidityChecker
 
 ChangesByRule = Sequence[tuple[Change, ...]]
 
@@ -30,6 +31,9 @@ class FixState:
         is_valid: whether the model that was checked last passes `onnx.checker`.
         before: the figures of the original; None where it is not measured.
         deadline: when to stop.
+        ended_by: what ended the search.
+        sufficient_time_limit_s: a time limit that is expected to suffice; None if the limit did not
+            end the search, or no limit can be derived.
     """
 
     writer: ModelWriter
@@ -39,9 +43,12 @@ class FixState:
     is_valid: bool | None = None
     before: Figures | None = None
     deadline: Deadline = field(default_factory=Deadline)
+    ended_by: SearchEnd = "completion"
+    sufficient_time_limit_s: float | None = None
 
     def __post_init__(self) -> None:
         self._checker = ValidityChecker(self.writer.file.path, deadline=self.deadline)
+        self._validities: dict[bytes, Validity] = {}
         self._outcomes: dict[tuple[str, str, tuple[str, ...]], Remedy] = {}
 
     @property
@@ -71,8 +78,8 @@ class FixState:
         if possible and not any([rewriter.apply(editor, finding) for finding in possible]):
             refused["it changes nothing"] += possible
             possible = []
-        for reason, those in refused.items():
-            self.record(Change(rewriter, tuple(those)), "refused", reason)
+        for reason, refused_findings in refused.items():
+            self.record(Change(rewriter, tuple(refused_findings)), "refused", reason)
         return (Change(rewriter, tuple(possible)), editor) if possible else None
 
     def record(self, change: Change, status: RemedyStatus, reason: str) -> None:
@@ -103,7 +110,9 @@ class FixState:
         """Return why a changed model is not as valid as the original; None if it is."""
         if built.newer is not None:
             return f"it declares {built.newer}, which the original does not"
-        found = self._checker.check(built.path)
+        found = self._validities.get(built.digest)
+        if found is None:
+            found = self._validities[built.digest] = self._checker.check(built.path)
         self.is_valid = not found.complaint
         return f"onnx.checker rejects it ({found.complaint})" if found.is_new else None
 
@@ -131,7 +140,7 @@ class FixState:
         for change in (change for changes in rules for change in changes):
             self.record(change, "refused", "the model does not run here (see --unverified)")
 
-    def publish_unverified(self, rules: ChangesByRule) -> Output | None:
+    def publish_unverified(self, rules: ChangesByRule) -> PublishedModel | None:
         """Publish the model with the first possible and valid change of each rule, unmeasured.
 
         Raises:

@@ -1,1 +1,1 @@
-"""Reading a model without loading its weights, and what its graph says about them."""
+"""Models: read without loading their weights, indexed, and with inferred shapes."""

@@ -7,8 +7,8 @@ from typing import NamedTuple
 from onnx import TensorProto, ValueInfoProto
 
 from memdiag.model.dimensions import Axis, axes_of, batch_keys, is_expression, tensor_type
-from memdiag.model.graph_index import Graph, Node, Scope, Use, main_scope
-from memdiag.model.index_ranges import integer_attribute, small_constant
+from memdiag.model.graph_index import Graph, Node, Scope, Use, integer, integers, main_scope
+from memdiag.model.index_ranges import small_constant
 
 SEQUENCE = 128
 IMAGE_SIDE = 224
@@ -106,10 +106,10 @@ def axis_roles(graph: Graph, functions: Sequence[Graph] = ()) -> dict[str, Role]
 def _free_sides(
     inputs: Mapping[str, tuple[Axis, ...] | None], roles: Mapping[str, Role]
 ) -> set[str]:
-    """Return the keys of both sides of images of 1 or 3 channels, where both are free.
+    """Return the keys of height and width of image inputs, for images of which both are free.
 
-    A fixed side says more of the image than its output does (lines of text have a fixed height),
-    and a tensor of other channels is no image, but a map of features.
+    An image has 1 or 3 channels; a tensor with another number of channels is a feature map. Images
+    with one fixed side (such as lines of text, which have a fixed height) are left out.
     """
     found = set()
     for axes in inputs.values():
@@ -124,11 +124,12 @@ def _free_sides(
 
 
 def _detection_output(graph: Graph, roles: Mapping[str, Role]) -> str:
-    """Return the name of an output that grows with an image: a map, or objects; else ``""``.
+    """Return the name of an output whose size depends on that of the image; ``""`` without one.
 
-    It has three dimensions or more, of which one behind the first is free and neither a length of
-    text nor one of an input's other dimensions; or it is called boxes, masks or the like. A
-    classifier's output is [batch, classes], an encoder's [batch, sequence, features].
+    Such an output is a map or a list of objects. It has three or more dimensions, one of them
+    behind the first free, which is neither the length of a text nor a dimension of an input; or its
+    name contains boxes, masks or the like. The output of a classifier is [batch, classes], that of
+    an encoder [batch, sequence, features].
     """
     others = {key for key, role in roles.items() if role.name not in ("height", "width")}
     for value in graph.output_values:
@@ -145,9 +146,10 @@ def _detection_output(graph: Graph, roles: Mapping[str, Role]) -> str:
 def total_lengths(
     inputs: Mapping[str, tuple[Axis, ...] | None], roles: Mapping[str, Role]
 ) -> dict[str, tuple[str, str]]:
-    """Return the dimensions that must be the sum of a past and a new length: both keys, by key.
+    """Return the free dimensions that are the sum of a past and a new length.
 
-    These are the dimensions called total, and the length of a mask with a name of its own.
+    They are dimensions with total in their names, and lengths of masks. The result has the
+    `Axis.key` of each, with the keys of both summands.
     """
     past = next((key for key, role in roles.items() if role.name == "past"), None)
     new = [
@@ -187,7 +189,7 @@ def _role(
     is_batch: bool,
     evidence: Role | None,
 ) -> tuple[int, Role]:
-    """Return the role of one axis, and how good the evidence for it is: the lowest is the best."""
+    """Return the role of one axis, and the rank of the evidence: the lowest is best."""
     if evidence is not None and evidence.is_required:
         return 0, evidence
     by_name = _by_symbol(axis, axes)
@@ -206,7 +208,7 @@ def _role(
 
 
 def _by_symbol(axis: Axis, axes: Sequence[Axis]) -> Role | None:
-    """Return the role that the name of a dimension says."""
+    """Return the role that the symbol of a free dimension names; None if it names none."""
     words = _words(axis.symbol)
     why = f"called {axis.symbol!r}"
     name = ""
@@ -234,7 +236,8 @@ def _by_symbol(axis: Axis, axes: Sequence[Axis]) -> Role | None:
 
 
 def _by_position(axis: Axis, axes: Sequence[Axis], value: ValueInfoProto) -> Role:
-    """Return the role that rank, position, type and name of the input suggest."""
+    """Return the role that the rank, type and name of an input and the position of an axis
+    suggest."""
     position, rank = axis.position, axis.rank
     words = _words(value.name)
     tensor = tensor_type(value.type)
@@ -285,7 +288,7 @@ def _size_of(name: str, axes: Sequence[Axis]) -> int:
 
 
 def _operator_roles(scope: Scope, name: str, rank: int) -> dict[int, Role]:
-    """Return the roles that the operators which read input `name` give its axes, by position."""
+    """Return the roles of the axes of input `name`, by position, as far as operators imply them."""
     found: dict[int, Role] = {}
     # Values to follow, each with the axis of the input that each of its own axes is (None: none).
     pending: list[tuple[Scope, str, tuple[int | None, ...]]] = [(scope, name, tuple(range(rank)))]
@@ -311,7 +314,10 @@ def _operator_roles(scope: Scope, name: str, rank: int) -> dict[int, Role]:
 
 
 def _moved(use: Use, layout: tuple[int | None, ...]) -> tuple[int | None, ...] | None:
-    """Return the layout of a node's output, None where its axes are not those of its input."""
+    """Return the layout of a node's output if its axes are axes of the node's input; else None.
+
+    A layout has for each axis of a value the axis of the model's input that it is, or None.
+    """
     node = use.node
     if use.input_index and node.op_type not in ("Add", "Mul"):
         return None
@@ -320,15 +326,14 @@ def _moved(use: Use, layout: tuple[int | None, ...]) -> tuple[int | None, ...] |
     if node.op_type in _SAME_LAYOUT:
         return layout
     if node.op_type == "Transpose":
-        order = next((list(one.ints) for one in node.attribute if one.name == "perm"), None)
-        order = order or [*range(len(layout))][::-1]
+        order = integers(node, "perm") or tuple(range(len(layout)))[::-1]
         return tuple(layout[i] for i in order) if sorted(order) == [*range(len(layout))] else None
     if node.op_type == "Unsqueeze":
-        axes = next((list(one.ints) for one in node.attribute if one.name == "axes"), None)
-        if axes is None and len(node.input) > 1:
+        axes = integers(node, "axes")
+        if not axes and len(node.input) > 1:
             constant = small_constant(use.scope, node.input[1])
-            axes = None if constant is None else [int(axis) for axis in constant.reshape(-1)]
-        if axes is None:
+            axes = () if constant is None else tuple(map(int, constant.reshape(-1)))
+        if not axes:
             return None
         rank = len(layout) + len(axes)
         added = {axis % rank for axis in axes}
@@ -338,15 +343,15 @@ def _moved(use: Use, layout: tuple[int | None, ...]) -> tuple[int | None, ...] |
 
 
 def _keeps_rank(use: Use, rank: int) -> bool:
-    """Return whether the other operand is a constant that adds no axes."""
-    other = use.node.input[1 - use.input_index] if len(use.node.input) == 2 else ""
-    home = use.scope.defining_scope(other)
-    tensor = home.graph.tensors.get(other) if home is not None else None
+    """Return whether the other operand of a binary operator is a constant that adds no axes."""
+    operand = use.node.input[1 - use.input_index] if len(use.node.input) == 2 else ""
+    home = use.scope.defining_scope(operand)
+    tensor = home.graph.tensors.get(operand) if home is not None else None
     return tensor is not None and len(tensor.dims) <= rank
 
 
 def _required(use: Use, layout: Sequence[int | None]) -> Iterator[tuple[int, Role]]:
-    """Yield what an operator says of the axes of the value that it reads."""
+    """Yield the roles that an operator implies for the axes of the value that it reads."""
     node, rank = use.node, len(layout)
     if use.input_index:
         looks_up = node.op_type in ("Gather", "EmbedLayerNormalization")
@@ -359,7 +364,7 @@ def _required(use: Use, layout: Sequence[int | None]) -> Iterator[tuple[int, Rol
     if weight is None:
         return
     if node.op_type in _CONVOLUTIONS and len(weight) == rank >= 3:
-        channels = weight[1] * integer_attribute(node, "group", 1)
+        channels = weight[1] * integer(node, "group", 1)
         yield 1, Role("channels", channels, f"the channels of {_label(node)}", is_required=True)
         if rank == 3:
             is_sound = channels == 1
@@ -373,17 +378,18 @@ def _required(use: Use, layout: Sequence[int | None]) -> Iterator[tuple[int, Rol
             rank - 1,
             Role("features", weight[0], f"the rows of {_label(node)}", is_required=True),
         )
-    elif node.op_type == "Gemm" and len(weight) == 2 and not integer_attribute(node, "transA", 0):
-        rows = weight[1] if integer_attribute(node, "transB", 0) else weight[0]
+    elif node.op_type == "Gemm" and len(weight) == 2 and not integer(node, "transA", 0):
+        rows = weight[1] if integer(node, "transB", 0) else weight[0]
         yield 1, Role("features", rows, f"the rows of {_label(node)}", is_required=True)
     elif node.op_type in _RECURRENT and len(weight) == 3 and rank == 3:
-        by_batch = integer_attribute(node, "layout", 0)
+        by_batch = integer(node, "layout", 0)
         yield 2, Role("features", weight[2], f"the input of {_label(node)}", is_required=True)
         yield 1 if by_batch else 0, Role("sequence", SEQUENCE, f"the steps of {_label(node)}")
 
 
 def _weight_shape(use: Use) -> tuple[int, ...] | None:
-    """Return the shape of the weight that a node multiplies its first input by; None without."""
+    """Return the shape of the weight by which a node multiplies its first input; None without
+    one."""
     node = use.node
     slot = 3 if node.op_type in ("QLinearConv",) else 1
     if node.op_type not in (*_CONVOLUTIONS, *_RECURRENT, "MatMul", "MatMulInteger", "Gemm"):

@@ -1,8 +1,8 @@
-"""Mapped model files that become shorter while they are read.
+"""Protection against mapped model files that become shorter while they are read.
 
-The system ends a process (SIGBUS) that touches a mapped page behind the end of its file, as happens
-where an exporter rewrites a model in place. On Linux the pages that are gone are replaced by zeros
-instead, and whoever reads the file finds out with `losses`.
+The system ends a process (SIGBUS) that reads a mapped page behind the end of its file, for example
+because an exporter rewrites the model in place. On Linux this module replaces the missing pages by
+zeros instead. `losses` counts these replacements for each file.
 """
 
 import ctypes
@@ -24,7 +24,7 @@ _kept: list[Any] = []  # the handler and the one before it, which the system ref
 
 
 class _SignalInfo(ctypes.Structure):
-    """The start of siginfo_t, as far as it is the same for all 64-bit systems with Linux."""
+    """The start of the C library's siginfo_t, which is the same on all 64-bit Linux systems."""
 
     _fields_ = (
         ("number", ctypes.c_int),
@@ -46,9 +46,9 @@ class _SignalAction(ctypes.Structure):
 
 
 def watch(path: Path) -> None:
-    """Have mappings of the file at `path`, a path without links, survive that it becomes shorter.
+    """Replace missing pages by zeros in mappings of the file at `path`, a path without links.
 
-    Where the system is not Linux this does nothing.
+    On other systems than Linux this does nothing.
     """
     if sys.platform != "linux" or os.uname().machine not in _MACHINES:
         return
@@ -58,12 +58,12 @@ def watch(path: Path) -> None:
 
 
 def losses(path: Path) -> int:
-    """Return how often bytes of the file at `path` were gone when they were read, until now."""
+    """Return how often missing pages of the file at `path` were replaced by zeros so far."""
     return _losses.get(os.fsencode(path), 0)
 
 
 def _install() -> None:
-    """Handle SIGBUS. All other bus errors go to whoever handled them before."""
+    """Install the handler of SIGBUS. It passes other bus errors on to the previous handler."""
     libc = ctypes.CDLL(None)
     libc.mmap.restype = ctypes.c_void_p
     libc.mmap.argtypes = (
@@ -91,7 +91,8 @@ def _install() -> None:
 
 
 def _replace(libc: Any, address: int) -> bool:
-    """Put zeros in place of a watched mapping from the page of `address` on; tell whether any."""
+    """Replace a watched mapping by zeros from the page of `address` on; return whether there was
+    one."""
     for line in _maps():
         fields = line.split(b" ", 5)
         start, end = (int(part, 16) for part in fields[0].split(b"-"))
@@ -110,7 +111,7 @@ def _replace(libc: Any, address: int) -> bool:
 
 
 def _maps() -> list[bytes]:
-    """Return the lines on this process's mappings."""
+    """Return the lines of ``/proc/self/maps``."""
     descriptor = os.open("/proc/self/maps", os.O_RDONLY)
     try:
         parts = []

@@ -1,6 +1,6 @@
 """Weights with the same content: of one size, compared by a hash of all their bytes.
 
-Weights of one size are first told apart by a few blocks each, so that most are never read as a
+Weights of one size are first distinguished by a few blocks each, so that most are never read as a
 whole. Weights that refer to one range of a file have the same content without being read.
 """
 
@@ -58,7 +58,7 @@ def identical_weights(model: ModelFile, *, min_bytes: int = 1) -> list[list[Weig
 
 
 class _Comparison:
-    """The comparison of a model's weights, which go by their indices."""
+    """Comparison of the contents of a model's weights, which are identified by their indices."""
 
     def __init__(self, model: ModelFile) -> None:
         self._model = model
@@ -81,7 +81,11 @@ class _Comparison:
     def _split(
         self, indices: Iterable[int], key: Callable[[Weight], int | None]
     ) -> list[list[int]]:
-        """Return weights divided by `key`; those without one are left out, a single one is not."""
+        """Return `indices` grouped by the `key` of their weights.
+
+        Weights whose key is None are left out. A single index is returned without computing its
+        key.
+        """
         indices = list(indices)
         if len(indices) < 2:
             return [indices] if indices else []
@@ -93,7 +97,7 @@ class _Comparison:
         return list(found.values())
 
     def _probe(self, weight: Weight) -> int | None:
-        """Return a hash of blocks spread over the bytes; None where they cannot be read."""
+        """Return a hash of a few blocks of a weight's bytes; None if they cannot be read."""
         view = self._view(weight)
         if view is None:
             return None
@@ -105,6 +109,7 @@ class _Comparison:
         return xxhash.xxh3_64_intdigest(blocks)
 
     def _digest(self, weight: Weight) -> int | None:
+        """Return a hash of all bytes of a weight; None if they cannot be read."""
         self._bytes_left -= weight.nbytes
         view = self._view(weight) if self._bytes_left >= 0 else None
         if view is None:
@@ -127,7 +132,7 @@ class _Comparison:
 def _concurrent(
     work: Callable[[Weight], int | None], weights: list[Weight]
 ) -> Iterator[int | None]:
-    """Yield the results of `work`, by threads where the weights, all of one size, are large."""
+    """Yield the results of `work` for `weights`, all of one size; in threads if they are large."""
     if weights[0].nbytes < _MIN_THREADED_BYTES:
         yield from map(work, weights)
         return
@@ -136,6 +141,6 @@ def _concurrent(
 
 
 def threads() -> int:
-    """Return the number of threads that read weights."""
+    """Return the number of threads to read weights with."""
     available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 2
     return min(available, MAX_THREADS)

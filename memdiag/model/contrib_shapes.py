@@ -1,8 +1,8 @@
-"""Shapes of the runtime's own operators: which operators of ONNX have outputs of the same type.
+"""Equivalent ONNX operators for the operators of ONNX Runtime, for shape inference.
 
-ONNX's inference knows nothing of the domain ``com.microsoft``. Before it runs, such a node is
-changed, in a copy of the model, into one whose first output has the same type and shape, whatever
-it computes. The operators are those of ONNX Runtime's ContribOperators.md.
+ONNX's shape inference does not know the domain ``com.microsoft``. In the copy of the model that it
+gets, a node of that domain is replaced by a node of ONNX whose first output has the same type and
+shape, whatever it computes. The operators are those of ONNX Runtime's ContribOperators.md.
 """
 
 from collections.abc import Callable, Mapping
@@ -11,16 +11,22 @@ from typing import NamedTuple
 
 from onnx import NodeProto
 
+from memdiag.model.graph_index import integer
+
 DOMAINS = frozenset({"com.microsoft"})
 
 Dims = Callable[[str], tuple[int, ...] | None]
 """Returns the shape of an initializer; None if the name is none."""
 
 
-class Equivalent(NamedTuple):
-    """The operator and inputs that replace a node's; its attributes stay, `equation` is added.
+class EquivalentNode(NamedTuple):
+    """A node of ONNX that replaces a node of ONNX Runtime. It keeps the attributes of that node.
 
-    `made_up` are the shapes of inputs that do not exist in the model.
+    Attributes:
+        op_type: the operator.
+        inputs: the names of the inputs.
+        equation: an attribute to add, for Einsum; empty for others.
+        made_up: the shapes of inputs that do not exist in the model, by name.
     """
 
     op_type: str
@@ -29,35 +35,36 @@ class Equivalent(NamedTuple):
     made_up: Mapping[str, tuple[int, ...]] = MappingProxyType({})
 
 
-Rule = Callable[[NodeProto, Dims], Equivalent | None]
+EquivalentRule = Callable[[NodeProto, Dims], EquivalentNode | None]
 
 
-def equivalent_op(node: NodeProto, dims: Dims) -> Equivalent | None:
-    """Return the equivalent of `node`, an operator of the runtime's own; None if none is known."""
+def equivalent_op(node: NodeProto, dims: Dims) -> EquivalentNode | None:
+    """Return the ONNX node that replaces `node`, a node of ONNX Runtime; None if none is known."""
     rule = _RULES.get(node.op_type)
     return rule(node, dims) if rule is not None and node.input else None
 
 
-def _like_first(node: NodeProto, dims: Dims) -> Equivalent:
-    return Equivalent("Identity", (node.input[0],))
+def _like_first(node: NodeProto, dims: Dims) -> EquivalentNode:
+    return EquivalentNode("Identity", (node.input[0],))
 
 
-def _as(op_type: str, *indices: int) -> Rule:
-    """Return the rule: `op_type` of the inputs at `indices`, of all inputs without any."""
+def _as(op_type: str, *indices: int) -> EquivalentRule:
+    """Return the rule for `op_type` applied to the inputs at `indices` (all inputs by default)."""
 
-    def rule(node: NodeProto, dims: Dims) -> Equivalent | None:
-        if _integer(node, "channels_last", 0) or max(indices, default=0) >= len(node.input):
+    def rule(node: NodeProto, dims: Dims) -> EquivalentNode | None:
+        if integer(node, "channels_last", 0) or max(indices, default=0) >= len(node.input):
             return None
         inputs = tuple(node.input[index] for index in indices) or tuple(node.input)
-        return Equivalent(op_type, inputs)
+        return EquivalentNode(op_type, inputs)
 
     return rule
 
 
-def _product_typed_as(left: int, right: int, typed: int) -> Rule:
-    """Return the rule: a MatMul of two inputs, with the element type of a third."""
+def _product_typed_as(left: int, right: int, typed: int) -> EquivalentRule:
+    """Return the rule for a MatMul of the inputs `left` and `right`, with the type of input
+    `typed`."""
 
-    def rule(node: NodeProto, dims: Dims) -> Equivalent | None:
+    def rule(node: NodeProto, dims: Dims) -> EquivalentNode | None:
         if len(node.input) <= max(left, right, typed):
             return None
         taken = [""] * 8
@@ -66,47 +73,48 @@ def _product_typed_as(left: int, right: int, typed: int) -> Rule:
         taken[0] = taken[2] = node.input[left]
         taken[3] = taken[5] = node.input[right]
         taken[7] = node.input[typed]
-        return Equivalent("QLinearMatMul", tuple(taken))
+        return EquivalentNode("QLinearMatMul", tuple(taken))
 
     return rule
 
 
-def _fused_matmul(node: NodeProto, dims: Dims) -> Equivalent | None:
-    if len(node.input) < 2 or _integer(node, "transBatchA", 0) or _integer(node, "transBatchB", 0):
+def _fused_matmul(node: NodeProto, dims: Dims) -> EquivalentNode | None:
+    if len(node.input) < 2 or integer(node, "transBatchA", 0) or integer(node, "transBatchB", 0):
         return None
-    flips = _integer(node, "transA", 0), _integer(node, "transB", 0)
+    flips = integer(node, "transA", 0), integer(node, "transB", 0)
     if not any(flips):
-        return Equivalent("MatMul", tuple(node.input[:2]))
+        return EquivalentNode("MatMul", tuple(node.input[:2]))
     weight = dims(node.input[1])
     if flips == (0, 1) and weight is not None and len(weight) == 2:
         return _product(node, *reversed(weight))
     # Both have the same leading axes: else nothing is inferred.
     left, right = "ji" if flips[0] else "ij", "kj" if flips[1] else "jk"
-    return Equivalent("Einsum", tuple(node.input[:2]), f"...{left},...{right}->...ik")
+    return EquivalentNode("Einsum", tuple(node.input[:2]), f"...{left},...{right}->...ik")
 
 
-def _product(node: NodeProto, rows: int, columns: int) -> Equivalent:
-    """Return a MatMul of the node's first input and a matrix that is made up."""
+def _product(node: NodeProto, rows: int, columns: int) -> EquivalentNode:
+    """Return a MatMul of the node's first input and a ``[rows, columns]`` matrix that is made
+    up."""
     name = f"memdiag:{rows}x{columns}"
-    return Equivalent("MatMul", (node.input[0], name), made_up={name: (rows, columns)})
+    return EquivalentNode("MatMul", (node.input[0], name), made_up={name: (rows, columns)})
 
 
-def _blocked_product(node: NodeProto, dims: Dims) -> Equivalent | None:
-    rows, columns = _integer(node, "K", 0), _integer(node, "N", 0)
+def _blocked_product(node: NodeProto, dims: Dims) -> EquivalentNode | None:
+    rows, columns = integer(node, "K", 0), integer(node, "N", 0)
     if rows <= 0 or columns <= 0:
         return None
     return _product(node, rows, columns)
 
 
-def _attention(node: NodeProto, dims: Dims) -> Equivalent | None:
+def _attention(node: NodeProto, dims: Dims) -> EquivalentNode | None:
     weights = dims(node.input[1]) if len(node.input) > 1 else None
-    sized = any(one.name == "qkv_hidden_sizes" for one in node.attribute)
+    sized = any(attribute.name == "qkv_hidden_sizes" for attribute in node.attribute)
     if sized or weights is None or len(weights) != 2 or weights[1] % 3:
         return None
     return _product(node, weights[0], weights[1] // 3)
 
 
-def _quantized_attention(node: NodeProto, dims: Dims) -> Equivalent | None:
+def _quantized_attention(node: NodeProto, dims: Dims) -> EquivalentNode | None:
     equivalent = _attention(node, dims)
     if equivalent is None or len(node.input) < 4:
         return None
@@ -115,31 +123,27 @@ def _quantized_attention(node: NodeProto, dims: Dims) -> Equivalent | None:
     return equivalent._replace(op_type="QLinearMatMul", inputs=taken)
 
 
-def _multi_head(node: NodeProto, dims: Dims) -> Equivalent | None:
+def _multi_head(node: NodeProto, dims: Dims) -> EquivalentNode | None:
     if len(node.input) < 3 or not node.input[2]:
         return None
     # Queries and values of rank 3; of any other rank nothing is inferred.
-    return Equivalent("Einsum", (node.input[0], node.input[2]), "bsh,blv->bsv")
+    return EquivalentNode("Einsum", (node.input[0], node.input[2]), "bsh,blv->bsv")
 
 
-def _grouped_query(node: NodeProto, dims: Dims) -> Equivalent | None:
+def _grouped_query(node: NodeProto, dims: Dims) -> EquivalentNode | None:
     return _like_first(node, dims) if len(node.input) > 1 and node.input[1] else None
 
 
-def _embedding(node: NodeProto, dims: Dims) -> Equivalent | None:
-    return Equivalent("Gather", (node.input[2], node.input[0])) if len(node.input) > 2 else None
+def _embedding(node: NodeProto, dims: Dims) -> EquivalentNode | None:
+    return EquivalentNode("Gather", (node.input[2], node.input[0])) if len(node.input) > 2 else None
 
 
-def _joined(node: NodeProto, dims: Dims) -> Equivalent | None:
+def _joined(node: NodeProto, dims: Dims) -> EquivalentNode | None:
     # The output's scale and zero point, then for each input the tensor, its scale, its zero point.
-    return Equivalent("Concat", tuple(node.input[2::3]))
+    return EquivalentNode("Concat", tuple(node.input[2::3]))
 
 
-def _integer(node: NodeProto, name: str, default: int) -> int:
-    return next((int(one.i) for one in node.attribute if one.name == name), default)
-
-
-_RULES: Mapping[str, Rule] = {
+_RULES: Mapping[str, EquivalentRule] = {
     "Attention": _attention,
     "BiasAdd": _like_first,
     "BiasGelu": _like_first,

@@ -1,4 +1,4 @@
-"""The sizes of a model's inputs: those that are fixed, asked for, given by an array, or free."""
+"""Sizes of a model's inputs: fixed, set by name, given by an array, or free."""
 
 import ast
 import operator
@@ -21,7 +21,14 @@ _EXPRESSION = re.compile(r"[\w +*/()-]+", re.ASCII)
 
 
 class Axis(NamedTuple):
-    """One axis of an input: its `size`, or its `symbol`, or neither."""
+    """One axis of an input.
+
+    Attributes:
+        input: the name of the input.
+        position, rank: the index of the axis, and the number of axes of the input.
+        size: the fixed size; None if the axis is free.
+        symbol: the name of a free dimension; empty without one.
+    """
 
     input: str
     position: int
@@ -31,14 +38,14 @@ class Axis(NamedTuple):
 
     @property
     def key(self) -> str:
-        """What the axis is set by: its symbol, or ``input:axis``."""
+        """The name by which ``--dim`` sets the size of the axis: its symbol, or ``input:axis``."""
         return self.symbol or f"{self.input}:{self.position}"
 
 
 def tensor_type(kind: TypeProto) -> TypeProto.Tensor | None:
-    """Return the tensor type in `kind`, also that of a sequence's element or an optional's.
+    """Return the tensor type in `kind`, or in the element of a sequence or optional type.
 
-    None for maps and sparse tensors.
+    Return None for maps and sparse tensors.
     """
     for _ in range(3):
         if kind.HasField("tensor_type"):
@@ -51,7 +58,8 @@ def tensor_type(kind: TypeProto) -> TypeProto.Tensor | None:
 
 
 def _symbol(size: TensorShapeProto.Dimension) -> str:
-    """Return the name of a dimension; exporters write ``?`` for dimensions without one."""
+    """Return the name of a dimension; empty without one, or if it is ``?``, which exporters
+    write."""
     return "" if size.dim_param == "?" else size.dim_param
 
 
@@ -98,9 +106,10 @@ def choose_sizes(
 ) -> dict[str, int]:
     """Return a size for every axis of `inputs` that is not fixed, by `Axis.key`.
 
-    `dims` come first, then the shapes of the arrays `given`, then the sizes in `usual`. All others
-    are 1 where they look like a batch, and `free_dim` elsewhere. A symbol like ``past + 1`` follows
-    those it names, and a key of `totals` is the sum of two others.
+    The sources in order of precedence are `dims`, the shapes of the arrays `given`, and `usual`.
+    Other axes get 1 if they look like a batch, else `free_dim`. The size of a symbol like ``past +
+    1`` is computed from the symbols in it, and the size of a key of `totals` is the sum of two
+    other sizes.
 
     Raises:
         UsageError: `dims` names no dimension, has a negative size, or contradicts an array.
@@ -125,8 +134,8 @@ def choose_sizes(
         sizes.setdefault(axis.key, shape[axis.position])
     batches = batch_keys(inputs)
     expressions: dict[str, ast.expr] = {
-        key: ast.BinOp(ast.Name(one), ast.Add(), ast.Name(other))
-        for key, (one, other) in (totals or {}).items()
+        key: ast.BinOp(ast.Name(first), ast.Add(), ast.Name(second))
+        for key, (first, second) in (totals or {}).items()
     }
     expressions |= {key: tree for key in keys if (tree := _parse(key, keys)) is not None}
     for key in keys:
@@ -146,12 +155,13 @@ def is_expression(symbol: str, keys: Mapping[str, Axis]) -> bool:
 
 
 def batch_keys(inputs: Mapping[str, tuple[Axis, ...] | None]) -> set[str]:
-    """Return the keys of the axes that count examples: called batch, or the first of several.
+    """Return the keys of the axes that count examples.
 
-    The only axis of an input is one as well, unless all inputs with free first axes are like that:
-    then it is more likely what the model reads, such as the samples of a sound. And so is the
-    second of three, with fixed ones around it, beside inputs whose first axis is free: a recurrent
-    state is laid out as [layers, batch, features].
+    These are axes with batch in their names and the first free axes of inputs of several axes. The
+    only axis of an input counts as well, unless this is so for all inputs with free first axes:
+    then the axis is more likely a length, such as the samples of a sound. The second of three axes
+    counts if it alone is free and another input has a free first axis: recurrent states are
+    [layers, batch, features].
     """
     known = [axes for axes in inputs.values() if axes]
     free = [axis for axes in known for axis in axes if axis.size is None]
@@ -171,7 +181,7 @@ def batch_keys(inputs: Mapping[str, tuple[Axis, ...] | None]) -> set[str]:
 def _known(
     inputs: Mapping[str, tuple[Axis, ...] | None], keys: Mapping[str, Axis], key: str
 ) -> str:
-    """Return what to say to somebody who asked for a dimension that cannot be set."""
+    """Return the sentence for a name in `dims` that is not a free dimension."""
     name, _, position = key.rpartition(":")
     for axis in inputs.get(name) or ():
         if str(axis.position) == position:
@@ -199,7 +209,7 @@ def _parse(symbol: str, keys: Mapping[str, Axis]) -> ast.expr | None:
 
 
 def _evaluate(tree: ast.expr, sizes: Mapping[str, int]) -> int | None:
-    """Return the value of an expression, or None if it is no arithmetic over known sizes."""
+    """Return the value of an expression; None if it is no arithmetic over known sizes."""
     if isinstance(tree, ast.Constant) and type(tree.value) is int:
         return tree.value
     if isinstance(tree, ast.Name):

@@ -1,4 +1,4 @@
-"""External data: the files beside a model that its tensors name, checked without reading them."""
+"""External data: the files that a model's tensors refer to, checked without reading them."""
 
 import os
 import stat
@@ -10,15 +10,21 @@ from onnx import TensorProto
 from memdiag.errors import MissingDataError, ModelError
 
 
-class Reference(NamedTuple):
-    """The reference in a tensor's external_data; `length` None means the rest of the file."""
+class ExternalReference(NamedTuple):
+    """The reference in a tensor's external_data.
+
+    Attributes:
+        location: the path of the file, relative to the folder of the model.
+        offset: the offset in the file, in bytes.
+        length: the number of bytes; None for the rest of the file.
+    """
 
     location: str
     offset: int
     length: int | None
 
 
-def read_reference(tensor: TensorProto, *, where: str) -> Reference:
+def read_reference(tensor: TensorProto, *, where: str) -> ExternalReference:
     """Return the external reference of `tensor`, which `where` names in errors.
 
     Raises:
@@ -44,15 +50,15 @@ def read_reference(tensor: TensorProto, *, where: str) -> Reference:
                 "of bytes; export the model again."
             )
         numbers[key] = int(text)
-    return Reference(location, numbers.get("offset", 0), numbers.get("length"))
+    return ExternalReference(location, numbers.get("offset", 0), numbers.get("length"))
 
 
 class ExternalFiles:
-    """The external files of one model, found once each.
+    """The external files of one model. Each file is looked up once.
 
-    A location is relative to the folder of the model's path. Both it and the target of its links
-    must stay in that folder, or in the one of the model's real path: caches that link models and
-    data to a common store are fine.
+    A location is relative to the folder of the model's path. The file must be in that folder or in
+    the folder of the model's real path, also after links are resolved. Caches that link models and
+    data to a common store are accepted.
     """
 
     def __init__(self, model: Path) -> None:
@@ -62,20 +68,20 @@ class ExternalFiles:
 
     @property
     def paths(self) -> tuple[Path, ...]:
-        """The distinct files found so far, without links."""
+        """The distinct files that were looked up so far, with links resolved."""
         return tuple(dict.fromkeys(path for path, _ in self._found.values()))
 
     @property
     def total_bytes(self) -> int:
-        """The sizes of the distinct files found so far, together."""
+        """The total size of the distinct files that were looked up so far."""
         return sum(dict(self._found.values()).values())
 
     def check(self, location: str, end: int, *, where: str) -> Path:
-        """Return the real path of the file at `location`, known to have at least `end` bytes.
+        """Return the real path of the file at `location`, after checking that it has `end` bytes.
 
         Raises:
             MissingDataError: there is no such file, or it is shorter.
-            ModelError: `location` leaves the model's folder.
+            ModelError: `location` is outside of the model's folder.
         """
         if location not in self._found:
             self._found[location] = self._find(location, where)

@@ -1,4 +1,4 @@
-"""States of a model's files, to notice that they change while a command works with them."""
+"""States of a model's files, to detect changes during a command."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -33,19 +33,23 @@ class FileStates:
 
     @property
     def changed(self) -> bool:
-        """Whether a file was changed, replaced or removed since."""
+        """Whether a file was changed, replaced or removed since this object was created."""
         return any(_state(file) != state for file, state in self._states.items())
 
     @property
     def sentence(self) -> str:
-        """The sentence for the user about a change."""
+        """The message to the user about a change of the files."""
         return (
             f"{self._model}: changed during the command. Run the command again when the file is"
             " complete."
         )
 
     def check(self) -> None:
-        """Raise ModelError if a file changed."""
+        """Compare the files with their states when this object was created.
+
+        Raises:
+            ModelError: a file was changed, replaced or removed.
+        """
         if self.changed:
             raise ModelError(self.sentence)
 

@@ -1,4 +1,4 @@
-"""Calls of functions: how often each body ends up in the graph once all calls are inlined."""
+"""Number of times that a model calls each of its functions, directly and through others."""
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
@@ -9,12 +9,12 @@ MAX_INLINED_CALLS = 1_000_000
 
 
 def inlined_calls(graph: Graph, functions: Iterable[Graph]) -> dict[str, int]:
-    """Return by function, named ``domain::name``, how often its body is inlined; at most a million.
+    """Return how often each function is inlined, by ``domain::name``; at most `MAX_INLINED_CALLS`.
 
-    Functions that call each other in a circle, which no runtime can inline, count as not called;
-    overloads of one name count together.
+    Functions that call each other in a circle, which no runtime can inline, count as not called.
+    Overloads of one name are counted together.
     """
-    bodies = {one.key: one for one in functions}
+    bodies = {function.key: function for function in functions}
     if not bodies:
         return {}
     calls = {key: _calls(function.nodes, bodies) for key, function in bodies.items()}
@@ -44,7 +44,8 @@ def inlined_calls(graph: Graph, functions: Iterable[Graph]) -> dict[str, int]:
 def called(
     nodes: Iterable[Node], functions: Mapping[FunctionKey, Graph]
 ) -> dict[FunctionKey, Graph]:
-    """Return the functions that `nodes`, subgraphs included, call directly or through others."""
+    """Return the functions that `nodes`, including those in subgraphs, call directly or
+    indirectly."""
     found: dict[FunctionKey, Graph] = {}
     pending = list(_calls(nodes, functions))
     while pending:
@@ -56,11 +57,11 @@ def called(
 
 
 def inlined_node_count(graph: Graph, functions: Iterable[Graph], limit: int) -> int:
-    """Return how many nodes `graph` has with all calls inlined; more than `limit` if endless.
+    """Return the number of nodes of `graph` after inlining all calls; above `limit` if endless.
 
-    A call counts as a node too. Counting stops above `limit`.
+    A call counts as a node as well. The result is not exact above `limit`.
     """
-    bodies = {one.key: one for one in functions}
+    bodies = {function.key: function for function in functions}
     calls = {key: _calls(function.nodes, bodies) for key, function in bodies.items()}
     total = dict.fromkeys(bodies, 0)
     # As often as calls may be nested; if the numbers still grow then, they grow without end.
@@ -79,15 +80,12 @@ def _nodes(body: Graph, calls: Mapping[FunctionKey, int], inside: Mapping[Functi
 
 
 def _calls(nodes: Iterable[Node], functions: Collection[FunctionKey]) -> dict[FunctionKey, int]:
-    """Return how often `nodes`, and those in their subgraphs, call each function."""
-    found: dict[FunctionKey, int] = defaultdict(int)
-    pending = [iter(nodes)] if functions else []
-    while pending:
-        node = next(pending[-1], None)
-        if node is None:
-            pending.pop()
-            continue
+    """Return how often each function is called directly by `nodes` and nodes in their subgraphs."""
+    counts: dict[FunctionKey, int] = defaultdict(int)
+    for node in nodes if functions else ():
         if node.key in functions:
-            found[node.key] += 1
-        pending += (iter(inner.graph.nodes) for inner in node.subgraphs)
-    return found
+            counts[node.key] += 1
+        for inner in node.subgraphs:
+            for key, count in _calls(inner.graph.nodes, functions).items():
+                counts[key] += count
+    return counts

@@ -1,11 +1,11 @@
-"""Index of a model's graphs: who produces and who consumes each value, and which are weights.
+"""Index of a model's graphs: producers and consumers of values, and the values that are weights.
 
 Three classes, all plain dicts over the parsed model:
 
 - `Graph` indexes one GraphProto or FunctionProto by itself.
 - `Scope` is one occurrence of a graph: the main graph, a subgraph inside its node, or the body of
   a function at one call. It resolves names across the graphs around it and inside it.
-- `GraphIndex` knows the scopes of a whole model, their paths, and the weights in them.
+- `GraphIndex` has the scopes of a whole model, their paths, and the weights in them.
 """
 
 from collections import defaultdict
@@ -37,6 +37,9 @@ MAX_CALL_DEPTH = 50
 MAX_IDENTITY_STEPS = 50
 """A constant is followed through at most this many Identity nodes and function calls."""
 
+OVERRIDABLE_SINCE_IR = 4
+"""Models of older IR versions had to list all initializers as graph inputs: they are constants."""
+
 FunctionKey = tuple[str, str, str]
 """Domain, operator and overload: what a node that calls a function names."""
 
@@ -53,7 +56,7 @@ class Node:
         graph: the graph that contains it.
         index: its position in that graph.
         op_type, domain, overload, name: as in NodeProto.
-        input, output: the names of the values it reads and makes.
+        input, output: the names of its inputs and outputs.
         subgraphs: the graphs in its attributes.
         has_attributes: whether `attribute` has any element.
     """
@@ -83,18 +86,19 @@ class Node:
 
     @property
     def proto(self) -> NodeProto:
-        """The node as parsed. It is not kept: protobuf's own object is larger than this one."""
+        """The node as parsed. It is not stored here, as protobuf's object is larger than this
+        one."""
         proto: NodeProto = self.graph.proto.node[self.index]
         return proto
 
     @property
     def attribute(self) -> Sequence[AttributeProto]:
-        """The attributes."""
+        """The attributes of the node."""
         return self.proto.attribute if self.has_attributes else ()
 
     @property
     def key(self) -> FunctionKey:
-        """The key of the function that the node calls, if it calls one."""
+        """The key of a function with the domain, operator and overload of this node."""
         return (self.domain, self.op_type, self.overload)
 
     @property
@@ -104,7 +108,12 @@ class Node:
 
 
 class Subgraph(NamedTuple):
-    """A graph in a node's attribute; `name` is the attribute's, with an index if it is a list."""
+    """A graph in an attribute of a node.
+
+    Attributes:
+        name: the name of the attribute, with an index if it is a list of graphs.
+        graph: the graph.
+    """
 
     name: str
     graph: "Graph"
@@ -116,12 +125,13 @@ class Graph:
     Attributes:
         proto: the graph or function as parsed, large tensors as references.
         is_function: whether it is the body of a function.
-        inputs, outputs: names.
-        nodes: in the order of the file.
-        initializers: the dense ones by name; of several with one name the last.
-        producers: the node that makes each value; of several the last.
-        consumers: for each value, the nodes that read it, each with the index of the input.
-        tensors: initializers and the tensors of Constant nodes, by the value's name.
+        inputs, outputs: the names of its inputs and outputs.
+        nodes: the nodes in the order of the file.
+        initializers: the dense initializers by name; the last if several have one name.
+        producers: the node that computes each value; the last if there are several.
+        consumers: for each value the nodes that read it, each with the index of the input.
+        with_subgraphs: the nodes that have subgraphs.
+        tensors: initializers and the tensors of Constant nodes, by the name of the value.
 
     Raises:
         TypeError: a name is not UTF-8 text.
@@ -170,13 +180,21 @@ class Graph:
         self.tensors = {**self.initializers, **constants} if constants else self.initializers
 
     def defines(self, name: str) -> bool:
-        """Return whether `name` is an input, an initializer or an output of a node here."""
+        """Return whether `name` is an input, an initializer, or an output of a node of this
+        graph."""
         return name in self.producers or name in self.initializers or name in self._input_names
 
     @property
     def subgraphs(self) -> Iterator["Graph"]:
-        """The graphs directly inside its nodes."""
+        """The graphs in the attributes of its nodes, without graphs further inside."""
         return (inner.graph for node in self.with_subgraphs for inner in node.subgraphs)
+
+    def with_paths(self, path: str = "") -> Iterator[tuple[str, "Graph"]]:
+        """Yield the graph with `path`, and all graphs inside with their paths below it."""
+        yield path, self
+        for node in self.with_subgraphs:
+            for inner in node.subgraphs:
+                yield from inner.graph.with_paths(joined(path, f"{node.label}/{inner.name}"))
 
     @cached_property
     def node_count(self) -> int:
@@ -185,13 +203,13 @@ class Graph:
 
     @cached_property
     def captured(self) -> frozenset[str]:
-        """The names from around the graph that its nodes read, those in subgraphs included."""
+        """The names that nodes of this graph and its subgraphs read from the graphs around it."""
         names = set(self.consumers).union(*(inner.captured for inner in self.subgraphs))
         return frozenset(name for name in names if name and not self.defines(name))
 
     @cached_property
     def is_sorted(self) -> bool:
-        """Whether no node stands before one whose output it reads."""
+        """Whether every node follows the nodes whose outputs it reads."""
         return all(
             name not in self.producers or self.producers[name].index < node.index
             for node in self.nodes
@@ -201,7 +219,8 @@ class Graph:
 
     @cached_property
     def declared_shapes(self) -> dict[str, Shape]:
-        """The shapes that the graph itself declares, by value; those of tensors included."""
+        """The shapes that the graph declares for its values, including those of tensors, by
+        name."""
         shapes: dict[str, Shape] = {}
         for value in self.declared_values:
             tensor = value.type.tensor_type
@@ -214,7 +233,7 @@ class Graph:
 
     @property
     def declared_values(self) -> Iterator[ValueInfoProto]:
-        """The values whose types the graph declares: inputs, values inside, outputs."""
+        """The inputs, inner values and outputs for which the graph declares a type."""
         if not isinstance(self.proto, FunctionProto):
             yield from self.proto.input
             yield from self.proto.value_info
@@ -237,7 +256,8 @@ class Graph:
 
     @property
     def required_inputs(self) -> tuple[ValueInfoProto, ...]:
-        """The inputs of the main graph without a default: those that are not initializers too."""
+        """The inputs of the main graph without a default: those that are not initializers as
+        well."""
         sparse = {tensor.values.name for tensor in self.sparse_initializers}
         return tuple(
             value
@@ -247,7 +267,13 @@ class Graph:
 
 
 class Use(NamedTuple):
-    """A node that reads a value: the scope of the node, and the index of the input."""
+    """One input of a node, which reads a value.
+
+    Attributes:
+        scope: the scope of the node.
+        node: the node.
+        input_index: the index of the input.
+    """
 
     scope: "Scope"
     node: Node
@@ -287,7 +313,7 @@ class Scope:
         }
 
     def uses(self, name: str) -> Iterator[Use]:
-        """Yield the uses of a value of this scope, here and in the subgraphs that see it."""
+        """Yield the uses of a value of this scope, in this scope and its subgraphs."""
         for node, input_index in self.graph.consumers.get(name, ()):
             yield Use(self, node, input_index)
         if self.subgraphs:
@@ -296,7 +322,7 @@ class Scope:
 
     @cached_property
     def _capturing(self) -> dict[str, list["Scope"]]:
-        """The inner scopes that read each name of this scope or of one around it."""
+        """The inner scopes that read each name of this scope or of a scope around it, by name."""
         found: dict[str, list[Scope]] = defaultdict(list)
         for scopes in self.subgraphs.values():
             for inner in scopes:
@@ -305,9 +331,9 @@ class Scope:
         return dict(found)
 
     def defining_scope(self, name: str) -> "Scope | None":
-        """Return the scope that defines `name` as it is seen from here; None if none does.
+        """Return the scope that defines `name` for a node of this scope; None if none does.
 
-        A function's body sees no names from outside.
+        A function body has no access to names outside of it.
         """
         scope: Scope | None = self
         while scope is not None and not scope.graph.defines(name):
@@ -324,7 +350,8 @@ class Scope:
         return self._calls[node]
 
     def argument(self, name: str) -> tuple["Scope", str] | None:
-        """Return what the input `name` of a function's body is at its call: scope and name."""
+        """Return the argument for input `name` of a function body, with its scope; None without
+        one."""
         if not self.is_function or self.owner is None or self.parent is None:
             return None
         if name not in self.inputs:
@@ -337,7 +364,7 @@ class Scope:
 class GraphIndex:
     """The scopes of a model's graphs and called functions, and the weights in them.
 
-    Of a function's calls only the first is among the scopes: its own constants are the same in all.
+    Only the first call of each function has a scope, as the constants are the same in all calls.
     """
 
     def __init__(self, model: "ModelFile") -> None:
@@ -355,7 +382,7 @@ class GraphIndex:
             in_graph[weight.name] = None if weight.name in in_graph else weight
 
     def __iter__(self) -> Iterator[tuple[str, Scope]]:
-        """Yield each path with its scopes, the main graph first; functions once."""
+        """Yield each scope with its path: the main graph first, each function once."""
         for path, scopes in self._scopes_by_path.items():
             for scope in scopes:
                 yield path, scope
@@ -365,26 +392,42 @@ class GraphIndex:
         return self._scopes_by_path.get(weight.graph, [])
 
     def weight(self, scope: Scope, name: str) -> Weight | None:
-        """Return the weight that `name` is, seen from `scope`; None if it is none.
+        """Return the weight that `name` refers to in `scope`; None if the value is not a weight.
 
-        None as well where two weights of one graph have that name.
+        Return None as well if two weights of the defining graph have that name.
         """
         defining = scope.defining_scope(name)
         return self.own_weight(defining, name) if defining is not None else None
 
+    def is_overridable(self, weight: Weight) -> bool:
+        """Return whether a caller may give another value for `weight`.
+
+        Such weights are initializers of the main graph that are graph inputs as well. The runtime
+        neither folds nor packs them.
+        """
+        return not weight.graph and weight.name in self._overridable
+
+    @cached_property
+    def _overridable(self) -> frozenset[str]:
+        if self._model.proto.ir_version < OVERRIDABLE_SINCE_IR:
+            return frozenset()
+        graph = self._model.graph
+        return frozenset(graph.inputs) - {value.name for value in graph.required_inputs}
+
     def own_weight(self, scope: Scope, name: str) -> Weight | None:
-        """Return the weight called `name` of that very graph; None if there is none, or two."""
+        """Return the weight called `name` that `scope` itself defines; None without one, or with
+        two."""
         return self._weights_of(scope).get(name)
 
     def constant(self, scope: Scope, node: Node, input_index: int) -> tuple[Array, Weight] | None:
-        """Return values and weight of an input of `node`; None where they are not constant."""
+        """Return values and weight of an input of `node`; None if the input is not constant."""
         weight = self.constant_weight(scope, node, input_index)
         return (self._model.data(weight), weight) if weight is not None else None
 
     def constant_weight(self, scope: Scope, node: Node, input_index: int) -> Weight | None:
-        """Return the weight that an input of `node` is; None where it is not constant.
+        """Return the weight that an input of `node` refers to; None if the input is not constant.
 
-        Identity nodes and the arguments of function calls are followed.
+        Identity nodes and arguments of function calls are followed.
         """
         name = node.input[input_index] if input_index < len(node.input) else ""
         for _ in range(MAX_IDENTITY_STEPS):
@@ -406,7 +449,7 @@ class GraphIndex:
         return None
 
     def path(self, scope: Scope) -> str:
-        """Return the path of a scope as weights name it."""
+        """Return the path of a scope, as in `Weight.graph`."""
         if scope not in self._paths:
             node, parent = scope.owner, scope.parent
             assert node is not None
@@ -419,7 +462,8 @@ class GraphIndex:
         return self._paths[scope]
 
     def qualified(self, scope: Scope, node: Node) -> str:
-        """Return the label of `node`, a node of `scope`, behind the path of its graph."""
+        """Return the label of `node` qualified by the path of `scope`:
+        ``If_0/then_branch/MatMul_3``."""
         return joined(self.path(scope), node.label)
 
     def _weights_of(self, scope: Scope) -> Mapping[str, Weight | None]:
@@ -456,7 +500,7 @@ def subgraphs(node: NodeProto) -> Iterator[tuple[str, GraphProto]]:
 
 
 def _check_texts(graph: GraphProto) -> None:
-    """Raise a TypeError where a name that a report may print is not UTF-8 text."""
+    """Raise a TypeError if a name that reports may contain is not UTF-8 text."""
     intern(graph.name)
     for sparse in graph.sparse_initializer:
         intern(sparse.values.name)
@@ -469,20 +513,23 @@ def _check_texts(graph: GraphProto) -> None:
 
 
 def node_label(node: Node | NodeProto, index: int) -> str:
-    """Return the name of `node`, or its operator and its `index` in the graph if it has none."""
+    """Return the name of `node`; without one its operator and its `index` in the graph."""
     return node.name or f"{node.op_type}_{index}"
 
 
 def joined(path: str, label: str) -> str:
-    """Return a label behind the path of its graph, which is empty for the main graph."""
+    """Return `label` qualified by the `path` of its graph, which is empty for the main graph."""
     return f"{path}/{label}" if path else label
 
 
-def integer(node: Node, name: str, default: int) -> int:
-    """Return an integer attribute of `node`."""
-    return next((int(one.i) for one in node.attribute if one.name == name), default)
+def integer(node: Node | NodeProto, name: str, default: int) -> int:
+    """Return the integer attribute `name` of `node`; `default` if the node does not have it."""
+    values = (int(attribute.i) for attribute in node.attribute if attribute.name == name)
+    return next(values, default)
 
 
-def integers(node: Node, name: str) -> tuple[int, ...]:
-    """Return an attribute of `node` that is a list of integers; empty where it has none."""
-    return next((tuple(one.ints) for one in node.attribute if one.name == name), ())
+def integers(node: Node | NodeProto, name: str) -> tuple[int, ...]:
+    """Return the attribute `name` of `node`, a list of integers; empty if the node does not have
+    it."""
+    values = (tuple(attribute.ints) for attribute in node.attribute if attribute.name == name)
+    return next(values, ())

@@ -1,20 +1,20 @@
-"""What an input's values must be: indices inside the tables they reach, or a number asked for.
+"""Constraints on the values of an input: indices into tables, and numbers to be equal to.
 
-An input is followed forward, through operators that only move its values, into subgraphs and
-functions, to the operators that use them as indices or compare them with constants.
+An input is followed through operators that only move its values, into subgraphs and functions, to
+the operators that use it as indices or compare it with constants.
 """
 
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from memdiag.model.graph_index import Node, Scope, Use
+from memdiag.model.graph_index import Node, Scope, Use, integer, integers
 from memdiag.model.tensor_data import CONSTANT_FIELDS, Array, constant_array, inline_array
 
 MAX_VISITS = 20_000
 """An input is followed to so many uses; what the rest would ask of it is not known then."""
 
 MAX_SHAPE_STEPS = 50
-"""A table's shape is looked for through so many operators."""
+"""Maximum operators through which the shape of a table is followed."""
 
 # The inputs whose values come out again, unchanged, in the first output (all of them, for Split).
 _MOVES: dict[str, tuple[int, ...] | None] = {
@@ -58,47 +58,67 @@ _AXIS_IS_FIXED = ("RotaryEmbedding", "EmbedLayerNormalization")
 _SAME_SHAPE = ("Cast", "CastLike", "DequantizeLinear", "Identity")
 
 
-class Limit(NamedTuple):
-    """Values must stay below `size`, that of a table described in words; None if unknown."""
+class IndexLimit(NamedTuple):
+    """Upper limit of the values of an input that is used as indices.
+
+    Attributes:
+        size: the values must be smaller; None if the size of the table is unknown.
+        table: the description of the table, such as ``rows of embedding``.
+    """
 
     size: int | None
     table: str
 
 
-class Demands(NamedTuple):
-    """What the uses of an input ask of its values: to be indices, to equal a constant."""
+class InputConstraints(NamedTuple):
+    """Constraints that the uses of an input put on its values.
 
-    limits: tuple[Limit, ...]
+    Attributes:
+        limits: an upper limit for each use as indices.
+        equals: constants that the values are compared with.
+    """
+
+    limits: tuple[IndexLimit, ...]
     equals: tuple[float, ...]
 
     @property
-    def smallest(self) -> Limit | None:
-        """The limit that holds for all uses: the smallest known one; None if there is none."""
+    def smallest(self) -> IndexLimit | None:
+        """The smallest known limit; if none is known any limit, and None without a limit."""
         known = [limit for limit in self.limits if limit.size is not None]
         if known:
             return min(known, key=lambda limit: limit.size or 0)
         return self.limits[0] if self.limits else None
 
 
-def demands(main: Scope, name: str, input_shapes: Mapping[str, tuple[int, ...] | None]) -> Demands:
-    """Return what the model of scope `main` asks of its input `name`.
+def input_constraints(
+    main: Scope, name: str, input_shapes: Mapping[str, tuple[int, ...] | None]
+) -> InputConstraints:
+    """Return the constraints on the values of the input `name` of the model of scope `main`.
 
-    `input_shapes` are the sizes that the model's inputs will have, for tables among them.
+    `input_shapes` are the shapes of the model's inputs in the run, as some of them are tables.
     """
-    return _Trace(main, input_shapes).run(name)
+    return _ConstraintSearch(main, input_shapes).run(name)
 
 
-class _Trace:
+class _ConstraintSearch:
+    """Search for the constraints on one input.
+
+    Attributes:
+        limits, equals: the constraints found so far.
+        pending: values to follow: scope, name, and the constant that was added to the input.
+        offsets: the largest constant with which each value was followed.
+    """
+
     def __init__(self, main: Scope, input_shapes: Mapping[str, tuple[int, ...] | None]) -> None:
         self.main = main
         self.input_shapes = input_shapes
-        self.limits: list[Limit] = []
+        self.limits: list[IndexLimit] = []
         self.equals: list[float] = []
         # Values to follow: their scope, their name, and what was added to the input on the way.
         self.pending: list[tuple[Scope, str, int]] = []
         self.offsets: dict[tuple[Scope, str], int] = {}
 
-    def run(self, name: str) -> Demands:
+    def run(self, name: str) -> InputConstraints:
         self._follow(self.main, name, 0)
         visits = 0
         while self.pending and visits < MAX_VISITS:
@@ -108,10 +128,10 @@ class _Trace:
                 self._use(use, offset)
             for outer, outer_name in _as_output(scope, value):
                 self._follow(outer, outer_name, offset)
-        return Demands(tuple(self.limits), tuple(self.equals))
+        return InputConstraints(tuple(self.limits), tuple(self.equals))
 
     def _follow(self, scope: Scope, name: str, offset: int) -> None:
-        """Put a value on the list, unless it was there with as much added to it."""
+        """Append a value to `pending`, unless it was followed with at least the same `offset`."""
         if name and self.offsets.get((scope, name), offset - 1) < offset:
             self.offsets[scope, name] = offset
             self.pending.append((scope, name, offset))
@@ -124,7 +144,7 @@ class _Trace:
         for at, table, axis in _LOOKUPS.get((domain, node.op_type), ()):
             if index == at and len(node.input) > table:
                 if node.op_type not in _AXIS_IS_FIXED:
-                    axis = integer_attribute(node, "axis", 0)
+                    axis = integer(node, "axis", 0)
                 self._limit(scope, node.input[table], axis, offset)
         if domain:
             return
@@ -147,7 +167,7 @@ class _Trace:
             self._limit_nd(scope, node, offset)
 
     def _shifted(self, scope: Scope, node: Node, index: int, offset: int) -> None:
-        """Follow a value to which a constant integer is added, or from which it is taken."""
+        """Follow the result of an Add or Sub of a value and a constant integer."""
         values = small_constant(scope, node.input[1 - index])
         if values is None or values.size != 1 or values.dtype.kind not in "iu":
             return
@@ -161,34 +181,35 @@ class _Trace:
         shape = self._shape(scope, table, MAX_SHAPE_STEPS)
         words = f"rows of {table}"
         if shape is None or not -len(shape) <= axis < len(shape):
-            self.limits.append(Limit(None, words))
+            self.limits.append(IndexLimit(None, words))
             return
         axis %= len(shape)
         if axis:
             words = f"axis {axis} of {table}"
         size = shape[axis]
         if size is None:
-            self.limits.append(Limit(None, words))
+            self.limits.append(IndexLimit(None, words))
         else:
             self._at_most(size, offset, words)
 
     def _limit_nd(self, scope: Scope, node: Node, offset: int) -> None:
-        """Add the limit of GatherND or ScatterND, whose indices run over several axes at once."""
+        """Add the limit for GatherND or ScatterND, whose indices select along several axes."""
         shape = self._shape(scope, node.input[0], MAX_SHAPE_STEPS)
         indices = self._shape(scope, node.input[1], MAX_SHAPE_STEPS)
-        first = integer_attribute(node, "batch_dims", 0)
+        first = integer(node, "batch_dims", 0)
         last = first + indices[-1] if indices and indices[-1] is not None else None
         sizes = [size for size in (shape or ())[first:last] if size is not None]
         if sizes:
             self._at_most(min(sizes), offset, f"the smallest axis of {node.input[0]}")
         else:
-            self.limits.append(Limit(None, f"axes of {node.input[0]}"))
+            self.limits.append(IndexLimit(None, f"axes of {node.input[0]}"))
 
     def _at_most(self, size: int, offset: int, table: str) -> None:
-        self.limits.append(Limit(max(size - max(offset, 0), 0), table))
+        self.limits.append(IndexLimit(max(size - max(offset, 0), 0), table))
 
     def _shape(self, scope: Scope, name: str, steps: int) -> tuple[int | None, ...] | None:
-        """Return the shape of a value, as far as it is known without running the model."""
+        """Return the shape of a value as far as it is known without a run; None if not even the
+        rank."""
         home = scope.defining_scope(name)
         if home is None or not steps:
             return None
@@ -198,7 +219,7 @@ class _Trace:
             return home.graph.declared_shapes[name]
         node = home.producers.get(name)
         if node is None:
-            outer = _outer_value(home, name)
+            outer = home.argument(name)
             return self._shape(*outer, steps - 1) if outer else None
         if not node.input or node.domain not in ("", "ai.onnx", "com.microsoft"):
             return None
@@ -210,7 +231,7 @@ class _Trace:
 
 
 def _as_input(scope: Scope, node: Node, index: int) -> Iterator[tuple[Scope, str]]:
-    """Yield what input `index` of `node` is called inside the body or function it is handed to."""
+    """Yield the names of input `index` of `node` in the loop body or function that gets it."""
     bodies = scope.subgraphs.get(node, [])
     if node.op_type not in ("Loop", "Scan") or (node.op_type == "Loop" and index < 2):
         bodies = []
@@ -221,7 +242,7 @@ def _as_input(scope: Scope, node: Node, index: int) -> Iterator[tuple[Scope, str
 
 
 def _as_output(scope: Scope, name: str) -> Iterator[tuple[Scope, str]]:
-    """Yield what an output of a body or function is called outside, and in the next iteration."""
+    """Yield the names of an output of a body or function outside and in the next iteration."""
     node, parent = scope.owner, scope.parent
     if node is None or parent is None:
         return
@@ -236,17 +257,8 @@ def _as_output(scope: Scope, name: str) -> Iterator[tuple[Scope, str]]:
             yield scope, scope.inputs[index + 1]
 
 
-def _outer_value(scope: Scope, name: str) -> tuple[Scope, str] | None:
-    """Return the argument that a function's input `name` stands for, in the caller's scope."""
-    node, parent = scope.owner, scope.parent
-    if node is None or parent is None or not scope.is_function or name not in scope.inputs:
-        return None
-    index = scope.inputs.index(name)
-    return (parent, node.input[index]) if index < len(node.input) else None
-
-
 def small_constant(scope: Scope, name: str, steps: int = MAX_SHAPE_STEPS) -> Array | None:
-    """Return the values of a small constant, also through operators that only change its shape."""
+    """Return the values of a small constant, also behind Cast, Reshape and the like; else None."""
     home = scope.defining_scope(name)
     if home is None or not steps:
         return None
@@ -255,7 +267,7 @@ def small_constant(scope: Scope, name: str, steps: int = MAX_SHAPE_STEPS) -> Arr
         return inline_array(tensor)
     node = home.producers.get(name)
     if node is None:
-        outer = _outer_value(home, name)
+        outer = home.argument(name)
         return small_constant(*outer, steps - 1) if outer else None
     if node.op_type == "Constant":
         for attribute in node.attribute:
@@ -266,16 +278,9 @@ def small_constant(scope: Scope, name: str, steps: int = MAX_SHAPE_STEPS) -> Arr
     return None
 
 
-def integer_attribute(node: Node, name: str, default: int) -> int:
-    """Return the value of an integer attribute of `node`."""
-    return next((one.i for one in node.attribute if one.name == name), default)
-
-
 def _permuted(node: Node, shape: tuple[int | None, ...] | None) -> tuple[int | None, ...] | None:
-    """Return `shape` as a Transpose leaves it."""
+    """Return `shape` after the Transpose `node`; None if its `perm` does not fit."""
     if shape is None:
         return None
-    order = next((list(one.ints) for one in node.attribute if one.name == "perm"), None)
-    if order is None:
-        return shape[::-1]
+    order = integers(node, "perm") or tuple(range(len(shape)))[::-1]
     return tuple(shape[axis] for axis in order) if sorted(order) == [*range(len(shape))] else None

@@ -1,14 +1,13 @@
-"""The copy of a model that shape inference gets: sizes filled in, and nothing that would hang it.
+"""The copy of a model that is given to ONNX's shape inference.
 
-The inference is native code: it would follow functions that call each other without end, and some
-attributes send it into loops or let it ask for all memory. Nodes of that kind are given an unknown
-domain here. Operators of the runtime's own become equivalent ones of ONNX.
+The inference is native code. Some nodes send it into loops, let it crash, or let it ask for all
+memory: in the copy these have an unknown domain. Nodes of ONNX Runtime's own operators are replaced
+by equivalent ONNX nodes, and free dimensions by the sizes that are given.
 """
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from math import prod
+from collections.abc import Mapping
 from typing import Final
 
 from onnx import (
@@ -18,14 +17,13 @@ from onnx import (
     ModelProto,
     NodeProto,
     TypeProto,
-    ValueInfoProto,
     helper,
 )
 
 from memdiag.model.contrib_shapes import DOMAINS, equivalent_op
 from memdiag.model.dimensions import fill_in_sizes
 from memdiag.model.function_calls import called
-from memdiag.model.graph_index import FunctionKey, Graph, Node, subgraphs
+from memdiag.model.graph_index import FunctionKey, Graph, Node, integer, subgraphs
 
 _OTHER_DOMAIN: Final = "memdiag.unknown"
 _KNOWN_DOMAINS = frozenset({"", "ai.onnx", "ai.onnx.ml", "ai.onnx.preview"})
@@ -38,51 +36,33 @@ _CHECKED = _CRASHES | {"EyeLike", "Einsum", "Split", "LabelEncoder"}
 
 _EQUATION = re.compile(r"[A-Za-z,]*(?:->[A-Za-z]*)?")
 
-MAX_CARRIED_SIZES = 1_000_000
-"""Sizes that the inference may carry along, in all lists together.
-
-It keeps a list of sizes for each value of at most one axis that some operators make, whatever its
-type; unknown ones included (onnx 1.23.2: 145 bytes each). Where a value is joined with itself again
-and again, its list doubles each time.
-"""
-
-_UNKNOWN_LENGTH = 8
-"""The assumed length of a list that only the inference finds out: most are shapes of few axes."""
-
-_CARRIES = frozenset(
-    ["Add", "Cast", "Div", "Gather", "Identity", "Mul", "Slice", "Squeeze", "Sub", "Unsqueeze"]
-)
-"""Operators that make a list of others; Concat joins them."""
-
-_LISTS = _CARRIES | {"Concat", "Constant"}
-"""Operators whose lists may be long; those of other nodes count as `_UNKNOWN_LENGTH`."""
-
 
 class InferenceInput:
-    """A model prepared for shape inference; each node keeps its index.
+    """A model prepared for shape inference, with the same number of nodes in each graph.
 
     Attributes:
         serialized: the model as bytes.
-        carries_values: whether the inference may compute the values of shapes as well.
-        unknown: the unknown operators of the graph, each with the number of its nodes.
-        unknown_in_functions: likewise, by function.
+        unknown: the unknown operators of the graph, with their numbers of nodes.
+        unknown_in_functions: the unknown operators of each function.
     """
 
     def __init__(self, proto: ModelProto, sizes: Mapping[str, int]) -> None:
-        """Prepare `proto`, which is changed; free dimensions get the `sizes` that name them."""
-        self._dims = {one.name: tuple(one.dims) for one in proto.graph.initializer}
-        self._functions = {(one.domain, one.name, one.overload) for one in proto.functions}
+        """Prepare `proto`, which is modified. `sizes` are sizes of free dimensions by name."""
+        self._dims = {tensor.name: tuple(tensor.dims) for tensor in proto.graph.initializer}
+        self._functions = {
+            (function.domain, function.name, function.overload) for function in proto.functions
+        }
         self._has_first_ml = any(
-            one.domain == "ai.onnx.ml" and one.version < 2
-            for each in (proto, *proto.functions)
-            for one in each.opset_import
+            opset.domain == "ai.onnx.ml" and opset.version < 2
+            for importer in (proto, *proto.functions)
+            for opset in importer.opset_import
         )
         for field in ("training_info", "metadata_props"):
             proto.ClearField(field)
-        if not any(one.domain in ("", "ai.onnx") for one in proto.opset_import):
+        if not any(opset.domain in ("", "ai.onnx") for opset in proto.opset_import):
             proto.opset_import.append(helper.make_opsetid("", 17))
-        for one in (proto, *proto.functions):
-            one.opset_import.append(helper.make_opsetid(_OTHER_DOMAIN, 1))
+        for importer in (proto, *proto.functions):
+            importer.opset_import.append(helper.make_opsetid(_OTHER_DOMAIN, 1))
         self.unknown: Counter[str] = Counter()
         self._prepare(proto.graph, sizes, self.unknown)
         self.unknown_in_functions: dict[FunctionKey, Counter[str]] = {}
@@ -90,7 +70,6 @@ class InferenceInput:
             key = (function.domain, function.name, function.overload)
             self.unknown_in_functions[key] = Counter()
             self._prepare(function, sizes, self.unknown_in_functions[key])
-        self.carries_values = is_bounded((proto.graph, *proto.functions))
         self.serialized: bytes = proto.SerializeToString()
 
     def _prepare(
@@ -129,86 +108,19 @@ class InferenceInput:
             )
 
     def _make_safe(self, node: NodeProto) -> bool:
-        """Return whether the inference of `node` is safe, perhaps as another operator."""
+        """Return whether the inference of `node` is safe; replace the operator if that makes it
+        so."""
         if node.op_type == "EyeLike":
             _replace_eye_like(node)
         return is_safe(node) and not (node.op_type == "LabelEncoder" and self._has_first_ml)
 
 
 def _replace_eye_like(node: NodeProto) -> None:
-    """Replace the operator by one whose output has the same type and that does not crash."""
+    """Replace EyeLike, which may crash, by Identity or Cast, whose outputs have the same type."""
     node.op_type = "Identity"
     for attribute in node.attribute:
         if attribute.name == "dtype":
             node.op_type, attribute.name = "Cast", "to"
-
-
-def is_bounded(graphs: Iterable[GraphProto | FunctionProto]) -> bool:
-    """Return whether the lists of sizes in `graphs`, subgraphs included, stay short."""
-    left = MAX_CARRIED_SIZES
-    for graph in graphs:
-        left -= _listed(graph, {}, left)
-        if left < 0:
-            return False
-    return True
-
-
-def _listed(graph: GraphProto | FunctionProto, outer: Mapping[str, int], limit: int) -> int:
-    """Return how many sizes are listed, or a number above `limit`.
-
-    `outer` has the lengths of the lists outside of a subgraph.
-    """
-    length = dict(outer)
-    if isinstance(graph, GraphProto):
-        for value in graph.input:  # a list that a node makes is counted there
-            if value.type.tensor_type.HasField("shape"):
-                length[value.name] = _declared(value)
-        for tensor in graph.initializer:
-            length[tensor.name] = _of_shape(tensor.dims)
-    total = 0
-    for node in graph.node:
-        op_type = node.op_type
-        if op_type in _LISTS:
-            made = _made(node, length)
-            length.update(dict.fromkeys(node.output, made))
-            total += made if op_type != "Constant" else 0
-        for _, body in subgraphs(node) if node.attribute else ():
-            total += _listed(body, length, limit - total)
-        if total > limit:
-            break
-    return total
-
-
-def _made(node: NodeProto, length: Mapping[str, int]) -> int:
-    """Return the length of the list of sizes for the output of `node`, one of `_LISTS`."""
-    if node.op_type == "Concat":
-        axis = next((one.i for one in node.attribute if one.name == "axis"), 0)
-        # Along another axis it joins what has several, of which there are no lists.
-        return (
-            sum(length.get(name, _UNKNOWN_LENGTH) for name in node.input) if axis in (0, -1) else 0
-        )
-    if node.op_type == "Constant":
-        return max(map(_of_constant, node.attribute), default=0)
-    return max((length.get(name, _UNKNOWN_LENGTH) for name in node.input), default=0)
-
-
-def _of_constant(value: AttributeProto) -> int:
-    if value.HasField("t"):
-        return _of_shape(value.t.dims)
-    return max(len(value.ints), len(value.floats), len(value.strings), 1)
-
-
-def _declared(value: ValueInfoProto) -> int:
-    axes = value.type.tensor_type.shape.dim
-    return _of_shape(
-        [size.dim_value if size.HasField("dim_value") else _UNKNOWN_LENGTH for size in axes]
-    )
-
-
-def _of_shape(sizes: Iterable[int]) -> int:
-    """Return the length of the list for a value of that shape: none from two axes on."""
-    axes = tuple(sizes)
-    return max(prod(axes), 0) if len(axes) < 2 else 0
 
 
 def function_body(
@@ -217,9 +129,13 @@ def function_body(
     inputs: Mapping[str, TypeProto],
     functions: Mapping[FunctionKey, Graph],
 ) -> ModelProto:
-    """Return the body of the function that `caller` calls, as a model to infer shapes in.
+    """Return the body of the function that `caller` calls as a model of its own.
 
-    `model` is the whole model, `inputs` are the types of the body's inputs as far as known.
+    Args:
+        model: the whole model.
+        caller: the node.
+        inputs: the known types of the body's inputs, by name.
+        functions: the functions of the model.
     """
     body = functions[caller.key]
     function = FunctionProto()
@@ -228,22 +144,24 @@ def function_body(
     for name in function.input:
         graph.input.add(name=name, type=inputs.get(name))
     _fill_in(graph, _arguments(function, caller))
-    imports = {one.domain: one for one in (*model.opset_import, *function.opset_import)}
+    imports = {opset.domain: opset for opset in (*model.opset_import, *function.opset_import)}
     return ModelProto(
         ir_version=model.ir_version,
         graph=graph,
-        functions=[one.proto for one in called(body.nodes, functions).values()],
+        functions=[function.proto for function in called(body.nodes, functions).values()],
         opset_import=imports.values(),
     )
 
 
 def _arguments(function: FunctionProto, caller: Node) -> dict[str, AttributeProto]:
-    """Return the attributes of a call, and the defaults of those that it leaves out."""
-    return {one.name: one for one in (*function.attribute_proto, *caller.attribute)}
+    """Return the attributes of a function call by name; defaults for those that it leaves out."""
+    return {
+        attribute.name: attribute for attribute in (*function.attribute_proto, *caller.attribute)
+    }
 
 
 def _fill_in(graph: GraphProto, known_attributes: Mapping[str, AttributeProto]) -> None:
-    """Put the attributes of a call where a function's body refers to them."""
+    """Replace references to attributes of a function call in `graph` by the attributes."""
     for node in graph.node:
         for attribute in list(node.attribute):
             if attribute.ref_attr_name:
@@ -258,7 +176,7 @@ def _fill_in(graph: GraphProto, known_attributes: Mapping[str, AttributeProto]) 
 
 
 def unknown_note(unknown: Mapping[str, int]) -> str:
-    """Return a sentence on unknown operators, each with the number of its nodes."""
+    """Return a sentence on unknown operators, whose numbers of nodes are `unknown`."""
     names = ", ".join(sorted(unknown)[:5]) + (", …" if len(unknown) > 5 else "")
     count = sum(unknown.values())
     return (
@@ -268,18 +186,18 @@ def unknown_note(unknown: Mapping[str, int]) -> str:
 
 
 def is_safe(node: Node | NodeProto) -> bool:
-    """Return whether the inference of `node` ends soon and takes little memory.
+    """Return whether the shape inference of `node` ends soon and takes little memory.
 
-    Where it does not, the node is mostly one that the runtime would refuse.
+    Most nodes for which it does not are nodes that the runtime refuses.
     """
     if node.op_type in _CRASHES or (node.op_type == "EyeLike" and not any(node.input)):
         return False
     if node.op_type == "Einsum":
-        for one in node.attribute:
-            if one.name == "equation":
-                if one.ref_attr_name:  # its value is known at a call only
+        for attribute in node.attribute:
+            if attribute.name == "equation":
+                if attribute.ref_attr_name:  # its value is known at a call only
                     return False
-                equation = one.s.decode("utf-8", "replace").replace(" ", "")
+                equation = attribute.s.decode("utf-8", "replace").replace(" ", "")
                 terms = re.split(r",|->", equation)
                 if any(term.count("...") > 1 for term in terms) or len(equation) > 500:
                     return False
@@ -287,7 +205,7 @@ def is_safe(node: Node | NodeProto) -> bool:
                     return False
     if node.op_type == "Split":
         # As many outputs are made up as the attribute says.
-        return all(one.i == len(node.output) for one in node.attribute if one.name == "num_outputs")
+        return integer(node, "num_outputs", len(node.output)) == len(node.output)
     return True
 
 

@@ -1,4 +1,4 @@
-"""Inputs made for the user: what each one will be, chosen from the graph, and the arrays."""
+"""Inputs that memdiag generates: a plan for each, derived from the graph, and the arrays."""
 
 import re
 import zlib
@@ -13,7 +13,7 @@ from memdiag.errors import UsageError
 from memdiag.model.axis_roles import axis_roles, total_lengths
 from memdiag.model.dimensions import Axis, axes_of, choose_sizes, tensor_type
 from memdiag.model.graph_index import Graph, main_scope
-from memdiag.model.index_ranges import Demands, demands
+from memdiag.model.index_ranges import InputConstraints, input_constraints
 from memdiag.model.model_file import ModelFile
 from memdiag.model.tensor_data import Array
 from memdiag.model.tensor_types import ELEMENT_TYPES, STRING, ElementType
@@ -76,17 +76,18 @@ _ML_DTYPES = {
 
 
 class InputPlan(Record, frozen=True, kw_only=True):
-    """What one input will be.
+    """The plan for one input of a run.
 
-    `kind` ``sequence`` means a list of one such tensor; ``optional`` that the tensor is there
-    though the model would do without. `element_type` is ONNX's number, `dtype` its name in lower
-    case. `note` says in words what was chosen and why. `fill` says how `make` fills the array:
-    ``normal`` (standard normal), ``uniform`` (integers from `low` up to, not including, `high`),
-    ``positions`` (0, 1, 2 … along the last axis, from 0 again at `high`), ``constant`` (`value`
-    throughout), or ``given`` for an array that the user brings.
-
-    `bits_type` is `element_type` where numpy has no such type and the array carries its bits (see
-    `make`), else None: the runtime must then be told the type.
+    Attributes:
+        kind: ``tensor``, ``sequence`` (a list of one tensor), or ``optional`` (a tensor that the
+            model does not require).
+        element_type: ONNX's number of the element type.
+        dtype: ONNX's name of the element type in lower case.
+        source: whether the array is generated or given by the user.
+        note: how the values are chosen, in words.
+        fill: how `make` fills the array: ``normal`` (standard normal), ``uniform`` (integers from
+            `low` up to, not including, `high`), ``positions`` (0, 1, 2 … along the last axis, from
+            0 again at `high`), ``constant`` (`value` in all elements), or ``given``.
     """
 
     name: str
@@ -103,7 +104,10 @@ class InputPlan(Record, frozen=True, kw_only=True):
 
     @property
     def bits_type(self) -> int | None:
-        """The element type's number where the array holds bits that numpy cannot type."""
+        """`element_type` if numpy has no such type, else None.
+
+        The array then has the bits of the elements, and the runtime must be told the type.
+        """
         return None if ELEMENT_TYPES[self.element_type].native else self.element_type
 
 
@@ -135,12 +139,12 @@ def plan_inputs(
 def make(plan: InputPlan, seed: int) -> Array:
     """Return the array that `plan` describes, the same for the same plan and seed.
 
-    Types that numpy lacks come as their bits: bfloat16 as uint16, float8 as uint8. Below a byte
-    the array is uint8 too and has the tensor's shape, one byte an element, as the runtime wants
-    it; the runtime reads the packed elements from its first bytes.
+    Types that numpy lacks are returned as their bits: bfloat16 as uint16, float8 as uint8. For
+    types of less than a byte the array is uint8 and has the tensor's shape; the runtime reads
+    packed elements from its first bytes.
 
     Raises:
-        UsageError: the plan's array is the user's own, or it does not fit in memory.
+        UsageError: the array of the plan is given by the user, or does not fit in memory.
     """
     if plan.fill == "given":
         raise UsageError(f"input {plan.name!r} was given as an array. Use that array.")
@@ -205,7 +209,7 @@ def _plan(
             chosen: dict[str, Any] = {"fill": "given", "note": "the array that was given"}
         else:
             fixed = axes[name] is not None and all(a.size is not None for a in axes[name] or ())
-            asked = demands(scope, name, shapes)
+            asked = input_constraints(scope, name, shapes)
             single = fixed and prod(shapes[name]) == 1
             chosen = _named(element, name, shapes[name], asked, length) or _choose(
                 element, asked, single=single
@@ -225,7 +229,7 @@ def _plan(
 
 
 def _kind(kind: TypeProto) -> Kind:
-    """Return what a value of type `kind` is fed as; an optional sequence is fed as a sequence."""
+    """Return the kind of a plan for the type `kind`; an optional sequence is a sequence."""
     if kind.HasField("optional_type"):
         return "sequence" if kind.optional_type.elem_type.HasField("sequence_type") else "optional"
     return "sequence" if kind.HasField("sequence_type") else "tensor"
@@ -249,8 +253,12 @@ def _shape(axes: Sequence[Axis] | None, sizes: Mapping[str, int], free_dim: int)
     return tuple(sizes[axis.key] if axis.size is None else axis.size for axis in axes)
 
 
-def _choose(element: ElementType, asked: Demands, *, single: bool) -> dict[str, Any]:
-    """Return fill, note and numbers for an input; `single` tells that it always is one number."""
+def _choose(element: ElementType, asked: InputConstraints, *, single: bool) -> dict[str, Any]:
+    """Return the fields `fill`, `note`, `low`, `high` and `value` of the plan for an input, as far
+    as set.
+
+    `asked` are the constraints on its values; `single` means that it always has one element.
+    """
     name = element.name
     if element is STRING:
         return {"fill": "constant", "value": "a", "note": "the text 'a'"}
@@ -289,11 +297,12 @@ def _choose(element: ElementType, asked: Demands, *, single: bool) -> dict[str, 
 
 
 def _named(
-    element: ElementType, name: str, shape: tuple[int, ...], asked: Demands, length: int
+    element: ElementType, name: str, shape: tuple[int, ...], asked: InputConstraints, length: int
 ) -> dict[str, Any] | None:
-    """Return fill, note and numbers for an input whose name says what it is; None for others.
+    """Return fields of the plan, as `_choose`, for an input with a known word in its name; else
+    None.
 
-    `length` is the size of the sequence, for inputs that state it.
+    `length` is the length of the sequence, for inputs such as ``input_lengths``.
     """
     if not element.native or element.dtype.kind not in "iuf":
         return None
@@ -335,7 +344,7 @@ def _fits(value: float, element: ElementType) -> bool:
 
 
 def _normal(random: np.random.Generator, element: ElementType, shape: tuple[int, ...]) -> Array:
-    """Return standard normal numbers of type `element`, or their bits where numpy lacks it."""
+    """Return standard normal numbers of type `element`; their bits if numpy lacks the type."""
     if element.name.startswith("float8"):
         # Numbers near one, of either sign: one's code up or down by less than an octave or two.
         codes = _ONE_BITS[element.name] + random.integers(-6, 7, shape)
@@ -350,7 +359,7 @@ def _normal(random: np.random.Generator, element: ElementType, shape: tuple[int,
 
 
 def is_bits_of(array: np.ndarray[Any, Any], element: ElementType) -> bool:
-    """Return whether `array` is of a type that numpy lacks and of its size, as ml_dtypes has them.
+    """Return whether `array` has elements of a type that numpy lacks, as in ``ml_dtypes``.
 
     In an ``.npy`` file such an array has no name for its type, only a size.
     """
@@ -360,7 +369,11 @@ def is_bits_of(array: np.ndarray[Any, Any], element: ElementType) -> bool:
 
 
 def _check(array: np.ndarray[Any, Any], value: ValueInfoProto, axes: Sequence[Axis] | None) -> None:
-    """Check that a given array has its input's dtype, rank and fixed sizes."""
+    """Check dtype, rank and fixed sizes of an array that the user gave for the input `value`.
+
+    Raises:
+        UsageError: the array does not fit.
+    """
     element = _element(value)
     fits = array.dtype.kind == "U" if element is STRING else array.dtype == element.dtype
     fits = fits or is_bits_of(array, element)

@@ -1,4 +1,4 @@
-"""An open model: its graph parsed without the weights, and the weights mapped from their files."""
+"""An open model: its graph is parsed without the weights, which are mapped from their files."""
 
 import errno
 import mmap
@@ -47,7 +47,7 @@ _FAULT_BYTES = 1 << 16
 
 
 def open_model(path: Path) -> "ModelFile":
-    """Return the model at `path`, its graph parsed and its weights found, none of them read.
+    """Return the model at `path`. Its graph is parsed and its weights are listed, but not read.
 
     Raises:
         ModelError: there is no such file, it is no ONNX model, or it is damaged.
@@ -111,7 +111,7 @@ class ModelFile:
         self.close()
 
     def close(self) -> None:
-        """Close the files; `data` and `raw_bytes` cannot be used any more."""
+        """Close the files. `data` and `raw_bytes` raise ModelError from then on."""
         self._maps.clear()
 
     @property
@@ -120,10 +120,11 @@ class ModelFile:
         return self.graph.node_count
 
     def read_proto(self) -> ModelProto:
-        """Return a copy of the model to change, read again from the file.
+        """Return a new copy of the model, parsed again from the file, for a caller that modifies
+        it.
 
-        Its large tensors are references into the file, so it must not be saved as it is. Whole
-        numbers in typed fields are in it as they are.
+        Its large tensors are references into the file, so it must not be saved as it is. Integers
+        in typed fields are in the copy.
 
         Raises:
             ModelError: the file changed since it was opened, or is closed.
@@ -142,7 +143,8 @@ class ModelFile:
         return proto
 
     def read_attribute(self, attribute: AttributeProto) -> AttributeProto:
-        """Return an attribute of `proto` with its long list or string, which `proto` lacks."""
+        """Return an attribute of `proto` with the long list or string that `proto` does not
+        contain."""
         found = attribute_range(attribute.doc_string)
         if found is None or self._references.get(found[0]) != "attribute" or not self._maps:
             return attribute
@@ -154,21 +156,21 @@ class ModelFile:
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """The model's file and its external files, without links."""
+        """The model's file and its external files, with links resolved."""
         return (self._real_path, *self._external_files.paths)
 
     @property
     def contents(self) -> Array:
-        """The bytes of the model's own file: a read-only view of it, mapped."""
+        """The bytes of the model's own file, as a read-only view of the mapping."""
         return np.frombuffer(self._maps[self._real_path], np.uint8)
 
     def release(self) -> None:
-        """Release the mapped pages of the files; the views stay valid.
+        """Release the mapped pages of the files. Views of them stay valid.
 
-        This happens by itself when many weights were handed out.
+        This also happens each time `MAX_MAPPED_BYTES` of weights were returned.
 
         Raises:
-            ModelError: a file has become shorter, so that some of what was read were zeros.
+            ModelError: a file has become shorter, so that some of the bytes read were zeros.
         """
         self._mapped_bytes = 0
         for mapping in tuple(self._maps.values()):  # another thread may add one
@@ -182,7 +184,7 @@ class ModelFile:
 
     @property
     def has_shrunk(self) -> bool:
-        """Whether a file of the model was seen to be shorter than when the model was opened."""
+        """Whether a file of the model was found to be shorter than when the model was opened."""
         return (
             self._is_short
             or any(losses(path) > before for path, before in self._losses.items())
@@ -192,10 +194,10 @@ class ModelFile:
     def data(self, weight: Weight) -> Array:
         """Return the values of `weight`, a weight of this model, in its shape.
 
-        Bytes in a file give a read-only view of the mapped file, not a copy. The array's type is
-        numpy's own, or where it has none one that carries the bits: uint16 for bfloat16, uint8 for
-        float8. Types of less than a byte give a flat uint8 array of packed elements, the first in
-        the lowest bits. Strings give an object array of bytes.
+        The array is a read-only view of the mapped file if the bytes are in a file. Types that
+        numpy lacks are returned as bits: uint16 for bfloat16, uint8 for float8. Types of less than
+        a byte are a flat uint8 array of packed elements, the first in the lowest bits. Strings are
+        an object array of bytes.
 
         Raises:
             ModelError: a sparse tensor's indices do not fit its shape.
@@ -212,9 +214,9 @@ class ModelFile:
         return as_array(self.raw_bytes(weight), element, weight.shape)
 
     def raw_bytes(self, weight: Weight) -> memoryview:
-        """Return the bytes of `weight` as the runtime holds them: dense, packed, little-endian.
+        """Return the bytes of `weight` as in the runtime's memory: dense, packed, little-endian.
 
-        Bytes in a file give a view of the mapped file. Strings follow each other without a mark.
+        The result is a view of the mapped file if the bytes are in a file. Strings are joined.
 
         Raises:
             ModelError: a sparse tensor's indices do not fit its shape.
@@ -231,7 +233,8 @@ class ModelFile:
         )
 
     def is_decoded(self, weight: Weight) -> bool:
-        """Return whether the data of `weight` are numbers in the file that reading decodes."""
+        """Return whether the file has the data of `weight` as varints, which are decoded when
+        read."""
         source = self._source(weight) if weight.file is None else None
         return isinstance(source, TensorProto) and source.data_location == TensorProto.EXTERNAL
 
@@ -244,7 +247,7 @@ class ModelFile:
         )
 
     def _locate(self, tensor: TensorProto, element: ElementType, where: str) -> Location:
-        """Return the place of a tensor's bytes, after checking that it exists."""
+        """Return the location of a tensor's bytes, after checking that the file is long enough."""
         if tensor.data_location != TensorProto.EXTERNAL:
             return Location("raw" if tensor.HasField("raw_data") else "typed", None, None, None)
         if element is STRING:
@@ -277,7 +280,7 @@ class ModelFile:
         return decode_varints(np.frombuffer(view, np.uint8), element, where=where).data
 
     def _mapped(self, location: str, offset: int, length: int) -> memoryview:
-        """Return a view of bytes of the file at `location`, which were found to be there."""
+        """Return a view of bytes of the file at `location`, whose length was checked before."""
         if not length:
             return memoryview(b"")
         if location == THIS_FILE:
@@ -307,7 +310,7 @@ class ModelFile:
 
 
 def _parse(serialized: bytes, origin: str) -> tuple[ModelProto, Graph, tuple[Graph, ...]]:
-    """Return the model in a skeleton, and the indices of its graph and functions.
+    """Return the model in `serialized`, a skeleton, and the indices of its graph and functions.
 
     Raises:
         ModelError: it is no ModelProto, or a name in it is not text.
@@ -336,17 +339,21 @@ def _parse(serialized: bytes, origin: str) -> tuple[ModelProto, Graph, tuple[Gra
 
 
 def _damaged_texts(message: Message) -> Iterator[bytes]:
-    """Yield the texts in a message that are not UTF-8, which protobuf returns as bytes."""
+    """Yield the strings of a message that are not UTF-8; protobuf returns them as bytes."""
     for field, value in message.ListFields():
-        for one in value if field.is_repeated else (value,):
-            if isinstance(one, Message):
-                yield from _damaged_texts(one)
-            elif field.type == FieldDescriptor.TYPE_STRING and isinstance(one, bytes):
-                yield one
+        for element in value if field.is_repeated else (value,):
+            if isinstance(element, Message):
+                yield from _damaged_texts(element)
+            elif field.type == FieldDescriptor.TYPE_STRING and isinstance(element, bytes):
+                yield element
 
 
 def _map_file(path: Path) -> tuple[int, mmap.mmap]:
-    """Return size and mapping of the file at `path`."""
+    """Return size and read-only mapping of the file at `path`.
+
+    Raises:
+        ModelError: the file cannot be opened, is empty, or is not a regular file.
+    """
     try:
         with open(path, "rb", opener=_open_without_waiting) as file:
             status = os.fstat(file.fileno())

@@ -1,4 +1,4 @@
-"""Memory of native code in this process: release what it freed, limit what it may allocate."""
+"""Memory of native code in this process: release of freed memory, limit of allocations."""
 
 import ctypes
 import mmap
@@ -14,10 +14,10 @@ if sys.platform != "win32":
 
 
 def trim_heap() -> None:
-    """Return the free pages of the C library's heap to the system, where it is glibc's.
+    """Return the free pages of the heap of glibc to the system; do nothing with other C libraries.
 
-    glibc keeps freed blocks for later allocations. Native code that took many small ones for a
-    moment leaves its peak resident, and Python, whose own objects are elsewhere, cannot use it.
+    glibc keeps freed blocks for later allocations. After native code allocated many small blocks,
+    its peak stays resident, and Python cannot use that memory for its own objects.
     """
     trim = _malloc_trim()
     if trim is not None:
@@ -35,9 +35,9 @@ def _malloc_trim() -> Callable[[int], Any] | None:
 
 @contextmanager
 def limit_address_space(nbytes: int) -> Iterator[None]:
-    """Let the address space grow by `nbytes` within the block: more is a MemoryError.
+    """Limit the growth of the address space within the block to `nbytes`; more is a MemoryError.
 
-    This does nothing where the system has no such limit, or a tighter one is already set.
+    Without effect if the system has no such limit, or a tighter limit is set already.
     """
     size = _address_space()
     if sys.platform == "win32" or size is None:
@@ -45,7 +45,9 @@ def limit_address_space(nbytes: int) -> Iterator[None]:
         return
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
     wanted = size + nbytes
-    tightest = min((one for one in (soft, hard) if one != resource.RLIM_INFINITY), default=None)
+    tightest = min(
+        (limit for limit in (soft, hard) if limit != resource.RLIM_INFINITY), default=None
+    )
     if tightest is not None and tightest <= wanted:
         yield
         return
@@ -57,7 +59,7 @@ def limit_address_space(nbytes: int) -> Iterator[None]:
 
 
 def _address_space() -> int | None:
-    """Return the bytes of this process's address space; None where that is not known."""
+    """Return the size of this process's address space in bytes; None if it is unknown."""
     try:
         pages = Path("/proc/self/statm").read_text().split()[0]
     except OSError:

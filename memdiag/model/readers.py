@@ -1,4 +1,4 @@
-"""Readers of a weight: the nodes that read it, also behind operators that only change its form."""
+"""Nodes that read a weight, directly or behind operators that only move, cast or scale it."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -14,8 +14,13 @@ MAX_STEPS = 8
 MAX_READERS = 2000
 
 
-class Step(NamedTuple):
-    """A node and the scope it is in."""
+class PathStep(NamedTuple):
+    """A node between a weight and its reader, which moves, casts or scales the weight.
+
+    Attributes:
+        scope: the scope of the node.
+        node: the node.
+    """
 
     scope: Scope
     node: Node
@@ -27,29 +32,29 @@ class Reader(NamedTuple):
     Attributes:
         scope, node: the node and its scope.
         input_index: the index of the input.
-        name: the value that the node reads: the weight, or the last step's output.
-        path: the steps between the weight and the node.
+        name: the value that the node reads: the weight, or the output of the last step.
+        path: the steps between the weight and the node; empty if it reads the weight itself.
     """
 
     scope: Scope
     node: Node
     input_index: int
     name: str
-    path: tuple[Step, ...]
+    path: tuple[PathStep, ...]
 
     @property
     def through(self) -> tuple[str, ...]:
-        """The operators between the weight and the node."""
+        """The operators of the steps between the weight and the node."""
         return tuple(step.node.op_type for step in self.path)
 
 
 def readers(graphs: GraphIndex, weight: Weight) -> Iterator[Reader]:
-    """Yield the readers of `weight`: directly, from subgraphs, in functions, and behind steps.
+    """Yield the readers of `weight` in all graphs and functions, also behind steps.
 
-    A node that is itself a step (a Transpose, a Cast) is yielded like any other before those
-    behind it. At most `MAX_READERS` uses are followed.
+    A node that is itself a step (a Transpose, a Cast) is yielded as a reader too, before the
+    readers of its output. At most `MAX_READERS` uses are followed.
     """
-    pending: list[tuple[Scope, str, tuple[Step, ...]]] = [
+    pending: list[tuple[Scope, str, tuple[PathStep, ...]]] = [
         (scope, weight.name, ()) for scope in reversed(graphs.scopes(weight))
     ]
     seen: set[tuple[Scope, str]] = set()
@@ -69,11 +74,11 @@ def readers(graphs: GraphIndex, weight: Weight) -> Iterator[Reader]:
             elif len(path) < MAX_STEPS and _keeps_the_weight(
                 graphs, use.scope, node, use.input_index
             ):
-                pending.append((use.scope, node.output[0], (*path, Step(use.scope, node))))
+                pending.append((use.scope, node.output[0], (*path, PathStep(use.scope, node))))
 
 
 def _keeps_the_weight(graphs: GraphIndex, scope: Scope, node: Node, input_index: int) -> bool:
-    """Return whether the node's output is still the weight, moved, cast or scaled."""
+    """Return whether the output of `node` is the weight moved, cast or scaled: a step."""
     if not node.output:
         return False
     if node.op_type == "Mul":

@@ -1,7 +1,7 @@
-"""Types and shapes of values, inferred without running the model or reading its weights.
+"""Types and shapes of a model's values, inferred without a run and without its weights.
 
-ONNX's inference, native code, runs once over the whole model (see `inference_input` for the copy
-that it gets), and once over the body of each function that is called.
+ONNX's native inference runs once over the whole model (see `inference_input` for the copy that it
+gets), and once over the body of each function that is called.
 """
 
 from collections import Counter, defaultdict
@@ -49,8 +49,6 @@ class Shapes:
 
     Attributes:
         opset: the version of ONNX's own operators that the model imports.
-        overridable: the initializers that are also inputs of the main graph, so that a caller may
-            give other values for them (from IR 4 on; older models list all initializers so).
         has_calls: whether there are calls of functions, and they end.
     """
 
@@ -59,7 +57,6 @@ class Shapes:
         types: Types,
         *,
         opset: int = 1,
-        overridable: frozenset[str] = frozenset(),
         has_calls: bool = False,
         symbols: Symbols | None = None,
         declared: "Callable[[], Shapes] | None" = None,
@@ -68,11 +65,10 @@ class Shapes:
         self._symbols = symbols or {}
         self._declared = declared
         self.opset = opset
-        self.overridable = overridable
         self.has_calls = has_calls
 
     def of(self, scope: Scope, name: str) -> TensorType | None:
-        """Return the type of the value that `name` is, seen from `scope`; None if not known."""
+        """Return the type of the value that `name` refers to in `scope`; None if it is unknown."""
         defining = scope.defining_scope(name)
         return self._types.get(defining, {}).get(name) if defining is not None else None
 
@@ -81,9 +77,9 @@ class Shapes:
         return self._types.get(scope, {})
 
     def nbytes_at(self, kind: TensorType, sizes: Mapping[str, int]) -> int | None:
-        """Return the bytes of one of these types at `sizes` of the free dimensions, by symbol.
+        """Return the bytes of a value of type `kind` at `sizes` of the free dimensions, by symbol.
 
-        None where a size is not known: not every free dimension has a symbol.
+        `kind` is one of the types of these shapes. Return None if a size is unknown.
         """
         _, symbols = self._symbols.get(id(kind), (kind, ()))
         if kind.shape is None or not symbols:
@@ -94,19 +90,21 @@ class Shapes:
 
     @cached_property
     def as_declared(self) -> "Shapes":
-        """The shapes without the sizes that a user gave for free dimensions: as the runtime's.
+        """The shapes with free dimensions, as the runtime infers them, without sizes from the user.
 
-        They are inferred when they are first used, while the model has to be open.
+        They are inferred at first use. The model must be open then.
         """
         return self._declared() if self._declared is not None else self
 
     def of_outputs(
         self, node: Node, types: Mapping[str, TensorType], values: Mapping[str, Array]
     ) -> dict[str, TensorType]:
-        """Return the types of the outputs of `node`, an operator of ONNX, as far as they are known.
+        """Return the known types of the outputs of `node`, an operator of ONNX, by name.
 
-        `types` are those of its inputs by name, `values` those inputs that are constant and small;
-        nothing is known where the type of an input is not.
+        Args:
+            node: the node.
+            types: the types of its inputs by name. If one is missing, no output is known.
+            values: the values of inputs that are small constants.
         """
         all_known = all(name in types for name in node.input if name)
         if node.domain not in _ONNX or not all_known or not is_safe(node):
@@ -128,19 +126,16 @@ class Shapes:
 def infer_shapes(
     model: ModelFile, graphs: GraphIndex, sizes: Mapping[str, int], notes: list[str]
 ) -> Shapes:
-    """Return the types of the values of `model`; `sizes` are those of free dimensions, by name.
+    """Return the types of the values of `model` at `sizes` of free dimensions, by name.
 
-    What could not be inferred is missing, and where that is not only because a size is free, a
-    sentence is appended to `notes`.
+    Values whose type could not be inferred are missing. Sentences on the reasons are appended to
+    `notes`, except where the only reason is a free dimension.
     """
-    graph = model.graph
-    listed = set(graph.inputs) if model.proto.ir_version >= 4 else set()
     inference = _Inference(model, graphs, sizes)
     notes.extend(inference.notes)
     return Shapes(
         inference.types,
         opset=next((one.version for one in model.proto.opset_import if one.domain in _ONNX), 1),
-        overridable=frozenset(name for name in listed if name in graph.initializers),
         has_calls=bool(inference.functions),
         symbols=inference.symbols,
         declared=(lambda: infer_shapes(model, graphs, {}, [])) if sizes else None,
@@ -148,13 +143,13 @@ def infer_shapes(
 
 
 class _Inference:
-    """One inference over a model, its subgraphs, and the first call of each of its functions.
+    """One inference over a model, its subgraphs, and the first call of each function.
 
     Attributes:
         types: the known types by scope and name.
         symbols: the symbols of types with free dimensions.
-        notes: sentences on what could not be inferred.
-        functions: those whose calls are followed, all or none.
+        notes: sentences on types that could not be inferred.
+        functions: the functions whose calls are followed: all, or none if calls do not end.
     """
 
     def __init__(self, model: ModelFile, graphs: GraphIndex, sizes: Mapping[str, int]) -> None:
@@ -197,7 +192,8 @@ class _Inference:
         return {}
 
     def _infer_main(self, sizes: Mapping[str, int]) -> tuple[Counter[str], str]:
-        """Infer the types in the main graph; return unknown operators and why it failed."""
+        """Infer the types in the main graph; return unknown operators and the reason of a
+        failure."""
         copy = ModelProto()
         copy.CopyFrom(self._model.proto)
         if not self.functions:
@@ -209,7 +205,7 @@ class _Inference:
         return sum(prepared.unknown_in_functions.values(), prepared.unknown), problem
 
     def _knows_all_outputs(self) -> bool:
-        """Return whether the rank of each output of a node is known: the model may declare them."""
+        """Return whether the rank of every output of a node is known, inferred or declared."""
         found = (
             self.types[scope].get(name)
             for _, scope in self._graphs
@@ -233,7 +229,9 @@ class _Inference:
         if caller.key in self.functions and self._body_nodes <= MAX_BODY_NODES:
             types = {name: kind.proto() for name, kind in inputs.items()}
             body = function_body(self._model.proto, caller, types, self.functions)
-            self._body_nodes += len(body.graph.node) + sum(len(one.node) for one in body.functions)
+            self._body_nodes += len(body.graph.node) + sum(
+                len(function.node) for function in body.functions
+            )
             self._add_graph(scope, _infer(InferenceInput(body, {}))[0].graph)
         self.types[scope].update(inputs)
 
@@ -254,7 +252,7 @@ class _Inference:
                 self._add_graph(inner, graph)
 
     def _typed(self, values: Iterable[ValueInfoProto]) -> Iterable[tuple[str, TensorType]]:
-        """Yield the names and types of values, as far as a type is known."""
+        """Yield names and types of `values`, without those of unknown type."""
         for value in values:
             key = value.type.SerializeToString()  # most values have one of a few types
             if key not in self._known_types:
@@ -267,14 +265,18 @@ class _Inference:
                 yield value.name, kind
 
 
-def _infer(prepared: InferenceInput, carry_values: bool = True) -> tuple[ModelProto, str]:
-    """Return the model with all types that were inferred, or as it is and the reason why."""
-    carry_values = carry_values and prepared.carries_values
+def _infer(prepared: InferenceInput, *, carry_values: bool = True) -> tuple[ModelProto, str]:
+    """Return the model with inferred types; if the inference fails, unchanged with the reason.
+
+    With `carry_values` the inference computes the values of shapes as well. It stores each value of
+    one axis. A value that is joined with itself again and again would take all memory: at the
+    memory limit the inference is repeated without values.
+    """
     try:
         with limit_address_space(MAX_INFERENCE_BYTES + 64 * len(prepared.serialized)):
             return infer_model(prepared.serialized, data_prop=carry_values), ""
     except _FAILURES as error:
-        if carry_values and isinstance(error, MemoryError):  # the list of an absurd length
+        if carry_values and isinstance(error, MemoryError):
             return _infer(prepared, carry_values=False)
         reason = " ".join(str(error).split())[:_MAX_REASON].rstrip(" .") or type(error).__name__
         return ModelProto.FromString(prepared.serialized), reason

@@ -1,4 +1,4 @@
-"""The values of tensors inside the model's proto: raw, in typed fields, sparse, plain numbers."""
+"""Values of tensors in a model's proto: raw bytes, typed fields, sparse tensors, attributes."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -35,7 +35,7 @@ CONSTANT_FIELDS = {
 
 
 def element_type(number: int, *, where: str) -> ElementType:
-    """Return the element type `number`.
+    """Return the element type with ONNX's `number`. Errors begin with `where`.
 
     Raises:
         ModelError: ONNX has no such type.
@@ -84,7 +84,7 @@ def packed_bytes(tensor: TensorProto, element: ElementType) -> bytes:
 
 
 def narrowed(numbers: Array, element: ElementType) -> Array:
-    """Return the dense data that the `numbers` of a typed field decode to, as unsigned numbers."""
+    """Return `numbers` of a typed field as the elements that they encode, in unsigned integers."""
     if element.bits == 6:
         return _pack_six(numbers.astype(np.uint8))
     return numbers.astype(f"<u{max(element.bits // 8, 1)}")
@@ -121,7 +121,7 @@ def decode_varints(packed: Array, element: ElementType, *, where: str) -> Array:
 
 
 def _parts(packed: Array) -> Iterator[Array]:
-    """Yield the bytes of a packed field in parts that end with a whole number."""
+    """Yield the bytes of a packed field in parts that end at the end of a varint."""
     start = 0
     while start < len(packed):
         end = min(start + _PART_BYTES, len(packed))
@@ -132,15 +132,15 @@ def _parts(packed: Array) -> Iterator[Array]:
 
 
 def as_array(data: memoryview, element: ElementType, shape: tuple[int, ...]) -> Array:
-    """Return `data` as an array of `element` and `shape`, or flat and packed below a byte."""
+    """Return `data` as an array of `shape`; flat and packed for elements of less than a byte."""
     array = np.frombuffer(data, element.dtype)
     return array if element.bits < 8 else array.reshape(shape)
 
 
 def inline_array(tensor: TensorProto) -> Array | None:
-    """Return the values of a tensor whose data is in the proto; None for any other.
+    """Return the values of a tensor whose data is in the proto; None for other tensors.
 
-    Strings, types that numpy lacks and damaged tensors give None as well.
+    Return None as well for strings, types that numpy lacks, and damaged tensors.
     """
     element = ELEMENT_TYPES.get(tensor.data_type)
     shape = tuple(tensor.dims)
@@ -154,7 +154,7 @@ def inline_array(tensor: TensorProto) -> Array | None:
 
 
 def constant_array(attribute: AttributeProto) -> tuple[ElementType, Array]:
-    """Return the numbers or strings (bytes objects) in one of `CONSTANT_FIELDS`."""
+    """Return element type and values of a Constant's attribute, one of `CONSTANT_FIELDS`."""
     field, name = CONSTANT_FIELDS[attribute.name]
     element = ELEMENT_TYPES_BY_NAME[name]
     value = getattr(attribute, field)
@@ -167,9 +167,13 @@ def constant_array(attribute: AttributeProto) -> tuple[ElementType, Array]:
 
 
 def dense_array(sparse: SparseTensorProto, values: Array, indices: Array, *, where: str) -> Array:
-    """Return the sparse tensor of `values` at `indices` as a dense array.
+    """Return a sparse tensor as a dense array.
 
-    `indices` is flat into the dense tensor, [NNZ], or by axis, [NNZ, rank].
+    Args:
+        sparse: the tensor.
+        values: its values, [NNZ].
+        indices: flat indices into the dense tensor, [NNZ], or indices by axis, [NNZ, rank].
+        where: the beginning of the error message.
 
     Raises:
         ModelError: the indices do not fit the shape, or the array does not fit in memory.

@@ -1,4 +1,4 @@
-"""Types of tensors: ONNX's element types (names, sizes, numpy types), and types with shapes."""
+"""Element types of ONNX (number, name, size, numpy type), and types of tensors with shapes."""
 
 from math import prod
 from typing import Any, NamedTuple
@@ -8,17 +8,17 @@ from onnx import TensorShapeProto, TypeProto, helper
 
 
 class ElementType(NamedTuple):
-    """One element type.
+    """One element type of ONNX.
 
     Attributes:
-        number: ONNX's.
-        name: ONNX's in lower case.
-        bits: the size of an element, 0 for strings.
-        dtype: the numpy type of its arrays; where numpy has none, one of the same bits: uint16 for
-            bfloat16, uint8 for float8 and, packed, for everything below a byte.
-        native: whether numpy has the type; where it has not, ONNX Runtime accepts an array only
-            together with its number (``OrtValue.ortvalue_from_numpy_with_onnx_type``).
-        field: the TensorProto's typed field.
+        number: ONNX's number of the type.
+        name: ONNX's name of the type in lower case.
+        bits: the size of an element; 0 for strings.
+        dtype: the numpy type of its arrays. If numpy lacks the type, one with the same bits: uint16
+            for bfloat16, uint8 for float8 and for packed elements of less than a byte.
+        native: whether numpy has the type. If not, ONNX Runtime accepts an array only together with
+            the number (``OrtValue.ortvalue_from_numpy_with_onnx_type``).
+        field: the typed field of TensorProto.
     """
 
     number: int
@@ -29,7 +29,8 @@ class ElementType(NamedTuple):
     field: str
 
     def nbytes(self, shape: tuple[int, ...]) -> int:
-        """Return the bytes of a dense tensor of `shape`, packed to whole bytes below one."""
+        """Return the bytes of a dense tensor of `shape`; elements of less than a byte are
+        packed."""
         return (prod(shape) * self.bits + 7) // 8
 
 
@@ -76,21 +77,26 @@ STRING = ELEMENT_TYPES_BY_NAME["string"]
 
 
 class TensorType(NamedTuple):
-    """A tensor's element type by ONNX's name, and its shape; None where a size is not known."""
+    """The type of a tensor.
+
+    Attributes:
+        dtype: ONNX's name of the element type in lower case.
+        shape: the sizes, None for free dimensions; None if the rank is unknown.
+    """
 
     dtype: str
     shape: tuple[int | None, ...] | None
 
     @property
     def nbytes(self) -> int | None:
-        """Its bytes, where the whole shape is known."""
+        """The bytes of a dense tensor of this type; None if a size is unknown."""
         if self.shape is None or None in self.shape:
             return None
         return ELEMENT_TYPES_BY_NAME[self.dtype].nbytes(tuple(size or 0 for size in self.shape))
 
     @classmethod
     def read(cls, kind: TypeProto) -> "TensorType | None":
-        """Return the type that a TypeProto describes; None without a known element type."""
+        """Return the tensor type that a TypeProto describes; None without a known element type."""
         if not kind.HasField("tensor_type"):
             return None
         tensor = kind.tensor_type
@@ -106,7 +112,7 @@ class TensorType(NamedTuple):
         return cls(element.name, tuple(sizes))
 
     def proto(self) -> TypeProto:
-        """Return the type as a TypeProto."""
+        """Return this type as a TypeProto."""
         number = ELEMENT_TYPES_BY_NAME[self.dtype].number
         proto: TypeProto = helper.make_tensor_type_proto(number, self.shape)
         return proto

@@ -1,4 +1,4 @@
-"""Matrices that are another's transpose, found from a few elements and then compared by tiles."""
+"""Search for pairs of matrices of which one is the transpose of the other."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -22,8 +22,14 @@ _PROBES = 32
 _TILE = 1024
 
 
-class _Candidate(NamedTuple):
-    """A weight that is a matrix; its `number` among those given, rows and columns."""
+class _Matrix(NamedTuple):
+    """A weight that is a matrix.
+
+    Attributes:
+        number: the index of the weight among those searched.
+        weight: the weight.
+        rows, columns: its shape, without leading axes of length 1.
+    """
 
     number: int
     weight: Weight
@@ -32,70 +38,63 @@ class _Candidate(NamedTuple):
 
 
 def transposes(model: ModelFile, weights: Sequence[Weight]) -> Iterator[tuple[Weight, Weight]]:
-    """Yield the pairs of `weights` of which one is the other's transpose, compared bit for bit.
+    """Yield pairs of `weights` of which one is the transpose of the other, bit for bit.
 
-    `weights` are of `model`, each content once: give one of those with the same bytes. Leading
-    axes of length 1 do not count, vectors have no transpose. Elements of less than a byte and those
-    of 16 are left out, as are large weights that no file has as they are, and matrices that look
-    the same all over, like zeros. Each weight is in one pair at most, and the first of a pair comes
-    first in `weights`.
+    Give only one of several weights with equal content. A weight is in one pair at most; the first
+    of a pair comes first in `weights`. Leading axes of length 1 are ignored.
+
+    Left out are elements of less than one byte and of more than 8, weights above
+    `MAX_DECODED_BYTES` whose bytes are not in a file, and matrices that seem to have equal elements
+    only.
     """
-    by_kind: dict[tuple[str, int, int], list[_Candidate]] = defaultdict(list)
+    by_kind: dict[tuple[str, int, int], list[_Matrix]] = defaultdict(list)
     for number, weight in enumerate(weights):
         candidate = _candidate(number, weight)
         if candidate and (weight.file is not None or weight.nbytes <= MAX_DECODED_BYTES):
             by_kind[weight.dtype, candidate.rows, candidate.columns].append(candidate)
     for (dtype, rows, columns), candidates in by_kind.items():
-        others = by_kind.get((dtype, columns, rows))
-        if rows > columns or not others or (rows == columns and len(candidates) < 2):
+        partners = by_kind.get((dtype, columns, rows))
+        if rows > columns or not partners or (rows == columns and len(candidates) < 2):
             continue
-        for pair in _pairs(model, candidates, others):
-            one, other = sorted(pair)
-            yield weights[one], weights[other]
+        for pair in _pairs(model, candidates, partners):
+            first, second = sorted(pair)
+            yield weights[first], weights[second]
     model.release()
 
 
-def transposed(model: ModelFile, one: Weight, other: Weight) -> bool:
-    """Return whether `other` is the transpose of `one`, matrices of one type and fitting shapes."""
-    left, right = _candidate(0, one), _candidate(1, other)
-    if left is None or right is None or one.dtype != other.dtype:
-        return False
-    return left.rows == right.columns and left.columns == right.rows and _equal(model, left, right)
-
-
-def _candidate(number: int, weight: Weight) -> _Candidate | None:
+def _candidate(number: int, weight: Weight) -> _Matrix | None:
     shape = weight.shape
     while len(shape) > 2 and shape[0] == 1:
         shape = shape[1:]
     bits = ELEMENT_TYPES_BY_NAME[weight.dtype].bits
     if len(shape) != 2 or min(shape) < 2 or bits not in (8, 16, 32, 64):
         return None
-    return _Candidate(number, weight, *shape)
+    return _Matrix(number, weight, *shape)
 
 
 def _pairs(
-    model: ModelFile, candidates: list[_Candidate], others: list[_Candidate]
+    model: ModelFile, candidates: list[_Matrix], partners: list[_Matrix]
 ) -> Iterator[tuple[int, int]]:
-    """Yield the indices of pairs of one from `candidates` and one from `others`."""
-    by_probe: dict[bytes, list[_Candidate]] = defaultdict(list)
-    for other in others:
-        probe = _probe(model, other, transpose=True)
+    """Yield the indices of pairs: one matrix from `candidates`, its transpose from `partners`."""
+    by_probe: dict[bytes, list[_Matrix]] = defaultdict(list)
+    for partner in partners:
+        probe = _probe(model, partner, transpose=True)
         if probe is not None:
-            by_probe[probe].append(other)
+            by_probe[probe].append(partner)
     paired: set[int] = set()
-    for one in candidates:
-        probe = _probe(model, one, transpose=False) if by_probe else None
-        for other in by_probe.get(probe, ())[:MAX_COMPARED] if probe is not None else ():
-            if one.number == other.number or {one.number, other.number} & paired:
+    for matrix in candidates:
+        probe = _probe(model, matrix, transpose=False) if by_probe else None
+        for partner in by_probe.get(probe, ())[:MAX_COMPARED] if probe is not None else ():
+            if matrix.number == partner.number or {matrix.number, partner.number} & paired:
                 continue
-            if _equal(model, one, other):
-                paired |= {one.number, other.number}
-                yield one.number, other.number
+            if _equal(model, matrix, partner):
+                paired |= {matrix.number, partner.number}
+                yield matrix.number, partner.number
                 break
 
 
-def _bits(model: ModelFile, candidate: _Candidate) -> Matrix | None:
-    """Return the matrix as whole numbers, so that every bit counts, also those of NaN."""
+def _bits(model: ModelFile, candidate: _Matrix) -> Matrix | None:
+    """Return the elements of a matrix as unsigned integers, so that NaN can be compared."""
     size = candidate.weight.nbytes // (candidate.rows * candidate.columns)
     try:
         data = np.frombuffer(model.raw_bytes(candidate.weight), f"u{size}")
@@ -104,10 +103,11 @@ def _bits(model: ModelFile, candidate: _Candidate) -> Matrix | None:
     return data.reshape(candidate.rows, candidate.columns)
 
 
-def _probe(model: ModelFile, candidate: _Candidate, *, transpose: bool) -> bytes | None:
-    """Return some elements, those at the same positions of a matrix and of its transpose's.
+def _probe(model: ModelFile, candidate: _Matrix, *, transpose: bool) -> bytes | None:
+    """Return the elements at a few positions of a matrix, or of its transpose.
 
-    None for a matrix that has the same element at all of them.
+    A matrix and the transpose of its transpose have equal probes. Return None if all these elements
+    are equal.
     """
     matrix = _bits(model, candidate)
     if matrix is None:
@@ -121,13 +121,13 @@ def _probe(model: ModelFile, candidate: _Candidate, *, transpose: bool) -> bytes
     return None if np.all(elements == elements[0]) else elements.tobytes()
 
 
-def _equal(model: ModelFile, one: _Candidate, other: _Candidate) -> bool:
-    """Compare tile by tile, of rows that stay in a cache."""
-    left, right = _bits(model, one), _bits(model, other)
+def _equal(model: ModelFile, first: _Matrix, second: _Matrix) -> bool:
+    """Return whether `second` is the transpose of `first`. They are compared tile by tile."""
+    left, right = _bits(model, first), _bits(model, second)
     if left is None or right is None:
         return False
-    for row in range(0, one.rows, _TILE):
-        for column in range(0, one.columns, _TILE):
+    for row in range(0, first.rows, _TILE):
+        for column in range(0, first.columns, _TILE):
             tile = left[row : row + _TILE, column : column + _TILE]
             if not np.array_equal(tile, right[column : column + _TILE, row : row + _TILE].T):
                 return False

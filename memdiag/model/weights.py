@@ -1,8 +1,8 @@
 """The weight inventory: every constant tensor of a model, wherever it is stored.
 
 These are the initializers of the main graph and of all subgraphs, dense and sparse, Constant nodes,
-tensor attributes of other nodes, and all of these in functions. Graphs for training are left out:
-the runtime does not load them.
+tensor attributes of other nodes, and the constants of functions. Graphs for training are left out,
+as the runtime does not load them.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -39,9 +39,13 @@ Source = TensorProto | SparseTensorProto | AttributeProto
 
 
 class Location(NamedTuple):
-    """The place of a tensor's bytes; `file` is None where no file has them as they are.
+    """The location of a tensor's bytes.
 
-    `length` is their number, None for those in the proto itself.
+    Attributes:
+        storage: how the bytes are stored.
+        file: the file that contains the bytes as they are; None if no file does.
+        offset: the offset in the file.
+        length: the number of bytes; None if they are in the proto.
     """
 
     storage: Storage
@@ -50,8 +54,13 @@ class Location(NamedTuple):
     length: int | None
 
 
-class Found(NamedTuple):
-    """A weight and the proto with its data."""
+class WeightWithSource(NamedTuple):
+    """A weight and the proto that contains its data or a reference to it.
+
+    Attributes:
+        weight: the weight.
+        source: the proto.
+    """
 
     weight: Weight
     source: Source
@@ -63,25 +72,33 @@ Locate = Callable[[TensorProto, ElementType, str], Location]
 
 def inventory(
     graph: Graph, functions: Iterable[Graph], *, origin: str, locate: Locate
-) -> Iterator[Found]:
-    """Yield every weight of a model, which `origin` names in errors: graph first, then functions.
+) -> Iterator[WeightWithSource]:
+    """Yield every weight of a model: those of the graph first, then those of the functions.
+
+    Args:
+        graph: the main graph.
+        functions: the functions.
+        origin: the name of the model in errors.
+        locate: finds and checks the data of a tensor.
 
     Raises:
         ModelError: a tensor's type, shape or size is invalid, or `locate` cannot find its data.
     """
-    finder = _Finder(origin, locate)
+    finder = _Inventory(origin, locate)
     yield from finder.in_graph(graph, "", None)
     for function in functions:
         yield from finder.in_function(function)
 
 
-class _Finder:
+class _Inventory:
+    """Builder of the inventory, with the name of the model in errors and the function `locate`."""
+
     def __init__(self, origin: str, locate: Locate) -> None:
         self.origin = origin
         self.locate = locate
 
-    def in_graph(self, graph: Graph, path: str, place: Place | None) -> Iterator[Found]:
-        """Yield the weights of a graph; `place` is the one of all weights of a function."""
+    def in_graph(self, graph: Graph, path: str, place: Place | None) -> Iterator[WeightWithSource]:
+        """Yield the weights of a graph. `place` is ``function`` inside of functions, else None."""
         for tensor in graph.proto.initializer:
             yield self._dense(tensor, tensor.name, path, place or "initializer", "initializer")
         for sparse in graph.sparse_initializers:
@@ -90,7 +107,8 @@ class _Finder:
             if node.has_attributes:
                 yield from self._in_node(node, path, place)
 
-    def in_function(self, function: Graph) -> Iterator[Found]:
+    def in_function(self, function: Graph) -> Iterator[WeightWithSource]:
+        """Yield the weights of a function."""
         domain, name, _ = function.key
         path = f"{domain}::{name}"
         for attribute in function.proto.attribute_proto:
@@ -99,7 +117,7 @@ class _Finder:
             if node.has_attributes:
                 yield from self._in_node(node, path, "function")
 
-    def _in_node(self, node: Node, path: str, place: Place | None) -> Iterator[Found]:
+    def _in_node(self, node: Node, path: str, place: Place | None) -> Iterator[WeightWithSource]:
         constant = node.op_type == "Constant" and node.domain in ("", "ai.onnx")
         for attribute in node.attribute:
             if attribute.type in _NO_TENSOR and not constant:
@@ -113,7 +131,7 @@ class _Finder:
 
     def _constant(
         self, attribute: AttributeProto, output: str, path: str, place: Place | None
-    ) -> Iterator[Found]:
+    ) -> Iterator[WeightWithSource]:
         if attribute.name in CONSTANT_FIELDS and not attribute.ref_attr_name:
             element, values = constant_array(attribute)
             nbytes = values.nbytes
@@ -123,7 +141,7 @@ class _Finder:
             weight = self._weight(
                 output, path, place or "constant", element, values.shape, nbytes, nowhere
             )
-            yield Found(weight, attribute)
+            yield WeightWithSource(weight, attribute)
         if attribute.HasField("t"):
             yield self._dense(attribute.t, output, path, place or "constant", "constant")
         if attribute.HasField("sparse_tensor"):
@@ -131,7 +149,7 @@ class _Finder:
 
     def _in_attribute(
         self, attribute: AttributeProto, label: str, path: str, place: Place | None
-    ) -> Iterator[Found]:
+    ) -> Iterator[WeightWithSource]:
         name, noun = f"{label}.{attribute.name}", "attribute"
         if attribute.HasField("t"):
             yield self._dense(attribute.t, name, path, place or "attribute", noun)
@@ -142,17 +160,19 @@ class _Finder:
         for index, sparse in enumerate(attribute.sparse_tensors):
             yield self._sparse(sparse, f"{name}[{index}]", path, place, noun)
 
-    def _dense(self, tensor: TensorProto, name: str, path: str, place: Place, noun: str) -> Found:
+    def _dense(
+        self, tensor: TensorProto, name: str, path: str, place: Place, noun: str
+    ) -> WeightWithSource:
         where = self._where(noun, name, path)
         element, location = self._checked(tensor, where)
         shape = tuple(tensor.dims)
         nbytes = stored_bytes(tensor, element) if element is STRING else element.nbytes(shape)
         weight = self._weight(name, path, place, element, shape, nbytes, location)
-        return Found(weight, tensor)
+        return WeightWithSource(weight, tensor)
 
     def _sparse(
         self, sparse: SparseTensorProto, name: str, path: str, place: Place | None, noun: str
-    ) -> Found:
+    ) -> WeightWithSource:
         where = self._where(noun, name, path)
         element, values = self._checked(sparse.values, where)
         self._checked(sparse.indices, f"{where} (its indices)")
@@ -162,10 +182,14 @@ class _Finder:
         location = Location(values.storage, None, None, None)
         nbytes = element.nbytes(shape)
         weight = self._weight(name, path, place or "sparse", element, shape, nbytes, location)
-        return Found(weight, sparse)
+        return WeightWithSource(weight, sparse)
 
     def _checked(self, tensor: TensorProto, where: str) -> tuple[ElementType, Location]:
-        """Return element type and location of `tensor`, after checking the size of its data."""
+        """Return element type and location of `tensor`.
+
+        Raises:
+            ModelError: the size of the data does not match type and shape.
+        """
         element = element_type(tensor.data_type, where=where)
         shape = _shape(tensor.dims, where)
         location = self.locate(tensor, element, where)

@@ -111,7 +111,12 @@ _OTHER_FORMATS = (
 
 
 class Skeleton(NamedTuple):
-    """The protobuf bytes, and for the offset of each reference how its data is stored."""
+    """A model without its large tensor data.
+
+    Attributes:
+        proto: the serialized ModelProto with references in place of the data.
+        references: how the data at each referenced offset of the file is stored.
+    """
 
     proto: bytes
     references: Mapping[int, Stored]
@@ -120,22 +125,26 @@ class Skeleton(NamedTuple):
 def skeleton(
     data: Buffer, *, origin: str, location: str = THIS_FILE, compact: bool = False
 ) -> Skeleton:
-    """Return the skeleton of the serialized ModelProto `data`, which `origin` names in errors.
+    """Return the skeleton of the serialized ModelProto `data`.
 
-    With `compact`, whole numbers in typed fields are replaced by references as well, and so are
-    attributes with long lists or strings, other than those of Constant nodes: name and type stay,
-    and `attribute_range` returns the place of the whole.
+    Args:
+        data: the model.
+        origin: the name of the model in errors.
+        location: the name of the file in references.
+        compact: also replace integers in typed fields, and attributes with long lists or strings,
+            except those of Constant nodes. Such an attribute keeps name and type, and
+            `attribute_range` returns its range in the file.
 
     Raises:
         ModelError: `data` is of another format, damaged, or larger than any real model. Damage in
-            what is too small to contain a large tensor is left to the parser.
+            messages that are too small to contain a large tensor is left to the parser.
     """
     if not len(data):
         raise ModelError(f"{origin}: it is empty; download or export it again.")
     for start, magic, sentence in _OTHER_FORMATS:
         if data[start : start + len(magic)] == magic:
             raise ModelError(f"{origin}: {sentence}.")
-    walk = _Walk(data, location, compact)
+    walk = _SkeletonBuilder(data, location, compact)
     try:
         replaced = walk.message("model", 0, len(data), 1)
         if replaced is None:
@@ -146,9 +155,10 @@ def skeleton(
 
 
 def attribute_range(documentation: str) -> tuple[int, int] | None:
-    """Return the range in the file of an attribute with this documentation in a compact skeleton.
+    """Return the range in the file of an attribute that a compact skeleton lacks.
 
-    None for an attribute that the skeleton contains as a whole.
+    `documentation` is the doc_string of the attribute in the skeleton. Return None if the skeleton
+    contains the whole attribute.
     """
     if not documentation.startswith(_ATTRIBUTE_MARK):
         return None
@@ -167,7 +177,7 @@ class _DamageError(Exception):
         self.in_graph = False
 
     def sentence(self) -> str:
-        """Return the problem and its place."""
+        """Return the problem and its position in the model, for the user."""
         if not self.in_graph:
             return NOT_ONNX
         subject = self.subject or "the model"
@@ -181,7 +191,15 @@ class _TooLargeError(_DamageError):
         return f"{self.problem}. memdiag does not analyze models of that size"
 
 
-class _Field(NamedTuple):
+class _WireField(NamedTuple):
+    """One field of a message.
+
+    Attributes:
+        number, wire: the field number and the wire type.
+        start: the offset of the tag.
+        content, stop: the range of the value.
+    """
+
     number: int
     wire: int
     start: int
@@ -189,8 +207,8 @@ class _Field(NamedTuple):
     stop: int
 
 
-class _Message:
-    """The message that is being walked; a context manager that names it in an error."""
+class _NamedMessage:
+    """Context of a message that is read; adds the message's name to errors that pass through."""
 
     def __init__(self, data: Buffer, kind: _Kind, noun: str) -> None:
         self._data, self._kind, self._noun = data, kind, noun
@@ -218,8 +236,13 @@ class _Message:
         return f"{self._noun or self._kind} {text!r}"
 
 
-class _Walk:
-    """A walk over a serialized ModelProto; `references` are those made so far."""
+class _SkeletonBuilder:
+    """Reader of a serialized ModelProto that replaces large data by references.
+
+    Attributes:
+        data: the bytes of the ModelProto.
+        references: the references made so far, as in `Skeleton`.
+    """
 
     def __init__(self, data: Buffer, location: str, compact: bool) -> None:
         self.data = data
@@ -233,10 +256,10 @@ class _Walk:
     def message(
         self, kind: _Kind, start: int, end: int, depth: int, noun: str = ""
     ) -> bytes | None:
-        """Return the message from `start` to `end` with references, or None if it has none."""
+        """Return the message from `start` to `end` with references; None if it needs none."""
         if depth > MAX_DEPTH:
             raise _DamageError(f"it nests more than {MAX_DEPTH} messages in each other, inside")
-        with _Message(self.data, kind, noun) as message:
+        with _NamedMessage(self.data, kind, noun) as message:
             if kind == "tensor":
                 return self._tensor(start, end, message)
             if kind == "attribute" and self._is_plain(start, end):
@@ -255,7 +278,7 @@ class _Walk:
                 if number not in children:
                     continue
                 if number in singular and number in message.seen:
-                    raise _DamageError("it holds one tensor twice, inside")
+                    raise _DamageError("it has one tensor twice, inside")
                 message.seen.add(number)
                 self._count_message()
                 if field.stop - field.content < MIN_REFERENCED_BYTES:
@@ -276,7 +299,7 @@ class _Walk:
             return b"".join((*parts, self.data[copied:end]))
 
     def check_size(self, nbytes: int) -> None:
-        """Refuse a skeleton of more than the maximum."""
+        """Raise an error if a skeleton of `nbytes` is above the maximum."""
         if nbytes > MAX_SKELETON_BYTES:
             size = format_size(MAX_SKELETON_BYTES)
             raise _TooLargeError(f"its graph takes more than {size} without the weights")
@@ -287,16 +310,17 @@ class _Walk:
             raise _TooLargeError(f"it has more than {MAX_MESSAGES:,} nodes, attributes and tensors")
 
     def _release(self, end: int) -> None:
-        """Release the mapped pages behind the walk: a file of many small weights is all touched."""
+        """Release the mapped pages before `end`, which are not needed any more."""
         if end - self._released >= _RELEASE_BYTES and isinstance(self.data, mmap.mmap):
             if hasattr(self.data, "madvise"):
                 begin = self._released // mmap.PAGESIZE * mmap.PAGESIZE
                 self.data.madvise(mmap.MADV_DONTNEED, begin, end - begin)
             self._released = end
 
-    def _tensor(self, start: int, end: int, message: _Message) -> bytes | None:
-        """Return the TensorProto from `start` to `end` with its data as a reference, or None."""
-        fields: list[_Field] = []
+    def _tensor(self, start: int, end: int, message: _NamedMessage) -> bytes | None:
+        """Return the TensorProto from `start` to `end` with a reference for its data; None if
+        small."""
+        fields: list[_WireField] = []
         element_type = 0
         for field in self._fields("tensor", start, end, 0):
             if field.wire == _VARINT and field.number == _DATA_TYPE:
@@ -314,7 +338,8 @@ class _Walk:
             return None
         data, stored = found
         dropped = (data.number, _EXTERNAL_DATA, _DATA_LOCATION)
-        parts = [self.data[one.start : one.stop] for one in fields if one.number not in dropped]
+        kept = [part for part in fields if part.number not in dropped]
+        parts = [self.data[part.start : part.stop] for part in kept]
         self.references[data.content] = stored
         return b"".join(
             (
@@ -326,8 +351,8 @@ class _Walk:
             )
         )
 
-    def _fields(self, kind: _Kind, start: int, end: int, depth: int) -> Iterator[_Field]:
-        """Yield the fields of a message."""
+    def _fields(self, kind: _Kind, start: int, end: int, depth: int) -> Iterator[_WireField]:
+        """Yield the fields of the message from `start` to `end`."""
         data, pos = self.data, start
         while pos < end:
             begin = pos
@@ -346,11 +371,11 @@ class _Walk:
                     self._ends(pos, end)
             else:  # field 0, a group (ONNX has none), or no wire type at all
                 self._damaged(pos)
-            yield _Field(number, wire, begin, pos, stop)
+            yield _WireField(number, wire, begin, pos, stop)
             pos = stop
 
     def _varint(self, pos: int, end: int) -> tuple[int, int]:
-        """Return the number at `pos` and the position after it."""
+        """Return the varint at `pos` and the position after it."""
         data, value = self.data, 0
         if pos < end and data[pos] < 0x80:
             return data[pos], pos + 1
@@ -364,14 +389,15 @@ class _Walk:
         self._damaged(pos + _MAX_VARINT_BYTES)
 
     def _is_plain(self, start: int, end: int) -> bool:
-        """Return whether the last field of an attribute is a type that has no tensor."""
+        """Return whether an attribute ends with a type field that means a number, string or
+        list."""
         tail = self.data[end - 3 : end]
         return end - start >= 3 and tail[:2] == _ATTRIBUTE_TYPE and tail[2] in _PLAIN_TYPES
 
     def _without_list(self, start: int, end: int) -> bytes | None:
-        """Return a plain attribute with a reference to itself instead of its list or string.
+        """Return a plain attribute with a reference in place of its list or string.
 
-        None if its name does not come first, or is one of a Constant's.
+        Return None if the name is not its first field, or if it is an attribute of a Constant.
         """
         name = next(self._fields("attribute", start, end, 0))
         text = self.data[name.content : name.stop]
@@ -387,7 +413,10 @@ class _Walk:
     def _overrun(
         self, kind: _Kind, number: int, pos: int, stop: int, end: int, depth: int
     ) -> NoReturn:
-        """Raise for a field that is longer than its message; name the innermost one it is in."""
+        """Raise the error for a field that is longer than its message.
+
+        The error names the innermost graph, node or tensor at the end of the file.
+        """
         if end < self.size:
             self._damaged(pos)
         child = _CHILDREN.get(kind, {}).get(number)
@@ -411,11 +440,12 @@ class _Walk:
 
 
 def _replaceable(
-    fields: list[_Field], element_type: int, compact: bool
-) -> tuple[_Field, Stored] | None:
-    """Return the data field of a tensor that a reference can replace, and how it is stored."""
-    data = [one for one in fields if one.number == _RAW_DATA or one.number in _TYPED_DATA]
-    raw = [one for one in data if one.number == _RAW_DATA and one.wire == _LENGTH]
+    fields: list[_WireField], element_type: int, compact: bool
+) -> tuple[_WireField, Stored] | None:
+    """Return the data field of a tensor that a reference can replace with its storage; else
+    None."""
+    data = [part for part in fields if part.number in (_RAW_DATA, *_TYPED_DATA)]
+    raw = [part for part in data if part.number == _RAW_DATA and part.wire == _LENGTH]
     if raw:
         last = raw[-1]  # protobuf keeps the last one
         return (last, "raw") if last.stop - last.content >= MIN_REFERENCED_BYTES else None
@@ -431,12 +461,12 @@ def _replaceable(
 
 
 def _entry(key: bytes, value: bytes) -> bytes:
-    """Return an entry of a TensorProto's external_data."""
+    """Return a serialized entry of a TensorProto's external_data."""
     return _length_field(_EXTERNAL_DATA, _length_field(1, key) + _length_field(2, value))
 
 
 def _length_field(number: int, content: bytes) -> bytes:
-    """Return a length-delimited field."""
+    """Return a serialized length-delimited field."""
     if number < 16 and len(content) < 0x80:
         return bytes((number << 3 | _LENGTH, len(content))) + content
     return _encode_varint(number << 3 | _LENGTH) + _encode_varint(len(content)) + content

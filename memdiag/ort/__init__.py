@@ -1,1 +1,1 @@
-"""What the runtime will do with a model, predicted from its graph and the runtime's version."""
+"""Predictions of how onnxruntime treats a model, from its graph and the release."""

@@ -6,8 +6,8 @@ shares (see `buffer_plan`); an output of a graph is allocated to the end. Subgra
 node, once whatever the number of iterations; of branches the larger one counts, and the body of a
 function like a subgraph.
 
-Not counted are the inputs, which the caller allocates, scratch memory of kernels, and what the
-arena allocates beyond what is in use. Fusions remove more values, or add some (layouts, padded
+Not counted are the inputs, which the caller allocates, scratch memory of kernels, and unused
+memory of the arena. Fusions remove more values, or add some (layouts, padded
 channels).
 """
 
@@ -28,10 +28,10 @@ from memdiag.model.tensor_types import TensorType
 from memdiag.ort.buffer_plan import Buffer, BufferPlan, Reads
 from memdiag.ort.constant_folding import Folds, fold_constants
 from memdiag.ort.fusions import ActivationFusions
-from memdiag.ort.runtime import Runtime
+from memdiag.ort.releases import NEWEST_MEASURED
 
 MAX_LISTED = 20
-"""Values that are listed of those in memory at the peak."""
+"""Maximum number of values in `ActivationPeak.live`."""
 
 MAX_DEPTH = 50
 """Subgraphs and functions inside each other; only functions that call each other get there."""
@@ -50,7 +50,13 @@ class Sizes(NamedTuple):
 
 
 class LiveValue(NamedTuple):
-    """A value in memory: the scope that computes it, its name, and its bytes."""
+    """A value in memory.
+
+    Attributes:
+        scope: the scope that computes it.
+        name: its name.
+        nbytes: its size.
+    """
 
     scope: Scope
     name: str
@@ -109,7 +115,7 @@ def activation_bytes(model: ModelFile, sizes: Mapping[str, int]) -> int:
     graphs = GraphIndex(model)
     shapes = infer_shapes(model, graphs, sizes, [])
     # Any release serves for an estimate, and none needs to be installed here.
-    folds = fold_constants(graphs, shapes, Runtime(1, 32, 0))
+    folds = fold_constants(graphs, shapes, NEWEST_MEASURED)
     sizes_given = sizes.values()
     return activation_peak(graphs, shapes, folds, declared=shapes, sizes=sizes_given).peak_bytes
 

@@ -1,7 +1,7 @@
-"""What the rules know of one model: everything that several of them need, computed on first use."""
+"""Analysis context: everything that several rules need of one model, computed on first use."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 
 from memdiag.model.content import MAX_DECODED_BYTES, can_be_compared, identical_weights
@@ -11,10 +11,11 @@ from memdiag.model.readers import Reader, readers
 from memdiag.model.shapes import Shapes, infer_shapes
 from memdiag.ort.activations import ActivationPeak, activation_peak, total_bytes
 from memdiag.ort.constant_folding import Folds, fold_constants
+from memdiag.ort.releases import PACKED_SHARED_SINCE
 from memdiag.ort.runtime import Runtime
-from memdiag.ort.session_memory import PredictedSession, overridable_weights
+from memdiag.ort.session_memory import PredictedSession
 from memdiag.ort.used_values import UsedValues
-from memdiag.records.weights import Weight
+from memdiag.records.weights import Weight, qualified_name
 from memdiag.units import format_size
 
 MIN_COMPARED_BYTES = 64
@@ -73,14 +74,9 @@ class AnalysisContext:
             self.model, self.graphs, self.shapes, self.folds, self.readers, self.runtime
         )
 
-    @cached_property
-    def overridable(self) -> frozenset[str]:
-        """The names of the initializers that a caller may override."""
-        return overridable_weights(self.model)
-
     def is_overridable(self, weight: Weight) -> bool:
         """Return whether a caller may give another value for `weight`."""
-        return not weight.graph and weight.name in self.overridable
+        return self.graphs.is_overridable(weight)
 
     @cached_property
     def used_values(self) -> UsedValues:
@@ -94,11 +90,11 @@ class AnalysisContext:
             return []
         skipped = self._not_comparable()
         if skipped:
-            shown = ", ".join(skipped[:3])
+            names = ", ".join(skipped[:3])
             more = f" and {len(skipped) - 3:,} more" if len(skipped) > 3 else ""
             count = f"{len(skipped):,} weight{'' if len(skipped) == 1 else 's'}"
             self.notes.append(
-                f"{count} ({shown}{more}) of more than "
+                f"{count} ({names}{more}) of more than "
                 f"{format_size(MAX_DECODED_BYTES)}, sparse or in fields of a number each, "
                 f"{'was' if len(skipped) == 1 else 'were'} not compared with others of the same "
                 "size."
@@ -109,6 +105,17 @@ class AnalysisContext:
         """Return the weights with the bytes of `weight`, itself among them; none if there is no
         other."""
         return self._group_of.get(weight, ())
+
+    def packed_with(self, weight: Weight) -> Iterator[Weight]:
+        """Yield the other weights that kernels pack into the same buffers as `weight`.
+
+        They have its bytes, type and shape. Older releases share no packed buffers.
+        """
+        if self.runtime < PACKED_SHARED_SINCE:
+            return
+        for other in self.equal_to(weight):
+            if other != weight and (other.dtype, other.shape) == (weight.dtype, weight.shape):
+                yield other
 
     @cached_property
     def _group_of(self) -> dict[Weight, list[Weight]]:
@@ -159,8 +166,3 @@ class AnalysisContext:
     def weight(self, scope: Scope, name: str) -> Weight | None:
         """Return the weight that `name` is, seen from `scope`; None if it is none."""
         return self.graphs.weight(scope, name)
-
-
-def qualified_name(weight: Weight) -> str:
-    """Return the weight's name behind the path of its graph."""
-    return f"{weight.graph}/{weight.name}" if weight.graph else weight.name

@@ -7,7 +7,7 @@ size of whose results is unknown.
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import NamedTuple, overload
@@ -20,14 +20,13 @@ from memdiag.model.tensor_data import Array
 from memdiag.model.tensor_types import ELEMENT_TYPES_BY_NAME, TensorType
 from memdiag.ort.constant_values import MAX_VALUES, evaluate
 from memdiag.ort.operators import BFLOAT16_KERNELS, FLOAT16_KERNELS, RANDOM, WITHOUT_TENSORS
+from memdiag.ort.releases import FOLDING_LIMITED_SINCE, TRANSPOSE_21_FUSED_SINCE
 from memdiag.ort.runtime import Runtime
 from memdiag.records.weights import Weight
 
 SIZE_LIMIT = 1 << 30
-"""Since 1.27 a node is not folded if its outputs take more bytes together: the default of the
-option ``optimization.constant_folding_max_output_size_in_bytes``."""
-
-LIMITED_SINCE = Runtime(1, 27)
+"""Bytes of the outputs of a node above which it is not folded, in releases that have a limit: the
+default of the option ``optimization.constant_folding_max_output_size_in_bytes``."""
 
 MAX_WEIGHTS = 64
 """Number of source weights that are recorded of one result."""
@@ -43,10 +42,8 @@ MAX_PASSES = 3
 _UNSIZED = frozenset({"GreaterOrEqual", "LessOrEqual"})
 _SIZED_SINCE_OPSET = 16
 
-# Transpose has a new version since this opset. The fusion into Gemm does not support it in 1.24.4
-# and does in 1.28.0; the releases between were not tried.
+# Transpose has a new version since this opset, which older releases do not fuse into Gemm.
 _NEW_TRANSPOSE_OPSET = 21
-_NEW_TRANSPOSE_FUSED_SINCE = Runtime(1, 28)
 
 _ONNX = ("", "ai.onnx")
 _QUANTIZATION = ("QuantizeLinear", "DequantizeLinear")
@@ -149,7 +146,7 @@ class Folds(Sequence[Fold]):
 
 def fold_constants(graphs: GraphIndex, shapes: Shapes, runtime: Runtime) -> Folds:
     """Return the results of constant folding in `runtime`, in topological order."""
-    return _ConstantFolding(graphs, shapes.as_declared, runtime).folds()
+    return _ConstantFolding(graphs, shapes.as_declared, runtime).run()
 
 
 @dataclass(eq=False, slots=True)
@@ -172,7 +169,13 @@ class _Constant:
 
 
 class _ConstantFolding:
-    """Constant folding of one model in one release: a walk over its nodes in their order."""
+    """Constant folding of one model in one release.
+
+    `run` visits the nodes in their order, as the runtime does, into subgraphs and called functions.
+    A node whose inputs are constants is folded (`_fold`), or dropped if it changes nothing. Its
+    outputs are constants for the nodes behind it. At the end the constants that a remaining node
+    reads are marked: they stay in memory.
+    """
 
     def __init__(self, graphs: GraphIndex, shapes: Shapes, runtime: Runtime) -> None:
         self.graphs = graphs
@@ -191,74 +194,31 @@ class _ConstantFolding:
         self._inlined_branches: set[Scope] = set()
         self._has_unsorted = False
         self._node_budget = MAX_NODES
-        self._run(graphs.main)
 
-    def folds(self) -> Folds:
+    def run(self) -> Folds:
         """Return the folds in topological order."""
-        found: list[Fold] = []
-        by_node: dict[_NodeKey, list[Fold]] = {}
-        for key, first in self._folded.items():
-            scope, node = key
-            of_node = by_node[key] = list[Fold]()
-            for name in filter(None, node.output):
-                constant = self._computed.get((scope, name))
-                kind = constant.type if constant is not None else None
-                if constant is None or kind is None or kind.nbytes is None or kind.shape is None:
-                    continue
-                merged_into = None
-                if first != key and len(of_node) < len(by_node[first]):
-                    original = by_node[first][len(of_node)]
-                    merged_into = original.scope, original.output
-                of_node.append(
-                    Fold(
-                        scope,
-                        node,
-                        name,
-                        kind.dtype,
-                        tuple(size or 0 for size in kind.shape),
-                        kind.nbytes,
-                        constant.weights,
-                        constant.is_read and first == key,
-                        merged_into,
-                    )
-                )
-            found += of_node
-        return Folds(found)
-
-    def _run(self, main: Scope) -> None:
         for _ in range(MAX_PASSES):
             # A node may precede the producers of its inputs, which are known in the next pass.
             removed_before = len(self._removed)
             self._has_unsorted = False
             self._remaining, self._visited, self._node_budget = [], [], MAX_NODES
-            self._visit(main)
+            self._visit(self.graphs.main)
             if not self._has_unsorted or len(self._removed) == removed_before:
                 break
-        if not self._folded:
-            return
-        for scope, node in self._remaining:
-            for name in node.input:
-                self._mark_read(scope, name)
-        for scope in self._visited:
-            if not scope.is_function:
-                for name in scope.outputs:
-                    self._mark_read(scope, name)
-
-    def _mark_read(self, scope: Scope, name: str) -> None:
-        constant = self._constant(scope, name)
-        if constant is not None:
-            constant.is_read = True
+        if self._folded:
+            self._mark_read_constants()
+        return Folds(list(self._folds()))
 
     def _visit(self, scope: Scope) -> None:
         self._visited.append(scope)
         self._node_budget -= len(scope.nodes)
         self._has_unsorted = self._has_unsorted or not scope.graph.is_sorted
         for node in scope.nodes:
-            if (scope, node) not in self._removed and not self._disappears(scope, node):
+            if (scope, node) not in self._removed and not self._process(scope, node):
                 self._remaining.append((scope, node))
 
-    def _disappears(self, scope: Scope, node: Node) -> bool:
-        """Process `node`, and return whether the optimized graph lacks it."""
+    def _process(self, scope: Scope, node: Node) -> bool:
+        """Fold, inline or drop `node` if the runtime does; return whether it is removed so."""
         if node.subgraphs:
             return self._process_control_flow(scope, node, scope.subgraphs[node])
         if node.op_type == "Constant":
@@ -276,7 +236,7 @@ class _ConstantFolding:
         constants = [constant for constant in inputs if constant is not None]
         if len(constants) < sum(map(bool, node.input)) or not node.output:
             if self._types or any(constant.value is not None for constant in constants):
-                self._infer(scope, node, inputs)
+                self._refine_types(scope, node, inputs)
             return False
         is_dropped = bool(constants) and _is_dropped(node, _dtypes(constants))
         if is_dropped and node.output[0] not in scope.outputs:
@@ -286,6 +246,10 @@ class _ConstantFolding:
         return self._fold(scope, node, inputs)
 
     def _process_control_flow(self, scope: Scope, node: Node, bodies: list[Scope]) -> bool:
+        """Visit the subgraphs of `node`, or of an If with a constant condition the one that runs.
+
+        Return whether the subgraph replaces the node.
+        """
         condition = self._constant(scope, node.input[0]) if node.input else None
         value = self._value(condition, scope, node, 0) if node.op_type == "If" else None
         branches = [inner.name for inner in node.subgraphs]
@@ -315,22 +279,25 @@ class _ConstantFolding:
             return False
         if node.op_type == "DequantizeLinear" and not _is_requantized(scope, node):
             return False
-        types, values = self._results(scope, node, inputs)
-        opset = self.shapes.opset
-        if any(kind is not None and len(kind.shape or ()) == 2 for kind in types.values()) and (
-            _is_fused_into_gemm(scope, node, opset, self.runtime)
+        types, values = self._evaluate(scope, node, inputs)
+        is_matrix = any(kind is not None and len(kind.shape or ()) == 2 for kind in types.values())
+        if is_matrix and _is_fused_into_gemm(scope, node, self.shapes.opset, self.runtime):
+            return False
+        if self.runtime >= FOLDING_LIMITED_SINCE and not self._is_within_limit(
+            node, types.values()
         ):
             return False
-        if self.runtime >= LIMITED_SINCE:
-            sizes = [None if kind is None else kind.nbytes for kind in types.values()]
-            if None in sizes or sum(size or 0 for size in sizes) > SIZE_LIMIT:
-                return False
-            if node.op_type in _UNSIZED and opset < _SIZED_SINCE_OPSET:
-                return False
         weights = _weights(constants)
         outputs = {name: _Constant(kind, weights, values.get(name)) for name, kind in types.items()}
         self._add_fold(scope, node, inputs, outputs)
         return True
+
+    def _is_within_limit(self, node: Node, types: Iterable[TensorType | None]) -> bool:
+        """Return whether the sizes of the outputs are known and at most `SIZE_LIMIT` together."""
+        if node.op_type in _UNSIZED and self.shapes.opset < _SIZED_SINCE_OPSET:
+            return False
+        sizes = [None if kind is None else kind.nbytes for kind in types]
+        return None not in sizes and sum(size or 0 for size in sizes) <= SIZE_LIMIT
 
     def _fold_shape(self, scope: Scope, node: Node) -> bool:
         """Fold a Shape whose input has a known shape, whether or not the input is constant."""
@@ -394,7 +361,7 @@ class _ConstantFolding:
                 continue
             weight = self.graphs.own_weight(scope, name)
             if weight is not None:
-                if scope.parent is None and name in self.shapes.overridable:
+                if self.graphs.is_overridable(weight):
                     return None
                 kind = TensorType(weight.dtype, weight.shape)
                 constant = _Constant(kind, (weight,), is_stored=True)
@@ -425,7 +392,7 @@ class _ConstantFolding:
                 constant.value = values.reshape(weight.shape)
         return constant.value
 
-    def _results(
+    def _evaluate(
         self, scope: Scope, node: Node, inputs: list[_Constant | None]
     ) -> tuple[dict[str, TensorType | None], dict[str, Array]]:
         """Return the types of a node's outputs and, where they are few, their numbers."""
@@ -442,21 +409,22 @@ class _ConstantFolding:
                 values[outputs[0]] = result if result.base is None else result.copy()
         if any(kind is None or kind.nbytes is None for kind in types.values()):
             input_types = (None if constant is None else constant.type for constant in inputs)
-            types |= self._inferred(
+            types |= self._infer(
                 node,
                 dict(zip(node.input, input_types, strict=True)),
                 dict(zip(node.input, operands, strict=True)),
             )
         for name, value in values.items():
             kind = types[name]
-            if kind is not None and self.runtime < LIMITED_SINCE:
+            if kind is not None and self.runtime < FOLDING_LIMITED_SINCE:
                 types[name] = TensorType(kind.dtype, value.shape)
         return types, values
 
-    def _infer(self, scope: Scope, node: Node, inputs: list[_Constant | None]) -> None:
+    def _refine_types(self, scope: Scope, node: Node, inputs: list[_Constant | None]) -> None:
         """Infer the output types of a node that is not folded from folded inputs.
 
-        The numbers of a folded input, such as the shape for a Reshape, may say more than the file.
+        The numbers of a folded input, such as the shape for a Reshape, may determine more sizes
+        than the types in the file.
         """
         if all(constant is None or constant.value is None for constant in inputs) and not (
             self._types and any((scope, name) in self._types for name in node.input if name)
@@ -470,10 +438,10 @@ class _ConstantFolding:
             name: self._value(constant, scope, node, index)
             for index, (name, constant) in enumerate(zip(node.input, inputs, strict=True))
         }
-        for name, kind in self._inferred(node, types, values).items():
+        for name, kind in self._infer(node, types, values).items():
             self._types[scope, name] = kind
 
-    def _inferred(
+    def _infer(
         self,
         node: Node,
         types: Mapping[str, TensorType | None],
@@ -492,6 +460,50 @@ class _ConstantFolding:
         defining = scope.defining_scope(name)
         found = self._types.get((defining, name)) if defining is not None else None
         return found if found is not None else self.shapes.of(scope, name)
+
+    def _mark_read_constants(self) -> None:
+        """Mark the constants that a remaining node reads, or that a graph outputs."""
+        for scope, node in self._remaining:
+            for name in node.input:
+                self._mark_read(scope, name)
+        for scope in self._visited:
+            if not scope.is_function:
+                for name in scope.outputs:
+                    self._mark_read(scope, name)
+
+    def _mark_read(self, scope: Scope, name: str) -> None:
+        constant = self._constant(scope, name)
+        if constant is not None:
+            constant.is_read = True
+
+    def _folds(self) -> Iterator[Fold]:
+        """Yield a fold for each output of known size of the folded nodes."""
+        by_node: dict[_NodeKey, list[Fold]] = {}
+        for key, first in self._folded.items():
+            scope, node = key
+            of_node = by_node[key] = list[Fold]()
+            for name in filter(None, node.output):
+                constant = self._computed.get((scope, name))
+                kind = constant.type if constant is not None else None
+                if constant is None or kind is None or kind.nbytes is None or kind.shape is None:
+                    continue
+                merged_into = None
+                if first != key and len(of_node) < len(by_node[first]):
+                    original = by_node[first][len(of_node)]
+                    merged_into = original.scope, original.output
+                fold = Fold(
+                    scope=scope,
+                    node=node,
+                    output=name,
+                    dtype=kind.dtype,
+                    shape=tuple(size or 0 for size in kind.shape),
+                    nbytes=kind.nbytes,
+                    weights=constant.weights,
+                    stays=constant.is_read and first == key,
+                    merged_into=merged_into,
+                )
+                of_node.append(fold)
+                yield fold
 
 
 def _can_evaluate(node: Node, dtypes: Collection[str]) -> bool:
@@ -530,7 +542,7 @@ def _is_fused_into_gemm(scope: Scope, node: Node, opset: int, runtime: Runtime) 
     """Return whether a Transpose of a matrix becomes the transA or transB of the Gemm behind it."""
     if node.op_type != "Transpose" or node.output[0] in scope.outputs:
         return False
-    if opset >= _NEW_TRANSPOSE_OPSET and runtime < _NEW_TRANSPOSE_FUSED_SINCE:
+    if opset >= _NEW_TRANSPOSE_OPSET and runtime < TRANSPOSE_21_FUSED_SINCE:
         return False
     uses = list(scope.uses(node.output[0]))
     return bool(uses) and all(

@@ -9,23 +9,25 @@ from collections.abc import Callable
 from math import prod
 from typing import NamedTuple
 
-from memdiag.attribution.layouts.tiling import PANEL_COLUMNS, round_up
+from memdiag.attribution.packed_inputs import PACKED_INPUTS
+from memdiag.attribution.tiling import PANEL_COLUMNS, round_up
 from memdiag.model.graph_index import GraphIndex, Node, Scope, integer, integers
+from memdiag.ort.releases import FLOAT16_CAST_ONCE_SINCE, TWO_BITS_PACKED_SINCE
 from memdiag.ort.runtime import Runtime
 from memdiag.records.attribution import CopyKind
 
 _NCHWC = 16
 _STANDARD = ("", "ai.onnx")
 _CONTRIB = "com.microsoft"
-_WIDENED_SINCE = Runtime(1, 23)
-_TWO_BITS_SINCE = Runtime(1, 25)  # measured: 1.31.1 packs them, 1.24.4 does not
 
 
 class PackedBuffer(NamedTuple):
-    """The buffer of a packed operand: the kind of copy, and its bytes.
+    """The buffer of a packed operand.
 
-    A convolution's filter is ``reordered`` by a rewrite of the graph, at the level ALL, before the
-    session has an arena; every other buffer is made by a kernel.
+    Attributes:
+        kind: the kind of copy. A convolution's filter is ``reordered`` by a rewrite of the graph,
+            at the level ALL, before the session has an arena. A kernel makes every other buffer.
+        nbytes: its size.
     """
 
     kind: CopyKind
@@ -33,6 +35,14 @@ class PackedBuffer(NamedTuple):
 
 
 class _Operand(NamedTuple):
+    """A constant input of a node.
+
+    Attributes:
+        graphs: the graphs of the model.
+        scope, node, input_index: the node and its input.
+        dtype, shape: the type of the constant as the node reads it.
+    """
+
     graphs: GraphIndex
     scope: Scope
     node: Node
@@ -53,15 +63,16 @@ def packed_buffer(
     """Return the buffer into which the kernel of `node` packs a constant input; None without one.
 
     `dtype` and `shape` are those of the operand as the node reads it. float16 operands are packed
-    in fp32 where the runtime casts them ahead of time (since 1.23).
+    in fp32 where the runtime casts them ahead of time.
     """
-    pack = _PACKERS.get((_CONTRIB if node.domain == _CONTRIB else "", node.op_type, input_index))
-    if pack is None or node.domain not in (*_STANDARD, _CONTRIB) or not prod(shape):
+    domain = "" if node.domain in _STANDARD else node.domain
+    buffer_of = _BUFFERS.get((domain, node.op_type))
+    if buffer_of is None or input_index not in PACKED_INPUTS[node.op_type] or not prod(shape):
         return None
-    if dtype == "float16" and runtime >= _WIDENED_SINCE and node.domain in _STANDARD:
+    if dtype == "float16" and runtime >= FLOAT16_CAST_ONCE_SINCE and node.domain in _STANDARD:
         dtype = "float"
-    buffer = pack(_Operand(graphs, scope, node, input_index, dtype, shape))
-    if buffer is not None and _bits(node) == 2 and runtime < _TWO_BITS_SINCE:
+    buffer = buffer_of(_Operand(graphs, scope, node, input_index, dtype, shape))
+    if buffer is not None and _bits(node) == 2 and runtime < TWO_BITS_PACKED_SINCE:
         return None
     return buffer
 
@@ -223,28 +234,26 @@ def _integer_filter(operand: _Operand) -> PackedBuffer | None:
     return PackedBuffer("packed", groups * int8_panels(prod(rest), outputs // groups))
 
 
-_PACKERS: dict[tuple[str, str, int], Callable[[_Operand], PackedBuffer | None]] = {
-    ("", "MatMul", 1): _matrix,
-    ("", "Gemm", 1): _matrix,
-    (_CONTRIB, "FusedMatMul", 1): _matrix,
-    (_CONTRIB, "FusedGemm", 1): _matrix,
-    ("", "MatMulInteger", 1): _integer_matrix,
-    ("", "QLinearMatMul", 3): _integer_matrix,
-    (_CONTRIB, "DynamicQuantizeMatMul", 1): _integer_matrix,
-    (_CONTRIB, "MatMulIntegerToFloat", 1): _integer_matrix,
-    (_CONTRIB, "QGemm", 3): _integer_matrix,
-    ("", "LSTM", 1): _recurrent,
-    ("", "LSTM", 2): _recurrent,
-    ("", "GRU", 1): _recurrent,
-    ("", "GRU", 2): _recurrent,
-    (_CONTRIB, "DynamicQuantizeLSTM", 1): _integer_recurrent,
-    (_CONTRIB, "DynamicQuantizeLSTM", 2): _integer_recurrent,
-    (_CONTRIB, "Attention", 1): _attention,
-    (_CONTRIB, "QAttention", 1): _attention,
-    (_CONTRIB, "MatMulNBits", 1): _blocks,
-    ("", "Conv", 1): _filter,
-    (_CONTRIB, "FusedConv", 1): _filter,
-    ("", "ConvTranspose", 1): _transposed_filter,
-    ("", "QLinearConv", 3): _integer_filter,
-    (_CONTRIB, "QLinearConv", 3): _integer_filter,
+_BUFFERS: dict[tuple[str, str], Callable[[_Operand], PackedBuffer | None]] = {
+    ("", "MatMul"): _matrix,
+    ("", "Gemm"): _matrix,
+    (_CONTRIB, "FusedMatMul"): _matrix,
+    (_CONTRIB, "FusedGemm"): _matrix,
+    ("", "MatMulInteger"): _integer_matrix,
+    ("", "QLinearMatMul"): _integer_matrix,
+    (_CONTRIB, "DynamicQuantizeMatMul"): _integer_matrix,
+    (_CONTRIB, "MatMulIntegerToFloat"): _integer_matrix,
+    (_CONTRIB, "QGemm"): _integer_matrix,
+    ("", "LSTM"): _recurrent,
+    ("", "GRU"): _recurrent,
+    (_CONTRIB, "DynamicQuantizeLSTM"): _integer_recurrent,
+    (_CONTRIB, "Attention"): _attention,
+    (_CONTRIB, "QAttention"): _attention,
+    (_CONTRIB, "MatMulNBits"): _blocks,
+    ("", "Conv"): _filter,
+    (_CONTRIB, "FusedConv"): _filter,
+    ("", "ConvTranspose"): _transposed_filter,
+    ("", "QLinearConv"): _integer_filter,
+    (_CONTRIB, "QLinearConv"): _integer_filter,
 }
+"""By domain and operator: the buffer of a packed input. `PACKED_INPUTS` has the inputs."""

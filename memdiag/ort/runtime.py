@@ -1,4 +1,4 @@
-"""The version of the runtime that a prediction is for."""
+"""The version of onnxruntime: the installed one, or one that a prediction is for."""
 
 import re
 from importlib.util import find_spec
@@ -6,12 +6,6 @@ from pathlib import Path
 from typing import NamedTuple, Self
 
 from memdiag.errors import UsageError
-
-OLDEST = (1, 19)
-"""The oldest release whose behaviour was measured; older ones are predicted like it."""
-
-TELEMETRY_SINCE = (1, 29)
-"""The first release that writes telemetry to the home folder and uploads it, unless told not to."""
 
 _VERSION = re.compile(r"(\d+)\.(\d+)(?:\.(\d+))?(?:\.?(?:dev|rc|post|a|b)\d*)?(?:\+[\w.]+)?")
 _DECLARED = re.compile(r"^__version__\s*=\s*['\"](.+?)['\"]", re.MULTILINE)

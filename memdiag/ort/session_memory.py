@@ -32,29 +32,20 @@ from memdiag.model.shapes import Shapes
 from memdiag.ort.constant_folding import Fold, Folds
 from memdiag.ort.fusions import Kernel, kernel_of
 from memdiag.ort.prepacking import PackedBuffer, packed_buffer
+from memdiag.ort.releases import (
+    ARENA_FREED_SINCE,
+    FOLDING_WITHOUT_PROTOBUF_SINCE,
+    PACKED_SHARED_SINCE,
+    SUBGRAPH_WEIGHTS_KEPT_SINCE,
+)
 from memdiag.ort.runtime import Runtime
 from memdiag.records.attribution import CopyKind
 from memdiag.records.weights import Weight
 
-OVERRIDABLE_SINCE_IR = 4
-"""Models of older IR versions had to list all initializers as graph inputs: they are constants."""
-
-PACKED_SHARED_SINCE = Runtime(1, 21)
-"""Since then kernels of one operator share the packed buffer of equal weights."""
-
-ARENA_FREED_SINCE = Runtime(1, 23)
-"""Older releases allocate all embedded weights as one block of the arena, which is never freed."""
-
-LEAN_FOLDING_SINCE = Runtime(1, 24)
-"""Older releases make a protobuf of each folded result, which is two more copies for a moment."""
-
-SUBGRAPH_KEPT_SINCE = Runtime(1, 29)
-"""Since then, up to 1.31.1, weights that a subgraph owns are not freed when they are packed."""
-
 MAX_LARGEST = 64
-"""Weights among which the largest that is not in question is looked up."""
+"""Number of the largest weights among which the largest other weight is searched for."""
 
-Moment = Literal["parsed", "converted", "folded", "packed", "steady"]
+LoadingStep = Literal["parsed", "converted", "folded", "packed", "steady"]
 
 _COPY_KINDS: dict[str, CopyKind] = {"Transpose": "transposed", "Cast": "cast"}
 
@@ -101,10 +92,28 @@ class SessionConstant:
         """Whether it has consumers and all pack it."""
         return bool(self.consumers) and not self.is_read
 
+    @property
+    def is_prepacked(self) -> bool:
+        """Whether a kernel packs it; filters are reordered before kernels exist."""
+        return any(buffer.kind != "reordered" for _, buffer in self.buffers())
+
+    def buffers(self) -> Iterator[tuple[Hashable, PackedBuffer]]:
+        """Yield the buffers that it is packed into, each with a key.
+
+        Kernels with equal keys share one buffer, in releases that share them.
+        """
+        for consumer in self.consumers:
+            if consumer.buffer is not None:
+                yield (self.content, consumer.kernel, consumer.buffer), consumer.buffer
+
 
 @dataclass(frozen=True, kw_only=True)
 class FoldedResult(SessionConstant):
-    """A result of constant folding that stays after folding; `fold` says how it is computed."""
+    """A result of constant folding that stays after folding.
+
+    Attributes:
+        fold: its computation.
+    """
 
     fold: Fold
 
@@ -193,7 +202,12 @@ class FoldedCopy(NamedTuple):
 
 
 class FoldingMemory(NamedTuple):
-    """Memory of constant folding: the most at once, and what is left when all is evaluated."""
+    """The memory of constant folding.
+
+    Attributes:
+        peak_bytes: the maximum at any time.
+        kept_bytes: the results that stay when everything is evaluated.
+    """
 
     peak_bytes: int
     kept_bytes: int
@@ -224,9 +238,14 @@ class PredictedSession:
         self._shapes = shapes
         self._folds = folds
         self._readers = readers
-        self._overridable = overridable_weights(model)
         self._weights: dict[Weight, LoadedWeight] = {}
         self._results: dict[tuple[Scope, str], FoldedResult] = {}
+
+    def weight(self, weight: Weight) -> LoadedWeight:
+        """Return `weight` as the session loads it, with its consumers and folded results."""
+        if weight not in self._weights:
+            self._weights[weight] = self._load(weight)
+        return self._weights[weight]
 
     def remaining_readers(self, weight: Weight) -> list[Reader]:
         """Return the nodes of the optimized graph that read `weight` itself."""
@@ -236,52 +255,8 @@ class PredictedSession:
             if not self._folds.is_folded(reader.scope, reader.node)
         ]
 
-    def weight(self, weight: Weight) -> LoadedWeight:
-        """Return how the session loads `weight`."""
-        if weight not in self._weights:
-            self._weights[weight] = self._load(weight)
-        return self._weights[weight]
-
-    def _load(self, weight: Weight) -> LoadedWeight:
-        remaining = self.remaining_readers(weight)
-        scopes = self._graphs.scopes(weight)
-        is_overridable = not weight.graph and weight.name in self._overridable
-        consumers: tuple[Consumer, ...] = ()
-        if not is_overridable:
-            consumers = tuple(
-                self._consumer(
-                    reader.scope, reader.node, reader.input_index, weight.dtype, weight.shape
-                )
-                for reader in remaining
-            )
-        loaded = LoadedWeight(
-            weight=weight,
-            content=weight,
-            consumers=consumers,
-            is_exposed=is_overridable or any(weight.name in scope.outputs for scope in scopes),
-            depth=subgraph_depth(self._graphs, weight),
-            is_read_in_subgraph=any(
-                reader.scope.parent is not None and not reader.scope.is_function
-                for reader in remaining
-            ),
-            results=tuple(
-                replace(self.result(fold), content=(weight, fold.dtype, fold.shape))
-                for fold in self._folds.of_weight(weight)
-                if fold.stays
-            ),
-        )
-        if not loaded.is_packed_only:
-            return loaded
-        is_embedded_in_main = weight.storage != "external" and not loaded.depth
-        return replace(
-            loaded,
-            is_retained=self.runtime < ARENA_FREED_SINCE and is_embedded_in_main,
-            is_kept=_is_prepacked(consumers)
-            and any(self.is_kept(scope, weight.name) for scope in scopes),
-        )
-
     def result(self, fold: Fold) -> FoldedResult:
-        """Return what becomes of the result of `fold`, which stays after folding."""
+        """Return the result of `fold`, which stays after folding, with its consumers."""
         key = fold.scope, fold.output
         if key not in self._results:
             # The runtime merges duplicates of one graph: only the first result remains.
@@ -296,35 +271,6 @@ class PredictedSession:
             )
         return self._results[key]
 
-    def _consumers(self, fold: Fold) -> Iterator[Consumer]:
-        """Yield the consumers of a folded value, also behind Identity and in functions."""
-        first = (fold.scope, fold.output)
-        pending, seen = [first], {first}
-        while pending:
-            for use in Scope.uses(*pending.pop()):
-                body = use.scope.call(use.node)
-                following = None
-                if use.node.op_type == "Identity" and use.node.output:
-                    following = use.scope, use.node.output[0]
-                elif body is not None and use.input_index < len(body.inputs):
-                    following = body, body.inputs[use.input_index]
-                if following is not None:
-                    if following not in seen:
-                        seen.add(following)
-                        pending.append(following)
-                elif not self._folds.is_folded(use.scope, use.node):
-                    yield self._consumer(
-                        use.scope, use.node, use.input_index, fold.dtype, fold.shape
-                    )
-
-    def _consumer(
-        self, scope: Scope, node: Node, input_index: int, dtype: str, shape: tuple[int, ...]
-    ) -> Consumer:
-        graphs = self._graphs
-        buffer = packed_buffer(graphs, self.runtime, scope, node, input_index, dtype, shape)
-        kernel = kernel_of(graphs, self._shapes, scope, node) if buffer is not None else None
-        return Consumer(scope, node, input_index, buffer, kernel)
-
     def is_freed(self, weight: Weight, *, mapped: bool | None = None) -> bool:
         """Return whether `weight` itself is gone when the session is ready.
 
@@ -337,7 +283,7 @@ class PredictedSession:
             return False
         loaded = self.weight(weight)
         is_own = bool(weight.graph) and weight.place == "initializer"
-        if is_own and loaded.consumers and self.runtime >= SUBGRAPH_KEPT_SINCE:
+        if is_own and loaded.consumers and self.runtime >= SUBGRAPH_WEIGHTS_KEPT_SINCE:
             return False
         return not loaded.is_read
 
@@ -350,46 +296,19 @@ class PredictedSession:
         """
         if scope.parent is None or scope.is_function:
             return False
-        if self.runtime >= SUBGRAPH_KEPT_SINCE:
+        if self.runtime >= SUBGRAPH_WEIGHTS_KEPT_SINCE:
             return True
         order = self._scope_order
         return scope in order and self._last_with_name.get(name, 0) > order[scope]
-
-    @cached_property
-    def _scope_order(self) -> dict[Scope, int]:
-        """The order in which graphs are initialized: outer ones first, then those in each node.
-
-        Functions are inlined by then, and their names made unique.
-        """
-        scopes = (scope for _, scope in self._graphs if not scope.is_function)
-        return {scope: index for index, scope in enumerate(scopes)}
-
-    @cached_property
-    def _last_with_name(self) -> dict[str, int]:
-        """The position of the last graph that has a constant of each name."""
-        last: dict[str, int] = {}
-        constants = [
-            (scope, weight.name)
-            for weight in self._model.weights
-            if weight.graph
-            for scope in self._graphs.scopes(weight)
-        ]
-        constants += [(fold.scope, fold.output) for fold in self._folds if fold.stays]
-        for scope, name in constants:
-            last[name] = max(self._scope_order.get(scope, 0), last.get(name, 0))
-        return last
 
     def packed_buffers(self, constants: Iterable[SessionConstant]) -> list[PackedBuffer]:
         """Return the packed buffers of `constants`; a buffer that kernels share is listed once."""
         found: list[PackedBuffer] = []
         seen: set[Hashable] = set()
         for constant in constants:
-            for consumer in constant.consumers:
-                if consumer.buffer is None:
-                    continue
-                key = constant.content, consumer.kernel, consumer.buffer
+            for key, buffer in constant.buffers():
                 if self.runtime < PACKED_SHARED_SINCE or key not in seen:
-                    found.append(consumer.buffer)
+                    found.append(buffer)
                 seen.add(key)
         return found
 
@@ -421,7 +340,7 @@ class PredictedSession:
         return found
 
     def retained_bytes(self, loaded: LoadedWeight) -> int:
-        """Return what a weight and its folded copies leave in the arena after they are freed."""
+        """Return the bytes that a weight and its folded copies leave in the arena when freed."""
         copies = self.folded_copies(loaded.weight)
         folded = sum(copy.nbytes for copy in copies if copy.is_retained)
         return folded + loaded.weight.nbytes * loaded.is_retained
@@ -448,7 +367,7 @@ class PredictedSession:
 
         The originals of weights are not counted.
         """
-        is_lean = self.runtime >= LEAN_FOLDING_SINCE
+        is_lean = self.runtime >= FOLDING_WITHOUT_PROTOBUF_SINCE
         results_bytes = peak_bytes = kept_bytes = 0
         for fold in self._with_operands(folds) if folds is not None else self._folds:
             if fold.merged_into is not None:
@@ -462,6 +381,126 @@ class PredictedSession:
                 peak_bytes, results_bytes + copies + (0 if is_lean else 2 * fold.nbytes)
             )
         return FoldingMemory(peak_bytes, kept_bytes)
+
+    def memory(self, weights: Sequence[LoadedWeight]) -> "SessionMemory":
+        """Return the memory of `weights`, as if the model had no others."""
+        return SessionMemory(self, weights)
+
+    def peak_reduction(
+        self, weights: Sequence[LoadedWeight], replacement: Sequence[LoadedWeight]
+    ) -> int:
+        """Return by how many bytes the peak is lower with `replacement` instead of `weights`.
+
+        The other weights of the model matter as far as one of them is converted or packed as well.
+        """
+        replaced = {loaded.weight for loaded in weights}
+        others = [self.weight(weight) for weight in self.largest_weights if weight not in replaced]
+        converted = next((other.private_bytes for other in others if other.private_bytes), 0)
+        buffers = (
+            max((buffer.nbytes for _, buffer in other.buffers()), default=0) for other in others
+        )
+        packed = next(filter(None, buffers), 0)
+        before, after = (
+            SessionMemory(self, each, converted=converted, packed=packed)
+            for each in (weights, replacement)
+        )
+        return max(0, before.peak() - after.peak())
+
+    @cached_property
+    def largest_weights(self) -> Sequence[Weight]:
+        """The `MAX_LARGEST` largest weights, the largest first."""
+        return nlargest(MAX_LARGEST, self._model.weights, key=lambda weight: weight.nbytes)
+
+    def _load(self, weight: Weight) -> LoadedWeight:
+        remaining = self.remaining_readers(weight)
+        scopes = self._graphs.scopes(weight)
+        is_overridable = self._graphs.is_overridable(weight)
+        consumers: tuple[Consumer, ...] = ()
+        if not is_overridable:
+            consumers = tuple(
+                self._consumer(
+                    reader.scope, reader.node, reader.input_index, weight.dtype, weight.shape
+                )
+                for reader in remaining
+            )
+        loaded = LoadedWeight(
+            weight=weight,
+            content=weight,
+            consumers=consumers,
+            is_exposed=is_overridable or any(weight.name in scope.outputs for scope in scopes),
+            depth=subgraph_depth(self._graphs, weight),
+            is_read_in_subgraph=any(
+                reader.scope.parent is not None and not reader.scope.is_function
+                for reader in remaining
+            ),
+            results=tuple(
+                replace(self.result(fold), content=(weight, fold.dtype, fold.shape))
+                for fold in self._folds.of_weight(weight)
+                if fold.stays
+            ),
+        )
+        if not loaded.is_packed_only:
+            return loaded
+        is_embedded_in_main = weight.storage != "external" and not loaded.depth
+        return replace(
+            loaded,
+            is_retained=self.runtime < ARENA_FREED_SINCE and is_embedded_in_main,
+            is_kept=loaded.is_prepacked
+            and any(self.is_kept(scope, weight.name) for scope in scopes),
+        )
+
+    def _consumers(self, fold: Fold) -> Iterator[Consumer]:
+        """Yield the consumers of a folded value, also behind Identity and in functions."""
+        first = (fold.scope, fold.output)
+        pending, seen = [first], {first}
+        while pending:
+            for use in Scope.uses(*pending.pop()):
+                body = use.scope.call(use.node)
+                following = None
+                if use.node.op_type == "Identity" and use.node.output:
+                    following = use.scope, use.node.output[0]
+                elif body is not None and use.input_index < len(body.inputs):
+                    following = body, body.inputs[use.input_index]
+                if following is not None:
+                    if following not in seen:
+                        seen.add(following)
+                        pending.append(following)
+                elif not self._folds.is_folded(use.scope, use.node):
+                    yield self._consumer(
+                        use.scope, use.node, use.input_index, fold.dtype, fold.shape
+                    )
+
+    def _consumer(
+        self, scope: Scope, node: Node, input_index: int, dtype: str, shape: tuple[int, ...]
+    ) -> Consumer:
+        graphs = self._graphs
+        buffer = packed_buffer(graphs, self.runtime, scope, node, input_index, dtype, shape)
+        kernel = kernel_of(graphs, self._shapes, scope, node) if buffer is not None else None
+        return Consumer(scope, node, input_index, buffer, kernel)
+
+    @cached_property
+    def _scope_order(self) -> dict[Scope, int]:
+        """The order in which graphs are initialized: outer ones first, then those in each node.
+
+        Functions are inlined by then, and their names made unique.
+        """
+        scopes = (scope for _, scope in self._graphs if not scope.is_function)
+        return {scope: index for index, scope in enumerate(scopes)}
+
+    @cached_property
+    def _last_with_name(self) -> dict[str, int]:
+        """The position of the last graph that has a constant of each name."""
+        last: dict[str, int] = {}
+        constants = [
+            (scope, weight.name)
+            for weight in self._model.weights
+            if weight.graph
+            for scope in self._graphs.scopes(weight)
+        ]
+        constants += [(fold.scope, fold.output) for fold in self._folds if fold.stays]
+        for scope, name in constants:
+            last[name] = max(self._scope_order.get(scope, 0), last.get(name, 0))
+        return last
 
     def _with_operands(self, folds: Iterable[Fold]) -> Iterator[Fold]:
         """Yield `folds` and those that they are computed from, in topological order."""
@@ -486,42 +525,9 @@ class PredictedSession:
         kind = self._shapes.of(fold.scope, name) if name else None
         return 0 if kind is None else kind.nbytes or 0
 
-    @cached_property
-    def largest_weights(self) -> Sequence[Weight]:
-        """The `MAX_LARGEST` largest weights, the largest first."""
-        return nlargest(MAX_LARGEST, self._model.weights, key=lambda weight: weight.nbytes)
-
-    def memory(self, weights: Sequence[LoadedWeight]) -> "SessionMemory":
-        """Return the memory of `weights`, as if the model had no others."""
-        return SessionMemory(self, weights)
-
-    def peak_reduction(
-        self, weights: Sequence[LoadedWeight], replacement: Sequence[LoadedWeight]
-    ) -> int:
-        """Return by how many bytes the peak is lower with `replacement` instead of `weights`.
-
-        The other weights of the model matter as far as one of them is converted or packed as well.
-        """
-        replaced = {loaded.weight for loaded in weights}
-        others = [self.weight(weight) for weight in self.largest_weights if weight not in replaced]
-        converted = next((other.private_bytes for other in others if other.private_bytes), 0)
-        buffers = (
-            max(
-                (consumer.buffer.nbytes for consumer in other.consumers if consumer.buffer),
-                default=0,
-            )
-            for other in others
-        )
-        packed = next(filter(None, buffers), 0)
-        before, after = (
-            SessionMemory(self, each, converted=converted, packed=packed)
-            for each in (weights, replacement)
-        )
-        return max(0, before.peak() - after.peak())
-
 
 class SessionMemory:
-    """The memory of some or all weights of a session at each moment of its creation.
+    """The memory of some or all weights of a session in each step of its creation.
 
     Args:
         session: the session.
@@ -541,7 +547,7 @@ class SessionMemory:
         self._session = session
         self._weights = weights
         self._converted, self._packed = converted, packed
-        # A result of several weights is there once.
+        # A result that is computed from several weights counts once.
         by_value = {
             (result.fold.scope, result.fold.output): result
             for loaded in weights
@@ -549,15 +555,15 @@ class SessionMemory:
         }
         self._results = list(by_value.values())
 
-    def by_moment(self) -> dict[Moment, int]:
-        """Return the most bytes at each moment."""
+    def by_step(self) -> dict[LoadingStep, int]:
+        """Return the maximum of bytes in memory during each step."""
         weights = self._weights
         stale = sum(loaded.depth * loaded.private_bytes for loaded in weights)
         converted = stale + sum(loaded.private_bytes for loaded in weights)
         largest = max([self._converted, *(loaded.private_bytes for loaded in weights)])
         folding = self._session.folding_memory(result.fold for result in self._results)
         packing, unpacked = self._pack()
-        # Weights at the same place of a file share its pages.
+        # Weights at the same offset of a file share its pages.
         mapped = {
             (loaded.weight.file, loaded.weight.offset): loaded.mapped_bytes
             for loaded in weights
@@ -573,27 +579,30 @@ class SessionMemory:
         }
 
     def peak(self) -> int:
-        """Return the most bytes at any moment."""
-        return max(self.by_moment().values())
+        """Return the maximum of bytes in memory during any step."""
+        return max(self.by_step().values())
 
     def steady(self) -> int:
         """Return the bytes when the session is ready, blocks that the arena retains included."""
-        return self.by_moment()["steady"]
+        return self.by_step()["steady"]
 
     def _pack(self) -> tuple[int, int]:
-        """Return the most bytes of constants and buffers during packing, and those after it."""
-        constants = [*map(self._of_weight, self._weights), *map(self._of_result, self._results)]
+        """Return the maximum of bytes during packing, and the bytes after it.
+
+        Both are those of constants in private memory and of packed buffers.
+        """
+        constants = [
+            *map(self._packed_weight, self._weights),
+            *map(self._packed_result, self._results),
+        ]
         is_shared = self._session.runtime >= PACKED_SHARED_SINCE
         in_use = peak = sum(constant.private_bytes for constant in constants)
         seen: set[Hashable] = set()
         for constant in constants:
-            for consumer in constant.constant.consumers:
-                if consumer.buffer is None:
-                    continue
-                peak = max(peak, in_use + constant.mapped_bytes + consumer.buffer.nbytes)
-                key = constant.constant.content, consumer.kernel, consumer.buffer
+            for key, buffer in constant.constant.buffers():
+                peak = max(peak, in_use + constant.mapped_bytes + buffer.nbytes)
                 if not (is_shared and key in seen):
-                    in_use += consumer.buffer.nbytes
+                    in_use += buffer.nbytes
                 seen.add(key)
             in_use -= constant.private_bytes if constant.freed == "when packed" else 0
         at_end = (
@@ -601,20 +610,20 @@ class SessionMemory:
         )
         return peak, in_use - sum(at_end)
 
-    def _of_weight(self, loaded: LoadedWeight) -> "_PackedConstant":
+    def _packed_weight(self, loaded: LoadedWeight) -> "_PackedConstant":
         runtime = self._session.runtime
         freed: _Freed = "when packed"
-        in_arena = _is_prepacked(loaded.consumers) and runtime < ARENA_FREED_SINCE
+        in_arena = loaded.is_prepacked and runtime < ARENA_FREED_SINCE
         if loaded.is_read or loaded.is_kept or (in_arena and loaded.private_bytes):
             freed = "never"
-        elif loaded.is_read_in_subgraph and runtime >= SUBGRAPH_KEPT_SINCE:
+        elif loaded.is_read_in_subgraph and runtime >= SUBGRAPH_WEIGHTS_KEPT_SINCE:
             freed = "at the end"
         # Without any reader it is dropped before kernels are created.
-        is_there = bool(loaded.consumers) or loaded.is_exposed
-        private_bytes = loaded.private_bytes if is_there else 0
+        is_used = bool(loaded.consumers) or loaded.is_exposed
+        private_bytes = loaded.private_bytes if is_used else 0
         return _PackedConstant(loaded, private_bytes, loaded.mapped_bytes, freed)
 
-    def _of_result(self, result: FoldedResult) -> "_PackedConstant":
+    def _packed_result(self, result: FoldedResult) -> "_PackedConstant":
         is_freed = result.is_freed and self._session.runtime >= ARENA_FREED_SINCE
         freed: _Freed = "when packed" if is_freed else "never"
         return _PackedConstant(result, result.fold.nbytes, 0, freed)
@@ -676,21 +685,6 @@ def direct_readers(found: Iterable[Reader]) -> list[Reader]:
     ]
 
 
-def overridable_weights(model: ModelFile) -> frozenset[str]:
-    """Return the names of the initializers of the main graph that are graph inputs as well.
-
-    A caller may give other values for them, so they are neither folded nor packed.
-    """
-    if model.proto.ir_version < OVERRIDABLE_SINCE_IR:
-        return frozenset()
-    inputs = frozenset(model.graph.inputs)
-    return frozenset(
-        weight.name
-        for weight in model.weights
-        if weight.name in inputs and not weight.graph and weight.place in ("initializer", "sparse")
-    )
-
-
 def subgraph_depth(graphs: GraphIndex, weight: Weight) -> int:
     """Return the number of subgraphs around `weight`, up to the function that contains it."""
     scopes = graphs.scopes(weight) if weight.graph else ()
@@ -700,14 +694,6 @@ def subgraph_depth(graphs: GraphIndex, weight: Weight) -> int:
         scope = scope.parent
         depth += 1
     return depth
-
-
-def _is_prepacked(consumers: Iterable[Consumer]) -> bool:
-    """Return whether a kernel packs the constant; filters are reordered before kernels exist."""
-    return any(
-        consumer.buffer is not None and consumer.buffer.kind != "reordered"
-        for consumer in consumers
-    )
 
 
 def _signature(node: Node) -> tuple[object, ...]:

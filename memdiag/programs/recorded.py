@@ -10,7 +10,7 @@ from memdiag.records.run import InputShapes, SessionMemory
 from memdiag.runner.log import LogMarker, LogParser
 from memdiag.runner.observer import Boundary, Observer, observe
 from memdiag.runner.phases import PhaseTracker
-from memdiag.runner.timeline import Timeline
+from memdiag.runner.timeline import SampleTimeline
 
 UNKNOWN: Final = Memory(rss_bytes=0, anonymous_bytes=None, file_bytes=None, shared_bytes=None)
 
@@ -45,7 +45,7 @@ class RecordedProcess:
         self.python: str | None = None
         self.forked_from: int | None = None
         self.uses_onnxruntime = False
-        self.timeline = Timeline()
+        self.timeline = SampleTimeline()
         self.local_sessions: dict[int, RecordedSession] = {}
         self.logs: dict[int, SessionLog] = {}
         self.active: list[RecordedSession] = []

@@ -26,7 +26,7 @@ from memdiag.programs.recorded import RecordedProcess, RecordedSession
 from memdiag.programs.xray import ProcessXrayTask, session_memories
 from memdiag.records.run import ProcessXray, RunPeak, XrayReason
 from memdiag.runner.observer import ProcessGone, Reading
-from memdiag.runner.timeline import Timeline
+from memdiag.runner.timeline import SampleTimeline
 
 HOOK_FOLDER: Final = Path(__file__).parent / "hook"
 
@@ -140,7 +140,7 @@ class Recorder:
         self._xray_duration_s = 0.0
         self._near_peak_s = 0.0
         self._xrayed_rss_bytes = 0
-        self.tree = Timeline()
+        self.tree = SampleTimeline()
         self.peak_rss_bytes = 0
         self.peak_s = 0.0
         self.proportional: list[tuple[float, int, int]] = []

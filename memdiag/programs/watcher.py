@@ -6,7 +6,6 @@ import sys
 from contextlib import closing
 from pathlib import Path
 
-import memdiag
 from memdiag.programs.assemble import assemble_run
 from memdiag.programs.process_tree import process_info
 from memdiag.programs.recorder import Recorder
@@ -17,10 +16,10 @@ from memdiag.records.files import save_bytes
 def main() -> None:
     """Record process PID until standard input ends, and write the record to FILE.
 
-    The arguments are PID, FILE and, if wanted, ``--no-xray``. The address of the recording is
+    The arguments are the version of memdiag, PID, FILE and, if wanted, ``--no-xray``. The address of the recording is
     printed on standard output.
     """
-    pid, file, *options = sys.argv[1:]
+    version, pid, file, *options = sys.argv[1:]
     # Ctrl-C is meant for the program, which ends the recording.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with closing(Recorder(xray="--no-xray" not in options)) as recorder:
@@ -28,7 +27,7 @@ def main() -> None:
         print(recorder.address, flush=True)
         recorder.run(int(pid), _input_ended)
         command = info.command if info else ()
-        record = assemble_run(recorder, command, None, memdiag_version=memdiag.__version__)
+        record = assemble_run(recorder, command, None, memdiag_version=version)
         save_bytes(encode(record), Path(file))
 
 

@@ -39,7 +39,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(session: pytest.Session, items: list[pytest.Item]) -> None:
-    """Add a test for each model of ``--memdiag-models``, before others select among them."""
+    """Add a test for each model of ``--memdiag-models``, before other plugins select tests."""
     from memdiag.pytest_plugin.settings import SETTINGS
 
     if session.config.stash[SETTINGS].models:

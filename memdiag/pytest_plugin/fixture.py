@@ -64,9 +64,10 @@ class Memdiag:
             measured = measured.result
         if isinstance(measured, Probe):
             judgement = judge_probe(measured, budget)
+            record(self._item, judgement)
         else:
             judgement = judge([require_completed(measured)], budget)
-        record(self._item, judgement)
+            record(self._item, judgement, measured)
         if not judgement.holds:
             pytest.fail("\n".join(lines(judgement)), pytrace=False)
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from memdiag.api.arguments import PROFILE_OPTIONS
 from memdiag.api.budget import DEFAULT_PROCESSES, BudgetResult, check_budget
 from memdiag.api.project_settings import read_project_settings
 from memdiag.budgets.baselines import baseline_path, configuration_name
@@ -26,42 +27,40 @@ from memdiag.pytest_plugin.summary import add_remark, record
 from memdiag.records.budget import Budget
 from memdiag.reports.budget import lines
 
-PROFILE_OPTIONS = (
-    "runs",
-    "run",
-    "dims",
-    "inputs",
-    "session_options",
-    "optimization_level",
-    "disabled_optimizers",
-    "threads",
-    "providers",
-    "environment",
-    "load_from",
-    "python",
-    "timeout_s",
-    "memory_limit_bytes",
-    "telemetry",
-)
 _OWN_OPTIONS = ("baseline", "processes", "pinned")
 _CONFIGURATIONS = pytest.StashKey[dict[Path, str]]()
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measured:
-    """The result of one marker, and its row of the summary."""
+class MarkerResult:
+    """The result of one marker.
 
-    request: Request
+    Attributes:
+        request: the arguments of the marker.
+        result: the profile of its model, with the judgement.
+        row: the row of the summary.
+    """
+
+    request: MarkerArguments
     result: BudgetResult
-    row: dict[str, str]
+    row: dict[str, Any]
 
 
-_MEASURED = pytest.StashKey[list[Measured]]()
+_RESULTS = pytest.StashKey[list[MarkerResult]]()
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
-    """The arguments of one marker: the model, relative to the rootdir, and how to measure it."""
+class MarkerArguments:
+    """The arguments of one marker.
+
+    Attributes:
+        model: the model, relative to the rootdir.
+        budget: the limits, with the project's defaults.
+        baseline: the file of the baseline.
+        processes: number of processes to aggregate.
+        pinned: make malloc release freed memory, so that figures are reproducible.
+        options: arguments of `memdiag.profile`.
+    """
 
     model: Path
     budget: Budget
@@ -71,7 +70,7 @@ class Request:
     options: dict[str, Any]
 
     @classmethod
-    def of(cls, mark: pytest.Mark, settings: Settings) -> Request:
+    def of(cls, mark: pytest.Mark, settings: Settings) -> MarkerArguments:
         """Return the arguments of `mark`, with defaults from ``[tool.memdiag.budgets]``.
 
         Raises:
@@ -102,15 +101,15 @@ class Request:
 
 
 def measure_marked(item: pytest.Item) -> None:
-    """Measure the models that the markers of `item` name; its setup fails if that fails.
+    """Measure the models that the markers of `item` name; an error fails its setup.
 
     A test is skipped if its only limit is a baseline of another class of machine.
     """
     settings = item.config.stash[SETTINGS]
-    measured = item.stash.setdefault(_MEASURED, [])
+    measured = item.stash.setdefault(_RESULTS, [])
     try:
         for mark in item.iter_markers(MARK):
-            measured.append(_measure(item, Request.of(mark, settings), settings))
+            measured.append(_measure(item, MarkerArguments.of(mark, settings), settings))
     except MemdiagError as error:
         raise pytest.fail.Exception(str(error), pytrace=False) from None
     results = [each.result for each in measured]
@@ -125,7 +124,7 @@ def measure_marked(item: pytest.Item) -> None:
 
 def judge_marked(item: pytest.Item) -> None:
     """Fail `item` if a model exceeds its budget or its baseline."""
-    judgements = [each.result.judgement for each in item.stash.get(_MEASURED, [])]
+    judgements = [each.result.judgement for each in item.stash.get(_RESULTS, [])]
     texts = [
         "\n".join(lines(judgement))
         for judgement in judgements
@@ -137,7 +136,7 @@ def judge_marked(item: pytest.Item) -> None:
 
 def update_baselines(item: pytest.Item) -> None:
     """Write the updates of baselines of `item`, which passed."""
-    for each in item.stash.get(_MEASURED, []):
+    for each in item.stash.get(_RESULTS, []):
         if each.result.update is not None:
             try:
                 status = each.result.update.write()
@@ -147,7 +146,7 @@ def update_baselines(item: pytest.Item) -> None:
             add_remark(each.row, f"{path} {status}")
 
 
-def _measure(item: pytest.Item, request: Request, settings: Settings) -> Measured:
+def _measure(item: pytest.Item, request: MarkerArguments, settings: Settings) -> MarkerResult:
     config = item.config
     _refuse_shared(config, request)
     result = check_budget(
@@ -161,11 +160,11 @@ def _measure(item: pytest.Item, request: Request, settings: Settings) -> Measure
     )
     if result.judgement is None:
         pytest.fail(outcome_sentence(result.profile), pytrace=False)
-    row = record(item, result.judgement, remark=result.incomparable)
-    return Measured(request=request, result=result, row=row)
+    row = record(item, result.judgement, result.profile, remark=result.incomparable)
+    return MarkerResult(request=request, result=result, row=row)
 
 
-def _refuse_shared(config: pytest.Config, request: Request) -> None:
+def _refuse_shared(config: pytest.Config, request: MarkerArguments) -> None:
     """Refuse a baseline that another test uses for another model, or with other options.
 
     Raises:
@@ -195,18 +194,18 @@ def _default_budget(model: Path, settings: Settings) -> Budget:
     return merged(budget, project.budget_for(path.as_posix()))
 
 
-class ModelFile(pytest.File):
+class ModelCollector(pytest.File):
     """The node of a model in pytest's tree; it contains one test."""
 
     def collect(self) -> Iterator[pytest.Item]:
-        """Yield the one test."""
+        """Yield the test of the model."""
         item: ModelItem = ModelItem.from_parent(self, name=MARK)
         item.add_marker(getattr(pytest.mark, MARK)(self.path))
         yield item
 
 
 class ModelItem(pytest.Item):
-    """The test that checks a model against its budget and baseline, by the marker."""
+    """Test of one model of ``--memdiag-models`` against its budget and baseline."""
 
     def runtest(self) -> None:
         """Do nothing: the model of the marker was measured and judged before."""
@@ -232,5 +231,5 @@ def model_items(session: pytest.Session) -> Iterator[pytest.Item]:
             )
         found.update(settings.root / name for name in names)
     for path in sorted(found):
-        file: ModelFile = ModelFile.from_parent(session, path=path)
+        file: ModelCollector = ModelCollector.from_parent(session, path=path)
         yield from file.collect()

@@ -45,7 +45,11 @@ def profile(
     if pinned:
         arguments["environment"] = with_pinned_malloc(arguments.get("environment") or {})
     with nullcontext() if settings.parallel else measurement_lock():
-        return memdiag.profile(path_from_here(config, model), xray=xray, **arguments)
+        try:
+            return memdiag.profile(path_from_here(config, model), xray=xray, **arguments)
+        except KeyboardInterrupt:
+            # pytest prints the name of the exception.
+            raise KeyboardInterrupt from None
 
 
 class CachedProfileRunner:
@@ -64,7 +68,7 @@ class CachedProfileRunner:
         self._profiles = known.setdefault(self._key(), [])
 
     def __call__(self, with_xray: bool) -> Profile:
-        """Return the next profile."""
+        """Return the next profile, measured now or for an earlier test."""
         if self._used == len(self._profiles):
             xray: Literal["steady", "none"] = "steady" if with_xray else "none"
             self._profiles.append(profile(*self._arguments, pinned=self._pinned, xray=xray))
@@ -83,14 +87,14 @@ class CachedProfileRunner:
 
 
 def path_from_here(config: pytest.Config, model: Path) -> Path:
-    """Return the path of `model`, given relative to the rootdir, relative to the current folder."""
+    """Return `model`, a path relative to the rootdir, relative to the current folder."""
     path = config.stash[SETTINGS].root / model
     here = Path.cwd()
     return path.relative_to(here) if path.is_relative_to(here) else path
 
 
 def outcome_sentence(profile: Profile) -> str:
-    """Return a sentence on how a profile ended that did not complete."""
+    """Return a sentence on how an incomplete profile ended."""
     return f"{profile.model.path}: {headline(profile).first}"
 
 

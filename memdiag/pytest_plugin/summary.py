@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 if TYPE_CHECKING:
     from memdiag.records.budget import Judgement
+    from memdiag.records.profile import Profile
 
-_ROWS = pytest.StashKey[list[dict[str, str]]]()
+_ROWS = pytest.StashKey[list[dict[str, Any]]]()
 # Reports cross from worker to controller with all plain attributes that they have.
 _ATTRIBUTE = "memdiag_rows"
 
 
-def record(item: pytest.Item, judgement: Judgement, *, remark: str = "") -> dict[str, str]:
+def record(
+    item: pytest.Item, judgement: Judgement, profile: Profile | None = None, *, remark: str = ""
+) -> dict[str, Any]:
     """Add `judgement` to the summary, and its figures to the properties of the test (JUnit XML).
 
-    Return its row of the summary.
+    Return its row of the summary. `profile` is what was judged; None for a probe.
     """
     from memdiag.budgets.figures import FIGURES
     from memdiag.reports.budget import measured_sizes, verdict
@@ -30,19 +33,39 @@ def record(item: pytest.Item, judgement: Judgement, *, remark: str = "") -> dict
         for name in ("peak", "steady")
     }
     result = ", ".join(part for part in (verdict(judgement), measured_sizes(judgement)) if part)
-    row = {"model": judgement.model, **figures, "result": result}
+    settings = [*_settings(profile)] if profile is not None else []
+    row = {"model": judgement.model, **figures, "result": result, "settings": settings}
     add_remark(row, remark)
     item.stash.setdefault(_ROWS, []).append(row)
     return row
 
 
-def add_remark(row: dict[str, str], remark: str) -> None:
+def _settings(profile: Profile) -> Iterator[str]:
+    """Yield each setting of the session of `profile`, by which rows of one model may differ."""
+    from memdiag.reports.text import plain
+
+    session = profile.session
+    for name, value in (*session.options.items(), *session.environment.items()):
+        yield plain(f"{name}={value}")
+    for name in session.disabled_optimizers:
+        yield plain(f"without {name}")
+    for name in session.providers:
+        yield plain(name.removesuffix("ExecutionProvider"))
+    if session.load_from == "bytes":
+        yield "loaded from bytes"
+    if session.runs is None:
+        yield "not run"
+    if profile.environment.onnxruntime:
+        yield plain(f"onnxruntime {profile.environment.onnxruntime}")
+
+
+def add_remark(row: dict[str, Any], remark: str) -> None:
     """Add `remark` to the last column of `row`."""
     row["result"] = "; ".join(part for part in (row["result"], remark) if part)
 
 
 def attach(item: pytest.Item, report: pytest.TestReport) -> None:
-    """Attach the rows of `item` to the report of its last step that ran."""
+    """Attach the rows of `item` to the report of its call, or of its setup if that failed."""
     if report.when == "call" or (report.when == "setup" and not report.passed):
         rows = item.stash.get(_ROWS, None)
         if rows:
@@ -50,7 +73,7 @@ def attach(item: pytest.Item, report: pytest.TestReport) -> None:
 
 
 def write_summary(terminal: pytest.TerminalReporter) -> None:
-    """Write the section; none if nothing was measured."""
+    """Write the figures of all tests as a section of pytest's summary, if there are any."""
     reports = (report for group in terminal.stats.values() for report in group)
     rows = [
         row
@@ -61,16 +84,29 @@ def write_summary(terminal: pytest.TerminalReporter) -> None:
     if not rows:
         return
     terminal.section("memory above the baseline (memdiag)")
-    for line in _table(sorted(rows, key=lambda row: row["model"])):
+    for line in _table([*_titled(sorted(rows, key=lambda row: row["model"]))]):
         terminal.write_line(line)
 
 
+def _titled(rows: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, str]]:
+    """Yield `rows` with the name of the model, and the settings that not all of its rows have."""
+    for row in rows:
+        same_model = [other["settings"] for other in rows if other["model"] == row["model"]]
+        own = [
+            setting
+            for setting in row["settings"]
+            if not all(setting in settings for settings in same_model)
+        ]
+        title = row["model"] + (f" ({', '.join(own)})" if own else "")
+        yield {"title": title, **{name: row[name] for name in ("peak", "steady", "result")}}
+
+
 def _table(rows: Sequence[dict[str, str]]) -> list[str]:
-    heading = {"model": "", "peak": "peak", "steady": "steady", "result": ""}
+    heading = {"title": "", "peak": "peak", "steady": "steady", "result": ""}
     all_rows = [heading, *rows]
     widths = {name: max(len(row[name]) for row in all_rows) for name in heading}
     return [
-        f"{row['model']:<{widths['model']}}  {row['peak']:>{widths['peak']}}"
+        f"{row['title']:<{widths['title']}}  {row['peak']:>{widths['peak']}}"
         f"  {row['steady']:>{widths['steady']}}  {row['result']}".rstrip()
         for row in all_rows
     ]

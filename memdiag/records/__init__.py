@@ -1,1 +1,1 @@
-"""Frozen data that the rest of memdiag hands on, and the one strict JSON codec for it."""
+"""Records, the frozen data that packages pass to each other, and their JSON codec."""

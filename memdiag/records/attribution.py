@@ -2,7 +2,7 @@
 
 from typing import Final, Literal
 
-from memdiag.records.base import Record, Savable
+from memdiag.records.base import Record, SavableRecord
 
 ATTRIBUTION_SCHEMA: Final = "memdiag.attribution/1"
 
@@ -47,7 +47,7 @@ class Owner(Record, frozen=True, kw_only=True):
 
 
 class Backing(Record, frozen=True, kw_only=True):
-    """The kind of memory of a copy: anonymous, or a file at `offset`.
+    """The memory of a copy: anonymous, or mapped from a file at `offset`.
 
     Attributes:
         file: the name of the file without its folders.
@@ -160,11 +160,11 @@ class ScanTiming(Record, frozen=True, kw_only=True):
 
     @property
     def scan_gb_per_s(self) -> float | None:
-        """The scan's speed in 10**9 bytes a second; None where nothing was scanned."""
+        """The speed of the scan in 10**9 bytes per second; None if nothing was scanned."""
         return self.scanned_bytes / self.scan_s / 1e9 if self.scan_s > 0 else None
 
 
-class Attribution(Savable, frozen=True, kw_only=True):
+class Attribution(SavableRecord, frozen=True, kw_only=True):
     """The owners of the memory of process `pid` at one moment, without its content.
 
     Attributes:
@@ -219,15 +219,15 @@ class Attribution(Savable, frozen=True, kw_only=True):
     def _check_ranges(self) -> None:
         placed = [0] * len(self.owners)
         reached = 0
-        for one in self.ranges:
-            if not 0 <= one.resident_bytes <= one.bytes or one.start < reached:
-                raise ValueError(f"the range at {one.start:#x} is out of order or of bounds")
-            if not 0 <= one.owner < len(self.owners):
-                raise ValueError(f"the range at {one.start:#x} has an owner that is not listed")
-            if one.copy is not None and not 0 <= one.copy < len(self.copies):
-                raise ValueError(f"the range at {one.start:#x} has a copy that is not listed")
-            placed[one.owner] += one.resident_bytes
-            reached = one.start
+        for range_ in self.ranges:
+            if not 0 <= range_.resident_bytes <= range_.bytes or range_.start < reached:
+                raise ValueError(f"the range at {range_.start:#x} is out of order or of bounds")
+            if not 0 <= range_.owner < len(self.owners):
+                raise ValueError(f"the range at {range_.start:#x} has an owner that is not listed")
+            if range_.copy is not None and not 0 <= range_.copy < len(self.copies):
+                raise ValueError(f"the range at {range_.start:#x} has a copy that is not listed")
+            placed[range_.owner] += range_.resident_bytes
+            reached = range_.start
         if placed != [owner.bytes for owner in self.owners]:
             raise ValueError("the ranges do not have the bytes of their owners")
 

@@ -1,10 +1,11 @@
 """Base classes of records: frozen, and strict about unknown fields.
 
-msgspec does not inherit `kw_only`: each record declares it.
+Each record declares `kw_only` itself, as msgspec does not inherit it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,23 +17,23 @@ if TYPE_CHECKING:
 
 
 class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Base of all records; sizes are `int` bytes, times and durations `float` seconds."""
+    """Base of all records. Sizes are `int` bytes; times and durations are `float` seconds."""
 
 
-class Shown(Record, frozen=True):
-    """Base of the records that functions of the Python API return, with text for notebooks.
+class NotebookRecord(Record, frozen=True):
+    """Base of the records that the Python API returns, with a representation for notebooks.
 
-    The reporters that render them are loaded when a method is called.
+    The reporters that render them are imported when a method is called.
     """
 
     def __repr__(self) -> str:
-        """Return one line: the answer."""
+        """Return the summary of the record in one line."""
         from memdiag.reports import notebook
 
         return notebook.one_line(self)
 
     def _repr_html_(self) -> str:
-        """Return the answer, with a summary to unfold, as HTML for notebooks."""
+        """Return the summary as HTML for notebooks, with details to unfold."""
         from memdiag.reports import notebook
 
         return notebook.html(self)
@@ -48,8 +49,8 @@ class Shown(Record, frozen=True):
         return notebook.data_frame(self)
 
 
-class Savable(Shown, frozen=True):
-    """Base of the records that have a schema, so that `memdiag.load` can read them again."""
+class SavableRecord(NotebookRecord, frozen=True):
+    """Base of the records that have a schema: `save` writes them, and `memdiag.load` reads them."""
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write this record to the file `path` as JSON, as the command line does.
@@ -63,11 +64,11 @@ class Savable(Shown, frozen=True):
         save_bytes(encode(self), Path(path))
 
 
-class Drawn(Savable, frozen=True):
-    """Base of the records that have a picture."""
+class PlottableRecord(SavableRecord, frozen=True):
+    """Base of the records that can be drawn with matplotlib."""
 
     def plot(self) -> Figure:
-        """Return the picture of the reports as a matplotlib figure.
+        """Return the picture that reports contain, as a matplotlib figure.
 
         Raises:
             ReportError: the record cannot be drawn.
@@ -75,3 +76,20 @@ class Drawn(Savable, frozen=True):
         from memdiag.reports import notebook
 
         return notebook.figure(self)
+
+    def write_reports(
+        self, folder: str | PathLike[str], formats: Sequence[str] = ()
+    ) -> tuple[Path, ...]:
+        """Write the reports to `folder`, as the command line does, and return their files.
+
+        Args:
+            folder: the folder, which is created if missing.
+            formats: html, json, markdown, png or svg; the default ones if empty.
+
+        Raises:
+            UsageError: there is no such format.
+            ReportError: a file cannot be written.
+        """
+        from memdiag.reports import notebook
+
+        return notebook.write_reports(self, Path(folder), formats)

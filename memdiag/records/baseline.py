@@ -34,7 +34,7 @@ class BaselineEntry(Record, frozen=True, kw_only=True):
         memdiag: the version of memdiag.
         setup: inputs, options and environment that are not the defaults.
         figures: the figures by name, in their units.
-        late_bytes: possible error of the figures of phases; large on a busy machine.
+        late_bytes: possible error of the figures of phases in bytes; large on a busy machine.
         copies: the largest live copies of weights.
     """
 
@@ -47,7 +47,7 @@ class BaselineEntry(Record, frozen=True, kw_only=True):
 
 
 class Baseline(Record, frozen=True, kw_only=True):
-    """The entries of one model by class of machines (`Environment.machine`)."""
+    """The baseline of one model: an entry for each class of machines (`Environment.machine`)."""
 
     schema: Literal["memdiag.baseline/1"]
     model: str

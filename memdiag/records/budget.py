@@ -104,5 +104,5 @@ class Judgement(Record, frozen=True, kw_only=True):
 
     @property
     def holds(self) -> bool:
-        """Whether no figure is above its limit."""
+        """Whether the model meets its budget and baseline: no figure is above its limit."""
         return not self.breaches

@@ -86,10 +86,10 @@ def decode(data: bytes, kind: type[R], *, origin: str = "record") -> R:
 
 
 def _check_values(value: Any) -> None:
-    """Check that no value in decoded JSON is too large or negative, so that reports can show it.
+    """Check that no number in decoded JSON is too large or negative for a report.
 
     Raises:
-        msgspec.DecodeError: one is.
+        msgspec.DecodeError: a number is.
     """
     pending = [value]
     while pending:
@@ -120,7 +120,7 @@ def load(path: Path, kind: type[R], *, otherwise: str = "") -> R:
     """
     data = _read(path)
     with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        schema = msgspec.json.decode(data, type=_Head).schema
+        schema = msgspec.json.decode(data, type=_SchemaField).schema
         expected, *_ = get_args(get_type_hints(kind)["schema"])
         if schema != expected:
             found = repr(schema[:MAX_SHOWN])
@@ -131,14 +131,14 @@ def load(path: Path, kind: type[R], *, otherwise: str = "") -> R:
 
 
 def load_any(path: Path, kinds: Mapping[str, type[R]]) -> R:
-    """Return the record saved at `path`, of one of `kinds`, which are by schema.
+    """Return the record saved at `path`, one of `kinds`, a type for each schema.
 
     Raises:
         RecordError: the file cannot be read, has another schema, or does not match its schema.
     """
     data = _read(path)
     try:
-        schema = msgspec.json.decode(data, type=_Head).schema
+        schema = msgspec.json.decode(data, type=_SchemaField).schema
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise RecordError(f"{path}: not a saved record: {error}. {AGAIN}") from error
     if schema not in kinds:
@@ -150,8 +150,8 @@ def load_any(path: Path, kinds: Mapping[str, type[R]]) -> R:
     return decode(data, kinds[schema], origin=str(path))
 
 
-class _Head(msgspec.Struct):
-    """The field with the schema of a record; other fields are ignored."""
+class _SchemaField(msgspec.Struct):
+    """The field of a saved record that names its schema; other fields are ignored."""
 
     schema: str
 

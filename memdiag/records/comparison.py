@@ -1,4 +1,4 @@
-"""The comparison: versions, optimizers, models or saved profiles side by side (schema
+"""Comparisons: versions, optimizers, models or saved profiles side by side (schema
 ``memdiag.comparison/1``)."""
 
 from typing import Annotated, Final, Literal
@@ -7,7 +7,7 @@ import msgspec
 from msgspec import Meta
 
 from memdiag.records.attribution import CopyKind
-from memdiag.records.base import Drawn, Record
+from memdiag.records.base import PlottableRecord, Record
 from memdiag.records.dimension import Dimension
 from memdiag.records.phases import PhaseName
 from memdiag.records.profile import PeakKind, Profile
@@ -25,16 +25,24 @@ Metric = Literal["peak", "steady", "kept", "load", "latency", "disk", "outputs"]
 creation; ``latency``: of a run; ``disk``: the model's files; ``outputs``: values and shapes."""
 
 
-class Bytes(Record, frozen=True, kw_only=True):
-    """The median, the smallest and the largest of several measurements, in bytes."""
+class MeasuredBytes(Record, frozen=True, kw_only=True):
+    """A size in bytes, measured several times.
+
+    Attributes:
+        median, low, high: the median, the smallest and the largest measurement.
+    """
 
     median: int
     low: int
     high: int
 
 
-class Seconds(Record, frozen=True, kw_only=True):
-    """The median, the smallest and the largest of several measurements, in seconds."""
+class MeasuredSeconds(Record, frozen=True, kw_only=True):
+    """A duration in seconds, measured several times.
+
+    Attributes:
+        median, low, high: the median, the smallest and the largest measurement.
+    """
 
     median: float
     low: float
@@ -42,38 +50,55 @@ class Seconds(Record, frozen=True, kw_only=True):
 
 
 class PhaseFigures(Record, frozen=True, kw_only=True):
-    """One phase: its duration, its peak above the baseline, and its growth (`kept`)."""
+    """The figures of one phase.
+
+    Attributes:
+        duration: the duration.
+        peak: the peak above the baseline.
+        kept: the growth of the resident set.
+    """
 
     phase: PhaseName
-    duration: Seconds
-    peak: Bytes
+    duration: MeasuredSeconds
+    peak: MeasuredBytes
     peak_kind: PeakKind
-    kept: Bytes
+    kept: MeasuredBytes
 
 
-class Measured(Record, frozen=True, kw_only=True):
-    """The figures of a column over `times` fresh processes, memory above the baseline of each.
+class ColumnFigures(Record, frozen=True, kw_only=True):
+    """The figures of a column. Memory is above the baseline of each process.
 
-    `steady` is the memory after the last run, or after session creation if nothing was run. Its
-    parts are None if the system does not report them. `load` is session creation.
+    Attributes:
+        times: the number of fresh processes.
+        peak: the peak; `peak_phase` is its phase.
+        steady: the memory after the last run, or after session creation if nothing was run.
+        anonymous, file: the parts of `steady`; None if the system does not report them.
+        load: the duration of session creation.
+        phases: the figures of each phase.
     """
 
     times: int
-    peak: Bytes
+    peak: MeasuredBytes
     peak_phase: PhaseName
     peak_kind: PeakKind
-    steady: Bytes
-    anonymous: Bytes | None
-    file: Bytes | None
-    load: Seconds
+    steady: MeasuredBytes
+    anonymous: MeasuredBytes | None
+    file: MeasuredBytes | None
+    load: MeasuredSeconds
     phases: tuple[PhaseFigures, ...]
 
 
 class Latency(Record, frozen=True, kw_only=True):
-    """The latency over `runs` runs: median and its 95 % confidence interval, in seconds.
+    """The latency of a column, from several runs.
 
-    `ratio` is the ratio to the first column in interleaved runs, with its 95 % confidence interval
-    over `pairs`; None for the first column, and if runs could not be interleaved.
+    Attributes:
+        median_s: the median.
+        low_s, high_s: the 95 % confidence interval of the median.
+        runs: the number of runs.
+        ratio: the ratio to the first column in interleaved runs; None for the first column, and if
+            runs could not be interleaved.
+        ratio_low, ratio_high: the 95 % confidence interval of the ratio.
+        pairs: the number of pairs of interleaved runs.
     """
 
     median_s: float
@@ -86,9 +111,15 @@ class Latency(Record, frozen=True, kw_only=True):
     pairs: int = 0
 
 
-class Graph(Record, frozen=True, kw_only=True):
-    """The model of a column: its nodes, its initializers (those of subgraphs too), the elements of
-    all its weights, and the bytes of all its files. Unknown facts are None."""
+class GraphSize(Record, frozen=True, kw_only=True):
+    """The size of the model of a column. Unknown facts are None.
+
+    Attributes:
+        nodes: the number of nodes.
+        initializers: the number of initializers, including those of subgraphs.
+        parameters: the number of elements of all weights.
+        saved_bytes: the size of all files of the model.
+    """
 
     nodes: int | None
     initializers: int | None
@@ -97,8 +128,13 @@ class Graph(Record, frozen=True, kw_only=True):
 
 
 class OptimizerRun(Record, frozen=True, kw_only=True):
-    """An optimizer: its duration without imports, and the largest resident set of its process and
-    the processes that it started."""
+    """The run of an optimizer on a model.
+
+    Attributes:
+        version: the version of the optimizer.
+        duration_s: the duration without imports.
+        peak_rss_bytes: the largest resident set of its process and the processes started by it.
+    """
 
     version: str
     duration_s: float
@@ -106,12 +142,17 @@ class OptimizerRun(Record, frozen=True, kw_only=True):
 
 
 class Column(Record, frozen=True, kw_only=True):
-    """One column; `message` is why it could not be measured, or a note; may be empty.
+    """One column of a comparison.
 
-    `profile` is the run with the X-ray. `largest_difference` is that of any output
-    that the first column has too, relative to the output's largest value; None if outputs were not
-    compared, or if no figure can express how they differ. `difference` says how they differ beyond
-    that figure: in type, in shape, or because an output exists in one column only.
+    Attributes:
+        status: how the optimizer, or the run of the model, ended.
+        message: why the column could not be measured, or a note; may be empty.
+        largest_difference: the largest difference of any output that the first column has too,
+            relative to the output's largest value; None if outputs were not compared, or if no
+            figure can express how they differ.
+        difference: the differences beyond that figure: in type, in shape, or because an output
+            exists in one column only.
+        profile: the run with the X-ray.
     """
 
     label: str
@@ -119,9 +160,9 @@ class Column(Record, frozen=True, kw_only=True):
     message: str
     model: str
     onnxruntime: str | None = None
-    graph: Graph | None = None
+    graph: GraphSize | None = None
     optimizer: OptimizerRun | None = None
-    measured: Measured | None = None
+    measured: ColumnFigures | None = None
     latency: Latency | None = None
     largest_difference: float | None = None
     difference: str = ""
@@ -129,12 +170,16 @@ class Column(Record, frozen=True, kw_only=True):
 
 
 class CopyChange(Record, frozen=True, kw_only=True):
-    """Copies of weights that only the second column has (`count` above 0) or lacks (below 0).
+    """A change of the copies of weights between two columns.
 
-    If `count` is 0, both columns have the copies, in different sizes.
-
-    `weights` are the weights concerned, the largest first; `bytes` is the change of resident
-    memory by all these copies. `made_by` is the step that made the largest of them.
+    Attributes:
+        from_, to: the labels of the columns.
+        kind: the kind of the copies.
+        weights: the weights concerned, the largest first.
+        count: the number of copies that only the second column has; negative if it lacks them. 0 if
+            both columns have the copies, in different sizes.
+        bytes: the change of resident memory by all these copies.
+        made_by: the step that made the largest of them.
     """
 
     from_: str = msgspec.field(name="from")
@@ -146,11 +191,15 @@ class CopyChange(Record, frozen=True, kw_only=True):
     made_by: str | None
 
 
-class Change(Record, frozen=True, kw_only=True):
+class FigureChange(Record, frozen=True, kw_only=True):
     """A figure that differs between two columns by more than the spread between runs.
 
-    `bytes` is the increase (0 for times and outputs), `ratio` the new figure divided by the old
-    one; `why` is the cause, empty if it is not known.
+    Attributes:
+        metric, phase: the figure.
+        from_, to: the labels of the columns.
+        bytes: the increase; 0 for times and outputs.
+        ratio: the new figure divided by the old one.
+        why: the cause; empty if it is not known.
     """
 
     metric: Metric
@@ -163,10 +212,13 @@ class Change(Record, frozen=True, kw_only=True):
 
 
 class Bisection(Record, frozen=True, kw_only=True):
-    """The search for the version in which `metric` changed.
+    """The search for the version in which a figure changed.
 
-    `before` and `after` are two successive versions among those that could be measured; both are
-    None if the ends of the range do not differ by more than the spread between runs.
+    Attributes:
+        metric: the figure.
+        before, after: two successive versions among those that could be measured; None if the ends
+            of the range do not differ by more than the spread between runs.
+        candidates: the number of versions in the range.
     """
 
     metric: Metric
@@ -175,12 +227,15 @@ class Bisection(Record, frozen=True, kw_only=True):
     candidates: int
 
 
-class Comparison(Drawn, frozen=True, kw_only=True):
+class Comparison(PlottableRecord, frozen=True, kw_only=True):
     """Columns side by side, and the changes between them.
 
-    For `onnxruntime`, `changes` are from each version to the next one; otherwise from the first
-    column to each other one. `notes` are sentences on figures that were not compared, with the
-    reasons. `dimensions` are the free dimensions of the inputs with the sizes of all runs.
+    Attributes:
+        changes: for `onnxruntime` from each version to the next one; otherwise from the first
+            column to each of the others.
+        copies: the changes of copies, likewise.
+        notes: sentences on figures that were not compared, with the reasons.
+        dimensions: the free dimensions of the inputs, with the sizes of all runs.
 
     Raises:
         ValueError: a change names a column that is not there.
@@ -189,7 +244,7 @@ class Comparison(Drawn, frozen=True, kw_only=True):
     schema: Literal["memdiag.comparison/1"]
     kind: ComparisonKind
     columns: tuple[Column, ...]
-    changes: tuple[Change, ...]
+    changes: tuple[FigureChange, ...]
     copies: tuple[CopyChange, ...]
     bisection: Bisection | None
     notes: tuple[str, ...]

@@ -14,9 +14,9 @@ class Dimension(Record, frozen=True, kw_only=True):
     """The size of one free dimension.
 
     Attributes:
-        name: what ``--dim`` calls it: its own name, or ``input:axis``.
+        name: its name for ``--dim``: its symbol, or ``input:axis``.
         size: the size.
-        role: ``batch``, ``sequence``, ``height`` …; ``sum`` of others; ``size`` where not known.
+        role: ``batch``, ``sequence``, ``height`` …; ``sum`` of others; ``size`` if it is not known.
         source: ``chosen`` by memdiag, or ``given`` by the user.
         reason: why this size was chosen.
     """
@@ -29,19 +29,19 @@ class Dimension(Record, frozen=True, kw_only=True):
 
 
 def in_words(dimensions: Sequence[Dimension]) -> str:
-    """Return the sizes in a few words: ``batch 1 × sequence 128``.
+    """Return the sizes of `dimensions` as text: ``batch 1 × sequence 128``.
 
-    Dimensions of one role and size are named once, batches first. One without a role, or whose role
-    has several sizes, is called by its name. Sums of others are left out.
+    Dimensions of one role and size are named once, batches first. A dimension without a role, or
+    with a role of several sizes, is called by its name. Sums of others are left out.
     """
     sizes: defaultdict[str, set[int]] = defaultdict(set)
-    for one in dimensions:
-        sizes[one.role].add(one.size)
-    shown = [one for one in dimensions if one.role != "sum"] or dimensions
-    words = dict.fromkeys(
-        f"{one.name if one.role == 'size' or len(sizes[one.role]) > 1 else one.role} {one.size}"
-        for one in sorted(shown, key=lambda one: one.role != "batch")
-    )
+    for dimension in dimensions:
+        sizes[dimension.role].add(dimension.size)
+    listed = [each for each in dimensions if each.role != "sum"] or dimensions
+    words: dict[str, None] = {}
+    for dimension in sorted(listed, key=lambda each: each.role != "batch"):
+        is_named = dimension.role == "size" or len(sizes[dimension.role]) > 1
+        words[f"{dimension.name if is_named else dimension.role} {dimension.size}"] = None
     more = len(words) - MAX_IN_WORDS
     text = " × ".join([*words][:MAX_IN_WORDS])
     return f"{text} and {more} more" if more > 0 else text

@@ -1,4 +1,4 @@
-"""Writing files: whole or not at all, through links, and never in place of a device."""
+"""Writing of files: whole or not at all, following links, and never replacing a device."""
 
 import contextlib
 import errno
@@ -109,10 +109,10 @@ def resolve_output(path: Path) -> Path:
 
 
 def special_kind(path: Path) -> str | None:
-    """Return what is at `path`, such as "a pipe"; None for a regular file, or where nothing is.
+    """Return the kind of what is at `path`, such as "a pipe"; None for a regular file or nothing.
 
     Raises:
-        ReportError: the file system does not say.
+        ReportError: the file system does not report the kind.
     """
     mode = _mode(path)
     if mode is None or stat.S_ISREG(mode):
@@ -162,7 +162,7 @@ def _open_special(path: Path) -> int:
 
 
 def _mode(path: Path) -> int | None:
-    """Return the mode of the file at `path`, links followed; None where there is none."""
+    """Return the mode of the file at `path`, following links; None if there is no file."""
     try:
         return path.stat().st_mode
     except FileNotFoundError:

@@ -1,11 +1,11 @@
-"""Findings: what a model wastes, by which rule (schema ``memdiag.check/1``)."""
+"""Findings: waste that rules found in models (schema ``memdiag.check/1``)."""
 
 from typing import Any, Final, Literal
 
 import msgspec
 
 from memdiag.records.attribution import CopyKind
-from memdiag.records.base import Record, Savable, Shown
+from memdiag.records.base import NotebookRecord, Record, SavableRecord
 from memdiag.records.phases import PhaseName
 
 CHECK_SCHEMA: Final = "memdiag.check/1"
@@ -30,7 +30,7 @@ class ExpectedCopies(Record, frozen=True, kw_only=True):
     bytes: int
 
 
-class Finding(Shown, frozen=True, kw_only=True):
+class Finding(NotebookRecord, frozen=True, kw_only=True):
     """One waste in one model.
 
     Attributes:
@@ -90,7 +90,7 @@ class Findings(tuple[Finding, ...]):
     __slots__ = ()
 
     def _repr_html_(self) -> str:
-        """Return all of them for notebooks."""
+        """Return all findings as HTML for notebooks."""
         from memdiag.reports import notebook
 
         return notebook.html_of_findings(self)
@@ -124,7 +124,7 @@ class CheckedModel(Record, frozen=True, kw_only=True):
     error: str | None = None
 
 
-class Check(Savable, frozen=True, kw_only=True):
+class Check(SavableRecord, frozen=True, kw_only=True):
     """The findings of the rules in some models, for one release of onnxruntime.
 
     Attributes:

@@ -7,7 +7,7 @@ from memdiag.records.base import Record
 HISTORY_SCHEMA: Final = "memdiag.history/1"
 
 
-class Entry(Record, frozen=True, kw_only=True):
+class HistoryEntry(Record, frozen=True, kw_only=True):
     """One profile in the history.
 
     Attributes:
@@ -30,7 +30,7 @@ class Entry(Record, frozen=True, kw_only=True):
 
 
 class History(Record, frozen=True, kw_only=True):
-    """Entries in the order in which they were added."""
+    """All entries of the history, in the order in which they were added."""
 
     schema: Literal["memdiag.history/1"]
-    entries: tuple[Entry, ...]
+    entries: tuple[HistoryEntry, ...]

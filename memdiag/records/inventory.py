@@ -2,14 +2,14 @@
 
 from typing import Final, Literal
 
-from memdiag.records.base import Record, Savable
+from memdiag.records.base import Record, SavableRecord
 from memdiag.records.dimension import Dimension
 from memdiag.records.weights import Place, Storage
 
 INVENTORY_SCHEMA: Final = "memdiag.inventory/1"
 
 
-class Tally(Record, frozen=True, kw_only=True):
+class WeightTotal(Record, frozen=True, kw_only=True):
     """The number and bytes of weights that share a property."""
 
     name: str
@@ -17,8 +17,14 @@ class Tally(Record, frozen=True, kw_only=True):
     bytes: int
 
 
-class Subgraph(Record, frozen=True, kw_only=True):
-    """A subgraph or function body: its path, its nodes, and the weights that it owns."""
+class SubgraphSummary(Record, frozen=True, kw_only=True):
+    """A subgraph or function body.
+
+    Attributes:
+        path: its path.
+        node_count: its number of nodes.
+        weight_count, weight_bytes: number and bytes of the weights that it owns.
+    """
 
     path: str
     node_count: int
@@ -27,7 +33,13 @@ class Subgraph(Record, frozen=True, kw_only=True):
 
 
 class ExternalFile(Record, frozen=True, kw_only=True):
-    """A file of external data: its size, and the bytes of it that weights refer to."""
+    """A file of external data.
+
+    Attributes:
+        name: the file name as the model has it.
+        bytes: the size of the file.
+        used_bytes: the bytes that weights refer to.
+    """
 
     name: str
     bytes: int
@@ -35,7 +47,11 @@ class ExternalFile(Record, frozen=True, kw_only=True):
 
 
 class Operator(Record, frozen=True, kw_only=True):
-    """An operator and its number of nodes, subgraphs and functions included."""
+    """An operator of the model.
+
+    Attributes:
+        count: the number of nodes, including those of subgraphs and functions.
+    """
 
     domain: str
     op_type: str
@@ -43,7 +59,14 @@ class Operator(Record, frozen=True, kw_only=True):
 
 
 class LargeWeight(Record, frozen=True, kw_only=True):
-    """One weight: `name` is qualified by the path of its graph, `readers` are operators."""
+    """One of the largest weights.
+
+    Attributes:
+        name: the name, qualified by the path of its graph.
+        place: where the model defines it.
+        storage: how its bytes are stored.
+        readers: the operators that read it.
+    """
 
     name: str
     dtype: str
@@ -55,19 +78,26 @@ class LargeWeight(Record, frozen=True, kw_only=True):
 
 
 class GraphValue(Record, frozen=True, kw_only=True):
-    """An input or output of the model; free dimensions by their names, ``?`` if they have none."""
+    """An input or output of the model.
+
+    Attributes:
+        shape: the sizes; free dimensions by their names, ``?`` without a name. None if the rank is
+            unknown.
+    """
 
     name: str
     dtype: str
     shape: tuple[int | str, ...] | None
 
 
-class Inventory(Savable, frozen=True, kw_only=True):
-    """The contents of a model. Weights of subgraphs and functions are included.
+class Inventory(SavableRecord, frozen=True, kw_only=True):
+    """The contents of a model, including weights of subgraphs and functions.
 
-    Tallies and operators are sorted by bytes or count, the largest first; `largest` has at most
-    twenty weights. `dimensions` are the free dimensions of the inputs, with the sizes that other
-    commands choose.
+    Attributes:
+        by_dtype, by_place, by_storage: totals of weights, the largest first.
+        operators: the operators, the most frequent first.
+        largest: at most twenty weights, the largest first.
+        dimensions: the free dimensions of the inputs, with the sizes that other commands choose.
     """
 
     schema: Literal["memdiag.inventory/1"]
@@ -82,10 +112,10 @@ class Inventory(Savable, frozen=True, kw_only=True):
     node_count: int
     weight_count: int
     weight_bytes: int
-    by_dtype: tuple[Tally, ...]
-    by_place: tuple[Tally, ...]
-    by_storage: tuple[Tally, ...]
-    subgraphs: tuple[Subgraph, ...]
+    by_dtype: tuple[WeightTotal, ...]
+    by_place: tuple[WeightTotal, ...]
+    by_storage: tuple[WeightTotal, ...]
+    subgraphs: tuple[SubgraphSummary, ...]
     external_files: tuple[ExternalFile, ...]
     operators: tuple[Operator, ...]
     largest: tuple[LargeWeight, ...]

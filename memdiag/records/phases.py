@@ -1,4 +1,4 @@
-"""The phases of a session's life, in the order in which they first come."""
+"""The phases of a session, in the order in which they first occur."""
 
 from typing import Literal
 

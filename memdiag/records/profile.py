@@ -5,13 +5,14 @@ from typing import Annotated, Final, Literal
 from msgspec import Meta
 
 from memdiag.records.attribution import Attribution
-from memdiag.records.base import Drawn, Record
+from memdiag.records.base import PlottableRecord, Record
 from memdiag.records.budget import Judgement
 from memdiag.records.dimension import Dimension
 from memdiag.records.finding import Finding
 from memdiag.records.fix import Fix
 from memdiag.records.phases import PHASES as PHASES
 from memdiag.records.phases import PhaseName as PhaseName
+from memdiag.records.tuning import Tuning
 
 PROFILE_SCHEMA: Final = "memdiag.profile/1"
 
@@ -210,7 +211,7 @@ class Run(Record, frozen=True, kw_only=True):
 
 
 class Outcome(Record, frozen=True, kw_only=True):
-    """How the run ended: status, last phase, and the reason if it did not complete."""
+    """The end of the run: its status, the last phase, and the reason if it did not complete."""
 
     status: Status
     phase: PhaseName
@@ -218,13 +219,13 @@ class Outcome(Record, frozen=True, kw_only=True):
 
 
 class PhaseAttribution(Record, frozen=True, kw_only=True):
-    """The owners of memory at the end of a phase, the last time if it ends several times."""
+    """The owners of memory at the end of a phase; at the last end if the phase has several."""
 
     phase: PhaseName
     attribution: Attribution
 
 
-class Profile(Drawn, frozen=True, kw_only=True):
+class Profile(PlottableRecord, frozen=True, kw_only=True):
     """The measurement of one model in one child process.
 
     All resident sets are of the whole process. Subtract `baseline_rss_bytes` (interpreter, imported
@@ -240,7 +241,7 @@ class Profile(Drawn, frozen=True, kw_only=True):
         findings: the findings of the rules for this release, matched with `attribution`.
         judgement: the comparison with a budget or baseline, if there was one.
         command: the words of the command; empty for the Python API.
-        fix: a fix or tuning of the model that was joined to the profile, for its report.
+        fix, tuning: a fix and a tuning of the model that were joined to the profile.
         dimensions: the free dimensions of the inputs, with the sizes of this run.
     """
 
@@ -270,6 +271,7 @@ class Profile(Drawn, frozen=True, kw_only=True):
     judgement: Judgement | None = None
     command: tuple[str, ...] = ()
     fix: Fix | None = None
+    tuning: Tuning | None = None
     dimensions: tuple[Dimension, ...] = ()
 
     def phase(self, name: PhaseName) -> Phase | None:

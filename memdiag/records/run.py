@@ -3,7 +3,7 @@
 from typing import Final, Literal
 
 from memdiag.records.attribution import Attribution
-from memdiag.records.base import Drawn, Record
+from memdiag.records.base import PlottableRecord, Record
 from memdiag.records.profile import Environment, Phase, Samples
 
 RUN_SCHEMA: Final = "memdiag.run/1"
@@ -217,7 +217,7 @@ class TreeSamples(Record, frozen=True, kw_only=True):
     swap_bytes: tuple[int, ...]
 
 
-class ProgramRun(Drawn, frozen=True, kw_only=True):
+class ProgramRun(PlottableRecord, frozen=True, kw_only=True):
     """The recording of a program: every process, and every session in them.
 
     Attributes:

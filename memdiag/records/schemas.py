@@ -16,6 +16,7 @@ from memdiag.records.history import History
 from memdiag.records.inventory import Inventory
 from memdiag.records.profile import Profile
 from memdiag.records.run import ProgramRun
+from memdiag.records.tuning import Tuning
 
 RECORDS: dict[str, type[Record]] = {
     "memdiag.attribution-1": Attribution,
@@ -27,6 +28,7 @@ RECORDS: dict[str, type[Record]] = {
     "memdiag.inventory-1": Inventory,
     "memdiag.profile-1": Profile,
     "memdiag.run-1": ProgramRun,
+    "memdiag.tuning-1": Tuning,
 }
 
 

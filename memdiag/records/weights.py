@@ -39,3 +39,8 @@ class Weight(Record, frozen=True, kw_only=True, gc=False, cache_hash=True):
     file: str | None
     offset: int | None
     length: int | None
+
+
+def qualified_name(weight: Weight) -> str:
+    """Return the weight's name behind the path of its graph."""
+    return f"{weight.graph}/{weight.name}" if weight.graph else weight.name

@@ -11,12 +11,13 @@ from memdiag.records.comparison import Comparison
 from memdiag.records.fix import Fix
 from memdiag.records.profile import Profile
 from memdiag.records.run import ProgramRun
+from memdiag.records.tuning import Tuning
 from memdiag.reports.report import Report
 
 DEFAULT_FORMATS = ("html", "png", "markdown", "json")
 """The formats that a record is written in unless others are asked for."""
 
-Reported = Profile | Comparison | Fix | Attribution | ProgramRun
+Reported = Profile | Comparison | Fix | Tuning | Attribution | ProgramRun
 """The records that are written to files."""
 
 MODULES: dict[str, str] = {
@@ -31,10 +32,15 @@ MODULES: dict[str, str] = {
 
 
 def kind_of(record: Reported) -> str:
-    """Return the kind of `record`; a fix that has points is a tuning."""
-    if isinstance(record, Fix):
-        return "tuning" if record.points else "fix"
-    kinds = {Profile: "profile", Comparison: "comparison", Attribution: "X-ray", ProgramRun: "run"}
+    """Return the kind of `record`."""
+    kinds = {
+        Profile: "profile",
+        Comparison: "comparison",
+        Fix: "fix",
+        Tuning: "tuning",
+        Attribution: "X-ray",
+        ProgramRun: "run",
+    }
     return kinds[type(record)]
 
 

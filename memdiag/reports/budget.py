@@ -18,7 +18,7 @@ _MIN_MAIN_SHARE = 0.9
 
 
 def verdict(judgement: Judgement) -> str:
-    """Return the main breach, or that all limits are kept; empty if there is no limit."""
+    """Return the main breach, or that no limit is exceeded; empty if there is no limit."""
     if judgement.holds:
         limits = "its budget" if judgement.budget.limits else ""
         before = "its baseline" if judgement.baseline else ""
@@ -26,14 +26,14 @@ def verdict(judgement: Judgement) -> str:
         return f"within {against}" if against else ""
     breach = _main_breach(judgement)
     if breach.figure == "copies":
-        return f"{breach.measured} copies of a weight, where its {breach.against} is {breach.limit}"
+        return f"{breach.measured} copies of a weight; its {breach.against} is {breach.limit}"
     each = " a run" if breach.figure == "growth_per_run" else ""
     where = f" in {breach.phase}" if breach.phase else ""
     return f"{format_size(breach.over)}{each} over its {breach.against}{where}"
 
 
 def first_line(judgement: Judgement) -> str:
-    """Return the answer in one line."""
+    """Return the result of a judgement in one line."""
     against = "budget" if judgement.holds else judgement.breaches[0].against
     parts = (verdict(judgement), measured_sizes(judgement))
     answer = ", ".join(part for part in parts if part)
@@ -46,7 +46,7 @@ def measured_sizes(judgement: Judgement) -> str:
 
 
 def lines(judgement: Judgement) -> tuple[str, ...]:
-    """Return the answer, and below it the figures and the reasons."""
+    """Return the result of a judgement, and below it the figures and the reasons."""
     figures = figure_table(judgement, only_breaches=not judgement.holds)
     details = (*_aligned(figures), *explanation(judgement))
     return (first_line(judgement), *(f"  {text}" for text in details))
@@ -67,7 +67,7 @@ def figure_table(judgement: Judgement, *, only_breaches: bool = False) -> Table:
 
 
 def markdown(judgement: Judgement) -> str:
-    """Return the answer, a table of all limits, and the reasons."""
+    """Return a judgement in Markdown: the result, a table of all limits, the reasons."""
     title = "Memory budget" if judgement.budget.limits else "Memory baseline"
     answer = verdict(judgement)
     blocks = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -25,12 +26,20 @@ _MAX_FINDINGS_OF_A_RULE = 5
 _MAX_TABLE_ROWS = 50
 
 # Read, not imported: a saved profile is rendered where onnx is not installed.
-_RULES = resources.files("memdiag") / "rules"
+_RULES = resources.files("memdiag") / "rules" / "catalog"
 
 
 @dataclass(frozen=True, kw_only=True)
 class FindingText:
-    """One finding in words, all of it plain text."""
+    """A finding as plain text.
+
+    Attributes:
+        rule, name: code and name of the rule.
+        path: the uses of the first weight.
+        cost: bytes and phase: ``costs 64 MiB steady, in prepack``.
+        evidence: how the cost is known: ``predicted``, or what was measured.
+        remedies: names of remedies, the preferred one first.
+    """
 
     model: str
     rule: str
@@ -45,7 +54,7 @@ class FindingText:
 
     @property
     def prose(self) -> str:
-        """Message, detail and path as sentences."""
+        """Message, detail and uses as sentences."""
         uses = f"Uses: {self.path}." if self.path else ""
         return " ".join(part for part in (self.message, self.detail, uses) if part)
 
@@ -57,7 +66,7 @@ class FindingText:
 
 
 def finding_text(finding: Finding) -> FindingText:
-    """Return `finding` in words."""
+    """Return the texts of `finding`."""
     return FindingText(
         model=plain(finding.model),
         rule=plain(finding.rule),
@@ -87,11 +96,13 @@ def summary(
     parts = [counted(len(confirmed), "finding") if confirmed else "no findings"]
     if models != 1:
         parts[0] += f" in {models:,} models"
-    avoidable = sum(map(_avoidable_bytes, confirmed))
-    if max_bytes is not None:
-        avoidable = min(avoidable, max(0, max_bytes))
+    limit = math.inf if max_bytes is None else max(0, max_bytes)
+    avoidable = min(limit, sum(_steady_bytes(each) for each in confirmed if each.remedies))
     if avoidable:
-        parts.append(f"up to {format_size(avoidable)} avoidable at steady state")
+        parts.append(f"up to {format_size(int(avoidable))} avoidable at steady state")
+    rest = min(limit - avoidable, sum(_steady_bytes(f) for f in confirmed if not f.remedies))
+    if rest:
+        parts.append(f"{format_size(int(rest))} without a remedy")
     if len(findings) > len(confirmed):
         parts.append(f"{len(findings) - len(confirmed):,} more refuted by the measurement")
     if duration_s is not None:
@@ -179,7 +190,7 @@ def _first_of_each_rule(findings: Sequence[Finding]) -> Iterator[Finding]:
 
 
 def _left_out(findings: Sequence[Finding]) -> Iterator[str]:
-    """Yield a sentence for each rule of which findings are left out."""
+    """Yield a sentence for each rule with more findings than are printed."""
     for name in dict.fromkeys(finding.name for finding in findings):
         rest = [f for f in findings if f.name == name][_MAX_FINDINGS_OF_A_RULE:]
         if rest:
@@ -188,8 +199,8 @@ def _left_out(findings: Sequence[Finding]) -> Iterator[str]:
             yield f"{more}, {size} together (all with --format json)"
 
 
-def _avoidable_bytes(finding: Finding) -> int:
-    """Return the avoidable bytes at steady state, as measured if they were measured."""
+def _steady_bytes(finding: Finding) -> int:
+    """Return what `finding` costs at steady state, as measured if it was measured."""
     is_measured = finding.measured_bytes is not None and finding.bytes and not finding.run_bytes
     return finding.measured_bytes or 0 if is_measured else finding.bytes
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from memdiag.budgets.figures import FIGURES, Figure
 from memdiag.errors import UsageError
-from memdiag.records.history import Entry, History
+from memdiag.records.history import HistoryEntry, History
 from memdiag.reports import picture
 from memdiag.reports.console import line, print_plain
 from memdiag.reports.palette import LIGHT
@@ -32,7 +32,7 @@ _NAME_HEIGHT = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Point:
+class HistoryPoint:
     """One entry.
 
     Attributes:
@@ -51,15 +51,20 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
-    """The points of one model, in the order of its entries."""
+class HistoryLine:
+    """The line of one model in the chart.
+
+    Attributes:
+        model: the path of the model.
+        points: in the order of the entries.
+    """
 
     model: str
-    points: tuple[Point, ...]
+    points: tuple[HistoryPoint, ...]
 
 
 def figure_of(name: str) -> Figure:
-    """Return the figure called `name`.
+    """Return the figure of a profile that is called `name`.
 
     Raises:
         UsageError: there is no such figure.
@@ -69,32 +74,32 @@ def figure_of(name: str) -> Figure:
     return FIGURES[name]
 
 
-def lines_of(history: History, name: str) -> tuple[Line, ...]:
+def lines_of(history: History, name: str) -> tuple[HistoryLine, ...]:
     """Return figure `name` of each model in `history`, the models by name.
 
     Raises:
         UsageError: there is no such figure, or no entry has it.
     """
     figure = figure_of(name)
-    models: dict[str, list[Entry]] = {}
+    models: dict[str, list[HistoryEntry]] = {}
     for entry in history.entries:
         if name in entry.figures:
             models.setdefault(entry.model, []).append(entry)
     if not models:
         raise UsageError(f"no entry has the figure {name}. Choose another with --figure.")
     return tuple(
-        Line(model=plain(model), points=_points(entries, figure))
+        HistoryLine(model=plain(model), points=_points(entries, figure))
         for model, entries in sorted(models.items())
     )
 
 
-def _points(entries: Sequence[Entry], figure: Figure) -> tuple[Point, ...]:
+def _points(entries: Sequence[HistoryEntry], figure: Figure) -> tuple[HistoryPoint, ...]:
     points = []
     for before, entry in zip([None, *entries], entries, strict=False):
         value = entry.figures[figure.name]
         change = value - before.figures[figure.name] if before else 0
         points.append(
-            Point(
+            HistoryPoint(
                 when=time.strftime("%Y-%m-%d %H:%M", time.gmtime(entry.added_s)),
                 label=shortened(plain(entry.label), _MAX_LABEL),
                 runtime=plain(entry.onnxruntime or "?"),
@@ -118,7 +123,7 @@ def show(history: History, figure: str, console: Console) -> None:
     print_plain(console, lambda: _show(lines, heading, console))
 
 
-def _show(lines: Sequence[Line], heading: str, console: Console) -> None:
+def _show(lines: Sequence[HistoryLine], heading: str, console: Console) -> None:
     line(console, heading, "bold")
     for each in lines:
         console.print()
@@ -132,7 +137,7 @@ def _show(lines: Sequence[Line], heading: str, console: Console) -> None:
 
 
 def render(history: History, figure: str, kind: picture.Kind = "png") -> bytes:
-    """Return the picture of `figure`.
+    """Return the chart of `figure` as PNG or SVG.
 
     Raises:
         UsageError: there is no such figure, or no entry has it.
@@ -172,21 +177,21 @@ def draw(history: History, figure: str) -> Drawing:
     return drawing
 
 
-def _mark_runtimes(axes: Axes, lines: Sequence[Line]) -> None:
+def _mark_runtimes(axes: Axes, lines: Sequence[HistoryLine]) -> None:
     """Draw a line, with the version, before each entry of another release of the runtime."""
-    places = {
-        (place, point.runtime)
+    positions = {
+        (position, point.runtime)
         for line in lines
-        for place, point in enumerate(line.points, start=1)
+        for position, point in enumerate(line.points, start=1)
         if point.is_other_runtime
     }
     middle = sum(axes.get_xlim()) / 2
-    for place, version in sorted(places):
+    for position, version in sorted(positions):
         # Text on the side that has space.
-        is_late = place > middle
-        axes.axvline(place - 0.5, color=LIGHT.rail, linewidth=1, linestyle=(0, (4, 3)), zorder=0)
+        is_late = position > middle
+        axes.axvline(position - 0.5, color=LIGHT.rail, linewidth=1, linestyle=(0, (4, 3)), zorder=0)
         axes.text(
-            place - (0.55 if is_late else 0.45),
+            position - (0.55 if is_late else 0.45),
             0.985,
             f"onnxruntime {version}",
             transform=axes.get_xaxis_transform(),
@@ -198,18 +203,18 @@ def _mark_runtimes(axes: Axes, lines: Sequence[Line]) -> None:
         )
 
 
-def _name_lines(axes: Axes, lines: Sequence[Line], scale: int) -> None:
+def _name_lines(axes: Axes, lines: Sequence[HistoryLine], scale: int) -> None:
     """Write each model's name and last value beside the end of its line, without overlaps."""
     low, high = axes.get_ylim()
     heights = [(line.points[-1].value / scale - low) / (high - low) for line in lines]
     spread = picture.spread(heights, [_NAME_HEIGHT] * len(lines), gap=0.01, width=1.0)
-    for model, height, place in zip(lines, heights, spread, strict=True):
+    for model, height, position in zip(lines, heights, spread, strict=True):
         right = axes.get_xlim()[1]
         end = (len(model.points) - 0.5 + 0.2) / (right - 0.5)
         axes.annotate(
             f"{shortened(model.model, _MAX_NAME)}  {model.points[-1].size}",
             (end, height),
-            xytext=(1.03, place),
+            xytext=(1.03, position),
             xycoords="axes fraction",
             textcoords="axes fraction",
             va="center",
@@ -225,18 +230,18 @@ def _name_lines(axes: Axes, lines: Sequence[Line], scale: int) -> None:
         )
 
 
-def _label_entries(axes: Axes, lines: Sequence[Line]) -> None:
-    """Label the entries of a single model by their labels, otherwise by number."""
+def _label_entries(axes: Axes, lines: Sequence[HistoryLine]) -> None:
+    """Label the ticks: by the labels of the entries for a single model, otherwise by number."""
     longest = max(len(line.points) for line in lines)
-    places = list(range(1, longest + 1))[:: -(-longest // _MAX_TICKS)]
+    positions = list(range(1, longest + 1))[:: -(-longest // _MAX_TICKS)]
     if len(lines) > 1:
-        axes.set_xticks(places)
+        axes.set_xticks(positions)
         axes.set_xlabel("entry of the model")
         return
     points = lines[0].points
     axes.set_xticks(
-        places,
-        [points[place - 1].label or points[place - 1].when for place in places],
+        positions,
+        [points[position - 1].label or points[position - 1].when for position in positions],
         rotation=30,
         ha="right",
         fontsize=picture.SMALL,

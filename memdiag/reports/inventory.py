@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from memdiag.records.dimension import Dimension
-from memdiag.records.inventory import GraphValue, Inventory, Tally
+from memdiag.records.inventory import GraphValue, Inventory, WeightTotal
 from memdiag.reports.console import block, line, print_plain
 from memdiag.reports.table import Column, Row, Table, print_table
 from memdiag.reports.text import counted, plain, shortened
@@ -64,7 +64,10 @@ def _dimensions(dimensions: Sequence[Dimension]) -> list[str]:
     if not dimensions:
         return ["no free dimensions: all inputs have fixed sizes"]
     width = min(max(len(plain(axis.name)) for axis in dimensions), _MAX_DIMENSION)
-    lines = ["free dimensions, and the sizes that are chosen without --dim NAME=N"]
+    lines = [
+        "free dimensions, and the sizes that a run tries first (others with --dim NAME=N, or where"
+        " the model does not run with these)"
+    ]
     for axis in dimensions[:_MAX_VALUES]:
         name = shortened(plain(axis.name), _MAX_DIMENSION)
         role = "" if axis.role == "size" else f"{plain(axis.role)}: "
@@ -99,7 +102,7 @@ def _facts(inventory: Inventory) -> str:
     return " · ".join(part for part in parts if part)
 
 
-def _tallied(tallies: Sequence[Tally]) -> str:
+def _tallied(tallies: Sequence[WeightTotal]) -> str:
     return " · ".join(
         f"{plain(tally.name)} {format_size(tally.bytes)} ({tally.count:,})" for tally in tallies
     )

@@ -34,12 +34,12 @@ def bullets(lines: Iterable[str]) -> str:
 
 
 def section(title: str, body: str) -> str:
-    """Return `body` below a heading; empty if it is empty."""
+    """Return `body` below a heading; an empty text if `body` is empty."""
     return f"### {title}\n\n{body}" if body else ""
 
 
 def folded(title: str, body: str) -> str:
-    """Return `body` below a title that unfolds it; empty if it is empty."""
+    """Return `body` below a title that unfolds it; an empty text if `body` is empty."""
     return f"<details><summary>{title}</summary>\n\n{body}\n\n</details>" if body else ""
 
 

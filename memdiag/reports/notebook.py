@@ -1,6 +1,6 @@
 """Records in Python and in notebooks: one line, HTML, a data frame, a figure.
 
-The methods of `memdiag.records.base.Shown` call these functions.
+The methods of `memdiag.records.base.NotebookRecord` call these functions.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from memdiag.records.finding import Check, Finding
 from memdiag.records.fix import Fix
 from memdiag.records.inventory import Inventory
 from memdiag.records.profile import Profile
+from memdiag.records.tuning import Tuning
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -47,7 +48,7 @@ def one_line(record: Any) -> str:
 
 
 def html(record: Any) -> str:
-    """Return the answer of `record`, and the rest of its summary to unfold."""
+    """Return the answer of `record` as HTML, with the rest of its summary to unfold."""
     answer = escape(one_line(record)[1:-1])
     text = escape(_rest(record))
     return (
@@ -71,15 +72,17 @@ def _rest(record: Any) -> str:
 
 
 def html_of_findings(findings: Sequence[Finding]) -> str:
-    """Return all `findings` as `html` does, or that there are none."""
+    """Return `findings` as HTML, or that there are none."""
     return "".join(map(html, findings)) or "<p>No findings.</p>"
 
 
 def data_frame(rows: Sequence[Any] | Any) -> Any:
-    """Return a pandas data frame: of a record, or with a row for each of several.
+    """Return a pandas data frame with the rows of a record.
 
-    A profile has a row a phase, a comparison a row a column, a fix a row a remedy, a tuning a row
-    for each point that was measured, an X-ray a row a copy, or without copies a row an owner.
+    A profile has a row for each phase and each part of a phase, as its summary has; `part_of` is
+    None for phases, whose sums are those of the run. A comparison has a row for each column, a fix
+    for each remedy, a tuning for each measured point, and an X-ray for each copy, or for each owner
+    if there are no copies.
 
     Raises:
         UsageError: pandas is not installed, or there are no rows to make of such a record.
@@ -98,38 +101,36 @@ def data_frame(rows: Sequence[Any] | Any) -> Any:
 def figure(record: Any) -> Figure:
     """Return the picture that reports of `record` have, as a matplotlib figure.
 
-    It belongs to no window and no global state; a notebook draws it all the same.
+    It belongs to no window and no global state; notebooks display it.
 
     Raises:
         UsageError: there is no picture of such a record.
         ReportError: the record cannot be drawn.
     """
-    if not isinstance(record, Profile | Comparison | Fix):
+    if not isinstance(record, Profile | Comparison | Fix | Tuning):
         raise UsageError(
             f"plot: there is no picture of a {_kind(record)}. Use a profile of the model."
         )
     from memdiag.reports import report_of
 
-    drawn: Figure = report_of(record).draw(record)
+    picture: Figure = report_of(record).draw(record)
 
     def as_png() -> bytes:
         out = io.BytesIO()
-        drawn.savefig(out, format="png", dpi=_DPI)
+        picture.savefig(out, format="png", dpi=_DPI)
         return out.getvalue()
 
     # IPython learns from pyplot how figures are displayed, which is not loaded here.
-    setattr(drawn, "_repr_png_", as_png)  # noqa: B010 # matplotlib's class has no such attribute
-    return drawn
+    setattr(picture, "_repr_png_", as_png)  # noqa: B010 # matplotlib's class has no such attribute
+    return picture
 
 
 def _kind(record: Any) -> str:
-    if isinstance(record, Fix) and record.points:
-        return "Tuning"
     return type(record).__name__
 
 
 def _printed(record: Any, *, quiet: bool, width: int) -> str:
-    """Return what a terminal would print of `record`."""
+    """Return the summary of `record` as a terminal prints it."""
     from rich.console import Console
 
     out = io.StringIO()
@@ -161,20 +162,25 @@ def _console_of(record: Any) -> Callable[[Console, bool], None]:
 
 def _rows(record: Any) -> Iterator[dict[str, Any]]:
     if isinstance(record, Profile):
-        for phase in record.phases:
+        from memdiag.reports.profile.phases import OTHER_STEPS, phase_rows
+
+        for row in phase_rows(record):
             yield {
-                "phase": phase.name,
-                "duration_s": phase.duration_s,
-                "start_rss_bytes": phase.start.rss_bytes,
-                "peak_rss_bytes": phase.peak_rss_bytes,
-                "peak_kind": phase.peak_kind,
-                "end_rss_bytes": phase.end.rss_bytes,
-                "net_rss_bytes": phase.net_rss_bytes,
+                "phase": OTHER_STEPS if row.label == OTHER_STEPS else row.phase,
+                "part_of": row.whole,
+                "duration_s": row.duration_s,
+                "start_rss_bytes": row.start_bytes,
+                "peak_rss_bytes": row.peak_bytes,
+                "peak_kind": row.peak_kind,
+                "end_rss_bytes": row.end_bytes,
+                "net_rss_bytes": row.net_bytes,
             }
     elif isinstance(record, Comparison):
         yield from map(_of_column, record.columns)
     elif isinstance(record, Fix):
-        yield from map(_plain, record.points or record.remedies)
+        yield from map(_plain, record.remedies)
+    elif isinstance(record, Tuning):
+        yield from map(_plain, record.points)
     elif isinstance(record, Check):
         yield from map(_plain, record.findings)
     elif isinstance(record, Attribution):
@@ -195,7 +201,7 @@ def _plain(record: msgspec.Struct) -> dict[str, Any]:
 
 
 def _of_column(column: Column) -> dict[str, Any]:
-    """Return the medians of a column."""
+    """Return the medians of a comparison's column, by the names of data frame columns."""
     row: dict[str, Any] = {
         "label": column.label,
         "status": column.status,

@@ -112,7 +112,7 @@ def templates() -> Any:
 
 
 def companion_files(plotly: Plotly) -> tuple[tuple[str, bytes], ...]:
-    """Return the files that a page with this `plotly` needs in its folder, by name."""
+    """Return the files that a page needs in its folder, by name: plotly.js if it is not embedded."""
     return ((PLOTLY_FILE, plotly_source().encode()),) if plotly == "directory" else ()
 
 
@@ -127,7 +127,7 @@ def _library(plotly: Plotly, nonce: str) -> dict[str, str]:
 
 
 def _allowed(plotly: Plotly, nonce: str) -> tuple[str, ...]:
-    """Return the sources that the page's policy must allow for Plotly."""
+    """Return the script sources that the page's Content-Security-Policy must allow for Plotly."""
     return {"inline": (), "directory": (f"'nonce-{nonce}'",), "cdn": (_address(),)}[plotly]
 
 
@@ -146,23 +146,31 @@ def plotly_source() -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SizeBar:
-    """Peak and steady memory of one thing, in bytes; `mapped` is the mapped part of `steady`."""
+    """Memory of one column of a comparison, or of one model, for a bar.
+
+    Attributes:
+        peak, steady: bytes above the baseline.
+        mapped: the bytes of `steady` that are mapped from files.
+    """
 
     label: str
     peak: int
     steady: int
     mapped: int
-    color: str = ""
 
 
-def size_bar_table(bars: Sequence[SizeBar]) -> Table:
-    """Return a table of peak and steady memory, with bars on one scale."""
+SIZE_BAR_LEGEND = (("top", "peak"), ("end", "anonymous"), ("mapped", "mapped"))
+"""CSS class and text of each colour of the cells of `size_bar_cells`."""
+
+
+def size_bar_cells(bars: Sequence[SizeBar]) -> tuple[Cell, ...]:
+    """Return a cell with the bars of peak and steady memory for each of `bars`, on one scale."""
     longest = max((max(bar.peak, bar.steady) for bar in bars), default=0)
 
     def percent(size: int) -> float:
         return round(100 * max(0, size) / longest, 2) if longest > 0 else 0.0
 
-    rows = []
+    cells = []
     for bar in bars:
         steady = max(0, bar.steady)
         mapped = min(steady, max(0, bar.mapped))
@@ -171,21 +179,26 @@ def size_bar_table(bars: Sequence[SizeBar]) -> Table:
             Bar(css="end", percent=anonymous),
             Bar(css="mapped", percent=percent(mapped), start_percent=anonymous),
         )
-        rows.append(
-            Row(
-                Cell(bar.label, color=bar.color),
-                Cell(format_size(bar.peak), title=f"{bar.peak:,} bytes"),
-                Cell(format_size(bar.steady), title=f"{bar.steady:,} bytes"),
-                Cell(bars=((Bar(css="top", percent=percent(bar.peak)),), parts)),
-            )
-        )
-    legend = (("top", "peak"), ("end", "anonymous"), ("mapped", "mapped"))
+        cells.append(Cell(bars=((Bar(css="top", percent=percent(bar.peak)),), parts)))
+    return tuple(cells)
+
+
+def size_bar_table(bars: Sequence[SizeBar]) -> Table:
+    """Return a table of peak and steady memory, with bars on one scale."""
     return Table(
         columns=(
             Column(css="name"),
             Column("peak", "right", css="strong"),
             Column("steady", "right", css="strong"),
-            Column(css="wide", legend=legend),
+            Column(css="wide", legend=SIZE_BAR_LEGEND),
         ),
-        rows=tuple(rows),
+        rows=tuple(
+            Row(
+                bar.label,
+                Cell(format_size(bar.peak), title=f"{bar.peak:,} bytes"),
+                Cell(format_size(bar.steady), title=f"{bar.steady:,} bytes"),
+                cell,
+            )
+            for bar, cell in zip(bars, size_bar_cells(bars), strict=True)
+        ),
     )

@@ -30,7 +30,7 @@ _LETTER = 0.66  # a wide letter's width as a share of its size
 
 
 def rendered(draw: Callable[[], Figure], kind: Kind, *, outlined: bool = False) -> bytes:
-    """Return the figure that `draw` makes as PNG or SVG, the same bytes for the same record.
+    """Return the figure of `draw` as PNG or SVG, the same bytes for the same record.
 
     In SVG letters are text, in whatever font the reader has, unless they are to be `outlined`.
     """
@@ -109,7 +109,7 @@ def size_unit(largest: int) -> tuple[int, str]:
 
 
 def color_legend(axes: Axes, colors: Mapping[str, str]) -> None:
-    """Name the `colors` by label, in the lower right corner of `axes`."""
+    """Draw a legend of `colors` in the lower right corner of `axes`."""
     from matplotlib.patches import Patch
 
     handles = [Patch(fc=color, label=label) for label, color in colors.items()]

@@ -35,7 +35,7 @@ class Report(Generic[R]):
         page: renders the page; ``page(record, plotly=…)``.
         markdown: renders Markdown.
         draw: returns the picture.
-        outlines_letters: whether letters in an SVG are outlines, because their places depend on
+        outlines_letters: whether letters in an SVG are outlines, because their positions depend on
             the font.
     """
 

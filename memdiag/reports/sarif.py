@@ -91,9 +91,9 @@ def _notification(model: CheckedModel) -> dict[str, Any]:
 
 
 def _fingerprint(finding: Finding) -> str:
-    """Return a key that is the same for the same rule and place, whatever the size."""
-    place = (finding.rule, PurePath(finding.model).name, *finding.weights, "", *finding.nodes)
-    return hashlib.sha256("\0".join(place).encode(errors="backslashreplace")).hexdigest()[:32]
+    """Return a key that is the same for the same rule, model, weights and nodes, whatever the size."""
+    identity = (finding.rule, PurePath(finding.model).name, *finding.weights, "", *finding.nodes)
+    return hashlib.sha256("\0".join(identity).encode(errors="backslashreplace")).hexdigest()[:32]
 
 
 def _uri(path: str) -> str:

@@ -23,7 +23,12 @@ _ALL: tuple[Format, ...] = ("console", "markdown", "html")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bar:
-    """One part of a bar: the CSS class of its colour, start and length in per cent."""
+    """One part of a bar in a page table.
+
+    Attributes:
+        css: the CSS class of its colour.
+        percent, start_percent: its length and its start, in per cent of the cell's width.
+    """
 
     css: str
     percent: float
@@ -32,7 +37,7 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One cell that is more than text.
+    """A cell with more than text.
 
     Attributes:
         is_code: a name of the model; Markdown prints it as code.
@@ -60,7 +65,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column.
+    """A column of a table.
 
     Attributes:
         align: numbers are aligned right.
@@ -94,7 +99,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True, init=False)
 class Row:
-    """One row, with a cell for each column.
+    """A row of a table, with a cell for each column.
 
     Attributes:
         is_strong: the row is the answer (the peak, the chosen point): bold.
@@ -106,8 +111,8 @@ class Row:
     level: int
 
     def __init__(self, *cells: Cell | str, is_strong: bool = False, level: int = 0) -> None:
-        made = tuple(Cell(cell) if isinstance(cell, str) else cell for cell in cells)
-        object.__setattr__(self, "cells", made)
+        all_cells = tuple(Cell(cell) if isinstance(cell, str) else cell for cell in cells)
+        object.__setattr__(self, "cells", all_cells)
         object.__setattr__(self, "is_strong", is_strong)
         object.__setattr__(self, "level", level)
 
@@ -119,7 +124,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """Columns, rows and a sentence below them.
+    """A table: columns, rows, and a caption below.
 
     Attributes:
         is_dense: on a terminal, columns move closer together before any of them wraps.
@@ -165,7 +170,7 @@ def print_table(console: Console, table: Table) -> None:
         return
     texts = [_console_texts(table, row) for row in table.rows]
     gap = _gap(table, texts, console.width)
-    drawn = RichTable(
+    rich_table = RichTable(
         box=None,
         padding=(0, gap, 0, 0),
         header_style="dim",
@@ -173,16 +178,16 @@ def print_table(console: Console, table: Table) -> None:
         show_header=any(column.heading for column in table.columns),
     )
     for column in table.columns:
-        drawn.add_column(
+        rich_table.add_column(
             Text(terminal_text(console, column.heading)),
             justify=column.align,
             no_wrap=not column.wraps,
             overflow="fold" if column.wraps else "ellipsis",
         )
     for row, cells in zip(table.rows, texts, strict=True):
-        made = (Text(terminal_text(console, text)) for text in cells)
-        drawn.add_row(*made, style="bold" if row.is_strong else "")
-    console.print(drawn)
+        row_texts = (Text(terminal_text(console, text)) for text in cells)
+        rich_table.add_row(*row_texts, style="bold" if row.is_strong else "")
+    console.print(rich_table)
     line(console, table.caption, "dim")
 
 
@@ -196,7 +201,7 @@ def _console_texts(table: Table, row: Row) -> list[str]:
 
 
 def _gap(table: Table, texts: Sequence[Sequence[str]], width: int) -> int:
-    """Return the number of blanks between columns."""
+    """Return the number of blanks between the columns of a table on a terminal."""
     if not table.is_dense:
         return 2
     headings = [column.heading for column in table.columns]

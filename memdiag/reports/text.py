@@ -26,7 +26,7 @@ _ROLES_BY_INTEREST = (
 
 
 def plain(text: str) -> str:
-    r"""Return `text` on one line, without anything that a terminal or page would obey.
+    r"""Return `text` on one line, without control characters of terminals and pages.
 
     White space becomes single blanks. Control characters, lone surrogates and characters that
     reorder text are escaped (``\x1b``, ``\u202e``).
@@ -68,7 +68,7 @@ def lowered(text: str) -> str:
 
 
 def counted(count: int, singular: str, plural: str = "") -> str:
-    """Return ``1 weight`` or ``1,200 weights``."""
+    """Return `count` with its noun: ``1 weight``, ``1,200 weights``."""
     return f"{count:,} {singular if count == 1 else plural or f'{singular}s'}"
 
 
@@ -86,7 +86,7 @@ def mebibytes(size: int, decimals: int, *, signed: bool = False) -> str:
 
 
 def decimals_for(largest: int) -> int:
-    """Return how many decimals a column of MiB has whose largest size is `largest` bytes."""
+    """Return the decimals of a column in MiB whose largest size is `largest` bytes."""
     return 1 if largest < MAX_DECIMAL_BYTES else 0
 
 
@@ -98,7 +98,7 @@ def relative_to_baseline(size: int) -> str:
 
 
 def sampled_mark(kind: PeakKind) -> str:
-    """Return the word that follows a peak in a sentence; empty for an exact peak."""
+    """Return ``sampled`` for a sampled peak, and an empty text for an exact peak."""
     return "" if kind == "exact" else "sampled"
 
 
@@ -108,7 +108,7 @@ def model_file(path: str) -> str:
 
 
 def time_limit(command: Sequence[str]) -> str:
-    """Return the time limit of `command`: ``the time limit of 60 s``."""
+    """Return the time limit in the words of `command`: ``the time limit of 60 s``."""
     for option, value in pairwise([*" ".join(command).replace("=", " ").split(" "), ""]):
         if option == "--time-limit" and re.fullmatch(r"\d{1,9}(\.\d{1,9})?", value):
             return f"the time limit of {format_duration(float(value))}"

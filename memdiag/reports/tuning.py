@@ -4,23 +4,44 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from memdiag.records import codec
-from memdiag.records.fix import Fix, Point
+from memdiag.records.tuning import REWRITE, Point, Tuning
 from memdiag.reports import fix as fix_report
 from memdiag.reports import markdown as md
 from memdiag.reports.console import block, files, line, print_plain, terminal_text
-from memdiag.reports.fix import REWRITE, is_conclusive
+from memdiag.reports.measured_change import (
+    Glance,
+    answer_sentence,
+    joined_names,
+    latency_sentence,
+    make_glance,
+    markdown_document,
+    memory_changes,
+    outcome_figures,
+    outputs_text,
+    page_charts,
+    page_values,
+    saving_text,
+    show_changes,
+)
 from memdiag.reports.page import Plotly, page
-from memdiag.reports.palette import LIGHT as COLOR
+from memdiag.reports.pareto_chart import (
+    draw_points,
+    named_points,
+    pareto_points,
+    point_label,
+    point_sizes,
+)
 from memdiag.reports.report import Report, file_names
 from memdiag.reports.table import Cell, Column, Row, Table, markdown_table, print_table
 from memdiag.reports.text import (
     at_sizes,
+    capitalized,
     counted,
     dim_option,
     plain,
@@ -28,58 +49,114 @@ from memdiag.reports.text import (
     shortened,
     time_limit,
 )
-from memdiag.units import MIB, format_duration, format_size, format_sizes
+from memdiag.units import format_duration, format_size, format_sizes
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from rich.console import Console
 
 MIN_NOTABLE_SLOWDOWN = 1.05
 """Points whose interval is above this ratio are marked as slower."""
 
+_UNMEASURED = "no option was tried: the search ended before the defaults were measured"
 _MAX_PROBLEM = 200
 _MAX_OFFERS = 5
-_MAX_PICTURE_LABEL = 66
-_MAX_PICTURE_NAMES = 10
-_LABEL_DISTANCE = 0.03  # of an axis: nearer points share a label
 
 
-def label(point: Point) -> str:
-    """Return the options of a point, or ``defaults``."""
-    return " + ".join(map(plain, point.options)) or "defaults"
+def is_conclusive(tuning: Tuning) -> bool:
+    """Return whether an option was compared with the defaults, or no option was left out."""
+    is_compared = any(point.ratio is not None for point in tuning.points if point.options)
+    is_complete = not tuning.untried and not any(point.offered for point in tuning.points)
+    return is_compared or (is_complete and bool(tuning.points))
 
 
-def answer(tuning: Fix) -> str:
-    """Return what was saved, by which options, and at which sizes of the inputs."""
+def show(
+    tuning: Tuning,
+    console: Console,
+    *,
+    written: Sequence[Path] = (),
+    quiet: bool = False,
+    every: bool = False,
+) -> None:
+    """Print `tuning` on `console`: the answer only if `quiet`, all points if `every`.
+
+    `written` are the files to name.
+    """
+    print_plain(console, lambda: _show(tuning, console, written, quiet, every))
+
+
+def _show(
+    tuning: Tuning, console: Console, written: Sequence[Path], quiet: bool, every: bool
+) -> None:
+    line(console, summary_line(tuning), "bold")
+    if quiet:
+        return
+    if tuning.fix is not None and tuning.fix.remedies:
+        console.print()
+        fix_report.show_remedies(tuning.fix, console)
+    if tuning.chosen:
+        show_changes(tuning, console)
+    if tuning.points:
+        console.print()
+        print_table(console, points_table(tuning, only_listed=not every))
+    if every:
+        problems = [point for point in points_by_memory(tuning) if point.problem]
+        block(console, [f"{point_label(point)}: {_problem(point)}" for point in problems])
+    if tuning.fix is not None and tuning.fix.output is not None:
+        releases = f"onnxruntime: {fix_report.releases_text(tuning.fix)}"
+        block(console, [fix_report.written_text(tuning.fix), releases])
+    notes = [f"note: {plain(note)}" for note in tuning.notes]
+    block(console, [_count_line(tuning, every), *offers(tuning), *notes])
+    _show_program(tuning, console)
+    files(console, written)
+
+
+def _count_line(tuning: Tuning, every: bool) -> str:
+    """Return how many combinations were measured and listed; empty if none was."""
+    if not tuning.points:
+        return ""
+    listed = sum(is_listed(tuning, point) for point in tuning.points)
+    count = f"{counted(len(tuning.points), 'combination')} measured"
+    if listed < len(tuning.points) and not every:
+        count += f", {listed} listed here (all with --all)"
+    return f"{count}; {effort(tuning)}"
+
+
+def _show_program(tuning: Tuning, console: Console) -> None:
+    from rich.text import Text
+
+    lines = plain_lines(tuning.program)
+    if lines:
+        block(console, [f"program for {program_options(tuning)}:"])
+        console.print()
+    for text in lines:
+        # Not wrapped: a program whose lines were broken would not run.
+        console.print(Text(terminal_text(console, text)), highlight=False, soft_wrap=True)
+
+
+def summary_line(tuning: Tuning) -> str:
+    """Return the saving, the options that it needs, and the sizes of the inputs."""
     sizes_of_inputs = at_sizes(tuning.dimensions)
     at = f", {sizes_of_inputs}" if sizes_of_inputs else ""
-    before, after = tuning.before, tuning.after
-    chosen = next((point for point in tuning.points if point.options == tuning.chosen), None)
+    before, after, chosen = tuning.before, tuning.after, tuning.chosen_point
+    if not tuning.points:
+        return f"{plain(tuning.model)}: {_UNMEASURED}"
     if chosen is None:
-        return f"{plain(tuning.model)}: what was chosen is not among the points"
+        return f"{plain(tuning.model)}: the chosen options are not among the points"
     start = plain(tuning.model) + (": " if chosen.fits else ": nothing fits; the nearest is ")
     if before is None or after is None:
-        return f"{start}{label(chosen)}{at}"
+        return f"{start}{point_label(chosen)}{at}"
     if not chosen.options:
         sizes = f"peak {format_size(after.peak_bytes)}, steady {format_size(after.steady_bytes)}"
         return f"{start}the defaults ({sizes}){at}: {_why_defaults(tuning)}"
     ratio = f", latency {chosen.ratio:.2f} ×" if chosen.ratio is not None else ""
     if ratio and chosen.undecided:
         ratio += f" ({chosen.low:.2f}–{chosen.high:.2f}, undecided)"
-    return (
-        f"{start}{_change('peak', before.peak_bytes, after.peak_bytes)},"
-        f" {_change('steady', before.steady_bytes, after.steady_bytes)}{ratio},"
-        f" with {label(chosen)}{at}"
-    )
+    saving = saving_text(memory_changes(tuning)[:2])
+    return f"{start}{saving}{ratio}, with {point_label(chosen)}{at}"
 
 
-def _change(name: str, before: int, after: int) -> str:
-    ratio = f" ({after / before:.2f} ×)" if before > 0 and after >= 0 else ""
-    return f"{name} {' → '.join(format_sizes(before, after))}{ratio}"
-
-
-def _why_defaults(tuning: Fix) -> str:
+def _why_defaults(tuning: Tuning) -> str:
     """Return why the defaults were kept: what was tried, and what was not."""
     tried = [point for point in tuning.points if point.options]
     problems = Counter(_problem(point) for point in tried if point.problem)
@@ -99,18 +176,22 @@ def _why_defaults(tuning: Fix) -> str:
     )
     counts = ", ".join(f"{count} {text}" for count, text in parts if count)
     if not is_conclusive(tuning):
-        if any(note.startswith("the search was interrupted") for note in tuning.notes):
-            return f"no option was compared before the interruption ({counts})"
-        return (
-            f"no option was compared in {time_limit(tuning.command)} ({counts}); give it more with"
-            " --time-limit"
-        )
+        is_interrupted = tuning.ended_by == "interrupt"
+        advice = "" if is_interrupted else "; give it more with --time-limit"
+        return f"no option was compared {_until(tuning)} ({counts}){advice}"
     is_complete = not (offered or tuning.untried)
     start = "no option is worth it" if is_complete else "no option that was compared is worth it"
     return f"{start}: {counts}" if counts else start
 
 
-def offers(tuning: Fix) -> Iterator[str]:
+def _until(tuning: Tuning) -> str:
+    """Return what ended the search."""
+    if tuning.ended_by == "interrupt":
+        return "before the interruption"
+    return f"in {time_limit(tuning.command)}"
+
+
+def offers(tuning: Tuning) -> Iterator[str]:
     """Yield a sentence on each point that was not compared in time, and how to continue."""
     offered = _offered(tuning)
     model = shlex.quote(plain(tuning.model)) + dim_option(tuning.dimensions)
@@ -123,7 +204,7 @@ def offers(tuning: Fix) -> Iterator[str]:
         if {*names} == all_names - {REWRITE}:  # this command was just run
             again = "run it again with a longer --time-limit"
         yield (
-            f"not compared: {label(point)} takes peak {peak}, steady {steady}. To compare its"
+            f"not compared: {point_label(point)} takes peak {peak}, steady {steady}. To compare its"
             f" latency and get its program, {again}"
         )
     if len(offered) > _MAX_OFFERS:
@@ -134,27 +215,117 @@ def offers(tuning: Fix) -> Iterator[str]:
         yield f"not tried in time: {', '.join(tuning.untried)}"
 
 
-def program_options(tuning: Fix) -> str:
+def program_options(tuning: Tuning) -> str:
     """Return the options that the program sets up; empty if there is no program."""
     if tuning.chosen:
         return " + ".join(map(plain, tuning.chosen))
     offered = _offered(tuning)
-    return f"{label(offered[0])} (not compared)" if offered and tuning.snippet else ""
+    return f"{point_label(offered[0])} (not compared)" if offered and tuning.program else ""
 
 
-def effort(tuning: Fix) -> str:
+def effort(tuning: Tuning) -> str:
     """Return how many sessions were started, and how long it took."""
     sessions = f"{tuning.sessions} sessions a process, " if tuning.sessions > 1 else ""
     duration = format_duration(tuning.duration_s)
     return f"{sessions}{tuning.session_count} sessions were started in {duration}"
 
 
-def points_by_memory(tuning: Fix) -> list[Point]:
+def tuning_outcome(tuning: Tuning) -> str:
+    """Return what `tuning` saves and what it needs, for the report of the model's profile.
+
+    Empty if nothing was tried.
+    """
+    if not tuning.points:
+        return ""
+    if not tuning.chosen:
+        return f"Options of the session were tried. {_changed(tuning)}"
+    nearest = "" if _fits(tuning) else ", the nearest to a budget that nothing fits"
+    return (
+        f"Fixed by {joined_names(tuning.chosen)}{nearest}: {outcome_figures(tuning)}."
+        f" It depends on: {_dependencies(tuning)}"
+    )
+
+
+def glance(tuning: Tuning) -> Glance:
+    """Return `tuning` at a glance."""
+    is_changed = bool(tuning.chosen)
+    changes = memory_changes(tuning)[:2] if is_changed else ()
+    answer = _changed(tuning)
+    if changes:
+        answer = answer_sentence(changes)
+        if not _fits(tuning):
+            answer = f"Nothing fits the budget; the nearest is: {saving_text(changes)}."
+    fix = tuning.fix if REWRITE in tuning.chosen or not tuning.points else None
+    releases = f"{capitalized(fix_report.releases_text(fix))}." if fix and fix.output else ""
+    return make_glance(
+        tuning,
+        answer,
+        changes,
+        (
+            ("What was changed", _changed(tuning)),
+            ("Latency", latency_sentence(tuning.latencies) if changes else ""),
+            ("Outputs", f"{capitalized(outputs_text(tuning))}." if changes else ""),
+            ("It depends on", _dependencies(tuning) if is_changed else ""),
+            ("Files", fix_report.needed_files(fix) if fix else ""),
+            ("onnxruntime", releases),
+            ("What to do", _next_step(tuning)),
+        ),
+    )
+
+
+def _changed(tuning: Tuning) -> str:
+    """Return what was changed, or why nothing was."""
+    if tuning.chosen:
+        return f"The session's options: {joined_names(tuning.chosen)}."
+    if not tuning.points:
+        return f"{capitalized(_UNMEASURED)}."
+    if not is_conclusive(tuning):
+        return f"Nothing: no option was compared {_until(tuning)}."
+    return "No option is worth it: the defaults are the best that was found."
+
+
+def _next_step(tuning: Tuning) -> str:
+    if tuning.chosen:
+        return "Create the session as the program below does."
+    if not is_conclusive(tuning):
+        return "Run it again with a longer --time-limit, or none."
+    return "Keep the defaults."
+
+
+def _fits(tuning: Tuning) -> bool:
+    point = tuning.chosen_point
+    return point is None or point.fits
+
+
+def _dependencies(tuning: Tuning) -> str:
+    """Return the settings that the saving depends on."""
+    point = tuning.chosen_point
+    settings = [*_point_settings(point)] if point else []
+    return f"{', '.join(map(plain, settings))}." if settings else fix_report.NEEDS_NOTHING_ELSE
+
+
+def _point_settings(point: Point) -> Iterator[str]:
+    """Yield what a point sets."""
+    yield from (f"{name}={value}" for name, value in point.session_options.items())
+    yield from (f"${name}={value} in the environment" for name, value in point.environment.items())
+    yield from (f"{name}={value} for each run" for name, value in point.run_options.items())
+    yield from (f"without the graph transformer {name}" for name in point.disabled_optimizers)
+    if point.shared_arena:
+        yield "one arena for all sessions"
+    if point.saved_options:
+        yield "the optimized model, saved once"
+    if point.load_from == "bytes":
+        yield "the model's bytes instead of its path"
+    if point.shares_weights:
+        yield "weights mapped once for all sessions"
+
+
+def points_by_memory(tuning: Tuning) -> list[Point]:
     """Return the points, those with the least memory first."""
     return sorted(tuning.points, key=_memory)
 
 
-def is_listed(tuning: Fix, point: Point) -> bool:
+def is_listed(tuning: Tuning, point: Point) -> bool:
     """Return whether summaries list `point`.
 
     They list the Pareto front, the defaults, the chosen point, and points that save memory but were
@@ -164,10 +335,10 @@ def is_listed(tuning: Fix, point: Point) -> bool:
     return point.on_front or not point.options or is_chosen or point.offered
 
 
-def points_table(tuning: Fix, *, only_listed: bool) -> Table:
+def points_table(tuning: Tuning, *, only_listed: bool) -> Table:
     """Return the table of the points; on pages those that are not listed are at the end."""
     points = points_by_memory(tuning)
-    sizes = _sizes(points)
+    sizes = point_sizes(points)
     rows = [
         (is_listed(tuning, point), _point_cells(tuning, point, *size))
         for point, size in zip(points, sizes, strict=True)
@@ -189,7 +360,7 @@ def points_table(tuning: Fix, *, only_listed: bool) -> Table:
     )
 
 
-def _point_cells(tuning: Fix, point: Point, peak: str, steady: str) -> Row:
+def _point_cells(tuning: Tuning, point: Point, peak: str, steady: str) -> Row:
     figures = point.figures
     is_chosen = point.options == tuning.chosen
     remark = _remark(point, is_chosen=is_chosen)
@@ -198,7 +369,7 @@ def _point_cells(tuning: Fix, point: Point, peak: str, steady: str) -> Row:
         interval = f" ({point.low:.2f}–{point.high:.2f})" if point.low and point.high else ""
         ratio = f"{point.ratio:.2f} ×{interval}"
     name = Cell(
-        label(point),
+        point_label(point),
         is_code=True,
         tags=(remark,) if is_chosen or point.undecided else (),
         note="on the front" if point.on_front else "",
@@ -244,294 +415,73 @@ def _problem(point: Point) -> str:
     return shortened(plain(point.problem), _MAX_PROBLEM)
 
 
-def _sizes(points: Sequence[Point]) -> list[tuple[str, str]]:
-    """Return peak and steady memory of each point; empty texts if they are unknown."""
-    known = [point.figures for point in points if point.figures is not None]
-    peaks = iter(format_sizes(*(figures.peak_bytes for figures in known)))
-    steady = iter(format_sizes(*(figures.steady_bytes for figures in known)))
-    return [(next(peaks), next(steady)) if point.figures else ("", "") for point in points]
-
-
 def _memory(point: Point) -> tuple[bool, int]:
     figures = point.figures
     return figures is None, figures.peak_bytes + figures.steady_bytes if figures else 0
 
 
-def _offered(tuning: Fix) -> list[Point]:
+def _offered(tuning: Tuning) -> list[Point]:
     return [point for point in points_by_memory(tuning) if point.offered]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ParetoPoint:
-    """One point, drawn in two charts: steady memory and peak, each against latency.
-
-    Attributes:
-        number: counts the points on either front from the least steady memory on, 0 for others.
-        on_steady_front: no other point is as good in both steady memory and latency, and better in
-            one of them, as they are drawn.
-        on_peak_front: the same for the peak and latency.
-        ratio: latency ÷ that of the defaults.
-        low, high: the interval of the ratio; the ratio itself if there is none.
-        drawn_ratio: the ratio that is drawn and that the fronts are of: 1 if the interval includes
-            1, because then it is unknown which is faster.
-    """
-
-    number: int
-    on_steady_front: bool
-    on_peak_front: bool
-    label: str
-    steady_bytes: int
-    peak_bytes: int
-    steady: str
-    peak: str
-    ratio: float
-    low: float
-    high: float
-    drawn_ratio: float
-    is_chosen: bool
-    is_defaults: bool
-
-
-def pareto_points(tuning: Fix) -> tuple[ParetoPoint, ...]:
-    """Return the points of `tuning` that can be used and were compared: the fronts first."""
-    usable = [point for point in tuning.points if point.figures and point.ratio]
-    usable = [point for point in usable if not point.problem]
-    on_steady = _front([(_steady_bytes(point), _drawn_ratio(point)) for point in usable])
-    on_peak = _front([(_peak_bytes(point), _drawn_ratio(point)) for point in usable])
-    order = sorted(
-        range(len(usable)),
-        key=lambda index: (
-            not (on_steady[index] or on_peak[index]),
-            _steady_bytes(usable[index]),
-            _drawn_ratio(usable[index]),
-        ),
-    )
-    sizes = _sizes([usable[index] for index in order])
-    drawn = []
-    for number, (index, (peak, steady)) in enumerate(zip(order, sizes, strict=True), start=1):
-        point = usable[index]
-        ratio = point.ratio or 1.0
-        drawn.append(
-            ParetoPoint(
-                number=number if on_steady[index] or on_peak[index] else 0,
-                on_steady_front=on_steady[index],
-                on_peak_front=on_peak[index],
-                label=label(point),
-                steady_bytes=_steady_bytes(point),
-                peak_bytes=_peak_bytes(point),
-                steady=steady,
-                peak=peak,
-                ratio=ratio,
-                low=ratio if point.low is None else point.low,
-                high=ratio if point.high is None else point.high,
-                drawn_ratio=_drawn_ratio(point),
-                is_chosen=point.options == tuning.chosen,
-                is_defaults=not point.options,
-            )
-        )
-    return tuple(drawn)
-
-
-def _front(points: Sequence[tuple[int, float]]) -> list[bool]:
-    """Return for each point whether no other is as small in both figures and smaller in one."""
-    return [not any(b[0] <= a[0] and b[1] <= a[1] and b != a for b in points) for a in points]
-
-
-def _steady_bytes(point: Point) -> int:
-    assert point.figures is not None
-    return point.figures.steady_bytes
-
-
-def _peak_bytes(point: Point) -> int:
-    assert point.figures is not None
-    return point.figures.peak_bytes
-
-
-def _drawn_ratio(point: Point) -> float:
-    is_undecided = point.low is not None and point.high is not None and point.low <= 1 <= point.high
-    return 1.0 if is_undecided else point.ratio or 1.0
-
-
-def show(
-    tuning: Fix,
-    console: Console,
-    *,
-    written: Sequence[Path] = (),
-    quiet: bool = False,
-    every: bool = False,
-) -> None:
-    """Print `tuning` on `console`: the answer only if `quiet`, all points if `every`.
-
-    `written` are the files to name.
-    """
-    print_plain(console, lambda: _show(tuning, console, written, quiet, every))
-
-
-def _show(tuning: Fix, console: Console, written: Sequence[Path], quiet: bool, every: bool) -> None:
-    from rich.text import Text
-
-    line(console, answer(tuning), "bold")
-    if quiet:
-        return
-    if tuning.remedies:
-        console.print()
-        fix_report.show_remedies(tuning, console)
-    if tuning.chosen:
-        fix_report.show_changes(tuning, console)
-    console.print()
-    print_table(console, points_table(tuning, only_listed=not every))
-    if every:
-        problems = [point for point in points_by_memory(tuning) if point.problem]
-        block(console, [f"{label(point)}: {_problem(point)}" for point in problems])
-    if tuning.output is not None:
-        releases = f"onnxruntime: {fix_report.releases_text(tuning)}"
-        block(console, [fix_report.written_text(tuning), releases])
-    listed = sum(is_listed(tuning, point) for point in tuning.points)
-    count = f"{counted(len(tuning.points), 'combination')} measured"
-    if listed < len(tuning.points) and not every:
-        count += f", {listed} listed here (all with --all)"
-    notes = (f"note: {plain(note)}" for note in tuning.notes)
-    block(console, [f"{count}; {effort(tuning)}", *offers(tuning), *notes])
-    snippet = plain_lines(tuning.snippet)
-    if snippet:
-        block(console, [f"program for {program_options(tuning)}:"])
-        console.print()
-    for text in snippet:
-        # Not wrapped: a program whose lines were broken would not run.
-        console.print(Text(terminal_text(console, text)), highlight=False, soft_wrap=True)
-    files(console, written)
-
-
-def markdown(tuning: Fix) -> str:
+def markdown(tuning: Tuning) -> str:
     """Return the answer, the program that sets it up, and the points on the Pareto front."""
-    snippet = plain_lines(tuning.snippet)
-    return fix_report.document_of(
-        "Tuning",
-        tuning,
-        f"Program for {md.escape(program_options(tuning))}:" if snippet else "",
-        md.code_block(snippet, "python"),
+    program = plain_lines(tuning.program)
+    points = (
         "### Options tried",
         markdown_table(points_table(tuning, only_listed=True)),
         f"{counted(len(tuning.points), 'point')}; the Pareto front, the defaults and the chosen"
         f" point are shown; {md.escape(effort(tuning))}.",
+    )
+    return markdown_document(
+        "Tuning",
+        tuning,
+        glance(tuning),
+        f"Program for {md.escape(program_options(tuning))}:" if program else "",
+        md.code_block(program, "python"),
+        *(points if tuning.points else ()),
         md.bullets(offers(tuning)),
+        remedies=fix_report.remedy_section(tuning.fix) if tuning.fix else "",
     )
 
 
-def _page(tuning: Fix, *, plotly: Plotly = "inline") -> bytes:
+def _page(tuning: Tuning, *, plotly: Plotly = "inline") -> bytes:
     points = pareto_points(tuning)
     return page(
         "tuning.html.j2",
         ("fix.js",),
         {
             "kind": "tuning",
-            **fix_report.page_values(tuning),
-            "program": program_options(tuning),
-            "snippet": plain_lines(tuning.snippet),
+            **page_values(tuning, glance(tuning)),
+            "remedies": fix_report.remedy_table(tuning.fix) if tuning.fix else None,
+            "options": program_options(tuning),
+            "program": plain_lines(tuning.program),
             "points": points_table(tuning, only_listed=False),
             "point_count": counted(len(tuning.points), "point"),
             "effort": effort(tuning),
             "offers": tuple(offers(tuning)),
             "has_chart": bool(points),
         },
-        charts={
-            **fix_report.page_charts(tuning),
-            "points": [asdict(point) for point in points],
-        },
+        charts={**page_charts(tuning), "points": [asdict(point) for point in points]},
         record=codec.encode(tuning),
         record_name="tune",
         plotly=plotly,
     )
 
 
-def draw(tuning: Fix) -> Figure:
-    """Return steady memory and peak across, the latency's ratio upwards.
-
-    Points on one of the fronts are numbered from the least steady memory on, and named below. A
-    point is marked if it is on the front of the two figures that are drawn.
-    """
+def draw(tuning: Tuning) -> Figure:
+    """Return the charts of the points, below the answer."""
     from memdiag.reports import picture
 
     points = pareto_points(tuning)
-    numbered = [point for point in points if point.number]
-    named = numbered[:_MAX_PICTURE_NAMES]
-    glance = fix_report.answer(tuning)
-    figure = picture.figure(5.4 + 0.22 * len(named), glance.model, glance.answer)
-    if not points:
-        return figure
-    left, right = figure.subplots(1, 2, sharey=True)
-    _draw_chart(left, points, lambda point: (point.steady_bytes, point.on_steady_front))
-    _draw_chart(right, points, lambda point: (point.peak_bytes, point.on_peak_front))
-    left.set_xlabel("steady memory, MiB")
-    right.set_xlabel("peak, MiB")
-    left.set_ylabel("latency, × that of the defaults")
-    picture.style(left, "● on the Pareto front (orange: chosen)", grid="both")
-    picture.style(right, "✕ others   ■ defaults", grid="both")
-    legend = [f"{point.number}  {_picture_name(point)}" for point in named]
-    if len(numbered) > len(named):
-        legend.append(f"and {len(numbered) - len(named)} more")
-    figure.supxlabel(
-        "\n".join(legend), x=0.012, ha="left", fontsize=picture.SMALL, color=COLOR.ink,
-        parse_math=False,
-    )  # fmt: skip
+    at_a_glance = glance(tuning)
+    height = 5.9 + 0.22 * len(named_points(points))
+    figure = picture.figure(height, at_a_glance.model, at_a_glance.answer)
+    draw_points(figure, points)
     return figure
 
 
-def _draw_chart(
-    axes: Axes,
-    points: Sequence[ParetoPoint],
-    size_and_front: Callable[[ParetoPoint], tuple[int, bool]],
-) -> None:
-    """Draw `points` by their size and latency, with the front of these two figures as a line."""
-    from memdiag.reports import picture
-
-    front = sorted(
-        (size_and_front(p)[0] / MIB, p.drawn_ratio) for p in points if size_and_front(p)[1]
-    )
-    axes.plot([x for x, _ in front], [y for _, y in front], "-", color=COLOR.rail, lw=1.8, zorder=0)
-    for point in sorted(points, key=lambda each: each.is_chosen):
-        size, on_front = size_and_front(point)
-        marker = "s" if point.is_defaults else "o" if on_front else "x"
-        fill = COLOR.peak if point.is_chosen else COLOR.anonymous if on_front else COLOR.muted
-        axes.plot(size / MIB, point.drawn_ratio, marker, color=fill, markersize=9)
-    axes.margins(0.1)
-    labels = []
-    for point in points:
-        size, on_front = size_and_front(point)
-        text = str(point.number) if on_front else "defaults" if point.is_defaults else ""
-        if text:
-            labels.append((text, (size / MIB, point.drawn_ratio)))
-    for text, place in _merged_labels(labels, axes.get_xlim(), axes.get_ylim()):
-        axes.annotate(
-            text, place, xytext=(0, 8), ha="center", textcoords="offset points",
-            fontsize=picture.SMALL, color=COLOR.ink,
-        )  # fmt: skip
-
-
-def _merged_labels(
-    texts: Sequence[tuple[str, tuple[float, float]]],
-    x_range: tuple[float, float],
-    y_range: tuple[float, float],
-) -> list[tuple[str, tuple[float, float]]]:
-    """Return labels and their places; points that are drawn over each other share a label."""
-    labels: list[tuple[str, tuple[float, float]]] = []
-    width, height = x_range[1] - x_range[0], y_range[1] - y_range[0]
-    for text, (x, y) in sorted(texts, key=lambda each: each[1]):
-        if labels:
-            before, (last_x, last_y) = labels[-1]
-            is_near = abs(y - last_y) < _LABEL_DISTANCE * height
-            if is_near and abs(x - last_x) < _LABEL_DISTANCE * width:
-                labels[-1] = (f"{before}, {text}", (last_x, max(y, last_y)))
-                continue
-        labels.append((text, (x, y)))
-    return labels
-
-
-def _picture_name(point: ParetoPoint) -> str:
-    return shortened(point.label, _MAX_PICTURE_LABEL) + (" (chosen)" if point.is_chosen else "")
-
-
-REPORT = Report[Fix](
+REPORT = Report[Tuning](
     name="tuning",
     files=file_names("tune"),
     show=show,

@@ -1,26 +1,24 @@
-"""Rewrites of the graph that reduce memory, one a module.
+"""Rewrites of the graph that reduce memory. Each module of `memdiag.rewrites.catalog` is a rewrite.
 
-A module of this package that has a `REWRITE` and the functions `check` and `apply` is a rewrite;
-the others are what rewrites share.
+Nothing else registers it. The module has a `REWRITE` and the functions `check` and `apply`. The
+other modules of this package are shared by rewrites.
 """
 
 from functools import cache
 from importlib import import_module
 from pkgutil import iter_modules
 
+from memdiag.rewrites import catalog
 from memdiag.rewrites.rewrite import Rewriter
 
 
 @cache
 def rewriters() -> tuple[Rewriter, ...]:
     """Return all rewriters, by name."""
-    modules = [import_module(f"{__name__}.{entry.name}") for entry in iter_modules(__path__)]
-    found = [
-        Rewriter(module.REWRITE, module.check, module.apply)
-        for module in modules
-        if hasattr(module, "REWRITE")
-    ]
-    return tuple(sorted(found, key=lambda rewriter: rewriter.rewrite.name))
+    names = [entry.name for entry in iter_modules(catalog.__path__)]
+    modules = [import_module(f"{catalog.__name__}.{name}") for name in names]
+    unsorted = [Rewriter(module.REWRITE, module.check, module.apply) for module in modules]
+    return tuple(sorted(unsorted, key=lambda rewriter: rewriter.rewrite.name))
 
 
 def rewriters_for(rule: str) -> tuple[Rewriter, ...]:

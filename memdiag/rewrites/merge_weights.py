@@ -13,6 +13,7 @@ from memdiag.rewrites.computed_tensor import iter_chunks
 from memdiag.rewrites.model_editor import ModelEditor
 from memdiag.rewrites.weights import (
     NEW_INPUT_PROBLEM,
+    FileRange,
     Tensor,
     constant_tensor,
     initializers_are_inputs,
@@ -26,27 +27,31 @@ _HEAD_BYTES = 4 << 10
 
 
 class Merge(NamedTuple):
-    """Equal weights that become one: `kept`, and `others` that are removed."""
+    """Equal weights that become one.
+
+    Attributes:
+        kept: the weight that stays.
+        removed: the weights whose readers get `kept` instead.
+    """
 
     kept: ir.Value
-    others: tuple[ir.Value, ...]
+    removed: tuple[ir.Value, ...]
 
 
 class MergePlan(NamedTuple):
-    """The weights that can be merged, and the reasons why others cannot."""
+    """The weights of a finding that can be merged.
+
+    Attributes:
+        merges: the merges.
+        reasons: why further weights cannot be merged.
+    """
 
     merges: tuple[Merge, ...]
     reasons: tuple[str, ...]
 
 
-class _FileRange(NamedTuple):
-    path: str
-    offset: int
-    length: int
-
-
 # Results of comparing two ranges, which are the same for all editors of one open model.
-_compared: "WeakKeyDictionary[ModelFile, dict[tuple[_FileRange, _FileRange], bool]]"
+_compared: "WeakKeyDictionary[ModelFile, dict[tuple[FileRange, FileRange], bool]]"
 _compared = WeakKeyDictionary()
 
 
@@ -92,10 +97,10 @@ def plan_merges(editor: ModelEditor, values: Sequence[ir.Value]) -> MergePlan:
 def apply_merges(editor: ModelEditor, merges: Sequence[Merge]) -> bool:
     """Merge weights; return whether anything changed."""
     changed = False
-    for kept, others in merges:
-        for other in others:
-            other.replace_all_uses_with(kept)
-            remove_weight(editor, other)
+    for kept, removed in merges:
+        for value in removed:
+            value.replace_all_uses_with(kept)
+            remove_weight(editor, value)
         moves = not is_main_initializer(editor, kept)
         if moves:
             assert kept.name is not None
@@ -103,7 +108,7 @@ def apply_merges(editor: ModelEditor, merges: Sequence[Merge]) -> bool:
             editor.defined_names(kept.graph).discard(kept.name)
             name = editor.main_graph_name(kept.name)
             move_to_initializer(editor, kept, editor.model.graph, name)
-        changed = changed or moves or bool(others)
+        changed = changed or moves or bool(removed)
     return changed
 
 
@@ -150,8 +155,8 @@ def _is_equal(file: ModelFile, first: Tensor, second: Tensor) -> bool:
 
 def _has_equal_bytes(first: Tensor, second: Tensor) -> bool:
     return all(
-        one is not None and other is not None and one.tobytes() == other.tobytes()
-        for one, other in zip_longest(_chunks(first), _chunks(second))
+        left is not None and right is not None and left.tobytes() == right.tobytes()
+        for left, right in zip_longest(_chunks(first), _chunks(second))
     )
 
 
@@ -159,10 +164,10 @@ def _chunks(tensor: Tensor) -> Iterator[memoryview]:
     return (chunk.data for chunk in iter_chunks(tensor))
 
 
-def _range(tensor: Tensor) -> _FileRange | None:
+def _range(tensor: Tensor) -> FileRange | None:
     if not isinstance(tensor, ir.ExternalTensor):
         return None
-    return _FileRange(tensor.path, tensor.offset or 0, tensor.length or tensor.nbytes)
+    return FileRange.of(tensor)
 
 
 def _can_be_kept(editor: ModelEditor, value: ir.Value) -> bool:

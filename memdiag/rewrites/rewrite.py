@@ -1,6 +1,6 @@
-"""What every rewrite declares: its name, the rules it is for, and what it may change."""
+"""The declaration of a rewrite: its name, its rules, and how it may change the computation."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -44,3 +44,16 @@ class Rewriter(NamedTuple):
     rewrite: Rewrite
     check: Callable[[ModelEditor, Finding], str | None]
     apply: Callable[[ModelEditor, Finding], bool]
+
+
+def first_problem(problems: Iterable[str], *, otherwise: str) -> str | None:
+    """Return why a rewrite can be applied to no part of a finding; None if it can to one.
+
+    Args:
+        problems: why it cannot be applied to each part; empty texts where it can.
+        otherwise: the reason if the finding has no part.
+    """
+    reasons = list(problems)
+    if not reasons:
+        return otherwise
+    return None if "" in reasons else reasons[0]

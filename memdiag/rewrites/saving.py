@@ -3,7 +3,7 @@
 External weights are copied from file to file by onnx_ir and are never in memory. Its own writer of
 external data is not used: it leaves Constant nodes in the model and writes tensors that share a
 range of a file once each. Files are written under hidden names and renamed, so that an error leaves
-what was there.
+earlier files unchanged.
 """
 
 import contextlib
@@ -12,7 +12,7 @@ import secrets
 from collections.abc import Iterator, Sequence
 from io import BytesIO
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import BinaryIO
 
 import onnx_ir as ir
 from google.protobuf.message import EncodeError
@@ -20,6 +20,7 @@ from onnx import ModelProto, TensorProto
 
 from memdiag.errors import ReportError, UsageError
 from memdiag.rewrites.model_editor import ModelEditor, Storage, tensors
+from memdiag.rewrites.weights import FileRange
 from memdiag.runner.temporary import own_prefix
 
 ALIGNMENT = 4096
@@ -35,12 +36,6 @@ MAX_EMBEDDED_BYTES = 64 << 20
 _MAX_PROTO_BYTES = (1 << 31) - 1
 _MIN_EXTERNAL_BYTES = 1 << 16
 """New weights of at least this size become external data as well."""
-
-
-class _FileRange(NamedTuple):
-    path: Path
-    offset: int
-    nbytes: int
 
 
 def save(editor: ModelEditor, path: Path, storage: Storage) -> tuple[Path, ...]:
@@ -114,7 +109,7 @@ def is_aligned(editor: ModelEditor, alignment: int) -> bool:
     return all(each.offset % alignment == 0 for each in _movable_ranges(editor.proto()))
 
 
-def _is_referable(file_range: _FileRange, editor: ModelEditor) -> bool:
+def _is_referable(file_range: FileRange, editor: ModelEditor) -> bool:
     """Return whether a model can refer to this range.
 
     That is the case for external data of the original, where kernels already read it. In the
@@ -124,11 +119,11 @@ def _is_referable(file_range: _FileRange, editor: ModelEditor) -> bool:
     return is_original_data or file_range.offset % IN_PLACE_ALIGNMENT == 0
 
 
-def _unreferable_bytes(ranges: Sequence[_FileRange], editor: ModelEditor) -> int:
+def _unreferable_bytes(ranges: Sequence[FileRange], editor: ModelEditor) -> int:
     return sum(each.nbytes for each in ranges if not _is_referable(each, editor))
 
 
-def _movable_ranges(proto: ModelProto) -> Iterator[_FileRange]:
+def _movable_ranges(proto: ModelProto) -> Iterator[FileRange]:
     for tensor, must_embed in tensors(proto):
         if _is_external(tensor) and not must_embed:
             found = _range(tensor)
@@ -146,9 +141,8 @@ def _source(tensor: TensorProto) -> ir.ExternalTensor:
     return source
 
 
-def _range(tensor: TensorProto) -> _FileRange:
-    source = _source(tensor)
-    return _FileRange(Path(source.path), source.offset or 0, source.length or source.nbytes)
+def _range(tensor: TensorProto) -> FileRange:
+    return FileRange.of(_source(tensor))
 
 
 def _refer(proto: ModelProto, editor: ModelEditor, path: Path) -> None:
@@ -180,7 +174,7 @@ def _write_data(proto: ModelProto, target: Path, name: str) -> bool:
 
     Tensors that share a range of a file share the copy.
     """
-    offsets: dict[_FileRange, int] = {}
+    offsets: dict[FileRange, int] = {}
     with target.open("xb") as out:
         for tensor, must_embed in tensors(proto):
             if _is_external(tensor):

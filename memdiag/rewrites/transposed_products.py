@@ -54,7 +54,12 @@ class Product(NamedTuple):
 
 
 class Products(NamedTuple):
-    """The products that can be rewritten, and the reasons why others cannot."""
+    """The products of a finding.
+
+    Attributes:
+        found: the products that can be rewritten.
+        problems: why further products cannot be rewritten.
+    """
 
     found: tuple[Product, ...]
     problems: tuple[str, ...]

@@ -1,9 +1,12 @@
 """Weights of a model that is being rewritten: their tensors, and moving, removing, adding them."""
 
+from pathlib import Path
+from typing import NamedTuple, Self
+
 import numpy as np
 import onnx_ir as ir
 
-from memdiag.ort.session_memory import OVERRIDABLE_SINCE_IR
+from memdiag.model.graph_index import OVERRIDABLE_SINCE_IR
 from memdiag.rewrites.model_editor import ONNX_DOMAINS, ModelEditor
 
 Tensor = ir.TensorProtocol
@@ -16,6 +19,25 @@ _NUMBERS = {
     "value_int": np.int64,
     "value_ints": np.int64,
 }
+
+
+class FileRange(NamedTuple):
+    """The bytes of a tensor in a file.
+
+    Attributes:
+        path: the file.
+        offset: the position of the first byte.
+        nbytes: the number of bytes.
+    """
+
+    path: Path
+    offset: int
+    nbytes: int
+
+    @classmethod
+    def of(cls, tensor: ir.ExternalTensor) -> Self:
+        """Return the range of `tensor`."""
+        return cls(Path(tensor.path), tensor.offset or 0, tensor.length or tensor.nbytes)
 
 
 def constant_tensor(value: ir.Value | None) -> Tensor | None:

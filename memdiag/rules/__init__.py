@@ -1,7 +1,7 @@
-"""The rules: one wasteful pattern a module.
+"""The rules, which find waste in a model. Each module of `memdiag.rules.catalog` is a rule.
 
-A module of this package with a `RULE` and a function `detect` is a detector; nothing else registers
-it. Its docstring is the documentation of the rule: Markdown, whose first line is a sentence.
+Rules are not registered elsewhere. A rule's module has a `RULE` and a function `detect`; its
+docstring is the documentation of the rule: Markdown, whose first line is a sentence.
 """
 
 import inspect
@@ -10,19 +10,19 @@ from importlib import import_module
 from pkgutil import iter_modules
 
 from memdiag.errors import UsageError
+from memdiag.rules import catalog
 from memdiag.rules.rule import Detector
 
 
 @cache
 def detectors() -> tuple[Detector, ...]:
-    """Return all detectors, sorted by code."""
-    modules = (import_module(f"{__name__}.{module.name}") for module in iter_modules(__path__))
-    found = [
-        Detector(module.RULE, module.detect, inspect.getdoc(module) or "")
-        for module in modules
-        if hasattr(module, "RULE")
+    """Return the detectors of all rules, sorted by code."""
+    names = [entry.name for entry in iter_modules(catalog.__path__)]
+    modules = [import_module(f"{catalog.__name__}.{name}") for name in names]
+    unsorted = [
+        Detector(module.RULE, module.detect, inspect.getdoc(module) or "") for module in modules
     ]
-    return tuple(sorted(found, key=lambda detector: detector.rule.code))
+    return tuple(sorted(unsorted, key=lambda detector: detector.rule.code))
 
 
 def find_detector(name: str) -> Detector:

@@ -1,11 +1,12 @@
-"""Groups of weights with equal content, as the rules that report them divide them up."""
+"""Groups of weights with equal content, shared by the rules that report them."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from memdiag.ort.analysis import AnalysisContext
-from memdiag.ort.session_memory import subgraph_depth
+from memdiag.ort.session_memory import LoadedWeight, subgraph_depth
 from memdiag.records.weights import Weight
+from memdiag.rules.wording import node_names
 
 MIN_BYTES = 64 << 10
 """A waste of fewer bytes is not reported, even of many weights together."""
@@ -14,10 +15,10 @@ Group = Sequence[Weight]
 
 
 def mergeable_groups(ctx: AnalysisContext) -> Iterator[Group]:
-    """Yield groups of weights that one weight could replace: same bytes, type and shape.
+    """Yield groups of weights that a single weight could replace: equal bytes, type and shape.
 
-    Weights of another shape could not: the Reshape between them would be folded into a second copy.
-    Tensors that are attributes are left out.
+    Weights of another shape are in another group, as the Reshape between them would be folded to a
+    copy. Tensors in attributes are left out.
     """
     for group in ctx.equal_weights:
         parts: dict[tuple[str, tuple[int, ...]], list[Weight]] = defaultdict(list)
@@ -28,14 +29,36 @@ def mergeable_groups(ctx: AnalysisContext) -> Iterator[Group]:
 
 
 def is_in_branches(ctx: AnalysisContext, group: Group) -> bool:
-    """Return whether two subgraphs or more own the weights of `group`, and no other graph does."""
+    """Return whether all weights of `group` are owned by subgraphs, two or more."""
     graphs = {weight.graph for weight in group}
     return len(graphs) > 1 and all(subgraph_depth(ctx.graphs, weight) for weight in group)
 
 
 def count_stored(group: Group) -> int:
-    """Return how many times the content is stored: weights may share a range of a file."""
+    """Return how often files contain the content of `group`; some weights may share a range."""
     return len({(weight.file, weight.offset) if weight.file else weight for weight in group})
+
+
+def count_resident(originals: Iterable[LoadedWeight]) -> tuple[int, int]:
+    """Return the numbers of private and of mapped originals among `originals`, of equal content.
+
+    Originals that are one range of an external file are mapped once. Stale copies of subgraphs are
+    not counted.
+    """
+    private = 0
+    mapped = set()
+    for loaded in originals:
+        if loaded.weight.storage == "external":
+            mapped.add((loaded.weight.file, loaded.weight.offset))
+        else:
+            private += 1
+    return private, len(mapped)
+
+
+def direct_reader_names(ctx: AnalysisContext, weights: Iterable[Weight]) -> list[str]:
+    """Return the names of the nodes that read one of `weights` itself."""
+    readers = (reader for weight in weights for reader in ctx.readers(weight))
+    return node_names(ctx, (reader for reader in readers if not reader.path))
 
 
 def is_listed_by_name(ctx: AnalysisContext, weight: Weight) -> bool:

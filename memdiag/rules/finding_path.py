@@ -27,9 +27,10 @@ MAX_NAME = 48
 def with_paths(
     findings: Sequence[Finding], model: ModelFile, index: GraphIndex
 ) -> tuple[Finding, ...]:
-    """Return `findings`, the first of them with a path.
+    """Return `findings` with the field `path` set in the first `MAX_FINDINGS` of them.
 
-    It is that of the finding's first weight, or of the first weight that its nodes use.
+    The path, such as ``Gather ← w → Transpose → MatMul``, has the uses of the finding's first
+    weight, or of the first weight that its nodes read.
     """
     first = findings[:MAX_FINDINGS]
     weights = _weights_by_name(first, model)
@@ -46,14 +47,14 @@ def with_paths(
 
 
 def _weights_by_name(findings: Sequence[Finding], model: ModelFile) -> dict[str, Weight]:
-    """Return the first weight of each finding by its qualified name."""
+    """Return the first weights of `findings` by their qualified names."""
     wanted = {finding.weights[0] for finding in findings if finding.weights}
     named = ((joined(weight.graph, weight.name), weight) for weight in model.weights)
     return {name: weight for name, weight in named if name in wanted}
 
 
 def _nodes_by_name(findings: Sequence[Finding], index: GraphIndex) -> dict[str, tuple[Scope, Node]]:
-    """Return the nodes of the findings without weights by their qualified names."""
+    """Return the nodes of those of `findings` that name no weight, by their qualified names."""
     wanted = {name for finding in findings if not finding.weights for name in finding.nodes}
     if not wanted:
         return {}
@@ -69,7 +70,7 @@ def _first_weight(scope: Scope, node: Node, index: GraphIndex) -> Weight | None:
 
 
 def _path(finding: Finding, weight: Weight, index: GraphIndex) -> str:
-    """Return the uses of `weight`: two of them on both sides of it, and how many more there are."""
+    """Return two uses of `weight`, on the left and on the right of it, and the number of others."""
     chains = [
         _chain(use.scope, use.node, index)
         for scope in index.scopes(weight)[:1]
@@ -88,20 +89,20 @@ def _path(finding: Finding, weight: Weight, index: GraphIndex) -> str:
     return f"{before}{_shortened(joined(weight.graph, weight.name))}{after}{rest}"
 
 
-class _Chain(NamedTuple):
-    """A use of a weight: nodes that compute constants from it, and the first other node.
+class _UseChain(NamedTuple):
+    """One use of a weight: the nodes that compute constants from it, and the node after them.
 
     Attributes:
-        operators: the types of the nodes.
-        labels: their qualified names.
+        operators: the operators of the nodes.
+        labels: the qualified names of the nodes.
     """
 
     operators: tuple[str, ...]
     labels: tuple[str, ...]
 
 
-def _chain(scope: Scope, node: Node, index: GraphIndex) -> _Chain:
-    """Return `node`, and the nodes after it as long as all their inputs are constant."""
+def _chain(scope: Scope, node: Node, index: GraphIndex) -> _UseChain:
+    """Return `node` followed by the nodes that read its output, up to one that is not constant."""
     nodes = [(scope, node)]
     computed: set[str] = set()
     while len(nodes) < MAX_CHAIN and _is_foldable(scope, node, computed, index):
@@ -111,7 +112,7 @@ def _chain(scope: Scope, node: Node, index: GraphIndex) -> _Chain:
         computed.update(node.output)
         scope, node, _ = following
         nodes.append((scope, node))
-    return _Chain(
+    return _UseChain(
         operators=tuple(node.op_type for _, node in nodes),
         labels=tuple(index.qualified(scope, node) for scope, node in nodes),
     )
@@ -126,7 +127,7 @@ def _is_foldable(scope: Scope, node: Node, computed: set[str], index: GraphIndex
 
 
 def _shortened(text: str) -> str:
-    """Return a long name without its middle."""
+    """Return `text`, without its middle if it is longer than `MAX_NAME`."""
     if len(text) <= MAX_NAME:
         return text
     tail = (MAX_NAME - 1) // 2

@@ -1,4 +1,4 @@
-"""Matching predicted findings with a measurement: a profile, and the copies in its X-ray."""
+"""Comparison of predicted findings with a measurement: the phases and the X-ray of a profile."""
 
 import msgspec
 
@@ -44,7 +44,7 @@ def match_profile(finding: Finding, profile: Profile) -> Finding:
 
 
 def _folds_nothing(profile: Profile, finding: Finding) -> bool:
-    """Return whether the options of the session disabled constant folding, or its large results."""
+    """Return whether session options disabled constant folding, or that of large results."""
     names = {phase.name for phase in profile.phases}
     if "prepack" in names and "constant_fold" not in names:
         return True
@@ -55,7 +55,7 @@ def _folds_nothing(profile: Profile, finding: Finding) -> bool:
 
 
 def _folding_growth(profile: Profile) -> int | None:
-    """Return the bytes that constant folding added at its peak; None without a span of it."""
+    """Return the bytes that constant folding added at its peak; None if it was not measured."""
     spans = [span for span in profile.spans if span.phase == "constant_fold"]
     if not spans:
         return None
@@ -63,6 +63,7 @@ def _folding_growth(profile: Profile) -> int | None:
 
 
 def _match_run(finding: Finding, profile: Profile) -> Finding:
+    """Return a finding about activations as measured or refuted by the growth of the first run."""
     run = profile.phase("first_run")
     if run is None or profile.outcome.status != "completed":
         return finding
@@ -75,7 +76,7 @@ def _match_run(finding: Finding, profile: Profile) -> Finding:
 
 
 def _match_folding(finding: Finding, profile: Profile) -> Finding:
-    """Return a finding about the peak of folding as measured or refuted by what folding added."""
+    """Return a finding about the peak of constant folding as measured or refuted."""
     growth = _folding_growth(profile)
     if growth is None:
         return finding
@@ -105,14 +106,13 @@ def match_attribution(finding: Finding, attribution: Attribution) -> Finding:
 
 
 def measure_finding(finding: Finding, attribution: Attribution) -> int | None:
-    """Return the bytes of `finding` that the X-ray found; None where it cannot decide.
+    """Return the bytes of `finding` that the X-ray confirms; None if it cannot decide.
 
-    Copies beyond the expected ones are added to the finding, missing ones are subtracted. A copy
-    counts once, as far as it is resident: a file is mapped as a whole, and resident where it was
-    read.
+    Copies beyond the expected ones are added to the bytes of the finding, missing copies are
+    subtracted. Of a copy that is mapped from a file, only the resident part counts.
 
-    Freed bytes that stay in the arena count as far as the arena has free parts: later values
-    overwrite some of them, so that their content no longer says whose they were.
+    Freed bytes that stay in the arena are confirmed up to the size of the free parts of the arena.
+    Their content cannot be searched, as later values overwrite it.
     """
     if attribution.partial or _indistinct(finding, attribution):
         return None
@@ -137,6 +137,7 @@ def measure_finding(finding: Finding, attribution: Attribution) -> int | None:
 
 
 def _arena_bytes(attribution: Attribution, name: str) -> int:
+    """Return the bytes of the owner `name` of the arena."""
     owners = (owner for owner in attribution.owners if owner.kind == "arena")
     return sum(owner.bytes for owner in owners if owner.name == name)
 
@@ -151,6 +152,6 @@ def _is_expected(copy: Copy, expected: ExpectedCopies) -> bool:
 
 
 def _indistinct(finding: Finding, attribution: Attribution) -> bool:
-    """Return whether a weight of the finding has no content by which to identify it."""
+    """Return whether the X-ray could not search for one of the finding's weights."""
     indistinct = {name for group in attribution.indistinct for name in group.weights}
     return any(not indistinct.isdisjoint(expected.weights) for expected in finding.expected)

@@ -13,7 +13,7 @@ INDEX = "README.md"
 
 
 def page(detector: Detector) -> str:
-    """Return the documentation of one rule."""
+    """Return the documentation of one rule in Markdown."""
     rule = detector.rule
     remedies = "".join(f"- `{remedy}`\n" for remedy in rule.remedies)
     ending = f"\n## Remedies\n\n{remedies}" if remedies else ""
@@ -21,7 +21,7 @@ def page(detector: Detector) -> str:
 
 
 def pages() -> dict[str, str]:
-    """Return the content of each file of the folder, by its name."""
+    """Return the content of the documentation page of each rule, and of the index, by file name."""
     found = {f"{detector.rule.name}.md": page(detector) for detector in detectors()}
     rows = "".join(
         f"| {rule.code} | [{rule.name}]({rule.name}.md) | {rule.summary} |\n"
@@ -35,7 +35,8 @@ def pages() -> dict[str, str]:
 
 
 def write(folder: Path) -> None:
-    """Write all pages to `folder`, and remove pages of rules that no longer exist."""
+    """Write the documentation pages of all rules to `folder`; remove pages of rules that are
+    gone."""
     folder.mkdir(parents=True, exist_ok=True)
     texts = pages()
     for old in folder.glob("*.md"):

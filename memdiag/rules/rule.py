@@ -1,4 +1,4 @@
-"""A rule: its code, name and remedies, and the findings it makes."""
+"""Class of the rules, which creates their findings, and of their detectors."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -15,15 +15,15 @@ MAX_NAMED = 50_000
 
 @dataclass(frozen=True, kw_only=True)
 class Rule:
-    """A rule.
+    """A rule: a wasteful pattern that memdiag can find in a model.
 
     Attributes:
         code: such as ``MD103``.
         name: in kebab case.
         summary: one line without a full stop, for lists of rules.
         remedies: names of rewrites and options, the preferred one first.
-        costs: what a finding costs. Findings that cost time only do not set the exit code of
-            ``memdiag check``.
+        costs: the resource that a finding costs. Findings that cost time only do not set the exit
+            code of ``memdiag check``.
     """
 
     code: str
@@ -91,7 +91,13 @@ Detect = Callable[[AnalysisContext], Iterator[Finding]]
 
 
 class Detector(NamedTuple):
-    """A rule, the function that detects it, and its documentation in Markdown."""
+    """A rule with its detection.
+
+    Attributes:
+        rule: the rule.
+        detect: the function that yields the findings.
+        documentation: Markdown.
+    """
 
     rule: Rule
     detect: Detect

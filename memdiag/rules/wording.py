@@ -1,12 +1,39 @@
-"""Lists of names and counts in the sentences of findings."""
+"""Names, lists of names and counts in the sentences of findings."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Protocol
 
-from memdiag.ort.analysis import qualified_name
-from memdiag.records.weights import Weight
+from memdiag.model.graph_index import Node, Scope
+from memdiag.ort.analysis import AnalysisContext
+from memdiag.ort.constant_folding import Fold
+from memdiag.records.weights import Weight, qualified_name
+from memdiag.units import format_size
 
 MAX_LISTED = 3
 """Names that a sentence lists."""
+
+
+class NodeInScope(Protocol):
+    """A node and the scope that contains it: a reader, a consumer, a step or a fold."""
+
+    @property
+    def scope(self) -> Scope:
+        """The scope of the node."""
+
+    @property
+    def node(self) -> Node:
+        """The node."""
+
+
+def node_names(ctx: AnalysisContext, nodes: Iterable[NodeInScope]) -> list[str]:
+    """Return the qualified names of `nodes`, each once."""
+    return list(dict.fromkeys(ctx.node_name(each.scope, each.node) for each in nodes))
+
+
+def common_graph(ctx: AnalysisContext, folds: Iterable[Fold]) -> str:
+    """Return the path of the graph that contains all `folds`; empty if there are several graphs."""
+    paths = {ctx.graphs.path(fold.scope) for fold in folds}
+    return paths.pop() if len(paths) == 1 else ""
 
 
 def some_of(names: Sequence[str], limit: int = MAX_LISTED) -> str:
@@ -27,3 +54,13 @@ def some_weights(weights: Sequence[Weight]) -> str:
 def counted(count: int, noun: str) -> str:
     """Return ``1 weight`` or ``12 weights``."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def counted_weights(names: Sequence[str], nbytes: int, noun: str = "weight") -> str:
+    """Return the number, size and first names of weights: ``2 weights (3 MiB: a, b)``."""
+    return f"{counted(len(names), noun)} ({format_size(nbytes)}: {some_of(names)})"
+
+
+def is_or_are(count: int) -> str:
+    """Return the verb for a subject of `count` things."""
+    return "is" if count == 1 else "are"

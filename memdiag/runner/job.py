@@ -7,7 +7,7 @@ The command line, the Python API and the child share the configuration in four g
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -61,15 +61,6 @@ class Feed:
     sequence: bool = False
     onnx_type: int | None = None
 
-    def message(self) -> dict[str, Any]:
-        """Return the JSON object that the script receives."""
-        return {
-            "name": self.name,
-            "files": [str(path) for path in self.files],
-            "sequence": self.sequence,
-            "onnx_type": self.onnx_type,
-        }
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SharedWeight:
@@ -88,16 +79,6 @@ class SharedWeight:
     offset: int
     dtype: str
     shape: tuple[int, ...]
-
-    def message(self) -> dict[str, Any]:
-        """Return the JSON object that the script receives."""
-        return {
-            "name": self.name,
-            "path": str(self.path),
-            "offset": self.offset,
-            "dtype": self.dtype,
-            "shape": list(self.shape),
-        }
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -197,19 +178,24 @@ class Job:
     runs: int | None = DEFAULT_RUNS
 
     def message(self) -> dict[str, Any]:
-        """Return the JSON object that the script receives."""
-        session = self.session
+        """Return the JSON object that the script receives: every field of the session, by name."""
         return {
-            "model": str(self.model),
-            "load_from": session.load_from,
-            "options": dict(session.options),
-            "providers": list(session.providers),
-            "disabled_optimizers": list(session.disabled_optimizers),
-            "run_options": dict(session.run_options),
-            "shared_arena": session.shared_arena,
-            "sessions": session.sessions,
-            "shared_weights": [weight.message() for weight in session.shared_weights],
-            "inputs": [feed.message() for feed in self.feeds],
-            "later_inputs": [[feed.message() for feed in feeds] for feeds in self.later_feeds],
+            **as_json(self.session),
+            "model": as_json(self.model),
+            "feeds": as_json(self.feeds),
+            "later_feeds": as_json(self.later_feeds),
             "runs": self.runs,
         }
+
+
+def as_json(value: Any) -> Any:
+    """Return `value` as json.dumps supports it: dataclasses as objects, paths as strings."""
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {name: as_json(item) for name, item in value.items()}
+    if isinstance(value, tuple | list):
+        return [as_json(item) for item in value]
+    if is_dataclass(value):
+        return {each.name: as_json(getattr(value, each.name)) for each in fields(value)}
+    return value

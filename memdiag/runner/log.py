@@ -66,7 +66,7 @@ class LogMarker(NamedTuple):
     """A log line that starts or ends a span.
 
     Attributes:
-        kind: what the line marks.
+        kind: the step that the line reports.
         epoch_s: the time stamp of the line, in seconds since 1970.
         name: the name of the graph transformer, if the line is about one.
         step: the loop of graph optimizations in which the transformer starts, from 0.
@@ -81,7 +81,12 @@ class LogMarker(NamedTuple):
 
 
 class Event(NamedTuple):
-    """A message of a script: its name, such as ``first_run``, and its fields, such as a latency."""
+    """A message of a script.
+
+    Attributes:
+        name: its name, such as ``first_run``.
+        fields: its data, such as a latency, by name.
+    """
 
     name: str
     fields: dict[str, Any]

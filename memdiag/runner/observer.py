@@ -30,9 +30,14 @@ much."""
 
 
 class Reading(NamedTuple):
-    """One sample, in bytes; the parts are None where the system does not report them.
+    """One sample of the memory of a process.
 
-    `file_bytes` includes `shared_bytes`, for ``statm`` reports only their sum.
+    Attributes:
+        rss_bytes: the resident set.
+        anonymous_bytes: the anonymous part; None where the system does not report it.
+        file_bytes: the file-backed part, `shared_bytes` included: ``statm`` reports only their sum.
+            None where the system does not report it.
+        shared_bytes: the shared memory; None if it was not read.
     """
 
     rss_bytes: int
@@ -53,13 +58,21 @@ class Reading(NamedTuple):
 
 
 class Boundary(NamedTuple):
-    """The memory at a boundary, and the high-water mark since the boundary before, in bytes.
+    """The memory of a process between two spans.
 
-    The mark is None where the system has none that can be reset.
+    Attributes:
+        memory: the memory at the boundary.
+        peak_rss_bytes: the high-water mark since the boundary before; None where the system has
+            no mark that can be reset.
     """
 
     memory: Memory
     peak_rss_bytes: int | None
+
+    @property
+    def max_rss_bytes(self) -> int:
+        """The high-water mark, or without one the resident set at the boundary."""
+        return self.peak_rss_bytes or self.memory.rss_bytes
 
 
 class ProcessGone(Exception):
@@ -67,11 +80,15 @@ class ProcessGone(Exception):
 
 
 class Observer(Protocol):
-    """Reads the memory of one process. Every method raises `ProcessGone` once it has ended."""
+    """Reads the memory of one process. Every method raises `ProcessGone` once it has ended.
+
+    Attributes:
+        method: the source of the figures.
+        period_s: seconds between samples that the source permits without disturbing the process.
+    """
 
     method: Literal["proc", "psutil"]
     period_s: float
-    """Seconds between samples that the source permits without disturbing the process."""
 
     def sample(self) -> Reading:
         """Return the resident set, without the split where that is slow."""
@@ -90,7 +107,12 @@ ObserverFactory = Callable[[int], Observer]
 
 
 class ProcObserver:
-    """Observes process `pid`; peaks are None where the high-water mark cannot be reset.
+    """Observes a process through ``/proc``.
+
+    Peaks are None where the high-water mark cannot be reset.
+
+    Args:
+        pid: the process number.
 
     Raises:
         ProcessGone: the process has ended.
@@ -193,7 +215,10 @@ class ProcObserver:
 
 
 class PsutilObserver:
-    """Observes process `pid` through psutil: the resident set alone, and no exact peaks.
+    """Observes a process through psutil: the resident set alone, and no exact peaks.
+
+    Args:
+        pid: the process number.
 
     Raises:
         ProcessGone: the process has ended.

@@ -56,7 +56,7 @@ class PeakAssignment(Generic[K]):
         self._bounds: dict[K, _Bounds] = {}
 
     def add_sample(self, key: K, rss_bytes: int) -> None:
-        """Add a resident set that was seen while `key` was running."""
+        """Add a resident set that was measured while `key` was running."""
         bounds = self._bounds.setdefault(key, _Bounds())
         bounds.value = max(bounds.value, rss_bytes)
 
@@ -90,7 +90,14 @@ class PeakAssignment(Generic[K]):
 
 @dataclass(slots=True)
 class _SpanBuilder:
-    """A span that has not ended, or whose peak is not assigned yet."""
+    """A span that has not ended, or whose peak is not assigned yet.
+
+    Attributes:
+        name, phase, step, modified: as in the record `Span`.
+        start_s, end_s: the times of its ends; `end_s` is 0 until it ends.
+        start, end: the memory at these times.
+        max_sample_bytes: the largest sample within the span.
+    """
 
     name: str
     phase: PhaseName

@@ -17,10 +17,13 @@ _CHUNK = 1 << 16
 
 
 class PipeReader(Protocol):
-    """Reads a pipe, given as a file descriptor, without blocking."""
+    """Reads a pipe, given as a file descriptor, without blocking.
+
+    Attributes:
+        ended: whether the other end of the pipe was closed.
+    """
 
     ended: bool
-    """Whether the other end of the pipe was closed."""
 
     def wait(self, timeout_s: float) -> None:
         """Return when data arrived or `timeout_s` seconds have passed."""

@@ -34,7 +34,7 @@ from memdiag.runner.observer import (
     observe,
 )
 from memdiag.runner.phases import PhaseTracker
-from memdiag.runner.timeline import Timeline
+from memdiag.runner.timeline import SampleTimeline
 from memdiag.units import format_duration, format_limit, format_size
 
 _PROGRESS_S = 0.2
@@ -46,7 +46,14 @@ _UNKNOWN = Memory(rss_bytes=0, anonymous_bytes=None, file_bytes=None, shared_byt
 
 
 class Progress(NamedTuple):
-    """Where the child is. Reported at most every 0.2 seconds, and at the start of each phase."""
+    """The progress of the child, reported at most every 0.2 seconds and at the start of each phase.
+
+    Attributes:
+        phase, span: the phase and the span that the child is in.
+        elapsed_s: seconds since the child was started.
+        rss_bytes: its resident set.
+        runs_done: the number of runs after the first.
+    """
 
     phase: PhaseName
     span: str
@@ -57,10 +64,10 @@ class Progress(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Measurement:
-    """Everything measured of one child.
+    """Everything measured of one child. Fields without a description are those of `Profile`.
 
     Attributes:
-        onnxruntime: its version; None if the child ended before the import.
+        onnxruntime: the version of onnxruntime; None if the child ended before the import.
         python: the version of the child's interpreter; None in the same case.
         providers: the execution providers of the session; None if no session was created.
         baseline: the memory with onnxruntime imported and the inputs loaded, before the session.
@@ -87,13 +94,23 @@ class Measurement:
 
 
 class AtBaseline(NamedTuple):
-    """onnxruntime is imported, nothing of the model is loaded; the child waits."""
+    """onnxruntime is imported, nothing of the model is loaded; the child waits.
+
+    Attributes:
+        pid: the process number of the child.
+    """
 
     pid: int
 
 
 class AtPhaseEnd(NamedTuple):
-    """A phase has ended; the child is stopped. A phase can end more than once."""
+    """A phase has ended; the child is stopped. A phase can end more than once.
+
+    Attributes:
+        pid: the process number of the child.
+        phase: the phase.
+        arena: the regions of the arena according to the log.
+    """
 
     pid: int
     phase: PhaseName
@@ -101,14 +118,20 @@ class AtPhaseEnd(NamedTuple):
 
 
 class AtSteady(NamedTuple):
-    """All runs are done and freed heap was returned to the system; the child waits."""
+    """All runs are done and freed heap was returned to the system; the child waits.
+
+    Attributes:
+        pid: the process number of the child.
+        arena: the regions of the arena according to the log.
+        log: the evidence of the log.
+    """
 
     pid: int
     arena: AddressRanges
     log: LogEvidence
 
 
-Moment = AtBaseline | AtPhaseEnd | AtSteady
+XrayMoment = AtBaseline | AtPhaseEnd | AtSteady
 """A moment at which the memory of the child can be read, for it waits or is stopped."""
 
 
@@ -129,8 +152,8 @@ def measure(
         return run.measurement()
 
 
-class _Ended(Exception):
-    """Ends the watching; outcome and message are set before."""
+class _EndOfMeasurement(Exception):
+    """Raised when the measurement ends; the status and the message are set before."""
 
 
 class MeasuredRun:
@@ -143,7 +166,7 @@ class MeasuredRun:
         job: the model, the configuration and the limits.
         phase_ends: also stop the child at the end of each phase.
         observer: creates the reader of the child's memory.
-        on_progress: called now and then with where the child is.
+        on_progress: called with the progress of the child.
 
     Raises:
         MeasurementError: the child's interpreter cannot be started.
@@ -161,25 +184,29 @@ class MeasuredRun:
         self._phase_ends = phase_ends
         self._make_observer = observer
         self._on_progress = on_progress
-        self._timeline = Timeline()
+        # Reported by the child.
         self._versions: dict[str, str] = {}
         self._providers: tuple[str, ...] | None = None
+        self._first_run_s: float | None = None
+        # Measured. Time counts to a phase while `_is_timed`: until the last phase has ended.
         self._baseline: Memory | None = None
         self._steady: Memory | None = None
-        self._first_run_s: float | None = None
         self._runs: list[Run] = []
         self._retained: int | None = None
+        self._is_timed = True
+        # The outcome.
         self._status: Status = "completed"
         self._message = ""
         self._interrupted = False
-        self._running = True
+        # Samples: the timeline, the seconds between two, the time and size of the last.
+        self._observer: Observer | None = None
+        self._timeline = SampleTimeline()
         self._gaps = array.array("d")
+        self._count = 0
         self._sampled_s = 0.0
         self._rss_bytes = 0
-        self._count = 0
-        self._progress_s = 0.0
-        self._observer: Observer | None = None
         self._last = Boundary(_UNKNOWN, None)
+        self._progress_s = 0.0  # the time of the next report
 
     def __enter__(self) -> Self:
         # A collection of garbage would be a gap in the samples.
@@ -188,7 +215,7 @@ class MeasuredRun:
         try:
             self._child = Child(self._job, self._job.message())
         except BaseException:
-            self._end_quietness()
+            self._resume_garbage_collection()
             raise
         self._origin = time.perf_counter()
         self._origin_epoch = time.time()
@@ -196,7 +223,7 @@ class MeasuredRun:
             self._observer = self._make_observer(self._child.pid)
             self._last = self._observer.boundary()
         except ProcessGone:
-            # The child has ended already; its output says why.
+            # The child has ended already; its output has the reason.
             self._observer = None
         self._phases = PhaseTracker(self._last.memory, self._job.session.providers)
         return self
@@ -210,13 +237,13 @@ class MeasuredRun:
         self._child.end()
         if self._observer is not None:
             self._observer.close()
-        self._end_quietness()
+        self._resume_garbage_collection()
 
-    def _end_quietness(self) -> None:
+    def _resume_garbage_collection(self) -> None:
         if self._was_collecting:
             gc.enable()
 
-    def moments(self) -> Iterator[Moment]:
+    def moments(self) -> Iterator[XrayMoment]:
         """Let the child run, and yield each moment at which its memory can be read.
 
         The iteration ends when the child is done, has ended, or has reached a limit. Ctrl-C ends it
@@ -224,7 +251,7 @@ class MeasuredRun:
         """
         try:
             yield from self._watch()
-        except _Ended:
+        except _EndOfMeasurement:
             pass
         except ProcessGone:
             # Read its last output: the reason may be there.
@@ -243,8 +270,8 @@ class MeasuredRun:
         """Return what was measured, once the iteration over `moments` has ended."""
         self._child.log.finish()
         phase = self._phases.phase
-        if self._running:
-            self._running = False
+        if self._is_timed:
+            self._is_timed = False
             # The child ended on its own: its memory and its last high-water mark are gone.
             last = self._timeline.last
             memory = self._last.memory if last is None else last.memory
@@ -278,9 +305,11 @@ class MeasuredRun:
         )
 
     def _now(self) -> float:
+        """Return the seconds since the child was started, without pauses at ends of phases."""
         return time.perf_counter() - self._origin
 
-    def _watch(self) -> Iterator[Moment]:
+    def _watch(self) -> Iterator[XrayMoment]:
+        """Read log and events of the child, and sample its memory, until its output ends."""
         while True:
             period_s = self._observer.period_s if self._observer else _PROGRESS_S
             markers: list[LogMarker] = []
@@ -296,18 +325,19 @@ class MeasuredRun:
                 return
             self._sample_if_due()
 
-    def _apply_markers(self, markers: list[LogMarker]) -> Iterator[Moment]:
-        if not markers or not self._running:
+    def _apply_markers(self, markers: list[LogMarker]) -> Iterator[XrayMoment]:
+        """Start and end the spans of log lines that arrived together."""
+        if not markers or not self._is_timed:
             return
         phase = self._phases.phase
-        now_s, reading = self._read_boundary()
-        self._phases.add_markers(markers, self._origin_epoch, now_s, reading)
-        self._check_memory(reading.peak_rss_bytes or reading.memory.rss_bytes)
+        now_s, boundary = self._read_boundary()
+        self._phases.add_markers(markers, self._origin_epoch, now_s, boundary)
+        self._check_memory(boundary.max_rss_bytes)
         if self._phases.phase != phase:
             self._report(now_s)
             yield from self._pause_at_end_of(phase)
 
-    def _apply_event(self, event: Event) -> Iterator[Moment]:
+    def _apply_event(self, event: Event) -> Iterator[XrayMoment]:
         """Handle one event of scripts/child.py, in the order in which the script sends them."""
         fields = event.fields
         match event.name:
@@ -336,25 +366,26 @@ class MeasuredRun:
                 log = self._child.log
                 yield AtSteady(self._child.pid, log.arena, log.evidence())
                 self._child.proceed()
-                raise _Ended
+                raise _EndOfMeasurement
             case "error":
                 self._status, self._message = "failed", explain(fields, self._job)
-                if self._running:
+                if self._is_timed:
                     self._end_last_phase()
-                raise _Ended
+                raise _EndOfMeasurement
         self._child.proceed()
 
-    def _start_span(self, name: str, phase: PhaseName) -> Generator[Moment, None, Memory]:
+    def _start_span(self, name: str, phase: PhaseName) -> Generator[XrayMoment, None, Memory]:
+        """Start a span at an event, at which the child waits; return the memory at its start."""
         ended = self._phases.phase
-        now_s, reading = self._read_boundary()
-        self._phases.start_span(name, phase, now_s, reading)
-        self._check_memory(reading.peak_rss_bytes or reading.memory.rss_bytes)
+        now_s, boundary = self._read_boundary()
+        self._phases.start_span(name, phase, now_s, boundary)
+        self._check_memory(boundary.max_rss_bytes)
         self._report(now_s)
         if ended != "start":
             yield from self._pause_at_end_of(ended)
-        return reading.memory
+        return boundary.memory
 
-    def _pause_at_end_of(self, phase: PhaseName) -> Iterator[Moment]:
+    def _pause_at_end_of(self, phase: PhaseName) -> Iterator[XrayMoment]:
         """Stop the child for a moment. The time until it continues belongs to no phase."""
         if not self._phase_ends:
             return
@@ -366,26 +397,29 @@ class MeasuredRun:
         self._origin_epoch += duration
 
     def _end_last_phase(self) -> Memory:
-        now_s, reading = self._read_boundary()
-        self._check_memory(reading.peak_rss_bytes or reading.memory.rss_bytes)
-        self._running = False
-        self._phases.finish(now_s, reading)
-        return reading.memory
+        """End the measured time of the child; return the memory at its end."""
+        now_s, boundary = self._read_boundary()
+        self._check_memory(boundary.max_rss_bytes)
+        self._is_timed = False
+        self._phases.finish(now_s, boundary)
+        return boundary.memory
 
     def _add_run(self, latency_s: float) -> None:
-        now_s, reading = self._read_boundary()
-        self._phases.close_window(now_s, reading)
-        self._check_memory(reading.peak_rss_bytes or reading.memory.rss_bytes)
+        """Record a run after the first, with the peak since the run before."""
+        now_s, boundary = self._read_boundary()
+        self._phases.close_window(now_s, boundary)
+        self._check_memory(boundary.max_rss_bytes)
         self._runs.append(
             Run(
                 latency_s=latency_s,
-                rss_bytes=reading.memory.rss_bytes,
+                rss_bytes=boundary.memory.rss_bytes,
                 end_s=round(now_s, 6),
-                peak_rss_bytes=reading.peak_rss_bytes,
+                peak_rss_bytes=boundary.peak_rss_bytes,
             )
         )
 
     def _measure_trim(self, *, possible: bool) -> None:
+        """Measure the memory that malloc returned to the system when the child asked for it."""
         assert self._observer is not None
         if possible:
             before = self._last.memory.rss_bytes
@@ -398,7 +432,7 @@ class MeasuredRun:
             return
         reading = self._observer.sample()
         self._add_reading(now_s, reading)
-        if self._running:
+        if self._is_timed:
             self._phases.add_sample(now_s, reading)
         self._check_memory(reading.rss_bytes)
         if now_s > self._job.limits.timeout_s or self._job.limits.deadline.remaining_s <= 0:
@@ -408,45 +442,49 @@ class MeasuredRun:
             self._report(now_s)
 
     def _read_boundary(self) -> tuple[float, Boundary]:
+        """Return the time of a boundary and the memory at it, which is a sample as well."""
         if self._observer is None:
             raise ProcessGone
-        self._last = reading = self._observer.boundary()
+        self._last = boundary = self._observer.boundary()
         now_s = self._now()
-        memory = reading.memory
+        memory = boundary.memory
         file_bytes = memory.file_bytes
         if file_bytes is not None:
             file_bytes += memory.shared_bytes or 0
         sizes = memory.rss_bytes, memory.anonymous_bytes, file_bytes, memory.shared_bytes
         self._add_reading(now_s, Reading(*sizes))
-        return now_s, reading
+        return now_s, boundary
 
     def _add_reading(self, now_s: float, reading: Reading) -> None:
+        """Count a sample, and add it to the timeline."""
         if self._count and len(self._gaps) < _MAX_GAPS:
             self._gaps.append(now_s - self._sampled_s)
         self._count += 1
         self._sampled_s = now_s
         self._rss_bytes = reading.rss_bytes
-        if self._running:
+        if self._is_timed:
             self._timeline.add(now_s, reading)
 
     def _check_memory(self, rss_bytes: int) -> None:
+        """End the measurement if the resident set exceeds the memory limit."""
         limit = self._job.limits.memory_limit_bytes
-        if limit is not None and rss_bytes > limit and self._running:
+        if limit is not None and rss_bytes > limit and self._is_timed:
             excess = format_size(rss_bytes - limit)
             self._stop("limit", f"{excess} more than the limit of {format_limit(limit)}")
 
     def _stop(self, status: Status, message: str) -> None:
-        """End a child that has reached a limit, after a last reading."""
+        """End the measurement of a child that has reached a limit, after a last reading."""
         self._status, self._message = status, message
-        if self._running:
-            now_s, reading = self._now(), self._last
+        if self._is_timed:
+            now_s, boundary = self._now(), self._last
             if self._observer is not None:
-                self._last = reading = self._observer.boundary()
-            self._running = False
-            self._phases.finish(now_s, reading)
-        raise _Ended
+                self._last = boundary = self._observer.boundary()
+            self._is_timed = False
+            self._phases.finish(now_s, boundary)
+        raise _EndOfMeasurement
 
     def _report(self, now_s: float) -> None:
+        """Report the progress to the caller, if it asked for that."""
         if self._on_progress is None:
             return
         self._progress_s = now_s + _PROGRESS_S
@@ -454,6 +492,7 @@ class MeasuredRun:
         self._on_progress(Progress(phase, span, now_s, self._rss_bytes, len(self._runs)))
 
     def _reason_of_end(self) -> tuple[Status, str]:
+        """Return the outcome of a child that ended on its own, and the reason in words."""
         code = self._child.returncode()
         log = self._child.log
         lines = [*log.errors[-1:], *log.tail[-1:]]

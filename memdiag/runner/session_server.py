@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from memdiag.errors import MeasurementError
 from memdiag.runner.child import Child
-from memdiag.runner.job import Feed, Job
+from memdiag.runner.job import Feed, Job, as_json
 from memdiag.runner.temporary import own_prefix
 
 _POLL_S = 0.05
@@ -39,7 +39,7 @@ class SessionServer:
         described = Path(self._scratch.name, "signature.json")
         self._index = Path(self._scratch.name, "outputs.json")
         message = job.message() | {
-            "feed_sets": [[feed.message() for feed in feeds] for feeds in feed_sets],
+            "feed_sets": as_json(feed_sets),
             "signature": str(described),
         }
         self._child = Child(job, message, "serve.py")

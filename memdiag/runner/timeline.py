@@ -7,7 +7,7 @@ _MAX_SAMPLES = 50_000
 _GROUP = 4
 
 
-class Timeline:
+class SampleTimeline:
     """Collects readings in order of time.
 
     While nothing changes, only the first and last reading are stored. Above `_MAX_SAMPLES`, every

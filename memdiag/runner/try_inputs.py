@@ -1,10 +1,11 @@
 """Search for inputs with which a model runs, in a child that is not measured."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import closing
 
 from memdiag.runner.child import Child
-from memdiag.runner.job import Feed, Job
+from memdiag.runner.job import Feed, Job, as_json
 
 _POLL_S = 0.1
 
@@ -18,9 +19,31 @@ def try_inputs(job: Job, candidates: Sequence[Sequence[Feed]]) -> int | None:
         MeasurementError: the child's interpreter cannot be started.
         TimeLimitReached: the job's deadline passed.
     """
-    message = job.message() | {
-        "candidates": [[feed.message() for feed in feeds] for feeds in candidates]
-    }
+    with closing(_try_each(job, candidates)) as results:
+        return next((index for index, runs in enumerate(results) if runs), None)
+
+
+def inputs_that_run(job: Job, candidates: Sequence[Sequence[Feed]]) -> list[int]:
+    """Return the indices of all `candidates` with which the model of `job` runs.
+
+    After a candidate that ends the child, or takes longer than the job's timeout, the next ones are
+    tried in a new child.
+
+    Raises:
+        MeasurementError: the child's interpreter cannot be started.
+        TimeLimitReached: the job's deadline passed.
+    """
+    results: list[bool] = []
+    while len(results) < len(candidates):
+        left = candidates[len(results) :]
+        tried = [*_try_each(job, left)]
+        results += tried if len(tried) == len(left) else [*tried, False]
+    return [index for index, runs in enumerate(results) if runs]
+
+
+def _try_each(job: Job, candidates: Sequence[Sequence[Feed]]) -> Generator[bool]:
+    """Yield for each of `candidates` whether the model runs with it, until the child ends."""
+    message = job.message() | {"candidates": as_json(candidates)}
     job.limits.deadline.check()
     deadline = min(time.monotonic() + job.limits.timeout_s, job.limits.deadline.at)
     with Child(job, message, "try_inputs.py") as child:
@@ -33,7 +56,5 @@ def try_inputs(job: Job, candidates: Sequence[Sequence[Feed]]) -> int | None:
             if event.name == "error":
                 break
             if event.name == "tried":
-                if event.fields["message"] is None:
-                    return int(event.fields["index"])
+                yield event.fields["message"] is None
                 child.proceed()
-    return None

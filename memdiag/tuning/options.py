@@ -11,7 +11,8 @@ from functools import cache
 from pathlib import Path
 from typing import Literal
 
-from memdiag.ort.runtime import TELEMETRY_SINCE, Runtime
+from memdiag.ort.releases import FOLDING_LIMITED_SINCE, PREPACKED_SAVED_SINCE, TELEMETRY_SINCE
+from memdiag.ort.runtime import Runtime
 from memdiag.runner.child import TELEMETRY_OFF
 from memdiag.runner.job import Job
 
@@ -33,7 +34,7 @@ def _for_every_job(job: Job) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Option:
+class TuningOption:
     """Settings of a session or its environment under one name.
 
     Attributes:
@@ -91,16 +92,16 @@ class Option:
 
 
 @cache
-def options() -> tuple[Option, ...]:
+def tuning_options() -> tuple[TuningOption, ...]:
     """Return all options in the order in which they are tried."""
     return tuple(_table())
 
 
-def _table() -> list[Option]:
+def _table() -> list[TuningOption]:
     jemalloc = _library("libjemalloc.so.2")
     mimalloc = _library("libmimalloc.so.2", "libmimalloc.so.2.0")
     return [
-        Option(
+        TuningOption(
             name="load-by-path",
             does="The runtime reads the file itself: Python keeps no copy of it for the session's"
             " life.",
@@ -110,26 +111,28 @@ def _table() -> list[Option]:
         ),
         # Python cannot pass the container in which sessions could share packed weights, so packing
         # is disabled. Folded and reordered copies are not shared either.
-        Option(
+        TuningOption(
             name="share-weights",
             does="Weights are mapped once and given to every session (`add_initializer`),"
             " unpacked.",
-            hurts="Weights must be in a separate file, and matrix products pack them in every run.",
+            hurts="Weights must be in a separate file, and matrix products pack them in every run."
+            " Mapped pages count only while they are resident.",
             session={"session.disable_prepacking": "1"},
             shares_weights=True,
             excludes=("disable-prepacking", "save-prepacked"),
             is_relevant=lambda job: job.session.sessions > 1,
         ),
-        Option(
+        TuningOption(
             name="save-prepacked",
             does="Packed weights are written to a file once, and mapped from it by every session.",
             hurts="The files fit this release of the runtime and this machine's instruction set"
-            " only.",
+            " only. Mapped pages count only while they are resident: the measured memory falls when"
+            " the system evicts pages, and rises when they are read again.",
             saved={"session.save_external_prepacked_constant_initializers": "1"},
             excludes=("disable-prepacking", "share-weights"),
-            is_available=lambda runtime: runtime >= (1, 21),
+            is_available=lambda runtime: runtime >= PREPACKED_SAVED_SINCE,
         ),
-        Option(
+        TuningOption(
             name="mmap-threshold",
             does="malloc maps blocks of 128 KiB and more, and returns them to the system as soon as"
             " they are freed.",
@@ -140,15 +143,15 @@ def _table() -> list[Option]:
             excludes=("jemalloc", "mimalloc"),
             is_available=_is_linux,
         ),
-        Option(
+        TuningOption(
             name="folding-size-limit",
             does="Constants above 1 MiB are not folded.",
             hurts="What is not folded is computed in every run.",
             session={"optimization.constant_folding_max_output_size_in_bytes": str(1 << 20)},
             excludes=("disable-constant-folding", "optimization-off"),
-            is_available=lambda runtime: runtime >= (1, 27),
+            is_available=lambda runtime: runtime >= FOLDING_LIMITED_SINCE,
         ),
-        Option(
+        TuningOption(
             name="jemalloc",
             does="Memory comes from jemalloc, which returns freed pages after some seconds.",
             hurts="It must be installed where the model runs; small blocks take more at first.",
@@ -156,7 +159,7 @@ def _table() -> list[Option]:
             excludes=("malloc-arenas", "mimalloc", "mmap-threshold"),
             is_available=lambda runtime: jemalloc is not None,
         ),
-        Option(
+        TuningOption(
             name="mimalloc",
             does="Memory comes from mimalloc, which is fast and returns freed pages.",
             hurts="It must be installed where the model runs; it reserves address space ahead.",
@@ -164,7 +167,7 @@ def _table() -> list[Option]:
             excludes=("jemalloc", "malloc-arenas", "mmap-threshold"),
             is_available=lambda runtime: mimalloc is not None,
         ),
-        Option(
+        TuningOption(
             name="disable-constant-folding",
             does="Nothing is computed ahead: no folded copies of weights, and no peak of folding.",
             hurts="What would have been folded is computed in every run, and fusions after it are"
@@ -172,14 +175,14 @@ def _table() -> list[Option]:
             disabled=("ConstantFolding",),
             excludes=("optimization-off", "folding-size-limit"),
         ),
-        Option(
+        TuningOption(
             name="disable-nchwc",
             does="Weights of convolutions are not reordered into blocks of channels.",
             hurts="Convolutions are slower.",
             disabled=("NchwcTransformer",),
             excludes=("optimization-basic", "optimization-extended", "optimization-off"),
         ),
-        Option(
+        TuningOption(
             name="disable-prepacking",
             does="Weights stay as they are: no packed copies, and external ones stay mapped.",
             hurts="Matrix products pack their operand in every run: slower, most of all with few"
@@ -187,13 +190,13 @@ def _table() -> list[Option]:
             session={"session.disable_prepacking": "1"},
             excludes=("save-prepacked", "share-weights"),
         ),
-        Option(
+        TuningOption(
             name="patterns-off",
             does="No block is planned and kept for each new combination of input shapes.",
             hurts="Tensors of a run are allocated one by one.",
             session={"enable_mem_pattern": "false"},
         ),
-        Option(
+        TuningOption(
             name="arena-off",
             does="Tensors are allocated and freed one by one: nothing is kept between runs.",
             hurts="Every run allocates again; without mmap-threshold malloc may keep more than the"
@@ -201,21 +204,21 @@ def _table() -> list[Option]:
             session={"enable_cpu_mem_arena": "false"},
             excludes=("arena-shrinkage", "same-as-requested"),
         ),
-        Option(
+        TuningOption(
             name="arena-shrinkage",
             does="The arena releases unused regions after every run.",
             hurts="The next run asks the system for them again.",
             run={"memory.enable_memory_arena_shrinkage": "cpu:0"},
             excludes=("arena-off",),
         ),
-        Option(
+        TuningOption(
             name="denormal-as-zero",
             does="Denormal values count as zero, which some processors multiply far faster.",
             hurts="Values below 1.2e-38 are lost.",
             session={"session.set_denormal_as_zero": "1"},
             changes_values=True,
         ),
-        Option(
+        TuningOption(
             name="malloc-arenas",
             does="All threads share one arena of malloc instead of keeping freed memory in many.",
             hurts="Threads wait for each other when they allocate.",
@@ -223,27 +226,27 @@ def _table() -> list[Option]:
             excludes=("jemalloc", "mimalloc"),
             is_available=_is_linux,
         ),
-        Option(
+        TuningOption(
             name="one-thread",
             does="Kernels run in the calling thread: no scratch memory and stack for each thread.",
             hurts="Large operators take as many times longer as there were threads.",
             session={"intra_op_num_threads": "1"},
         ),
-        Option(
+        TuningOption(
             name="optimization-basic",
             does="Graph optimization stops at basic: folding, dropping and simple fusions.",
             hurts="Fused and blocked kernels are missed: usually slower.",
             session={"graph_optimization_level": "basic"},
             excludes=("disable-nchwc", "optimization-extended", "optimization-off"),
         ),
-        Option(
+        TuningOption(
             name="optimization-extended",
             does="Graph optimization stops at extended: no convolution is blocked.",
             hurts="Fused and blocked kernels are missed: usually slower.",
             session={"graph_optimization_level": "extended"},
             excludes=("disable-nchwc", "optimization-basic", "optimization-off"),
         ),
-        Option(
+        TuningOption(
             name="optimization-off",
             does="The graph is not optimized at all: nothing is folded, fused or reordered.",
             hurts="Usually much slower.",
@@ -256,14 +259,14 @@ def _table() -> list[Option]:
                 "optimization-extended",
             ),
         ),
-        Option(
+        TuningOption(
             name="same-as-requested",
             does="An arena of the environment grows by what is asked for (kSameAsRequested).",
             hurts="More, smaller regions; all sessions of the process share the arena.",
             shared_arena=True,
             excludes=("arena-off",),
         ),
-        Option(
+        TuningOption(
             name="telemetry-off",
             does="onnxruntime starts no telemetry: no thread for it, no files in the home folder.",
             hurts="Microsoft does not learn of the use.",

@@ -9,9 +9,10 @@ import msgspec
 
 from memdiag.errors import MemdiagError
 from memdiag.model.model_file import open_model
-from memdiag.records.fix import Figures, Point
+from memdiag.records.measured_change import Figures
+from memdiag.records.tuning import Point
 from memdiag.runner.job import Job, TimeLimitReached
-from memdiag.tuning.options import Option
+from memdiag.tuning.options import TuningOption
 from memdiag.tuning.points import excess
 from memdiag.tuning.prepared_models import PreparedModels
 from memdiag.verify.acceptance import saves_memory
@@ -59,12 +60,13 @@ class PointEvaluator:
     @property
     def measuring_s(self) -> float:
         """Approximate duration of measuring the memory of a point."""
-        return self.model_evaluator.estimate_s(times=0, pairs=0)
+        return self.model_evaluator.memory_s(1)
 
     @property
     def confirming_s(self) -> float:
         """Approximate duration of confirming a point."""
-        return self.model_evaluator.estimate_s(times=_FINAL_PROCESSES, pairs=_FINAL_PAIRS)
+        memory_s = self.model_evaluator.memory_s(2 * _FINAL_PROCESSES)
+        return memory_s + self.model_evaluator.comparison_s(_FINAL_PAIRS)
 
     def reserve_s(self, remaining_s: float) -> float:
         """Return how much of the remaining time to reserve for confirming a point.
@@ -74,8 +76,8 @@ class PointEvaluator:
         """
         if remaining_s == inf:
             return 0.0
-        memory_s = 2 * _FINAL_PROCESSES * self.model_evaluator.process_s
-        all_s = memory_s + self.model_evaluator.estimate_s(times=0, pairs=MIN_PAIRS)
+        memory_s = self.model_evaluator.memory_s(2 * _FINAL_PROCESSES)
+        all_s = memory_s + self.model_evaluator.comparison_s(MIN_PAIRS)
         if all_s <= remaining_s / 2:
             return all_s
         return memory_s if memory_s <= remaining_s / 4 else 0.0
@@ -93,7 +95,7 @@ class PointEvaluator:
             fits=self._fits(self.before),
         )
 
-    def measure(self, chosen: tuple[Option, ...]) -> Point:
+    def measure(self, chosen: tuple[TuningOption, ...]) -> Point:
         """Return the point of `chosen` with its memory, measured once."""
         settings = _configured(self.model_evaluator.job, chosen)
         point = _point(settings, chosen)
@@ -104,14 +106,14 @@ class PointEvaluator:
             return self._refused(point, f"it does not run: {error}")
         return msgspec.structs.replace(point, figures=figures)
 
-    def compare(self, point: Point, chosen: tuple[Option, ...]) -> Point:
+    def compare(self, point: Point, chosen: tuple[TuningOption, ...]) -> Point:
         """Return `point`, that of `chosen`, with its outputs checked and a quick latency ratio.
 
         The ratio comes from few pairs of runs, which only reveal points that are clearly slower.
         """
         return self._compared(point, chosen, _QUICK_PAIRS, is_quick=True)
 
-    def confirm(self, point: Point, chosen: tuple[Option, ...]) -> tuple[Point, bool]:
+    def confirm(self, point: Point, chosen: tuple[TuningOption, ...]) -> tuple[Point, bool]:
         """Return `point` measured thoroughly, and whether it is still worth having.
 
         Its memory and that of the defaults are measured alternately, in several processes each, and
@@ -145,7 +147,7 @@ class PointEvaluator:
         return self._verdicts.get(point.options)
 
     def _compared(
-        self, point: Point, chosen: tuple[Option, ...], pairs: int, *, is_quick: bool = False
+        self, point: Point, chosen: tuple[TuningOption, ...], pairs: int, *, is_quick: bool = False
     ) -> Point:
         try:
             job = self._models.prepare(_configured(self.model_evaluator.job, chosen), chosen)
@@ -197,7 +199,7 @@ class PointEvaluator:
         return not excess(figures, self.budget)
 
 
-def _configured(job: Job, chosen: Sequence[Option]) -> Job:
+def _configured(job: Job, chosen: Sequence[TuningOption]) -> Job:
     for option in chosen:
         job = option.added_to(job)
     return job
@@ -208,7 +210,7 @@ def _disk_bytes(job: Job) -> int:
         return sum(path.stat().st_size for path in file.files)
 
 
-def _point(job: Job, chosen: Sequence[Option]) -> Point:
+def _point(job: Job, chosen: Sequence[TuningOption]) -> Point:
     """Return the point of `chosen`, which `job` was configured with, without any measurement."""
     return Point(
         options=tuple(option.name for option in chosen),

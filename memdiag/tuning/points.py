@@ -5,7 +5,8 @@ from math import inf
 
 import msgspec
 
-from memdiag.records.fix import Figures, Point
+from memdiag.records.measured_change import Figures
+from memdiag.records.tuning import Point
 from memdiag.units import MIB
 
 BUDGETS: Mapping[str, Callable[[Figures], int]] = {
@@ -68,9 +69,9 @@ def choice(points: Sequence[Point], budget: Mapping[str, int], limit: float) -> 
     usable = usable_points(points)
     fitting = [(point, figures) for point, figures, _ in usable if point.fits]
     if budget and fitting:
-        fastest = min(_ratio(point) for point, _ in fitting)
+        fastest = min(point.known_ratio for point, _ in fitting)
         return _simplest(
-            [entry for entry in fitting if _ratio(entry[0]) <= fastest + _EQUALLY_FAST]
+            [entry for entry in fitting if entry[0].known_ratio <= fastest + _EQUALLY_FAST]
         )
     within = [(point, figures) for point, figures, ratio in usable if ratio <= limit]
     within = within or [(point, figures) for point, figures, _ in usable[:1]]
@@ -109,10 +110,4 @@ def _criteria(point: Point) -> tuple[float, float, float]:
     if point.figures is None:
         return inf, inf, inf
     sizes = (point.figures.peak_bytes / MIB, point.figures.steady_bytes / MIB)
-    return round(sizes[0]), round(sizes[1]), _ratio(point)
-
-
-def _ratio(point: Point) -> float:
-    """Return the ratio of latencies: 1 where the interval includes 1."""
-    undecided = point.low is None or point.high is None or point.low <= 1 <= point.high
-    return 1.0 if undecided else point.ratio or 1.0
+    return round(sizes[0]), round(sizes[1]), point.known_ratio

@@ -11,26 +11,33 @@ from pathlib import Path
 import onnx
 
 from memdiag.errors import MeasurementError
+from memdiag.model.graph_index import OVERRIDABLE_SINCE_IR
 from memdiag.model.model_file import ModelFile, open_model
 from memdiag.model.tensor_types import ELEMENT_TYPES_BY_NAME
-from memdiag.ort.session_memory import OVERRIDABLE_SINCE_IR
 from memdiag.rewrites.model_editor import ModelEditor
 from memdiag.rewrites.saving import save
 from memdiag.runner.job import Job, SharedWeight
 from memdiag.runner.try_inputs import try_inputs
-from memdiag.tuning.options import Option
+from memdiag.tuning.options import TuningOption
 from memdiag.tuning.program import saving_options
 
 
 class PreparedModels:
-    """Writes models below `scratch`; `saved_count` of them were saved by the runtime."""
+    """Writes the models that options need.
+
+    Args:
+        scratch: the folder for them.
+
+    Attributes:
+        saved_count: the number of models that the runtime saved.
+    """
 
     def __init__(self, scratch: Path) -> None:
         self._scratch = scratch / "written"
         self._key: Hashable = None
         self.saved_count = 0
 
-    def prepare(self, job: Job, chosen: tuple[Option, ...]) -> Job:
+    def prepare(self, job: Job, chosen: tuple[TuningOption, ...]) -> Job:
         """Return `job` with the model and shared weights that the options `chosen` need.
 
         Raises:

@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Mapping
 from pathlib import PurePath
 
-from memdiag.ort.session_memory import OVERRIDABLE_SINCE_IR
-from memdiag.records.fix import Point
+from memdiag.model.graph_index import OVERRIDABLE_SINCE_IR
+from memdiag.records.tuning import Point
 from memdiag.runner.child import TELEMETRY_OFF
 
 _LEVELS = {
@@ -146,10 +146,10 @@ def _save_once(model: str, point: Point, listed: bool) -> Iterator[str]:
     yield 'cpu = hashlib.sha256(f"{platform.machine()} {cpu}".encode()).hexdigest()[:8]'
     yield f"OPTIMIZED = {str(PurePath(model).with_suffix(''))!r}"
     yield 'OPTIMIZED += f".{ort.__version__}-{cpu}.prepacked.onnx"'
-    yield "saved, made = Path(OPTIMIZED), Path(MODEL).stat().st_mtime"
+    yield "saved, modified = Path(OPTIMIZED), Path(MODEL).stat().st_mtime"
     yield ""
-    yield "# Writing it takes the former peak, once: the first start saves no memory yet."
-    yield "if not saved.exists() or saved.stat().st_mtime < made:  # once for each of them"
+    yield "# Writing the file takes as much memory as the defaults: the first start saves none."
+    yield "if not saved.exists() or saved.stat().st_mtime < modified:  # once for each model"
     # Written to another folder: no process ever reads a file that is half written.
     yield "    with tempfile.TemporaryDirectory(dir=saved.parent) as folder:"
     for line in _options("saving", settings):
@@ -166,9 +166,9 @@ def _save_once(model: str, point: Point, listed: bool) -> Iterator[str]:
         yield f"        names = {{each.name for each in {created}.get_inputs()}}"
         yield "        model = onnx.load(path, load_external_data=False)"
         yield "        inputs = [each for each in model.graph.input if each.name in names]"
-        yield "        del model.graph.input[:]  # among them were initializers now folded away"
+        yield "        del model.graph.input[:]  # some were initializers that are folded away now"
         yield "        model.graph.input.extend(inputs)"
-        yield f"        model.ir_version = {OVERRIDABLE_SINCE_IR}  # lists initializers no more"
+        yield f"        model.ir_version = {OVERRIDABLE_SINCE_IR}  # no longer lists initializers"
         yield "        onnx.save(model, path)"
     else:
         yield f"        {created}"
@@ -179,25 +179,25 @@ def _save_once(model: str, point: Point, listed: bool) -> Iterator[str]:
 def _share_once(model: str, embedded: bool) -> Iterator[str]:
     external = f"{PurePath(model).with_suffix('')}.external.onnx"
     yield f"EXTERNAL = Path({external!r})" if embedded else "EXTERNAL = Path(MODEL)"
-    yield 'PLACES = EXTERNAL.with_suffix(".places.json")'
+    yield 'RANGES = EXTERNAL.with_suffix(".ranges.json")'
     yield ""
-    yield "if not PLACES.exists():  # once: where each weight lies, which onnx can tell"
+    yield "if not RANGES.exists():  # once: the file and range of each weight"
     yield "    import onnx"
     yield ""
     if embedded:
         yield '    model, data = onnx.load(MODEL), f"{EXTERNAL.name}.data"'
         yield "    onnx.save(model, EXTERNAL, save_as_external_data=True, location=data)"
-    yield "    places = {}"
+    yield "    ranges = {}"
     yield "    for tensor in onnx.load(EXTERNAL, load_external_data=False).graph.initializer:"
     yield "        dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)"
     yield "        at = {entry.key: entry.value for entry in tensor.external_data}"
     yield "        if at and dtype.isbuiltin == 1 and all(tensor.dims):"
     yield '            offset = int(at.get("offset", 0))'
-    yield '            places[tensor.name] = at["location"], dtype.name, offset, [*tensor.dims]'
-    yield "    PLACES.write_text(json.dumps(places))"
+    yield '            ranges[tensor.name] = at["location"], dtype.name, offset, [*tensor.dims]'
+    yield "    RANGES.write_text(json.dumps(ranges))"
     yield ""
     yield "weights = {}  # must live as long as the sessions"
-    yield "for name, (file, dtype, offset, shape) in json.loads(PLACES.read_text()).items():"
+    yield "for name, (file, dtype, offset, shape) in json.loads(RANGES.read_text()).items():"
     yield '    mapped = np.memmap(EXTERNAL.parent / file, dtype, "r", offset, tuple(shape))'
     yield "    weights[name] = ort.OrtValue.ortvalue_from_numpy(mapped)"
 

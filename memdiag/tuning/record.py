@@ -4,24 +4,23 @@ from collections.abc import Iterator, Sequence
 from math import ceil
 from pathlib import Path
 
-import msgspec
-
 from memdiag.model.model_file import ModelFile, open_model
-from memdiag.records.fix import FIX_SCHEMA, Fix, Point
-from memdiag.tuning.options import Option
+from memdiag.records.dimension import Dimension
+from memdiag.records.fix import Fix
+from memdiag.records.measured_change import SearchEnd
+from memdiag.records.tuning import REWRITE, TUNING_SCHEMA, Point, Tuning
+from memdiag.tuning.options import TuningOption
 from memdiag.tuning.points import cost
 from memdiag.tuning.prepared_models import lists_initializers
 from memdiag.tuning.program import session_program
 from memdiag.tuning.search import OptionSearch
 from memdiag.units import format_sizes
 
-_REWRITE = "rewrite"
 
-
-def rewrite_option(path: str) -> Option:
+def rewrite_option(path: str) -> TuningOption:
     """Return the option to load the model that a fix wrote to `path`."""
-    return Option(
-        name=_REWRITE,
+    return TuningOption(
+        name=REWRITE,
         does="The model that the fix wrote is loaded.",
         hurts="It is another file than the original.",
         model=Path(path),
@@ -29,61 +28,73 @@ def rewrite_option(path: str) -> Option:
 
 
 def tuning_record(
-    file: ModelFile, search: OptionSearch, fixed: Fix | None, duration_s: float
-) -> Fix:
-    """Return the record of a tuning of `file`, after a fix if `fixed` is given.
+    file: ModelFile,
+    search: OptionSearch,
+    fixed: Fix | None,
+    *,
+    notes: Sequence[str],
+    dimensions: tuple[Dimension, ...],
+    duration_s: float,
+) -> Tuning:
+    """Return the record of the tuning of `file` by `search`.
 
-    The fixed model's fields are those of `fixed`; before and after are the original and the chosen
-    point.
+    Args:
+        file: the original model.
+        search: the search, after its end.
+        fixed: the fix that came first; None for none.
+        notes: sentences that come before those about the search.
+        dimensions: the free dimensions, with the realistic sizes.
+        duration_s: the duration of everything.
     """
     points, chosen = search.point_evaluator, search.chosen
-    verdict, sessions = points.verdict(chosen), points.model_evaluator.job.session.sessions
+    verdict = points.verdict(chosen)
     difference = verdict.difference if verdict else None
-    program = chosen if chosen.options else _least_offered(search.points)
-    rewritten = fixed.output if fixed and program and _REWRITE in program.options else None
-    model = rewritten or _text(file.path)
-    record = Fix(
-        schema=FIX_SCHEMA,
+    program_point = chosen if chosen.options else _least_offered(search.points)
+    return Tuning(
+        schema=TUNING_SCHEMA,
         model=_text(file.path),
         onnxruntime=points.model_evaluator.onnxruntime,
-        output=None,
-        output_files=(),
-        session_options=chosen.session_options,
-        environment=chosen.environment,
-        remedies=(),
         before=points.before,
         after=chosen.figures,
         latencies=verdict.latencies if verdict else (),
         largest_difference=difference.relative if difference else None,
         bound=points.bound.relative,
         bound_reason=points.bound.why,
-        verified=True,
-        notes=tuple(_notes(search, fixed)),
+        ended_by=search.ended_by,
+        notes=(*(fixed.notes if fixed else ()), *notes, *_notes(search, fixed)),
         duration_s=duration_s,
+        dimensions=dimensions,
         points=search.points,
         untried=search.untried(),
         chosen=chosen.options,
-        snippet=_program(model, Path(rewritten or file.path), program, search) if program else "",
+        program=_program(file.path, program_point, search, fixed) if program_point else "",
         session_count=points.session_count,
-        sessions=sessions,
+        sessions=points.model_evaluator.job.session.sessions,
+        fix=fixed,
     )
-    return _with_fix(record, fixed) if fixed else record
 
 
-def _with_fix(record: Fix, fixed: Fix) -> Fix:
-    """Return `record` with the fields that only the fix can fill."""
-    return msgspec.structs.replace(
-        record,
-        output=fixed.output,
-        output_files=fixed.output_files,
-        kept_files=fixed.kept_files,
-        kept_bytes=fixed.kept_bytes,
-        remedies=fixed.remedies,
-        verified_on=fixed.verified_on,
-        is_valid=fixed.is_valid,
-        oldest_onnxruntime=fixed.oldest_onnxruntime,
-        oldest_reason=fixed.oldest_reason,
-        notes=(*fixed.notes, *record.notes),
+def unmeasured_tuning(fixed: Fix, ended_by: SearchEnd, sessions: int, duration_s: float) -> Tuning:
+    """Return the record of a tuning that ended after the fix `fixed`, before any measurement."""
+    is_limit = ended_by == "time_limit"
+    ended = "the time limit passed" if is_limit else "the search was interrupted"
+    return Tuning(
+        schema=TUNING_SCHEMA,
+        model=fixed.model,
+        onnxruntime=fixed.onnxruntime,
+        before=None,
+        after=None,
+        latencies=(),
+        largest_difference=None,
+        bound=None,
+        bound_reason="",
+        ended_by=ended_by,
+        notes=(*fixed.notes, f"{ended} before any option was tried"),
+        duration_s=duration_s,
+        dimensions=fixed.dimensions,
+        points=(),
+        sessions=sessions,
+        fix=fixed,
     )
 
 
@@ -108,15 +119,14 @@ def _notes(search: OptionSearch, fixed: Fix | None) -> Iterator[str]:
         yield (
             f"undecided: {' + '.join(doubtful.options)} would take {_sizes(doubtful)}, but latency"
             f" {doubtful.ratio:.2f} × ({doubtful.low:.2f}–{doubtful.high:.2f}) with"
-            f" {doubtful.slowest_with} does not tell whether it is too slow; --max-slowdown"
+            f" {doubtful.slowest_with} does not decide whether it is too slow; --max-slowdown"
             f" {high:.2f} accepts it"
         )
-    if search.timed_out:
+    if search.ended_by != "completion":
+        is_limit = search.ended_by == "time_limit"
+        ended = "the time limit ended the search" if is_limit else "the search was interrupted"
         once = "" if search.is_confirmed else ", and its memory was measured once"
-        yield f"the time limit ended the search; the result is the best so far{once}"
-    if search.interrupted:
-        once = "" if search.is_confirmed else ", and its memory was measured once"
-        yield f"the search was interrupted; the result is the best so far{once}"
+        yield f"{ended}; the result is the best so far{once}"
     if search.budget and not chosen.fits:
         yield "no point fits the budget; this is the nearest one"
         slower = search.cheaper_but_slower()
@@ -124,7 +134,7 @@ def _notes(search: OptionSearch, fixed: Fix | None) -> Iterator[str]:
             yield f"{' + '.join(slower.options)} would fit it at {slower.ratio:.2f} × the latency"
     if fixed is not None and fixed.output is None:
         yield "no rewrite was worth it: only options were tuned"
-    if fixed is not None and fixed.output is not None and _REWRITE not in chosen.options:
+    if fixed is not None and fixed.output is not None and REWRITE not in chosen.options:
         yield f"{fixed.output} was written, but the chosen point does without it"
     if chosen.run_options:
         yield "the run options are part of it: pass them to every run"
@@ -144,12 +154,21 @@ def _least_offered(points: Sequence[Point]) -> Point | None:
     return min(found, key=lambda entry: entry[0])[1] if found else None
 
 
-def _program(name: str, path: Path, point: Point, search: OptionSearch) -> str:
-    with open_model(path) as file:
+def _program(original: Path, point: Point, search: OptionSearch, fixed: Fix | None) -> str:
+    """Return the program that sets up `point`, of the fixed model if that is among its options."""
+    rewritten = fixed.output if fixed and REWRITE in point.options else None
+    with open_model(Path(rewritten or original)) as file:
         embedded, listed = not file.external_bytes, lists_initializers(file)
     costs = {option.name: option.hurts for option in search.options_of(point)}
     sessions = search.point_evaluator.model_evaluator.job.session.sessions
-    return session_program(name, point, sessions, embedded=embedded, listed=listed, costs=costs)
+    return session_program(
+        rewritten or _text(original),
+        point,
+        sessions,
+        embedded=embedded,
+        listed=listed,
+        costs=costs,
+    )
 
 
 def _text(path: Path) -> str:

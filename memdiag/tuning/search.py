@@ -7,9 +7,10 @@ from math import inf
 
 import msgspec
 
-from memdiag.records.fix import Figures, Point
+from memdiag.records.measured_change import Figures, SearchEnd
+from memdiag.records.tuning import Point
 from memdiag.runner.job import TimeLimitReached
-from memdiag.tuning.options import Option
+from memdiag.tuning.options import TuningOption
 from memdiag.tuning.point_evaluator import PointEvaluator
 from memdiag.tuning.points import (
     choice,
@@ -47,22 +48,20 @@ class OptionSearch:
         limit: the largest ratio of latencies.
         report_progress: called with a few words about what is being done.
         end: when the search has to end, by `clock`.
-        interrupted: whether Ctrl-C ended the search.
-        timed_out: whether the time limit ended it.
+        ended_by: what ended the search.
     """
 
     point_evaluator: PointEvaluator
-    usable: Sequence[Option]
-    always: tuple[Option, ...]
+    usable: Sequence[TuningOption]
+    always: tuple[TuningOption, ...]
     budget: Mapping[str, int]
     limit: float
     report_progress: Callable[[str], None]
     end: float = inf
     clock: Callable[[], float] = time.monotonic
-    interrupted: bool = False
-    timed_out: bool = False
+    ended_by: SearchEnd = "completion"
     _points: dict[Names, Point] = field(default_factory=dict)
-    _chosen: dict[Names, tuple[Option, ...]] = field(default_factory=dict)
+    _options_by_names: dict[Names, tuple[TuningOption, ...]] = field(default_factory=dict)
     _refuted: set[Names] = field(default_factory=set)
     _confirmed: Names | None = None
     _deadline: float = field(init=False, default=inf)
@@ -78,9 +77,9 @@ class OptionSearch:
             self.point_evaluator.set_deadline(self.end)
             self._confirm()
         except KeyboardInterrupt:
-            self.interrupted = True
+            self.ended_by = "interrupt"
         except TimeLimitReached:
-            self.timed_out = True
+            self.ended_by = "time_limit"
 
     @property
     def points(self) -> tuple[Point, ...]:
@@ -104,9 +103,9 @@ class OptionSearch:
         ]
         return choice(standing, self.budget, self.limit)
 
-    def options_of(self, point: Point) -> tuple[Option, ...]:
+    def options_of(self, point: Point) -> tuple[TuningOption, ...]:
         """Return the options of `point`."""
-        return self._chosen[frozenset(point.options)]
+        return self._options_by_names[frozenset(point.options)]
 
     @property
     def is_confirmed(self) -> bool:
@@ -132,7 +131,7 @@ class OptionSearch:
 
     def _offered(self) -> set[Names]:
         """Return the points that save memory but were not compared in time."""
-        if not (self.timed_out or self.interrupted):
+        if self.ended_by == "completion":
             return set()
         base = self._base()
         return {
@@ -173,7 +172,7 @@ class OptionSearch:
                 if limit < inf:
                     self._gather(best, limit)
         except TimeLimitReached:
-            self.timed_out = True
+            self.ended_by = "time_limit"
 
     def _try_alone(self, base: Figures) -> None:
         """Try each option alone.
@@ -181,7 +180,7 @@ class OptionSearch:
         Comparing takes longest: memory is measured first, and the largest saving is compared first.
         Where time is limited, a third of it goes to memory, and the other options come last.
         """
-        measured: list[Option] = []
+        measured: list[TuningOption] = []
         started = self.clock()
         measuring_end = started + (self._deadline - started) / 3
         for option in self.usable:
@@ -196,7 +195,7 @@ class OptionSearch:
         for option in self.usable:
             self._try((option,), base)
 
-    def _seems_slow(self, option: Option) -> bool:
+    def _seems_slow(self, option: TuningOption) -> bool:
         """Return whether the few runs in which memory was measured were slow."""
         figures = self._points[_names((*self.always, option))].figures
         before_s = self.point_evaluator.before.latency_s
@@ -204,7 +203,7 @@ class OptionSearch:
             return False
         return figures.latency_s > _PLAUSIBLE_RATIO * self.limit * before_s
 
-    def _starts(self, base: Figures) -> Iterator[tuple[tuple[Option, ...], float]]:
+    def _starts(self, base: Figures) -> Iterator[tuple[tuple[TuningOption, ...], float]]:
         """Yield the options to start combining from, with the limit of the latency ratio.
 
         They are the best single option, the best option that excludes it, and the best option
@@ -212,16 +211,16 @@ class OptionSearch:
         """
         best = self._best_alone(self.usable, base, self.limit)
         yield best, self.limit
-        others = [option for option in self.usable if _clashes(option, best)]
-        if rival := self._best_alone(others, base, self.limit):
+        rivals = [option for option in self.usable if _clashes(option, best)]
+        if rival := self._best_alone(rivals, base, self.limit):
             yield rival, self.limit
         slow = self._best_alone(self.usable, base, inf)
         if slow not in (best, rival):
             yield slow, inf
 
     def _best_alone(
-        self, among: Sequence[Option], base: Figures, limit: float
-    ) -> tuple[Option, ...]:
+        self, among: Sequence[TuningOption], base: Figures, limit: float
+    ) -> tuple[TuningOption, ...]:
         """Return the option with the least memory, in a tuple; an empty one where none helps."""
         found = [
             (cost(figures), option)
@@ -231,7 +230,7 @@ class OptionSearch:
         ]
         return (min(found, key=lambda entry: entry[0])[1],) if found else ()
 
-    def _grow(self, best: tuple[Option, ...], limit: float) -> tuple[Option, ...]:
+    def _grow(self, best: tuple[TuningOption, ...], limit: float) -> tuple[TuningOption, ...]:
         """Add each option in turn, the most saving first, and keep those that save more."""
         least = self._figures(best) or self._base()
         for option in sorted(self.usable, key=self._cost_alone):
@@ -243,7 +242,7 @@ class OptionSearch:
                 best, least = (*best, option), found
         return best
 
-    def _shrink(self, best: tuple[Option, ...], limit: float) -> tuple[Option, ...]:
+    def _shrink(self, best: tuple[TuningOption, ...], limit: float) -> tuple[TuningOption, ...]:
         """Remove the options without which the combination is as good."""
         for option in best if len(best) > 2 else ():
             fewer = tuple(each for each in best if each is not option)
@@ -256,7 +255,7 @@ class OptionSearch:
                 best = fewer
         return best
 
-    def _gather(self, best: tuple[Option, ...], limit: float) -> None:
+    def _gather(self, best: tuple[TuningOption, ...], limit: float) -> None:
         """Add options that save a little each, which together may be worth it."""
         taken = self._figures(best) or self._base()
         for option in self._small_savings(best, limit):
@@ -269,7 +268,7 @@ class OptionSearch:
                 if self._figures(added, limit) is not None:
                     best, taken = added, figures
 
-    def _small_savings(self, best: tuple[Option, ...], limit: float) -> list[Option]:
+    def _small_savings(self, best: tuple[TuningOption, ...], limit: float) -> list[TuningOption]:
         """Return the options that save something alone and are not known to fail."""
         base = self._base()
         found = []
@@ -286,16 +285,16 @@ class OptionSearch:
         """Measure the best plausible point thoroughly; if it is not confirmed, the next one."""
         while (point := self._best_if_fast()).options:
             names = frozenset(point.options)
-            chosen = self._chosen[names]
+            chosen = self._options_by_names[names]
             about_s = max(0.0, min(self.point_evaluator.confirming_s, self.end - self.clock()))
-            self.report_progress(f"verifying {_text(chosen)} (about {format_duration(about_s)})")
+            self.report_progress(f"verifying {_joined(chosen)} (about {format_duration(about_s)})")
             self._points[names], is_confirmed = self.point_evaluator.confirm(point, chosen)
             if is_confirmed:
                 self._confirmed = names
                 return
             self._refuted.add(names)
 
-    def _try(self, added: tuple[Option, ...], reference: Figures) -> None:
+    def _try(self, added: tuple[TuningOption, ...], reference: Figures) -> None:
         """Measure the memory with `added`; if it is less than `reference`, compare the latency too.
 
         It is also compared if it fits a budget that the defaults exceed, however narrowly.
@@ -309,7 +308,7 @@ class OptionSearch:
         ):
             self._compare(added)
 
-    def _measure(self, added: tuple[Option, ...]) -> Point:
+    def _measure(self, added: tuple[TuningOption, ...]) -> Point:
         chosen = (*self.always, *added)
         known = self._points.get(_names(chosen))
         if known is not None:
@@ -317,10 +316,10 @@ class OptionSearch:
         self._check_deadline()
         alone = [each for each in self.usable if _names((*self.always, each)) not in self._points]
         left = f"{len(alone)} options left" if alone else f"{len(self._points)} points so far"
-        self.report_progress(f"trying {_text(chosen)} ({left}, {self._pace.step(len(alone))})")
+        self.report_progress(f"trying {_joined(chosen)} ({left}, {self._pace.step(len(alone))})")
         return self._keep(self.point_evaluator.measure(chosen), chosen)
 
-    def _compare(self, added: tuple[Option, ...]) -> None:
+    def _compare(self, added: tuple[TuningOption, ...]) -> None:
         chosen = (*self.always, *added)
         point = self._points[_names(chosen)]
         if point.ratio is None and not point.problem:
@@ -333,22 +332,22 @@ class OptionSearch:
         if self.clock() >= end:
             raise TimeLimitReached
 
-    def _keep(self, point: Point, chosen: tuple[Option, ...]) -> Point:
-        self._points[_names(chosen)], self._chosen[_names(chosen)] = point, chosen
+    def _keep(self, point: Point, chosen: tuple[TuningOption, ...]) -> Point:
+        self._points[_names(chosen)], self._options_by_names[_names(chosen)] = point, chosen
         return point
 
     def _base(self) -> Figures:
         """Return the figures that options have to improve on."""
         return self._figures(()) or self.point_evaluator.model_evaluator.before
 
-    def _figures(self, added: tuple[Option, ...], limit: float = inf) -> Figures | None:
+    def _figures(self, added: tuple[TuningOption, ...], limit: float = inf) -> Figures | None:
         """Return the figures of a point that can be used and is not slower than `limit`."""
         point = self._points.get(_names((*self.always, *added)))
         if point is None or point.ratio is None or _fails(point, limit):
             return None
         return point.figures
 
-    def _cost_alone(self, option: Option) -> float:
+    def _cost_alone(self, option: TuningOption) -> float:
         point = self._points[_names((*self.always, option))]
         return cost(point.figures) if point.figures is not None and not point.problem else inf
 
@@ -359,14 +358,14 @@ def _fails(point: Point, limit: float) -> bool:
     return bool(point.problem) or is_slow
 
 
-def _clashes(option: Option, others: Sequence[Option]) -> bool:
-    """Return whether `option` cannot be combined with one of `others`."""
-    return any(each.name in option.excludes or option.name in each.excludes for each in others)
+def _clashes(option: TuningOption, chosen: Sequence[TuningOption]) -> bool:
+    """Return whether `option` cannot be combined with one of `chosen`."""
+    return any(each.name in option.excludes or option.name in each.excludes for each in chosen)
 
 
-def _names(chosen: Sequence[Option]) -> Names:
+def _names(chosen: Sequence[TuningOption]) -> Names:
     return frozenset(option.name for option in chosen)
 
 
-def _text(chosen: Sequence[Option]) -> str:
+def _joined(chosen: Sequence[TuningOption]) -> str:
     return " + ".join(option.name for option in chosen)

@@ -2,7 +2,7 @@
 
 from math import ceil
 
-from memdiag.records.fix import Figures
+from memdiag.records.measured_change import Figures
 from memdiag.units import format_sizes
 from memdiag.verify.latency import LatencyComparison
 from memdiag.verify.model_evaluator import Comparisons
@@ -86,13 +86,13 @@ def takes_less_memory(first: Figures, second: Figures) -> bool | None:
     floor = _floor(first.peak_bytes, second.peak_bytes)
     steady = max(floor, first.steady_spread_bytes, second.steady_spread_bytes)
     peak = max(floor, first.peak_spread_bytes, second.peak_spread_bytes)
-    for mine, other, doubt in (
+    for first_bytes, second_bytes, doubt_bytes in (
         (first.anonymous_bytes, second.anonymous_bytes, steady),
         (first.steady_bytes, second.steady_bytes, steady),
         (first.peak_bytes, second.peak_bytes, peak),
     ):
-        if abs(mine - other) > doubt:
-            return mine < other
+        if abs(first_bytes - second_bytes) > doubt_bytes:
+            return first_bytes < second_bytes
     return None
 
 
@@ -103,8 +103,8 @@ def takes_less_time(first: Comparisons, second: Comparisons) -> bool | None:
     """
     ratios = {name: found.ratio for name, found in second}
     pairs = [(found.ratio, ratios[name]) for name, found in first if name in ratios]
-    wins = any(_is_below(mine, other) for mine, other in pairs)
-    losses = any(_is_below(other, mine) for mine, other in pairs)
+    wins = any(_is_below(first_ratio, second_ratio) for first_ratio, second_ratio in pairs)
+    losses = any(_is_below(second_ratio, first_ratio) for first_ratio, second_ratio in pairs)
     return None if wins == losses else wins
 
 

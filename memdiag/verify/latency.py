@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
+from math import ceil
 from typing import NamedTuple
 
 from memdiag.runner.session_server import SessionServer
@@ -14,6 +15,9 @@ MAX_UNNOTICED_S = 20e-6
 """A difference per run that no user notices: calling a session from Python takes as long. Models
 that differ by no more count as equally fast, whatever the ratio: a run of 0.07 ms is never decided
 by a limit of 1.05, which is 3.5 µs."""
+
+BUDGET_S = 30.0
+"""Duration after which a comparison ends, once it has `MIN_PAIRS` pairs."""
 
 _WARM_RUNS = 3
 _TURN_S = 0.05
@@ -35,7 +39,12 @@ down: without a rest, two equal sessions were measured to differ by a factor of 
 
 
 class LatencyComparison(NamedTuple):
-    """Latencies of two models in seconds (medians of the turns), and the ratio of the pairs."""
+    """Latencies of two models from runs that alternate between them.
+
+    Attributes:
+        before_s, after_s: medians of the turns.
+        ratio: the ratio of the pairs.
+    """
 
     before_s: float
     after_s: float
@@ -66,7 +75,7 @@ def compare_latency(
     *,
     then: Sequence[int] = (),
     pairs: int = 30,
-    budget_s: float = 30.0,
+    budget_s: float = BUDGET_S,
     limit: float | None = None,
     clock: Callable[[], float] = time.monotonic,
     rest: Callable[[float], None] = time.sleep,
@@ -105,6 +114,22 @@ def compare_latency(
     return _comparison(seconds)
 
 
+def expected_s(run_s: Sequence[float], *, pairs: int, budget_s: float = BUDGET_S) -> float:
+    """Return the expected duration of a comparison of two models as fast as each other.
+
+    `run_s` is the duration of a run: of one set of inputs, or of each of several in turn. Whether a
+    limit is decided earlier is unknown.
+    """
+    if len(run_s) == 1:
+        warm, timed = _runs_per_turn(run_s[0])
+        turn_s = _REST_S + (warm + timed) * run_s[0]
+    else:
+        turn_s = _REST_S + sum(run_s)
+    in_budget = ceil(budget_s / (2 * turn_s))
+    # Both models warm up for about a turn.
+    return 2 * turn_s * (1 + min(pairs, max(MIN_PAIRS, in_budget)))
+
+
 def _is_decided(
     number: int, seconds: tuple[Sequence[float], Sequence[float]], limit: float
 ) -> bool:
@@ -129,9 +154,15 @@ def _turn_of_one(both: Sequence[SessionServer], feeds: int) -> Callable[[Session
         for server in both:
             server.run(feeds, _WARM_RUNS - 1)
         longest = max(max(server.run(feeds)) for server in both)
-    times = max(1, min(_MAX_RUNS, int(_TURN_S / longest))) if longest > 0 else _MAX_RUNS
-    warm = _WARM_RUNS if times > 1 else int(longest <= _LONG_S)
-    return lambda server: min(server.run(feeds, warm + times)[warm:])
+    warm, timed = _runs_per_turn(longest)
+    return lambda server: min(server.run(feeds, warm + timed)[warm:])
+
+
+def _runs_per_turn(longest_s: float) -> tuple[int, int]:
+    """Return how many warm-up runs and timed runs a turn has if a run takes up to `longest_s`."""
+    timed = max(1, min(_MAX_RUNS, int(_TURN_S / longest_s))) if longest_s > 0 else _MAX_RUNS
+    warm = _WARM_RUNS if timed > 1 else int(longest_s <= _LONG_S)
+    return warm, timed
 
 
 def _turn_of_several(feeds: Sequence[int]) -> Callable[[SessionServer], float]:

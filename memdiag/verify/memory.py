@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from statistics import median
 
 from memdiag.errors import MeasurementError
-from memdiag.records.fix import Figures
+from memdiag.records.measured_change import Figures
 from memdiag.runner.job import Job
 from memdiag.runner.run import Measurement, measure
 
@@ -61,7 +61,7 @@ def measure_interleaved(jobs: Sequence[Job], times: int) -> list[list[Measuremen
 
 
 def summarize(measurements: Sequence[Measurement], *, disk_bytes: int) -> Figures:
-    """Return the medians of `measurements`, memory above each process's own baseline."""
+    """Return the medians of `measurements`, memory above the baseline of each process."""
     peaks = [_peak(each) for each in measurements]
     steady = [_steady(each)[0] for each in measurements]
     latencies = [run.latency_s for each in measurements for run in each.runs]

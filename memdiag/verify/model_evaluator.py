@@ -8,20 +8,18 @@ from types import TracebackType
 from typing import NamedTuple, Self
 
 from memdiag.errors import MeasurementError
-from memdiag.records.fix import Figures, LatencyAt
+from memdiag.records.measured_change import Figures, LatencyAt
 from memdiag.runner.job import Feed, Job
 from memdiag.runner.session_server import SessionServer
-from memdiag.verify.latency import MAX_PAIRS, LatencyComparison, compare_latency
+from memdiag.verify.latency import MAX_PAIRS, LatencyComparison, compare_latency, expected_s
 from memdiag.verify.memory import measure_interleaved, summarize
-from memdiag.verify.output_baseline import OutputBaseline
 from memdiag.verify.outputs import Bound, Difference
+from memdiag.verify.pace import DurationRatio
+from memdiag.verify.reference_outputs import ReferenceOutputs
 
-_BASELINE_PROCESSES = 3
+_ORIGINAL_PROCESSES = 3
 _CONFIRMING_S = 60.0
 """Maximum duration of a comparison that has to confirm that a model is slower."""
-
-_TURN_OVERHEAD_S = 0.15
-_RUNS_PER_TURN = 4
 
 
 class InputSet(NamedTuple):
@@ -41,7 +39,13 @@ class InputSet(NamedTuple):
 
 
 class _TimedInputs(NamedTuple):
-    """Inputs with which latency is compared: one set, or several one after the other."""
+    """Inputs with which latency is compared.
+
+    Attributes:
+        name: the name in reports.
+        feeds: the index of the first set.
+        then: the indices of the sets that follow in each run; empty for one set alone.
+    """
 
     name: str
     feeds: int
@@ -97,7 +101,6 @@ class ModelEvaluator:
         before: the figures of the original.
         unstable: names of outputs that are random.
         onnxruntime: the release that models run on.
-        process_s: mean duration of measuring the original's memory once, in seconds.
         session_count: number of sessions that were started.
 
     Raises:
@@ -112,17 +115,20 @@ class ModelEvaluator:
         self._input_sets = input_sets
         self._timed = tuple(_timed_inputs(input_sets))
         self._quick_timed = tuple(dict.fromkeys((self._timed[0], self._timed[-1])))
+        self._comparing = DurationRatio()
+        started = time.monotonic()
         self._server = self._session(job)
         self._needs_restart = False
         try:
-            self._baseline = OutputBaseline(self._server, len(input_sets), scratch)
+            self._session_s = time.monotonic() - started
+            self._reference = ReferenceOutputs(self._server, len(input_sets), scratch)
             started = time.monotonic()
-            self.before = self.measure(job, _BASELINE_PROCESSES, disk_bytes=disk_bytes)
-            self.process_s = (time.monotonic() - started) / _BASELINE_PROCESSES
+            self.before = self.measure(job, _ORIGINAL_PROCESSES, disk_bytes=disk_bytes)
+            self._process_s = (time.monotonic() - started) / _ORIGINAL_PROCESSES
         except BaseException:
             self._server.close()
             raise
-        self.unstable = self._baseline.unstable
+        self.unstable = self._reference.unstable
         self.onnxruntime = self._server.onnxruntime
 
     def __enter__(self) -> Self:
@@ -136,11 +142,17 @@ class ModelEvaluator:
     ) -> None:
         self._server.close()
 
-    def estimate_s(self, *, times: int, pairs: int) -> float:
-        """Return roughly how long `times` measurements of both models and one evaluation take."""
-        turn_s = _TURN_OVERHEAD_S + _RUNS_PER_TURN * (self.before.latency_s or 0)
-        comparing_s = 2 * pairs * len(self._timed) * turn_s
-        return (2 * times + 1) * self.process_s + comparing_s
+    def memory_s(self, processes: int) -> float:
+        """Return the expected duration of measuring the memory of so many processes."""
+        return processes * self._process_s
+
+    def comparison_s(self, pairs: int) -> float:
+        """Return the expected duration of `evaluate`, from the comparisons that were made so far.
+
+        Confirmations in new sessions, which slow models need, are not included.
+        """
+        comparing_s = sum(self._expected_s(inputs, pairs) for inputs in self._timed)
+        return self._session_s + sum(self._reference.run_s) + self._comparing.ratio * comparing_s
 
     def evaluate(
         self,
@@ -155,9 +167,9 @@ class ModelEvaluator:
 
         Outputs may differ by `bound`. Latency is compared in up to `pairs` pairs of runs with each
         of the timed inputs, and with a `limit` only until it is decided whether the model is slower
-        by more than that. A model that seems to be is compared again in new sessions, because of
-        two sessions of one model one may be faster as long as it lives; that result counts. One
-        kind of inputs with which it is slower is enough: the rest is not compared.
+        by more than that. A model that seems to be is compared again in new sessions, and that
+        result counts: one session of a model may be faster than another of the same model for its
+        whole life. Inputs after the first with which the model is slower are not compared.
 
         With `is_quick` only the first inputs are compared, and all alternately where sizes differ,
         and nothing is confirmed in new sessions.
@@ -169,19 +181,20 @@ class ModelEvaluator:
             if self._needs_restart:
                 self._restart()
             with self._session(job) as server:
-                problem, worst = self._baseline.check(server, bound)
+                problem, worst = self._reference.check(server, bound)
                 if problem is not None:
                     return Verdict(problem=problem, difference=worst)
                 found: dict[_TimedInputs, LatencyComparison] = {}
                 for inputs in self._quick_timed if is_quick else self._timed:
-                    found[inputs] = compare_latency(
-                        self._server,
-                        server,
-                        inputs.feeds,
-                        then=inputs.then,
-                        pairs=pairs,
-                        limit=limit,
-                    )
+                    with self._comparing.timed(self._expected_s(inputs, pairs)):
+                        found[inputs] = compare_latency(
+                            self._server,
+                            server,
+                            inputs.feeds,
+                            then=inputs.then,
+                            pairs=pairs,
+                            limit=limit,
+                        )
                     if limit is not None and found[inputs].is_slower(limit):
                         break
             if limit is not None and not is_quick:
@@ -190,7 +203,7 @@ class ModelEvaluator:
             self._needs_restart = self._server.has_ended
             return Verdict(problem=f"it does not run: {error}")
         except BaseException:
-            # Interrupted within a request, whose answer would be read as that to the next one.
+            # The answer to an interrupted request would be read as that to the next request.
             self._needs_restart = True
             raise
         comparisons = tuple((inputs.name, each) for inputs, each in found.items())
@@ -258,6 +271,11 @@ class ModelEvaluator:
                 if again[inputs].is_slower(limit):
                     break
         return again
+
+    def _expected_s(self, inputs: _TimedInputs, pairs: int) -> float:
+        """Return the expected duration of a comparison of latency, from the original's runs."""
+        indices = (inputs.feeds, *inputs.then)
+        return expected_s([self._reference.run_s[index] for index in indices], pairs=pairs)
 
     def _restart(self) -> None:
         """Replace the original's session."""

@@ -10,8 +10,8 @@ from memdiag.runner.child import child_environment
 from memdiag.runner.job import Job
 from memdiag.runner.session_server import SessionServer
 from memdiag.verify.model_evaluator import InputSet
-from memdiag.verify.output_baseline import OutputBaseline
 from memdiag.verify.outputs import Bound
+from memdiag.verify.reference_outputs import ReferenceOutputs
 
 _TIMEOUT_S = 60.0
 _VERSION = "import numpy, onnxruntime; print(onnxruntime.__version__)"
@@ -32,28 +32,28 @@ class OtherRuntimes:
         self, pythons: Sequence[Path], job: Job, input_sets: Sequence[InputSet], scratch: Path
     ) -> None:
         self._feeds = [each.feeds for each in input_sets]
-        self._baselines: dict[Path, OutputBaseline] = {}
+        self._references: dict[Path, ReferenceOutputs] = {}
         self.notes: list[str] = []
         known = {python: _version_of(python) for python in pythons}
         for number, (python, version) in enumerate(known.items()):
             try:
                 with self._server(job, python) as server:
                     folder = scratch / f"runtime-{number}"
-                    self._baselines[python] = OutputBaseline(server, len(self._feeds), folder)
+                    self._references[python] = ReferenceOutputs(server, len(self._feeds), folder)
             except MeasurementError as error:
                 self.notes.append(
                     f"onnxruntime {version} does not run the original, so that nothing is verified"
                     f" on it ({error})"
                 )
-        self._versions = {python: known[python] for python in self._baselines}
+        self._versions = {python: known[python] for python in self._references}
         self.versions = tuple(self._versions.values())
 
     def problem(self, job: Job, bound: Bound) -> str | None:
         """Return the first problem of another model on one of the runtimes; None if it has none."""
-        for python, baseline in self._baselines.items():
+        for python, reference in self._references.items():
             try:
                 with self._server(job, python) as server:
-                    problem, _ = baseline.check(server, bound)
+                    problem, _ = reference.check(server, bound)
             except MeasurementError as error:
                 problem = f"it does not run: {error}"
             if problem is not None:

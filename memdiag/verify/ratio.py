@@ -15,7 +15,13 @@ their intervals contain the true ratio with a confidence of at least 95 %."""
 
 
 class Ratio(NamedTuple):
-    """The median of the pairs' ratios after / before, and its confidence interval."""
+    """The ratio of after to before.
+
+    Attributes:
+        median: the median of the pairs' ratios.
+        low, high: its confidence interval.
+        pairs: the number of pairs.
+    """
 
     median: float
     low: float

@@ -27,9 +27,11 @@ except onnx.checker.ValidationError as error:
 
 
 class Validity(NamedTuple):
-    """The first complaint of `onnx.checker` about a model (empty: none).
+    """Result of `onnx.checker` for a changed model.
 
-    `is_new` says whether the original has another one or none.
+    Attributes:
+        complaint: the first complaint; empty if there is none.
+        is_new: whether the original has no complaint, or another.
     """
 
     complaint: str
@@ -37,9 +39,14 @@ class Validity(NamedTuple):
 
 
 class ValidityChecker:
-    """Runs `onnx.checker` on models that were made from the one at `original`.
+    """Runs `onnx.checker` on changed versions of the model at `original`.
 
     Operators of other domains than ONNX's own are not checked, only that their domain is imported.
+
+    Args:
+        original: the original model.
+        timeout_s: when to stop a check; a model that takes longer counts as invalid.
+        deadline: when to stop altogether.
     """
 
     def __init__(
@@ -114,13 +121,16 @@ def newer(before: ModelProto, after: ModelProto) -> str | None:
 
 
 def _versions(imports: Iterable[OperatorSetIdProto]) -> dict[str, int]:
-    return {_domain(one.domain): one.version for one in imports}
+    return {_domain(entry.domain): entry.version for entry in imports}
 
 
 def _domains(model: ModelProto) -> set[str]:
     """Return the domains of all nodes, subgraphs and functions included."""
     found: set[str] = set()
-    pending: list[Iterable[NodeProto]] = [model.graph.node, *(one.node for one in model.functions)]
+    pending: list[Iterable[NodeProto]] = [
+        model.graph.node,
+        *(each.node for each in model.functions),
+    ]
     while pending:
         for node in pending.pop():
             found.add(_domain(node.domain))

@@ -1,1 +1,1 @@
-"""The recipes: every file here is one, found by being here."""
+"""The recipes. Each module of this package builds a sample model."""

@@ -1,4 +1,4 @@
-"""A stack of convolutions whose weights are denormal in part, as weight decay leaves them."""
+"""A stack of convolutions with denormal weights, as weight decay leaves them."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from memdiag.errors import UsageError
-from sample_models.drawing import Drawing, floats_of
-from sample_models.weights import Weight, floats
+from sample_models.graph_builder import GraphBuilder, floats_of
+from sample_models.weights import RandomWeight, floats
 
 NAME = "denormal_conv"
 SUMMARY = "a stack of convolutions with denormal weights, half of them or a share to be chosen"
@@ -28,9 +28,9 @@ _DENORMAL_SCALE = np.float32(1e-39)
 
 
 def build(megabytes: float, path: Path, external: bool, *, share: float = SHARE) -> None:
-    """Write the model with weights of `megabytes`, to within a layer; a `share` is denormal.
+    """Write the model with weights of about `megabytes`, of which a `share` is denormal.
 
-    The other weights are larger for it, so that no value between the layers is denormal.
+    The other weights are larger in return, so that no value between the layers is denormal.
 
     Raises:
         UsageError: `share` is not at least 0 and below 1.
@@ -52,29 +52,30 @@ def build(megabytes: float, path: Path, external: bool, *, share: float = SHARE)
         )
         for layer in range(layers)
     ]
-    drawing = Drawing()
+    builder = GraphBuilder()
     value = "x"
     for weight in weights:
         name = weight.name.removesuffix(".weight")
-        operand = drawing.weight(weight)
+        operand = builder.weight(weight)
         shape = {"kernel_shape": [KERNEL, KERNEL], "pads": [KERNEL // 2] * 4}
-        value = drawing.node("Conv", f"{name}/Conv", value, operand, **shape)
-        value = drawing.node("Relu", f"{name}/Relu", value)
+        value = builder.node("Conv", f"{name}/Conv", value, operand, **shape)
+        value = builder.node("Relu", f"{name}/Relu", value)
     image = ("batch", channels, SIDE, SIDE)
-    drawing.write(NAME, [floats_of("x", *image)], [drawing.result("y", *image)], path, external)
+    builder.write(NAME, [floats_of("x", *image)], [builder.result("y", *image)], path, external)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class DenormalWeight(Weight):
-    """A weight of which a `share`, spread at random, is of the order of 1e-39."""
+class DenormalWeight(RandomWeight):
+    """A random weight of which a `share` of the values, at random positions, is of the order of
+    1e-39."""
 
     share: float
 
     def chunks(self) -> Iterator[bytes]:
-        """Yield the content, at most 4 MiB at a time."""
+        """Yield the content in chunks of at most 4 MiB."""
         places = np.random.default_rng((self.seed, 1))
         # Not super(): a dataclass with slots is another class than the one this was written in.
-        for chunk in Weight.chunks(self):
+        for chunk in RandomWeight.chunks(self):
             values = np.frombuffer(chunk, "<f4").copy()
             chosen = places.random(len(values), dtype=np.float32) < self.share
             values[chosen] *= _DENORMAL_SCALE / np.float32(self.scale)

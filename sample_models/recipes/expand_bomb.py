@@ -1,10 +1,10 @@
-"""A few kilobytes that constant folding blows up: Expand of a constant row to a whole table."""
+"""Expand of a constant row to a table: a file of a few kilobytes, folded to any size."""
 
 from pathlib import Path
 
 from onnx import TensorProto, helper
 
-from sample_models.weights import Weight, floats
+from sample_models.weights import RandomWeight, floats
 from sample_models.writing import write_model
 
 NAME = "expand_bomb"
@@ -16,7 +16,7 @@ WIDTH = 1024
 def build(megabytes: float, path: Path, external: bool) -> None:
     """Write the model whose folded table, [positions, 1024] of float32, takes `megabytes`."""
     positions = floats(megabytes, per=WIDTH)
-    row = Weight(name="position.row", shape=(1, WIDTH), seed=1)
+    row = RandomWeight(name="position.row", shape=(1, WIDTH), seed=1)
     shape = helper.make_tensor("position.shape", TensorProto.INT64, [2], [positions, WIDTH])
     graph = helper.make_graph(
         [

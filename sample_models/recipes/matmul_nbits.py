@@ -1,8 +1,8 @@
-"""The twin of `qdq_matmul`, with the very same numbers: MatMulNBits stored in the file."""
+"""Products of the same int4 weights as in `qdq_matmul`, stored as MatMulNBits."""
 
 from pathlib import Path
 
-from sample_models.drawing import Drawing, floats_of
+from sample_models.graph_builder import GraphBuilder, floats_of
 from sample_models.quantized import NBITS_DOMAIN, QDQ_OPSET
 from sample_models.recipes.qdq_matmul import layers
 
@@ -12,11 +12,11 @@ SUMMARY = "the same sixteen products as MatMulNBits in the file: nothing to dequ
 
 def build(megabytes: float, path: Path, external: bool) -> None:
     """Write the model with sixteen square weights that take `megabytes`, scales included."""
-    drawing = Drawing()
+    builder = GraphBuilder()
     value = "x"
     for matrix in layers(megabytes):
-        value = matrix.draw_nbits(drawing, value)
+        value = matrix.add_nbits(builder, value)
     width = matrix.columns
     inputs = [floats_of("x", "tokens", width)]
-    outputs = [drawing.result("y", "tokens", width)]
-    drawing.write(NAME, inputs, outputs, path, external, opset=QDQ_OPSET, domains=[NBITS_DOMAIN])
+    outputs = [builder.result("y", "tokens", width)]
+    builder.write(NAME, inputs, outputs, path, external, opset=QDQ_OPSET, domains=[NBITS_DOMAIN])

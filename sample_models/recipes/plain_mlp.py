@@ -1,11 +1,11 @@
-"""An ordinary deep network: sixteen square MatMul layers, as a baseline without any waste."""
+"""A deep network of sixteen square MatMul layers without any waste."""
 
 import math
 from pathlib import Path
 
 from onnx import TensorProto, helper
 
-from sample_models.weights import Weight, floats
+from sample_models.weights import RandomWeight, floats
 from sample_models.writing import write_model
 
 NAME = "plain_mlp"
@@ -19,7 +19,7 @@ def build(megabytes: float, path: Path, external: bool) -> None:
     width = max(1, round(math.sqrt(floats(megabytes, per=LAYERS))))
     # He's scale keeps the activations' size through the Relus (He et al. 2015, equation 10).
     weights = [
-        Weight(
+        RandomWeight(
             name=f"layer.{layer}.weight",
             shape=(width, width),
             seed=layer,

@@ -1,10 +1,10 @@
-"""One short spike: a run fills a large activation, sums it up and lets it go."""
+"""One short peak: a run fills a large activation, sums it up and frees it."""
 
 from pathlib import Path
 
 from onnx import TensorProto, helper
 
-from sample_models.weights import Weight, floats
+from sample_models.weights import RandomWeight, floats
 from sample_models.writing import write_model
 
 NAME = "spike"
@@ -18,12 +18,12 @@ WIDTH = 1024
 def build(megabytes: float, path: Path, external: bool) -> None:
     """Write the model whose activation, [rows, 1024] of float32, takes `megabytes`.
 
-    The runtime's arena keeps what it once had; with `enable_cpu_mem_arena` off the activation
-    goes back to the system within the run, below 32 MB only where ``MALLOC_MMAP_THRESHOLD_``
-    is set (glibc otherwise raises the threshold itself and keeps the memory, see mallopt(3)).
+    The runtime's arena keeps the memory. With `enable_cpu_mem_arena` off the activation is returned
+    to the system within the run; below 32 MB only if ``MALLOC_MMAP_THRESHOLD_`` is set (glibc
+    otherwise raises the threshold itself and keeps the memory, see mallopt(3)).
     """
     rows = floats(megabytes, per=WIDTH)
-    offset = Weight(name="offset", shape=(WIDTH,), seed=1)
+    offset = RandomWeight(name="offset", shape=(WIDTH,), seed=1)
     shape = helper.make_tensor("shape", TensorProto.INT64, [2], [rows, WIDTH])
     graph = helper.make_graph(
         [

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from onnx import GraphProto, TensorProto, helper
 
-from sample_models.weights import Weight, floats
+from sample_models.weights import RandomWeight, floats
 from sample_models.writing import write_model
 
 NAME = "subgraph_weights"
@@ -17,10 +17,10 @@ def build(megabytes: float, path: Path, external: bool) -> None:
     """Write the model with two equal weights of half of `megabytes` each."""
     columns = floats(megabytes, per=2 * HIDDEN)
     graphs: list[GraphProto] = []
-    weights: list[Weight] = []
+    weights: list[RandomWeight] = []
     for branch, activation in (("first", "Relu"), ("second", "Tanh")):
         # One seed, so that both branches own the same content under their own name.
-        weight = Weight(
+        weight = RandomWeight(
             name=f"{branch}.projection.weight",
             shape=(HIDDEN, columns),
             seed=1,

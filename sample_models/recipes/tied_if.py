@@ -4,7 +4,7 @@ from pathlib import Path
 
 from onnx import TensorProto, helper
 
-from sample_models.weights import Weight, floats
+from sample_models.weights import RandomWeight, floats
 from sample_models.writing import write_model
 
 NAME = "tied_if"
@@ -16,7 +16,7 @@ HIDDEN = 1024
 def build(megabytes: float, path: Path, external: bool) -> None:
     """Write the model with one weight of `megabytes`, [vocabulary, 1024] of float32."""
     vocabulary = floats(megabytes, per=HIDDEN)
-    weight = Weight(name="model.shared.weight", shape=(vocabulary, HIDDEN), seed=1)
+    weight = RandomWeight(name="model.shared.weight", shape=(vocabulary, HIDDEN), seed=1)
     embed = helper.make_graph(
         [helper.make_node("Gather", [weight.name, "ids"], ["embedded"], name="embed/Gather")],
         "embed",

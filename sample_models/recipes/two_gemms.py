@@ -1,10 +1,10 @@
-"""A near miss: two Gemm layers, each with a weight of its own; nothing is kept twice."""
+"""Two Gemm layers, each with a weight of its own: nothing is kept twice (a near miss)."""
 
 from pathlib import Path
 
 from onnx import TensorProto, helper
 
-from sample_models.weights import Weight, floats
+from sample_models.weights import RandomWeight, floats
 from sample_models.writing import write_model
 
 NAME = "two_gemms"
@@ -16,9 +16,9 @@ WIDTH = 1024
 def build(megabytes: float, path: Path, external: bool) -> None:
     """Write the model with two weights of half of `megabytes` each, and a bias for the second."""
     inner = floats(megabytes, per=2 * WIDTH)
-    up = Weight(name="up.weight", shape=(WIDTH, inner), seed=1, scale=WIDTH**-0.5)
-    down = Weight(name="down.weight", shape=(inner, WIDTH), seed=2, scale=inner**-0.5)
-    bias = Weight(name="down.bias", shape=(WIDTH,), seed=3)
+    up = RandomWeight(name="up.weight", shape=(WIDTH, inner), seed=1, scale=WIDTH**-0.5)
+    down = RandomWeight(name="down.weight", shape=(inner, WIDTH), seed=2, scale=inner**-0.5)
+    bias = RandomWeight(name="down.bias", shape=(WIDTH,), seed=3)
     weights = [up, down, bias]
     graph = helper.make_graph(
         [

@@ -66,6 +66,16 @@ def test_what_is_predicted_depends_on_the_version(sample_model: SampleModel) -> 
     assert newest > older > 0
 
 
+@pytest.mark.parametrize(("version", "notes"), [("1.24.4", 0), ("99.0.0", 1)])
+def test_one_note_names_a_release_that_was_never_measured(
+    sample_model: SampleModel, version: str, notes: int
+) -> None:
+    checked = check_models(
+        [sample_model("tied_if")], selection=Selection(), for_onnxruntime=version
+    ).models[0]
+    assert sum(f"onnxruntime {version} is newer than" in note for note in checked.notes) == notes
+
+
 def test_one_broken_model_of_several_does_not_hide_the_others(
     tmp_path: Path, sample_model: SampleModel
 ) -> None:

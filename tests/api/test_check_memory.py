@@ -42,20 +42,20 @@ def test_a_check_of_many_nodes_and_weights_stays_within_250_mb(tmp_path: Path) -
 
 def test_the_memory_of_a_check_does_not_grow_with_the_weights(tmp_path: Path) -> None:
     path = tmp_path / "tied.onnx"
-    load_recipes()["tied_if"].build(300, path, False)
+    load_recipes()["tied_if"].build(200, path, False)
     total, _ = peak(CHECK, path)
     assert total < 150 * MB
 
 
 @pytest.fixture(scope="module")
 def typed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model of two weights of 4 MiB numbers in typed fields, whose content is the same.
+    """A model of two weights of 2 Mi numbers in typed fields, whose content is the same.
 
-    Parsed into Python's own objects they would take above 200 MB.
+    Parsed into Python's own objects they would take above 100 MB.
     """
     path = tmp_path_factory.mktemp("typed") / "typed.onnx"
-    values = np.random.default_rng().integers(0, 1 << 15, (2048, 2048)).astype(np.uint16)
-    tensors = [helper.make_tensor(n, TensorProto.BFLOAT16, [2048, 2048], values) for n in "vw"]
+    values = np.random.default_rng().integers(0, 1 << 15, (1024, 2048)).astype(np.uint16)
+    tensors = [helper.make_tensor(n, TensorProto.BFLOAT16, [1024, 2048], values) for n in "vw"]
     nodes = [helper.make_node("MatMul", ["x", name], [f"y{name}"]) for name in "vw"]
     x, *ys = (
         helper.make_tensor_value_info(name, TensorProto.BFLOAT16, ["n", 2048])

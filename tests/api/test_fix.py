@@ -25,10 +25,17 @@ SampleModel = Callable[..., Path]
 
 @pytest.fixture
 def tied(sample_model: SampleModel, tmp_path: Path) -> Path:
-    """A copy of the tied model of 24 MB in a folder of the test's own."""
+    """A copy of the tied model of 1 MB in a folder of the test's own."""
     path = tmp_path / "tied.onnx"
-    path.write_bytes(sample_model("tied_if", 24).read_bytes())
+    path.write_bytes(sample_model("tied_if", 1).read_bytes())
     return path
+
+
+@pytest.fixture
+def large_tied(sample_model: SampleModel, tied: Path) -> Path:
+    """The same with 8 MB, whose copies are large against what the runtime allocates."""
+    tied.write_bytes(sample_model("tied_if", 8).read_bytes())
+    return tied
 
 
 def statuses(fix: Fix) -> dict[str, str]:
@@ -42,28 +49,17 @@ def run(path: Path, **feeds: np.ndarray) -> np.ndarray:
     return output
 
 
-@pytest.fixture
-def two_rewrites(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave two of the rewrites for a tied weight, so that a test takes seconds."""
-
-    def chosen(rule: str) -> tuple[Rewriter, ...]:
-        wanted = ("overridable-weight", "gemm-transposed")
-        return tuple(one for one in rewriters_for(rule) if one.rewrite.name in wanted)
-
-    monkeypatch.setattr("memdiag.fixing.changes.rewriters_for", chosen)
-
-
-@pytest.mark.usefixtures("two_rewrites")
+@pytest.mark.usefixtures("two_rewrites", "equal_latency")
 @pytest.mark.measures
-def test_the_tied_weight_loses_its_copies(tied: Path) -> None:
-    before = tied.read_bytes()
-    fix = memdiag.fix(tied, max_slowdown=10, sizes=[1])
-    assert fix.output == str(tied.with_name("tied.fixed.onnx"))
+def test_the_tied_weight_loses_its_copies(large_tied: Path) -> None:
+    before = large_tied.read_bytes()
+    fix = memdiag.fix(large_tied, max_slowdown=10, sizes=[1])
+    assert fix.output == str(large_tied.with_name("tied.fixed.onnx"))
     assert fix.verified
     assert "applied" in statuses(fix).values()
     assert fix.before is not None
     assert fix.after is not None
-    assert fix.before.steady_bytes - fix.after.steady_bytes > 20 * MIB
+    assert fix.before.steady_bytes - fix.after.steady_bytes > 6 * MIB
     assert fix.largest_difference is not None
     assert fix.bound is not None
     assert fix.largest_difference <= fix.bound
@@ -72,16 +68,19 @@ def test_the_tied_weight_loses_its_copies(tied: Path) -> None:
         for size in ("sequence 128", "size 1")
         for flag in ("true", "false")
     } | {"sequence 128, size 1 in turn"}
-    assert tied.read_bytes() == before
-    assert sorted(path.name for path in tied.parent.iterdir()) == ["tied.fixed.onnx", "tied.onnx"]
+    assert large_tied.read_bytes() == before
+    assert sorted(path.name for path in large_tied.parent.iterdir()) == [
+        "tied.fixed.onnx",
+        "tied.onnx",
+    ]
     onnx.checker.check_model(fix.output)
     rng = np.random.default_rng(1)
     hidden = rng.standard_normal((3, 1024), np.float32)
     feeds = {"ids": np.array([1, 5, 7]), "hidden": hidden, "use_embedding": np.array(False)}
-    one, other = run(tied, **feeds), run(Path(fix.output), **feeds)
+    one, other = run(large_tied, **feeds), run(Path(fix.output), **feeds)
     assert np.abs(one - other).max() <= 1e-4 * np.abs(one).max()
     assert np.array_equal(
-        run(tied, **feeds | {"use_embedding": np.array(True)}),
+        run(large_tied, **feeds | {"use_embedding": np.array(True)}),
         run(Path(fix.output), **feeds | {"use_embedding": np.array(True)}),
     )
 
@@ -113,12 +112,12 @@ def test_the_original_is_never_the_output(tied: Path, name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("two_rewrites")
-def test_a_limit_that_nothing_keeps_leaves_the_model_as_it_is(tied: Path) -> None:
-    fix = memdiag.fix(tied, max_slowdown=1e-6, sizes=[1])
+def test_a_limit_that_nothing_keeps_leaves_the_model_as_it_is(large_tied: Path) -> None:
+    fix = memdiag.fix(large_tied, max_slowdown=1e-6, sizes=[1])
     assert {*statuses(fix).values()} <= {"rejected", "refused"}
     assert any("slower" in remedy.reason for remedy in fix.remedies)
     assert fix.output is None
-    assert [path.name for path in tied.parent.iterdir()] == ["tied.onnx"]
+    assert [path.name for path in large_tied.parent.iterdir()] == ["tied.onnx"]
 
 
 HANGING = """
@@ -155,39 +154,24 @@ def hanging(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], 
 
 
 @pytest.mark.usefixtures("two_rewrites")
-def test_a_time_limit_ends_a_child_and_leaves_the_best_so_far(
-    tied: Path, hanging: Callable[[str], None]
-) -> None:
-    hanging("Gemm")
-    output = tied.parent / "out" / "fixed.onnx"
-    fix = memdiag.fix(tied, output, max_slowdown=10, sizes=[1], time_limit_s=45)
-    assert fix.duration_s < 90
-    assert statuses(fix) == {"overridable-weight": "applied", "gemm-transposed": "untried"}
-    assert any("time limit" in note for note in fix.notes)
-    assert fix.output == str(output)
-    assert [path.name for path in output.parent.iterdir()] == ["fixed.onnx"]
-
-
-@pytest.mark.usefixtures("two_rewrites")
 def test_a_time_limit_holds_while_the_original_loads(
     tied: Path, hanging: Callable[[str], None]
 ) -> None:
     hanging("Gather")
-    fix = memdiag.fix(tied, sizes=[1], time_limit_s=3)
-    assert fix.duration_s < 60
+    fix = memdiag.fix(tied, sizes=[1], time_limit_s=1)
     assert {*statuses(fix).values()} == {"untried"}
     assert fix.output is None
     with pytest.raises(MeasurementError, match="time limit passed before the defaults"):
-        memdiag.tune(tied, sizes=[1], time_limit_s=3)
+        memdiag.tune(tied, sizes=[1], time_limit_s=1)
 
 
-@pytest.mark.usefixtures("two_rewrites")
+@pytest.mark.usefixtures("two_rewrites", "halved_memory")
 def test_ctrl_c_leaves_the_best_so_far(tied: Path) -> None:
     def interrupt(words: str) -> None:
         if words.startswith("trying gemm-transposed"):
             raise KeyboardInterrupt
 
-    fix = memdiag.fix(tied, max_slowdown=10, sizes=[1], on_progress=interrupt)
+    fix = memdiag.fix(tied, sizes=[], on_progress=interrupt)
     assert statuses(fix) == {"overridable-weight": "applied", "gemm-transposed": "untried"}
     assert fix.output is not None
     assert any("interrupted" in note for note in fix.notes)
@@ -233,7 +217,7 @@ def wrong(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_a_wrong_rewrite_is_rejected(tied: Path, wrong: list[str]) -> None:
-    fix = memdiag.fix(tied)
+    fix = memdiag.fix(tied, sizes=[])
     assert statuses(fix) == {"product-by-rows": "rejected"}
     assert fix.output is None
 
@@ -241,14 +225,14 @@ def test_a_wrong_rewrite_is_rejected(tied: Path, wrong: list[str]) -> None:
 def test_a_model_that_does_not_run_is_fixed_only_unverified(tmp_path: Path) -> None:
     proto = parser.parse_model(
         '<ir_version: 9, opset_import: ["" : 17, "custom" : 1]>'
-        """g (float[n, 64] x, int64[n] i) => (float[n, 65536] y, float[n, 64] z) {
+        """g (float[n, 64] x, int64[n] i) => (float[n, 1024] y, float[n, 64] z) {
             h = custom.Odd(x)
             t = Transpose <perm = [1, 0]> (w)
             y = MatMul(h, t)
             z = Gather(w, i)
         }"""
     )
-    values = np.random.default_rng(0).standard_normal((65536, 64), np.float32)
+    values = np.random.default_rng(0).standard_normal((1024, 64), np.float32)
     proto.graph.initializer.append(numpy_helper.from_array(values, "w"))
     path = tmp_path / "m.onnx"
     onnx.save(proto, path)
@@ -299,7 +283,7 @@ def test_a_weight_that_stays_in_the_original_is_counted_and_named(
 
 def test_an_interpreter_that_is_none_is_an_error_before_anything_is_measured(tied: Path) -> None:
     with pytest.raises(UsageError, match="cannot be started as a Python interpreter"):
-        memdiag.fix(tied, check_with=[tied.parent / "nothing"])
+        memdiag.fix(tied, sizes=[], check_with=[tied.parent / "nothing"])
     assert [path.name for path in tied.parent.iterdir()] == ["tied.onnx"]
 
 
@@ -388,7 +372,7 @@ RUNTIMES = [Path(one) for one in os.environ.get("MEMDIAG_RUNTIMES", "").split(":
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("rewrite", ["gemm-transposed", "fused-matmul-transposed"])
 def test_a_fixed_model_is_as_good_on_all_runtimes(
-    tied: Path, monkeypatch: pytest.MonkeyPatch, rewrite: str
+    large_tied: Path, monkeypatch: pytest.MonkeyPatch, rewrite: str
 ) -> None:
     if not RUNTIMES:
         pytest.skip("MEMDIAG_RUNTIMES names none")
@@ -396,7 +380,7 @@ def test_a_fixed_model_is_as_good_on_all_runtimes(
         "memdiag.fixing.changes.rewriters_for",
         lambda rule: [one for one in rewriters_for(rule) if one.rewrite.name == rewrite],
     )
-    fix = memdiag.fix(tied, max_slowdown=10, sizes=[1], check_with=RUNTIMES)
+    fix = memdiag.fix(large_tied, max_slowdown=10, sizes=[1], check_with=RUNTIMES)
     assert statuses(fix) == {rewrite: "applied"}, fix.remedies
     assert len(fix.verified_on) == 1 + len(RUNTIMES)
     assert fix.oldest_onnxruntime == "1.20.0"

@@ -31,5 +31,5 @@ def test_another_model_is_refused() -> None:
         UsageError, match=r"the fix is of m\.onnx, but the profile is of other\.onnx"
     ):
         join_fix(profile("dir/other.onnx", SIZE), FIX)
-    with pytest.raises(UsageError, match=r"m\.onnx: its files had 524,288,000 bytes when it was"):
+    with pytest.raises(UsageError, match=r"m\.onnx: its files had 524,288,000 bytes at the"):
         join_fix(profile("dir/m.onnx", SIZE + 1), FIX)

@@ -68,7 +68,7 @@ def sizes(profile: Profile) -> dict[str, int]:
 
 
 def test_a_model_that_does_not_run_at_the_realistic_size_gets_another(tmp_path: Path) -> None:
-    profile = memdiag.profile(saved(tmp_path, NEEDS_64), runs=1)
+    profile = memdiag.profile(saved(tmp_path, NEEDS_64), runs=1, xray="none")
     assert profile.outcome.status == "completed"
     assert [given.shape for given in profile.inputs] == [(1, 64)]
     assert sizes(profile) == {"batch": 1, "length": 64}
@@ -79,7 +79,9 @@ def test_a_model_that_does_not_run_at_the_realistic_size_gets_another(tmp_path: 
 
 
 def test_a_size_that_the_user_gave_is_not_overridden(tmp_path: Path) -> None:
-    profile = memdiag.profile(saved(tmp_path, NEEDS_64), runs=1, dims={"length": 2, "batch": 1})
+    profile = memdiag.profile(
+        saved(tmp_path, NEEDS_64), runs=1, xray="none", dims={"length": 2, "batch": 1}
+    )
     assert profile.outcome.status == "failed"
     assert profile.outcome.phase == "first_run"
     assert [given.shape for given in profile.inputs] == [(1, 2)]
@@ -90,15 +92,15 @@ def test_activations_that_would_not_fit_fall_back_to_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = saved(tmp_path, SQUARE)
-    assert sizes(memdiag.profile(path, runs=1)) == {"batch": 1, "length": 128}
+    assert sizes(memdiag.profile(path, runs=1, xray="none")) == {"batch": 1, "length": 128}
     total = psutil.virtual_memory().total
     # At a length of 128 the product takes 65,536 bytes, the input 1,024; Transpose may be fused.
     monkeypatch.setattr("memdiag.api.inputs.MAX_MEMORY_SHARE", 66_000 / total)
-    profile = memdiag.profile(path, runs=1)
+    profile = memdiag.profile(path, runs=1, xray="none")
     assert sizes(profile) == {"batch": 1, "length": 1}
     assert any("would take about 65 KiB, more than a quarter of" in note for note in profile.notes)
     # Sizes that the user gave are the user's affair.
-    given = memdiag.profile(path, runs=1, dims={"length": 200, "batch": 1})
+    given = memdiag.profile(path, runs=1, xray="none", dims={"length": 200, "batch": 1})
     assert sizes(given) == {"batch": 1, "length": 200}
 
 
@@ -106,21 +108,20 @@ def test_a_large_image_that_would_not_fit_is_smaller(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = saved(tmp_path, PICTURE)
-    assert sizes(memdiag.profile(path, runs=1)) == {"n": 1, "h": 640, "w": 640}
     total = psutil.virtual_memory().total
     # Input and output: 3.1 MiB at a side of 640, 392 KiB at 224.
     monkeypatch.setattr("memdiag.api.inputs.MAX_MEMORY_SHARE", (1 << 20) / total)
-    profile = memdiag.profile(path, runs=1)
+    profile = memdiag.profile(path, runs=1, xray="none")
     assert sizes(profile) == {"n": 1, "h": 224, "w": 224}
     assert any("sides of images are 224 instead" in note for note in profile.notes)
-    given = memdiag.profile(path, runs=1, dims={"h": 640, "w": 640})
+    given = memdiag.profile(path, runs=1, xray="none", dims={"h": 640, "w": 640})
     assert sizes(given) == {"n": 1, "h": 640, "w": 640}
     monkeypatch.setattr("memdiag.api.inputs.MAX_MEMORY_SHARE", (1 << 18) / total)
-    assert sizes(memdiag.profile(path, runs=1)) == {"n": 1, "h": 1, "w": 1}
+    assert sizes(memdiag.profile(path, runs=1, xray="none")) == {"n": 1, "h": 1, "w": 1}
 
 
 def test_a_model_that_runs_needs_no_rehearsal(tmp_path: Path) -> None:
-    profile = memdiag.profile(saved(tmp_path, PLAIN), runs=2)
+    profile = memdiag.profile(saved(tmp_path, PLAIN), runs=2, xray="none")
     assert profile.outcome.status == "completed"
     assert sizes(profile) == {"batch": 1}
     assert not any("does not run" in note for note in profile.notes)
@@ -135,6 +136,7 @@ def test_what_was_given_is_used_and_nothing_of_it_is_recorded(tmp_path: Path) ->
     profile = memdiag.profile(
         saved(tmp_path, PLAIN),
         runs=1,
+        xray="none",
         inputs={"x": secret},
         environment={"MINE": "1"},
     )
@@ -185,13 +187,13 @@ def test_a_model_that_is_not_there_is_a_model_error(tmp_path: Path) -> None:
 
 def test_a_run_that_ended_early_is_not_said_to_lack_transformers(tmp_path: Path) -> None:
     path = saved(tmp_path, PLAIN.replace("Add(x, w)", "Nope(x, w)"))
-    profile = memdiag.profile(path)
+    profile = memdiag.profile(path, xray="none")
     assert (profile.outcome.status, profile.outcome.phase) == ("failed", "parse")
     assert not any("graph transformer" in note for note in profile.notes)
 
 
 def test_the_peak_is_the_first_phases_that_came_up_to_it(tmp_path: Path) -> None:
-    profile = memdiag.profile(saved(tmp_path, PLAIN), runs=1)
+    profile = memdiag.profile(saved(tmp_path, PLAIN), runs=1, xray="none")
     after_start = [phase for phase in profile.phases if phase.name != "start"]
     assert profile.peak_rss_bytes == max(phase.peak_rss_bytes for phase in after_start)
     top = profile.phase(profile.peak_phase)

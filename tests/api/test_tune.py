@@ -9,9 +9,11 @@ from onnx import parser
 
 import memdiag
 from memdiag.errors import MeasurementError, UsageError
-from memdiag.records.fix import Fix
-from memdiag.tuning.options import Option, options
+from memdiag.records.tuning import Tuning
+from memdiag.reports.tuning import is_conclusive
+from memdiag.tuning.options import TuningOption, tuning_options
 from memdiag.units import MIB
+from tests.reports import fix_records
 
 SampleModel = Callable[..., Path]
 
@@ -21,9 +23,9 @@ def only(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """A function that leaves only the options named, so that a test takes seconds."""
 
     def choose(*names: str) -> None:
-        chosen = tuple(one for one in options() if one.name in names)
+        chosen = tuple(one for one in tuning_options() if one.name in names)
         assert len(chosen) == len(names)
-        monkeypatch.setattr("memdiag.api.tune.options", lambda: chosen)
+        monkeypatch.setattr("memdiag.api.tune.tuning_options", lambda: chosen)
 
     return choose
 
@@ -38,15 +40,16 @@ def high_water_bytes(program: str) -> int:
     return int(done.stdout.split()[-1]) * 1024
 
 
-def tried(tuning: Fix) -> list[Sequence[str]]:
+def tried(tuning: Tuning) -> list[Sequence[str]]:
     return [point.options for point in tuning.points]
 
 
+@pytest.mark.usefixtures("equal_latency")
 def test_the_options_that_save_are_found_and_combined(
     sample_model: SampleModel, only: Callable[..., None]
 ) -> None:
     only("disable-constant-folding", "disable-prepacking", "patterns-off")
-    tuning = memdiag.tune(sample_model("tied_if", 16, external=True), max_slowdown=100, sizes=[1])
+    tuning = memdiag.tune(sample_model("tied_if", 8, external=True), sizes=[])
     assert tried(tuning)[:1] == [()]
     both = {"disable-constant-folding", "disable-prepacking"}
     assert any({*one} == both for one in tried(tuning))
@@ -54,12 +57,13 @@ def test_the_options_that_save_are_found_and_combined(
     assert {*tuning.chosen} == both
     assert tuning.before is not None
     assert tuning.after is not None
-    assert tuning.before.anonymous_bytes - tuning.after.anonymous_bytes > 12 * MIB
+    assert tuning.before.anonymous_bytes - tuning.after.anonymous_bytes > 6 * MIB
     (chosen,) = [point for point in tuning.points if point.options == tuning.chosen]
     assert chosen.on_front
-    assert chosen.session_options == tuning.session_options
+    assert chosen == tuning.chosen_point
+    assert chosen.session_options == {"session.disable_prepacking": "1"}
     assert chosen.figures == tuning.after
-    assert "InferenceSession" in tuning.snippet
+    assert "InferenceSession" in tuning.program
     for name in both:
         assert any(note.startswith(f"{name}: ") and note.endswith(".") for note in tuning.notes)
     assert [each.inputs for each in tuning.latencies] != []
@@ -78,7 +82,7 @@ def test_the_program_takes_what_the_chosen_point_took(
     assert tuning.before is not None
     assert tuning.after is not None
     plain = f"import onnxruntime\nonnxruntime.InferenceSession({tuning.model!r})\n"
-    saved = high_water_bytes(plain) - high_water_bytes(tuning.snippet)
+    saved = high_water_bytes(plain) - high_water_bytes(tuning.program)
     assert saved > 16 * MIB
     assert abs(saved - (tuning.before.peak_bytes - tuning.after.peak_bytes)) < 12 * MIB
 
@@ -105,21 +109,24 @@ def test_what_is_rewritten_is_measured_beside_the_original(
     model = tmp_path / "m.onnx"
     model.write_bytes(sample_model("tied_if", 16).read_bytes())
     tuning = memdiag.tune(model, rewrite=True, max_slowdown=100, dims={"tokens": 1}, sizes=[1])
-    assert tuning.output is not None
-    assert any(one.status == "applied" for one in tuning.remedies)
+    assert tuning.fix is not None
+    assert tuning.fix.output is not None
+    assert any(remedy.status == "applied" for remedy in tuning.fix.remedies)
     assert tried(tuning)[:2] == [(), ("rewrite",)]
     assert all("rewrite" in names for names in tried(tuning)[1:])
     assert tuning.points[0].figures is not None
     assert tuning.points[1].figures is not None
     assert tuning.points[0].figures.peak_bytes - tuning.points[1].figures.peak_bytes > 8 * MIB
     assert tuning.model == str(model)
-    assert repr(tuning.output) in tuning.snippet
+    assert repr(tuning.fix.output) in tuning.program
 
 
+@pytest.mark.usefixtures("equal_latency")
 def test_nothing_to_rewrite_is_said(sample_model: SampleModel, only: Callable[..., None]) -> None:
     only("patterns-off")
     tuning = memdiag.tune(sample_model("plain_mlp"), rewrite=True, sizes=[1])
-    assert tuning.output is None
+    assert tuning.fix is not None
+    assert tuning.fix.output is None
     assert tuning.notes == ("no rewrite was worth it: only options were tuned",)
     assert tried(tuning) == [(), ("patterns-off",)]
 
@@ -155,6 +162,7 @@ def test_loading_by_path_is_an_option_of_those_who_load_bytes(
     assert tuning.before.steady_bytes - tuning.after.steady_bytes > 8 * MIB
 
 
+@pytest.mark.usefixtures("equal_latency")
 def test_ctrl_c_gives_the_best_so_far(sample_model: SampleModel, only: Callable[..., None]) -> None:
     only("disable-prepacking", "patterns-off")
 
@@ -162,27 +170,21 @@ def test_ctrl_c_gives_the_best_so_far(sample_model: SampleModel, only: Callable[
         if "patterns-off" in words:
             raise KeyboardInterrupt
 
-    tuning = memdiag.tune(sample_model("plain_mlp"), sizes=[1], on_progress=interrupt)
+    tuning = memdiag.tune(sample_model("plain_mlp"), sizes=[], on_progress=interrupt)
     assert tried(tuning) == [(), ("disable-prepacking",)]
     assert any("interrupted" in note for note in tuning.notes)
 
 
-def test_options_that_change_values_are_left_out(
-    sample_model: SampleModel, only: Callable[..., None]
-) -> None:
-    only("denormal-as-zero")
-    model = sample_model("plain_mlp")
-    assert tried(memdiag.tune(model, sizes=[1])) == [()]
-    unsafe = memdiag.tune(model, unsafe=True, sizes=[1])
-    assert tried(unsafe) == [(), ("denormal-as-zero",)]
-
-
-def test_a_release_without_an_option_is_not_asked_for_it(
+@pytest.mark.usefixtures("equal_latency")
+def test_options_that_change_values_or_that_a_release_lacks_are_left_out(
     sample_model: SampleModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    missing = Option(name="x", does="x.", hurts="x.", is_available=lambda runtime: False)
-    monkeypatch.setattr("memdiag.api.tune.options", lambda: (missing,))
-    assert tried(memdiag.tune(sample_model("plain_mlp"))) == [()]
+    missing = TuningOption(name="x", does="x.", hurts="x.", is_available=lambda runtime: False)
+    (changing,) = [each for each in tuning_options() if each.name == "denormal-as-zero"]
+    monkeypatch.setattr("memdiag.api.tune.tuning_options", lambda: (missing, changing))
+    model = sample_model("plain_mlp")
+    assert tried(memdiag.tune(model, sizes=[])) == [()]
+    assert tried(memdiag.tune(model, unsafe=True, sizes=[])) == [(), ("denormal-as-zero",)]
 
 
 def test_what_cannot_be_asked_for_is_refused(sample_model: SampleModel, tmp_path: Path) -> None:
@@ -201,3 +203,15 @@ def test_what_cannot_be_asked_for_is_refused(sample_model: SampleModel, tmp_path
     onnx.save(parser.parse_model(text), path)
     with pytest.raises(MeasurementError, match="does not run here"):
         memdiag.tune(path)
+
+
+def test_an_interrupted_fix_ends_the_tuning_before_any_option(
+    sample_model: SampleModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fixed = fix_records.verified(ended_by="interrupt")
+    monkeypatch.setattr("memdiag.api.tune.fix", lambda *_, **__: fixed)
+    tuning = memdiag.tune(sample_model("plain_mlp"), rewrite=True)
+    assert tuning.fix == fixed
+    assert tuning.points == ()
+    assert not is_conclusive(tuning)
+    assert "the search ended before the defaults were measured" in repr(tuning)

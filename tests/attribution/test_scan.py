@@ -11,10 +11,12 @@ import pytest
 from memdiag.attribution import scan as scan_module
 from memdiag.attribution.address_space import read_address_space
 from memdiag.attribution.intervals import Ranges
-from memdiag.attribution.layouts import Uses, VirtualCopy, layouts
+from memdiag.attribution.layout import Uses
+from memdiag.attribution.layouts import layouts
 from memdiag.attribution.process_memory import ProcessMemory
 from memdiag.attribution.scan import STEP, AnchorFilter, choose_anchors, scan
 from memdiag.attribution.search import Verifier
+from memdiag.attribution.virtual_copy import VirtualCopy
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads Linux's /proc")
 

@@ -8,10 +8,11 @@ import pytest
 
 from memdiag.attribution import search as search_module
 from memdiag.attribution.address_space import read_address_space
-from memdiag.attribution.layouts import Uses, VirtualCopy
+from memdiag.attribution.layout import Uses
 from memdiag.attribution.process_memory import ProcessMemory
 from memdiag.attribution.search import SearchResult, Verifier, search
 from memdiag.attribution.search_target import WeightContent
+from memdiag.attribution.virtual_copy import VirtualCopy
 from tests.attribution.conftest import Start
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads Linux's /proc")

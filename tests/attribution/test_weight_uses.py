@@ -10,8 +10,8 @@ import pytest
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from memdiag.attribution.layouts import Uses
-from memdiag.attribution.weight_uses import Consumer, weight_uses
+from memdiag.attribution.layout import Uses
+from memdiag.attribution.weight_uses import WeightConsumer, weight_uses
 from memdiag.model.graph_index import GraphIndex
 from memdiag.model.model_file import open_model
 
@@ -39,7 +39,7 @@ def used(
     *tensors: onnx.TensorProto,
     functions: Sequence[onnx.FunctionProto] = (),
     weight: str = "w",
-) -> tuple[Uses, tuple[Consumer, ...]]:
+) -> tuple[Uses, tuple[WeightConsumer, ...]]:
     """Return uses and consumers of the weight called `weight`, in whatever graph it is."""
     graph = helper.make_graph(
         nodes,
@@ -263,7 +263,9 @@ def test_a_product_in_a_branch_sees_what_is_dequantized_outside(tmp_path: Path) 
     (nbits,) = uses.nbits
     assert nbits.zero_points is not None
     assert not nbits.zero_points.any()
-    assert Consumer("product", "MatMul", 1, ("DequantizeLinear",), transposed=False) in consumers
+    assert (
+        WeightConsumer("product", "MatMul", 1, ("DequantizeLinear",), transposed=False) in consumers
+    )
 
 
 def function(*nodes: onnx.NodeProto, inputs: Sequence[str]) -> onnx.FunctionProto:

@@ -38,15 +38,15 @@ def rows(output: str) -> dict[str, list[int]]:
 
 
 def test_some_files_go_through_all_commands(tmp_path: Path) -> None:
-    done = fuzz("--files", "60", "--seed", "9", "--kept", str(tmp_path))
+    done = fuzz("--files", "20", "--seed", "9", "--kept", str(tmp_path))
     assert done.returncode == 0, done.stdout + done.stderr
     table = rows(done.stdout)
     check, inspect, report = table["files"]
     assert check == inspect
-    assert check + report == 60
+    assert check + report == 20
     assert report > 0
-    assert table["findings"][0] > 10
-    assert table["refused with a sentence"][0] > 5
+    assert table["findings"][0] > 2
+    assert table["refused with a sentence"][0] > 2
     assert list(tmp_path.iterdir()) == []
 
 

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import pytest
 
+from memdiag.api import comparison_inputs, search_arguments
 from memdiag.cli import commands, options
 from memdiag.cli.app import (
     command_module,
@@ -122,6 +123,8 @@ def test_the_table_names_every_command() -> None:
 
 def test_the_defaults_are_those_of_the_python_api() -> None:
     assert options.DEFAULT_RUNS == job.DEFAULT_RUNS
+    assert options.DEFAULT_MAX_SLOWDOWN == search_arguments.DEFAULT_MAX_SLOWDOWN
+    assert options.read_sizes(options.DEFAULT_SIZES) == comparison_inputs.SIZES
     assert options.DEFAULT_TIMEOUT_S == job.DEFAULT_TIMEOUT_S
 
 

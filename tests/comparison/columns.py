@@ -4,27 +4,27 @@ import msgspec
 
 from memdiag.records.attribution import Attribution
 from memdiag.records.comparison import (
-    Bytes,
     Column,
-    Graph,
+    ColumnFigures,
+    GraphSize,
     Latency,
-    Measured,
+    MeasuredBytes,
+    MeasuredSeconds,
     PhaseFigures,
-    Seconds,
 )
 from memdiag.records.profile import PhaseName
 from memdiag.units import MIB
 from tests.reports import profiles
 
 
-def mib(median: float, spread: float = 0.0) -> Bytes:
+def mib(median: float, spread: float = 0.0) -> MeasuredBytes:
     """Return a figure in MiB that scatters by `spread` to both sides."""
     low, middle, high = (round((median + by) * MIB) for by in (-spread, 0, spread))
-    return Bytes(median=middle, low=low, high=high)
+    return MeasuredBytes(median=middle, low=low, high=high)
 
 
-def seconds(median: float, spread: float = 0.0) -> Seconds:
-    return Seconds(median=median, low=median - spread, high=median + spread)
+def seconds(median: float, spread: float = 0.0) -> MeasuredSeconds:
+    return MeasuredSeconds(median=median, low=median - spread, high=median + spread)
 
 
 def phase(name: PhaseName, peak: float, kept: float, duration: float = 0.1) -> PhaseFigures:
@@ -44,9 +44,9 @@ def measured(
     spread: float = 1.0,
     load: float = 1.0,
     **more: object,
-) -> Measured:
+) -> ColumnFigures:
     """Return figures in MiB and seconds, as of five processes."""
-    made = Measured(
+    made = ColumnFigures(
         times=5,
         peak=mib(peak, spread),
         peak_phase="constant_fold",
@@ -66,7 +66,7 @@ def measured(
 
 def column(
     label: str,
-    figures: Measured | None = None,
+    figures: ColumnFigures | None = None,
     *,
     attribution: Attribution | None = None,
     ratio: tuple[float, float, float] | None = None,
@@ -81,7 +81,7 @@ def column(
         message="",
         model="models/model.onnx",
         onnxruntime="1.31.1",
-        graph=Graph(nodes=12, initializers=3, parameters=1000, saved_bytes=500 * MIB),
+        graph=GraphSize(nodes=12, initializers=3, parameters=1000, saved_bytes=500 * MIB),
         measured=figures or measured(),
         latency=Latency(
             median_s=latency_s,

@@ -28,39 +28,41 @@ def test_a_copy_that_came_is_told_with_who_made_it() -> None:
     (one,) = found(attribution(W), attribution(W, PACKED))
     assert (one.from_, one.to, one.kind, one.count) == ("a", "b", "packed", 1)
     assert (one.bytes, one.weights) == (64 * MIB, ("w",))
-    assert in_words(one) == "lm/MatMul now packs w"
+    assert in_words(one) == "lm/MatMul packs w in b"
     assert phase_of(one) == "prepack"
 
 
 def test_a_copy_that_went_is_told() -> None:
     (one,) = found(attribution(W, PACKED), attribution(W))
     assert (one.count, one.bytes) == (-1, -64 * MIB)
-    assert in_words(one) == "lm/MatMul no longer packs w"
+    assert in_words(one) == "lm/MatMul packs w in a"
 
 
 def test_every_kind_has_its_words() -> None:
-    assert words(((PACKED,), (PACKED, W))) == ["w is now kept as it is"]
-    assert words(((PACKED, W), (PACKED,))) == ["w is no longer kept as it is"]
+    assert words(((PACKED,), (PACKED, W))) == ["b keeps w as it is"]
+    assert words(((PACKED, W), (PACKED,))) == ["a keeps w as it is"]
     assert words(((W,), (W, TRANSPOSED))) == [
-        "w now has a transposed copy, made by ConstantFolding · lm/Transpose"
+        "b has a transposed copy of w, made by ConstantFolding · lm/Transpose"
     ]
-    assert words(((W, TRANSPOSED), (W,))) == ["w no longer has a transposed copy"]
+    assert words(((W, TRANSPOSED), (W,))) == [
+        "a has a transposed copy of w, made by ConstantFolding · lm/Transpose"
+    ]
 
 
 def test_another_copy_of_the_same_is_a_change() -> None:
     (one,) = found(attribution(W), attribution(W, W, W))
     assert (one.count, one.bytes) == (2, 128 * MIB)
-    assert in_words(one) == "w is now kept as it is (and 1 more such copy)"
+    assert in_words(one) == "b keeps w as it is (and 1 more such copy)"
 
 
 def test_copies_of_another_size_are_a_change() -> None:
     larger = copy("packed_fp32", 96 * MIB, "w", made_by="prepack · lm/MatMul")
     (one,) = found(attribution(W, PACKED), attribution(W, larger))
     assert (one.count, one.bytes) == (0, 32 * MIB)
-    assert in_words(one) == "the packed copy of w is larger"
+    assert in_words(one) == "the packed copy of w is larger in b"
     assert phase_of(one) == "prepack"
     (one,) = found(attribution(W, larger), attribution(W, PACKED))
-    assert in_words(one) == "the packed copy of w is smaller"
+    assert in_words(one) == "the packed copy of w is smaller in b"
     nearly = copy("packed_fp32", 64 * MIB + 4096, "w", made_by="prepack · lm/MatMul")
     assert found(attribution(W, PACKED), attribution(W, nearly)) == ()
 

@@ -7,7 +7,7 @@ import onnx
 import pytest
 from onnx import parser
 
-from memdiag.comparison.reference import OutputComparison, Reference
+from memdiag.comparison.reference import OutputComparison, ReferenceSession
 from memdiag.errors import MeasurementError
 from memdiag.runner.job import Feed, Job
 from memdiag.verify.model_evaluator import InputSet
@@ -40,7 +40,7 @@ def beside(trials: list[InputSet], tmp_path: Path) -> Judge:
             Job(model=saved(tmp_path / f"{name}.onnx", body), runs=None)
             for name, body in (("first", first), ("other", other))
         ]
-        with Reference(jobs[0], trials, tmp_path / "outputs") as reference:
+        with ReferenceSession(jobs[0], trials, tmp_path / "outputs") as reference:
             return reference.compare(jobs[1], 1)
 
     return judge
@@ -54,6 +54,7 @@ def test_the_same_model_is_equal_and_about_as_fast(beside: Judge) -> None:
     assert found.interleaved.ratio.pairs >= 8
 
 
+@pytest.mark.usefixtures("equal_latency")
 def test_the_largest_difference_of_all_inputs_is_told(beside: Judge) -> None:
     found = beside("y = Abs(x)", "y = Sqrt(x)")
     assert found.largest is not None
@@ -61,6 +62,7 @@ def test_the_largest_difference_of_all_inputs_is_told(beside: Judge) -> None:
     assert found.largest.relative == pytest.approx(1 - 2**-0.5, rel=1e-5)
 
 
+@pytest.mark.usefixtures("equal_latency")
 def test_values_that_are_no_numbers_are_as_different_as_can_be(beside: Judge) -> None:
     found = beside("y = Abs(x)", "m = Neg(x) y = Sqrt(m)")
     assert found.largest is not None
@@ -68,9 +70,10 @@ def test_values_that_are_no_numbers_are_as_different_as_can_be(beside: Judge) ->
     assert found.largest.reason
 
 
+@pytest.mark.usefixtures("equal_latency")
 def test_random_outputs_are_known_and_not_compared(trials: list[InputSet], tmp_path: Path) -> None:
     job = Job(model=saved(tmp_path / "m.onnx", "y = RandomNormalLike(x)"), runs=None)
-    with Reference(job, trials, tmp_path / "outputs") as reference:
+    with ReferenceSession(job, trials, tmp_path / "outputs") as reference:
         assert reference.random == {"y"}
         assert reference.compare(job, 0).largest is None
 
@@ -79,9 +82,9 @@ def test_what_does_not_run_is_an_error(trials: list[InputSet], tmp_path: Path) -
     good = Job(model=saved(tmp_path / "good.onnx", "y = Abs(x)"), runs=None)
     bad = Job(model=saved(tmp_path / "bad.onnx", "y = Odd(x)"), runs=None)
     with pytest.raises(MeasurementError):
-        Reference(bad, trials, tmp_path / "outputs")
+        ReferenceSession(bad, trials, tmp_path / "outputs")
     with (
-        Reference(good, trials, tmp_path / "outputs") as reference,
+        ReferenceSession(good, trials, tmp_path / "outputs") as reference,
         pytest.raises(MeasurementError),
     ):
         reference.compare(bad, 0)

@@ -7,7 +7,8 @@ from subprocess import CompletedProcess
 
 import pytest
 
-from memdiag import load_profile
+from memdiag.records.codec import decode
+from memdiag.records.profile import Profile
 
 RunMemdiag = Callable[..., "CompletedProcess[str]"]
 
@@ -34,12 +35,11 @@ def test_a_budget_that_holds_ends_with_0_and_a_breach_with_1(memdiag: RunMemdiag
 
 
 @pytest.mark.usefixtures("model")
-def test_budgets_are_measured_with_the_threshold_pinned(
-    memdiag: RunMemdiag, tmp_path: Path
-) -> None:
+def test_budgets_are_measured_with_the_threshold_pinned(memdiag: RunMemdiag) -> None:
     def environment(*words: str) -> dict[str, str]:
-        memdiag("profile", "model.onnx", *words, "-q", "--processes=1", "--out=out")
-        return load_profile(tmp_path / "out" / "profile.json").session.environment
+        options = ("--processes=1", "--xray=none", "--format=json")
+        done = memdiag("profile", "model.onnx", *words, *options)
+        return decode(done.stdout.encode(), Profile).session.environment
 
     assert environment("--budget=peak=1GB") == {"MALLOC_MMAP_THRESHOLD_": "131072"}
     assert environment("--budget=peak=1GB", "--no-pin") == {}

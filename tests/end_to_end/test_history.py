@@ -31,9 +31,9 @@ def test_profiles_are_added_and_shown(
     added = memdiag("history", "add", *saved, "--label=abc")
     assert (added.returncode, added.stdout) == (
         0,
-        "2 added, 0 already there: reports/history.sqlite\n",
+        "reports/history.sqlite: 2 added, 0 known already\n",
     )
-    assert memdiag("history", "add", saved[0]).stdout.startswith("0 added, 1 already there")
+    assert memdiag("history", "add", saved[0]).stdout.endswith("0 added, 1 known already\n")
     shown = memdiag("history", "show", "--figure=peak", "--picture=trend.png")
     assert shown.returncode == 0, shown.stderr
     lines = shown.stdout.splitlines()

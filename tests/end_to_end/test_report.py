@@ -65,12 +65,13 @@ def test_every_kind_of_record_is_rendered_without_model_or_runtime(tmp_path: Pat
 @pytest.mark.parametrize(
     ("record", "stem", "said"),
     [
+        (profiles.tied_if(), "profile", "tied_if.onnx: peak 1.50 GiB"),
         (comparisons.versions(), "comparison", "model.onnx: 3 versions of onnxruntime"),
         (fix_records.verified(), "fix", "applied     good-one"),
         (tuning_records.tuning(), "tune", "dir/m.onnx: peak 200 MiB → 150 MiB"),
         (tied_xray.attribution(), "xray", "process 4242: 1,000 MiB of 1.54 GiB are copies"),
     ],
-    ids=["comparison", "fix", "tuning", "X-ray"],
+    ids=["profile", "comparison", "fix", "tuning", "X-ray"],
 )
 def test_any_record_is_rendered_again(
     memdiag: RunMemdiag, tmp_path: Path, record: Record, stem: str, said: str
@@ -80,6 +81,8 @@ def test_any_record_is_rendered_again(
     assert finished.returncode == 0, finished.stderr
     assert finished.stdout.startswith(said)
     names = [f"{stem}.{end}" for end in ("html", "png", "md", "json")]
+    if stem == "profile":
+        names = ["report.html", "timeline.png", "report.md", "profile.json"]
     assert finished.stdout.splitlines()[-1] == f"again/   {' · '.join(names)}"
     assert (tmp_path / "again" / f"{stem}.json").read_bytes() == encode(record)
 
@@ -87,6 +90,8 @@ def test_any_record_is_rendered_again(
 def test_the_formats_are_those_of_the_kind(memdiag: RunMemdiag, tmp_path: Path) -> None:
     (tmp_path / "fix.json").write_bytes(encode(fix_records.verified()))
     assert memdiag("report", "fix.json", "--format", "svg").stdout == "fix.svg\n"
+    as_json = memdiag("report", "fix.json", "--format", "json")
+    assert as_json.stdout.encode() == encode(fix_records.verified())
     assert memdiag("report", "fix.json", "--format", "markdown").stdout.startswith("## Fix of")
     refused = memdiag("report", "fix.json", "--format", "pdf")
     assert refused.returncode == 2
@@ -117,7 +122,7 @@ def test_a_fix_is_told_in_the_report_of_the_profile(
         (["text.json"], "text.json: not a saved record: "),
         (["other.json"], "other.json: its schema is 'memdiag.check/1', which cannot be read here"),
         (["broken.json"], "broken.json: not a valid fix: "),
-        (["p.json", "--fix", "p.json"], "p.json: its schema is 'memdiag.profile/1', not "),
+        (["p.json", "--fix", "p.json"], "p.json: its schema is 'memdiag.profile/1', which cannot"),
         (
             ["p.json", "--fix", "stranger.json"],
             "the fix is of x.onnx, but the profile is of m.onnx",

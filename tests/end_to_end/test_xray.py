@@ -217,6 +217,27 @@ def test_models_are_guessed_by_the_files_of_a_process(tmp_path: Path) -> None:
         assert bool(found.copies) == (program is not holding and bool(expected))
 
 
+@pytest.mark.parametrize(
+    ("program", "arguments", "is_found"),
+    [
+        ("import sys, os; os.chdir({0!r}); sys.argv[1:] = ['a.onnx']\n{1}", [], True),
+        (
+            "import sys; sys.argv[1] = sys.argv[1].partition('=')[2]\n{1}",
+            ["-m={0}/a.onnx"],
+            True,
+        ),
+        ("import os; path = 'a.onnx'\n{1}", [], False),  # there is no such file in its folder
+    ],
+)
+def test_a_model_that_was_read_and_closed_is_found_by_its_path(
+    tmp_path: Path, program: str, arguments: list[str], is_found: bool
+) -> None:
+    model = two_products(tmp_path / "a.onnx", seed=1)
+    words = [word.format(tmp_path) for word in arguments]
+    with running(program.format(str(tmp_path), SERVER), *words) as pid:
+        assert [path.resolve() for path in guess_models(pid)] == [model] * is_found
+
+
 def test_a_file_that_is_no_model_is_no_error_where_it_was_guessed(tmp_path: Path) -> None:
     broken = tmp_path / "broken.onnx"
     broken.write_bytes(b"no model")

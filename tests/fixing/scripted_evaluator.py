@@ -7,7 +7,7 @@ from typing import Any
 import onnx
 
 from memdiag.errors import MeasurementError
-from memdiag.records.fix import Figures
+from memdiag.records.measured_change import Figures
 from memdiag.runner.job import Job
 from memdiag.units import MIB
 from memdiag.verify.latency import LatencyComparison
@@ -47,8 +47,11 @@ class ScriptedEvaluator:
     def before(self) -> Figures:
         return self._figures(self.job, 100)
 
-    def estimate_s(self, *, times: int, pairs: int) -> float:
-        return 0.0
+    def memory_s(self, processes: int) -> float:
+        return 10.0 * processes
+
+    def comparison_s(self, pairs: int) -> float:
+        return 1.0 * pairs
 
     def measure(self, job: Job, times: int, *, disk_bytes: int) -> Figures:
         name = self._name(job)

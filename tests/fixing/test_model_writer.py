@@ -12,7 +12,7 @@ import pytest
 
 from memdiag.errors import ReportError, UsageError
 from memdiag.fixing.changes import Change
-from memdiag.fixing.model_writer import BuiltModel, ModelWriter, Output
+from memdiag.fixing.model_writer import BuiltModel, ModelWriter, PublishedModel
 from memdiag.model.model_file import open_model
 from memdiag.rewrites.model_editor import ModelEditor, Storage
 from tests.fixing.renamed import COLUMNS, ROWS, finding, renaming, write
@@ -24,7 +24,7 @@ def names(folder: Path) -> list[str]:
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
 
 
-def published(model: Path, target: Path, storage: Storage | None = None) -> Output:
+def published(model: Path, target: Path, storage: Storage | None = None) -> PublishedModel:
     with open_model(model) as file:
         files = ModelWriter(file, target)
         editor = files.editor([Change(renaming("one", "_1"), (finding(),))])

@@ -28,6 +28,20 @@ from tests.fixing.renamed import finding, renaming, write
 from tests.fixing.scripted_evaluator import ScriptedEvaluator, ScriptedRuntimes
 
 
+@pytest.fixture(autouse=True)
+def checked_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let onnx.checker run in this process: these models do not crash it."""
+
+    def complaint(model: Path, *limits: object) -> str:
+        try:
+            onnx.checker.check_model(model)
+        except onnx.checker.ValidationError as error:
+            return str(error)
+        return ""
+
+    monkeypatch.setattr("memdiag.verify.validity.complaint", complaint)
+
+
 @pytest.fixture
 def file(tmp_path: Path) -> Iterator[ModelFile]:
     with open_model(write(tmp_path / "m.onnx")) as opened:
@@ -231,6 +245,15 @@ def test_a_time_limit_before_anything_is_judged_writes_nothing(run: Run, tmp_pat
     assert ended.result is None
     assert ended.statuses == {"a": "untried"}
     assert [path.name for path in tmp_path.iterdir()] == ["m.onnx"]
+
+
+def test_a_search_that_was_cut_off_states_a_time_limit_for_all_remedies(run: Run) -> None:
+    rules = [renaming("a", "_1")], [renaming("b", "_2")]
+    ends: dict[str, type[BaseException]] = {"g_1": TimeLimitReached}
+    cut = run(*rules, sizes={}, ends=ends)
+    # Two trials of 10 + 16 s, two confirmations of 60 s, a verification of 32 s.
+    assert cut.state.sufficient_time_limit_s == pytest.approx(1.25 * (52 + 120 + 32), rel=0.01)
+    assert run(*rules, sizes={}).state.sufficient_time_limit_s is None
 
 
 def test_an_interrupt_before_anything_is_judged_is_passed_on(run: Run, tmp_path: Path) -> None:

@@ -1,6 +1,11 @@
+from pathlib import Path
+
+import onnx
+import pytest
 from onnx import ModelProto, helper, parser
 
-from memdiag.model.graph_index import Graph, Scope, main_scope
+from memdiag.model.graph_index import Graph, GraphIndex, Scope, main_scope
+from memdiag.model.model_file import open_model
 
 MODEL = """<ir_version: 9, opset_import: ["":17]>
 g (bool c, float[n,4] x) => (float[n,4] y) <float[4] w = {1, 2, 3, 4}> {
@@ -101,3 +106,23 @@ def test_calls_of_a_function_share_what_is_the_same_in_all() -> None:
     assert (one.owner, other.owner) == (main.nodes[0], main.nodes[1])
     assert one.producers is other.producers
     assert one.call(one.nodes[0]) is None
+
+
+@pytest.mark.parametrize(("ir_version", "overridable"), [(3, []), (10, ["w"])])
+def test_an_initializer_that_is_also_a_graph_input_is_overridable(
+    tmp_path: Path, ir_version: int, overridable: list[str]
+) -> None:
+    source = f"""<ir_version: {ir_version}, opset_import: ["":17]>
+    g (bool c, float[2] x, float[2] w) => (float[2] y)
+    <float[2] w = {{1, 2}}, float[2] v = {{3, 4}}> {{
+      y = If(c) <
+        then_branch = t () => (float[2] a) <float[2] u = {{5, 6}}> {{ a = Sum(x, w, u) }},
+        else_branch = e () => (float[2] b) {{ b = Add(x, v) }}
+      >
+    }}"""
+    onnx.save(parser.parse_model(source), tmp_path / "m.onnx")
+    with open_model(tmp_path / "m.onnx") as model:
+        graphs = GraphIndex(model)
+        found = [weight.name for weight in model.weights if graphs.is_overridable(weight)]
+    assert len(model.weights) == 3
+    assert found == overridable

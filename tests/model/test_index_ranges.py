@@ -3,7 +3,7 @@ import pytest
 from onnx import ModelProto, helper, numpy_helper, parser
 
 from memdiag.model.graph_index import Graph, main_scope
-from memdiag.model.index_ranges import Demands, Limit, demands
+from memdiag.model.index_ranges import IndexLimit, InputConstraints, input_constraints
 
 HEADER = '<ir_version: 9, opset_import: ["": 18, "com.microsoft": 1, "local": 1]>'
 
@@ -19,38 +19,40 @@ def model(
     return parsed
 
 
-def asked(proto: ModelProto, name: str = "ids", **shapes: tuple[int, ...]) -> Demands:
-    return demands(main_scope(Graph(proto.graph), map(Graph, proto.functions)), name, shapes)
+def asked(proto: ModelProto, name: str = "ids", **shapes: tuple[int, ...]) -> InputConstraints:
+    return input_constraints(
+        main_scope(Graph(proto.graph), map(Graph, proto.functions)), name, shapes
+    )
 
 
 @pytest.mark.parametrize(
     ("body", "limit"),
     [
-        ("y = Gather (W, ids)", Limit(10, "rows of W")),
-        ("y = Gather <axis = 1> (W, ids)", Limit(2, "axis 1 of W")),
-        ("y = Gather <axis = -1> (W, ids)", Limit(2, "axis 1 of W")),
-        ("y = GatherElements (W, ids)", Limit(10, "rows of W")),
-        ("y = ScatterElements (W, ids, W)", Limit(10, "rows of W")),
-        ("y = GatherND (W, ids)", Limit(2, "the smallest axis of W")),
-        ("y = ScatterND (W, ids, W)", Limit(2, "the smallest axis of W")),
-        ("T = Transpose (W) y = Gather (T, ids)", Limit(2, "rows of T")),
-        ("T = Transpose <perm = [0, 1]> (W) y = Gather (T, ids)", Limit(10, "rows of T")),
-        ("C = Cast <to = 10> (W) y = Gather (C, ids)", Limit(10, "rows of C")),
+        ("y = Gather (W, ids)", IndexLimit(10, "rows of W")),
+        ("y = Gather <axis = 1> (W, ids)", IndexLimit(2, "axis 1 of W")),
+        ("y = Gather <axis = -1> (W, ids)", IndexLimit(2, "axis 1 of W")),
+        ("y = GatherElements (W, ids)", IndexLimit(10, "rows of W")),
+        ("y = ScatterElements (W, ids, W)", IndexLimit(10, "rows of W")),
+        ("y = GatherND (W, ids)", IndexLimit(2, "the smallest axis of W")),
+        ("y = ScatterND (W, ids, W)", IndexLimit(2, "the smallest axis of W")),
+        ("T = Transpose (W) y = Gather (T, ids)", IndexLimit(2, "rows of T")),
+        ("T = Transpose <perm = [0, 1]> (W) y = Gather (T, ids)", IndexLimit(10, "rows of T")),
+        ("C = Cast <to = 10> (W) y = Gather (C, ids)", IndexLimit(10, "rows of C")),
         ("d = Constant <value = int64[1] {7}> () y = OneHot (ids, d, W)",
-         Limit(7, "the depth of a OneHot")),
+         IndexLimit(7, "the depth of a OneHot")),
         ("d = Constant <value_int = 7> () y = OneHot (ids, d, W)",
-         Limit(7, "the depth of a OneHot")),
-        ("y = com.microsoft.RotaryEmbedding (V, ids, W, W)", Limit(10, "rows of W")),
-        ("y = RotaryEmbedding (V, W, W, ids)", Limit(10, "rows of W")),
+         IndexLimit(7, "the depth of a OneHot")),
+        ("y = com.microsoft.RotaryEmbedding (V, ids, W, W)", IndexLimit(10, "rows of W")),
+        ("y = RotaryEmbedding (V, W, W, ids)", IndexLimit(10, "rows of W")),
         ("y = com.microsoft.EmbedLayerNormalization (ids, s, W, V, V, g, b)",
-         Limit(10, "rows of W")),
+         IndexLimit(10, "rows of W")),
         ("y = com.microsoft.EmbedLayerNormalization (s, ids, V, V, W, g, b)",
-         Limit(10, "rows of W")),
-        ("y = com.microsoft.GatherBlockQuantized (W, ids, s)", Limit(10, "rows of W")),
-        ("y = Gather (unknown, ids)", Limit(None, "rows of unknown")),
+         IndexLimit(10, "rows of W")),
+        ("y = com.microsoft.GatherBlockQuantized (W, ids, s)", IndexLimit(10, "rows of W")),
+        ("y = Gather (unknown, ids)", IndexLimit(None, "rows of unknown")),
     ],
 )  # fmt: skip
-def test_operators_that_take_an_index(body: str, limit: Limit) -> None:
+def test_operators_that_take_an_index(body: str, limit: IndexLimit) -> None:
     assert asked(model(body, W=10, V=50)).smallest == limit
 
 
@@ -65,7 +67,7 @@ def test_operators_that_take_an_index(body: str, limit: Limit) -> None:
     ],
 )
 def test_what_is_no_index(body: str) -> None:
-    assert asked(model(body, W=10)) == Demands((), ())
+    assert asked(model(body, W=10)) == InputConstraints((), ())
 
 
 @pytest.mark.parametrize(
@@ -82,7 +84,7 @@ def test_what_is_no_index(body: str) -> None:
     ],
 )
 def test_values_that_only_move_keep_their_limit(steps: str) -> None:
-    assert asked(model(f"{steps} y = Gather (W, i)", W=10)).smallest == Limit(10, "rows of W")
+    assert asked(model(f"{steps} y = Gather (W, i)", W=10)).smallest == IndexLimit(10, "rows of W")
 
 
 def test_a_condition_or_a_shape_is_no_value_that_moves() -> None:
@@ -93,9 +95,9 @@ def test_a_condition_or_a_shape_is_no_value_that_moves() -> None:
 def test_what_is_added_to_an_index_lowers_its_limit() -> None:
     two = "c = Constant <value_int = 2> ()"
     added = model(f"{two} i = Add (c, ids) y = Gather (W, i)", W=10)
-    assert asked(added).smallest == Limit(8, "rows of W")
+    assert asked(added).smallest == IndexLimit(8, "rows of W")
     taken = model(f"{two} i = Sub (ids, c) y = Gather (W, i)", W=10)
-    assert asked(taken).smallest == Limit(10, "rows of W")
+    assert asked(taken).smallest == IndexLimit(10, "rows of W")
     from_two = model(f"{two} i = Sub (c, ids) y = Gather (W, i)", W=10)
     assert asked(from_two).smallest is None
     unknown = model("i = Add (c, ids) y = Gather (W, i)", W=10)
@@ -104,14 +106,14 @@ def test_what_is_added_to_an_index_lowers_its_limit() -> None:
 
 def test_the_smallest_of_several_limits_counts() -> None:
     proto = model("a = Gather (W, ids) b = Gather (V, ids) c = Gather (u, ids)", W=10, V=7)
-    assert asked(proto).smallest == Limit(7, "rows of V")
+    assert asked(proto).smallest == IndexLimit(7, "rows of V")
     assert len(asked(proto).limits) == 3
 
 
 def test_a_table_that_is_another_input() -> None:
     proto = model("y = Gather (x, ids)", inputs="int64[n] ids, float[k, 3] x")
-    assert asked(proto, x=(6, 3)).smallest == Limit(6, "rows of x")
-    assert asked(proto).smallest == Limit(None, "rows of x")
+    assert asked(proto, x=(6, 3)).smallest == IndexLimit(6, "rows of x")
+    assert asked(proto).smallest == IndexLimit(None, "rows of x")
 
 
 def test_into_the_branches_of_an_if_and_out_again() -> None:
@@ -121,13 +123,13 @@ def test_into_the_branches_of_an_if_and_out_again() -> None:
         " y = Gather (W, i)",
         W=10,
     )
-    assert asked(proto).smallest == Limit(10, "rows of W")
+    assert asked(proto).smallest == IndexLimit(10, "rows of W")
     inside = model(
         "y = If (cond) <then_branch = t () => (float[n] a) { a = Gather (W, ids) },"
         " else_branch = e () => (float[n] b) { b = Identity (V) }>",
         W=10,
     )
-    assert asked(inside).smallest == Limit(10, "rows of W")
+    assert asked(inside).smallest == IndexLimit(10, "rows of W")
 
 
 def test_a_name_of_the_subgraphs_own_is_another_value() -> None:
@@ -150,7 +152,7 @@ def test_around_the_iterations_of_a_loop() -> None:
     )
     # ids is q; its value becomes p of the next iteration, and comes out as f.
     assert {limit.table for limit in asked(proto).limits} == {"rows of W", "rows of V"}
-    assert asked(proto, "other").smallest == Limit(5, "rows of V")
+    assert asked(proto, "other").smallest == IndexLimit(5, "rows of V")
     assert asked(proto, "m").limits == ()
 
 
@@ -160,7 +162,7 @@ def test_through_a_scan() -> None:
         " => (float[n] p1, float[n] o) { p1 = Identity (p) o = Gather (W, q) }> (x, ids)",
         W=10,
     )
-    assert asked(proto).smallest == Limit(10, "rows of W")
+    assert asked(proto).smallest == IndexLimit(10, "rows of W")
 
 
 def test_into_a_function_and_out_again() -> None:
@@ -169,7 +171,7 @@ def test_into_a_function_and_out_again() -> None:
         " { r = Gather (table, i) i2 = Identity (i) }"
     )
     proto = model("y, j = local.Embed (W, ids) z = Gather (V, j)", functions=functions, W=10, V=4)
-    assert set(asked(proto).limits) == {Limit(10, "rows of table"), Limit(4, "rows of V")}
+    assert set(asked(proto).limits) == {IndexLimit(10, "rows of table"), IndexLimit(4, "rows of V")}
 
 
 def test_functions_that_call_each_other_come_to_an_end() -> None:
@@ -205,4 +207,4 @@ def test_a_value_with_many_uses_is_followed_only_so_far(monkeypatch: pytest.Monk
     proto.graph.node.extend(nodes)
     assert asked(proto).limits == ()
     monkeypatch.setattr("memdiag.model.index_ranges.MAX_VISITS", 50)
-    assert asked(proto).smallest == Limit(10, "rows of W")
+    assert asked(proto).smallest == IndexLimit(10, "rows of W")

@@ -9,7 +9,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from memdiag.model import transposes as transposes_module
 from memdiag.model.model_file import open_model
-from memdiag.model.transposes import transposed, transposes
+from memdiag.model.transposes import transposes
 
 Matrix = NDArray[Any]
 
@@ -123,13 +123,3 @@ def test_each_weight_is_in_one_pair(tmp_path: Path) -> None:
     arrays = {"a": matrix, "b": _turned(matrix), "c": matrix + 1, "d": _turned(matrix + 1)}
     pairs = _pairs(_save(tmp_path / "m.onnx", arrays))
     assert pairs == [("a", "b"), ("c", "d")]
-
-
-def test_two_given_weights_are_compared(tmp_path: Path) -> None:
-    matrix = _random(40, 30)
-    path = _save(tmp_path / "m.onnx", {"a": matrix, "b": _turned(matrix), "c": matrix + 1})
-    with open_model(path) as model:
-        one, other, third = model.weights
-        assert transposed(model, one, other)
-        assert not transposed(model, third, other)
-        assert not transposed(model, one, third)

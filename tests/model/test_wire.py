@@ -157,9 +157,7 @@ def test_one_tensor_given_twice_is_refused_because_protobuf_would_merge_it() -> 
     tensor = TensorProto(name="w", data_type=2, dims=[4000], raw_data=LARGE).SerializeToString()
     attribute = field(1, b"value") + field(5, tensor) + field(5, tensor)
     node = field(4, b"Constant") + field(3, b"c") + field(5, attribute)
-    assert "holds one tensor twice, inside node 'c'" in error(
-        b"\x08\x0a" + field(7, field(1, node))
-    )
+    assert "has one tensor twice, inside node 'c'" in error(b"\x08\x0a" + field(7, field(1, node)))
 
 
 def test_a_truncated_weight_is_named_with_what_is_there() -> None:

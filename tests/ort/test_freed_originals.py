@@ -14,7 +14,7 @@ from memdiag.model.model_file import ModelFile, open_model
 from memdiag.model.readers import readers
 from memdiag.ort.analysis import AnalysisContext
 from memdiag.ort.runtime import Runtime
-from memdiag.ort.session_memory import direct_readers, overridable_weights
+from memdiag.ort.session_memory import direct_readers
 
 NEWEST = Runtime.parse("1.31.1")
 Open = Callable[..., ModelFile]
@@ -107,10 +107,3 @@ def test_calls_of_functions_are_no_readers(opened: Open) -> None:
     graphs = GraphIndex(of)
     found = direct_readers(readers(graphs, of.weights[0]))
     assert [one.node.op_type for one in found] == ["MatMul"]
-
-
-def test_a_weight_among_the_inputs_is_overridable(opened: Open) -> None:
-    text = f"g (float[n,4] x, float[4,32] w) => (y) {WEIGHT} {{ y = MatMul(x, w) }}"
-    assert overridable_weights(opened(f"{HEAD} {text}")) == {"w"}
-    old = HEAD.replace("10", "3")
-    assert overridable_weights(opened(f"{old} {text}")) == frozenset()

@@ -12,13 +12,12 @@ import pytest
 from onnx import numpy_helper, parser
 
 from memdiag.model.model_file import open_model
-from memdiag.ort.loadable import (
-    _CONTRIB_SINCE,
-    _NEWEST_IR,
-    _NEWEST_OPSETS,
-    OLDEST_SUPPORTED,
-    Need,
-    oldest_runtime,
+from memdiag.ort.loadable import OldestRelease, oldest_runtime
+from memdiag.ort.releases import (
+    NEW_CONTRIB_OPERATORS,
+    NEWEST_IR_VERSION,
+    NEWEST_OPSETS,
+    OLDEST,
 )
 from memdiag.ort.runtime import Runtime
 
@@ -65,7 +64,7 @@ def nbits(path: Path, bits: int) -> Path:
     return path
 
 
-def needed(path: Path) -> Need:
+def needed(path: Path) -> OldestRelease:
     with open_model(path) as model:
         return oldest_runtime(model)
 
@@ -73,21 +72,23 @@ def needed(path: Path) -> Need:
 @pytest.mark.parametrize(
     ("declared", "runtime", "why"),
     [
-        ({}, OLDEST_SUPPORTED, ""),
-        ({"ir": 10, "opset": 21}, OLDEST_SUPPORTED, ""),
+        ({}, OLDEST, ""),
+        ({"ir": 10, "opset": 21}, OLDEST, ""),
         ({"ir": 11}, Runtime(1, 23), "version 11 of the IR"),
         ({"ir": 12}, Runtime(1, 24), "version 12 of the IR"),
         ({"ir": 99}, None, "version 99 of the IR"),
         ({"opset": 22}, Runtime(1, 21), "opset 22 of ai.onnx"),
         ({"opset": 26}, Runtime(1, 25), "opset 26 of ai.onnx"),
-        ({"opset": 27}, None, "opset 27 of ai.onnx"),
+        ({"ir": 14}, Runtime(1, 32), "version 14 of the IR"),
+        ({"opset": 28}, Runtime(1, 32), "opset 28 of ai.onnx"),
+        ({"opset": 29}, None, "opset 29 of ai.onnx"),
         ({"ml": 6}, None, "opset 6 of ai.onnx.ml"),
         ({"ir": 11, "opset": 26}, Runtime(1, 25), "opset 26 of ai.onnx"),
-        ({"node": "y = com.microsoft.FusedMatMul(x, x)"}, OLDEST_SUPPORTED, ""),
-        ({"node": "y = com.microsoft.MatMulNBits <bits = 4> (x)"}, OLDEST_SUPPORTED, ""),
+        ({"node": "y = com.microsoft.FusedMatMul(x, x)"}, OLDEST, ""),
+        ({"node": "y = com.microsoft.MatMulNBits <bits = 4> (x)"}, OLDEST, ""),
         ({"node": "y = com.microsoft.MatMulNBits <bits = 8> (x)"}, Runtime(1, 22), "of 8 bits"),
         ({"node": "y = com.microsoft.LinearAttention(x)"}, Runtime(1, 26), "LinearAttention"),
-        ({"node": "y = other.LinearAttention(x)"}, OLDEST_SUPPORTED, ""),
+        ({"node": "y = other.LinearAttention(x)"}, OLDEST, ""),
     ],
 )
 def test_what_is_declared_needs_a_release(
@@ -114,7 +115,7 @@ def test_operators_in_branches_count(tmp_path: Path) -> None:
 def test_releases_load_what_is_predicted_and_nothing_else(tmp_path: Path, python: Path) -> None:
     models = {
         write(tmp_path / f"{kind}-{version}.onnx", **{kind: version})  # type: ignore[arg-type]  # by keyword
-        for kind, versions in (("ir", range(8, 15)), ("opset", range(17, 28)), ("ml", range(1, 7)))
+        for kind, versions in (("ir", range(8, 16)), ("opset", range(17, 30)), ("ml", range(1, 7)))
         for version in versions
     } | {nbits(tmp_path / f"bits-{bits}.onnx", bits) for bits in (4, 8)}
     done = subprocess.run(
@@ -125,14 +126,14 @@ def test_releases_load_what_is_predicted_and_nothing_else(tmp_path: Path, python
     for path in models:
         oldest = needed(path).runtime
         assert loaded[str(path)] == (oldest is not None and oldest <= runtime), path.name
-    for since, operators in _CONTRIB_SINCE.items():
+    for since, operators in NEW_CONTRIB_OPERATORS.items():
         for name in operators:
             assert (name in names) == (since <= runtime), name
 
 
 def test_the_tables_are_in_order() -> None:
-    for newest in (_NEWEST_IR, *_NEWEST_OPSETS.values()):
+    for newest in (NEWEST_IR_VERSION, *NEWEST_OPSETS.values()):
         rising = list(newest.items())
         for (one, old), (other, new) in product(rising, rising):
             assert (one < other) == (old < new)
-        assert rising[0][0] == OLDEST_SUPPORTED
+        assert rising[0][0] == OLDEST

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from onnx import helper, numpy_helper
 
 import memdiag
-from memdiag.attribution.layouts import NBits, Uses, layouts
+from memdiag.attribution.layout import NBits, Uses
+from memdiag.attribution.layouts import layouts
 from memdiag.model.graph_index import GraphIndex
 from memdiag.model.model_file import ModelFile, open_model
 from memdiag.ort.prepacking import (

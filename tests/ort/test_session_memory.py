@@ -130,16 +130,16 @@ def test_a_weight_of_a_subgraph_against_one_of_the_main_graph(
         ("1.22.1", {"parsed": 1, "converted": 2, "folded": 5, "packed": 3, "steady": 3}),
     ],
 )
-def test_all_weights_of_a_model_moment_by_moment(
+def test_all_weights_of_a_model_moment_by_step(
     tmp_path: Path, version: str, expected: dict[str, float]
 ) -> None:
     onnx.save(TURNED, tmp_path / "model.onnx")
     with open_model(tmp_path / "model.onnx") as opened:
         session = AnalysisContext(opened, Runtime.parse(version)).session
         memory = session.memory([session.weight(weight) for weight in opened.weights])
-        assert {name: size / SIZE for name, size in memory.by_moment().items()} == expected
-        assert memory.peak() == max(memory.by_moment().values())
-        assert memory.steady() == memory.by_moment()["steady"]
+        assert {name: size / SIZE for name, size in memory.by_step().items()} == expected
+        assert memory.peak() == max(memory.by_step().values())
+        assert memory.steady() == memory.by_step()["steady"]
 
 
 def test_weights_at_one_place_of_a_file_are_mapped_once(tmp_path: Path) -> None:
@@ -151,6 +151,6 @@ def test_weights_at_one_place_of_a_file_are_mapped_once(tmp_path: Path) -> None:
         session = AnalysisContext(opened, Runtime(1, 31)).session
         apart = [session.weight(weight) for weight in opened.weights]
         first = apart[0]
-        assert session.memory(apart).by_moment()["converted"] == 0
+        assert session.memory(apart).by_step()["converted"] == 0
         assert session.memory(apart).steady() == 2 * SIZE
         assert session.memory([first, first]).steady() == SIZE

@@ -155,6 +155,53 @@ def test_a_test_that_is_skipped_measures_nothing(
 
 
 @pytest.mark.usefixtures("model")
+def test_rows_of_one_model_are_told_apart_by_what_differs(
+    pytester: pytest.Pytester, run_pytest: RunPytest
+) -> None:
+    pytester.makepyfile(
+        """
+        import pytest
+
+        @pytest.mark.parametrize("level", ["basic", "all"])
+        def test_level(memdiag, level):
+            options = {"threads": 1, "runs": 1, "xray": "none"}
+            profile = memdiag.profile("model.onnx", optimization_level=level, **options)
+            memdiag.assert_budget(profile, peak="1 GB")
+        """
+    )
+    result = run_pytest()
+    result.assert_outcomes(passed=2)
+    result.stdout.fnmatch_lines(
+        [
+            "model.onnx (graph_optimization_level=basic) *",
+            "model.onnx (graph_optimization_level=all) *",
+        ]
+    )
+
+
+@pytest.mark.usefixtures("model")
+def test_an_interrupt_has_the_name_that_pytest_knows(
+    pytester: pytest.Pytester, run_pytest: RunPytest
+) -> None:
+    pytester.makeconftest(
+        """
+        import memdiag
+
+        class Interrupted(KeyboardInterrupt): ...
+
+        def interrupt(*arguments, **options):
+            raise Interrupted
+
+        memdiag.profile = interrupt
+        """
+    )
+    marked(pytester, 'peak="1 GB"')
+    # In this process the interrupt would end the outer run.
+    result = run_pytest(process=True)
+    result.stdout.fnmatch_lines(["*! KeyboardInterrupt !*"])
+
+
+@pytest.mark.usefixtures("model")
 def test_every_marker_of_a_test_counts_and_the_same_question_is_asked_once(
     pytester: pytest.Pytester, run_pytest: RunPytest
 ) -> None:

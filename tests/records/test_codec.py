@@ -13,6 +13,7 @@ from memdiag.records.finding import CHECK_SCHEMA, Check
 from memdiag.records.fix import Fix
 from memdiag.records.history import HISTORY_SCHEMA, History
 from memdiag.records.profile import MAX_PHASES, MAX_SPANS, Memory, Profile
+from memdiag.records.tuning import Tuning
 from tests.reports import comparisons, fix_records, profiles, tuning_records
 
 MEMORY = Memory(rss_bytes=3, anonymous_bytes=1, file_bytes=2, shared_bytes=None)
@@ -114,7 +115,7 @@ def test_a_text_that_no_report_could_show_is_refused() -> None:
     ],
 )
 def test_a_negative_size_duration_or_count_is_refused(
-    record: Profile | Fix, path: tuple[str | int, ...]
+    record: Profile | Fix | Tuning, path: tuple[str | int, ...]
 ) -> None:
     assert decode(encode(record), type(record)) == record
     content = json.loads(encode(record))

@@ -5,12 +5,12 @@ import msgspec
 from memdiag.records.comparison import (
     COMPARISON_SCHEMA,
     Bisection,
-    Change,
+    FigureChange,
     Column,
     Comparison,
     ComparisonKind,
     CopyChange,
-    Graph,
+    GraphSize,
     OptimizerRun,
 )
 from memdiag.units import MIB
@@ -20,8 +20,8 @@ from tests.reports import profiles
 PACKED = "lm_head/MatMul now packs model.shared.weight"
 
 
-def change(metric: str, to: str, **more: object) -> Change:
-    made = Change(
+def change(metric: str, to: str, **more: object) -> FigureChange:
+    made = FigureChange(
         metric="steady",
         phase=None,
         from_="1.24.4",
@@ -83,7 +83,7 @@ def versions() -> Comparison:
 def optimizers() -> Comparison:
     """Return the original and all optimizers, one of which hangs."""
     run = OptimizerRun(version="1.0", duration_s=2.5, peak_rss_bytes=700 * MIB)
-    graph = Graph(nodes=12_345, initializers=160, parameters=22_617_680, saved_bytes=500 * MIB)
+    graph = GraphSize(nodes=12_345, initializers=160, parameters=22_617_680, saved_bytes=500 * MIB)
     names = ("onnxruntime-extended", "onnxoptimizer", "onnxscript", "memdiag-fix")
     return comparison(
         column("original", graph=graph),

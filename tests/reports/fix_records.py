@@ -5,14 +5,15 @@ from typing import Any, TypeVar
 import msgspec
 
 from memdiag.records.base import Record
-from memdiag.records.fix import FIX_SCHEMA, Figures, Fix, LatencyAt, Remedy
+from memdiag.records.fix import FIX_SCHEMA, Fix, Remedy
+from memdiag.records.measured_change import Figures, LatencyAt
 from memdiag.units import MIB
 from tests.reports import profiles
 
 R = TypeVar("R", bound=Record)
 
 EVIL = f"\x1b[31m\n\u202e{profiles.HOSTILE}{'界' * 30} {'m' * 300}"
-_FIXED = ("schema", "status", "load_from")  # they have a choice of values
+_FIXED = ("schema", "status", "load_from", "ended_by")  # they have a choice of values
 
 
 def remedy(name: str, *weights: str, status: Any = "applied") -> Remedy:
@@ -56,8 +57,6 @@ def verified(**changes: Any) -> Fix:
         output_files=("dir/m.fixed.onnx", "dir/m.onnx"),
         kept_files=("dir/m.onnx",),
         kept_bytes=500 * MIB,
-        session_options={},
-        environment={},
         remedies=(
             remedy("slow-one", "w", status="rejected"),
             remedy("good-one", "w"),

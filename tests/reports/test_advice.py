@@ -6,6 +6,7 @@ from memdiag.records.attribution import Owner
 from memdiag.records.dimension import Dimension
 from memdiag.records.finding import Finding
 from memdiag.records.profile import Profile
+from memdiag.reports.findings import profile_summary
 from memdiag.reports.profile.advice import Advice, advice
 from memdiag.units import MIB
 from tests.reports import attributions, fix_records, profiles, tied_xray
@@ -134,7 +135,8 @@ def test_the_result_names_the_other_avoidable_memory_and_what_ends_the_largest()
     profile = msgspec.structs.replace(peaking(50, 9, 20), findings=(finding(15),))
     shown = advice(profile)
     assert shown.result.endswith(
-        "Also avoidable: up to 15 MiB by shared-weight-transposed, 9.0 MiB arena slack."
+        "Also avoidable: up to 15 MiB by the remedies of shared-weight-transposed, 9.0 MiB arena"
+        " slack."
     )
     assert "MALLOC_MMAP_THRESHOLD_=131072" in shown.steps[0].text
     slack = advice(peaking(50, 20))
@@ -172,6 +174,26 @@ def test_what_a_measurement_refuted_is_no_waste() -> None:
 def test_a_finding_without_a_remedy_is_explained() -> None:
     shown = advice(found(profiles.tied_if(), remedies=()))
     assert commands(shown) == ["memdiag explain shared-weight-transposed"]
+
+
+def test_the_result_counts_what_a_remedy_saves_and_states_the_rest() -> None:
+    profile = tied_xray.with_attribution()
+    growing = finding(600, remedies=())
+    growing = msgspec.structs.replace(growing, name="folding-grows", measured_bytes=None)
+    tied = msgspec.structs.replace(finding(300), measured_bytes=300 * MIB)
+    both = msgspec.structs.replace(profile, findings=(growing, tied))
+    assert advice(both).result == (
+        "A part of the memory is waste. Up to 300 MiB of 1.50 GiB could be saved. No remedy saves"
+        " the 600 MiB of folding-grows at steady state."
+    )
+    assert profile_summary(both) == (
+        "2 findings, up to 300 MiB avoidable at steady state, 600 MiB without a remedy"
+    )
+    at_load = msgspec.structs.replace(profile, findings=(growing, finding(0, 77)))
+    assert advice(at_load).result == (
+        "Loading needs 77 MiB more than necessary. No remedy saves the 600 MiB of folding-grows at"
+        " steady state."
+    )
 
 
 def test_a_run_that_ended_early_says_so_first() -> None:

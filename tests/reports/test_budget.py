@@ -86,7 +86,7 @@ def test_growth_since_the_baseline_is_told_from_where_it_starts() -> None:
 
 
 def test_copies_and_growth_have_words_of_their_own() -> None:
-    assert verdict(budgeted(copies=2)) == "3 copies of a weight, where its budget is 2"
+    assert verdict(budgeted(copies=2)) == "3 copies of a weight; its budget is 2"
     profile = profiles.tied_if()
     runs = tuple(Run(latency_s=0.1, rss_bytes=3 * MIB * index) for index in range(10))
     leaks = msgspec.structs.replace(profile, runs=runs)

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from memdiag.comparison.changes import changes
 from memdiag.comparison.comparable import Comparable
-from memdiag.records.comparison import Comparison, Graph
+from memdiag.records.comparison import Comparison, GraphSize
 from memdiag.records.dimension import Dimension
 from memdiag.reports.comparison import show
 from memdiag.reports.comparison.sentences import answer, change_sentence, title
@@ -59,7 +59,7 @@ def without_causes(text: str) -> str:
 def every_change() -> Comparison:
     """Return a comparison with changes of all metrics, as they are found in its columns."""
     slow = measured(2000, 1500, load=2.5, peak_phase="prepack")
-    graph = Graph(nodes=12, initializers=4, parameters=2000, saved_bytes=1000 * MIB)
+    graph = GraphSize(nodes=12, initializers=4, parameters=2000, saved_bytes=1000 * MIB)
     columns = (
         column("a.onnx", attribution=attribution(copy("original", 500 * MIB, "w"))),
         column("b.onnx", slow, ratio=(1.3, 1.2, 1.4), graph=graph, largest_difference=0.5),

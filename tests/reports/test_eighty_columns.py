@@ -22,7 +22,7 @@ def fix() -> Reported:
 
 
 def tuning() -> Reported:
-    return hostile(tuning_records.tuning(remedies=fix_records.verified().remedies, sessions=3))
+    return hostile(tuning_records.tuning(fix=fix_records.verified(), sessions=3))
 
 
 def nearest() -> Reported:

@@ -4,7 +4,7 @@ import pytest
 from matplotlib.image import imread
 
 from memdiag.errors import UsageError
-from memdiag.records.history import HISTORY_SCHEMA, Entry, History
+from memdiag.records.history import HISTORY_SCHEMA, HistoryEntry, History
 from memdiag.reports.history import lines_of, render
 
 MIB = 1 << 20
@@ -14,7 +14,7 @@ def history(models: int = 2, entries: int = 5) -> History:
     return History(
         schema=HISTORY_SCHEMA,
         entries=tuple(
-            Entry(
+            HistoryEntry(
                 added_s=1_800_000_000.0 + 60 * index,
                 label=f"c{index}",
                 model=f"$m{model}_x.onnx",

@@ -68,7 +68,7 @@ def test_nobody_is_mentioned() -> None:
 
 def test_the_copies_and_the_owners_are_tables_where_an_xray_was_taken() -> None:
     lines = text(markdown(tied_xray.with_attribution()))
-    assert "### Who owns it" in lines
+    assert "### Owners of the memory" in lines
     assert (
         "| `model.shared.weight +1 more` | transposed | 1 | 500 MiB | anonymous"
         " | ConstantFolding · lm/Transpose |"
@@ -79,7 +79,7 @@ def test_the_copies_and_the_owners_are_tables_where_an_xray_was_taken() -> None:
         "13 weights with a single copy each: 8.0 MiB (original 6.0 MiB, freed 2.0 MiB)."
     ]
     assert not any("layer.0" in line for line in lines)
-    assert "### Who owns it" not in text(markdown(profiles.tied_if()))
+    assert "### Owners of the memory" not in text(markdown(profiles.tied_if()))
 
 
 def test_what_a_fix_is_worth_is_told_with_the_answer() -> None:
@@ -91,7 +91,7 @@ def test_what_a_fix_is_worth_is_told_with_the_answer() -> None:
 
 def test_the_order_is_that_of_the_console() -> None:
     lines = text(markdown(tied_xray.with_attribution()))
-    order = ("**Peak", "- **Result:**", "- **What to do:**", "| phase", "### Who owns it",
+    order = ("**Peak", "- **Result:**", "- **What to do:**", "| phase", "### Owners of the memory",
              "| owner", "| weight", "### What moved memory", "Runs:")  # fmt: skip
     places = [next(i for i, line in enumerate(lines) if line.startswith(one)) for one in order]
     assert places == sorted(places)

@@ -11,7 +11,7 @@ import pytest
 
 import memdiag
 from memdiag.errors import UsageError
-from memdiag.records.base import Shown
+from memdiag.records.base import NotebookRecord
 from memdiag.records.finding import CHECK_SCHEMA, Check, Findings
 from tests.reports import comparisons, findings, fix_records, profiles, tied_xray, tuning_records
 
@@ -19,7 +19,7 @@ FOUND = findings.TIED
 CHECK = Check(
     schema=CHECK_SCHEMA, onnxruntime="1.31.1", models=(), findings=(FOUND,), duration_s=0.1
 )
-RECORDS: dict[str, Callable[[], Shown]] = {
+RECORDS: dict[str, Callable[[], NotebookRecord]] = {
     "Profile": profiles.tied_if,
     "Comparison": comparisons.versions,
     "Fix": fix_records.verified,
@@ -52,7 +52,7 @@ def test_the_line_has_the_answer() -> None:
 
 
 @pytest.mark.parametrize("build", [profiles.failed, profiles.killed, profiles.nothing_seen])
-def test_what_ended_badly_has_a_line_too(build: Callable[[], Shown]) -> None:
+def test_what_ended_badly_has_a_line_too(build: Callable[[], NotebookRecord]) -> None:
     assert repr(build()).startswith("<Profile ")
 
 
@@ -109,7 +109,16 @@ def pandas(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_data_frames_have_a_row_for_each_part() -> None:
     profile = profiles.tied_if()
     frame = profile.to_dataframe()
-    assert frame["phase"] == [phase.name for phase in profile.phases]
+    whole = [row for row, part_of in enumerate(frame["part_of"]) if part_of is None]
+    assert sum(frame["net_rss_bytes"][row] for row in whole) == sum(
+        phase.net_rss_bytes for phase in profile.phases
+    )
+    parts = [
+        (name, whole)
+        for name, whole in zip(frame["phase"], frame["part_of"], strict=True)
+        if whole is not None
+    ]
+    assert parts == [("constant_fold", "optimize"), ("other steps", "optimize")]
     assert max(frame["peak_rss_bytes"]) == profile.peak_rss_bytes
     assert comparisons.versions().to_dataframe()["label"] == ["1.24.4", "1.30.9", "1.31.1"]
     fix = fix_records.verified()

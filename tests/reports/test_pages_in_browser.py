@@ -9,6 +9,7 @@ import pytest
 from memdiag.records import codec
 from memdiag.records.comparison import Comparison
 from memdiag.records.fix import Fix
+from memdiag.records.tuning import Tuning
 from memdiag.reports import Reported, report_of
 from memdiag.reports.page import Plotly
 from tests.reports import comparisons, fix_records, tied_xray, tuning_records
@@ -60,7 +61,7 @@ def test_a_hostile_fix_fits_a_dark_phone(opened: Callable[..., Any]) -> None:
 
 def test_a_tuning_draws_sorts_copies_and_prints(opened: Callable[..., Any]) -> None:
     page = opened(tuning_records.tuning(), dark=True)
-    wait_for(lambda: page.execute_script(POINTS) == 5)
+    wait_for(lambda: page.execute_script(POINTS) == 4)
     assert_requests_only(page, "tune.html")
     values = (
         "return [...document.querySelectorAll('#points tbody tr')]"
@@ -91,14 +92,14 @@ def test_a_tuning_draws_sorts_copies_and_prints(opened: Callable[..., Any]) -> N
         wait_for(lambda: page.execute_script(ink) == "rgb(23, 32, 42)")
         width = "return document.querySelector('#points thead button').offsetWidth"
         assert page.execute_script(width) > 0
-    assert saved(page, Fix, "tune.json") == tuning_records.tuning()
+    assert saved(page, Tuning, "tune.json") == tuning_records.tuning()
     assert_quiet(page)
 
 
 def test_a_hostile_tuning_stays_text_on_a_phone(opened: Callable[..., Any]) -> None:
-    record = hostile(tuning_records.tuning(remedies=fix_records.verified().remedies))
+    record = hostile(tuning_records.tuning(fix=fix_records.verified()))
     page = opened(record, width=390)
-    wait_for(lambda: page.execute_script(POINTS) == 5)
+    wait_for(lambda: page.execute_script(POINTS) == 4)
     assert_fits(page, 390)
     assert page.execute_script("return document.querySelectorAll('main b').length") == 0
     page.execute_script("Plotly.Fx.hover('pareto', [{ curveNumber: 1, pointNumber: 0 }])")
@@ -226,7 +227,7 @@ def test_without_the_library_the_page_says_so_and_tables_work(
     offline.find_element("css selector", "#copies-0 thead th button").click()
     assert offline.find_element("css selector", "#copies-0 tbody th").text == "layer.1"
     offline.find_element("id", "addresses").send_keys("\ue011")  # Home
-    assert "resident at 0x1000" in offline.find_element("id", "stretch").text
+    assert "resident at 0x1000" in offline.find_element("id", "address-range").text
     offline.find_element("id", "moment").send_keys("end of parse")
     wait_for(lambda: offline.find_element("id", "copies-1").is_displayed())
     errors = [entry["message"] for entry in offline.get_log("browser")]

@@ -251,7 +251,7 @@ def test_moments_and_addresses_are_chosen(opened: Callable[..., Any]) -> None:
     strip = page.find_element("id", "addresses")
     wait_for(lambda: strip.get_attribute("aria-valuemax") != "0")
     strip.send_keys(Keys.HOME)
-    words = page.find_element("id", "stretch")
+    words = page.find_element("id", "address-range")
     assert words.text.startswith("model.shared.weight: original, 506 MiB resident at 0x1000")
     strip.send_keys(Keys.ARROW_RIGHT)
     assert "transposed" in words.text

@@ -91,10 +91,10 @@ def test_layers_add_up_to_what_is_above_the_baseline() -> None:
 def test_every_phase_gets_a_share_of_the_width_it_can_be_seen_in() -> None:
     view = timeline(profiles.uneven())
     times = time_scale(view)
-    assert times.is_stretched
+    assert times.has_several_scales
     for band in view.bands:
         if band.phase in ("parse", "prepack", "first_run", "steady"):
-            assert times.place(band.end_s) - times.place(band.start_s) >= 0.08
+            assert times.position(band.end_s) - times.position(band.start_s) >= 0.08
 
 
 def test_time_never_runs_backwards_on_the_scale() -> None:
@@ -106,17 +106,17 @@ def test_time_never_runs_backwards_on_the_scale() -> None:
     ):
         view = timeline(profile)
         times = time_scale(view)
-        places = [times.place(t) for t in view.t_s]
+        places = [times.position(t) for t in view.t_s]
         assert places == sorted(places)
-        assert times.place(-1) == 0
-        assert times.place(1e9) > 0.999999
+        assert times.position(-1) == 0
+        assert times.position(1e9) > 0.999999
 
 
 def test_even_phases_are_not_stretched() -> None:
     steps = tuple(
         profiles.Step(name, name, 0.1, 50, 50) for name in ("parse", "optimize", "prepack")
     )
-    assert not time_scale(timeline(profiles.build(steps))).is_stretched
+    assert not time_scale(timeline(profiles.build(steps))).has_several_scales
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=8))

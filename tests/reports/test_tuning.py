@@ -7,13 +7,14 @@ import pytest
 from rich.console import Console
 
 from memdiag.records.dimension import Dimension
-from memdiag.records.fix import Fix, Remedy
+from memdiag.records.tuning import Tuning
 from memdiag.reports.tuning import show
+from tests.reports import fix_records
 from tests.reports import tuning_records as tunings
 
 
 def printed(
-    tuning: Fix, *, quiet: bool = False, every: bool = False, width: int = 80, to: str = "utf-8"
+    tuning: Tuning, *, quiet: bool = False, every: bool = False, width: int = 80, to: str = "utf-8"
 ) -> list[str]:
     out = io.TextIOWrapper(io.BytesIO(), encoding=to)
     show(tuning, Console(file=out, width=width), quiet=quiet, every=every)
@@ -95,8 +96,7 @@ def test_options_left_out_do_not_hide_that_others_were_compared() -> None:
 
 def test_an_interruption_is_not_called_a_time_limit() -> None:
     tuning = tunings.tuning(tunings.DEFAULTS, (tunings.DEFAULTS,))
-    notes = ("the search was interrupted; the result is the best so far",)
-    tuning = msgspec.structs.replace(tuning, untried=("one-thread",), notes=notes)
+    tuning = msgspec.structs.replace(tuning, untried=("one-thread",), ended_by="interrupt")
     line = printed(tuning, width=300)[0]
     assert line.endswith(
         ": no option was compared before the interruption (1 could not be tried in time)"
@@ -111,7 +111,7 @@ def test_one_point_is_singular() -> None:
 def test_where_nothing_is_chosen_or_offered_no_program_is_printed() -> None:
     slow = tunings.point("arena-off", at=(150, 75), ratio=2.5)
     tuning = tunings.tuning(tunings.DEFAULTS, (tunings.DEFAULTS, slow))
-    text = "\n".join(printed(msgspec.structs.replace(tuning, snippet="")))
+    text = "\n".join(printed(msgspec.structs.replace(tuning, program="")))
     assert "program" not in text
     assert "import" not in text
 
@@ -157,11 +157,8 @@ def test_all_points_are_shown_on_demand_and_why_some_cannot_be_used() -> None:
 
 
 def test_remedies_are_told_where_the_model_was_rewritten() -> None:
-    remedy = Remedy(
-        name="hoist-subgraph-weights", rule="r", status="applied", reason="less", weights=()
-    )
-    lines = printed(tunings.tuning(remedies=(remedy,)))
-    assert any(line.split() == ["applied", "hoist-subgraph-weights", "less"] for line in lines)
+    lines = printed(tunings.tuning(fix=fix_records.verified()))
+    assert any(line.split() == ["applied", "good-one", "because"] for line in lines)
     assert not any(line.startswith("applied") for line in printed(tunings.tuning()))
 
 

@@ -4,10 +4,11 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from memdiag.records import codec
-from memdiag.records.fix import Fix
+from memdiag.records.tuning import Tuning
 from memdiag.reports import kind_of
 from memdiag.reports.tuning import REPORT, markdown
 from tests.reports import fix_records, tuning_records
@@ -16,52 +17,56 @@ from tests.reports.test_profile_page import Page, embedded
 FORMATS = ("html", "json", "markdown", "png", "svg")
 
 
-def chosen() -> Fix:
+def chosen() -> Tuning:
     return tuning_records.tuning()
 
 
-def defaults() -> Fix:
+def defaults() -> Tuning:
     return tuning_records.tuning(tuning_records.DEFAULTS)
 
 
-def nearest() -> Fix:
+def nearest() -> Tuning:
     near = tuning_records.point("arena-off", at=(150, 75), ratio=1.0, fits=False)
     return tuning_records.tuning(near, (tuning_records.DEFAULTS, near))
 
 
-def rewritten() -> Fix:
-    fix = fix_records.verified()
+def rewritten() -> Tuning:
     point = tuning_records.point("rewrite", "arena-off", at=(120, 60), ratio=1.0, on_front=True)
-    made = tuning_records.tuning(
-        point, (tuning_records.DEFAULTS, point), remedies=fix.remedies, sessions=3
-    )
-    return fix_records.verified(
-        **{name: getattr(made, name) for name in ("points", "chosen", "snippet", "sessions")}
+    return tuning_records.tuning(
+        point, (tuning_records.DEFAULTS, point), fix=fix_records.verified(), sessions=3
     )
 
 
-def alone() -> Fix:
+def alone() -> Tuning:
     return tuning_records.tuning(tuning_records.DEFAULTS, (tuning_records.DEFAULTS,))
 
 
-ALL = (chosen, defaults, nearest, rewritten, alone)
+def unmeasured() -> Tuning:
+    return msgspec.structs.replace(
+        tuning_records.tuning(fix=fix_records.verified()),
+        **{"points": (), "chosen": (), "program": "", "before": None, "after": None},
+        latencies=(),
+    )
+
+
+ALL = (chosen, defaults, nearest, rewritten, alone, unmeasured)
 
 
 @pytest.mark.parametrize("build", ALL, ids=lambda build: build.__name__)
-def test_every_tuning_becomes_every_file(build: Callable[[], Fix], tmp_path: Path) -> None:
+def test_every_tuning_becomes_every_file(build: Callable[[], Tuning], tmp_path: Path) -> None:
     written = REPORT.write(build(), tmp_path / "out", FORMATS)
     assert [path.name for path in written] == [
         "tune.html", "tune.json", "tune.md", "tune.png", "tune.svg",
     ]  # fmt: skip
-    assert codec.load(written[1], Fix) == build()
+    assert codec.load(written[1], Tuning) == build()
 
 
-def test_what_has_points_is_a_tuning() -> None:
+def test_fixes_and_tunings_are_two_kinds() -> None:
     assert kind_of(chosen()) == "tuning"
     assert kind_of(fix_records.verified()) == "fix"
 
 
-def words(build: Callable[[], Fix]) -> str:
+def words(build: Callable[[], Tuning]) -> str:
     return " ".join(Page(REPORT.page(build())).text.split())
 
 

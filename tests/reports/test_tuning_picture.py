@@ -2,15 +2,31 @@
 
 import msgspec
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
-from memdiag.reports.tuning import REPORT, draw, pareto_points
+from memdiag.reports.pareto_chart import pareto_points
+from memdiag.reports.tuning import REPORT, draw
 from tests.reports import tuning_records
 from tests.reports import tuning_records as tunings
 
 
 def texts(figure: Figure) -> list[str]:
     return [text.get_text() for axes in figure.axes for text in axes.texts]
+
+
+def marks(axes: Axes) -> list[tuple[float, str, bool]]:
+    """Return height, marker and hollowness of each mark; lines and intervals have no marker."""
+    return [
+        (float(np.asarray(mark.get_ydata())[0]), str(mark.get_marker()), is_hollow(mark))
+        for mark in axes.lines
+        if mark.get_marker() != "None"
+    ]
+
+
+def is_hollow(mark: Line2D) -> bool:
+    return mark.get_markerfacecolor() != mark.get_color()
 
 
 def test_it_is_a_png() -> None:
@@ -30,8 +46,28 @@ def test_the_front_is_numbered_from_the_least_memory_on() -> None:
 
 
 def test_what_has_no_ratio_or_a_problem_is_not_drawn() -> None:
-    # The line, the points on the front, and those behind it.
-    assert [len(axes.lines) for axes in draw(tunings.tuning()).axes] == [1 + 4, 1 + 4]
+    assert [len(marks(axes)) for axes in draw(tunings.tuning()).axes[:2]] == [4, 4]
+
+
+def test_a_point_that_may_equal_the_defaults_is_hollow_on_its_interval() -> None:
+    point = tuning_records.point
+    chosen = point("chosen", at=(100, 60), ratio=0.97)
+    points = (tuning_records.DEFAULTS, chosen, point("slow", at=(90, 60), ratio=1.2))
+    figure = draw(tuning_records.tuning(chosen, points))
+    steady = figure.axes[0]
+    assert sorted(marks(steady)) == [(1.0, "*", True), (1.0, "s", False), (1.2, "x", False)]
+    lines = [np.asarray(line.get_ydata()).tolist() for line in steady.lines]
+    assert any(np.allclose(line, [0.92, 1.02]) for line in lines if len(line) == 2)
+    legend = figure.axes[2].get_legend()
+    assert legend is not None
+    assert [text.get_text() for text in legend.get_texts()] == [
+        "chosen",
+        "defaults",
+        "on the Pareto front",
+        "others",
+        "hollow: unknown whether faster or slower than the defaults",
+        "95 % interval of the latency",
+    ]
 
 
 def test_defaults_behind_the_front_are_named_all_the_same() -> None:

@@ -11,7 +11,7 @@ from memdiag.records.profile import PhaseAttribution
 from memdiag.reports.profile import REPORT
 from memdiag.reports.profile import show as show_profile
 from memdiag.reports.profile.phases import copies_by_phase
-from memdiag.reports.xray import owned_by, show
+from memdiag.reports.xray import xray_text, show
 from memdiag.reports.xray.weights import not_located, rest_summary, verification_summary
 from memdiag.units import MIB
 from tests.reports import profiles
@@ -21,7 +21,7 @@ HOSTILE = "</td><img src=x onerror=alert(1)>[red]|`w`"
 
 
 def test_the_worst_weight_comes_first_with_all_its_copies() -> None:
-    built = owned_by(attribution(*SHARED))
+    built = xray_text(attribution(*SHARED))
     assert built.first == "shared: 2 copies, 129 MiB"
     assert [row.title for row in built.weights] == ["shared", "b"]
     assert [(row.label, row.count, row.size) for row in built.weights[0].copies] == [
@@ -34,17 +34,17 @@ def test_the_worst_weight_comes_first_with_all_its_copies() -> None:
     ("share", "text"), [(0.99996, "99.9 %"), (1.0, "100 %"), (0.5, "50 %"), (0.0001, "< 0.1 %")]
 )
 def test_a_share_is_never_rounded_up(share: float, text: str) -> None:
-    built = owned_by(attribution(*SHARED, named_share=share))
+    built = xray_text(attribution(*SHARED, named_share=share))
     assert built.share == f"{text} of the memory above the baseline is identified"
 
 
 def test_without_a_baseline_the_share_is_of_all() -> None:
-    built = owned_by(attribution(*SHARED, baseline_bytes=None))
+    built = xray_text(attribution(*SHARED, baseline_bytes=None))
     assert built.share.endswith("of the resident memory is identified")
 
 
 def test_owners_of_a_kind_are_added_up_and_sum_to_the_whole() -> None:
-    built = owned_by(attribution(*SHARED))
+    built = xray_text(attribution(*SHARED))
     sizes = {row.label: row.size_bytes for row in built.owners}
     assert sizes["Python"] == 90 * MIB
     assert sum(sizes.values()) == 237 * MIB
@@ -63,7 +63,7 @@ def test_what_is_special_about_a_copy_is_said() -> None:
         made_by=None,
     )
     fused = copy("reordered_nchwc", 2 * MIB, "f", kind="fused")
-    built = owned_by(attribution(freed, mapped, fused))
+    built = xray_text(attribution(freed, mapped, fused))
     rows = {row.title: row.copies[0] for row in built.weights}
     assert rows["shared"].is_freed
     assert rows["shared"].verified == "25 %"
@@ -78,7 +78,7 @@ def test_what_is_special_about_a_copy_is_said() -> None:
 
 def test_equal_weights_are_one_row_that_counts_its_names() -> None:
     one = msgspec.structs.replace(copy("original", 64 * MIB), weights=("a", "b", "c"))
-    assert owned_by(attribution(one)).weights[0].title == "a +2 more"
+    assert xray_text(attribution(one)).weights[0].title == "a +2 more"
 
 
 def test_weights_that_cannot_be_told_apart_are_counted() -> None:
@@ -89,7 +89,7 @@ def test_weights_that_cannot_be_told_apart_are_counted() -> None:
     assert not_located(attribution(*SHARED, indistinct=twice)) == (
         "Not located: 6 weights, 48 B: smaller than 256 bytes each.",
     )
-    assert owned_by(attribution(*SHARED, partial=True)).remarks[0].startswith("Incomplete: ")
+    assert xray_text(attribution(*SHARED, partial=True)).remarks[0].startswith("Incomplete: ")
 
 
 def test_what_was_not_compared_is_padding_or_was_left_out() -> None:
@@ -103,11 +103,11 @@ def test_what_was_not_compared_is_padding_or_was_left_out() -> None:
 
 
 def test_no_copy_is_said_to_be_none() -> None:
-    assert owned_by(attribution()).first == "no weight was found"
+    assert xray_text(attribution()).first == "no weight was found"
 
 
 def test_what_is_not_listed_is_summed_up() -> None:
-    built = owned_by(attribution(*SHARED))
+    built = xray_text(attribution(*SHARED))
     assert rest_summary(built.weights) == "2 weights more: 3 copies, 137 MiB"
     assert rest_summary(()) == ""
 
@@ -137,7 +137,7 @@ def test_names_stay_text_in_every_report(hostile: Attribution) -> None:
     show_profile(profile, Console(file=stream, width=80))
     assert "[red]" in stream.getvalue()
     assert max(map(len, stream.getvalue().splitlines())) <= 80
-    assert "### Who owns it" in REPORT.render(profile, "markdown").decode()
+    assert "### Owners of the memory" in REPORT.render(profile, "markdown").decode()
 
 
 def test_an_xray_of_its_own_is_shown_and_quiet_is_the_answer() -> None:

@@ -114,7 +114,7 @@ def test_a_process_without_a_weight_says_what_to_check() -> None:
     assert any(line.endswith(check) for line in lines)
     assert not any("byte for byte" in line for line in lines)
     none = msgspec.structs.replace(record, models=(), indistinct=())
-    assert "No weight was looked for." in printed(none, width=160)
+    assert "No weight was searched for." in printed(none, width=160)
 
 
 def test_an_incomplete_xray_says_so_with_its_notes() -> None:
@@ -122,7 +122,7 @@ def test_an_incomplete_xray_says_so_with_its_notes() -> None:
         tied_xray.attribution(), partial=True, notes=("it ended\x1b[31m",)
     )
     lines = printed(record, width=160)
-    assert "Incomplete: not all memory could be read. The rest is shown." in lines
+    assert "Incomplete: not all memory could be read. The rest is listed." in lines
     assert r"Note: it ended\x1b[31m." in lines
     assert not any("Incomplete" in line for line in printed(tied_xray.attribution()))
 

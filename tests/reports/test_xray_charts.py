@@ -85,9 +85,9 @@ def test_the_strip_tells_what_lies_where_and_what_nothing_uses() -> None:
     largest = address_map(made, max_ranges=1)
     assert largest is not None
     assert [one.kind for one in largest.ranges] == ["transposed"]
-    assert largest.remarks[0] == "The 2 smallest stretches are left out here: 3.0 MiB together."
+    assert largest.remarks[0] == "The 2 smallest ranges are left out here: 3.0 MiB together."
     assert shown.remarks == (
-        "2.0 MiB in 1 of 4 stretches have gaps or other owners between their parts, and are drawn"
+        "2.0 MiB in 1 of 4 ranges have gaps or other owners between their parts, and are drawn"
         " as one.",
     )
     assert largest.legend == shown.legend

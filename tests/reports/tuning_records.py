@@ -1,6 +1,8 @@
 """A tuning with made-up figures that hang together."""
 
-from memdiag.records.fix import FIX_SCHEMA, Figures, Fix, LatencyAt, Point, Remedy
+from memdiag.records.fix import Fix
+from memdiag.records.measured_change import Figures, LatencyAt
+from memdiag.records.tuning import TUNING_SCHEMA, Point, Tuning
 from memdiag.units import MIB
 
 
@@ -61,18 +63,13 @@ def tuning(
     chosen: Point = CHOSEN,
     points: tuple[Point, ...] = POINTS,
     *,
-    remedies: tuple[Remedy, ...] = (),
+    fix: Fix | None = None,
     sessions: int = 1,
-) -> Fix:
-    return Fix(
-        schema=FIX_SCHEMA,
+) -> Tuning:
+    return Tuning(
+        schema=TUNING_SCHEMA,
         model="dir/m.onnx",
         onnxruntime="1.31.1",
-        output=None,
-        output_files=(),
-        session_options=chosen.session_options,
-        environment={},
-        remedies=remedies,
         before=points[0].figures,
         after=chosen.figures,
         latencies=(
@@ -89,12 +86,12 @@ def tuning(
         largest_difference=0.0,
         bound=1e-4,
         bound_reason="sums reordered",
-        verified=True,
         notes=("a note",),
         duration_s=12.0,
         points=points,
         chosen=chosen.options,
-        snippet="import onnxruntime as ort\n",
+        program="import onnxruntime as ort\n",
         session_count=20,
         sessions=sessions,
+        fix=fix,
     )

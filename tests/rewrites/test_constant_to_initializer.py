@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx import AttributeProto, ModelProto, helper
 
-from memdiag.rewrites import constant_to_initializer as rewriter
+from memdiag.rewrites.catalog import constant_to_initializer as rewriter
 from tests.rewrites.rewriting import (
     Array,
     assert_same_outputs,

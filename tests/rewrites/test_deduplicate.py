@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx import ModelProto, TensorProto, helper
 
-from memdiag.rewrites import deduplicate
+from memdiag.rewrites.catalog import deduplicate
 from memdiag.verify.outputs import Bound
 from tests.rewrites.rewriting import (
     Array,

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx import ModelProto, TensorProto
 
-from memdiag.rewrites import defer_expand
+from memdiag.rewrites.catalog import defer_expand
 from tests.rewrites.rewriting import (
     assert_same_outputs,
     finding,

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from memdiag.records.finding import Finding
-from memdiag.rewrites import dequantize_to_matmulnbits
+from memdiag.rewrites.catalog import dequantize_to_matmulnbits
 from memdiag.verify.outputs import Bound
 from tests.rewrites.quantized_models import (
     FUSED,

@@ -8,7 +8,7 @@ from onnx import TensorProto
 
 from memdiag.ort.runtime import Runtime
 from memdiag.records.finding import Finding
-from memdiag.rewrites import dequantize_to_matmulnbits
+from memdiag.rewrites.catalog import dequantize_to_matmulnbits
 from memdiag.verify.outputs import Bound, difference
 from tests.rewrites.quantized_models import (
     ALL_KINDS,

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx import ModelProto, TensorProto, helper
 
-from memdiag.rewrites import drop_unused
+from memdiag.rewrites.catalog import drop_unused
 from tests.rewrites.rewriting import (
     assert_same_outputs,
     finding,

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from memdiag.rewrites import flush_denormals
+from memdiag.rewrites.catalog import flush_denormals
 from memdiag.rewrites.model_editor import tensors
 from memdiag.verify.outputs import Bound
 from tests.rewrites.rewriting import (

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
-from memdiag.rewrites import fp16_to_fp32
+from memdiag.rewrites.catalog import fp16_to_fp32
 from tests.rewrites.rewriting import (
     assert_same_outputs,
     finding,

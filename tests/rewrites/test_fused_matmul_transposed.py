@@ -2,7 +2,7 @@ from pathlib import Path
 
 import onnx
 
-from memdiag.rewrites import fused_matmul_transposed
+from memdiag.rewrites.catalog import fused_matmul_transposed
 from tests.rewrites.rewriting import finding, random
 from tests.rewrites.tied_models import (
     COLUMNS,

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from onnx import ModelProto
 
-from memdiag.rewrites import gemm_transposed
+from memdiag.rewrites.catalog import gemm_transposed
 from tests.rewrites.rewriting import finding, random, refusal
 from tests.rewrites.tied_models import (
     COLUMNS,

@@ -7,7 +7,7 @@ import onnx
 import pytest
 from onnx import ModelProto
 
-from memdiag.rewrites import hoist_shallow_weights as hoist
+from memdiag.rewrites.catalog import hoist_shallow_weights as hoist
 from tests.rewrites.rewriting import (
     Array,
     assert_same_outputs,

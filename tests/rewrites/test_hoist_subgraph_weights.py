@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
-from memdiag.rewrites import hoist_subgraph_weights as hoist
+from memdiag.rewrites.catalog import hoist_subgraph_weights as hoist
 from memdiag.verify.outputs import Bound
 from tests.rewrites.rewriting import (
     Array,

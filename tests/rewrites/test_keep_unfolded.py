@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from onnx import ModelProto, TensorProto, helper
 
 from memdiag.records.finding import Finding
-from memdiag.rewrites import keep_unfolded
+from memdiag.rewrites.catalog import keep_unfolded
 from tests.rewrites.rewriting import (
     assert_same_outputs,
     finding,

@@ -5,7 +5,7 @@ import onnx
 import pytest
 from onnx import ModelProto
 
-from memdiag.rewrites import merge_transposed
+from memdiag.rewrites.catalog import merge_transposed
 from tests.rewrites.rewriting import (
     assert_same_outputs,
     finding,

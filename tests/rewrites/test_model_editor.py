@@ -11,7 +11,7 @@ from onnx import AttributeProto, ModelProto, NodeProto, TensorProto, helper, num
 
 from memdiag.errors import ModelError
 from memdiag.model.model_file import ModelFile, open_model
-from memdiag.rewrites import constant_to_initializer, hoist_subgraph_weights
+from memdiag.rewrites.catalog import constant_to_initializer, hoist_subgraph_weights
 from memdiag.rewrites.model_editor import ModelEditor, tensors
 from memdiag.rewrites.weights import constant_tensor
 from tests.rewrites.rewriting import finding

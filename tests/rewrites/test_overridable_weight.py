@@ -6,7 +6,7 @@ import pytest
 from onnx import ModelProto, helper
 
 from memdiag.model.model_file import open_model
-from memdiag.rewrites import overridable_weight
+from memdiag.rewrites.catalog import overridable_weight
 from memdiag.rewrites.model_editor import ModelEditor
 from tests.rewrites.rewriting import (
     finding,

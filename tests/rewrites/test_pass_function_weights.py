@@ -6,7 +6,7 @@ import pytest
 from onnx import AttributeProto, ModelProto, numpy_helper
 
 from memdiag.model.model_file import open_model
-from memdiag.rewrites import pass_function_weights
+from memdiag.rewrites.catalog import pass_function_weights
 from memdiag.rewrites.model_editor import ModelEditor
 from memdiag.rewrites.weights import constant_tensor
 from tests.rewrites.rewriting import (

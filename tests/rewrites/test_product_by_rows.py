@@ -7,7 +7,7 @@ from onnx import ModelProto
 
 from memdiag.model.model_file import open_model
 from memdiag.records.finding import Finding
-from memdiag.rewrites import product_by_rows
+from memdiag.rewrites.catalog import product_by_rows
 from memdiag.rewrites.model_editor import ModelEditor
 from memdiag.rewrites.saving import save
 from tests.rewrites.rewriting import finding, largest_difference, refusal, saved

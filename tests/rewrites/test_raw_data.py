@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
-from memdiag.rewrites import raw_data
+from memdiag.rewrites.catalog import raw_data
 from memdiag.rewrites.model_editor import tensors
 from tests.rewrites.rewriting import (
     assert_same_outputs,

@@ -5,7 +5,7 @@ import onnx
 import pytest
 from onnx import AttributeProto, ModelProto, numpy_helper
 
-from memdiag.rewrites import remove_identities
+from memdiag.rewrites.catalog import remove_identities
 from tests.rewrites.rewriting import (
     Feeds,
     assert_same_outputs,

@@ -11,7 +11,7 @@ import pytest
 from onnx import ModelProto, helper
 
 from memdiag.records.finding import Finding
-from memdiag.rewrites import (
+from memdiag.rewrites.catalog import (
     fused_matmul_transposed,
     inputs_without_initializers,
     store_folded_result,

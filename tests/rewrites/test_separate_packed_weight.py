@@ -9,7 +9,7 @@ from onnx import ModelProto, helper
 import memdiag
 from memdiag.model.model_file import open_model
 from memdiag.records.finding import Finding
-from memdiag.rewrites import separate_packed_weight
+from memdiag.rewrites.catalog import separate_packed_weight
 from memdiag.rewrites.computed_tensor import computed_tensor
 from memdiag.rewrites.model_editor import ModelEditor
 from memdiag.rewrites.saving import save

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import AttributeProto, ModelProto
 
-from memdiag.rewrites import (
+from memdiag.rewrites.catalog import (
     fused_matmul_transposed,
     gemm_transposed,
     product_by_rows,

@@ -9,7 +9,7 @@ import pytest
 from onnx import ModelProto, TensorProto
 
 from memdiag.model.model_file import open_model
-from memdiag.rewrites import externalize, reference_in_place
+from memdiag.rewrites.catalog import externalize, reference_in_place
 from memdiag.rewrites.model_editor import ModelEditor, Storage
 from memdiag.rewrites.saving import ALIGNMENT
 from tests.rewrites.rewriting import (

@@ -48,11 +48,11 @@ def test_two_constants_are_there_twice_but_for_the_largest(tmp_path: Path) -> No
 
 
 def test_one_constant_costs_what_an_initializer_does(tmp_path: Path) -> None:
-    assert not findings(RULE, rows(np.zeros((32, MIB), np.float32), make=constant), tmp_path)
+    assert not findings(RULE, rows(np.zeros((17, MIB), np.float32), make=constant), tmp_path)
 
 
 def test_initializers_are_no_constants(tmp_path: Path) -> None:
-    assert not findings(RULE, rows(np.zeros((32, MIB), np.float32)), tmp_path)
+    assert not findings(RULE, rows(np.zeros((17, MIB), np.float32)), tmp_path)
 
 
 def test_of_subgraphs_the_largest_counts(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from memdiag.model.model_file import open_model
 from memdiag.ort.analysis import AnalysisContext
 from memdiag.ort.runtime import Runtime
 from memdiag.records.finding import Finding
-from memdiag.rules import (
+from memdiag.rules.catalog import (
     identical_weights,
     stored_transpose,
     subgraph_weights,

@@ -1,5 +1,6 @@
 """What the rules on equal weights predict is what the X-ray and the memory of a run say."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from memdiag.ort.analysis import AnalysisContext
 from memdiag.ort.runtime import Runtime
 from memdiag.records.finding import Finding
 from memdiag.records.profile import Profile
-from memdiag.rules import (
+from memdiag.rules.catalog import (
     identical_weights,
     stored_transpose,
     subgraph_weights,
@@ -68,8 +69,8 @@ def _branches(*weights: str) -> ModelProto:
 
 
 TURNED = np.ascontiguousarray(VALUES.T)
-MODELS = {
-    "folded": _model(
+MODELS: dict[str, Callable[[], ModelProto]] = {
+    "folded": lambda: _model(
         [
             _node("Transpose", "a", "at", perm=[1, 0]),
             _node("Transpose", "b", "bt", perm=[1, 0]),
@@ -79,7 +80,7 @@ MODELS = {
         {"a": VALUES[:, :ROWS].copy(), "b": VALUES[:, :ROWS].copy()},
         "p q",
     ),
-    "folded and packed": _model(
+    "folded and packed": lambda: _model(
         [
             _node("Transpose", "a", "at", perm=[1, 0]),
             _node("Transpose", "b", "bt", perm=[1, 0]),
@@ -90,29 +91,29 @@ MODELS = {
         {"a": VALUES, "b": VALUES},
         "p q",
     ),
-    "transposed": _model(
+    "transposed": lambda: _model(
         [_node("Gather", "e i", "p"), _node("MatMul", "x w", "q")],
         {"e": TURNED, "w": VALUES},
         "p q",
     ),
-    "transposed and packed": _model(
+    "transposed and packed": lambda: _model(
         [_node("MatMul", "x w", "p"), _node("MatMul", "v t", "q")],
         {"w": VALUES, "t": TURNED},
         "p q",
     ),
-    "packed": _model(
+    "packed": lambda: _model(
         [_node("MatMul", "x a", "p"), _node("MatMul", "x b", "o"), _node("Relu", "o", "q")],
         {"a": VALUES, "b": VALUES},
         "p q",
     ),
-    "packed and read": _model(
+    "packed and read": lambda: _model(
         [_node("MatMul", "x a", "p"), _node("Gather", "b i", "q")],
         {"a": VALUES, "b": VALUES},
         "p q",
     ),
-    "subgraph": _branches("w"),
-    "branches": _branches("u", "w"),
-    "branches of one name": _branches("w", "w"),
+    "subgraph": lambda: _branches("w"),
+    "branches": lambda: _branches("u", "w"),
+    "branches of one name": lambda: _branches("w", "w"),
 }
 
 
@@ -146,7 +147,7 @@ RETAINED = ("folded and packed", "packed", "packed and read", "transposed", "tra
 def test_what_was_predicted_is_measured(
     tmp_path: Path, name: str, rule: str, version: str, agrees: Agrees
 ) -> None:
-    findings, seen = _run(MODELS[name], tmp_path, version)
+    findings, seen = _run(MODELS[name](), tmp_path, version)
     (finding,) = findings
     assert finding.rule == rule
     assert seen.attribution is not None
@@ -166,8 +167,8 @@ def test_what_was_predicted_is_measured(
 def test_hoisting_saves_the_memory_that_was_predicted(
     tmp_path: Path, name: str, version: str, agrees: Agrees
 ) -> None:
-    (finding,), before = _run(MODELS[name], tmp_path, version)
-    hoisted = ModelProto.FromString(MODELS[name].SerializeToString())
+    (finding,), before = _run(MODELS[name](), tmp_path, version)
+    hoisted = MODELS[name]()
     for attribute in hoisted.graph.node[0].attribute:
         for node in attribute.g.node:
             for place, source in enumerate(node.input):

@@ -53,7 +53,7 @@ def test_weights_of_products_are_packed_in_fp32(tmp_path: Path) -> None:
     assert one.weights == ("w0", "w1", "w2")
     assert one.bytes == 3 * STORED
     assert [(each.kind, each.bytes) for each in one.expected] == [("packed", 2 * STORED)] * 3
-    assert one.message.startswith("3 fp16 weights (6.0 MiB: w0, w1, w2) are held in fp32")
+    assert one.message.startswith("3 fp16 weights (6.0 MiB: w0, w1, w2) are kept in fp32")
     assert one.phase == "optimize"
 
 

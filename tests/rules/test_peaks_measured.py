@@ -1,5 +1,7 @@
 """What rules say of the peak is what those of a model and of one without the waste differ by."""
 
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -80,135 +82,168 @@ def given(proto: ModelProto) -> ModelProto:
     return proto
 
 
-W = floats(ROWS, COLUMNS)
-HALF = W.astype(np.float16)
-TURNED = np.ascontiguousarray(W.T)
+@cache
+def whole() -> NDArray[np.float32]:
+    return floats(ROWS, COLUMNS)
+
+
+def half() -> NDArray[np.float16]:
+    return whole().astype(np.float16)
+
+
+def turned() -> NDArray[np.float32]:
+    return np.ascontiguousarray(whole().T)
+
+
+def parts() -> dict[str, NDArray[np.float32]]:
+    return {name: floats(ROWS // 2, COLUMNS, seed=place) for place, name in enumerate("ABD")}
+
+
 TALL = np.array([ROWS, COLUMNS])
-PARTS = {name: floats(ROWS // 2, COLUMNS, seed=place) for place, name in enumerate("ABD")}
 OF_PARTS = "d = Gather(A, ids) e = Gather(B, ids) f = Gather(D, ids) g = Add(d, e) k = Add(f, g)"
 IN_BOTH = ("k = MatMul(v, {})", "l = MatMul(v, {})")
 
 
 class Case(NamedTuple):
-    """A model, one without the waste, and the rule; `external` says where weights may lie."""
+    """A model, one without the waste, and the rule; `external` says where weights may lie.
+
+    The models are built when a test needs them: together they take more than a gigabyte.
+    """
 
     rule: str
-    waste: ModelProto
-    lean: ModelProto
+    waste: Callable[[], ModelProto]
+    lean: Callable[[], ModelProto]
     external: tuple[bool, ...] = (False, True)
 
 
-TIED = given(model("y = Gather(W, ids) z = Gemm<transB=1>(x, W)", W=W))
-BOTH_WAYS = given(model("y = MatMul(v, W) z = Gemm<transB=1>(x, W)", W=W))
+def tied() -> ModelProto:
+    return given(model("y = Gather(W, ids) z = Gemm<transB=1>(x, W)", W=whole()))
+
+
+def both_ways() -> ModelProto:
+    return given(model("y = MatMul(v, W) z = Gemm<transB=1>(x, W)", W=whole()))
+
+
 CASES = {
     "used and transposed": Case(
         "MD103",
-        model("y = Gather(W, ids) t = Transpose<perm=[1,0]>(W) z = MatMul(x, t)", W=W),
-        TIED,
+        lambda: model(
+            "y = Gather(W, ids) t = Transpose<perm=[1,0]>(W) z = MatMul(x, t)", W=whole()
+        ),
+        tied,
     ),
     "transposed in two branches": Case(
         "MD103",
-        branches(
+        lambda: branches(
             "t = Transpose<perm=[1,0]>(W) k = MatMul(x, t)",
             "t = Transpose<perm=[1,0]>(W) m = MatMul(x, t) l = Neg(m)",
             "Gather(W, ids)",
-            W=W,
+            W=whole(),
         ),
-        TIED,
+        tied,
     ),
     "transposed in two branches, by two names": Case(
         "MD103",
-        branches(
+        lambda: branches(
             "t = Transpose<perm=[1,0]>(W) k = MatMul(x, t)",
             "u = Transpose<perm=[1,0]>(W) m = MatMul(x, u) l = Neg(m)",
             "Gather(W, ids)",
-            W=W,
+            W=whole(),
         ),
-        TIED,
+        tied,
     ),
     "packed and transposed": Case(
         "MD103",
-        model("y = MatMul(v, W) t = Transpose<perm=[1,0]>(W) z = MatMul(x, t)", W=W),
-        BOTH_WAYS,
+        lambda: model("y = MatMul(v, W) t = Transpose<perm=[1,0]>(W) z = MatMul(x, t)", W=whole()),
+        both_ways,
     ),
     "stored transpose": Case(
-        "MD102", model("y = Gather(W, ids) z = MatMul(x, T)", W=W, T=TURNED), TIED
+        "MD102", lambda: model("y = Gather(W, ids) z = MatMul(x, T)", W=whole(), T=turned()), tied
     ),
     "stored transpose, both packed": Case(
-        "MD102", model("y = MatMul(v, W) z = MatMul(x, T)", W=W, T=TURNED), BOTH_WAYS
+        "MD102",
+        lambda: model("y = MatMul(v, W) z = MatMul(x, T)", W=whole(), T=turned()),
+        both_ways,
     ),
     "equal, one of them packed": Case(
         "MD101",
-        model("y = MatMul(v, W) z = Gather(V, ids)", W=W, V=W),
-        model("y = MatMul(v, W) z = Gather(W, ids)", W=W),
+        lambda: model("y = MatMul(v, W) z = Gather(V, ids)", W=whole(), V=whole()),
+        lambda: model("y = MatMul(v, W) z = Gather(W, ids)", W=whole()),
     ),
     "equal and packed": Case(
         "MD101",
-        model("y = MatMul(v, W) m = MatMul(v, V) z = Neg(m)", W=W, V=W),
-        model("y = MatMul(v, W) m = MatMul(v, W) z = Neg(m)", W=W),
+        lambda: model("y = MatMul(v, W) m = MatMul(v, V) z = Neg(m)", W=whole(), V=whole()),
+        lambda: model("y = MatMul(v, W) m = MatMul(v, W) z = Neg(m)", W=whole()),
     ),
     "equal and folded": Case(
         "MD101",
-        model(
+        lambda: model(
             "s = Transpose(W) t = Transpose(V) y = MatMul(x, s) m = MatMul(x, t) z = Neg(m)",
-            W=W,
-            V=W,
+            W=whole(),
+            V=whole(),
         ),
-        model("s = Transpose(W) y = MatMul(x, s) m = MatMul(x, s) z = Neg(m)", W=W),
+        lambda: model("s = Transpose(W) y = MatMul(x, s) m = MatMul(x, s) z = Neg(m)", W=whole()),
     ),
     "packed and kept": Case(
         "MD201",
-        model("y = Gather(W, ids) z = MatMul(v, W)", W=W),
-        given(model("y = Gather(W, ids) z = MatMul(v, W)", W=W)),
+        lambda: model("y = Gather(W, ids) z = MatMul(v, W)", W=whole()),
+        lambda: given(model("y = Gather(W, ids) z = MatMul(v, W)", W=whole())),
     ),
     "packed in two ways": Case(
-        "MD201", model("y = MatMul(v, W) z = Gemm<transB=1>(x, W)", W=W), BOTH_WAYS
+        "MD201", lambda: model("y = MatMul(v, W) z = Gemm<transB=1>(x, W)", W=whole()), both_ways
     ),
     "half precision": Case(
         "MD204",
-        model("h = Cast<to=10>(v) m = MatMul(h, W) y = Cast<to=1>(m) z = Neg(x)", W=HALF),
-        model("g = Gather(W, ids) y = Cast<to=1>(g) z = Neg(x)", W=HALF),
+        lambda: model("h = Cast<to=10>(v) m = MatMul(h, W) y = Cast<to=1>(m) z = Neg(x)", W=half()),
+        lambda: model("g = Gather(W, ids) y = Cast<to=1>(g) z = Neg(x)", W=half()),
         external=(False,),
     ),
     "expanded": Case(
         "MD301",
-        model("t = Expand(W, k) y = Gather(t, ids) z = Neg(x)", W=floats(1, COLUMNS), k=TALL),
-        model("y = Gather(W, ids) z = Neg(x)", W=floats(1, COLUMNS)),
+        lambda: model(
+            "t = Expand(W, k) y = Gather(t, ids) z = Neg(x)", W=floats(1, COLUMNS), k=TALL
+        ),
+        lambda: model("y = Gather(W, ids) z = Neg(x)", W=floats(1, COLUMNS)),
     ),
     "expanded and packed": Case(
         "MD301",
-        model("t = Expand(W, k) y = MatMul(v, t) z = Neg(x)", W=floats(1, COLUMNS), k=TALL),
-        model("y = Gather(W, ids) z = Neg(x)", W=floats(1, COLUMNS)),
+        lambda: model("t = Expand(W, k) y = MatMul(v, t) z = Neg(x)", W=floats(1, COLUMNS), k=TALL),
+        lambda: model("y = Gather(W, ids) z = Neg(x)", W=floats(1, COLUMNS)),
     ),
     "tiled": Case(
         "MD301",
-        model("t = Tile(W, k) y = Gather(t, ids) z = Neg(x)", W=PARTS["A"], k=np.array([3, 1])),
-        model("y = Gather(W, ids) z = Neg(x)", W=PARTS["A"]),
+        lambda: model(
+            "t = Tile(W, k) y = Gather(t, ids) z = Neg(x)", W=parts()["A"], k=np.array([3, 1])
+        ),
+        lambda: model("y = Gather(W, ids) z = Neg(x)", W=parts()["A"]),
         external=(False,),
     ),
     "owned by a subgraph": Case(
         "MD104",
-        owning(branches("k = MatMul(v, W)"), "then_branch", W=W),
-        branches("k = MatMul(v, W)", W=W),
+        lambda: owning(branches("k = MatMul(v, W)"), "then_branch", W=whole()),
+        lambda: branches("k = MatMul(v, W)", W=whole()),
         external=(False,),
     ),
     "several owned by a subgraph": Case(
         "MD104",
-        owning(branches(OF_PARTS), "then_branch", **PARTS),
-        branches(OF_PARTS, **PARTS),
+        lambda: owning(branches(OF_PARTS), "then_branch", **parts()),
+        lambda: branches(OF_PARTS, **parts()),
         external=(False,),
     ),
     "owned by a subgraph in another one": Case(
-        "MD104", owning(nested(), "then_branch/then_branch", W=W), nested(W=W), external=(False,)
+        "MD104",
+        lambda: owning(nested(), "then_branch/then_branch", W=whole()),
+        lambda: nested(W=whole()),
+        external=(False,),
     ),
     "in both branches": Case(
         "MD105",
-        owning(
-            owning(branches(*(one.format("W") for one in IN_BOTH)), "then_branch", W=W),
+        lambda: owning(
+            owning(branches(*(one.format("W") for one in IN_BOTH)), "then_branch", W=whole()),
             "else_branch",
-            W=W,
+            W=whole(),
         ),
-        branches(*(one.format("W") for one in IN_BOTH), W=W),
+        lambda: branches(*(one.format("W") for one in IN_BOTH), W=whole()),
         external=(False,),
     ),
 }
@@ -234,8 +269,8 @@ def test_the_peak_is_lower_by_what_was_predicted(
     tmp_path: Path, name: str, external: bool, version: str, agrees: Agrees
 ) -> None:
     case = CASES[name]
-    waste = saved(case.waste, tmp_path / "waste", external=external)
-    lean = saved(case.lean, tmp_path / "lean", external=external)
+    waste = saved(case.waste(), tmp_path / "waste", external=external)
+    lean = saved(case.lean(), tmp_path / "lean", external=external)
     (found,) = findings(case.rule, waste, tmp_path, runtime=version)
     tolerance = 4 * MIB
     if case.rule in ("MD104", "MD105"):
@@ -246,9 +281,6 @@ def test_the_peak_is_lower_by_what_was_predicted(
         tolerance = 6 * MIB
     more = peak(waste, version) - peak(lean, version)
     agrees(found, more, version, figure="peak", abs=tolerance)
-
-
-TWO = {"W": W, "V": floats(ROWS, COLUMNS, seed=1)}
 
 
 @pytest.mark.parametrize("version", ["1.22.1", "1.24.4", NEWEST])
@@ -262,8 +294,9 @@ TWO = {"W": W, "V": floats(ROWS, COLUMNS, seed=1)}
 def test_so_is_that_of_private_memory(
     tmp_path: Path, rule: str, external: bool, body: str, version: str, agrees: Agrees
 ) -> None:
-    waste = saved(model(body, **TWO), tmp_path / "waste", external=external)
-    lean = saved(given(model(body, **TWO)), tmp_path / "lean", external=True)
+    two = {"W": whole(), "V": floats(ROWS, COLUMNS, seed=1)}
+    waste = saved(model(body, **two), tmp_path / "waste", external=external)
+    lean = saved(given(model(body, **two)), tmp_path / "lean", external=True)
     (found,) = findings(rule, waste, tmp_path, runtime=version)
     more = private_peak(waste, version) - private_peak(lean, version)
     agrees(found, more, version, figure="peak", abs=4 * MIB)

@@ -82,7 +82,7 @@ def test_small_attributes_and_constants_are_not_said(tmp_path: Path) -> None:
     proto = model(helper.make_graph([trees(10, 8)], "main", *ends()))
     assert not findings(RULE, proto, tmp_path)
     weight = helper.make_node(
-        "Constant", [], ["w"], value=raw(np.zeros((FEATURES, 2 * MIB), np.float32), "")
+        "Constant", [], ["w"], value=raw(np.zeros((FEATURES, MIB // 2), np.float32), "")
     )
     nodes = [weight, helper.make_node("MatMul", ["x", "w"], ["y"])]
     assert not findings(RULE, model(helper.make_graph(nodes, "main", *ends())), tmp_path)

@@ -5,7 +5,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from memdiag.rules import rule, unused_weights
+from memdiag.rules import rule
 from memdiag.rules.match_measurement import match_attribution
 from tests.rules.building import MIB, branches, constant, overridable, raw, rows, values
 from tests.rules.conftest import Agrees
@@ -134,7 +134,6 @@ def test_the_first_of_very_many_weights_are_named_and_all_are_counted(
     inside(proto).initializer.extend(raw(ARRAY, f"unused{number}") for number in range(4))
     (whole,) = findings(RULE, proto, tmp_path)
     monkeypatch.setattr(rule, "MAX_NAMED", 3)
-    monkeypatch.setattr(unused_weights, "MAX_NAMED", 3)
     (found,) = findings(RULE, proto, tmp_path)
     assert found.weights == whole.weights[:3]
     assert len(whole.weights) == 4

@@ -80,6 +80,7 @@ def quietly(job: Job) -> Measurement:
 
 
 @linux
+@pytest.mark.measures
 def test_each_phase_has_the_memory_that_it_took(fake_job: MakeJob) -> None:
     measured = quietly(fake_job({"create": SESSION, "run": [{"spike": 15}]}))
     assert measured.outcome.status == "completed"

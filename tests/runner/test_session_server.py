@@ -1,15 +1,17 @@
 import os
 import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import onnx
+import psutil
 import pytest
 from onnx import helper, parser
 
 from memdiag.errors import MeasurementError
-from memdiag.runner.job import Feed, Job
+from memdiag.runner.job import Deadline, Feed, Job, TimeLimitReached
 from memdiag.runner.session_server import SessionServer
 
 
@@ -82,3 +84,12 @@ def test_a_child_that_is_killed_is_told(tmp_path: Path) -> None:
         os.kill(server.pid, signal.SIGKILL)
         with pytest.raises(MeasurementError, match="ended without an error message"):
             server.run(0)
+
+
+def test_a_session_that_hangs_is_ended_at_the_deadline(fake_job: Callable[..., Job]) -> None:
+    job = fake_job({"create": [{"sleep": 600}]}, deadline=Deadline(time.monotonic() + 1))
+    with pytest.raises(TimeLimitReached):
+        SessionServer(job, [])
+    # A browser of other tests may be a child as well.
+    commands = [" ".join(child.cmdline()) for child in psutil.Process().children()]
+    assert [command for command in commands if "scripts" in command] == []

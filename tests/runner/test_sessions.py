@@ -12,12 +12,12 @@ import pytest
 from memdiag.runner.job import Feed, Job, SessionConfig
 from memdiag.runner.run import Measurement, measure
 from memdiag.runner.session_server import SessionServer
-from memdiag.tuning.options import options
+from memdiag.tuning.options import tuning_options
 from memdiag.tuning.prepared_models import PreparedModels
 from memdiag.units import MIB
 
 SampleModel = Callable[..., Path]
-BY_NAME = {one.name: one for one in options()}
+BY_NAME = {one.name: one for one in tuning_options()}
 WEIGHTS = 16_000_000
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="memory is read from /proc")

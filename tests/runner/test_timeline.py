@@ -2,7 +2,7 @@ import random
 
 from memdiag.runner import timeline as timeline_module
 from memdiag.runner.observer import Reading
-from memdiag.runner.timeline import Timeline
+from memdiag.runner.timeline import SampleTimeline
 
 
 def reading(rss: int) -> Reading:
@@ -10,7 +10,7 @@ def reading(rss: int) -> Reading:
 
 
 def test_a_quiet_stretch_keeps_its_first_and_last_sample() -> None:
-    timeline = Timeline()
+    timeline = SampleTimeline()
     for step, rss in enumerate([5, 5, 5, 5, 9, 9, 5]):
         timeline.add(float(step), reading(rss))
     samples = timeline.samples()
@@ -20,7 +20,7 @@ def test_a_quiet_stretch_keeps_its_first_and_last_sample() -> None:
 
 
 def test_shared_memory_has_a_column_only_where_there_was_any() -> None:
-    timeline = Timeline()
+    timeline = SampleTimeline()
     assert timeline.last is None
     timeline.add(0.0, Reading(9, 5, 4, 0))
     assert timeline.samples().shared_bytes == ()
@@ -36,7 +36,7 @@ def test_a_long_run_stays_small_and_keeps_its_extremes() -> None:
     values = [random_source.randrange(1000, 2000) for _ in range(3 * limit)]
     values[limit // 3] = 5000
     values[limit + 11] = 1
-    timeline = Timeline()
+    timeline = SampleTimeline()
     for step, value in enumerate(values):
         timeline.add(step / 1000, reading(value))
     samples = timeline.samples()

@@ -7,7 +7,7 @@ import pytest
 from numpy.typing import NDArray
 from onnx import TensorProto
 
-from sample_models.quantized import BLOCK, BYTES_PER_VALUE, Quantized
+from sample_models.quantized import BLOCK, BYTES_PER_VALUE, Int4Matrix
 from sample_models.weights import Tensor
 
 # Less than a tile, and several tiles of which the last ones are narrower.
@@ -24,7 +24,7 @@ def unpacked(tensor: Tensor) -> NDArray[np.uint8]:
     return np.stack([packed & 15, packed >> 4], axis=1).ravel()
 
 
-def by_rows(matrix: Quantized) -> NDArray[np.float32]:
+def by_rows(matrix: Int4Matrix) -> NDArray[np.float32]:
     """The matrix as DequantizeLinear would have it."""
     values, scales = matrix.by_rows()
     assert values.data_type == TensorProto.INT4
@@ -34,7 +34,7 @@ def by_rows(matrix: Quantized) -> NDArray[np.float32]:
     return signed.reshape(values.shape) * factors.repeat(BLOCK, axis=0)
 
 
-def by_columns(matrix: Quantized) -> NDArray[np.float32]:
+def by_columns(matrix: Int4Matrix) -> NDArray[np.float32]:
     """The matrix as MatMulNBits would have it."""
     values, scales = matrix.by_columns()
     assert values.data_type == TensorProto.UINT8
@@ -47,7 +47,7 @@ def by_columns(matrix: Quantized) -> NDArray[np.float32]:
 
 @pytest.mark.parametrize(("depth", "columns"), SHAPES)
 def test_both_forms_hold_the_same_numbers(depth: int, columns: int) -> None:
-    matrix = Quantized(name="m", depth=depth, columns=columns, seed=3)
+    matrix = Int4Matrix(name="m", depth=depth, columns=columns, seed=3)
     rows = by_rows(matrix)
     assert rows.shape == (depth, columns)
     np.testing.assert_array_equal(rows, by_columns(matrix))
@@ -55,7 +55,7 @@ def test_both_forms_hold_the_same_numbers(depth: int, columns: int) -> None:
 
 @pytest.mark.parametrize(("depth", "columns"), SHAPES)
 def test_the_sizes_are_those_of_the_content(depth: int, columns: int) -> None:
-    matrix = Quantized(name="m", depth=depth, columns=columns, seed=3)
+    matrix = Int4Matrix(name="m", depth=depth, columns=columns, seed=3)
     for form in (matrix.by_rows(), matrix.by_columns()):
         assert [len(content(tensor)) for tensor in form] == [tensor.nbytes for tensor in form]
         assert sum(tensor.nbytes for tensor in form) == matrix.nbytes
@@ -63,7 +63,7 @@ def test_the_sizes_are_those_of_the_content(depth: int, columns: int) -> None:
 
 
 def test_values_spread_evenly_and_a_product_keeps_its_size() -> None:
-    matrix = Quantized(name="m", depth=1024, columns=512, seed=3)
+    matrix = Int4Matrix(name="m", depth=1024, columns=512, seed=3)
     values, counts = np.unique(unpacked(matrix.by_columns()[0]), return_counts=True)
     assert values.tolist() == list(range(1, 16))
     assert counts.max() < 1.05 * counts.min()
@@ -73,7 +73,7 @@ def test_values_spread_evenly_and_a_product_keeps_its_size() -> None:
 
 def test_the_seed_decides_the_content() -> None:
     first, same, other = (
-        by_rows(Quantized(name=name, depth=64, columns=64, seed=seed))
+        by_rows(Int4Matrix(name=name, depth=64, columns=64, seed=seed))
         for name, seed in (("a", 1), ("b", 1), ("c", 2))
     )
     np.testing.assert_array_equal(first, same)
@@ -82,7 +82,7 @@ def test_the_seed_decides_the_content() -> None:
 
 @pytest.mark.parametrize("form", ["by_rows", "by_columns"])
 def test_memory_does_not_grow_with_the_depth(form: str) -> None:
-    matrix = Quantized(name="m", depth=8192, columns=4096, seed=1)
+    matrix = Int4Matrix(name="m", depth=8192, columns=4096, seed=1)
     values, _ = getattr(matrix, form)()
     tracemalloc.start()
     try:

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from memdiag.errors import UsageError
-from sample_models.weights import Weight, floats
+from sample_models.weights import RandomWeight, floats
 
 
 def test_pieces_join_to_one_draw() -> None:
-    weight = Weight(name="w", shape=(3, 700_000), seed=7, scale=0.5)
+    weight = RandomWeight(name="w", shape=(3, 700_000), seed=7, scale=0.5)
     pieces = list(weight.chunks())
     assert len(pieces) == 3
     values = np.frombuffer(b"".join(pieces), np.float32)
@@ -19,7 +19,7 @@ def test_pieces_join_to_one_draw() -> None:
 
 def test_the_seed_decides_the_content() -> None:
     content = [
-        b"".join(Weight(name=name, shape=(64,), seed=seed).chunks())
+        b"".join(RandomWeight(name=name, shape=(64,), seed=seed).chunks())
         for name, seed in (("a", 1), ("b", 1), ("a", 2))
     ]
     assert content[0] == content[1] != content[2]

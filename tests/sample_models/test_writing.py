@@ -10,11 +10,11 @@ from onnx import TensorProto, helper
 
 from memdiag.errors import UsageError
 from sample_models import writing
-from sample_models.weights import Weight
+from sample_models.weights import RandomWeight
 from sample_models.writing import write_model
 
-SHARED = Weight(name="shared", shape=(4, 64), seed=1)
-INNER = Weight(name="inner", shape=(64, 32), seed=2)
+SHARED = RandomWeight(name="shared", shape=(4, 64), seed=1)
+INNER = RandomWeight(name="inner", shape=(64, 32), seed=2)
 
 
 def nested_graph() -> onnx.GraphProto:
@@ -50,7 +50,7 @@ def nested_graph() -> onnx.GraphProto:
     )
 
 
-def content(weight: Weight) -> bytes:
+def content(weight: RandomWeight) -> bytes:
     return b"".join(weight.chunks())
 
 
@@ -135,13 +135,13 @@ def test_a_file_at_the_limit_is_written_and_one_above_is_not(
 def test_a_failure_leaves_what_was_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, external: bool
 ) -> None:
-    def full(self: Weight) -> Iterator[bytes]:
+    def full(self: RandomWeight) -> Iterator[bytes]:
         yield b"begun"
         raise OSError(28, "No space left on device")
 
     path = tmp_path / "model.onnx"
     path.write_bytes(b"the one before")
-    monkeypatch.setattr(Weight, "chunks", full)
+    monkeypatch.setattr(RandomWeight, "chunks", full)
     with pytest.raises(UsageError, match=r"model\.onnx: cannot be written \(No space left"):
         write_model(nested_graph(), [SHARED, INNER], path, external)
     assert [found.name for found in tmp_path.iterdir()] == ["model.onnx"]
@@ -150,7 +150,7 @@ def test_a_failure_leaves_what_was_there(
 
 @pytest.mark.parametrize("external", [False, True])
 def test_memory_does_not_grow_with_the_size(tmp_path: Path, external: bool) -> None:
-    weight = Weight(name="shared", shape=(40, 256, 1024), seed=1)
+    weight = RandomWeight(name="shared", shape=(40, 256, 1024), seed=1)
     graph = helper.make_graph([], "weight", [], [], [weight.tensor()])
     tracemalloc.start()
     try:

@@ -13,29 +13,31 @@ from memdiag.rewrites import rewriters
 from memdiag.rules import detectors
 from memdiag.runner.job import Job, SessionConfig
 from memdiag.runner.session_server import SessionServer
-from memdiag.tuning.options import Option, options
+from memdiag.tuning.options import TuningOption, tuning_options
 
 SampleModel = Callable[..., Path]
-BY_NAME = pytest.mark.parametrize("option", options(), ids=lambda option: option.name)
+BY_NAME = pytest.mark.parametrize("option", tuning_options(), ids=lambda option: option.name)
 
 
 @BY_NAME
-def test_an_option_says_what_it_does_and_when_it_hurts(option: Option) -> None:
+def test_an_option_says_what_it_does_and_when_it_hurts(option: TuningOption) -> None:
     assert option.does.endswith(".")
     assert option.hurts.endswith(".")
     assert option.name not in option.excludes
-    known = {one.name: one for one in options()}
+    known = {one.name: one for one in tuning_options()}
     for other in option.excludes:
         assert other in known, f"{option.name} excludes {other}, which there is not"
 
 
 def test_exclusions_are_mutual() -> None:
-    pairs = {(one.name, other) for one in options() for other in one.excludes}
+    pairs = {(one.name, other) for one in tuning_options() for other in one.excludes}
     assert {(other, one) for one, other in pairs} == pairs
 
 
 @BY_NAME
-def test_the_runtime_takes_it(option: Option, tmp_path: Path, sample_model: SampleModel) -> None:
+def test_the_runtime_takes_it(
+    option: TuningOption, tmp_path: Path, sample_model: SampleModel
+) -> None:
     if not option.is_available(Runtime.installed()):
         pytest.skip("not on this machine")
     plain = Job(
@@ -52,12 +54,12 @@ def test_the_runtime_takes_it(option: Option, tmp_path: Path, sample_model: Samp
 
 def test_some_options_suit_some_jobs_only() -> None:
     plain = Job(model=Path("m.onnx"))
-    unsuited = {one.name for one in options() if not one.is_relevant(plain)}
+    unsuited = {one.name for one in tuning_options() if not one.is_relevant(plain)}
     assert unsuited == {"load-by-path", "share-weights", "telemetry-off"}
 
 
 def test_options_add_up() -> None:
-    by_name = {one.name: one for one in options()}
+    by_name = {one.name: one for one in tuning_options()}
     job = Job(
         model=Path("m.onnx"),
         session=SessionConfig(options={"x": "1"}, disabled_optimizers=("A",)),
@@ -71,14 +73,14 @@ def test_options_add_up() -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the X-ray reads Linux's /proc")
 def test_without_prepacking_there_is_no_packed_copy(sample_model: SampleModel) -> None:
-    (option,) = [one for one in options() if one.name == "disable-prepacking"]
+    (option,) = [one for one in tuning_options() if one.name == "disable-prepacking"]
     profile = memdiag.profile(sample_model("plain_mlp", 8), session_options=option.session, runs=1)
     assert profile.attribution is not None
     assert {copy.kind for copy in profile.attribution.copies} == {"original"}
 
 
 def test_every_remedy_that_a_rule_names_is_there() -> None:
-    known = {one.name for one in options()} | {one.rewrite.name for one in rewriters()}
+    known = {one.name for one in tuning_options()} | {one.rewrite.name for one in rewriters()}
     named = {name: each.rule.name for each in detectors() for name in each.rule.remedies}
     assert {name: rule for name, rule in named.items() if name not in known} == {}
 

@@ -1,6 +1,7 @@
 """Points beside each other: what is less, what fits, what is on the front, what is chosen."""
 
-from memdiag.records.fix import Figures, Point
+from memdiag.records.measured_change import Figures
+from memdiag.records.tuning import Point
 from memdiag.tuning.points import choice, excess, is_step, is_worth_an_option, with_pareto_front
 from memdiag.units import MIB
 

@@ -11,11 +11,11 @@ from onnx import TensorProto, helper, numpy_helper, parser
 
 from memdiag.errors import MeasurementError
 from memdiag.runner.job import Job
-from memdiag.tuning.options import options
+from memdiag.tuning.options import tuning_options
 from memdiag.tuning.prepared_models import PreparedModels
 
 SampleModel = Callable[..., Path]
-BY_NAME = {one.name: one for one in options()}
+BY_NAME = {one.name: one for one in tuning_options()}
 SHARE, SAVE = BY_NAME["share-weights"], BY_NAME["save-prepacked"]
 
 

@@ -16,15 +16,16 @@ import onnxruntime
 import pytest
 from onnx import numpy_helper, parser
 
-from memdiag.ort.runtime import TELEMETRY_SINCE, Runtime
-from memdiag.records.fix import Point
+from memdiag.ort.releases import TELEMETRY_SINCE
+from memdiag.ort.runtime import Runtime
+from memdiag.records.tuning import Point
 from memdiag.runner.job import Job, SessionConfig
-from memdiag.tuning.options import Option, options
+from memdiag.tuning.options import TuningOption, tuning_options
 from memdiag.tuning.program import session_program
 from memdiag.units import MIB
 
 SampleModel = Callable[..., Path]
-BY_NAME = {one.name: one for one in options()}
+BY_NAME = {one.name: one for one in tuning_options()}
 _MEASURED = """
 import json
 import numpy as np
@@ -51,7 +52,7 @@ print(libc.mallinfo2().field3 - before)
 """
 
 
-def point(*chosen: Option, load_from: str = "path") -> Point:
+def point(*chosen: TuningOption, load_from: str = "path") -> Point:
     job = Job(
         model=Path("m.onnx"),
         session=SessionConfig(load_from="bytes" if load_from == "bytes" else "path"),
@@ -95,19 +96,18 @@ def run(program: str, folder: Path) -> dict[str, int]:
 @pytest.fixture
 def model(sample_model: SampleModel, tmp_path: Path) -> Path:
     path = tmp_path / "m.onnx"
-    path.write_bytes(sample_model("plain_mlp", 16).read_bytes())
+    path.write_bytes(sample_model("plain_mlp", 1).read_bytes())
     return path
 
 
-@pytest.mark.parametrize("option", options(), ids=lambda option: option.name)
-def test_the_program_runs_as_it_stands(option: Option, model: Path) -> None:
+@pytest.mark.parametrize("option", tuning_options(), ids=lambda option: option.name)
+def test_the_program_runs_as_it_stands(option: TuningOption, model: Path) -> None:
     if not option.is_available(Runtime.installed()):
         pytest.skip("not on this machine")
-    for sessions in (1, 2):
-        program = session_program(str(model), point(option), sessions)
-        run(program, model.parent)
-        for name, value in option.environment.items():
-            assert f"export {name}={value}" in program
+    program = session_program(str(model), point(option))
+    run(program, model.parent)
+    for name, value in option.environment.items():
+        assert f"export {name}={value}" in program
 
 
 def test_telemetry_is_off_before_the_runtime_is_imported(
@@ -123,9 +123,9 @@ def test_telemetry_is_off_before_the_runtime_is_imported(
         shutil.rmtree(home / ".cache", ignore_errors=True)
 
 
-def test_options_together_run_as_well(model: Path) -> None:
+def test_options_together_run_as_well_in_two_sessions(model: Path) -> None:
     names = ("save-prepacked", "mmap-threshold", "disable-constant-folding", "arena-shrinkage")
-    program = session_program(str(model), point(*(BY_NAME[name] for name in names)))
+    program = session_program(str(model), point(*(BY_NAME[name] for name in names)), 2)
     run(program, model.parent)
     (saved,) = model.parent.glob("m.*.prepacked.onnx")
     assert saved.name.startswith(f"m.{onnxruntime.__version__}-")

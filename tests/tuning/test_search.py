@@ -9,8 +9,9 @@ from typing import cast
 import msgspec
 import pytest
 
-from memdiag.records.fix import Figures, Point
-from memdiag.tuning.options import Option
+from memdiag.records.measured_change import Figures
+from memdiag.records.tuning import Point
+from memdiag.tuning.options import TuningOption
 from memdiag.tuning.point_evaluator import PointEvaluator
 from memdiag.tuning.points import excess
 from memdiag.tuning.search import OptionSearch
@@ -71,7 +72,7 @@ class Scripted:
     def defaults(self) -> Point:
         return msgspec.structs.replace(self.measure(()), ratio=1.0, fits=self._fits(self.before))
 
-    def measure(self, chosen: tuple[Option, ...]) -> Point:
+    def measure(self, chosen: tuple[TuningOption, ...]) -> Point:
         names = frozenset(one.name for one in chosen)
         self.seconds += bool(chosen)
         return Point(
@@ -91,7 +92,7 @@ class Scripted:
             problem="",
         )
 
-    def compare(self, point: Point, chosen: tuple[Option, ...]) -> Point:
+    def compare(self, point: Point, chosen: tuple[TuningOption, ...]) -> Point:
         names = frozenset(point.options)
         self.compared.append(names)
         assert point.figures is not None
@@ -99,21 +100,21 @@ class Scripted:
         fits = ratio <= LIMIT and self._fits(point.figures)
         return msgspec.structs.replace(point, ratio=ratio, low=ratio, high=ratio, fits=fits)
 
-    def confirm(self, point: Point, chosen: tuple[Option, ...]) -> tuple[Point, bool]:
+    def confirm(self, point: Point, chosen: tuple[TuningOption, ...]) -> tuple[Point, bool]:
         return point, frozenset(point.options) not in self.untrue
 
     def _fits(self, taken: Figures) -> bool:
         return not excess(taken, self.budget)
 
 
-def option(name: str, *excludes: str) -> Option:
-    return Option(name=name, does="x.", hurts="x.", excludes=excludes)
+def option(name: str, *excludes: str) -> TuningOption:
+    return TuningOption(name=name, does="x.", hurts="x.", excludes=excludes)
 
 
 def searched(
     scripted: Scripted,
-    *usable: Option,
-    always: tuple[Option, ...] = (),
+    *usable: TuningOption,
+    always: tuple[TuningOption, ...] = (),
     say: object = None,
     end: float = inf,
 ) -> OptionSearch:
@@ -245,7 +246,7 @@ def test_a_choice_that_is_not_confirmed_gives_way_to_the_next() -> None:
 
 def test_what_was_confirmed_stays_the_choice_whatever_its_second_figures() -> None:
     class Drifting(Scripted):
-        def confirm(self, point: Point, chosen: tuple[Option, ...]) -> tuple[Point, bool]:
+        def confirm(self, point: Point, chosen: tuple[TuningOption, ...]) -> tuple[Point, bool]:
             return msgspec.structs.replace(point, figures=figures(85)), True
 
     search = searched(Drifting(less(a=20, b=30)), option("a", "b"), option("b", "a"))
@@ -306,7 +307,7 @@ def test_ctrl_c_leaves_the_best_so_far(words: str) -> None:
             raise KeyboardInterrupt
 
     search = searched(Scripted(less(a=20, b=30)), option("a", "b"), option("b", "a"), say=say)
-    assert search.interrupted
+    assert search.ended_by == "interrupt"
     is_compared = words == "verifying b"
     assert search.is_confirmed != is_compared
     assert search.chosen.options == (("b",) if is_compared else ())
@@ -329,13 +330,13 @@ def test_in_limited_time_what_saves_most_is_compared_first() -> None:
 
 def test_comparing_ends_with_the_time() -> None:
     class Slow(Scripted):
-        def compare(self, point: Point, chosen: tuple[Option, ...]) -> Point:
+        def compare(self, point: Point, chosen: tuple[TuningOption, ...]) -> Point:
             self.seconds += 3
             return super().compare(point, chosen)
 
     slow = Slow(less(a=5, b=10, c=30, d=20))
     search = searched(slow, *(option(name) for name in "abcd"), end=10)
-    assert search.timed_out
+    assert search.ended_by == "time_limit"
     # All four were measured in the first third of the time, and two of them compared.
     assert slow.compared == [{"c"}, {"d"}]
     assert search.chosen.options == ("c",)
@@ -345,7 +346,7 @@ def test_comparing_ends_with_the_time() -> None:
 
 def test_what_seems_slow_when_memory_is_measured_is_compared_last() -> None:
     class Slow(Scripted):
-        def measure(self, chosen: tuple[Option, ...]) -> Point:
+        def measure(self, chosen: tuple[TuningOption, ...]) -> Point:
             point = super().measure(chosen)
             assert point.figures is not None
             latency_s = 0.05 if point.options == ("c",) else 0.011
@@ -360,20 +361,20 @@ def test_what_seems_slow_when_memory_is_measured_is_compared_last() -> None:
 
 def test_what_was_not_measured_in_time_is_named() -> None:
     search = searched(Scripted(less(a=20)), *(option(name) for name in "abcd"), end=3)
-    assert search.timed_out
+    assert search.ended_by == "time_limit"
     assert search.untried() == ("d",)
     assert searched(Scripted(less(a=20)), option("a"), option("b")).untried() == ()
 
 
 def test_an_undecided_quick_ratio_is_compared_exactly() -> None:
     class Doubtful(Scripted):
-        def compare(self, point: Point, chosen: tuple[Option, ...]) -> Point:
+        def compare(self, point: Point, chosen: tuple[TuningOption, ...]) -> Point:
             point = super().compare(point, chosen)
             if point.options == ("b",):
                 return msgspec.structs.replace(point, ratio=1.1, high=1.2, undecided=True)
             return point
 
-        def confirm(self, point: Point, chosen: tuple[Option, ...]) -> tuple[Point, bool]:
+        def confirm(self, point: Point, chosen: tuple[TuningOption, ...]) -> tuple[Point, bool]:
             exact = self.exact if point.options == ("b",) else 1.0
             point = msgspec.structs.replace(point, ratio=exact, undecided=False)
             return point, exact <= LIMIT
@@ -392,6 +393,6 @@ def test_a_deadline_leaves_the_best_so_far_confirmed(
     # A second passes for every point that is tried.
     usable = option("a", "b"), option("b", "a")
     search = searched(Scripted(less(a=20, b=30)), *usable, end=deadline)
-    assert search.timed_out == (deadline < 2)
+    assert (search.ended_by == "time_limit") == (deadline < 2)
     assert search.is_confirmed
     assert search.chosen.options == expected

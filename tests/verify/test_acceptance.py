@@ -2,7 +2,7 @@
 
 import pytest
 
-from memdiag.records.fix import Figures
+from memdiag.records.measured_change import Figures
 from memdiag.units import MIB
 from memdiag.verify.acceptance import (
     is_faster,

@@ -1,8 +1,10 @@
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import cast
 
+import pytest
+
 from memdiag.runner.session_server import SessionServer
-from memdiag.verify.latency import compare_latency
+from memdiag.verify.latency import compare_latency, expected_s
 
 
 class Made:
@@ -101,3 +103,26 @@ def test_slow_models_run_once_a_turn() -> None:
     made = cast(Made, before)
     # One run that says how long it takes, and one for each turn.
     assert made.count == 1 + found.ratio.pairs
+
+
+@pytest.mark.parametrize(
+    ("run_s", "pairs"),
+    [((0.001,), 16), ((0.01,), 16), ((0.1,), 16), ((0.4,), 32), ((3.0,), 32), ((0.1, 0.3), 16)],
+)
+def test_the_expected_duration_is_that_of_equal_models(run_s: Sequence[float], pairs: int) -> None:
+    now = [0.0]
+
+    class Timed:
+        """A session whose runs take time by the clock `now`."""
+
+        def run(self, feeds: int, times: int = 1) -> tuple[float, ...]:
+            now[0] += times * run_s[feeds]
+            return (run_s[feeds],) * times
+
+    def rest(seconds: float) -> None:
+        now[0] += seconds
+
+    both = (cast(SessionServer, Timed()), cast(SessionServer, Timed()))
+    then = tuple(range(1, len(run_s)))
+    compare_latency(*both, 0, then=then, pairs=pairs, clock=lambda: now[0], rest=rest)
+    assert expected_s(run_s, pairs=pairs) == pytest.approx(now[0], rel=0.15)

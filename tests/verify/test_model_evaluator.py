@@ -1,6 +1,6 @@
 """Models judged beside an original: right ones pass, and each way of being wrong is seen."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -20,8 +20,13 @@ Write = Callable[..., Path]
 ORIGINAL = "y = MatMul(x, w)"
 
 
-@pytest.fixture
-def write(tmp_path: Path) -> Write:
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("models")
+
+
+@pytest.fixture(scope="module")
+def write(folder: Path) -> Write:
     """A function that writes a model with a 2 MiB weight w and the nodes given."""
 
     def model(
@@ -38,33 +43,42 @@ def write(tmp_path: Path) -> Write:
             proto.graph.output[0].type.tensor_type.ClearField("shape")
         values = np.random.default_rng(0).standard_normal((512, 1024), np.float32) * weight_scale
         proto.graph.initializer.append(numpy_helper.from_array(values.astype(np.float32), "w"))
-        path = tmp_path / f"{name}.onnx"
+        path = folder / f"{name}.onnx"
         onnx.save(proto, path)
         return path
 
     return model
 
 
-@pytest.fixture
-def bench(tmp_path: Path, write: Write) -> Callable[..., ModelEvaluator]:
+@pytest.fixture(scope="module")
+def bench(
+    folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[Path], ModelEvaluator]:
+    """A function that returns the evaluator of an original."""
+
     def make(path: Path) -> ModelEvaluator:
         trials = []
         for rows in (1, 4):
-            file = tmp_path / f"x{rows}.npy"
+            file = folder / f"x{rows}.npy"
             values = np.random.default_rng(rows).standard_normal((rows, 512), np.float32)
             np.save(file, values)
             trials.append(InputSet(f"{rows} rows", (Feed(name="x", files=(file,)),), True))
-        scratch = tmp_path / "scratch"
-        scratch.mkdir()
+        scratch = tmp_path_factory.mktemp("scratch")
         return ModelEvaluator(Job(model=path), trials, scratch, path.stat().st_size)
 
     return make
 
 
-def test_the_same_model_passes(write: Write, bench: Callable[..., ModelEvaluator]) -> None:
-    with bench(write("original")) as judge:
-        assert judge.unstable == frozenset()
-        verdict = judge.evaluate(Job(model=write("same")), Bound.exact(), pairs=10)
+@pytest.fixture(scope="module")
+def judge(write: Write, bench: Callable[[Path], ModelEvaluator]) -> Iterator[ModelEvaluator]:
+    """The evaluator of the original, which is measured once."""
+    with bench(write("original")) as evaluator:
+        yield evaluator
+
+
+def test_the_same_model_passes(write: Write, judge: ModelEvaluator) -> None:
+    assert judge.unstable == frozenset()
+    verdict = judge.evaluate(Job(model=write("same")), Bound.exact(), pairs=10)
     assert verdict.problem is None
     assert verdict.difference is not None
     assert verdict.difference.relative == 0
@@ -75,10 +89,11 @@ REBUILT = "h = MatMul(x, w) r = Sin(h) s = Shape(r) y = Reshape(h, s)"
 """The same values as the original's; the runtime infers no size of them."""
 
 
+@pytest.mark.usefixtures("equal_latency")
 def test_a_shape_that_the_model_does_not_state_is_not_compared(
     write: Write, bench: Callable[..., ModelEvaluator]
 ) -> None:
-    with bench(write("original", states_shape=False)) as judge:
+    with bench(write("shapeless", states_shape=False)) as judge:
         job = Job(model=write("rebuilt", REBUILT, states_shape=False))
         verdict = judge.evaluate(job, Bound.exact(), pairs=8)
         assert verdict.problem is None
@@ -101,15 +116,14 @@ def test_a_shape_that_the_model_does_not_state_is_not_compared(
     ids=["a weight", "a sign", "NaN", "a name", "an operator"],
 )
 def test_a_wrong_model_is_refused(
-    write: Write, bench: Callable[..., ModelEvaluator], changes: dict[str, object], said: str
+    write: Write, judge: ModelEvaluator, changes: dict[str, object], said: str
 ) -> None:
-    with bench(write("original")) as judge:
-        job = Job(model=write("wrong", **changes))
-        verdict = judge.evaluate(job, Bound.reordered(512))
+    verdict = judge.evaluate(Job(model=write("wrong", **changes)), Bound.reordered(512))
     assert verdict.problem is not None
     assert said in verdict.problem
 
 
+@pytest.mark.usefixtures("equal_latency")
 def test_what_is_random_is_not_compared(write: Write, bench: Callable[..., ModelEvaluator]) -> None:
     noisy = write("noisy", "r = RandomNormalLike(x) y = MatMul(r, w)")
     with bench(noisy) as judge:
@@ -141,14 +155,12 @@ def scripted(monkeypatch: pytest.MonkeyPatch, *medians: float) -> list[dict[str,
 
 
 def test_new_sessions_confirm_that_a_model_is_slower(
-    write: Write, bench: Callable[..., ModelEvaluator], monkeypatch: pytest.MonkeyPatch
+    judge: ModelEvaluator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original = write("original")
-    with bench(original) as judge:
-        asked = scripted(monkeypatch, 1.0, 1.3, 1.2)
-        job, started = Job(model=original), judge.session_count
-        verdict = judge.evaluate(job, Bound.exact(), limit=1.05)
-        assert judge.session_count == started + 1 + 2
+    asked = scripted(monkeypatch, 1.0, 1.3, 1.2)
+    started = judge.session_count
+    verdict = judge.evaluate(judge.job, Bound.exact(), limit=1.05)
+    assert judge.session_count == started + 1 + 2
     assert [found.ratio.median for _, found in verdict.comparisons] == [1.0, 1.2]
     assert [one["feeds"] for one in asked] == [0, 1, 1]
     assert {asked[0]["before"], asked[0]["after"]}.isdisjoint(
@@ -158,36 +170,29 @@ def test_new_sessions_confirm_that_a_model_is_slower(
 
 
 def test_one_confirmed_slowdown_is_enough(
-    write: Write, bench: Callable[..., ModelEvaluator], monkeypatch: pytest.MonkeyPatch
+    judge: ModelEvaluator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original = write("original")
-    with bench(original) as judge:
-        # The first inputs decide: the second are not compared, and new sessions confirm the first.
-        asked = scripted(monkeypatch, 2.0, 1.9)
-        verdict = judge.evaluate(Job(model=original), Bound.exact(), limit=1.05)
+    # The first inputs decide: the second are not compared, and new sessions confirm the first.
+    asked = scripted(monkeypatch, 2.0, 1.9)
+    verdict = judge.evaluate(judge.job, Bound.exact(), limit=1.05)
     assert [found.ratio.median for _, found in verdict.comparisons] == [1.9]
     assert [one["feeds"] for one in asked] == [0, 0]
 
 
 def test_what_is_not_slower_is_not_compared_again(
-    write: Write, bench: Callable[..., ModelEvaluator], monkeypatch: pytest.MonkeyPatch
+    judge: ModelEvaluator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original = write("original")
-    with bench(original) as judge:
-        asked = scripted(monkeypatch, 1.0, 1.04, 2.0, 2.0)
-        for limit in (1.05, None):
-            judge.evaluate(Job(model=original), Bound.exact(), limit=limit, pairs=9)
+    asked = scripted(monkeypatch, 1.0, 1.04, 2.0, 2.0)
+    for limit in (1.05, None):
+        judge.evaluate(judge.job, Bound.exact(), limit=limit, pairs=9)
     assert len(asked) == 4
     assert {one["pairs"] for one in asked} == {9}
 
 
-def test_two_models_are_measured_in_turn(
-    write: Write, bench: Callable[..., ModelEvaluator]
-) -> None:
-    original, larger = write("original"), write("larger", "z = MatMul(x, w) y = Relu(z)")
-    with bench(original) as judge:
-        one, other = judge.measure_both(
-            Job(model=larger), 1, before_bytes=1, after_bytes=2, before=Job(model=larger)
-        )
+def test_two_models_are_measured_in_turn(write: Write, judge: ModelEvaluator) -> None:
+    larger = write("larger", "z = MatMul(x, w) y = Relu(z)")
+    one, other = judge.measure_both(
+        Job(model=larger), 1, before_bytes=1, after_bytes=2, before=Job(model=larger)
+    )
     assert (one.disk_bytes, other.disk_bytes) == (1, 2)
     assert abs(one.steady_bytes - other.steady_bytes) < 4 << 20

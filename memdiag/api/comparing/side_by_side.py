@@ -10,10 +10,10 @@ import msgspec
 import numpy as np
 
 from memdiag.api.comparing.subjects import OnProgress, Subject
+from memdiag.api.comparison_inputs import ComparisonInputs, find_comparison_inputs
 from memdiag.api.profile import profile_job
-from memdiag.api.trials import Trials, trials
 from memdiag.comparison.columns import graph_of, with_profiles
-from memdiag.comparison.reference import OutputComparison, Reference
+from memdiag.comparison.reference import OutputComparison, ReferenceSession
 from memdiag.errors import MeasurementError, MemdiagError, UsageError
 from memdiag.model.dimensions import Axis, axes_of
 from memdiag.model.model_file import ModelFile, open_model
@@ -24,10 +24,13 @@ from memdiag.runner.job import Feed, InputConfig, Job
 from memdiag.runner.try_inputs import try_inputs
 from memdiag.verify.model_evaluator import InputSet
 
+MAX_NAMED_INPUTS = 2
+"""Inputs of each model in a message."""
+
 
 @dataclass(kw_only=True)
 class SideBySide:
-    """Measures subjects, all at once or later, with the inputs of the first one that runs.
+    """Measures the subjects of a comparison with the inputs of the first model that runs.
 
     Attributes:
         scratch: a folder for temporary files.
@@ -51,8 +54,8 @@ class SideBySide:
     notes: list[str] = field(default_factory=list)
     interrupted: bool = False
     _files: dict[Path, ModelFile | MemdiagError] = field(default_factory=dict)
-    _trials: Trials = field(default_factory=Trials)
-    _own: dict[str, Trials] = field(default_factory=dict)
+    _trials: ComparisonInputs = field(default_factory=ComparisonInputs)
+    _own: dict[str, ComparisonInputs] = field(default_factory=dict)
     _opened: Sequence[Subject] = ()
     _first: Subject | None = None
     _reference: Job | None = None
@@ -109,7 +112,7 @@ class SideBySide:
         failure: str,
         comparison: OutputComparison | None,
     ) -> Column:
-        """Return the column of `subject`; `failure` is why its process could not be watched."""
+        """Return the column of `subject`; `failure` is why its process could not be measured."""
         file = self._files.get(subject.job.model)
         column = Column(
             label=subject.label,
@@ -161,7 +164,7 @@ class SideBySide:
                 self._own[subject.label] = self._find_trials(subject)
 
     def _check_dims(self, subjects: Sequence[Subject]) -> None:
-        """Check that each size of --dim is of a dimension of at least one model.
+        """Check that at least one model has each dimension of --dim.
 
         Raises:
             UsageError: none of the models has a dimension of that name.
@@ -228,7 +231,7 @@ class SideBySide:
     def _sets(self) -> tuple[InputSet, ...]:
         return self._trials.sets
 
-    def _find_trials(self, subject: Subject) -> Trials:
+    def _find_trials(self, subject: Subject) -> ComparisonInputs:
         job = replace(subject.job, runs=None)
         folder = self._folder("inputs")
         file = self._file(subject)
@@ -240,7 +243,9 @@ class SideBySide:
             for name, size in self.inputs.dims.items()
             if name in names or name not in all_names
         }
-        return trials(file, job, folder, dims=dims, given=self.inputs.arrays, sizes=())
+        return find_comparison_inputs(
+            file, job, folder, dims=dims, given=self.inputs.arrays, sizes=()
+        )
 
     def _profile(self, subject: Subject, *, is_first: bool) -> Profile:
         # A model that runs with no inputs gets those of the first: the profile has the error.
@@ -275,7 +280,7 @@ class SideBySide:
         )
 
     def _choose_timed(self, profiles: Sequence[Profile]) -> None:
-        """Choose the inputs for latency: those that take longest, of the larger branch."""
+        """Choose the set of inputs that takes longest, for latency."""
         count = len(self._sets)
         runs = [
             [run.latency_s for profile in profiles for run in profile.runs[index::count]]
@@ -291,9 +296,8 @@ class SideBySide:
 
     def _compare_outputs(self, completed: Sequence[Subject]) -> dict[str, OutputComparison]:
         """Compare outputs and latencies with those of the first subject that completed."""
-        reason = "its inputs differ from those of the first model"
         found = {
-            subject.label: OutputComparison(failure=reason)
+            subject.label: OutputComparison(failure=self._difference_in_inputs(subject))
             for subject in completed
             if subject.label in self._own
         }
@@ -302,7 +306,7 @@ class SideBySide:
             self._reference = others.pop(0).job
         if self._reference is None or not others or not self._sets:
             return found
-        with Reference(self._reference, self._sets, self._folder("outputs")) as reference:
+        with ReferenceSession(self._reference, self._sets, self._folder("outputs")) as reference:
             if reference.random:
                 names = ", ".join(sorted(reference.random))
                 self.notes.append(f"outputs that are random are not compared: {names}")
@@ -313,6 +317,18 @@ class SideBySide:
                 except MeasurementError as error:
                     found[subject.label] = OutputComparison(failure=str(error))
         return found
+
+    def _difference_in_inputs(self, subject: Subject) -> str:
+        """Return why `subject`, which has inputs of its own, is not compared with the first."""
+        first, own = self._first, self._own[subject.label]
+        assert first is not None
+        if not own.sets:
+            return f"{subject.label} runs with no inputs that memdiag can generate"
+        inputs = (_in_words(self._sets[0].feeds), _in_words(own.sets[0].feeds))
+        return (
+            f"the inputs differ ({first.label} runs with {inputs[0]}, {subject.label} with"
+            f" {inputs[1]})"
+        )
 
     def _folder(self, name: str) -> Path:
         self._folders += 1
@@ -326,6 +342,17 @@ def _shapes(feeds: Sequence[Feed]) -> dict[str, tuple[int, ...]]:
         for feed in feeds
         if feed.files and not feed.sequence
     }
+
+
+def _in_words(feeds: Sequence[Feed]) -> str:
+    """Return the first inputs with their shapes: ``ids [1, 128], mask [1, 128] and 2 more``."""
+    shapes = _shapes(feeds)
+    names = [
+        f"{feed.name} {list(shapes[feed.name])}" if feed.name in shapes else feed.name
+        for feed in feeds[:MAX_NAMED_INPUTS]
+    ]
+    more = len(feeds) - len(names)
+    return ", ".join(names) + (f" and {more} more" if more else "")
 
 
 def _size(axis: Axis, shapes: Mapping[str, tuple[int, ...]]) -> int | None:

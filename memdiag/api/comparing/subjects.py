@@ -58,7 +58,7 @@ def versions(job: Job, wanted: Sequence[str], on_progress: OnProgress) -> Iterat
 
 
 def environments(job: Job, paths: Sequence[Path]) -> Iterator[Subject]:
-    """Yield a subject for each interpreter or environment, labelled with its version.
+    """Yield a subject for each interpreter or environment, labelled with its onnxruntime.
 
     Raises:
         UsageError: a path is neither.
@@ -138,7 +138,7 @@ def short_paths(paths: Sequence[Path]) -> list[str]:
 
 
 def numbered(labels: Sequence[str]) -> list[str]:
-    """Return `labels`, repeated ones with a number."""
+    """Return `labels` with a number behind each repeated label: ``a``, ``a (2)``."""
     counts: dict[str, int] = {}
     found = []
     for label in labels:

@@ -1,19 +1,15 @@
-"""Memory layouts of weights, one per file; `layouts` collects every module's ``LAYOUT``."""
+"""Memory layouts of weights. Each module of this package is a layout and defines `LAYOUT`."""
 
-import pkgutil
 from functools import cache
 from importlib import import_module
+from pkgutil import iter_modules
 
-from memdiag.attribution.layouts.layout import Layout, NBits, Quantization, Uses
-from memdiag.attribution.layouts.virtual_copy import ExpectedRuns, VirtualCopy
-
-__all__ = ["ExpectedRuns", "Layout", "NBits", "Quantization", "Uses", "VirtualCopy", "layouts"]
+from memdiag.attribution.layout import Layout
 
 
 @cache
 def layouts() -> tuple[Layout, ...]:
-    """Return every layout of this package: ``original`` first, then the others by name."""
-    names = sorted(module.name for module in pkgutil.iter_modules(__path__))
-    modules = [import_module(f"{__name__}.{name}") for name in names]
-    known: list[Layout] = [module.LAYOUT for module in modules if hasattr(module, "LAYOUT")]
+    """Return the layouts of all modules: ``original`` first, then the others by name."""
+    modules = [import_module(f"{__name__}.{entry.name}") for entry in iter_modules(__path__)]
+    known: list[Layout] = [module.LAYOUT for module in modules]
     return tuple(sorted(known, key=lambda layout: (layout.kind != "original", layout.name)))

@@ -6,15 +6,15 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from memdiag.attribution.layouts.layout import Uses
-from memdiag.attribution.layouts.tiling import row_major
-from memdiag.attribution.layouts.values import cast
-from memdiag.attribution.layouts.virtual_copy import VirtualCopy
+from memdiag.attribution.element_values import cast
+from memdiag.attribution.layout import Uses
+from memdiag.attribution.tiling import row_major
+from memdiag.attribution.virtual_copy import VirtualCopy
 
 
 @dataclass(frozen=True)
 class Cast:
-    """Row-major, each float16 or bfloat16 widened to fp32."""
+    """Layout of half-precision weights converted to fp32, in row-major order."""
 
     name: str = "cast"
     kind: str = "cast"

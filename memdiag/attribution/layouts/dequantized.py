@@ -6,21 +6,22 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from memdiag.attribution.layouts.layout import Uses
-from memdiag.attribution.layouts.tiling import row_major
-from memdiag.attribution.layouts.values import dequantized
-from memdiag.attribution.layouts.virtual_copy import VirtualCopy
+from memdiag.attribution.element_values import dequantized
+from memdiag.attribution.layout import Uses
+from memdiag.attribution.tiling import row_major
+from memdiag.attribution.virtual_copy import VirtualCopy
 
 
 @dataclass(frozen=True)
 class Dequantized:
-    """Row-major, ``(weight - zero_point) * scale``."""
+    """Layout of dequantized weights: ``(weight - zero_point) * scale`` in row-major order."""
 
     name: str = "dequantized"
     kind: str = "dequantized"
 
     def candidates(self, weight: NDArray[Any], uses: Uses) -> Iterator[VirtualCopy]:
-        """Yield a copy for each quantization: per tensor, per axis or by blocks of one axis."""
+        """Yield a dequantized copy for each quantization: per tensor, per axis or by blocks of one
+        axis."""
         if not weight.size:
             return
         for values in dequantized(weight, uses):

@@ -6,21 +6,21 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from memdiag.attribution.layouts.layout import Uses
-from memdiag.attribution.layouts.tiling import row_major
-from memdiag.attribution.layouts.values import unchanged
-from memdiag.attribution.layouts.virtual_copy import VirtualCopy
+from memdiag.attribution.element_values import unchanged
+from memdiag.attribution.layout import Uses
+from memdiag.attribution.tiling import row_major
+from memdiag.attribution.virtual_copy import VirtualCopy
 
 
 @dataclass(frozen=True)
 class Original:
-    """Row-major, with the element type of the model."""
+    """Layout of weights as the model stores them: row-major, with the same element type."""
 
     name: str = "original"
     kind: str = "original"
 
     def candidates(self, weight: NDArray[Any], uses: Uses) -> Iterator[VirtualCopy]:
-        """Yield the one copy of a weight whose elements have a fixed size."""
+        """Yield the copy of a weight, unless it has strings or no elements."""
         if weight.dtype.hasobject or not weight.size:
             return
         nbytes, segments = row_major(unchanged(weight.reshape(-1)))

@@ -8,17 +8,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from memdiag.attribution.layouts.layout import Uses
-from memdiag.attribution.layouts.tiling import PANEL_COLUMNS, head_columns, panels, round_up
-from memdiag.attribution.layouts.values import Values, as_fp32
-from memdiag.attribution.layouts.virtual_copy import Segment, VirtualCopy
+from memdiag.attribution.element_values import Values, as_fp32
+from memdiag.attribution.layout import Uses
+from memdiag.attribution.tiling import PANEL_COLUMNS, head_columns, panels, round_up
+from memdiag.attribution.virtual_copy import Segment, VirtualCopy
 
 _DEPTH = 256
 
 
 @dataclass(frozen=True)
 class PackedFp32:
-    """Slices of 256 rows, cut into panels of 16 columns. Columns are padded with zeros."""
+    """Layout of matrices in slices of 256 rows, cut into panels of 16 columns padded with zeros."""
 
     name: str = "packed_fp32"
     kind: str = "packed"

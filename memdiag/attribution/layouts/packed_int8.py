@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from memdiag.attribution.layouts.layout import Uses
-from memdiag.attribution.layouts.tiling import PANEL_COLUMNS, head_columns, panels, round_up
-from memdiag.attribution.layouts.values import Values, unchanged
-from memdiag.attribution.layouts.virtual_copy import Combine, Deferred, Segment, VirtualCopy
+from memdiag.attribution.element_values import Values, unchanged
+from memdiag.attribution.layout import Uses
+from memdiag.attribution.tiling import PANEL_COLUMNS, head_columns, panels, round_up
+from memdiag.attribution.virtual_copy import Combine, Deferred, Segment, VirtualCopy
 
 Array = NDArray[Any]
 
@@ -22,7 +22,7 @@ _MAX_KERNEL_POSITIONS = 512
 
 @dataclass(frozen=True)
 class _Form:
-    """Form of the operand that a kernel reads.
+    """Form in which a kernel reads a packed 8-bit operand.
 
     Attributes:
         group: number of rows packed together.
@@ -43,12 +43,13 @@ _UNSIGNED = (_Form(2), _Form(4, flipped=True))
 
 @dataclass(frozen=True)
 class PackedInt8:
-    """Column sums (int32, padded to 16 columns), then slices of 384 rows cut into panels.
+    """Layout of packed 8-bit matrices: column sums, then slices of 384 rows cut into panels.
 
-    Each panel has 16 columns, in groups of 4 rows (2 in the kernels for two unsigned operands).
-    Padding is 0. Kernels with VNNI instructions convert unsigned weights to signed ones (minus
-    128), also in the sums. A convolution's filter is first reordered to ``[H * W * I, O]``, with
-    one packed matrix per group. If its zero point is 0, it may be one slice without sums.
+    The column sums are int32, padded to 16 columns. Each panel has 16 columns, in groups of 4 rows
+    (2 in the kernels for two unsigned operands). Padding is 0. Kernels with VNNI instructions
+    convert unsigned weights to signed ones (minus 128), also in the sums. A convolution's filter is
+    first reordered to ``[H * W * I, O]``, with one packed matrix per group. If its zero point is 0,
+    it may be one slice without sums.
     """
 
     name: str = "packed_int8"
@@ -118,7 +119,8 @@ class PackedInt8:
 
 
 def _is_filter(weight: Array) -> bool:
-    """Return whether a weight may be a filter: other stacks have far more than a kernel's size."""
+    """Return whether the axes of `weight` behind the second may be the positions of a filter
+    kernel."""
     return weight.ndim > 2 and prod(weight.shape[2:]) <= _MAX_KERNEL_POSITIONS
 
 

@@ -8,10 +8,10 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
-from memdiag.attribution.layouts.layout import NBits, Uses
-from memdiag.attribution.layouts.tiling import PANEL_COLUMNS, round_up, tiled
-from memdiag.attribution.layouts.values import Values, unchanged
-from memdiag.attribution.layouts.virtual_copy import Combine, Segment, VirtualCopy
+from memdiag.attribution.element_values import Values, unchanged
+from memdiag.attribution.layout import NBits, Uses
+from memdiag.attribution.tiling import PANEL_COLUMNS, round_up, tiled
+from memdiag.attribution.virtual_copy import Combine, Segment, VirtualCopy
 
 Array = NDArray[Any]
 
@@ -118,7 +118,8 @@ class _QuantizedMatrix:
 
 @dataclass(frozen=True)
 class PackedNBits:
-    """Packed values for fp32 products, or packed values, block sums and scales for 8-bit products.
+    """Layout of block-quantized weights that MatMulNBits packs, or that the optimizer converts for
+    it.
 
     ``fp32`` products (accuracy level 0 or 1, 4-bit weights only): each run of 16, 32 or 64 values
     becomes bytes of two values half a run apart, in the same order otherwise. ``int8`` products
@@ -140,28 +141,22 @@ class PackedNBits:
             if matrix is None:
                 continue
             if nbits.bits == 4:
-                segments = matrix.packed(nbits.block_size, min(nbits.block_size, 64), tiled=False)
-                nbytes = matrix.columns * matrix.column_bytes
-                yield VirtualCopy(
-                    self.name,
-                    self.kind,
-                    nbytes,
-                    segments,
-                    {"products": "fp32", **_parameters(nbits)},
-                )
+                yield self._values_only(matrix, nbits, "fp32", min(nbits.block_size, 64))
             if nbits.by_row:
-                pair = 8 // nbits.bits
-                segments = matrix.packed(nbits.block_size, pair, tiled=False)
-                nbytes = matrix.columns * matrix.column_bytes
-                yield VirtualCopy(
-                    self.name,
-                    self.kind,
-                    nbytes,
-                    segments,
-                    {"products": "none", **_parameters(nbits)},
-                )
+                yield self._values_only(matrix, nbits, "none", 8 // nbits.bits)
             for kernel, run in _RUNS.items():
                 yield self._for_int8(matrix, nbits, kernel, run)
+
+    def _values_only(
+        self, matrix: _QuantizedMatrix, nbits: NBits, products: str, run: int
+    ) -> VirtualCopy:
+        return VirtualCopy(
+            self.name,
+            self.kind,
+            matrix.columns * matrix.column_bytes,
+            matrix.packed(nbits.block_size, run, tiled=False),
+            {"products": products, **_parameters(nbits)},
+        )
 
     def _for_int8(
         self, matrix: _QuantizedMatrix, nbits: NBits, kernel: str, run: int

@@ -6,10 +6,10 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from memdiag.attribution.layouts.layout import Uses
-from memdiag.attribution.layouts.tiling import Order, tiled
-from memdiag.attribution.layouts.values import as_fp32
-from memdiag.attribution.layouts.virtual_copy import VirtualCopy
+from memdiag.attribution.element_values import as_fp32
+from memdiag.attribution.layout import Uses
+from memdiag.attribution.tiling import Order, tiled
+from memdiag.attribution.virtual_copy import VirtualCopy
 
 _BLOCKS = (16, 8)
 _OUTER = tuple((axis, "outer") for axis in range(4))
@@ -19,7 +19,8 @@ _OUTPUT: Order = (*_OUTER, (0, "inner"))
 
 @dataclass(frozen=True)
 class ReorderedNchwc:
-    """Filters ``[O, I, H, W]`` in blocks of 16 channels (AVX-512) or 8, padded with zeros.
+    """Layout of filters ``[O, I, H, W]`` in blocks of 16 channels (AVX-512) or 8, padded with
+    zeros.
 
     ``OIHWBiBo`` blocks input and output channels. ``OIHWBo`` blocks output channels only: for
     depthwise convolutions, and for filters with fewer input channels than a block.
@@ -29,7 +30,7 @@ class ReorderedNchwc:
     kind: str = "reordered"
 
     def candidates(self, weight: NDArray[Any], uses: Uses) -> Iterator[VirtualCopy]:
-        """Yield the possible orders for both block lengths."""
+        """Yield the copies of a filter in both orders, with both block lengths."""
         if weight.ndim != 4 or not weight.size:
             return
         for values in as_fp32(weight, uses):

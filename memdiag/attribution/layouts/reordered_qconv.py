@@ -7,15 +7,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from memdiag.attribution.layouts.layout import Uses
-from memdiag.attribution.layouts.tiling import row_major
-from memdiag.attribution.layouts.values import unchanged
-from memdiag.attribution.layouts.virtual_copy import VirtualCopy
+from memdiag.attribution.element_values import unchanged
+from memdiag.attribution.layout import Uses
+from memdiag.attribution.tiling import row_major
+from memdiag.attribution.virtual_copy import VirtualCopy
 
 
 @dataclass(frozen=True)
 class ReorderedQConv:
-    """Copy of depthwise filters, and of filters of convolutions with signed inputs."""
+    """Layout of 8-bit filters ``[H, W, I, O]``: depthwise, or of convolutions with signed
+    inputs."""
 
     name: str = "reordered_qconv"
     kind: str = "reordered"

@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from memdiag.attribution.layouts.layout import Uses
-from memdiag.attribution.layouts.tiling import row_major
-from memdiag.attribution.layouts.values import Values, as_fp32, unchanged
-from memdiag.attribution.layouts.virtual_copy import VirtualCopy
+from memdiag.attribution.element_values import Values, as_fp32, unchanged
+from memdiag.attribution.layout import Uses
+from memdiag.attribution.tiling import row_major
+from memdiag.attribution.virtual_copy import VirtualCopy
 
 
 @dataclass(frozen=True)
 class Transposed:
-    """Row-major after a permutation of the axes."""
+    """Layout of weights after a permutation of their axes, in row-major order."""
 
     name: str = "transposed"
     kind: str = "transposed"

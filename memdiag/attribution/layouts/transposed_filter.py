@@ -7,21 +7,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from memdiag.attribution.layouts.layout import Uses
-from memdiag.attribution.layouts.tiling import row_major
-from memdiag.attribution.layouts.values import Values, as_fp32
-from memdiag.attribution.layouts.virtual_copy import VirtualCopy
+from memdiag.attribution.element_values import Values, as_fp32
+from memdiag.attribution.layout import Uses
+from memdiag.attribution.tiling import row_major
+from memdiag.attribution.virtual_copy import VirtualCopy
 
 
 @dataclass(frozen=True)
 class TransposedFilter:
-    """``[C, M / groups, …]`` as ``[groups, M / groups * …, C / groups]``."""
+    """Layout of filters ``[C, M / groups, …]`` as ``[groups, M / groups * …, C / groups]``."""
 
     name: str = "transposed_filter"
     kind: str = "transposed"
 
     def candidates(self, weight: NDArray[Any], uses: Uses) -> Iterator[VirtualCopy]:
-        """Yield one copy for each number of groups in the graph, or for one group if unknown."""
+        """Yield a transposed copy of a filter for each number of groups in the graph; for 1 if
+        unknown."""
         if weight.ndim < 3 or not weight.size:
             return
         for values in as_fp32(weight, uses):

@@ -5,7 +5,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from pathlib import Path
 
-from memdiag.cli import CLEAN
+from memdiag.cli import CLEAN, FINDINGS
 from memdiag.cli.options import (
     add_format,
     add_list,
@@ -15,10 +15,7 @@ from memdiag.cli.options import (
     add_search_options,
     comma_list,
     command_line,
-    read_dims,
-    read_inputs,
-    read_sizes,
-    remaining_s,
+    read_search_options,
 )
 
 ARGUMENTS = "MODEL"
@@ -69,7 +66,8 @@ def run(options: Namespace) -> int:
 
     Ctrl-C or --time-limit ends the search and writes the best result so far.
 
-    --out DIR writes fix.json, fix.html, fix.md and fix.png.
+    --out DIR writes fix.json, fix.html, fix.md and fix.png. Exit codes: 0; 1 if the search ended
+    before every remedy was tried; 2 on errors.
     """
     started = time.monotonic()
     import msgspec
@@ -84,21 +82,17 @@ def run(options: Namespace) -> int:
             options.model,
             options.output,
             only=comma_list(",".join(options.only)),
-            unsafe=options.unsafe,
             unverified=options.unverified,
             dry_run=options.dry_run,
-            max_slowdown=options.max_slowdown,
-            dims=read_dims(options.dim),
-            inputs=read_inputs(options),
-            sizes=read_sizes(options.sizes),
             check_with=options.check_with,
-            time_limit_s=remaining_s(options.time_limit, started),
             on_progress=line.show,
+            **read_search_options(options, started),
         )
     result = msgspec.structs.replace(result, command=command_line())
+    is_cut_short = any(remedy.status == "untried" for remedy in result.remedies)
 
     def print_answer(written: Sequence[Path]) -> int:
         print_record(result, written, format=options.format, quiet=options.quiet)
-        return CLEAN
+        return FINDINGS if is_cut_short else CLEAN
 
     return destination.write_and_print(result, print_answer)

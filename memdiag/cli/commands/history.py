@@ -65,7 +65,7 @@ def run(options: Namespace) -> int:
             )
         profiles = [load_profile(path) for path in options.profiles]
         count = history.add(options.file, profiles, label=options.label)
-        print(f"{count} added, {len(profiles) - count} already there: {options.file}")
+        print(f"{options.file}: {count} added, {len(profiles) - count} known already")
         return CLEAN
     if options.profiles:
         raise UsageError(

@@ -196,7 +196,13 @@ def run(options: Namespace) -> int:
             result = BudgetResult(profile=interrupt.profile)
             interrupted = True
     profile = result.profile
-    if interrupted and profile.outcome.status == "completed":
+    completed = profile.outcome.status == "completed"
+    if not completed and _has_completed_profile(folder):
+        # The reports of the earlier run are worth more than those of a run that ended early.
+        destination = Destination(
+            folder.with_name(f"{folder.name}.{profile.outcome.status}"), plotly=options.plotly
+        )
+    if interrupted and completed:
         # Measured, but not yet examined: a user who interrupts does not wait for reports.
         (saved,) = destination.write(profile, ("json",))
         raise KeyboardInterrupt(f"The profile, without findings, is at {saved}.")
@@ -207,6 +213,17 @@ def run(options: Namespace) -> int:
         return _print_result(result, written, format=options.format, quiet=options.quiet)
 
     return destination.write_and_print(profile, print_answer)
+
+
+def _has_completed_profile(folder: Path) -> bool:
+    """Return whether `folder` has the profile of a run that completed."""
+    from memdiag.api.load import load_profile
+    from memdiag.errors import RecordError
+
+    try:
+        return load_profile(folder / "profile.json").outcome.status == "completed"
+    except RecordError:
+        return False
 
 
 def read_budget(text: str | None) -> Budget | None:
@@ -252,7 +269,7 @@ def _session(options: Namespace, *, pinned: bool) -> SessionConfig:
 
     environment = pairs("--env", options.env)
     return session_config(
-        options=pairs("--session-option", options.session_option),
+        session_options=pairs("--session-option", options.session_option),
         optimization_level=options.optimization_level,
         disabled_optimizers=options.disable_optimizer,
         threads=options.threads,

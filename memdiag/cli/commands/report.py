@@ -72,9 +72,7 @@ def _load(file: Path, fix: Path | None) -> "Reported":
         RecordError: a file cannot be read, or is not a record that has reports.
         UsageError: the records are of different models.
     """
-    from memdiag.api.load import join_fix, load_record
-    from memdiag.records.codec import load
-    from memdiag.records.fix import Fix
+    from memdiag.api.load import join_fix, load_fix_or_tuning, load_record
     from memdiag.records.profile import Profile
 
     record = load_record(file)
@@ -82,4 +80,4 @@ def _load(file: Path, fix: Path | None) -> "Reported":
         return record
     if not isinstance(record, Profile):
         raise UsageError(f"{file} is not a profile. --fix needs a saved profile.")
-    return join_fix(record, load(fix, Fix))
+    return join_fix(record, load_fix_or_tuning(fix))

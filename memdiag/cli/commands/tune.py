@@ -17,10 +17,7 @@ from memdiag.cli.options import (
     add_search_options,
     comma_list,
     command_line,
-    read_dims,
-    read_inputs,
-    read_sizes,
-    remaining_s,
+    read_search_options,
     sizes_by_name,
     whole_number,
 )
@@ -77,7 +74,8 @@ def run(options: Namespace) -> int:
     Measures the memory of every option, compares the latency of those that save memory with that of
     the defaults, and combines those that help. Ctrl-C or --time-limit ends the search with the best
     result so far. --out DIR writes tune.json, tune.html, tune.md and
-    tune.png. Exit codes: 0; 1 if a budget was given and no combination fits it; 2 on errors.
+    tune.png. Exit codes: 0; 1 if a budget was given and no combination fits it, or if the search
+    ended before any option was compared; 2 on errors.
     """
     started = time.monotonic()
     import msgspec
@@ -86,6 +84,7 @@ def run(options: Namespace) -> int:
     from memdiag.cli.output import Destination, picture_kind, print_record, save_bytes
     from memdiag.cli.progress import StatusLine
     from memdiag.records.files import require_writable
+    from memdiag.reports.tuning import is_conclusive
     from memdiag.tuning.points import BUDGETS
 
     budget = sizes_by_name("--budget", options.budget, BUDGETS)
@@ -97,25 +96,21 @@ def run(options: Namespace) -> int:
             options.model,
             budget=budget,
             only=comma_list(",".join(options.only)),
-            max_slowdown=options.max_slowdown,
             rewrite=options.rewrite,
             output=options.output,
-            unsafe=options.unsafe,
             sessions=options.sessions,
             load_from=options.load_from,
             telemetry=options.telemetry,
-            dims=read_dims(options.dim),
-            inputs=read_inputs(options),
-            sizes=read_sizes(options.sizes),
-            time_limit_s=remaining_s(options.time_limit, started),
             on_progress=line.show,
+            **read_search_options(options, started),
         )
     result = msgspec.structs.replace(result, command=command_line())
-    fits = any(point.fits and point.options == result.chosen for point in result.points)
+    fits = result.chosen_point is not None and result.chosen_point.fits
 
     def print_answer(written: Sequence[Path]) -> int:
         print_record(result, written, format=options.format, quiet=options.quiet, every=options.all)
-        return CLEAN if fits or not budget else FINDINGS
+        is_answer = fits if budget else is_conclusive(result)
+        return CLEAN if is_answer else FINDINGS
 
     code = destination.write_and_print(result, print_answer)
     # Last: if the picture cannot be written, the answer has been printed.

@@ -53,7 +53,7 @@ def run(options: Namespace) -> int:
 
     Works for processes in any language. The process is only read, and keeps running meanwhile.
     Without --model, models are found by the files that the process maps, has open or was started
-    with.
+    with, and by the paths in its memory.
     """
     from memdiag.api.xray import xray
     from memdiag.cli.output import save_record, show

@@ -450,7 +450,9 @@ def install(onnxruntime: Any, address: str) -> Callable[[], None]:
                 wrapped.append((base, name, wrap(vars(base)[name])))
     for base in session_class.__mro__:
         if "end_profiling" in vars(base):
-            wrapped.append((base, "end_profiling", _filtered(vars(base)["end_profiling"], sessions)))
+            wrapped.append(
+                (base, "end_profiling", _filtered(vars(base)["end_profiling"], sessions))
+            )
     for owner, name, method in wrapped:
         setattr(owner, name, method)
     os.register_at_fork(before=sessions.flush, after_in_child=sessions.after_fork)

@@ -20,8 +20,7 @@ from memdiag.reports.comparison.sentences import (
 )
 from memdiag.reports.comparison.tables import tables
 from memdiag.reports.console import block, files, line, print_plain
-from memdiag.reports.page import Plotly, SizeBar, page, size_bar_table
-from memdiag.reports.palette import LIGHT
+from memdiag.reports.page import Plotly, page
 from memdiag.reports.report import Report, file_names
 from memdiag.reports.table import Table, markdown_table, print_table
 from memdiag.reports.text import capitalized, plain
@@ -35,7 +34,7 @@ _MAX_CONSOLE_CHANGES = 16
 def show(
     comparison: Comparison, console: Console, *, written: Sequence[Path] = (), quiet: bool = False
 ) -> None:
-    """Print `comparison` on `console`; `written` are the files to name, `quiet` the answer only."""
+    """Print `comparison` on `console`; `written` are the files to name; `quiet` prints only the answer."""
     print_plain(console, lambda: _show(comparison, console, written, quiet))
 
 
@@ -61,7 +60,7 @@ def _changes(comparison: Comparison) -> list[str]:
 
 
 def markdown(comparison: Comparison) -> str:
-    """Return the answer, the tables, what differs and why, and what could not be measured."""
+    """Return a comparison in Markdown: the answer, the tables, the differences, what was not measured."""
     result = bisection_result(comparison)
     return md.document(
         (
@@ -93,17 +92,8 @@ def _caption(table: Table) -> str:
 
 def _page(comparison: Comparison, *, plotly: Plotly = "inline") -> bytes:
     lines = _page_lines(comparison)
-    bars = [
-        SizeBar(
-            label=plain(column.label),
-            peak=column.measured.peak.median,
-            steady=column.measured.steady.median,
-            mapped=column.measured.file.median if column.measured.file else 0,
-            color=_css_color(index),
-        )
-        for index, column in enumerate(c for c in comparison.columns if c.measured)
-        if column.measured
-    ]
+    # The first table, which has bars, is above the chart.
+    memory, *others = tables(comparison) or (None,)
     return page(
         "comparison.html.j2",
         ("comparison.js",),
@@ -112,9 +102,9 @@ def _page(comparison: Comparison, *, plotly: Plotly = "inline") -> bytes:
             "answer": f"{capitalized(answer(comparison))}.",
             "result": bisection_result(comparison),
             "changes": _changes(comparison),
-            "bars": size_bar_table(bars) if bars else None,
+            "memory": memory,
             "has_chart": bool(lines),
-            "tables_by_title": tables(comparison),
+            "tables_by_title": others,
             "copies": [copies_sentence(change) for change in comparison.copies],
             "problems": problems(comparison),
             "notes": [plain(note) for note in comparison.notes],
@@ -124,12 +114,6 @@ def _page(comparison: Comparison, *, plotly: Plotly = "inline") -> bytes:
         record_name="comparison",
         plotly=plotly,
     )
-
-
-def _css_color(index: int) -> str:
-    """Return the colour of a column; the nearly black colour would be invisible on a dark page."""
-    color = color_of(index)
-    return "var(--ink)" if color == LIGHT.ink else color
 
 
 def _page_lines(comparison: Comparison) -> list[dict[str, Any]]:

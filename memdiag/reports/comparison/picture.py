@@ -80,7 +80,7 @@ def timeline_of(column: Column, *, max_points: int = 1200) -> ColumnTimeline | N
 
 
 def draw(comparison: Comparison) -> Figure:
-    """Return the peaks by phase, memory over time, and bars side by side."""
+    """Return the picture: peaks by phase, memory over time, and bars of the columns."""
     columns = [column for column in comparison.columns if column.measured is not None]
     bars_height = 0.9 + 0.32 * len(columns)
     figure = picture.figure(
@@ -93,7 +93,7 @@ def draw(comparison: Comparison) -> Figure:
     grid = figure.add_gridspec(3, 3, height_ratios=(2.6, 2.8, bars_height))
     _draw_peaks(figure.add_subplot(grid[0, :]), columns)
     _draw_timelines(figure.add_subplot(grid[1, :]), columns)
-    steady, load, latency = (figure.add_subplot(grid[2, place]) for place in range(3))
+    steady, load, latency = (figure.add_subplot(grid[2, index]) for index in range(3))
     _draw_steady(steady, columns)
     _draw_bars(load, columns, "load, median ms", [_load(column) for column in columns])
     has_ratios = any(c.latency and c.latency.ratio is not None for c in columns)
@@ -114,7 +114,7 @@ def color_of(index: int) -> str:
 
 
 def _draw_peaks(axes: Axes, columns: Sequence[Column]) -> None:
-    """Draw a bar for each phase and column: the peak above the baseline."""
+    """Draw the peak above the baseline as a bar for each phase and column."""
     reached = {p.phase for c in columns if c.measured for p in c.measured.phases}
     names = [name for name in PHASES if name in reached]
     unit, unit_name = _unit(columns)
@@ -122,9 +122,9 @@ def _draw_peaks(axes: Axes, columns: Sequence[Column]) -> None:
     for index, column in enumerate(columns):
         assert column.measured is not None
         peaks = {phase.phase: phase.peak.median / unit for phase in column.measured.phases}
-        places = [place - 0.4 + width * (index + 0.5) for place in range(len(names))]
+        positions = [phase + (index + 0.5) * width - 0.4 for phase in range(len(names))]
         heights = [max(0.0, peaks.get(name, 0.0)) for name in names]
-        axes.bar(places, heights, width * 0.92, color=color_of(index), label=_label(column))
+        axes.bar(positions, heights, width * 0.92, color=color_of(index), label=_label(column))
     axes.set_xticks(range(len(names)), [name.replace("_", "\n") for name in names])
     picture.style(axes, f"peak by phase, median {unit_name} above the baseline", grid="y")
 

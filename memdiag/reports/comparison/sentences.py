@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from memdiag.comparison.copies import in_words
 from memdiag.records.comparison import (
-    Change,
+    FigureChange,
     Column,
     ColumnStatus,
     Comparison,
@@ -46,7 +46,7 @@ _METRICS: Mapping[Metric, str] = {
 
 
 def title(comparison: Comparison) -> str:
-    """Return what is compared: ``model.onnx: 3 versions of onnxruntime``."""
+    """Return the subject of the comparison: ``model.onnx: 3 versions of onnxruntime``."""
     count = len(comparison.columns)
     if comparison.kind == "optimizers":
         count -= 1  # without the original
@@ -74,7 +74,7 @@ def _sizes(comparison: Comparison) -> str:
 
 
 def answer(comparison: Comparison) -> str:
-    """Return peak and steady memory if they differ, or that nothing differs.
+    """Return the answer of a comparison: peak and steady memory, or that nothing differs.
 
     The figures are of both columns, or the smallest and the largest of more columns.
     """
@@ -114,8 +114,8 @@ def problems(comparison: Comparison) -> tuple[str, ...]:
     )
 
 
-def change_sentence(comparison: Comparison, change: Change) -> str:
-    """Return one change: ``steady from 5 MiB to 9 MiB since 1.31.1: +4 MiB, m now packs W``.
+def change_sentence(comparison: Comparison, change: FigureChange) -> str:
+    """Return a change as a sentence: ``steady from 5 MiB to 9 MiB since 1.31.1: +4 MiB, m now packs W``.
 
     Its figures are in the tables as well.
     """
@@ -124,11 +124,23 @@ def change_sentence(comparison: Comparison, change: Change) -> str:
         text = f"{difference} since {plain(change.to)}"
     else:
         text = f"{plain(change.to)}: {difference}"
-    return f"{text}: {_limited(change.why)}" if change.why else text
+    why = _limited(change.why)
+    if why and change.metric == "peak" and _has_causes_of_steady(comparison, change):
+        why = "the causes of steady"
+    return f"{text}: {why}" if why else text
+
+
+def _has_causes_of_steady(comparison: Comparison, peak: FigureChange) -> bool:
+    """Return whether the steady memory of the same columns differs, and for the same causes."""
+    return any(
+        change.metric == "steady"
+        and (change.from_, change.to, change.why) == (peak.from_, peak.to, peak.why)
+        for change in comparison.changes
+    )
 
 
 def copies_sentence(change: CopyChange) -> str:
-    """Return which copies differ: ``a → b: +61 MiB, w now has a transposed copy``."""
+    """Return a difference in copies: ``a → b: +61 MiB, b has a transposed copy of w``."""
     size = format_size(change.bytes, signed=True)
     return f"{plain(change.from_)} → {plain(change.to)}: {size}, {_limited(in_words(change))}"
 
@@ -144,7 +156,7 @@ def latency_ratio(latency: Latency) -> str:
     return f"{latency.ratio:.2f} ×"
 
 
-def _difference(comparison: Comparison, change: Change) -> str:
+def _difference(comparison: Comparison, change: FigureChange) -> str:
     name = _METRICS[change.metric]
     if change.metric == "outputs":
         return f"{name} differ"
@@ -162,7 +174,7 @@ def _difference(comparison: Comparison, change: Change) -> str:
     return f"{name} from {' to '.join(figures)}"
 
 
-def _figure(comparison: Comparison, column: Column, change: Change) -> str:
+def _figure(comparison: Comparison, column: Column, change: FigureChange) -> str:
     """Return the figure of `column` that `change` is about."""
     if change.metric == "disk":
         return format_size(column.graph.saved_bytes) if column.graph else "?"

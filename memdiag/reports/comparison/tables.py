@@ -5,9 +5,12 @@ from dataclasses import replace
 from typing import Literal, NamedTuple
 
 from memdiag.records import comparison as records
-from memdiag.records.comparison import Bytes, Comparison, Latency
+from memdiag.records.comparison import MeasuredBytes, Comparison, Latency
 from memdiag.records.profile import PHASES, PhaseName
+from memdiag.reports.comparison.picture import color_of
 from memdiag.reports.comparison.sentences import decimals, latency_ratio
+from memdiag.reports.page import SIZE_BAR_LEGEND, SizeBar, size_bar_cells
+from memdiag.reports.palette import LIGHT
 from memdiag.reports.profile.phases import SAMPLED_MARK
 from memdiag.reports.table import Cell, Column, Row, Table
 from memdiag.reports.text import mebibytes, plain
@@ -20,24 +23,24 @@ _MIN_SPREAD_SHARE = 0.02
 _MAX_CONSOLE_LABEL = 24
 
 
-class Titled(NamedTuple):
+class TitledTable(NamedTuple):
     """A table with its title."""
 
     title: str
     table: Table
 
 
-def tables(comparison: Comparison) -> tuple[Titled, ...]:
+def tables(comparison: Comparison) -> tuple[TitledTable, ...]:
     """Return the tables of `comparison` that have rows."""
     measured = [column for column in comparison.columns if column.measured is not None]
     optimizers = comparison.kind == "optimizers"
     models = "Models, and what the optimizers took" if optimizers else "Models"
     titled = (
-        Titled("Memory", _memory(measured)),
-        Titled("Speed and outputs", _speed(measured)),
-        Titled(models, _models(comparison)),
-        Titled("Peak by phase", _peaks(measured)),
-        Titled("Kept by phase", _kept(comparison, measured)),
+        TitledTable("Memory", _memory(measured)),
+        TitledTable("Speed and outputs", _speed(measured)),
+        TitledTable(models, _models(comparison)),
+        TitledTable("Peak by phase", _peaks(measured)),
+        TitledTable("Kept by phase", _kept(comparison, measured)),
     )
     return tuple(each for each in titled if each.table.rows)
 
@@ -60,19 +63,33 @@ def _label(column: records.Column) -> Cell:
 
 
 def _memory(columns: Sequence[records.Column]) -> Table:
+    bars = size_bar_cells(
+        [
+            SizeBar(
+                label=column.label,
+                peak=column.measured.peak.median,
+                steady=column.measured.steady.median,
+                mapped=column.measured.file.median if column.measured.file else 0,
+            )
+            for column in columns
+            if column.measured
+        ]
+    )
     rows = []
-    for column in columns:
+    for index, (column, bar) in enumerate(zip(columns, bars, strict=True)):
         measured = column.measured
         assert measured is not None
         mark = "" if measured.peak_kind == "exact" else SAMPLED_MARK
+        peak_bytes, steady_bytes = measured.peak.median, measured.steady.median
         rows.append(
             Row(
-                _label(column),
-                mark + _size(measured.peak),
+                replace(_label(column), color=_css_color(index)),
+                Cell(mark + _size(measured.peak), title=f"{peak_bytes:,} bytes"),
                 measured.peak_phase,
-                _size(measured.steady),
+                Cell(_size(measured.steady), title=f"{steady_bytes:,} bytes"),
                 _size(measured.anonymous),
                 _size(measured.file),
+                bar,
             )
         )
     times = max((column.measured.times for column in columns if column.measured), default=0)
@@ -80,7 +97,14 @@ def _memory(columns: Sequence[records.Column]) -> Table:
     if times > 1:
         caption += f"; medians of {times} fresh processes, ± half their range if above 2%"
     peak, *others = _figures("peak", "steady", "anonymous", "mapped")
-    return _table("memory", (peak, Column("in", wraps=True), *others), rows, caption)
+    bar_column = Column(css="wide", legend=SIZE_BAR_LEGEND, formats=("html",))
+    return _table("memory", (peak, Column("in", wraps=True), *others, bar_column), rows, caption)
+
+
+def _css_color(index: int) -> str:
+    """Return the colour of a column; the nearly black colour would be invisible on a dark page."""
+    color = color_of(index)
+    return "var(--ink)" if color == LIGHT.ink else color
 
 
 def _speed(columns: Sequence[records.Column]) -> Table:
@@ -132,7 +156,7 @@ def _peaks(columns: Sequence[records.Column]) -> Table:
 
 
 def _kept(comparison: Comparison, columns: Sequence[records.Column]) -> Table:
-    """Return what every phase keeps, and the sum; no rows if nothing of it differs."""
+    """Return the memory that every phase keeps, and the sum; no rows if no figure differs."""
     if not any(change.metric in ("kept", "steady") for change in comparison.changes):
         return Table(columns=(), rows=())
     digits = decimals(columns)
@@ -173,12 +197,12 @@ def _phase_cells(
     digits: int,
 ) -> Row:
     assert column.measured is not None
-    sizes: dict[str, Bytes] = {p.phase: getattr(p, figure) for p in column.measured.phases}
+    sizes: dict[str, MeasuredBytes] = {p.phase: getattr(p, figure) for p in column.measured.phases}
     cells = (mebibytes(sizes[name].median, digits) if name in sizes else "" for name in names)
     return Row(_label(column), *cells)
 
 
-def _size(value: Bytes | None) -> str:
+def _size(value: MeasuredBytes | None) -> str:
     if value is None:
         return ""
     half = (value.high - value.low) / 2

@@ -31,7 +31,7 @@ from memdiag.reports.profile.phases import (
 from memdiag.reports.report import Report
 from memdiag.reports.table import markdown_table, print_table
 from memdiag.reports.text import capitalized, counted, lowered, plain
-from memdiag.reports.xray import owned_by, owned_markdown, show_owned
+from memdiag.reports.xray import xray_text, xray_markdown, show_xray
 from memdiag.units import format_duration
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ _OWNER_HEADING = "owner (steady)"
 def show(
     profile: Profile, console: Console, *, written: Sequence[Path] = (), quiet: bool = False
 ) -> None:
-    """Print `profile` on `console`; `written` are the files to name, `quiet` the answer only."""
+    """Print `profile` on `console`; `written` are the files to name; `quiet` prints only the answer."""
     print_plain(console, lambda: _show(profile, console, written, quiet))
 
 
@@ -70,8 +70,8 @@ def _show(profile: Profile, console: Console, written: Sequence[Path], quiet: bo
         print_table(console, phase_table(profile))
     if profile.attribution is not None:
         trimmed = profile.allocator_retained_bytes or 0
-        owned = owned_by(profile.attribution, trimmed_bytes=trimmed)
-        show_owned(owned, console, heading=_OWNER_HEADING)
+        owned = xray_text(profile.attribution, trimmed_bytes=trimmed)
+        show_xray(owned, console, heading=_OWNER_HEADING)
     if profile.findings:
         console.print()
         show_findings(profile.findings, console, printed_above=found.reason)
@@ -143,8 +143,8 @@ def _owners_markdown(profile: Profile) -> tuple[str, ...]:
     if profile.attribution is None:
         return ()
     trimmed = profile.allocator_retained_bytes or 0
-    owned = owned_by(profile.attribution, trimmed_bytes=trimmed)
-    return owned_markdown(owned, *copies_by_phase(profile), heading=_OWNER_HEADING)
+    owned = xray_text(profile.attribution, trimmed_bytes=trimmed)
+    return xray_markdown(owned, *copies_by_phase(profile), heading=_OWNER_HEADING)
 
 
 def _findings_markdown(profile: Profile) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from memdiag.reports.fix import fix_outcome
 from memdiag.reports.profile.headline import headline, runtime_bytes, weight_factor
 from memdiag.reports.profile.phases import responsible_span
 from memdiag.reports.text import dim_option, listed, plain, shortened
+from memdiag.reports.tuning import tuning_outcome
 from memdiag.reports.xray.weights import weight_rows
 from memdiag.units import MIB, format_size
 
@@ -32,11 +33,11 @@ _MAX_WEIGHT_NAME = 60
 _MAX_REFUSAL = 120
 _MAX_NAMES = 4
 _ARENA_REMEDY = "arena-shrinkage"  # a remedy of each finding that explains slack of the arena
-_NO_XRAY = "No X-ray was taken: copies were not looked for."
+_NO_XRAY = "No X-ray was taken: copies are unknown."
 _TIMES = {2: "twice", 3: "three times", 4: "four times", 5: "five times"}
 
 
-class Part(NamedTuple):
+class MemoryPart(NamedTuple):
     """A part of the memory above the baseline.
 
     Attributes:
@@ -54,12 +55,17 @@ class Part(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The part with its size."""
+        """Label and size: ``arena slack 15 MiB``."""
         return f"{self.label} {format_size(self.size_bytes)}"
 
 
-class Step(NamedTuple):
-    """One thing to do: a sentence, and the command to run, if there is one."""
+class AdviceStep(NamedTuple):
+    """One recommended action.
+
+    Attributes:
+        text: the action, as a sentence.
+        command: the command to run; empty for none.
+    """
 
     text: str
     command: str = ""
@@ -67,15 +73,21 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
-    """The result, the reason (empty if there is none to give), and at least one step."""
+    """The answer of a report in sentences.
+
+    Attributes:
+        result: how much of the memory is waste.
+        reason: the cause; empty if it is not known.
+        steps: at least one recommended action.
+    """
 
     result: str
     reason: str
-    steps: tuple[Step, ...]
+    steps: tuple[AdviceStep, ...]
 
 
 def advice(profile: Profile) -> Advice:
-    """Return the result of `profile`, the reason, and what to do."""
+    """Return the answer of `profile`: result, reason and recommended actions."""
     worst = _worst(profile.findings)
     largest = _largest_unused(profile)
     if profile.outcome.status != "completed":
@@ -93,7 +105,7 @@ def advice(profile: Profile) -> Advice:
     )
 
 
-def steady_parts(profile: Profile) -> tuple[Part, ...]:
+def steady_parts(profile: Profile) -> tuple[MemoryPart, ...]:
     """Return the parts of the steady memory above the baseline, the largest first.
 
     Empty without an X-ray.
@@ -108,20 +120,20 @@ def steady_parts(profile: Profile) -> tuple[Part, ...]:
     }
     slack = _slack_bytes(profile)
     return _largest_first(
-        *(Part(label, sum(map(attribution.bytes_of, owners))) for label, owners in kinds.items()),
-        Part(ARENA_SLACK, slack),
-        Part("arena in use", attribution.bytes_of("arena") - slack),
-        Part(RETAINED, _retained_bytes(profile)),
-        Part("runtime library pages", runtime_bytes(profile)),
+        *(MemoryPart(label, sum(map(attribution.bytes_of, owners))) for label, owners in kinds.items()),
+        MemoryPart(ARENA_SLACK, slack),
+        MemoryPart("arena in use", attribution.bytes_of("arena") - slack),
+        MemoryPart(RETAINED, _retained_bytes(profile)),
+        MemoryPart("runtime library pages", runtime_bytes(profile)),
     )
 
 
-def unused_parts(profile: Profile) -> tuple[Part, ...]:
-    """Return the parts of the peak that no weight and no running kernel needs, largest first."""
+def unused_parts(profile: Profile) -> tuple[MemoryPart, ...]:
+    """Return the parts of the peak that neither weights nor running kernels need, largest first."""
     steady = profile.steady_rss_bytes
     transient = 0 if steady is None else profile.peak_rss_bytes - steady
     return _largest_first(
-        Part(
+        MemoryPart(
             ARENA_SLACK,
             _slack_bytes(profile),
             "free memory that onnxruntime keeps for later runs",
@@ -129,7 +141,7 @@ def unused_parts(profile: Profile) -> tuple[Part, ...]:
             "Set the run option memory.enable_memory_arena_shrinkage=cpu:0, or"
             " enable_cpu_mem_arena=False with MALLOC_MMAP_THRESHOLD_=131072.",
         ),
-        Part(
+        MemoryPart(
             RETAINED,
             _retained_bytes(profile),
             "freed, but not returned to the system",
@@ -137,16 +149,16 @@ def unused_parts(profile: Profile) -> tuple[Part, ...]:
             "Start the process with MALLOC_MMAP_THRESHOLD_=131072, so that malloc returns freed"
             " blocks from 128 KiB on at once.",
         ),
-        Part(
+        MemoryPart(
             f"needed only in {profile.peak_phase}",
             transient,
-            "the steady state does without",
+            "not needed at steady state",
             is_steady=False,
         ),
     )
 
 
-def named_parts(profile: Profile) -> tuple[Part, ...]:
+def named_parts(profile: Profile) -> tuple[MemoryPart, ...]:
     """Return the unused parts that belong in the answer, largest first.
 
     These are all parts if their sum is large (see `is_tunable`), otherwise, beside a finding, the
@@ -169,7 +181,7 @@ def is_tunable(profile: Profile) -> bool:
     return size >= max(MIN_UNUSED_BYTES, MIN_UNUSED_SHARE * above)
 
 
-def _largest_first(*parts: Part) -> tuple[Part, ...]:
+def _largest_first(*parts: MemoryPart) -> tuple[MemoryPart, ...]:
     kept = (part for part in parts if part.size_bytes >= _MIN_PART_BYTES)
     return tuple(sorted(kept, key=lambda part: -part.size_bytes))
 
@@ -185,7 +197,7 @@ def _retained_bytes(profile: Profile) -> int:
     return after + max(0, profile.allocator_retained_bytes or 0)
 
 
-def _largest_unused(profile: Profile) -> Part | None:
+def _largest_unused(profile: Profile) -> MemoryPart | None:
     """Return the unused part that is larger than what all findings could save, or None."""
     parts = named_parts(profile)
     if not parts or parts[0].size_bytes <= _avoidable_bytes(profile):
@@ -194,15 +206,15 @@ def _largest_unused(profile: Profile) -> Part | None:
 
 
 def _avoidable_bytes(profile: Profile) -> int:
-    """Return the bytes that findings could save, without those that explain slack of the arena."""
+    """Return the bytes that the remedies of findings could save."""
     costly = _distinct(profile)
     worst = _worst(costly)
     if worst is None:
         return 0
     if not worst.bytes:
-        return worst.peak_bytes
+        return worst.peak_bytes if worst.remedies else 0
     steady = (profile.steady_rss_bytes or 0) - profile.baseline_rss_bytes
-    size = sum(finding.bytes for finding in costly)
+    size = sum(finding.bytes for finding in costly if finding.remedies)
     return min(size, steady) if steady > 0 else size
 
 
@@ -216,7 +228,7 @@ def _distinct(profile: Profile) -> list[Finding]:
     ]
 
 
-def _unused_sentence(profile: Profile, part: Part) -> str:
+def _unused_sentence(profile: Profile, part: MemoryPart) -> str:
     whole, state = profile.peak_rss_bytes, "at the peak"
     if part.is_steady and profile.steady_rss_bytes is not None:
         whole, state = profile.steady_rss_bytes, "at steady state"
@@ -224,14 +236,17 @@ def _unused_sentence(profile: Profile, part: Part) -> str:
     return f"{format_size(part.size_bytes)} of the {above} {state} is {part.label}: {part.meaning}."
 
 
-def _also(profile: Profile, largest: Part | None) -> str:
+def _also(profile: Profile, largest: MemoryPart | None) -> str:
     """Return the other avoidable memory in a sentence; empty for none."""
-    parts = (part for part in named_parts(profile) if part != largest)
+    worst = _worst(_distinct(profile))
+    parts = [part for part in named_parts(profile) if part != largest]
+    if largest is None and worst is not None and not worst.bytes:
+        # The result states already what only the peak needs.
+        parts = [part for part in parts if part.is_steady]
     others = [f"{format_size(part.size_bytes)} {part.label}" for part in parts]
     avoidable = _avoidable_bytes(profile) if largest else 0
-    worst = _worst(_distinct(profile))
     if avoidable and worst is not None:
-        others.insert(0, f"up to {format_size(avoidable)} by {plain(worst.name)}")
+        others.insert(0, f"up to {format_size(avoidable)} by the remedies of {plain(worst.name)}")
     also = f" Also avoidable: {', '.join(others)}." if others else ""
     return also if profile.attribution or not largest else f"{also} {_NO_XRAY}"
 
@@ -242,22 +257,28 @@ def _costly(findings: Sequence[Finding]) -> list[Finding]:
 
 
 def _worst(findings: Sequence[Finding]) -> Finding | None:
-    """Return the finding that costs most memory; None if none costs any."""
-    return max(_costly(findings), key=lambda f: (f.bytes, f.peak_bytes), default=None)
+    """Return the finding whose remedies can save most memory; None if none costs any.
+
+    A finding without a remedy is returned if no finding has one.
+    """
+    return max(
+        _costly(findings), key=lambda f: (bool(f.remedies), f.bytes, f.peak_bytes), default=None
+    )
 
 
 def _waste_sentence(profile: Profile, worst: Finding) -> str:
     steady = (profile.steady_rss_bytes or 0) - profile.baseline_rss_bytes
-    avoidable = sum(f.bytes for f in profile.findings if f.evidence != "refuted")
     copies = _copies_clause(profile, worst)
+    unsaved = _without_remedy(profile.findings)
     if not worst.bytes:
-        return (
-            f"Loading needs {format_size(worst.peak_bytes)} more than necessary{copies}."
-            " The steady state does not."
-        )
+        start = f"Loading needs {format_size(worst.peak_bytes)} more than necessary{copies}."
+        return start + (unsaved or " The steady state does not.")
+    if not worst.remedies:
+        return f"A part of the memory is waste{copies}, but no remedy saves it.{unsaved}"
     if steady <= 0:
-        return f"{format_size(worst.bytes)} could be saved{copies}."
-    saved = min(avoidable, steady)
+        return f"{format_size(worst.bytes)} could be saved{copies}.{unsaved}"
+    costly = _costly(profile.findings)
+    saved = min(sum(finding.bytes for finding in costly if finding.remedies), steady)
     share = saved / steady
     if share >= _LARGE_SHARE:
         start = "Most of the memory is waste"
@@ -266,7 +287,18 @@ def _waste_sentence(profile: Profile, worst: Finding) -> str:
     else:
         start = "A little of the memory is waste"
     up_to = "Up to" if worst.evidence == "measured" else "By the rules, up to"
-    return f"{start}{copies}. {up_to} {format_size(saved)} of {format_size(steady)} could be saved."
+    could = f"{up_to} {format_size(saved)} of {format_size(steady)} could be saved."
+    return f"{start}{copies}. {could}{unsaved}"
+
+
+def _without_remedy(findings: Sequence[Finding]) -> str:
+    """Return what findings without a remedy cost at steady state, as a sentence; empty for none."""
+    unsaved = [finding for finding in _costly(findings) if finding.bytes and not finding.remedies]
+    if not unsaved:
+        return ""
+    size = format_size(sum(finding.bytes for finding in unsaved))
+    names = listed([finding.name for finding in unsaved], limit=_MAX_NAMES)
+    return f" No remedy saves the {size} of {names} at steady state."
 
 
 def _copies_clause(profile: Profile, worst: Finding) -> str:
@@ -292,7 +324,7 @@ def _no_waste(profile: Profile) -> str:
     return f"No waste was found: the model keeps {size}.{xray}"
 
 
-def _reason(profile: Profile, worst: Finding | None, largest: Part | None) -> str:
+def _reason(profile: Profile, worst: Finding | None, largest: MemoryPart | None) -> str:
     reason = _finding_reason(worst) if worst is not None else _parts_sentence(profile)
     if largest is not None:
         reason = f"{largest.cause} {reason}".strip()
@@ -318,35 +350,38 @@ def _peak_sentence(profile: Profile) -> str:
     return f"The peak is in {profile.peak_phase}, where {grown.name} took {grown.sentence}."
 
 
-def _steps(profile: Profile, largest: Part | None) -> tuple[Step, ...]:
-    outcome = fix_outcome(profile.fix) if profile.fix else ""
-    if outcome:
-        return (Step(outcome),)
+def _steps(profile: Profile, largest: MemoryPart | None) -> tuple[AdviceStep, ...]:
+    outcomes = [
+        fix_outcome(profile.fix) if profile.fix else "",
+        tuning_outcome(profile.tuning) if profile.tuning else "",
+    ]
+    if any(outcomes):
+        return tuple(AdviceStep(outcome) for outcome in outcomes if outcome)
     if profile.outcome.status == "failed":
-        return (Step("Solve the error above first."),)
+        return (AdviceStep("Solve the error above first."),)
     costly = _costly(profile.findings)
     model = shlex.quote(plain(profile.model.path)) + dim_option(profile.dimensions)
     tuning = _tune_steps(profile, costly, model, largest)
     if profile.outcome.status != "completed":
         if profile.outcome.message == "interrupted":
-            return (Step("Run it again to the end: the steady state is not known."),)
+            return (AdviceStep("Run it again to the end: the steady state is not known."),)
         if "process died of" in profile.outcome.message:
             text = "onnxruntime crashed: try other session options or another version of it:"
-            return (Step(text, f"memdiag compare {model} --onnxruntime latest"),)
+            return (AdviceStep(text, f"memdiag compare {model} --onnxruntime latest"),)
         text = "Give it more time or memory, or look for session options that need less:"
-        tuning = [Step(text, f"memdiag tune {model}")]
+        tuning = [AdviceStep(text, f"memdiag tune {model}")]
     fixing = _fix_steps(costly, model)
     steps = [*tuning, *fixing] if largest else [*fixing, *tuning]
     if steps:
         return tuple(steps)
     worst = _worst(costly)
     if worst is not None:
-        text = f"There is no remedy that can be applied{_refusal(costly)}. The rule says more:"
-        return (Step(text, f"memdiag explain {worst.name}"),)
-    return (Step("Nothing: no rewrite and no session option is expected to save much."),)
+        text = f"There is no remedy that can be applied{_refusal(costly)}. The documentation of the rule:"
+        return (AdviceStep(text, f"memdiag explain {worst.name}"),)
+    return (AdviceStep("Nothing: no rewrite and no session option is expected to save much."),)
 
 
-def _fix_steps(costly: Sequence[Finding], model: str) -> list[Step]:
+def _fix_steps(costly: Sequence[Finding], model: str) -> list[AdviceStep]:
     """Return the step that rewrites the model, if a rewrite can be applied or may be."""
     rewrites = [name for finding in costly for name in finding.rewrites or ()]
     if rewrites:
@@ -354,16 +389,16 @@ def _fix_steps(costly: Sequence[Finding], model: str) -> list[Step]:
             f"Let memdiag try {listed(rewrites, limit=_MAX_NAMES)} on a copy of the model. The copy"
             " is kept only if its memory is less and its outputs and speed are as good:"
         )
-        return [Step(text, f"memdiag fix {model}")]
+        return [AdviceStep(text, f"memdiag fix {model}")]
     if any(finding.rewrites is None and finding.remedies for finding in costly):
         text = "See which rewrites can be applied to the model:"
-        return [Step(text, f"memdiag fix --dry-run {model}")]
+        return [AdviceStep(text, f"memdiag fix --dry-run {model}")]
     return []
 
 
 def _tune_steps(
-    profile: Profile, costly: Sequence[Finding], model: str, largest: Part | None
-) -> list[Step]:
+    profile: Profile, costly: Sequence[Finding], model: str, largest: MemoryPart | None
+) -> list[AdviceStep]:
     """Return the step that searches session options, if they can be expected to save memory."""
     # Without an applicable rewrite, the other remedies of a finding are session options.
     not_rewritable = [finding for finding in costly if finding.rewrites == ()]
@@ -385,7 +420,7 @@ def _tune_steps(
         )
     else:
         return []
-    return [Step(text, f"memdiag tune {model}")]
+    return [AdviceStep(text, f"memdiag tune {model}")]
 
 
 def _refusal(findings: Sequence[Finding]) -> str:

@@ -21,14 +21,14 @@ def input_table(profile: Profile) -> Table:
             Column("dtype"),
             Column("shape", css="shape"),
             Column("source", css="less"),
-            Column("chosen", css="said"),
+            Column("chosen", css="prose"),
         ),
         rows=tuple(rows),
     )
 
 
 def input_sentences(profile: Profile) -> tuple[str, ...]:
-    """Return each input in one line: ``ids int64 [1, 16], generated: within the table``."""
+    """Return a line for each input: ``ids int64 [1, 16], generated: within the table``."""
     sentences = []
     for row in input_table(profile).rows:
         name, dtype, shape, source, note = (cell.text for cell in row.cells)
@@ -38,7 +38,7 @@ def input_sentences(profile: Profile) -> tuple[str, ...]:
 
 
 def model_facts(profile: Profile) -> Facts:
-    """Return the facts of the model file that could be read."""
+    """Return the facts of the model file: sizes, weights, nodes, versions."""
     model = profile.model
     opsets = ", ".join(
         f"{plain(domain) or 'ai.onnx'} {version}" for domain, version in model.opsets.items()
@@ -81,7 +81,7 @@ def environment_facts(profile: Profile) -> Facts:
 
 
 def sampling_facts(profile: Profile) -> Facts:
-    """Return how precisely the child was measured."""
+    """Return the facts about the samples: source, number, largest gap."""
     sampling = profile.sampling
     lag = sampling.boundary_lag_s
     return _known(

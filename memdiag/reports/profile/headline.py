@@ -1,4 +1,4 @@
-"""The answer of a profile in one or two sentences, and the few figures beside it."""
+"""The answer of a profile in one or two sentences, and the facts beside it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from memdiag.records.profile import Memory, Profile, Status
 from memdiag.reports.text import (
     at_sizes,
-    counted,
     model_file,
     plain,
     relative_to_baseline,
@@ -18,7 +17,7 @@ from memdiag.units import MIB, format_size
 MIN_FACTOR_BYTES = MIB
 """Multiples of less than these weights are never printed."""
 
-_ENDINGS: Mapping[Status, str] = {
+ENDINGS: Mapping[Status, str] = {
     "completed": "completed",
     "failed": "failed",
     "killed": "killed",
@@ -30,23 +29,12 @@ _MIN_EARLIER_SHARE = 0.97
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Figure:
-    """One figure of the headline; `size_bytes` is the length of its bar."""
-
-    label: str
-    value: str
-    note: str
-    size_bytes: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Headline:
     """The answer.
 
     Attributes:
         first, second: the sentences.
         facts: the weights, the runtime, its providers and threads.
-        figures: sizes above the baseline, except those of the weights and the baseline.
     """
 
     model: str
@@ -54,7 +42,6 @@ class Headline:
     first: str
     second: str
     facts: str
-    figures: tuple[Figure, ...]
 
 
 def headline(profile: Profile) -> Headline:
@@ -81,7 +68,6 @@ def headline(profile: Profile) -> Headline:
         first=first,
         second=f"{second} {baseline}." if baseline else second,
         facts=" · ".join([*facts, _runtime(profile)]),
-        figures=_figures(profile),
     )
 
 
@@ -114,7 +100,7 @@ def runtime_bytes(profile: Profile) -> int:
 
 
 def _mapped_bytes(profile: Profile) -> int:
-    """Return the resident bytes mapped from the model's files; all of them if not measured."""
+    """Return the resident bytes of the model's files; without an X-ray, the size of its external data."""
     attribution = profile.attribution
     if attribution is None:
         return profile.model.external_bytes
@@ -135,7 +121,7 @@ def last_rss_bytes(profile: Profile) -> int:
 
 
 def baseline_memory(profile: Profile) -> Memory | None:
-    """Return the memory at the end of `start`, which is the baseline with its parts."""
+    """Return the baseline with its parts: the memory at the end of the phase `start`."""
     start = profile.phase("start")
     return start.end if start else None
 
@@ -144,7 +130,7 @@ def _ending(profile: Profile) -> str:
     outcome = profile.outcome
     where = f"in {outcome.phase} at {format_size(last_rss_bytes(profile))}"
     message = shortened(plain(outcome.message), _MAX_MESSAGE)
-    sentence = f"{_ENDINGS[outcome.status].capitalize()} {where}"
+    sentence = f"{ENDINGS[outcome.status].capitalize()} {where}"
     if not message:
         return f"{sentence}."
     return f"{sentence}: {message}" + ("" if message.endswith((".", "!", "?")) else ".")
@@ -162,7 +148,7 @@ def _peak(profile: Profile) -> str:
 
 
 def _earlier_peak(profile: Profile, above: int) -> str:
-    """Return which phase nearly reached the peak before: it is the first to look at."""
+    """Return a clause about an earlier phase that nearly reached the peak; empty for none."""
     for span in profile.spans:
         share = (span.peak_rss_bytes - profile.baseline_rss_bytes) / above
         if share >= _MIN_EARLIER_SHARE:
@@ -216,33 +202,3 @@ def _runtime(profile: Profile) -> str:
     if threads.isdecimal() and int(threads) > 0:
         parts.append(f"{int(threads)} thread{'s' if int(threads) > 1 else ''}")
     return ", ".join(part for part in parts if part)
-
-
-def _figures(profile: Profile) -> tuple[Figure, ...]:
-    base = profile.baseline_rss_bytes
-    peak = profile.peak_rss_bytes - base
-    notes = (
-        _times_weights(profile, peak),
-        f"in {profile.peak_phase}",
-        sampled_mark(profile.peak_kind),
-    )
-    figures = [_figure("Peak", peak, ", ".join(part for part in notes if part))]
-    if profile.steady_rss_bytes is not None:
-        steady = profile.steady_rss_bytes - base
-        note = _times_weights(profile, steady) or "after the last run"
-        figures.append(_figure("Steady", steady, note))
-    weights, count = profile.model.weight_bytes, profile.model.weight_count
-    if weights is not None:
-        note = "" if count is None else counted(count, "tensor")
-        figures.append(_figure("Weights", weights, note))
-    figures.append(_figure("Baseline", base, "Python, onnxruntime and inputs"))
-    return tuple(figures)
-
-
-def _figure(label: str, size: int, note: str) -> Figure:
-    return Figure(label=label, value=format_size(size), note=note, size_bytes=size)
-
-
-def _times_weights(profile: Profile, size: int) -> str:
-    factor = weight_factor(profile, size)
-    return f"{factor} the weights" if factor else ""

@@ -56,7 +56,6 @@ def render(profile: Profile, *, plotly: Plotly = "inline") -> bytes:
         "verdict": verdict(profile.judgement) if profile.judgement else "",
         "has_timeline": bool(profile.samples.t_s or profile.spans),
         "outcome": profile.outcome,
-        "bars": _bars(profile),
         "phases": phase_table(profile),
         "spans": span_table(spans[:_MAX_SPANS_SHOWN]),
         "more_spans": span_table(spans[_MAX_SPANS_SHOWN:_MAX_SPANS_LISTED]),
@@ -90,7 +89,7 @@ def render(profile: Profile, *, plotly: Plotly = "inline") -> bytes:
 
 
 def _xrays(profile: Profile) -> tuple[PageXray, ...]:
-    """Return the X-rays that were taken, that of the steady state first."""
+    """Return the X-rays for the page, that of the steady state first."""
     steady, earlier = profile.attribution, profile.phase_attributions
     trimmed = profile.allocator_retained_bytes or 0
     xrays = [page_xray("steady", steady, trimmed_bytes=trimmed)] if steady else []
@@ -109,7 +108,7 @@ def _xrays(profile: Profile) -> tuple[PageXray, ...]:
 
 
 def _charts(profile: Profile, xrays: Sequence[PageXray]) -> dict[str, Any]:
-    """Return what the scripts draw, as columns."""
+    """Return the data of the page's charts, as columns."""
     line = timeline(profile)
     runs = [(number, run, run.end_s) for number, run in enumerate(profile.runs, start=1)]
     timed = [(number, run, end_s) for number, run, end_s in runs if end_s is not None]
@@ -152,14 +151,3 @@ def _charts(profile: Profile, xrays: Sequence[PageXray]) -> dict[str, Any]:
             "sentence": [run_sentence(number, run) for number, run, _ in timed],
         },
     }
-
-
-def _bars(profile: Profile) -> list[dict[str, Any]]:
-    """Return the figures of the headline, with the lengths of their bars in per cent."""
-    figures = headline(profile).figures
-    longest = max((figure.size_bytes for figure in figures), default=0)
-    return [
-        {"figure": figure, "percent": round(max(0, figure.size_bytes) / longest * 100, 2)}
-        for figure in figures
-        if longest > 0
-    ]

@@ -3,10 +3,12 @@
 import math
 import statistics
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 
-from memdiag.records.profile import PeakKind, Phase, PhaseName, Profile, Run, Span, Status
+from memdiag.records.profile import PeakKind, Phase, PhaseName, Profile, Run, Span
+from memdiag.reports.profile.headline import ENDINGS
 from memdiag.reports.profile.timeline import bands
 from memdiag.reports.table import Bar, Cell, Column, Row, Table
 from memdiag.reports.text import decimals_for, mebibytes, plain
@@ -21,54 +23,62 @@ _MIN_GROWTH = MIB
 _MIN_NOTABLE_SHARE = 0.05
 _TRANSFORMER_PHASES = ("optimize", "constant_fold")
 _MAX_RESPONSIBLE = 32
-_ENDINGS: Mapping[Status, str] = {
-    "completed": "",
-    "failed": "failed here",
-    "killed": "killed here",
-    "timeout": "timed out here",
-    "limit": "limit passed here",
-}
+
+
+OTHER_STEPS = "other steps"
+"""Label of the part of a phase that remains without the phases that interrupt it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PhaseRow:
-    """One phase as text, with its figures in MiB.
+    """One phase, or a part of one, in figures of the whole process.
 
     Rows of level 0 follow each other: each starts with the memory that the row before ends with.
-    Phases that take turns are one such row; its parts are rows of level 1, which have start and end
-    only if they are a single stretch of time.
+    A phase that others interrupt, as constant folding interrupts optimization, is one such row
+    together with them; its parts are the rows of level 1 below it.
 
     Attributes:
-        time: for `steady`, the median of all runs.
-        kept: the difference of the printed figures `start` and `end`.
+        label: the name of the phase, the number of runs of `steady`, or `OTHER_STEPS`.
+        whole: for a part, the phase of the row that it is a part of; None for level 0.
+        duration_s: seconds in this phase.
+        median_run_s: seconds of the median run of `steady`.
+        start_bytes, end_bytes: resident set; None for a part that consists of several time ranges.
+        net_bytes: the memory that the phase adds to the resident set.
         responsible: the span that made the phase grow most.
+        is_peak: whether the overall peak is in this phase.
         ending: how the run ended in this phase, if it did not complete.
     """
 
     phase: PhaseName
     label: str
-    time: str
-    start: str
-    peak: str
-    end: str
-    kept: str
-    responsible: str
-    level: int
+    duration_s: float
+    median_run_s: float | None = None
+    start_bytes: int | None
     peak_bytes: int
-    end_bytes: int
+    peak_kind: PeakKind
+    end_bytes: int | None
+    net_bytes: int
+    responsible: str
     is_peak: bool
     ending: str
+    whole: PhaseName | None = None
+
+    @property
+    def level(self) -> int:
+        """How deep the row is indented."""
+        return 0 if self.whole is None else 1
 
 
 def phase_rows(profile: Profile) -> tuple[PhaseRow, ...]:
-    """Return the phases that were reached."""
-    decimals = decimals_for(profile.peak_rss_bytes)
-    return tuple(row for group in _groups(profile) for row in _rows(profile, group, decimals))
+    """Return the phases that were reached, each followed by its parts."""
+    return tuple(row for group in _groups(profile) for row in _rows(profile, group))
 
 
 def phase_table(profile: Profile) -> Table:
     """Return the table of the phases that were reached."""
     rows = phase_rows(profile)
+    scale_bytes = max((row.peak_bytes for row in rows), default=0)
+    decimals = decimals_for(profile.peak_rss_bytes)
     kinds = {phase.peak_kind for phase in profile.phases}
     caption = "Resident set of the whole process in MiB, baseline included"
     if "sampled" in kinds:
@@ -97,18 +107,26 @@ def phase_table(profile: Profile) -> Table:
                 formats=("console",),
             ),
         ),
-        rows=tuple(
-            _phase_cells(row, max((other.peak_bytes for other in rows), default=0)) for row in rows
-        ),
+        rows=tuple(_phase_cells(row, scale_bytes, decimals) for row in rows),
         caption=f"{caption}.",
     )
 
 
-def _phase_cells(row: PhaseRow, scale_bytes: int) -> Row:
+def _phase_cells(row: PhaseRow, scale_bytes: int, decimals: int) -> Row:
     tags = ("peak" if row.is_peak else "", row.ending)
+    start, end = (
+        "" if size is None else mebibytes(size, decimals)
+        for size in (row.start_bytes, row.end_bytes)
+    )
+    kept = mebibytes(row.net_bytes, decimals, signed=True)
+    if row.level == 0:
+        # The difference of the printed figures, which may differ from the rounded difference.
+        difference = float(end.replace(",", "")) - float(start.replace(",", ""))
+        kept = mebibytes(round(difference * MIB), decimals, signed=True)
+    mark = SAMPLED_MARK if row.peak_kind == "sampled" else ""
     bar = (
         Bar(css="top", percent=100 * row.peak_bytes / (scale_bytes or 1)),
-        Bar(css="end", percent=100 * row.end_bytes / (scale_bytes or 1)),
+        Bar(css="end", percent=100 * (row.end_bytes or 0) / (scale_bytes or 1)),
     )
     return Row(
         Cell(
@@ -116,11 +134,11 @@ def _phase_cells(row: PhaseRow, scale_bytes: int) -> Row:
             is_strong=row.is_peak and row.label == row.phase,
             tags=tuple(tag for tag in tags if tag),
         ),
-        row.time,
-        row.start,
-        Cell(row.peak, is_strong=row.is_peak),
-        row.end,
-        row.kept,
+        format_duration(row.median_run_s or row.duration_s),
+        start,
+        Cell(mark + mebibytes(row.peak_bytes, decimals), is_strong=row.is_peak),
+        end,
+        kept,
         Cell(bars=() if row.level else (bar,)),
         Cell(row.responsible, is_code=True),
         row.ending or row.responsible,
@@ -130,7 +148,7 @@ def _phase_cells(row: PhaseRow, scale_bytes: int) -> Row:
 
 
 def _groups(profile: Profile) -> list[list[Phase]]:
-    """Return the phases in order; phases that take turns, whose extents overlap, are a group."""
+    """Return the phases in order, in groups whose time ranges overlap."""
     groups: list[list[Phase]] = []
     reached = 0.0
     for phase in profile.phases:
@@ -144,9 +162,9 @@ def _groups(profile: Profile) -> list[list[Phase]]:
     return groups
 
 
-def _rows(profile: Profile, group: Sequence[Phase], decimals: int) -> Iterator[PhaseRow]:
-    """Yield the row of a phase, or of phases that take turns followed by a row for each."""
-    rows = [_row(profile, phase, decimals) for phase in group]
+def _rows(profile: Profile, group: Sequence[Phase]) -> Iterator[PhaseRow]:
+    """Yield the row of a phase, or of a group of phases followed by a row for each."""
+    rows = [_row(profile, phase) for phase in group]
     if len(rows) == 1:
         yield rows[0]
         return
@@ -156,62 +174,59 @@ def _rows(profile: Profile, group: Sequence[Phase], decimals: int) -> Iterator[P
     )
     starts = {phase.name: phase.start.rss_bytes for phase in group}
     ends = {phase.name: phase.end.rss_bytes for phase in group}
-    first, last = starts[ordered[0].phase], ends[ordered[-1].phase]
-    start, end = mebibytes(first, decimals), mebibytes(last, decimals)
+    start, end = starts[ordered[0].phase], ends[ordered[-1].phase]
     highest = max(rows, key=lambda row: row.peak_bytes)
     yield replace(
         rows[0],
-        time=format_duration(sum(phase.duration_s for phase in group)),
-        start=start,
-        peak=highest.peak,
-        end=end,
-        kept=_kept(start, end, decimals),
-        responsible="",
+        duration_s=sum(phase.duration_s for phase in group),
+        start_bytes=start,
         peak_bytes=highest.peak_bytes,
-        end_bytes=last,
+        peak_kind=highest.peak_kind,
+        end_bytes=end,
+        net_bytes=end - start,
+        responsible="",
     )
-    for row, phase in zip([*rows[1:], rows[0]], [*group[1:], group[0]], strict=True):
-        own = [band for band in bands(profile.spans) if band.phase == phase.name]
-        part = replace(row, level=1, kept=mebibytes(phase.net_rss_bytes, decimals, signed=True))
-        if phase is group[0]:
-            part = replace(part, label="other steps", is_peak=False, ending="")
-        yield part if len(own) == 1 else replace(part, start="", end="")
+    whole = group[0].name
+    for row in (*rows[1:], rows[0]):
+        own = [band for band in bands(profile.spans) if band.phase == row.phase]
+        part = replace(row, whole=whole)
+        if row.phase == whole:
+            part = replace(part, label=OTHER_STEPS, is_peak=False, ending="")
+        yield part if len(own) == 1 else replace(part, start_bytes=None, end_bytes=None)
 
 
-def _row(profile: Profile, phase: Phase, decimals: int) -> PhaseRow:
-    latency = [run.latency_s for run in profile.runs]
-    is_steady = phase.name == "steady" and bool(latency)
-    duration = statistics.median(latency) if is_steady else phase.duration_s
+def _row(profile: Profile, phase: Phase) -> PhaseRow:
+    latencies = [run.latency_s for run in profile.runs]
+    is_steady = phase.name == "steady" and bool(latencies)
     grown = responsible_span(profile, phase.name)
-    mark = SAMPLED_MARK if phase.peak_kind == "sampled" else ""
     outcome = profile.outcome
-    start, end = (mebibytes(each.rss_bytes, decimals) for each in (phase.start, phase.end))
+    ended_here = outcome.status != "completed" and phase.name == outcome.phase
     return PhaseRow(
         phase=phase.name,
-        label=f"steady ×{len(latency)}" if is_steady else phase.name,
-        time=format_duration(duration or phase.duration_s),
-        start=start,
-        peak=mark + mebibytes(phase.peak_rss_bytes, decimals),
-        end=end,
-        kept=_kept(start, end, decimals),
-        responsible=grown.name if grown else "",
-        level=0,
+        label=f"steady ×{len(latencies)}" if is_steady else phase.name,
+        duration_s=phase.duration_s,
+        median_run_s=statistics.median(latencies) if is_steady else None,
+        start_bytes=phase.start.rss_bytes,
         peak_bytes=phase.peak_rss_bytes,
+        peak_kind=phase.peak_kind,
         end_bytes=phase.end.rss_bytes,
+        net_bytes=phase.net_rss_bytes,
+        responsible=grown.name if grown else "",
         is_peak=phase.name == profile.peak_phase,
-        ending=_ENDINGS[outcome.status] if phase.name == outcome.phase else "",
+        ending=f"{ENDINGS[outcome.status]} here" if ended_here else "",
     )
-
-
-def _kept(start: str, end: str, decimals: int) -> str:
-    """Return the difference of two figures as they are printed."""
-    difference = float(end.replace(",", "")) - float(start.replace(",", ""))
-    return mebibytes(round(difference * MIB), decimals, signed=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpanRow:
-    """One span in figures; `peak_growth_bytes` is its peak above its start."""
+    """A span in figures.
+
+    Attributes:
+        step, modified: as in the span.
+        peak_growth_bytes: the peak of the span above the memory at its start.
+        net_bytes: the memory at its end minus that at its start.
+        alternatives: the number of other spans that may have had the peak instead.
+    """
 
     name: str
     phase: PhaseName
@@ -221,23 +236,25 @@ class SpanRow:
     peak_growth_bytes: int
     peak_kind: PeakKind
     net_bytes: int
+    alternatives: int = 0
 
     @property
     def title(self) -> str:
         """The name with the step: ``ConstantFolding, step 1``."""
-        return self.name if self.step is None else f"{self.name}, step {self.step}"
+        title = self.name if self.step is None else f"{self.name}, step {self.step}"
+        return f"{title}, or one of {self.alternatives} others" if self.alternatives else title
 
     @property
     def sentence(self) -> str:
-        """What the span did: ``+1000 MiB at its peak, +500 MiB kept``."""
+        """Growth and remaining memory of the span: ``+1000 MiB at its peak, +500 MiB kept``."""
         if self.peak_growth_bytes == 0 and self.net_bytes < 0:
-            return f"{format_size(-self.net_bytes)} given back"
+            return f"{format_size(-self.net_bytes)} released"
         kind = " (sampled)" if self.peak_kind == "sampled" else ""
         peak = f"{format_size(self.peak_growth_bytes, signed=True)} at its peak{kind}"
         if self.net_bytes > 0:
             return f"{peak}, {format_size(self.net_bytes, signed=True)} kept"
         if self.net_bytes < 0:
-            return f"{peak}, {format_size(-self.net_bytes)} given back"
+            return f"{peak}, {format_size(-self.net_bytes)} released"
         return f"{peak}, nothing kept"
 
     @property
@@ -261,15 +278,32 @@ def span_row(span: Span) -> SpanRow:
 
 
 def span_rows(profile: Profile) -> tuple[SpanRow, ...]:
-    """Return the spans that say more than their phase, largest movement of memory first.
+    """Return the spans that add detail to their phase, largest movement of memory first.
 
     These are all spans of the phases in which graph transformers run, and those of any other phase
     in which memory moved more than once.
     """
     rows = [span_row(span) for span in profile.spans]
     moves = Counter(row.phase for row in rows if max(row.movement) >= _MIN_GROWTH)
-    kept = (row for row in rows if row.phase in _TRANSFORMER_PHASES or moves[row.phase] > 1)
-    return tuple(sorted(kept, key=lambda row: row.movement, reverse=True))
+    kept = [row for row in rows if row.phase in _TRANSFORMER_PHASES or moves[row.phase] > 1]
+    return tuple(sorted(_joined(kept), key=lambda row: row.movement, reverse=True))
+
+
+def _joined(rows: Sequence[SpanRow]) -> Iterator[SpanRow]:
+    """Yield `rows`, with one row for successive spans whose peak was read at once.
+
+    Spans that end between two readings of the high-water mark all have its peak, and keep nothing:
+    which of them had it is not known.
+    """
+    for (_, growth, net), group in groupby(
+        rows, key=lambda row: (row.phase, row.peak_growth_bytes, row.net_bytes)
+    ):
+        first, *others = group
+        if others and growth and not net:
+            duration_s = first.duration_s + sum(row.duration_s for row in others)
+            first = replace(first, duration_s=duration_s, modified=None, alternatives=len(others))
+            others = []
+        yield from (first, *others)
 
 
 def notable_spans(profile: Profile, *, limit: int = 6) -> tuple[SpanRow, ...]:
@@ -318,12 +352,13 @@ def span_table(rows: Sequence[SpanRow]) -> Table:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Runs:
-    """The runs after the first in sentences; each is empty if nothing is known.
+class RunSummary:
+    """Sentences on the runs after the first; empty where nothing is known.
 
     Attributes:
         growth: which runs grew the resident set.
-        retained: what ``malloc_trim`` returned after the last run.
+        retained: what ``malloc_trim`` returned after the last run; empty with an X-ray, whose
+            owners contain it.
     """
 
     latency: str
@@ -332,13 +367,13 @@ class Runs:
 
     @property
     def sentence(self) -> str:
-        """All sentences in one."""
+        """Latency, growth and retained memory in one sentence."""
         return "; ".join(part for part in (self.latency, self.growth, self.retained) if part)
 
 
-def runs_summary(profile: Profile) -> Runs:
-    """Return the runs of `profile` in sentences."""
-    return Runs(latency=_latency(profile), growth=_growth(profile), retained=_retained(profile))
+def runs_summary(profile: Profile) -> RunSummary:
+    """Return the sentences on the runs of `profile`."""
+    return RunSummary(latency=_latency(profile), growth=_growth(profile), retained=_retained(profile))
 
 
 def run_sentence(number: int, run: Run) -> str:
@@ -384,8 +419,8 @@ def _change(size: int) -> str:
 
 def _retained(profile: Profile) -> str:
     size = profile.allocator_retained_bytes
-    if size is None:
-        return ""
+    if size is None or profile.attribution is not None:
+        return ""  # with an X-ray it is a row of the owners
     return f"malloc_trim returned {format_size(size) if size > 0 else 'nothing'} afterwards"
 
 

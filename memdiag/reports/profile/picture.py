@@ -12,7 +12,7 @@ from memdiag.records.profile import Profile
 from memdiag.reports.palette import LIGHT as COLOR
 from memdiag.reports.picture import fitting, size_unit, spread
 from memdiag.reports.profile.headline import headline, weight_factor
-from memdiag.reports.profile.timeline import Band, Timeline, timeline
+from memdiag.reports.profile.timeline import Band, TimelineChart, timeline
 from memdiag.reports.text import sampled_mark, shortened
 from memdiag.units import KIB, format_duration, format_size
 
@@ -73,57 +73,57 @@ class TimeScale:
     """A piecewise linear map from seconds to the share of the width, from 0 to 1.
 
     Attributes:
-        is_stretched: whether its pieces differ in scale.
+        has_several_scales: whether its segments differ in scale.
     """
 
     edges_s: tuple[float, ...]
-    places: tuple[float, ...]
-    is_stretched: bool
+    positions: tuple[float, ...]
+    has_several_scales: bool
 
-    def place(self, t_s: float) -> float:
-        """Return the position of `t_s`, from 0 to 1."""
+    def position(self, t_s: float) -> float:
+        """Return the position of the time `t_s` in the width of the chart, from 0 to 1."""
         index = min(max(bisect_right(self.edges_s, t_s) - 1, 0), len(self.edges_s) - 2)
         first, last = self.edges_s[index], self.edges_s[index + 1]
         share = (min(max(t_s, first), last) - first) / (last - first)
-        return self.places[index] + share * (self.places[index + 1] - self.places[index])
+        return self.positions[index] + share * (self.positions[index + 1] - self.positions[index])
 
 
-def time_scale(line: Timeline) -> TimeScale:
+def time_scale(line: TimelineChart) -> TimeScale:
     """Return a scale on which every phase is visible, however short it is beside the others.
 
-    Phases that take turns, such as `optimize` and `constant_fold`, share one stretch, in which time
+    Phases that take turns, such as `optimize` and `constant_fold`, share one segment, in which time
     is linear.
     """
-    stretches = _stretches(line)
-    floor = min(_MIN_PHASE_WIDTH, 0.6 / len(stretches))
-    total = sum(last - first for first, last, _ in stretches)
-    after_start = sum(last - first for first, last, start in stretches if not start) or total
+    segments = _segments(line)
+    floor = min(_MIN_PHASE_WIDTH, 0.6 / len(segments))
+    total = sum(last - first for first, last, _ in segments)
+    after_start = sum(last - first for first, last, start in segments if not start) or total
     shares = [
         min(_MAX_START_WIDTH, (last - first) / total)
-        if is_start and len(stretches) > 1
+        if is_start and len(segments) > 1
         else max(floor, (last - first) / after_start)
-        for first, last, is_start in stretches
+        for first, last, is_start in segments
     ]
-    # Short stretches are widened to the floor, long stretches are narrowed for it.
+    # Short segments are widened to the floor, long segments are narrowed for it.
     excess = sum(shares) - 1
     spare = sum(max(0.0, share - floor) for share in shares)
     if spare > 0:
         shares = [share - max(0.0, share - floor) * min(1.0, excess / spare) for share in shares]
-    places = [0.0]
+    positions = [0.0]
     for share in shares:
-        places.append(places[-1] + share / sum(shares))
+        positions.append(positions[-1] + share / sum(shares))
     speeds = [
-        share / (last - first) for share, (first, last, _) in zip(shares, stretches, strict=True)
+        share / (last - first) for share, (first, last, _) in zip(shares, segments, strict=True)
     ]
     return TimeScale(
-        edges_s=(stretches[0][0], *(last for _, last, _ in stretches)),
-        places=tuple(places),
-        is_stretched=max(speeds) > 1.5 * min(speeds),
+        edges_s=(segments[0][0], *(last for _, last, _ in segments)),
+        positions=tuple(positions),
+        has_several_scales=max(speeds) > 1.5 * min(speeds),
     )
 
 
-def _stretches(line: Timeline) -> list[tuple[float, float, bool]]:
-    """Return (start, end, is `start`) of each group of phases whose extents overlap."""
+def _segments(line: TimelineChart) -> list[tuple[float, float, bool]]:
+    """Return each group of overlapping phases as (start, end, whether it is the phase `start`)."""
     first = line.start_s
     last = max(line.end_s, first + 1e-6)
     merged: list[tuple[float, float, bool]] = []
@@ -137,7 +137,7 @@ def _stretches(line: Timeline) -> list[tuple[float, float, bool]]:
         return [(first, last, False)]
     merged[0] = (first, *merged[0][1:])
     merged[-1] = (merged[-1][0], last, merged[-1][2])
-    # Spans follow each other without gaps. If a record has a gap, it belongs to the next stretch.
+    # Spans follow each other without gaps. If a record has a gap, it belongs to the next segment.
     return [
         (before[1], end, is_start)
         for before, (_, end, is_start) in zip([(0, first), *merged], merged, strict=False)
@@ -153,7 +153,7 @@ def _extents(bands: Sequence[Band]) -> list[tuple[float, float, bool]]:
     return list(extents.values())
 
 
-def _top(profile: Profile, line: Timeline) -> int:
+def _top(profile: Profile, line: TimelineChart) -> int:
     above = max(line.top_bytes, profile.peak_rss_bytes) - line.baseline_bytes
     weights = line.weight_bytes or 0
     # Weights far above the memory that was reached (a failed load) would flatten the curve.
@@ -184,13 +184,13 @@ def _draw_title(figure: Figure, profile: Profile) -> None:
     )  # fmt: skip
 
 
-def _draw_phases(axes: Axes, line: Timeline, times: TimeScale) -> None:
+def _draw_phases(axes: Axes, line: TimelineChart, times: TimeScale) -> None:
     transform = axes.get_xaxis_transform()
     longest: dict[str, Band] = {}
     phases = list(dict.fromkeys(band.phase for band in line.bands))
     peak = next((peak.phase for peak in line.peaks if peak.overall), None)
     for band in line.bands:
-        first, last = times.place(band.start_s), times.place(band.end_s)
+        first, last = times.position(band.start_s), times.position(band.end_s)
         is_peak = band.phase == peak
         odd = phases.index(band.phase) % 2
         ribbon = COLOR.peak if is_peak else COLOR.muted if odd else COLOR.rail
@@ -204,31 +204,31 @@ def _draw_phases(axes: Axes, line: Timeline, times: TimeScale) -> None:
         if band.end_s - band.start_s >= before.end_s - before.start_s:
             longest[band.phase] = band
     centres = [
-        (times.place(band.start_s) + times.place(band.end_s)) / 2 for band in longest.values()
+        (times.position(band.start_s) + times.position(band.end_s)) / 2 for band in longest.values()
     ]
     plot = _INCHES[0] * (_RIGHT - _LEFT) * _POINTS
     widths = [len(phase) * _SMALL * _LETTER / plot for phase in longest]
-    places = spread(centres, widths, gap=0.008, width=1.0)
-    for phase, centre, place in zip(longest, centres, places, strict=True):
+    positions = spread(centres, widths, gap=0.008, width=1.0)
+    for phase, centre, position in zip(longest, centres, positions, strict=True):
         ink = COLOR.peak_ink if phase == peak else COLOR.ink
         axes.plot(
-            [centre, place], [1.0 + _RIBBON / 2, 1.0 + 1.5 * _RIBBON], transform=transform,
+            [centre, position], [1.0 + _RIBBON / 2, 1.0 + 1.5 * _RIBBON], transform=transform,
             color=ink if phase == peak else COLOR.muted, lw=0.9, clip_on=False,
         )  # fmt: skip
         axes.text(
-            place, 1.0 + 1.6 * _RIBBON, phase, transform=transform, fontsize=_SMALL, color=ink,
+            position, 1.0 + 1.6 * _RIBBON, phase, transform=transform, fontsize=_SMALL, color=ink,
             ha="center", va="bottom", weight="bold" if phase == peak else "normal",
         )  # fmt: skip
 
 
-def _draw_memory(axes: Axes, line: Timeline, times: TimeScale) -> None:
+def _draw_memory(axes: Axes, line: TimelineChart, times: TimeScale) -> None:
     if not line.t_s:
         axes.text(
             0.5, 0.5, "no samples were taken", transform=axes.transAxes, fontsize=_TEXT,
             color=COLOR.muted, ha="center",
         )  # fmt: skip
         return
-    x = [times.place(t) for t in line.t_s]
+    x = [times.position(t) for t in line.t_s]
     below = [0] * len(x)
     for layer in line.layers:
         tops = [low + size for low, size in zip(below, layer.above_bytes, strict=True)]
@@ -242,7 +242,7 @@ def _draw_memory(axes: Axes, line: Timeline, times: TimeScale) -> None:
     )  # fmt: skip
 
 
-def _draw_weights(axes: Axes, line: Timeline, top: int) -> None:
+def _draw_weights(axes: Axes, line: TimelineChart, top: int) -> None:
     if not line.weight_bytes or not 0.02 * top < line.weight_bytes < top:
         return
     axes.axhline(line.weight_bytes, color=COLOR.surface, lw=2.8, alpha=0.75, zorder=3)
@@ -254,12 +254,12 @@ def _draw_weights(axes: Axes, line: Timeline, top: int) -> None:
     )  # fmt: skip
 
 
-def _draw_peak(axes: Axes, profile: Profile, line: Timeline, times: TimeScale, top: int) -> None:
+def _draw_peak(axes: Axes, profile: Profile, line: TimelineChart, times: TimeScale, top: int) -> None:
     peak = next((peak for peak in line.peaks if peak.overall), None)
     above = profile.peak_rss_bytes - profile.baseline_rss_bytes
     if peak is None or above <= 0:
         return
-    x = times.place(peak.t_s)
+    x = times.position(peak.t_s)
     ratio = weight_factor(profile, above)
     asides = [format_size(above), ratio or "", peak.phase, sampled_mark(peak.kind)]
     text = " · ".join(part for part in asides if part)
@@ -277,9 +277,9 @@ def _draw_peak(axes: Axes, profile: Profile, line: Timeline, times: TimeScale, t
 
 
 def _draw_other_peaks(
-    axes: Axes, line: Timeline, times: TimeScale, top: int, *, label: tuple[float, float]
+    axes: Axes, line: TimelineChart, times: TimeScale, top: int, *, label: tuple[float, float]
 ) -> None:
-    """Mark the peaks of other phases that were released, with figures where they do not overlap."""
+    """Mark the peaks of phases that released memory, with sizes where the labels do not overlap."""
     from matplotlib.patheffects import withStroke
 
     halo = [withStroke(linewidth=3.5, foreground=COLOR.surface)]
@@ -289,7 +289,7 @@ def _draw_other_peaks(
         above = peak.rss_bytes - line.baseline_bytes
         if peak.overall or peak.transient_bytes < 0.03 * top:
             continue
-        x = times.place(peak.t_s)
+        x = times.position(peak.t_s)
         axes.plot(
             [x], [above], "o", ms=5.5, mfc=COLOR.surface, mec=COLOR.ink, mew=1.2, zorder=5,
             clip_on=False,
@@ -308,8 +308,8 @@ def _draw_other_peaks(
             boxes.append((x - half, x + half, above))
 
 
-def _draw_time_axis(axes: Axes, line: Timeline, times: TimeScale) -> None:
-    if times.is_stretched:
+def _draw_time_axis(axes: Axes, line: TimelineChart, times: TimeScale) -> None:
+    if times.has_several_scales:
         wanted = list(times.edges_s)
         note = "time, short phases drawn wider than they lasted"
     else:
@@ -317,17 +317,17 @@ def _draw_time_axis(axes: Axes, line: Timeline, times: TimeScale) -> None:
         note = "time"
     ticks: list[tuple[float, str]] = []
     for t_s in wanted:
-        place = times.place(t_s)
+        position = times.position(t_s)
         text = "0" if t_s == 0 else format_duration(t_s)
-        is_last = place > 0.97
+        is_last = position > 0.97
         distance = 0.13 if is_last else 0.085  # the last label ends at the edge, others are centred
-        while is_last and len(ticks) > 1 and place - ticks[-1][0] < distance:
+        while is_last and len(ticks) > 1 and position - ticks[-1][0] < distance:
             ticks.pop()
-        if not ticks or (place - ticks[-1][0] >= distance and text != ticks[-1][1]):
-            ticks.append((place, text))
-    axes.set_xticks([place for place, _ in ticks], [text for _, text in ticks])
-    for label, (place, _) in zip(axes.get_xticklabels(), ticks, strict=True):
-        label.set_horizontalalignment("right" if place > 0.97 else "center")
+        if not ticks or (position - ticks[-1][0] >= distance and text != ticks[-1][1]):
+            ticks.append((position, text))
+    axes.set_xticks([position for position, _ in ticks], [text for _, text in ticks])
+    for label, (position, _) in zip(axes.get_xticklabels(), ticks, strict=True):
+        label.set_horizontalalignment("right" if position > 0.97 else "center")
     axes.set_xlabel(note, fontsize=_SMALL, color=COLOR.muted, loc="left")
     axes.tick_params(axis="x", labelsize=_SMALL, colors=COLOR.muted, length=4, color=COLOR.line)
 
@@ -346,7 +346,7 @@ def _draw_size_axis(axes: Axes, top: int) -> None:
 
 
 def _even(first: float, last: float, count: int) -> list[float]:
-    """Return about `count` round numbers from `first` to `last`."""
+    """Return about `count` round numbers between `first` and `last`, for ticks."""
     rough = max((last - first) / count, 1e-9)
     power = 10.0 ** (len(f"{rough:.0f}") - 1) if rough >= 1 else 10.0 ** -_zeros(rough)
     step = power * next(step for step in _STEPS if step * power >= rough)

@@ -20,7 +20,7 @@ class Band:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Peak:
+class PhasePeak:
     """The peak of one phase, at the time of the largest sample beside it.
 
     Attributes:
@@ -37,15 +37,20 @@ class Peak:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layer:
-    """One kind of memory, such as ``file-backed``, above the baseline: a column of bytes."""
+    """One kind of memory in the timeline.
+
+    Attributes:
+        name: ``file-backed``, ``shared``, ``anonymous``, or ``resident`` for all of them.
+        above_bytes: bytes above the baseline, one for each sample.
+    """
 
     name: str
     above_bytes: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Timeline:
-    """Columns of equal length (seconds, bytes) and what is drawn around them.
+class TimelineChart:
+    """Samples of one run as columns of equal length, with the bands and peaks to draw over them.
 
     Attributes:
         anonymous_bytes, file_bytes: None if the system does not split the resident set.
@@ -64,7 +69,7 @@ class Timeline:
     baseline_shared_bytes: int
     weight_bytes: int | None
     bands: tuple[Band, ...]
-    peaks: tuple[Peak, ...]
+    peaks: tuple[PhasePeak, ...]
 
     @property
     def above_bytes(self) -> tuple[int, ...]:
@@ -73,7 +78,7 @@ class Timeline:
 
     @property
     def layers(self) -> tuple[Layer, ...]:
-        """The memory above the baseline by kind, from the bottom up; the sum is all of it."""
+        """The memory above the baseline by kind, from the bottom of the chart up."""
         left = self.above_bytes
         if self.anonymous_bytes is None or self.baseline_file_bytes is None:
             return (Layer(name="resident", above_bytes=left),)
@@ -107,7 +112,7 @@ class Timeline:
         return max((*self.rss_bytes, *peaks, self.baseline_bytes))
 
 
-def timeline(profile: Profile, *, max_points: int = 4000) -> Timeline:
+def timeline(profile: Profile, *, max_points: int = 4000) -> TimelineChart:
     """Return the timeline of `profile` in at most about `max_points` samples.
 
     Raises:
@@ -138,7 +143,7 @@ def timeline(profile: Profile, *, max_points: int = 4000) -> Timeline:
         mapped = tuple(size - part for size, part in zip(mapped, shared, strict=True))
     elif base_file is not None:
         base_file, base_shared = base_file + base_shared, 0
-    return Timeline(
+    return TimelineChart(
         t_s=tuple(samples.t_s[i] for i in kept),
         rss_bytes=tuple(samples.rss_bytes[i] for i in kept),
         anonymous_bytes=anonymous if split else None,
@@ -154,7 +159,7 @@ def timeline(profile: Profile, *, max_points: int = 4000) -> Timeline:
 
 
 def thin(values: Sequence[int], max_points: int) -> tuple[int, ...]:
-    """Return the indices to draw: first, last, and the smallest and largest of each bucket.
+    """Return the indices of the samples to draw: first, last, and the extremes of each bucket.
 
     Every peak is kept.
     """
@@ -171,7 +176,7 @@ def thin(values: Sequence[int], max_points: int) -> tuple[int, ...]:
 
 
 def bands(spans: Sequence[Span]) -> tuple[Band, ...]:
-    """Return the spans joined to bands, one for each time range in the same phase."""
+    """Return a band for each sequence of spans of one phase."""
     joined: list[Band] = []
     for span in sorted(spans, key=lambda span: (span.start_s, span.end_s)):
         start = span.start_s
@@ -187,7 +192,7 @@ def _whole(column: Sequence[int | None], rows: Sequence[int]) -> tuple[int, ...]
     return known if known and len(known) == len(values) else None
 
 
-def _peaks(profile: Profile) -> tuple[Peak, ...]:
+def _peaks(profile: Profile) -> tuple[PhasePeak, ...]:
     peaks = []
     for phase in profile.phases:
         spans = [span for span in profile.spans if span.phase == phase.name]
@@ -195,7 +200,7 @@ def _peaks(profile: Profile) -> tuple[Peak, ...]:
             continue
         highest = max(spans, key=lambda span: span.peak_rss_bytes)
         peaks.append(
-            Peak(
+            PhasePeak(
                 phase=phase.name,
                 t_s=_highest_moment(profile.samples, highest),
                 rss_bytes=phase.peak_rss_bytes,
@@ -216,8 +221,13 @@ def _highest_moment(samples: Samples, span: Span) -> float:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limit:
-    """One limit of a budget: resident bytes of the whole process, and the time it applies to."""
+class BudgetLimit:
+    """One limit of a budget in the timeline.
+
+    Attributes:
+        rss_bytes: the limit as resident bytes of the whole process.
+        start_s, end_s: the time range that it applies to, in seconds since the child was started.
+    """
 
     label: str
     rss_bytes: int
@@ -226,7 +236,7 @@ class Limit:
     is_exceeded: bool
 
 
-def limits(profile: Profile) -> tuple[Limit, ...]:
+def limits(profile: Profile) -> tuple[BudgetLimit, ...]:
     """Return each limit on resident memory in the budget of `profile`."""
     judgement = profile.judgement
     if judgement is None:
@@ -241,7 +251,7 @@ def limits(profile: Profile) -> tuple[Limit, ...]:
             continue
         base = 0 if name == "process_peak" else profile.baseline_rss_bytes
         found.append(
-            Limit(
+            BudgetLimit(
                 label=f"budget {name} {format_size(limit)}",
                 rss_bytes=base + limit,
                 start_s=min(band.start_s for band in own),

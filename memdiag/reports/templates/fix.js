@@ -42,22 +42,28 @@
   function drawPareto(chart, c, key, name) {
     const most = Math.max(...data.points.map((point) => point[`${key}_bytes`]));
     const unit = most >= 2 * GIB ? { by: GIB, name: "GiB" } : { by: MIB, name: "MiB" };
+    // A mark is hollow where it is unknown whether the point is faster or slower than the defaults.
+    const symbols = (list, symbol, hollow) => list.map((point) => (point.may_equal_defaults ? hollow : symbol));
     const trace = (list, name, marker, more) => ({
       x: list.map((point) => point[`${key}_bytes`] / unit.by), y: list.map((point) => point.drawn_ratio), name, marker,
+      error_y: { type: "data", symmetric: false, color: marker.color, thickness: 1.2, width: 0,
+        array: list.map((point) => point.high - point.drawn_ratio), arrayminus: list.map((point) => point.drawn_ratio - point.low) },
       type: "scatter", mode: "markers+text", textposition: "top center", cliponaxis: false,
       customdata: list.map((point) => `<b>${escaped(point.label)}</b><br>peak ${point.peak}, steady ${point.steady}<br>latency ${times(point)}`),
       hovertemplate: "%{customdata}<extra></extra>", ...more,
     });
-    const front = data.points.filter((point) => point[`on_${key}_front`]).sort((a, b) => a[`${key}_bytes`] - b[`${key}_bytes`]);
-    const defaults = data.points.filter((point) => point.is_defaults), chosen = data.points.filter((point) => point.is_chosen);
+    const line = data.points.filter((point) => point[`on_${key}_front`]).sort((a, b) => a[`${key}_bytes`] - b[`${key}_bytes`]);
+    const front = line.filter((point) => !point.is_defaults && !point.is_chosen);
+    const defaults = data.points.filter((point) => point.is_defaults && !point.is_chosen), chosen = data.points.filter((point) => point.is_chosen);
     const others = data.points.filter((point) => !point[`on_${key}_front`] && !point.is_defaults && !point.is_chosen);
     const axis = { gridcolor: c.line, zeroline: false };
     Plotly.react(chart, [
-      trace(others, "others", { color: c.muted, size: 8, symbol: "x" }),
-      trace(front, "", {}, { mode: "lines", line: { width: 1.5, color: c.rail }, hoverinfo: "skip", showlegend: false }),
-      trace(front, "Pareto front", { color: c.anonymous, size: 11 }),
-      trace(defaults, "defaults", { color: c.ink, size: 11, symbol: "square" }, { text: defaults.map((point) => (point.is_chosen ? "" : "defaults")) }),
-      trace(chosen, "chosen", { color: c.peak, size: 14 }, { text: chosen.map(() => "chosen") }),
+      trace(others, "others", { color: c.muted, size: 9, symbol: symbols(others, "x", "diamond-open") }),
+      trace(line, "", {}, { mode: "lines", line: { width: 1.5, color: c.rail }, hoverinfo: "skip", showlegend: false, error_y: { visible: false } }),
+      trace(front, "on the Pareto front", { color: c.anonymous, size: 11, symbol: symbols(front, "circle", "circle-open") }),
+      trace(defaults, "defaults", { color: c.ink, size: 11, symbol: "square" }, { text: defaults.map(() => "defaults"), textposition: "top center" }),
+      trace(chosen, "chosen", { color: c.peak, size: 16, symbol: symbols(chosen, "star", "star-open") }, { text: chosen.map(() => "chosen"), textposition: "middle right" }),
+      { x: [null], y: [null], name: "hollow: unknown whether faster or slower than the defaults", type: "scatter", mode: "markers", marker: { color: c.muted, size: 10, symbol: "circle-open" } },
     ], layout(c, {
       margin: { l: 62, r: 18, t: 10, b: 44 }, showlegend: true,
       legend: { orientation: "h", x: 0, y: 1.02, yanchor: "bottom", bgcolor: "rgba(0,0,0,0)" },

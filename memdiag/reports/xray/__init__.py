@@ -1,6 +1,6 @@
 """The report of an X-ray: who owns the memory of a process, and what to do about it.
 
-`Owned` and its console, Markdown and page sections are also a part of a profile's report.
+`XrayText` and its console, Markdown and page sections are also a part of a profile's report.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ _SESSIONS = (
     "Use one session for all requests: its run() may be called by several threads at once. If"
     " sessions must differ, share weights between them with SessionOptions.add_initializer."
 )
-_COPIES = "memdiag profile MODEL explains why onnxruntime makes them."
+_COPIES = "memdiag profile MODEL explains why onnxruntime makes these copies."
 _PER_MODEL = (
     "Only weights are attributed to a model: arena slack, retained memory and the rest of the heap"
     " belong to the process, not to one session."
@@ -74,7 +74,12 @@ _PER_MODEL = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Insight:
-    """The most important result of an X-ray, and advice on each waste, the largest first."""
+    """The answer of an X-ray in sentences.
+
+    Attributes:
+        headline: the largest waste, or the largest owner if there is no waste.
+        advice: a sentence for each waste, the largest first.
+    """
 
     headline: str
     advice: tuple[str, ...]
@@ -111,7 +116,7 @@ def insight(attribution: Attribution) -> Insight:
 
 
 def _part_of(size: int, whole: int) -> str:
-    """Return ``469 of 610 MiB``, or with both units if they differ."""
+    """Return `size` of `whole`: ``469 of 610 MiB``, with both units if they differ."""
     part, total = format_size(size), format_size(whole)
     number, _, unit = part.rpartition(" ")
     return f"{number} of {total}" if total.endswith(unit) else f"{part} of {total}"
@@ -134,8 +139,8 @@ def _extra_copies(attribution: Attribution) -> tuple[int, int]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Owned:
-    """An X-ray in rows and sentences.
+class XrayText:
+    """Rows and sentences of an X-ray, for all formats.
 
     Attributes:
         first: the weight with most memory, in a sentence.
@@ -161,14 +166,14 @@ class Owned:
         return tuple(row for row in self.weights if row.count > 1)
 
 
-def owned_by(attribution: Attribution, *, trimmed_bytes: int = 0) -> Owned:
-    """Return `attribution` in rows and sentences.
+def xray_text(attribution: Attribution, *, trimmed_bytes: int = 0) -> XrayText:
+    """Return the rows and sentences of `attribution`.
 
     `trimmed_bytes` were returned by ``malloc_trim`` before the X-ray was taken.
     """
     weights = weight_rows(attribution)
     was_searched = attribution.models or attribution.indistinct
-    nothing = "no weight was found" if was_searched else "no weight was looked for"
+    nothing = "no weight was found" if was_searched else "no weight was searched for"
     remarks = (
         *_notes(attribution),
         _absent_models(attribution),
@@ -176,7 +181,7 @@ def owned_by(attribution: Attribution, *, trimmed_bytes: int = 0) -> Owned:
         *not_located(attribution),
         verification_summary(attribution),
     )
-    return Owned(
+    return XrayText(
         first=f"{weights[0].title}: {weights[0].summary}" if weights else nothing,
         share=identified_share(attribution),
         owners=owner_rows(attribution, trimmed_bytes=trimmed_bytes),
@@ -189,7 +194,7 @@ def owned_by(attribution: Attribution, *, trimmed_bytes: int = 0) -> Owned:
 
 
 def _models_table(attribution: Attribution) -> Table:
-    """Return the models of which weights were found, the largest first; no rows for one model."""
+    """Return a table of the models whose weights were found; no rows for a single model."""
     rows = []
     for index, model in enumerate(attribution.models):
         copies = [copy for copy in attribution.copies if index in copy.models]
@@ -208,7 +213,7 @@ def _models_table(attribution: Attribution) -> Table:
             format_size(shared) if shared else "",
         )
         rows.append((-size, name, cells))
-    made = Table(
+    table = Table(
         columns=(
             Column("model", wraps=True, css="name"),
             *(
@@ -218,7 +223,7 @@ def _models_table(attribution: Attribution) -> Table:
         ),
         rows=tuple(cells for _, _, cells in sorted(rows, key=lambda entry: entry[:2])),
     )
-    return made.without_empty_columns()
+    return table.without_empty_columns()
 
 
 def _absent_models(attribution: Attribution) -> str:
@@ -236,7 +241,7 @@ def _absent_models(attribution: Attribution) -> str:
 def _notes(attribution: Attribution) -> tuple[str, ...]:
     notes = [f"Note: {plain(note).rstrip('.')}." for note in attribution.notes]
     if attribution.partial:
-        notes.insert(0, "Incomplete: not all memory could be read. The rest is shown.")
+        notes.insert(0, "Incomplete: not all memory could be read. The rest is listed.")
     return tuple(notes)
 
 
@@ -267,7 +272,7 @@ def _show(attribution: Attribution, console: Console, quiet: bool, written: Sequ
     line(console, f"process {attribution.pid}: {result.headline}.", "bold")
     if quiet:
         return
-    owned = owned_by(attribution)
+    owned = xray_text(attribution)
     console.print()
     for number, advice in enumerate(result.advice):
         labelled(console, "" if number else "What to do", advice)
@@ -279,12 +284,12 @@ def _show(attribution: Attribution, console: Console, quiet: bool, written: Sequ
         more = len(owned.models.rows) - _MAX_CONSOLE_MODELS
         line(console, f"and {counted(more, 'more model')}" if more > 0 else "")
         line(console, _PER_MODEL, "dim")
-    show_owned(owned, console, heading="owner")
+    show_xray(owned, console, heading="owner")
     line(console, f"{owned.timing}.", "dim")
     files(console, written)
 
 
-def show_owned(owned: Owned, console: Console, *, heading: str) -> None:
+def show_xray(owned: XrayText, console: Console, *, heading: str) -> None:
     """Print the owners, the weights with several copies, and remarks, below a blank line."""
     console.print()
     print_table(console, owner_table(owned.owners, heading=heading))
@@ -300,8 +305,8 @@ def show_owned(owned: Owned, console: Console, *, heading: str) -> None:
 
 
 def markdown(attribution: Attribution) -> str:
-    """Return the headline, the advice, the models, the owners and the weights."""
-    result, owned = insight(attribution), owned_by(attribution)
+    """Return an X-ray in Markdown: headline, advice, models, owners, weights."""
+    result, owned = insight(attribution), xray_text(attribution)
     return md.document(
         (
             f"## Memory of process {attribution.pid}",
@@ -309,16 +314,16 @@ def markdown(attribution: Attribution) -> str:
             "\n".join(f"- **What to do:** {md.escape(advice)}" for advice in result.advice),
             markdown_table(owned.models),
             md.escape(_PER_MODEL) if owned.models.rows else "",
-            *owned_markdown(owned),
+            *xray_markdown(owned),
             md.escape(f"{owned.timing}."),
         )
     )
 
 
-def owned_markdown(owned: Owned, *further_remarks: str, heading: str = "owner") -> tuple[str, ...]:
+def xray_markdown(owned: XrayText, *further_remarks: str, heading: str = "owner") -> tuple[str, ...]:
     """Return the owners, the weights with several copies, and remarks, as blocks of Markdown."""
     return (
-        "### Who owns it",
+        "### Owners of the memory",
         markdown_table(owner_table(owned.owners, heading=heading)),
         md.escape(f"{owned.share}."),
         markdown_table(copies_table(owned.repeated[:_MAX_MARKDOWN_WEIGHTS])),
@@ -331,7 +336,7 @@ def owned_markdown(owned: Owned, *further_remarks: str, heading: str = "owner") 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageXray:
-    """One X-ray of a page.
+    """An X-ray as a part of a page.
 
     Attributes:
         moment: when it was taken: ``steady``, ``end of parse``, or ``now`` for a process.
@@ -342,7 +347,7 @@ class PageXray:
     """
 
     moment: str
-    owned: Owned
+    owned: XrayText
     owners: Table
     rows: Table
     copies: CopyList
@@ -361,7 +366,7 @@ def page_xray(
     max_tiles: int = 120,
 ) -> PageXray:
     """Return `attribution` for a page, with limits on what it contains."""
-    owned = owned_by(attribution, trimmed_bytes=trimmed_bytes)
+    owned = xray_text(attribution, trimmed_bytes=trimmed_bytes)
     copies = copy_list(owned.weights, max_bytes=max_copy_bytes)
     addresses = address_map(attribution, max_ranges=max_ranges)
     tiles = make_tiles(attribution, max_weights=max_tiles, trimmed_bytes=trimmed_bytes)
@@ -397,7 +402,7 @@ def _page(attribution: Attribution, *, plotly: Plotly = "inline") -> bytes:
 
 
 def draw(attribution: Attribution) -> Figure:
-    """Return a bar for each owner; the bar of the weights is divided by kind of copy."""
+    """Return the picture of an X-ray: a bar for each owner, that of the weights divided by kind."""
     from memdiag.reports import picture
 
     rows = [row for row in owner_rows(attribution) if row.size_bytes]
@@ -408,13 +413,13 @@ def draw(attribution: Attribution) -> Figure:
         return figure
     axes = figure.add_subplot()
     unit, unit_name = picture.size_unit(rows[0].size_bytes)
-    for place, row in enumerate(rows):
+    for row_index, row in enumerate(rows):
         start = 0.0
         for size, color in _bar_parts(attribution, row):
-            axes.barh(place, size / unit, 0.7, left=start, color=color)
+            axes.barh(row_index, size / unit, 0.7, left=start, color=color)
             start += size / unit
         axes.annotate(
-            format_size(row.size_bytes), (start, place), xytext=(4, 0),
+            format_size(row.size_bytes), (start, row_index), xytext=(4, 0),
             textcoords="offset points", va="center", fontsize=picture.SMALL,
             color=COLOR.ink,
         )  # fmt: skip

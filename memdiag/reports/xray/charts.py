@@ -48,16 +48,16 @@ def tiles(
     count as retained by malloc.
     """
     resident = attribution.resident_bytes + trimmed_bytes
-    made = [_tile("all", "", "resident", 0, resident, "all", "")]
+    tiles = [_tile("all", "", "resident", 0, resident, "all", "")]
     for row in owner_rows(attribution, trimmed_bytes=trimmed_bytes):
         if not row.size_bytes:
             continue
         inside = _weight_tiles(attribution, max_weights) if row.kind == "weights" else []
         inside = _limited(inside, row.size_bytes)
         own = row.size_bytes - sum(tile.size_bytes for tile in inside)
-        made.append(_tile(row.id, "all", row.label, own, row.size_bytes, row.kind, row.parts))
-        made += inside
-    return tuple(made)
+        tiles.append(_tile(row.id, "all", row.label, own, row.size_bytes, row.kind, row.parts))
+        tiles += inside
+    return tuple(tiles)
 
 
 def _limited(tiles: Sequence[Tile], limit: int) -> list[Tile]:
@@ -71,23 +71,23 @@ def _limited(tiles: Sequence[Tile], limit: int) -> list[Tile]:
 def _weight_tiles(attribution: Attribution, max_weights: int) -> list[Tile]:
     """Return the weights and their copies in use; freed copies belong to other owners."""
     rows = [row for row in weight_rows(attribution) if row.in_use_bytes]
-    made = []
+    tiles = []
     for index, row in enumerate(rows[:max_weights]):
         id, title = f"w{index}", row.titled(_MAX_TILE_NAME)
-        made.append(_tile(id, "weights", title, 0, row.in_use_bytes, "weights", row.summary))
+        tiles.append(_tile(id, "weights", title, 0, row.in_use_bytes, "weights", row.summary))
         for number, copy in enumerate(row.copies):
             if copy.resident_bytes and not copy.is_freed:
                 times = f" ×{copy.count}" if copy.count > 1 else ""
                 size, label = copy.resident_bytes, copy.label + times
                 detail = ", ".join(filter(None, (copy.backing, copy.state, copy.made_by)))
-                made.append(_tile(f"{id}c{number}", id, label, size, size, copy.kind, detail))
+                tiles.append(_tile(f"{id}c{number}", id, label, size, size, copy.kind, detail))
     rest = rows[max_weights:]
     if left := sum(row.in_use_bytes for row in rest):
         kinds = {copy.kind for row in rest for copy in row.copies if not copy.is_freed}
         kind = kinds.pop() if len(kinds) == 1 else "weights"
         label = f"{len(rest):,} more"
-        made.append(_tile("rest", "weights", label, left, left, kind, rest_summary(rest)))
-    return made
+        tiles.append(_tile("rest", "weights", label, left, left, kind, rest_summary(rest)))
+    return tiles
 
 
 def _tile(id: str, parent: str, label: str, own: int, whole: int, kind: str, detail: str) -> Tile:
@@ -121,7 +121,13 @@ class MapRange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MapLegend:
-    """One kind of the address map, with the sum of its bytes."""
+    """One entry in the legend of the address map.
+
+    Attributes:
+        kind: the kind of copy or owner, which has the colour.
+        is_idle: whether the memory is freed, or free space of an arena.
+        size: the sum of the ranges, with the unit.
+    """
 
     kind: str
     label: str
@@ -156,10 +162,10 @@ def address_map(attribution: Attribution, *, max_ranges: int = 3000) -> AddressM
         key = _range_kind(attribution, each)
         sizes[key] = sizes.get(key, 0) + each.resident_bytes
     ordered = sorted(ranges, key=lambda each: -each.resident_bytes)
-    drawn, left_out = ordered[:max_ranges], ordered[max_ranges:]
+    listed, left_out = ordered[:max_ranges], ordered[max_ranges:]
     return AddressMap(
         ranges=tuple(
-            _map_range(attribution, each) for each in sorted(drawn, key=lambda each: each.start)
+            _map_range(attribution, each) for each in sorted(listed, key=lambda each: each.start)
         ),
         legend=tuple(
             MapLegend(kind=kind, label=label, is_idle=is_idle, size=format_size(size))
@@ -172,14 +178,14 @@ def address_map(attribution: Attribution, *, max_ranges: int = 3000) -> AddressM
 
 def _map_remarks(attribution: Attribution, left_out: Sequence[AddressRange]) -> Iterator[str]:
     if left_out:
-        ranges = "stretch is" if len(left_out) == 1 else "stretches are"
+        ranges = "range is" if len(left_out) == 1 else "ranges are"
         size = format_size(_resident(left_out))
         yield f"The {len(left_out):,} smallest {ranges} left out here: {size} together."
     wide = [each for each in attribution.ranges if 0 < each.resident_bytes < each.bytes]
     if wide:
         yield (
             f"{format_size(_resident(wide))} in {len(wide):,} of {len(attribution.ranges):,}"
-            " stretches have gaps or other owners between their parts, and are drawn as one."
+            " ranges have gaps or other owners between their parts, and are drawn as one."
         )
     small = [
         each
@@ -195,7 +201,7 @@ def _resident(ranges: Sequence[AddressRange]) -> int:
 
 
 def _range_kind(attribution: Attribution, each: AddressRange) -> tuple[str, str, bool]:
-    """Return kind and label of a range, and whether it is idle."""
+    """Return (kind, label, whether nothing uses the memory) of an address range."""
     owner = attribution.owners[each.owner]
     if each.copy is not None:
         copy = attribution.copies[each.copy]
@@ -289,7 +295,7 @@ def _copy_columns(copy: CopyRow, weight: int, variant: int) -> CopyColumns:
         copy.resident_bytes,
         copy.resident,
         copy.made_by,
-        copy.places,
+        copy.address_text,
     )
 
 
@@ -300,7 +306,7 @@ def _text_length(cells: Iterable[str | int]) -> int:
 def chart_data(
     tiles: Sequence[Tile], addresses: AddressMap | None, copies: CopyList
 ) -> dict[str, Any]:
-    """Return what the page's scripts draw of one X-ray, as columns."""
+    """Return the data of the charts of one X-ray, as columns."""
     return {
         "tiles": {
             "id": [tile.id for tile in tiles],

@@ -104,7 +104,7 @@ def owner_table(rows: tuple[OwnerRow, ...], *, heading: str = "owner") -> Table:
             Column("size", "right", css="strong", formats=("markdown", "html")),
             Column("of all", "right"),
             Column(css="wide", formats=("html",)),
-            Column("what it is", wraps=True, css="said"),
+            Column("what it is", wraps=True, css="prose"),
         ),
         rows=tuple(
             Row(
@@ -129,7 +129,7 @@ def owner_label(owner: Owner) -> str:
 
 
 def identified_share(attribution: Attribution) -> str:
-    """Return ``99.7 % of the memory above the baseline is identified``."""
+    """Return the share of identified memory: ``99.7 % of the resident memory is identified``."""
     above = attribution.baseline_bytes is not None
     memory = "memory above the baseline" if above else "resident memory"
     return f"{percent(attribution.named_share)} of the {memory} is identified"
@@ -150,7 +150,7 @@ def rounded_mebibytes(size: int, decimals: int) -> str:
 
 
 def _color(kind: OwnerKind) -> str:
-    """Return the CSS colour of an owner; weights have one for each kind of copy, and none here."""
+    """Return the CSS colour of an owner; empty for weights, which have a colour for each kind of copy."""
     return "transparent" if kind == "weights" else f"var(--{kind.replace('_', '-')})"
 
 
@@ -178,7 +178,7 @@ def _with_file_apart(parts: list[Owner], attribution: Attribution) -> list[Owner
 
 
 def _with_constants(row: OwnerRow, attribution: Attribution) -> OwnerRow:
-    """State that most of the other heap is weights that cannot be located, if it is."""
+    """Add to the row of the other heap that most of it is weights that cannot be located."""
     size = sum(group.bytes for group in attribution.indistinct)
     if row.kind != "other_heap" or not 0.5 * row.size_bytes <= size <= row.size_bytes:
         return row

@@ -63,7 +63,7 @@ class CopyRow:
 
     @property
     def verified(self) -> str:
-        """The part that was compared with the model; a mapping of its file needs no comparison."""
+        """The part of the copies that was compared with the model: ``every byte``, ``98 %``."""
         if self.backing != "anonymous":
             return "by its mapping"
         if self.verified_bytes == self.size_bytes:
@@ -76,7 +76,7 @@ class CopyRow:
         return f"{self.backing}, freed" if self.is_freed else self.backing
 
     @property
-    def places(self) -> str:
+    def address_text(self) -> str:
         """The first addresses, and the number of the others."""
         more = len(self.addresses) - _MAX_ADDRESSES
         first = " ".join(f"{address:#x}" for address in self.addresses[:_MAX_ADDRESSES])
@@ -84,7 +84,7 @@ class CopyRow:
 
     @property
     def is_freed(self) -> bool:
-        """Whether nothing uses these copies any more."""
+        """Whether the copies were freed."""
         return self.state == FREED
 
 
@@ -185,7 +185,7 @@ def _copy_cells(weight: WeightRow, copy: CopyRow) -> Row:
         copy.backing_and_state,
         copy.made_by,
         copy.verified,
-        copy.places,
+        copy.address_text,
     )
 
 
@@ -249,7 +249,7 @@ def _aligned(cells: Sequence[str], widths: Sequence[int], maker: str) -> str:
 
 
 def rest_summary(weights: Sequence[WeightRow]) -> str:
-    """Return the sum of the `weights` that are not listed; empty for none."""
+    """Return the sum of `weights` in one line; empty for none."""
     if not weights:
         return ""
     count = sum(row.count for row in weights)
@@ -286,7 +286,7 @@ def freed_summary(copies: Iterable[Copy]) -> str:
 
 
 def verification_summary(attribution: Attribution) -> str:
-    """Return how the copies were identified."""
+    """Return sentences on how the copies were compared with the model."""
     copies = attribution.copies
     scanned = [copy for copy in copies if copy.backing.kind == "anonymous"]
     sentences = []

@@ -1,11 +1,11 @@
-"""Load and run one model, stopping at each step until the parent has looked.
+"""Load and run one model, and wait at each step until the parent has read the memory.
 
 The protocol: the parent writes one line of JSON, the job, to our standard input. At each step we
 write one line of JSON, an event, to standard error, where the runtime's log lines mark the phases
 inside session creation, and then wait for a line on standard input. Each event starts with the
 secret of the job, which no name in a model can contain.
 
-The file must stay small and import little: everything it holds counts to the measured process.
+The file must stay small and import little: all of its memory counts to the measured process.
 It runs under other environments' interpreters too, hence the old-fashioned syntax.
 """
 
@@ -31,7 +31,7 @@ EVENT_MARK = b"\x1ememdiag "
 MAX_EVENT_BYTES = 4096  # PIPE_BUF of Linux: a write up to this size is atomic
 MAX_MESSAGE = 2000
 NOT_IN_NUMPY = re.compile(r"tensor\((bfloat16|float[468]\w+|u?int[24])\)")
-SHARED: list[Any] = []  # the runtime does not hold what it is given: here it lives long enough
+SHARED: list[Any] = []  # keeps values alive that sessions use without a reference
 
 
 class Channel:
@@ -75,7 +75,7 @@ class Channel:
         os.write(2, line)
 
     def step(self, event: str, **fields: object) -> None:
-        """Write one event and wait until the parent has looked."""
+        """Write one event and wait until the parent has read the memory."""
         self.send(event, **fields)
         self.receive()
 
@@ -141,7 +141,7 @@ def session_options(onnxruntime: Any, job: dict[str, Any]) -> Any:
 
 
 def share_arena(onnxruntime: Any, options: Any) -> None:
-    """Register an arena that grows by what is asked for, and have the session use it."""
+    """Register an arena that grows by the requested size only, and have the session use it."""
     kinds = onnxruntime.capi.onnxruntime_pybind11_state
     info = kinds.OrtMemoryInfo(
         "Cpu", kinds.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, kinds.OrtMemType.DEFAULT
@@ -271,8 +271,8 @@ def main() -> None:
         options = session_options(onnxruntime, job)
         check_providers(onnxruntime, job["providers"])
         stage = "inputs"
-        feeds = load_inputs(onnxruntime, numpy, job["inputs"])
-        later = [load_inputs(onnxruntime, numpy, entries) for entries in job["later_inputs"]]
+        feeds = load_inputs(onnxruntime, numpy, job["feeds"])
+        later = [load_inputs(onnxruntime, numpy, entries) for entries in job["later_feeds"]]
         each_run = run_options(onnxruntime, job)
         channel.step("ready")
 

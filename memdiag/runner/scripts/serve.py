@@ -1,7 +1,8 @@
-"""Hold one session and run it when asked, so that two models can take turns.
+"""Create one session and run it on request, so that two models can run in turn.
 
-Run by path beside `child.py`, whose protocol it speaks: one job in, then a request a line. Each is
-answered by an event: ``ran`` with the latencies, ``saved`` with the outputs' files, ``error``.
+Run by path beside `child.py`, whose protocol it uses: one job in, then one request per line. The
+answer to each is an event: ``ran`` with the latencies, ``saved`` with the outputs' files, or
+``error``.
 """
 
 from __future__ import annotations
@@ -69,17 +70,17 @@ def tensor_of(numpy: Any, value: Any) -> Any:
 
 
 def signature(session: Any) -> dict[str, Any]:
-    """Return what a program sees of the model: inputs, outputs and metadata."""
+    """Return the interface of the model: inputs, outputs and metadata."""
     meta = session.get_modelmeta()
     return {
-        "inputs": [[one.name, one.type, one.shape] for one in session.get_inputs()],
-        "outputs": [[one.name, one.type, one.shape] for one in session.get_outputs()],
+        "inputs": [[value.name, value.type, value.shape] for value in session.get_inputs()],
+        "outputs": [[value.name, value.type, value.shape] for value in session.get_outputs()],
         "metadata": dict(meta.custom_metadata_map),
     }
 
 
 def main() -> None:
-    """Create the session, then do what is asked until the parent has no more."""
+    """Create the session, then answer requests until the parent ends."""
     channel = child.Channel()
     job = channel.start()
     try:
@@ -107,10 +108,10 @@ def main() -> None:
             else:
                 values = run(None, feeds, each_run)
                 files = save_outputs(numpy, values, asked["folder"])
-                outputs = {one.name: each for one, each in zip(session.get_outputs(), files)}  # noqa: B905 # other interpreters may lack strict=
+                paths = {output.name: parts for output, parts in zip(session.get_outputs(), files)}  # noqa: B905 # other interpreters may lack strict=
                 # Not in the event itself: there may be many outputs, with long names.
                 with open(asked["index"], "w", encoding="utf-8") as file:
-                    json.dump(outputs, file)
+                    json.dump(paths, file)
                 channel.send("saved")
     except Exception as error:
         channel.send("error", message=str(error)[: child.MAX_MESSAGE])

@@ -1,7 +1,7 @@
-"""Find the first set of inputs that a model runs with, in one plain session.
+"""Try sets of inputs with a model, in one plain session.
 
 Run by path beside `child.py`, whose protocol it speaks: one job in, and one `tried` event out for
-each set of inputs, until one runs.
+each set of inputs, after which the parent continues or ends this process.
 """
 
 from __future__ import annotations
@@ -34,7 +34,6 @@ def main() -> None:
                 channel.step("tried", index=index, message=str(error)[: child.MAX_MESSAGE])
             else:
                 channel.step("tried", index=index, message=None)
-                break
     except Exception as error:
         channel.step("error", message=str(error)[: child.MAX_MESSAGE])
     os._exit(0)

@@ -15,7 +15,7 @@ import onnx.numpy_helper
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
-from memdiag.attribution.layouts import VirtualCopy
+from memdiag.attribution.virtual_copy import VirtualCopy
 
 RUNTIMES = [sys.executable, *filter(None, os.environ.get("MEMDIAG_RUNTIMES", "").split(":"))]
 """Interpreters for the sessions: this one, and those in MEMDIAG_RUNTIMES."""
@@ -133,11 +133,14 @@ def _contains(memory: bytes, base: int, copy: VirtualCopy) -> bool:
 
 
 def _read(pid: int) -> list[tuple[int, bytes]]:
+    """Return the writable regions that have a page in memory; most of the others are reserved."""
     regions = []
-    with open(f"/proc/{pid}/maps") as maps, open(f"/proc/{pid}/mem", "rb", 0) as memory:
-        for line in maps:
-            span, rights, *_ = line.split()
-            if rights.startswith("rw") and "[v" not in line:
+    with open(f"/proc/{pid}/smaps") as lines, open(f"/proc/{pid}/mem", "rb", 0) as memory:
+        for line in lines:
+            name, *words = line.split()
+            if not name.endswith(":"):
+                span, is_writable = name, words[0].startswith("rw") and "[v" not in line
+            elif name == "Rss:" and is_writable and words[0] != "0":
                 start, end = (int(part, 16) for part in span.split("-"))
                 memory.seek(start)
                 regions.append((start, memory.read(end - start)))

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import helper
 
-from memdiag.attribution.layouts import Quantization
+from memdiag.attribution.layout import Quantization
 from tests.attribution.layouts.sessions import ProcessMemory, integers, model
 from tests.attribution.layouts.virtual_copies import assembled, offered, one
 

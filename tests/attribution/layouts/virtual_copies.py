@@ -5,7 +5,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from memdiag.attribution.layouts import Uses, VirtualCopy, layouts
+from memdiag.attribution.layout import Uses
+from memdiag.attribution.layouts import layouts
+from memdiag.attribution.virtual_copy import VirtualCopy
 
 
 def offered(weight: NDArray[Any], name: str, **uses: Any) -> list[VirtualCopy]:

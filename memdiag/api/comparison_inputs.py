@@ -1,0 +1,140 @@
+"""Inputs for the comparison of two models: several sizes, several values, both branches."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from math import prod
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from memdiag.api.inputs import ChosenInputs, choose_inputs, find_inputs, save_arrays
+from memdiag.errors import UsageError
+from memdiag.model.dimensions import axes_of
+from memdiag.model.inputs import InputPlan, make, plan_inputs
+from memdiag.model.model_file import ModelFile
+from memdiag.records.dimension import Dimension, in_words
+from memdiag.runner.job import Job
+from memdiag.runner.try_inputs import inputs_that_run
+from memdiag.verify.model_evaluator import InputSet
+
+SIZES = (1, 4)
+"""Sizes of free dimensions at which models are compared, besides the realistic ones."""
+
+
+class ComparisonInputs(NamedTuple):
+    """The inputs with which two models are compared.
+
+    Attributes:
+        sets: sets of inputs that the model runs with, those of the realistic sizes first; empty if
+            it runs with none.
+        dimensions: the free dimensions and their realistic sizes.
+        notes: sentences on the choice of sizes.
+    """
+
+    sets: tuple[InputSet, ...] = ()
+    dimensions: tuple[Dimension, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def find_comparison_inputs(
+    model: ModelFile,
+    job: Job,
+    folder: Path,
+    *,
+    dims: Mapping[str, int],
+    given: Mapping[str, np.ndarray],
+    sizes: Sequence[int] = SIZES,
+) -> ComparisonInputs:
+    """Return sets of inputs that the model of `job` runs with, saved below `folder`.
+
+    For realistic sizes of the free dimensions (or the first others that run), and for each of
+    `sizes` that runs too: two sets of random values, with flags that choose a branch once true and
+    once false. Inputs that are all given are one set.
+    """
+    first = choose_inputs(model, dims=dims, given=given)
+    realistic = find_inputs(model, job, folder, dims=dims, given=given, first=first)
+    if realistic is None:
+        return ComparisonInputs()
+    candidates = [
+        candidate
+        for number, (size_text, plans) in enumerate(_sizes(model, dims, given, sizes, realistic))
+        for candidate in _input_sets(plans, given, folder / f"size-{number}", size_text)
+    ]
+    # One child tries all but the first, which is known to run: starting a child takes longer than
+    # most runs.
+    others = inputs_that_run(job, [each.feeds for each in candidates[1:]])
+    running = {0, *(index + 1 for index in others)}
+    sets = tuple(each for index, each in enumerate(candidates) if index in running)
+    return ComparisonInputs(sets, realistic.dimensions, realistic.notes)
+
+
+def _input_sets(
+    plans: Sequence[InputPlan], given: Mapping[str, np.ndarray], folder: Path, sizes: str
+) -> Iterator[InputSet]:
+    """Yield the sets of inputs of one size: two of random values, or one if all are given."""
+    is_random = any(plan.fill != "given" for plan in plans)
+    for seed in (0, 1) if is_random else (0,):
+        arrays = [_array(plan, given, seed) for plan in plans]
+        feeds = save_arrays(plans, arrays, folder / f"set-{seed}")
+        flags = _flags(plans, given, seed)
+        name = ", ".join(part for part in (sizes, flags) if part) or "the inputs of the model"
+        yield InputSet(name, tuple(feeds), timed=not seed or bool(flags), sizes=sizes)
+
+
+def _sizes(
+    model: ModelFile,
+    dims: Mapping[str, int],
+    given: Mapping[str, np.ndarray],
+    wanted: Sequence[int],
+    realistic: ChosenInputs,
+) -> Iterator[tuple[str, tuple[InputPlan, ...]]]:
+    """Yield the inputs of realistic sizes, and of each of `wanted`, with the sizes as text."""
+    yield in_words(realistic.dimensions), realistic.plans
+    if all(dimension.source == "given" for dimension in realistic.dimensions):
+        return
+    if all(plan.fill == "given" for plan in realistic.plans):
+        return
+    ones = plan_inputs(model, dims=dims, given=given, free_dim=1)
+    seen = [_shapes(realistic.plans)]
+    for size in sorted(wanted):
+        plans = plan_inputs(model, dims=dims, given=given, free_dim=size)
+        # If all free dimensions look like batches, they get the size.
+        if size > 1 and _shapes(plans) == _shapes(ones):
+            plans = _all_of(size, model, dims, given)
+        if _shapes(plans) not in seen:
+            seen.append(_shapes(plans))
+            yield f"size {size}", plans
+
+
+def _shapes(plans: Sequence[InputPlan]) -> tuple[tuple[int, ...], ...]:
+    return tuple(plan.shape for plan in plans)
+
+
+def _all_of(
+    size: int, model: ModelFile, dims: Mapping[str, int], given: Mapping[str, np.ndarray]
+) -> tuple[InputPlan, ...]:
+    """Return plans with `size` for every free dimension, batches included."""
+    axes = [axis for value in model.graph.input_values for axis in axes_of(value) or ()]
+    free = {axis.key: size for axis in axes if axis.size is None and axis.key not in dims}
+    try:
+        return plan_inputs(model, dims={**free, **dims}, given=given, free_dim=size)
+    except UsageError:
+        # Some dimensions are arithmetic over others, and some belong to inputs that were given.
+        return plan_inputs(model, dims=dims, given=given, free_dim=size)
+
+
+def _array(plan: InputPlan, given: Mapping[str, np.ndarray], seed: int) -> np.ndarray:
+    """Return the values of one input; flags of the second set are the opposite of the first."""
+    if plan.name in given:
+        return given[plan.name]
+    array = make(plan, seed)
+    return np.logical_not(array) if seed and array.dtype == np.bool_ else array
+
+
+def _flags(plans: Sequence[InputPlan], given: Mapping[str, np.ndarray], seed: int) -> str:
+    """Return the values of single flags, which may choose a branch: ``c true``."""
+    return ", ".join(
+        f"{plan.name} {'true' if _array(plan, given, seed).all() else 'false'}"
+        for plan in plans
+        if plan.dtype == "bool" and prod(plan.shape) == 1 and plan.name not in given
+    )

@@ -1,0 +1,149 @@
+"""Segments of blocked arrays: axes cut into blocks, padded and reordered, and column panels."""
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from itertools import product
+from math import prod
+from typing import Any
+
+from numpy.lib.stride_tricks import as_strided
+from numpy.typing import NDArray
+
+from memdiag.attribution.element_values import Values
+from memdiag.attribution.virtual_copy import Segment
+
+Array = NDArray[Any]
+Order = Sequence[tuple[int, str]]
+"""Axes of a tiled copy, slowest first: (axis, "outer") is a block, (axis, "inner") within one."""
+
+PANEL_COLUMNS = 16
+"""Columns of a panel, the form in which MLAS reads the right-hand operand of a matrix product. The
+last panel is padded to this width."""
+
+_PANEL_ORDER = ((0, "outer"), (2, "outer"), (1, "outer"), (2, "inner"), (1, "inner"))
+
+
+def tiled(
+    values: Values,
+    blocks: Sequence[int],
+    order: Order,
+    *,
+    offset: int = 0,
+    strides: Sequence[int] | None = None,
+) -> tuple[int, tuple[Segment, ...]]:
+    """Return (bytes of the tiled copy, its segments).
+
+    Each axis ``a`` of `values` is cut into blocks of ``blocks[a]``, the last block padded to its
+    whole length. The copy's axes are those of `order`, contiguous from `offset` on unless `strides`
+    (bytes, for each axis of `order`) is given. Whole and padded blocks become separate segments,
+    because only whole blocks are a strided box of the source.
+    """
+    itemsize = values.dtype.itemsize
+    counts = [-(-n // block) for n, block in zip(values.shape, blocks, strict=True)]
+    extents = [counts[axis] if part == "outer" else blocks[axis] for axis, part in order]
+    if strides is None:
+        strides = [itemsize * prod(extents[index + 1 :]) for index in range(len(extents))]
+    segments = []
+    for ranges in product(*map(_whole_and_partial_blocks, values.shape, blocks)):
+        start = offset
+        shape = []
+        for (axis, part), stride in zip(order, strides, strict=True):
+            begin, count, _ = ranges[axis]
+            start += begin // blocks[axis] * stride if part == "outer" else 0
+            shape.append(count if part == "outer" else blocks[axis])
+        views = tuple(_view(source, ranges, order) for source in values.sources)
+        segments.append(
+            Segment(start, values.dtype, tuple(shape), tuple(strides), views, values.combine)
+        )
+    return itemsize * prod(extents), tuple(segments)
+
+
+def row_major(values: Values) -> tuple[int, tuple[Segment, ...]]:
+    """Return (bytes, segments) of `values` laid out without gaps, the last axis fastest."""
+    axes = range(len(values.shape))
+    return tiled(values, (1,) * len(values.shape), [(axis, "outer") for axis in axes])
+
+
+def panels(
+    parts: Sequence[Values],
+    *,
+    depth: int,
+    group: int = 1,
+    offset: int = 0,
+) -> tuple[int, tuple[Segment, ...]]:
+    """Return (bytes, segments) of a ``[K, N]`` matrix cut into panels of 16 columns.
+
+    The matrix is given as `parts`, stacked vertically. The height of each part but the last, and
+    `depth`, are multiples of `group`. Rows are cut into slices of `depth` (the last one is
+    shorter). Each slice is panel after panel, each panel ``[rows / group][16][group]``. Columns
+    are padded to a whole panel and rows to a whole `group`, with zeros.
+    """
+    rows = sum(part.shape[0] for part in parts)
+    columns = parts[0].shape[1]
+    itemsize = parts[0].dtype.itemsize
+    pitch = round_up(columns, PANEL_COLUMNS) * itemsize
+    segments: tuple[Segment, ...] = ()
+    first = 0
+    for part in parts:
+        height, done = part.shape[0], 0
+        while done < height:
+            inside = (first + done) % depth
+            begin = first + done - inside
+            count, length = (height - done) // depth, depth
+            if inside or not count:
+                count, length = 1, min(depth - inside, height - done)
+            padded = round_up(min(depth, rows - begin), group)
+            _, part_segments = tiled(
+                part.viewed(partial(_slices, start=done, shape=(count, length, columns))),
+                (1, group, PANEL_COLUMNS),
+                _PANEL_ORDER,
+                offset=offset + begin * pitch + inside * PANEL_COLUMNS * itemsize,
+                strides=(
+                    depth * pitch,
+                    padded * PANEL_COLUMNS * itemsize,
+                    PANEL_COLUMNS * group * itemsize,
+                    group * itemsize,
+                    itemsize,
+                ),
+            )
+            segments += part_segments
+            done += count * length
+        first += height
+    return round_up(rows, group) * pitch, segments
+
+
+def head_columns(columns: int, heads: Sequence[int]) -> Iterator[tuple[int, list[slice]]]:
+    """Yield (heads, columns of each head of query, key and value) for each possible head count."""
+    for count in dict.fromkeys(heads):
+        if count > 0 and columns % (3 * count) == 0:
+            size = columns // (3 * count)
+            yield count, [slice(first, first + size) for first in range(0, columns, size)]
+
+
+def round_up(size: int, alignment: int = 64) -> int:
+    """Return `size` rounded up to a multiple of `alignment`."""
+    return -(-size // alignment) * alignment
+
+
+def _whole_and_partial_blocks(length: int, block: int) -> list[tuple[int, int, int]]:
+    """Return (start, number, length) of the whole blocks of an axis, and of a shorter last
+    block."""
+    whole, rest = divmod(length, block)
+    parts = [(0, whole, block)] if whole else []
+    return parts + ([(whole * block, 1, rest)] if rest else [])
+
+
+def _view(source: Array, ranges: Sequence[tuple[int, int, int]], order: Order) -> Array:
+    corner = source[tuple(slice(start, start + n * length) for start, n, length in ranges)]
+    shape, strides = [], []
+    for axis, part in order:
+        _, count, length = ranges[axis]
+        shape.append(count if part == "outer" else length)
+        step = source.strides[axis]
+        strides.append(step * length if part == "outer" else step)
+    view: Array = as_strided(corner, shape, strides, writeable=False)
+    return view
+
+
+def _slices(source: Array, start: int, shape: tuple[int, int, int]) -> Array:
+    return source[start : start + shape[0] * shape[1]].reshape(shape)

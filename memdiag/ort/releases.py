@@ -1,0 +1,187 @@
+"""Differences between releases of onnxruntime: every fact of the kind "since 1.23 it does this".
+
+Predictions compare `Runtime` with these constants. A constant ``…_SINCE`` is the first release with
+the behaviour that its docstring describes. *Measured* means that the tests of the named module
+compare the prediction with sessions of several releases. Other facts name the releases that were
+tried. docs/new_release.md describes what to do about a new release.
+"""
+
+from memdiag.ort.runtime import Runtime
+
+OLDEST = Runtime(1, 20)
+"""The oldest supported release; older ones are predicted like it."""
+
+NEWEST_MEASURED = Runtime(1, 32, 0)
+"""The newest release on which the tests compared predictions with measurements."""
+
+
+def newer_release_note(runtime: Runtime) -> str | None:
+    """Return a sentence that predictions for `runtime` were never measured; None if they were.
+
+    Patch releases of `NEWEST_MEASURED` count as measured.
+    """
+    if (runtime.major, runtime.minor) <= (NEWEST_MEASURED.major, NEWEST_MEASURED.minor):
+        return None
+    return (
+        f"onnxruntime {runtime} is newer than {NEWEST_MEASURED}, the newest release that memdiag"
+        " was tested with; memdiag assumes that both behave alike"
+    )
+
+
+# Loading: the newest versions and operators that a release accepts (tests/ort/test_loadable). Tried
+# with 1.20.1, 1.21.0, 1.22.1, 1.23.2, 1.24.4, each minor release from 1.25 to 1.30, 1.31.1 and
+# 1.32.0: the versions that they load, and the operators in their lists of schemas.
+
+NEWEST_IR_VERSION = {
+    OLDEST: 10,
+    Runtime(1, 23): 11,
+    Runtime(1, 24): 13,
+    Runtime(1, 32): 14,
+}
+"""The newest version of the IR, for each release in which it changed."""
+
+NEWEST_OPSETS = {
+    "": {
+        OLDEST: 21,
+        Runtime(1, 21): 22,
+        Runtime(1, 23): 23,
+        Runtime(1, 24): 25,
+        Runtime(1, 25): 26,
+        Runtime(1, 32): 28,
+    },
+    "ai.onnx.ml": {OLDEST: 5},
+}
+"""The newest version of each operator set of ONNX, for each release in which it changed."""
+
+NEW_CONTRIB_OPERATORS = {
+    Runtime(1, 23): ("PagedAttention",),
+    Runtime(1, 26): ("CausalConvWithState", "LinearAttention"),
+    Runtime(1, 27): ("MatMulNBitsMlp", "MatMulNBitsQkv"),
+    Runtime(1, 29): (
+        "GatedAdd",
+        "GatedRMSNorm",
+        "LinearAttentionGate",
+        "MRotaryEmbedding",
+        "MatMulBlockQuantizedFp4Weight",
+        "MatMulBlockQuantizedFp8Weight",
+    ),
+    Runtime(1, 30): (
+        "EngramGate",
+        "GatedDeltaNet",
+        "NGramHashMapping",
+        "VarlenCausalConvWithState",
+    ),
+    Runtime(1, 31): (
+        "BranchwiseRMSNorm",
+        "DynamicSparseAttention",
+        "HyperConnectionPostMix",
+        "HyperConnectionPreMix",
+        "PackedSparseAttentionIndexer",
+        "ScaledSiLU",
+        "SparseAttentionIndexer",
+        "SparsePagedAttention",
+        "VarlenNGramHashMapping",
+    ),
+    Runtime(1, 32): (
+        "ConvStateReplay",
+        "GatedDeltaNetStateReplay",
+        "GatherPacked",
+        "HyperConnectionLowRankMix",
+        "Mamba2Verify",
+        "MatMulNBitsQLoRA",
+        "MatMulPacked",
+        "MoEGroupRouter",
+        "MoEPacked",
+        "PackedSparseAttentionIndexerMerge",
+        "RMSNormRotary",
+        "RouterGateUpProj",
+        "SpeculativePrefixCommit",
+        "SwiGLU",
+    ),
+}
+"""The operators of the domain com.microsoft that each release added."""
+
+MATMULNBITS_8_BITS_SINCE = Runtime(1, 22)
+"""MatMulNBits loads with 8 bits (tests/ort/test_loadable)."""
+
+MATMULNBITS_8_BITS_FP32_SINCE = Runtime(1, 23)
+"""MatMulNBits computes 8 bits at every accuracy level, with products in fp32 too. Tried: 1.20.1,
+1.22.1, 1.23.2, 1.24.4 and 1.31.1."""
+
+# Graph optimization.
+
+FLOAT16_CAST_ONCE_SINCE = Runtime(1, 23)
+"""float16 weights of nodes without a float16 kernel are cast when the session is created. Older
+releases cast them in each run. Measured (tests/rules/test_half_precision_cast)."""
+
+OVERRIDABLE_CAST_CRASHES = (Runtime(1, 23), Runtime(1, 30))
+"""From the first of these to before the second, the optimizer crashes on a MatMul that reads an
+overridable float16 weight through a Cast. Tried: 1.23.2, 1.24.4, 1.26, 1.28 and 1.29 crash; 1.22.1,
+1.30 and 1.31.1 do not."""
+
+FOLDING_LIMITED_SINCE = Runtime(1, 27)
+"""Nodes with outputs of unknown size, or of more bytes than the option
+``optimization.constant_folding_max_output_size_in_bytes``, are not folded. Measured
+(tests/ort/test_constant_folding)."""
+
+FOLDING_WITHOUT_PROTOBUF_SINCE = Runtime(1, 24)
+"""Folded results go straight to memory. Older releases make a protobuf of each, which is two more
+copies for a moment. Measured (tests/rules/test_peaks_measured)."""
+
+TRANSPOSE_21_FUSED_SINCE = Runtime(1, 28)
+"""A Transpose of opset 21 is fused into Gemm. Tried: not in 1.24.4, but in 1.28.0; the releases
+between were not tried."""
+
+# DequantizeLinear + MatMul becomes MatMulNBits. Measured (tests/rules/test_dequantized_matmul).
+
+DEQUANTIZE_FUSED_SINCE = Runtime(1, 20)
+"""4-bit weights are fused."""
+
+DEQUANTIZE_CLIP_UNFUSED_SINCE = Runtime(1, 21)
+"""A Relu or Clip behind the product prevents the fusion."""
+
+DEQUANTIZE_FUSED_MORE_SINCE = Runtime(1, 25)
+"""8-bit, 2-bit, unblocked and float16 weights, and Gemm, are fused as well."""
+
+DEQUANTIZE_SHARED_UNFUSED_SINCE = Runtime(1, 27)
+"""A DequantizeLinear with several readers, or with a scale that others share, is not fused. Tried:
+1.26 still fuses it, 1.28 does not."""
+
+DEQUANTIZE_SECOND_FORM_KEPT = (Runtime(1, 23), Runtime(1, 24))
+"""From the first of these to before the second, the unpacked values stay in the arena."""
+
+# Memory of weights. Measured (tests/rules/test_peaks_measured and the tests of the rules).
+
+PACKED_SHARED_SINCE = Runtime(1, 21)
+"""Kernels of one operator share the packed buffer of equal weights."""
+
+PREPACKED_SAVED_SINCE = Runtime(1, 21)
+"""A session can save its packed weights, and map them when they are loaded again. Tried: 1.22.1 and
+1.32.0 save them, 1.20.1 ignores the option; 1.21 was not tried."""
+
+ARENA_FREED_SINCE = Runtime(1, 23)
+"""Weights that are packed are freed. Older releases allocate all embedded weights as one block of
+the arena, which is never freed."""
+
+FLOAT16_CAST_FREED_SINCE = Runtime(1, 24)
+"""The fp32 copy of a float16 weight is freed once it is packed. 1.23 keeps it in the arena."""
+
+TWO_BITS_PACKED_SINCE = Runtime(1, 25)
+"""MatMulNBits packs weights of 2 bits. Tried: 1.31.1 does, 1.24.4 does not."""
+
+SUBGRAPH_WEIGHTS_KEPT_SINCE = Runtime(1, 29)
+"""Weights that a subgraph owns are not freed when they are packed (tried up to 1.31.1)."""
+
+SPARSE_KEPT_SINCE = Runtime(1, 30)
+"""Values and indices of a sparse weight stay beside the dense tensor. Tried: 1.24.4, 1.26, 1.28 and
+1.29 free them, 1.30 and 1.31.1 do not."""
+
+# The process.
+
+NUMPY_2_SINCE = Runtime(1, 19)
+"""Wheels support NumPy 2. Those of older releases were built for NumPy 1, and crash beside NumPy
+2."""
+
+TELEMETRY_SINCE = Runtime(1, 29)
+"""Telemetry is written to the home folder and uploaded, unless it is disabled. Tried: 1.20.1 and
+1.24.4 have none, 1.29.0, 1.31.1 and 1.32.0 have it (docs/measuring.md)."""

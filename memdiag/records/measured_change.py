@@ -1,0 +1,87 @@
+"""The common part of fixes and tunings: figures, latency and outputs before and after a change."""
+
+from typing import Literal
+
+from memdiag.records.base import PlottableRecord, Record
+from memdiag.records.dimension import Dimension
+
+SearchEnd = Literal["completion", "time_limit", "interrupt"]
+"""What ended a search: that nothing was left to try, its time limit, or Ctrl-C."""
+
+
+class LatencyAt(Record, frozen=True, kw_only=True):
+    """The latency with one set of inputs, before and after a change, from interleaved runs.
+
+    Attributes:
+        inputs: the sizes and values of the inputs, as text.
+        before_s, after_s: medians.
+        ratio: median ratio of after to before.
+        low, high: 95 % confidence interval of the ratio.
+        pairs: the number of pairs of runs.
+    """
+
+    inputs: str
+    before_s: float
+    after_s: float
+    ratio: float
+    low: float
+    high: float
+    pairs: int
+
+
+class Figures(Record, frozen=True, kw_only=True):
+    """Memory above the baseline, load time and latency of a model: medians of several processes.
+
+    The baseline is a process that imported the runtime and read the inputs.
+
+    Attributes:
+        peak_spread_bytes, steady_spread_bytes: largest minus smallest value of the processes.
+        file_bytes: the part of steady memory that is mapped from files.
+        latency_s: median over all inputs; None if no run was timed.
+        disk_bytes: the size of the model's files.
+    """
+
+    peak_bytes: int
+    peak_spread_bytes: int
+    steady_bytes: int
+    steady_spread_bytes: int
+    anonymous_bytes: int
+    file_bytes: int
+    load_s: float
+    latency_s: float | None
+    disk_bytes: int
+
+
+class MeasuredChange(PlottableRecord, frozen=True, kw_only=True):
+    """A model before and after a change of its graph or of its session.
+
+    Attributes:
+        schema: the name and version of the record.
+        model: the path of the original model.
+        onnxruntime: the release that the figures were measured on.
+        before, after: figures of the original and of the result; None if not measured, or if
+            nothing was changed.
+        latencies: latency before and after, for each set of inputs.
+        largest_difference: the largest difference of any output, relative to the output's largest
+            value; None if outputs were not compared.
+        bound, bound_reason: the allowed difference, and where it comes from.
+        ended_by: what ended the search.
+        notes: sentences about the measurement and the result.
+        command: the words of the command; empty for the Python API.
+        dimensions: the free dimensions, with the realistic sizes among those that were measured.
+    """
+
+    schema: str
+    model: str
+    onnxruntime: str
+    before: Figures | None
+    after: Figures | None
+    latencies: tuple[LatencyAt, ...]
+    largest_difference: float | None
+    bound: float | None
+    bound_reason: str
+    ended_by: SearchEnd = "completion"
+    notes: tuple[str, ...]
+    duration_s: float
+    command: tuple[str, ...] = ()
+    dimensions: tuple[Dimension, ...] = ()

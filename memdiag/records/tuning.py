@@ -1,0 +1,100 @@
+"""A tuning: the session options that were measured and the chosen ones (``memdiag.tuning/1``)."""
+
+from typing import Final, Literal
+
+from memdiag.records.base import Record
+from memdiag.records.fix import Fix
+from memdiag.records.measured_change import Figures, MeasuredChange
+
+TUNING_SCHEMA: Final = "memdiag.tuning/1"
+
+REWRITE: Final = "rewrite"
+"""The name of the fixed model among the options of a point."""
+
+
+class Point(Record, frozen=True, kw_only=True):
+    """One combination of options that was measured.
+
+    Attributes:
+        options: the names of the options; `REWRITE` stands for the fixed model.
+        session_options: SessionOptions attributes and config entries.
+        environment: variables that must be set before the process starts.
+        run_options: config entries of RunOptions.
+        disabled_optimizers: names of disabled graph transformers.
+        shared_arena: whether the sessions use an arena of the environment.
+        saved_options: session options with which the runtime writes its optimized model once; that
+            model is loaded from then on. Empty if the model is loaded as it is.
+        load_from: what the session is created from.
+        shares_weights: whether all sessions of the process share one mapping of the weights.
+        figures: memory and load time; None if the model did not run.
+        ratio: the latency relative to that of the defaults: the largest median of all inputs. None
+            if it was not compared.
+        low, high: 95 % confidence interval of the ratio.
+        slowest_with: the inputs with that ratio.
+        undecided: whether the interval of some inputs includes the allowed slowdown.
+        offered: whether the latency was not compared because the time limit had passed.
+        on_front: whether no other point has less peak memory, less steady memory and less latency.
+        fits: whether it keeps the budget and the allowed slowdown.
+        problem: the reason why it cannot be used; empty if it can.
+    """
+
+    options: tuple[str, ...]
+    session_options: dict[str, str]
+    environment: dict[str, str]
+    run_options: dict[str, str]
+    disabled_optimizers: tuple[str, ...]
+    shared_arena: bool
+    saved_options: dict[str, str]
+    load_from: Literal["path", "bytes"] = "path"
+    shares_weights: bool = False
+    figures: Figures | None
+    ratio: float | None
+    low: float | None
+    high: float | None
+    on_front: bool
+    fits: bool
+    problem: str
+    slowest_with: str = ""
+    undecided: bool = False
+    offered: bool = False
+
+    @property
+    def may_equal_defaults(self) -> bool:
+        """Whether it is unknown if the point is faster or slower than the defaults."""
+        return self.low is None or self.high is None or self.low <= 1 <= self.high
+
+    @property
+    def known_ratio(self) -> float:
+        """The latency ratio; 1 if the point may be as fast as the defaults."""
+        return 1.0 if self.may_equal_defaults else self.ratio or 1.0
+
+
+class Tuning(MeasuredChange, frozen=True, kw_only=True):
+    """The result of a tuning.
+
+    Attributes:
+        points: the measured combinations of options, in the order of measuring, defaults first;
+            empty if the search ended before the defaults were measured.
+        untried: the options whose memory was not measured.
+        chosen: the options of the chosen point; empty for the defaults.
+        program: Python that sets up the chosen point. If that is the defaults, it sets up the
+            offered point with the least memory; empty if no point is offered.
+        session_count: the number of sessions that were started for the points.
+        sessions: the number of sessions in each measured process.
+        fix: the fix that was made before the options were tried; None without ``--rewrite``. Its
+            notes are among `notes` too.
+    """
+
+    schema: Literal["memdiag.tuning/1"]
+    points: tuple[Point, ...]
+    untried: tuple[str, ...] = ()
+    chosen: tuple[str, ...] = ()
+    program: str = ""
+    session_count: int = 0
+    sessions: int = 1
+    fix: Fix | None = None
+
+    @property
+    def chosen_point(self) -> Point | None:
+        """The point of `chosen`; None if no point was measured."""
+        return next((point for point in self.points if point.options == self.chosen), None)

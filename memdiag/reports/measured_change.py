@@ -1,0 +1,314 @@
+"""The common parts of the reports of fixes and tunings: figures, latency and outputs, twice."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import isinf
+from typing import TYPE_CHECKING, Any
+
+from memdiag.records.measured_change import LatencyAt, MeasuredChange
+from memdiag.reports import markdown as md
+from memdiag.reports.console import line
+from memdiag.reports.page import SizeBar, size_bar_table
+from memdiag.reports.table import Cell, Column, Row, Table, markdown_table, print_table
+from memdiag.reports.text import at_sizes, capitalized, listed, model_file, plain
+from memdiag.units import format_duration, format_size, format_sizes
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_MAX_NAMES = 6
+_MAX_LABEL = 30
+
+
+@dataclass(frozen=True, kw_only=True)
+class FigureChange:
+    """One figure before and after, as text.
+
+    Attributes:
+        label: the name of the figure.
+        before, after: the figure with its unit.
+        ratio: after ÷ before; empty if it says nothing.
+        note: the ratio and its uncertainty.
+        exact: both figures in bytes or seconds.
+    """
+
+    label: str
+    before: str
+    after: str
+    ratio: str
+    note: str
+    exact: tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Glance:
+    """A fix or a tuning at a glance.
+
+    Attributes:
+        model: the file name of the model.
+        facts: sizes of the inputs, release of onnxruntime and duration.
+        answer: the result in one sentence.
+        changes: peak and steady memory; empty if nothing was changed, or nothing measured.
+        sentences: what was changed, latency, outputs, what it depends on, each with a label.
+    """
+
+    model: str
+    facts: str
+    answer: str
+    changes: tuple[FigureChange, ...]
+    sentences: tuple[tuple[str, str], ...]
+
+
+def make_glance(
+    record: MeasuredChange,
+    answer: str,
+    changes: tuple[FigureChange, ...],
+    sentences: Sequence[tuple[str, str]],
+) -> Glance:
+    """Return the glance of `record`; sentences without text are left out."""
+    facts = (
+        at_sizes(record.dimensions),
+        f"onnxruntime {plain(record.onnxruntime)}",
+        f"took {format_duration(record.duration_s)}",
+    )
+    return Glance(
+        model=model_file(record.model),
+        facts=" · ".join(part for part in facts if part),
+        answer=answer,
+        changes=changes,
+        sentences=tuple((label, text) for label, text in sentences if text),
+    )
+
+
+def memory_changes(record: MeasuredChange) -> tuple[FigureChange, ...]:
+    """Return memory, loading time and files before and after: peak and steady first.
+
+    Empty if either is unknown.
+    """
+    before, after = record.before, record.after
+    if before is None or after is None:
+        return ()
+    peak_spread = max(before.peak_spread_bytes, after.peak_spread_bytes)
+    steady_spread = max(before.steady_spread_bytes, after.steady_spread_bytes)
+    return (
+        _size_change("peak", before.peak_bytes, after.peak_bytes, peak_spread),
+        _size_change("steady", before.steady_bytes, after.steady_bytes, steady_spread),
+        _size_change("  anonymous", before.anonymous_bytes, after.anonymous_bytes),
+        _size_change("  mapped files", before.file_bytes, after.file_bytes),
+        _duration_change("load", before.load_s, after.load_s),
+        _size_change("on disk", before.disk_bytes, after.disk_bytes),
+    )
+
+
+def latency_changes(record: MeasuredChange) -> tuple[FigureChange, ...]:
+    """Return the latencies before and after, by inputs; empty if either is unknown."""
+    if record.before is None or record.after is None:
+        return ()
+    return tuple(map(_latency_change, record.latencies))
+
+
+def change_table(changes: Sequence[FigureChange], heading: str = "") -> Table:
+    """Return the table of `changes`; `heading` is that of their labels."""
+    return Table(
+        columns=(
+            Column(heading, max_width=_MAX_LABEL, css="name"),
+            Column("before", "right"),
+            Column("after", "right", css="strong"),
+            Column("after ÷ before", css="shape", formats=("markdown", "html")),
+            Column(wraps=True, formats=("console",)),
+        ),
+        rows=tuple(
+            Row(
+                change.label,
+                Cell(change.before, title=change.exact[0]),
+                Cell(change.after, title=change.exact[1]),
+                change.note,
+                change.note,
+            )
+            for change in changes
+        ),
+    )
+
+
+def show_changes(record: MeasuredChange, console: Console) -> None:
+    """Print the figures before and after, below a blank line; nothing if there are none."""
+    latencies = (
+        replace(change, label=f"latency, {change.label}") for change in latency_changes(record)
+    )
+    changes = (*memory_changes(record), *latencies)
+    if changes:
+        console.print()
+        print_table(console, change_table(changes))
+        line(console, f"outputs: {outputs_text(record)}")
+
+
+def outputs_text(record: MeasuredChange) -> str:
+    """Return how far the outputs differ from the original's."""
+    largest = record.largest_difference
+    if largest is None:
+        return "not compared"
+    if not largest:
+        return "equal, bit by bit"
+    if isinf(largest) or record.bound is None:
+        return "differ"
+    bound = (
+        f"bound {record.bound:.1e}: {plain(record.bound_reason)}" if record.bound else "no bound"
+    )
+    return f"largest difference {largest:.1e} of the largest value ({bound})"
+
+
+def saving_text(changes: Sequence[FigureChange]) -> str:
+    """Return ``peak 2.0 GiB → 1.0 GiB (0.50 ×)`` for each of `changes`, after commas."""
+    return ", ".join(
+        f"{change.label} {change.before} → {change.after}"
+        f"{f' ({change.ratio})' if change.ratio else ''}"
+        for change in changes
+    )
+
+
+def latency_sentence(latencies: Sequence[LatencyAt]) -> str:
+    """Return the largest ratio of latencies; empty if none was compared."""
+    if not latencies:
+        return ""
+    slowest = _slowest(latencies)
+    if len(latencies) == 1:
+        return f"{_ratio(slowest)} that before."
+    return f"At worst {_ratio(slowest)} that before, with {plain(slowest.inputs)}."
+
+
+def outcome_figures(record: MeasuredChange) -> str:
+    """Return memory, latency and outputs in one line, for the report of the model's profile."""
+    parts = [
+        *(f"{c.label} {c.before} → {c.after}" for c in memory_changes(record)[:2]),
+        *([f"latency {_ratio(_slowest(record.latencies))}"] if record.latencies else []),
+        f"outputs {_outputs_clause(record)}",
+    ]
+    return f"{', '.join(parts)} (onnxruntime {plain(record.onnxruntime)})"
+
+
+def joined_names(names: Sequence[str]) -> str:
+    """Return the names of remedies or options that belong together: ``one + two``."""
+    return listed(names, limit=_MAX_NAMES, separator=" + ")
+
+
+def markdown_document(
+    title: str, record: MeasuredChange, glance: Glance, *further_blocks: str, remedies: str
+) -> str:
+    """Return the answer, the figures before and after, and the notes, as Markdown.
+
+    Args:
+        title: the kind of report.
+        record: the fix or tuning.
+        glance: the same at a glance.
+        further_blocks: blocks after the table of memory.
+        remedies: the section of the remedies; empty for none.
+    """
+    changes = memory_changes(record) if glance.changes else ()
+    latencies = latency_changes(record) if changes else ()
+    stripped = [replace(change, label=change.label.strip()) for change in changes]
+    return md.document(
+        (
+            f"## {title} of {md.code(glance.model)}",
+            f"**{md.escape(glance.answer)}** {md.escape(glance.facts)}",
+            "\n".join(f"- {label}: {md.escape(text)}" for label, text in glance.sentences),
+            markdown_table(change_table(stripped, "figure")),
+            *further_blocks,
+            markdown_table(change_table(latencies, "latency with")),
+            remedies,
+            md.bullets(map(plain, record.notes)),
+        )
+    )
+
+
+def page_values(record: MeasuredChange, glance: Glance) -> dict[str, Any]:
+    """Return the values that the pages of fixes and tunings share."""
+    figures_by_label = {"before": record.before, "after": record.after}
+    bars = [
+        SizeBar(label=label, peak=f.peak_bytes, steady=f.steady_bytes, mapped=f.file_bytes)
+        for label, f in figures_by_label.items()
+        if f is not None
+    ]
+    return {
+        "glance": glance,
+        "bars": size_bar_table(bars) if glance.changes else None,
+        "memory": change_table(memory_changes(record)),
+        "latencies": change_table(latency_changes(record), "inputs"),
+        "outputs": f"{outputs_text(record)}.",
+        "notes": tuple(map(plain, record.notes)),
+        "command": shlex.join(map(plain, record.command)),
+    }
+
+
+def page_charts(record: MeasuredChange) -> dict[str, Any]:
+    """Return the values that the charts of fixes and tunings share."""
+    return {
+        "latencies": [
+            {
+                "inputs": plain(at.inputs),
+                "ratio": at.ratio,
+                "low": at.low,
+                "high": at.high,
+                "before": change.before,
+                "after": change.after,
+            }
+            for at, change in zip(record.latencies, latency_changes(record), strict=False)
+        ]
+    }
+
+
+def answer_sentence(changes: Sequence[FigureChange]) -> str:
+    """Return `saving_text` as a sentence."""
+    return capitalized(f"{saving_text(changes)}.")
+
+
+def _size_change(label: str, before: int, after: int, spread: int = 0) -> FigureChange:
+    ratio = f"{after / before:.2f} ×" if before > 0 and after >= 0 else ""
+    uncertainty = f" (± {format_size(spread // 2)})" if spread and ratio else ""
+    texts = format_sizes(before, after)
+    return FigureChange(
+        label=label,
+        before=texts[0],
+        after=texts[1],
+        ratio=ratio,
+        note=ratio + uncertainty,
+        exact=(f"{before:,} bytes", f"{after:,} bytes"),
+    )
+
+
+def _latency_change(at: LatencyAt) -> FigureChange:
+    interval = f"{_ratio(at).removesuffix(')')}, {at.pairs} pairs)"
+    return _duration_change(
+        plain(at.inputs), at.before_s, at.after_s, f"{at.ratio:.2f} ×", interval
+    )
+
+
+def _duration_change(
+    label: str, before: float, after: float, ratio: str = "", note: str = ""
+) -> FigureChange:
+    return FigureChange(
+        label=label,
+        before=format_duration(before),
+        after=format_duration(after),
+        ratio=ratio,
+        note=note,
+        exact=(f"{before:.6g} s", f"{after:.6g} s"),
+    )
+
+
+def _ratio(at: LatencyAt) -> str:
+    """Return the ratio of latencies with its interval: ``0.99 × (0.97–1.01)``."""
+    return f"{at.ratio:.2f} × ({at.low:.2f}–{at.high:.2f})"
+
+
+def _slowest(latencies: Sequence[LatencyAt]) -> LatencyAt:
+    return max(latencies, key=lambda at: at.ratio)
+
+
+def _outputs_clause(record: MeasuredChange) -> str:
+    largest = record.largest_difference
+    if record.bound and largest and largest <= record.bound:
+        return f"within {record.bound:.1e} of the largest value"
+    return outputs_text(record)

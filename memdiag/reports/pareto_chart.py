@@ -1,0 +1,277 @@
+"""The chart of a tuning: memory and latency of its points, with the Pareto front of both."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from memdiag.records.tuning import Point, Tuning
+from memdiag.reports.palette import LIGHT as COLOR
+from memdiag.reports.text import plain, shortened
+from memdiag.units import MIB, format_sizes
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
+
+_MAX_PICTURE_LABEL = 66
+_MAX_PICTURE_NAMES = 10
+_CHART_HEIGHT, _LEGEND_HEIGHT = 4.2, 0.75  # inches
+_LABEL_DISTANCE = 0.03  # of an axis: nearer points share a label
+_MARKS = {"chosen": "*", "defaults": "s", "on the Pareto front": "o", "others": "x"}
+_MARK_SIZES = {"*": 15, "s": 9, "o": 9, "x": 8, "D": 7}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParetoPoint:
+    """One point, drawn in two charts: steady memory and peak, each against latency.
+
+    Attributes:
+        number: counts the points on either front from the least steady memory on, 0 for others.
+        on_steady_front: no other point is as good in both steady memory and latency, and better in
+            one of them, as they are drawn.
+        on_peak_front: the same for the peak and latency.
+        label: the names of the options.
+        steady_bytes, peak_bytes: the memory.
+        steady, peak: the memory as text.
+        ratio: latency ÷ that of the defaults.
+        low, high: the interval of the ratio; the ratio itself if there is none.
+        may_equal_defaults: whether it is unknown if the point is faster or slower than the
+            defaults, because its interval includes 1. False for the defaults.
+        drawn_ratio: the ratio that is drawn and that the fronts are of: 1 if the point may equal
+            the defaults.
+        is_chosen, is_defaults: whether it is the chosen point, or that of the defaults.
+    """
+
+    number: int
+    on_steady_front: bool
+    on_peak_front: bool
+    label: str
+    steady_bytes: int
+    peak_bytes: int
+    steady: str
+    peak: str
+    ratio: float
+    low: float
+    high: float
+    may_equal_defaults: bool
+    drawn_ratio: float
+    is_chosen: bool
+    is_defaults: bool
+
+
+def point_label(point: Point) -> str:
+    """Return the options of a point, or ``defaults``."""
+    return " + ".join(map(plain, point.options)) or "defaults"
+
+
+def point_sizes(points: Sequence[Point]) -> list[tuple[str, str]]:
+    """Return peak and steady memory of each point; empty texts if they are unknown."""
+    known = [point.figures for point in points if point.figures is not None]
+    peaks = iter(format_sizes(*(figures.peak_bytes for figures in known)))
+    steady = iter(format_sizes(*(figures.steady_bytes for figures in known)))
+    return [(next(peaks), next(steady)) if point.figures else ("", "") for point in points]
+
+
+def pareto_points(tuning: Tuning) -> tuple[ParetoPoint, ...]:
+    """Return the points of `tuning` that can be used and were compared: the fronts first."""
+    usable = [point for point in tuning.points if point.figures and point.ratio]
+    usable = [point for point in usable if not point.problem]
+    on_steady = _front([(_steady_bytes(point), point.known_ratio) for point in usable])
+    on_peak = _front([(_peak_bytes(point), point.known_ratio) for point in usable])
+    order = sorted(
+        range(len(usable)),
+        key=lambda index: (
+            not (on_steady[index] or on_peak[index]),
+            _steady_bytes(usable[index]),
+            usable[index].known_ratio,
+        ),
+    )
+    sizes = point_sizes([usable[index] for index in order])
+    drawn = []
+    for number, (index, (peak, steady)) in enumerate(zip(order, sizes, strict=True), start=1):
+        point = usable[index]
+        ratio = point.ratio or 1.0
+        drawn.append(
+            ParetoPoint(
+                number=number if on_steady[index] or on_peak[index] else 0,
+                on_steady_front=on_steady[index],
+                on_peak_front=on_peak[index],
+                label=point_label(point),
+                steady_bytes=_steady_bytes(point),
+                peak_bytes=_peak_bytes(point),
+                steady=steady,
+                peak=peak,
+                ratio=ratio,
+                low=ratio if point.low is None else point.low,
+                high=ratio if point.high is None else point.high,
+                may_equal_defaults=point.may_equal_defaults and bool(point.options),
+                drawn_ratio=point.known_ratio,
+                is_chosen=point.options == tuning.chosen,
+                is_defaults=not point.options,
+            )
+        )
+    return tuple(drawn)
+
+
+def _front(points: Sequence[tuple[int, float]]) -> list[bool]:
+    """Return for each point whether no other is as small in both figures and smaller in one."""
+    return [not any(b[0] <= a[0] and b[1] <= a[1] and b != a for b in points) for a in points]
+
+
+def _steady_bytes(point: Point) -> int:
+    assert point.figures is not None
+    return point.figures.steady_bytes
+
+
+def _peak_bytes(point: Point) -> int:
+    assert point.figures is not None
+    return point.figures.peak_bytes
+
+
+def draw_points(figure: Figure, points: Sequence[ParetoPoint]) -> None:
+    """Draw steady memory and peak across, the latency's ratio upwards, and the legend below.
+
+    Points on one of the fronts are numbered from the least steady memory on, and named in the
+    legend. A point is marked if it is on the front of the two figures that are drawn.
+    """
+    from memdiag.reports import picture
+
+    if not points:
+        return
+    grid = figure.add_gridspec(2, 2, height_ratios=(_CHART_HEIGHT, _LEGEND_HEIGHT))
+    left = figure.add_subplot(grid[0, 0])
+    right = figure.add_subplot(grid[0, 1], sharey=left)
+    right.tick_params(labelleft=False)
+    _draw_chart(left, points, lambda point: (point.steady_bytes, point.on_steady_front))
+    _draw_chart(right, points, lambda point: (point.peak_bytes, point.on_peak_front))
+    picture.style(left, "steady memory", grid="both")
+    picture.style(right, "peak", grid="both")
+    left.set_xlabel("MiB")
+    right.set_xlabel("MiB")
+    left.set_ylabel("latency, × that of the defaults")
+    legend = figure.add_subplot(grid[1, :])
+    legend.set_axis_off()
+    legend.legend(
+        handles=_legend(points), loc="upper left", ncols=2, frameon=False, borderpad=0,
+        borderaxespad=0, fontsize=picture.SMALL, labelcolor=COLOR.ink, columnspacing=1.2,
+    )  # fmt: skip
+    names = [f"{point.number}  {_picture_name(point)}" for point in named_points(points)]
+    more = sum(point.number > 0 for point in points) - len(names)
+    figure.supxlabel(
+        "\n".join([*names, *([f"and {more} more"] if more else [])]), x=0.012, ha="left",
+        fontsize=picture.SMALL, color=COLOR.ink, parse_math=False,
+    )  # fmt: skip
+
+
+def named_points(points: Sequence[ParetoPoint]) -> list[ParetoPoint]:
+    """Return the points whose numbers the picture names."""
+    return [point for point in points if point.number][:_MAX_PICTURE_NAMES]
+
+
+def _draw_chart(
+    axes: Axes,
+    points: Sequence[ParetoPoint],
+    size_and_front: Callable[[ParetoPoint], tuple[int, bool]],
+) -> None:
+    """Draw `points` by their size and latency, with the front of these two figures as a line."""
+    from memdiag.reports import picture
+
+    front = sorted(
+        (size_and_front(p)[0] / MIB, p.drawn_ratio) for p in points if size_and_front(p)[1]
+    )
+    axes.plot([x for x, _ in front], [y for _, y in front], "-", color=COLOR.rail, lw=1.8, zorder=0)
+    for point in sorted(points, key=lambda each: each.is_chosen):
+        size, on_front = size_and_front(point)
+        kind = _kind(point, on_front)
+        if point.low < point.high:
+            axes.plot(
+                [size / MIB] * 2, [point.low, point.high], "-", color=_color(kind), lw=1.2,
+                alpha=0.6, zorder=1,
+            )  # fmt: skip
+        axes.add_line(_mark(kind, size / MIB, point.drawn_ratio, point.may_equal_defaults))
+    axes.autoscale_view()
+    axes.margins(0.1)
+    labels = []
+    for point in points:
+        size, on_front = size_and_front(point)
+        text = str(point.number) if on_front else "defaults" if point.is_defaults else ""
+        if text:
+            labels.append((text, (size / MIB, point.drawn_ratio)))
+    for text, position in _merged_labels(labels, axes.get_xlim(), axes.get_ylim()):
+        # Beside the interval; the defaults have none.
+        offset, alignment = ((0, 9), "center") if "defaults" in text else ((9, 5), "left")
+        axes.annotate(
+            text, position, xytext=offset, ha=alignment, textcoords="offset points",
+            fontsize=picture.SMALL, color=COLOR.ink,
+        )  # fmt: skip
+
+
+def _kind(point: ParetoPoint, on_front: bool) -> str:
+    """Return the name of the mark of `point` in the legend."""
+    if point.is_chosen:
+        return "chosen"
+    if point.is_defaults:
+        return "defaults"
+    return "on the Pareto front" if on_front else "others"
+
+
+def _color(kind: str) -> str:
+    colors = {"chosen": COLOR.peak, "defaults": COLOR.ink, "on the Pareto front": COLOR.anonymous}
+    return colors.get(kind, COLOR.muted)
+
+
+def _mark(kind: str, x: float, y: float, is_hollow: bool, label: str = "") -> Line2D:
+    from matplotlib.lines import Line2D
+
+    marker = "D" if is_hollow and kind == "others" else _MARKS[kind]
+    return Line2D(
+        [x], [y], linestyle="", marker=marker, color=_color(kind),
+        markersize=_MARK_SIZES[marker],
+        markerfacecolor=COLOR.surface if is_hollow else _color(kind), markeredgewidth=1.6,
+        label=label, zorder=3,
+    )  # fmt: skip
+
+
+def _legend(points: Sequence[ParetoPoint]) -> list[Line2D]:
+    """Return a mark with its meaning for each kind of mark that is drawn."""
+    from matplotlib.lines import Line2D
+
+    drawn = {
+        _kind(point, on_front)
+        for point in points
+        for on_front in (point.on_steady_front, point.on_peak_front)
+    }
+    marks = [_mark(kind, 0, 0, False, kind) for kind in _MARKS if kind in drawn]
+    if any(point.may_equal_defaults for point in points):
+        undecided = "hollow: unknown whether faster or slower than the defaults"
+        marks.append(_mark("on the Pareto front", 0, 0, True, undecided))
+    marks.append(Line2D([], [], color=COLOR.muted, lw=1.2, label="95 % interval of the latency"))
+    return marks
+
+
+def _merged_labels(
+    texts: Sequence[tuple[str, tuple[float, float]]],
+    x_range: tuple[float, float],
+    y_range: tuple[float, float],
+) -> list[tuple[str, tuple[float, float]]]:
+    """Return labels and their positions; points that are drawn over each other share a label."""
+    labels: list[tuple[str, tuple[float, float]]] = []
+    width, height = x_range[1] - x_range[0], y_range[1] - y_range[0]
+    for text, (x, y) in sorted(texts, key=lambda each: each[1]):
+        if labels:
+            before, (last_x, last_y) = labels[-1]
+            is_near = abs(y - last_y) < _LABEL_DISTANCE * height
+            if is_near and abs(x - last_x) < _LABEL_DISTANCE * width:
+                labels[-1] = (f"{before}, {text}", (last_x, max(y, last_y)))
+                continue
+        labels.append((text, (x, y)))
+    return labels
+
+
+def _picture_name(point: ParetoPoint) -> str:
+    return shortened(point.label, _MAX_PICTURE_LABEL) + (" (chosen)" if point.is_chosen else "")
+
+

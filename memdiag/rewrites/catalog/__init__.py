@@ -1,0 +1,1 @@
+"""The rewrites, one module each: a `REWRITE` and the functions `check` and `apply`."""

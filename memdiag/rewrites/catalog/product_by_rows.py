@@ -1,0 +1,117 @@
+"""Multiply by a transposed weight as it is stored and unpacked, in the form that fits the rows.
+
+A weight that is listed among the graph's inputs is neither folded nor packed, so that one copy is
+left. Unpacked, Gemm with transB=1 is fast for one row (a token at a time) and slow for several,
+because it packs the weight each time; ``Transpose(MatMul(W, Transpose(x)))`` is slow for one row
+and fast for several, until transposing a product of many rows takes longer than packing. So the
+rows are counted at run time, and an If chooses the form.
+
+The drawback is that products of two to eight rows take longer than those by a packed weight. Each
+load writes a warning to the log.
+"""
+
+import numpy as np
+import onnx_ir as ir
+
+from memdiag.records.finding import Finding
+from memdiag.rewrites.catalog.gemm_transposed import gemm_problem
+from memdiag.rewrites.catalog.overridable_weight import listing_problem
+from memdiag.rewrites.model_editor import ModelEditor
+from memdiag.rewrites.rewrite import Rewrite
+from memdiag.rewrites.transposed_products import (
+    Product,
+    flatten,
+    matmul_problem,
+    remove_unused_transposes,
+    transposed_products,
+)
+
+REWRITE = Rewrite(
+    name="product-by-rows",
+    summary="multiply by the unpacked weight, in the form that is faster for the rows there are",
+    rules=("shared-weight-transposed", "stored-transpose"),
+    arithmetic="reordered",
+)
+
+_MIN_MANY_ROWS = 128
+"""Products of so many rows take longer to transpose than the weight takes to pack."""
+
+
+def check(editor: ModelEditor, finding: Finding) -> str | None:
+    """Return why no product of the weight can be rewritten; None if one can."""
+    return transposed_products(editor, finding, _problem).problem
+
+
+def apply(editor: ModelEditor, finding: Finding) -> bool:
+    """Replace the products, list the weight as an input; return whether there were any."""
+    found = transposed_products(editor, finding, _problem).found
+    for product in found:
+        _choose(editor, flatten(editor, product), product)
+    for weight in dict.fromkeys(product.source for product in found):
+        if not weight.is_graph_input():
+            editor.model.graph.inputs.append(weight)
+    remove_unused_transposes(found)
+    return bool(found)
+
+
+def _problem(editor: ModelEditor, product: Product) -> str:
+    if product.casts:
+        return "the weight is cast before the product, which would happen in every run"
+    return (
+        matmul_problem(product)
+        or listing_problem(editor, product.source)
+        or gemm_problem(editor, product)
+    )
+
+
+def _choose(editor: ModelEditor, node: ir.Node, product: Product) -> None:
+    """Make `node`, a MatMul of matrices, an If with the product in two forms."""
+    rows, matrix, name = node.inputs[0], product.source, node.name or "MatMul"
+    dtype = ir.DataType[product.dtype.upper()]
+    assert rows is not None
+    shape = editor.insert_before(node, "Shape", [rows], name=f"{name}/Shape")
+    first = editor.constant_before(node, np.array(0, np.int64), name=f"{name}/first")
+    count = editor.insert_before(node, "Gather", [shape, first], name=f"{name}/rows")
+    unit = editor.constant_before(node, np.array(1, np.int64), name=f"{name}/one")
+    single = editor.insert_before(node, "Equal", [count, unit], name=f"{name}/Equal")
+    few = editor.constant_before(node, np.array(_MIN_MANY_ROWS - 1, np.int64), name=f"{name}/most")
+    many = editor.insert_before(node, "Greater", [count, few], name=f"{name}/Greater")
+    either = editor.insert_before(node, "Or", [single, many], name=f"{name}/Or")
+    # The node itself becomes the If, so that its output stays the same value.
+    gemm = _branch(_as_gemm(editor, name, rows, matrix), dtype, f"{name}/as_it_is")
+    transposed = _branch(_as_transposed(editor, name, rows, matrix), dtype, f"{name}/transposed")
+    node.op_type = "If"
+    node.attributes.clear()
+    node.resize_inputs(1)
+    node.replace_input_with(0, either)
+    node.attributes.add(ir.AttrGraph("then_branch", gemm))
+    node.attributes.add(ir.AttrGraph("else_branch", transposed))
+
+
+def _as_gemm(editor: ModelEditor, name: str, rows: ir.Value, matrix: ir.Value) -> list[ir.Node]:
+    return [_node(editor, "Gemm", [rows, matrix], [ir.AttrInt64("transB", 1)], f"{name}/Gemm")]
+
+
+def _as_transposed(
+    editor: ModelEditor, name: str, rows: ir.Value, matrix: ir.Value
+) -> list[ir.Node]:
+    perm = ir.AttrInt64s("perm", [1, 0])
+    columns = _node(editor, "Transpose", [rows], [perm], f"{name}/Transpose_input")
+    product = _node(editor, "MatMul", [matrix, columns.outputs[0]], [], f"{name}/MatMul")
+    perm = ir.AttrInt64s("perm", [1, 0])
+    output = _node(editor, "Transpose", [product.outputs[0]], [perm], f"{name}/Transpose")
+    return [columns, product, output]
+
+
+def _node(
+    editor: ModelEditor, op_type: str, inputs: list[ir.Value], attributes: list[ir.Attr], name: str
+) -> ir.Node:
+    name = editor.unique_name(name)
+    output = ir.Value(name=editor.unique_name(f"{name}_output"))
+    return ir.Node("", op_type, inputs, attributes, outputs=[output], name=name)
+
+
+def _branch(nodes: list[ir.Node], dtype: ir.DataType, name: str) -> ir.Graph:
+    output = nodes[-1].outputs[0]
+    output.type, output.shape = ir.TensorType(dtype), ir.Shape([None, None])
+    return ir.Graph([], [output], nodes=nodes, name=name)

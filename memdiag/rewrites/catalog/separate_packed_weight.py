@@ -1,0 +1,167 @@
+"""Give the products that pack a weight an initializer of their own, over the same bytes of a file.
+
+onnxruntime frees a weight once all of its readers have packed it, and a Gather of a tied embedding
+never does. But initializers of external data are mapped separately, even if several refer to the
+same range: the products' one is packed and released, and of the other one only the gathered rows
+are read. One copy is left, the packed one, and products take no longer than before. A product by
+the transposed weight becomes a Gemm with transB=1, which packs it without transposing it first.
+
+The drawback is that the weights move to external data, so that the model is several files. Each
+session has its own packed copy, and until it is made both copies exist.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import onnx_ir as ir
+
+from memdiag.records.finding import Finding
+from memdiag.rewrites.catalog.gemm_transposed import gemm_problem, replace_with_gemm
+from memdiag.rewrites.model_editor import ModelEditor
+from memdiag.rewrites.rewrite import Rewrite
+from memdiag.rewrites.transposed_products import (
+    STORED_TRANSPOSE,
+    Product,
+    remove_unused_transposes,
+    transposed_products,
+)
+from memdiag.rewrites.weights import (
+    NEW_INPUT_PROBLEM,
+    initializers_are_inputs,
+    is_main_initializer,
+)
+
+REWRITE = Rewrite(
+    name="separate-packed-weight",
+    summary="let products read an initializer of their own over the same bytes, to be packed",
+    rules=("shared-weight-transposed", "stored-transpose", "original-kept"),
+    arithmetic="reordered",
+)
+
+_PACKING = {("MatMul", ""), ("Gemm", ""), ("FusedMatMul", "com.microsoft")}
+_PARTIAL_READERS = frozenset({"Gather", "GatherElements", "GatherND", "Slice", "Shape", "Size"})
+
+
+class _Separation(NamedTuple):
+    """The parts of a finding that the rewrite is applied to.
+
+    Attributes:
+        products: the products to turn into Gemms.
+        weights: the weights to separate.
+        problems: why further weights cannot be separated.
+    """
+
+    products: tuple[Product, ...]
+    weights: tuple[ir.Value, ...]
+    problems: tuple[str, ...]
+
+
+class _WeightUse(NamedTuple):
+    """A node that reads the weight as its input number `input_index`."""
+
+    node: ir.Node
+    input_index: int
+
+    @property
+    def packs(self) -> bool:
+        """Whether the node packs the weight."""
+        return (self.node.op_type, self.node.domain) in _PACKING and self.input_index == 1
+
+
+def check(editor: ModelEditor, finding: Finding) -> str | None:
+    """Return why no weight can be separated; None if one can."""
+    plan = _plan(editor, finding)
+    return None if plan.weights else next(iter(plan.problems), "the weights were removed")
+
+
+def apply(editor: ModelEditor, finding: Finding) -> bool:
+    """Give the products of each weight their own initializer; return whether there were any."""
+    plan = _plan(editor, finding)
+    for product in plan.products:
+        replace_with_gemm(editor, product)
+    remove_unused_transposes(plan.products)
+    for weight in plan.weights:
+        _separate(editor, weight)
+    if plan.weights and editor.storage is None and not editor.file.external_bytes:
+        editor.storage = "external"
+    return bool(plan.weights)
+
+
+def _plan(editor: ModelEditor, finding: Finding) -> _Separation:
+    products = transposed_products(editor, finding, _product_problem)
+    named = [] if finding.name == STORED_TRANSPOSE else editor.weights(finding)
+    problems = list(products.problems) if finding.name == STORED_TRANSPOSE else []
+    weights = []
+    for weight in dict.fromkeys([*(product.source for product in products.found), *named]):
+        of_weight = [product for product in products.found if product.source is weight]
+        problem = _weight_problem(editor, weight) or _uses_problem(weight, of_weight)
+        if problem:
+            problems.append(problem)
+        else:
+            weights.append(weight)
+    found = tuple(product for product in products.found if product.source in weights)
+    return _Separation(found, tuple(weights), tuple(problems))
+
+
+def _product_problem(editor: ModelEditor, product: Product) -> str:
+    if product.casts:
+        return "the weight is cast before the product"
+    return gemm_problem(editor, product)
+
+
+def _weight_problem(editor: ModelEditor, weight: ir.Value) -> str:
+    """Return why `weight` cannot be stored in a file and packed from there; empty if it can."""
+    if not weight.is_initializer() or not isinstance(weight.const_value, ir.ExternalTensor):
+        return "the weight is no initializer that could be external data"
+    if not is_main_initializer(editor, weight):
+        return "the weight is owned by a subgraph"
+    if initializers_are_inputs(editor):
+        return NEW_INPUT_PROBLEM
+    if weight.is_graph_input():
+        return "the weight is listed as an input, so that nothing packs it"
+    if weight.dtype != ir.DataType.FLOAT or len(weight.const_value.shape) != 2:
+        return "products pack only matrices of fp32"
+    return ""
+
+
+def _uses_problem(weight: ir.Value, products: list[Product]) -> str:
+    """Return why separating the weight would save nothing; empty if it does.
+
+    The Transposes of `products` will be removed.
+    """
+    removed = {product.transpose.producer() for product in products}
+    uses = [use for use in _uses(weight) if use.node not in removed]
+    kept = [use for use in uses if not use.packs]
+    whole = [use.node.op_type for use in kept if use.node.op_type not in _PARTIAL_READERS]
+    if whole:
+        return f"{whole[0]} reads all of the weight as it is"
+    if not kept:
+        return "only products read the weight, which is freed when it is packed"
+    if not products and len(kept) == len(uses):
+        return "no product packs the weight"
+    return ""
+
+
+def _separate(editor: ModelEditor, weight: ir.Value) -> None:
+    """Let the nodes that pack `weight` read a new initializer with the same tensor."""
+    name = editor.unique_name(f"{weight.name}_packed")
+    twin = ir.Value(name=name, type=weight.type, shape=weight.shape, const_value=weight.const_value)
+    editor.model.graph.register_initializer(twin)
+    for use in list(_uses(weight)):
+        if use.packs:
+            use.node.replace_input_with(use.input_index, twin)
+
+
+def _uses(weight: ir.Value) -> Iterator[_WeightUse]:
+    """Yield the uses of `weight`, also behind Identity nodes, which a session removes.
+
+    An Identity whose output is an output of its graph is a use itself.
+    """
+    pending = [weight]
+    while pending:
+        for node, input_index in pending.pop().uses():
+            is_identity = node.op_type == "Identity" and not node.domain
+            if is_identity and not node.outputs[0].is_graph_output():
+                pending.append(node.outputs[0])
+            else:
+                yield _WeightUse(node, input_index)

@@ -1,0 +1,1 @@
+"""The rules, one module each: a `RULE`, a function `detect`, and the documentation as docstring."""

@@ -1,0 +1,128 @@
+"""Weights in Constant nodes are copied during parsing, those of functions for each call.
+
+An initializer is moved from the parsed file to where the kernels read it. The tensor of a
+Constant node is first copied into an initializer, and the nodes are freed only after all
+were copied.
+
+## Why it costs
+
+At the end of parsing there are two copies of all Constants of the main graph, and of
+those of one subgraph at a time. Afterwards they are treated like initializers (1.20 to 1.31.1).
+
+A function has no initializers: its weights are Constants. Every call of it is inlined
+with copies of its own, which stay resident where a kernel reads them as they are. Packed
+copies are shared by content since 1.23; before that the copies behind them stay as well.
+While the calls are inlined there is one more copy, and since 1.23 two.
+
+## What to do
+
+- `constant-to-initializer`: make initializers of Constant nodes.
+- `pass-function-weights`: give a function's weight as an argument to each call, from one
+  initializer of the main graph.
+- `externalize`: Constants with external data are mapped, like initializers.
+
+## Not reported
+
+Constants that raise the peak of parsing by less than 64 MiB, functions whose copies take
+less than 1 MiB, and functions that are called only once. Initializers are copied at load as
+well, but one at a time: the largest weight is not counted.
+"""
+
+from collections.abc import Iterator
+
+from memdiag.model.function_calls import inlined_calls
+from memdiag.ort.analysis import AnalysisContext
+from memdiag.ort.releases import ARENA_FREED_SINCE
+from memdiag.records.finding import ExpectedCopies, Finding
+from memdiag.records.weights import Weight, qualified_name
+from memdiag.rules.rule import Rule
+from memdiag.rules.wording import counted, some_of
+from memdiag.units import MIB, format_size
+
+RULE = Rule(
+    code="MD403",
+    name="constant-nodes",
+    summary="Weights in Constant nodes are copied during parsing, those of functions for each call",
+    remedies=("constant-to-initializer", "pass-function-weights", "externalize"),
+)
+
+_MIN_PEAK = 64 * MIB
+_MIN_KEPT = MIB
+
+
+def detect(ctx: AnalysisContext) -> Iterator[Finding]:
+    """Yield at most one finding for Constant nodes of graphs, and one for those of each
+    function."""
+    graphs: dict[str, list[Weight]] = {}
+    functions: dict[str, list[Weight]] = {}
+    for weight in ctx.model.weights:
+        if weight.storage == "external" or not weight.nbytes:
+            continue
+        if weight.place == "constant":
+            graphs.setdefault(weight.graph, []).append(weight)
+        elif weight.place == "function":
+            functions.setdefault(weight.graph, []).append(weight)
+    if graphs:
+        yield from _while_parsed(ctx, graphs)
+    calls = inlined_calls(ctx.model.graph, ctx.model.functions) if functions else {}
+    for name, weights in functions.items():
+        yield from _in_function(ctx, name, weights, calls.get(name, 0))
+
+
+def _while_parsed(ctx: AnalysisContext, graphs: dict[str, list[Weight]]) -> Iterator[Finding]:
+    embedded = (weight.nbytes for weight in ctx.model.weights if weight.storage != "external")
+    main = sum(weight.nbytes for weight in graphs.get("", ())) - max(embedded, default=0)
+    inner = max((_total(weights) for path, weights in graphs.items() if path), default=0)
+    peak = max(main, 0) + inner
+    if peak < _MIN_PEAK:
+        return
+    weights = sorted(
+        (weight for each in graphs.values() for weight in each), key=lambda w: -w.nbytes
+    )
+    names = [qualified_name(weight) for weight in weights]
+    yield RULE.finding(
+        ctx,
+        f"{counted(len(weights), 'Constant node')} ({some_of(names)}) with "
+        f"{format_size(_total(weights))} are in memory twice while the model is parsed",
+        weights=names,
+        nbytes=0,
+        peak_bytes=peak,
+        phase="parse",
+        remedies=("constant-to-initializer", "externalize"),
+    )
+
+
+def _in_function(
+    ctx: AnalysisContext, name: str, weights: list[Weight], calls: int
+) -> Iterator[Finding]:
+    """Yield a finding if a session keeps a copy of a function's constants for each of its
+    `calls`."""
+    kept = [weight for weight in weights if not ctx.session.is_freed(weight)]
+    saved = _total(kept) * (calls - 1)
+    if calls < 2 or saved < _MIN_KEPT:
+        return
+    kept.sort(key=lambda weight: -weight.nbytes)
+    names = [qualified_name(weight) for weight in kept]
+    transient = calls + (ctx.runtime >= ARENA_FREED_SINCE)
+    yield RULE.finding(
+        ctx,
+        f"the function {name} is inlined {calls:,} times, each time with copies of its "
+        f"Constants ({some_of(names)}: {format_size(_total(kept))})",
+        detail=f"All but one of the {calls:,} copies could be saved.",
+        weights=names,
+        graph=name,
+        nbytes=saved,
+        peak_bytes=_total(weights) * transient,
+        phase="optimize",
+        expected=(
+            ExpectedCopies(
+                weights=(name,), kind="original", count=calls, bytes=weight.nbytes * calls
+            )
+            for name, weight in zip(names, kept, strict=True)
+        ),
+        remedies=("pass-function-weights", "externalize"),
+    )
+
+
+def _total(weights: list[Weight]) -> int:
+    return sum(weight.nbytes for weight in weights)

@@ -1,0 +1,140 @@
+"""Weights in the model file are copied at each load; external data would be mapped.
+
+## Why it costs
+
+onnxruntime parses the `.onnx` file into memory of its own, so that every session in every
+process has a private copy of each weight that its kernels use as it is. Weights in an
+external file are mapped: their pages are read when they are touched, shared by all
+sessions and processes, and reclaimed by the system when memory is short. At the peak
+there is one copy of the largest weight more, while it moves out of the parsed file.
+
+A weight that a kernel packs (MatMul, Gemm, LSTM ... in fp32), that is reordered for a
+convolution, or that is folded ends up in private memory either way, and since 1.23 its
+embedded original is freed. Up to 1.22 it is not: the embedded weights are one block
+of the arena that stays as long as the session, so that external data saves as much as
+they take.
+
+## What to do
+
+- Save the model with external data: `onnx.save(model, path, save_as_external_data=True)`.
+- `reference-in-place` keeps one file: a small second model refers to the weights where
+  they already are in the first one.
+- Load by path, not from bytes: mapping needs the path.
+
+## Not reported
+
+Less than 64 MiB that external data would save: a session of an empty model takes some
+tens of MiB with its libraries. Weights below 64 KiB, weights of subgraphs and of
+functions (other rules report those), weights behind a DequantizeLinear and fp16
+weights that are cast: what becomes of them is private memory in any case.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from memdiag.ort.analysis import AnalysisContext
+from memdiag.ort.operators import GATHERING
+from memdiag.ort.releases import ARENA_FREED_SINCE
+from memdiag.records.finding import ExpectedCopies, Finding
+from memdiag.records.weights import Weight, qualified_name
+from memdiag.rules.rule import Rule
+from memdiag.rules.wording import counted, some_of
+from memdiag.units import KIB, MIB, format_size
+
+RULE = Rule(
+    code="MD401",
+    name="embedded-weights",
+    summary="Weights in the model file are copied by each load; external ones would be mapped",
+    remedies=("externalize", "reference-in-place"),
+)
+
+_MIN_BYTES = 64 * MIB
+_MIN_WEIGHT_BYTES = 64 * KIB
+_HALF = ("float16", "bfloat16")
+
+
+class _PrivateWeight(NamedTuple):
+    """A weight that stays in private memory.
+
+    Attributes:
+        weight: the weight.
+        packed_bytes: the size of its largest packed buffer, if the weight is freed and only its
+            block in the arena stays; else 0.
+    """
+
+    weight: Weight
+    packed_bytes: int
+
+
+def detect(ctx: AnalysisContext) -> Iterator[Finding]:
+    """Yield at most one finding, for all embedded weights that would be mapped as external data."""
+    candidates = [
+        weight
+        for weight in ctx.model.weights
+        if weight.place in ("initializer", "constant")
+        and not weight.graph
+        and weight.storage != "external"
+        and weight.dtype != "string"
+        and weight.nbytes >= _MIN_WEIGHT_BYTES
+    ]
+    if sum(weight.nbytes for weight in candidates) < _MIN_BYTES:
+        return
+    found = [private for weight in candidates if (private := _private_weight(ctx, weight))]
+    found.sort(key=lambda private: -private.weight.nbytes)
+    total = sum(private.weight.nbytes for private in found)
+    if total < _MIN_BYTES:
+        return
+    names = [qualified_name(private.weight) for private in found]
+    older = " The arena keeps those that are packed as well."
+    yield RULE.finding(
+        ctx,
+        f"{counted(len(found), 'weight')} in the model file ({some_of(names)}: "
+        f"{format_size(total)}) would be mapped instead of copied as external data",
+        detail="Each session has a private copy of them."
+        + (older if ctx.runtime < ARENA_FREED_SINCE else ""),
+        weights=names,
+        nbytes=total,
+        peak_bytes=_peak_reduction(ctx, found),
+        phase="parse",
+        expected=(
+            ExpectedCopies(weights=(name,), kind="original", count=1, bytes=private.weight.nbytes)
+            for name, private in zip(names, found, strict=True)
+            if not private.packed_bytes
+        ),
+        retained_bytes=sum(private.weight.nbytes for private in found if private.packed_bytes),
+    )
+
+
+def _private_weight(ctx: AnalysisContext, weight: Weight) -> _PrivateWeight | None:
+    """Return the weight if it stays in private memory and would be mapped as external data; else
+    None."""
+    if ctx.is_overridable(weight):
+        return _PrivateWeight(weight, 0)
+    consumers = ctx.session.weight(weight).consumers
+    operators = {consumer.node.op_type for consumer in consumers}
+    if "DequantizeLinear" in operators or (weight.dtype in _HALF and not operators & GATHERING):
+        return None
+    if not ctx.session.is_freed(weight, mapped=True):
+        return _PrivateWeight(weight, 0)
+    # A reordered filter is gone before there is an arena.
+    packed = [
+        consumer.buffer.nbytes
+        for consumer in consumers
+        if consumer.buffer and consumer.buffer.kind == "packed"
+    ]
+    is_retained = ctx.runtime < ARENA_FREED_SINCE and packed
+    return _PrivateWeight(weight, max(packed)) if is_retained else None
+
+
+def _peak_reduction(ctx: AnalysisContext, found: list[_PrivateWeight]) -> int:
+    """Return by how much the peak of private memory would be lower with external data."""
+    private = {entry.weight for entry in found}
+    others = (weight for weight in ctx.model.weights if weight not in private)
+    # While all are converted, one embedded weight at a time is there twice.
+    largest_other = max(
+        (weight.nbytes for weight in others if weight.storage != "external"), default=0
+    )
+    largest = max(largest_other, found[0].weight.nbytes)
+    packed = sum(entry.packed_bytes for entry in found)
+    total = sum(entry.weight.nbytes for entry in found)
+    return total + max(largest, packed) - max(largest_other, packed)

@@ -1,0 +1,295 @@
+"""Constant folding makes a large constant from a small one.
+
+Nodes whose inputs are all constant are evaluated when a session is made, and their results kept as
+weights. Expand, Tile, ConstantOfShape, Range, Gather and Concat can make much of little; a Cast
+from float16 doubles its input; Reshape or Slice of a weight that is needed as it is, too, makes a
+second copy of it.
+
+## Why it costs
+
+The result is resident for the session's life, whatever the file's size: a model of a few
+kilobytes can take gigabytes. Nodes that do the same have one result, but each Conv that a
+BatchNormalization is folded into has a copy of its own. While a node is evaluated, releases up to
+1.23 have its result in memory three times. Since 1.27 a node is not folded when its results would
+take more than 1 GiB (`optimization.constant_folding_max_output_size_in_bytes`); smaller ones are,
+on all releases.
+
+## What to do
+
+- Let the consumer broadcast: most operators do that by themselves, so that an Expand or Tile before
+  them can go. Gather from the small operand, and expand what was gathered.
+- Store the weight in the type that it is used in, or gather first and cast what was gathered.
+- `defer-expand`: move the Expand, Tile or Cast behind the node that can do with the small operand.
+- `fp16-to-fp32`: store the weight in the type that it is cast to.
+- `keep-unfolded`: list the small operand among the inputs, so that it is no constant; the large one
+  is then computed in every run.
+- `folding-size-limit`: set the option above to a smaller number of bytes (since 1.27).
+- `disable-constant-folding`: leave the optimizer `ConstantFolding` out, on all releases.
+
+With either option the node runs each time instead: its result is then in the arena while it is
+used, and the next node takes its place.
+
+## Not reported
+
+- Results that replace what they are computed from, or are less than half as much again.
+- Transposed copies: see `shared-weight-transposed`.
+- Growth of less than 1 MiB in all nodes of one operator together.
+
+The last three remedies are not named where the largest node, with its operands that are folded
+too, needs at least a quarter more in each run than folding adds: without folding such a model takes
+more memory.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from memdiag.ort.analysis import AnalysisContext
+from memdiag.ort.constant_folding import Fold
+from memdiag.ort.fusions import batch_normalization_after
+from memdiag.ort.releases import FOLDING_LIMITED_SINCE
+from memdiag.ort.session_memory import (
+    Consumer,
+    FoldedResult,
+    LoadedWeight,
+    SessionConstant,
+)
+from memdiag.records.finding import ExpectedCopies, Finding
+from memdiag.records.weights import Weight, qualified_name
+from memdiag.rules.rule import Rule
+from memdiag.rules.wording import common_graph, node_names, some_of
+from memdiag.units import KIB, MIB, format_size
+
+RULE = Rule(
+    code="MD301",
+    name="folding-grows",
+    summary="Constant folding makes a large constant of something small",
+    remedies=(
+        "defer-expand",
+        "fp16-to-fp32",
+        "keep-unfolded",
+        "folding-size-limit",
+        "disable-constant-folding",
+    ),
+)
+
+_MIN_BYTES = MIB
+_MIN_NODE_BYTES = 64 * KIB
+_CLEARLY_MORE = 1.25
+_UNFOLDING = ("keep-unfolded", "folding-size-limit", "disable-constant-folding")
+"""The remedies that have the nodes evaluated in every run."""
+_GROWN_LATER = frozenset({"Expand", "Tile", "ConstantOfShape", "Cast"})
+_MIN_GROWTH = 1.5
+"""Bytes after folding, divided by those before it, from which a node is reported."""
+
+
+class _GrownResult(NamedTuple):
+    """A result of constant folding that is larger than what it replaces.
+
+    Attributes:
+        result: the result.
+        replaced: the source weights that are freed after folding.
+        kept: the source weights that stay because other nodes use them.
+    """
+
+    result: FoldedResult
+    replaced: tuple[Weight, ...]
+    kept: tuple[Weight, ...]
+
+    @property
+    def fold(self) -> Fold:
+        return self.result.fold
+
+
+def detect(ctx: AnalysisContext) -> Iterator[Finding]:
+    """Yield a finding for each operator whose folded results are larger than the freed sources."""
+    by_operator: dict[str, list[_GrownResult]] = defaultdict(list)
+    for fold in ctx.folds:
+        if not fold.stays or fold.nbytes < _MIN_NODE_BYTES or fold.node.op_type == "Transpose":
+            continue
+        kept = tuple(weight for weight in fold.weights if _is_used(ctx, weight))
+        replaced = tuple(weight for weight in fold.weights if weight not in kept)
+        before = sum(weight.nbytes for weight in fold.weights)
+        after = fold.nbytes + sum(weight.nbytes for weight in kept)
+        if after >= _MIN_GROWTH * before:
+            grown = _GrownResult(ctx.session.result(fold), replaced, kept)
+            by_operator[fold.node.op_type].append(grown)
+    for operator, found in by_operator.items():
+        yield from _findings(ctx, operator, found)
+
+
+def _is_used(ctx: AnalysisContext, weight: Weight) -> bool:
+    """Return whether a node that is not folded uses the weight."""
+    loaded = ctx.session.weight(weight)
+    return bool(loaded.consumers) or loaded.is_exposed
+
+
+def _findings(
+    ctx: AnalysisContext, operator: str, found: Sequence[_GrownResult]
+) -> Iterator[Finding]:
+    folds = [grown.fold for grown in found]
+    result_bytes = sum(fold.nbytes for fold in folds)
+    source_bytes = _total({weight for fold in folds for weight in fold.weights})
+    replaced_bytes = _total({weight for grown in found for weight in grown.replaced})
+    beside = {
+        weight for grown in found for weight in grown.kept if weight.nbytes >= _MIN_NODE_BYTES
+    }
+    steady_bytes = _steady_bytes(ctx, [grown.result for grown in found])
+    growth = steady_bytes - replaced_bytes
+    if growth < _MIN_BYTES:
+        return
+    run_bytes = _run_bytes(ctx, folds)
+    unfolding_saves = run_bytes < _CLEARLY_MORE * growth
+    names = sorted(qualified_name(weight) for weight in beside)
+    detail = _detail(ctx, steady_bytes, replaced_bytes, names)
+    if not unfolding_saves:
+        detail += (
+            f" Evaluating these nodes in every run instead saves no memory: the largest needs"
+            f" {format_size(run_bytes)} in each run, more than the {format_size(growth)} that"
+            " folding adds."
+        )
+    nodes = node_names(ctx, folds)
+    yield RULE.finding(
+        ctx,
+        _message(operator, folds, nodes, result_bytes, source_bytes),
+        detail=detail,
+        weights=(qualified_name(weight) for fold in folds for weight in fold.weights),
+        nodes=nodes,
+        graph=common_graph(ctx, folds),
+        nbytes=growth,
+        peak_bytes=max(growth, _peak_reduction(ctx, found)),
+        phase="constant_fold",
+        expected=_expected(found),
+        remedies=_remedies(ctx, operator, folds, unfolding_saves=unfolding_saves),
+    )
+
+
+def _total(weights: Iterable[Weight]) -> int:
+    return sum(weight.nbytes for weight in weights)
+
+
+def _run_bytes(ctx: AnalysisContext, folds: Sequence[Fold]) -> int:
+    """Return the bytes that the largest of these nodes needs in a run if nothing is folded.
+
+    Its result and those of its operands that were folded too are in the arena at once.
+    """
+    largest = 0
+    for fold in folds:
+        names = {*fold.node.input} - {""}
+        operands = [ctx.folds.of_value(fold.scope, name) for name in names]
+        largest = max(largest, fold.nbytes + sum(operand.nbytes for operand in operands if operand))
+    return largest
+
+
+def _steady_bytes(ctx: AnalysisContext, results: Sequence[FoldedResult]) -> int:
+    """Return the bytes of unpacked results, their packed copies, and blocks retained by the
+    arena."""
+    unpacked_bytes = 0
+    packed: list[SessionConstant] = []
+    in_arena: list[FoldedResult] = []
+    for result in results:
+        consumers = [(consumer, _is_fused(ctx, consumer)) for consumer in result.consumers]
+        # A filter with a BatchNormalization fused into it differs from the result: each such Conv
+        # has a copy of its own.
+        fused = [consumer for consumer, is_fused in consumers if is_fused]
+        shared = tuple(consumer for consumer, is_fused in consumers if not is_fused)
+        unpacked_bytes += result.fold.nbytes * sum(consumer.buffer is None for consumer in fused)
+        is_used = bool(result.consumers) or result.is_exposed
+        remaining = replace(result, consumers=shared)
+        if result.is_kept or not is_used or remaining.is_read:
+            unpacked_bytes += result.fold.nbytes
+        content = result.fold.scope, result.fold.output
+        packed.append(replace(result, consumers=shared, content=content))
+        packed += [
+            replace(result, consumers=(consumer,), content=(content, index))
+            for index, consumer in enumerate(fused)
+        ]
+        if result.is_kept or not is_used or shared or result.is_exposed:
+            in_arena.append(result)
+    packed_bytes = sum(buffer.nbytes for buffer in ctx.session.packed_buffers(packed))
+    return unpacked_bytes + packed_bytes + ctx.session.retained_results(in_arena)
+
+
+def _is_fused(ctx: AnalysisContext, consumer: Consumer) -> bool:
+    """Return whether a BatchNormalization is fused into the filter that `consumer` reads."""
+    scope, conv = consumer.scope, consumer.node
+    node = batch_normalization_after(scope, conv) if consumer.input_index == 1 else None
+    if node is None:
+        return False
+    for name in filter(None, (*conv.input[1:], *node.input[1:])):
+        defining = scope.defining_scope(name)
+        if defining is None or name in defining.inputs:
+            return False
+        if ctx.folds.index_of(defining, name) is None and ctx.weight(scope, name) is None:
+            return False
+    return True
+
+
+def _peak_reduction(ctx: AnalysisContext, found: Sequence[_GrownResult]) -> int:
+    """Return by how much the peak would be lower if the sources were not folded."""
+    results: dict[Weight, list[FoldedResult]] = defaultdict(list)
+    for grown in found:
+        for weight in grown.fold.weights:
+            results[weight].append(grown.result)
+    loaded = [
+        replace(ctx.session.weight(weight), results=tuple(of_weight)).with_content(weight)
+        for weight, of_weight in results.items()
+    ]
+    return ctx.session.peak_reduction(loaded, list(map(LoadedWeight.unpacked, results)))
+
+
+def _message(
+    operator: str, folds: list[Fold], nodes: list[str], result_bytes: int, source_bytes: int
+) -> str:
+    size = format_size(result_bytes)
+    if len(folds) == 1:
+        shape = " × ".join(map(str, folds[0].shape)) or "scalar"
+        size += f" ({folds[0].dtype} {shape})"
+        subject = f"{nodes[0]} ({operator}) is"
+    else:
+        subject = f"{len(folds):,} {operator} nodes ({some_of(nodes)}) are"
+    if not source_bytes:
+        return f"{subject} evaluated at load: {size} are computed from shapes alone."
+    return f"{subject} evaluated at load: {format_size(source_bytes)} become {size}."
+
+
+def _detail(ctx: AnalysisContext, steady_bytes: int, replaced_bytes: int, beside: list[str]) -> str:
+    where = "in addition to the weights in the file"
+    if beside:
+        where = f"beside {some_of(beside)}"
+    elif replaced_bytes:
+        where = f"in place of {format_size(replaced_bytes)}"
+    return f"onnxruntime {ctx.runtime} keeps {format_size(steady_bytes)} for it, {where}."
+
+
+def _expected(found: Sequence[_GrownResult]) -> Iterator[ExpectedCopies]:
+    """Yield the copies that an X-ray recognizes: half-precision weights cast to float."""
+    folds = [grown.fold for grown in found]
+    weights = dict.fromkeys(weight for fold in folds for weight in fold.weights)
+    if (
+        all(fold.node.op_type == "Cast" and fold.dtype == "float" for fold in folds)
+        and all(weight.dtype in ("float16", "bfloat16") for weight in weights)
+        and not any(grown.result.is_freed for grown in found)
+    ):
+        yield ExpectedCopies(
+            weights=tuple(qualified_name(weight) for weight in weights),
+            kind="cast",
+            count=len(folds),
+            bytes=sum(fold.nbytes for fold in folds),
+        )
+
+
+def _remedies(
+    ctx: AnalysisContext, operator: str, folds: list[Fold], *, unfolding_saves: bool
+) -> tuple[str, ...]:
+    """Return the remedies that apply to the operator and the release, and are predicted to save."""
+    unfit = set() if unfolding_saves else {*_UNFOLDING}
+    if operator not in _GROWN_LATER:
+        unfit.add("defer-expand")
+    dtypes = {weight.dtype for fold in folds for weight in fold.weights}
+    if operator != "Cast" or "float16" not in dtypes:
+        unfit.add("fp16-to-fp32")
+    if ctx.runtime < FOLDING_LIMITED_SINCE:
+        unfit.add("folding-size-limit")
+    return tuple(name for name in RULE.remedies if name not in unfit)

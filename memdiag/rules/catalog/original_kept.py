@@ -1,0 +1,244 @@
+"""A weight stays beside its packed copy, because one of its readers cannot use that copy.
+
+## Why it costs
+
+Kernels such as MatMul, Gemm, LSTM and MatMulNBits pack a constant operand into a layout
+of their own when the session is made, and convolutions in fp32 read filters that were
+reordered. The runtime frees the original once everything that read it has packed it. One
+reader that does not (a Gather of a tied embedding, an Add, an output of the graph) keeps
+it for the life of the session, and the weight is resident twice. Two kernels that pack it
+differently (a MatMul, and a Gemm with `transB`) keep two packed copies and no original.
+
+Up to 1.20 each reader even packs its own copy; since 1.21 readers with the same operator
+share one, and so do weights with the same content: these have one finding together.
+
+## What to do
+
+- `overridable-weight`: list the weight as a graph input as well. It is then no constant
+  to the runtime, which neither packs nor folds it; nothing has to be given for it at run
+  time.
+- `separate-packed-weight`: where a Gather keeps a weight that products pack, let those read an
+  initializer of their own over the same bytes of external data. It is packed and freed, and of
+  the other one only gathered rows are ever read.
+- `disable-prepacking`: the session option `session.disable_prepacking`, for the whole
+  model.
+- `disable-nchwc`: leave the optimizer `NchwcTransformer` out, where a filter was
+  reordered.
+
+Products with an unpacked weight take longer on some machines, mostly for inputs of many
+rows: measure both.
+
+## Not reported
+
+A weight that all readers pack in one way, also on 1.22 and older, which keep the place of
+an embedded original in the arena (see `embedded-weights`). Weights that a subgraph owns,
+and fp16 weights, have rules of their own.
+"""
+
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from memdiag.ort.analysis import AnalysisContext
+from memdiag.ort.prepacking import PackedBuffer
+from memdiag.ort.releases import ARENA_FREED_SINCE, PACKED_SHARED_SINCE
+from memdiag.ort.session_memory import (
+    Consumer,
+    LoadedWeight,
+)
+from memdiag.records.finding import Finding
+from memdiag.records.weights import Weight, qualified_name
+from memdiag.rules.expected_copies import expected_copies
+from memdiag.rules.rule import Rule
+from memdiag.rules.wording import node_names, some_of, some_weights
+from memdiag.units import KIB, format_size
+
+RULE = Rule(
+    code="MD201",
+    name="original-kept",
+    summary="A weight stays resident beside its packed copy, for a reader that does not pack it",
+    remedies=("overridable-weight", "separate-packed-weight", "disable-prepacking"),
+)
+
+_MIN_BYTES = 64 * KIB
+_REORDERED = ("overridable-weight", "disable-nchwc")
+
+_Buffers = dict[Hashable, PackedBuffer]
+
+
+class _PackedWeight(NamedTuple):
+    """A weight that kernels pack, and its packed buffers.
+
+    Attributes:
+        loaded: the weight.
+        buffers: its packed buffers. Buffers that the runtime shares have equal keys, also buffers
+            of two weights.
+    """
+
+    loaded: LoadedWeight
+    buffers: _Buffers
+
+    @property
+    def weight(self) -> Weight:
+        return self.loaded.weight
+
+
+def detect(ctx: AnalysisContext) -> Iterator[Finding]:
+    """Yield a finding for each weight that is resident packed and in another form.
+
+    Weights with equal content share their packed buffers and have one finding together.
+    """
+    done: set[Weight] = set()
+    for weight in ctx.model.weights:
+        if weight in done:
+            continue
+        first = _packed_weight(ctx, weight)
+        if first is None or not (first.loaded.is_read or len(first.buffers) > 1):
+            continue
+        equal = [twin for twin in _equal_weights(ctx, weight) if twin not in done]
+        done.update(equal)
+        group = [first, *filter(None, (_packed_weight(ctx, twin) for twin in equal))]
+        kept = [packed for packed in group if packed.loaded.is_read]
+        if kept:
+            yield _original_and_packed(ctx, kept)
+        reported = {key for packed in kept for key in packed.buffers}
+        freed = [
+            packed
+            for packed in group
+            if not packed.loaded.is_read and not reported >= packed.buffers.keys()
+        ]
+        buffers = [buffer for key, buffer in _merged(freed).items() if key not in reported]
+        if len(buffers) > 1 and sum(buffer.nbytes for buffer in buffers) > _original_bytes(freed):
+            yield _packed_twice(ctx, freed, buffers)
+
+
+def _equal_weights(ctx: AnalysisContext, weight: Weight) -> Iterator[Weight]:
+    """Yield the other weights that share their packed buffers with `weight`."""
+    if ctx.runtime < PACKED_SHARED_SINCE:
+        return
+    for twin in ctx.equal_to(weight):
+        if twin != weight and (twin.dtype, twin.shape) == (weight.dtype, weight.shape):
+            yield twin
+
+
+def _packed_weight(ctx: AnalysisContext, weight: Weight) -> _PackedWeight | None:
+    """Return `weight` with its packed buffers; None without any, or if another rule reports it."""
+    if (
+        weight.nbytes < _MIN_BYTES
+        or weight.graph
+        or weight.dtype in ("float16", "bfloat16", "string")
+    ):
+        return None
+    loaded = ctx.session.weight(weight)
+    buffers = _buffers(ctx, loaded)
+    if not buffers or any(
+        consumer.node.op_type == "DequantizeLinear" for consumer in loaded.consumers
+    ):
+        return None
+    return _PackedWeight(loaded, buffers)
+
+
+def _buffers(ctx: AnalysisContext, loaded: LoadedWeight) -> _Buffers:
+    is_shared = ctx.runtime >= PACKED_SHARED_SINCE
+    buffers: _Buffers = {}
+    for consumer in loaded.consumers:
+        buffer = consumer.buffer
+        if buffer is None:
+            continue
+        key: Hashable = (loaded.weight, consumer.node)
+        if buffer.kind == "reordered":
+            key = (loaded.weight, buffer)  # each weight is replaced by a new initializer
+        elif is_shared:
+            key = (buffer, consumer.kernel)
+        buffers.setdefault(key, buffer)
+    return buffers
+
+
+def _merged(group: list[_PackedWeight]) -> _Buffers:
+    return {key: buffer for packed in group for key, buffer in packed.buffers.items()}
+
+
+def _original_bytes(group: list[_PackedWeight]) -> int:
+    return sum(packed.weight.nbytes for packed in group)
+
+
+def _original_and_packed(ctx: AnalysisContext, group: list[_PackedWeight]) -> Finding:
+    buffers = [*_merged(group).values()]
+    packed_bytes = sum(buffer.nbytes for buffer in buffers)
+    consumers = [consumer for packed in group for consumer in packed.loaded.consumers]
+    reading = [consumer for consumer in consumers if consumer.buffer is None]
+    packing = [consumer for consumer in consumers if consumer.buffer is not None]
+    several = len(group) > 1
+    it, its, stays = ("them", "their", "stay") if several else ("it", "its", "stays")
+    as_is = "as they are" if several else "as it is"
+    readers = "they are outputs" if several else "it is an output"
+    if reading:
+        verb = "read" if len(reading) > 1 else "reads"
+        readers = f"{some_of(node_names(ctx, reading))} {verb} {it} {as_is}"
+    pack = "packs" if len(packing) == 1 else "pack"
+    size = format_size(group[0].weight.nbytes)
+    each = " each, with the same content" if several else ""
+    return _finding(
+        ctx,
+        group,
+        f"{some_weights([packed.weight for packed in group])} ({size}{each}) {stays} beside {its} "
+        f"packed copy: {some_of(node_names(ctx, packing))} {pack} {it}, and {readers}",
+        f"{format_size(_original_bytes(group))} as the model has {it} and "
+        f"{format_size(packed_bytes)} packed are resident; without packing only the first are.",
+        [*reading, *packing],
+        buffers,
+        packed_bytes,
+    )
+
+
+def _packed_twice(
+    ctx: AnalysisContext, group: list[_PackedWeight], buffers: list[PackedBuffer]
+) -> Finding:
+    packed_bytes = sum(buffer.nbytes for buffer in buffers)
+    weights = [packed.weight for packed in group]
+    embedded = sum(packed.loaded.private_bytes for packed in group)
+    retained = embedded if ctx.runtime < ARENA_FREED_SINCE else 0
+    consumers = [consumer for packed in group for consumer in packed.loaded.consumers]
+    several = len(group) > 1
+    each, verb = (" each, with the same content", "are") if several else ("", "is")
+    return _finding(
+        ctx,
+        group,
+        f"{some_weights(weights)} ({format_size(weights[0].nbytes)}{each}) {verb} packed "
+        f"{len(buffers)} times, by {some_of(node_names(ctx, consumers))}",
+        f"The packed copies take {format_size(packed_bytes)}; without packing "
+        f"{'the originals are' if several else 'one original is'} read by all.",
+        consumers,
+        buffers,
+        packed_bytes + retained - _original_bytes(group),
+        retained,
+    )
+
+
+def _finding(
+    ctx: AnalysisContext,
+    group: list[_PackedWeight],
+    message: str,
+    detail: str,
+    consumers: Sequence[Consumer],
+    buffers: Sequence[PackedBuffer],
+    nbytes: int,
+    retained: int = 0,
+) -> Finding:
+    weights = [packed.weight for packed in group]
+    kinds = {buffer.kind for buffer in buffers}
+    # Results of folding are those of the rules on folding.
+    loaded = [replace(packed.loaded, content=weights[0], results=()) for packed in group]
+    return RULE.finding(
+        ctx,
+        message,
+        detail=detail,
+        weights=map(qualified_name, weights),
+        nodes=node_names(ctx, consumers),
+        nbytes=nbytes,
+        peak_bytes=ctx.session.peak_reduction(loaded, list(map(LoadedWeight.unpacked, weights))),
+        retained_bytes=retained,
+        phase="optimize" if "reordered" in kinds else "prepack",
+        expected=expected_copies(weights, ((buffer.kind, buffer.nbytes) for buffer in buffers)),
+        remedies=_REORDERED if kinds == {"reordered"} else None,
+    )

@@ -1,0 +1,102 @@
+"""Sparse weights become dense at load: a small file takes much memory.
+
+## Why it costs
+
+onnxruntime has no kernels that read a sparse weight as it is. It fills up every sparse
+initializer, and every Constant with a `sparse_value`, to a dense tensor while it parses
+the model (1.20 to 1.31.1), in private memory. Since 1.30 values and indices stay beside
+the dense tensor for as long as the session.
+
+## What to do
+
+`externalize`: write the weight as a dense one with external data. It takes no more memory
+than before: its pages are mapped from the file, shared between processes, and there are
+no values and indices. The file grows; file systems and archives can keep long runs of
+zeros small.
+
+## Not reported
+
+Sparse weights of less than 1 MiB that would be saved: those that are packed from their
+dense form leave only values and indices behind. Those in functions, and those that no
+node reads.
+"""
+
+from collections.abc import Iterator
+from math import prod
+
+from onnx import SparseTensorProto
+
+from memdiag.model.graph_index import Graph
+from memdiag.model.tensor_types import ELEMENT_TYPES
+from memdiag.ort.analysis import AnalysisContext
+from memdiag.ort.releases import SPARSE_KEPT_SINCE
+from memdiag.records.finding import Finding
+from memdiag.records.weights import Weight, qualified_name
+from memdiag.rules.rule import Rule
+from memdiag.rules.wording import counted, is_or_are, some_of
+from memdiag.units import MIB, format_size
+
+RULE = Rule(
+    code="MD405",
+    name="sparse-densified",
+    summary="Sparse weights are filled up to dense ones when they are loaded",
+    remedies=("externalize",),
+)
+
+_MIN_BYTES = MIB
+
+
+def detect(ctx: AnalysisContext) -> Iterator[Finding]:
+    """Yield at most one finding, for all sparse weights."""
+    weights = [weight for weight in ctx.model.weights if weight.place == "sparse"]
+    if not weights:
+        return
+    stored = dict(_stored_sizes(ctx.model.graph))
+    used = [weight for weight in weights if ctx.readers(weight)]
+    saved = 0
+    for weight in used:
+        if not ctx.session.is_freed(weight):
+            saved += weight.nbytes
+        if ctx.runtime >= SPARSE_KEPT_SINCE:
+            saved += stored.get((weight.graph, weight.name), 0)
+    if saved < _MIN_BYTES:
+        return
+    used.sort(key=lambda weight: -weight.nbytes)
+    names = [qualified_name(weight) for weight in used]
+    yield RULE.finding(
+        ctx,
+        f"{counted(len(used), 'sparse weight')} ({some_of(names)}: {_sizes(used, stored)}) "
+        f"{is_or_are(len(used))} filled up to dense ones in private memory",
+        detail="Dense external data of the same size would be mapped and shared.",
+        weights=names,
+        nbytes=saved,
+        phase="parse",
+    )
+
+
+def _sizes(weights: list[Weight], stored: dict[tuple[str, str], int]) -> str:
+    small = sum(stored.get((weight.graph, weight.name), 0) for weight in weights)
+    return f"{format_size(small)} become {format_size(sum(weight.nbytes for weight in weights))}"
+
+
+def _stored_sizes(main: Graph) -> Iterator[tuple[tuple[str, str], int]]:
+    """Yield the bytes of values and indices of each sparse tensor, by graph and name."""
+    for path, graph in main.with_paths():
+        for sparse in graph.sparse_initializers:
+            yield (path, sparse.values.name), _nbytes(sparse)
+        for node in graph.nodes:
+            if node.op_type == "Constant" and node.output:
+                for attribute in node.attribute:
+                    if attribute.HasField("sparse_tensor"):
+                        yield (path, node.output[0]), _nbytes(attribute.sparse_tensor)
+
+
+def _nbytes(sparse: SparseTensorProto) -> int:
+    parts = (sparse.values, sparse.indices)
+    return sum(
+        ELEMENT_TYPES[tensor.data_type].nbytes(tuple(tensor.dims))
+        if tensor.data_type in ELEMENT_TYPES
+        else 0
+        for tensor in parts
+        if prod(tensor.dims)
+    )

@@ -1,0 +1,163 @@
+"""Weights that a subgraph owns are kept several times.
+
+An If, Loop or Scan node has weights, as initializers or Constant nodes, inside its
+subgraphs instead of in the main graph.
+
+## Why it costs
+
+The runtime makes a session state of its own for each subgraph, and copies the subgraph's
+embedded weights into it; the node that contains the subgraph keeps those it was parsed
+with. That stale copy stays in all versions of onnxruntime (1.20 to 1.31.1 measured), once
+for each node around the weight: twice in an If within a Loop. Since 1.29 the runtime's
+own copy is not freed either when all kernels have packed it: beside the packed copy there
+are two originals then. Before 1.29 that happens to weights whose name is that of a constant in a
+later branch, because the runtime counts by name what is left to pack. External weights leave
+no stale copy, but since 1.29 their mapped pages stay as well.
+
+Up to 1.22 the main graph's arena keeps the place of originals that were packed, so
+hoisting the weights of several branches gains less there: the bytes given count that in.
+
+## What to do
+
+`hoist-subgraph-weights`: move the weights to the main graph. Subgraphs see outer names,
+so the nodes inside need no change; nothing stale is left, and packed originals are freed.
+`hoist-shallow-weights` does so with all but those that a body within a body reads, for there
+the runtime does not pack a weight of the main graph, and products may take longer.
+
+## Not reported
+
+- Weights with the same content in several branches: `weight-in-branches` has
+  these, with all that they cost.
+- Nodes whose subgraphs waste less than 64 KiB, weights below 256 bytes, and tensors that
+  are attributes of other nodes.
+- Copies made by constant folding inside the subgraph: hoisting does not end these.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from memdiag.model.graph_index import Node, Scope
+from memdiag.ort.analysis import AnalysisContext
+from memdiag.ort.releases import ARENA_FREED_SINCE
+from memdiag.ort.session_memory import LoadedWeight, subgraph_depth
+from memdiag.records.finding import ExpectedCopies, Finding
+from memdiag.records.weights import Weight, qualified_name
+from memdiag.rules.equal_weights import (
+    MIN_BYTES,
+    is_in_branches,
+    is_listed_by_name,
+    mergeable_groups,
+)
+from memdiag.rules.rule import Rule
+from memdiag.rules.wording import some_weights
+from memdiag.units import format_size
+
+RULE = Rule(
+    code="MD104",
+    name="subgraph-weights",
+    summary="Weights owned by a subgraph, of which stale copies stay",
+    remedies=("hoist-subgraph-weights", "hoist-shallow-weights"),
+)
+
+_MIN_WEIGHT_BYTES = 256
+
+
+def detect(ctx: AnalysisContext) -> Iterator[Finding]:
+    """Yield a finding for each outermost node whose subgraphs own weights with stale copies."""
+    in_branches = {
+        weight for group in mergeable_groups(ctx) if is_in_branches(ctx, group) for weight in group
+    }
+    by_node: dict[tuple[Scope, Node], list[LoadedWeight]] = defaultdict(list)
+    for weight in ctx.model.weights:
+        if weight in in_branches or weight.place == "attribute":
+            continue
+        if subgraph_depth(ctx.graphs, weight):
+            by_node[_outermost(ctx, weight)].append(ctx.session.weight(weight))
+    for (scope, node), weights in by_node.items():
+        costly = [
+            loaded
+            for loaded in weights
+            if loaded.weight.nbytes >= _MIN_WEIGHT_BYTES and (loaded.stale_copies or loaded.is_kept)
+        ]
+        copies = sum(
+            (loaded.stale_copies + loaded.is_kept) * loaded.weight.nbytes for loaded in costly
+        )
+        if copies >= MIN_BYTES:
+            costly.sort(key=lambda loaded: -loaded.weight.nbytes)
+            yield _finding(ctx, scope, node, costly)
+
+
+def _outermost(ctx: AnalysisContext, weight: Weight) -> tuple[Scope, Node]:
+    """Return the outermost node with a subgraph that contains `weight`, and the node's scope."""
+    scope = ctx.graphs.scopes(weight)[0]
+    while True:
+        parent, owner = scope.parent, scope.owner
+        assert parent is not None
+        assert owner is not None
+        if parent.parent is None or parent.is_function:
+            return parent, owner
+        scope = parent
+
+
+def _finding(
+    ctx: AnalysisContext, scope: Scope, node: Node, costly: Sequence[LoadedWeight]
+) -> Finding:
+    weights = tuple(loaded.weight for loaded in costly)
+    stale = sum(loaded.stale_copies * loaded.weight.nbytes for loaded in costly)
+    kept = sum(loaded.weight.nbytes for loaded in costly if loaded.is_kept)
+    size = sum(weight.nbytes for weight in weights)
+    noun = "weight" if len(weights) == 1 else "weights"
+    hoisted = [replace(loaded, depth=0) for loaded in costly]
+    return RULE.finding(
+        ctx,
+        f"The subgraphs of {ctx.node_name(scope, node)} own {len(weights)} {noun} "
+        f"({format_size(size)}): {some_weights(weights)}.",
+        detail=_detail(ctx, stale, kept),
+        weights=map(qualified_name, weights),
+        nodes=(ctx.node_name(scope, node),),
+        graph=weights[0].graph,
+        nbytes=max(0, stale + kept - _retained_in_main(ctx, costly)),
+        peak_bytes=ctx.session.peak_reduction(costly, hoisted),
+        phase="initialize",
+        expected=_expected(ctx, weights),
+    )
+
+
+def _expected(ctx: AnalysisContext, weights: tuple[Weight, ...]) -> Iterator[ExpectedCopies]:
+    """Yield the originals that an X-ray should list, with those of other weights of equal
+    content."""
+    if not all(is_listed_by_name(ctx, weight) for weight in weights):
+        return
+    equal = {twin for weight in weights for twin in ctx.equal_to(weight)}
+    listed = (*weights, *(equal - set(weights)))
+    counts = [(weight, ctx.session.weight(weight).original_copies) for weight in listed]
+    yield ExpectedCopies(
+        weights=tuple(map(qualified_name, weights)),
+        kind="original",
+        count=sum(count for _, count in counts),
+        bytes=sum(count * weight.nbytes for weight, count in counts),
+    )
+
+
+def _retained_in_main(ctx: AnalysisContext, costly: Sequence[LoadedWeight]) -> int:
+    """Return the bytes that old releases would retain if the main graph owned the weights.
+
+    The arena of the main graph never frees originals; subgraphs reuse each other's blocks.
+    """
+    if ctx.runtime >= ARENA_FREED_SINCE:
+        return 0
+    freed: dict[str, int] = defaultdict(int)
+    for loaded in costly:
+        if loaded.is_packed_only:
+            freed[loaded.weight.graph] += loaded.private_bytes
+    return sum(freed.values()) - max(freed.values(), default=0)
+
+
+def _detail(ctx: AnalysisContext, stale: int, kept: int) -> str:
+    parts = []
+    if stale:
+        parts.append(f"{format_size(stale)} of stale copies in the nodes that contain subgraphs")
+    if kept:
+        parts.append(f"{format_size(kept)} of originals although they are packed")
+    return f"onnxruntime {ctx.runtime} keeps {', and '.join(parts)}."

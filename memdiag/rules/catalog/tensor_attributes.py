@@ -1,0 +1,144 @@
+"""Large attributes of a node stay in memory as parsed, after its kernel has read them.
+
+## Why it costs
+
+Kernels such as those of tree ensembles, support vector machines and scalers read their
+parameters from attributes into structures of their own when a session is created. The
+node still keeps the attributes, in every release up to 1.31.1: 8 bytes an integer,
+4 a float, about 56 a string, tensors with their bytes. In a subgraph there are three such
+copies. A TreeEnsembleRegressor or TreeEnsembleClassifier has six integers, two floats and
+a string for each node of its trees, which is several times what its kernel makes of them.
+
+## What to do
+
+- Export trees as the newer `TreeEnsemble` (ai.onnx.ml 5, onnxruntime
+  1.20 and newer), which takes a quarter of the attributes.
+- Leave out optional lists without information: `nodes_hitrates`, on which no result
+  depends, and `nodes_missing_value_tracks_true` where all are 0.
+- Fewer or shallower trees.
+
+There is no option that frees them.
+
+## Not reported
+
+Less than 4 MiB a node; nodes in functions; Constant nodes, whose value becomes a weight.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from onnx import AttributeProto, TensorProto
+
+from memdiag.model.graph_index import Node, joined
+from memdiag.model.model_file import ModelFile
+from memdiag.model.tensor_types import ELEMENT_TYPES, STRING
+from memdiag.ort.analysis import AnalysisContext
+from memdiag.records.finding import ExpectedCopies, Finding
+from memdiag.records.weights import Weight, qualified_name
+from memdiag.rules.rule import Rule
+from memdiag.rules.wording import some_of
+from memdiag.units import KIB, MIB, format_size
+
+RULE = Rule(
+    code="MD407",
+    name="tensor-attributes",
+    summary="Large attributes of a node stay in memory after its kernel has read them",
+)
+
+_MIN_BYTES = 4 * MIB
+_MIN_TENSOR = 64 * KIB
+_INT, _FLOAT = 8, 4
+_STRING = 56
+"""A pointer, and a std::string in a block of malloc; long ones lie in another."""
+
+_MAX_SHORT_STRING = 15
+"""Characters of a string that C++ stores in the string itself."""
+
+_IN_SUBGRAPHS = 3
+_TREES = ("TreeEnsembleRegressor", "TreeEnsembleClassifier")
+
+
+class _LargeAttribute(NamedTuple):
+    """An attribute that stays in memory.
+
+    Attributes:
+        name: the name of the attribute.
+        nbytes: its size in memory.
+    """
+
+    name: str
+    nbytes: int
+
+
+def detect(ctx: AnalysisContext) -> Iterator[Finding]:
+    """Yield a finding for each node whose attributes take much memory."""
+    tensors: dict[tuple[str, str], list[Weight]] = {}
+    for weight in ctx.model.weights:
+        if weight.place == "attribute" and weight.nbytes >= _MIN_TENSOR:
+            node_name = weight.name.rpartition(".")[0]
+            tensors.setdefault((weight.graph, node_name), []).append(weight)
+    for path, scope in ctx.graphs:
+        if scope.is_function:
+            continue
+        copies = _IN_SUBGRAPHS if path else 1
+        for node in scope.nodes:
+            if node.op_type == "Constant" or not node.has_attributes:
+                continue
+            kept = list(_large_attributes(ctx.model, node))
+            total = sum(attribute.nbytes for attribute in kept) * copies
+            if total < _MIN_BYTES:
+                continue
+            name = joined(path, node.label)
+            largest = sorted(kept, key=lambda attribute: -attribute.nbytes)
+            named = [f"{attribute.name} {format_size(attribute.nbytes)}" for attribute in largest]
+            yield RULE.finding(
+                ctx,
+                f"{name} ({node.op_type}) keeps its attributes "
+                f"with {format_size(total)} after its kernel has read them ({some_of(named)})",
+                detail=f"They are in memory {copies} times, as the node is in a subgraph."
+                if copies > 1
+                else "",
+                weights=[qualified_name(weight) for weight in tensors.get((path, node.label), ())],
+                nodes=[name],
+                graph=path,
+                nbytes=total,
+                phase="parse",
+                expected=(
+                    ExpectedCopies(
+                        weights=(qualified_name(weight),),
+                        kind="original",
+                        count=copies,
+                        bytes=weight.nbytes * copies,
+                    )
+                    for weight in tensors.get((path, node.label), ())
+                ),
+                remedies=None if node.op_type in _TREES else (),
+            )
+
+
+def _large_attributes(model: ModelFile, node: Node) -> Iterator[_LargeAttribute]:
+    for attribute in node.attribute:
+        nbytes = _nbytes(model.read_attribute(attribute))
+        if nbytes:
+            yield _LargeAttribute(attribute.name, nbytes)
+
+
+def _nbytes(attribute: AttributeProto) -> int:
+    """Return the size in memory of the numbers, strings and tensors of an attribute."""
+    size = len(attribute.ints) * _INT + len(attribute.floats) * _FLOAT
+    if attribute.strings:
+        lengths = list(map(len, attribute.strings))
+        size += len(lengths) * _STRING + sum(
+            length for length in lengths if length > _MAX_SHORT_STRING
+        )
+    tensors = [*attribute.tensors, *([attribute.t] if attribute.HasField("t") else [])]
+    return size + sum(map(_tensor, tensors))
+
+
+def _tensor(tensor: TensorProto) -> int:
+    element = ELEMENT_TYPES.get(tensor.data_type)
+    # Large tensors of the model's own file are references in the skeleton, like external ones;
+    # kernels cannot read external data from attributes.
+    if element is None or element is STRING or min(tensor.dims, default=0) < 0:
+        return 0
+    return element.nbytes(tuple(tensor.dims))

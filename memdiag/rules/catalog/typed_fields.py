@@ -1,0 +1,98 @@
+"""Small elements stored as one 32-bit number each take two to four times their size.
+
+A tensor in the model file stores its elements as plain bytes (`raw_data`) or in a typed
+field. The field for all types of less than 32 bits is `int32_data`, whose numbers
+protobuf decodes one by one into 4 bytes each.
+
+## Why it costs
+
+The parsed model of an int8 weight in `int32_data` takes 4 bytes an element, of an fp16
+weight 2 more than needed, and all weights are parsed before the first is converted and
+freed. In a subgraph a copy of the parsed tensor stays as long as the session, in every
+release up to 1.31.1, so there the overhead does as well. In a Constant node it is there
+twice while the model is parsed. uint32 weights take 8 bytes an element, in `uint64_data`.
+
+## What to do
+
+Write the bytes instead: `onnx.numpy_helper.from_array` does, as does `externalize`.
+Tensors made with `onnx.helper.make_tensor(..., raw=False)`, its default, are in typed
+fields.
+
+## Not reported
+
+`float_data`, `double_data` and `int64_data`, which take as much memory as `raw_data`. An
+overhead of less than 8 MiB at the peak, as much as a session of an empty model takes.
+"""
+
+from collections.abc import Iterator
+from math import prod
+
+from memdiag.model.tensor_types import ELEMENT_TYPES_BY_NAME
+from memdiag.ort.analysis import AnalysisContext
+from memdiag.records.finding import Finding
+from memdiag.records.weights import Weight, qualified_name
+from memdiag.rules.rule import Rule
+from memdiag.rules.wording import counted, some_of
+from memdiag.units import MIB, format_size
+
+RULE = Rule(
+    code="MD402",
+    name="typed-fields",
+    summary="Weights are stored as one 32-bit number an element, which takes more to parse",
+    remedies=("raw-data", "externalize"),
+)
+
+_MIN_BYTES = 8 * MIB
+_NUMBER_BYTES = {"int32_data": 4, "uint64_data": 8}
+_IN_CONSTANTS, _IN_SUBGRAPHS = 2, 3
+"""How often a Constant's or a subgraph's tensor is there at the end of parsing (1.20 to 1.31.1)."""
+
+
+def detect(ctx: AnalysisContext) -> Iterator[Finding]:
+    """Yield at most one finding, for all weights in typed fields that are wider than the type."""
+    found = [
+        (weight, extra)
+        for weight in ctx.model.weights
+        if weight.storage == "typed" and (extra := _field_bytes(weight) - weight.nbytes) > 0
+    ]
+    peak = sum(extra * _times(weight) for weight, extra in found)
+    if peak < _MIN_BYTES:
+        return
+    found.sort(key=lambda pair: -pair[1])
+    names = [qualified_name(weight) for weight, _ in found]
+    dense = sum(weight.nbytes for weight, _ in found)
+    stays = sum(extra for weight, extra in found if _in_subgraph(weight))
+    wide = dense + sum(extra for _, extra in found)
+    yield RULE.finding(
+        ctx,
+        f"{counted(len(found), 'weight')} ({some_of(names)}) of {format_size(dense)} in typed "
+        f"fields take{'s' if len(found) == 1 else ''} {format_size(wide)} once parsed",
+        detail=f"{format_size(stays)} of that stay for subgraphs." if stays else "",
+        weights=names,
+        nbytes=stays,
+        peak_bytes=peak,
+        phase="parse",
+    )
+
+
+def _field_bytes(weight: Weight) -> int:
+    """Return the size in memory of the typed field of `weight`; 0 if it is not wider than the
+    type."""
+    element = ELEMENT_TYPES_BY_NAME[weight.dtype]
+    number = _NUMBER_BYTES.get(element.field, 0)
+    if element.bits >= number * 8:
+        return 0
+    # Elements of less than a byte share one as in raw_data, but for those of six bits.
+    count = prod(weight.shape) if element.bits == 6 else weight.nbytes * 8 // max(element.bits, 8)
+    return count * number
+
+
+def _in_subgraph(weight: Weight) -> bool:
+    return bool(weight.graph) and weight.place != "function"
+
+
+def _times(weight: Weight) -> int:
+    """Return how often the parsed tensor of `weight` is in memory at the end of parsing."""
+    if _in_subgraph(weight):
+        return _IN_SUBGRAPHS
+    return 1 if weight.place == "initializer" else _IN_CONSTANTS

@@ -1,0 +1,170 @@
+"""Weights that no output depends on stay in memory, or raise the peak of loading.
+
+## Why it costs
+
+A weight of the main graph that no node reads is dropped when the graph is optimized;
+embedded ones are parsed first, and raise the peak of loading. What is *not* dropped, from
+1.20 to 1.31.1:
+
+- unused weights of a subgraph: the node that contains the subgraph keeps them as parsed;
+- unused weights that are listed as graph inputs as well: a caller might give them;
+- weights that are read by nodes whose outputs nobody uses: onnxruntime does not remove
+  such nodes but executes them in every run, and packs their weights.
+
+## What to do
+
+`drop-unused`: remove the weights, and the nodes that lead nowhere. onnxsim, onnxslim and
+onnx-ir remove both. If the output of such a node was meant to be used, the export went
+wrong.
+
+## Not reported
+
+Unused external data, which is never mapped (see `external-data-unused` for its place on
+the disk). Less than 1 MiB that stays; weights of the main graph that are dropped, unless
+they raise the peak by 8 MiB beyond the one weight that is in memory twice while it is
+converted. Functions, and sparse weights.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from memdiag.model.readers import Reader
+from memdiag.ort.analysis import AnalysisContext
+from memdiag.records.attribution import CopyKind
+from memdiag.records.finding import ExpectedCopies, Finding
+from memdiag.records.weights import Weight, qualified_name
+from memdiag.rules.rule import Rule
+from memdiag.rules.wording import counted, is_or_are, node_names, some_of
+from memdiag.units import MIB, format_size
+
+RULE = Rule(
+    code="MD404",
+    name="unused-weights",
+    summary="Weights that no output depends on stay in memory, or raise the peak of loading",
+    remedies=("drop-unused",),
+)
+
+_MIN_STEADY_BYTES = MIB
+_MIN_PEAK_BYTES = 8 * MIB
+
+
+class _UnneededCopies(NamedTuple):
+    """Copies of a weight on which no output depends.
+
+    Attributes:
+        weight: the weight.
+        kind: the kind of the copies.
+        number, nbytes: the number of copies, and their total size.
+    """
+
+    weight: Weight
+    kind: CopyKind
+    number: int
+    nbytes: int
+
+
+def detect(ctx: AnalysisContext) -> Iterator[Finding]:
+    """Yield at most three findings: for weights dropped at load, never read, and read by dead
+    nodes."""
+    used = ctx.used_values
+    dropped: list[Weight] = []
+    unread: list[_UnneededCopies] = []
+    of_dead_nodes: list[_UnneededCopies] = []
+    dead_readers: list[Reader] = []
+    for weight in ctx.model.weights:
+        if weight.place not in ("initializer", "constant") or not weight.nbytes:
+            continue
+        values = [(scope, weight.name) for scope in ctx.graphs.scopes(weight)]
+        if not values or any(map(used.is_needed, values)):
+            continue
+        is_embedded = weight.storage != "external"
+        if any(map(used.is_read, values)):
+            readers = ctx.session.remaining_readers(weight)
+            dead_readers += readers
+            of_dead_nodes += _copies_for_dead_nodes(ctx, weight, readers)
+        elif is_embedded and (weight.graph or ctx.is_overridable(weight)):
+            unread.append(_UnneededCopies(weight, "original", 1, weight.nbytes))
+        elif is_embedded:
+            dropped.append(weight)
+    yield from _staying(ctx, unread, "that nothing reads")
+    yield from _staying(
+        ctx, of_dead_nodes, "that only nodes with unused outputs read", dead_readers
+    )
+    yield from _dropped(ctx, dropped)
+
+
+def _copies_for_dead_nodes(
+    ctx: AnalysisContext, weight: Weight, readers: Sequence[Reader]
+) -> Iterator[_UnneededCopies]:
+    """Yield the copies of a weight whose `readers` all have unused outputs."""
+    is_embedded = weight.storage != "external"
+    # The node that contains a subgraph has a copy of the subgraph's weights besides.
+    count = int(bool(weight.graph) and is_embedded)
+    if is_embedded and readers:
+        count += not ctx.session.is_freed(weight)
+    if count:
+        yield _UnneededCopies(weight, "original", count, weight.nbytes * count)
+    buffers = (consumer.buffer for consumer in ctx.session.weight(weight).consumers)
+    buffer = next(filter(None, buffers), None)
+    if buffer is not None:
+        yield _UnneededCopies(weight, buffer.kind, 1, buffer.nbytes)
+
+
+def _staying(
+    ctx: AnalysisContext,
+    copies: Sequence[_UnneededCopies],
+    reason: str,
+    readers: Sequence[Reader] = (),
+) -> Iterator[Finding]:
+    """Yield a finding if `copies`, which stay in memory, are large."""
+    total = sum(each.nbytes for each in copies)
+    if total < _MIN_STEADY_BYTES:
+        return
+    names = list(dict.fromkeys(qualified_name(each.weight) for each in copies))
+    graphs = {each.weight.graph for each in copies}
+    yield RULE.finding(
+        ctx,
+        f"{counted(len(names), 'weight')} {reason} ({some_of(names)}) "
+        f"{'stays' if len(names) == 1 else 'stay'} in memory with {format_size(total)}",
+        detail="onnxruntime executes these nodes." if readers else "",
+        weights=names,
+        nodes=node_names(ctx, readers),
+        graph=graphs.pop() if len(graphs) == 1 else "",
+        nbytes=total,
+        phase="initialize",
+        expected=(
+            ExpectedCopies(
+                weights=(qualified_name(each.weight),),
+                kind=each.kind,
+                count=each.number,
+                bytes=each.nbytes,
+            )
+            for each in copies
+        ),
+    )
+
+
+def _dropped(ctx: AnalysisContext, dropped: Sequence[Weight]) -> Iterator[Finding]:
+    """Yield a finding if weights that are dropped after parsing raise the peak."""
+    total = sum(weight.nbytes for weight in dropped)
+    if total < _MIN_PEAK_BYTES:
+        return
+    unused = frozenset(dropped)
+    # The largest weight is there twice while it is converted, with and without the others.
+    used = (weight for weight in ctx.model.weights if weight not in unused)
+    largest = max((weight.nbytes for weight in used if weight.storage != "external"), default=0)
+    peak = total - largest
+    if peak < _MIN_PEAK_BYTES:
+        return
+    by_size = sorted(dropped, key=lambda weight: -weight.nbytes)
+    names = list(map(qualified_name, by_size))
+    yield RULE.finding(
+        ctx,
+        f"{counted(len(dropped), 'weight')} that nothing reads ({some_of(names)}: "
+        f"{format_size(total)}) {is_or_are(len(dropped))} parsed at each load",
+        detail="onnxruntime drops them afterwards.",
+        weights=names,
+        nbytes=0,
+        peak_bytes=peak,
+        phase="parse",
+    )

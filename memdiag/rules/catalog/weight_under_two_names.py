@@ -1,0 +1,183 @@
+"""An If, Loop or Scan reads a weight under two names, of which Identity makes one.
+
+Exporters write an Identity where one parameter has several names, as those that are tied do.
+
+## Why it costs
+
+onnxruntime drops an Identity and lets its readers take the weight itself, in subgraphs too. But
+where a body of a node already reads the weight by one name, what reads it by the other in the
+same node's bodies is left alone (1.20 to 1.31.1), and the Identity is folded like any other node:
+into a copy of the weight.
+
+The copy stays if a reader takes it as it is, as Gather does, while one takes the weight so, too.
+If kernels pack both, one packed copy is shared since 1.21; up to 1.22 the place of the folded one
+stays in the arena nonetheless. The peak is higher by the copy, and up to 1.23, where folding copies
+what it reads, by two.
+
+## What to do
+
+`remove-identities`: let the readers take the weight under its own name. Every value stays as it is.
+
+## Not reported
+
+- An Identity of a weight in any other place: it is dropped, and costs nothing.
+- One whose output is an output of its graph, or that is in a function; weights that a caller may
+  override, which are not folded.
+- Copies below 64 KiB.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from memdiag.model.graph_index import Scope
+from memdiag.model.readers import Reader
+from memdiag.ort.analysis import AnalysisContext
+from memdiag.ort.prepacking import packed_buffer
+from memdiag.ort.releases import ARENA_FREED_SINCE, FOLDING_WITHOUT_PROTOBUF_SINCE
+from memdiag.records.finding import ExpectedCopies, Finding
+from memdiag.records.weights import Weight, qualified_name
+from memdiag.rules.rule import Rule
+from memdiag.rules.wording import counted, node_names, some_of
+from memdiag.units import KIB, format_size
+
+RULE = Rule(
+    code="MD106",
+    name="weight-under-two-names",
+    summary="A weight read under two names by one If, Loop or Scan, which is copied for that",
+    remedies=("remove-identities",),
+)
+
+_MIN_BYTES = 64 * KIB
+
+
+class _NamedCopy(NamedTuple):
+    """A weight, or a copy of it that is made because it has another name.
+
+    Attributes:
+        names: the names by which nodes read it.
+        identity: the Identity that makes the copy; None for the weight itself.
+    """
+
+    names: set[str]
+    identity: Reader | None
+
+
+def detect(ctx: AnalysisContext) -> Iterator[Finding]:
+    """Yield a finding for each weight that is copied because it is read under two names."""
+    for weight in ctx.model.weights:
+        if (
+            weight.nbytes >= _MIN_BYTES
+            and weight.place in ("initializer", "constant")
+            and not ctx.is_overridable(weight)
+            and not any(scope.is_function for scope in ctx.graphs.scopes(weight))
+        ):
+            copies = _copies(ctx, weight)
+            if len(copies) > 1:
+                yield from _finding(ctx, weight, copies)
+
+
+def _copies(ctx: AnalysisContext, weight: Weight) -> list[_NamedCopy]:
+    """Return the weight, followed by its copies, with the names by which nodes read them."""
+    copies = [_NamedCopy({weight.name}, None)]
+    for reader in ctx.readers(weight):
+        scope, node = reader.scope, reader.node
+        is_chain = all(step.node.op_type == "Identity" for step in reader.path)
+        if node.op_type != "Identity" or not node.output or not is_chain or scope.is_function:
+            continue
+        source = next(copy for copy in copies if reader.name in copy.names)
+        output = node.output[0]
+        if output not in scope.outputs and _is_blocked(scope, output, source.names):
+            copies.append(_NamedCopy({output}, reader))
+        else:
+            source.names.add(output)
+    return copies
+
+
+def _is_blocked(scope: Scope, output: str, names: set[str]) -> bool:
+    """Return whether the runtime cannot drop the Identity that computes `output` from `names`.
+
+    It cannot if one subgraph of a node reads `output`, and one of the node's subgraphs reads one of
+    `names` directly (not in a subgraph further inside).
+    """
+    for bodies in scope.subgraphs.values():
+        if any(_captures(body, {output}) for body in bodies):
+            for body in bodies:
+                if _captures(body, names, directly=True) or _is_blocked(body, output, names):
+                    return True
+    return False
+
+
+def _captures(body: Scope, names: set[str], *, directly: bool = False) -> bool:
+    """Return whether `body` reads a value of an outer graph by one of `names`.
+
+    With `directly`, reads in subgraphs of `body` are ignored.
+    """
+    return any(
+        not body.graph.defines(name)
+        and any(not directly or use.scope is body for use in body.uses(name))
+        for name in names
+    )
+
+
+def _finding(
+    ctx: AnalysisContext, weight: Weight, all_copies: list[_NamedCopy]
+) -> Iterator[Finding]:
+    size, runtime = weight.nbytes, ctx.runtime
+    kept = [copy for copy in all_copies if _is_kept(ctx, weight, copy)]
+    copies = all_copies[1:]
+    if weight.storage == "external":
+        # The weight itself stays mapped: it is resident only as far as it is read.
+        extra = sum(copy in kept for copy in copies)
+    else:
+        extra = max(len(kept) - 1, 0)
+    if runtime < ARENA_FREED_SINCE:
+        extra = max(extra, len(copies))
+    at_peak = len(copies) if kept else 0
+    if runtime < FOLDING_WITHOUT_PROTOBUF_SINCE:
+        at_peak = len(copies) + 1
+    at_peak = max(at_peak, extra)
+    if not at_peak:
+        return
+    name = qualified_name(weight)
+    identities = node_names(ctx, [copy.identity for copy in copies if copy.identity])
+    yield RULE.finding(
+        ctx,
+        f"{name} ({format_size(size)}) is copied {counted(len(copies), 'time')}: one node's bodies"
+        f" read it under another name as well, by {some_of(identities)}",
+        detail=f"onnxruntime {runtime} folds the Identity instead of dropping it: the peak is"
+        f" {format_size(at_peak * size)} higher than necessary.",
+        weights=[name],
+        nodes=identities,
+        nbytes=extra * size,
+        peak_bytes=at_peak * size,
+        phase="constant_fold",
+        expected=_expected(weight, kept),
+    )
+
+
+def _is_kept(ctx: AnalysisContext, weight: Weight, copy: _NamedCopy) -> bool:
+    """Return whether a node reads `copy`, and its kernel does not pack it."""
+    return any(
+        reader.name in copy.names
+        and not packed_buffer(
+            ctx.graphs,
+            ctx.runtime,
+            reader.scope,
+            reader.node,
+            reader.input_index,
+            weight.dtype,
+            weight.shape,
+        )
+        for reader in ctx.session.remaining_readers(weight)
+    )
+
+
+def _expected(weight: Weight, kept: list[_NamedCopy]) -> Iterator[ExpectedCopies]:
+    """Yield the copies that an X-ray should list, if all of them are in memory."""
+    if weight.storage != "external" and len(kept) > 1:
+        yield ExpectedCopies(
+            weights=(qualified_name(weight),),
+            kind="original",
+            count=len(kept),
+            bytes=len(kept) * weight.nbytes,
+        )

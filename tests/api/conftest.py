@@ -1,0 +1,54 @@
+"""A fix whose models are not measured: what is tested is what happens around the measurements."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import pytest
+
+from memdiag.rewrites import rewriters_for
+from memdiag.rewrites.rewrite import Rewriter
+from memdiag.runner.job import Job
+from memdiag.verify.model_evaluator import InputSet
+from tests.fixing.scripted_evaluator import ScriptedEvaluator
+
+
+class HalvingEvaluator(ScriptedEvaluator):
+    """Stands for `ModelEvaluator`: every changed model takes half of the original's memory."""
+
+    def __init__(
+        self, job: Job, input_sets: Sequence[InputSet], scratch: Path, disk_bytes: int
+    ) -> None:
+        super().__init__(job, {"changed": 50})
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        pass
+
+    def _name(self, job: Job) -> str:
+        return "original" if job.model == self.job.model else "changed"
+
+
+@pytest.fixture
+def halved_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let every rewrite halve the memory, at no cost: no process is started to measure it."""
+    monkeypatch.setattr("memdiag.api.fix.ModelEvaluator", HalvingEvaluator)
+
+
+@pytest.fixture
+def two_rewrites(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave two of the rewrites for a tied weight, so that a test takes seconds."""
+
+    def chosen(rule: str) -> tuple[Rewriter, ...]:
+        wanted = ("overridable-weight", "gemm-transposed")
+        return tuple(one for one in rewriters_for(rule) if one.rewrite.name in wanted)
+
+    monkeypatch.setattr("memdiag.fixing.changes.rewriters_for", chosen)

@@ -1,0 +1,102 @@
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import parser
+
+from memdiag.api.comparison_inputs import find_comparison_inputs
+from memdiag.model.model_file import open_model
+from memdiag.runner.job import Job
+from memdiag.verify.model_evaluator import InputSet
+
+
+def found(
+    folder: Path, body: str, given: dict[str, np.ndarray] | None = None
+) -> tuple[InputSet, ...]:
+    path = folder / "m.onnx"
+    onnx.save(parser.parse_model(f'<ir_version: 9, opset_import: ["" : 17]> {body}'), path)
+    with open_model(path) as file:
+        return find_comparison_inputs(
+            file, Job(model=path), folder / "in", dims={}, given=given or {}
+        ).sets
+
+
+def arrays(trial: InputSet) -> list[np.ndarray]:
+    return [np.load(feed.files[0]) for feed in trial.feeds]
+
+
+@pytest.mark.parametrize(
+    ("shape", "expected"),
+    [
+        (
+            "b, n, 3",
+            {"batch 1 × sequence 128": (1, 128, 3), "size 1": (1, 1, 3), "size 4": (1, 4, 3)},
+        ),
+        ("b, 3", {"batch 1": (1, 3), "size 4": (4, 3)}),
+        ("2, 3", {"the inputs of the model": (2, 3)}),
+    ],
+)
+def test_models_are_compared_at_realistic_sizes_and_small_ones(
+    tmp_path: Path, shape: str, expected: dict[str, tuple[int, ...]]
+) -> None:
+    sets = found(tmp_path, f"g (float[{shape}] x) => (float[{shape}] y) {{ y = Abs(x) }}")
+    assert {one.name: arrays(one)[0].shape for one in sets} == expected
+    assert [one.timed for one in sets] == [True, False] * len(expected)
+    first, second = arrays(sets[0])[0], arrays(sets[1])[0]
+    assert not np.array_equal(first, second)
+
+
+def test_flags_choose_both_branches(tmp_path: Path) -> None:
+    sets = found(
+        tmp_path,
+        """g (bool c, float[3] x) => (float[3] y) {
+            y = If (c) <then_branch = t () => (float[3] u) { u = Abs(x) },
+                        else_branch = e () => (float[3] v) { v = Neg(x) }>
+        }""",
+    )
+    assert sorted(bool(arrays(one)[0]) for one in sets) == [False, True]
+
+
+def test_a_model_that_does_not_run_at_the_realistic_size_has_another(tmp_path: Path) -> None:
+    body = """g (float[n] x) => (float[k] y) {
+        s = Constant <value_ints = [4, 16]> ()
+        r = Reshape(x, s)
+        f = Constant <value_ints = [2]> ()
+        y = Reshape(r, f)
+    }"""
+    (one, _) = found(tmp_path, body.replace("[2]", "[-1]"))[:2]
+    assert arrays(one)[0].shape == (64,)
+
+
+def test_given_arrays_are_used_once(tmp_path: Path) -> None:
+    x = np.arange(3, dtype=np.float32)
+    (one,) = found(tmp_path, "g (float[3] x) => (float[3] y) { y = Abs(x) }", {"x": x})
+    assert arrays(one)[0].tolist() == [0, 1, 2]
+
+
+def test_a_model_that_does_not_run_has_none(tmp_path: Path) -> None:
+    assert found(tmp_path, "g (float[3] x) => (float[3] y) { y = Nonsense(x) }") == ()
+
+
+@pytest.mark.parametrize("rows", [2])
+def test_given_arrays_set_the_dimensions(tmp_path: Path, rows: int) -> None:
+    given = {"x": np.ones((rows, 3), np.float32)}
+    body = "g (float[n, 3] x, float[n, 3] z) => (float[n, 3] y) { y = Add(x, z) }"
+    for one in found(tmp_path, body, given):
+        assert [array.shape for array in arrays(one)] == [(rows, 3), (rows, 3)]
+
+
+def test_sizes_with_which_the_model_fails_are_left_out(tmp_path: Path) -> None:
+    # One row and six rows can be added to six rows.
+    body = """g (float[n, 2] x) => (float[6, 2] y) {
+        c = Constant <value = float[6, 2] {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}> ()
+        y = Add(x, c)
+    }"""
+    path = tmp_path / "m.onnx"
+    onnx.save(parser.parse_model(f'<ir_version: 9, opset_import: ["" : 17]> {body}'), path)
+    with open_model(path) as file:
+        sets = find_comparison_inputs(
+            file, Job(model=path), tmp_path / "in", dims={}, given={}, sizes=(4, 6)
+        ).sets
+    assert [arrays(each)[0].shape[0] for each in sets] == [1, 1, 6, 6]

@@ -1,0 +1,127 @@
+"""Every option of a profile reaches every place that has to know it."""
+
+import inspect
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+import memdiag
+from memdiag.api import arguments
+from memdiag.api.arguments import PROFILE_OPTIONS
+from memdiag.api.profile import ProfileConfig
+from memdiag.budgets.baselines import baseline_entry, differences
+from memdiag.cli.app import command_parser
+from memdiag.cli.commands import profile as command
+from memdiag.records.profile import Session
+from memdiag.runner.job import Job, SessionConfig
+from tests.reports import profiles
+
+# For each option a value other than the default: from Python, and on the command line.
+OPTIONS: dict[str, tuple[Any, list[str]]] = {
+    "runs": (3, ["--runs", "3"]),
+    "run": (False, ["--no-run"]),
+    "dims": ({"batch": 2}, ["--dim", "batch=2"]),
+    "inputs": ({"x": "x.npy"}, ["--input", "x=x.npy"]),
+    "session_options": ({"a.b": "1"}, ["--session-option", "a.b=1"]),
+    "optimization_level": ("basic", ["--optimization-level", "basic"]),
+    "disabled_optimizers": (("Folding",), ["--disable-optimizer", "Folding"]),
+    "threads": (2, ["--threads", "2"]),
+    "providers": (("MyProvider",), ["--provider", "MyProvider"]),
+    "environment": ({"NAME": "value"}, ["--env", "NAME=value"]),
+    "load_from": ("bytes", ["--load-from", "bytes"]),
+    "telemetry": (True, ["--telemetry"]),
+    "python": (Path("python3"), ["--python", "python3"]),
+    "timeout_s": (7.0, ["--timeout", "7"]),
+    "memory_limit_bytes": (1_000_000_000, ["--memory-limit", "1GB"]),
+}
+TUNED_ONLY = {"run_options", "shared_arena", "sessions", "shared_weights"}
+NOTED = {"telemetry", "python"}
+"""In a note of the profile and in its environment."""
+
+CHANGED_SESSION: dict[str, Any] = {
+    "options": {"a.b": "1"},
+    "environment": {"NAME": "value"},
+    "providers": ("MyProvider",),
+    "disabled_optimizers": ("Folding",),
+    "load_from": "bytes",
+    "runs": 3,
+}
+
+
+def of_function(monkeypatch: pytest.MonkeyPatch, **options: Any) -> ProfileConfig:
+    """Return the configuration that `memdiag.profile` makes of `options`."""
+    configs: list[ProfileConfig] = []
+    monkeypatch.setattr(
+        "memdiag.api.profile.profile_model",
+        lambda model, config, on_progress: configs.append(config),
+    )
+    memdiag.profile("m.onnx", **options)
+    return configs[0]
+
+
+def of_command(*words: str) -> ProfileConfig:
+    """Return the configuration that `memdiag profile` makes of the `words`."""
+    options = command_parser("profile", command).parse_args(["m.onnx", *words])
+    return command._config(options, pinned=False)
+
+
+def groups(config: ProfileConfig) -> tuple[object, ...]:
+    return config.session, config.inputs, config.limits
+
+
+def test_each_option_is_an_argument_of_profile() -> None:
+    parameters = inspect.signature(memdiag.profile).parameters
+    for function in (arguments.session_config, arguments.input_config, arguments.limits):
+        for name, parameter in inspect.signature(function).parameters.items():
+            assert name in parameters, f"api/profile.py: profile() has no argument {name}"
+            assert parameters[name].default == parameter.default, name
+
+
+def test_each_option_is_tested() -> None:
+    assert OPTIONS.keys() == set(PROFILE_OPTIONS), "add the new option to OPTIONS above"
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_function_and_command_make_the_same_configuration(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    np.save("x.npy", np.ones(1))
+    value, words = OPTIONS[name]
+    changed = of_function(monkeypatch, **{name: value})
+    assert groups(changed) != groups(of_function(monkeypatch)), (
+        f"api/profile.py does not pass {name} on"
+    )
+    assert groups(changed) == groups(of_command(*words)), (
+        f"cli/commands/profile.py does not pass {words[0]} on"
+    )
+
+
+def test_without_options_function_and_command_agree(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert groups(of_function(monkeypatch)) == groups(of_command())
+
+
+def test_the_script_receives_each_field_of_the_session() -> None:
+    names = {each.name for each in fields(SessionConfig)}
+    assert names <= Job(model=Path("m.onnx")).message().keys()
+
+
+def test_each_setting_of_the_session_is_recorded() -> None:
+    names = {each.name for each in fields(SessionConfig)} - TUNED_ONLY - NOTED
+    missing = names - set(Session.__struct_fields__)
+    assert not missing, f"records/profile.py: Session has no field for {missing}"
+
+
+@pytest.mark.parametrize("name", Session.__struct_fields__)
+def test_each_recorded_setting_is_compared_with_the_baseline(name: str) -> None:
+    assert name in CHANGED_SESSION, f"add {name} to CHANGED_SESSION above"
+    profile = profiles.tied_if()
+    session = msgspec.structs.replace(profile.session, **{name: CHANGED_SESSION[name]})
+    changed = msgspec.structs.replace(profile, session=session)
+    assert differences(baseline_entry([profile]), changed), (
+        f"budgets/baselines.py does not compare {name}"
+    )

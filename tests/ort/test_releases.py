@@ -1,0 +1,28 @@
+import pytest
+
+from memdiag.ort.releases import NEWEST_MEASURED, OLDEST, newer_release_note
+from memdiag.ort.runtime import Runtime
+
+
+@pytest.mark.parametrize(
+    "runtime",
+    [
+        OLDEST,
+        NEWEST_MEASURED,
+        NEWEST_MEASURED._replace(patch=NEWEST_MEASURED.patch + 1),
+    ],
+)
+def test_a_measured_release_has_no_note(runtime: Runtime) -> None:
+    assert newer_release_note(runtime) is None
+
+
+@pytest.mark.parametrize(
+    "runtime",
+    [
+        Runtime(NEWEST_MEASURED.major, NEWEST_MEASURED.minor + 1),
+        Runtime(NEWEST_MEASURED.major + 1, 0),
+    ],
+)
+def test_the_note_of_a_newer_release_names_both(runtime: Runtime) -> None:
+    note = newer_release_note(runtime) or ""
+    assert f"onnxruntime {runtime} is newer than {NEWEST_MEASURED}" in note

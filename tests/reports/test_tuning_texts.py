@@ -1,0 +1,55 @@
+"""The sentences of a tuning: what it saves, what that depends on, what to do."""
+
+import msgspec
+
+from memdiag.reports.tuning import glance, tuning_outcome
+from tests.reports import tuning_records
+
+
+def test_a_profile_tells_what_a_tuning_depends_on() -> None:
+    said = tuning_outcome(tuning_records.tuning())
+    assert said.startswith("Fixed by disable-prepacking + mmap-threshold: peak 200 MiB → 150 MiB")
+    assert said.endswith("It depends on: session.disable_prepacking=1.")
+    near = tuning_records.point("arena-off", at=(150, 75), ratio=1.0, fits=False)
+    nearest = tuning_records.tuning(near, (tuning_records.DEFAULTS, near))
+    assert "by arena-off, the nearest to a budget that nothing fits: peak" in tuning_outcome(nearest)
+
+
+def test_all_that_a_point_sets_is_named() -> None:
+    point = msgspec.structs.replace(
+        tuning_records.CHOSEN,
+        environment={"MALLOC_MMAP_THRESHOLD_": "131072"},
+        run_options={"memory.enable_memory_arena_shrinkage": "cpu:0"},
+        disabled_optimizers=("MatMulAddFusion",),
+        shared_arena=True,
+        saved_options={"x": "y"},
+        load_from="bytes",
+        shares_weights=True,
+    )
+    tuning = tuning_records.tuning(point, (tuning_records.DEFAULTS, point))
+    (said,) = (text for label, text in glance(tuning).sentences if "depends" in label)
+    assert said == (
+        "session.disable_prepacking=1, $MALLOC_MMAP_THRESHOLD_=131072 in the environment,"
+        " memory.enable_memory_arena_shrinkage=cpu:0 for each run, without the graph"
+        " transformer MatMulAddFusion, one arena for all sessions, the optimized model, saved once,"
+        " the model's bytes instead of its path, weights mapped once for all sessions."
+    )
+
+
+def test_a_point_that_is_not_among_the_points_is_no_crash() -> None:
+    broken = msgspec.structs.replace(tuning_records.tuning(), chosen=("another",))
+    assert glance(broken).answer.startswith("Peak 200 MiB")
+
+
+def test_a_tuning_without_comparisons_does_not_judge_the_options() -> None:
+    kept = tuning_records.tuning(tuning_records.DEFAULTS, (tuning_records.DEFAULTS,))
+    cut = msgspec.structs.replace(kept, untried=("arena-off",))
+    assert glance(cut).answer == "Nothing: no option was compared in the time limit."
+    assert dict(glance(cut).sentences)["What to do"].startswith("Run it again with")
+    assert dict(glance(kept).sentences)["What to do"] == "Keep the defaults."
+
+
+def test_a_profile_tells_that_options_were_tried_in_vain() -> None:
+    kept = tuning_records.tuning(tuning_records.DEFAULTS)
+    assert tuning_outcome(kept).startswith("Options of the session were tried. No option is")
+    assert tuning_outcome(msgspec.structs.replace(kept, points=())) == ""

@@ -1,0 +1,58 @@
+"""Trying inputs in a child: the first that runs, all that run, and children that end."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import parser
+
+from memdiag.runner import try_inputs as module
+from memdiag.runner.job import Feed, Job
+from memdiag.runner.try_inputs import inputs_that_run, try_inputs
+
+MODEL = """<ir_version: 9, opset_import: ["" : 17]> g (float[n] x) => (float[k, 3] y) {
+    s = Constant <value_ints = [-1, 3]> ()
+    y = Reshape(x, s)
+}"""
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Job:
+    path = tmp_path / "m.onnx"
+    onnx.save(parser.parse_model(MODEL), path)
+    return Job(model=path, runs=None)
+
+
+def feeds(folder: Path, sizes: Sequence[int]) -> list[list[Feed]]:
+    candidates = []
+    for size in sizes:
+        path = folder / f"{size}.npy"
+        np.save(path, np.zeros(size, np.float32))
+        candidates.append([Feed(name="x", files=(path,))])
+    return candidates
+
+
+def test_the_first_that_runs_and_all_that_run(job: Job, tmp_path: Path) -> None:
+    candidates = feeds(tmp_path, (4, 3, 5, 6))
+    assert try_inputs(job, candidates) == 1
+    assert inputs_that_run(job, candidates) == [1, 3]
+    assert inputs_that_run(job, candidates[:1]) == []
+    assert inputs_that_run(job, []) == []
+
+
+def test_a_candidate_that_ends_the_child_does_not_hide_the_next(
+    job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    candidates = feeds(tmp_path, (3, 6, 9))
+    killed = tmp_path / "6.npy"
+    try_each = module._try_each
+
+    def ending(job: Job, left: Sequence[Sequence[Feed]]) -> list[bool]:
+        runs = list(try_each(job, left))
+        ends = [index for index, each in enumerate(left) if each[0].files == (killed,)]
+        return runs[: ends[0]] if ends else runs
+
+    monkeypatch.setattr(module, "_try_each", ending)
+    assert inputs_that_run(job, candidates) == [0, 2]
