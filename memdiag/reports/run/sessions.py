@@ -1,67 +1,379 @@
-"""The sessions of a program in a table, and the answer in a sentence."""
+"""The tables of a recorded program: processes with their sessions, phases, and input shapes."""
 
-from pathlib import PurePath
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
-from memdiag.records.run import ProgramRun, ProgramSession
+from memdiag.records.profile import Phase
+from memdiag.records.run import ProgramProcess, ProgramRun, ProgramSession
+from memdiag.reports.run.headline import is_idle
+from memdiag.reports.run.names import (
+    model_key,
+    model_names,
+    numbers,
+    process_name,
+    session_name,
+    shapes_text,
+)
 from memdiag.reports.table import Cell, Column, Row, Table
-from memdiag.reports.text import counted, plain
-from memdiag.units import format_duration, format_size
+from memdiag.reports.text import counted, decimals_for, mebibytes, plain
+from memdiag.units import MIB, format_duration, format_size
+
+MAX_SINGLE_SESSIONS = 12
+"""From more sessions on, equal sessions of a process are one line of the summary."""
+
+MAX_LINES = 30
+"""Lines of the summary's table."""
+
+_MIN_WHOLE_BYTES = 10 * MIB
+_OPTIONAL_COLUMNS = ("created in", "threads", "last run")
+"""Columns of the summary that a narrow terminal goes without, the first one first."""
 
 
-def headline(run: ProgramRun) -> str:
-    """Return how many processes and sessions there were, and the peak of their memory."""
-    models = {session.model.path or session.model.digest for session in run.sessions}
-    parts = [
-        counted(len(run.processes), "process", "processes"),
-        counted(len(run.sessions), "session"),
-        counted(len(models), "model"),
-        format_duration(run.duration_s),
+def summary_table(run: ProgramRun, *, width: int = 80) -> Table:
+    """Return a line for each process and, below it, for each of its sessions, `width` wide."""
+    lines = list(_lines(run))
+    left_out = len(lines) - MAX_LINES
+    caption = (
+        "MiB. Peak: resident set of the process, for a session during its creation and first run;"
+        " arena: in use / free, but kept for later runs"
+    )
+    if left_out > 0:
+        caption = f"{left_out:,} more lines are in the report. {caption}"
+    table = Table(
+        columns=(
+            Column("process / session", max_width=40 if width > 100 else 30),
+            Column("created at", max_width=40 if width > 100 else 22),
+            Column("threads", "right"),
+            Column("created in", "right"),
+            Column("peak", "right"),
+            Column("weights", "right"),
+            Column("arena", "right"),
+            Column("runs", "right"),
+            Column("last run", "right"),
+        ),
+        rows=tuple(lines[:MAX_LINES]),
+        caption=f"{caption}.",
+        is_dense=True,
+    )
+    return table.fitted(width, _OPTIONAL_COLUMNS)
+
+
+def _lines(run: ProgramRun) -> Iterator[Row]:
+    models = model_names(run)
+    is_grouped = len(run.sessions) > MAX_SINGLE_SESSIONS
+    alike: dict[Hashable, list[tuple[ProgramProcess, list[_Equal]]]] = {}
+    for process in run.processes:
+        groups = equal_sessions(process, run) if is_grouped else single_sessions(process, run)
+        # Workers of a pool are one line, and processes without sessions are another.
+        key: Hashable = (process.parent, tuple(group.key for group in groups))
+        if not is_grouped and groups:
+            key = process.pid, process.started_s
+        alike.setdefault(key if groups else None, []).append((process, groups))
+    ordered = sorted(alike.items(), key=lambda item: item[0] is None)
+    for _, found in ordered:
+        processes = [process for process, _ in found]
+        more = f" and {len(processes) - 1} like it" if len(processes) > 1 else ""
+        largest = max(process.peak_rss_bytes for process in processes)
+        first = processes[0]
+        yield Row(
+            f"{first.pid}{more} {process_name(first, run)}",
+            *[""] * 3,
+            mib(largest),
+            *[""] * 4,
+            is_strong=True,
+        )
+        together = zip(*(groups for _, groups in found), strict=True)
+        for groups in together:
+            yield _line(_Equal(tuple(one for group in groups for one in group.sessions)), models)
+
+
+@dataclass(frozen=True, slots=True)
+class _Equal:
+    """Sessions that were created alike: same model, place and options.
+
+    Attributes:
+        sessions: the sessions, the first created first.
+    """
+
+    sessions: tuple[ProgramSession, ...]
+
+    @property
+    def key(self) -> Hashable:
+        """What is equal for all of them."""
+        first = self.sessions[0]
+        options = tuple(sorted(first.options.items()))
+        return model_key(first), first.created_at, options, first.error
+
+
+def single_sessions(process: ProgramProcess, run: ProgramRun) -> list[_Equal]:
+    """Return the sessions of `process`."""
+    return [_Equal((session,)) for session in run.sessions if session.pid == process.pid]
+
+
+def equal_sessions(process: ProgramProcess, run: ProgramRun) -> list[_Equal]:
+    """Return the sessions of `process`, with equal ones together."""
+    found: dict[Hashable, list[ProgramSession]] = {}
+    for group in single_sessions(process, run):
+        found.setdefault(group.key, []).extend(group.sessions)
+    return [_Equal(tuple(sessions)) for sessions in found.values()]
+
+
+def _line(group: _Equal, models: Mapping[str, str]) -> Row:
+    sessions = group.sessions
+    first = sessions[0]
+    times = f" ×{len(sessions)}" if len(sessions) > 1 else ""
+    created = [session.creation_s for session in sessions if session.creation_s is not None]
+    last = max((s.last_run_s for s in sessions if s.last_run_s is not None), default=None)
+    runs = sum(session.run_count for session in sessions)
+    return Row(
+        f"{numbers(session.number for session in sessions)}{times} {models[model_key(first)]}",
+        plain(first.created_at),
+        str(first.intra_op_threads or "auto"),
+        format_duration(max(created)) if created else "",
+        mib(max(map(peak_bytes, sessions))),
+        _weights(sessions),
+        arena_text(sessions),
+        "failed" if first.error is not None else "never" if not runs else f"{runs:,}",
+        "" if last is None else f"at {format_duration(last)}",
+        level=1,
+    )
+
+
+def peak_bytes(session: ProgramSession) -> int:
+    """Return the largest resident set during creation and first run; 0 if it is not known."""
+    return max((phase.peak_rss_bytes for phase in session.phases), default=0)
+
+
+def _weights(sessions: Sequence[ProgramSession]) -> str:
+    sizes = [
+        session.memory.weight_bytes
+        for session in sessions
+        if session.memory is not None and session.memory.weight_bytes is not None
     ]
-    peak = f"peak of all processes {format_size(run.peak_rss_bytes)} RSS"
-    if run.peak_pss_bytes is not None and len(run.processes) > 1:
-        peak += f", {format_size(run.peak_pss_bytes)} PSS"
-    return f"{', '.join(parts)}; {peak}"
+    if sizes:
+        return mib(sum(sizes))
+    return "released" if all(session.released_s is not None for session in sessions) else ""
 
 
-def session_table(run: ProgramRun) -> Table:
-    """Return a row for each session."""
+def arena_text(sessions: Sequence[ProgramSession]) -> str:
+    """Return ``2/410``: MiB in use and slack of the arenas of `sessions`; empty if not known."""
+    used = [m.arena_used_bytes for s in sessions if (m := s.memory) and m.arena_used_bytes]
+    slack = [m.arena_slack_bytes for s in sessions if (m := s.memory) and m.arena_slack_bytes]
+    if not any(s.memory and s.memory.arena_slack_bytes is not None for s in sessions):
+        return ""
+    return f"{mib(sum(used))}/{mib(sum(slack))}"
+
+
+def mib(size: int) -> str:
+    """Return `size` in MiB, with a tenth below 10 MiB; empty for sizes that are not known."""
+    if size <= 0:
+        return "0"
+    return mebibytes(size, 1 if size < _MIN_WHOLE_BYTES else 0)
+
+
+def session_table(run: ProgramRun, *, limit: int) -> Table:
+    """Return a row for each session, with all figures, for Markdown and pages."""
+    models = model_names(run)
     return Table(
         columns=(
-            Column("pid", align="right"),
-            Column("#", align="right"),
-            Column("model", max_width=28),
-            Column("created at", max_width=34),
-            Column("threads", align="right"),
-            Column("weights", align="right"),
-            Column("arena used/slack", align="right"),
-            Column("runs", align="right"),
-            Column("last run", align="right"),
+            Column("#", "right"),
+            Column("model", css="name"),
+            Column("process", "right", css="less"),
+            Column("created at", css="name"),
+            Column("options", css="name less"),
+            Column("threads", "right", css="less"),
+            Column("created in", "right"),
+            Column("peak", "right", css="strong"),
+            Column("weights", "right"),
+            Column("arena in use", "right", css="less"),
+            Column("arena slack", "right"),
+            Column("runs", "right"),
+            Column("last run", "right", css="less"),
+            Column("life", css="less"),
         ),
-        rows=tuple(_row(run, session) for session in run.sessions),
+        rows=tuple(_session_row(session, models) for session in run.sessions[:limit]),
+        caption=(
+            "Peak: the largest resident set of the process while the session was created or run"
+            " for the first time. Weights and arena: at the last X-ray of the process; the arena's"
+            " slack is free memory that it keeps for later runs."
+        ),
     )
 
 
-def _row(run: ProgramRun, session: ProgramSession) -> Row:
+def _session_row(session: ProgramSession, models: Mapping[str, str]) -> Row:
     memory = session.memory
-    arena = ""
-    if memory and memory.arena_used_bytes is not None and memory.arena_slack_bytes is not None:
-        arena = f"{format_size(memory.arena_used_bytes)} / {format_size(memory.arena_slack_bytes)}"
-    weights = memory.weight_bytes if memory else None
+    options = [f"{plain(name)}={plain(value)}" for name, value in session.options.items()]
+    library = f" ({plain(session.library)})" if session.library else ""
     return Row(
-        str(session.pid),
-        str(session.number),
-        Cell(model_name(session), is_code=True),
-        plain(session.created_at),
-        str(session.intra_op_threads or "auto"),
-        "" if weights is None else format_size(weights),
-        arena,
-        str(session.run_count),
-        "never" if session.last_run_s is None else f"at {format_duration(session.last_run_s)}",
+        Cell(str(session.number), sort_key=session.number),
+        Cell(models[model_key(session)], is_code=True, title=plain(session.model.path or "")),
+        Cell(str(session.pid), sort_key=session.pid),
+        Cell(
+            plain(session.created_at),
+            is_code=True,
+            note=library.strip(),
+            title=" ← ".join(
+                f"{plain(each.file)}:{each.line} {plain(each.function)}"
+                for each in session.callers[:6]
+            ),
+        ),
+        Cell(", ".join(options), is_code=True),
+        Cell(str(session.intra_op_threads or "auto"), sort_key=session.intra_op_threads),
+        _duration(session.creation_s),
+        _size(peak_bytes(session) or None, note="shared" if session.shared_with else ""),
+        _size(memory.weight_bytes if memory else None),
+        _size(memory.arena_used_bytes if memory else None),
+        _size(memory.arena_slack_bytes if memory else None),
+        Cell(
+            "failed" if session.error is not None else f"{session.run_count:,}",
+            sort_key=-1 if session.error is not None else session.run_count,
+            note="never" if is_idle(session) else "",
+        ),
+        _duration(session.last_run_s, "at "),
+        Cell(_life(session), sort_key=session.created_s),
     )
 
 
-def model_name(session: ProgramSession) -> str:
-    """Return the file name of the model, or its size if it was created from bytes."""
-    if session.model.path is not None:
-        return plain(PurePath(session.model.path).name)
-    return f"{format_size(session.model.bytes or 0)} of bytes"
+def _life(session: ProgramSession) -> str:
+    start = format_duration(session.created_s)
+    if session.released_s is not None:
+        return f"{start} to {format_duration(session.released_s)}"
+    return f"from {start}"
+
+
+def _duration(seconds: float | None, before: str = "") -> Cell:
+    if seconds is None:
+        return Cell(sort_key=-1)
+    return Cell(f"{before}{format_duration(seconds)}", sort_key=seconds)
+
+
+def _size(size: int | None, note: str = "") -> Cell:
+    if size is None:
+        return Cell(sort_key=-1)
+    return Cell(format_size(size), title=f"{size:,} bytes", sort_key=size, note=note)
+
+
+def process_table(run: ProgramRun, *, limit: int) -> Table:
+    """Return a row for each process, for Markdown and pages."""
+    rows = []
+    for process in run.processes[:limit]:
+        count = sum(session.pid == process.pid for session in run.sessions)
+        end = "" if process.ended_s is None else format_duration(process.ended_s)
+        code = "" if process.exit_code is None else str(process.exit_code)
+        rows.append(
+            Row(
+                str(process.pid),
+                Cell(process_name(process, run), is_code=True),
+                str(process.parent),
+                Cell(str(count), sort_key=count),
+                _size(process.peak_rss_bytes),
+                _size(process.peak_pss_bytes),
+                f"{format_duration(process.started_s)} to {end}" if end else "",
+                code,
+                plain(process.onnxruntime or ""),
+            )
+        )
+    table = Table(
+        columns=(
+            Column("process", "right"),
+            Column("command", css="name"),
+            Column("parent", "right", css="less"),
+            Column("sessions", "right"),
+            Column("peak RSS", "right", css="strong"),
+            Column("peak PSS", "right"),
+            Column("life", css="less"),
+            Column("exit code", "right", css="less"),
+            Column("onnxruntime", css="less"),
+        ),
+        rows=tuple(rows),
+    )
+    return table.without_empty_columns()
+
+
+def largest_session(run: ProgramRun) -> ProgramSession | None:
+    """Return the session during whose creation or first run the resident set was largest."""
+    created = [session for session in run.sessions if session.phases]
+    return max(created, key=peak_bytes, default=None)
+
+
+def phase_table(session: ProgramSession, run: ProgramRun) -> Table:
+    """Return the phases of the creation and the first run of `session`."""
+    decimals = decimals_for(peak_bytes(session))
+    highest = peak_bytes(session)
+    kinds = {phase.peak_kind for phase in session.phases}
+    heading = f"peak ({kinds.pop()})" if len(kinds) == 1 else "peak"
+    peak = next((p for p in session.phases if p.peak_rss_bytes == highest), None)
+    caption = f"Resident set of process {session.pid} in MiB."
+    if "sampled" in {phase.peak_kind for phase in session.phases}:
+        caption += " ~ is the largest sample seen; the true peak may be higher."
+    if session.shared_with:
+        plural = "s" if len(session.shared_with) > 1 else ""
+        caption += (
+            f" Session{plural} {numbers(session.shared_with)} in the same process changed it at"
+            " the same time."
+        )
+    return Table(
+        columns=(
+            Column(session_name(session, model_names(run)).partition(" (")[0]),
+            Column("time", "right"),
+            Column("at start", "right", css="less"),
+            Column(heading, "right", css="strong"),
+            Column("at end", "right"),
+            Column("kept", "right"),
+        ),
+        rows=tuple(_phase_row(phase, decimals, is_peak=phase is peak) for phase in session.phases),
+        caption=caption,
+    )
+
+
+def _phase_row(phase: Phase, decimals: int, *, is_peak: bool) -> Row:
+    mark = "~" if phase.peak_kind == "sampled" else ""
+    return Row(
+        phase.name,
+        format_duration(phase.duration_s),
+        mebibytes(phase.start.rss_bytes, decimals),
+        Cell(mark + mebibytes(phase.peak_rss_bytes, decimals), is_strong=is_peak),
+        mebibytes(phase.end.rss_bytes, decimals),
+        mebibytes(phase.net_rss_bytes, decimals, signed=True),
+        is_strong=is_peak,
+    )
+
+
+def shape_table(run: ProgramRun, *, limit: int) -> Table:
+    """Return a row for each session and shapes of its inputs."""
+    models = model_names(run)
+    found = [(session, shapes) for session in run.sessions for shapes in session.shapes]
+    raised = {(peak.session, shapes_text(peak.shapes)) for peak in run.peaks}
+    rows = []
+    for session, shapes in found[:limit]:
+        text = shapes_text(shapes.shapes)
+        mean = shapes.total_s / shapes.runs if shapes.runs else 0.0
+        rows.append(
+            Row(
+                Cell(str(session.number), sort_key=session.number),
+                Cell(models[model_key(session)], is_code=True),
+                Cell(
+                    text,
+                    is_code=True,
+                    tags=("raised the peak",) if (session.number, text) in raised else (),
+                ),
+                Cell(f"{shapes.runs:,}", sort_key=shapes.runs),
+                _duration(mean),
+                _duration(shapes.min_s),
+                _duration(shapes.max_s),
+            )
+        )
+    more = len(found) - limit
+    return Table(
+        columns=(
+            Column("#", "right"),
+            Column("model", css="name less"),
+            Column("input shapes", css="name"),
+            Column("runs", "right"),
+            Column("mean latency", "right", css="strong"),
+            Column("shortest", "right", css="less"),
+            Column("longest", "right"),
+        ),
+        rows=tuple(rows),
+        caption=f"{counted(more, 'more row')} are in the record (JSON)." if more > 0 else "",
+    )
