@@ -13,9 +13,6 @@ from memdiag.records.profile import Profile
 from memdiag.records.run import ProgramRun
 from memdiag.reports.report import Report
 
-DEFAULT_FORMATS = ("html", "png", "markdown", "json")
-"""The formats that a record is written in unless others are asked for."""
-
 Reported = Profile | Comparison | Fix | Attribution | ProgramRun
 """The records that are written to files."""
 

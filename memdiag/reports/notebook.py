@@ -20,6 +20,7 @@ from memdiag.records.finding import Check, Finding
 from memdiag.records.fix import Fix
 from memdiag.records.inventory import Inventory
 from memdiag.records.profile import Profile
+from memdiag.records.run import ProgramRun, ProgramSession
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -79,7 +80,8 @@ def data_frame(rows: Sequence[Any] | Any) -> Any:
     """Return a pandas data frame: of a record, or with a row for each of several.
 
     A profile has a row a phase, a comparison a row a column, a fix a row a remedy, a tuning a row
-    for each point that was measured, an X-ray a row a copy, or without copies a row an owner.
+    for each point that was measured, an X-ray a row a copy, or without copies a row an owner, and a
+    recorded program a row a session.
 
     Raises:
         UsageError: pandas is not installed, or there are no rows to make of such a record.
@@ -104,7 +106,7 @@ def figure(record: Any) -> Figure:
         UsageError: there is no picture of such a record.
         ReportError: the record cannot be drawn.
     """
-    if not isinstance(record, Profile | Comparison | Fix):
+    if not isinstance(record, Profile | Comparison | Fix | ProgramRun):
         raise UsageError(
             f"plot: there is no picture of a {_kind(record)}. Use a profile of the model."
         )
@@ -171,6 +173,8 @@ def _rows(record: Any) -> Iterator[dict[str, Any]]:
                 "end_rss_bytes": phase.end.rss_bytes,
                 "net_rss_bytes": phase.net_rss_bytes,
             }
+    elif isinstance(record, ProgramRun):
+        yield from map(_of_session, record.sessions)
     elif isinstance(record, Comparison):
         yield from map(_of_column, record.columns)
     elif isinstance(record, Fix):
@@ -192,6 +196,27 @@ def _plain(record: msgspec.Struct) -> dict[str, Any]:
     """Return the fields of `record` that fit into a cell."""
     fields = msgspec.structs.asdict(record)
     return {name: value for name, value in fields.items() if name not in _OMITTED_FIELDS}
+
+
+def _of_session(session: ProgramSession) -> dict[str, Any]:
+    memory = session.memory
+    return {
+        "session": session.number,
+        "pid": session.pid,
+        "model": session.model.path or session.model.digest,
+        "created_at": session.created_at,
+        "library": session.library,
+        "created_s": session.created_s,
+        "creation_s": session.creation_s,
+        "released_s": session.released_s,
+        "error": session.error,
+        "peak_rss_bytes": max((phase.peak_rss_bytes for phase in session.phases), default=None),
+        "run_count": session.run_count,
+        "last_run_s": session.last_run_s,
+        "weight_bytes": memory.weight_bytes if memory else None,
+        "arena_used_bytes": memory.arena_used_bytes if memory else None,
+        "arena_slack_bytes": memory.arena_slack_bytes if memory else None,
+    }
 
 
 def _of_column(column: Column) -> dict[str, Any]:

@@ -53,9 +53,9 @@ def _show(run: ProgramRun, console: Console, written: Sequence[Path], quiet: boo
     block(console, remarks(run))
     _show_findings(run, console)
     session = largest_session(run)
-    if session is not None:
+    if session is not None and session.phases:
         title = session_name(session, model_names(run))
-        block(console, [f"The largest peak of a creation or first run is that of {title}:"])
+        block(console, [f"Creation and first run raised the memory most for {title}:"])
         print_table(console, phase_table(session, run))
     for owners in process_owners(run)[:_MAX_CONSOLE_OWNERS]:
         console.print()
@@ -83,7 +83,7 @@ def markdown(run: ProgramRun) -> str:
     answer = headline(run)
     session = largest_session(run)
     phases = ""
-    if session is not None:
+    if session is not None and session.phases:
         table = phase_table(session, run)
         title = md.code(session_name(session, model_names(run)))
         phases = "\n\n".join((title, markdown_table(table), md.escape(table.caption)))
@@ -109,7 +109,7 @@ def markdown(run: ProgramRun) -> str:
             md.section("Findings", findings),
             md.section("Sessions", _long(session_table(run, limit=_MAX_MARKDOWN_ROWS), run)),
             md.bullets(remarks(run)),
-            md.section("The creation with the largest peak", phases),
+            md.section("The session that raised the memory most", phases),
             md.section("Who owns it", "\n\n".join(owners)),
             md.folded("Input shapes", markdown_table(shape_table(run, limit=_MAX_MARKDOWN_ROWS))),
             md.folded("Processes", markdown_table(process_table(run, limit=_MAX_MARKDOWN_ROWS))),
@@ -141,6 +141,13 @@ def draw(run: ProgramRun) -> Figure:
     return picture.draw(run)
 
 
+def trace(run: ProgramRun) -> bytes:
+    """Return the trace for ui.perfetto.dev."""
+    from memdiag.reports.trace import run_trace
+
+    return run_trace(run)
+
+
 REPORT = Report[ProgramRun](
     name="run",
     files={
@@ -149,10 +156,12 @@ REPORT = Report[ProgramRun](
         "markdown": "report.md",
         "png": "timeline.png",
         "svg": "timeline.svg",
+        "trace": "trace.json",
     },
     show=show,
     page=page,
     markdown=markdown,
     draw=draw,
+    trace=trace,
     outlines_letters=True,
 )

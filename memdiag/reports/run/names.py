@@ -10,6 +10,11 @@ from memdiag.units import format_size
 _MAX_WORD = 60
 _MAX_INPUTS = 3
 _MAX_NUMBERS = 6
+_MULTIPROCESSING = {
+    "spawn": "multiprocessing worker",
+    "forkserver": "multiprocessing server",
+    "resource_tracker": "multiprocessing tracker",
+}
 
 
 def model_key(session: ProgramSession) -> str:
@@ -52,7 +57,7 @@ def numbers(found: Iterable[int]) -> str:
             ranges[-1].append(number)
         else:
             ranges.append([number])
-    texts = []
+    texts: list[str] = []
     for each in ranges:
         texts += [f"{each[0]}–{each[-1]}"] if len(each) > 2 else map(str, each)
     if len(texts) > _MAX_NUMBERS:
@@ -69,10 +74,18 @@ def process_name(process: ProgramProcess, run: ProgramRun) -> str:
 
 
 def command_text(command: Sequence[str]) -> str:
-    """Return a command line with programs and scripts without their folders."""
+    """Return a command line with programs and scripts without their folders.
+
+    Helpers of Python's multiprocessing get a name.
+    """
+    for word in command[1:]:
+        for module, name in _MULTIPROCESSING.items():
+            if word.startswith(f"from multiprocessing.{module} import "):
+                return name
     words = []
-    for word in command:
-        text = PurePath(word).name if word.startswith(("/", "./", "../")) else word
+    for number, word in enumerate(command):
+        is_path = number == 0 or word.startswith(("/", "./", "../"))
+        text = PurePath(word).name if is_path else word
         words.append(shortened(plain(text), _MAX_WORD))
     return " ".join(words)
 

@@ -137,7 +137,7 @@ def _process_tiles(run: ProgramRun, owners: ProcessOwners, max_sessions: int) ->
         parts = (
             ("weights", "original", "weights", _weights(session)),
             ("arena_in_use", "arena", "arena in use", used),
-            ("arena_slack", "allocator_retained", "arena slack", slack),
+            ("arena_slack", "arena", "arena slack", slack),
         )
         inside = []
         for owner, kind, label, whole in parts:

@@ -18,7 +18,7 @@ from memdiag.reports.table import Cell, Column, Row, Table
 from memdiag.reports.text import counted, decimals_for, mebibytes, plain
 from memdiag.units import MIB, format_duration, format_size
 
-MAX_SINGLE_SESSIONS = 12
+MAX_SINGLE_SESSIONS = 10
 """From more sessions on, equal sessions of a process are one line of the summary."""
 
 MAX_LINES = 30
@@ -34,8 +34,8 @@ def summary_table(run: ProgramRun, *, width: int = 80) -> Table:
     lines = list(_lines(run))
     left_out = len(lines) - MAX_LINES
     caption = (
-        "MiB. Peak: resident set of the process, for a session during its creation and first run;"
-        " arena: in use / free, but kept for later runs"
+        "MiB. Peak: resident set of the process; of a session, how much its creation and first"
+        " run raised it. Arena: in use / free, but kept for later runs"
     )
     if left_out > 0:
         caption = f"{left_out:,} more lines are in the report. {caption}"
@@ -82,9 +82,9 @@ def _lines(run: ProgramRun) -> Iterator[Row]:
             *[""] * 4,
             is_strong=True,
         )
-        together = zip(*(groups for _, groups in found), strict=True)
-        for groups in together:
-            yield _line(_Equal(tuple(one for group in groups for one in group.sessions)), models)
+        for alike_groups in zip(*(groups for _, groups in found), strict=True):
+            together = tuple(one for group in alike_groups for one in group.sessions)
+            yield _line(_Equal(together), models)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +130,7 @@ def _line(group: _Equal, models: Mapping[str, str]) -> Row:
         plain(first.created_at),
         str(first.intra_op_threads or "auto"),
         format_duration(max(created)) if created else "",
-        mib(max(map(peak_bytes, sessions))),
+        _rise(max(map(rise_bytes, sessions))),
         _weights(sessions),
         arena_text(sessions),
         "failed" if first.error is not None else "never" if not runs else f"{runs:,}",
@@ -142,6 +142,17 @@ def _line(group: _Equal, models: Mapping[str, str]) -> Row:
 def peak_bytes(session: ProgramSession) -> int:
     """Return the largest resident set during creation and first run; 0 if it is not known."""
     return max((phase.peak_rss_bytes for phase in session.phases), default=0)
+
+
+def rise_bytes(session: ProgramSession) -> int:
+    """Return how far the resident set rose above that at the start of the creation."""
+    if not session.phases:
+        return 0
+    return max(0, peak_bytes(session) - session.phases[0].start.rss_bytes)
+
+
+def _rise(size: int) -> str:
+    return f"+{mib(size)}" if size else ""
 
 
 def _weights(sessions: Sequence[ProgramSession]) -> str:
@@ -179,23 +190,24 @@ def session_table(run: ProgramRun, *, limit: int) -> Table:
             Column("#", "right"),
             Column("model", css="name"),
             Column("process", "right", css="less"),
-            Column("created at", css="name"),
+            Column("created at", css="name less"),
             Column("options", css="name less"),
-            Column("threads", "right", css="less"),
-            Column("created in", "right"),
-            Column("peak", "right", css="strong"),
+            Column("created in", "right", css="less"),
+            Column("peak", "right", css="strong less"),
+            Column("raised by", "right"),
             Column("weights", "right"),
-            Column("arena in use", "right", css="less"),
-            Column("arena slack", "right"),
+            Column("arena slack", "right", css="less"),
+            Column("in use", "right", css="less"),
             Column("runs", "right"),
             Column("last run", "right", css="less"),
-            Column("life", css="less"),
+            Column("released", "right", css="less"),
         ),
         rows=tuple(_session_row(session, models) for session in run.sessions[:limit]),
         caption=(
             "Peak: the largest resident set of the process while the session was created or run"
-            " for the first time. Weights and arena: at the last X-ray of the process; the arena's"
-            " slack is free memory that it keeps for later runs."
+            " for the first time; raised by: how much that is above the start of the creation."
+            " Weights and arena: at the last X-ray of the process; the arena's slack is free memory"
+            " that it keeps for later runs. Last run and release: time since the start."
         ),
     )
 
@@ -218,33 +230,25 @@ def _session_row(session: ProgramSession, models: Mapping[str, str]) -> Row:
             ),
         ),
         Cell(", ".join(options), is_code=True),
-        Cell(str(session.intra_op_threads or "auto"), sort_key=session.intra_op_threads),
         _duration(session.creation_s),
         _size(peak_bytes(session) or None, note="shared" if session.shared_with else ""),
+        _size(rise_bytes(session) if session.phases else None),
         _size(memory.weight_bytes if memory else None),
-        _size(memory.arena_used_bytes if memory else None),
         _size(memory.arena_slack_bytes if memory else None),
+        _size(memory.arena_used_bytes if memory else None),
         Cell(
             "failed" if session.error is not None else f"{session.run_count:,}",
             sort_key=-1 if session.error is not None else session.run_count,
-            note="never" if is_idle(session) else "",
         ),
-        _duration(session.last_run_s, "at "),
-        Cell(_life(session), sort_key=session.created_s),
+        Cell("never", sort_key=-1) if is_idle(session) else _duration(session.last_run_s),
+        _duration(session.released_s),
     )
 
 
-def _life(session: ProgramSession) -> str:
-    start = format_duration(session.created_s)
-    if session.released_s is not None:
-        return f"{start} to {format_duration(session.released_s)}"
-    return f"from {start}"
-
-
-def _duration(seconds: float | None, before: str = "") -> Cell:
+def _duration(seconds: float | None) -> Cell:
     if seconds is None:
         return Cell(sort_key=-1)
-    return Cell(f"{before}{format_duration(seconds)}", sort_key=seconds)
+    return Cell(format_duration(seconds), sort_key=seconds)
 
 
 def _size(size: int | None, note: str = "") -> Cell:
@@ -291,9 +295,8 @@ def process_table(run: ProgramRun, *, limit: int) -> Table:
 
 
 def largest_session(run: ProgramRun) -> ProgramSession | None:
-    """Return the session during whose creation or first run the resident set was largest."""
-    created = [session for session in run.sessions if session.phases]
-    return max(created, key=peak_bytes, default=None)
+    """Return the session whose creation and first run raised the resident set most."""
+    return max(run.sessions, key=rise_bytes, default=None)
 
 
 def phase_table(session: ProgramSession, run: ProgramRun) -> Table:
