@@ -47,13 +47,16 @@ def headline(run: ProgramRun) -> Headline:
     if run.sessions:
         sessions += f" of {counted(len(models), 'model')}"
     several = len(run.processes) > 1
-    where = moment(run, run.peak_s)
     first = (
         f"{counted(len(run.processes), 'process', 'processes')}, {sessions}"
         f" in {format_duration(run.duration_s)}."
-        f" Peak {'of all processes ' if several else ''}{format_size(run.peak_rss_bytes)}"
-        f" {f'in {where}' if where else f'at {format_duration(run.peak_s)}'}."
     )
+    if run.peak_rss_bytes:
+        where = moment(run, run.peak_s)
+        first += (
+            f" Peak {'of all processes ' if several else ''}{format_size(run.peak_rss_bytes)}"
+            f" {f'in {where}' if where else f'at {format_duration(run.peak_s)}'}."
+        )
     shared = ""
     if several and run.peak_pss_bytes is not None:
         shared = (

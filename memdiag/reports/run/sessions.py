@@ -15,7 +15,7 @@ from memdiag.reports.run.names import (
     shapes_text,
 )
 from memdiag.reports.table import Cell, Column, Row, Table
-from memdiag.reports.text import counted, decimals_for, mebibytes, plain
+from memdiag.reports.text import counted, decimals_for, mebibytes, plain, shortened
 from memdiag.units import MIB, format_duration, format_size
 
 MAX_SINGLE_SESSIONS = 10
@@ -24,6 +24,8 @@ MAX_SINGLE_SESSIONS = 10
 MAX_LINES = 30
 """Lines of the summary's table."""
 
+_NAME_WIDTH = 30
+_MAX_NUMBERS = 11
 _MIN_WHOLE_BYTES = 10 * MIB
 _OPTIONAL_COLUMNS = ("created in", "threads", "last run")
 """Columns of the summary that a narrow terminal goes without, the first one first."""
@@ -41,8 +43,8 @@ def summary_table(run: ProgramRun, *, width: int = 80) -> Table:
         caption = f"{left_out:,} more lines are in the report. {caption}"
     table = Table(
         columns=(
-            Column("process / session", max_width=40 if width > 100 else 30),
-            Column("created at", max_width=40 if width > 100 else 22),
+            Column("process / session", max_width=_NAME_WIDTH, wraps=True),
+            Column("created at", max_width=40 if width > 100 else 22, wraps=True),
             Column("threads", "right"),
             Column("created in", "right"),
             Column("peak", "right"),
@@ -72,11 +74,12 @@ def _lines(run: ProgramRun) -> Iterator[Row]:
     ordered = sorted(alike.items(), key=lambda item: item[0] is None)
     for _, found in ordered:
         processes = [process for process, _ in found]
-        more = f" and {len(processes) - 1} like it" if len(processes) > 1 else ""
+        more = f" and {len(processes) - 1} more" if len(processes) > 1 else ""
         largest = max(process.peak_rss_bytes for process in processes)
         first = processes[0]
+        name_width = _NAME_WIDTH - len(f"{first.pid}{more} ")
         yield Row(
-            f"{first.pid}{more} {process_name(first, run)}",
+            f"{first.pid}{more} {shortened(process_name(first, run), name_width)}",
             *[""] * 3,
             mib(largest),
             *[""] * 4,
@@ -121,12 +124,15 @@ def equal_sessions(process: ProgramProcess, run: ProgramRun) -> list[_Equal]:
 def _line(group: _Equal, models: Mapping[str, str]) -> Row:
     sessions = group.sessions
     first = sessions[0]
+    label = numbers(session.number for session in sessions)
+    if len(label) > _MAX_NUMBERS:
+        label = f"{first.number}, …, {sessions[-1].number}"
     times = f" ×{len(sessions)}" if len(sessions) > 1 else ""
     created = [session.creation_s for session in sessions if session.creation_s is not None]
     last = max((s.last_run_s for s in sessions if s.last_run_s is not None), default=None)
     runs = sum(session.run_count for session in sessions)
     return Row(
-        f"{numbers(session.number for session in sessions)}{times} {models[model_key(first)]}",
+        f"{label}{times} {models[model_key(first)]}",
         plain(first.created_at),
         str(first.intra_op_threads or "auto"),
         format_duration(max(created)) if created else "",
