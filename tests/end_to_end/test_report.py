@@ -116,7 +116,12 @@ def test_a_fix_is_told_in_the_report_of_the_profile(
 
 def test_a_trace_includes_the_profiles_of_onnxruntime(memdiag: RunMemdiag, tmp_path: Path) -> None:
     (tmp_path / "run.json").write_bytes(encode(runs.server()))
-    event: dict[str, Any] = {"ph": "X", "cat": "Session", "name": "session_initialization", "args": {}}
+    event: dict[str, Any] = {
+        "ph": "X",
+        "cat": "Session",
+        "name": "session_initialization",
+        "args": {},
+    }
     event |= {"pid": 100, "tid": 100, "ts": 10, "dur": 990_000}
     (tmp_path / "own.json").write_text(json.dumps([event]))
     finished = memdiag("report", "run.json", "--format=trace", "--merge-trace", "own.json")

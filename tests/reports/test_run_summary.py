@@ -44,10 +44,10 @@ def test_the_summary_fits_the_terminal(build: Callable[[], ProgramRun], width: i
 def test_the_answer_is_the_first_line() -> None:
     text = words(shown(runs.server(), quiet=True))
     assert text.startswith(
-        "3 processes, 5 sessions of 4 models in 10 s. Peak of all processes 310 MiB in"
-        " prepack of session 4 (a.onnx)."
+        "3 processes, 5 sessions of 4 models in 10 s. Peak of all processes 310 MiB RSS"
+        " (280 MiB PSS) in prepack of session 4 (a.onnx)."
     )
-    assert "counted once in all (PSS), the largest sum seen is 280 MiB" in text
+    assert "RSS counts pages that processes share for each of them" in text
     one = headline(runs.run(runs.session(1)))
     assert one.first == "1 process, 1 session of 1 model in 10 s. Peak 310 MiB at 4.0 s."
     assert one.second == ""

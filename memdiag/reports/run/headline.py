@@ -28,7 +28,7 @@ class Headline:
 
     Attributes:
         first: the numbers of processes, sessions and models, and the peak.
-        second: how the program ended, and the memory with shared pages counted once.
+        second: how the program ended, and what the figures count.
         facts: the runtime and the machine.
         is_success: whether the program ended with exit code 0, or goes on.
     """
@@ -53,15 +53,18 @@ def headline(run: ProgramRun) -> Headline:
     )
     if run.peak_rss_bytes:
         where = moment(run, run.peak_s)
+        size = format_size(run.peak_rss_bytes)
+        if several and run.peak_pss_bytes is not None:
+            size += f" RSS ({format_size(run.peak_pss_bytes)} PSS)"
         first += (
-            f" Peak {'of all processes ' if several else ''}{format_size(run.peak_rss_bytes)}"
+            f" Peak {'of all processes ' if several else ''}{size}"
             f" {f'in {where}' if where else f'at {format_duration(run.peak_s)}'}."
         )
     shared = ""
     if several and run.peak_pss_bytes is not None:
         shared = (
-            "Shared pages count once for each process in this sum; counted once in all (PSS),"
-            f" the largest sum seen is {format_size(run.peak_pss_bytes)}."
+            "RSS counts pages that processes share for each of them, PSS only once. PSS is read"
+            " less often: its true peak may be higher."
         )
     version = run.environment.onnxruntime
     cpus = counted(run.environment.cpu_count, "CPU")

@@ -9,9 +9,11 @@ from memdiag.records.profile import Samples
 from memdiag.records.run import ProgramProcess, ProgramRun, ProgramSession, TreeSamples
 from memdiag.reports.profile.timeline import thin
 from memdiag.reports.run.names import model_key, model_names, process_name, shapes_text
-from memdiag.reports.run.sessions import peak_bytes
+from memdiag.reports.run.sessions import peak_bytes, rise_bytes
 from memdiag.reports.text import counted, plain, shortened
-from memdiag.units import format_duration, format_size
+from memdiag.units import MIB, format_duration, format_size
+
+MIN_RISE_BYTES = MIB
 
 _MAX_NAME = 60
 _MAX_HOVER = 200
@@ -22,7 +24,8 @@ class Segment:
     """A stretch of time of a session in one phase.
 
     Attributes:
-        is_peak: whether the session's creation reached its largest resident set in this phase.
+        is_peak: whether the process reached its largest resident set of the session's creation and
+            first run in this phase, and they raised it by at least `MIN_RISE_BYTES`.
     """
 
     phase: PhaseName
@@ -248,7 +251,9 @@ def _bar(
 ) -> SessionBar:
     name = shortened(names[model_key(session)], _MAX_NAME)
     highest = peak_bytes(session)
-    peak = next((p.name for p in session.phases if p.peak_rss_bytes == highest), None)
+    peak = None
+    if rise_bytes(session) >= MIN_RISE_BYTES:
+        peak = next(phase.name for phase in session.phases if phase.peak_rss_bytes == highest)
     return SessionBar(
         number=session.number,
         label=f"{session.number} {name}",
