@@ -1,10 +1,10 @@
 """The tables of a recorded program: processes with their sessions, phases, and input shapes."""
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from memdiag.records.profile import Phase
-from memdiag.records.run import ProgramProcess, ProgramRun, ProgramSession
+from memdiag.records.run import ProgramProcess, ProgramRun, ProgramSession, SessionMemory
 from memdiag.reports.run.headline import is_idle
 from memdiag.reports.run.names import (
     model_key,
@@ -203,7 +203,7 @@ def session_table(run: ProgramRun, *, limit: int) -> Table:
             Column("raised by", "right"),
             Column("weights", "right"),
             Column("arena slack", "right", css="less"),
-            Column("in use", "right", css="less"),
+            Column("arena in use", "right", formats=("markdown",)),
             Column("runs", "right"),
             Column("last run", "right", css="less"),
             Column("released", "right", css="less"),
@@ -240,7 +240,7 @@ def _session_row(session: ProgramSession, models: Mapping[str, str]) -> Row:
         _size(peak_bytes(session) or None, note="shared" if session.shared_with else ""),
         _size(rise_bytes(session) if session.phases else None),
         _size(memory.weight_bytes if memory else None),
-        _size(memory.arena_slack_bytes if memory else None),
+        _arena_slack(memory),
         _size(memory.arena_used_bytes if memory else None),
         Cell(
             "failed" if session.error is not None else f"{session.run_count:,}",
@@ -249,6 +249,13 @@ def _session_row(session: ProgramSession, models: Mapping[str, str]) -> Row:
         Cell("never", sort_key=-1) if is_idle(session) else _duration(session.last_run_s),
         _duration(session.released_s),
     )
+
+
+def _arena_slack(memory: SessionMemory | None) -> Cell:
+    cell = _size(memory.arena_slack_bytes if memory else None)
+    if memory is None or memory.arena_used_bytes is None:
+        return cell
+    return replace(cell, title=f"{cell.title}; {memory.arena_used_bytes:,} bytes in use")
 
 
 def _duration(seconds: float | None) -> Cell:
