@@ -263,6 +263,21 @@ def test_bars_of_a_row_do_not_overlap() -> None:
     assert len(lane.bars) + lane.left_out == 30
 
 
+def test_many_sessions_and_marks_are_thinned() -> None:
+    sessions = [runs.session(i, created_s=i / 10, released_s=i / 10 + 1.35) for i in range(1, 500)]
+    lasting = runs.session(500, created_s=1.0)
+    peaks = [
+        RunPeak(session=500, t_s=i / 100, peak_rss_bytes=i, shapes=None) for i in range(1, 1000)
+    ]
+    run = runs.run(*sessions, lasting, peaks=tuple(peaks), duration_s=60.0)
+    (lane,) = run_timeline(run, max_rows=100, max_bars=40).lanes
+    assert len(lane.bars) == 40
+    assert lane.left_out == 460
+    assert lane.bars[-1].number == 500
+    assert len(lane.peaks) < 400
+    assert lane.peaks[-1].rss_bytes == 999
+
+
 def test_processes_with_sessions_get_lanes_first() -> None:
     line = run_timeline(runs.server(), max_lanes=2)
     assert [lane.pid for lane in line.lanes] == [100, 101]

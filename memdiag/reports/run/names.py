@@ -1,5 +1,6 @@
 """Names of processes, models, sessions and shapes of a program, as plain text."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import PurePath
 
@@ -28,14 +29,13 @@ def model_names(run: ProgramRun) -> Mapping[str, str]:
     A file name that several models share gets as many folders as distinguish them.
     """
     names = {model_key(session): _bytes_name(session) for session in run.sessions}
-    paths = {session.model.path for session in run.sessions if session.model.path is not None}
-    for path in paths:
-        parts = PurePath(path).parts
-        others = [PurePath(other).parts for other in paths if other != path]
-        count = 1
-        while count < len(parts) and any(other[-count:] == parts[-count:] for other in others):
-            count += 1
-        names[path] = plain(str(PurePath(*parts[-count:]))) or "model"
+    paths = {session.model.path for session in run.sessions if session.model.path}
+    parts = {path: PurePath(path).parts for path in paths}
+    tails = Counter(own[-count:] for own in parts.values() for count in range(1, len(own) + 1))
+    for path, own in parts.items():
+        counts = range(1, len(own))
+        count = next((count for count in counts if tails[own[-count:]] == 1), len(own))
+        names[path] = plain(str(PurePath(*own[-count:])))
     return names
 
 

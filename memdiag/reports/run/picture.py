@@ -28,7 +28,7 @@ _TITLE, _TEXT, _SMALL = 19.0, 14.0, 12.0  # points: legible at half of the pictu
 _POINTS = 72.0
 _LETTER = 0.62  # a wide letter's width as a share of its size
 _MAX_LINE = 92  # letters
-_MAX_LANES, _MAX_ROWS = 6, 6
+_MAX_LANES, _MAX_ROWS, _MAX_BARS = 6, 6, 80
 _MAX_LEGEND = 28  # letters
 
 
@@ -41,7 +41,7 @@ def draw(run: ProgramRun) -> Figure:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    line = run_timeline(run, max_lanes=_MAX_LANES, max_rows=_MAX_ROWS)
+    line = run_timeline(run, max_lanes=_MAX_LANES, max_rows=_MAX_ROWS, max_bars=_MAX_BARS)
     rows = sum(lane.rows for lane in line.lanes)
     bars = rows * _ROW_INCHES + _GAP_INCHES if rows else 0.0
     height = _TITLE_INCHES + _MEMORY_INCHES + bars + _AXIS_INCHES

@@ -17,6 +17,7 @@ MIN_RISE_BYTES = MIB
 
 _MAX_NAME = 60
 _MAX_HOVER = 200
+_MAX_MARKS = 300
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +105,12 @@ class RunTimeline:
 
 
 def run_timeline(
-    run: ProgramRun, *, max_points: int = 3000, max_lanes: int = 10, max_rows: int = 12
+    run: ProgramRun,
+    *,
+    max_points: int = 3000,
+    max_lanes: int = 10,
+    max_rows: int = 12,
+    max_bars: int = 300,
 ) -> RunTimeline:
     """Return the timeline of `run`.
 
@@ -113,6 +119,7 @@ def run_timeline(
         max_points: about the number of samples of all processes together, and of each process.
         max_lanes: processes with a lane: those with sessions, and of these the largest, go first.
         max_rows: rows of bars below a lane.
+        max_bars: bars below a lane; those of the longest lives go first.
 
     Raises:
         ReportError: the columns of the samples differ in length.
@@ -135,7 +142,7 @@ def run_timeline(
         peak_bytes=run.peak_rss_bytes,
         end_s=max(ends),
         lanes=tuple(
-            _lane(process, run, names, max_points, max_rows)
+            _lane(process, run, names, max_points, (max_rows, max_bars))
             for process in run.processes
             if any(process is each for each in drawn)
         ),
@@ -173,18 +180,25 @@ def _lane(
     run: ProgramRun,
     names: Mapping[str, str],
     max_points: int,
-    max_rows: int,
+    max_bars: tuple[int, int],
 ) -> Lane:
+    """Return the lane of `process`; `max_bars` are the rows, and the bars in all."""
+    max_rows, max_count = max_bars
     samples = process.samples
     kept = thin(samples.rss_bytes, max_points)
     sessions = [session for session in run.sessions if session.pid == process.pid]
     end_s = run.duration_s if process.ended_s is None else process.ended_s
-    placed = pack([(_start_s(each), _end_s(each, end_s)) for each in sessions])
+    lives = {each.number: (_start_s(each), _end_s(each, end_s)) for each in sessions}
+    longest = sorted(sessions, key=lambda each: lives[each.number][0] - lives[each.number][1])
+    drawn = sorted(longest[:max_count], key=lambda each: each.number)
+    placed = pack([lives[session.number] for session in drawn])
     bars = [
         _bar(session, row, end_s, names)
-        for session, row in zip(sessions, placed, strict=True)
+        for session, row in zip(drawn, placed, strict=True)
         if row < max_rows
     ]
+    peaks = [peak for peak in run.peaks if peak.session in lives]
+    kept_peaks = thin([peak.peak_rss_bytes for peak in peaks], _MAX_MARKS)
     own = {session.number: session for session in sessions}
     return Lane(
         pid=process.pid,
@@ -206,8 +220,7 @@ def _lane(
                     shortened(shapes_text(peak.shapes), _MAX_HOVER),
                 ),
             )
-            for peak in run.peaks
-            if peak.session in own
+            for peak in (peaks[i] for i in kept_peaks)
         ),
     )
 
