@@ -136,7 +136,7 @@ def hover(page: Any, trace: str, point: int) -> str:
     [
         ("runs", 0, ("peak raised to 210 MiB", "session 1 (a.onnx)", "x 1×3×640×640")),
         ("phases", 0, ("parse of session 1",)),
-        ("sessions", 0, ("session 1 a.onnx", "created at app/main.py:8", "6 runs")),
+        ("sessions", 0, ("session 1 a.onnx", "created at app/main.py:8", "runs: 6")),
         ("process 100", 3, ("200 MiB in process 100", "anonymous 180 MiB")),
     ],
 )

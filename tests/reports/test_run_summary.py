@@ -140,6 +140,13 @@ def test_sessions_that_need_a_word_get_a_sentence() -> None:
     assert many[-1] == "14 more sentences of this kind are in the report."
 
 
+def test_a_first_run_counts_although_its_report_was_lost() -> None:
+    killed = runs.session(1, run_count=0, first_run_s=2.2)
+    assert "Session 1 never ran" not in shown(runs.run(killed))
+    assert "≥ 1" in shown(runs.run(killed))
+    assert "≥ 1" in REPORT.render(runs.run(killed), "markdown").decode()
+
+
 def test_findings_phases_owners_notes_and_files_follow() -> None:
     text = words(shown(runs.server()))
     assert "duplicate-sessions (20 MiB): Sessions 1 and 4 load the same model" in text
@@ -176,6 +183,8 @@ def test_markdown_has_every_part() -> None:
 def test_a_run_without_sessions_has_all_reports() -> None:
     run = runs.empty()
     assert "0 processes, 0 sessions in 20 ms.\n" in shown(run)
+    assert "No session was recorded: " in words(shown(run))
+    assert "No session was recorded: " in REPORT.render(run, "html").decode()
     for format in REPORT.formats():
         assert REPORT.render(run, format)
     assert codec.decode(REPORT.render(run, "json"), ProgramRun) == run

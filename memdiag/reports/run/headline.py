@@ -119,6 +119,11 @@ def moment(run: ProgramRun, t_s: float) -> str:
 def remarks(run: ProgramRun) -> tuple[str, ...]:
     """Return sentences on sessions that failed, never ran, or were created beside others."""
     models = model_names(run)
+    if not run.sessions:
+        return (
+            "No session was recorded: no Python process created one, or Python was started with -S,"
+            " -I or -E, which ignore memdiag's hook.",
+        )
     return (
         *_limited(list(_failures(run, models))),
         *_never_run(run, models),
@@ -158,7 +163,19 @@ def _never_run(run: ProgramRun, models: Mapping[str, str]) -> Iterator[str]:
 
 def is_idle(session: ProgramSession) -> bool:
     """Return whether `session` was created and never run."""
-    return session.error is None and session.creation_s is not None and session.run_count == 0
+    return session.error is None and session.creation_s is not None and not has_run(session)
+
+
+def has_run(session: ProgramSession) -> bool:
+    """Return whether `session` was run, also if the number of runs was lost with its process."""
+    return session.run_count > 0 or session.first_run_s is not None
+
+
+def runs_text(sessions: Sequence[ProgramSession]) -> str:
+    """Return the number of runs of all `sessions`; ``≥ 1`` if some were not reported."""
+    known = sum(session.run_count for session in sessions)
+    lost = sum(has_run(session) and not session.run_count for session in sessions)
+    return f"≥ {known + lost:,}" if lost else f"{known:,}"
 
 
 def _shared(run: ProgramRun) -> Iterator[str]:

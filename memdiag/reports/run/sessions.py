@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from memdiag.records.profile import Phase
 from memdiag.records.run import ProgramProcess, ProgramRun, ProgramSession, SessionMemory
-from memdiag.reports.run.headline import is_idle
+from memdiag.reports.run.headline import has_run, is_idle, runs_text
 from memdiag.reports.run.names import (
     model_key,
     model_names,
@@ -130,7 +130,7 @@ def _line(group: _Equal, models: Mapping[str, str]) -> Row:
     times = f" ×{len(sessions)}" if len(sessions) > 1 else ""
     created = [session.creation_s for session in sessions if session.creation_s is not None]
     last = max((s.last_run_s for s in sessions if s.last_run_s is not None), default=None)
-    runs = sum(session.run_count for session in sessions)
+    runs = runs_text(sessions) if any(map(has_run, sessions)) else "never"
     return Row(
         f"{label}{times} {models[model_key(first)]}",
         plain(first.created_at),
@@ -139,7 +139,7 @@ def _line(group: _Equal, models: Mapping[str, str]) -> Row:
         _rise(max(map(rise_bytes, sessions))),
         _weights(sessions),
         arena_text(sessions),
-        "failed" if first.error is not None else "never" if not runs else f"{runs:,}",
+        runs if first.error is None else "failed",
         "" if last is None else f"at {format_duration(last)}",
         level=1,
     )
@@ -191,7 +191,7 @@ def mib(size: int) -> str:
 def session_table(run: ProgramRun, *, limit: int) -> Table:
     """Return a row for each session, with all figures, for Markdown and pages."""
     models = model_names(run)
-    return Table(
+    table = Table(
         columns=(
             Column("#", "right"),
             Column("model", css="name"),
@@ -216,6 +216,7 @@ def session_table(run: ProgramRun, *, limit: int) -> Table:
             " that it keeps for later runs. Last run and release: time since the start."
         ),
     )
+    return table.without_empty_columns()
 
 
 def _session_row(session: ProgramSession, models: Mapping[str, str]) -> Row:
@@ -243,7 +244,7 @@ def _session_row(session: ProgramSession, models: Mapping[str, str]) -> Row:
         _arena_slack(memory),
         _size(memory.arena_used_bytes if memory else None),
         Cell(
-            "failed" if session.error is not None else f"{session.run_count:,}",
+            "failed" if session.error is not None else runs_text([session]),
             sort_key=-1 if session.error is not None else session.run_count,
         ),
         Cell("never", sort_key=-1) if is_idle(session) else _duration(session.last_run_s),
@@ -297,7 +298,7 @@ def process_table(run: ProgramRun, *, limit: int) -> Table:
             Column("parent", "right", css="less"),
             Column("sessions", "right"),
             Column("peak RSS", "right", css="strong"),
-            Column("peak PSS", "right"),
+            Column("PSS seen", "right"),
             Column("life", css="less"),
             Column("exit code", "right", css="less"),
             Column("onnxruntime", css="less"),

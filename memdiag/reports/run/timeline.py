@@ -8,9 +8,10 @@ from memdiag.records.phases import PhaseName
 from memdiag.records.profile import Samples
 from memdiag.records.run import ProgramProcess, ProgramRun, ProgramSession, TreeSamples
 from memdiag.reports.profile.timeline import thin
+from memdiag.reports.run.headline import has_run, runs_text
 from memdiag.reports.run.names import model_key, model_names, process_name, shapes_text
 from memdiag.reports.run.sessions import peak_bytes, rise_bytes
-from memdiag.reports.text import counted, plain, shortened
+from memdiag.reports.text import plain, shortened
 from memdiag.units import MIB, format_duration, format_size
 
 MIN_RISE_BYTES = MIB
@@ -296,7 +297,7 @@ def _sentences(session: ProgramSession) -> list[str]:
     if session.phases:
         shared = ", shared with other sessions" if session.shared_with else ""
         found.append(f"peak {format_size(peak_bytes(session))}{shared}")
-    runs = counted(session.run_count, "run") if session.run_count else "never run"
+    runs = f"runs: {runs_text([session])}" if has_run(session) else "never run"
     if session.shapes:
         runs += f", most with {shortened(shapes_text(session.shapes[0].shapes), _MAX_HOVER)}"
     found.append(runs)
