@@ -14,10 +14,11 @@ from pathlib import Path
 import memdiag
 from benchmarks.real_models import real_models
 from memdiag.api.load import join_fix
-from memdiag.reports import DEFAULT_FORMATS, Reported, report_of
+from memdiag.reports import Reported, report_of
 from sample_models import load_recipes
 
 GALLERY = Path(__file__).parents[1] / "reports" / "gallery"
+FORMATS = ("html", "png", "markdown", "json")
 _VERSIONS = ("1.22.1", "1.24.4", "latest")
 _SEARCH_S = 180.0
 
@@ -53,7 +54,7 @@ def main() -> None:
 
 def write(name: str, record: Reported) -> tuple[Path, ...]:
     """Write the files of `record` into its folder of the gallery, and return their paths."""
-    return report_of(record).write(record, GALLERY / name, DEFAULT_FORMATS)
+    return report_of(record).write(record, GALLERY / name, FORMATS)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from memdiag.records.files import save_bytes as save_bytes
 from memdiag.records.finding import Check
 from memdiag.records.history import History
 from memdiag.records.inventory import Inventory
-from memdiag.reports import DEFAULT_FORMATS, Reported, report_of
+from memdiag.reports import Reported, report_of
 from memdiag.reports.page import Plotly
 from memdiag.reports.picture import Kind
 from memdiag.runner.temporary import remove_stale
@@ -50,10 +50,11 @@ class Destination:
             )
         remove_stale(folder)
 
-    def write(self, record: Reported, formats: Sequence[str] = DEFAULT_FORMATS) -> tuple[Path, ...]:
+    def write(self, record: Reported, formats: Sequence[str] | None = None) -> tuple[Path, ...]:
         """Write `record` in `formats` and return the files' paths; none without a folder.
 
-        The record itself is written first: rendering takes seconds, and may be interrupted.
+        Without `formats`, those are written that records of this kind have by default. The record
+        itself is written first: rendering takes seconds, and may be interrupted.
 
         Raises:
             UsageError: records of this kind have no such format.
@@ -63,6 +64,7 @@ class Destination:
         if self._folder is None:
             return ()
         report = report_of(record)
+        formats = report.default_formats() if formats is None else formats
         saved = self._save(record) if "json" in formats else ()
         where = f" The {report.name} itself is at {saved[0]}." if saved else ""
         others = [name for name in formats if name != "json"]

@@ -116,6 +116,7 @@ def _session(session: RecordedSession) -> ProgramSession:
         first_run_s=None if session.first_run_s is None else round(session.first_run_s, 6),
         last_run_s=None if session.last_run_s is None else round(session.last_run_s, 6),
         memory=session.memory,
+        phase_times=session.phase_times(),
     )
 
 

@@ -6,7 +6,7 @@ from typing import Any, Final
 from memdiag.programs.log_filter import SessionLog
 from memdiag.programs.process_tree import ProcessInfo, process_info
 from memdiag.records.profile import Memory, Phase
-from memdiag.records.run import InputShapes, SessionMemory
+from memdiag.records.run import InputShapes, PhaseTime, SessionMemory
 from memdiag.runner.log import LogMarker, LogParser
 from memdiag.runner.observer import Boundary, Observer, observe
 from memdiag.runner.phases import PhaseTracker
@@ -206,6 +206,18 @@ class RecordedSession:
         ended_s = self.process.ended_s or self.created_s
         self.phases.finish(ended_s, Boundary(memory, None))
         return tuple(phase for phase in self.phases.phases() if phase.name != "start")
+
+    def phase_times(self) -> tuple[PhaseTime, ...]:
+        """Return when the phases took place; call it after `finished_phases`."""
+        found: list[PhaseTime] = []
+        for span in self.phases.spans():
+            if span.phase == "start":
+                continue
+            start_s, end_s = round(span.start_s, 6), round(span.end_s, 6)
+            if found and (found[-1].phase, found[-1].end_s) == (span.phase, start_s):
+                start_s = found.pop().start_s
+            found.append(PhaseTime(phase=span.phase, start_s=start_s, end_s=end_s))
+        return tuple(found)
 
     def _activate(self) -> None:
         for other in self.process.active:

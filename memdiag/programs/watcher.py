@@ -16,8 +16,8 @@ from memdiag.records.files import save_bytes
 def main() -> None:
     """Record process PID until standard input ends, and write the record to FILE.
 
-    The arguments are the version of memdiag, PID, FILE and, if wanted, ``--no-xray``. The address of the recording is
-    printed on standard output.
+    The arguments are the version of memdiag, PID, FILE and, if wanted, ``--no-xray``. The address
+    of the recording is printed on standard output.
     """
     version, pid, file, *options = sys.argv[1:]
     # Ctrl-C is meant for the program, which ends the recording.

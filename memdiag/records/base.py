@@ -39,7 +39,9 @@ class NotebookRecord(Record, frozen=True):
         return notebook.html(self)
 
     def to_dataframe(self) -> Any:
-        """Return a pandas data frame: rows are phases, columns, remedies, points, copies or owners.
+        """Return a pandas data frame.
+
+        Rows are phases, columns, remedies, points, copies, owners or sessions.
 
         Raises:
             UsageError: pandas is not installed, or the record has no rows.

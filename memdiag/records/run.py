@@ -4,6 +4,7 @@ from typing import Final, Literal
 
 from memdiag.records.attribution import Attribution
 from memdiag.records.base import PlottableRecord, Record
+from memdiag.records.phases import PhaseName
 from memdiag.records.profile import Environment, Phase, Samples
 
 RUN_SCHEMA: Final = "memdiag.run/1"
@@ -76,6 +77,20 @@ class SessionMemory(Record, frozen=True, kw_only=True):
     arena_slack_bytes: int | None
 
 
+class PhaseTime(Record, frozen=True, kw_only=True):
+    """One stretch of time in a phase.
+
+    Phases may take turns: constant folding runs once a step, with other transformers between.
+
+    Attributes:
+        start_s, end_s: seconds since the start of the recording.
+    """
+
+    phase: PhaseName
+    start_s: float
+    end_s: float
+
+
 class ProgramSession(Record, frozen=True, kw_only=True):
     """One InferenceSession of the program.
 
@@ -100,6 +115,7 @@ class ProgramSession(Record, frozen=True, kw_only=True):
         shapes: the runs by the shapes of their inputs, the most frequent first.
         last_run_s: the end of the last run, in seconds since the start of the recording.
         memory: its memory at the last X-ray of the process; None without one.
+        phase_times: when the phases took place, in order.
     """
 
     number: int
@@ -123,6 +139,7 @@ class ProgramSession(Record, frozen=True, kw_only=True):
     first_run_s: float | None
     last_run_s: float | None
     memory: SessionMemory | None = None
+    phase_times: tuple[PhaseTime, ...] = ()
 
 
 class RunPeak(Record, frozen=True, kw_only=True):

@@ -14,9 +14,6 @@ from memdiag.records.run import ProgramRun
 from memdiag.records.tuning import Tuning
 from memdiag.reports.report import Report
 
-DEFAULT_FORMATS = ("html", "png", "markdown", "json")
-"""The formats that a record is written in unless others are asked for."""
-
 Reported = Profile | Comparison | Fix | Tuning | Attribution | ProgramRun
 """The records that are written to files."""
 

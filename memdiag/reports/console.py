@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 _WORKFLOW_COMMANDS = ("::", "##[")
 _LABEL_WIDTH = 10
-_ASCII = str.maketrans({"×": "x", "·": "|", "…": "...", "µ": "u", "→": "->", "←": "<-"})
+_ASCII = str.maketrans({"×": "x", "·": "|", "…": "...", "µ": "u", "→": "->", "←": "<-", "≥": ">="})
 
 
 def print_plain(console: Console, print_all: Callable[[], None]) -> None:

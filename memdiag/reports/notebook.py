@@ -9,6 +9,7 @@ import io
 from collections.abc import Callable, Iterator, Sequence
 from html import escape
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -20,6 +21,7 @@ from memdiag.records.finding import Check, Finding
 from memdiag.records.fix import Fix
 from memdiag.records.inventory import Inventory
 from memdiag.records.profile import Profile
+from memdiag.records.run import ProgramRun, ProgramSession
 from memdiag.records.tuning import Tuning
 
 if TYPE_CHECKING:
@@ -81,8 +83,8 @@ def data_frame(rows: Sequence[Any] | Any) -> Any:
 
     A profile has a row for each phase and each part of a phase, as its summary has; `part_of` is
     None for phases, whose sums are those of the run. A comparison has a row for each column, a fix
-    for each remedy, a tuning for each measured point, and an X-ray for each copy, or for each owner
-    if there are no copies.
+    for each remedy, a tuning for each measured point, a recorded program for each session, and an
+    X-ray for each copy, or for each owner if there are no copies.
 
     Raises:
         UsageError: pandas is not installed, or there are no rows to make of such a record.
@@ -98,6 +100,19 @@ def data_frame(rows: Sequence[Any] | Any) -> Any:
     return pandas.DataFrame(found)
 
 
+def write_reports(record: Any, folder: Path, formats: Sequence[str]) -> tuple[Path, ...]:
+    """Write the reports of `record` to `folder` in `formats`, or in the default ones if empty.
+
+    Raises:
+        UsageError: there is no such format.
+        ReportError: a file cannot be written.
+    """
+    from memdiag.reports import report_of
+
+    report = report_of(record)
+    return report.write(record, folder, formats or report.default_formats())
+
+
 def figure(record: Any) -> Figure:
     """Return the picture that reports of `record` have, as a matplotlib figure.
 
@@ -107,7 +122,7 @@ def figure(record: Any) -> Figure:
         UsageError: there is no picture of such a record.
         ReportError: the record cannot be drawn.
     """
-    if not isinstance(record, Profile | Comparison | Fix | Tuning):
+    if not isinstance(record, Profile | Comparison | Fix | Tuning | ProgramRun):
         raise UsageError(
             f"plot: there is no picture of a {_kind(record)}. Use a profile of the model."
         )
@@ -175,6 +190,8 @@ def _rows(record: Any) -> Iterator[dict[str, Any]]:
                 "end_rss_bytes": row.end_bytes,
                 "net_rss_bytes": row.net_bytes,
             }
+    elif isinstance(record, ProgramRun):
+        yield from map(_of_session, record.sessions)
     elif isinstance(record, Comparison):
         yield from map(_of_column, record.columns)
     elif isinstance(record, Fix):
@@ -198,6 +215,27 @@ def _plain(record: msgspec.Struct) -> dict[str, Any]:
     """Return the fields of `record` that fit into a cell."""
     fields = msgspec.structs.asdict(record)
     return {name: value for name, value in fields.items() if name not in _OMITTED_FIELDS}
+
+
+def _of_session(session: ProgramSession) -> dict[str, Any]:
+    memory = session.memory
+    return {
+        "session": session.number,
+        "pid": session.pid,
+        "model": session.model.path or session.model.digest,
+        "created_at": session.created_at,
+        "library": session.library,
+        "created_s": session.created_s,
+        "creation_s": session.creation_s,
+        "released_s": session.released_s,
+        "error": session.error,
+        "peak_rss_bytes": max((phase.peak_rss_bytes for phase in session.phases), default=None),
+        "run_count": session.run_count,
+        "last_run_s": session.last_run_s,
+        "weight_bytes": memory.weight_bytes if memory else None,
+        "arena_used_bytes": memory.arena_used_bytes if memory else None,
+        "arena_slack_bytes": memory.arena_slack_bytes if memory else None,
+    }
 
 
 def _of_column(column: Column) -> dict[str, Any]:

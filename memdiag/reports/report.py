@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 R = TypeVar("R", bound=Record)
 
+_DEFAULT_FORMATS = ("html", "png", "markdown", "json", "trace")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Report(Generic[R]):
@@ -30,11 +32,12 @@ class Report(Generic[R]):
 
     Attributes:
         name: the kind of record in messages, such as ``comparison``.
-        files: the name of the file by format: html, json, markdown, png, svg.
+        files: the name of the file by format: html, json, markdown, png, svg, trace.
         show: prints the summary; ``show(record, console, written=…, quiet=…)``.
         page: renders the page; ``page(record, plotly=…)``.
         markdown: renders Markdown.
         draw: returns the picture.
+        trace: returns the trace for ui.perfetto.dev; None for records without times.
         outlines_letters: whether letters in an SVG are outlines, because their positions depend on
             the font.
     """
@@ -45,11 +48,16 @@ class Report(Generic[R]):
     page: Callable[..., bytes]
     markdown: Callable[[R], str]
     draw: Callable[[R], Figure]
+    trace: Callable[[R], bytes] | None = None
     outlines_letters: bool = False
 
     def formats(self) -> tuple[str, ...]:
         """Return the formats that can be written, in alphabetical order."""
         return tuple(sorted(self.files))
+
+    def default_formats(self) -> tuple[str, ...]:
+        """Return the formats that a record is written in unless others are asked for."""
+        return tuple(format for format in _DEFAULT_FORMATS if format in self.files)
 
     def render(self, record: R, format: str, *, plotly: Plotly = "inline") -> bytes:
         """Return `record` in `format`; `plotly` says where the page finds its drawing library.
@@ -66,6 +74,8 @@ class Report(Generic[R]):
             return codec.encode(record)
         if format == "markdown":
             return self.markdown(record).encode()
+        if format == "trace" and self.trace is not None:
+            return self.trace(record)
         from memdiag.reports.picture import rendered
 
         return rendered(

@@ -155,6 +155,22 @@ class Table:
             rows=tuple(row.select(indices) for row in self.rows),
         )
 
+    def fitted(self, width: int, optional: Sequence[str]) -> Table:
+        """Return the table without as many `optional` columns as it takes to be `width` wide.
+
+        Args:
+            width: the characters of a line on the terminal.
+            optional: headings; the first one goes first.
+        """
+        table = self
+        for heading in optional:
+            widths = _widths(table, [_console_texts(table, row) for row in table.rows])
+            if sum(widths) + len(widths) - 1 <= width:
+                break
+            kept = [i for i, column in enumerate(table.columns) if column.heading != heading]
+            table = table._select(kept)
+        return table
+
     def first_rows(self, count: int) -> Table:
         """Return the table with its first `count` rows."""
         return replace(self, rows=self.rows[:count])
@@ -204,12 +220,17 @@ def _gap(table: Table, texts: Sequence[Sequence[str]], width: int) -> int:
     """Return the number of blanks between the columns of a table on a terminal."""
     if not table.is_dense:
         return 2
+    widths = _widths(table, texts)
+    return 2 if sum(widths) + 2 * (len(widths) - 1) <= width else 1
+
+
+def _widths(table: Table, texts: Sequence[Sequence[str]]) -> list[int]:
+    """Return the width of each column whose cells are `texts`."""
     headings = [column.heading for column in table.columns]
-    widths = [
+    return [
         max(len(part) for text in column for part in text.split("\n"))
         for column in zip(headings, *texts, strict=True)
     ]
-    return 2 if sum(widths) + 2 * (len(widths) - 1) <= width else 1
 
 
 def markdown_table(table: Table) -> str:

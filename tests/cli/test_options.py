@@ -45,6 +45,7 @@ KINDS: dict[str, tuple[str, str]] = {
     "--load-from": ("choice", "path, or from its bytes"),
     "--max-slowdown": ("RATIO", "latency"),
     "--memory-limit": ("SIZE", "Stop a child process"),
+    "--merge-trace": ("FILE", "Profiles that onnxruntime wrote"),
     "--min-bytes": ("SIZE", "Skip findings"),
     "--model": ("FILE", "The ONNX model"),
     "--only": ("NAME", " only "),

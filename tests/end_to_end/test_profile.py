@@ -37,7 +37,7 @@ def profile_of(finished: "subprocess.CompletedProcess[str]") -> Profile:
     return decode(finished.stdout.encode(), Profile)
 
 
-def test_a_profile_prints_its_answer_and_writes_four_reports(
+def test_a_profile_prints_its_answer_and_writes_five_files(
     memdiag: Callable[..., "subprocess.CompletedProcess[str]"], tmp_path: Path, tied: Path
 ) -> None:
     finished = memdiag("profile", tied)
@@ -53,6 +53,7 @@ def test_a_profile_prints_its_answer_and_writes_four_reports(
         "report.html",
         "report.md",
         "timeline.png",
+        "trace.json",
     ]
     assert load_profile(folder / "profile.json").model.weight_bytes == pytest.approx(
         SIZE * MB, rel=0.01

@@ -1,10 +1,12 @@
 """memdiag report on saved records of every kind, and a fix joined to a profile."""
 
+import json
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from subprocess import CompletedProcess
+from typing import Any
 
 import msgspec
 import pytest
@@ -12,7 +14,7 @@ import pytest
 from memdiag.records.base import Record
 from memdiag.records.codec import encode, load
 from memdiag.records.profile import Profile
-from tests.reports import comparisons, fix_records, profiles, tied_xray, tuning_records
+from tests.reports import comparisons, fix_records, profiles, runs, tied_xray, tuning_records
 
 RunMemdiag = Callable[..., "CompletedProcess[str]"]
 
@@ -38,7 +40,7 @@ from memdiag.cli.app import parse_command_line
 for path in sys.argv[1:]:
     sys.argv = ["memdiag", "report", path, "--out", path.removesuffix(".json")]
     try:
-        parse_command_line()()
+        parse_command_line()[0]()
     except SystemExit as ended:
         assert ended.code == 0
 """
@@ -51,6 +53,7 @@ def test_every_kind_of_record_is_rendered_without_model_or_runtime(tmp_path: Pat
         "fix": fix_records.verified(),
         "tune": tuning_records.tuning(),
         "xray": tied_xray.attribution(),
+        "run": runs.server(),
     }
     for name, record in records.items():
         (tmp_path / f"{name}.json").write_bytes(encode(record))
@@ -59,7 +62,8 @@ def test_every_kind_of_record_is_rendered_without_model_or_runtime(tmp_path: Pat
     assert done.returncode == 0, done.stderr
     for name in records:
         assert (tmp_path / name / f"{name}.json").exists()
-        assert len(list((tmp_path / name).iterdir())) == 4
+        files = 5 if name in ("profile", "run") else 4
+        assert len(list((tmp_path / name).iterdir())) == files
 
 
 @pytest.mark.parametrize(
@@ -115,6 +119,21 @@ def test_a_fix_is_told_in_the_report_of_the_profile(
     assert said in memdiag("report", "both/profile.json", "--format", "console").stdout
 
 
+def test_a_trace_includes_the_profiles_of_onnxruntime(memdiag: RunMemdiag, tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_bytes(encode(runs.server()))
+    event: dict[str, Any] = {
+        "ph": "X",
+        "cat": "Session",
+        "name": "session_initialization",
+        "args": {},
+    }
+    event |= {"pid": 100, "tid": 100, "ts": 10, "dur": 990_000}
+    (tmp_path / "own.json").write_text(json.dumps([event]))
+    finished = memdiag("report", "run.json", "--format=trace", "--merge-trace", "own.json")
+    assert finished.stdout == "trace.json\n"
+    assert "onnxruntime's profile of session 1" in (tmp_path / "trace.json").read_text()
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
@@ -128,6 +147,12 @@ def test_a_fix_is_told_in_the_report_of_the_profile(
             "the fix is of x.onnx, but the profile is of m.onnx",
         ),
         (["stranger.json", "--fix", "stranger.json"], "--fix needs a saved profile"),
+        (["p.json", "--merge-trace", "p.json"], "--merge-trace needs the run.json of a recorded"),
+        (
+            ["run.json", "--format=html", "--merge-trace", "p.json"],
+            "--merge-trace has no effect without --format trace",
+        ),
+        (["run.json", "--merge-trace", "p.json"], "p.json: not a profile of onnxruntime"),
     ],
 )
 @pytest.mark.usefixtures("profile")
@@ -138,6 +163,7 @@ def test_what_cannot_be_done_is_one_sentence(
     (tmp_path / "other.json").write_text('{"schema": "memdiag.check/1"}')
     (tmp_path / "broken.json").write_text('{"schema": "memdiag.fix/1"}')
     (tmp_path / "stranger.json").write_bytes(encode(fix_records.verified(model="x.onnx")))
+    (tmp_path / "run.json").write_bytes(encode(runs.server()))
     finished = memdiag("report", *words)
     assert finished.returncode == 2
     assert sentence in finished.stderr

@@ -26,7 +26,7 @@ from memdiag.reports import github, report_of, sarif
 from memdiag.reports import history as history_report
 from memdiag.reports import inventory as inventory_report
 from memdiag.reports import xray as xray_report
-from tests.reports import comparisons, fix_records, profiles, tied_xray, tuning_records
+from tests.reports import comparisons, fix_records, profiles, runs, tied_xray, tuning_records
 from tests.reports.checks import check, finding
 
 BENIGN = "name of something"
@@ -52,6 +52,7 @@ RECORDS: dict[str, Any] = {
     "comparison": comparisons.versions,
     "fix": fix_records.verified,
     "tuning": tuning_records.tuning,
+    "run": runs.server,
 }
 
 
@@ -164,6 +165,18 @@ def test_reports_stay_well_formed(kind: str, name: str) -> None:
     check_markdown_text(hostile.markdown, benign.markdown)
     assert hostile.page.seen <= benign.page.seen
     assert hostile.page.attributes <= benign.page.attributes
+
+
+@pytest.mark.parametrize("name", HOSTILE.values(), ids=HOSTILE)
+@pytest.mark.parametrize("kind", ["profile", "run"])
+def test_traces_stay_events(kind: str, name: str) -> None:
+    report = report_of(RECORDS[kind]())
+    hostile, benign = (
+        json.loads(report.render(renamed(RECORDS[kind](), text), "trace"))["traceEvents"]
+        for text in (name, BENIGN)
+    )
+    assert [event["ph"] for event in hostile] == [event["ph"] for event in benign]
+    assert not bad_signs(json.dumps(hostile, ensure_ascii=False))
 
 
 @pytest.mark.parametrize("kind", RECORDS)

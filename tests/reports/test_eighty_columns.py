@@ -11,7 +11,7 @@ from rich.console import Console
 
 from memdiag.records.comparison import Comparison
 from memdiag.reports import Reported, report_of
-from tests.reports import comparisons, fix_records, tuning_records
+from tests.reports import comparisons, fix_records, runs, tuning_records
 from tests.reports.fix_records import EVIL, hostile
 
 WRITTEN = (Path("some folder") / f"x{'y' * 200}" / "a.json",)
@@ -48,7 +48,11 @@ def comparison() -> Comparison:
     )
 
 
-BUILDERS = (fix, tuning, nearest, comparison)
+def run() -> Reported:
+    return runs.hostile(EVIL)
+
+
+BUILDERS = (fix, tuning, nearest, comparison, run)
 
 
 def printed(record: Reported, console: Console) -> list[str]:

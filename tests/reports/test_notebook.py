@@ -13,7 +13,15 @@ import memdiag
 from memdiag.errors import UsageError
 from memdiag.records.base import NotebookRecord
 from memdiag.records.finding import CHECK_SCHEMA, Check, Findings
-from tests.reports import comparisons, findings, fix_records, profiles, tied_xray, tuning_records
+from tests.reports import (
+    comparisons,
+    findings,
+    fix_records,
+    profiles,
+    runs,
+    tied_xray,
+    tuning_records,
+)
 
 FOUND = findings.TIED
 CHECK = Check(
@@ -26,9 +34,10 @@ RECORDS: dict[str, Callable[[], NotebookRecord]] = {
     "Tuning": tuning_records.tuning,
     "Check": lambda: CHECK,
     "Finding": lambda: FOUND,
+    "ProgramRun": runs.server,
     "Attribution": lambda: tied_xray.with_xrays().attribution or pytest.fail("no X-ray"),
 }
-DRAWN = ("Profile", "Comparison", "Fix", "Tuning")
+DRAWN = ("Profile", "Comparison", "Fix", "Tuning", "ProgramRun")
 
 
 @pytest.mark.parametrize("name", RECORDS)
@@ -121,6 +130,9 @@ def test_data_frames_have_a_row_for_each_part() -> None:
     assert parts == [("constant_fold", "optimize"), ("other steps", "optimize")]
     assert max(frame["peak_rss_bytes"]) == profile.peak_rss_bytes
     assert comparisons.versions().to_dataframe()["label"] == ["1.24.4", "1.30.9", "1.31.1"]
+    frame = runs.server().to_dataframe()
+    assert frame["session"] == [1, 2, 3, 4, 5]
+    assert frame["arena_slack_bytes"] == [30 << 20, None, None, 100 << 20, None]
     fix = fix_records.verified()
     assert fix.to_dataframe()["name"] == [each.name for each in fix.remedies]
     tuning = tuning_records.tuning()

@@ -345,6 +345,7 @@ def _append_job_summary(text: str) -> None:
 
 
 def _print_outcome(profile: Profile, written: Sequence[Path]) -> None:
+    from memdiag.reports.profile import REPORT
     from memdiag.reports.profile.headline import headline
     from memdiag.reports.text import plain
 
@@ -352,7 +353,7 @@ def _print_outcome(profile: Profile, written: Sequence[Path]) -> None:
     path = plain(profile.model.path)
     print(f"memdiag: {path}: {sentence[0].lower()}{sentence[1:]}", file=sys.stderr)
     for file in written:
-        if file.suffix == ".json":
+        if file.name == REPORT.files["json"]:
             print(f"The profile up to then: {plain(str(file))}", file=sys.stderr)
 
 

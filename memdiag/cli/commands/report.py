@@ -2,6 +2,7 @@
 
 import sys
 from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,20 +24,29 @@ def configure(parser: ArgumentParser) -> None:
         "file",
         metavar="FILE",
         type=Path,
-        help="A saved profile.json, comparison.json, fix.json, tune.json or X-ray.",
+        help="A saved profile.json, run.json, comparison.json, fix.json, tune.json or X-ray.",
     )
     add_list(
         parser,
         "--format",
         metavar="FORMAT",
-        help="What to print or write: console, html, json, markdown, png or svg; can be repeated"
-        " (default: console, html, json, markdown and png).",
+        help="What to print or write: console, html, json, markdown, png, svg or trace; can be"
+        " repeated (default: all but svg).",
     )
     parser.add_argument(
         "--fix",
         metavar="FILE",
         type=Path,
         help="A fix.json or tune.json of the same model to include in a profile's report.",
+    )
+    parser.add_argument(
+        "--merge-trace",
+        metavar="FILE",
+        type=Path,
+        nargs="+",
+        default=[],
+        help="Profiles that onnxruntime wrote in the recorded program (enable_profiling), to"
+        " include in the trace.json of a run.",
     )
     add_reports_folder(parser, default="that of FILE")
 
@@ -46,23 +56,45 @@ def run(options: Namespace) -> int:
 
     A single --format json or markdown without --out is printed to standard output.
     """
-    from memdiag.cli.output import Destination, show
-    from memdiag.reports import DEFAULT_FORMATS, report_of
+    from memdiag.cli.output import Destination, save_bytes, show
+    from memdiag.reports import report_of
 
     record = _load(options.file, options.fix)
-    formats = options.format or [_CONSOLE, *DEFAULT_FORMATS]
+    formats = options.format or [_CONSOLE, *report_of(record).default_formats()]
     if options.out is None and len(formats) == 1 and formats[0] in _TEXT:
         sys.stdout.buffer.write(report_of(record).render(record, formats[0]))
         return CLEAN
+    merged = _merged(record, options.merge_trace, formats)
     files = [name for name in formats if name != _CONSOLE]
-    destination = Destination(options.out or options.file.parent, plotly=options.plotly)
+    folder = options.out or options.file.parent
+    destination = Destination(folder, plotly=options.plotly)
     written = destination.write(record, files) if files else ()
+    if merged is not None:
+        save_bytes(merged, folder / report_of(record).file_name("trace"))
     if _CONSOLE in formats:
         show(record, written)
     else:
         for path in written:
             print(path)
     return CLEAN
+
+
+def _merged(record: "Reported", profiles: Sequence[Path], formats: Sequence[str]) -> bytes | None:
+    """Return the trace of a run with onnxruntime's own `profiles`; None if there are none.
+
+    Raises:
+        UsageError: the record is not of a program, or no trace is written.
+    """
+    from memdiag.records.run import ProgramRun
+    from memdiag.reports.trace import run_trace
+
+    if not profiles:
+        return None
+    if not isinstance(record, ProgramRun):
+        raise UsageError("--merge-trace needs the run.json of a recorded program.")
+    if "trace" not in formats:
+        raise UsageError("--merge-trace has no effect without --format trace.")
+    return run_trace(record, profiles)
 
 
 def _load(file: Path, fix: Path | None) -> "Reported":

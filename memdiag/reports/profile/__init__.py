@@ -168,6 +168,13 @@ def draw(profile: Profile) -> Figure:
     return picture.draw(profile)
 
 
+def trace(profile: Profile) -> bytes:
+    """Return the trace for ui.perfetto.dev."""
+    from memdiag.reports.trace import profile_trace
+
+    return profile_trace(profile)
+
+
 REPORT = Report[Profile](
     name="profile",
     files={
@@ -176,10 +183,12 @@ REPORT = Report[Profile](
         "markdown": "report.md",
         "png": "timeline.png",
         "svg": "timeline.svg",
+        "trace": "trace.json",
     },
     show=show,
     page=page,
     markdown=markdown,
     draw=draw,
+    trace=trace,
     outlines_letters=True,
 )

@@ -7,37 +7,161 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from memdiag.records.run import ProgramRun
-from memdiag.reports.console import files, line, print_plain
+from memdiag.reports import markdown as md
+from memdiag.reports.console import block, files, line, print_plain
+from memdiag.reports.page import Plotly
 from memdiag.reports.report import Report
-from memdiag.reports.run.sessions import headline, session_table
-from memdiag.reports.table import print_table
+from memdiag.reports.run.headline import finding_texts, headline, remarks
+from memdiag.reports.run.names import model_names, session_name
+from memdiag.reports.run.owners import process_owners
+from memdiag.reports.run.sessions import (
+    largest_session,
+    phase_table,
+    process_table,
+    session_table,
+    shape_table,
+    summary_table,
+)
+from memdiag.reports.table import Table, markdown_table, print_table
+from memdiag.reports.text import counted, plain
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
     from rich.console import Console
+
+_MAX_CONSOLE_FINDINGS = 10
+_MAX_CONSOLE_OWNERS = 2  # processes
+_MAX_MARKDOWN_ROWS = 50
 
 
 def show(
     run: ProgramRun, console: Console, *, written: Sequence[Path] = (), quiet: bool = False
 ) -> None:
-    """Print the summary of `run`."""
+    """Print the summary of `run`; `written` are the files to name, `quiet` the answer only."""
     print_plain(console, lambda: _show(run, console, written, quiet))
 
 
 def _show(run: ProgramRun, console: Console, written: Sequence[Path], quiet: bool) -> None:
-    line(console, headline(run), style="bold")
+    answer = headline(run)
+    line(console, answer.first, "bold" if answer.is_success else "bold red")
+    line(console, answer.second)
     if quiet:
         return
     if run.sessions:
         console.print()
-        print_table(console, session_table(run))
+        print_table(console, summary_table(run, width=console.width))
+    block(console, remarks(run))
+    _show_findings(run, console)
+    session = largest_session(run)
+    if session is not None and session.phases:
+        title = session_name(session, model_names(run))
+        block(console, [f"Creation and first run raised the memory most for {title}:"])
+        print_table(console, phase_table(session, run))
+    for owners in process_owners(run)[:_MAX_CONSOLE_OWNERS]:
+        console.print()
+        print_table(console, owners.table())
+        line(console, f"Process {owners.process.pid} {owners.moment}.", "dim")
+        for note in owners.notes:
+            line(console, f"note: {note}")
+    block(console, [f"note: {plain(note)}" for note in run.notes])
     files(console, written)
 
 
-REPORT: Report[ProgramRun] = Report(
+def _show_findings(run: ProgramRun, console: Console) -> None:
+    if run.findings:
+        console.print()
+    for finding in run.findings[:_MAX_CONSOLE_FINDINGS]:
+        message, remedy = finding_texts(finding)
+        line(console, f"- {message}", "bold")
+        line(console, f"  → {remedy}" if remedy else "")
+    more = len(run.findings) - _MAX_CONSOLE_FINDINGS
+    line(console, f"{counted(more, 'more finding')} in the reports" if more > 0 else "")
+
+
+def markdown(run: ProgramRun) -> str:
+    """Return the report for a pull request or a bug report."""
+    answer = headline(run)
+    session = largest_session(run)
+    phases = ""
+    if session is not None and session.phases:
+        table = phase_table(session, run)
+        title = md.code(session_name(session, model_names(run)))
+        phases = "\n\n".join((title, markdown_table(table), md.escape(table.caption)))
+    owners = [
+        "\n\n".join(
+            (
+                md.escape(f"Process {each.process.pid} {each.moment}:"),
+                markdown_table(each.table()),
+                md.bullets(each.notes),
+            )
+        ).strip()
+        for each in process_owners(run)
+    ]
+    findings = "\n".join(
+        f"- {md.escape(message)}" + (f" **{md.escape(remedy)}**" if remedy else "")
+        for message, remedy in map(finding_texts, run.findings)
+    )
+    return md.document(
+        (
+            f"## Memory of {md.code(answer.program)}",
+            f"**{md.escape(answer.first)}** {md.escape(answer.second)}".strip(),
+            md.escape(answer.facts),
+            md.section("Findings", findings),
+            md.section("Sessions", _long(session_table(run, limit=_MAX_MARKDOWN_ROWS), run)),
+            md.bullets(remarks(run)),
+            md.section("The session that raised the memory most", phases),
+            md.section("Who owns it", "\n\n".join(owners)),
+            md.folded("Input shapes", markdown_table(shape_table(run, limit=_MAX_MARKDOWN_ROWS))),
+            md.folded("Processes", markdown_table(process_table(run, limit=_MAX_MARKDOWN_ROWS))),
+            md.section("Notes", md.bullets(map(plain, run.notes))),
+        )
+    )
+
+
+def _long(table: Table, run: ProgramRun) -> str:
+    """Return the table of sessions, and how many are not in it."""
+    if not table.rows:
+        return ""
+    more = len(run.sessions) - len(table.rows)
+    left_out = f"{counted(more, 'more session')} in the record (JSON). " if more > 0 else ""
+    return f"{markdown_table(table)}\n\n{md.escape(left_out + table.caption)}"
+
+
+def page(run: ProgramRun, *, plotly: Plotly = "inline") -> bytes:
+    """Return the page for `run`."""
+    from memdiag.reports.run.page import render
+
+    return render(run, plotly=plotly)
+
+
+def draw(run: ProgramRun) -> Figure:
+    """Return the timeline as a picture."""
+    from memdiag.reports.run import picture
+
+    return picture.draw(run)
+
+
+def trace(run: ProgramRun) -> bytes:
+    """Return the trace for ui.perfetto.dev."""
+    from memdiag.reports.trace import run_trace
+
+    return run_trace(run)
+
+
+REPORT = Report[ProgramRun](
     name="run",
-    files={"json": "run.json"},
+    files={
+        "html": "report.html",
+        "json": "run.json",
+        "markdown": "report.md",
+        "png": "timeline.png",
+        "svg": "timeline.svg",
+        "trace": "trace.json",
+    },
     show=show,
-    page=lambda run, plotly: b"",
-    markdown=lambda run: "",
-    draw=lambda run: None,  # type: ignore[arg-type,return-value]
+    page=page,
+    markdown=markdown,
+    draw=draw,
+    trace=trace,
+    outlines_letters=True,
 )

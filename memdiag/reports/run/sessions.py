@@ -1,67 +1,396 @@
-"""The sessions of a program in a table, and the answer in a sentence."""
+"""The tables of a recorded program: processes with their sessions, phases, and input shapes."""
 
-from pathlib import PurePath
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from memdiag.records.run import ProgramRun, ProgramSession
+from memdiag.records.profile import Phase
+from memdiag.records.run import ProgramProcess, ProgramRun, ProgramSession, SessionMemory
+from memdiag.reports.run.headline import has_run, is_idle, runs_text
+from memdiag.reports.run.names import (
+    model_key,
+    model_names,
+    numbers,
+    process_name,
+    session_name,
+    shapes_text,
+)
 from memdiag.reports.table import Cell, Column, Row, Table
-from memdiag.reports.text import counted, plain
-from memdiag.units import format_duration, format_size
+from memdiag.reports.text import counted, decimals_for, mebibytes, plain, shortened
+from memdiag.units import MIB, format_duration, format_size
+
+MAX_SINGLE_SESSIONS = 10
+"""From more sessions on, equal sessions of a process are one line of the summary."""
+
+MAX_LINES = 30
+"""Lines of the summary's table."""
+
+_NAME_WIDTH = 30
+_MAX_NUMBERS = 11
+_MIN_WHOLE_BYTES = 10 * MIB
+_OPTIONAL_COLUMNS = ("created in", "threads", "last run")
+"""Columns of the summary that a narrow terminal goes without, the first one first."""
 
 
-def headline(run: ProgramRun) -> str:
-    """Return how many processes and sessions there were, and the peak of their memory."""
-    models = {session.model.path or session.model.digest for session in run.sessions}
-    parts = [
-        counted(len(run.processes), "process", "processes"),
-        counted(len(run.sessions), "session"),
-        counted(len(models), "model"),
-        format_duration(run.duration_s),
+def summary_table(run: ProgramRun, *, width: int = 80) -> Table:
+    """Return a line for each process and, below it, for each of its sessions, `width` wide."""
+    lines = list(_lines(run))
+    left_out = len(lines) - MAX_LINES
+    caption = (
+        "MiB. Peak: resident set of the process; of a session, how much its creation and first"
+        " run raised it. Arena: in use / free, but kept for later runs"
+    )
+    if left_out > 0:
+        caption = f"{left_out:,} more lines are in the report. {caption}"
+    table = Table(
+        columns=(
+            Column("process / session", max_width=_NAME_WIDTH, wraps=True),
+            Column("created at", max_width=40 if width > 100 else 22, wraps=True),
+            Column("threads", "right"),
+            Column("created in", "right"),
+            Column("peak", "right"),
+            Column("weights", "right"),
+            Column("arena", "right"),
+            Column("runs", "right"),
+            Column("last run", "right"),
+        ),
+        rows=tuple(lines[:MAX_LINES]),
+        caption=f"{caption}.",
+        is_dense=True,
+    )
+    return table.fitted(width, _OPTIONAL_COLUMNS)
+
+
+def _lines(run: ProgramRun) -> Iterator[Row]:
+    models = model_names(run)
+    is_grouped = len(run.sessions) > MAX_SINGLE_SESSIONS
+    alike: dict[Hashable, list[tuple[ProgramProcess, list[_Equal]]]] = {}
+    for process in run.processes:
+        groups = equal_sessions(process, run) if is_grouped else single_sessions(process, run)
+        # Workers of a pool are one line, and processes without sessions are another.
+        key: Hashable = (process.parent, tuple(group.key for group in groups))
+        if not is_grouped and groups:
+            key = process.pid, process.started_s
+        alike.setdefault(key if groups else None, []).append((process, groups))
+    ordered = sorted(alike.items(), key=lambda item: item[0] is None)
+    for _, found in ordered:
+        processes = [process for process, _ in found]
+        more = f" and {len(processes) - 1} more" if len(processes) > 1 else ""
+        largest = max(process.peak_rss_bytes for process in processes)
+        first = processes[0]
+        name_width = _NAME_WIDTH - len(f"{first.pid}{more} ")
+        yield Row(
+            f"{first.pid}{more} {shortened(process_name(first, run), name_width)}",
+            *[""] * 3,
+            mib(largest),
+            *[""] * 4,
+            is_strong=True,
+        )
+        for alike_groups in zip(*(groups for _, groups in found), strict=True):
+            together = tuple(one for group in alike_groups for one in group.sessions)
+            yield _line(_Equal(together), models)
+
+
+@dataclass(frozen=True, slots=True)
+class _Equal:
+    """Sessions that were created alike: same model, place and options.
+
+    Attributes:
+        sessions: the sessions, the first created first.
+    """
+
+    sessions: tuple[ProgramSession, ...]
+
+    @property
+    def key(self) -> Hashable:
+        """What is equal for all of them."""
+        first = self.sessions[0]
+        options = tuple(sorted(first.options.items()))
+        return model_key(first), first.created_at, options, first.error
+
+
+def single_sessions(process: ProgramProcess, run: ProgramRun) -> list[_Equal]:
+    """Return the sessions of `process`."""
+    return [_Equal((session,)) for session in run.sessions if session.pid == process.pid]
+
+
+def equal_sessions(process: ProgramProcess, run: ProgramRun) -> list[_Equal]:
+    """Return the sessions of `process`, with equal ones together."""
+    found: dict[Hashable, list[ProgramSession]] = {}
+    for group in single_sessions(process, run):
+        found.setdefault(group.key, []).extend(group.sessions)
+    return [_Equal(tuple(sessions)) for sessions in found.values()]
+
+
+def _line(group: _Equal, models: Mapping[str, str]) -> Row:
+    sessions = group.sessions
+    first = sessions[0]
+    label = numbers(session.number for session in sessions)
+    if len(label) > _MAX_NUMBERS:
+        label = f"{first.number}, …, {sessions[-1].number}"
+    times = f" ×{len(sessions)}" if len(sessions) > 1 else ""
+    created = [session.creation_s for session in sessions if session.creation_s is not None]
+    last = max((s.last_run_s for s in sessions if s.last_run_s is not None), default=None)
+    runs = runs_text(sessions) if any(map(has_run, sessions)) else "never"
+    return Row(
+        f"{label}{times} {models[model_key(first)]}",
+        plain(first.created_at),
+        str(first.intra_op_threads or "auto"),
+        format_duration(max(created)) if created else "",
+        _rise(max(map(rise_bytes, sessions))),
+        _weights(sessions),
+        arena_text(sessions),
+        runs if first.error is None else "failed",
+        "" if last is None else f"at {format_duration(last)}",
+        level=1,
+    )
+
+
+def peak_bytes(session: ProgramSession) -> int:
+    """Return the largest resident set during creation and first run; 0 if it is not known."""
+    return max((phase.peak_rss_bytes for phase in session.phases), default=0)
+
+
+def rise_bytes(session: ProgramSession) -> int:
+    """Return how far the resident set rose above that at the start of the creation."""
+    if not session.phases:
+        return 0
+    return max(0, peak_bytes(session) - session.phases[0].start.rss_bytes)
+
+
+def _rise(size: int) -> str:
+    return f"+{mib(size)}" if size else ""
+
+
+def _weights(sessions: Sequence[ProgramSession]) -> str:
+    sizes = [
+        session.memory.weight_bytes
+        for session in sessions
+        if session.memory is not None and session.memory.weight_bytes is not None
     ]
-    peak = f"peak of all processes {format_size(run.peak_rss_bytes)} RSS"
-    if run.peak_pss_bytes is not None and len(run.processes) > 1:
-        peak += f", {format_size(run.peak_pss_bytes)} PSS"
-    return f"{', '.join(parts)}; {peak}"
+    if sizes:
+        return mib(sum(sizes))
+    return "released" if all(session.released_s is not None for session in sessions) else ""
 
 
-def session_table(run: ProgramRun) -> Table:
-    """Return a row for each session."""
+def arena_text(sessions: Sequence[ProgramSession]) -> str:
+    """Return ``2/410``: MiB in use and slack of the arenas of `sessions`; empty if not known."""
+    used = [m.arena_used_bytes for s in sessions if (m := s.memory) and m.arena_used_bytes]
+    slack = [m.arena_slack_bytes for s in sessions if (m := s.memory) and m.arena_slack_bytes]
+    if not any(s.memory and s.memory.arena_slack_bytes is not None for s in sessions):
+        return ""
+    return f"{mib(sum(used))}/{mib(sum(slack))}"
+
+
+def mib(size: int) -> str:
+    """Return `size` in MiB, with a tenth below 10 MiB; empty for sizes that are not known."""
+    if size <= 0:
+        return "0"
+    return mebibytes(size, 1 if size < _MIN_WHOLE_BYTES else 0)
+
+
+def session_table(run: ProgramRun, *, limit: int) -> Table:
+    """Return a row for each session, with all figures, for Markdown and pages."""
+    models = model_names(run)
+    table = Table(
+        columns=(
+            Column("#", "right"),
+            Column("model", css="name"),
+            Column("process", "right", css="less"),
+            Column("created at", css="name less"),
+            Column("options", css="name less"),
+            Column("created in", "right", css="less"),
+            Column("peak", "right", css="strong less"),
+            Column("raised by", "right"),
+            Column("weights", "right"),
+            Column("arena slack", "right", css="less"),
+            Column("arena in use", "right", formats=("markdown",)),
+            Column("runs", "right"),
+            Column("last run", "right", css="less"),
+            Column("released", "right", css="less"),
+        ),
+        rows=tuple(_session_row(session, models) for session in run.sessions[:limit]),
+        caption=(
+            "Peak: the largest resident set of the process while the session was created or run"
+            " for the first time; raised by: how much that is above the start of the creation."
+            " Weights and arena: at the last X-ray of the process; the arena's slack is free memory"
+            " that it keeps for later runs. Last run and release: time since the start."
+        ),
+    )
+    return table.without_empty_columns()
+
+
+def _session_row(session: ProgramSession, models: Mapping[str, str]) -> Row:
+    memory = session.memory
+    options = [f"{plain(name)}={plain(value)}" for name, value in session.options.items()]
+    library = f" ({plain(session.library)})" if session.library else ""
+    return Row(
+        Cell(str(session.number), sort_key=session.number),
+        Cell(models[model_key(session)], is_code=True, title=plain(session.model.path or "")),
+        Cell(str(session.pid), sort_key=session.pid),
+        Cell(
+            plain(session.created_at),
+            is_code=True,
+            note=library.strip(),
+            title=" ← ".join(
+                f"{plain(each.file)}:{each.line} {plain(each.function)}"
+                for each in session.callers[:6]
+            ),
+        ),
+        Cell(", ".join(options), is_code=True),
+        _duration(session.creation_s),
+        _size(peak_bytes(session) or None, note="shared" if session.shared_with else ""),
+        _size(rise_bytes(session) if session.phases else None),
+        _size(memory.weight_bytes if memory else None),
+        _arena_slack(memory),
+        _size(memory.arena_used_bytes if memory else None),
+        Cell(
+            "failed" if session.error is not None else runs_text([session]),
+            sort_key=-1 if session.error is not None else session.run_count,
+        ),
+        Cell("never", sort_key=-1) if is_idle(session) else _duration(session.last_run_s),
+        _duration(session.released_s),
+    )
+
+
+def _arena_slack(memory: SessionMemory | None) -> Cell:
+    cell = _size(memory.arena_slack_bytes if memory else None)
+    if memory is None or memory.arena_used_bytes is None:
+        return cell
+    return replace(cell, title=f"{cell.title}; {memory.arena_used_bytes:,} bytes in use")
+
+
+def _duration(seconds: float | None) -> Cell:
+    if seconds is None:
+        return Cell(sort_key=-1)
+    return Cell(format_duration(seconds), sort_key=seconds)
+
+
+def _size(size: int | None, note: str = "") -> Cell:
+    if size is None:
+        return Cell(sort_key=-1)
+    return Cell(format_size(size), title=f"{size:,} bytes", sort_key=size, note=note)
+
+
+def process_table(run: ProgramRun, *, limit: int) -> Table:
+    """Return a row for each process, for Markdown and pages."""
+    rows = []
+    for process in run.processes[:limit]:
+        count = sum(session.pid == process.pid for session in run.sessions)
+        end = "" if process.ended_s is None else format_duration(process.ended_s)
+        code = "" if process.exit_code is None else str(process.exit_code)
+        rows.append(
+            Row(
+                str(process.pid),
+                Cell(process_name(process, run), is_code=True),
+                str(process.parent),
+                Cell(str(count), sort_key=count),
+                _size(process.peak_rss_bytes),
+                _size(process.peak_pss_bytes),
+                f"{format_duration(process.started_s)} to {end}" if end else "",
+                code,
+                plain(process.onnxruntime or ""),
+            )
+        )
+    table = Table(
+        columns=(
+            Column("process", "right"),
+            Column("command", css="name"),
+            Column("parent", "right", css="less"),
+            Column("sessions", "right"),
+            Column("peak RSS", "right", css="strong"),
+            Column("PSS seen", "right"),
+            Column("life", css="less"),
+            Column("exit code", "right", css="less"),
+            Column("onnxruntime", css="less"),
+        ),
+        rows=tuple(rows),
+    )
+    return table.without_empty_columns()
+
+
+def largest_session(run: ProgramRun) -> ProgramSession | None:
+    """Return the session whose creation and first run raised the resident set most."""
+    return max(run.sessions, key=rise_bytes, default=None)
+
+
+def phase_table(session: ProgramSession, run: ProgramRun) -> Table:
+    """Return the phases of the creation and the first run of `session`."""
+    decimals = decimals_for(peak_bytes(session))
+    highest = peak_bytes(session)
+    kinds = {phase.peak_kind for phase in session.phases}
+    heading = f"peak ({kinds.pop()})" if len(kinds) == 1 else "peak"
+    peak = next((p for p in session.phases if p.peak_rss_bytes == highest), None)
+    caption = f"Resident set of process {session.pid} in MiB."
+    if "sampled" in {phase.peak_kind for phase in session.phases}:
+        caption += " ~ is the largest sample seen; the true peak may be higher."
+    if session.shared_with:
+        plural = "s" if len(session.shared_with) > 1 else ""
+        caption += (
+            f" Session{plural} {numbers(session.shared_with)} in the same process changed it at"
+            " the same time."
+        )
     return Table(
         columns=(
-            Column("pid", align="right"),
-            Column("#", align="right"),
-            Column("model", max_width=28),
-            Column("created at", max_width=34),
-            Column("threads", align="right"),
-            Column("weights", align="right"),
-            Column("arena used/slack", align="right"),
-            Column("runs", align="right"),
-            Column("last run", align="right"),
+            Column(session_name(session, model_names(run)).partition(" (")[0]),
+            Column("time", "right"),
+            Column("at start", "right", css="less"),
+            Column(heading, "right", css="strong"),
+            Column("at end", "right"),
+            Column("kept", "right"),
         ),
-        rows=tuple(_row(run, session) for session in run.sessions),
+        rows=tuple(_phase_row(phase, decimals, is_peak=phase is peak) for phase in session.phases),
+        caption=caption,
     )
 
 
-def _row(run: ProgramRun, session: ProgramSession) -> Row:
-    memory = session.memory
-    arena = ""
-    if memory and memory.arena_used_bytes is not None and memory.arena_slack_bytes is not None:
-        arena = f"{format_size(memory.arena_used_bytes)} / {format_size(memory.arena_slack_bytes)}"
-    weights = memory.weight_bytes if memory else None
+def _phase_row(phase: Phase, decimals: int, *, is_peak: bool) -> Row:
+    mark = "~" if phase.peak_kind == "sampled" else ""
     return Row(
-        str(session.pid),
-        str(session.number),
-        Cell(model_name(session), is_code=True),
-        plain(session.created_at),
-        str(session.intra_op_threads or "auto"),
-        "" if weights is None else format_size(weights),
-        arena,
-        str(session.run_count),
-        "never" if session.last_run_s is None else f"at {format_duration(session.last_run_s)}",
+        phase.name,
+        format_duration(phase.duration_s),
+        mebibytes(phase.start.rss_bytes, decimals),
+        Cell(mark + mebibytes(phase.peak_rss_bytes, decimals), is_strong=is_peak),
+        mebibytes(phase.end.rss_bytes, decimals),
+        mebibytes(phase.net_rss_bytes, decimals, signed=True),
+        is_strong=is_peak,
     )
 
 
-def model_name(session: ProgramSession) -> str:
-    """Return the file name of the model, or its size if it was created from bytes."""
-    if session.model.path is not None:
-        return plain(PurePath(session.model.path).name)
-    return f"{format_size(session.model.bytes or 0)} of bytes"
+def shape_table(run: ProgramRun, *, limit: int) -> Table:
+    """Return a row for each session and shapes of its inputs."""
+    models = model_names(run)
+    found = [(session, shapes) for session in run.sessions for shapes in session.shapes]
+    raised = {(peak.session, shapes_text(peak.shapes)) for peak in run.peaks}
+    rows = []
+    for session, shapes in found[:limit]:
+        text = shapes_text(shapes.shapes)
+        mean = shapes.total_s / shapes.runs if shapes.runs else 0.0
+        rows.append(
+            Row(
+                Cell(str(session.number), sort_key=session.number),
+                Cell(models[model_key(session)], is_code=True),
+                Cell(
+                    text,
+                    is_code=True,
+                    tags=("raised the peak",) if (session.number, text) in raised else (),
+                ),
+                Cell(f"{shapes.runs:,}", sort_key=shapes.runs),
+                _duration(mean),
+                _duration(shapes.min_s),
+                _duration(shapes.max_s),
+            )
+        )
+    more = len(found) - limit
+    return Table(
+        columns=(
+            Column("#", "right"),
+            Column("model", css="name less"),
+            Column("input shapes", css="name"),
+            Column("runs", "right"),
+            Column("mean latency", "right", css="strong"),
+            Column("shortest", "right", css="less"),
+            Column("longest", "right"),
+        ),
+        rows=tuple(rows),
+        caption=f"{counted(more, 'more row')} are in the record (JSON)." if more > 0 else "",
+    )

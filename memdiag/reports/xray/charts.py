@@ -303,20 +303,25 @@ def _text_length(cells: Iterable[str | int]) -> int:
     return sum(len(cell) for cell in cells if isinstance(cell, str))
 
 
+def tile_columns(tiles: Sequence[Tile]) -> dict[str, list[Any]]:
+    """Return `tiles` as columns."""
+    return {
+        "id": [tile.id for tile in tiles],
+        "parent": [tile.parent for tile in tiles],
+        "label": [tile.label for tile in tiles],
+        "bytes": [tile.size_bytes for tile in tiles],
+        "size": [tile.size for tile in tiles],
+        "kind": [tile.kind for tile in tiles],
+        "detail": [tile.detail for tile in tiles],
+    }
+
+
 def chart_data(
     tiles: Sequence[Tile], addresses: AddressMap | None, copies: CopyList
 ) -> dict[str, Any]:
     """Return the data of the charts of one X-ray, as columns."""
     return {
-        "tiles": {
-            "id": [tile.id for tile in tiles],
-            "parent": [tile.parent for tile in tiles],
-            "label": [tile.label for tile in tiles],
-            "bytes": [tile.size_bytes for tile in tiles],
-            "size": [tile.size for tile in tiles],
-            "kind": [tile.kind for tile in tiles],
-            "detail": [tile.detail for tile in tiles],
-        },
+        "tiles": tile_columns(tiles),
         "ranges": [
             (each.resident_bytes, each.kind, each.is_idle, each.sentence, each.start)
             for each in (addresses.ranges if addresses else ())

@@ -1,0 +1,207 @@
+"""The answer of a recorded program in two sentences, and remarks on its sessions."""
+
+import signal
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from memdiag.records.run import ProgramFinding, ProgramRun, ProgramSession
+from memdiag.reports.run.names import (
+    command_text,
+    model_key,
+    model_names,
+    numbers,
+    session_name,
+    shapes_text,
+)
+from memdiag.reports.text import counted, plain, shortened
+from memdiag.units import format_duration, format_size
+
+_MAX_REMARKS = 5  # of a kind
+_MAX_MESSAGE = 300
+_TOLERANCE_S = 0.02  # between a sample and the report of a run
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Headline:
+    """The answer.
+
+    Attributes:
+        first: the numbers of processes, sessions and models, and the peak.
+        second: how the program ended, and what the figures count.
+        facts: the runtime and the machine.
+        is_success: whether the program ended with exit code 0, or goes on.
+    """
+
+    program: str
+    first: str
+    second: str
+    facts: str
+    is_success: bool
+
+
+def headline(run: ProgramRun) -> Headline:
+    """Return the headline of `run`."""
+    models = {model_key(session) for session in run.sessions}
+    sessions = counted(len(run.sessions), "session")
+    if run.sessions:
+        sessions += f" of {counted(len(models), 'model')}"
+    several = len(run.processes) > 1
+    first = (
+        f"{counted(len(run.processes), 'process', 'processes')}, {sessions}"
+        f" in {format_duration(run.duration_s)}."
+    )
+    if run.peak_rss_bytes:
+        where = moment(run, run.peak_s)
+        size = format_size(run.peak_rss_bytes)
+        if several and run.peak_pss_bytes is not None:
+            size += f" RSS ({format_size(run.peak_pss_bytes)} PSS)"
+        first += (
+            f" Peak {'of all processes ' if several else ''}{size}"
+            f" {f'in {where}' if where else f'at {format_duration(run.peak_s)}'}."
+        )
+    shared = ""
+    if several and run.peak_pss_bytes is not None:
+        shared = (
+            "RSS counts pages that processes share for each of them, PSS only once. PSS is read"
+            " less often: its true peak may be higher."
+        )
+    version = run.environment.onnxruntime
+    cpus = counted(run.environment.cpu_count, "CPU")
+    return Headline(
+        program=shortened(command_text(run.command), 120) or "program",
+        first=first,
+        second=" ".join(filter(None, (_ending(run), shared))),
+        facts=f"{f'onnxruntime {plain(version)}' if version else 'onnxruntime not used'} · {cpus}",
+        is_success=not run.exit_code,
+    )
+
+
+def _ending(run: ProgramRun) -> str:
+    code = run.exit_code
+    if not code:
+        return ""
+    if code > 0:
+        return f"The program ended with exit code {code}."
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        name = f"signal {-code}"
+    return f"The program was ended by {name}."
+
+
+def moment(run: ProgramRun, t_s: float) -> str:
+    """Return what the sessions did at `t_s`: ``prepack of session 2 (m.onnx)``; empty for nothing.
+
+    Runs are known as far as they raised the high-water mark.
+    """
+    models = model_names(run)
+    active = [
+        f"{time.phase} of {session_name(session, models)}"
+        for session in run.sessions
+        for time in session.phase_times
+        if time.start_s <= t_s <= time.end_s
+    ]
+    if active:
+        more = f" and {len(active) - 2} more" if len(active) > 2 else ""
+        return " and ".join(active[:2]) + more
+    sessions = {session.number: session for session in run.sessions}
+    for peak in run.peaks:
+        session = sessions.get(peak.session)
+        if session is None:
+            continue
+        longest = max((s.max_s for s in session.shapes if s.shapes == peak.shapes), default=0.0)
+        if peak.t_s - longest - _TOLERANCE_S <= t_s <= peak.t_s + _TOLERANCE_S:
+            return f"a run of {session_name(session, models)} with {shapes_text(peak.shapes)}"
+    return ""
+
+
+def remarks(run: ProgramRun) -> tuple[str, ...]:
+    """Return sentences on sessions that failed, never ran, or were created beside others."""
+    models = model_names(run)
+    if not run.sessions:
+        return (
+            "No session was recorded: no Python process created one, or Python was started with -S,"
+            " -I or -E, which ignore memdiag's hook.",
+        )
+    return (
+        *_limited(list(_failures(run, models))),
+        *_never_run(run, models),
+        *_limited(list(_shared(run))),
+    )
+
+
+def _limited(sentences: Sequence[str]) -> Sequence[str]:
+    more = len(sentences) - _MAX_REMARKS
+    if more <= 0:
+        return sentences
+    return [*sentences[:_MAX_REMARKS], f"{more:,} more sentences of this kind are in the report."]
+
+
+def _failures(run: ProgramRun, models: Mapping[str, str]) -> Iterator[str]:
+    for session in run.sessions:
+        name = f"S{session_name(session, models)[1:]}"
+        if session.error is not None:
+            message = shortened(plain(session.error), _MAX_MESSAGE)
+            yield f"{name} could not be created: {message.rstrip('.')}."
+        elif session.creation_s is None:
+            last = f" in {session.phases[-1].name}" if session.phases else ""
+            yield f"{name} was not finished{last} when its process ended."
+
+
+def _never_run(run: ProgramRun, models: Mapping[str, str]) -> Iterator[str]:
+    idle = [session for session in run.sessions if is_idle(session)]
+    if idle:
+        plural = "s" if len(idle) > 1 else ""
+        found = list(dict.fromkeys(models[model_key(session)] for session in idle))
+        more = f" and {len(found) - 3} more" if len(found) > 3 else ""
+        yield (
+            f"Session{plural} {numbers(each.number for each in idle)} never ran"
+            f" ({', '.join(shortened(name, 40) for name in found[:3])}{more})."
+        )
+
+
+def is_idle(session: ProgramSession) -> bool:
+    """Return whether `session` was created and never run."""
+    return session.error is None and session.creation_s is not None and not has_run(session)
+
+
+def has_run(session: ProgramSession) -> bool:
+    """Return whether `session` was run, also if the number of runs was lost with its process."""
+    return session.run_count > 0 or session.first_run_s is not None
+
+
+def runs_text(sessions: Sequence[ProgramSession]) -> str:
+    """Return the number of runs of all `sessions`; ``≥ 1`` if some were not reported."""
+    known = sum(session.run_count for session in sessions)
+    lost = sum(has_run(session) and not session.run_count for session in sessions)
+    return f"≥ {known + lost:,}" if lost else f"{known:,}"
+
+
+def _shared(run: ProgramRun) -> Iterator[str]:
+    shared = [session for session in run.sessions if session.shared_with]
+
+    def together(session: ProgramSession) -> list[int]:
+        return sorted({session.number, *session.shared_with})
+
+    for group, found in groupby(sorted(shared, key=together), key=together):
+        own = [session.number for session in found]
+        plural = "s" if len(own) > 1 else ""
+        if own == group:
+            yield (
+                f"Sessions {numbers(own)} were created or run at the same time in one process:"
+                " the peaks of their phases are common to them."
+            )
+            continue
+        others = [number for number in group if number not in own]
+        yield (
+            f"The peaks of session{plural} {numbers(own)} are shared with session"
+            f"{'s' if len(others) > 1 else ''} {numbers(others)}, created or run at the same time"
+            " in the same process."
+        )
+
+
+def finding_texts(finding: ProgramFinding) -> tuple[str, str]:
+    """Return what was found, and what to do."""
+    size = f" ({format_size(finding.bytes)})" if finding.bytes is not None else ""
+    return f"{plain(finding.rule)}{size}: {plain(finding.message)}", plain(finding.remedy)

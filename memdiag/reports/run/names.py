@@ -1,0 +1,104 @@
+"""Names of processes, models, sessions and shapes of a program, as plain text."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import PurePath
+
+from memdiag.records.run import ProgramProcess, ProgramRun, ProgramSession
+from memdiag.reports.text import plain, shortened
+from memdiag.units import format_size
+
+_MAX_WORD = 60
+_MAX_INPUTS = 3
+_MAX_NUMBERS = 6
+_MULTIPROCESSING = {
+    "spawn": "multiprocessing worker",
+    "forkserver": "multiprocessing server",
+    "resource_tracker": "multiprocessing tracker",
+}
+
+
+def model_key(session: ProgramSession) -> str:
+    """Return what is equal for sessions of the same model: the path, or a hash of the bytes."""
+    return session.model.path or session.model.digest or f"session {session.number}"
+
+
+def model_names(run: ProgramRun) -> Mapping[str, str]:
+    """Return the name of each model by its key: the file name.
+
+    A file name that several models share gets as many folders as distinguish them.
+    """
+    names = {model_key(session): _bytes_name(session) for session in run.sessions}
+    paths = {session.model.path for session in run.sessions if session.model.path}
+    parts = {path: PurePath(path).parts for path in paths}
+    tails = Counter(own[-count:] for own in parts.values() for count in range(1, len(own) + 1))
+    for path, own in parts.items():
+        counts = range(1, len(own))
+        count = next((count for count in counts if tails[own[-count:]] == 1), len(own))
+        names[path] = plain(str(PurePath(*own[-count:])))
+    return names
+
+
+def _bytes_name(session: ProgramSession) -> str:
+    size = session.model.bytes
+    return "model from bytes" if size is None else f"model of {format_size(size)} from bytes"
+
+
+def session_name(session: ProgramSession, models: Mapping[str, str]) -> str:
+    """Return ``session 2 (model.onnx)``."""
+    return f"session {session.number} ({shortened(models[model_key(session)], _MAX_WORD)})"
+
+
+def numbers(found: Iterable[int]) -> str:
+    """Return ``1, 3–5 and 9``."""
+    ranges: list[list[int]] = []
+    for number in sorted(found):
+        if ranges and number == ranges[-1][-1] + 1:
+            ranges[-1].append(number)
+        else:
+            ranges.append([number])
+    texts: list[str] = []
+    for each in ranges:
+        texts += [f"{each[0]}–{each[-1]}"] if len(each) > 2 else map(str, each)
+    if len(texts) > _MAX_NUMBERS:
+        return f"{', '.join(texts[:_MAX_NUMBERS])} and more"
+    return " and ".join(filter(None, (", ".join(texts[:-1]), *texts[-1:])))
+
+
+def process_name(process: ProgramProcess, run: ProgramRun) -> str:
+    """Return the command of `process`, with programs and scripts without their folders."""
+    command = process.command
+    if not command and run.processes[:1] == (process,):
+        command = run.command  # the process ended before its command line was read
+    return command_text(command) or "process"
+
+
+def command_text(command: Sequence[str]) -> str:
+    """Return a command line with programs and scripts without their folders.
+
+    Helpers of Python's multiprocessing get a name.
+    """
+    for word in command[1:]:
+        for module, name in _MULTIPROCESSING.items():
+            if word.startswith(f"from multiprocessing.{module} import "):
+                return name
+    words = []
+    for number, word in enumerate(command):
+        is_path = number == 0 or word.startswith(("/", "./", "../"))
+        text = PurePath(word).name if is_path else word
+        words.append(shortened(plain(text), _MAX_WORD))
+    return " ".join(words)
+
+
+def shapes_text(shapes: Mapping[str, tuple[int, ...]] | None) -> str:
+    """Return ``x 1×3×640×640, mask 1×640``."""
+    if shapes is None:
+        return "other shapes"
+    if not shapes:
+        return "IOBinding"
+    texts = [
+        f"{shortened(plain(name), _MAX_WORD)} {'×'.join(map(str, shape)) or 'scalar'}"
+        for name, shape in shapes.items()
+    ]
+    more = len(texts) - _MAX_INPUTS
+    return ", ".join(texts[:_MAX_INPUTS]) + (f" and {more} more" if more > 0 else "")

@@ -1,0 +1,191 @@
+"""The owners of a program's memory by process and session: tables, and tiles of the treemap."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from memdiag.records.run import ProcessXray, ProgramProcess, ProgramRun, ProgramSession
+from memdiag.reports.run.names import model_key, model_names, process_name
+from memdiag.reports.table import Table
+from memdiag.reports.text import plain, shortened
+from memdiag.reports.xray.charts import Tile
+from memdiag.reports.xray.owners import LABELS, OwnerRow, owner_rows, owner_table
+from memdiag.units import format_duration, format_size
+
+_MAX_PARTS = 4
+_MAX_NAME = 40
+_REASONS = {"end": "at its end", "peak": "at the peak", "request": "on request"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessOwners:
+    """The owners of the memory of a process at its last X-ray.
+
+    Attributes:
+        moment: when the X-ray was taken: ``at its end (12 s)``.
+        rows: the owners; weights are divided by model, arenas by session.
+        notes: what the X-ray could not read.
+    """
+
+    process: ProgramProcess
+    xray: ProcessXray
+    moment: str
+    rows: tuple[OwnerRow, ...]
+    notes: tuple[str, ...]
+
+    def table(self) -> Table:
+        """Return the table of the owners."""
+        return owner_table(self.rows, heading=f"owner ({self.process.pid})")
+
+
+def process_owners(run: ProgramRun) -> tuple[ProcessOwners, ...]:
+    """Return the owners of each process with an X-ray, that with most memory first."""
+    last = {xray.pid: xray for xray in sorted(run.xrays, key=lambda xray: xray.t_s)}
+    found = []
+    for process in run.processes:
+        xray = last.get(process.pid)
+        if xray is None:
+            continue
+        found.append(
+            ProcessOwners(
+                process=process,
+                xray=xray,
+                moment=f"{_REASONS[xray.reason]}, after {format_duration(xray.t_s)}",
+                rows=tuple(_divided(row, run, xray) for row in owner_rows(xray.attribution)),
+                notes=tuple(map(plain, xray.attribution.notes)),
+            )
+        )
+    return tuple(sorted(found, key=lambda each: -each.xray.attribution.resident_bytes))
+
+
+def _sessions(run: ProgramRun, pid: int) -> list[ProgramSession]:
+    """Return the sessions of process `pid` that the X-ray found."""
+    return [session for session in run.sessions if session.pid == pid and session.memory]
+
+
+def _divided(row: OwnerRow, run: ProgramRun, xray: ProcessXray) -> OwnerRow:
+    """Return `row` with its parts by model, or by session, as its sentence."""
+    sessions = _sessions(run, xray.pid)
+    sizes: dict[str, int] = {}
+    if row.kind == "weights":
+        names = model_names(run)
+        for session in sessions:
+            name = shortened(names[model_key(session)], _MAX_NAME)
+            sizes[name] = sizes.get(name, 0) + _weights(session)
+    elif row.id in ("arena_in_use", "arena_slack"):
+        for session in sessions:
+            used, slack = _arena(session)
+            sizes[f"session {session.number}"] = used if row.id == "arena_in_use" else slack
+    parts = sorted(((size, name) for name, size in sizes.items() if size), reverse=True)
+    if not parts:
+        return row
+    text = ", ".join(f"{name} {format_size(size)}" for size, name in parts[:_MAX_PARTS])
+    more = f" and {len(parts) - _MAX_PARTS} more" if len(parts) > _MAX_PARTS else ""
+    # Arenas reserve memory, not all of which is resident.
+    total = sum(size for size, _ in parts)
+    reserved = "reserved: " if row.kind == "arena" and total > row.size_bytes else ""
+    return replace(row, sentence=f"{reserved}{text}{more}", parts="")
+
+
+def _weights(session: ProgramSession) -> int:
+    memory = session.memory
+    return (memory.weight_bytes or 0) if memory else 0
+
+
+def _arena(session: ProgramSession) -> tuple[int, int]:
+    memory = session.memory
+    if memory is None:
+        return 0, 0
+    return memory.arena_used_bytes or 0, memory.arena_slack_bytes or 0
+
+
+def tiles(run: ProgramRun, *, max_sessions: int = 60) -> tuple[Tile, ...]:
+    """Return the tiles: processes, their sessions with weights and arena, and other owners.
+
+    Each tile comes before those inside it.
+    """
+    found = process_owners(run)
+    if not found:
+        return ()
+    total = sum(each.xray.attribution.resident_bytes for each in found)
+    made = [_tile("all", "", "all processes with sessions", 0, total, "all")]
+    for each in found:
+        made += _process_tiles(run, each, max_sessions)
+    return tuple(made)
+
+
+def _process_tiles(run: ProgramRun, owners: ProcessOwners, max_sessions: int) -> list[Tile]:
+    pid = owners.process.pid
+    id = f"p{pid}"
+    resident = owners.xray.attribution.resident_bytes
+    name = shortened(f"{pid} {process_name(owners.process, run)}", _MAX_NAME)
+    made = [_tile(id, "all", name, 0, resident, "process", owners.moment)]
+    left = {row.id: row.size_bytes for row in owners.rows}
+    models = model_names(run)
+    sessions = sorted(_sessions(run, pid), key=lambda session: -_all_bytes(session))
+    shares = {
+        "weights": _shares([_weights(session) for session in sessions], left.get("weights", 0)),
+        "arena_in_use": _shares(
+            [_arena(session)[0] for session in sessions], left.get("arena_in_use", 0)
+        ),
+        "arena_slack": _shares(
+            [_arena(session)[1] for session in sessions], left.get("arena_slack", 0)
+        ),
+    }
+    for index, session in enumerate(sessions[:max_sessions]):
+        own = f"{id}s{session.number}"
+        used, slack = _arena(session)
+        parts = (
+            ("weights", "original", "weights", _weights(session)),
+            ("arena_in_use", "arena", "arena in use", used),
+            ("arena_slack", "arena", "arena slack", slack),
+        )
+        inside = []
+        for owner, kind, label, whole in parts:
+            size = shares[owner][index]
+            left[owner] = left.get(owner, 0) - size
+            if size:
+                detail = (
+                    f"{format_size(whole)} reserved; the resident part of all arenas is divided in"
+                    " proportion"
+                    if size < whole and owner != "weights"
+                    else ""
+                )
+                inside.append(_tile(f"{own}{owner}", own, label, size, size, kind, detail))
+        label = f"session {session.number} {shortened(models[model_key(session)], _MAX_NAME)}"
+        if inside:
+            size = sum(tile.size_bytes for tile in inside)
+            made += [_tile(own, id, label, 0, size, "weights", plain(session.created_at)), *inside]
+    for row in owners.rows:
+        size = left.get(row.id, 0)
+        if size > 0:
+            label = row.label
+            if size < row.size_bytes:
+                label = f"other {LABELS[row.kind]}"
+            made.append(_tile(f"{id}{row.id}", id, label, size, size, row.kind, row.parts))
+    return made
+
+
+def _all_bytes(session: ProgramSession) -> int:
+    return _weights(session) + sum(_arena(session))
+
+
+def _shares(sizes: Sequence[int], limit: int) -> list[int]:
+    """Return `sizes`, scaled down to `limit` bytes in all."""
+    total = sum(sizes)
+    if total <= limit:
+        return list(sizes)
+    return [size * limit // total for size in sizes]
+
+
+def _tile(
+    id: str, parent: str, label: str, own: int, whole: int, kind: str, detail: str = ""
+) -> Tile:
+    return Tile(
+        id=id,
+        parent=parent,
+        label=label,
+        size_bytes=own,
+        size=format_size(whole),
+        kind=kind,
+        detail=detail,
+    )

@@ -1,0 +1,85 @@
+"""The page of a recorded program: timeline, sessions, findings, owners, input shapes."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import asdict
+from typing import Any
+
+from memdiag.records import codec
+from memdiag.records.run import ProgramRun
+from memdiag.reports.page import Plotly, page
+from memdiag.reports.run.headline import finding_texts, headline, remarks
+from memdiag.reports.run.names import model_names, session_name
+from memdiag.reports.run.owners import process_owners, tiles
+from memdiag.reports.run.sessions import (
+    largest_session,
+    phase_table,
+    process_table,
+    rise_bytes,
+    session_table,
+    shape_table,
+)
+from memdiag.reports.run.timeline import run_timeline
+from memdiag.reports.text import plain
+from memdiag.reports.xray.charts import tile_columns
+
+_MAX_SESSIONS = 300
+_MAX_SHAPES = 300
+_MAX_PROCESSES = 100
+_MAX_FINDINGS = 100
+_MAX_PHASE_TABLES = 6
+_MAX_OWNERS = 8
+
+
+def render(run: ProgramRun, *, plotly: Plotly = "inline") -> bytes:
+    """Return the page for `run`.
+
+    Raises:
+        ReportError: the columns of the samples differ in length.
+    """
+    answer = headline(run)
+    line = run_timeline(run)
+    models = model_names(run)
+    largest = largest_session(run)
+    created = sorted(run.sessions, key=rise_bytes, reverse=True)
+    shown = [session for session in created[:_MAX_PHASE_TABLES] if session.phases]
+    version = run.environment.memdiag
+    owned = tiles(run)
+    values = {
+        "answer": answer,
+        "has_timeline": bool(run.samples.t_s or line.lanes),
+        "left_out_lanes": line.left_out,
+        "left_out_bars": sum(lane.left_out for lane in line.lanes),
+        "findings": [finding_texts(finding) for finding in run.findings[:_MAX_FINDINGS]],
+        "unlisted_findings": max(0, len(run.findings) - _MAX_FINDINGS),
+        "remarks": remarks(run),
+        "sessions": session_table(run, limit=_MAX_SESSIONS),
+        "unlisted_sessions": max(0, len(run.sessions) - _MAX_SESSIONS),
+        "phases": [
+            (session_name(session, models), session is largest, phase_table(session, run))
+            for session in shown
+        ],
+        "owned": bool(owned),
+        "owners": [(each, each.table()) for each in process_owners(run)[:_MAX_OWNERS]],
+        "shapes": shape_table(run, limit=_MAX_SHAPES),
+        "processes": process_table(run, limit=_MAX_PROCESSES),
+        "notes": tuple(map(plain, run.notes)),
+        "facts": (
+            ("onnxruntime", plain(run.environment.onnxruntime or "not used")),
+            ("Python", plain(run.environment.python or "unknown")),
+            ("Platform", plain(run.environment.platform)),
+            ("CPU", f"{plain(run.environment.cpu)}, {run.environment.cpu_count} CPUs"),
+            ("memdiag", plain(version)),
+        ),
+        "command": shlex.join(map(plain, run.command)),
+    }
+    return page(
+        "run.html.j2",
+        ("run.js", "owners.js"),
+        values,
+        charts={"run": asdict(line), "xrays": [{"tiles": tile_columns(owned)}]},
+        record=codec.encode(run),
+        record_name="run",
+        plotly=plotly,
+    )

@@ -1,0 +1,199 @@
+"""The timeline of a recorded program as a picture: memory by process, and the lives of sessions."""
+
+from __future__ import annotations
+
+import textwrap
+from bisect import bisect_right
+from typing import TYPE_CHECKING
+
+from memdiag.records.run import ProgramRun
+from memdiag.reports.palette import LIGHT as COLOR
+from memdiag.reports.palette import SERIES
+from memdiag.reports.picture import fitting, size_unit
+from memdiag.reports.run.headline import headline
+from memdiag.reports.run.timeline import Lane, RunTimeline, run_timeline
+from memdiag.reports.text import shortened
+from memdiag.units import KIB, format_size
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_WIDTH = 10.0  # inches
+_DPI = 160
+_LEFT, _RIGHT = 0.085, 0.985
+_TITLE_INCHES, _MEMORY_INCHES, _ROW_INCHES, _AXIS_INCHES = 1.2, 2.9, 0.3, 0.62
+_GAP_INCHES = 0.1
+_TITLE, _TEXT, _SMALL = 19.0, 14.0, 12.0  # points: legible at half of the picture's width
+_POINTS = 72.0
+_LETTER = 0.62  # a wide letter's width as a share of its size
+_MAX_LINE = 92  # letters
+_MAX_LANES, _MAX_ROWS, _MAX_BARS = 6, 6, 80
+_MAX_LEGEND = 28  # letters
+
+
+def draw(run: ProgramRun) -> Figure:
+    """Return the memory of the processes on top of each other, and a bar for each session.
+
+    Raises:
+        ReportError: the columns of the samples differ in length.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    line = run_timeline(run, max_lanes=_MAX_LANES, max_rows=_MAX_ROWS, max_bars=_MAX_BARS)
+    rows = sum(lane.rows for lane in line.lanes)
+    bars = rows * _ROW_INCHES + _GAP_INCHES if rows else 0.0
+    height = _TITLE_INCHES + _MEMORY_INCHES + bars + _AXIS_INCHES
+    figure = Figure(figsize=(_WIDTH, height), dpi=_DPI, facecolor=COLOR.surface)
+    FigureCanvasAgg(figure)
+    _draw_title(figure, run, height)
+    memory = figure.add_axes(
+        (
+            _LEFT,
+            (_AXIS_INCHES + bars) / height,
+            _RIGHT - _LEFT,
+            _MEMORY_INCHES / height,
+        )
+    )
+    _draw_memory(memory, line)
+    lowest = memory
+    if rows:
+        lowest = figure.add_axes(
+            (_LEFT, _AXIS_INCHES / height, _RIGHT - _LEFT, rows * _ROW_INCHES / height)
+        )
+        _draw_sessions(lowest, line, rows)
+        memory.tick_params(axis="x", labelbottom=False, length=0)
+    for axes in {memory, lowest}:
+        axes.set_xlim(0, max(line.end_s, 1e-6))
+    lowest.set_xlabel("seconds", fontsize=_SMALL, color=COLOR.muted, loc="left")
+    lowest.tick_params(axis="x", labelsize=_SMALL, colors=COLOR.muted, length=4, color=COLOR.line)
+    return figure
+
+
+def _draw_title(figure: Figure, run: ProgramRun, height: float) -> None:
+    answer = headline(run)
+    title, size = fitting(answer.program, _TITLE, _WIDTH * _POINTS * 0.97)
+    text = "\n".join(textwrap.wrap(answer.first, _MAX_LINE, max_lines=2, placeholder=" …"))
+    color = COLOR.ink if answer.is_success else COLOR.peak_ink
+    for inches, words, points, weight in (
+        (0.12, title, size, "bold"),
+        (0.5, text, _TEXT, "normal"),
+    ):
+        figure.text(
+            0.014, 1 - inches / height, words, fontsize=points, weight=weight, va="top",
+            color=color if weight == "normal" else COLOR.ink, parse_math=False, linespacing=1.1,
+        )  # fmt: skip
+
+
+def _color(index: int) -> str:
+    return SERIES[index % len(SERIES)]
+
+
+def _draw_memory(axes: Axes, line: RunTimeline) -> None:
+    highest = max((*line.rss_bytes, line.peak_bytes, 256 * KIB))
+    unit, name = size_unit(highest)
+    axes.set_facecolor(COLOR.surface)
+    axes.set_ylim(0, 1.2 * highest / unit)
+    if line.t_s and line.lanes:
+        # Processes that are not drawn are the rest below the line of all.
+        layers = [_sampled(lane, line.t_s) for lane in line.lanes]
+        axes.stackplot(
+            line.t_s,
+            [[size / unit for size in layer] for layer in layers],
+            colors=[_color(index) for index in range(len(layers))],
+            lw=0,
+            alpha=0.85,
+        )
+    if line.t_s:
+        sizes = [size / unit for size in line.rss_bytes]
+        axes.plot(line.t_s, sizes, color=COLOR.ink, lw=1.0)
+    at_peak = line.peak_bytes / unit
+    axes.plot(
+        [line.peak_s], [at_peak], "o", ms=8, mfc=COLOR.peak, mec=COLOR.surface, mew=1.6,
+        clip_on=False, zorder=6,
+    )  # fmt: skip
+    text = format_size(line.peak_bytes)
+    share = line.peak_s / max(line.end_s, 1e-6)
+    side = "left" if share < 0.1 else "right" if share > 0.9 else "center"
+    axes.annotate(
+        text, (line.peak_s, at_peak), xytext=(0, 8), textcoords="offset points", ha=side,
+        fontsize=_TEXT, weight="bold", color=COLOR.peak_ink,
+    )  # fmt: skip
+    axes.set_ylabel(f"resident, {name}", fontsize=_SMALL, color=COLOR.muted)
+    axes.tick_params(axis="y", labelsize=_SMALL, colors=COLOR.muted, length=0)
+    axes.grid(axis="y", color=COLOR.line, lw=0.8)
+    axes.set_axisbelow(True)
+    for side_name, spine in axes.spines.items():
+        spine.set_visible(side_name == "bottom")
+        spine.set_color(COLOR.line)
+    _draw_legend(axes, line)
+
+
+def _sampled(lane: Lane, times: tuple[float, ...]) -> list[int]:
+    """Return the resident set of a process at `times`; 0 before its start and after its end."""
+    sizes = []
+    for t_s in times:
+        index = bisect_right(lane.t_s, t_s) - 1
+        alive = index >= 0 and t_s <= lane.t_s[-1]
+        sizes.append(lane.rss_bytes[index] if alive else 0)
+    return sizes
+
+
+def _draw_legend(axes: Axes, line: RunTimeline) -> None:
+    from matplotlib.patches import Patch
+
+    if len(line.lanes) < 2:
+        return
+    handles = [
+        Patch(fc=_color(index), label=shortened(lane.label, _MAX_LEGEND))
+        for index, lane in enumerate(line.lanes)
+    ]
+    legend = axes.legend(
+        handles=handles, loc="upper right", fontsize=_SMALL - 1.5, labelcolor=COLOR.ink,
+        handlelength=0.9, handleheight=0.9, facecolor=COLOR.surface, edgecolor=COLOR.line,
+        framealpha=0.8,
+    )  # fmt: skip
+    for text in legend.get_texts():
+        text.set_parse_math(False)
+
+
+def _draw_sessions(axes: Axes, line: RunTimeline, rows: int) -> None:
+    axes.set_facecolor(COLOR.surface)
+    axes.set_ylim(rows, 0)
+    axes.set_yticks([])
+    letters = _WIDTH * (_RIGHT - _LEFT) * _POINTS / (_SMALL * _LETTER)
+    whole_s = max(line.end_s, 1e-6)
+    first = 0
+    for index, lane in enumerate(line.lanes):
+        for bar in lane.bars:
+            y = first + bar.row + 0.5
+            life = bar.end_s - bar.start_s
+            edge = COLOR.peak if bar.is_failed else _color(index)
+            axes.barh(
+                y, max(life, line.end_s / 2000), 0.72, left=bar.start_s, color=COLOR.band,
+                ec=edge, lw=0.9,
+            )  # fmt: skip
+            last = bar.start_s
+            for segment in bar.segments:
+                color = COLOR.peak if segment.is_peak else COLOR.rail
+                if segment.phase == "first_run":
+                    color = COLOR.anonymous
+                width = segment.end_s - segment.start_s
+                axes.barh(y, width, 0.5, left=segment.start_s, color=color, lw=0)
+                last = max(last, segment.end_s)
+            room = int(letters * (bar.end_s - last) / whole_s) - 1
+            starts = [b.start_s for b in lane.bars if b.row == bar.row and b.start_s >= bar.end_s]
+            behind = int(letters * (min((line.end_s, *starts)) - bar.end_s) / whole_s) - 1
+            is_inside = room >= min(len(bar.label), behind)
+            if max(room, behind) >= min(len(bar.label), 12):
+                axes.text(
+                    bar.end_s + (-1 if is_inside else 1) * whole_s * 0.004, y,
+                    shortened(bar.label, max(room, behind)), fontsize=_SMALL - 1.5,
+                    color=COLOR.ink, ha="right" if is_inside else "left", va="center",
+                    parse_math=False,
+                )  # fmt: skip
+        first += lane.rows
+    for name, spine in axes.spines.items():
+        spine.set_visible(name == "bottom")
+        spine.set_color(COLOR.line)

@@ -1,0 +1,312 @@
+"""The timeline to draw: a lane for each process, with the bars of its sessions."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from memdiag.errors import ReportError
+from memdiag.records.phases import PhaseName
+from memdiag.records.profile import Samples
+from memdiag.records.run import ProgramProcess, ProgramRun, ProgramSession, TreeSamples
+from memdiag.reports.profile.timeline import thin
+from memdiag.reports.run.headline import has_run, runs_text
+from memdiag.reports.run.names import model_key, model_names, process_name, shapes_text
+from memdiag.reports.run.sessions import peak_bytes, rise_bytes
+from memdiag.reports.text import plain, shortened
+from memdiag.units import MIB, format_duration, format_size
+
+MIN_RISE_BYTES = MIB
+
+_MAX_NAME = 60
+_MAX_HOVER = 200
+_MAX_MARKS = 300
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segment:
+    """A stretch of time of a session in one phase.
+
+    Attributes:
+        is_peak: whether the process reached its largest resident set of the session's creation and
+            first run in this phase, and they raised it by at least `MIN_RISE_BYTES`.
+    """
+
+    phase: PhaseName
+    start_s: float
+    end_s: float
+    is_peak: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionBar:
+    """The life of a session.
+
+    Attributes:
+        row: the row below the lane of its process, from 0; bars of a row do not overlap.
+        sentences: what is known of the session.
+    """
+
+    number: int
+    label: str
+    row: int
+    start_s: float
+    end_s: float
+    segments: tuple[Segment, ...]
+    is_failed: bool
+    sentences: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeakMark:
+    """A run that raised the high-water mark of its process."""
+
+    t_s: float
+    rss_bytes: int
+    sentences: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lane:
+    """The memory of a process, as columns of equal length, and its sessions.
+
+    Attributes:
+        anonymous_bytes, file_bytes: None if the system does not split the resident set.
+        rows: the number of rows of the bars.
+        left_out: the number of sessions that have no bar.
+    """
+
+    pid: int
+    label: str
+    t_s: tuple[float, ...]
+    rss_bytes: tuple[int, ...]
+    anonymous_bytes: tuple[int, ...] | None
+    file_bytes: tuple[int, ...] | None
+    bars: tuple[SessionBar, ...]
+    rows: int
+    left_out: int
+    peaks: tuple[PeakMark, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunTimeline:
+    """The memory of all processes, as columns, and a lane for each process that is drawn.
+
+    Attributes:
+        left_out: the number of processes that have no lane.
+    """
+
+    t_s: tuple[float, ...]
+    rss_bytes: tuple[int, ...]
+    proportional_t_s: tuple[float, ...]
+    pss_bytes: tuple[int, ...]
+    peak_s: float
+    peak_bytes: int
+    end_s: float
+    lanes: tuple[Lane, ...]
+    left_out: int
+
+
+def run_timeline(
+    run: ProgramRun,
+    *,
+    max_points: int = 3000,
+    max_lanes: int = 10,
+    max_rows: int = 12,
+    max_bars: int = 300,
+) -> RunTimeline:
+    """Return the timeline of `run`.
+
+    Args:
+        run: the recording.
+        max_points: about the number of samples of all processes together, and of each process.
+        max_lanes: processes with a lane: those with sessions, and of these the largest, go first.
+        max_rows: rows of bars below a lane.
+        max_bars: bars below a lane; those of the longest lives go first.
+
+    Raises:
+        ReportError: the columns of the samples differ in length.
+    """
+    check_samples(run)
+    with_sessions = {session.pid for session in run.sessions}
+    order = sorted(
+        run.processes, key=lambda each: (each.pid not in with_sessions, -each.peak_rss_bytes)
+    )
+    drawn = order[:max_lanes]
+    names = model_names(run)
+    kept = thin(run.samples.rss_bytes, max_points)
+    ends = [run.duration_s, *run.samples.t_s[-1:]]
+    return RunTimeline(
+        t_s=tuple(run.samples.t_s[i] for i in kept),
+        rss_bytes=tuple(run.samples.rss_bytes[i] for i in kept),
+        proportional_t_s=run.samples.proportional_t_s,
+        pss_bytes=run.samples.pss_bytes,
+        peak_s=run.peak_s,
+        peak_bytes=run.peak_rss_bytes,
+        end_s=max(ends),
+        lanes=tuple(
+            _lane(process, run, names, max_points, (max_rows, max_bars))
+            for process in run.processes
+            if any(process is each for each in drawn)
+        ),
+        left_out=len(order) - len(drawn),
+    )
+
+
+def check_samples(run: ProgramRun) -> None:
+    """Check that the columns of all samples have equal lengths.
+
+    Raises:
+        ReportError: they differ.
+    """
+    tables = [_lengths(process.samples) for process in run.processes]
+    if any(len(lengths) > 1 for lengths in (*tables, *_tree_lengths(run.samples))):
+        raise ReportError(
+            "The columns of the samples of this run differ in length. Record the program again."
+        )
+
+
+def _lengths(samples: Samples) -> set[int]:
+    columns = (samples.t_s, samples.rss_bytes, samples.anonymous_bytes, samples.file_bytes)
+    return set(map(len, columns))
+
+
+def _tree_lengths(samples: TreeSamples) -> tuple[set[int], set[int]]:
+    return (
+        {len(samples.t_s), len(samples.rss_bytes)},
+        {len(samples.proportional_t_s), len(samples.pss_bytes)},
+    )
+
+
+def _lane(
+    process: ProgramProcess,
+    run: ProgramRun,
+    names: Mapping[str, str],
+    max_points: int,
+    max_bars: tuple[int, int],
+) -> Lane:
+    """Return the lane of `process`; `max_bars` are the rows, and the bars in all."""
+    max_rows, max_count = max_bars
+    samples = process.samples
+    kept = thin(samples.rss_bytes, max_points)
+    sessions = [session for session in run.sessions if session.pid == process.pid]
+    end_s = run.duration_s if process.ended_s is None else process.ended_s
+    lives = {each.number: (_start_s(each), _end_s(each, end_s)) for each in sessions}
+    longest = sorted(sessions, key=lambda each: lives[each.number][0] - lives[each.number][1])
+    drawn = sorted(longest[:max_count], key=lambda each: each.number)
+    placed = pack([lives[session.number] for session in drawn])
+    bars = [
+        _bar(session, row, end_s, names)
+        for session, row in zip(drawn, placed, strict=True)
+        if row < max_rows
+    ]
+    peaks = [peak for peak in run.peaks if peak.session in lives]
+    kept_peaks = thin([peak.peak_rss_bytes for peak in peaks], _MAX_MARKS)
+    own = {session.number: session for session in sessions}
+    return Lane(
+        pid=process.pid,
+        label=shortened(f"{process.pid} {process_name(process, run)}", _MAX_NAME),
+        t_s=tuple(samples.t_s[i] for i in kept),
+        rss_bytes=tuple(samples.rss_bytes[i] for i in kept),
+        anonymous_bytes=_known(samples.anonymous_bytes, kept),
+        file_bytes=_known(samples.file_bytes, kept),
+        bars=tuple(bars),
+        rows=max((bar.row + 1 for bar in bars), default=0),
+        left_out=len(sessions) - len(bars),
+        peaks=tuple(
+            PeakMark(
+                t_s=peak.t_s,
+                rss_bytes=peak.peak_rss_bytes,
+                sentences=(
+                    f"run of session {peak.session}"
+                    f" ({shortened(names[model_key(own[peak.session])], _MAX_NAME)})",
+                    shortened(shapes_text(peak.shapes), _MAX_HOVER),
+                ),
+            )
+            for peak in (peaks[i] for i in kept_peaks)
+        ),
+    )
+
+
+def _known(column: Sequence[int | None], rows: Sequence[int]) -> tuple[int, ...] | None:
+    values = tuple(value for i in rows if (value := column[i]) is not None)
+    return values if values and len(values) == len(rows) else None
+
+
+def pack(times: Sequence[tuple[float, float]]) -> list[int]:
+    """Return a row for each stretch of time, so that those of a row do not overlap."""
+    ends: list[float] = []
+    rows = [0] * len(times)
+    for index in sorted(range(len(times)), key=lambda i: times[i]):
+        start, end = times[index]
+        free = next((row for row, before in enumerate(ends) if before <= start), len(ends))
+        if free == len(ends):
+            ends.append(end)
+        else:
+            ends[free] = end
+        rows[index] = free
+    return rows
+
+
+def _start_s(session: ProgramSession) -> float:
+    return min((session.created_s, *(time.start_s for time in session.phase_times)))
+
+
+def _end_s(session: ProgramSession, process_end_s: float) -> float:
+    """Return the end of the life of `session`."""
+    created_s = session.created_s + (session.creation_s or 0.0)
+    if session.released_s is not None:
+        end_s = session.released_s
+    else:
+        end_s = created_s if session.error is not None else process_end_s
+    return max((end_s, created_s, *(time.end_s for time in session.phase_times)))
+
+
+def _bar(
+    session: ProgramSession, row: int, process_end_s: float, names: Mapping[str, str]
+) -> SessionBar:
+    name = shortened(names[model_key(session)], _MAX_NAME)
+    highest = peak_bytes(session)
+    peak = None
+    if rise_bytes(session) >= MIN_RISE_BYTES:
+        peak = next(phase.name for phase in session.phases if phase.peak_rss_bytes == highest)
+    return SessionBar(
+        number=session.number,
+        label=f"{session.number} {name}",
+        row=row,
+        start_s=_start_s(session),
+        end_s=_end_s(session, process_end_s),
+        segments=tuple(
+            Segment(
+                phase=time.phase,
+                start_s=time.start_s,
+                end_s=time.end_s,
+                is_peak=time.phase == peak,
+            )
+            for time in session.phase_times
+        ),
+        is_failed=session.error is not None,
+        sentences=tuple(_sentences(session)),
+    )
+
+
+def _sentences(session: ProgramSession) -> list[str]:
+    found = [f"created at {shortened(plain(session.created_at), _MAX_NAME)}"]
+    if session.error is not None:
+        return [*found, f"failed: {shortened(plain(session.error), _MAX_HOVER)}"]
+    if session.creation_s is not None:
+        found[0] += f" in {format_duration(session.creation_s)}"
+    if session.phases:
+        shared = ", shared with other sessions" if session.shared_with else ""
+        found.append(f"peak {format_size(peak_bytes(session))}{shared}")
+    runs = f"runs: {runs_text([session])}" if has_run(session) else "never run"
+    if session.shapes:
+        runs += f", most with {shortened(shapes_text(session.shapes[0].shapes), _MAX_HOVER)}"
+    found.append(runs)
+    memory = session.memory
+    if memory is not None and memory.weight_bytes is not None:
+        found.append(f"weights {format_size(memory.weight_bytes)}")
+    if memory is not None and memory.arena_slack_bytes is not None:
+        used = format_size(memory.arena_used_bytes or 0)
+        found.append(f"arena {used} in use, {format_size(memory.arena_slack_bytes)} slack")
+    if session.released_s is not None:
+        found.append(f"released at {format_duration(session.released_s)}")
+    return found

@@ -1,0 +1,183 @@
+"""The page of a recorded program, and its picture."""
+
+from collections.abc import Callable
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+
+from memdiag.records import codec
+from memdiag.records.run import ProgramRun
+from memdiag.reports.page import MAX_PAGE_BYTES
+from memdiag.reports.run import REPORT
+from tests.reports import runs
+from tests.reports.browsing import (
+    assert_fits,
+    assert_quiet,
+    emulate_print,
+    requested,
+    wait_for,
+)
+
+DRAWN = "return document.querySelectorAll('#timeline .scatterlayer .trace').length"
+RANGE = "return document.getElementById('timeline')._fullLayout.xaxis.range.map(Number)"
+EVIL = "</script><img src=x onerror=alert(1)><b>%{x}</b>" + "m" * 300
+
+
+class Sections(HTMLParser):
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.found: list[str] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag == "h2":
+            self.found.append(dict(attrs).get("id") or "")
+
+
+def html(run: ProgramRun) -> str:
+    return REPORT.render(run, "html").decode()
+
+
+def test_the_page_has_a_section_for_each_part() -> None:
+    assert Sections(html(runs.server())).found[:7] == [
+        "h-findings",
+        "h-timeline",
+        "h-sessions",
+        "h-phases",
+        "h-owners",
+        "h-shapes",
+        "h-processes",
+    ]
+    assert "h-timeline" not in Sections(html(runs.empty())).found
+
+
+def test_what_is_not_listed_is_counted() -> None:
+    run = runs.run(*(runs.session(i, created_s=i / 1000) for i in range(1, 321)))
+    page = html(run)
+    assert "20 more are in the record (JSON)" in page
+    assert "308 more sessions are in the tables only" in page
+    assert len(page) < MAX_PAGE_BYTES
+
+
+def test_marks_of_runs_and_shapes_are_on_the_page() -> None:
+    page = html(runs.server())
+    assert "raised the peak" in page
+    assert "x 1×3×640×640" in page
+    charts = page.partition('id="charts">')[2].partition("</script>")[0]
+    assert "run of session 1 (a.onnx)" in charts
+
+
+@pytest.mark.parametrize("build", runs.ALL, ids=lambda build: build.__name__)
+def test_the_picture_is_drawn(build: Callable[[], ProgramRun]) -> None:
+    assert REPORT.render(build(), "png").startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(("is_dark", "width"), [(False, 1280), (True, 390)])
+def test_a_page_draws_lanes_bars_and_tiles(
+    opened: Callable[..., Any], is_dark: bool, width: int
+) -> None:
+    page = opened(runs.server(), dark=is_dark, width=width)
+    wait_for(lambda: page.execute_script(DRAWN) >= 6)
+    (only,) = requested(page)
+    assert only.startswith("file:///")
+    assert_fits(page, width)
+    bars = "return document.querySelectorAll('#timeline .barlayer .point').length"
+    assert page.execute_script(bars) >= 5
+    tiles = "return document.querySelectorAll('#treemap .slice').length"
+    wait_for(lambda: page.execute_script(tiles) > 5)
+    labels = "return document.getElementById('timeline').textContent"
+    assert "100 python main.py" in page.execute_script(labels)
+    assert "4 a.onnx" in page.execute_script(labels)
+    assert_quiet(page)
+
+
+def test_the_timeline_is_zoomed_by_buttons_and_keys(opened: Callable[..., Any]) -> None:
+    page = opened(runs.server())
+    wait_for(lambda: page.execute_script(DRAWN) >= 6)
+    assert page.execute_script(RANGE) == [0, 10]
+    buttons = {
+        button.text: button for button in page.find_elements("css selector", "#ranges > button")
+    }
+    assert [*buttons] == [
+        "whole run",
+        *(f"creation of session {number}" for number in range(1, 6)),
+    ]
+    buttons["creation of session 4"].click()
+    wait_for(lambda: 2 < page.execute_script(RANGE)[0] <= 3)
+    assert page.execute_script(RANGE)[1] == pytest.approx(4.08)
+    assert buttons["creation of session 4"].get_attribute("aria-pressed") == "true"
+    assert buttons["whole run"].get_attribute("aria-pressed") == "false"
+    page.execute_script("document.getElementById('timeline').focus()")
+    page.switch_to.active_element.send_keys("0")
+    wait_for(lambda: page.execute_script(RANGE) == [0, 10])
+    page.switch_to.active_element.send_keys("+")
+    wait_for(lambda: page.execute_script(RANGE) == [2.5, 7.5])
+    assert buttons["whole run"].get_attribute("aria-pressed") == "false"
+
+
+def hover(page: Any, trace: str, point: int) -> str:
+    """Return the text that appears over a point of the first trace with this name."""
+    page.execute_script(
+        "const chart = document.getElementById('timeline');"
+        "const curve = chart.data.findIndex((each) => each.name === arguments[0]);"
+        "const axis = chart.data[curve].yaxis || 'y';"
+        "Plotly.Fx.hover(chart, [{ curveNumber: curve, pointNumber: arguments[1] }], `x${axis}`)",
+        trace,
+        point,
+    )
+    text = "return document.querySelector('#timeline .hoverlayer').textContent"
+    found: str = wait_for(lambda: page.execute_script(text))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("trace", "point", "parts"),
+    [
+        ("runs", 0, ("peak raised to 210 MiB", "session 1 (a.onnx)", "x 1×3×640×640")),
+        ("phases", 0, ("parse of session 1",)),
+        ("sessions", 0, ("session 1 a.onnx", "created at app/main.py:8", "runs: 6")),
+        ("process 100", 3, ("200 MiB in process 100", "anonymous 180 MiB")),
+    ],
+)
+def test_marks_and_bars_have_texts(
+    opened: Callable[..., Any], trace: str, point: int, parts: tuple[str, ...]
+) -> None:
+    page = opened(runs.server())
+    wait_for(lambda: page.execute_script(DRAWN) >= 6)
+    text = hover(page, trace, point)
+    for part in parts:
+        assert part in text
+
+
+def test_hostile_names_stay_text_on_a_phone(opened: Callable[..., Any]) -> None:
+    page = opened(runs.hostile(EVIL), width=390)
+    wait_for(lambda: page.execute_script(DRAWN) >= 6)
+    assert_fits(page, 390)
+    assert page.execute_script("return document.images.length") == 0
+    assert "<img src=x onerror" in hover(page, "sessions", 0)
+    assert_quiet(page)
+
+
+def test_sessions_are_sorted_printed_and_saved(opened: Callable[..., Any]) -> None:
+    page = opened(runs.server(), dark=True)
+    wait_for(lambda: page.execute_script(DRAWN) >= 6)
+    headings = page.find_elements("css selector", "#sessions thead th")
+    index = [heading.text for heading in headings].index("raised by")
+    headings[index].find_element("css selector", "button").send_keys("\n")
+    numbers = (
+        "return [...document.querySelectorAll('#sessions tbody tr')].map((row) =>"
+        f" Number(row.cells[{index}].dataset.value))"
+    )
+    values = page.execute_script(numbers)
+    assert values == sorted(values, reverse=True)
+    assert values[0] == 210 * runs.MIB
+    with emulate_print(page):
+        page.execute_script("window.dispatchEvent(new Event('beforeprint'))")
+        folded = "return document.querySelectorAll('details:not([open])').length"
+        assert page.execute_script(folded) == 0
+    target = page.downloads / "run.json"
+    target.unlink(missing_ok=True)
+    page.execute_script("document.getElementById('download').click()")
+    wait_for(target.exists)
+    assert codec.load(target, ProgramRun) == runs.server()

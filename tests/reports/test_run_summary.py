@@ -1,0 +1,304 @@
+"""The summary, the tables and the Markdown of recorded programs."""
+
+import io
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+from rich.cells import cell_len
+from rich.console import Console
+
+from memdiag.errors import ReportError
+from memdiag.records import codec
+from memdiag.records.run import ProgramRun, RunPeak
+from memdiag.reports.run import REPORT
+from memdiag.reports.run.headline import headline, moment, remarks
+from memdiag.reports.run.names import command_text, model_names, numbers, shapes_text
+from memdiag.reports.run.owners import process_owners, tiles
+from memdiag.reports.run.sessions import largest_session, session_table, shape_table
+from memdiag.reports.run.timeline import pack, run_timeline
+from tests.reports import runs
+from tests.reports.runs import MIB
+
+WRITTEN = (Path("memdiag-run-1/run.json"), Path("memdiag-run-1/trace.json"))
+
+
+def shown(run: ProgramRun, *, width: int = 80, quiet: bool = False) -> str:
+    console = Console(file=io.StringIO(), width=width, highlight=False)
+    REPORT.print_summary(run, console, written=() if quiet else WRITTEN, quiet=quiet)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def words(text: str) -> str:
+    return " ".join(text.split())
+
+
+@pytest.mark.parametrize("build", runs.ALL, ids=lambda build: build.__name__)
+@pytest.mark.parametrize("width", [60, 80, 140])
+def test_the_summary_fits_the_terminal(build: Callable[[], ProgramRun], width: int) -> None:
+    assert max(map(cell_len, shown(build(), width=width).splitlines())) <= width
+
+
+def test_the_answer_is_the_first_line() -> None:
+    text = words(shown(runs.server(), quiet=True))
+    assert text.startswith(
+        "3 processes, 5 sessions of 4 models in 10 s. Peak of all processes 310 MiB RSS"
+        " (280 MiB PSS) in prepack of session 4 (a.onnx)."
+    )
+    assert "RSS counts pages that processes share for each of them" in text
+    one = headline(runs.run(runs.session(1)))
+    assert one.first == "1 process, 1 session of 1 model in 10 s. Peak 310 MiB at 4.0 s."
+    assert one.second == ""
+
+
+@pytest.mark.parametrize(
+    ("code", "sentence"),
+    [
+        (0, ""),
+        (None, ""),
+        (3, "The program ended with exit code 3."),
+        (-9, "The program was ended by SIGKILL."),
+        (-99, "The program was ended by signal 99."),
+    ],
+)
+def test_a_bad_end_is_part_of_the_answer(code: int | None, sentence: str) -> None:
+    answer = headline(runs.run(runs.session(1), exit_code=code))
+    assert answer.second == sentence
+    assert answer.is_success == (sentence == "")
+
+
+def test_what_happened_at_the_peak_is_named() -> None:
+    first = runs.session(1, created_s=1.0)
+    other = runs.session(2, created_s=1.2, path="/b.onnx")
+    peak = RunPeak(session=1, t_s=6.0, peak_rss_bytes=MIB, shapes={"x": (1, 3, 640, 640)})
+    run = runs.run(first, other, peaks=(peak,))
+    assert moment(run, 1.1) == "parse of session 1 (a.onnx)"
+    assert moment(run, 1.35) == "optimize of session 1 (a.onnx) and parse of session 2 (b.onnx)"
+    assert moment(run, 5.5) == "a run of session 1 (a.onnx) with x 1×3×640×640"
+    assert moment(run, 5.0) == ""  # before the run, which lasted 0.9 s
+    assert moment(run, 9.0) == ""
+
+
+def test_the_table_has_processes_and_their_sessions() -> None:
+    lines = shown(runs.server(), width=76).splitlines()
+    start = next(i for i, text in enumerate(lines) if text.startswith("process / session"))
+    table = [text.split() for text in lines[start : start + 9]]
+    assert table[0][-4:] == ["peak", "weights", "arena", "runs"]
+    assert table[1] == ["100", "python", "main.py", "--port", "80", "210"]
+    assert table[2] == ["1", "a.onnx", "app/main.py:8", "+60", "20", "1.0/30", "6"]
+    assert table[3] == ["2", "b.onnx", "app/main.py:8", "+60", "released", "6"]
+    assert table[4][-1] == "never"
+    assert table[5][-1] == "failed"
+    assert table[6][0] == "101"
+    assert table[7] == ["4", "a.onnx", "app/main.py:8", "+210", "10", "1.0/100", "6"]
+    assert table[8][0] == "102"
+
+
+def test_wide_terminals_get_more_columns() -> None:
+    text = shown(runs.server(), width=140)
+    assert "threads" in text
+    assert "created in" in text
+    assert "last run" in text
+    narrow = shown(runs.server())
+    assert "created in" not in narrow
+
+
+def test_equal_sessions_and_workers_are_one_line_each() -> None:
+    text = shown(runs.pool())
+    assert "1–30 ×30 a.onnx" in text
+    assert "31–38 ×8 b.onnx" in text
+    assert "200 and 7 more python" in text
+    assert "160/240" not in text
+    lines = [words(line) for line in text.splitlines()]
+    assert any("8.0/240 48" in line for line in lines)  # sums of arenas and of runs
+    few = shown(runs.server())
+    assert "×" not in few.partition("MiB. Peak")[0]
+
+
+def test_sessions_that_need_a_word_get_a_sentence() -> None:
+    said = remarks(runs.server())
+    assert said == (
+        "Session 5 (nowhere.onnx) could not be created: NO_SUCHFILE: the file does not exist.",
+        "Session 3 never ran (c.onnx).",
+        "Sessions 2 and 3 were created or run at the same time in one process: the peaks of their"
+        " phases are common to them.",
+    )
+    assert remarks(runs.run(runs.session(1))) == ()
+    cut = runs.session(1, creation_s=None, run_count=0)
+    assert remarks(runs.run(cut)) == (
+        "Session 1 (a.onnx) was not finished in prepack when its process ended.",
+    )
+    one_sided = runs.run(runs.session(1, shared_with=(2,)), runs.session(2))
+    assert remarks(one_sided) == (
+        "The peaks of session 1 are shared with session 2, created or run at the same time in the"
+        " same process.",
+    )
+    many = remarks(runs.run(*map(runs.failed, range(1, 20))))
+    assert len(many) == 6
+    assert many[-1] == "14 more sentences of this kind are in the report."
+
+
+def test_a_first_run_counts_although_its_report_was_lost() -> None:
+    killed = runs.session(1, run_count=0, first_run_s=2.2)
+    assert "Session 1 never ran" not in shown(runs.run(killed))
+    assert "≥ 1" in shown(runs.run(killed))
+    assert "≥ 1" in REPORT.render(runs.run(killed), "markdown").decode()
+
+
+def test_findings_phases_owners_notes_and_files_follow() -> None:
+    text = words(shown(runs.server()))
+    assert "duplicate-sessions (20 MiB): Sessions 1 and 4 load the same model" in text
+    assert "→ Create one session and share it." in text
+    assert "Creation and first run raised the memory most for session 4 (a.onnx)" in text
+    assert "reserved: session 4 100 MiB" in text  # of 40 MiB resident
+    assert "arena slack 40 20 % session 1 30 MiB" in text
+    assert "note: process 102: the hook was not loaded" in text
+    assert "run.json · trace.json" in text
+
+
+def test_the_session_that_raised_the_memory_most_is_shown_in_phases() -> None:
+    large = runs.session(1, start=500, peak=510)
+    small = runs.session(2, start=100, peak=200)
+    assert largest_session(runs.run(large, small)) == small
+    assert largest_session(runs.run()) is None
+
+
+def test_markdown_has_every_part() -> None:
+    text = REPORT.render(runs.server(), "markdown").decode()
+    for part in (
+        "## Memory of `python main.py`",
+        "### Findings",
+        "### Sessions",
+        "### Who owns it",
+        "<details><summary>Input shapes</summary>",
+        "<details><summary>Processes</summary>",
+        "### Notes",
+    ):
+        assert part in text
+    assert "raised the peak" not in text  # tags are for pages
+
+
+def test_a_run_without_sessions_has_all_reports() -> None:
+    run = runs.empty()
+    assert "0 processes, 0 sessions in 20 ms.\n" in shown(run)
+    assert "No session was recorded: " in words(shown(run))
+    assert "No session was recorded: " in REPORT.render(run, "html").decode()
+    for format in REPORT.formats():
+        assert REPORT.render(run, format)
+    assert codec.decode(REPORT.render(run, "json"), ProgramRun) == run
+
+
+def test_long_tables_are_cut() -> None:
+    run = runs.run(*(runs.session(number) for number in range(1, 400)))
+    assert len(session_table(run, limit=300).rows) == 300
+    assert shape_table(run, limit=10).caption == "788 more rows are in the record (JSON)."
+    assert "349 more sessions" in REPORT.render(run, "markdown").decode()
+
+
+@pytest.mark.parametrize(
+    ("found", "text"),
+    [
+        ([4], "4"),
+        ([1, 2], "1 and 2"),
+        ([3, 1, 2], "1–3"),
+        ([1, 3, 4, 5, 9], "1, 3–5 and 9"),
+        (range(1, 40, 2), "1, 3, 5, 7, 9, 11 and more"),
+    ],
+)
+def test_numbers_are_ranges(found: list[int], text: str) -> None:
+    assert numbers(found) == text
+
+
+def test_models_with_one_file_name_are_distinguished_by_their_folders() -> None:
+    paths = ("/m/one/model.onnx", "/m/two/model.onnx", "/m/other.onnx")
+    sessions = [runs.session(i, path=path) for i, path in enumerate(paths, start=1)]
+    names = model_names(runs.run(*sessions))
+    assert list(names.values()) == ["one/model.onnx", "two/model.onnx", "other.onnx"]
+    model = msgspec.structs.replace(sessions[0].model, path=None, digest="abc")
+    from_bytes = msgspec.structs.replace(sessions[0], model=model)
+    assert list(model_names(runs.run(from_bytes)).values()) == ["model of 20 MiB from bytes"]
+
+
+@pytest.mark.parametrize(
+    ("command", "text"),
+    [
+        (("/usr/bin/python3", "-m", "app"), "python3 -m app"),
+        ((".venv/bin/gunicorn", "app:app", "/etc/x.py"), "gunicorn app:app x.py"),
+        (
+            ("python", "-c", "from multiprocessing.spawn import spawn_main; spawn_main(3)"),
+            "multiprocessing worker",
+        ),
+        (("python", "-c", "from multiprocessing_x import y"), None),
+        ((), ""),
+    ],
+)
+def test_commands_lose_their_folders(command: tuple[str, ...], text: str | None) -> None:
+    assert command_text(command) == (" ".join(command) if text is None else text)
+
+
+def test_shapes_in_words() -> None:
+    assert shapes_text(None) == "other shapes"
+    assert shapes_text({}) == "IOBinding"
+    assert shapes_text({"x": (1, 3), "s": ()}) == "x 1×3, s scalar"
+    assert shapes_text(dict.fromkeys("abcde", (1,))) == "a 1, b 1, c 1 and 2 more"
+
+
+def test_tiles_sum_up_to_the_resident_sets() -> None:
+    found = tiles(runs.server())
+    assert sum(tile.size_bytes for tile in found) == 2 * 200 * MIB
+    ids = {tile.id for tile in found}
+    assert all(tile.parent in ids or tile.id == "all" for tile in found)
+    labels = {tile.label: tile.size for tile in found if tile.parent.startswith("p101")}
+    assert labels["arena slack"] == "40 MiB"  # all of the resident slack, of 100 reserved
+    assert labels["other weights"] == "30 MiB"
+    assert tiles(runs.run(runs.session(1))) == ()
+
+
+def test_owners_are_of_the_last_xray_of_each_process() -> None:
+    early = msgspec.structs.replace(runs.xray(100, used=10), t_s=1.0, reason="peak")
+    run = runs.run(runs.session(1), xrays=(runs.xray(100), early))
+    (owners,) = process_owners(run)
+    assert owners.moment == "at its end, after 9.5 s"
+
+
+def test_bars_of_a_row_do_not_overlap() -> None:
+    assert pack([(0, 2), (1, 3), (2, 4), (5, 6)]) == [0, 1, 0, 0]
+    lane = run_timeline(runs.pool()).lanes[0]
+    for bar in lane.bars:
+        others = [each for each in lane.bars if each.row == bar.row and each is not bar]
+        assert all(each.start_s >= bar.end_s or each.end_s <= bar.start_s for each in others)
+    assert len(lane.bars) + lane.left_out == 30
+
+
+def test_many_sessions_and_marks_are_thinned() -> None:
+    sessions = [runs.session(i, created_s=i / 10, released_s=i / 10 + 1.35) for i in range(1, 500)]
+    lasting = runs.session(500, created_s=1.0)
+    peaks = [
+        RunPeak(session=500, t_s=i / 100, peak_rss_bytes=i, shapes=None) for i in range(1, 1000)
+    ]
+    run = runs.run(*sessions, lasting, peaks=tuple(peaks), duration_s=60.0)
+    (lane,) = run_timeline(run, max_rows=100, max_bars=40).lanes
+    assert len(lane.bars) == 40
+    assert lane.left_out == 460
+    assert lane.bars[-1].number == 500
+    assert len(lane.peaks) < 400
+    assert lane.peaks[-1].rss_bytes == 999
+
+
+def test_processes_with_sessions_get_lanes_first() -> None:
+    line = run_timeline(runs.server(), max_lanes=2)
+    assert [lane.pid for lane in line.lanes] == [100, 101]
+    assert line.left_out == 1
+    assert [mark.sentences for mark in line.lanes[0].peaks] == [
+        ("run of session 1 (a.onnx)", "x 1×3×640×640")
+    ]
+
+
+@pytest.mark.parametrize("format", ["html", "png", "trace"])
+def test_uneven_samples_are_an_error_in_one_sentence(format: str) -> None:
+    run = runs.run(runs.session(1))
+    samples = msgspec.structs.replace(run.samples, rss_bytes=run.samples.rss_bytes[:-1])
+    with pytest.raises(ReportError, match="differ in length"):
+        REPORT.render(msgspec.structs.replace(run, samples=samples), format)

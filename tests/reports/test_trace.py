@@ -1,0 +1,248 @@
+"""Traces keep to the rules of the Trace Event Format, and merge onnxruntime's own profiles."""
+
+import json
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from memdiag.errors import RecordError, UsageError
+from memdiag.records.profile import Profile
+from memdiag.records.run import ProgramRun
+from memdiag.reports.trace import profile_trace, run_trace
+from tests.reports import profiles, runs, tied_xray
+from tests.reports.runs import MIB
+
+Event = dict[str, Any]
+
+# The fields of each kind of event: those that the format requires, and those that it allows.
+REQUIRED = {
+    "X": {"name", "cat", "ph", "ts", "dur", "pid", "tid", "args"},
+    "C": {"name", "ph", "ts", "pid", "tid", "args"},
+    "i": {"name", "cat", "ph", "ts", "pid", "tid", "s", "args"},
+    "M": {"name", "ph", "ts", "pid", "tid", "args"},
+}
+RECORDS: dict[str, Callable[[], Any]] = {
+    "server": runs.server,
+    "pool": runs.pool,
+    "empty": runs.empty,
+    "profile": tied_xray.with_xrays,
+    "failed": profiles.failed,
+    "not split": lambda: profiles.build(profiles.TIED_IF, runs=3, split=False),
+    "nothing": profiles.nothing_seen,
+}
+
+
+def events_of(record: Profile | ProgramRun, *merged: Path) -> list[Event]:
+    if isinstance(record, Profile):
+        data = profile_trace(record)
+    else:
+        data = run_trace(record, merged)
+    content = json.loads(data)
+    assert set(content) == {"displayTimeUnit", "traceEvents"}
+    assert content["displayTimeUnit"] in ("ms", "ns")
+    found: list[Event] = content["traceEvents"]
+    return found
+
+
+def check_format(events: list[Event]) -> None:
+    """Check `events` against the documented rules."""
+    tracks: dict[tuple[int, int], list[Event]] = defaultdict(list)
+    for event in events:
+        assert set(event) == REQUIRED[event["ph"]]
+        for field in ("ts", "pid", "tid"):
+            assert type(event[field]) is int
+            assert event[field] >= 0
+        assert isinstance(event["name"], str)
+        assert isinstance(event["args"], dict)
+        if event["ph"] == "X":
+            assert type(event["dur"]) is int
+            assert event["dur"] >= 0
+            tracks[event["pid"], event["tid"]].append(event)
+        elif event["ph"] == "C":
+            assert event["args"]
+            assert all(isinstance(value, float) for value in event["args"].values())
+        elif event["ph"] == "i":
+            assert event["s"] in ("g", "p", "t")
+        else:
+            assert event["name"] in ("process_name", "thread_name")
+            assert isinstance(event["args"]["name"], str)
+    times = [event["ts"] for event in events if event["ph"] != "M"]
+    assert times == sorted(times)
+    named = {(e["pid"], e["tid"]) for e in events if e["name"] == "thread_name"}
+    assert set(tracks) <= named
+    for slices in tracks.values():
+        open_ends: list[int] = []
+        for event in slices:
+            while open_ends and open_ends[-1] <= event["ts"]:
+                open_ends.pop()
+            end = event["ts"] + event["dur"]
+            assert not open_ends or end <= open_ends[-1], "slices of a track overlap"
+            open_ends.append(end)
+
+
+@pytest.mark.parametrize("name", RECORDS)
+def test_a_trace_keeps_to_the_format(name: str) -> None:
+    check_format(events_of(RECORDS[name]()))
+
+
+def names(events: list[Event], kind: str) -> dict[tuple[int, int], str]:
+    return {
+        (event["pid"], event["tid"]): event["args"]["name"]
+        for event in events
+        if event["name"] == kind
+    }
+
+
+def test_a_run_has_a_track_for_each_process_and_session() -> None:
+    events = events_of(runs.server())
+    assert names(events, "process_name") == {
+        (pid, 0): "python main.py --port 80" for pid in (100, 101, 102)
+    }
+    assert names(events, "thread_name") == {
+        (100, 1): "session 1 (a.onnx)",
+        (100, 2): "session 2 (b.onnx)",
+        (100, 3): "session 3 (c.onnx)",
+        (101, 4): "session 4 (a.onnx)",
+        (100, 5): "session 5 (nowhere.onnx)",
+    }
+    slices = [event for event in events if event["ph"] == "X" and event["tid"] == 4]
+    assert [(event["name"], event["ts"], event["dur"]) for event in slices] == [
+        ("session 4 (a.onnx)", 3_000_000, 4_000_000),
+        ("creation", 3_000_000, 1_000_000),
+        ("parse", 3_000_000, 300_000),
+        ("optimize", 3_300_000, 200_000),
+        ("constant_fold", 3_500_000, 200_000),
+        ("optimize", 3_700_000, 100_000),
+        ("initialize", 3_800_000, 100_000),
+        ("prepack", 3_900_000, 100_000),
+        ("first_run", 4_100_000, 100_000),
+    ]
+    (peak,) = (event for event in events if event["ph"] == "i")
+    assert (peak["pid"], peak["tid"], peak["ts"]) == (100, 1, 4_500_000)
+    assert peak["name"] == "peak raised to 210 MiB"
+    assert peak["args"]["input_shapes"] == "x 1×3×640×640"
+
+
+def test_memory_is_counted_by_process_and_in_all() -> None:
+    events = [event for event in events_of(runs.server()) if event["ph"] == "C"]
+    own = [event for event in events if event["pid"] == 102]
+    assert own[1]["args"] == {"anonymous": -8.0, "file-backed": 20.0}
+    assert own[-1]["args"] == {"anonymous": 0.0, "file-backed": 0.0}  # when it has ended
+    tree = {event["name"] for event in events if event["pid"] == 100}
+    assert tree == {"memory, MiB", "RSS of all processes, MiB", "PSS of all processes, MiB"}
+    pss = [event for event in events if event["name"].startswith("PSS")]
+    assert [event["args"]["MiB"] for event in pss] == [18.0, 280.0, 200.0]
+
+
+def test_a_failed_creation_is_a_slice_of_its_own_length() -> None:
+    slices = [e for e in events_of(runs.server()) if e["ph"] == "X" and e["tid"] == 5]
+    assert slices[0]["args"]["error"] == "NO_SUCHFILE: the file does not exist"
+    assert slices[0]["dur"] == 300_000
+
+
+def test_a_profile_has_phases_with_steps_and_runs() -> None:
+    events = events_of(profiles.tied_if())
+    slices = [event for event in events if event["ph"] == "X"]
+    phases = [event["name"] for event in slices if event["cat"] == "phase"]
+    assert phases[:4] == ["start", "parse", "optimize", "constant_fold"]
+    runs_seen = [event["name"] for event in slices if event["cat"] == "run"]
+    assert runs_seen == [f"run {number}" for number in range(1, 11)]
+    folded = next(event for event in slices if event["name"] == "ConstantFolding")
+    assert folded["args"]["peak_rss_bytes"] == 1563 * MIB
+    assert any(event["name"].startswith("peak of constant_fold") for event in events)
+
+
+def written(path: Path, pid: int, creation_us: int, first_run_us: int, tid: int = 3) -> Path:
+    """Write a profile as onnxruntime does; `first_run_us` is the end of the first run."""
+    names = (
+        ("model_loading_uri", 5, creation_us // 2),
+        ("session_initialization", creation_us // 2 + 10, creation_us // 2 - 10),
+        ("model_run", first_run_us - 1000, 1000),
+    )
+    events = [
+        {"cat": "Session", "pid": pid, "tid": tid, "dur": dur, "ts": ts, "ph": "X", "name": name}
+        | {"args": {}}
+        for name, ts, dur in names
+    ]
+    path.write_text(json.dumps(events))
+    return path
+
+
+def test_profiles_of_onnxruntime_are_moved_to_the_time_of_their_session(tmp_path: Path) -> None:
+    run = runs.run(
+        runs.session(1, created_s=1.0, options={"enable_profiling": "True"}),
+        runs.session(2, created_s=4.0, creation_s=0.5, options={"enable_profiling": "True"}),
+        runs.session(3, created_s=5.0, creation_s=0.5),
+    )
+    second = written(tmp_path / "b.json", 100, 490_000, 1_200_000)
+    first = written(tmp_path / "a.json", 100, 990_000, 1_190_000, tid=77)
+    events = events_of(run, second, first)
+    check_format(events)
+    moved = {
+        (event["name"], event["tid"]): event["ts"]
+        for event in events
+        if event["ph"] == "X" and event.get("cat") == "Session"
+    }
+    # Aligned at the end of the creation: 1 s + 1 s - 0.99 s, and 4 s + 0.5 s - 0.49 s.
+    assert moved["model_loading_uri", 77] == 1_010_005
+    small = 3 + (1 << 30)  # a thread with the number of a session gets another
+    assert moved["model_loading_uri", small] == 4_010_005
+    threads = names(events, "thread_name")
+    assert threads[100, 77] == "onnxruntime's profile of session 1"
+    assert threads[100, small] == "onnxruntime's profile of session 2"
+
+
+def test_a_profile_of_another_program_is_refused(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.json", 999, 1000, 2000)
+    with pytest.raises(UsageError, match=r"a\.json: its process 999 is not a process"):
+        run_trace(runs.server(), [path])
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "", "[", "{}", "[]", "[1]", '[{"pid": 1}]', "null", "[" * 100_000,
+        '[{"pid": "1", "ts": 1, "name": "a", "ph": "X"}]',
+        '[{"pid": 1, "ts": 1, "name": "a", "ph": "X", "dur": "long"}]',
+    ],
+)  # fmt: skip
+def test_what_is_no_profile_is_refused_in_a_sentence(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "other.json"
+    path.write_text(content)
+    with pytest.raises(RecordError, match=r"other\.json: not a profile of onnxruntime"):
+        run_trace(runs.server(), [path])
+    with pytest.raises(RecordError, match=r"none\.json: cannot be read"):
+        run_trace(runs.server(), [tmp_path / "none.json"])
+
+
+def test_what_onnxruntime_writes_can_be_merged(tmp_path: Path) -> None:
+    script = (
+        "import sys, numpy, onnx, onnxruntime as ort\n"
+        "model = onnx.parser.parse_model('<ir_version: 8, opset_import: [\"\" : 17]>"
+        " g (float[N] x) => (float[N] y) { y = Relu(x) }')\n"
+        "options = ort.SessionOptions()\n"
+        "options.enable_profiling = True\n"
+        f"options.profile_file_prefix = {str(tmp_path / 'own')!r}\n"
+        "session = ort.InferenceSession(model.SerializeToString(), options)\n"
+        "session.run(None, {'x': numpy.ones(3, numpy.float32)})\n"
+        "print(session.end_profiling())\n"
+    )
+    command = [sys.executable, "-c", script]
+    path = Path(subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip())
+    pid = json.loads(path.read_text())[0]["pid"]
+    run = runs.run(runs.session(1, pid=pid), processes=(runs.process(pid, 20, 60),))
+    events = events_of(run, path)
+    own = {event["name"] for event in events if event.get("cat") in ("Session", "Node")}
+    assert {"model_loading_array", "session_initialization", "model_run"} <= own
+    assert all(event["ts"] >= 1_000_000 for event in events if event.get("cat") == "Session")
+
+
+def test_times_before_the_recording_are_its_start() -> None:
+    run = runs.run(msgspec.structs.replace(runs.session(1), created_s=-0.5))
+    check_format(events_of(run))
