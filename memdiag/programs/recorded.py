@@ -1,8 +1,10 @@
 """What is known of the processes and sessions of a program while it is recorded."""
 
 import os
+from dataclasses import dataclass
 from typing import Any, Final
 
+from memdiag.programs.cpu_limit import cpus_allowed, thread_count
 from memdiag.programs.log_filter import SessionLog
 from memdiag.programs.process_tree import ProcessInfo
 from memdiag.records.profile import Memory, Phase
@@ -27,6 +29,9 @@ class RecordedProcess:
         local_sessions: its sessions by the number that its hook gave to them.
         logs: how the logs of its sessions are passed on, by the same number.
         active: its sessions that are being created or run for the first time.
+        inherited: the sessions of the process that it was forked from, by the same number as
+            `local_sessions`.
+        cpus_allowed: the CPUs that it may use; None if that is not known.
 
     Raises:
         ProcessGone: it has ended.
@@ -44,6 +49,8 @@ class RecordedProcess:
         self.build: str | None = None
         self.python: str | None = None
         self.forked_from: int | None = None
+        self.inherited: dict[int, Inheritance] = {}
+        self.cpus_allowed: float | None = None
         self.timeline = Timeline()
         self.local_sessions: dict[int, RecordedSession] = {}
         self.logs: dict[int, SessionLog] = {}
@@ -65,10 +72,16 @@ class RecordedProcess:
             if session.providers and session.released_s is None
         ]
 
-    def introduce(self, fields: dict[str, Any]) -> None:
-        """Store what the hook tells of the process."""
+    def introduce(self, fields: dict[str, Any], parent: "RecordedProcess | None") -> None:
+        """Store what the hook tells of the process; `parent` is the process it is a fork of."""
         self.onnxruntime, self.build = fields["onnxruntime"], fields["build"]
         self.python, self.forked_from = fields["python"], fields["forked_from"]
+        if parent is not None:
+            earlier = {local: each.session for local, each in parent.inherited.items()}
+            known = {**earlier, **parent.local_sessions}
+            self.inherited = {
+                local: Inheritance(known[local]) for local in fields["sessions"] if local in known
+            }
 
     def session(self, fields: dict[str, Any]) -> "RecordedSession":
         """Return the session that an event is about."""
@@ -115,6 +128,30 @@ class RecordedProcess:
         self._observer.close()
 
 
+@dataclass
+class Inheritance:
+    """A session that a forked process inherited.
+
+    Attributes:
+        session: the session, in the process that created it.
+        run_count: the number of its runs in the forked process.
+        is_running: whether its first run there has started and not ended.
+    """
+
+    session: "RecordedSession"
+    run_count: int = 0
+    is_running: bool = False
+
+    def handle(self, name: str, fields: dict[str, Any]) -> bool:
+        """Handle an event of the forked process; return whether it waits for an answer."""
+        if name == "runs":
+            self.run_count += sum(counted for _, counted, *_ in fields["runs"])
+        waits = name in ("first_run", "first_run_done")
+        if waits:
+            self.is_running = name == "first_run"
+        return waits
+
+
 class RecordedSession:
     """A session of the program.
 
@@ -146,6 +183,8 @@ class RecordedSession:
         self.shapes: dict[str, InputShapes] = {}
         self.shared_with: set[int] = set()
         self.memory: SessionMemory | None = None
+        self.started_threads: int | None = None
+        self._threads_before = thread_count(process.pid)
         self._log = LogParser(os.urandom(16).hex())
         local = fields["session"]
         process.local_sessions[local] = self
@@ -168,6 +207,11 @@ class RecordedSession:
         self.error = fields.get("error")
         self.providers = tuple(fields.get("providers", ()))
         self.address = fields.get("address")
+        self.process.cpus_allowed = cpus_allowed(self.process.pid)
+        threads = thread_count(self.process.pid)
+        # Threads of sessions that are created at once cannot be told apart.
+        if threads is not None and self._threads_before is not None and not self.shared_with:
+            self.started_threads = max(0, threads - self._threads_before)
         for local in fields.get("ran_meanwhile", ()):
             if local in self.process.local_sessions:
                 self.shared_with.add(self.process.local_sessions[local].number)
@@ -185,7 +229,7 @@ class RecordedSession:
 
     def add_runs(self, now_s: float, fields: dict[str, Any]) -> None:
         """Add the runs since the last report."""
-        self.last_run_s = now_s
+        self.last_run_s = now_s - fields["last_run_age_s"]
         self.run_threads = max(self.run_threads, fields["threads"])
         for shapes, runs, total_s, min_s, max_s in fields["runs"]:
             key = repr(shapes)

@@ -143,10 +143,13 @@ def session_memories(
     """
     sharing = Counter(model_key(session) for session in sessions)
     weights = dict.fromkeys(keys, 0)
+    mapped = dict.fromkeys(keys, 0)
     for copy in attribution.copies:
-        # A weight of several models is counted for the first.
-        for model in copy.models[:1]:
+        # A weight of several models is counted for the first; of one model, none is named.
+        for model in copy.models[:1] or range(len(keys)):
             weights[keys[model]] += copy.resident_bytes
+            if copy.backing.kind == "file":
+                mapped[keys[model]] += copy.resident_bytes
     arenas = {arena.session: arena for arena in attribution.arenas}
     found = {}
     for session in sessions:
@@ -157,5 +160,6 @@ def session_memories(
             sharing=sharing[key],
             arena_used_bytes=arena.used_bytes if arena else None,
             arena_slack_bytes=arena.slack_bytes if arena else None,
+            mapped_weight_bytes=mapped[key] // sharing[key] if key in mapped else None,
         )
     return found

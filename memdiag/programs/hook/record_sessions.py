@@ -224,6 +224,8 @@ class _Sessions:
         self.stderr = _Stderr(self.channel)
         for recorded in list(self.recorded):
             recorded.forget_runs()
+            recorded.first_run_lock = threading.Lock()
+            recorded.started = False
         self.hello(forked_from=parent)
 
     def at_exit(self) -> None:
@@ -251,7 +253,7 @@ class _Recorded:
         self._counts: dict[Any, list[float]] = {}
         self._seen: set[Any] = set()
         self._threads: set[int] = set()
-        self._sent = time.perf_counter()
+        self._sent = self._last_run = time.perf_counter()
 
     def quiet(self, options: Any) -> Any:
         """Return RunOptions for a run as loud as it would be without memdiag.
@@ -272,6 +274,7 @@ class _Recorded:
         rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         now = time.perf_counter()
         with self._lock:
+            self._last_run = now
             self.runs += 1
             if key not in self._seen:
                 if len(self._seen) < MAX_SHAPES:
@@ -306,10 +309,13 @@ class _Recorded:
         with self._lock:
             counts, self._counts = self._counts, {}
             self._sent = time.perf_counter()
+            age_s = self._sent - self._last_run
             threads = len(self._threads)
         if counts:
             runs = [[_shapes(key), *numbers] for key, numbers in counts.items()]
-            self._sessions.channel.send("runs", session=self.number, runs=runs, threads=threads)
+            self._sessions.channel.send(
+                "runs", session=self.number, runs=runs, threads=threads, last_run_age_s=age_s
+            )
 
 
 def _max_rss() -> int:
@@ -639,6 +645,7 @@ def _first_run(
                         recorded._sessions.max_rss, answer["peak_rss_bytes"] >> 10
                     )
             recorded.add_run(key, latency_s)
+            recorded.send_runs()
 
 
 _RUNS: dict[str, Callable[[Callable[..., Any]], Callable[..., Any]]] = {
