@@ -7,14 +7,18 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path, PurePath
 
+import msgspec
+
 from memdiag.errors import ModelError
 from memdiag.model.model_file import open_model
 from memdiag.programs.recorded import RecordedProcess, RecordedSession
 from memdiag.programs.recorder import Recorder
+from memdiag.programs.rules import program_findings
 from memdiag.records.codec import escaped
 from memdiag.records.run import (
     RUN_SCHEMA,
     Caller,
+    InheritedSession,
     ProgramProcess,
     ProgramRun,
     ProgramSession,
@@ -66,7 +70,7 @@ def assemble_run(
         findings=(),
         notes=tuple(dict.fromkeys(recorder.notes)),
     )
-    return escaped(run)
+    return escaped(msgspec.structs.replace(run, findings=program_findings(run)))
 
 
 def _process(process: RecordedProcess) -> ProgramProcess:
@@ -83,6 +87,14 @@ def _process(process: RecordedProcess) -> ProgramProcess:
         build=process.build,
         python=process.python,
         samples=process.timeline.samples(),
+        cpus_allowed=process.cpus_allowed,
+        forked_from=process.forked_from,
+        inherited=tuple(
+            InheritedSession(
+                session=each.session.number, run_count=each.run_count, is_running=each.is_running
+            )
+            for each in process.inherited.values()
+        ),
     )
 
 
@@ -115,6 +127,7 @@ def _session(session: RecordedSession) -> ProgramSession:
         first_run_s=None if session.first_run_s is None else round(session.first_run_s, 6),
         last_run_s=None if session.last_run_s is None else round(session.last_run_s, 6),
         memory=session.memory,
+        started_threads=session.started_threads,
     )
 
 
