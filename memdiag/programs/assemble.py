@@ -70,7 +70,8 @@ def assemble_run(
         findings=(),
         notes=tuple(dict.fromkeys(recorder.notes)),
     )
-    return escaped(msgspec.structs.replace(run, findings=program_findings(run)))
+    findings, notes = program_findings(run)
+    return escaped(msgspec.structs.replace(run, findings=findings, notes=(*run.notes, *notes)))
 
 
 def _process(process: RecordedProcess) -> ProgramProcess:

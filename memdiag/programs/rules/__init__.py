@@ -11,6 +11,8 @@ from typing import NamedTuple
 from memdiag.records.run import ProgramFinding, ProgramRun
 from memdiag.rules.rule import Rule, rule_modules
 
+MAX_REASON = 200
+
 
 class ProgramDetector(NamedTuple):
     """A rule, the function that detects it, and its documentation in Markdown."""
@@ -26,7 +28,17 @@ def detectors() -> tuple[ProgramDetector, ...]:
     return tuple(ProgramDetector(*module) for module in rule_modules(__name__, __path__))
 
 
-def program_findings(run: ProgramRun) -> tuple[ProgramFinding, ...]:
-    """Return the findings in `run`, those that save most memory first."""
-    found = [finding for detector in detectors() for finding in detector.detect(run)]
-    return tuple(sorted(found, key=lambda finding: -(finding.bytes or 0)))
+def program_findings(run: ProgramRun) -> tuple[tuple[ProgramFinding, ...], tuple[str, ...]]:
+    """Return the findings in `run`, those that save most memory first, and notes."""
+    found: list[ProgramFinding] = []
+    notes = []
+    for detector in detectors():
+        try:
+            found += detector.detect(run)
+        except Exception as error:  # a defect of one rule must not lose the recording
+            reason = f"{type(error).__name__}: {error}"[:MAX_REASON]
+            notes.append(
+                f"rule {detector.rule.name} failed on this program, which is a defect of memdiag's;"
+                f" please report it ({reason})"
+            )
+    return tuple(sorted(found, key=lambda finding: -(finding.bytes or 0))), tuple(notes)

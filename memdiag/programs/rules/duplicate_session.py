@@ -30,6 +30,7 @@ for each call (see `session-per-call`); the same model in several processes (see
 from.
 """
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 from memdiag.programs.rules.session_per_call import sessions_per_call
@@ -41,6 +42,7 @@ from memdiag.programs.rules.sessions import (
     model_name,
     numbers,
     places,
+    process_ids,
     redundant_bytes,
     sharing_advice,
     size_text,
@@ -81,14 +83,22 @@ _CHANGE_NO_OUTPUTS = {
 
 
 def detect(run: ProgramRun) -> Iterator[ProgramFinding]:
-    """Yield a finding for each model and process with several sessions of it at once."""
-    per_call = {session.number for group in sessions_per_call(run) for session in group}
+    """Yield a finding for each model of which processes have several sessions at once.
+
+    Processes that create them at the same places, such as workers, have one finding.
+    """
+    per_call = {number for each in sessions_per_call(run) for number in numbers(each)}
     others = [session for session in created_sessions(run) if session.number not in per_call]
+    alike: defaultdict[tuple[str, str], list[list[ProgramSession]]] = defaultdict(list)
     for same in grouped(others, lambda each: (each.pid, model_key(each))):
         together = alive_together(same)
-        size = _saved_bytes(together)
-        if len(together) > 1 and (size is None or size >= _MIN_BYTES):
-            yield _finding(together, size)
+        if len(together) > 1:
+            alike[model_key(together[0]), places(together)].append(together)
+    for processes in alike.values():
+        known = [size for size in map(_saved_bytes, processes) if size is not None]
+        size = sum(known) if known else None
+        if size is None or size >= _MIN_BYTES:
+            yield _finding(processes, size)
 
 
 def _saved_bytes(sessions: Sequence[ProgramSession]) -> int | None:
@@ -100,14 +110,18 @@ def _saved_bytes(sessions: Sequence[ProgramSession]) -> int | None:
     return sum(known) if known else None
 
 
-def _finding(sessions: Sequence[ProgramSession], size: int | None) -> ProgramFinding:
+def _finding(processes: Sequence[Sequence[ProgramSession]], size: int | None) -> ProgramFinding:
+    """Return the finding for the sessions of each process that were alive together."""
+    sessions = [session for together in processes for session in together]
     differing = _differing_options(sessions)
     first = sessions[0]
     text = (
-        f"{model_name(first)} is loaded {len(sessions)} times in process {first.pid}, created at"
-        f" {places(sessions)}"
+        f"{model_name(first)} is loaded {len(sessions)} times in {process_ids(sessions)}, created"
+        f" at {places(sessions)}"
     )
-    cost = "" if size is None else f" One session would save {size_text(size)}."
+    cost = ""
+    if size is not None:
+        cost = f" One session{'' if len(processes) == 1 else ' each'} would save {size_text(size)}."
     if not differing:
         return ProgramFinding(
             rule=RULE.name,

@@ -89,7 +89,7 @@ def _finding(
     if hanging:
         message += f" {counted(hanging, 'run')} there started and did not end."
     elif runs:
-        message += f" {counted(runs, 'run')} there had one thread each."
+        message += f" at least {counted(runs, 'run')} there had one thread each."
     else:
         message += " it crashes when the session is destroyed, as at the usual end of Python."
     return ProgramFinding(

@@ -82,8 +82,8 @@ def _finding(session: ProgramSession, peak: RunPeak, slack: int) -> ProgramFindi
         message=(
             f"the arena of {model_name(session)} (session {session.number}, process {session.pid})"
             f" keeps {format_size(slack)} that are free, and was last enlarged by a run with"
-            f" {_shapes_text(peak.shapes)}: {large_runs} of {runs:,} runs are so large; 95 % of all"
-            f" have at most 1/{int(ratio)} of the elements."
+            f" {_shapes_text(peak.shapes)}. Of {runs:,} runs {large_runs:,} had such inputs, and"
+            f" 95 % had at most 1/{int(ratio):,} of their elements."
         ),
         remedy=(
             "Split or limit such inputs, or give their runs RunOptions with the config entry"

@@ -28,6 +28,7 @@ creation is a small part of their work; pools: half of the sessions or more must
 their last run before the next one was created.
 """
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from statistics import median
@@ -39,12 +40,14 @@ from memdiag.programs.rules.sessions import (
     model_key,
     model_name,
     numbers,
+    process_ids,
     redundant_bytes,
     sharing_advice,
     size_text,
 )
 from memdiag.records.run import ProgramFinding, ProgramRun, ProgramSession
 from memdiag.rules.rule import Rule
+from memdiag.rules.wording import counted
 from memdiag.units import format_duration
 
 RULE = Rule(
@@ -60,8 +63,11 @@ _MIN_REPLACED_SHARE = 0.5
 
 def detect(run: ProgramRun) -> Iterator[ProgramFinding]:
     """Yield a finding for each line that creates a session of the same model for each call."""
+    alike: defaultdict[tuple[str, str], list[list[ProgramSession]]] = defaultdict(list)
     for sessions in sessions_per_call(run):
-        yield _finding(sessions)
+        alike[model_key(sessions[0]), sessions[0].created_at].append(sessions)
+    for processes in alike.values():
+        yield _finding(processes)
 
 
 def sessions_per_call(run: ProgramRun) -> Iterator[list[ProgramSession]]:
@@ -86,22 +92,25 @@ def _replaced_share(sessions: Sequence[ProgramSession]) -> float:
     return replaced / (len(sessions) - 1)
 
 
-def _finding(sessions: Sequence[ProgramSession]) -> ProgramFinding:
+def _finding(processes: Sequence[Sequence[ProgramSession]]) -> ProgramFinding:
+    """Return the finding for the sessions of each process."""
+    sessions = [session for same in processes for session in same]
     first = sessions[0]
-    together = alive_together(sessions)
-    size = redundant_bytes(together) if len(together) > 1 else None
+    kept = [together for together in map(alive_together, processes) if len(together) > 1]
+    known = [size for size in map(redundant_bytes, kept) if size is not None]
+    size = sum(known) if known else None
     runs = sum(session.run_count for session in sessions)
     creation_s = sum(session.creation_s or 0 for session in sessions)
     run_s = sum(shapes.total_s for session in sessions for shapes in session.shapes)
     message = (
         f"{len(sessions)} sessions of {model_name(first)} were created at {first.created_at} in"
-        f" process {first.pid}, for {runs} runs: creating them took {format_duration(creation_s)},"
-        f" running them {format_duration(run_s)}."
+        f" {process_ids(sessions)}, for {counted(runs, 'run')}: creating them took"
+        f" {format_duration(creation_s)}, running them {format_duration(run_s)}."
     )
-    if len(together) > 1:
+    if kept:
         message += (
-            f" {len(together)} of them are alive at the same time, which takes {size_text(size)}"
-            " more than one."
+            f" {sum(map(len, kept))} of them were alive at the same time, which takes"
+            f" {size_text(size)} more than one{'' if len(kept) == 1 else ' in each process'}."
         )
     return ProgramFinding(
         rule=RULE.name,

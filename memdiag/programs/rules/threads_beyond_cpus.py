@@ -103,28 +103,37 @@ def _finding(
     sessions: Sequence[ProgramSession],
 ) -> ProgramFinding:
     cpus = ceil(allowed)
-    by_default = any(not session.intra_op_threads for session in sessions)
-    reason = (
-        " onnxruntime starts one for each physical core of the machine by default, whatever the"
-        " process may use."
-        if by_default
-        else ""
-    )
     names = some_of(list(dict.fromkeys(map(model_name, sessions))))
+    message = (
+        f"{process_ids(sessions)} may use {allowed:g} CPU{'' if allowed == 1 else 's'}, and"
+        f" {counted(len(threads), 'session')} ({names})"
+        f" {'works' if len(threads) == 1 else 'work'} with {sum(threads)} threads,"
+        f" up to {max(threads)} for one run."
+    )
+    if max(threads) <= cpus:
+        remedy = (
+            "Let the sessions share one pool: call"
+            f" onnxruntime.set_global_thread_pool_sizes({cpus}, 1) first, and set"
+            " use_per_session_threads = False in their options."
+        )
+    else:
+        remedy = (
+            f"Set SessionOptions.intra_op_num_threads to {cpus}, or less where several sessions run"
+            " at once."
+        )
+        defaults = [session for session in sessions if not session.intra_op_threads]
+        if max(filter(None, map(_intra_op_threads, defaults)), default=0) > cpus:
+            message += (
+                " By default onnxruntime starts one for each physical core of the machine, whatever"
+                " the process may use."
+            )
+            remedy += f" {_environment_advice(cpus, onnxruntime)}"
     return ProgramFinding(
         rule=RULE.name,
         sessions=numbers(sessions),
         bytes=None,
-        message=(
-            f"{process_ids(sessions)} may use {allowed:g} CPU{'' if allowed == 1 else 's'}, and"
-            f" {counted(len(threads), 'session')} ({names})"
-            f" {'works' if len(threads) == 1 else 'work'} with {sum(threads)} threads,"
-            f" up to {max(threads)} for one run.{reason}"
-        ),
-        remedy=(
-            f"Set SessionOptions.intra_op_num_threads to {cpus}, or less where several sessions run"
-            f" at once. {_environment_advice(cpus, onnxruntime)}"
-        ),
+        message=message,
+        remedy=remedy,
     )
 
 
