@@ -50,7 +50,7 @@ class RecordedProcess:
         self.python: str | None = None
         self.forked_from: int | None = None
         self.inherited: dict[int, Inheritance] = {}
-        self.cpus_allowed: float | None = None
+        self.cpus_allowed = cpus_allowed(info.pid)
         self.timeline = Timeline()
         self.local_sessions: dict[int, RecordedSession] = {}
         self.logs: dict[int, SessionLog] = {}

@@ -3,7 +3,8 @@
 ## Why it costs
 
 A fork has the memory of its parent, and only one of its threads: the threads of the session
-do not exist in it. Measured on 1.32.0, with a session of 4 threads that the fork inherited:
+do not exist in it. Measured on 1.20.1 to 1.32.0, with a session of 4 threads that the fork
+inherited:
 
 - Runs have one thread, the caller, whatever `intra_op_num_threads` says.
 - With `ORT_PARALLEL` the first run in the fork never ends.
@@ -11,7 +12,7 @@ do not exist in it. Measured on 1.32.0, with a session of 4 threads that the for
   gunicorn) crashes with SIGSEGV when the session is destroyed. Processes of
   `multiprocessing` skip that.
 - With telemetry on, which is the default since 1.29, a fork hangs at such an end even if
-  onnxruntime was only imported before; set `ORT_DISABLE_TELEMETRY=1`.
+  onnxruntime was only imported before (1.31.1 and 1.32.0); set `ORT_DISABLE_TELEMETRY=1`.
 
 Microsoft's thread about it is onnxruntime#9800.
 

@@ -22,11 +22,11 @@ last X-ray of the process, an upper bound: the usual inputs need some of it for 
 
 ## Not reported
 
-Less than 64 MiB of slack, which is usual after the doubling of the arena's regions; fewer
-than 20 runs, of which none can be called rare; shapes that more than 5 % of the runs have,
-or that have less than twice the elements of the usual ones, since the arena can double its
-regions for a slightly larger input; sessions whose large run was their first, when memory
-grows for other reasons too; runs with an IOBinding, whose shapes are not recorded.
+Less than 64 MiB of slack, which is usual after the doubling of the arena's regions; shapes
+that more than 5 % of the runs have, so that it takes 20 runs to find one; shapes with less
+than twice the elements of the usual ones, since the arena can double its regions for a
+slightly larger input; sessions whose large run was their first, when memory grows for other
+reasons too; runs with an IOBinding, whose shapes are not recorded.
 """
 
 from collections.abc import Iterator, Sequence
@@ -44,7 +44,6 @@ RULE = Rule(
 )
 
 _MIN_SLACK_BYTES = 64 * MIB
-_MIN_RUNS = 20
 _MAX_RARE_SHARE = 0.05
 _MIN_RATIO = 2
 
@@ -68,7 +67,7 @@ def _finding(session: ProgramSession, peak: RunPeak, slack: int) -> ProgramFindi
     """Return the finding if the shapes of `peak` are rare, and the usual ones much smaller."""
     known = [each for each in session.shapes if each.shapes]
     runs = sum(each.runs for each in known)
-    if not peak.shapes or runs < _MIN_RUNS:
+    if not peak.shapes:
         return None
     usual = _usual_elements(known, runs)
     large_runs = sum(each.runs for each in known if _elements(each) >= _MIN_RATIO * usual)

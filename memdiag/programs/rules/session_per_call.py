@@ -25,12 +25,11 @@ waste is time, and no bytes are claimed.
 Fewer than 5 sessions of a model from the same line, which programs create on purpose, for
 example one for each worker thread; sessions with a median of more than 10 runs, whose
 creation is a small part of their work; pools: half of the sessions or more must have had
-their last run before the next one was created.
+their last run before the last one was created.
 """
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
 from statistics import median
 
 from memdiag.programs.rules.sessions import (
@@ -84,12 +83,13 @@ def sessions_per_call(run: ProgramRun) -> Iterator[list[ProgramSession]]:
 
 
 def _replaced_share(sessions: Sequence[ProgramSession]) -> float:
-    """Return the share of the sessions that had their last run before the next was created."""
+    """Return the share of the sessions that had their last run before the last was created."""
+    *earlier, last = sessions
     replaced = sum(
-        session.last_run_s is not None and session.last_run_s <= following.created_s
-        for session, following in pairwise(sessions)
+        session.last_run_s is not None and session.last_run_s <= last.created_s
+        for session in earlier
     )
-    return replaced / (len(sessions) - 1)
+    return replaced / len(earlier)
 
 
 def _finding(processes: Sequence[Sequence[ProgramSession]]) -> ProgramFinding:

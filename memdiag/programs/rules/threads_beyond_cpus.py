@@ -5,7 +5,7 @@
 With `intra_op_num_threads` at its default of 0, onnxruntime starts a thread for each
 physical core of the machine, less the one that calls `run()`. It asks neither the limit of
 the container nor the affinity of the process: with an affinity to one CPU of two, a session
-started as many threads as without (1.32.0). Each session starts its own.
+started as many threads as without (1.20.1 to 1.32.0). Each session starts its own.
 
 Threads that share a CPU wait for each other at the end of each operator, and those that
 have nothing to do spin for a while, on CPU time that a container's limit then takes from
@@ -22,7 +22,7 @@ default were counted while the session was created.
   several sessions or workers run at once.
 - For sessions that a library creates: set `ORT_INTRA_OP_NUM_THREADS` in the environment,
   since 1.31. It applies to sessions with the default.
-- With many sessions in a process, let them share one pool: call
+- With many sessions in a process, let them share one pool (since 1.23): call
   `onnxruntime.set_global_thread_pool_sizes(intra, inter)` first, and set
   `use_per_session_threads = False` in the options of each session.
 
@@ -64,6 +64,7 @@ RULE = Rule(
 _MAX_THREADS_PER_CPU = 4
 _CPU_PROVIDERS = ("CPUExecutionProvider",)
 _ENVIRONMENT_SINCE = Runtime(1, 31)
+_SHARED_POOL_SINCE = Runtime(1, 23)
 
 
 def detect(run: ProgramRun) -> Iterator[ProgramFinding]:
@@ -111,11 +112,7 @@ def _finding(
         f" up to {max(threads)} for one run."
     )
     if max(threads) <= cpus:
-        remedy = (
-            "Let the sessions share one pool: call"
-            f" onnxruntime.set_global_thread_pool_sizes({cpus}, 1) first, and set"
-            " use_per_session_threads = False in their options."
-        )
+        remedy = _sharing_advice(cpus, onnxruntime)
     else:
         remedy = (
             f"Set SessionOptions.intra_op_num_threads to {cpus}, or less where several sessions run"
@@ -140,10 +137,29 @@ def _finding(
 def _environment_advice(cpus: int, onnxruntime: str | None) -> str:
     """Return how to set the threads of sessions that libraries create."""
     variable = f"ORT_INTRA_OP_NUM_THREADS={cpus}"
-    with suppress(UsageError):
-        if Runtime.parse(onnxruntime or "") < _ENVIRONMENT_SINCE:
-            return (
-                "For sessions that a library creates, use onnxruntime 1.31 or newer (this is"
-                f" {onnxruntime}) with {variable} in the environment."
-            )
+    if _is_older(onnxruntime, _ENVIRONMENT_SINCE):
+        return (
+            "For sessions that a library creates, use onnxruntime 1.31 or newer (this is"
+            f" {onnxruntime}) with {variable} in the environment."
+        )
     return f"For sessions that a library creates, set {variable} in the environment."
+
+
+def _sharing_advice(cpus: int, onnxruntime: str | None) -> str:
+    """Return how to have fewer threads in all."""
+    if _is_older(onnxruntime, _SHARED_POOL_SINCE):
+        return (
+            "Set SessionOptions.intra_op_num_threads to 1 for sessions that run at the same time as"
+            " others, or create fewer sessions."
+        )
+    return (
+        f"Let the sessions share one pool: call onnxruntime.set_global_thread_pool_sizes({cpus}, 1)"
+        " first, and set use_per_session_threads = False in their options."
+    )
+
+
+def _is_older(onnxruntime: str | None, release: Runtime) -> bool:
+    """Return whether `onnxruntime` is a version before `release`; False if it is unknown."""
+    with suppress(UsageError):
+        return Runtime.parse(onnxruntime or "") < release
+    return False

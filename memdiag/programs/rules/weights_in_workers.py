@@ -7,11 +7,10 @@ and kernels pack them there: four workers need four times the weights. Pages tha
 from a file are shared by all processes, and the system can reclaim them.
 
 onnxruntime maps weights in external data if no kernel packs them, and packed weights if
-they were saved with the model (since 1.21). For a MatMul weight of 64 MiB, the private
-memory of a session grew by 64 MiB with the weight in the model file or in external data,
-and by nothing with external data and prepacking off, or with the saved packed weight
-(1.32.0). The resident set of each process still counts mapped pages: compare proportional
-sets.
+they were saved with the model (since 1.21). Three processes with a MatMul weight of 64 MiB
+had 271 MiB together (proportional sets, 1.32.0) with the weight in the model file, and 143
+MiB with external data and prepacking off, or with the saved packed weight. The resident set
+of each process still counts mapped pages: compare proportional sets.
 
 The bytes are the copies in private memory in the last X-ray of each process, except for
 those of one process. Without an X-ray they are taken from the growth of private memory

@@ -33,10 +33,12 @@ def test_the_same_model_twice_costs_one_session() -> None:
         pytest.param({}, {"model": model("/models/other.onnx")}, id="another model"),
         pytest.param({}, {"pid": 11}, id="another process"),
         pytest.param({"released_s": 40.0}, {"created_s": 50.0}, id="one after the other"),
-        pytest.param({"released_s": 2.2}, {"created_s": 1.7}, id="one replaces the other"),
+        pytest.param({"released_s": 3.0}, {"created_s": 1.7}, id="one replaces the other"),
         pytest.param({}, {"providers": (), "error": "no such file"}, id="a failed creation"),
         pytest.param(
-            {"memory": memory(1000, slack=0)}, {"memory": memory(1000, slack=0)}, id="a small model"
+            {"memory": memory(MIB * 9 // 10, slack=0)},
+            {"memory": memory(MIB * 9 // 10, slack=0)},
+            id="a small model",
         ),
         pytest.param(
             {"memory": memory(mapped=WEIGHTS, slack=0)},
@@ -47,6 +49,11 @@ def test_the_same_model_twice_costs_one_session() -> None:
 )
 def test_no_duplicates(first: dict[str, Any], second: dict[str, Any]) -> None:
     assert detected(program(session(1, **first), session(2, **second))) == []
+
+
+def test_a_session_that_is_released_is_a_duplicate_until_then() -> None:
+    (found,) = detected(program(session(1, released_s=4.0), session(2)))
+    assert found.sessions == (1, 2)
 
 
 def test_bytes_are_a_model_too() -> None:

@@ -36,7 +36,7 @@ def test_no_idle_session(other: ProgramSession) -> None:
 
 
 def test_a_pause_shorter_than_the_work_is_no_end() -> None:
-    worked = session(last_run_s=930.0)
+    worked = session(last_run_s=600.0)
     run = program(worked, duration_s=1000.0, processes=())
     assert findings(RULE, run) == []
     (found,) = findings(RULE, program(session(last_run_s=400.0), duration_s=1000.0, processes=()))

@@ -1,3 +1,4 @@
+import msgspec
 import pytest
 
 from memdiag.records.run import ProgramSession
@@ -32,6 +33,15 @@ def test_released_sessions_cost_time() -> None:
     assert "alive" not in found.message
 
 
+def test_calls_in_two_threads() -> None:
+    second = [
+        msgspec.structs.replace(each, number=each.number + 6, created_s=each.created_s + 0.1)
+        for each in calls(of_each=10)
+    ]
+    (found,) = findings(RULE, program(*calls(of_each=10), *second))
+    assert len(found.sessions) == 12
+
+
 def test_kept_sessions_cost_memory() -> None:
     run = program(*calls(kept=True))
     (found,) = findings(RULE, run)
@@ -44,8 +54,12 @@ def test_kept_sessions_cost_memory() -> None:
     "sessions",
     [
         pytest.param(calls(4), id="few sessions"),
-        pytest.param(calls(of_each=50), id="many runs each"),
+        pytest.param(calls(of_each=11), id="many runs each"),
         pytest.param(calls(kept=True, period_s=0.1), id="a pool, created before its runs"),
+        pytest.param(
+            [*calls(2), *(session(i, created_at="app.py:7", created_s=90.0) for i in range(3, 7))],
+            id="a pool after two calls",
+        ),
     ],
 )
 def test_no_session_per_call(sessions: list[ProgramSession]) -> None:

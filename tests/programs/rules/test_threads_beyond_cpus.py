@@ -48,6 +48,8 @@ def test_many_small_pools() -> None:
     assert "5 sessions" in found.message
     assert "work with 10 threads, up to 2 for one run" in found.message
     assert "onnxruntime.set_global_thread_pool_sizes(2, 1)" in found.remedy
+    (found,) = on_cpus(2.0, *models(5), onnxruntime="1.22.1")
+    assert "create fewer sessions" in found.remedy
 
 
 def test_workers_have_one_finding() -> None:
