@@ -24,8 +24,8 @@ share. Without an X-ray they are the bytes of the weights in the model.
 ## Not reported
 
 Sessions that are alive together for less than a second, as when a program replaces a
-session; less than 1 MiB, which is about what an empty session takes; sessions that are made
-for each call (see `session-per-call`); the same model in several processes (see
+session; less than 1 MiB, little beside Python with onnxruntime; sessions that are made for
+each call (see `session-per-call`); the same model in several processes (see
 `weights-in-workers`). Models are the same if their path is, or the bytes they were created
 from.
 """

@@ -17,8 +17,8 @@ weights in the model.
   may retain part of the memory; `ctypes.CDLL(None).malloc_trim(0)` returns it (glibc).
 - In a server, unload a model after some minutes without a request, if creating it again is
   fast enough.
-- If it must stay for the next request: only the arena can be given back, with the run
-  option `memory.enable_memory_arena_shrinkage` set to `cpu:0` in its last run.
+- If it must stay for the next request: only the arena can be returned, by a run with a
+  small input and the run option `memory.enable_memory_arena_shrinkage` set to `cpu:0`.
 
 ## Not reported
 
@@ -85,8 +85,8 @@ def detect(run: ProgramRun) -> Iterator[ProgramFinding]:
             ),
             remedy=(
                 "Release the session after its last use: del session, and each object that has it."
-                " If the next request needs it, let the last run return its arena, with the run"
-                " option memory.enable_memory_arena_shrinkage set to cpu:0."
+                " If the next request needs it, return its arena at least, by a run with a small"
+                " input and the run option memory.enable_memory_arena_shrinkage set to cpu:0."
             ),
         )
 
