@@ -157,8 +157,8 @@ def sharing_advice(sessions: Sequence[ProgramSession]) -> str:
     library = next(iter(libraries)) if len(libraries) == 1 else None
     if library is not None and library != "python":
         return (
-            f"Keep one object of {library} in the process, and pass it to all who use it: run() may"
-            " be called by several threads at once."
+            f"Keep one object of {library} in the process, and pass it to all who use it: its"
+            " sessions may run in several threads at once."
         )
     return (
         "Create the session once, at module level or in a function with functools.cache, and call"
