@@ -7,14 +7,18 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path, PurePath
 
+import msgspec
+
 from memdiag.errors import ModelError
 from memdiag.model.model_file import open_model
 from memdiag.programs.recorded import RecordedProcess, RecordedSession
 from memdiag.programs.recorder import Recorder
+from memdiag.programs.rules import program_findings
 from memdiag.records.codec import escaped
 from memdiag.records.run import (
     RUN_SCHEMA,
     Caller,
+    InheritedSession,
     ProgramProcess,
     ProgramRun,
     ProgramSession,
@@ -67,7 +71,8 @@ def assemble_run(
         findings=(),
         notes=tuple(dict.fromkeys(recorder.notes)),
     )
-    return escaped(run)
+    findings, notes = program_findings(run)
+    return escaped(msgspec.structs.replace(run, findings=findings, notes=(*run.notes, *notes)))
 
 
 def _process(process: RecordedProcess, root: int, exit_code: int | None) -> ProgramProcess:
@@ -84,6 +89,14 @@ def _process(process: RecordedProcess, root: int, exit_code: int | None) -> Prog
         build=process.build,
         python=process.python,
         samples=process.timeline.samples(),
+        cpus_allowed=process.cpus_allowed,
+        forked_from=process.forked_from,
+        inherited=tuple(
+            InheritedSession(
+                session=each.session.number, run_count=each.run_count, is_running=each.is_running
+            )
+            for each in process.inherited.values()
+        ),
     )
 
 
@@ -117,6 +130,7 @@ def _session(session: RecordedSession) -> ProgramSession:
         last_run_s=None if session.last_run_s is None else round(session.last_run_s, 6),
         memory=session.memory,
         phase_times=session.phase_times(),
+        started_threads=session.started_threads,
     )
 
 

@@ -1,8 +1,10 @@
 """What is known of the processes and sessions of a program while it is recorded."""
 
 import os
+from dataclasses import dataclass, field
 from typing import Any, Final
 
+from memdiag.programs.cpu_limit import cpus_allowed, thread_count
 from memdiag.programs.log_filter import SessionLog
 from memdiag.programs.process_tree import ProcessInfo, process_info
 from memdiag.records.profile import Memory, Phase
@@ -28,6 +30,9 @@ class RecordedProcess:
         logs: how the logs of its sessions are passed on, by the same number.
         active: its sessions that are being created or run for the first time.
         uses_onnxruntime: whether it was seen with a library of onnxruntime.
+        inherited: the sessions of the process that it was forked from, by the same number as
+            `local_sessions`.
+        cpus_allowed: the CPUs that it may use; None if that is not known.
 
     Raises:
         ProcessGone: it has ended.
@@ -46,6 +51,8 @@ class RecordedProcess:
         self.forked_from: int | None = None
         self.uses_onnxruntime = False
         self.timeline = SampleTimeline()
+        self.inherited: dict[int, Inheritance] = {}
+        self.cpus_allowed = cpus_allowed(info.pid)
         self.local_sessions: dict[int, RecordedSession] = {}
         self.logs: dict[int, SessionLog] = {}
         self.active: list[RecordedSession] = []
@@ -66,12 +73,18 @@ class RecordedProcess:
             if session.providers and session.released_s is None
         ]
 
-    def introduce(self, fields: dict[str, Any]) -> None:
-        """Store what the hook tells of the process."""
+    def introduce(self, fields: dict[str, Any], parent: "RecordedProcess | None") -> None:
+        """Store what the hook tells of the process; `parent` is the process it is a fork of."""
         # At first it may have been a fork of its parent that had not started the program yet.
         self.info = process_info(self.pid) or self.info
         self.onnxruntime, self.build = fields["onnxruntime"], fields["build"]
         self.python, self.forked_from = fields["python"], fields["forked_from"]
+        if parent is not None:
+            earlier = {local: each.session for local, each in parent.inherited.items()}
+            known = {**earlier, **parent.local_sessions}
+            self.inherited = {
+                local: Inheritance(known[local]) for local in fields["sessions"] if local in known
+            }
 
     def session(self, fields: dict[str, Any]) -> "RecordedSession":
         """Return the session that an event is about."""
@@ -118,6 +131,35 @@ class RecordedProcess:
         self._observer.close()
 
 
+@dataclass
+class Inheritance:
+    """A session that a forked process inherited.
+
+    Attributes:
+        session: the session, in the process that created it.
+        runs: the number of its runs in the forked process, by the shapes of their inputs.
+        is_running: whether its first run there has started and not ended.
+    """
+
+    session: "RecordedSession"
+    runs: dict[str, int] = field(default_factory=dict)
+    is_running: bool = False
+
+    @property
+    def run_count(self) -> int:
+        """The number of its runs in the forked process."""
+        return sum(self.runs.values())
+
+    def handle(self, name: str, fields: dict[str, Any]) -> bool:
+        """Handle an event of the forked process; return whether it waits for an answer."""
+        if name == "runs":
+            self.runs |= {repr(shapes): count for shapes, count, *_ in fields["runs"]}
+        waits = name in ("first_run", "first_run_done")
+        if waits:
+            self.is_running = name == "first_run"
+        return waits
+
+
 class RecordedSession:
     """A session of the program.
 
@@ -149,6 +191,8 @@ class RecordedSession:
         self.shapes: dict[str, InputShapes] = {}
         self.shared_with: set[int] = set()
         self.memory: SessionMemory | None = None
+        self.started_threads: int | None = None
+        self._threads_before = thread_count(process.pid)
         self._log = LogParser(os.urandom(16).hex())
         local = fields["session"]
         process.local_sessions[local] = self
@@ -171,6 +215,11 @@ class RecordedSession:
         self.error = fields.get("error")
         self.providers = tuple(fields.get("providers", ()))
         self.address = fields.get("address")
+        self.process.cpus_allowed = cpus_allowed(self.process.pid)
+        threads = thread_count(self.process.pid)
+        # Threads of sessions that are created at once cannot be told apart.
+        if threads is not None and self._threads_before is not None and not self.shared_with:
+            self.started_threads = max(0, threads - self._threads_before)
         for local in fields.get("ran_meanwhile", ()):
             if local in self.process.local_sessions:
                 self.shared_with.add(self.process.local_sessions[local].number)
@@ -188,7 +237,7 @@ class RecordedSession:
 
     def add_runs(self, now_s: float, fields: dict[str, Any]) -> None:
         """Store the counts of runs that have changed."""
-        self.last_run_s = now_s
+        self.last_run_s = now_s - fields["last_run_age_s"]
         self.run_threads = max(self.run_threads, fields["threads"])
         for shapes, runs, total_s, min_s, max_s in fields["runs"]:
             self.shapes[repr(shapes)] = InputShapes(

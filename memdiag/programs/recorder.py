@@ -344,10 +344,15 @@ class Recorder:
     ) -> bool:
         """Handle one event of `process`; return whether it waits for an answer."""
         now_s = self.now_s()
+        inherited = process.inherited.get(fields.get("session", 0))
+        if inherited is not None:
+            return inherited.handle(name, fields)
         with suppress(ProcessGone):
             match name:
                 case "hello":
-                    process.introduce(fields)
+                    forked_from = fields["forked_from"]
+                    parents = (each for each in self.processes if each.pid == forked_from)
+                    process.introduce(fields, next(parents, None))
                 case "hook_failed":
                     self.notes.append(
                         f"process {process.pid}: sessions may be missing: {fields['message']}"

@@ -144,6 +144,7 @@ def session_memories(
     for session in sessions:
         users.setdefault(model_key(session), []).append(session.number)
     weights: dict[int, float] = {number: 0.0 for key in keys for number in users[key]}
+    mapped = dict.fromkeys(weights, 0.0)
     sharing = {session.number: len(users[model_key(session)]) for session in sessions}
     for copy in attribution.copies:
         # No model is named if there is only one.
@@ -151,6 +152,8 @@ def session_memories(
         numbers = [number for key in models for number in users[key]]
         for number in numbers:
             weights[number] += copy.resident_bytes / len(numbers)
+            if copy.backing.kind == "file":
+                mapped[number] += copy.resident_bytes / len(numbers)
             sharing[number] = max(sharing[number], len(numbers))
     arenas = {arena.session: arena for arena in attribution.arenas}
     found = {}
@@ -162,5 +165,6 @@ def session_memories(
             sharing=sharing[number],
             arena_used_bytes=arena.used_bytes if arena else None,
             arena_slack_bytes=arena.slack_bytes if arena else None,
+            mapped_weight_bytes=round(mapped[number]) if number in mapped else None,
         )
     return found

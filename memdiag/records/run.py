@@ -68,6 +68,8 @@ class SessionMemory(Record, frozen=True, kw_only=True):
             the process that have these weights; None if they could not be searched for.
         sharing: the number of sessions of the process that have the same weights, this one
             included.
+        mapped_weight_bytes: the part of `weight_bytes` that is mapped from files, which all
+            processes share; None in records of older versions.
         arena_used_bytes, arena_slack_bytes: its arena; None if the arena was not identified.
     """
 
@@ -75,6 +77,7 @@ class SessionMemory(Record, frozen=True, kw_only=True):
     sharing: int
     arena_used_bytes: int | None
     arena_slack_bytes: int | None
+    mapped_weight_bytes: int | None = None
 
 
 class PhaseTime(Record, frozen=True, kw_only=True):
@@ -103,6 +106,8 @@ class ProgramSession(Record, frozen=True, kw_only=True):
         options: settings of SessionOptions that differ from the defaults, and config entries.
         providers: the execution providers; empty if the creation failed.
         intra_op_threads: 0 if onnxruntime chose the number.
+        started_threads: the threads that its process started during the creation; None if it is not
+            known, as when several sessions were created at once.
         created_s, released_s: seconds since the start of the recording; `released_s` is None for a
             session that was alive at the end of its process.
         creation_s: the duration of the creation.
@@ -140,6 +145,7 @@ class ProgramSession(Record, frozen=True, kw_only=True):
     last_run_s: float | None
     memory: SessionMemory | None = None
     phase_times: tuple[PhaseTime, ...] = ()
+    started_threads: int | None = None
 
 
 class RunPeak(Record, frozen=True, kw_only=True):
@@ -171,6 +177,20 @@ class ProcessXray(Record, frozen=True, kw_only=True):
     attribution: Attribution
 
 
+class InheritedSession(Record, frozen=True, kw_only=True):
+    """A session that was alive in the parent of a process when that was forked.
+
+    Attributes:
+        session: the number of the session.
+        run_count: the number of its runs in the forked process.
+        is_running: whether its first run there has started and not ended.
+    """
+
+    session: int
+    run_count: int
+    is_running: bool
+
+
 class ProgramProcess(Record, frozen=True, kw_only=True):
     """One process of the program.
 
@@ -182,6 +202,10 @@ class ProgramProcess(Record, frozen=True, kw_only=True):
         peak_rss_bytes, peak_pss_bytes: the largest resident set, and proportional set, which counts
             pages that several processes share in parts; None if it cannot be read.
         onnxruntime: the version, if the process imported it and the hook was loaded.
+        cpus_allowed: the CPUs that the process may use, by its affinity and the limits of its
+            control groups, when it started or last created a session; None if it is not known.
+        forked_from: the process that it is a fork of, if that had imported onnxruntime.
+        inherited: the sessions that were alive in that process at the fork.
     """
 
     pid: int
@@ -196,6 +220,9 @@ class ProgramProcess(Record, frozen=True, kw_only=True):
     build: str | None
     python: str | None
     samples: Samples
+    cpus_allowed: float | None = None
+    forked_from: int | None = None
+    inherited: tuple[InheritedSession, ...] = ()
 
 
 class ProgramFinding(Record, frozen=True, kw_only=True):

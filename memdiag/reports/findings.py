@@ -7,6 +7,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import resources
 from typing import TYPE_CHECKING, Literal
@@ -26,7 +27,9 @@ _MAX_FINDINGS_OF_A_RULE = 5
 _MAX_TABLE_ROWS = 50
 
 # Read, not imported: a saved profile is rendered where onnx is not installed.
-_RULES = resources.files("memdiag") / "rules" / "catalog"
+_RULES = [
+    resources.files("memdiag").joinpath(*path) for path in (["rules", "catalog"], ["programs", "rules"])
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -258,12 +261,12 @@ def rule_documentation(rule: str) -> tuple[Block, ...]:
     """
     if not re.fullmatch(r"[a-z0-9-]+", rule):
         return ()
-    try:
-        source = (_RULES / f"{rule.replace('-', '_')}.py").read_text("utf-8")
-    except FileNotFoundError:
-        return ()
-    module = ast.parse(source)
-    return tuple(blocks(ast.get_docstring(module) or "")) if _has_rule(module) else ()
+    for folder in _RULES:
+        with suppress(FileNotFoundError):
+            module = ast.parse((folder / f"{rule.replace('-', '_')}.py").read_text("utf-8"))
+            if _has_rule(module):
+                return tuple(blocks(ast.get_docstring(module) or ""))
+    return ()
 
 
 def blocks(markdown: str) -> Iterator[Block]:

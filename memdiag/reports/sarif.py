@@ -13,7 +13,7 @@ from memdiag.records.finding import Check, CheckedModel, Finding
 from memdiag.reports.findings import finding_text
 from memdiag.reports.text import capitalized, plain
 from memdiag.rules import detectors
-from memdiag.rules.pages import page
+from memdiag.reports.rule_pages import page
 
 _SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 

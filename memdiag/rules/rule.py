@@ -1,10 +1,14 @@
 """Class of the rules, which creates their findings, and of their detectors."""
 
-from collections.abc import Callable, Iterable, Iterator
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from itertools import islice
-from typing import Literal, NamedTuple
+from pkgutil import iter_modules
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
+from memdiag.errors import UsageError
 from memdiag.ort.analysis import AnalysisContext
 from memdiag.records.finding import ExpectedCopies, Finding
 from memdiag.records.phases import PhaseName
@@ -102,3 +106,47 @@ class Detector(NamedTuple):
     rule: Rule
     detect: Detect
     documentation: str
+
+
+class DocumentedRule(Protocol):
+    """A rule and its documentation, whatever it examines."""
+
+    @property
+    def rule(self) -> Rule:
+        """The rule."""
+
+    @property
+    def documentation(self) -> str:
+        """The docstring of its module: Markdown, whose first line is a sentence."""
+
+
+D = TypeVar("D", bound=DocumentedRule)
+
+
+def find_by_name(name: str, detectors: Sequence[D]) -> D:
+    """Return the one of `detectors` whose rule has the code or name `name`.
+
+    Raises:
+        UsageError: there is none; the message lists all rules.
+    """
+    for detector in detectors:
+        if name.casefold() in (detector.rule.code.casefold(), detector.rule.name):
+            return detector
+    names = ", ".join(detector.rule.name for detector in detectors)
+    raise UsageError(f"unknown rule {name!r}. The rules are {names}.")
+
+
+def rule_modules(package: str, path: Iterable[str]) -> list[tuple[Rule, Any, str]]:
+    """Return rule, `detect` and documentation of each module of a package with a rule, by code.
+
+    Args:
+        package: the name of the package.
+        path: its ``__path__``.
+    """
+    modules = (import_module(f"{package}.{module.name}") for module in iter_modules(path))
+    found = [
+        (module.RULE, module.detect, inspect.getdoc(module) or "")
+        for module in modules
+        if hasattr(module, "RULE")
+    ]
+    return sorted(found, key=lambda each: each[0].code)

@@ -7,7 +7,7 @@ from subprocess import CompletedProcess
 
 import pytest
 
-from memdiag.rules import detectors
+from memdiag.reports.rule_pages import all_detectors
 
 RunMemdiag = Callable[..., "CompletedProcess[str]"]
 SampleModel = Callable[..., Path]
@@ -116,7 +116,7 @@ def test_bad_options_are_one_sentence(
 
 def test_rules_are_listed_and_explained(memdiag: RunMemdiag) -> None:
     listed = memdiag("rules").stdout
-    for each in detectors():
+    for each in all_detectors():
         assert f"{each.rule.code}  {each.rule.name} " in listed
     explained = memdiag("explain", "MD103")
     assert explained.returncode == 0

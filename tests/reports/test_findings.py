@@ -1,8 +1,8 @@
 import pytest
 
 from memdiag.reports.findings import Block, blocks, rule_documentation
-from memdiag.rules import detectors
-from memdiag.rules.rule import Detector
+from memdiag.reports.rule_pages import all_detectors
+from memdiag.rules.rule import DocumentedRule
 
 
 def test_headings_paragraphs_lists_and_code_are_told_apart() -> None:
@@ -14,8 +14,8 @@ def test_headings_paragraphs_lists_and_code_are_told_apart() -> None:
     ]
 
 
-@pytest.mark.parametrize("detector", detectors(), ids=lambda each: each.rule.name)
-def test_no_rule_is_left_with_markup(detector: Detector) -> None:
+@pytest.mark.parametrize("detector", all_detectors(), ids=lambda each: each.rule.name)
+def test_no_rule_is_left_with_markup(detector: DocumentedRule) -> None:
     shown = rule_documentation(detector.rule.name)
     assert shown == tuple(blocks(detector.documentation))
     said = "".join(text for block in shown for item in block.items for text, _ in item)

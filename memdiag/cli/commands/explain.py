@@ -15,8 +15,8 @@ def configure(parser: ArgumentParser) -> None:
 def run(options: Namespace) -> int:
     """Explain a rule: what it finds, why this costs memory, and how to fix it."""
     from memdiag.cli.output import print_markdown
-    from memdiag.rules import find_detector
-    from memdiag.rules.pages import page
+    from memdiag.reports.rule_pages import all_detectors, page
+    from memdiag.rules.rule import find_by_name
 
-    print_markdown(page(find_detector(options.rule)))
+    print_markdown(page(find_by_name(options.rule, all_detectors())))
     return CLEAN

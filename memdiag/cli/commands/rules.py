@@ -12,10 +12,10 @@ def configure(parser: ArgumentParser) -> None:
 
 
 def run(options: Namespace) -> int:
-    """List the rules of memdiag check and memdiag profile."""
-    from memdiag.rules import detectors
+    """List the rules of memdiag check and memdiag profile, and those of memdiag run (MD7)."""
+    from memdiag.reports.rule_pages import all_detectors
 
-    rules = [detector.rule for detector in detectors()]
+    rules = [detector.rule for detector in all_detectors()]
     width = max(len(rule.name) for rule in rules)
     for rule in rules:
         print(f"{rule.code}  {rule.name:<{width}}  {rule.summary}")

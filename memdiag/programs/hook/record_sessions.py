@@ -236,6 +236,8 @@ class _Sessions:
         self.stderr = _Stderr(self.channel)
         for recorded in list(self.recorded):
             recorded.forget_runs()
+            recorded.first_run_lock = threading.Lock()
+            recorded.started = False
         self.hello(forked_from=parent)
 
     def at_exit(self) -> None:
@@ -264,6 +266,7 @@ class _Recorded:
         self._threads: set[int] = set()
         self._unsent: set[Any] = set()
         self._sent = self._checked = time.perf_counter()
+        self._last_run = self._sent
 
     def quiet(self, options: Any) -> Any:
         """Return RunOptions for a run as loud as it would be without memdiag.
@@ -289,6 +292,7 @@ class _Recorded:
         latency_s = ended - began
         thread = threading.get_ident()
         with self._lock:
+            self._last_run = ended
             counted = self._counts.get(key)
             if counted is None:
                 if len(self._counts) >= MAX_SHAPES:
@@ -338,8 +342,11 @@ class _Recorded:
             runs = [[_shapes(key), *self._counts[key]] for key in changed]
             threads = len(self._threads)
             self._sent = time.perf_counter()
+            age_s = self._sent - self._last_run
         if runs:
-            self._sessions.channel.send("runs", session=self.number, runs=runs, threads=threads)
+            self._sessions.channel.send(
+                "runs", session=self.number, runs=runs, threads=threads, last_run_age_s=age_s
+            )
 
 
 def _max_rss() -> int:
@@ -734,6 +741,7 @@ def _first_run(
                         recorded._sessions.max_rss, answer["peak_rss_bytes"] >> 10
                     )
             recorded.add_run(key, began, began + latency_s)
+            recorded.send_runs()
 
 
 _RUNS: dict[str, Callable[[Callable[..., Any]], Callable[..., Any]]] = {

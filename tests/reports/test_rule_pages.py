@@ -4,26 +4,27 @@ from pathlib import Path
 import pytest
 
 from memdiag.errors import UsageError
+from memdiag.reports.rule_pages import INDEX, all_detectors, page, pages
+from memdiag.programs.rules import ProgramDetector
 from memdiag.rules import detectors, find_detector
-from memdiag.rules.pages import INDEX, page, pages
-from memdiag.rules.rule import Detector
+from memdiag.rules.rule import Detector, find_by_name
 
 FOLDER = Path(__file__).parents[2] / "docs" / "rules"
-BY_NAME = pytest.mark.parametrize("detector", detectors(), ids=lambda each: each.rule.name)
+BY_NAME = pytest.mark.parametrize("detector", all_detectors(), ids=lambda each: each.rule.name)
 
 
 def test_the_kept_pages_are_the_rules_own() -> None:
     kept = {path.name: path.read_text(encoding="utf-8") for path in FOLDER.glob("*.md")}
-    assert kept == pages(), "run: python -m memdiag.rules.pages docs/rules"
+    assert kept == pages(), "run: python -m memdiag.reports.rule_pages docs/rules"
 
 
 def test_codes_and_names_are_unique() -> None:
-    assert len({each.rule.code for each in detectors()}) == len(detectors())
-    assert len({each.rule.name for each in detectors()}) == len(detectors())
+    assert len({each.rule.code for each in all_detectors()}) == len(all_detectors())
+    assert len({each.rule.name for each in all_detectors()}) == len(all_detectors())
 
 
 @BY_NAME
-def test_a_rule_is_well_described(detector: Detector) -> None:
+def test_a_rule_is_well_described(detector: Detector | ProgramDetector) -> None:
     rule = detector.rule
     assert re.fullmatch(r"MD\d{3}", rule.code)
     assert re.fullmatch(r"[a-z]+(-[a-z0-9]+)*", rule.name)
@@ -36,9 +37,9 @@ def test_a_rule_is_well_described(detector: Detector) -> None:
 
 
 @BY_NAME
-def test_a_rule_is_found_by_name_and_code(detector: Detector) -> None:
-    assert find_detector(detector.rule.name) is detector
-    assert find_detector(detector.rule.code.lower()) is detector
+def test_a_rule_is_found_by_name_and_code(detector: Detector | ProgramDetector) -> None:
+    assert find_by_name(detector.rule.name, all_detectors()) is detector
+    assert find_by_name(detector.rule.code.lower(), all_detectors()) is detector
     assert page(detector) in pages().values()
     assert detector.rule.name in pages()[INDEX]
 

@@ -1,0 +1,67 @@
+"""The CPUs that a process may use: its affinity, and the limits of its control groups."""
+
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path, PurePosixPath
+
+PROC = Path("/proc")
+CONTROL_GROUPS = Path("/sys/fs/cgroup")
+
+
+def cpus_allowed(
+    pid: int, *, proc: Path = PROC, control_groups: Path = CONTROL_GROUPS
+) -> float | None:
+    """Return the number of CPUs that process `pid` may use; None if it is not known.
+
+    A control group limits the share of time, so that the number may be a fraction.
+    """
+    limits = list(_group_limits(pid, proc, control_groups))
+    with suppress(OSError, AttributeError):  # it has ended; the system has no affinities
+        limits.append(len(os.sched_getaffinity(pid)))
+    return min(limits, default=None)
+
+
+def _group_limits(pid: int, proc: Path, control_groups: Path) -> Iterator[float]:
+    """Yield the limits of the control groups of process `pid`, and of the groups above them."""
+    try:
+        memberships = (proc / str(pid) / "cgroup").read_text().splitlines()
+    except OSError:
+        return
+    for membership in memberships:
+        _, controllers, path = membership.split(":", 2)
+        names = controllers.split(",")
+        if not controllers:  # version 2
+            mounted = [control_groups]
+        elif "cpu" in names:
+            mounted = [control_groups / "cpu", control_groups / controllers]
+        else:
+            continue
+        # In a container the path may be the host's; the group of the container is then the top.
+        relative = PurePosixPath(path.lstrip("/"))
+        for folder in mounted:
+            for group in (relative, *relative.parents):
+                limit = _limit(folder / group)
+                if limit is not None:
+                    yield limit
+
+
+def _limit(group: Path) -> float | None:
+    """Return the CPUs that the control group may use; None if it has no limit."""
+    with suppress(OSError, ValueError, ZeroDivisionError):
+        if (group / "cpu.max").exists():
+            quota, period = (group / "cpu.max").read_text().split()
+        else:
+            quota = (group / "cpu.cfs_quota_us").read_text()
+            period = (group / "cpu.cfs_period_us").read_text()
+        if quota != "max" and int(quota) > 0:
+            return int(quota) / int(period)
+    return None
+
+
+def thread_count(pid: int) -> int | None:
+    """Return the number of threads of process `pid`; None if it is not known."""
+    try:
+        return len(os.listdir(PROC / str(pid) / "task"))
+    except OSError:
+        return None

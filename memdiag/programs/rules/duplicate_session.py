@@ -1,0 +1,174 @@
+"""The same model is loaded more than once in a process, where one session would do.
+
+## Why it costs
+
+Sessions share nothing: each has its own copies of the weights, its own arena and its own
+threads. Two objects of a library that loads a model when it is made, or two modules that
+each load it, double the memory. A session can serve all of them: `run()` may be called by
+several threads at once.
+
+The bytes of a finding are the weights and arenas of all sessions but the largest, from the
+last X-ray of the process, without weights that are mapped from a file, which sessions
+share. Without an X-ray they are the bytes of the weights in the model.
+
+## What to do
+
+- Sessions with the same options: create one, at module level or in a function with
+  `functools.cache`, and use it everywhere. Of a library, keep one object.
+- Sessions whose options differ: the finding names the options. Threads, arenas, memory
+  patterns and prepacking change speed and memory, and no outputs: choose one setting. Where
+  providers or graph optimizations differ, both may be needed.
+- Several sessions so that requests need not wait for each other: one session runs as many
+  requests at once as threads call it. What they wait for is the CPUs.
+
+## Not reported
+
+Sessions that are alive together for less than a second, as when a program replaces a
+session; less than 1 MiB, little beside Python with onnxruntime; sessions that are made for
+each call (see `session-per-call`); the same model in several processes (see
+`weights-in-workers`). Models are the same if their path is, or the bytes they were created
+from.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+
+from memdiag.programs.rules.session_per_call import sessions_per_call
+from memdiag.programs.session_facts import (
+    alive_together,
+    created_sessions,
+    grouped,
+    model_key,
+    model_name,
+    numbers,
+    places,
+    process_ids,
+    redundant_bytes,
+    sharing_advice,
+    size_text,
+)
+from memdiag.records.run import ProgramFinding, ProgramRun, ProgramSession
+from memdiag.rules.rule import Rule
+from memdiag.rules.wording import some_of
+from memdiag.units import MIB
+
+RULE = Rule(
+    code="MD701",
+    name="duplicate-session",
+    summary="The same model is loaded more than once in a process",
+)
+
+_MIN_BYTES = MIB
+
+_CHANGE_NO_OUTPUTS = {
+    "enable_cpu_mem_arena",
+    "enable_mem_pattern",
+    "enable_mem_reuse",
+    "enable_profiling",
+    "execution_mode",
+    "execution_order",
+    "inter_op_num_threads",
+    "intra_op_num_threads",
+    "log_verbosity_level",
+    "optimized_model_filepath",
+    "profile_file_prefix",
+    "session.disable_prepacking",
+    "session.save_external_prepacked_constant_initializers",
+    "session.use_device_allocator_for_initializers",
+    "session.use_env_allocators",
+    "session.use_memory_mapped_ort_model",
+    "session.use_ort_model_bytes_directly",
+}
+"""Options that change speed or memory."""
+
+
+def detect(run: ProgramRun) -> Iterator[ProgramFinding]:
+    """Yield a finding for each model of which processes have several sessions at once.
+
+    Processes that create them at the same places, such as workers, have one finding.
+    """
+    per_call = {number for each in sessions_per_call(run) for number in numbers(each)}
+    others = [session for session in created_sessions(run) if session.number not in per_call]
+    alike: defaultdict[tuple[str, str], list[list[ProgramSession]]] = defaultdict(list)
+    for same in grouped(others, lambda each: (each.pid, model_key(each))):
+        together = alive_together(same)
+        if len(together) > 1:
+            alike[model_key(together[0]), places(together)].append(together)
+    for processes in alike.values():
+        known = [size for size in map(_saved_bytes, processes) if size is not None]
+        size = sum(known) if known else None
+        if size is None or size >= _MIN_BYTES:
+            yield _finding(processes, size)
+
+
+def _saved_bytes(sessions: Sequence[ProgramSession]) -> int | None:
+    """Return the bytes of the sessions that another one could replace; None if there is none."""
+    replaceable = [
+        redundant_bytes(same) for same in grouped(sessions, _output_options) if len(same) > 1
+    ]
+    known = [size for size in replaceable if size is not None]
+    return sum(known) if known else None
+
+
+def _finding(processes: Sequence[Sequence[ProgramSession]], size: int | None) -> ProgramFinding:
+    """Return the finding for the sessions of each process that were alive together."""
+    sessions = [session for together in processes for session in together]
+    differing = _differing_options(sessions)
+    first = sessions[0]
+    text = (
+        f"{model_name(first)} is loaded {len(sessions)} times in {process_ids(sessions)}, created"
+        f" at {places(sessions)}"
+    )
+    cost = ""
+    if size is not None:
+        cost = f" One session{'' if len(processes) == 1 else ' each'} would save {size_text(size)}."
+    if not differing:
+        return ProgramFinding(
+            rule=RULE.name,
+            sessions=numbers(sessions),
+            bytes=size,
+            message=f"{text}. The options are the same.{cost}",
+            remedy=sharing_advice(sessions),
+        )
+    listed = some_of([f"{name} ({'; '.join(values)})" for name, values in differing.items()])
+    deciding = sorted(differing.keys() - _CHANGE_NO_OUTPUTS)
+    if deciding:
+        remedy = (
+            f"Sessions that differ in {some_of(deciding)} may compute other values, or elsewhere:"
+            " keep one for each setting that is needed, and no more."
+        )
+    else:
+        remedy = (
+            "These options change speed or memory, and no outputs: choose one setting for all."
+            f" {sharing_advice(sessions)}"
+        )
+    return ProgramFinding(
+        rule=RULE.name,
+        sessions=numbers(sessions),
+        bytes=size,
+        message=f"{text}. The sessions differ in {listed}.{cost}",
+        remedy=remedy,
+    )
+
+
+def _options(session: ProgramSession) -> dict[str, str]:
+    return {**session.options, "providers": ", ".join(session.providers)}
+
+
+def _output_options(session: ProgramSession) -> frozenset[tuple[str, str]]:
+    """Return the options that may change outputs, or the device that computes them."""
+    options = _options(session)
+    return frozenset(
+        (name, value) for name, value in options.items() if name not in _CHANGE_NO_OUTPUTS
+    )
+
+
+def _differing_options(sessions: Sequence[ProgramSession]) -> dict[str, list[str]]:
+    """Return the different values of the options that are not the same for all, by name."""
+    options = [_options(session) for session in sessions]
+    found = {}
+    for name in sorted({name for each in options for name in each}):
+        values = list(dict.fromkeys(each.get(name, "default") for each in options))
+        if len(values) > 1:
+            found[name] = values
+    return found

@@ -1,0 +1,105 @@
+"""A process was forked after a session was created, and uses onnxruntime.
+
+## Why it costs
+
+A fork has the memory of its parent, and only one of its threads: the threads of the session
+do not exist in it. Measured on 1.20.1 to 1.32.0, with a session of 4 threads that the fork
+inherited:
+
+- Runs have one thread, the caller, whatever `intra_op_num_threads` says.
+- With `ORT_PARALLEL` the first run in the fork never ends.
+- A fork that ends as a Python program does (`sys.exit` after `os.fork`, as the workers of
+  gunicorn) crashes with SIGSEGV when the session is destroyed. Processes of
+  `multiprocessing` skip that.
+- With telemetry on, which is the default since 1.29, a fork hangs at such an end even if
+  onnxruntime was only imported before (1.31.1 and 1.32.0); set `ORT_DISABLE_TELEMETRY=1`.
+
+Microsoft's thread about it is onnxruntime#9800.
+
+## What to do
+
+- Create sessions after the fork: in gunicorn without `--preload`, or in the hook
+  `post_fork`; in a `multiprocessing.Pool` in its `initializer`; in the worker's first
+  request.
+- Start workers without a fork: `multiprocessing.get_context("spawn")`.
+- If workers must share the memory of one session by a fork: `intra_op_num_threads = 1`, and
+  `ORT_DISABLE_TELEMETRY=1`. Such a session has no threads to lose.
+
+## Not reported
+
+Forks that neither run an inherited session nor create one, such as those of a program that
+only starts others; forks whose inherited sessions have no threads; sessions that were
+released before the fork.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from memdiag.programs.session_facts import created_sessions, model_name
+from memdiag.records.run import ProgramFinding, ProgramProcess, ProgramRun, ProgramSession
+from memdiag.rules.rule import Rule
+from memdiag.rules.wording import counted, some_of
+
+RULE = Rule(
+    code="MD708",
+    name="fork-after-session",
+    summary="A process was forked after a session was created, and uses onnxruntime",
+    costs="time",
+)
+
+
+def detect(run: ProgramRun) -> Iterator[ProgramFinding]:
+    """Yield a finding for each process whose forks use onnxruntime after it created sessions."""
+    threaded = {
+        session.number: session for session in created_sessions(run) if _has_threads(session)
+    }
+    creators = {session.pid for session in run.sessions}
+    forks: dict[tuple[int, tuple[int, ...]], list[ProgramProcess]] = {}
+    for process in run.processes:
+        inherited = [each for each in process.inherited if each.session in threaded]
+        runs = any(each.run_count or each.is_running for each in inherited)
+        if process.forked_from is not None and inherited and (runs or process.pid in creators):
+            key = process.forked_from, tuple(each.session for each in inherited)
+            forks.setdefault(key, []).append(process)
+    for (parent, inherited_numbers), processes in forks.items():
+        yield _finding(parent, [threaded[number] for number in inherited_numbers], processes)
+
+
+def _has_threads(session: ProgramSession) -> bool:
+    """Return whether the session may have threads of its own."""
+    if session.started_threads is not None:
+        return session.started_threads > 0
+    return session.intra_op_threads != 1
+
+
+def _finding(
+    parent: int, sessions: Sequence[ProgramSession], processes: Sequence[ProgramProcess]
+) -> ProgramFinding:
+    wanted = {session.number for session in sessions}
+    inherited = [each for process in processes for each in process.inherited]
+    runs = sum(each.run_count for each in inherited if each.session in wanted)
+    hanging = sum(each.is_running for each in inherited if each.session in wanted)
+    names = some_of(list(dict.fromkeys(map(model_name, sessions))))
+    pids = some_of([str(process.pid) for process in processes])
+    count = "process" if len(processes) == 1 else "processes"
+    verb = "is a fork" if len(processes) == 1 else "are forks"
+    message = (
+        f"{count} {pids} {verb} of process {parent}, made after it had created"
+        f" {counted(len(sessions), 'session')} ({names}). The threads of a session do not exist in"
+        " a fork:"
+    )
+    if hanging:
+        message += f" {counted(hanging, 'run')} there started and did not end."
+    elif runs:
+        message += f" at least {counted(runs, 'run')} there had one thread each."
+    else:
+        message += " it crashes when the session is destroyed, as at the usual end of Python."
+    return ProgramFinding(
+        rule=RULE.name,
+        sessions=tuple(sorted(wanted)),
+        bytes=None,
+        message=message,
+        remedy=(
+            "Create sessions after the fork (gunicorn without --preload, the initializer of a"
+            ' pool), or start workers with multiprocessing.get_context("spawn").'
+        ),
+    )

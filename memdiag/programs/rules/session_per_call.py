@@ -1,0 +1,121 @@
+"""A session is created for each call, runs a few times and is replaced by the next.
+
+## Why it costs
+
+Creating a session parses the model, optimizes the graph, copies and packs the weights: as
+long as 300 runs of a product with a weight of 1 MiB (1.32.0), and with the peak of loading
+each time. If the sessions are kept (in a list, a cache without a limit, or by a cycle of
+references), their memory adds up. If they are released, malloc retains part of it, and the
+arena and the threads are made anew for each.
+
+The finding states the time that the creations and the runs took. Its bytes are those of the
+sessions that were alive at the same time, except for one; if never two of them were, the
+waste is time, and no bytes are claimed.
+
+## What to do
+
+- Create the session once, at module level or in a function with `functools.cache`, and call
+  `run()` for each request: several threads may do so at once.
+- In a library, keep one object of the class that creates the session.
+- If creations must be rare but repeated (an idle model is unloaded), keep the session for
+  minutes, not for one call.
+
+## Not reported
+
+Fewer than 5 sessions of a model from the same line, which programs create on purpose, for
+example one for each worker thread; sessions with a median of more than 10 runs, whose
+creation is a small part of their work; pools: half of the sessions or more must have had
+their last run before the last one was created.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from statistics import median
+
+from memdiag.programs.session_facts import (
+    alive_together,
+    created_sessions,
+    grouped,
+    model_key,
+    model_name,
+    numbers,
+    process_ids,
+    redundant_bytes,
+    sharing_advice,
+    size_text,
+)
+from memdiag.records.run import ProgramFinding, ProgramRun, ProgramSession
+from memdiag.rules.rule import Rule
+from memdiag.rules.wording import counted
+from memdiag.units import format_duration
+
+RULE = Rule(
+    code="MD702",
+    name="session-per-call",
+    summary="A session is created for each call, runs a few times and is replaced by the next",
+)
+
+_MIN_SESSIONS = 5
+_MAX_RUNS = 10
+_MIN_REPLACED_SHARE = 0.5
+
+
+def detect(run: ProgramRun) -> Iterator[ProgramFinding]:
+    """Yield a finding for each line that creates a session of the same model for each call."""
+    alike: defaultdict[tuple[str, str], list[list[ProgramSession]]] = defaultdict(list)
+    for sessions in sessions_per_call(run):
+        alike[model_key(sessions[0]), sessions[0].created_at].append(sessions)
+    for processes in alike.values():
+        yield _finding(processes)
+
+
+def sessions_per_call(run: ProgramRun) -> Iterator[list[ProgramSession]]:
+    """Yield the sessions of each line that creates one for each call, in order of creation."""
+    for sessions in grouped(
+        created_sessions(run), lambda each: (each.pid, model_key(each), each.created_at)
+    ):
+        if (
+            len(sessions) >= _MIN_SESSIONS
+            and median(session.run_count for session in sessions) <= _MAX_RUNS
+            and _replaced_share(sessions) >= _MIN_REPLACED_SHARE
+        ):
+            yield sessions
+
+
+def _replaced_share(sessions: Sequence[ProgramSession]) -> float:
+    """Return the share of the sessions that had their last run before the last was created."""
+    *earlier, last = sessions
+    replaced = sum(
+        session.last_run_s is not None and session.last_run_s <= last.created_s
+        for session in earlier
+    )
+    return replaced / len(earlier)
+
+
+def _finding(processes: Sequence[Sequence[ProgramSession]]) -> ProgramFinding:
+    """Return the finding for the sessions of each process."""
+    sessions = [session for same in processes for session in same]
+    first = sessions[0]
+    kept = [together for together in map(alive_together, processes) if len(together) > 1]
+    known = [size for size in map(redundant_bytes, kept) if size is not None]
+    size = sum(known) if known else None
+    runs = sum(session.run_count for session in sessions)
+    creation_s = sum(session.creation_s or 0 for session in sessions)
+    run_s = sum(shapes.total_s for session in sessions for shapes in session.shapes)
+    message = (
+        f"{len(sessions)} sessions of {model_name(first)} were created at {first.created_at} in"
+        f" {process_ids(sessions)}, for {counted(runs, 'run')}: creating them took"
+        f" {format_duration(creation_s)}, running them {format_duration(run_s)}."
+    )
+    if kept:
+        message += (
+            f" {sum(map(len, kept))} of them were alive at the same time, which takes"
+            f" {size_text(size)} more than one{'' if len(kept) == 1 else ' in each process'}."
+        )
+    return ProgramFinding(
+        rule=RULE.name,
+        sessions=numbers(sessions),
+        bytes=size,
+        message=message,
+        remedy=sharing_advice(sessions),
+    )

@@ -1,0 +1,165 @@
+"""Sessions start more threads than the CPUs that their process may use.
+
+## Why it costs
+
+With `intra_op_num_threads` at its default of 0, onnxruntime starts a thread for each
+physical core of the machine, less the one that calls `run()`. It asks neither the limit of
+the container nor the affinity of the process: with an affinity to one CPU of two, a session
+started as many threads as without (1.20.1 to 1.32.0). Each session starts its own.
+
+Threads that share a CPU wait for each other at the end of each operator, and those that
+have nothing to do spin for a while, on CPU time that a container's limit then takes from
+the others. Each thread also has a stack, a part of malloc's arenas, and scratch memory of
+kernels.
+
+The CPUs are the smaller of the affinity and of the limits of the control groups (`cpu.max`,
+or `cpu.cfs_quota_us`), when the last session was created. Threads of sessions with the
+default were counted while the session was created.
+
+## What to do
+
+- Set `SessionOptions.intra_op_num_threads` to the CPUs that the process may use, or less if
+  several sessions or workers run at once.
+- For sessions that a library creates: set `ORT_INTRA_OP_NUM_THREADS` in the environment,
+  since 1.31. It applies to sessions with the default.
+- With many sessions in a process, let them share one pool (since 1.23): call
+  `onnxruntime.set_global_thread_pool_sizes(intra, inter)` first, and set
+  `use_per_session_threads = False` in the options of each session.
+
+## Not reported
+
+Sessions with no more threads than CPUs each, as long as all sessions of the process that
+are alive at the same time have no more than 4 threads for each CPU: a pipeline of three
+models, each with all CPUs, runs one after the other. Fractions of a CPU are rounded up.
+Sessions with the default and another provider than the CPU's, which starts threads of its
+own.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from math import ceil
+
+from memdiag.errors import UsageError
+from memdiag.ort.runtime import Runtime
+from memdiag.programs.session_facts import (
+    alive_together,
+    created_sessions,
+    grouped,
+    model_name,
+    numbers,
+    process_ids,
+)
+from memdiag.records.run import ProgramFinding, ProgramRun, ProgramSession
+from memdiag.rules.rule import Rule
+from memdiag.rules.wording import counted, some_of
+
+RULE = Rule(
+    code="MD707",
+    name="threads-beyond-cpus",
+    summary="Sessions start more threads than the CPUs that their process may use",
+    costs="time",
+)
+
+_MAX_THREADS_PER_CPU = 4
+_CPU_PROVIDERS = ("CPUExecutionProvider",)
+_ENVIRONMENT_SINCE = Runtime(1, 31)
+_SHARED_POOL_SINCE = Runtime(1, 23)
+
+
+def detect(run: ProgramRun) -> Iterator[ProgramFinding]:
+    """Yield a finding for the processes with the same CPUs, and the same threads."""
+    sessions_by_process = {
+        group[0].pid: alive_together(group)
+        for group in grouped(created_sessions(run), lambda each: each.pid)
+    }
+    alike: defaultdict[tuple[float, str | None, tuple[int, ...]], list[ProgramSession]]
+    alike = defaultdict(list)
+    for process in run.processes:
+        sessions = sessions_by_process.get(process.pid, [])
+        threads = tuple(filter(None, map(_intra_op_threads, sessions)))
+        if process.cpus_allowed is None or not threads:
+            continue
+        cpus = ceil(process.cpus_allowed)
+        if max(threads) > cpus or sum(threads) > _MAX_THREADS_PER_CPU * cpus:
+            key = process.cpus_allowed, process.onnxruntime, tuple(sorted(threads))
+            alike[key] += sessions
+    for (allowed, onnxruntime, threads), sessions in alike.items():
+        yield _finding(allowed, onnxruntime, threads, sessions)
+
+
+def _intra_op_threads(session: ProgramSession) -> int | None:
+    """Return the threads that work on one run of the session; None if they are not known."""
+    if session.intra_op_threads:
+        return session.intra_op_threads
+    if session.providers != _CPU_PROVIDERS or session.started_threads is None:
+        return None
+    return session.started_threads + 1
+
+
+def _finding(
+    allowed: float,
+    onnxruntime: str | None,
+    threads: Sequence[int],
+    sessions: Sequence[ProgramSession],
+) -> ProgramFinding:
+    cpus = ceil(allowed)
+    names = some_of(list(dict.fromkeys(map(model_name, sessions))))
+    message = (
+        f"{process_ids(sessions)} may use {allowed:g} CPU{'' if allowed == 1 else 's'}, and"
+        f" {counted(len(threads), 'session')} ({names})"
+        f" {'works' if len(threads) == 1 else 'work'} with {sum(threads)} threads,"
+        f" up to {max(threads)} for one run."
+    )
+    if max(threads) <= cpus:
+        remedy = _sharing_advice(cpus, onnxruntime)
+    else:
+        remedy = (
+            f"Set SessionOptions.intra_op_num_threads to {cpus}, or less where several sessions run"
+            " at once."
+        )
+        defaults = [session for session in sessions if not session.intra_op_threads]
+        if max(filter(None, map(_intra_op_threads, defaults)), default=0) > cpus:
+            message += (
+                " By default onnxruntime starts one for each physical core of the machine, whatever"
+                " the process may use."
+            )
+            remedy += f" {_environment_advice(cpus, onnxruntime)}"
+    return ProgramFinding(
+        rule=RULE.name,
+        sessions=numbers(sessions),
+        bytes=None,
+        message=message,
+        remedy=remedy,
+    )
+
+
+def _environment_advice(cpus: int, onnxruntime: str | None) -> str:
+    """Return how to set the threads of sessions that libraries create."""
+    variable = f"ORT_INTRA_OP_NUM_THREADS={cpus}"
+    if _is_older(onnxruntime, _ENVIRONMENT_SINCE):
+        return (
+            "For sessions that a library creates, use onnxruntime 1.31 or newer (this is"
+            f" {onnxruntime}) with {variable} in the environment."
+        )
+    return f"For sessions that a library creates, set {variable} in the environment."
+
+
+def _sharing_advice(cpus: int, onnxruntime: str | None) -> str:
+    """Return how to have fewer threads in all."""
+    if _is_older(onnxruntime, _SHARED_POOL_SINCE):
+        return (
+            "Set SessionOptions.intra_op_num_threads to 1 for sessions that run at the same time as"
+            " others, or create fewer sessions."
+        )
+    return (
+        f"Let the sessions share one pool: call onnxruntime.set_global_thread_pool_sizes({cpus}, 1)"
+        " first, and set use_per_session_threads = False in their options."
+    )
+
+
+def _is_older(onnxruntime: str | None, release: Runtime) -> bool:
+    """Return whether `onnxruntime` is a version before `release`; False if it is unknown."""
+    with suppress(UsageError):
+        return Runtime.parse(onnxruntime or "") < release
+    return False

@@ -1,0 +1,96 @@
+"""A session was created and never ran, while the program went on.
+
+## Why it costs
+
+Its weights, its arena and its threads are in memory, and the time and the peak of its
+creation were spent, for nothing. Typical causes are a pipeline that loads all its models
+and uses one of them, a fallback that is loaded in advance, and a library that loads every
+model of a package.
+
+The bytes are the weights and arenas of the sessions in the last X-ray of their process,
+without weights that are mapped from a file; without an X-ray they are the bytes of the
+weights in the model.
+
+## What to do
+
+- Create the session when it is first needed, for example in a function with
+  `functools.cache`.
+- If it is there for requests that the recording did not have, record those too, before you
+  decide.
+- If it was created to read names and shapes of inputs, read them from the file with
+  `onnx.load(path, load_external_data=False)`.
+
+## Not reported
+
+Sessions that were released; sessions that were created less than 2 seconds before the end,
+which is about what a program needs to come to its first run; sessions after which no other
+session ran either, unless the program went on for a minute: a server that was recorded
+without a request uses none of its sessions; sessions that ran in a forked process.
+"""
+
+from collections.abc import Iterator
+
+from memdiag.programs.session_facts import (
+    created_sessions,
+    end_s,
+    grouped,
+    inherited_run_counts,
+    model_key,
+    model_name,
+    numbers,
+    process_ids,
+    ready_s,
+    size_text,
+    total_bytes,
+)
+from memdiag.records.run import ProgramFinding, ProgramRun, ProgramSession
+from memdiag.rules.rule import Rule
+from memdiag.rules.wording import counted
+from memdiag.units import format_duration
+
+RULE = Rule(
+    code="MD703",
+    name="unused-session",
+    summary="A session was created and never ran, while the program went on",
+)
+
+_MIN_UNUSED_S = 2.0
+_MIN_UNUSED_ALONE_S = 60.0
+
+
+def detect(run: ProgramRun) -> Iterator[ProgramFinding]:
+    """Yield a finding for each model, and line that created sessions of it, that never ran."""
+    ran_elsewhere = inherited_run_counts(run)
+    last_run_s = max((session.last_run_s or 0 for session in run.sessions), default=0.0)
+    unused = [
+        session
+        for session in created_sessions(run)
+        if not session.run_count
+        and not ran_elsewhere[session.number]
+        and session.released_s is None
+        and _is_unused_long(run, session, last_run_s)
+    ]
+    for sessions in grouped(unused, lambda each: (model_key(each), each.created_at)):
+        first = sessions[0]
+        size = total_bytes(sessions)
+        waited_s = max(end_s(run, session) - ready_s(session) for session in sessions)
+        yield ProgramFinding(
+            rule=RULE.name,
+            sessions=numbers(sessions),
+            bytes=size,
+            message=(
+                f"{counted(len(sessions), 'session')} of {model_name(first)}, created at"
+                f" {first.created_at} in {process_ids(sessions)}, never ran in the"
+                f" {format_duration(waited_s)} until the end, and took {size_text(size)}."
+            ),
+            remedy=(
+                "Create the session when it is first needed, for example in a function with"
+                " functools.cache; if it is for requests that were not recorded, record those too."
+            ),
+        )
+
+
+def _is_unused_long(run: ProgramRun, session: ProgramSession, last_run_s: float) -> bool:
+    """Return whether the program went on for long enough to use the session."""
+    unused_s = end_s(run, session) - ready_s(session)
+    return unused_s >= (_MIN_UNUSED_S if last_run_s > ready_s(session) else _MIN_UNUSED_ALONE_S)

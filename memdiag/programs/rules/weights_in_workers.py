@@ -1,0 +1,119 @@
+"""Several processes have a private copy each of the weights of the same model.
+
+## Why it costs
+
+Each worker of a server that creates its own session copies the weights into its own memory,
+and kernels pack them there: four workers need four times the weights. Pages that are mapped
+from a file are shared by all processes, and the system can reclaim them.
+
+onnxruntime maps weights in external data if no kernel packs them, and packed weights if
+they were saved with the model (since 1.21). Three processes with a MatMul weight of 64 MiB
+had 271 MiB together (proportional sets, 1.32.0) with the weight in the model file, and 143
+MiB with external data and prepacking off, or with the saved packed weight. The resident set
+of each process still counts mapped pages: compare proportional sets.
+
+The bytes are the copies in private memory in the last X-ray of each process, except for
+those of one process. Without an X-ray they are taken from the growth of private memory
+while the session was created, up to the weights of the model.
+
+## What to do
+
+- Save the model once with its packed weights: create a session whose options have
+  `optimized_model_filepath` set to `shared.onnx`, and the config entries
+  `session.optimized_model_external_initializers_file_name` set to `shared.data` and
+  `session.save_external_prepacked_constant_initializers` set to `1`. All workers then load
+  `shared.onnx` without any option. It fits this release of onnxruntime and machines with
+  the same instruction set.
+- Or move the weights to external data (`memdiag fix`, or `onnx.save` with
+  `save_as_external_data=True`), and set `session.disable_prepacking` to `1` in the workers.
+  Products are slower then: `memdiag tune MODEL --only disable-prepacking,save-prepacked`
+  measures both.
+- Load the model by its path: weights of a model from bytes cannot be mapped.
+- Or have fewer processes with several threads each: `run()` may be called by several
+  threads at once.
+
+## Not reported
+
+Less than 16 MiB in all, a fraction of what Python with onnxruntime takes in each process;
+weights that are mapped; processes that did not run at the same time; sessions that a forked
+process inherited, whose memory the system shares.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from memdiag.programs.session_facts import (
+    alive_together,
+    created_sessions,
+    grouped,
+    model_key,
+    model_name,
+    numbers,
+    private_weight_bytes,
+    process_ids,
+)
+from memdiag.records.run import ProgramFinding, ProgramRun, ProgramSession
+from memdiag.rules.rule import Rule
+from memdiag.units import MIB, format_size
+
+RULE = Rule(
+    code="MD705",
+    name="weights-in-workers",
+    summary="Several processes have a private copy each of the weights of the same model",
+)
+
+_MIN_BYTES = 16 * MIB
+_AFTER_CREATION = ("first_run", "steady")
+
+
+def detect(run: ProgramRun) -> Iterator[ProgramFinding]:
+    """Yield a finding for each model of which several processes have private copies."""
+    for same in grouped(created_sessions(run), model_key):
+        together = alive_together(same)
+        processes = grouped(together, lambda each: each.pid)
+        private = [sum(map(_private_bytes, sessions)) for sessions in processes]
+        size = sum(private) - max(private, default=0)
+        if len(processes) > 1 and size >= _MIN_BYTES:
+            yield _finding(together, len(processes), sum(private), size)
+
+
+def _private_bytes(session: ProgramSession) -> int:
+    """Return the bytes of the private copies of the weights, 0 if they are not known."""
+    measured = private_weight_bytes(session)
+    if measured is not None:
+        return measured
+    phases = [phase for phase in session.phases if phase.name not in _AFTER_CREATION]
+    if not phases or session.model.weight_bytes is None:
+        return 0
+    before, after = phases[0].start.anonymous_bytes, phases[-1].end.anonymous_bytes
+    if before is None or after is None:
+        return 0
+    return max(0, min(after - before, session.model.weight_bytes))
+
+
+def _finding(
+    sessions: Sequence[ProgramSession], process_count: int, private: int, size: int
+) -> ProgramFinding:
+    first = sessions[0]
+    path = first.model.path
+    if path is None:
+        remedy = (
+            "Load the model by its path, not from bytes, saved with its packed weights so that all"
+            " processes map them from one file: memdiag explain weights-in-workers shows how."
+        )
+    else:
+        remedy = (
+            "Save the model once with its packed weights, which all processes then map from one"
+            " file, or use external data with session.disable_prepacking: memdiag explain"
+            " weights-in-workers shows how."
+        )
+    return ProgramFinding(
+        rule=RULE.name,
+        sessions=numbers(sessions),
+        bytes=size,
+        message=(
+            f"{model_name(first)} is loaded by {process_count} processes at the same time"
+            f" ({process_ids(sessions)}), with {format_size(private)} of its weights in private"
+            f" memory: {format_size(size)} more than one process has."
+        ),
+        remedy=remedy,
+    )

@@ -1,0 +1,166 @@
+"""The sessions of a program as its rules compare them: model, place, lifetime and memory."""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from math import inf
+from pathlib import PurePath
+from typing import TypeVar
+
+from memdiag.records.run import ProgramRun, ProgramSession
+from memdiag.rules.wording import some_of
+from memdiag.units import format_size
+
+K = TypeVar("K", bound=Hashable)
+
+MIN_TOGETHER_S = 1.0
+"""Seconds that two sessions must be alive together: a program that replaces a session has both for
+a moment."""
+
+
+def created_sessions(run: ProgramRun) -> list[ProgramSession]:
+    """Return the sessions whose creation succeeded, in the order of their creation."""
+    return sorted(
+        (session for session in run.sessions if session.providers), key=lambda each: each.created_s
+    )
+
+
+def grouped(
+    sessions: Iterable[ProgramSession], key: Callable[[ProgramSession], K]
+) -> list[list[ProgramSession]]:
+    """Return the sessions with the same key together."""
+    found: defaultdict[K, list[ProgramSession]] = defaultdict(list)
+    for session in sessions:
+        found[key(session)].append(session)
+    return list(found.values())
+
+
+def model_key(session: ProgramSession) -> str:
+    """Return what is equal for sessions of the same model: the path, or a hash of the bytes."""
+    return session.model.path or session.model.digest or f"session {session.number}"
+
+
+def model_name(session: ProgramSession) -> str:
+    """Return the file name of the model, or its size if it was created from bytes."""
+    if session.model.path is not None:
+        return PurePath(session.model.path).name
+    return f"a model of {format_size(session.model.bytes or 0)} from bytes"
+
+
+def places(sessions: Iterable[ProgramSession]) -> str:
+    """Return where the sessions were created: ``a.py:3, b.py:7 and 2 more``."""
+    return some_of(list(dict.fromkeys(session.created_at for session in sessions)))
+
+
+def process_ids(sessions: Iterable[ProgramSession]) -> str:
+    """Return ``process 12``, or ``processes 12, 13, 14 and 5 more``."""
+    pids = list(dict.fromkeys(str(session.pid) for session in sessions))
+    return f"process{'es' if len(pids) > 1 else ''} {some_of(pids)}"
+
+
+def numbers(sessions: Iterable[ProgramSession]) -> tuple[int, ...]:
+    """Return the numbers of the sessions, in order."""
+    return tuple(sorted(session.number for session in sessions))
+
+
+def ready_s(session: ProgramSession) -> float:
+    """Return the end of the creation, in seconds since the start of the recording."""
+    return session.created_s + (session.creation_s or 0)
+
+
+def end_s(run: ProgramRun, session: ProgramSession) -> float:
+    """Return the release of the session, or the end of its process or of the recording."""
+    if session.released_s is not None:
+        return session.released_s
+    ends = (each.ended_s for each in run.processes if each.pid == session.pid)
+    return next((ended_s for ended_s in ends if ended_s is not None), run.duration_s)
+
+
+def alive_together(sessions: Sequence[ProgramSession]) -> list[ProgramSession]:
+    """Return the most sessions that were alive at the same time."""
+    ends = {
+        session.number: inf
+        if session.released_s is None
+        else max(ready_s(session), session.released_s - MIN_TOGETHER_S)
+        for session in sessions
+    }
+    events = sorted(
+        [(ready_s(session), 1) for session in sessions] + [(end, -1) for end in ends.values()]
+    )
+    alive = most = 0
+    most_s = 0.0
+    for at_s, change in events:
+        alive += change
+        if alive > most:
+            most, most_s = alive, at_s
+    return [each for each in sessions if ready_s(each) <= most_s < ends[each.number]]
+
+
+def private_weight_bytes(session: ProgramSession) -> int | None:
+    """Return the bytes of the weights in memory that no other process shares; None if unknown."""
+    memory = session.memory
+    if memory is None or memory.weight_bytes is None:
+        return None
+    return memory.weight_bytes - (memory.mapped_weight_bytes or 0)
+
+
+def session_bytes(session: ProgramSession) -> int | None:
+    """Return the bytes that the process would not need without the session; None if unknown.
+
+    Without an X-ray they are the bytes of the model's weights. Weights can be in the arena, so that
+    the larger of both is counted.
+    """
+    memory = session.memory
+    weights = private_weight_bytes(session)
+    if weights is None:
+        weights = session.model.weight_bytes
+    if memory is None or memory.arena_used_bytes is None:
+        return weights
+    return max(weights or 0, memory.arena_used_bytes) + (memory.arena_slack_bytes or 0)
+
+
+def total_bytes(sessions: Iterable[ProgramSession]) -> int | None:
+    """Return the bytes of all the sessions; None if they are unknown for one of them."""
+    total = 0
+    for session in sessions:
+        size = session_bytes(session)
+        if size is None:
+            return None
+        total += size
+    return total
+
+
+def redundant_bytes(sessions: Sequence[ProgramSession]) -> int | None:
+    """Return the bytes of all the sessions except for the largest; None if they are unknown."""
+    total = total_bytes(sessions)
+    if total is None:
+        return None
+    return total - max((session_bytes(session) or 0 for session in sessions), default=0)
+
+
+def size_text(size: int | None) -> str:
+    """Return a size in words."""
+    return "an unknown amount of memory" if size is None else format_size(size)
+
+
+def inherited_run_counts(run: ProgramRun) -> Counter[int]:
+    """Return the runs of sessions in forks of their process, by the number of the session."""
+    found: Counter[int] = Counter()
+    for process in run.processes:
+        for inherited in process.inherited:
+            found[inherited.session] += inherited.run_count + inherited.is_running
+    return found
+
+
+def sharing_advice(sessions: Sequence[ProgramSession]) -> str:
+    """Return how one session serves all who created `sessions`."""
+    libraries = {session.library for session in sessions}
+    library = next(iter(libraries)) if len(libraries) == 1 else None
+    if library is not None and library != "python":
+        return (
+            f"Keep one object of {library} in the process, and pass it to all who use it: its"
+            " sessions may run in several threads at once."
+        )
+    return (
+        "Create the session once, at module level or in a function with functools.cache, and call"
+        " its run() everywhere: several threads may do so at once."
+    )

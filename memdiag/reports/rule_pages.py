@@ -1,0 +1,66 @@
+"""The documentation of all rules in Markdown, for ``memdiag explain`` and ``docs/rules``.
+
+``python -m memdiag.reports.rule_pages docs/rules`` writes the pages. Run it after a rule has
+changed.
+"""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from memdiag.programs import rules as program_rules
+from memdiag.programs.rules import ProgramDetector
+from memdiag.rules import detectors
+from memdiag.rules.rule import Detector, DocumentedRule
+
+INDEX = "README.md"
+
+
+def all_detectors() -> tuple[Detector | ProgramDetector, ...]:
+    """Return the detectors for models and those for programs, sorted by code."""
+    return (*detectors(), *program_rules.detectors())
+
+
+def page(detector: DocumentedRule) -> str:
+    """Return the documentation of one rule in Markdown."""
+    rule = detector.rule
+    remedies = "".join(f"- `{remedy}`\n" for remedy in rule.remedies)
+    ending = f"\n## Remedies\n\n{remedies}" if remedies else ""
+    return f"# {rule.name} ({rule.code})\n\n{detector.documentation.strip()}\n{ending}"
+
+
+def pages() -> dict[str, str]:
+    """Return the content of the documentation page of each rule, and of the index, by file name."""
+    found = {f"{detector.rule.name}.md": page(detector) for detector in all_detectors()}
+    found[INDEX] = (
+        "# Rules\n\nEach page is what `memdiag explain` prints.\n\n"
+        "`memdiag check` and `memdiag profile` look for these in a model:\n\n"
+        f"{_table(detectors())}\n"
+        "`memdiag run` looks for these in a program:\n\n"
+        f"{_table(program_rules.detectors())}"
+    )
+    return found
+
+
+def _table(documented: Sequence[DocumentedRule]) -> str:
+    rows = "".join(
+        f"| {rule.code} | [{rule.name}]({rule.name}.md) | {rule.summary} |\n"
+        for rule in (detector.rule for detector in documented)
+    )
+    return f"| code | name | what it finds |\n| --- | --- | --- |\n{rows}"
+
+
+def write(folder: Path) -> None:
+    """Write the documentation pages of all rules to `folder`; remove pages of rules that are
+    gone."""
+    folder.mkdir(parents=True, exist_ok=True)
+    texts = pages()
+    for old in folder.glob("*.md"):
+        if old.name not in texts:
+            old.unlink()
+    for name, text in texts.items():
+        (folder / name).write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    write(Path(sys.argv[1]))

@@ -1,0 +1,115 @@
+from typing import Any
+
+import pytest
+
+from memdiag.records.run import ProgramFinding, ProgramRun
+from tests.programs.rules.records import (
+    MIB,
+    WEIGHTS,
+    findings,
+    memory,
+    model,
+    program,
+    session,
+)
+
+
+def detected(run: ProgramRun) -> list[ProgramFinding]:
+    return findings("duplicate-session", run)
+
+
+def test_the_same_model_twice_costs_one_session() -> None:
+    (found,) = detected(program(session(1), session(2)))
+    assert found.sessions == (1, 2)
+    assert found.bytes == WEIGHTS + MIB  # and the arena
+    assert "m.onnx is loaded 2 times in process 10, created at app.py:1, app.py:2" in found.message
+    assert "The options are the same" in found.message
+    assert "functools.cache" in found.remedy
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        pytest.param({}, {"model": model("/models/other.onnx")}, id="another model"),
+        pytest.param({}, {"pid": 11}, id="another process"),
+        pytest.param({"released_s": 40.0}, {"created_s": 50.0}, id="one after the other"),
+        pytest.param({"released_s": 3.0}, {"created_s": 1.7}, id="one replaces the other"),
+        pytest.param({}, {"providers": (), "error": "no such file"}, id="a failed creation"),
+        pytest.param(
+            {"memory": memory(MIB * 9 // 10, slack=0)},
+            {"memory": memory(MIB * 9 // 10, slack=0)},
+            id="a small model",
+        ),
+        pytest.param(
+            {"memory": memory(mapped=WEIGHTS, slack=0)},
+            {"memory": memory(mapped=WEIGHTS, slack=0)},
+            id="mapped weights",
+        ),
+    ],
+)
+def test_no_duplicates(first: dict[str, Any], second: dict[str, Any]) -> None:
+    assert detected(program(session(1, **first), session(2, **second))) == []
+
+
+def test_a_session_that_is_released_is_a_duplicate_until_then() -> None:
+    (found,) = detected(program(session(1, released_s=4.0), session(2)))
+    assert found.sessions == (1, 2)
+
+
+def test_bytes_are_a_model_too() -> None:
+    content = model(None, digest="abc")
+    (found,) = detected(program(session(1, model=content), session(2, model=content)))
+    assert "a model of 50 MiB from bytes is loaded 2 times" in found.message
+    other = model(None, digest="def")
+    assert detected(program(session(1, model=content), session(2, model=other))) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "providers", "size", "message", "remedy"),
+    [
+        (
+            {"intra_op_num_threads": "4"},
+            ("CPUExecutionProvider",),
+            WEIGHTS + MIB,
+            "intra_op_num_threads (default; 4)",
+            "choose one setting",
+        ),
+        (
+            {},
+            ("CUDAExecutionProvider", "CPUExecutionProvider"),
+            None,
+            "providers (CPUExecutionProvider; CUDAExecutionProvider, CPUExecutionProvider)",
+            "keep one for each setting that is needed",
+        ),
+    ],
+)
+def test_options_that_differ_are_named(
+    options: dict[str, str],
+    providers: tuple[str, ...],
+    size: int | None,
+    message: str,
+    remedy: str,
+) -> None:
+    second = session(2, options=options, providers=providers)
+    (found,) = detected(program(session(1), second))
+    assert found.bytes == size
+    assert message in found.message
+    assert remedy in found.remedy
+
+
+def test_sessions_of_a_library_need_one_of_its_objects() -> None:
+    (found,) = detected(program(session(1, library="ocr"), session(2, library="ocr")))
+    assert found.remedy.startswith("Keep one object of ocr")
+
+
+def test_without_an_xray_the_weights_of_the_model_count() -> None:
+    (found,) = detected(program(session(1, memory=None), session(2, memory=None)))
+    assert found.bytes == WEIGHTS
+
+
+def test_workers_with_the_same_duplicates_have_one_finding() -> None:
+    workers = [session(2 * i + j, pid=i, created_at=f"app.py:{j}") for i in (1, 2) for j in (0, 1)]
+    (found,) = detected(program(*workers))
+    assert found.sessions == (2, 3, 4, 5)
+    assert found.bytes == 2 * (WEIGHTS + MIB)
+    assert "4 times in processes 1, 2" in found.message

@@ -1,0 +1,73 @@
+import pytest
+
+from memdiag.records.run import InheritedSession, ProgramProcess, ProgramRun
+from tests.programs.rules.records import findings, process, program, session
+
+RULE = "fork-after-session"
+
+
+def fork(pid: int = 11, *, run_count: int = 0, is_running: bool = False) -> ProgramProcess:
+    inherited = InheritedSession(session=1, run_count=run_count, is_running=is_running)
+    return process(pid, parent=10, forked_from=10, inherited=(inherited,))
+
+
+@pytest.mark.parametrize(
+    ("run", "message"),
+    [
+        pytest.param(
+            program(session(), processes=(process(), fork(run_count=5))),
+            "at least 5 runs there had one thread each",
+            id="runs an inherited session",
+        ),
+        pytest.param(
+            program(session(), processes=(process(), fork(is_running=True))),
+            "1 run there started and did not end",
+            id="hangs in an inherited session",
+        ),
+        pytest.param(
+            program(session(), session(2, pid=11), processes=(process(), fork())),
+            "it crashes when the session is destroyed",
+            id="creates sessions of its own",
+        ),
+    ],
+)
+def test_a_fork_that_uses_onnxruntime(run: ProgramRun, message: str) -> None:
+    (found,) = findings(RULE, run)
+    assert found.sessions == (1,)
+    assert found.bytes is None
+    assert "process 11 is a fork of process 10" in found.message
+    assert message in found.message
+    assert "gunicorn without --preload" in found.remedy
+
+
+def test_workers_have_one_finding() -> None:
+    forks = [fork(pid, run_count=2) for pid in (11, 12)]
+    (found,) = findings(RULE, program(session(), processes=(process(), *forks)))
+    assert "processes 11, 12 are forks of process 10" in found.message
+    assert "at least 4 runs" in found.message
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        pytest.param(
+            program(session(), processes=(process(), fork())), id="does not use onnxruntime"
+        ),
+        pytest.param(
+            program(session(started_threads=0), processes=(process(), fork(run_count=5))),
+            id="the session has no threads",
+        ),
+        pytest.param(
+            program(session(), session(2, pid=11), processes=(process(), process(11, parent=10))),
+            id="spawned",
+        ),
+        pytest.param(
+            program(
+                session(), session(2, pid=11), processes=(process(), process(11, forked_from=10))
+            ),
+            id="forked before the session was created",
+        ),
+    ],
+)
+def test_a_safe_process(run: ProgramRun) -> None:
+    assert findings(RULE, run) == []

@@ -1,0 +1,43 @@
+import pytest
+
+from memdiag.programs import rules
+from memdiag.programs.rules import ProgramDetector, detectors, program_findings
+from memdiag.records.run import RunPeak
+from tests.programs.rules.records import MIB, memory, model, program, runs, session
+
+
+def test_the_costliest_finding_is_first() -> None:
+    threads = session(1, intra_op_threads=64)
+    idle = session(2, model=model("/m/idle.onnx"), last_run_s=9.0)
+    slack = session(
+        3,
+        model=model("/m/slack.onnx"),
+        shapes=[runs(99), runs(1, (999, 8))],
+        memory=memory(slack=600 * MIB),
+    )
+    peak = RunPeak(session=3, t_s=9.0, peak_rss_bytes=900 * MIB, shapes={"x": (999, 8)})
+    found, notes = program_findings(program(threads, idle, slack, peaks=(peak,)))
+    assert [each.rule for each in found] == [
+        "rare-large-input",
+        "idle-session",
+        "threads-beyond-cpus",
+    ]
+    assert notes == ()
+
+
+def test_a_program_without_waste_has_no_findings() -> None:
+    assert program_findings(program(session())) == ((), ())
+    assert program_findings(program()) == ((), ())
+
+
+def test_a_defect_of_a_rule_loses_its_findings_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(run: object) -> object:
+        raise ZeroDivisionError("by zero")
+
+    first, *others = detectors()
+    ours = (ProgramDetector(first.rule, broken, ""), *others)  # type: ignore[arg-type]
+    monkeypatch.setattr(rules, "detectors", lambda: ours)
+    found, (note,) = program_findings(program(session(last_run_s=9.0)))
+    assert [each.rule for each in found] == ["idle-session"]
+    assert "rule duplicate-session failed" in note
+    assert "ZeroDivisionError: by zero" in note

@@ -1,0 +1,48 @@
+import pytest
+
+from memdiag.records.run import InputShapes, RunPeak
+from tests.programs.rules.records import MIB, findings, memory, program, runs, session
+
+RULE = "rare-large-input"
+USUAL = runs(99, (1, 128))
+LARGE = (64, 512)
+
+
+def peak(shape: tuple[int, ...] = LARGE, number: int = 1, t_s: float = 50.0) -> RunPeak:
+    return RunPeak(session=number, t_s=t_s, peak_rss_bytes=900 * MIB, shapes={"x": shape})
+
+
+def test_one_large_input_sets_the_size_of_the_arena() -> None:
+    large = session(shapes=[USUAL, runs(4, LARGE)], memory=memory(slack=600 * MIB))
+    (found,) = findings(RULE, program(large, peaks=(peak((1, 128), t_s=3.0), peak())))
+    assert found.sessions == (1,)
+    assert found.bytes == 600 * MIB
+    assert "keeps 600 MiB that are free" in found.message
+    assert "a run with x 64 × 512. Of 103 runs 4 had such inputs" in found.message
+    assert "95 % had at most 1/256 of their elements" in found.message
+    assert "memory.enable_memory_arena_shrinkage" in found.remedy
+
+
+@pytest.mark.parametrize(
+    ("shapes", "slack", "peaks"),
+    [
+        pytest.param([USUAL, runs(1, LARGE)], 60 * MIB, [peak()], id="little slack"),
+        pytest.param([USUAL, runs(6, LARGE)], 600 * MIB, [peak()], id="not rare"),
+        pytest.param([USUAL, runs(1, (1, 200))], 600 * MIB, [peak((1, 200))], id="not much larger"),
+        pytest.param([runs(18), runs(1, LARGE)], 600 * MIB, [peak()], id="few runs"),
+        pytest.param([USUAL, runs(1, LARGE)], 600 * MIB, [], id="no run raised the mark"),
+        pytest.param(
+            [USUAL, runs(1, LARGE)], 600 * MIB, [peak(), peak((1, 128), t_s=60.0)],
+            id="a usual run raised the mark later",
+        ),
+        pytest.param([USUAL, runs(1, LARGE)], 600 * MIB, [peak(number=2)], id="another session"),
+    ],
+)  # fmt: skip
+def test_no_rare_large_input(shapes: list[InputShapes], slack: int, peaks: list[RunPeak]) -> None:
+    found = session(shapes=shapes, memory=memory(slack=slack))
+    assert findings(RULE, program(found, peaks=tuple(peaks))) == []
+
+
+def test_without_an_xray_there_is_no_slack() -> None:
+    unknown = session(shapes=[USUAL, runs(1, LARGE)], memory=None)
+    assert findings(RULE, program(unknown, peaks=(peak(),))) == []

@@ -1,0 +1,81 @@
+from typing import Any
+
+import pytest
+
+from memdiag.records.run import ProgramFinding, ProgramSession
+from tests.programs.rules.records import findings, model, process, program, session
+
+RULE = "threads-beyond-cpus"
+OPENVINO = ("OpenVINOExecutionProvider", "CPUExecutionProvider")
+
+
+def on_cpus(
+    allowed: float | None, *sessions: ProgramSession, **changes: Any
+) -> list[ProgramFinding]:
+    pids = dict.fromkeys(each.pid for each in sessions)
+    processes = tuple(process(pid, cpus_allowed=allowed, **changes) for pid in pids)
+    return findings(RULE, program(*sessions, processes=processes))
+
+
+def models(count: int, **changes: Any) -> list[ProgramSession]:
+    return [session(i, model=model(f"/m/{i}.onnx"), **changes) for i in range(1, count + 1)]
+
+
+def test_the_default_on_a_machine_with_more_cores() -> None:
+    (found,) = on_cpus(2.0, *models(3, started_threads=15))
+    assert found.sessions == (1, 2, 3)
+    assert found.bytes is None
+    assert "process 10 may use 2 CPUs, and 3 sessions (1.onnx, 2.onnx, 3.onnx)" in found.message
+    assert "work with 48 threads, up to 16 for one run. By default" in found.message
+    assert "intra_op_num_threads to 2" in found.remedy
+    assert "set ORT_INTRA_OP_NUM_THREADS=2" in found.remedy
+
+
+def test_older_releases_do_not_read_the_variable() -> None:
+    (found,) = on_cpus(0.5, session(), onnxruntime="1.24.4")
+    assert "may use 0.5 CPUs, and 1 session (m.onnx) works with 2 threads" in found.message
+    assert "use onnxruntime 1.31 or newer (this is 1.24.4)" in found.remedy
+
+
+def test_threads_that_the_program_chose() -> None:
+    (found,) = on_cpus(4.0, session(intra_op_threads=8, started_threads=7))
+    assert "By default" not in found.message
+    assert "ORT_INTRA_OP_NUM_THREADS" not in found.remedy
+
+
+def test_many_small_pools() -> None:
+    (found,) = on_cpus(2.0, *models(5))
+    assert "5 sessions" in found.message
+    assert "work with 10 threads, up to 2 for one run" in found.message
+    assert "onnxruntime.set_global_thread_pool_sizes(2, 1)" in found.remedy
+    (found,) = on_cpus(2.0, *models(5), onnxruntime="1.22.1")
+    assert "create fewer sessions" in found.remedy
+
+
+def test_workers_have_one_finding() -> None:
+    (found,) = on_cpus(1.0, *[session(i, pid=i) for i in (1, 2, 3, 4)])
+    assert found.message.startswith("processes 1, 2, 3 and 1 more may use 1 CPU,")
+
+
+@pytest.mark.parametrize(
+    ("allowed", "sessions"),
+    [
+        pytest.param(2.0, models(4), id="sessions that take turns"),
+        pytest.param(1.5, [session()], id="a fraction is rounded up"),
+        pytest.param(None, [session(started_threads=63)], id="the limit is unknown"),
+        pytest.param(2.0, [session(started_threads=None)], id="the threads are unknown"),
+        pytest.param(
+            2.0, [session(started_threads=30, providers=OPENVINO)], id="threads of a provider"
+        ),
+        pytest.param(
+            2.0,
+            [
+                session(i, created_s=10.0 * i, last_run_s=10.0 * i, released_s=10.0 * i + 5)
+                for i in range(1, 9)
+            ],
+            id="sessions that follow each other",
+        ),
+    ],
+)
+def test_enough_cpus(allowed: float | None, sessions: list[ProgramSession]) -> None:
+    assert on_cpus(allowed, *sessions) == []

@@ -1,0 +1,65 @@
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from memdiag.programs.cpu_limit import cpus_allowed, thread_count
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="limits are read from /proc")
+
+AFFINITY = len(os.sched_getaffinity(0)) if sys.platform == "linux" else 0
+VERSION_1 = {"cpu/app/cpu.cfs_period_us": "100000"}
+
+
+@pytest.mark.parametrize(
+    ("membership", "files", "expected"),
+    [
+        pytest.param("0::/app", {"app/cpu.max": "50000 100000"}, 0.5, id="a limit"),
+        pytest.param("0::/app", {"app/cpu.max": "max 100000"}, AFFINITY, id="no limit"),
+        pytest.param("0::/a/b", {"a/cpu.max": "25000 100000"}, 0.25, id="of the group above"),
+        pytest.param(
+            "0::/a/b",
+            {"a/cpu.max": "75000 100000", "a/b/cpu.max": "50000 100000"},
+            0.5,
+            id="the lowest of both",
+        ),
+        pytest.param(
+            "0::/host/path", {"cpu.max": "50000 100000"}, 0.5, id="a path outside the container"
+        ),
+        pytest.param("0::/app", {"app/cpu.max": "many 0"}, AFFINITY, id="not a limit"),
+        pytest.param("0::/app", {"app/cpu.max": "9900000 100000"}, AFFINITY, id="above the CPUs"),
+        pytest.param(
+            "3:cpuset:/\n1:cpu:/app", {**VERSION_1, "cpu/app/cpu.cfs_quota_us": "50000"}, 0.5,
+            id="version 1",
+        ),
+        pytest.param(
+            "1:cpu:/app", {**VERSION_1, "cpu/app/cpu.cfs_quota_us": "-1"}, AFFINITY,
+            id="version 1 without a limit",
+        ),
+        pytest.param(
+            "4:cpu,cpuacct:/",
+            {"cpu,cpuacct/cpu.cfs_quota_us": "50000", "cpu,cpuacct/cpu.cfs_period_us": "100000"},
+            0.5,
+            id="version 1, mounted together",
+        ),
+    ],
+)  # fmt: skip
+def test_limits_of_control_groups(
+    membership: str, files: dict[str, str], expected: float, tmp_path: Path
+) -> None:
+    pid = os.getpid()
+    texts = {f"proc/{pid}/cgroup": membership, **{f"cg/{name}": files[name] for name in files}}
+    for name, text in texts.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"{text}\n")
+    found = cpus_allowed(pid, proc=tmp_path / "proc", control_groups=tmp_path / "cg")
+    assert found == expected
+
+
+def test_a_process_that_has_ended(tmp_path: Path) -> None:
+    pid = 1 << 30  # above the largest id
+    assert cpus_allowed(pid) is None
+    assert thread_count(pid) is None
+    assert thread_count(os.getpid()) == len(os.listdir("/proc/self/task"))
