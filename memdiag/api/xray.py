@@ -3,12 +3,10 @@
 import os
 import signal
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-
-import msgspec
 
 from memdiag.attribution.address_space import read_address_space
 from memdiag.attribution.attribute import attribute
@@ -23,6 +21,7 @@ from memdiag.attribution.search_target import (
 )
 from memdiag.errors import MemdiagError, ModelError, UsageError, XrayError
 from memdiag.model.model_file import ModelFile, open_model
+from memdiag.programs.process_files import guess_models, with_guess_note
 from memdiag.records.attribution import Attribution
 from memdiag.records.profile import PhaseName
 from memdiag.runner.job import Job
@@ -32,12 +31,6 @@ from memdiag.runner.try_inputs import try_inputs
 
 MAX_MISSING_SHARE = 0.02
 """Share of the weights that may be missing before computed tensors are searched for."""
-
-MAX_GUESSES = 20
-"""Models that are searched for if none is given."""
-
-MAX_MODELS_IN_FOLDER = 50
-"""Models in the folder of a mapped file that are checked for external data in that file."""
 
 
 def xray(
@@ -82,66 +75,7 @@ def xray(
         if pause:
             stack.enter_context(_paused(pid))
         found = attribute(pid, targets, sampled=sampled)
-    if given is not None:
-        return found
-    note = "no model was given, and none was found; name it with --model to identify its weights"
-    if files:
-        names = ", ".join(model.name for model in found.models)
-        note = f"no model was given; found by the files of the process: {names}"
-    return msgspec.structs.replace(found, notes=(note, *found.notes))
-
-
-def guess_models(pid: int) -> tuple[Path, ...]:
-    """Return the ONNX files that process `pid` maps, has open, or was started with.
-
-    If it maps external data, models in the same folder that refer to it are included. A model that
-    the process has read, and whose file it has closed, is not found.
-
-    Raises:
-        XrayError: the process cannot be read.
-    """
-    regions = read_address_space(pid).regions
-    code = {region.path for region in regions if "x" in region.permissions}
-    mapped = {region.path for region in regions if region.path.startswith("/")} - code
-    files = [Path(path) for path in sorted(mapped)] + [*_open_files(pid), *_arguments(pid)]
-    models = [path for path in files if path.suffix.lower() == ".onnx" and os.path.isfile(path)]
-    for path in files:
-        if path.suffix.lower() in (".onnx", ".so", ".py", ".pyc") or not os.path.isfile(path):
-            continue
-        in_folder = sorted(path.parent.glob("*.onnx"))[:MAX_MODELS_IN_FOLDER]
-        models += [model for model in in_folder if _refers_to(model, path)]
-    return tuple({path.resolve(): path for path in models}.values())[:MAX_GUESSES]
-
-
-def _refers_to(model: Path, data: Path) -> bool:
-    try:
-        with open_model(model) as file:
-            return data.resolve() in file.files
-    except ModelError:
-        return False
-
-
-def _open_files(pid: int) -> list[Path]:
-    """Return the files that the process has open; none if they cannot be read."""
-    try:
-        links = list(Path(f"/proc/{pid}/fd").iterdir())
-    except OSError:
-        return []
-    found = []
-    for link in links:
-        with suppress(OSError):  # closed meanwhile
-            found.append(link.readlink())
-    return sorted(path for path in found if path.is_absolute())
-
-
-def _arguments(pid: int) -> list[Path]:
-    """Return the arguments of the process as paths, relative to its working directory."""
-    try:
-        folder = Path(f"/proc/{pid}/cwd").readlink()
-        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-    except OSError:
-        return []
-    return [folder / os.fsdecode(word) for word in words if word.lower().endswith(b".onnx")]
+    return with_guess_note(found) if given is None else found
 
 
 class ChildXray:

@@ -41,7 +41,7 @@ def assemble_run(
     times, pss, swap = (
         zip(*recorder.proportional, strict=True) if recorder.proportional else ((),) * 3
     )
-    runtimes = {each.onnxruntime for each in recorder.processes if each.onnxruntime}
+    runtimes = {version for each in recorder.processes if (version := each.runtime_version)}
     python = next((each.python for each in recorder.processes if each.python), None)
     run = ProgramRun(
         schema=RUN_SCHEMA,
@@ -79,8 +79,8 @@ def _process(process: RecordedProcess) -> ProgramProcess:
         exit_code=process.exit_code,
         peak_rss_bytes=process.peak_rss_bytes,
         peak_pss_bytes=process.peak_pss_bytes,
-        onnxruntime=process.onnxruntime,
-        build=process.build,
+        onnxruntime=process.runtime_version,
+        build=process.build or (process.runtime and process.runtime.build),
         python=process.python,
         samples=process.timeline.samples(),
     )

@@ -18,13 +18,16 @@ ANSWER_S = 300.0
 
 @contextmanager
 def control_file(folder: Path, address: str) -> Iterator[None]:
-    """Write the address of a recording to `folder`, and remove it in the end.
+    """Write the address of a recording to `folder`, which is created if missing.
+
+    The file is removed in the end.
 
     Raises:
         UsageError: the file cannot be written.
     """
     path = folder / CONTROL_FILE
     try:
+        folder.mkdir(parents=True, exist_ok=True)
         path.unlink(missing_ok=True)
         with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
             json.dump({"address": address}, file)

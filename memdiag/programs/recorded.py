@@ -4,6 +4,7 @@ import os
 from typing import Any, Final
 
 from memdiag.programs.log_filter import SessionLog
+from memdiag.programs.process_files import LoadedRuntime
 from memdiag.programs.process_tree import ProcessInfo
 from memdiag.records.profile import Memory, Phase
 from memdiag.records.run import InputShapes, SessionMemory
@@ -22,18 +23,22 @@ class RecordedProcess:
         info: its ids and command line.
         now_s: seconds since the start of the recording.
         origin_epoch_s: the start of the recording, in seconds since 1970.
+        resets_peak: whether the kernel's high-water mark of the process may be reset.
 
     Attributes:
         local_sessions: its sessions by the number that its hook gave to them.
         logs: how the logs of its sessions are passed on, by the same number.
         active: its sessions that are being created or run for the first time.
-        unrecorded: whether it uses onnxruntime without the hook.
+        runtime: the onnxruntime that was found in it from outside; None if it was not looked for.
+        models: names of models that were found from outside.
 
     Raises:
         ProcessGone: it has ended.
     """
 
-    def __init__(self, info: ProcessInfo, now_s: float, origin_epoch_s: float) -> None:
+    def __init__(
+        self, info: ProcessInfo, now_s: float, origin_epoch_s: float, *, resets_peak: bool = True
+    ) -> None:
         self.info = info
         self.origin_epoch_s = origin_epoch_s
         self.started_s = now_s
@@ -45,18 +50,29 @@ class RecordedProcess:
         self.build: str | None = None
         self.python: str | None = None
         self.forked_from: int | None = None
-        self.unrecorded = False
+        self.runtime: LoadedRuntime | None = None
+        self.models: set[str] = set()
         self.timeline = Timeline()
         self.local_sessions: dict[int, RecordedSession] = {}
         self.logs: dict[int, SessionLog] = {}
         self.active: list[RecordedSession] = []
-        self._observer: Observer = observe(info.pid)
+        self._observer: Observer = observe(info.pid, resets_peak=resets_peak)
         self._marks: dict[RecordedSession, int] = {}
 
     @property
     def pid(self) -> int:
         """The id of the process."""
         return self.info.pid
+
+    @property
+    def unrecorded(self) -> bool:
+        """Whether it uses onnxruntime without the hook."""
+        return self.runtime is not None and self.onnxruntime is None
+
+    @property
+    def runtime_version(self) -> str | None:
+        """The release of onnxruntime, from the hook or found from outside; None if unknown."""
+        return self.onnxruntime or (self.runtime and self.runtime.version)
 
     @property
     def live_sessions(self) -> list["RecordedSession"]:

@@ -92,6 +92,10 @@ ObserverFactory = Callable[[int], Observer]
 class ProcObserver:
     """Observes process `pid`; peaks are None where the high-water mark cannot be reset.
 
+    Args:
+        pid: the process.
+        resets_peak: whether the mark may be reset, which the process itself would notice.
+
     Raises:
         ProcessGone: the process has ended.
         OSError: its ``/proc`` files cannot be read.
@@ -100,7 +104,7 @@ class ProcObserver:
     method: Literal["proc", "psutil"] = "proc"
     period_s = 0.00075
 
-    def __init__(self, pid: int) -> None:
+    def __init__(self, pid: int, *, resets_peak: bool = True) -> None:
         self._files: list[int] = []
         self._reset: int | None = None
         self._rest = self._shared = 0
@@ -110,6 +114,8 @@ class ProcObserver:
         except FileNotFoundError as error:
             self.close()
             raise ProcessGone from error
+        if not resets_peak:
+            return
         try:
             self._reset = self._open(f"/proc/{pid}/clear_refs", os.O_WRONLY)
         except OSError:
@@ -233,11 +239,11 @@ class PsutilObserver:
         return rss
 
 
-def observe(pid: int) -> Observer:
+def observe(pid: int, *, resets_peak: bool = True) -> Observer:
     """Return the most exact observer of process `pid` that this system permits."""
     if sys.platform == "linux":
         try:
-            return ProcObserver(pid)
+            return ProcObserver(pid, resets_peak=resets_peak)
         except OSError:
             # /proc is hidden or restricted; psutil may still have access.
             return PsutilObserver(pid)
