@@ -234,7 +234,8 @@ class LiveView(AbstractContextManager["LiveView"]):
     def _head(self, recorder: Recorder, width: int, rows: int) -> Iterator[Text]:
         rss = recorder.tree.last.rss_bytes if recorder.tree.last else 0
         running = [process for process in recorder.processes if process.ended_s is None]
-        yield _line(f"{self._title} · {format_duration(recorder.now_s())}", "bold")
+        state = " · display paused" if self._paused else ""
+        yield _line(f"{self._title} · {format_duration(recorder.now_s())}{state}", "bold")
         chart_width = max(1, width - _LABEL_WIDTH - 2)
         labels = [format_size(max(self._history.columns, default=0)), *[""] * (rows - 2), "0"]
         for label, blocks in zip(labels, self._history.chart(chart_width, rows), strict=False):
@@ -296,14 +297,12 @@ class LiveView(AbstractContextManager["LiveView"]):
         return self._first.setdefault(process, _rss(process))
 
     def _foot(self, recorder: Recorder) -> Text:
-        keys = f"x X-ray · p {'go on' if self._paused else 'pause'} · s sort by ({self._order})"
+        keys = f"x X-ray · p {'go on' if self._paused else 'pause'} · s sort: {self._order}"
         parts = [f"{keys} · q quit" if self._keys.is_open else "Ctrl-C ends"]
         if recorder.pending_xrays:
             parts.append(counted(recorder.pending_xrays, "X-ray") + " under way")
         elif self._message:
             parts.append(self._message)
-        if self._paused:
-            parts.append("paused")
         return _line(" · ".join(parts), "reverse")
 
 

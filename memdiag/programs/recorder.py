@@ -273,7 +273,8 @@ class Recorder:
                 self._watch(pid)
             if self._xray:
                 self._xray_lasting_peak(now_s)
-        if now_s >= self._sampled_s + period_s * 0.5:
+        # Nearly due is due: the next wait would be short.
+        if now_s >= self._sampled_s + period_s - min(period_s, SAMPLE_S) / 2:
             self._sample(now_s)
         if now_s >= self._proportional_s:
             self._read_proportional(now_s)
