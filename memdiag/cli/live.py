@@ -323,7 +323,7 @@ def session_state(session: RecordedSession, now_s: float) -> str:
     else:
         ago = format_duration(max(0.0, now_s - session.last_run_s))
         parts.append(f"{counted(runs, 'run')}, the last {ago} ago")
-    memory = session.memory
+    memory = session.memory if session.released_s is None else None
     if memory is not None and memory.weight_bytes is not None:
         parts.append(f"weights {format_size(memory.weight_bytes)}")
     if memory is not None and memory.arena_slack_bytes is not None:
