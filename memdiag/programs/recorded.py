@@ -105,6 +105,15 @@ class RecordedProcess:
             session.phases.add_sample(now_s, reading)
         return reading.rss_bytes
 
+    def read_peak(self) -> None:
+        """Raise the peak to the high-water mark since the start, which must not be reset.
+
+        Raises:
+            ProcessGone: it has ended.
+        """
+        _, peak = self._observer.boundary()
+        self.peak_rss_bytes = max(self.peak_rss_bytes, peak or 0)
+
     def boundary(self, now_s: float, session: "RecordedSession") -> Boundary:
         """Return the memory now, and the high-water mark since the last boundary of `session`.
 

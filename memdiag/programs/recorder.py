@@ -240,10 +240,10 @@ class Recorder:
             self.step(root)
             each_step(self)
         self._sample(self.now_s())
+        self._read_proportional(self.now_s())
         if root not in self._live:
             self.notes.append(f"process {root} ended after {format_duration(self.now_s())}")
         for process in self._live.values():
-            self._look_for_onnxruntime(process)
             if process.unrecorded:
                 process.models.update(_models_of(process.pid))
         self.notes += map(_runtime_note, self._unrecorded())
@@ -333,6 +333,9 @@ class Recorder:
                 pss += found.pss_bytes
                 swap += found.swap_bytes
             self._look_for_onnxruntime(process)
+            if self._watches:
+                with suppress(ProcessGone):
+                    process.read_peak()
         if pss:
             self.proportional.append((now_s, pss, swap))
         duration_s = self.now_s() - now_s

@@ -94,7 +94,8 @@ class ProcObserver:
 
     Args:
         pid: the process.
-        resets_peak: whether the mark may be reset, which the process itself would notice.
+        resets_peak: whether the mark may be reset, which the process itself would notice. If not,
+            it is the peak since the start of the observation once it has risen.
 
     Raises:
         ProcessGone: the process has ended.
@@ -107,6 +108,7 @@ class ProcObserver:
     def __init__(self, pid: int, *, resets_peak: bool = True) -> None:
         self._files: list[int] = []
         self._reset: int | None = None
+        self._first_mark: int | None = None
         self._rest = self._shared = 0
         try:
             self._statm = self._open(f"/proc/{pid}/statm", os.O_RDONLY)
@@ -115,6 +117,7 @@ class ProcObserver:
             self.close()
             raise ProcessGone from error
         if not resets_peak:
+            self._first_mark = self._read_status()[b"VmHWM"]
             return
         try:
             self._reset = self._open(f"/proc/{pid}/clear_refs", os.O_WRONLY)
@@ -145,9 +148,12 @@ class ProcObserver:
         memory = Memory(
             rss_bytes=rss, anonymous_bytes=anonymous, file_bytes=file, shared_bytes=shared
         )
+        mark = fields[b"VmHWM"]
+        if self._first_mark is not None and mark > self._first_mark:
+            return Boundary(memory, mark)
         if self._reset is None:
             return Boundary(memory, None)
-        peak = max(fields[b"VmHWM"], rss)
+        peak = max(mark, rss)
         self._clear()
         return Boundary(memory, peak)
 

@@ -191,10 +191,41 @@ def test_a_process_that_ends_is_recorded_until_then() -> None:
 def test_the_high_water_mark_of_the_process_is_kept() -> None:
     program = "x = bytearray(200 << 20); del x; print(flush=True); input()"
     with running(program) as pid:
-        watch(pid, duration_s=0.2)
+        recording = watch(pid, duration_s=0.2)
         status = Path(f"/proc/{pid}/status").read_text()
     marks = [int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM:")]
     assert marks[0] >= 200 << 10
+    # It was reached before the recording.
+    assert recording.processes[0].peak_rss_bytes < 100 << 20
+
+
+def test_a_peak_between_samples_is_found() -> None:
+    program = (
+        "print(flush=True); input(); x = b'x' * (200 << 20); del x; print(flush=True); input()"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    stdin, stdout = process.stdin, process.stdout
+    assert stdin is not None
+    assert stdout is not None
+    stdout.readline()
+    steps = []
+
+    def rise_and_fall(recorder: Recorder) -> None:
+        steps.append(recorder)
+        if len(steps) == 2:
+            stdin.write(b"\n")
+            stdin.flush()
+            stdout.readline()
+
+    try:
+        recording = watch(process.pid, duration_s=0.5, period_s=60.0, each_step=rise_and_fall)
+    finally:
+        process.kill()
+        process.communicate()
+    assert max(recording.samples.rss_bytes) < 100 << 20
+    assert recording.processes[0].peak_rss_bytes >= 200 << 20
 
 
 def test_the_time_between_samples_is_kept() -> None:
