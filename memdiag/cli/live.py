@@ -109,7 +109,7 @@ class LiveView(AbstractContextManager["LiveView"]):
     """
 
     def __init__(self, title: str, on_quit: Callable[[LiveView], None]) -> None:
-        self._title = title
+        self._title = plain(title)
         self._on_quit = on_quit
         self._history = MemoryHistory()
         self._first: dict[RecordedProcess | None, int] = {}
@@ -260,7 +260,8 @@ class LiveView(AbstractContextManager["LiveView"]):
         for process, depth in self._sorted(recorder):
             rss = _rss(process)
             growth = format_size(rss - self._growth_start(process), signed=True)
-            command = plain(" ".join(process.info.command)) or "?"
+            program, *words = process.info.command or ("?",)
+            command = plain(" ".join([PurePath(program).name, *words]))
             indent = "  " * depth
             yield _line(
                 f"{process.pid:>8} {format_size(rss):>10} {growth:>10}  {indent}{command}", "bold"
@@ -285,12 +286,16 @@ class LiveView(AbstractContextManager["LiveView"]):
             return [(process, 0) for process in running]
         found: list[tuple[RecordedProcess, int]] = []
         pids = {process.pid for process in running}
-        pending = [(each, 0) for each in reversed(running) if each.info.parent not in pids]
+        children: dict[int, list[RecordedProcess]] = {}
+        # The last one is taken first.
+        for process in sorted(running, key=lambda each: each.pid, reverse=True):
+            parent = process.info.parent
+            children.setdefault(parent if parent in pids else 0, []).append(process)
+        pending = [(each, 0) for each in children.get(0, ())]
         while pending:
             process, depth = pending.pop()
             found.append((process, depth))
-            children = [each for each in running if each.info.parent == process.pid]
-            pending += [(each, depth + 1) for each in reversed(children)]
+            pending += [(each, depth + 1) for each in children.get(process.pid, ())]
         return found
 
     def _growth_start(self, process: RecordedProcess) -> int:

@@ -42,7 +42,7 @@ def control_file(folder: Path, address: str) -> Iterator[None]:
 
 
 def request_xray(folder: Path) -> int:
-    """Have the recording in `folder` take an X-ray of every process with sessions.
+    """Have the recording in `folder` take an X-ray of every process that uses onnxruntime.
 
     Returns:
         the number of processes.
@@ -60,8 +60,8 @@ def request_xray(folder: Path) -> int:
                 return int(json.loads(answers.readline())["processes"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UsageError(
-            f"{folder}: no recording is under way. Name the folder of a memdiag run that has not"
-            " ended."
+            f"{folder}: no recording is under way. Name the folder of a memdiag run or watch that"
+            " has not ended."
         ) from error
 
 

@@ -14,6 +14,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
+import onnx
 import pytest
 
 from memdiag.cli.live import MAX_COLUMNS, MemoryHistory, require_terminal
@@ -233,6 +235,39 @@ def test_a_program_under_the_view_writes_to_files(
     assert stderr.startswith("to standard error\n")
     assert "KeyboardInterrupt" in stderr
     assert load(tmp_path / "out" / "run.json", ProgramRun).exit_code == -signal.SIGINT
+
+
+USING_SESSIONS = """
+import sys, time, numpy, onnxruntime
+providers = ["CPUExecutionProvider"]
+used, unused = (onnxruntime.InferenceSession(sys.argv[1], providers=providers) for _ in range(2))
+while True:
+    used.run(None, {"x": numpy.ones((1, 512), numpy.float32)})
+    time.sleep(0.05)
+"""
+
+
+def test_sessions_and_the_result_of_an_xray_are_shown(
+    terminals: list[Terminal], tmp_path: Path
+) -> None:
+    model = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["": 17]>'
+        " linear (float[n, 512] x) => (float[n, 512] y) { y = MatMul(x, w) }"
+    )
+    weight = np.random.default_rng(0).standard_normal((512, 512), np.float32)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(weight, "w"))
+    onnx.save(model, tmp_path / "linear.onnx")
+    words = ["-m", "memdiag", "run", "--live", "--out", str(tmp_path / "out"), "--"]
+    program = [sys.executable, "-c", USING_SESSIONS, str(tmp_path / "linear.onnx")]
+    terminals.append(Terminal(*words, *program))
+    terminal = terminals[0]
+    terminal.wait_for("2 sessions.*#1 linear.onnx · [0-9]+ runs, the last.*#2 .*never ran")
+    terminal.wait_for("never ran · weights.*X-ray at.*X-rays: 1 process", terminal.press(b"x"))
+    terminal.press(b"\x03")
+    terminal.end()
+    assert terminal.is_restored
+    recording = load(tmp_path / "out" / "run.json", ProgramRun)
+    assert recording.xrays[0].reason == "request"
 
 
 def test_q_closes_the_view_and_the_program_goes_on(

@@ -17,6 +17,7 @@ import pytest
 from memdiag.api.watch import watch
 from memdiag.cli.app import parse_command_line
 from memdiag.errors import MemdiagError, ModelError, UsageError, XrayError
+from memdiag.programs import xray
 from memdiag.programs.control import request_xray
 from memdiag.programs.process_files import LoadedRuntime, loaded_runtime
 from memdiag.programs.recorder import Recorder
@@ -153,6 +154,21 @@ def test_an_xray_is_taken_on_request(server: int, tmp_path: Path) -> None:
     assert [xray.reason for xray in recording.xrays] == ["request"]
     with pytest.raises(UsageError, match="no recording is under way"):
         request_xray(tmp_path / "new")
+
+
+def test_a_signal_ends_xrays_that_are_being_taken(
+    server: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(xray, "examine", lambda *words: time.sleep(60))
+
+    def interrupt(recorder: Recorder) -> None:
+        if recorder.pending_xrays:
+            signal.raise_signal(signal.SIGINT)
+
+    recording = watch(server, duration_s=0.3, xray=True, each_step=interrupt)
+    assert recording.xrays == ()
+    assert "the recording was stopped before its X-rays were complete" in recording.notes
+    assert recording.duration_s < 60
 
 
 def test_descendants_are_recorded() -> None:
