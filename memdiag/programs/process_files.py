@@ -28,6 +28,7 @@ _PACKAGE = re.compile(r"""^\s*"?(?:package_)?name"?\s*[=:]\s*["']([^"']+)""", re
 _PACKAGE_VERSION = re.compile(
     rf"""^\s*"?(?:__)?version(?:__)?"?\s*[=:]\s*["']{_VERSION}""", re.MULTILINE
 )
+_FLAGS = re.compile(rb"^flags:\s*([0-7]+)$", re.MULTILINE)
 _MAX_PARENTS = 6
 
 
@@ -74,7 +75,7 @@ def _runtime_of(library: str, root: Path) -> LoadedRuntime:
 
 
 def guess_models(pid: int) -> tuple[Path, ...]:
-    """Return the ONNX files that process `pid` maps, has open, or was started with.
+    """Return the ONNX files that process `pid` maps, has open to read, or was started with.
 
     If it maps external data, models in the same folder that refer to it are included. A model that
     the process has read, and whose file it has closed, is not found.
@@ -113,7 +114,10 @@ def _refers_to(model: Path, data: Path) -> bool:
 
 
 def _open_files(pid: int) -> list[Path]:
-    """Return the files that the process has open; none if they cannot be read."""
+    """Return the files that the process has open for reading; none if they cannot be read.
+
+    Files that it writes, such as logs, are left out: they are neither models nor their data.
+    """
     try:
         links = list(Path(f"/proc/{pid}/fd").iterdir())
     except OSError:
@@ -121,7 +125,9 @@ def _open_files(pid: int) -> list[Path]:
     found = []
     for link in links:
         with suppress(OSError):  # closed meanwhile
-            found.append(link.readlink())
+            flags = _FLAGS.search(Path(f"/proc/{pid}/fdinfo/{link.name}").read_bytes())
+            if flags and int(flags[1], 8) & os.O_ACCMODE == os.O_RDONLY:
+                found.append(link.readlink())
     return sorted(path for path in found if path.is_absolute())
 
 
