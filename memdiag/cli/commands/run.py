@@ -37,7 +37,8 @@ def configure(parser: ArgumentParser) -> None:
         action="store_true",
         help="Show processes, sessions and memory on the terminal while the program runs. Its"
         " standard output and error go to stdout.txt and stderr.txt in the folder of the reports,"
-        " and its standard input is empty (/dev/null).",
+        " and its standard input is empty (/dev/null). Keys: x takes an X-ray, p pauses the display,"
+        " s changes the order, q closes the view while the program goes on.",
     )
     add_reports_folder(parser, default="memdiag-run-PID")
     add_quiet(parser)

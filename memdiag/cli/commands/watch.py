@@ -52,7 +52,8 @@ def configure(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--live",
         action="store_true",
-        help="Show processes and memory on the terminal while they are recorded.",
+        help="Show processes and memory on the terminal while they are recorded. Keys: x takes an"
+        " X-ray, p pauses the display, s changes the order, q ends the recording.",
     )
     add_reports_folder(parser, default="memdiag-watch-PID")
     add_quiet(parser)
