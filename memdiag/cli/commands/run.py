@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from memdiag.cli import CLEAN
-from memdiag.cli.options import add_quiet, add_reports_folder
+from memdiag.cli.options import add_quiet, add_reports_folder, add_switch
 
 if TYPE_CHECKING:
     from memdiag.cli.live import LiveView
@@ -29,16 +29,21 @@ def configure(parser: ArgumentParser) -> None:
         nargs=argparse.REMAINDER,
         help="The program and its arguments, such as python app.py, or gunicorn app:app.",
     )
-    parser.add_argument(
-        "--no-xray", action="store_true", help="Do not identify the owners of the memory."
+    add_switch(
+        parser,
+        parser,
+        "--xray",
+        default=True,
+        help="Identify the owners of the memory of each process with sessions, at its end and at"
+        " peaks that last (the default).",
     )
     parser.add_argument(
         "--live",
         action="store_true",
         help="Show processes, sessions and memory on the terminal while the program runs. Its"
         " standard output and error go to stdout.txt and stderr.txt in the folder of the reports,"
-        " and its standard input is empty (/dev/null). Keys: x takes an X-ray, p pauses the display,"
-        " s changes the order, q closes the view while the program goes on.",
+        " and its standard input is empty (/dev/null). Keys: x takes an X-ray, p pauses the"
+        " display, s changes the order, q closes the view while the program goes on.",
     )
     add_reports_folder(parser, default="memdiag-run-PID")
     add_quiet(parser)
@@ -68,7 +73,7 @@ def run(options: Namespace) -> int:
             require_terminal()
             view = LiveView(f"memdiag run {' '.join(words)}", lambda view: _leave(view, folder))
             settings = {"each_step": stack.enter_context(view).update, "output_folder": folder}
-        result = record(words, xray=not options.no_xray, folder=folder, **settings)
+        result = record(words, xray=options.xray, folder=folder, **settings)
     console = Console(stderr=True, highlight=False)
 
     def print_answer(written: Sequence[Path]) -> int:
