@@ -105,6 +105,24 @@ def format_duration(seconds: float) -> str:
     return f"{seconds * 1e6:.0f} µs"
 
 
+_SECONDS = {"ms": 0.001, "": 1, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
+_DURATION = re.compile(r"\s*(\d{1,9}(?:\.\d{1,9})?)\s*([a-z]*)\s*")
+
+
+def parse_duration(text: str) -> float:
+    """Return the seconds that `text` means: ``500ms``, ``5s``, ``10min``, ``2h`` or seconds.
+
+    Raises:
+        UsageError: the text is no duration above 0.
+    """
+    match = _DURATION.fullmatch(text)
+    factor = _SECONDS.get(match[2]) if match else None
+    seconds = float(match[1]) * factor if match and factor else 0.0
+    if not seconds:
+        raise UsageError(f"{text!r} is not a duration. Write it like 500ms, 5s, 10min or 2h.")
+    return seconds
+
+
 def two_groups(sizes: Sequence[int]) -> tuple[Sequence[int], Sequence[int]] | None:
     """Return the smaller and the larger of `sizes` if they form two groups, else None.
 

@@ -3,10 +3,10 @@
 import os
 import signal
 import subprocess
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import memdiag
 from memdiag.errors import UsageError
@@ -15,12 +15,17 @@ from memdiag.programs.control import control_file
 from memdiag.programs.recorder import Recorder
 from memdiag.records.run import ProgramRun
 
+STDOUT_FILE: Final = "stdout.txt"
+STDERR_FILE: Final = "stderr.txt"
+
 
 def run(
     command: Sequence[str | os.PathLike[str]],
     *,
     xray: bool = True,
     folder: str | os.PathLike[str] | None = None,
+    output_folder: str | os.PathLike[str] | None = None,
+    each_step: Callable[[Recorder], None] = lambda recorder: None,
 ) -> ProgramRun:
     """Run the program `command` and return what was recorded of it.
 
@@ -31,10 +36,14 @@ def run(
         command: the program and its arguments.
         xray: identify the owners of the memory of each process with sessions at its end, and at
             peaks that last.
-        folder: where `request_xray` finds the recording while it is under way; it must exist.
+        folder: where `request_xray` finds the recording while it is under way.
+        output_folder: write standard output and error of the program to the files `STDOUT_FILE` and
+            `STDERR_FILE` there; its standard input is then the null device.
+        each_step: is called many times a second with the recorder; the program may wait for it to
+            return.
 
     Raises:
-        UsageError: `command` is empty, the program cannot be started, or `folder` cannot be
+        UsageError: `command` is empty, the program cannot be started, or a folder cannot be
             written.
     """
     words = [os.fspath(word) for word in command]
@@ -45,15 +54,40 @@ def run(
         stack.callback(recorder.close)
         if folder is not None:
             stack.enter_context(control_file(Path(folder), recorder.address))
+        streams = stack.enter_context(_streams(output_folder))
         try:
-            process = subprocess.Popen(words, env=recorder.environment())
+            process = subprocess.Popen(words, env=recorder.environment(), **streams)
         except OSError as error:
             raise UsageError(f"{words[0]}: cannot be started ({error.strerror}).") from error
         with _passing_signals_on(process):
-            recorder.run(process.pid, lambda: process.poll() is not None)
+            recorder.run(process.pid, lambda: process.poll() is not None, each_step)
         return assemble_run(
             recorder, words, process.returncode, memdiag_version=memdiag.__version__
         )
+
+
+@contextmanager
+def _streams(name: str | os.PathLike[str] | None) -> Iterator[dict[str, Any]]:
+    """Yield the standard streams of a program: files in the folder `name`, or ours without it.
+
+    Raises:
+        UsageError: a file cannot be written.
+    """
+    if name is None:
+        yield {}
+        return
+    folder = Path(name)
+    with ExitStack() as stack:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            output = stack.enter_context(open(folder / STDOUT_FILE, "wb"))
+            errors = stack.enter_context(open(folder / STDERR_FILE, "wb"))
+        except OSError as error:
+            raise UsageError(
+                f"{folder}: the output of the program cannot be written there ({error.strerror})."
+                " Choose another folder with --out."
+            ) from error
+        yield {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": errors}
 
 
 class _passing_signals_on:  # a context manager

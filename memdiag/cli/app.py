@@ -6,6 +6,7 @@ import io
 import os
 import signal
 import sys
+import textwrap
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from importlib import import_module
@@ -165,6 +166,10 @@ class _HelpFormatter(argparse.HelpFormatter):
         return "\n\n".join(
             super(_HelpFormatter, self)._fill_text(each, width, indent) for each in paragraphs
         )
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        # Names of options and folders stay whole.
+        return textwrap.wrap(" ".join(text.split()), width, break_on_hyphens=False)
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
         is_value = isinstance(action.default, str | int | float) and not isinstance(

@@ -240,6 +240,16 @@ def whole_number(minimum: int) -> Callable[[str], int]:
     return read
 
 
+def duration(text: str) -> float:
+    """Return the seconds that an option such as ``--for 2h`` means."""
+    from memdiag.units import parse_duration
+
+    try:
+        return parse_duration(text)
+    except UsageError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
 def pairs(option: str, values: Sequence[str]) -> dict[str, str]:
     """Return the ``NAME=VALUE`` texts given to `option` as a mapping.
 

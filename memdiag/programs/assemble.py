@@ -45,7 +45,7 @@ def assemble_run(
     times, pss, swap = (
         zip(*recorder.proportional, strict=True) if recorder.proportional else ((),) * 3
     )
-    runtimes = {each.onnxruntime for each in recorder.processes if each.onnxruntime}
+    runtimes = {version for each in recorder.processes if (version := each.runtime_version)}
     python = next((each.python for each in recorder.processes if each.python), None)
     root = recorder.processes[0].pid if recorder.processes else 0
     run = ProgramRun(
@@ -85,8 +85,8 @@ def _process(process: RecordedProcess, root: int, exit_code: int | None) -> Prog
         exit_code=exit_code if process.pid == root else None,
         peak_rss_bytes=process.peak_rss_bytes,
         peak_pss_bytes=process.peak_pss_bytes,
-        onnxruntime=process.onnxruntime,
-        build=process.build,
+        onnxruntime=process.runtime_version,
+        build=process.build or (process.runtime and process.runtime.build),
         python=process.python,
         samples=process.timeline.samples(),
         cpus_allowed=process.cpus_allowed,

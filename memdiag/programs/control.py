@@ -18,13 +18,16 @@ ANSWER_S = 300.0
 
 @contextmanager
 def control_file(folder: Path, address: str) -> Iterator[None]:
-    """Write the address of a recording to `folder`, and remove it in the end.
+    """Write the address of a recording to `folder`, which is created if missing.
+
+    The file is removed in the end.
 
     Raises:
         UsageError: the file cannot be written.
     """
     path = folder / CONTROL_FILE
     try:
+        folder.mkdir(parents=True, exist_ok=True)
         path.unlink(missing_ok=True)
         with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
             json.dump({"address": address}, file)
@@ -39,7 +42,7 @@ def control_file(folder: Path, address: str) -> Iterator[None]:
 
 
 def request_xray(folder: Path) -> int:
-    """Have the recording in `folder` take an X-ray of every process with sessions.
+    """Have the recording in `folder` take an X-ray of every process that uses onnxruntime.
 
     Returns:
         the number of processes.
@@ -57,8 +60,8 @@ def request_xray(folder: Path) -> int:
                 return int(json.loads(answers.readline())["processes"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UsageError(
-            f"{folder}: no recording is under way. Name the folder of a memdiag run that has not"
-            " ended."
+            f"{folder}: no recording is under way. Name the folder of a memdiag run or watch that"
+            " has not ended."
         ) from error
 
 

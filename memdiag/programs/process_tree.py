@@ -36,10 +36,12 @@ def process_info(pid: int) -> ProcessInfo | None:
 
 
 def descendants(pid: int) -> Iterator[int]:
-    """Yield the ids of process `pid` and of all processes below it."""
+    """Yield the ids of process `pid` and of all processes below it, this process left out."""
     pending = [pid]
     while pending:
         current = pending.pop()
+        if current == os.getpid():
+            continue
         yield current
         pending.extend(_children(current))
 
@@ -56,15 +58,6 @@ def _children(pid: int) -> list[int]:
         with suppress(OSError):
             found += map(int, Path(f"/proc/{pid}/task/{thread}/children").read_bytes().split())
     return found
-
-
-def has_onnxruntime(pid: int) -> bool:
-    """Return whether process `pid` maps a library of onnxruntime; False if it cannot be read."""
-    try:
-        maps = Path(f"/proc/{pid}/maps").read_bytes()
-    except OSError:
-        return False
-    return any(b"onnxruntime" in line and b".so" in line for line in maps.splitlines())
 
 
 class ProportionalMemory(NamedTuple):

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from memdiag.programs.cpu_limit import cpus_allowed, thread_count
 from memdiag.programs.log_filter import SessionLog
+from memdiag.programs.process_files import LoadedRuntime
 from memdiag.programs.process_tree import ProcessInfo, process_info
 from memdiag.records.profile import Memory, Phase
 from memdiag.records.run import InputShapes, PhaseTime, SessionMemory
@@ -24,21 +25,25 @@ class RecordedProcess:
         info: its ids and command line.
         now_s: seconds since the start of the recording.
         origin_epoch_s: the start of the recording, in seconds since 1970.
+        resets_peak: whether the kernel's high-water mark of the process may be reset.
 
     Attributes:
         local_sessions: its sessions by the number that its hook gave to them.
         logs: how the logs of its sessions are passed on, by the same number.
         active: its sessions that are being created or run for the first time.
-        uses_onnxruntime: whether it was seen with a library of onnxruntime.
         inherited: the sessions of the process that it was forked from, by the same number as
             `local_sessions`.
         cpus_allowed: the CPUs that it may use; None if that is not known.
+        runtime: the onnxruntime that was found in it from outside; None if it was not looked for.
+        models: names of models that were found from outside.
 
     Raises:
         ProcessGone: it has ended.
     """
 
-    def __init__(self, info: ProcessInfo, now_s: float, origin_epoch_s: float) -> None:
+    def __init__(
+        self, info: ProcessInfo, now_s: float, origin_epoch_s: float, *, resets_peak: bool = True
+    ) -> None:
         self.info = info
         self.origin_epoch_s = origin_epoch_s
         self.started_s = now_s
@@ -49,20 +54,31 @@ class RecordedProcess:
         self.build: str | None = None
         self.python: str | None = None
         self.forked_from: int | None = None
-        self.uses_onnxruntime = False
         self.timeline = SampleTimeline()
         self.inherited: dict[int, Inheritance] = {}
         self.cpus_allowed = cpus_allowed(info.pid)
+        self.runtime: LoadedRuntime | None = None
+        self.models: set[str] = set()
         self.local_sessions: dict[int, RecordedSession] = {}
         self.logs: dict[int, SessionLog] = {}
         self.active: list[RecordedSession] = []
-        self._observer: Observer = observe(info.pid)
+        self._observer: Observer = observe(info.pid, resets_peak=resets_peak)
         self._marks: dict[RecordedSession, int] = {}
 
     @property
     def pid(self) -> int:
         """The id of the process."""
         return self.info.pid
+
+    @property
+    def unrecorded(self) -> bool:
+        """Whether it uses onnxruntime without the hook."""
+        return self.runtime is not None and self.onnxruntime is None
+
+    @property
+    def runtime_version(self) -> str | None:
+        """The release of onnxruntime, from the hook or found from outside; None if unknown."""
+        return self.onnxruntime or (self.runtime and self.runtime.version)
 
     @property
     def live_sessions(self) -> list["RecordedSession"]:
@@ -102,6 +118,15 @@ class RecordedProcess:
         for session in self.active:
             session.phases.add_sample(now_s, reading)
         return reading.rss_bytes
+
+    def read_peak(self) -> None:
+        """Raise the peak to the high-water mark since the start, which must not be reset.
+
+        Raises:
+            ProcessGone: it has ended.
+        """
+        _, peak = self._observer.boundary()
+        self.peak_rss_bytes = max(self.peak_rss_bytes, peak or 0)
 
     def boundary(self, now_s: float, session: "RecordedSession") -> Boundary:
         """Return the memory now, and the high-water mark since the last boundary of `session`.

@@ -14,19 +14,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from memdiag.errors import MemdiagError
+from memdiag.errors import MemdiagError, XrayError
 from memdiag.programs.log_filter import LogFilter
-from memdiag.programs.process_tree import (
-    descendants,
-    has_onnxruntime,
-    process_info,
-    proportional_memory,
-)
+from memdiag.programs.process_files import guess_models, loaded_runtime
+from memdiag.programs.process_tree import descendants, process_info, proportional_memory
 from memdiag.programs.recorded import RecordedProcess, RecordedSession
 from memdiag.programs.xray import ProcessXrayTask, session_memories
 from memdiag.records.run import ProcessXray, RunPeak, XrayReason
 from memdiag.runner.observer import ProcessGone, Reading
 from memdiag.runner.timeline import SampleTimeline
+from memdiag.units import format_duration
 
 HOOK_FOLDER: Final = Path(__file__).parent / "hook"
 
@@ -35,7 +32,7 @@ CREATION_SAMPLE_S = 0.001
 """Seconds between samples while a session is created or run for the first time."""
 
 TREE_S = 0.1
-"""Seconds between two looks for new processes."""
+"""Seconds between two looks for new processes, and the longest wait in a step."""
 
 PROPORTIONAL_S = 1.0
 MAX_PROPORTIONAL_SHARE = 0.01
@@ -97,11 +94,13 @@ class _StderrPipe:
 class Recorder:
     """Records the processes of a program, and the sessions in them.
 
-    Call `run` after the program was started with `environment`. All times are seconds since the
-    recorder was made.
+    Call `run` after the program was started with `environment`, or `watch` for a process that was
+    started without it. All times are seconds since the recorder was made.
 
     Args:
         xray: take an X-ray of each process with sessions at its end, and at peaks that last.
+        period_s: seconds between samples while no session is created or run for the first time.
+        models: the models of processes without the hook; None to find them by their files.
 
     Attributes:
         processes: all processes, in the order in which they were seen.
@@ -113,8 +112,17 @@ class Recorder:
         notes: what the reader of the recording must know.
     """
 
-    def __init__(self, *, xray: bool = True) -> None:
+    def __init__(
+        self,
+        *,
+        xray: bool = True,
+        period_s: float = SAMPLE_S,
+        models: Sequence[Path] | None = None,
+    ) -> None:
         self._xray = xray
+        self._period_s = period_s
+        self._models = models
+        self._watches = False
         self._secret = secrets.token_hex(16)
         self._folder = tempfile.TemporaryDirectory(prefix="memdiag-run-")
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -150,6 +158,8 @@ class Recorder:
         """Release all files."""
         for pipe in list(self._pipes.values()):
             self._close_pipe(pipe)
+        for task in self._tasks:
+            task.cancel()
         for process in self._live.values():
             process.close()
         self._selector.close()
@@ -174,38 +184,97 @@ class Recorder:
         """Return the seconds since the start of the recording."""
         return time.perf_counter() - self._origin
 
-    def run(self, root: int, has_ended: Callable[[], bool]) -> None:
-        """Record process `root` and its descendants until `has_ended` returns True."""
+    def run(
+        self,
+        root: int,
+        has_ended: Callable[[], bool],
+        each_step: Callable[["Recorder"], None] = lambda recorder: None,
+    ) -> None:
+        """Record process `root` and its descendants until `has_ended` returns True.
+
+        `each_step` is called after each step; the program may wait for it to return.
+        """
         self._watch(root)
         while not has_ended():
             self.step(root)
+            each_step(self)
         deadline_s = self.now_s() + LAST_PROCESSES_S
         while self._tasks or (self._live and root not in self._live and self.now_s() < deadline_s):
             self.step(root)
+            each_step(self)
         # What the last processes have sent.
         while self._handle_input(0):
             pass
-        self._note_unrecorded()
         if self._live and root not in self._live:
             pids = ", ".join(map(str, self._live))
             self.notes.append(
                 f"still running when the program ended: process {pids}; memdiag watch PID records"
                 " such a process"
             )
+        self.notes += (
+            f"{_runtime_note(process)}, but its sessions are not recorded: it is not Python, or"
+            " Python was started with -I, -E or -S"
+            for process in self._unrecorded()
+        )
+
+    def _unrecorded(self) -> list[RecordedProcess]:
+        """Return the processes that use onnxruntime without the hook."""
+        return [process for process in self.processes if process.unrecorded]
+
+    def watch(
+        self,
+        root: int,
+        has_ended: Callable[[], bool],
+        each_step: Callable[["Recorder"], None] = lambda recorder: None,
+    ) -> None:
+        """Record process `root`, which was started without the hook, and its descendants.
+
+        The recording goes on until `root` has ended or `has_ended` returns True. Nothing in the
+        processes is changed.
+        """
+        self._watches = True
+        for pid in descendants(root):
+            self._watch(pid)
+        self._sample(self.now_s())
+        while root in self._live and not has_ended():
+            self.step(root)
+            each_step(self)
+        self._sample(self.now_s())
+        self._read_proportional(self.now_s())
+        if root not in self._live:
+            self.notes.append(f"process {root} ended after {format_duration(self.now_s())}")
+        for process in self._live.values():
+            if process.unrecorded:
+                process.models.update(_models_of(process.pid))
+        self.notes += map(_runtime_note, self._unrecorded())
+
+    def wait_for_xrays(
+        self,
+        stops: Callable[[], bool],
+        each_step: Callable[["Recorder"], None] = lambda recorder: None,
+    ) -> None:
+        """Wait until all X-rays are there, or `stops` returns True."""
+        while self._tasks and not stops():
+            self._handle_input(TREE_S)
+            each_step(self)
+        if self._tasks:
+            self.notes.append("the recording was stopped before its X-rays were complete")
 
     def step(self, root: int) -> None:
         """Wait for input until the next sample is due, handle it, and take the sample."""
         busy = any(process.active for process in self._live.values())
-        period_s = CREATION_SAMPLE_S if busy else SAMPLE_S
-        self._handle_input(max(0.0, self._sampled_s + period_s - self.now_s()))
+        period_s = CREATION_SAMPLE_S if busy else self._period_s
+        wait_s = self._sampled_s + period_s - self.now_s()
+        self._handle_input(min(TREE_S, max(0.0, wait_s)))
         now_s = self.now_s()
-        if now_s >= self._tree_s + TREE_S:
+        if now_s >= self._tree_s + max(TREE_S, self._period_s):
             self._tree_s = now_s
             for pid in descendants(root):
                 self._watch(pid)
             if self._xray:
                 self._xray_lasting_peak(now_s)
-        if now_s >= self._sampled_s + period_s * 0.5:
+        # Nearly due is due: the next wait would be short.
+        if now_s >= self._sampled_s + period_s - min(period_s, SAMPLE_S) / 2:
             self._sample(now_s)
         if now_s >= self._proportional_s:
             self._read_proportional(now_s)
@@ -227,7 +296,9 @@ class Recorder:
         if info is None:
             return None
         try:
-            process = RecordedProcess(info, self.now_s(), self.origin_epoch_s)
+            process = RecordedProcess(
+                info, self.now_s(), self.origin_epoch_s, resets_peak=not self._watches
+            )
         except ProcessGone:
             return None
         self._live[pid] = process
@@ -261,22 +332,23 @@ class Recorder:
                 process.peak_pss_bytes = max(process.peak_pss_bytes or 0, found.pss_bytes)
                 pss += found.pss_bytes
                 swap += found.swap_bytes
-            if not process.uses_onnxruntime:
-                process.uses_onnxruntime = has_onnxruntime(process.pid)
+            self._look_for_onnxruntime(process)
+            if self._watches:
+                with suppress(ProcessGone):
+                    process.read_peak()
         if pss:
             self.proportional.append((now_s, pss, swap))
         duration_s = self.now_s() - now_s
-        self._proportional_s = now_s + max(PROPORTIONAL_S, duration_s / MAX_PROPORTIONAL_SHARE)
+        self._proportional_s = now_s + max(
+            PROPORTIONAL_S, self._period_s, duration_s / MAX_PROPORTIONAL_SHARE
+        )
 
-    def _note_unrecorded(self) -> None:
-        """Note the processes that have used onnxruntime without the hook."""
-        for process in self.processes:
-            if process.uses_onnxruntime and process.onnxruntime is None:
-                self.notes.append(
-                    f"process {process.pid} ({' '.join(process.info.command)[:MAX_COMMAND]}) uses"
-                    " onnxruntime, but its sessions are not recorded: it is not Python, or Python"
-                    " was started with -I, -E or -S"
-                )
+    def _look_for_onnxruntime(self, process: RecordedProcess) -> None:
+        """Store which onnxruntime `process` has loaded, if the hook has not reported it."""
+        if process.onnxruntime is None and process.runtime is None:
+            process.runtime = loaded_runtime(process.pid)
+            if self._watches and process.runtime is not None:
+                process.models.update(_models_of(process.pid))
 
     def _accept(self, listener: socket.socket) -> None:
         with suppress(OSError):
@@ -401,22 +473,48 @@ class Recorder:
 
     def _xray_on_request(self, connection: _Connection) -> None:
         """Take an X-ray of each process with sessions, and answer when all are there."""
-        processes = [process for process in self._live.values() if process.live_sessions]
+
+        def when_done(count: int) -> None:
+            answer = json.dumps({"processes": count}).encode() + b"\n"
+            with suppress(OSError):  # the asker has ended
+                connection.socket.sendall(answer)
+
+        self.examine("request", when_done)
+
+    def examine(
+        self, reason: XrayReason, when_done: Callable[[int], None] = lambda count: None
+    ) -> None:
+        """Start an X-ray of each process that uses onnxruntime.
+
+        At the end of the last one, `when_done` is called with the number of processes.
+        """
+        processes = self._with_onnxruntime()
         pending = len(processes)
 
-        def when_done() -> None:
+        def when_one_done() -> None:
             nonlocal pending
             pending -= 1
             if pending <= 0:
-                answer = json.dumps({"processes": len(processes)}).encode() + b"\n"
-                with suppress(OSError):  # the asker has ended
-                    connection.socket.sendall(answer)
+                when_done(len(processes))
 
         for process in processes:
-            if not self._start_xray(process, "request", when_done):
-                when_done()
+            if not self._start_xray(process, reason, when_one_done):
+                when_one_done()
         if not processes:
-            when_done()
+            when_done(0)
+
+    @property
+    def pending_xrays(self) -> int:
+        """The number of X-rays that are being taken."""
+        return len(self._tasks)
+
+    def _with_onnxruntime(self) -> list[RecordedProcess]:
+        """Return the processes with sessions, and those that use onnxruntime without the hook."""
+        return [
+            process
+            for process in self._live.values()
+            if process.live_sessions or process.unrecorded
+        ]
 
     def _xray_lasting_peak(self, now_s: float) -> None:
         """Take X-rays if the memory has stayed near a new peak for a while."""
@@ -427,11 +525,9 @@ class Recorder:
         affordable = self._xray_duration_s <= MAX_XRAY_SHARE * now_s
         if not (grown and affordable) or self._tasks or now_s < self._near_peak_s + PEAK_LASTS_S:
             return
-        processes = [process for process in self._live.values() if process.live_sessions]
-        if processes:
+        if self._with_onnxruntime():
             self._xrayed_rss_bytes = rss_bytes
-        for process in processes:
-            self._start_xray(process, "peak")
+        self.examine("peak")
 
     def _start_xray(
         self,
@@ -442,7 +538,7 @@ class Recorder:
         """Start an X-ray of `process`; return False if it cannot be started."""
         started_s = self.now_s()
         try:
-            task = ProcessXrayTask(process.pid, process.live_sessions)
+            task = ProcessXrayTask(process.pid, process.live_sessions, self._models)
         except OSError as error:
             self.notes.append(f"process {process.pid}: no X-ray was taken: {error.strerror}")
             return False
@@ -519,6 +615,22 @@ class Recorder:
         os.close(pipe.reading)
         if pipe.target is not None:
             os.close(pipe.target)
+
+
+def _runtime_note(process: RecordedProcess) -> str:
+    """Return which onnxruntime and which models were found in `process` from outside."""
+    assert process.runtime is not None
+    version, build = process.runtime
+    words = [f"process {process.pid} ({' '.join(process.info.command)[:MAX_COMMAND]}) uses"]
+    words += filter(None, ["onnxruntime", version, build and f"({build})"])
+    words += ["with", ", ".join(sorted(process.models))] if process.models else []
+    return " ".join(words)
+
+
+def _models_of(pid: int) -> Iterator[str]:
+    """Yield the names of the models that process `pid` maps, has open, or was started with."""
+    with suppress(XrayError):  # it has ended
+        yield from (path.name for path in guess_models(pid))
 
 
 def _answer(connection: _Connection, process: RecordedProcess) -> None:

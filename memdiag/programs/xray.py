@@ -2,8 +2,9 @@
 
 import json
 import os
+import signal
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from memdiag.attribution.process_memory import ProcessMemory
 from memdiag.attribution.search_target import search_target
 from memdiag.errors import MemdiagError, ModelError, XrayError
 from memdiag.model.model_file import open_model
+from memdiag.programs.process_files import guess_models, with_guess_note
 from memdiag.programs.recorded import RecordedSession
 from memdiag.records.attribution import Attribution
 from memdiag.records.codec import decode, encode
@@ -31,12 +33,18 @@ class ProcessXrayTask:
     Args:
         pid: the process.
         sessions: its sessions that are alive.
+        models: the models of a process without recorded sessions; None to find them by its files.
 
     Attributes:
         reading: the descriptor that becomes readable when the result arrives.
     """
 
-    def __init__(self, pid: int, sessions: Sequence[RecordedSession]) -> None:
+    def __init__(
+        self,
+        pid: int,
+        sessions: Sequence[RecordedSession],
+        models: Sequence[Path] | None = None,
+    ) -> None:
         self.pid = pid
         self.sessions = tuple(sessions)
         self.reading, writing = os.pipe()
@@ -44,7 +52,7 @@ class ProcessXrayTask:
         self._child = os.fork()
         if not self._child:
             os.close(self.reading)
-            _write_result(writing, pid, self.sessions)
+            _write_result(writing, lambda: examine(pid, self.sessions, models))
         os.close(writing)
 
     def read(self) -> bool:
@@ -52,6 +60,12 @@ class ProcessXrayTask:
         data = os.read(self.reading, 1 << 20)
         self._result += data
         return bool(data)
+
+    def cancel(self) -> None:
+        """End the X-ray without a result."""
+        os.kill(self._child, signal.SIGKILL)
+        os.waitpid(self._child, 0)
+        os.close(self.reading)
 
     def result(self) -> tuple[list[str], Attribution]:
         """Return the keys of the models, in order, and the X-ray; call it at the result's end.
@@ -68,12 +82,12 @@ class ProcessXrayTask:
         return keys, decode(rest, Attribution)
 
 
-def _write_result(writing: int, pid: int, sessions: Sequence[RecordedSession]) -> None:
-    """Write the X-ray of process `pid` to `writing`, and end this process."""
+def _write_result(writing: int, xray: Callable[[], tuple[list[str], Attribution]]) -> None:
+    """Write the result of `xray` to `writing`, and end this process."""
     try:
         with os.fdopen(writing, "wb") as file:
             try:
-                keys, attribution = examine(pid, sessions)
+                keys, attribution = xray()
                 file.write(json.dumps(keys).encode() + b"\n" + encode(attribution))
             except MemdiagError as error:
                 file.write(b"null\n" + str(error).encode(errors="replace"))
@@ -81,24 +95,34 @@ def _write_result(writing: int, pid: int, sessions: Sequence[RecordedSession]) -
         os._exit(0)
 
 
-def examine(pid: int, sessions: Sequence[RecordedSession]) -> tuple[list[str], Attribution]:
+def examine(
+    pid: int, sessions: Sequence[RecordedSession], models: Sequence[Path] | None = None
+) -> tuple[list[str], Attribution]:
     """Return the owners of the memory of process `pid`, and the keys of its models in order.
 
-    Models that cannot be read are left out.
+    Models that cannot be read are left out. Without `sessions`, the models are `models`, or those
+    whose files the process uses.
 
     Raises:
         XrayError: the process cannot be read.
     """
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="memdiag-run-")))
+        if sessions:
+            files = model_files(pid, sessions, folder)
+        else:
+            files = {str(path): path for path in (guess_models(pid) if models is None else models)}
         targets = {}
-        for key, path in model_files(pid, sessions, folder).items():
+        for key, path in files.items():
             with suppress(ModelError):
                 targets[key] = search_target(stack.enter_context(open_model(path)))
         addresses = {
             session.number: session.address for session in sessions if session.address is not None
         }
-        return list(targets), attribute(pid, list(targets.values()), sessions=addresses)
+        found = attribute(pid, list(targets.values()), sessions=addresses)
+    if not sessions and models is None:
+        found = with_guess_note(found)
+    return list(targets), found
 
 
 def model_files(pid: int, sessions: Sequence[RecordedSession], folder: Path) -> dict[str, Path]:

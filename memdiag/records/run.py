@@ -201,7 +201,8 @@ class ProgramProcess(Record, frozen=True, kw_only=True):
         exit_code: negative for a signal; None if it is not known.
         peak_rss_bytes, peak_pss_bytes: the largest resident set, and proportional set, which counts
             pages that several processes share in parts; None if it cannot be read.
-        onnxruntime: the version, if the process imported it and the hook was loaded.
+        onnxruntime: the version that the process has loaded; None if it has none or the version is
+            not known.
         cpus_allowed: the CPUs that the process may use, by its affinity and the limits of its
             control groups, when it started or last created a session; None if it is not known.
         forked_from: the process that it is a fork of, if that had imported onnxruntime.

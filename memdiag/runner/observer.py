@@ -114,6 +114,11 @@ class ProcObserver:
     Args:
         pid: the process number.
 
+    Args:
+        pid: the process.
+        resets_peak: whether the mark may be reset, which the process itself would notice. If not,
+            it is the peak since the start of the observation once it has risen.
+
     Raises:
         ProcessGone: the process has ended.
         OSError: its ``/proc`` files cannot be read.
@@ -122,9 +127,10 @@ class ProcObserver:
     method: Literal["proc", "psutil"] = "proc"
     period_s = 0.00075
 
-    def __init__(self, pid: int) -> None:
+    def __init__(self, pid: int, *, resets_peak: bool = True) -> None:
         self._files: list[int] = []
         self._reset: int | None = None
+        self._first_mark: int | None = None
         self._rest = self._shared = 0
         try:
             self._statm = self._open(f"/proc/{pid}/statm", os.O_RDONLY)
@@ -132,6 +138,9 @@ class ProcObserver:
         except FileNotFoundError as error:
             self.close()
             raise ProcessGone from error
+        if not resets_peak:
+            self._first_mark = self._read_status()[b"VmHWM"]
+            return
         try:
             self._reset = self._open(f"/proc/{pid}/clear_refs", os.O_WRONLY)
         except OSError:
@@ -161,9 +170,12 @@ class ProcObserver:
         memory = Memory(
             rss_bytes=rss, anonymous_bytes=anonymous, file_bytes=file, shared_bytes=shared
         )
+        mark = fields[b"VmHWM"]
+        if self._first_mark is not None and mark > self._first_mark:
+            return Boundary(memory, mark)
         if self._reset is None:
             return Boundary(memory, None)
-        peak = max(fields[b"VmHWM"], rss)
+        peak = max(mark, rss)
         self._clear()
         return Boundary(memory, peak)
 
@@ -258,11 +270,11 @@ class PsutilObserver:
         return rss
 
 
-def observe(pid: int) -> Observer:
+def observe(pid: int, *, resets_peak: bool = True) -> Observer:
     """Return the most exact observer of process `pid` that this system permits."""
     if sys.platform == "linux":
         try:
-            return ProcObserver(pid)
+            return ProcObserver(pid, resets_peak=resets_peak)
         except OSError:
             # /proc is hidden or restricted; psutil may still have access.
             return PsutilObserver(pid)

@@ -13,8 +13,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import memdiag as package
-from memdiag.api.xray import guess_models
 from memdiag.errors import ModelError, UsageError, XrayError
+from memdiag.programs.process_files import guess_models
 from memdiag.records.attribution import Attribution, Copy
 from tests.end_to_end.conftest import Finished, RunMemdiag
 
@@ -207,6 +207,7 @@ def test_models_are_guessed_by_the_files_of_a_process(tmp_path: Path) -> None:
         (holding, [], [given]),
         (loading, [], [mapped / "b.onnx"]),
         (holding.replace(str(given), "/dev/null"), ["m.onnx", "--x"], []),
+        (holding.replace("open(", "open(mode='a', file="), [], []),
     ):
         with running(program, *arguments) as pid:
             assert list(guess_models(pid)) == expected

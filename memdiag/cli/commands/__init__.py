@@ -18,6 +18,7 @@ COMMANDS = (
     "rules",
     "run",
     "tune",
+    "watch",
     "xray",
 )
 """The names of all commands, in the order of the help."""

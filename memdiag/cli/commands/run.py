@@ -3,12 +3,18 @@
 import argparse
 import os
 import signal
+import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from memdiag.cli import CLEAN
-from memdiag.cli.options import add_quiet, add_reports_folder
+from memdiag.cli.options import add_quiet, add_reports_folder, add_switch
+
+if TYPE_CHECKING:
+    from memdiag.cli.live import LiveView
 
 ARGUMENTS = "[--] COMMAND [ARGUMENTS...]"
 IN_WORKER = False
@@ -23,8 +29,21 @@ def configure(parser: ArgumentParser) -> None:
         nargs=argparse.REMAINDER,
         help="The program and its arguments, such as python app.py, or gunicorn app:app.",
     )
+    add_switch(
+        parser,
+        parser,
+        "--xray",
+        default=True,
+        help="Identify the owners of the memory of each process with sessions, at its end and at"
+        " peaks that last (the default).",
+    )
     parser.add_argument(
-        "--no-xray", action="store_true", help="Do not identify the owners of the memory."
+        "--live",
+        action="store_true",
+        help="Show processes, sessions and memory on the terminal while the program runs. Its"
+        " standard output and error go to stdout.txt and stderr.txt in the folder of the reports,"
+        " and its standard input is empty (/dev/null). Keys: x takes an X-ray, p pauses the"
+        " display, s changes the order, q closes the view while the program goes on.",
     )
     add_reports_folder(parser, default="memdiag-run-PID")
     add_quiet(parser)
@@ -41,17 +60,20 @@ def run(options: Namespace) -> int:
 
     from memdiag.api.run import run as record
     from memdiag.cli.output import Destination
-    from memdiag.errors import ReportError
     from memdiag.reports import report_of
 
     words = options.command[1:] if options.command[:1] == ["--"] else options.command
     folder = options.out or Path(f"memdiag-run-{os.getpid()}")
     destination = Destination(folder, plotly=options.plotly)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ReportError(f"{folder}: cannot be created ({error.strerror}).") from error
-    result = record(words, xray=not options.no_xray, folder=folder)
+    with ExitStack() as stack:
+        settings: dict[str, Any] = {}
+        if options.live:
+            from memdiag.cli.live import LiveView, require_terminal
+
+            require_terminal()
+            view = LiveView(f"memdiag run {' '.join(words)}", lambda view: _leave(view, folder))
+            settings = {"each_step": stack.enter_context(view).update, "output_folder": folder}
+        result = record(words, xray=options.xray, folder=folder, **settings)
     console = Console(stderr=True, highlight=False)
 
     def print_answer(written: Sequence[Path]) -> int:
@@ -60,6 +82,12 @@ def run(options: Namespace) -> int:
 
     destination.write_and_print(result, print_answer)
     return _exit_code(result.exit_code)
+
+
+def _leave(view: "LiveView", folder: Path) -> None:
+    """Close the view; the program goes on."""
+    view.close()
+    print(f"memdiag: the program goes on; its output is in {folder}.", file=sys.stderr)
 
 
 def _exit_code(code: int | None) -> int:

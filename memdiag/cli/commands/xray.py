@@ -21,8 +21,8 @@ def configure(parser: ArgumentParser) -> None:
     parser.add_argument(
         "process",
         metavar="PID|FOLDER",
-        help="Id of a running process, or the folder of a memdiag run that has not ended: its X-ray"
-        " becomes a part of the recording.",
+        help="Id of a running process, or the folder of a memdiag run or watch that has not ended:"
+        " its X-ray becomes a part of the recording.",
     )
     parser.add_argument(
         "models",
@@ -63,7 +63,7 @@ def run(options: Namespace) -> int:
 
     if not options.process.isdecimal():
         count = request_xray(Path(options.process))
-        print(f"{count} processes with sessions were examined; the recording has the result")
+        print(f"{count} processes with onnxruntime were examined; the recording has the result")
         return CLEAN
     # The command line parses the files after the first one of --model as arguments.
     models = [*options.model, *options.models]

@@ -1,0 +1,141 @@
+"""Watch a running process: record its memory, and that of its descendants, from outside."""
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from types import FrameType
+from typing import Any, Final
+
+import memdiag
+from memdiag.attribution.address_space import access_denied, no_such_process
+from memdiag.errors import UsageError, XrayError
+from memdiag.model.model_file import open_model
+from memdiag.programs.assemble import assemble_run
+from memdiag.programs.control import control_file
+from memdiag.programs.recorder import Recorder
+from memdiag.records.run import ProgramRun
+
+PERIOD_S: Final = 0.1
+MIN_PERIOD_S: Final = 0.001
+
+
+def watch(
+    pid: int,
+    *,
+    duration_s: float | None = None,
+    period_s: float = PERIOD_S,
+    xray: bool = False,
+    models: Sequence[str | os.PathLike[str]] | None = None,
+    folder: str | os.PathLike[str] | None = None,
+    each_step: Callable[[Recorder], None] = lambda recorder: None,
+) -> ProgramRun:
+    """Record the memory of process `pid` and its descendants, in any language, and return it.
+
+    The processes are only read. The recording ends with process `pid`, after `duration_s`, or at
+    SIGINT (Ctrl-C), SIGTERM or SIGHUP. A signal after that ends X-rays that are being taken.
+
+    Args:
+        pid: a process of this user that is not this one.
+        duration_s: the length of the recording in seconds; None for no limit.
+        period_s: the seconds between samples.
+        xray: identify the owners of the memory of each process that uses onnxruntime, at the end
+            and at peaks that last.
+        models: the ONNX files whose weights are searched for; by default those that a process maps,
+            has open or was started with.
+        folder: where `request_xray` finds the recording while it is under way.
+        each_step: is called several times a second with the recorder.
+
+    Raises:
+        UsageError: `pid` is this process or process 1, a time is out of bounds, or `folder` cannot
+            be written.
+        ModelError: one of `models` cannot be read.
+        XrayError: there is no such process, or it cannot be read.
+    """
+    _check_times(duration_s, period_s)
+    command = _command_of(pid)
+    paths = None if models is None else [Path(model) for model in models]
+    for path in paths or ():
+        open_model(path).close()
+    recorder = Recorder(xray=xray, period_s=period_s, models=paths)
+    with ExitStack() as stack:
+        stack.callback(recorder.close)
+        if folder is not None:
+            stack.enter_context(control_file(Path(folder), recorder.address))
+        signals = stack.enter_context(_counting_signals())
+
+        def has_ended() -> bool:
+            is_over = duration_s is not None and recorder.now_s() >= duration_s
+            return is_over or signals.count > 0
+
+        recorder.watch(pid, has_ended, each_step)
+        if xray:
+            recorder.examine("end")
+        count = signals.count
+        recorder.wait_for_xrays(lambda: signals.count > count, each_step)
+        if not recorder.peak_rss_bytes:
+            raise XrayError(f"process {pid} has ended, or is a thread of the kernel.")
+        return assemble_run(recorder, command, None, memdiag_version=memdiag.__version__)
+
+
+def _check_times(duration_s: float | None, period_s: float) -> None:
+    """Raise UsageError if a time is out of bounds."""
+    if duration_s is not None and not duration_s > 0:
+        raise UsageError(f"a recording cannot last {duration_s} s. Give a time above 0.")
+    if not period_s >= MIN_PERIOD_S:
+        raise UsageError(f"samples cannot be {period_s} s apart. Give a time from 1 ms.")
+
+
+def _command_of(pid: int) -> tuple[str, ...]:
+    """Return the command line of process `pid`.
+
+    Raises:
+        UsageError: it is no process to watch.
+        XrayError: there is no such process, or it cannot be read.
+    """
+    if sys.platform != "linux":
+        raise XrayError(f"process {pid}: processes can only be watched on Linux.")
+    if pid == 1:
+        raise UsageError(
+            "process 1 is the ancestor of all processes. Give the id of the process of a program."
+        )
+    if pid == os.getpid():
+        raise UsageError(f"process {pid} is memdiag itself. Give the id of another process.")
+    try:
+        Path(f"/proc/{pid}/maps").read_bytes()
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except PermissionError as error:
+        raise access_denied(pid) from error
+    except OSError as error:
+        raise no_such_process(pid) from error
+    return tuple(os.fsdecode(word) for word in words[:-1])
+
+
+class _counting_signals:  # a context manager
+    """Counts the signals that ask for an end, which then raise nothing.
+
+    Only the main thread can handle signals.
+
+    Attributes:
+        count: the number of signals until now.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._handlers: dict[int, Any] = {}
+
+    def __enter__(self) -> "_counting_signals":
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                self._handlers[number] = signal.signal(number, self._handle)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        self.count += 1

@@ -1,0 +1,100 @@
+"""``memdiag watch``: record the memory of a running process and its descendants."""
+
+import signal
+from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from memdiag.cli import CLEAN
+from memdiag.cli.options import add_list, add_quiet, add_reports_folder, duration, whole_number
+
+ARGUMENTS = "PID"
+IN_WORKER = False
+"""A worker is in a process group of its own, which may not read the keys of the terminal."""
+
+
+def configure(parser: ArgumentParser) -> None:
+    """Add the options."""
+    parser.add_argument(
+        "pid", metavar="PID", type=whole_number(1), help="Id of a running process, in any language."
+    )
+    parser.add_argument(
+        "--for",
+        dest="duration_s",
+        metavar="TIME",
+        type=duration,
+        help="Length of the recording, such as 30s, 10min or 2h (default: until Ctrl-C, or until"
+        " the process ends).",
+    )
+    parser.add_argument(
+        "--every",
+        dest="period_s",
+        metavar="TIME",
+        type=duration,
+        help="Time between samples, from 1ms (default: 100ms).",
+    )
+    parser.add_argument(
+        "--xray",
+        action="store_true",
+        help="Identify the owners of the memory of each process that uses onnxruntime, at the end"
+        " and at peaks that last.",
+    )
+    add_list(
+        parser,
+        "--model",
+        metavar="FILE",
+        type=Path,
+        help="The ONNX model that the process runs, for X-rays; can be repeated. By default those"
+        " whose files the processes use.",
+    )
+    parser.add_argument(
+        "--live",
+        action="store_true",
+        help="Show processes and memory on the terminal while they are recorded. Keys: x takes an"
+        " X-ray, p pauses the display, s changes the order, q ends the recording.",
+    )
+    add_reports_folder(parser, default="memdiag-watch-PID")
+    add_quiet(parser)
+
+
+def run(options: Namespace) -> int:
+    """Record the memory of a running process and its descendants.
+
+    Works for processes in any language that memdiag did not start. They are only read and keep
+    running: without --xray only their counters of memory. The recording ends with the process,
+    after --for, or at Ctrl-C.
+
+    Sessions are not recorded: start the program with memdiag run for these. The owners of the
+    memory are identified with --xray, or with memdiag xray DIR while the recording is under way.
+    """
+    from memdiag.api.watch import PERIOD_S, watch
+    from memdiag.cli.output import Destination, show
+
+    folder = options.out or Path(f"memdiag-watch-{options.pid}")
+    destination = Destination(folder, plotly=options.plotly)
+    with ExitStack() as stack:
+        settings: dict[str, Any] = {}
+        if options.live:
+            from memdiag.cli.live import LiveView, require_terminal
+
+            require_terminal()
+            title = f"memdiag watch {options.pid}"
+            view = LiveView(title, lambda view: signal.raise_signal(signal.SIGINT))
+            settings = {"each_step": stack.enter_context(view).update}
+        result = watch(
+            options.pid,
+            duration_s=options.duration_s,
+            period_s=options.period_s or PERIOD_S,
+            xray=options.xray,
+            models=options.model or None,
+            folder=folder,
+            **settings,
+        )
+
+    def print_answer(written: Sequence[Path]) -> int:
+        show(result, written, quiet=options.quiet)
+        return CLEAN
+
+    return destination.write_and_print(result, print_answer)

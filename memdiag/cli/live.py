@@ -1,0 +1,393 @@
+"""The live view of a recording: processes, sessions and memory on the whole terminal."""
+
+from __future__ import annotations
+
+import os
+import sys
+import termios
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, suppress
+from pathlib import PurePath
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from memdiag.errors import UsageError
+from memdiag.reports.text import counted, plain
+from memdiag.units import format_duration, format_size
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+    from rich.text import Text
+
+    from memdiag.programs.recorded import RecordedProcess, RecordedSession
+    from memdiag.programs.recorder import Recorder
+    from memdiag.records.run import ProcessXray
+
+REFRESH_S: Final = 0.5
+KEYS_S: Final = 0.1
+"""Seconds between two looks for pressed keys."""
+
+MAX_REFRESH_SHARE: Final = 0.02
+"""Share of the time that may be spent on drawing: processes wait for the recorder meanwhile."""
+
+SORT_ORDERS: Final = ("tree", "memory", "growth")
+MAX_COLUMNS: Final = 512
+"""Columns of the memory chart before two neighbours become one."""
+
+COLUMN_S: Final = 0.1
+"""Seconds that a column of the chart covers at first."""
+
+CHART_ROWS: Final = 6
+MIN_HEIGHT: Final = 20
+"""Rows of a terminal that is high enough for the chart."""
+
+MAX_OWNERS: Final = 4
+"""Owners of memory that are listed for an X-ray."""
+
+DETAIL_INDENT: Final = 11
+"""Columns before sessions and owners, which belong to the process above."""
+
+_BLOCKS = " ▁▂▃▄▅▆▇█"
+_LABEL_WIDTH = 10
+_ESCAPE = 0x1B
+
+
+def require_terminal() -> None:
+    """Raise UsageError if standard output is no terminal on which the view can be drawn."""
+    if not sys.stdout.isatty() or os.environ.get("TERM", "dumb") in ("dumb", "unknown"):
+        raise UsageError("--live needs a terminal as standard output. Leave it out.")
+
+
+class MemoryHistory:
+    """The memory since the start of a recording, in a limited number of columns.
+
+    Attributes:
+        columns: the largest memory in bytes in each column.
+        column_s: the seconds that a column covers.
+    """
+
+    def __init__(self) -> None:
+        self.columns: list[int] = []
+        self.column_s = COLUMN_S
+
+    def add(self, now_s: float, rss_bytes: int) -> None:
+        """Add the memory at `now_s`, which is not before that of the last call."""
+        while now_s >= MAX_COLUMNS * self.column_s:
+            self.columns = [
+                max(self.columns[index : index + 2]) for index in range(0, len(self.columns), 2)
+            ]
+            self.column_s *= 2
+        index = int(now_s / self.column_s)
+        while len(self.columns) <= index:
+            self.columns.append(rss_bytes)
+        self.columns[index] = max(self.columns[index], rss_bytes)
+
+    def chart(self, width: int, rows: int) -> list[str]:
+        """Return lines of block characters, `width` wide, from 0 to the largest memory."""
+        count = len(self.columns)
+        highest = max(self.columns, default=0) or 1
+        levels = []
+        for column in range(width if count else 0):
+            first = column * count // width
+            last = max(first + 1, (column + 1) * count // width)
+            levels.append(round(max(self.columns[first:last]) / highest * rows * 8))
+        return [
+            "".join(_BLOCKS[min(8, max(0, level - 8 * row))] for level in levels)
+            for row in reversed(range(rows))
+        ]
+
+
+class LiveView(AbstractContextManager["LiveView"]):
+    """View of a recording that has the whole terminal while it is open.
+
+    The recorder draws it: a thread would make it unsafe to fork for X-rays. An error ends the view,
+    and the recording goes on.
+
+    Args:
+        title: what is recorded.
+        on_quit: is called when the key q is pressed.
+    """
+
+    def __init__(self, title: str, on_quit: Callable[[LiveView], None]) -> None:
+        self._title = plain(title)
+        self._on_quit = on_quit
+        self._history = MemoryHistory()
+        self._first: dict[RecordedProcess | None, int] = {}
+        self._keys = _Keys()
+        self._live: Any = None
+        self._failure: Exception | None = None
+        self._paused = False
+        self._order = SORT_ORDERS[0]
+        self._message = ""
+        self._look_s = self._draw_s = 0.0
+
+    def __enter__(self) -> Self:
+        from rich.console import Console
+        from rich.live import Live
+
+        self._live = Live(
+            console=Console(highlight=False),
+            screen=True,
+            auto_refresh=False,
+            redirect_stdout=False,
+            redirect_stderr=False,
+        )
+        try:
+            self._keys.open()
+            self._live.start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+        if self._failure is not None and not isinstance(self._failure, OSError):
+            print(f"memdiag: the live view ended: {self._failure!r}", file=sys.stderr)
+
+    def close(self) -> None:
+        """Restore the terminal."""
+        live, self._live = self._live, None
+        if live is not None:
+            try:
+                with suppress(OSError):  # the terminal was closed
+                    live.stop()
+            finally:
+                self._keys.close()
+
+    def update(self, recorder: Recorder) -> None:
+        """Store the memory, and draw the view if it is time or a key was pressed."""
+        if self._live is None:
+            return
+        try:
+            self._update(recorder)
+        except Exception as error:  # the recording is worth more than its view
+            self._failure = error
+            self.close()
+
+    def _update(self, recorder: Recorder) -> None:
+        if recorder.tree.last is None:
+            return
+        now_s = recorder.now_s()
+        self._history.add(now_s, recorder.tree.last.rss_bytes)
+        if now_s < self._look_s:
+            return
+        self._look_s = now_s + KEYS_S
+        was_pressed = self._handle_keys(recorder)
+        if self._live is None or (now_s < self._draw_s and not was_pressed):
+            return
+        if not self._paused or was_pressed:
+            self.draw(recorder)
+        duration_s = recorder.now_s() - now_s
+        self._draw_s = now_s + max(REFRESH_S, duration_s / MAX_REFRESH_SHARE)
+
+    def draw(self, recorder: Recorder) -> None:
+        """Draw the view."""
+        console = self._live.console
+        self._live.update(self.render(recorder, console), refresh=True)
+
+    def _handle_keys(self, recorder: Recorder) -> bool:
+        """Handle the keys that were pressed, and return whether one of them is a command."""
+        known = False
+        for key in self._keys.read():
+            match key:
+                case "x" if not recorder.pending_xrays:
+                    recorder.examine("request", self._report_xrays)
+                case "p":
+                    self._paused = not self._paused
+                case "s":
+                    index = SORT_ORDERS.index(self._order) + 1
+                    self._order = SORT_ORDERS[index % len(SORT_ORDERS)]
+                case "q":
+                    self._on_quit(self)
+                case _:
+                    continue
+            known = True
+        return known
+
+    def _report_xrays(self, count: int) -> None:
+        self._message = (
+            f"X-rays: {counted(count, 'process', 'processes')}"
+            if count
+            else "no process uses onnxruntime"
+        )
+
+    def render(self, recorder: Recorder, console: Console) -> RenderableType:
+        """Return the view for the size of `console`."""
+        from rich.console import Group
+
+        width, height = console.size
+        rows = CHART_ROWS if height >= MIN_HEIGHT else 0
+        head = [*self._head(recorder, width, rows)]
+        body = [*self._body(recorder)]
+        space = max(1, height - len(head) - 1)
+        if len(body) > space:
+            body[space - 1 :] = [_line(f"… {len(body) - space + 1} more lines", "dim")]
+        body += [_line("")] * (space - len(body))
+        return Group(*head, *body, self._foot(recorder))
+
+    def _head(self, recorder: Recorder, width: int, rows: int) -> Iterator[Text]:
+        rss = recorder.tree.last.rss_bytes if recorder.tree.last else 0
+        running = [process for process in recorder.processes if process.ended_s is None]
+        state = " · display paused" if self._paused else ""
+        yield _line(f"{self._title} · {format_duration(recorder.now_s())}{state}", "bold")
+        chart_width = max(1, width - _LABEL_WIDTH - 2)
+        labels = [format_size(max(self._history.columns, default=0)), *[""] * (rows - 2), "0"]
+        for label, blocks in zip(labels, self._history.chart(chart_width, rows), strict=False):
+            yield _line(f"{label:>{_LABEL_WIDTH}} {blocks}")
+        growth = rss - self._first.setdefault(None, rss)
+        sessions = sum(len(process.live_sessions) for process in running)
+        parts = [
+            f"{format_size(rss)} RSS ({format_size(growth, signed=True)})",
+            f"peak {format_size(recorder.peak_rss_bytes)}",
+            counted(len(running), "process", "processes"),
+            counted(sessions, "session"),
+        ]
+        if recorder.proportional:
+            parts.insert(1, f"{format_size(recorder.proportional[-1][1])} PSS")
+        yield _line(" · ".join(parts), "bold")
+        yield _line("")
+        yield _line(f"{'pid':>8} {'RSS':>10} {'growth':>10}  process, sessions", "dim")
+
+    def _body(self, recorder: Recorder) -> Iterator[Text]:
+        xrays = {xray.pid: xray for xray in recorder.xrays}
+        now_s = recorder.now_s()
+        for process, depth in self._sorted(recorder):
+            rss = _rss(process)
+            growth = format_size(rss - self._growth_start(process), signed=True)
+            program, *words = process.info.command or ("?",)
+            command = plain(" ".join([PurePath(program).name, *words]))
+            indent = "  " * depth
+            yield _line(
+                f"{process.pid:>8} {format_size(rss):>10} {growth:>10}  {indent}{command}", "bold"
+            )
+            indent += " " * DETAIL_INDENT
+            if process.unrecorded:
+                assert process.runtime is not None
+                parts = filter(None, ["onnxruntime", process.runtime.version])
+                yield _line(indent + plain(", ".join([" ".join(parts), *sorted(process.models)])))
+            for session in process.local_sessions.values():
+                yield _line(indent + session_state(session, now_s))
+            if process.pid in xrays:
+                yield _line(indent + xray_state(xrays[process.pid]))
+
+    def _sorted(self, recorder: Recorder) -> list[tuple[RecordedProcess, int]]:
+        """Return the processes that run, in order, with their depths in the tree."""
+        running = [process for process in recorder.processes if process.ended_s is None]
+        if self._order == "memory":
+            return [(process, 0) for process in sorted(running, key=_rss, reverse=True)]
+        if self._order == "growth":
+            running.sort(key=lambda each: self._growth_start(each) - _rss(each))
+            return [(process, 0) for process in running]
+        found: list[tuple[RecordedProcess, int]] = []
+        pids = {process.pid for process in running}
+        children: dict[int, list[RecordedProcess]] = {}
+        # The last one is taken first.
+        for process in sorted(running, key=lambda each: each.pid, reverse=True):
+            parent = process.info.parent
+            children.setdefault(parent if parent in pids else 0, []).append(process)
+        pending = [(each, 0) for each in children.get(0, ())]
+        while pending:
+            process, depth = pending.pop()
+            found.append((process, depth))
+            pending += [(each, depth + 1) for each in children.get(process.pid, ())]
+        return found
+
+    def _growth_start(self, process: RecordedProcess) -> int:
+        return self._first.setdefault(process, _rss(process))
+
+    def _foot(self, recorder: Recorder) -> Text:
+        keys = f"x X-ray · p {'go on' if self._paused else 'pause'} · s sort: {self._order}"
+        parts = [f"{keys} · q quit" if self._keys.is_open else "Ctrl-C ends"]
+        if recorder.pending_xrays:
+            parts.append(counted(recorder.pending_xrays, "X-ray") + " under way")
+        elif self._message:
+            parts.append(self._message)
+        return _line(" · ".join(parts), "reverse")
+
+
+def session_state(session: RecordedSession, now_s: float) -> str:
+    """Return the model of a session, and what the session does or did last."""
+    model = session.description["model"]
+    name = plain(PurePath(model["path"]).name) if model["path"] else format_size(model["bytes"])
+    parts = [f"#{session.number} {name}"]
+    if session in session.process.active:
+        return f"{parts[0]} · {session.phases.phase}"
+    if session.error is not None:
+        return f"{parts[0]} · creation failed"
+    if session.released_s is not None:
+        parts.append(f"released {format_duration(now_s - session.released_s)} ago")
+    runs = sum(each.runs for each in session.shapes.values())
+    if session.last_run_s is None:
+        parts.append("never ran")
+    else:
+        ago = format_duration(max(0.0, now_s - session.last_run_s))
+        parts.append(f"{counted(runs, 'run')}, the last {ago} ago")
+    memory = session.memory if session.released_s is None else None
+    if memory is not None and memory.weight_bytes is not None:
+        parts.append(f"weights {format_size(memory.weight_bytes)}")
+    if memory is not None and memory.arena_slack_bytes is not None:
+        parts.append(f"arena slack {format_size(memory.arena_slack_bytes)}")
+    return " · ".join(parts)
+
+
+def xray_state(xray: ProcessXray) -> str:
+    """Return the largest owners in an X-ray."""
+    owners = sorted(xray.attribution.owners, key=lambda owner: -owner.bytes)[:MAX_OWNERS]
+    listed = ", ".join(f"{plain(owner.name)} {format_size(owner.bytes)}" for owner in owners)
+    return f"X-ray at {format_duration(xray.t_s)}: {listed}"
+
+
+def _rss(process: RecordedProcess) -> int:
+    return process.timeline.last.rss_bytes if process.timeline.last else 0
+
+
+def _line(text: str, style: str = "") -> Text:
+    from rich.text import Text
+
+    return Text(text, style, no_wrap=True, overflow="ellipsis")
+
+
+class _Keys:
+    r"""Reads keys from the terminal as they are pressed; none if standard input is no terminal.
+
+    Ctrl-C works as ever. Ctrl-Z and Ctrl-\ do nothing, since they would leave the terminal as it
+    is.
+
+    Attributes:
+        is_open: whether keys are read.
+    """
+
+    def __init__(self) -> None:
+        self.is_open = False
+        self._settings: list[Any] = []
+
+    def open(self) -> None:
+        """Have the terminal pass on each key at once."""
+        if not os.isatty(0):
+            return
+        self._settings = termios.tcgetattr(0)
+        settings = termios.tcgetattr(0)
+        settings[3] &= ~(termios.ICANON | termios.ECHO)
+        for name, value in (("VMIN", 0), ("VTIME", 0), ("VSUSP", b"\0"), ("VQUIT", b"\0")):
+            settings[6][getattr(termios, name)] = value
+        termios.tcsetattr(0, termios.TCSADRAIN, settings)
+        self.is_open = True
+
+    def read(self) -> str:
+        """Return the letters that were pressed since the last call."""
+        data = os.read(0, 64) if self.is_open else b""
+        # Other keys send several characters, among them letters, after an escape.
+        return "" if _ESCAPE in data else data.decode(errors="replace")
+
+    def close(self) -> None:
+        """Restore the settings of the terminal."""
+        if self.is_open:
+            self.is_open = False
+            with suppress(termios.error):  # the terminal was closed
+                termios.tcsetattr(0, termios.TCSADRAIN, self._settings)

@@ -1,0 +1,193 @@
+"""Files of a process that concern onnxruntime: its library, and its models."""
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+
+from memdiag.attribution.address_space import Region, read_address_space
+from memdiag.attribution.process_memory import CHUNK_BYTES, ProcessMemory
+from memdiag.errors import ModelError
+from memdiag.model.model_file import open_model
+from memdiag.records.attribution import Attribution
+
+MAX_GUESSES = 20
+"""Models that are searched for if none is given."""
+
+MAX_PATH_SEARCH_BYTES = 1 << 30
+"""Bytes of heap and anonymous memory that are searched for the paths of models."""
+
+MAX_PATH_BYTES = 4096
+"""The largest path on Linux (PATH_MAX)."""
+
+MAX_MODELS_IN_FOLDER = 50
+"""Models in the folder of a mapped file that are checked for external data in that file."""
+
+_MODEL_ENDING = b".onnx\0"
+_UNPRINTABLE = re.compile(rb"[\x00-\x1f\x7f]")
+_VERSION = r"(\d+\.\d+\.\d+)"
+_LIBRARY_NAME = re.compile(r"onnxruntime[^/]*\.(so|node)\b[^/]*$")
+_IN_NAME = re.compile(rf"\.so\.{_VERSION}$")
+_IN_FOLDER = re.compile(rf"onnxruntime[^/]*-{_VERSION}/")
+_PACKAGE_FILES = ("capi/build_and_package_info.py", "package.json")
+_PACKAGE = re.compile(r"""^\s*"?(?:package_)?name"?\s*[=:]\s*["']([^"']+)""", re.MULTILINE)
+_PACKAGE_VERSION = re.compile(
+    rf"""^\s*"?(?:__)?version(?:__)?"?\s*[=:]\s*["']{_VERSION}""", re.MULTILINE
+)
+_FLAGS = re.compile(rb"^flags:\s*([0-7]+)$", re.MULTILINE)
+_MAX_PARENTS = 6
+
+
+class LoadedRuntime(NamedTuple):
+    """The library of onnxruntime that a process has loaded.
+
+    Attributes:
+        version: the release; None if neither the path nor the package of the library has it.
+        build: the Python distribution or the npm package; None for another library.
+    """
+
+    version: str | None
+    build: str | None
+
+
+def loaded_runtime(pid: int) -> LoadedRuntime | None:
+    """Return the onnxruntime in process `pid`; None if it has none, or cannot be read."""
+    try:
+        maps = os.fsdecode(Path(f"/proc/{pid}/maps").read_bytes())
+    except OSError:
+        return None
+    paths = {fields[5] for line in maps.splitlines() if len(fields := line.split(maxsplit=5)) == 6}
+    libraries = sorted(path for path in paths if _LIBRARY_NAME.search(path))
+    if not libraries:
+        return None
+    # The process may see other files than this one, as in a container.
+    root = Path(f"/proc/{pid}/root")
+    found = [_runtime_of(library, root) for library in libraries]
+    return max(found, key=lambda runtime: (runtime.version is not None, runtime.build is not None))
+
+
+def _runtime_of(library: str, root: Path) -> LoadedRuntime:
+    for parent in list(Path(library).parents)[:_MAX_PARENTS]:
+        if not parent.name.startswith("onnxruntime"):
+            continue
+        for name in _PACKAGE_FILES:
+            with suppress(OSError):
+                text = (root / str(parent / name).lstrip("/")).read_text(errors="replace")
+                package, version = _PACKAGE.search(text), _PACKAGE_VERSION.search(text)
+                if package and version:
+                    return LoadedRuntime(version[1], package[1])
+    in_path = _IN_NAME.search(library) or _IN_FOLDER.search(library)
+    return LoadedRuntime(in_path[1] if in_path else None, None)
+
+
+def guess_models(pid: int) -> tuple[Path, ...]:
+    """Return the ONNX files that process `pid` maps, has open to read, was started with, or opened.
+
+    If it maps external data, models in the same folder that refer to it are included. A file that
+    the process has read and closed is found if its path is in the memory of the process, where a
+    session keeps it. Relative paths are resolved against the working directory of the process.
+
+    Raises:
+        XrayError: the process cannot be read.
+    """
+    regions = read_address_space(pid).regions
+    folder = _working_directory(pid)
+    code = {region.path for region in regions if "x" in region.permissions}
+    mapped = {region.path for region in regions if region.path.startswith("/")} - code
+    files = [Path(path) for path in sorted(mapped)] + [*_open_files(pid), *_arguments(pid, folder)]
+    models = [path for path in files if path.suffix.lower() == ".onnx" and os.path.isfile(path)]
+    if not models:
+        models = [path for path in _paths_in_memory(pid, regions, folder) if os.path.isfile(path)]
+    for path in files:
+        if path.suffix.lower() in (".onnx", ".so", ".py", ".pyc") or not os.path.isfile(path):
+            continue
+        in_folder = sorted(path.parent.glob("*.onnx"))[:MAX_MODELS_IN_FOLDER]
+        models += [model for model in in_folder if _refers_to(model, path)]
+    return tuple({path.resolve(): path for path in models}.values())[:MAX_GUESSES]
+
+
+def with_guess_note(attribution: Attribution) -> Attribution:
+    """Return an X-ray with the models of `guess_models`, with a note of where they are from."""
+    note = "no model was given, and none was found; name it with --model to identify its weights"
+    if attribution.models:
+        names = ", ".join(model.name for model in attribution.models)
+        note = f"no model was given; found by the files of the process: {names}"
+    return msgspec.structs.replace(attribution, notes=(note, *attribution.notes))
+
+
+def _refers_to(model: Path, data: Path) -> bool:
+    try:
+        with open_model(model) as file:
+            return data.resolve() in file.files
+    except ModelError:
+        return False
+
+
+def _open_files(pid: int) -> list[Path]:
+    """Return the files that the process has open for reading; none if they cannot be read.
+
+    Files that it writes, such as logs, are left out: they are neither models nor their data.
+    """
+    try:
+        links = list(Path(f"/proc/{pid}/fd").iterdir())
+    except OSError:
+        return []
+    found = []
+    for link in links:
+        with suppress(OSError):  # closed meanwhile
+            flags = _FLAGS.search(Path(f"/proc/{pid}/fdinfo/{link.name}").read_bytes())
+            if flags and int(flags[1], 8) & os.O_ACCMODE == os.O_RDONLY:
+                found.append(link.readlink())
+    return sorted(path for path in found if path.is_absolute())
+
+
+def _working_directory(pid: int) -> Path:
+    try:
+        return Path(f"/proc/{pid}/cwd").readlink()
+    except OSError:
+        return Path("/")
+
+
+def _arguments(pid: int, folder: Path) -> list[Path]:
+    """Return the arguments that name models, also as ``--option=PATH``, relative to `folder`."""
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return []
+    names = [os.fsdecode(word) for word in words if word.lower().endswith(b".onnx")]
+    return [folder / path for name in names for path in (name, name.partition("=")[2]) if path]
+
+
+def _paths_in_memory(pid: int, regions: Sequence[Region], folder: Path) -> list[Path]:
+    """Return the paths of models among the strings in writable memory, relative to `folder`."""
+    found: dict[Path, None] = {}
+    left = MAX_PATH_SEARCH_BYTES
+    buffer = np.empty(CHUNK_BYTES, np.uint8)
+    with ProcessMemory(pid) as memory:
+        for region in sorted(regions, key=lambda region: region.path != "[heap]"):
+            if not region.permissions.startswith("rw") or region.path.startswith("/"):
+                continue
+            if region.end - region.start > left:
+                continue
+            left -= region.end - region.start
+            ranges = np.array([[region.start, region.end]], np.int64)
+            for _, length in memory.iter_chunks(ranges, buffer, overlap=MAX_PATH_BYTES):
+                text = buffer[:length].tobytes()
+                found |= dict.fromkeys(folder / name for name in _model_names(text))
+    return sorted(found)
+
+
+def _model_names(memory: bytes) -> Iterator[str]:
+    """Yield the strings in `memory` that end with ``.onnx`` and a zero byte."""
+    end = memory.find(_MODEL_ENDING)
+    while end >= 0:
+        before = memory[max(0, end - MAX_PATH_BYTES) : end]
+        # What precedes a string of C, C++ or Python in memory is a zero byte or another number.
+        name = _UNPRINTABLE.split(before)[-1] + _MODEL_ENDING[:-1]
+        yield os.fsdecode(name)
+        end = memory.find(_MODEL_ENDING, end + 1)

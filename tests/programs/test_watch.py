@@ -1,0 +1,402 @@
+"""Running processes under ``memdiag watch``: what is recorded of them, and what is refused."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from memdiag.api.watch import watch
+from memdiag.cli.app import parse_command_line
+from memdiag.errors import MemdiagError, ModelError, UsageError, XrayError
+from memdiag.programs import xray
+from memdiag.programs.control import request_xray
+from memdiag.programs.process_files import LoadedRuntime, loaded_runtime
+from memdiag.programs.recorder import Recorder
+from memdiag.records.codec import load
+from memdiag.records.run import ProgramRun
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the tree is read from /proc")
+
+WEIGHT_BYTES = 4 * 512 * 512
+
+SERVER = """
+import sys
+import numpy, onnxruntime
+options = onnxruntime.SessionOptions()
+options.add_session_config_entry("session.disable_prepacking", "1")
+session = onnxruntime.InferenceSession(sys.argv[1], options, providers=["CPUExecutionProvider"])
+session.run(None, {"x": numpy.ones((1, 512), numpy.float32)})
+print("ready", flush=True)
+sys.stdin.read()
+"""
+WAITING = "import sys; print('ready', flush=True); sys.stdin.read()"
+
+
+@contextmanager
+def running(program: str, *words: str) -> Iterator[int]:
+    """Yield the id of a process that runs `program`, once it has printed a line."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", program, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert process.stdout is not None
+    process.stdout.readline()
+    try:
+        yield process.pid
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model with its weights in a file of their own, which a session maps."""
+    path = tmp_path_factory.mktemp("model") / "linear.onnx"
+    parsed = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["": 17]>'
+        " linear (float[n, 512] x) => (float[n, 512] y) { y = MatMul(x, w) }"
+    )
+    weight = np.random.default_rng(0).standard_normal((512, 512), np.float32)
+    parsed.graph.initializer.append(onnx.numpy_helper.from_array(weight, "w"))
+    onnx.save(parsed, path, save_as_external_data=True, location="weights", size_threshold=0)
+    return path
+
+
+@pytest.fixture(scope="module")
+def server(model: Path) -> Iterator[int]:
+    with running(SERVER, str(model)) as pid:
+        yield pid
+
+
+@pytest.fixture(scope="module")
+def recorded(server: int) -> ProgramRun:
+    return watch(server, duration_s=1.0, xray=True)
+
+
+def test_the_process_is_recorded(recorded: ProgramRun, server: int, model: Path) -> None:
+    (process,) = recorded.processes
+    assert process.pid == server
+    assert process.ended_s is None
+    assert recorded.command == (sys.executable, "-c", SERVER, str(model))
+    assert recorded.exit_code is None
+    assert recorded.sessions == ()
+    assert recorded.peak_rss_bytes == max(process.samples.rss_bytes)
+    assert process.samples.t_s[-1] >= 1.0
+
+
+def test_the_runtime_and_mapped_models_are_noted(recorded: ProgramRun, model: Path) -> None:
+    import onnxruntime
+
+    assert recorded.processes[0].onnxruntime == onnxruntime.__version__
+    assert recorded.environment.onnxruntime == onnxruntime.__version__
+    (note,) = recorded.notes
+    assert note.endswith(
+        f"uses onnxruntime {onnxruntime.__version__} (onnxruntime) with linear.onnx"
+    )
+
+
+def test_the_xray_finds_weights_by_mapped_files(recorded: ProgramRun) -> None:
+    assert recorded.xrays[-1].reason == "end"
+    attribution = recorded.xrays[-1].attribution
+    assert [found.name for found in attribution.models] == ["linear.onnx"]
+    assert sum(copy.resident_bytes for copy in attribution.copies) >= WEIGHT_BYTES
+    assert attribution.arenas
+
+
+def test_no_xray_is_taken_unless_asked(server: int) -> None:
+    assert watch(server, duration_s=0.2).xrays == ()
+
+
+def test_models_that_are_given_are_searched_for(server: int, tmp_path: Path, model: Path) -> None:
+    other = tmp_path / "other.onnx"
+    parsed = onnx.load(model)
+    parsed.graph.initializer[0].CopyFrom(
+        onnx.numpy_helper.from_array(np.full((512, 512), 0.5, np.float32), "w")
+    )
+    onnx.save(parsed, other)
+    for path, found in ((model, True), (other, False)):
+        recording = watch(server, duration_s=0.2, xray=True, models=[path])
+        attribution = recording.xrays[-1].attribution
+        assert [each.name for each in attribution.models] == [path.name]
+        assert bool(attribution.copies) == found
+
+
+def test_an_xray_is_taken_on_request(server: int, tmp_path: Path) -> None:
+    requester = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            "import sys, time; from pathlib import Path\n"
+            "from memdiag.programs.control import request_xray\n"
+            "folder = Path(sys.argv[1])\n"
+            "while not (folder / 'recording.json').exists(): time.sleep(0.05)\n"
+            "sys.exit(request_xray(folder))",
+            str(tmp_path / "new"),
+        ]
+    )
+    recorders = []
+
+    def end_after_request(recorder: Recorder) -> None:
+        recorders.append(recorder)
+        if requester.poll() is not None:
+            signal.raise_signal(signal.SIGINT)
+
+    recording = watch(server, folder=tmp_path / "new", each_step=end_after_request)
+    assert requester.wait() == 1
+    assert [xray.reason for xray in recording.xrays] == ["request"]
+    with pytest.raises(UsageError, match="no recording is under way"):
+        request_xray(tmp_path / "new")
+
+
+def test_a_signal_ends_xrays_that_are_being_taken(
+    server: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(xray, "examine", lambda *words: time.sleep(60))
+
+    def interrupt(recorder: Recorder) -> None:
+        if recorder.pending_xrays:
+            signal.raise_signal(signal.SIGINT)
+
+    recording = watch(server, duration_s=0.3, xray=True, each_step=interrupt)
+    assert recording.xrays == ()
+    assert "the recording was stopped before its X-rays were complete" in recording.notes
+    assert recording.duration_s < 60
+
+
+def test_descendants_are_recorded() -> None:
+    program = (
+        "import subprocess, sys\n"
+        f"child = subprocess.Popen([sys.executable, '-c', {WAITING!r}], stdin=subprocess.PIPE)\n"
+        "sys.stdin.read()"
+    )
+    with running(program) as pid:
+        recording = watch(pid, duration_s=0.3)
+    parent, child = recording.processes
+    assert child.parent == parent.pid == pid
+    assert recording.peak_rss_bytes > max(parent.peak_rss_bytes, child.peak_rss_bytes)
+
+
+def test_memdiag_itself_is_left_out(tmp_path: Path) -> None:
+    program = (
+        "import os, subprocess, sys\n"
+        "print(os.getpid(), flush=True)\n"
+        "subprocess.run([sys.executable, '-m', 'memdiag', 'watch', str(os.getpid()), '--for',"
+        " '0.3s', '--out', sys.argv[1]])"
+    )
+    subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=True, capture_output=True)
+    assert len(load(tmp_path / "run.json", ProgramRun).processes) == 1
+
+
+def test_a_process_that_ends_is_recorded_until_then() -> None:
+    with running("import time; print(flush=True); time.sleep(0.5)") as pid:
+        recording = watch(pid)
+    assert recording.processes[0].ended_s is not None
+    assert recording.samples.rss_bytes
+    (note,) = recording.notes
+    assert re.fullmatch(rf"process {pid} ended after .*", note)
+
+
+def test_the_high_water_mark_of_the_process_is_kept() -> None:
+    program = "x = bytearray(200 << 20); del x; print(flush=True); input()"
+    with running(program) as pid:
+        recording = watch(pid, duration_s=0.2)
+        status = Path(f"/proc/{pid}/status").read_text()
+    marks = [int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM:")]
+    assert marks[0] >= 200 << 10
+    # It was reached before the recording.
+    assert recording.processes[0].peak_rss_bytes < 100 << 20
+
+
+def test_a_peak_between_samples_is_found() -> None:
+    program = (
+        "print(flush=True); input(); x = b'x' * (200 << 20); del x; print(flush=True); input()"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    stdin, stdout = process.stdin, process.stdout
+    assert stdin is not None
+    assert stdout is not None
+    stdout.readline()
+    steps = []
+
+    def rise_and_fall(recorder: Recorder) -> None:
+        steps.append(recorder)
+        if len(steps) == 2:
+            stdin.write(b"\n")
+            stdin.flush()
+            stdout.readline()
+
+    try:
+        recording = watch(process.pid, duration_s=0.5, period_s=60.0, each_step=rise_and_fall)
+    finally:
+        process.kill()
+        process.communicate()
+    assert max(recording.samples.rss_bytes) < 100 << 20
+    assert recording.processes[0].peak_rss_bytes >= 200 << 20
+
+
+def test_the_time_between_samples_is_kept() -> None:
+    program = (
+        "import time; print(flush=True); x = []\n"
+        "while True: x.append(b'x' * (1 << 16)); time.sleep(0.01)"
+    )
+    with running(program) as pid:
+        recording = watch(pid, duration_s=1.2, period_s=0.5)
+    assert len(recording.samples.t_s) <= 4
+    assert recording.duration_s >= 1.2
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_the_recording_and_keeps_it(tmp_path: Path, number: int) -> None:
+    with running(WAITING) as pid:
+        command = [sys.executable, "-m", "memdiag", "watch", str(pid), "--out", str(tmp_path)]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        deadline = time.monotonic() + 60
+        while not (tmp_path / "recording.json").exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        time.sleep(0.5)
+        process.send_signal(number)
+        output, _ = process.communicate(timeout=60)
+    assert "1 process, 0 sessions" in output
+    assert load(tmp_path / "run.json", ProgramRun).samples.rss_bytes
+
+
+def test_a_process_that_does_not_exist_is_refused() -> None:
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    with pytest.raises(XrayError, match="does not exist"):
+        watch(process.pid)
+
+
+def test_a_process_without_memory_is_refused() -> None:
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    try:
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # it stays a zombie
+        with pytest.raises(XrayError, match="has ended, or is a thread of the kernel"):
+            watch(process.pid)
+    finally:
+        process.wait()
+
+
+@pytest.mark.skipif(sys.platform != "linux" or os.getuid() != 0, reason="changes its user")
+def test_a_process_of_another_user_is_refused(tmp_path: Path) -> None:
+    script = (
+        "import os, sys; from memdiag.api.watch import watch; from memdiag.errors import *\n"
+        "os.setuid(65534)\n"
+        "try: watch(int(sys.argv[1]))\n"
+        "except XrayError as error: print(error)"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", script, str(os.getpid())], capture_output=True, text=True, check=True
+    )
+    assert "no permission" in found.stdout
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "words"),
+    [
+        ({"pid": 1}, UsageError, "process 1 is the ancestor of all processes"),
+        ({"pid": os.getpid()}, UsageError, "is memdiag itself"),
+        ({"pid": 0}, XrayError, "does not exist"),
+        ({"duration_s": 0.0}, UsageError, "a recording cannot last 0.0 s"),
+        ({"duration_s": -1.0}, UsageError, "a recording cannot last -1.0 s"),
+        ({"period_s": 0.0}, UsageError, "samples cannot be 0.0 s apart"),
+        ({"period_s": -5.0}, UsageError, "samples cannot be -5.0 s apart"),
+        ({"models": ["no.onnx"]}, ModelError, "no.onnx"),
+        ({"folder": "/proc/none"}, UsageError, "cannot be written"),
+    ],
+)
+def test_what_cannot_be_watched_is_one_sentence(
+    server: int, settings: dict[str, object], error: type[MemdiagError], words: str
+) -> None:
+    with pytest.raises(error, match=re.escape(words)):
+        watch(**{"pid": server, "duration_s": 0.1, **settings})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["1"],
+        ["-5"],
+        ["0"],
+        ["nginx"],
+        [],
+        ["2000000000"],
+        ["{pid}", "--for", "-5s"],
+        ["{pid}", "--for=-5s"],
+        ["{pid}", "--for", "0"],
+        ["{pid}", "--every=-1ms"],
+        ["{pid}", "--every", "soon"],
+        ["{pid}", "--live", "--for", "1s"],
+    ],
+)
+def test_a_refused_command_ends_with_2_and_writes_nothing(
+    tmp_path: Path,
+    server: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    words: list[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    arguments = [word.format(pid=server) for word in words]
+    monkeypatch.setattr(sys, "argv", ["memdiag", "watch", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        parse_command_line()[0]()
+    assert ended.value.code == 2
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert len(output.err.splitlines()) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("library", "package", "content", "expected"),
+    [
+        ("lib/libonnxruntime.so.1.20.1", "", "", LoadedRuntime("1.20.1", None)),
+        (
+            "onnxruntime-linux-x64-1.19.2/lib/libonnxruntime.so",
+            "",
+            "",
+            LoadedRuntime("1.19.2", None),
+        ),
+        ("lib/libonnxruntime.so.1", "", "", LoadedRuntime(None, None)),
+        (
+            "node_modules/onnxruntime-node/bin/linux/x64/libonnxruntime.so.1",
+            "node_modules/onnxruntime-node/package.json",
+            '{\n  "name": "onnxruntime-node",\n  "version": "1.21.0"\n}',
+            LoadedRuntime("1.21.0", "onnxruntime-node"),
+        ),
+        (
+            "site-packages/onnxruntime/capi/onnxruntime_pybind11_state.cpython-312.so",
+            "site-packages/onnxruntime/capi/build_and_package_info.py",
+            "package_name = 'onnxruntime-openvino'\n__version__ = '1.24.1'\n",
+            LoadedRuntime("1.24.1", "onnxruntime-openvino"),
+        ),
+        ("onnxruntime/lib/libother.so", "", "", None),
+        ("onnxruntime/onnxruntime.so.txt/model.onnx", "", "", None),
+    ],
+)
+def test_the_version_is_found_by_the_library(
+    tmp_path: Path, library: str, package: str, content: str, expected: LoadedRuntime | None
+) -> None:
+    for name, text in ((library, "library"), (package, content)):
+        if name:
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / name).write_text(text)
+    mapping = (
+        "import mmap, sys\n"
+        "file = open(sys.argv[1], 'rb')\n"
+        "mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)\n"
+        "print(flush=True); sys.stdin.read()"
+    )
+    with running(mapping, str(tmp_path / library)) as pid:
+        assert loaded_runtime(pid) == expected
