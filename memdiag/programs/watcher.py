@@ -1,5 +1,6 @@
 """The process that records a program which has started it: see `memdiag.api.recording`."""
 
+import os
 import select
 import signal
 import sys
@@ -24,7 +25,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with closing(Recorder(xray="--no-xray" not in options)) as recorder:
         info = process_info(int(pid))
-        print(recorder.address, flush=True)
+        os.write(sys.stdout.fileno(), f"{recorder.address}\n".encode())
         recorder.run(int(pid), _input_ended)
         command = info.command if info else ()
         record = assemble_run(recorder, command, None, memdiag_version=version)

@@ -207,7 +207,6 @@ def test_models_are_guessed_by_the_files_of_a_process(tmp_path: Path) -> None:
         (holding, [], [given]),
         (loading, [], [mapped / "b.onnx"]),
         (holding.replace(str(given), "/dev/null"), ["m.onnx", "--x"], []),
-        (holding.replace("open(", "open(mode='a', file="), [], []),
     ):
         with running(program, *arguments) as pid:
             assert list(guess_models(pid)) == expected
