@@ -16,10 +16,11 @@ from memdiag.errors import MeasurementError, UsageError
 from memdiag.programs.recorder import HOOK_FOLDER
 from memdiag.records.codec import load
 from memdiag.records.run import ProgramRun
+from memdiag.runner.child import RECORDING_ADDRESS
 
 _PR_SET_PTRACER = 0x59616D61
 _WATCHER = "from memdiag.programs.watcher import main; main()"
-_VARIABLES = ("PYTHONPATH", "MEMDIAG_RUN_ADDRESS")
+_VARIABLES = ("PYTHONPATH", RECORDING_ADDRESS)
 
 
 class Recording:
@@ -46,7 +47,7 @@ class Recording:
     def __enter__(self) -> Self:
         if self._watcher is not None:
             raise UsageError("this recording is under way already. Make another one.")
-        if "MEMDIAG_RUN_ADDRESS" in os.environ:
+        if RECORDING_ADDRESS in os.environ:
             raise UsageError(
                 "this process is being recorded already. Leave memdiag run or the outer recording"
                 " out."
@@ -67,7 +68,7 @@ class Recording:
         self._environment = {name: os.environ.get(name) for name in _VARIABLES}
         paths = [str(HOOK_FOLDER), *filter(None, [os.environ.get("PYTHONPATH")])]
         os.environ["PYTHONPATH"] = os.pathsep.join(paths)
-        os.environ["MEMDIAG_RUN_ADDRESS"] = address
+        os.environ[RECORDING_ADDRESS] = address
         self._uninstall = _hook().install(onnxruntime, address)
         return self
 

@@ -21,6 +21,7 @@ from memdiag.programs.process_tree import descendants, process_info, proportiona
 from memdiag.programs.recorded import RecordedProcess, RecordedSession
 from memdiag.programs.xray import ProcessXrayTask, session_memories
 from memdiag.records.run import ProcessXray, RunPeak, XrayReason
+from memdiag.runner.child import RECORDING_ADDRESS
 from memdiag.runner.observer import ProcessGone, Reading
 from memdiag.runner.timeline import SampleTimeline
 from memdiag.units import format_duration
@@ -172,7 +173,7 @@ class Recorder:
         return {
             **os.environ,
             "PYTHONPATH": os.pathsep.join(paths),
-            "MEMDIAG_RUN_ADDRESS": self.address,
+            RECORDING_ADDRESS: self.address,
         }
 
     @property

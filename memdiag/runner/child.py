@@ -21,6 +21,10 @@ _MAX_EXIT_S = 10.0
 TELEMETRY_OFF = {"ORT_DISABLE_TELEMETRY": "1"}
 """Since 1.29 onnxruntime otherwise writes to the home folder and uploads the model's file name."""
 
+RECORDING_ADDRESS = "MEMDIAG_RUN_ADDRESS"
+"""Where a process under ``memdiag run`` sends its events. Children that memdiag itself measures are
+not recorded: both would read the log of the session."""
+
 
 def child_environment(*, telemetry: bool = False) -> dict[str, str]:
     """Return the environment of a process that may import onnxruntime.
@@ -28,9 +32,9 @@ def child_environment(*, telemetry: bool = False) -> dict[str, str]:
     Args:
         telemetry: leave telemetry on, as it is by default, instead of turning it off.
     """
-    if telemetry:
-        return {name: text for name, text in os.environ.items() if name not in TELEMETRY_OFF}
-    return {**os.environ, **TELEMETRY_OFF}
+    removed = {RECORDING_ADDRESS, *TELEMETRY_OFF}
+    kept = {name: text for name, text in os.environ.items() if name not in removed}
+    return kept if telemetry else {**kept, **TELEMETRY_OFF}
 
 
 class Child:
