@@ -55,15 +55,23 @@ _Shapes = dict[str, tuple[int, ...]]
 
 def detect(run: ProgramRun) -> Iterator[ProgramFinding]:
     """Yield a finding for each session whose arena is as large as a rare input made it."""
-    peaks = {peak.session: peak for peak in run.peaks}  # the last one is the highest
     for session in created_sessions(run):
         slack = session.memory.arena_slack_bytes if session.memory else None
-        peak = peaks.get(session.number)
+        peak = _largest_step(run, session)
         if slack is None or slack < _MIN_SLACK_BYTES or peak is None:
             continue
         finding = _finding(session, peak, slack)
         if finding is not None:
             yield finding
+
+
+def _largest_step(run: ProgramRun, session: ProgramSession) -> RunPeak | None:
+    """Return the run of `session` that raised the high-water mark most; None without such runs."""
+    peaks = [peak for peak in run.peaks if peak.session == session.number]
+    start = max((phase.peak_rss_bytes for phase in session.phases), default=0)
+    before = [start, *(peak.peak_rss_bytes for peak in peaks)]
+    steps = [peak.peak_rss_bytes - mark for peak, mark in zip(peaks, before, strict=False)]
+    return peaks[steps.index(max(steps))] if peaks else None
 
 
 def _finding(session: ProgramSession, peak: RunPeak, slack: int) -> ProgramFinding | None:
@@ -83,7 +91,7 @@ def _finding(session: ProgramSession, peak: RunPeak, slack: int) -> ProgramFindi
         bytes=slack,
         message=(
             f"the arena of {model_name(session)} (session {session.number}, process {session.pid})"
-            f" keeps {format_size(slack)} that are free, and was last enlarged by a run with"
+            f" keeps {format_size(slack)} that are free, and was enlarged most by a run with"
             f" {_shapes_text(peak.shapes)}. Of {runs:,} runs {large_runs:,} had such inputs, and"
             f" 95 % had at most 1/{int(ratio):,} of their elements."
         ),

@@ -8,13 +8,16 @@ USUAL = runs(99, (1, 128))
 LARGE = (64, 512)
 
 
-def peak(shape: tuple[int, ...] = LARGE, number: int = 1, t_s: float = 50.0) -> RunPeak:
-    return RunPeak(session=number, t_s=t_s, peak_rss_bytes=900 * MIB, shapes={"x": shape})
+def peak(
+    shape: tuple[int, ...] = LARGE, number: int = 1, t_s: float = 50.0, mib: int = 900
+) -> RunPeak:
+    return RunPeak(session=number, t_s=t_s, peak_rss_bytes=mib * MIB, shapes={"x": shape})
 
 
 def test_one_large_input_sets_the_size_of_the_arena() -> None:
     large = session(shapes=[USUAL, runs(4, LARGE)], memory=memory(slack=600 * MIB))
-    (found,) = findings(RULE, program(large, peaks=(peak((1, 128), t_s=3.0), peak())))
+    peaks = (peak((1, 128), t_s=3.0, mib=300), peak(), peak((1, 128), t_s=60.0, mib=902))
+    (found,) = findings(RULE, program(large, peaks=peaks))
     assert found.sessions == (1,)
     assert found.bytes == 600 * MIB
     assert "keeps 600 MiB that are free" in found.message
@@ -32,7 +35,7 @@ def test_one_large_input_sets_the_size_of_the_arena() -> None:
         pytest.param([runs(18), runs(1, LARGE)], 600 * MIB, [peak()], id="few runs"),
         pytest.param([USUAL, runs(1, LARGE)], 600 * MIB, [], id="no run raised the mark"),
         pytest.param(
-            [USUAL, runs(1, LARGE)], 600 * MIB, [peak(), peak((1, 128), t_s=60.0)],
+            [USUAL, runs(1, LARGE)], 600 * MIB, [peak(), peak((1, 128), t_s=60.0, mib=2000)],
             id="a usual run raised the mark later",
         ),
         pytest.param([USUAL, runs(1, LARGE)], 600 * MIB, [peak(number=2)], id="another session"),
