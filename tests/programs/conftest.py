@@ -20,3 +20,19 @@ def linear_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     graph.graph.initializer.append(unused)  # onnxruntime warns of it
     onnx.save(graph, path)
     return path
+
+
+@pytest.fixture(scope="session")
+def chain_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two products, between which a run has an intermediate as large as its input."""
+    path = tmp_path_factory.mktemp("model") / "chain.onnx"
+    model = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["": 17]>'
+        " chain (float[n, 512] x) => (float[n, 1] z) { y = MatMul(x, w) z = MatMul(y, v) }"
+    )
+    generator = np.random.default_rng(0)
+    for name, columns in (("w", 512), ("v", 1)):
+        weight = generator.standard_normal((512, columns), np.float32)
+        model.graph.initializer.append(onnx.numpy_helper.from_array(weight, name))
+    onnx.save(model, path)
+    return path
