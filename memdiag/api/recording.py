@@ -82,6 +82,16 @@ class Recording:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        run = self.stop()
+        if self.folder is not None:
+            run.write_reports(self.folder)
+
+    def stop(self) -> ProgramRun:
+        """End the recording and return it, without writing reports.
+
+        Raises:
+            MemdiagError: the process that records has failed.
+        """
         assert self._watcher is not None
         assert self._uninstall is not None
         self._uninstall()
@@ -94,8 +104,7 @@ class Recording:
         self.run = load(self._result, ProgramRun)
         self._result.unlink()
         self._result.parent.rmdir()
-        if self.folder is not None:
-            self.run.write_reports(self.folder)
+        return self.run
 
     def now_s(self) -> float:
         """Return the seconds since the start of the recording, on the clock of its record."""
