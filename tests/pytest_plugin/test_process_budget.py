@@ -72,12 +72,11 @@ NEAR_MISSES = (
 )
 
 
-@pytest.mark.parametrize("flags", [(), ("--memdiag-sessions",)], ids=["", "in a recorded run"])
 def test_a_test_above_its_budget_fails_and_one_below_passes(
-    pytester: pytest.Pytester, run_pytest: RunPytest, flags: tuple[str, ...]
+    pytester: pytest.Pytester, run_pytest: RunPytest
 ) -> None:
     marked(pytester, *BREACHES, *NEAR_MISSES)
-    result = run_pytest(*flags, "--strict-markers")
+    result = run_pytest("--memdiag-sessions", "--strict-markers")
     result.assert_outcomes(failed=len(BREACHES), passed=len(NEAR_MISSES))
     name = "memory budget: test_budget.py::test_"
     memory = "the test process and its children took * together, * MiB over the tree_peak of * MiB"
@@ -93,6 +92,25 @@ def test_a_test_above_its_budget_fails_and_one_below_passes(
             f"{name}3: {memory}",
         ]
     )
+
+
+def test_without_a_recorded_run_only_the_marked_tests_are_recorded(
+    pytester: pytest.Pytester, run_pytest: RunPytest
+) -> None:
+    marked(pytester, BREACHES[0], NEAR_MISSES[0], BREACHES[3], NEAR_MISSES[3])
+    module = pytester.path / "test_budget.py"
+    module.write_text(
+        module.read_text()
+        + f"""
+INIT = onnxruntime.InferenceSession.__init__
+
+def test_after_them():
+    import os
+    assert "{RECORDING_ADDRESS}" not in os.environ
+    assert onnxruntime.InferenceSession.__init__ is INIT
+"""
+    )
+    run_pytest().assert_outcomes(failed=2, passed=3)
 
 
 def test_the_closest_marker_has_priority_and_other_markers_stay_in_force(
