@@ -5,14 +5,19 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import msgspec
+
 import memdiag
 from memdiag.errors import MeasurementError, UsageError
+from memdiag.programs.hook import sitecustomize
+from memdiag.programs.part import RecordingPart
 from memdiag.programs.recorder import HOOK_FOLDER
 from memdiag.records.codec import load
 from memdiag.records.run import ProgramRun
@@ -52,8 +57,6 @@ class Recording:
                 "this process is being recorded already. Leave memdiag run or the outer recording"
                 " out."
             )
-        import onnxruntime
-
         self._result = Path(tempfile.mkdtemp(prefix="memdiag-recording-"), "run.json")
         self._watcher = subprocess.Popen(
             [sys.executable, "-c", _WATCHER, *self._arguments()],
@@ -61,15 +64,16 @@ class Recording:
             stdout=subprocess.PIPE,
         )
         assert self._watcher.stdout is not None
-        address = self._watcher.stdout.readline().decode().strip()
+        address, _, origin_s = self._watcher.stdout.readline().decode().strip().partition(" ")
         if not address:
             raise MeasurementError("the recording cannot be started: its process has ended.")
+        self._origin_s = float(origin_s)
         _allow_reading_by(self._watcher.pid)
         self._environment = {name: os.environ.get(name) for name in _VARIABLES}
         paths = [str(HOOK_FOLDER), *filter(None, [os.environ.get("PYTHONPATH")])]
         os.environ["PYTHONPATH"] = os.pathsep.join(paths)
         os.environ[RECORDING_ADDRESS] = address
-        self._uninstall = _hook().install(onnxruntime, address)
+        self._uninstall = _install(address)
         return self
 
     def __exit__(
@@ -78,6 +82,16 @@ class Recording:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        run = self.stop()
+        if self.folder is not None:
+            run.write_reports(self.folder)
+
+    def stop(self) -> ProgramRun:
+        """End the recording and return it, without writing reports.
+
+        Raises:
+            MemdiagError: the process that records has failed.
+        """
         assert self._watcher is not None
         assert self._uninstall is not None
         self._uninstall()
@@ -90,8 +104,29 @@ class Recording:
         self.run = load(self._result, ProgramRun)
         self._result.unlink()
         self._result.parent.rmdir()
-        if self.folder is not None:
-            self.run.write_reports(self.folder)
+        return self.run
+
+    def now_s(self) -> float:
+        """Return the seconds since the start of the recording, on the clock of its record."""
+        return time.perf_counter() - self._origin_s
+
+    def next_part(self) -> RecordingPart:
+        """Return what was recorded since the last call, while the recording is under way.
+
+        Raises:
+            MeasurementError: the process that records has ended.
+        """
+        assert self._watcher is not None
+        assert self._watcher.stdin is not None
+        assert self._watcher.stdout is not None
+        answer = b""
+        with suppress(OSError):
+            self._watcher.stdin.write(b"\n")
+            self._watcher.stdin.flush()
+            answer = self._watcher.stdout.readline()
+        if not answer:
+            raise MeasurementError("the recording has failed: its process has ended.")
+        return msgspec.json.decode(answer, type=RecordingPart)
 
     def _arguments(self) -> list[str]:
         options = [] if self._xray else ["--no-xray"]
@@ -122,6 +157,27 @@ def recording(folder: str | os.PathLike[str] | None = None, *, xray: bool = True
         MeasurementError: the recording cannot be started.
     """
     return Recording(folder, xray=xray)
+
+
+def _install(address: str) -> Callable[[], None]:
+    """Record the sessions of this process, now or once onnxruntime is imported.
+
+    Returns:
+        a function that ends it.
+    """
+    onnxruntime = sys.modules.get("onnxruntime")
+    if onnxruntime is not None:
+        uninstall: Callable[[], None] = _hook().install(onnxruntime, address)
+        return uninstall
+    sys.meta_path.insert(0, sitecustomize.OnnxruntimeFinder)
+
+    def uninstall_imported() -> None:
+        with suppress(ValueError):  # it removes itself at the import
+            sys.meta_path.remove(sitecustomize.OnnxruntimeFinder)
+        while sitecustomize.uninstall_functions:
+            sitecustomize.uninstall_functions.pop()()
+
+    return uninstall_imported
 
 
 def _hook() -> Any:

@@ -112,7 +112,7 @@ def _session(session: RecordedSession) -> ProgramSession:
         pid=session.process.pid,
         model=_model(session),
         library=_library(callers[0].file) if callers else None,
-        created_at=_place(callers[0]) if callers else "?",
+        created_at=created_at(session),
         callers=callers,
         options={**described["options"], **described["config"]},
         providers=session.providers,
@@ -155,9 +155,12 @@ def _weight_bytes(path: str) -> int | None:
         return None
 
 
-def _place(caller: Caller) -> str:
-    """Return file and line of `caller`; of installed files, the part below site-packages."""
-    path = PurePath(caller.file)
+def created_at(session: RecordedSession) -> str:
+    """Return file and line of the creation; of installed files, the part below site-packages."""
+    if not session.description["callers"]:
+        return "?"
+    file, line, _ = session.description["callers"][0]
+    path = PurePath(file)
     for index, part in enumerate(path.parts):
         if part in _PACKAGES:
             path = PurePath(*path.parts[index + 1 :])
@@ -165,7 +168,7 @@ def _place(caller: Caller) -> str:
     else:
         with suppress(ValueError):
             path = path.relative_to(Path.cwd())
-    return f"{path}:{caller.line}"
+    return f"{path}:{line}"
 
 
 def _library(file: str) -> str | None:

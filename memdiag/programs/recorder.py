@@ -21,7 +21,7 @@ from memdiag.programs.process_tree import descendants, process_info, proportiona
 from memdiag.programs.recorded import RecordedProcess, RecordedSession
 from memdiag.programs.xray import ProcessXrayTask, session_memories
 from memdiag.records.run import ProcessXray, RunPeak, XrayReason
-from memdiag.runner.child import RECORDING_ADDRESS
+from memdiag.runner.child import RECORDING_ADDRESS, is_measurement
 from memdiag.runner.observer import ProcessGone, Reading
 from memdiag.runner.timeline import SampleTimeline
 from memdiag.units import format_duration
@@ -216,6 +216,7 @@ class Recorder:
             f"{_runtime_note(process)}, but its sessions are not recorded: it is not Python, or"
             " Python was started with -I, -E or -S"
             for process in self._unrecorded()
+            if not is_measurement(process.info.command)
         )
 
     def _unrecorded(self) -> list[RecordedProcess]:

@@ -4,34 +4,99 @@ import os
 import select
 import signal
 import sys
-from contextlib import closing
+import time
+from contextlib import closing, suppress
 from pathlib import Path
 
-from memdiag.programs.assemble import assemble_run
+import msgspec
+
+from memdiag.programs.assemble import assemble_run, created_at
+from memdiag.programs.part import PartSession, RecordingPart
 from memdiag.programs.process_tree import process_info
 from memdiag.programs.recorder import Recorder
 from memdiag.records.codec import encode
 from memdiag.records.files import save_bytes
+from memdiag.runner.observer import ProcessGone, Reading
 
 
 def main() -> None:
     """Record process PID until standard input ends, and write the record to FILE.
 
     The arguments are the version of memdiag, PID, FILE and, if wanted, ``--no-xray``. The address
-    of the recording is printed on standard output.
+    of the recording is printed on standard output, and the reading of `time.perf_counter` at its
+    start. Each line of standard input is answered with the part of the recording since the last
+    answer.
     """
     version, pid, file, *options = sys.argv[1:]
     # Ctrl-C is meant for the program, which ends the recording.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with closing(Recorder(xray="--no-xray" not in options)) as recorder:
         info = process_info(int(pid))
-        os.write(sys.stdout.fileno(), f"{recorder.address}\n".encode())
-        recorder.run(int(pid), _input_ended)
+        origin_s = time.perf_counter() - recorder.now_s()
+        parts = _Parts(recorder)
+        os.write(sys.stdout.fileno(), f"{recorder.address} {origin_s!r}\n".encode())
+        recorder.run(int(pid), parts.input_ended, parts.add_step)
         command = info.command if info else ()
         record = assemble_run(recorder, command, None, memdiag_version=version)
         save_bytes(encode(record), Path(file))
 
 
-def _input_ended() -> bool:
-    """Return whether standard input has ended; nothing is ever written to it."""
-    return bool(select.select([sys.stdin], [], [], 0)[0])
+class _Parts:
+    """The parts of a recording between requests.
+
+    Args:
+        recorder: the recorder.
+    """
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._first_session = 0
+        self._peak_rss_bytes = 0
+        self._previous: Reading | None = None
+
+    def input_ended(self) -> bool:
+        """Answer a request on standard input, and return whether standard input has ended."""
+        if not select.select([sys.stdin], [], [], 0)[0]:
+            return False
+        received = os.read(sys.stdin.fileno(), 1)
+        if received:
+            os.write(sys.stdout.fileno(), msgspec.json.encode(self._next()) + b"\n")
+        return not received
+
+    def add_step(self, recorder: Recorder) -> None:
+        """Add the last sample of `recorder` to the part, unless it is older."""
+        last = recorder.tree.last
+        if last is not None and last is not self._previous:
+            self._peak_rss_bytes = max(self._peak_rss_bytes, last.rss_bytes)
+
+    def _next(self) -> RecordingPart:
+        """Return the part until now, and start the next."""
+        rss_bytes = self._rss_bytes()
+        sessions = self._recorder.sessions
+        part = RecordingPart(
+            sessions=tuple(
+                PartSession(
+                    number=session.number,
+                    pid=session.process.pid,
+                    model=session.description["model"]["path"],
+                    model_bytes=session.description["model"]["bytes"],
+                    created_at=created_at(session),
+                )
+                for session in sessions[self._first_session :]
+                if session.error is None
+            ),
+            peak_rss_bytes=max(self._peak_rss_bytes, rss_bytes),
+        )
+        self._first_session = len(sessions)
+        self._peak_rss_bytes = rss_bytes
+        self._previous = self._recorder.tree.last
+        return part
+
+    def _rss_bytes(self) -> int:
+        """Return the sum of the resident sets now."""
+        total = 0
+        for process in self._recorder.processes:
+            if process.ended_s is None:
+                with suppress(ProcessGone):
+                    total += process.sample(self._recorder.now_s())
+        return total

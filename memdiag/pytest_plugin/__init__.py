@@ -7,7 +7,7 @@ needs them.
 from __future__ import annotations
 
 from collections.abc import Generator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -18,7 +18,8 @@ MARK = "memory_budget"
 _MARKER = (
     f'{MARK}(model, *, peak="1.2 GB", steady=…, tolerance=…, baseline=…, **options): profile the'
     " model in an isolated process before the test, and fail where a figure is above its budget"
-    " or its baseline (memdiag)"
+    f' or its baseline; {MARK}(*, sessions=3, tree_peak="2 GB"): fail where the test itself creates'
+    " more sessions, or its process and children take more memory together (memdiag)"
 )
 
 
@@ -48,6 +49,48 @@ def pytest_collection_modifyitems(session: pytest.Session, items: list[pytest.It
         items.extend(model_items(session))
 
 
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Start the recording of ``--memdiag-sessions``."""
+    if _records_sessions(session.config):
+        from memdiag.pytest_plugin.sessions import start
+
+        start(session.config)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Store when each test runs, for the sessions that it creates."""
+    if not _records_sessions(item.config):
+        return (yield)
+    from memdiag.pytest_plugin.sessions import running
+
+    with running(item):
+        return (yield)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Add the sessions of a worker of pytest-xdist."""
+    if _records_sessions(node.config):
+        from memdiag.pytest_plugin.sessions import add_worker
+
+        add_worker(node.config, node)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """End the recording of ``--memdiag-sessions``."""
+    if _records_sessions(session.config):
+        from memdiag.pytest_plugin.sessions import finish
+
+        finish(session.config)
+
+
+def _records_sessions(config: pytest.Config) -> bool:
+    from memdiag.pytest_plugin.settings import SETTINGS
+
+    return config.stash[SETTINGS].sessions
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Measure the models of a test with the marker; a failure is an error of its setup."""
@@ -66,9 +109,11 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     if item.get_closest_marker(MARK) is None:
         return (yield)
     from memdiag.pytest_plugin.marker import judge_marked, update_baselines
+    from memdiag.pytest_plugin.process_budget import judged
 
     judge_marked(item)
-    result = yield
+    with judged(item):
+        result = yield
     update_baselines(item)
     return result
 
@@ -90,6 +135,10 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     from memdiag.pytest_plugin.summary import write_summary
 
     write_summary(terminalreporter)
+    if _records_sessions(terminalreporter.config):
+        from memdiag.pytest_plugin import sessions
+
+        sessions.write_summary(terminalreporter)
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from memdiag.budgets.baselines import baseline_path, configuration_name
 from memdiag.budgets.parsing import merged, parse_budget, parse_tolerance
 from memdiag.errors import MemdiagError, UsageError
 from memdiag.pytest_plugin import MARK
+from memdiag.pytest_plugin.process_budget import LIMITS, process_budget
 from memdiag.pytest_plugin.profiling import (
     CachedProfileRunner,
     outcome_sentence,
@@ -78,6 +79,12 @@ class MarkerArguments:
         """
         if len(mark.args) != 1 or not isinstance(mark.args[0], str | Path):
             raise UsageError(f'{MARK} needs the path of one model, as {MARK}("model.onnx", …).')
+        for limit in LIMITS:
+            if limit in mark.kwargs:
+                raise UsageError(
+                    f"{MARK}: {limit} is a limit of the test itself, not of a model. Write it in a"
+                    f" marker of its own: {MARK}({limit}=…)."
+                )
         model = Path(mark.args[0])
         option_names = (*_OWN_OPTIONS, *PROFILE_OPTIONS)
         limits = {name: value for name, value in mark.kwargs.items() if name not in option_names}
@@ -108,8 +115,10 @@ def measure_marked(item: pytest.Item) -> None:
     settings = item.config.stash[SETTINGS]
     measured = item.stash.setdefault(_RESULTS, [])
     try:
+        own_budget = process_budget(item)
         for mark in item.iter_markers(MARK):
-            measured.append(_measure(item, MarkerArguments.of(mark, settings), settings))
+            if mark.args:
+                measured.append(_measure(item, MarkerArguments.of(mark, settings), settings))
     except MemdiagError as error:
         raise pytest.fail.Exception(str(error), pytrace=False) from None
     results = [each.result for each in measured]
@@ -117,7 +126,7 @@ def measure_marked(item: pytest.Item) -> None:
     has_limits = any(
         result.judgement is not None and result.judgement.budget.limits for result in results
     )
-    if incomparable and not has_limits:
+    if incomparable and not has_limits and own_budget is None:
         first = incomparable[0]
         pytest.skip(f"{first.profile.model.path}: {first.incomparable}")
 

@@ -25,6 +25,7 @@ class Settings:
         processes: number of processes to aggregate; the default if None.
         tolerance: the tolerance of budgets that have none; the default if None.
         parallel: let several workers measure at the same time.
+        sessions: record the test run and list its onnxruntime sessions.
     """
 
     root: Path
@@ -35,6 +36,7 @@ class Settings:
     processes: int | None
     tolerance: str | None
     parallel: bool
+    sessions: bool
 
 
 SETTINGS = pytest.StashKey[Settings]()
@@ -86,6 +88,12 @@ _OPTIONS: tuple[tuple[str, str | None, str, dict[str, Any]], ...] = (
         "let models be measured at the same time by several workers",
         {"action": "store_const", "const": True},
     ),
+    (
+        "sessions",
+        "bool",
+        "record the test run, and list every onnxruntime session that its tests create",
+        {"action": "store_const", "const": True},
+    ),
 )
 
 
@@ -126,6 +134,7 @@ def read_settings(config: pytest.Config) -> Settings:
         processes=int(processes) if processes else None,
         tolerance=value("tolerance") or None,
         parallel=bool(value("parallel")),
+        sessions=bool(value("sessions")),
     )
 
 

@@ -5,7 +5,7 @@ import os
 import secrets
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self
@@ -35,6 +35,11 @@ def child_environment(*, telemetry: bool = False) -> dict[str, str]:
     removed = {RECORDING_ADDRESS, *TELEMETRY_OFF}
     kept = {name: text for name, text in os.environ.items() if name not in removed}
     return kept if telemetry else {**kept, **TELEMETRY_OFF}
+
+
+def is_measurement(command: Sequence[str]) -> bool:
+    """Return whether `command` starts a child that memdiag measures."""
+    return any(word.startswith(_SCRIPTS + os.sep) for word in command)
 
 
 class Child:

@@ -20,8 +20,11 @@ if TYPE_CHECKING:
 ADDRESS = "MEMDIAG_RUN_ADDRESS"
 FOLDER = os.path.dirname(os.path.abspath(__file__))
 
+uninstall_functions: list[Any] = []
+"""Each ends the recording of an imported onnxruntime in this process."""
 
-class _OnnxruntimeFinder:
+
+class OnnxruntimeFinder:
     """Finds onnxruntime as the other finders do, and wraps its sessions once it is imported."""
 
     @classmethod
@@ -58,7 +61,7 @@ def _wrap_after_import(loader: Any) -> None:
             )
             recorder = module_from_spec(spec)  # type: ignore[arg-type]
             spec.loader.exec_module(recorder)  # type: ignore[union-attr]
-            recorder.install(module, os.environ[ADDRESS])
+            uninstall_functions.append(recorder.install(module, os.environ[ADDRESS]))
         except Exception as error:  # the program must go on without memdiag
             _report(error)
 
@@ -102,7 +105,8 @@ def _run_hidden_sitecustomize() -> None:
     spec.loader.exec_module(module)
 
 
-sys.path[:] = [path for path in sys.path if path != FOLDER]
-if ADDRESS in os.environ:
-    sys.meta_path.insert(0, _OnnxruntimeFinder)
-_run_hidden_sitecustomize()
+if __name__ == "sitecustomize":  # not where a recording in Python imports it
+    sys.path[:] = [path for path in sys.path if path != FOLDER]
+    if ADDRESS in os.environ:
+        sys.meta_path.insert(0, OnnxruntimeFinder)
+    _run_hidden_sitecustomize()

@@ -1,0 +1,33 @@
+"""A part of a recording that is under way, as the recording process answers it."""
+
+from memdiag.records.base import Record
+
+
+class PartSession(Record, frozen=True, kw_only=True):
+    """A session that was created in the part.
+
+    Attributes:
+        number: the number of the session in the recording, from 1.
+        pid: its process.
+        model: the path of the model; None if the session was created from bytes.
+        model_bytes: the size of these bytes; None for a file.
+        created_at: file and line of the call.
+    """
+
+    number: int
+    pid: int
+    model: str | None
+    model_bytes: int | None
+    created_at: str
+
+
+class RecordingPart(Record, frozen=True, kw_only=True):
+    """A part of a recording.
+
+    Attributes:
+        sessions: the sessions that were created; failed creations are left out.
+        peak_rss_bytes: the largest sum of the resident sets of all processes.
+    """
+
+    sessions: tuple[PartSession, ...]
+    peak_rss_bytes: int

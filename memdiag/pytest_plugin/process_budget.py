@@ -1,0 +1,164 @@
+"""The marker ``memory_budget`` without a model: limits of the test function itself."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import PurePath
+
+import pytest
+
+from memdiag.api.recording import Recording
+from memdiag.budgets.parsing import parse_sizes
+from memdiag.errors import MemdiagError, UsageError
+from memdiag.programs.part import PartSession, RecordingPart
+from memdiag.pytest_plugin import MARK
+from memdiag.pytest_plugin.sessions import recording_of_run
+from memdiag.reports.text import counted, plain
+from memdiag.runner.child import RECORDING_ADDRESS
+from memdiag.units import format_size
+
+LIMITS = ("sessions", "tree_peak")
+_MAX_LISTED = 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProcessBudget:
+    """The limits of a test function.
+
+    Attributes:
+        sessions: the number of sessions that it may create; None for any number.
+        tree_peak_bytes: the resident sets that its process and the children of that may have
+            together; None for any size.
+    """
+
+    sessions: int | None
+    tree_peak_bytes: int | None
+
+
+def process_budget(item: pytest.Item) -> ProcessBudget | None:
+    """Return the limits of the markers of `item` without a model; None if there is no such marker.
+
+    The limit of the closest marker has priority.
+
+    Raises:
+        UsageError: an argument is not valid, or the limits cannot be checked here.
+    """
+    limits: dict[str, int] = {}
+    for mark in item.iter_markers(MARK):
+        if not mark.args:
+            limits = {**_limits(mark), **limits}
+    if not limits:
+        return None
+    if RECORDING_ADDRESS in os.environ and recording_of_run(item.config) is None:
+        raise UsageError(
+            f"{MARK}({', '.join(f'{name}=…' for name in limits)}) needs a recording of its own."
+            " Start pytest without memdiag run."
+        )
+    return ProcessBudget(sessions=limits.get("sessions"), tree_peak_bytes=limits.get("tree_peak"))
+
+
+@contextmanager
+def judged(item: pytest.Item) -> Iterator[None]:
+    """Record the block, and fail `item` if the block exceeds its budget.
+
+    A block that raises is not judged.
+    """
+    budget = process_budget(item)
+    if budget is None:
+        yield
+        return
+    part = None
+    running = recording_of_run(item.config)
+    recording = running or Recording(xray=False)
+    try:
+        if running is None:
+            recording.__enter__()
+        recording.next_part()
+    except MemdiagError as error:
+        pytest.fail(str(error), pytrace=False)
+    try:
+        yield
+        part = _next_part(recording)
+    finally:
+        if running is None:
+            with suppress(MemdiagError):  # the part is all that is needed
+                recording.stop()
+    _judge(item, budget, part)
+
+
+def _next_part(recording: Recording) -> RecordingPart:
+    try:
+        return recording.next_part()
+    except MemdiagError as error:
+        raise pytest.fail.Exception(str(error), pytrace=False) from None
+
+
+def _limits(mark: pytest.Mark) -> dict[str, int]:
+    """Return the limits of `mark`, a count and a size in bytes.
+
+    Raises:
+        UsageError: a name or a value is not valid.
+    """
+    others = [name for name in mark.kwargs if name not in LIMITS]
+    if len(others) == len(mark.kwargs):
+        raise UsageError(
+            f'{MARK} needs the path of one model, as {MARK}("model.onnx", …), or limits of the'
+            f' test itself, as {MARK}(sessions=3, tree_peak="2 GB").'
+        )
+    if others:
+        raise UsageError(
+            f"{MARK}: {others[0]!r} is not a limit of the test itself. Use {' and '.join(LIMITS)},"
+            f' and a marker of its own for a model: {MARK}("model.onnx", {others[0]}=…).'
+        )
+    limits = dict(mark.kwargs)
+    sessions = limits.pop("sessions", 0)
+    if isinstance(sessions, bool) or not isinstance(sessions, int) or sessions < 0:
+        raise UsageError(f"{MARK}: sessions must be a whole number from 0, not {sessions!r}.")
+    found = parse_sizes(limits, ("tree_peak",), where=MARK)
+    return {**found, "sessions": sessions} if "sessions" in mark.kwargs else found
+
+
+def _judge(item: pytest.Item, budget: ProcessBudget, part: RecordingPart) -> None:
+    count, peak = len(part.sessions), part.peak_rss_bytes
+    item.user_properties.append(("memdiag.sessions", count))
+    item.user_properties.append(("memdiag.tree_peak", peak))
+    breaches = []
+    if budget.sessions is not None and count > budget.sessions:
+        breaches.append(
+            f"created {counted(count, 'session')}, {count - budget.sessions} over its budget of"
+            f" {budget.sessions}"
+        )
+    limit = budget.tree_peak_bytes
+    if limit is not None and peak > limit:
+        sizes = [format_size(size) for size in (peak, limit)]
+        if sizes[0] == sizes[1]:  # rounded, both sizes look the same
+            sizes = [f"{size:,} B" for size in (peak, limit)]
+        breaches.append(
+            f"the test process and its children took {sizes[0]} together,"
+            f" {format_size(peak - limit)} over the tree_peak of {sizes[1]}"
+        )
+    if breaches:
+        lines = [f"memory budget: {item.nodeid}: {'; '.join(breaches)}", *_listed(part.sessions)]
+        pytest.fail("\n  ".join(lines), pytrace=False)
+
+
+def _listed(sessions: tuple[PartSession, ...]) -> Iterator[str]:
+    """Yield a line for each session."""
+    if not sessions:
+        yield "no session was created in the test"
+    for number, session in enumerate(sessions[:_MAX_LISTED], 1):
+        where = "" if session.pid == os.getpid() else f", in process {session.pid}"
+        yield f"session {number}: {_model(session)}, created at {plain(session.created_at)}{where}"
+    more = len(sessions) - _MAX_LISTED
+    if more > 0:
+        yield f"and {counted(more, 'more session')}"
+
+
+def _model(session: PartSession) -> str:
+    if session.model is not None:
+        return plain(PurePath(session.model).name)
+    size = "" if session.model_bytes is None else f" of {format_size(session.model_bytes)}"
+    return f"model{size} from bytes"

@@ -1,0 +1,247 @@
+"""``--memdiag-sessions``: a recording of the test run, and its sessions in the terminal summary."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from itertools import groupby
+from typing import Any, TypedDict
+
+import pytest
+
+from memdiag.api.recording import Recording
+from memdiag.errors import MemdiagError
+from memdiag.records.run import ProgramRun, ProgramSession
+from memdiag.reports.run.headline import finding_texts
+from memdiag.reports.run.names import model_key, model_names
+from memdiag.reports.run.sessions import rise_bytes
+from memdiag.reports.text import counted, plain
+from memdiag.runner.child import RECORDING_ADDRESS
+from memdiag.units import format_size
+
+OUTSIDE = "outside tests"
+_MAX_SESSIONS = 40
+_MAX_FINDINGS = 10
+_OUTPUT = "memdiag_sessions"
+
+
+class _Row(TypedDict):
+    """One session in the summary."""
+
+    number: str
+    test: str
+    model: str
+    created_at: str
+    rise_bytes: int
+    runs: int
+    end: str
+
+
+class _Part(TypedDict):
+    """What one process that runs tests has recorded; plain values, for another process."""
+
+    sessions: list[_Row]
+    findings: list[list[str]]
+    notes: list[str]
+
+
+@dataclass
+class _RunRecording:
+    """The recording of this process.
+
+    Attributes:
+        tests: the name of each test, and when it started and ended in seconds since the start of
+            the recording.
+    """
+
+    recording: Recording
+    tests: list[tuple[str, float, float]] = field(default_factory=list)
+
+    def test_at(self, t_s: float) -> str:
+        """Return the test that was running at `t_s` seconds."""
+        return next((name for name, start, end in self.tests if start <= t_s <= end), OUTSIDE)
+
+
+_RECORDING = pytest.StashKey[_RunRecording]()
+_PARTS = pytest.StashKey[list[_Part]]()
+
+
+def recording_of_run(config: pytest.Config) -> Recording | None:
+    """Return the recording of ``--memdiag-sessions`` in this process; None without one."""
+    found = config.stash.get(_RECORDING, None)
+    return None if found is None else found.recording
+
+
+def start(config: pytest.Config) -> None:
+    """Start the recording of this process, if it runs tests.
+
+    Raises:
+        pytest.UsageError: it cannot be recorded.
+    """
+    config.stash[_PARTS] = []
+    if RECORDING_ADDRESS in os.environ:
+        raise pytest.UsageError(
+            "--memdiag-sessions: this test run is being recorded already. Leave the flag or"
+            " memdiag run out."
+        )
+    if config.pluginmanager.hasplugin("dsession"):
+        return  # the workers of pytest-xdist run the tests
+    recording = Recording(xray=False)
+    try:
+        recording.__enter__()
+    except MemdiagError as error:
+        raise pytest.UsageError(f"--memdiag-sessions: {error}") from None
+    config.stash[_RECORDING] = _RunRecording(recording)
+
+
+@contextmanager
+def running(item: pytest.Item) -> Iterator[None]:
+    """Store when the test `item` ran."""
+    found = item.config.stash.get(_RECORDING, None)
+    if found is None:
+        yield
+        return
+    start_s = found.recording.now_s()
+    # While it runs, it has no end yet.
+    found.tests.append((item.nodeid, start_s, float("inf")))
+    try:
+        yield
+    finally:
+        found.tests[-1] = (item.nodeid, start_s, found.recording.now_s())
+
+
+def finish(config: pytest.Config) -> None:
+    """End the recording of this process; a worker sends it to its controller."""
+    found = config.stash.get(_RECORDING, None)
+    if found is None:
+        return
+    del config.stash[_RECORDING]
+    worker: dict[str, Any] = getattr(config, "workerinput", {})
+    try:
+        run = found.recording.stop()
+    except MemdiagError as error:
+        part = _Part(sessions=[], findings=[], notes=[f"the sessions were not recorded: {error}"])
+    else:
+        part = _part(run, found, worker.get("workerid", ""))
+    if worker:
+        output: dict[str, Any] = config.workeroutput  # type: ignore[attr-defined]
+        output[_OUTPUT] = part
+    else:
+        config.stash[_PARTS].append(part)
+
+
+def add_worker(config: pytest.Config, node: Any) -> None:
+    """Add the recording of `node`, a worker of pytest-xdist that has ended."""
+    part = getattr(node, "workeroutput", {}).get(_OUTPUT)
+    if part is None:
+        note = f"{node.gateway.id}: its sessions are missing, because it ended too early"
+        part = _Part(sessions=[], findings=[], notes=[note])
+    config.stash[_PARTS].append(part)
+
+
+def _part(run: ProgramRun, found: _RunRecording, worker: str) -> _Part:
+    models = model_names(run)
+    label = f"{worker} " if worker else ""
+    heading = f"{worker}: " if worker else ""
+    return _Part(
+        sessions=[
+            _Row(
+                number=f"{label}{session.number}",
+                test=plain(found.test_at(session.created_s)),
+                model=models[model_key(session)],
+                created_at=plain(session.created_at),
+                rise_bytes=rise_bytes(session),
+                runs=session.run_count,
+                end=_end(session),
+            )
+            for session in run.sessions
+        ],
+        findings=[
+            [f"{heading}{message}", remedy] for message, remedy in map(finding_texts, run.findings)
+        ],
+        notes=[f"{heading}note: {plain(note)}" for note in run.notes],
+    )
+
+
+def _end(session: ProgramSession) -> str:
+    if session.error is not None:
+        return "failed"
+    return "alive at the end" if session.released_s is None else "released"
+
+
+def write_summary(terminal: pytest.TerminalReporter) -> None:
+    """Write the sessions of all processes that ran tests."""
+    parts = terminal.config.stash.get(_PARTS, [])
+    rows = [row for part in parts for row in part["sessions"]]
+    notes = [note for part in parts for note in part["notes"]]
+    if not rows and not notes:
+        terminal.write_line(f"memdiag: {_no_session()}")
+        return
+    terminal.section("onnxruntime sessions of the tests (memdiag)")
+    findings = [finding for part in parts for finding in part["findings"]]
+    for line in (*_session_lines(rows), *_finding_lines(findings), *notes):
+        terminal.write_line(line)
+
+
+def _no_session() -> str:
+    with suppress(ValueError, ImportError):  # a test has replaced it
+        if find_spec("onnxruntime") is None:
+            return "no session was created; onnxruntime is not installed"
+    return "no onnxruntime session was created"
+
+
+def _session_lines(rows: Sequence[_Row]) -> Iterator[str]:
+    """Yield a line for each test, and below it a line for each of its sessions."""
+    if not rows:
+        yield _no_session()
+        return
+    yield (
+        f"{counted(len(rows), 'session')}; + is how much creation and first run raised the memory"
+        " of the process"
+    )
+    largest = sorted(rows, key=lambda row: -row["rise_bytes"])
+    shown = largest[:_MAX_SESSIONS]
+    listed = [row for row in rows if row in shown]
+    for test, found in groupby(listed, key=lambda row: row["test"]):
+        yield test
+        yield from _aligned([_cells(row) for row in found], listed)
+    left_out = largest[_MAX_SESSIONS:]
+    if left_out:
+        yield (
+            f"and {counted(len(left_out), 'more session')} of at most"
+            f" +{format_size(left_out[0]['rise_bytes'])}"
+        )
+
+
+def _cells(row: _Row) -> tuple[str, ...]:
+    return (
+        row["number"],
+        row["model"],
+        row["created_at"],
+        f"+{format_size(row['rise_bytes'])}",
+        counted(row["runs"], "run"),
+        row["end"],
+    )
+
+
+def _aligned(lines: Sequence[tuple[str, ...]], rows: Sequence[_Row]) -> Iterator[str]:
+    """Yield `lines` with columns as wide as those of all `rows`."""
+    widths = [max(map(len, column)) for column in zip(*map(_cells, rows), strict=True)]
+    for number, model, place, rise, runs, end in lines:
+        yield (
+            f"  {number:>{widths[0]}}  {model:<{widths[1]}}  {place:<{widths[2]}}"
+            f"  {rise:>{widths[3]}}  {runs:>{widths[4]}}  {end}"
+        )
+
+
+def _finding_lines(findings: Sequence[Sequence[str]]) -> Iterator[str]:
+    for message, remedy in findings[:_MAX_FINDINGS]:
+        yield f"- {message}"
+        if remedy:
+            yield f"  → {remedy}"
+    more = len(findings) - _MAX_FINDINGS
+    if more > 0:
+        yield f"and {counted(more, 'more finding')}"

@@ -1,0 +1,192 @@
+"""The marker without a model: sessions and memory of the test function itself."""
+
+from pathlib import Path
+
+import onnx
+import pytest
+
+from memdiag.runner.child import RECORDING_ADDRESS
+from tests.pytest_plugin.conftest import RunPytest
+
+PROJECT = """
+import subprocess
+import sys
+
+import numpy as np
+import onnxruntime
+import psutil
+import pytest
+
+RSS = psutil.Process().memory_info().rss
+MB = 1_000_000
+IN_CHILD = "import sys, onnxruntime; onnxruntime.InferenceSession(sys.argv[1])"
+ALLOCATE = "import sys, time; block = b'x' * int(sys.argv[1]); time.sleep(0.5)"
+
+def create():
+    return onnxruntime.InferenceSession("tiny.onnx", providers=["CPUExecutionProvider"])
+
+def child(program, argument):
+    subprocess.run([sys.executable, "-c", program, str(argument)], check=True)
+
+@pytest.fixture
+def service():
+    return create()
+"""
+
+
+@pytest.fixture(autouse=True)
+def project(pytester: pytest.Pytester) -> Path:
+    """A project with a model of one node."""
+    model = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["": 17]>'
+        " tiny (float[n] x) => (float[n] y) { y = Add(x, x) }"
+    )
+    onnx.save(model, pytester.path / "tiny.onnx")
+    return pytester.path
+
+
+def marked(pytester: pytest.Pytester, *tests: str) -> None:
+    """Write a module with `tests`, each the arguments of its marker and its body."""
+    functions = []
+    for number, test in enumerate(tests):
+        arguments, body = test.split(" | ")
+        functions.append(
+            f"@pytest.mark.memory_budget({arguments})\ndef test_{number}(service):\n    {body}\n"
+        )
+    pytester.makepyfile(test_budget=PROJECT + "\n".join(functions))
+
+
+BREACHES = (
+    "sessions=1 | create(); create()",
+    "sessions=0 | child(IN_CHILD, 'tiny.onnx')",
+    "tree_peak=RSS + 100 * MB | np.ones(25 * MB)",
+    "tree_peak=RSS + 100 * MB | child(ALLOCATE, 200 * MB)",
+)
+NEAR_MISSES = (
+    "sessions=2 | create(); create()",
+    "sessions=1 | child(IN_CHILD, 'tiny.onnx')",
+    "tree_peak=RSS + 100 * MB | np.ones(2 * MB)",
+    "tree_peak=RSS + 100 * MB | child(ALLOCATE, 20 * MB)",
+    "sessions=0 | 'the session of the fixture does not count'",
+    "sessions=0 | pytest.raises(Exception, onnxruntime.InferenceSession, 'missing.onnx')",
+)
+
+
+def test_a_test_above_its_budget_fails_and_one_below_passes(
+    pytester: pytest.Pytester, run_pytest: RunPytest
+) -> None:
+    marked(pytester, *BREACHES, *NEAR_MISSES)
+    result = run_pytest("--memdiag-sessions", "--strict-markers")
+    result.assert_outcomes(failed=len(BREACHES), passed=len(NEAR_MISSES))
+    name = "memory budget: test_budget.py::test_"
+    memory = "the test process and its children took * together, * MiB over the tree_peak of * MiB"
+    result.stdout.fnmatch_lines(
+        [
+            f"{name}0: created 2 sessions, 1 over its budget of 1",
+            "  session 1: tiny.onnx, created at test_budget.py:*",
+            "  session 2: tiny.onnx, created at test_budget.py:*",
+            f"{name}1: created 1 session, 1 over its budget of 0",
+            "  session 1: tiny.onnx, created at <string>:1, in process *",
+            f"{name}2: {memory}",
+            "  no session was created in the test",
+            f"{name}3: {memory}",
+        ]
+    )
+
+
+def test_without_a_recorded_run_only_the_marked_tests_are_recorded(
+    pytester: pytest.Pytester, run_pytest: RunPytest
+) -> None:
+    marked(pytester, BREACHES[0], NEAR_MISSES[0], BREACHES[3], NEAR_MISSES[3])
+    module = pytester.path / "test_budget.py"
+    module.write_text(
+        module.read_text()
+        + f"""
+INIT = onnxruntime.InferenceSession.__init__
+
+def test_after_them():
+    import os
+    assert "{RECORDING_ADDRESS}" not in os.environ
+    assert onnxruntime.InferenceSession.__init__ is INIT
+"""
+    )
+    run_pytest().assert_outcomes(failed=2, passed=3)
+
+
+def test_the_closest_marker_has_priority_and_other_markers_stay_in_force(
+    pytester: pytest.Pytester, run_pytest: RunPytest
+) -> None:
+    pytester.makepyfile(
+        PROJECT
+        + """
+@pytest.mark.memory_budget("tiny.onnx", copies=1)
+@pytest.mark.memory_budget(sessions=0)
+class TestService:
+    @pytest.mark.parametrize("count", [1, 2])
+    @pytest.mark.memory_budget(sessions=1)
+    def test_closer(self, count):
+        for _ in range(count):
+            create()
+
+    @pytest.mark.memory_budget(tree_peak="64 TB")
+    def test_other_limit(self):
+        create()
+"""
+    )
+    result = run_pytest("--junit-xml=result.xml", "--memdiag-sessions")
+    result.assert_outcomes(passed=1, failed=2)
+    result.stdout.fnmatch_lines(
+        [
+            "memory budget: *::test_closer?2?: created 2 sessions, *",
+            "memory budget: *::test_other_limit: created 1 session, 1 over its budget of 0",
+            "tiny.onnx *within its budget*",
+        ]
+    )
+    # The children in which the model was measured are no part of the test run.
+    result.stdout.no_fnmatch_line("note: *")
+    properties = (pytester.path / "result.xml").read_text()
+    assert 'name="memdiag.sessions" value="2"' in properties
+
+
+def test_a_test_that_fails_by_itself_is_not_judged(
+    pytester: pytest.Pytester, run_pytest: RunPytest
+) -> None:
+    marked(pytester, "sessions=0 | create(); assert not 'own reason'")
+    result = run_pytest()
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*assert not 'own reason'*"])
+    result.stdout.no_fnmatch_line("memory budget: *")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("", "*needs the path of one model, as *, or limits of the test itself, as *"),
+        ("peak='1 GB'", "*needs the path of one model, as *"),
+        ("sessions=1, peak='1 GB'", "memory_budget: 'peak' is not a limit of the test itself. *"),
+        ("'tiny.onnx', sessions=3", "memory_budget: sessions is a limit of the test itself, *"),
+        ("'tiny.onnx', tree_peak='2 GB'", "memory_budget: tree_peak is a limit of the test *"),
+        ("sessions=-1", "memory_budget: sessions must be a whole number from 0, not -1."),
+        ("sessions=True", "memory_budget: sessions must be a whole number from 0, not True."),
+        ("sessions='3'", "memory_budget: sessions must be a whole number from 0, not '3'."),
+        ("tree_peak='800'", "memory_budget: tree_peak=800 has no unit. *"),
+        ("tree_peak=1.5", "memory_budget: tree_peak must be a size such as 800MB, not 1.5."),
+    ],
+)
+def test_wrong_limits_are_errors(
+    pytester: pytest.Pytester, run_pytest: RunPytest, arguments: str, message: str
+) -> None:
+    marked(pytester, f"{arguments} | pass")
+    result = run_pytest()
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines([message])
+
+
+def test_under_memdiag_run_it_is_refused(
+    pytester: pytest.Pytester, run_pytest: RunPytest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(RECORDING_ADDRESS, "@elsewhere#secret")
+    marked(pytester, "sessions=1 | pass")
+    result = run_pytest()
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["memory_budget(sessions=…) needs a recording of its own. *"])
