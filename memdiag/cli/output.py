@@ -14,7 +14,8 @@ from memdiag.records.files import save_bytes as save_bytes
 from memdiag.records.finding import Check
 from memdiag.records.history import History
 from memdiag.records.inventory import Inventory
-from memdiag.reports import Reported, report_of
+from memdiag.records.schemas import Reported
+from memdiag.reports import report_of
 from memdiag.reports.page import Plotly
 from memdiag.reports.picture import Kind
 from memdiag.runner.temporary import remove_stale

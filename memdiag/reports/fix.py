@@ -215,6 +215,7 @@ def _page(fix: Fix, *, plotly: Plotly = "inline") -> bytes:
         charts=page_charts(fix),
         record=codec.encode(fix),
         record_name="fix",
+        record_kind="fix",
         plotly=plotly,
     )
 

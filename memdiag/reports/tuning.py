@@ -465,6 +465,7 @@ def _page(tuning: Tuning, *, plotly: Plotly = "inline") -> bytes:
         charts={**page_charts(tuning), "points": [asdict(point) for point in points]},
         record=codec.encode(tuning),
         record_name="tune",
+        record_kind="tuning",
         plotly=plotly,
     )
 

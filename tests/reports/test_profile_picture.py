@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from memdiag.errors import ReportError
 from memdiag.records.profile import Profile
 from memdiag.reports.profile import REPORT, draw
-from memdiag.reports.profile.headline import headline
+from memdiag.reports.profile.headline import profile_headline
 from tests.reports import profiles
 
 
@@ -37,7 +37,7 @@ def test_it_is_a_picture_of_two_to_one_that_is_not_blank() -> None:
 def test_the_title_is_the_name_and_the_answer() -> None:
     shown = texts(drawn(profiles.tied_if()))
     assert "tied_if.onnx" in shown
-    assert headline(profiles.tied_if()).first in shown  # it fits without being cut
+    assert profile_headline(profiles.tied_if()).first in shown  # it fits without being cut
     assert "1.50 GiB · 3.1 × · first_run" in shown
     assert "the weights, 500 MiB" in shown
 

@@ -346,10 +346,10 @@ def _append_job_summary(text: str) -> None:
 
 def _print_outcome(profile: Profile, written: Sequence[Path]) -> None:
     from memdiag.reports.profile import REPORT
-    from memdiag.reports.profile.headline import headline
+    from memdiag.reports.profile.headline import profile_headline
     from memdiag.reports.text import plain
 
-    sentence = headline(profile).first
+    sentence = profile_headline(profile).first
     path = plain(profile.model.path)
     print(f"memdiag: {path}: {sentence[0].lower()}{sentence[1:]}", file=sys.stderr)
     for file in written:

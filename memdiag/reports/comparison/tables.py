@@ -30,7 +30,7 @@ class TitledTable(NamedTuple):
     table: Table
 
 
-def tables(comparison: Comparison) -> tuple[TitledTable, ...]:
+def comparison_tables(comparison: Comparison) -> tuple[TitledTable, ...]:
     """Return the tables of `comparison` that have rows."""
     measured = [column for column in comparison.columns if column.measured is not None]
     optimizers = comparison.kind == "optimizers"

@@ -9,7 +9,7 @@ from memdiag.records.attribution import OwnerKind
 from memdiag.records.finding import Finding
 from memdiag.records.profile import Profile
 from memdiag.reports.fix import fix_outcome
-from memdiag.reports.profile.headline import headline, runtime_bytes, weight_factor
+from memdiag.reports.profile.headline import profile_headline, runtime_bytes, weight_factor
 from memdiag.reports.profile.phases import responsible_span
 from memdiag.reports.text import dim_option, listed, plain, shortened
 from memdiag.reports.tuning import tuning_outcome
@@ -86,12 +86,12 @@ class Advice:
     steps: tuple[AdviceStep, ...]
 
 
-def advice(profile: Profile) -> Advice:
+def profile_advice(profile: Profile) -> Advice:
     """Return the answer of `profile`: result, reason and recommended actions."""
     worst = _worst(profile.findings)
     largest = _largest_unused(profile)
     if profile.outcome.status != "completed":
-        result = f"The run did not complete. {headline(profile).first}"
+        result = f"The run did not complete. {profile_headline(profile).first}"
     elif largest is not None:
         result = f"{_unused_sentence(profile, largest)}{_also(profile, largest)}"
     elif worst is not None:

@@ -12,7 +12,7 @@ from memdiag.records.profile import Profile
 from memdiag.reports.budget import verdict
 from memdiag.reports.findings import finding_text, profile_summary, rule_documentation
 from memdiag.reports.page import Plotly, page
-from memdiag.reports.profile.advice import advice
+from memdiag.reports.profile.advice import profile_advice
 from memdiag.reports.profile.facts import (
     environment_facts,
     input_table,
@@ -20,7 +20,7 @@ from memdiag.reports.profile.facts import (
     sampling_facts,
     session_facts,
 )
-from memdiag.reports.profile.headline import headline
+from memdiag.reports.profile.headline import profile_headline
 from memdiag.reports.profile.phases import (
     phase_table,
     run_sentence,
@@ -46,13 +46,13 @@ def render(profile: Profile, *, plotly: Plotly = "inline") -> bytes:
     Raises:
         ReportError: the columns of the samples differ in length.
     """
-    answer = headline(profile)
+    answer = profile_headline(profile)
     spans = span_rows(profile)
     xrays = _xrays(profile)
     findings = profile.findings[:_MAX_FINDINGS]
     values = {
         "answer": answer,
-        "advice": advice(profile),
+        "advice": profile_advice(profile),
         "verdict": verdict(profile.judgement) if profile.judgement else "",
         "has_timeline": bool(profile.samples.t_s or profile.spans),
         "outcome": profile.outcome,
@@ -84,6 +84,7 @@ def render(profile: Profile, *, plotly: Plotly = "inline") -> bytes:
         charts=_charts(profile, xrays),
         record=codec.encode(profile),
         record_name="profile",
+        record_kind="profile",
         plotly=plotly,
     )
 

@@ -40,7 +40,7 @@ class Headline:
     is_success: bool
 
 
-def headline(run: ProgramRun) -> Headline:
+def run_headline(run: ProgramRun) -> Headline:
     """Return the headline of `run`."""
     models = {model_key(session) for session in run.sessions}
     sessions = counted(len(run.sessions), "session")

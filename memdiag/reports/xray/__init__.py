@@ -397,6 +397,7 @@ def _page(attribution: Attribution, *, plotly: Plotly = "inline") -> bytes:
         charts={"xrays": [xray.charts]},
         record=codec.encode(attribution),
         record_name="xray",
+        record_kind="X-ray",
         plotly=plotly,
     )
 
