@@ -100,7 +100,9 @@ def fused_search_target(optimized: ModelFile, original: SearchTarget) -> SearchT
 
 def missing_bytes(target: SearchTarget, attribution: Attribution) -> int:
     """Return the bytes of the weights of `target` without a copy in use in `attribution`."""
-    found = {name for copy in attribution.copies if copy.live is not False for name in copy.weights}
+    found = {
+        name for copy in attribution.copies if copy.in_use is not False for name in copy.weights
+    }
     found.add(MODEL_FILE)
     return sum(content.values.nbytes for content in target.contents if not found & {*content.names})
 

@@ -98,7 +98,7 @@ def graph_of(file: ModelFile) -> GraphSize:
     """Return the size of a model."""
     return GraphSize(
         nodes=file.node_count,
-        initializers=sum(weight.place == "initializer" for weight in file.weights),
+        initializers=sum(weight.origin == "initializer" for weight in file.weights),
         parameters=sum(prod(weight.shape) for weight in file.weights),
         saved_bytes=sum(path.stat().st_size for path in file.files),
     )

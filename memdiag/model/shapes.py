@@ -237,7 +237,7 @@ class _Inference:
 
     def _add_weights(self) -> None:
         for weight in self._model.weights:
-            if weight.place != "attribute":
+            if weight.origin != "attribute":
                 for scope in self._graphs.scopes(weight):
                     self.types[scope][weight.name] = TensorType(weight.dtype, weight.shape)
 

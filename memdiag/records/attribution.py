@@ -77,7 +77,7 @@ class Copy(Record, frozen=True, kw_only=True):
         parameters: details of the layout, such as block sizes.
         bytes: the size of the copy at `address`; `resident_bytes` of them are resident.
         verified_bytes: the bytes that were compared with the model.
-        live: True in a block in use, False in a freed block that malloc or the arena keeps, None
+        in_use: True in a block in use, False in a freed block that malloc or the arena keeps, None
             if unknown.
         made_by: the origin, with the node, as far as it is known: ``parse``, a graph transformer,
             ``prepack`` (a kernel, before the first run) or ``kernel`` (a kernel that ran).
@@ -94,7 +94,7 @@ class Copy(Record, frozen=True, kw_only=True):
     address: int
     backing: Backing
     verified_bytes: int
-    live: bool | None
+    in_use: bool | None
     made_by: str | None
     models: tuple[int, ...] = ()
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 
 from memdiag.budgets.figures import FIGURES
-from memdiag.records.baseline import LiveCopy
+from memdiag.records.baseline import CopyTotal
 from memdiag.records.budget import Breach, Judgement
 from memdiag.records.dimension import in_words
 from memdiag.reports import markdown as md
@@ -168,14 +168,14 @@ def _copies(judgement: Judgement) -> Iterator[str]:
         yield f"most copies: {name}, {count} of them, {format_size(size)}: {kinds}"
 
 
-def _copy(copy: LiveCopy) -> str:
+def _copy(copy: CopyTotal) -> str:
     name = shortened(plain(copy.weight), _MAX_NAME)
     return f"{_kind(copy)} copy of {name}, {format_size(copy.bytes)}{_maker(copy)}"
 
 
-def _kind(copy: LiveCopy) -> str:
+def _kind(copy: CopyTotal) -> str:
     return copy.kind if copy.count == 1 else f"{copy.count} times {copy.kind}"
 
 
-def _maker(copy: LiveCopy) -> str:
+def _maker(copy: CopyTotal) -> str:
     return f" ({shortened(plain(copy.made_by), _MAX_NAME)})" if copy.made_by else ""

@@ -41,7 +41,7 @@ def _show(inventory: Inventory, console: Console, quiet: bool) -> None:
     console.print()
     for title, tallies in (
         ("by type", inventory.by_dtype),
-        ("by place", inventory.by_place),
+        ("by origin", inventory.by_origin),
         ("by storage", inventory.by_storage),
     ):
         line(console, f"{title:<10}  {_tallied(tallies)}" if tallies else "")

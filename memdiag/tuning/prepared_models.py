@@ -119,7 +119,7 @@ def _shared(model: Path) -> tuple[SharedWeight, ...]:
                 shape=weight.shape,
             )
             for weight in file.weights
-            if weight.place == "initializer" and not weight.graph and weight.storage == "external"
+            if weight.origin == "initializer" and not weight.graph and weight.storage == "external"
             if weight.file is not None and weight.offset is not None and weight.nbytes
             if ELEMENT_TYPES_BY_NAME[weight.dtype].native
         )

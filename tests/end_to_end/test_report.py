@@ -86,7 +86,7 @@ def test_any_record_is_rendered_again(
     assert finished.stdout.startswith(said)
     names = [f"{stem}.{end}" for end in ("html", "png", "md", "json")]
     if stem == "profile":
-        names = ["report.html", "timeline.png", "report.md", "profile.json"]
+        names = ["report.html", "timeline.png", "report.md", "trace.json", "profile.json"]
     assert finished.stdout.splitlines()[-1] == f"again/   {' · '.join(names)}"
     assert (tmp_path / "again" / f"{stem}.json").read_bytes() == encode(record)
 

@@ -26,7 +26,7 @@ COPY = Copy(
     address=0x7F0000000040,
     backing=Backing(kind="anonymous"),
     verified_bytes=600,
-    live=True,
+    in_use=True,
     made_by=None,
 )
 

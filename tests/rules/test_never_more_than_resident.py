@@ -102,7 +102,7 @@ def check_claims(findings: Sequence[Finding], profile: Profile) -> None:
 
 def check_copies(findings: Sequence[Finding], attribution: Attribution) -> None:
     """Assert that no copy is claimed twice, and that one of each content is never claimed."""
-    live = [copy for copy in attribution.copies if copy.live is not False]
+    live = [copy for copy in attribution.copies if copy.in_use is not False]
     contents: defaultdict[tuple[str, ...], list[int]] = defaultdict(list)
     for copy in live:
         contents[tuple(sorted(copy.weights))].append(copy.bytes)

@@ -431,7 +431,7 @@ def copies_by_phase(profile: Profile) -> tuple[str, ...]:
     """
     sentences = []
     for taken in profile.phase_attributions:
-        copies = [copy for copy in taken.attribution.copies if copy.live is not False]
+        copies = [copy for copy in taken.attribution.copies if copy.in_use is not False]
         sizes: dict[str, int] = {}
         for copy in copies:
             sizes[copy.kind] = sizes.get(copy.kind, 0) + copy.resident_bytes

@@ -58,9 +58,9 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
     for weight in ctx.model.weights:
         if weight.storage == "external" or not weight.nbytes:
             continue
-        if weight.place == "constant":
+        if weight.origin == "constant":
             graphs.setdefault(weight.graph, []).append(weight)
-        elif weight.place == "function":
+        elif weight.origin == "function":
             functions.setdefault(weight.graph, []).append(weight)
     if graphs:
         yield from _while_parsed(ctx, graphs)

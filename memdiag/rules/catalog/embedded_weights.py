@@ -71,7 +71,7 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
     candidates = [
         weight
         for weight in ctx.model.weights
-        if weight.place in ("initializer", "constant")
+        if weight.origin in ("initializer", "constant")
         and not weight.graph
         and weight.storage != "external"
         and weight.dtype != "string"

@@ -48,7 +48,7 @@ _MIN_BYTES = MIB
 
 def detect(ctx: AnalysisContext) -> Iterator[Finding]:
     """Yield at most one finding, for all sparse weights."""
-    weights = [weight for weight in ctx.model.weights if weight.place == "sparse"]
+    weights = [weight for weight in ctx.model.weights if weight.origin == "sparse"]
     if not weights:
         return
     stored = dict(_stored_sizes(ctx.model.graph))

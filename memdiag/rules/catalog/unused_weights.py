@@ -72,7 +72,7 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
     of_dead_nodes: list[_UnneededCopies] = []
     dead_readers: list[Reader] = []
     for weight in ctx.model.weights:
-        if weight.place not in ("initializer", "constant") or not weight.nbytes:
+        if weight.origin not in ("initializer", "constant") or not weight.nbytes:
             continue
         values = [(scope, weight.name) for scope in ctx.graphs.scopes(weight)]
         if not values or any(map(used.is_needed, values)):

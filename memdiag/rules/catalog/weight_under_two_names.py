@@ -67,7 +67,7 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
     for weight in ctx.model.weights:
         if (
             weight.nbytes >= _MIN_BYTES
-            and weight.place in ("initializer", "constant")
+            and weight.origin in ("initializer", "constant")
             and not ctx.is_overridable(weight)
             and not any(scope.is_function for scope in ctx.graphs.scopes(weight))
         ):
