@@ -42,10 +42,10 @@ class Destination:
             if plotly != "inline":
                 raise UsageError("--plotly has no effect without --out. Add --out DIR.")
             return
-        there = folder.absolute()
-        while not there.exists():
-            there = there.parent
-        if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        existing = folder.absolute()
+        while not existing.exists():
+            existing = existing.parent
+        if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
             raise ReportError(
                 f"{folder}: reports cannot be written there; choose another folder with --out."
             )
@@ -107,8 +107,8 @@ class Destination:
         try:
             return report.write(record, self._folder, ("json",))
         except ReportError as error:
-            beside = Path(tempfile.mkdtemp(prefix="memdiag-"))
-            (saved,) = report.write(record, beside, ("json",))
+            other_folder = Path(tempfile.mkdtemp(prefix="memdiag-"))
+            (saved,) = report.write(record, other_folder, ("json",))
             raise ReportError(f"{error} The {report.name} itself is at {saved}.") from error
         except KeyboardInterrupt:  # it takes less time than the measurement took
             (saved,) = report.write(record, self._folder, ("json",))

@@ -9,8 +9,8 @@ import msgspec
 from memdiag.comparison.reference import OutputComparison
 from memdiag.model.model_file import ModelFile
 from memdiag.records.comparison import (
-    Column,
     ColumnFigures,
+    ComparisonColumn,
     GraphSize,
     Latency,
     MeasuredBytes,
@@ -28,11 +28,11 @@ _CREATION = ("parse", "optimize", "constant_fold", "initialize", "prepack")
 
 
 def with_profiles(
-    column: Column,
+    column: ComparisonColumn,
     profiles: Sequence[Profile],
     comparison: OutputComparison | None = None,
     timed: slice = slice(None),
-) -> Column:
+) -> ComparisonColumn:
     """Return `column` with the figures of `profiles`, or with the outcome of the last one.
 
     Args:

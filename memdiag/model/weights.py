@@ -182,7 +182,9 @@ class _Inventory:
         self._checked(sparse.indices, f"{where} (its indices)")
         shape = _shape(sparse.dims, where)
         if element.bits < 8:
-            raise ModelError(f"{where} is a sparse tensor of {element.name}, which ONNX has not.")
+            raise ModelError(
+                f"{where} is a sparse tensor of {element.name}, which ONNX does not support."
+            )
         location = Location(values.storage, None, None, None)
         nbytes = element.nbytes(shape)
         weight = self._weight(name, path, origin or "sparse", element, shape, nbytes, location)

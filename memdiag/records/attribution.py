@@ -212,7 +212,7 @@ class Attribution(SavableRecord, frozen=True, kw_only=True):
             if not all(0 <= model < len(self.models) for model in copy.models):
                 raise ValueError(f"the copy at {copy.address:#x} is of a model that is not listed")
             if not 0 <= copy.resident_bytes <= copy.bytes >= copy.verified_bytes >= 0:
-                raise ValueError(f"the copy at {copy.address:#x} has more parts than bytes")
+                raise ValueError(f"the copy at {copy.address:#x} has parts larger than itself")
         if self.ranges:
             self._check_ranges()
 

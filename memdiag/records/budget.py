@@ -103,6 +103,6 @@ class Judgement(Record, frozen=True, kw_only=True):
     owners: tuple[Owner, ...] = ()
 
     @property
-    def holds(self) -> bool:
+    def is_met(self) -> bool:
         """Whether the model meets its budget and baseline: no figure is above its limit."""
         return not self.breaches

@@ -42,5 +42,5 @@ class Weight(Record, frozen=True, kw_only=True, gc=False, cache_hash=True):
 
 
 def qualified_name(weight: Weight) -> str:
-    """Return the weight's name behind the path of its graph."""
+    """Return the path of the weight's graph and its name: ``If_0/then_branch/name``."""
     return f"{weight.graph}/{weight.name}" if weight.graph else weight.name

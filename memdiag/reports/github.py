@@ -33,7 +33,7 @@ def _annotations(record: Profile, judgement: Judgement | None) -> Iterator[str]:
     if record.outcome.status != "completed":
         yield _command("error", file, "memory profile", profile_headline(record).first)
     if judgement is not None:
-        kind = "notice" if judgement.holds else "error"
+        kind = "notice" if judgement.is_met else "error"
         first, *rest = budget.lines(judgement)
         title, _, answer = first.partition(": ")
         yield _command(kind, file, title, "\n".join((answer, *rest)))

@@ -88,13 +88,6 @@ def test_shared_memory_is_in_the_legend_only_where_there_is_any() -> None:
         assert {text.get_text() for text in legend.get_texts()} == names
 
 
-def test_columns_of_different_length_are_refused() -> None:
-    profile = profiles.tied_if()
-    samples = msgspec.structs.replace(profile.samples, t_s=profile.samples.t_s[:-1])
-    with pytest.raises(ReportError, match="columns of the samples differ in length"):
-        draw(msgspec.structs.replace(profile, samples=samples))
-
-
 def test_the_scalable_picture_holds_no_name_as_markup() -> None:
     page = REPORT.render(profiles.hostile(), "svg")
     assert page.startswith(b"<?xml")

@@ -296,9 +296,3 @@ def test_processes_with_sessions_get_lanes_first() -> None:
     ]
 
 
-@pytest.mark.parametrize("format", ["html", "png", "trace"])
-def test_uneven_samples_are_an_error_in_one_sentence(format: str) -> None:
-    run = runs.run(runs.session(1))
-    samples = msgspec.structs.replace(run.samples, rss_bytes=run.samples.rss_bytes[:-1])
-    with pytest.raises(ReportError, match="differ in length"):
-        REPORT.render(msgspec.structs.replace(run, samples=samples), format)

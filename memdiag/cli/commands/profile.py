@@ -323,7 +323,7 @@ def _print_result(
         message = f"memdiag: {profile.model.path}: {result.incomparable}."
         print(plain(message), file=sys.stderr)
         return ERROR
-    return CLEAN if judgement.holds else FINDINGS
+    return CLEAN if judgement.is_met else FINDINGS
 
 
 def _print_report(profile: Profile, format: str) -> None:

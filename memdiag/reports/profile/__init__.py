@@ -30,9 +30,9 @@ from memdiag.reports.profile.phases import (
 )
 from memdiag.reports.report import Report
 from memdiag.reports.table import markdown_table, print_table
-from memdiag.reports.text import capitalized, counted, lowered, plain
+from memdiag.reports.text import capitalized, lowered, plain
 from memdiag.reports.xray import xray_text, xray_markdown, show_xray
-from memdiag.units import format_duration
+from memdiag.units import counted, format_duration
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

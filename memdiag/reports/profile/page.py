@@ -41,11 +41,7 @@ _MAX_EARLIER_COPY_BYTES = 200_000  # of all moments before the steady state toge
 
 
 def render(profile: Profile, *, plotly: Plotly = "inline") -> bytes:
-    """Return the page for `profile`, below 8 MB whatever the size of the record.
-
-    Raises:
-        ReportError: the columns of the samples differ in length.
-    """
+    """Return the page for `profile`, below 8 MB whatever the size of the record."""
     answer = profile_headline(profile)
     spans = span_rows(profile)
     xrays = _xrays(profile)
@@ -96,14 +92,14 @@ def _xrays(profile: Profile) -> tuple[PageXray, ...]:
     xrays = [page_xray("steady", steady, trimmed_bytes=trimmed)] if steady else []
     xrays += [
         page_xray(
-            f"end of {taken.phase}",
-            taken.attribution,
+            f"end of {xray.phase}",
+            xray.attribution,
             max_rows=20,
             max_copy_bytes=_MAX_EARLIER_COPY_BYTES // len(earlier),
             max_ranges=600,
             max_tiles=40,
         )
-        for taken in earlier
+        for xray in earlier
     ]
     return tuple(xrays)
 

@@ -41,11 +41,7 @@ _LAYERS = {
 
 
 def draw(profile: Profile) -> Figure:
-    """Return the timeline of `profile`, 1600 × 832 pixels.
-
-    Raises:
-        ReportError: the columns of the samples differ in length.
-    """
+    """Return the timeline of `profile`, 1600 × 832 pixels."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

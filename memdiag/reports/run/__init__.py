@@ -23,7 +23,8 @@ from memdiag.reports.run.sessions import (
     summary_table,
 )
 from memdiag.reports.table import Table, markdown_table, print_table
-from memdiag.reports.text import counted, plain
+from memdiag.reports.text import plain
+from memdiag.units import counted
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -14,8 +14,8 @@ from memdiag.reports.run.names import (
     session_name,
     shapes_text,
 )
-from memdiag.reports.text import counted, plain, shortened
-from memdiag.units import format_duration, format_size
+from memdiag.reports.text import plain, shortened
+from memdiag.units import counted, format_duration, format_size
 
 _MAX_REMARKS = 5  # of a kind
 _MAX_MESSAGE = 300

@@ -33,11 +33,7 @@ _MAX_OWNERS = 8
 
 
 def render(run: ProgramRun, *, plotly: Plotly = "inline") -> bytes:
-    """Return the page for `run`.
-
-    Raises:
-        ReportError: the columns of the samples differ in length.
-    """
+    """Return the page for `run`."""
     answer = run_headline(run)
     line = run_timeline(run)
     models = model_names(run)

@@ -33,11 +33,7 @@ _MAX_LEGEND = 28  # letters
 
 
 def draw(run: ProgramRun) -> Figure:
-    """Return the memory of the processes on top of each other, and a bar for each session.
-
-    Raises:
-        ReportError: the columns of the samples differ in length.
-    """
+    """Return the memory of the processes on top of each other, and a bar for each session."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, get_args
 from memdiag.records.attribution import MODEL_FILE, Attribution, Copy, CopyKind, Unidentifiable
 from memdiag.reports.console import line
 from memdiag.reports.table import Cell, Column, Format, Row, Table
-from memdiag.reports.text import counted, decimals_for, plain, shortened
+from memdiag.reports.text import decimals_for, plain, shortened
 from memdiag.reports.xray.owners import percent, rounded_mebibytes
-from memdiag.units import format_size
+from memdiag.units import counted, format_size
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -32,8 +32,8 @@ from memdiag.ort.analysis import AnalysisContext
 from memdiag.records.finding import Finding
 from memdiag.records.weights import Weight, qualified_name
 from memdiag.rules.rule import Rule
-from memdiag.rules.wording import counted, some_of
-from memdiag.units import MIB, format_size
+from memdiag.rules.wording import some_of
+from memdiag.units import MIB, counted, format_size
 
 RULE = Rule(
     code="MD402",
