@@ -76,13 +76,13 @@ from memdiag.ort.runtime import Runtime
 from memdiag.rewrites.model_editor import ModelEditor
 from memdiag.rewrites import rewriters, rewriters_for
 from memdiag.rewrites.saving import save
-from memdiag.api.check import Selection, examine
+from memdiag.api.check import Selection, find_waste
 model, target, storage, name = sys.argv[1:]
 detectors(), rewriters()
 def fix():
     runtime = Runtime.installed()
     with open_model(Path(model)) as file:
-        findings, _ = examine(file, runtime, Selection(select=(), min_bytes=0), dims=None)
+        findings, _ = find_waste(file, runtime, Selection(select=(), min_bytes=0), dims=None)
         draft = ModelEditor(file)
         for finding in findings:
             for rewriter in rewriters_for(finding.name):

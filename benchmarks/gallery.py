@@ -14,7 +14,8 @@ from pathlib import Path
 import memdiag
 from benchmarks.real_models import real_models
 from memdiag.api.load import join_fix
-from memdiag.reports import Reported, report_of
+from memdiag.records.schemas import Reported
+from memdiag.reports import report_of
 from sample_models import load_recipes
 
 GALLERY = Path(__file__).parents[1] / "reports" / "gallery"

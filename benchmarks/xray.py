@@ -47,7 +47,7 @@ XRAY = """
 import json, resource, sys, time
 import memdiag
 started = time.perf_counter()
-found = memdiag.xray(int(sys.argv[1]), sys.argv[2], sampled=sys.argv[3] == "sampled")
+found = memdiag.xray(int(sys.argv[1]), sys.argv[2], verify=sys.argv[3])
 seconds = time.perf_counter() - started
 timing = found.timing
 print(json.dumps({

@@ -2,7 +2,7 @@
 
     MemdiagError
     ├── UsageError         an argument or option that cannot be honoured
-    ├── ModelError         the model file cannot be read or is not what it says
+    ├── ModelError         the model file cannot be read or is not a valid model
     │   └── MissingDataError   external data that the model names is not there
     ├── RecordError        a saved record cannot be decoded
     ├── MeasurementError   the child could not be started or watched at all

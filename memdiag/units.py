@@ -1,4 +1,4 @@
-"""Sizes and durations as text. Output has binary units, input binary or decimal ones."""
+"""Sizes, durations and counts as text. Output has binary units, input binary or decimal ones."""
 
 import re
 from collections.abc import Sequence
@@ -137,3 +137,8 @@ def two_groups(sizes: Sequence[int]) -> tuple[Sequence[int], Sequence[int]] | No
     if not is_notable or gap <= 3 * (ordered[-1] - ordered[0] - gap):
         return None
     return ordered[:split], ordered[split:]
+
+
+def counted(count: int, singular: str, plural: str = "") -> str:
+    """Return `count` with its noun: ``1 weight``, ``1,200 weights``."""
+    return f"{count:,} {singular if count == 1 else plural or f'{singular}s'}"

@@ -119,6 +119,50 @@ def test_prints_are_seen() -> None:
     assert prints("# print(1)\nconsole.print(1)\nfingerprint(1)\n") == []
 
 
+def shadowed_submodules(package: Path) -> set[str]:
+    """Return the submodules of `package` whose name a function or class in its __init__ has."""
+    submodules = {path.stem for path in package.iterdir() if path.suffix == ".py"}
+    submodules |= {path.parent.name for path in package.glob("*/__init__.py")}
+    names = set()
+    for node in ast.parse((package / "__init__.py").read_text()).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            source = ROOT.joinpath(*node.module.split("."))
+            if source != package:  # `from package import submodule` is the submodule itself
+                names |= {alias.asname or alias.name for alias in node.names}
+    return names & submodules
+
+
+def test_no_function_has_the_name_of_a_module_beside_it() -> None:
+    # memdiag itself is exempt: its names are the public API.
+    packages = [path.parent for path in (ROOT / "memdiag").glob("*/**/__init__.py")]
+    assert packages
+    assert {path: names for path in packages if (names := shadowed_submodules(path))} == {}
+
+
+@pytest.mark.parametrize(
+    ("source", "shadowed"),
+    [
+        ("def page(): ...", {"page"}),
+        ("from package.page import page", {"page"}),
+        ("from package.page import show as page", {"page"}),
+        ("from package import page", set()),
+        ("from package.page import show", set()),
+        ("def draw(): ...", set()),
+    ],
+)
+def test_shadowed_modules_are_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, shadowed: set[str]
+) -> None:
+    monkeypatch.setattr(sys.modules[__name__], "ROOT", tmp_path)
+    package = tmp_path / "package"
+    package.mkdir()
+    (package / "__init__.py").write_text(source)
+    (package / "page.py").touch()
+    assert shadowed_submodules(package) == shadowed
+
+
 def test_importing_memdiag_loads_nothing_else_of_it() -> None:
     modules = loaded("import memdiag")
     assert modules & HEAVY == set()

@@ -27,7 +27,7 @@ from benchmarks.fuzz.mutations import mutate
 from benchmarks.fuzz.records import base_records, mutate_record
 from memdiag.api.check import Selection, check_models
 from memdiag.api.inspect import inspect
-from memdiag.api.load import load_record
+from memdiag.api.load import load_reported
 from memdiag.cli.output import print_check, show, show_inventory
 from memdiag.errors import MemdiagError
 from memdiag.model.model_file import open_model
@@ -197,7 +197,7 @@ def _inspect(path: Path) -> dict[str, Any]:
 
 
 def _report(path: Path, random: Random, drawn: str = "") -> dict[str, Any]:
-    record = load_record(path)
+    record = load_reported(path)
     report = report_of(record)
     with _captured() as output:
         show(record)

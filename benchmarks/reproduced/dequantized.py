@@ -18,7 +18,7 @@ from benchmarks.reproduced.versions import (
     steady,
     steps,
 )
-from memdiag.records.comparison import Column
+from memdiag.records.comparison import ComparisonColumn
 
 TITLE = "DequantizeLinear + MatMul against MatMulNBits"
 SOURCE = (
@@ -130,12 +130,12 @@ def _live(qdq: Runtimes, nbits: Runtimes) -> list[str]:
     ]
 
 
-def _weights(column: Column) -> float:
+def _weights(column: ComparisonColumn) -> float:
     found = column.profile.attribution if column.profile else None
     return nan if found is None else found.bytes_of("weights") / MB
 
 
-def _retained(column: Column) -> float:
+def _retained(column: ComparisonColumn) -> float:
     profile = column.profile
     return nan if profile is None else (profile.allocator_retained_bytes or 0) / MB
 

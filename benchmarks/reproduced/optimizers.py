@@ -14,7 +14,7 @@ from memdiag.api.compare import compare
 from memdiag.comparison.run_optimizer import choose_optimizers, interpreter_for, run_optimizer
 from memdiag.errors import MeasurementError, MemdiagError
 from memdiag.model.model_file import open_model
-from memdiag.records.comparison import Column
+from memdiag.records.comparison import ComparisonColumn
 from sample_models import load_recipes
 
 TITLE = "Optimizers on a convolutional recurrent network"
@@ -59,7 +59,7 @@ def measure(setting: Setting) -> tuple[str, Part]:
     )
     columns = list(alone.columns)
     remarks = []
-    both: Column | None = None
+    both: ComparisonColumn | None = None
     try:
         between, target = _by_both(path, setting)
         again = setting.folder / "crnn-again.onnx"
@@ -125,7 +125,7 @@ def _constants(path: Path) -> list[str]:
     return [f"{BOTH[0]} moves {count} constants into nodes of their own, which count as nodes."]
 
 
-def _claims(original: Column, both: Column | None) -> list[Claim]:
+def _claims(original: ComparisonColumn, both: ComparisonColumn | None) -> list[Claim]:
     latency = both.latency if both else None
     ratio = latency.ratio if latency and latency.ratio else nan
     base = original.latency.median_s * 1e3 if original.latency else nan
@@ -157,12 +157,12 @@ def _claims(original: Column, both: Column | None) -> list[Claim]:
     ]
 
 
-def _size(column: Column | None, of: str) -> float:
+def _size(column: ComparisonColumn | None, of: str) -> float:
     graph = column.graph if column else None
     return nan if graph is None else getattr(graph, of) or nan
 
 
-def _remarks(columns: Sequence[Column]) -> list[str]:
+def _remarks(columns: Sequence[ComparisonColumn]) -> list[str]:
     original, *others = columns
     said = []
     for one in others:
@@ -185,13 +185,13 @@ def _remarks(columns: Sequence[Column]) -> list[str]:
     return said
 
 
-def _same_nodes(columns: Sequence[Column], one: Column) -> bool:
+def _same_nodes(columns: Sequence[ComparisonColumn], one: ComparisonColumn) -> bool:
     """Return whether `one` has as many nodes as the runtime's basic optimizations leave."""
     basic = next((each for each in columns if each.label == LEVELS[0]), None)
     return one.label not in LEVELS and _size(one, "nodes") == _size(basic, "nodes")
 
 
-def _interval(one: Column | None) -> tuple[float, float] | None:
+def _interval(one: ComparisonColumn | None) -> tuple[float, float] | None:
     """Return the 95 % interval of the latency's ratio to the original's."""
     found = one.latency if one else None
     if found is None or found.ratio_low is None or found.ratio_high is None:
@@ -199,7 +199,7 @@ def _interval(one: Column | None) -> tuple[float, float] | None:
     return found.ratio_low, found.ratio_high
 
 
-def _differs(one: Column, scatter: tuple[float, float]) -> bool:
+def _differs(one: ComparisonColumn, scatter: tuple[float, float]) -> bool:
     """Return whether its interval is beyond 1 and the race of the original with itself."""
     interval = _interval(one)
     return interval is not None and (
@@ -208,7 +208,7 @@ def _differs(one: Column, scatter: tuple[float, float]) -> bool:
     )
 
 
-def _table(columns: Sequence[Column]) -> str:
+def _table(columns: Sequence[ComparisonColumn]) -> str:
     rows = []
     for one in columns:
         if one.measured is None:

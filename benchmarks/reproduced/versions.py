@@ -10,7 +10,13 @@ from benchmarks.readme import table
 from benchmarks.reproduced.claims import Claim, Setting, quotient
 from memdiag.api.compare import compare
 from memdiag.model.model_file import open_model
-from memdiag.records.comparison import Column, Comparison, MeasuredBytes, MeasuredSeconds, Metric
+from memdiag.records.comparison import (
+    Comparison,
+    ComparisonColumn,
+    MeasuredBytes,
+    MeasuredSeconds,
+    Metric,
+)
 from memdiag.records.phases import PhaseName
 from sample_models import load_recipes
 
@@ -35,7 +41,7 @@ class Runtimes(NamedTuple):
         """The version of this interpreter."""
         return self.comparison.columns[-1].label
 
-    def figure(self, version: str, of: Callable[[Column], float]) -> float:
+    def figure(self, version: str, of: Callable[[ComparisonColumn], float]) -> float:
         """Return a figure of a version, NaN where it was not measured."""
         column = next((one for one in self.comparison.columns if one.label == version), None)
         return of(column) if column is not None and column.measured is not None else nan
@@ -69,31 +75,31 @@ def on_versions(
     return Runtimes(found, largest)
 
 
-def peak(column: Column) -> float:
+def peak(column: ComparisonColumn) -> float:
     """Return the peak above the baseline, in MB."""
     return column.measured.peak.median / MB if column.measured else nan
 
 
-def steady(column: Column) -> float:
+def steady(column: ComparisonColumn) -> float:
     """Return steady memory above the baseline, in MB."""
     return column.measured.steady.median / MB if column.measured else nan
 
 
-def resident(column: Column) -> float:
+def resident(column: ComparisonColumn) -> float:
     """Return the whole process's resident set at the end, in MB."""
     base = column.profile.baseline_rss_bytes if column.profile else nan
     return steady(column) + base / MB
 
 
-def load(column: Column) -> float:
+def load(column: ComparisonColumn) -> float:
     """Return the seconds of session creation."""
     return column.measured.load.median if column.measured else nan
 
 
-def peak_in(*phases: PhaseName) -> Callable[[Column], float]:
+def peak_in(*phases: PhaseName) -> Callable[[ComparisonColumn], float]:
     """Return what gives the largest peak of `phases` above the baseline, in MB."""
 
-    def of(column: Column) -> float:
+    def of(column: ComparisonColumn) -> float:
         found = column.measured.phases if column.measured else ()
         return max((one.peak.median / MB for one in found if one.phase in phases), default=nan)
 
@@ -105,7 +111,7 @@ def steps(
     what: str,
     public: Mapping[str, float],
     unit: str,
-    of: Callable[[Column], float],
+    of: Callable[[ComparisonColumn], float],
 ) -> list[Claim]:
     """Return a claim for each two neighbours of `public`, which has figures in `unit` by version.
 

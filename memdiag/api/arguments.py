@@ -3,7 +3,7 @@
 import inspect
 import os
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from numbers import Integral
 from pathlib import Path
 from typing import Any, Literal
@@ -19,9 +19,16 @@ from memdiag.runner.job import (
     SessionConfig,
 )
 
+OnProgress = Callable[[str], None]
+"""A function that is called with a few words about the current step."""
+
 _LEVELS = ("disable_all", "basic", "extended", "layout", "all")
 _LOG_OPTIONS = ("log_severity_level", "log_verbosity_level", "logid")
 """Session options that memdiag sets itself, as it reads the log."""
+
+
+def ignore_progress(step: str) -> None:
+    """Report no progress."""
 
 
 def model_path(model: Any) -> Path:

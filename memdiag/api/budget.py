@@ -134,7 +134,7 @@ def check_budget(
     entry = saved.machines.get(machine) if saved and not update else None
     profiles = [first]
     judgement = judge(profiles, budget, entry=entry, update_option=update_option)
-    if (update or not judgement.holds) and processes > 1:
+    if (update or not judgement.is_met) and processes > 1:
         for _ in range(processes - 1):
             profiles.append(run_profile(False))
             if profiles[-1].outcome.status != "completed":
@@ -142,7 +142,7 @@ def check_budget(
         judgement = judge(profiles, budget, entry=entry, update_option=update_option)
     notes = list(judgement.notes)
     new_entry: BaselineUpdate | None = None
-    if update and baseline is not None and judgement.holds:
+    if update and baseline is not None and judgement.is_met:
         new_entry = BaselineUpdate(
             path=baseline,
             model=model,

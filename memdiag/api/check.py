@@ -89,7 +89,7 @@ def check(
     check_dims(dims)
     selection = Selection(select=select, ignore=ignore, min_bytes=min_bytes)
     with _without_cycle_collection(), open_model(path) as opened:
-        found, _ = examine(opened, _runtime(for_onnxruntime), selection, dims=dims)
+        found, _ = find_waste(opened, _runtime(for_onnxruntime), selection, dims=dims)
         opened.release()  # an error where the file became shorter
         return Findings(found)
 
@@ -118,7 +118,7 @@ def check_models(
             on_model(path)
         try:
             with _without_cycle_collection(), open_model(path) as opened:
-                found, notes = examine(opened, runtime, selection, dims=dims)
+                found, notes = find_waste(opened, runtime, selection, dims=dims)
                 opened.release()  # an error where the file became shorter
                 checked.append(_facts(opened, notes))
         except ModelError as error:
@@ -140,7 +140,7 @@ def wastes_memory(check: Check) -> bool:
     return any(finding.rule not in time_only for finding in check.findings)
 
 
-def examine(
+def find_waste(
     model: ModelFile,
     runtime: Runtime,
     selection: Selection,

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import msgspec
 
-from memdiag.api.arguments import input_config, limits
-from memdiag.api.comparing import subjects
+from memdiag.api.arguments import OnProgress, ignore_progress, input_config, limits
+from memdiag.api.comparing import column_plans
+from memdiag.api.comparing.column_plans import ColumnPlan
 from memdiag.api.comparing.side_by_side import SideBySide
-from memdiag.api.comparing.subjects import OnProgress, Subject
 from memdiag.api.comparing.version_search import VersionSearch
 from memdiag.api.inputs import ArrayOrFile
 from memdiag.api.load import load_profile
@@ -31,8 +31,8 @@ from memdiag.ort.session_config_keys import unknown_key_notes
 from memdiag.records.comparison import (
     COMPARISON_SCHEMA,
     Bisection,
-    Column,
     Comparison,
+    ComparisonColumn,
     ComparisonKind,
     CopyChange,
     FigureChange,
@@ -65,7 +65,7 @@ def compare(
     """Measure versions, optimizers or models as columns; return their differences, with causes.
 
     All columns run in turn with the same inputs, each time in a fresh process; outputs and latency
-    are compared with those of the first column. The column of a subject that fails, hangs or is not
+    are compared with those of the first column. The column of a session that fails, hangs or is not
     available has the reason.
 
     Args:
@@ -111,7 +111,7 @@ def compare(
     originals = [_file_states(path) for path in files]
     session = SessionConfig(options=dict(session_options or {}))
     job = Job(model=files[0], session=session, limits=child_limits)
-    on_progress = on_progress or _ignore_progress
+    on_progress = on_progress or ignore_progress
     with temporary_folder() as scratch, ExitStack() as exits:
         for original in originals:
             exits.enter_context(original)
@@ -132,11 +132,11 @@ def compare(
             columns, bisection = search.run(onnxruntime)
         else:
             if kind == "onnxruntime":
-                found = _runtime_subjects(job, onnxruntime, environments, on_progress)
+                found = _runtime_plans(job, onnxruntime, environments, on_progress)
             elif kind == "optimizers":
-                found = [*subjects.optimized(job, optimizer_names, scratch, on_progress)]
+                found = [*column_plans.optimized(job, optimizer_names, scratch, on_progress)]
             else:
-                found = [*subjects.models(job, files)]
+                found = [*column_plans.models(job, files)]
             columns = side_by_side.measure(_with_unique_labels(found))
         notes = list(dict.fromkeys((*unknown_key_notes(session.options), *side_by_side.notes)))
         if side_by_side.interrupted:
@@ -178,24 +178,24 @@ def _file_states(path: Path) -> FileStates:
         return FileStates(path, [path])
 
 
-def _runtime_subjects(
+def _runtime_plans(
     job: Job,
     onnxruntime: Sequence[str],
     environments: Sequence[str | Path],
     on_progress: OnProgress,
-) -> list[Subject]:
-    """Return the subjects for versions and environments, the oldest version first."""
+) -> list[ColumnPlan]:
+    """Return the plans for versions and environments, the oldest version first."""
     paths = [Path(path) for path in environments]
     found = [
-        *subjects.versions(job, onnxruntime, on_progress),
-        *subjects.environments(job, paths),
+        *column_plans.versions(job, onnxruntime, on_progress),
+        *column_plans.environments(job, paths),
     ]
-    return sorted(found, key=lambda subject: runtimes.sort_key(subject.label))
+    return sorted(found, key=lambda plan: runtimes.sort_key(plan.label))
 
 
-def _with_unique_labels(found: Sequence[Subject]) -> list[Subject]:
-    labels = subjects.numbered([subject.label for subject in found])
-    return [replace(subject, label=label) for subject, label in zip(found, labels, strict=True)]
+def _with_unique_labels(found: Sequence[ColumnPlan]) -> list[ColumnPlan]:
+    labels = column_plans.numbered([plan.label for plan in found])
+    return [replace(plan, label=label) for plan, label in zip(found, labels, strict=True)]
 
 
 def _kind(
@@ -236,10 +236,10 @@ def _kind(
     return "profiles" if all(is_saved) else "models"
 
 
-def _saved_columns(files: Sequence[Path]) -> list[Column]:
+def _saved_columns(files: Sequence[Path]) -> list[ComparisonColumn]:
     """Return the columns of saved profiles."""
     columns = []
-    labels = subjects.numbered(subjects.short_paths(files))
+    labels = column_plans.numbered(column_plans.short_paths(files))
     for label, path in zip(labels, files, strict=True):
         profile = load_profile(path)
         model = profile.model
@@ -249,14 +249,16 @@ def _saved_columns(files: Sequence[Path]) -> list[Column]:
             parameters=None,
             saved_bytes=model.file_bytes + model.external_bytes,
         )
-        column = Column(label=label, status="completed", message="", model=model.path, graph=graph)
+        column = ComparisonColumn(
+            label=label, status="completed", message="", model=model.path, graph=graph
+        )
         columns.append(with_profiles(column, [profile]))
     return columns
 
 
 def _comparison(
     kind: ComparisonKind,
-    columns: Sequence[Column],
+    columns: Sequence[ComparisonColumn],
     bisection: Bisection | None,
     notes: Sequence[str],
     started: float,
@@ -292,7 +294,3 @@ def _comparison(
         notes=tuple(all_notes),
         duration_s=round(time.perf_counter() - started, 6),
     )
-
-
-def _ignore_progress(step: str) -> None:
-    """Ignore the current step."""

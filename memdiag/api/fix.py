@@ -5,16 +5,14 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from memdiag.api.arguments import check_dims, model_path
-from memdiag.api.check import Selection, examine
+from memdiag.api.arguments import OnProgress, check_dims, ignore_progress, model_path
+from memdiag.api.check import Selection, find_waste
 from memdiag.api.comparison_inputs import SIZES, find_comparison_inputs
 from memdiag.api.inputs import Given, read_given
 from memdiag.api.search_arguments import (
     DEFAULT_MAX_SLOWDOWN,
-    OnProgress,
     check_search_arguments,
     deadline_after,
-    ignore_progress,
 )
 from memdiag.fixing.candidates import VerifiedResult
 from memdiag.fixing.changes import changes_by_rule
@@ -91,7 +89,7 @@ def fix(
     with open_model(path) as file, FileStates(path, file.files), ExitStack() as exits:
         writer = ModelWriter(file, target)
         runtime = Runtime.installed()
-        findings, notes = examine(file, runtime, Selection(select=only, min_bytes=0), dims=dims)
+        findings, notes = find_waste(file, runtime, Selection(select=only, min_bytes=0), dims=dims)
         state = FixState(writer=writer, unsafe=unsafe, notes=[*notes], deadline=deadline)
         rules = tuple(changes_by_rule(findings))
         result: VerifiedResult | PublishedModel | None = None

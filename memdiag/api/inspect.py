@@ -62,7 +62,7 @@ def _inventory(model: ModelFile) -> Inventory:
         weight_count=len(weights),
         weight_bytes=sum(weight.nbytes for weight in weights),
         by_dtype=_tallies((weight.dtype, weight.nbytes) for weight in weights),
-        by_place=_tallies((_place(weight), weight.nbytes) for weight in weights),
+        by_origin=_tallies((_origin(weight), weight.nbytes) for weight in weights),
         by_storage=_tallies((weight.storage, weight.nbytes) for weight in weights),
         subgraphs=tuple(_subgraphs(graphs, weights)),
         external_files=tuple(_external_files(model)),
@@ -89,9 +89,9 @@ def _tallies(sizes: Iterable[tuple[str, int]]) -> tuple[WeightTotal, ...]:
     return tuple(sorted(found, key=lambda tally: (-tally.bytes, tally.name)))
 
 
-def _place(weight: Weight) -> str:
-    in_subgraph = weight.place == "initializer" and weight.graph
-    return "subgraph initializer" if in_subgraph else weight.place
+def _origin(weight: Weight) -> str:
+    in_subgraph = weight.origin == "initializer" and weight.graph
+    return "subgraph initializer" if in_subgraph else weight.origin
 
 
 def _subgraphs(
@@ -146,7 +146,7 @@ def _largest(model: ModelFile) -> Iterator[LargeWeight]:
             dtype=weight.dtype,
             shape=weight.shape,
             bytes=weight.nbytes,
-            place=weight.place,
+            origin=weight.origin,
             storage=weight.storage,
             readers=tuple(operators)[:MAX_READERS],
         )

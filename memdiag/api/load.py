@@ -1,28 +1,17 @@
 """Read saved records, and join a fix to the profile of the same model."""
 
 from pathlib import Path, PurePath
+from typing import cast, get_args
 
 import msgspec
 
 from memdiag.errors import UsageError
 from memdiag.records import codec
-from memdiag.records.attribution import ATTRIBUTION_SCHEMA, Attribution
 from memdiag.records.base import Record
-from memdiag.records.comparison import COMPARISON_SCHEMA, Comparison
 from memdiag.records.fix import FIX_SCHEMA, Fix
-from memdiag.records.profile import PROFILE_SCHEMA, Profile
-from memdiag.records.run import RUN_SCHEMA, ProgramRun
-from memdiag.records.schemas import RECORDS
+from memdiag.records.profile import Profile
+from memdiag.records.schemas import RECORDS, Reported
 from memdiag.records.tuning import TUNING_SCHEMA, Tuning
-
-_WITH_REPORTS: dict[str, type[Profile | Comparison | Fix | Tuning | Attribution | ProgramRun]] = {
-    PROFILE_SCHEMA: Profile,
-    COMPARISON_SCHEMA: Comparison,
-    FIX_SCHEMA: Fix,
-    TUNING_SCHEMA: Tuning,
-    ATTRIBUTION_SCHEMA: Attribution,
-    RUN_SCHEMA: ProgramRun,
-}
 
 
 def load(path: str | Path) -> Record:
@@ -33,8 +22,7 @@ def load(path: str | Path) -> Record:
     Raises:
         RecordError: the file cannot be read, or is not such a record.
     """
-    kinds = {name.replace("-", "/"): kind for name, kind in RECORDS.items()}
-    return codec.load_any(Path(path), kinds)
+    return codec.load_any(Path(path), _kinds_by_schema())
 
 
 def load_profile(path: str | Path) -> Profile:
@@ -47,13 +35,15 @@ def load_profile(path: str | Path) -> Profile:
     return codec.load(Path(path), Profile, otherwise="Read it with memdiag.load.")
 
 
-def load_record(path: str | Path) -> Profile | Comparison | Fix | Tuning | Attribution | ProgramRun:
-    """Return the profile, comparison, fix, tuning or X-ray saved at `path`.
+def load_reported(path: str | Path) -> Reported:
+    """Return the record saved at `path`, which is one that has reports.
 
     Raises:
         RecordError: the file cannot be read, or is not such a record.
     """
-    return codec.load_any(Path(path), _WITH_REPORTS)
+    reported = get_args(Reported)
+    kinds = {schema: kind for schema, kind in _kinds_by_schema().items() if kind in reported}
+    return cast("Reported", codec.load_any(Path(path), kinds))
 
 
 def load_fix_or_tuning(path: Path) -> Fix | Tuning:
@@ -90,3 +80,7 @@ def join_fix(profile: Profile, change: Fix | Tuning) -> Profile:
     if isinstance(change, Fix):
         return msgspec.structs.replace(profile, fix=change)
     return msgspec.structs.replace(profile, tuning=change)
+
+
+def _kinds_by_schema() -> dict[str, type[Record]]:
+    return {name.replace("-", "/"): kind for name, kind in RECORDS.items()}

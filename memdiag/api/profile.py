@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from memdiag.api.arguments import input_config, limits, model_path, session_config
-from memdiag.api.check import DEFAULT_MIN_BYTES, Selection, examine
+from memdiag.api.check import DEFAULT_MIN_BYTES, Selection, find_waste
 from memdiag.api.inputs import (
     ArrayOrFile,
     ChosenInputs,
@@ -220,7 +220,7 @@ def profile_model(
         if run.measurement.interrupted:
             raise Interrupted(result)
         try:
-            examined = _with_findings(result, file, config.rules, config.inputs.dims)
+            with_findings = _with_findings(result, file, config.rules, config.inputs.dims)
         except KeyboardInterrupt as interrupt:
             raise Interrupted(result) from interrupt
         except ModelError:
@@ -228,7 +228,7 @@ def profile_model(
                 raise
         if original.changed:
             return msgspec.structs.replace(result, notes=(*result.notes, original.sentence))
-        return examined
+        return with_findings
 
 
 def profile_job(
@@ -303,7 +303,7 @@ def _needs_other_inputs(run: _ChildRun, inputs: ChosenInputs) -> bool:
 def _with_reason(found: ChosenInputs, usual: ChosenInputs, message: str) -> ChosenInputs:
     """Return the inputs `found`, with the error of the model at its usual inputs in the notes."""
     reason = textwrap.shorten(message, MAX_REASON, placeholder=" …")
-    note = f"at {in_words(usual.dimensions)} it says: {reason}"
+    note = f"the model does not run at {in_words(usual.dimensions)}: {reason}"
     return found._replace(notes=(*found.notes, note))
 
 
@@ -317,7 +317,7 @@ def _with_findings(
     if profile.inputs:
         dims = _run_sizes(file, profile.inputs)
     completed = profile.outcome.status == "completed"
-    found, notes = examine(
+    found, notes = find_waste(
         file,
         Runtime.parse(version),
         selection,

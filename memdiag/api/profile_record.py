@@ -22,7 +22,7 @@ from memdiag.records.profile import (
 from memdiag.runner.job import Job
 from memdiag.runner.machine import describe_machine
 from memdiag.runner.run import Measurement
-from memdiag.units import MIB, format_limit, format_size
+from memdiag.units import MIB, counted, format_limit, format_size
 
 MAX_WARNINGS = 5
 MIN_NOTABLE_LAG_S = 0.002
@@ -158,8 +158,8 @@ def measurement_notes(measured: Measurement, job: Job) -> Iterator[str]:
     elif transformed and not measured.explicit_starts:
         yield (
             f"{runtime} logs where a graph transformer ends but not where it starts: each span"
-            " begins where the transformer before it ended, and what the runtime does between two"
-            " counts to the second"
+            " begins where the transformer before it ended, and the time between two transformers"
+            " counts as part of the second"
         )
     yield from _about_peaks(measured)
     yield from _about_retention(measured)
@@ -171,7 +171,7 @@ def measurement_notes(measured: Measurement, job: Job) -> Iterator[str]:
     for warning in warnings[:MAX_WARNINGS]:
         yield f"{runtime} warned: {warning}"
     if len(warnings) > MAX_WARNINGS:
-        yield f"{runtime} warned of {len(warnings) - MAX_WARNINGS} more things or more"
+        yield f"{runtime} gave at least {counted(len(warnings) - MAX_WARNINGS, 'more warning')}"
 
 
 def _about_retention(measured: Measurement) -> Iterator[str]:

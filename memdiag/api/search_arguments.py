@@ -1,16 +1,12 @@
 """The arguments that `memdiag.fix` and `memdiag.tune` share: their defaults and checks."""
 
 import time
-from collections.abc import Callable
 from math import inf
 
 from memdiag.errors import UsageError
 from memdiag.runner.job import Deadline
 
 DEFAULT_MAX_SLOWDOWN = 1.05
-
-OnProgress = Callable[[str], None]
-"""A function that is called with a few words about the current step."""
 
 
 def check_search_arguments(max_slowdown: float, time_limit_s: float | None) -> None:
@@ -28,7 +24,3 @@ def check_search_arguments(max_slowdown: float, time_limit_s: float | None) -> N
 def deadline_after(time_limit_s: float | None) -> Deadline:
     """Return the deadline of a search that starts now."""
     return Deadline(inf if time_limit_s is None else time.monotonic() + time_limit_s)
-
-
-def ignore_progress(text: str) -> None:
-    """Report no progress."""

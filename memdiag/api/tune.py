@@ -6,16 +6,14 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Literal
 
-from memdiag.api.arguments import check_dims, model_path
+from memdiag.api.arguments import OnProgress, check_dims, ignore_progress, model_path
 from memdiag.api.comparison_inputs import SIZES, find_comparison_inputs
 from memdiag.api.fix import fix
 from memdiag.api.inputs import Given, read_given
 from memdiag.api.search_arguments import (
     DEFAULT_MAX_SLOWDOWN,
-    OnProgress,
     check_search_arguments,
     deadline_after,
-    ignore_progress,
 )
 from memdiag.errors import MeasurementError, UsageError
 from memdiag.model.file_state import FileStates

@@ -7,6 +7,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
+from typing import Literal
 
 from memdiag.attribution.address_space import read_address_space
 from memdiag.attribution.attribute import attribute
@@ -37,7 +38,7 @@ def xray(
     pid: int,
     models: str | Path | Sequence[str | Path] | None = None,
     *,
-    sampled: bool = False,
+    verify: Literal["full", "sampled"] = "full",
     pause: bool = False,
 ) -> Attribution:
     """Return the owners of the resident memory of process `pid`.
@@ -49,7 +50,7 @@ def xray(
         pid: a process of this user, in any language.
         models: the ONNX file or files whose weights are searched for; by default those that the
             process maps, has open, was started with or opened (see `guess_models`).
-        sampled: compare a sample of blocks of each copy instead of every byte.
+        verify: compare every byte of each copy, or sampled blocks.
         pause: stop the process while it is read (SIGSTOP), and continue it afterwards.
 
     Raises:
@@ -74,7 +75,7 @@ def xray(
         targets = [search_target(file) for file in files]
         if pause:
             stack.enter_context(_paused(pid))
-        found = attribute(pid, targets, sampled=sampled)
+        found = attribute(pid, targets, sampled=verify == "sampled")
     return with_guess_note(found) if given is None else found
 
 

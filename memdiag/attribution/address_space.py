@@ -113,10 +113,6 @@ class AddressSpace:
         """Bytes of the resident set: the sum of all resident ranges."""
         return intervals.total(self.resident)
 
-    def resident_ranges(self, region: Region) -> Ranges:
-        """Return the resident byte ranges of `region`, as ``[n, 2]``."""
-        return intervals.intersect(self.resident, np.array([[region.start, region.end]]))
-
     def resident_bytes_of(self, ranges: Ranges) -> int:
         """Return the number of resident bytes in the set `ranges`."""
         return intervals.total(intervals.intersect(self.resident, ranges))

@@ -163,7 +163,7 @@ def _copy(
         address=address,
         backing=Backing(kind="anonymous"),
         verified_bytes=found.verified_bytes,
-        live=process_layout.is_in_use(address, copy.nbytes),
+        in_use=process_layout.is_in_use(address, copy.nbytes),
         made_by=None,
         models=models,
     )
@@ -224,7 +224,7 @@ def _mapped_copies(space: AddressSpace, models: Sequence[SearchTarget]) -> list[
                 backing=Backing(kind="file", file=mapped.file, offset=mapped.offset),
                 # According to the kernel these pages are the file's.
                 verified_bytes=mapped.resident_bytes,
-                live=True,
+                in_use=True,
                 made_by=None,
                 models=(index,) if len(models) > 1 else (),
             )

@@ -204,7 +204,7 @@ def _removed_by(
     unknown = []
     models = [target.model for target in targets if not target.fused]
     for weight in (weight for model in models for weight in model.weights):
-        if weight.place not in ("initializer", "constant"):
+        if weight.origin not in ("initializer", "constant"):
             unknown.append(qualified_name(weight))
         elif weight.name in removed:
             by_name[weight.name].append(qualified_name(weight))

@@ -207,7 +207,7 @@ class _FoundExtents:
     def cover(self, candidate: CopyCandidate, nbytes: int) -> bool:
         """Return whether the candidate is inside a found extent, or overlaps one of its own copy.
 
-        The latter because repetitive content seems to start at many addresses inside itself.
+        Repetitive content matches at many addresses inside its own copy, hence the overlaps.
         """
         start, end = candidate.address, candidate.address + nbytes
         inside = (self._starts <= start) & (end <= self._ends)

@@ -100,7 +100,9 @@ def fused_search_target(optimized: ModelFile, original: SearchTarget) -> SearchT
 
 def missing_bytes(target: SearchTarget, attribution: Attribution) -> int:
     """Return the bytes of the weights of `target` without a copy in use in `attribution`."""
-    found = {name for copy in attribution.copies if copy.live is not False for name in copy.weights}
+    found = {
+        name for copy in attribution.copies if copy.in_use is not False for name in copy.weights
+    }
     found.add(MODEL_FILE)
     return sum(content.values.nbytes for content in target.contents if not found & {*content.names})
 
@@ -144,8 +146,8 @@ def weight_contents(
 
 def content_probe(values: Array) -> tuple[int, bytes]:
     """Return (bytes, evenly spread blocks) of `values`, which differ for different contents."""
-    octets = _octets(values)
-    return len(octets), _probe_blocks(octets).tobytes()
+    data = _as_bytes(values)
+    return len(data), _probe_blocks(data).tobytes()
 
 
 def _contents(group: list[tuple[Weight, Array]], graphs: GraphIndex) -> Iterator[WeightContent]:
@@ -186,7 +188,7 @@ def _unidentifiable_reason(values: Array, min_bytes: int) -> str | None:
         return "strings, which have no fixed layout"
     if values.nbytes < min_bytes:
         return f"smaller than {min_bytes} bytes each"
-    blocks = _probe_blocks(_octets(values))
+    blocks = _probe_blocks(_as_bytes(values))
     words = blocks[:, : blocks.shape[1] // 8 * 8].reshape(len(blocks), -1, 8)
     if np.all(words == words[:, :1]) or len(np.unique(words.reshape(-1, 8), axis=0)) < 4:
         return FEW_VALUES
@@ -200,14 +202,14 @@ def _with_bfloat16(values: Array, weight: Weight) -> Array:
     return values
 
 
-def _octets(values: Array) -> NDArray[np.uint8]:
+def _as_bytes(values: Array) -> NDArray[np.uint8]:
     return values.reshape(-1).view(np.uint8)
 
 
-def _probe_blocks(octets: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Return evenly spread blocks of `octets`, ``[blocks, bytes]``."""
-    last = max(0, len(octets) - _PROBE_BYTES)
+def _probe_blocks(data: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Return evenly spread blocks of `data`, ``[blocks, bytes]``."""
+    last = max(0, len(data) - _PROBE_BYTES)
     # At whole words: a value that repeats every 8 bytes must look the same in every block.
     starts = np.unique(np.linspace(0, last, num=_PROBES).astype(np.int64) // 8 * 8)
-    blocks: NDArray[np.uint8] = octets[starts[:, None] + np.arange(min(_PROBE_BYTES, len(octets)))]
+    blocks: NDArray[np.uint8] = data[starts[:, None] + np.arange(min(_PROBE_BYTES, len(data)))]
     return blocks

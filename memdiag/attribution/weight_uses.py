@@ -84,7 +84,7 @@ class _Read(NamedTuple):
 
 def weight_uses(graphs: GraphIndex, weight: Weight) -> tuple[Uses, tuple[WeightConsumer, ...]]:
     """Return the properties of the uses of `weight`, and all nodes that read it."""
-    reads = list(_reads(graphs, weight))
+    reads = list(_reading_nodes(graphs, weight))
     uses = Uses(
         permutations=_unique(_permutations(reads, len(weight.shape))),
         groups=_unique(_positive_attributes(reads, _FILTERS, "group", 1)),
@@ -95,7 +95,7 @@ def weight_uses(graphs: GraphIndex, weight: Weight) -> tuple[Uses, tuple[WeightC
     return uses, tuple(dict.fromkeys(read.consumer for read in reads))
 
 
-def _reads(graphs: GraphIndex, weight: Weight) -> Iterator[_Read]:
+def _reading_nodes(graphs: GraphIndex, weight: Weight) -> Iterator[_Read]:
     for reader in readers(graphs, weight):
         node = reader.node
         consumer = WeightConsumer(

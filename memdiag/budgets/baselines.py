@@ -13,8 +13,8 @@ from memdiag.budgets.figures import (
     FIGURES,
     MAX_BASELINE_COPIES,
     aggregate,
+    copy_totals,
     late_bytes,
-    live_copies,
 )
 from memdiag.errors import ReportError
 from memdiag.records.baseline import BASELINE_SCHEMA, Baseline, BaselineEntry
@@ -53,7 +53,7 @@ def baseline_entry(profiles: Sequence[Profile]) -> BaselineEntry:
     Copies and setup are those of the first.
     """
     profile, figures = profiles[0], aggregate(profiles)
-    copies = live_copies(profile.attribution) if profile.attribution else ()
+    copies = copy_totals(profile.attribution) if profile.attribution else ()
     return BaselineEntry(
         onnxruntime=profile.environment.onnxruntime,
         memdiag=profile.environment.memdiag,

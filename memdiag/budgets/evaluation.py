@@ -8,17 +8,17 @@ from memdiag.budgets.baselines import allowed, differences, dims_of
 from memdiag.budgets.figures import (
     BUDGET_PHASES,
     aggregate,
+    copy_totals,
     figures_of,
     largest_repeated,
     late_bytes,
-    live_copies,
     new_since,
     phase_of,
     why_missing,
 )
 from memdiag.errors import UsageError
 from memdiag.records.attribution import Attribution, Owner
-from memdiag.records.baseline import BaselineEntry, LiveCopy
+from memdiag.records.baseline import BaselineEntry, CopyTotal
 from memdiag.records.budget import Breach, Budget, Judgement, Suspect
 from memdiag.records.finding import Finding
 from memdiag.records.phases import PHASES, PhaseName
@@ -75,7 +75,7 @@ def judge(
     breaches = tuple(
         find_breaches(figures, budget, before, lambda name: phase_of(profile, name), late=late)
     )
-    now = live_copies(profile.attribution) if profile.attribution else ()
+    now = copy_totals(profile.attribution) if profile.attribution else ()
     # The entry of a profile without an X-ray has no copies.
     new = new_since(entry.copies, now) if entry and "copies" in entry.figures else ()
     copies = new or largest_repeated(now)
@@ -208,7 +208,7 @@ def find_breaches(
             )
 
 
-def _suspect(findings: Sequence[Finding], copies: Sequence[LiveCopy]) -> Suspect | None:
+def _suspect(findings: Sequence[Finding], copies: Sequence[CopyTotal]) -> Suspect | None:
     """Return the costliest finding that was not refuted, one about `copies` first."""
     weights = {row.weight for row in copies}
     candidates = [

@@ -1,4 +1,4 @@
-"""The figures of a profile that a budget can limit, and the live copies of its weights."""
+"""The figures of a profile that a budget can limit, and the copies in use of its weights."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ from statistics import median
 from typing import Literal
 
 from memdiag.records.attribution import Attribution, Copy, CopyKind
-from memdiag.records.baseline import LiveCopy
+from memdiag.records.baseline import CopyTotal
 from memdiag.records.phases import PHASES, PhaseName
 from memdiag.records.profile import Memory, Profile
 from memdiag.units import format_size
@@ -65,7 +65,7 @@ FIGURES: dict[str, Figure] = {
             name="growth_per_run",
             description="by how much each run after the second leaves it grown",
         ),
-        Figure(name="copies", description="the most copies of any one weight, live", unit="count"),
+        Figure(name="copies", description="the most copies in use of any weight", unit="count"),
         Figure(name="process_peak", description="the largest resident set of the whole process"),
     )
 }
@@ -91,7 +91,7 @@ def figures_of(profile: Profile) -> dict[str, int]:
         found["growth_per_run"] = round(grown / (len(profile.runs) - 1))
     if profile.attribution is not None:
         counts: Counter[tuple[str, ...]] = Counter()
-        counts.update(copy.weights for copy in profile.attribution.copies if is_live_copy(copy))
+        counts.update(copy.weights for copy in profile.attribution.copies if counts_as_copy(copy))
         found["copies"] = max(counts.values(), default=0)
     return found | {"process_peak": profile.peak_rss_bytes}
 
@@ -135,10 +135,10 @@ def above(memory: Memory, before: Memory | None, base: int) -> dict[str, int]:
     return found | differences
 
 
-def is_live_copy(copy: Copy) -> bool:
+def counts_as_copy(copy: Copy) -> bool:
     """Return whether `copy` is large enough, not freed, and mostly resident."""
     large = copy.bytes >= MIN_COPY_BYTES
-    return large and copy.live is not False and 2 * copy.resident_bytes >= copy.bytes
+    return large and copy.in_use is not False and 2 * copy.resident_bytes >= copy.bytes
 
 
 def why_missing(profile: Profile, name: str) -> str:
@@ -165,13 +165,13 @@ def phase_of(profile: Profile, name: str) -> PhaseName | None:
     return next((phase for phase in BUDGET_PHASES if phase == name), "steady")
 
 
-def live_copies(attribution: Attribution) -> tuple[LiveCopy, ...]:
-    """Return the live copies by weight and kind, the largest first; equal weights count as one."""
+def copy_totals(attribution: Attribution) -> tuple[CopyTotal, ...]:
+    """Return the copies in use by weight and kind, the largest first; equal weights are one."""
     groups: dict[tuple[str, CopyKind], list[Copy]] = {}
-    for copy in filter(is_live_copy, attribution.copies):
+    for copy in filter(counts_as_copy, attribution.copies):
         groups.setdefault((min(copy.weights, default=""), copy.kind), []).append(copy)
     rows = (
-        LiveCopy(
+        CopyTotal(
             weight=weight,
             kind=kind,
             count=len(copies),
@@ -183,16 +183,16 @@ def live_copies(attribution: Attribution) -> tuple[LiveCopy, ...]:
     return tuple(sorted(rows, key=lambda row: (-row.bytes, row.weight, row.kind)))
 
 
-def largest_repeated(rows: Sequence[LiveCopy]) -> tuple[LiveCopy, ...]:
+def largest_repeated(rows: Sequence[CopyTotal]) -> tuple[CopyTotal, ...]:
     """Return the rows of the weight with the most bytes among those with several copies."""
-    weights: dict[str, list[LiveCopy]] = {}
+    weights: dict[str, list[CopyTotal]] = {}
     for row in rows:
         weights.setdefault(row.weight, []).append(row)
     several = [group for group in weights.values() if sum(row.count for row in group) > 1]
     return tuple(max(several, key=lambda group: sum(row.bytes for row in group), default=()))
 
 
-def new_since(before: Sequence[LiveCopy], now: Sequence[LiveCopy]) -> tuple[LiveCopy, ...]:
+def new_since(before: Sequence[CopyTotal], now: Sequence[CopyTotal]) -> tuple[CopyTotal, ...]:
     """Return the rows of `now` with more copies than in the rows `before` of a baseline file."""
     counts = {(row.weight, row.kind): row.count for row in before}
     smallest = min(row.bytes for row in before) if len(before) >= MAX_BASELINE_COPIES else 0

@@ -12,8 +12,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from memdiag.errors import UsageError
-from memdiag.reports.text import counted, plain
-from memdiag.units import format_duration, format_size
+from memdiag.reports.text import plain
+from memdiag.units import counted, format_duration, format_size
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType

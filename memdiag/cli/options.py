@@ -106,7 +106,7 @@ def add_verify(group: Group) -> None:
         "--verify",
         choices=("full", "sampled"),
         default="full",
-        help="Compare every byte of each copy, or sampled blocks.",
+        help="Compare every byte of each copy (full), or evenly spread blocks (sampled).",
     )
 
 

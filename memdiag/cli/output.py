@@ -14,7 +14,8 @@ from memdiag.records.files import save_bytes as save_bytes
 from memdiag.records.finding import Check
 from memdiag.records.history import History
 from memdiag.records.inventory import Inventory
-from memdiag.reports import Reported, report_of
+from memdiag.records.schemas import Reported
+from memdiag.reports import report_of
 from memdiag.reports.page import Plotly
 from memdiag.reports.picture import Kind
 from memdiag.runner.temporary import remove_stale
@@ -41,10 +42,10 @@ class Destination:
             if plotly != "inline":
                 raise UsageError("--plotly has no effect without --out. Add --out DIR.")
             return
-        there = folder.absolute()
-        while not there.exists():
-            there = there.parent
-        if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        existing = folder.absolute()
+        while not existing.exists():
+            existing = existing.parent
+        if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
             raise ReportError(
                 f"{folder}: reports cannot be written there; choose another folder with --out."
             )
@@ -106,8 +107,8 @@ class Destination:
         try:
             return report.write(record, self._folder, ("json",))
         except ReportError as error:
-            beside = Path(tempfile.mkdtemp(prefix="memdiag-"))
-            (saved,) = report.write(record, beside, ("json",))
+            other_folder = Path(tempfile.mkdtemp(prefix="memdiag-"))
+            (saved,) = report.write(record, other_folder, ("json",))
             raise ReportError(f"{error} The {report.name} itself is at {saved}.") from error
         except KeyboardInterrupt:  # it takes less time than the measurement took
             (saved,) = report.write(record, self._folder, ("json",))

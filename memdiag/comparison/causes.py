@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from memdiag.comparison.copies import in_words, phase_of
 from memdiag.records.attribution import OwnerKind
-from memdiag.records.comparison import Column, ColumnFigures, CopyChange
+from memdiag.records.comparison import ColumnFigures, ComparisonColumn, CopyChange
 from memdiag.records.phases import PHASES, PhaseName
 from memdiag.records.profile import Profile
 from memdiag.units import MIB, format_size
@@ -58,7 +58,11 @@ class _Cause(NamedTuple):
 
 
 def of_steady(
-    copies: Sequence[CopyChange], before: Column, after: Column, size: int, tolerance: int
+    copies: Sequence[CopyChange],
+    before: ComparisonColumn,
+    after: ComparisonColumn,
+    size: int,
+    tolerance: int,
 ) -> str:
     """Return the causes of a difference of `size` bytes at steady state.
 
@@ -76,7 +80,11 @@ def of_steady(
 
 
 def of_peak(
-    copies: Sequence[CopyChange], before: Column, after: Column, size: int, tolerance: int
+    copies: Sequence[CopyChange],
+    before: ComparisonColumn,
+    after: ComparisonColumn,
+    size: int,
+    tolerance: int,
 ) -> str:
     """Return the causes of a difference of `size` bytes in the peak.
 
@@ -117,17 +125,17 @@ def of_peak(
 
 def of_kept(
     copies: Sequence[CopyChange],
-    before: Column,
-    after: Column,
+    before: ComparisonColumn,
+    after: ComparisonColumn,
     phase: PhaseName,
     size: int,
     tolerance: int,
 ) -> str:
     """Return the causes of a difference of `size` bytes in what `phase` keeps.
 
-    They are the copies that are made in this phase, and in a phase that runs the model the growth
-    of the arena. Nothing measures how much the arena grows in each of these phases: what it holds
-    at steady state is a cause of both.
+    The causes are the copies made in this phase and, in a phase that runs the model, the growth of
+    the arena. The growth is not measured for each of these phases: the size of the arena at steady
+    state is a cause in both.
     """
     if not _has_xrays(before, after):
         return ""
@@ -162,7 +170,7 @@ def of_load(before: ColumnFigures, after: ColumnFigures) -> str:
     return f"mostly in {phase}"
 
 
-def of_disk(before: Column, after: Column) -> str:
+def of_disk(before: ComparisonColumn, after: ComparisonColumn) -> str:
     """Return the numbers of parameters, for models whose files differ in size."""
     if before.graph is None or after.graph is None:
         return ""
@@ -179,7 +187,7 @@ def _peak_is_steady(measured: ColumnFigures) -> bool:
     return peak - steady <= max(MAX_ABOVE_STEADY_BYTES, MAX_ABOVE_STEADY * peak)
 
 
-def _has_xrays(*columns: Column) -> bool:
+def _has_xrays(*columns: ComparisonColumn) -> bool:
     return all(each.profile is not None and each.profile.attribution for each in columns)
 
 

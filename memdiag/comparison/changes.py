@@ -6,8 +6,8 @@ from memdiag.comparison import causes
 from memdiag.comparison.comparable import Comparable
 from memdiag.comparison.copies import copy_changes
 from memdiag.records.comparison import (
-    Column,
     ColumnFigures,
+    ComparisonColumn,
     CopyChange,
     FigureChange,
     MeasuredBytes,
@@ -33,7 +33,7 @@ MAX_ROUNDING = 1e-3
 
 
 def changes(
-    before: Column, after: Column, comparable: Comparable
+    before: ComparisonColumn, after: ComparisonColumn, comparable: Comparable
 ) -> tuple[tuple[FigureChange, ...], tuple[CopyChange, ...]]:
     """Return the differences of `after` from `before`, and the added and removed copies of weights.
 
@@ -59,8 +59,8 @@ class _ColumnPair:
 
     def __init__(
         self,
-        before: Column,
-        after: Column,
+        before: ComparisonColumn,
+        after: ComparisonColumn,
         old: ColumnFigures,
         new: ColumnFigures,
         copies: Sequence[CopyChange],
@@ -165,7 +165,9 @@ class _ColumnPair:
         )
 
 
-def interleaved_ratio(before: Column, after: Column) -> tuple[float, float, float] | None:
+def interleaved_ratio(
+    before: ComparisonColumn, after: ComparisonColumn
+) -> tuple[float, float, float] | None:
     """Return the ratio of latencies of interleaved runs, with bounds; None if it is not known.
 
     Runs alternate with those of the first column only. The bounds of a quotient of two such ratios
@@ -177,7 +179,9 @@ def interleaved_ratio(before: Column, after: Column) -> tuple[float, float, floa
     return new[0] / old[0], new[1] / old[2], new[2] / old[1]
 
 
-def latency_ratio(before: Column, after: Column) -> tuple[float, float, float] | None:
+def latency_ratio(
+    before: ComparisonColumn, after: ComparisonColumn
+) -> tuple[float, float, float] | None:
     """Return the ratio of latencies of runs that did not alternate, with bounds, or None."""
     old, new = before.latency, after.latency
     if old is None or new is None or old.low_s <= 0:
@@ -186,7 +190,7 @@ def latency_ratio(before: Column, after: Column) -> tuple[float, float, float] |
     return ratio, new.low_s / old.high_s, new.high_s / old.low_s
 
 
-def _ratio_to_first(column: Column) -> tuple[float, float, float] | None:
+def _ratio_to_first(column: ComparisonColumn) -> tuple[float, float, float] | None:
     latency = column.latency
     if latency is None or latency.ratio is None:
         return None
@@ -202,7 +206,7 @@ def _is_disjoint(
     return new.low > old.high or new.high < old.low
 
 
-def _tolerance(before: Column, after: Column) -> int:
+def _tolerance(before: ComparisonColumn, after: ComparisonColumn) -> int:
     """Return the bytes by which figures may differ although nothing has changed.
 
     If a column was measured once, memory that malloc retains is included: how much of the freed
@@ -216,13 +220,13 @@ def _tolerance(before: Column, after: Column) -> int:
     return max(MIN_BYTES, round(MIN_SHARE_SINGLE_RUN * largest)) + _retained(before, after)
 
 
-def _retained(before: Column, after: Column) -> int:
+def _retained(before: ComparisonColumn, after: ComparisonColumn) -> int:
     """Return the bytes that malloc retains in the column in which it retains more."""
     profiles = [each.profile for each in (before, after) if each.profile is not None]
     return max((each.allocator_retained_bytes or 0 for each in profiles), default=0)
 
 
-def undecided_note(before: Column, after: Column) -> str:
+def undecided_note(before: ComparisonColumn, after: ComparisonColumn) -> str:
     """Return a sentence on differences that may be chance, as malloc retains much; or nothing."""
     if before.measured is None or after.measured is None:
         return ""
@@ -245,7 +249,9 @@ def undecided_note(before: Column, after: Column) -> str:
     )
 
 
-def _copies(before: Column, after: Column, tolerance: int) -> tuple[CopyChange, ...]:
+def _copies(
+    before: ComparisonColumn, after: ComparisonColumn, tolerance: int
+) -> tuple[CopyChange, ...]:
     old = before.profile.attribution if before.profile else None
     new = after.profile.attribution if after.profile else None
     if old is None or new is None:

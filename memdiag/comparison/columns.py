@@ -9,8 +9,8 @@ import msgspec
 from memdiag.comparison.reference import OutputComparison
 from memdiag.model.model_file import ModelFile
 from memdiag.records.comparison import (
-    Column,
     ColumnFigures,
+    ComparisonColumn,
     GraphSize,
     Latency,
     MeasuredBytes,
@@ -28,11 +28,11 @@ _CREATION = ("parse", "optimize", "constant_fold", "initialize", "prepack")
 
 
 def with_profiles(
-    column: Column,
+    column: ComparisonColumn,
     profiles: Sequence[Profile],
     comparison: OutputComparison | None = None,
     timed: slice = slice(None),
-) -> Column:
+) -> ComparisonColumn:
     """Return `column` with the figures of `profiles`, or with the outcome of the last one.
 
     Args:
@@ -98,7 +98,7 @@ def graph_of(file: ModelFile) -> GraphSize:
     """Return the size of a model."""
     return GraphSize(
         nodes=file.node_count,
-        initializers=sum(weight.place == "initializer" for weight in file.weights),
+        initializers=sum(weight.origin == "initializer" for weight in file.weights),
         parameters=sum(prod(weight.shape) for weight in file.weights),
         saved_bytes=sum(path.stat().st_size for path in file.files),
     )

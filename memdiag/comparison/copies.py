@@ -92,7 +92,7 @@ def in_words(change: CopyChange) -> str:
 def _copy_groups(copies: Iterable[Copy]) -> dict[tuple[tuple[str, ...], CopyKind], _CopyGroup]:
     groups: dict[tuple[tuple[str, ...], CopyKind], list[Copy]] = defaultdict(list)
     for copy in copies:
-        if copy.live is not False:
+        if copy.in_use is not False:
             groups[copy.weights, copy.kind].append(copy)
     return {
         key: _CopyGroup(

@@ -44,7 +44,7 @@ class ReferenceSession:
         scratch: a folder for the outputs.
 
     Attributes:
-        random: names of outputs that differ from run to run, which are not compared.
+        unstable: names of outputs that differ from run to run, which are not compared.
 
     Raises:
         MeasurementError: the model does not run.
@@ -57,7 +57,7 @@ class ReferenceSession:
         self._server = SessionServer(replace(job, runs=None), self._feeds)
         try:
             self._outputs = self._save(self._server)
-            self.random = unstable_outputs(self._outputs, self._save(self._server))
+            self.unstable = unstable_outputs(self._outputs, self._save(self._server))
         except BaseException:
             self._server.close()
             raise
@@ -86,7 +86,7 @@ class ReferenceSession:
                 difference
                 for before, after in zip(self._outputs, saved, strict=True)
                 for difference in compare_outputs(before, after)
-                if difference.output in names and difference.output not in self.random
+                if difference.output in names and difference.output not in self.unstable
             ]
             interleaved = compare_latency(
                 self._server, server, timed, pairs=INTERLEAVED_PAIRS, budget_s=MAX_INTERLEAVED_S

@@ -1,4 +1,4 @@
-"""Candidates: changes that are worth having, their order of preference, and the result."""
+"""Candidates: changes that save enough to be kept, their order of preference, and the result."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -13,7 +13,7 @@ from memdiag.verify.outputs import Bound
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """A change that is worth having.
+    """A change that saves enough memory to be kept.
 
     Attributes:
         change: the change.

@@ -119,7 +119,7 @@ class RewriteSearch:
         deadline.at = self.end
 
     def _try_rule(self, changes: tuple[Change, ...]) -> None:
-        """Accept the best change of one rule, if any is worth having."""
+        """Accept the best change of one rule, if any saves enough to be kept."""
         for change in changes:
             self._remaining -= 1
             found = self._try(change)
@@ -130,7 +130,7 @@ class RewriteSearch:
         self._accept(self._ranked)
 
     def _try(self, change: Change) -> Candidate | None:
-        """Build and evaluate a change; record the reason if it is not worth having."""
+        """Build and evaluate a change; record the reason if it is not kept."""
         found = self.state.possible(change)
         if found is None:
             return None
@@ -147,7 +147,7 @@ class RewriteSearch:
         return None
 
     def _evaluate(self, change: Change, built: BuiltModel) -> Candidate | str | Undecided:
-        """Return the change as a candidate, or why it is not worth having.
+        """Return the change as a candidate, or why it is not kept.
 
         The cheapest checks come first; memory is measured once.
         """

@@ -345,8 +345,8 @@ def _moved(use: Use, layout: tuple[int | None, ...]) -> tuple[int | None, ...] |
 def _keeps_rank(use: Use, rank: int) -> bool:
     """Return whether the other operand of a binary operator is a constant that adds no axes."""
     operand = use.node.input[1 - use.input_index] if len(use.node.input) == 2 else ""
-    home = use.scope.defining_scope(operand)
-    tensor = home.graph.tensors.get(operand) if home is not None else None
+    defining_scope = use.scope.defining_scope(operand)
+    tensor = defining_scope.graph.tensors.get(operand) if defining_scope is not None else None
     return tensor is not None and len(tensor.dims) <= rank
 
 
@@ -391,13 +391,14 @@ def _weight_shape(use: Use) -> tuple[int, ...] | None:
     """Return the shape of the weight by which a node multiplies its first input; None without
     one."""
     node = use.node
-    slot = 3 if node.op_type in ("QLinearConv",) else 1
+    weight_index = 3 if node.op_type in ("QLinearConv",) else 1
     if node.op_type not in (*_CONVOLUTIONS, *_RECURRENT, "MatMul", "MatMulInteger", "Gemm"):
         return None
-    if len(node.input) <= slot or not node.input[slot]:
+    if len(node.input) <= weight_index or not node.input[weight_index]:
         return None
-    home = use.scope.defining_scope(node.input[slot])
-    tensor = home.graph.tensors.get(node.input[slot]) if home is not None else None
+    weight = node.input[weight_index]
+    defining_scope = use.scope.defining_scope(weight)
+    tensor = defining_scope.graph.tensors.get(weight) if defining_scope is not None else None
     return tuple(tensor.dims) if tensor is not None else None
 
 

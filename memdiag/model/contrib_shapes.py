@@ -119,8 +119,8 @@ def _quantized_attention(node: NodeProto, dims: Dims) -> EquivalentNode | None:
     if equivalent is None or len(node.input) < 4:
         return None
     data, made_up = equivalent.inputs
-    taken = (data, "", data, made_up, "", made_up, "", node.input[3])
-    return equivalent._replace(op_type="QLinearMatMul", inputs=taken)
+    inputs = (data, "", data, made_up, "", made_up, "", node.input[3])
+    return equivalent._replace(op_type="QLinearMatMul", inputs=inputs)
 
 
 def _multi_head(node: NodeProto, dims: Dims) -> EquivalentNode | None:

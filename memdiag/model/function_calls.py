@@ -14,18 +14,18 @@ def inlined_calls(graph: Graph, functions: Iterable[Graph]) -> dict[str, int]:
     Functions that call each other in a circle, which no runtime can inline, count as not called.
     Overloads of one name are counted together.
     """
-    bodies = {function.key: function for function in functions}
-    if not bodies:
+    by_key = {function.key: function for function in functions}
+    if not by_key:
         return {}
-    calls = {key: _calls(function.nodes, bodies) for key, function in bodies.items()}
+    calls = {key: _calls(function.nodes, by_key) for key, function in by_key.items()}
     waiting: dict[FunctionKey, int] = defaultdict(int)
     for callees in calls.values():
         for callee in callees:
             waiting[callee] += 1
-    counts: dict[FunctionKey, int] = dict.fromkeys(bodies, 0)
-    for callee, times in _calls(graph.nodes, bodies).items():
+    counts: dict[FunctionKey, int] = dict.fromkeys(by_key, 0)
+    for callee, times in _calls(graph.nodes, by_key).items():
         counts[callee] = min(times, MAX_INLINED_CALLS)
-    ready = [key for key in bodies if not waiting[key]]
+    ready = [key for key in by_key if not waiting[key]]
     done: set[FunctionKey] = set()
     while ready:
         caller = ready.pop()
@@ -36,7 +36,7 @@ def inlined_calls(graph: Graph, functions: Iterable[Graph]) -> dict[str, int]:
             if not waiting[callee]:
                 ready.append(callee)
     found: dict[str, int] = defaultdict(int)
-    for key in bodies:
+    for key in by_key:
         found[f"{key[0]}::{key[1]}"] += counts[key] if key in done else 0
     return dict(found)
 
@@ -61,22 +61,24 @@ def inlined_node_count(graph: Graph, functions: Iterable[Graph], limit: int) -> 
 
     A call counts as a node as well. The result is not exact above `limit`.
     """
-    bodies = {function.key: function for function in functions}
-    calls = {key: _calls(function.nodes, bodies) for key, function in bodies.items()}
-    total = dict.fromkeys(bodies, 0)
+    by_key = {function.key: function for function in functions}
+    calls = {key: _calls(function.nodes, by_key) for key, function in by_key.items()}
+    total = dict.fromkeys(by_key, 0)
     # As often as calls may be nested; if the numbers still grow then, they grow without end.
     for _ in range(MAX_CALL_DEPTH + 1):
         before = total
         total = {
-            key: min(_nodes(bodies[key], inner, before), limit + 1) for key, inner in calls.items()
+            key: min(_nodes(by_key[key], inner, before), limit + 1) for key, inner in calls.items()
         }
         if total == before:
-            return _nodes(graph, _calls(graph.nodes, bodies), total)
+            return _nodes(graph, _calls(graph.nodes, by_key), total)
     return limit + 1
 
 
-def _nodes(body: Graph, calls: Mapping[FunctionKey, int], inside: Mapping[FunctionKey, int]) -> int:
-    return body.node_count + sum(times * inside[key] for key, times in calls.items())
+def _nodes(
+    function: Graph, calls: Mapping[FunctionKey, int], inside: Mapping[FunctionKey, int]
+) -> int:
+    return function.node_count + sum(times * inside[key] for key, times in calls.items())
 
 
 def _calls(nodes: Iterable[Node], functions: Collection[FunctionKey]) -> dict[FunctionKey, int]:

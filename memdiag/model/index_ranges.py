@@ -95,7 +95,8 @@ def input_constraints(
 ) -> InputConstraints:
     """Return the constraints on the values of the input `name` of the model of scope `main`.
 
-    `input_shapes` are the shapes of the model's inputs in the run, as some of them are tables.
+    `input_shapes` are the shapes of the model's inputs in the run: an input can be the table that
+    another one indexes.
     """
     return _ConstraintSearch(main, input_shapes).run(name)
 
@@ -139,8 +140,8 @@ class _ConstraintSearch:
     def _use(self, use: Use, offset: int) -> None:
         scope, node, index = use
         domain = "" if node.domain == "ai.onnx" else node.domain
-        for body, inner in _as_input(scope, node, index):
-            self._follow(body, inner, offset)
+        for inner_scope, inner_name in _as_input(scope, node, index):
+            self._follow(inner_scope, inner_name, offset)
         for at, table, axis in _LOOKUPS.get((domain, node.op_type), ()):
             if index == at and len(node.input) > table:
                 if node.op_type not in _AXIS_IS_FIXED:
@@ -162,7 +163,7 @@ class _ConstraintSearch:
         elif node.op_type == "OneHot" and index == 0 and len(node.input) > 1:
             depth = small_constant(scope, node.input[1])
             if depth is not None and depth.size == 1:
-                self._at_most(int(depth.reshape(-1)[0]), offset, "the depth of a OneHot")
+                self._add_limit(int(depth.reshape(-1)[0]), offset, "the depth of a OneHot")
         if node.op_type in ("GatherND", "ScatterND") and index == 1:
             self._limit_nd(scope, node, offset)
 
@@ -190,7 +191,7 @@ class _ConstraintSearch:
         if size is None:
             self.limits.append(IndexLimit(None, words))
         else:
-            self._at_most(size, offset, words)
+            self._add_limit(size, offset, words)
 
     def _limit_nd(self, scope: Scope, node: Node, offset: int) -> None:
         """Add the limit for GatherND or ScatterND, whose indices select along several axes."""
@@ -200,45 +201,45 @@ class _ConstraintSearch:
         last = first + indices[-1] if indices and indices[-1] is not None else None
         sizes = [size for size in (shape or ())[first:last] if size is not None]
         if sizes:
-            self._at_most(min(sizes), offset, f"the smallest axis of {node.input[0]}")
+            self._add_limit(min(sizes), offset, f"the smallest axis of {node.input[0]}")
         else:
             self.limits.append(IndexLimit(None, f"axes of {node.input[0]}"))
 
-    def _at_most(self, size: int, offset: int, table: str) -> None:
+    def _add_limit(self, size: int, offset: int, table: str) -> None:
         self.limits.append(IndexLimit(max(size - max(offset, 0), 0), table))
 
     def _shape(self, scope: Scope, name: str, steps: int) -> tuple[int | None, ...] | None:
         """Return the shape of a value as far as it is known without a run; None if not even the
         rank."""
-        home = scope.defining_scope(name)
-        if home is None or not steps:
+        defining_scope = scope.defining_scope(name)
+        if defining_scope is None or not steps:
             return None
-        if home is self.main and self.input_shapes.get(name) is not None:
+        if defining_scope is self.main and self.input_shapes.get(name) is not None:
             return self.input_shapes[name]
-        if name in home.graph.declared_shapes:
-            return home.graph.declared_shapes[name]
-        node = home.producers.get(name)
+        if name in defining_scope.graph.declared_shapes:
+            return defining_scope.graph.declared_shapes[name]
+        node = defining_scope.producers.get(name)
         if node is None:
-            outer = home.argument(name)
+            outer = defining_scope.argument(name)
             return self._shape(*outer, steps - 1) if outer else None
         if not node.input or node.domain not in ("", "ai.onnx", "com.microsoft"):
             return None
         if node.op_type in _SAME_SHAPE:
-            return self._shape(home, node.input[0], steps - 1)
+            return self._shape(defining_scope, node.input[0], steps - 1)
         if node.op_type == "Transpose":
-            return _permuted(node, self._shape(home, node.input[0], steps - 1))
+            return _permuted(node, self._shape(defining_scope, node.input[0], steps - 1))
         return None
 
 
 def _as_input(scope: Scope, node: Node, index: int) -> Iterator[tuple[Scope, str]]:
     """Yield the names of input `index` of `node` in the loop body or function that gets it."""
-    bodies = scope.subgraphs.get(node, [])
+    inner_scopes = scope.subgraphs.get(node, [])
     if node.op_type not in ("Loop", "Scan") or (node.op_type == "Loop" and index < 2):
-        bodies = []
+        inner_scopes = []
     called = scope.call(node)
-    for body in (*bodies, called) if called else bodies:
-        if index < len(body.inputs):
-            yield body, body.inputs[index]
+    for inner in (*inner_scopes, called) if called else inner_scopes:
+        if index < len(inner.inputs):
+            yield inner, inner.inputs[index]
 
 
 def _as_output(scope: Scope, name: str) -> Iterator[tuple[Scope, str]]:
@@ -259,22 +260,22 @@ def _as_output(scope: Scope, name: str) -> Iterator[tuple[Scope, str]]:
 
 def small_constant(scope: Scope, name: str, steps: int = MAX_SHAPE_STEPS) -> Array | None:
     """Return the values of a small constant, also behind Cast, Reshape and the like; else None."""
-    home = scope.defining_scope(name)
-    if home is None or not steps:
+    defining_scope = scope.defining_scope(name)
+    if defining_scope is None or not steps:
         return None
-    tensor = home.graph.tensors.get(name)
+    tensor = defining_scope.graph.tensors.get(name)
     if tensor is not None:
         return inline_array(tensor)
-    node = home.producers.get(name)
+    node = defining_scope.producers.get(name)
     if node is None:
-        outer = home.argument(name)
+        outer = defining_scope.argument(name)
         return small_constant(*outer, steps - 1) if outer else None
     if node.op_type == "Constant":
         for attribute in node.attribute:
             if attribute.name in CONSTANT_FIELDS and not attribute.ref_attr_name:
                 return constant_array(attribute)[1]
     if node.op_type in ("Cast", "CastLike", "Identity", "Reshape", "Squeeze", "Unsqueeze"):
-        return small_constant(home, node.input[0], steps - 1) if node.input else None
+        return small_constant(defining_scope, node.input[0], steps - 1) if node.input else None
     return None
 
 

@@ -86,8 +86,8 @@ class InferenceInput:
         for node in graph.node:
             node.ClearField("doc_string")
             node.ClearField("metadata_props")
-            for _, body in subgraphs(node) if node.attribute else ():
-                self._prepare(body, sizes, unknown)
+            for _, subgraph in subgraphs(node) if node.attribute else ():
+                self._prepare(subgraph, sizes, unknown)
             if node.op_type in _CHECKED and not self._make_safe(node):
                 node.domain = _OTHER_DOMAIN
             elif node.domain not in _KNOWN_DOMAINS and _key(node) not in self._functions:
@@ -171,8 +171,8 @@ def _fill_in(graph: GraphProto, known_attributes: Mapping[str, AttributeProto]) 
                 if known is not None and not known.ref_attr_name:
                     node.attribute.append(known)
                     node.attribute[-1].name = name
-        for _, body in subgraphs(node):
-            _fill_in(body, known_attributes)
+        for _, subgraph in subgraphs(node):
+            _fill_in(subgraph, known_attributes)
 
 
 def unknown_note(unknown: Mapping[str, int]) -> str:

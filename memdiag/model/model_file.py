@@ -33,7 +33,7 @@ from memdiag.model.tensor_data import (
 )
 from memdiag.model.tensor_types import ELEMENT_TYPES_BY_NAME, STRING, ElementType
 from memdiag.model.weights import Location, Source, inventory
-from memdiag.model.wire import NOT_ONNX, THIS_FILE, Stored, attribute_range, skeleton
+from memdiag.model.wire import NOT_ONNX, THIS_FILE, ReferenceKind, attribute_range, skeleton
 from memdiag.records.weights import Weight
 
 MAX_MAPPED_BYTES = 16 << 20
@@ -84,7 +84,7 @@ class ModelFile:
         self._maps: dict[Path, mmap.mmap] = {self._real_path: mapping}
         self._mapped_bytes = 0
         found = skeleton(mapping, origin=str(path), compact=True)
-        self._references: Mapping[int, Stored] = found.references
+        self._references: Mapping[int, ReferenceKind] = found.references
         self.proto, self.graph, self.functions = _parse(found.proto, str(path))
         self.weights: list[Weight] = []
         self._sources: dict[Weight, Source] = {}
@@ -367,7 +367,7 @@ def _map_file(path: Path) -> tuple[int, mmap.mmap]:
 
 
 def _open_without_waiting(path: str, flags: int) -> int:
-    # A pipe would otherwise wait for somebody to write to it.
+    # Opening a pipe would otherwise block until another process writes to it.
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 

@@ -68,9 +68,9 @@ def readers(graphs: GraphIndex, weight: Weight) -> Iterator[Reader]:
             count += 1
             node = use.node
             yield Reader(use.scope, node, use.input_index, name, path)
-            body = use.scope.call(node)
-            if body is not None and use.input_index < len(body.inputs):
-                pending.append((body, body.inputs[use.input_index], path))
+            function = use.scope.call(node)
+            if function is not None and use.input_index < len(function.inputs):
+                pending.append((function, function.inputs[use.input_index], path))
             elif len(path) < MAX_STEPS and _keeps_the_weight(
                 graphs, use.scope, node, use.input_index
             ):

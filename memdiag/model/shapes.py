@@ -25,7 +25,7 @@ from memdiag.model.tensor_types import TensorType
 MAX_INLINED_NODES = 300_000
 """Nodes that functions may add to a model when they are inlined, as the inference does."""
 
-MAX_BODY_NODES = 100_000
+MAX_FUNCTION_NODES = 100_000
 """Nodes of called functions whose bodies are inferred by themselves."""
 
 MAX_INFERENCE_BYTES = 1 << 28
@@ -135,7 +135,9 @@ def infer_shapes(
     notes.extend(inference.notes)
     return Shapes(
         inference.types,
-        opset=next((one.version for one in model.proto.opset_import if one.domain in _ONNX), 1),
+        opset=next(
+            (opset.version for opset in model.proto.opset_import if opset.domain in _ONNX), 1
+        ),
         has_calls=bool(inference.functions),
         symbols=inference.symbols,
         declared=(lambda: infer_shapes(model, graphs, {}, [])) if sizes else None,
@@ -159,14 +161,14 @@ class _Inference:
         self._model = model
         self._graphs = graphs
         self._known_types: dict[bytes, TensorType | None] = {}
-        self._body_nodes = 0
+        self._function_nodes = 0
         self.functions = self._followed()
         unknown, problem = self._infer_main(sizes)
         self._add_weights()
-        bodies = [scope for _, scope in graphs if scope.is_function]
-        for scope in bodies:
+        functions = [scope for _, scope in graphs if scope.is_function]
+        for scope in functions:
             self._infer_function(scope)
-        if bodies:
+        if functions:
             self._add_weights()
         if (unknown or problem) and not self._knows_all_outputs():
             if unknown:
@@ -186,8 +188,8 @@ class _Inference:
         if inlined_node_count(model.graph, model.functions, limit) <= limit:
             return {function.key: function for function in model.functions}
         self.notes.append(
-            "The model's functions call each other without end, or are too large when written "
-            "out: what they return was not examined."
+            "The model's functions call each other without end, or are too large after inlining: "
+            "the types of their outputs were not inferred."
         )
         return {}
 
@@ -226,10 +228,10 @@ class _Inference:
             kind = self.types[defining].get(argument) if defining is not None else None
             if kind is not None:
                 inputs[name] = kind
-        if caller.key in self.functions and self._body_nodes <= MAX_BODY_NODES:
+        if caller.key in self.functions and self._function_nodes <= MAX_FUNCTION_NODES:
             types = {name: kind.proto() for name, kind in inputs.items()}
             body = function_body(self._model.proto, caller, types, self.functions)
-            self._body_nodes += len(body.graph.node) + sum(
+            self._function_nodes += len(body.graph.node) + sum(
                 len(function.node) for function in body.functions
             )
             self._add_graph(scope, _infer(InferenceInput(body, {}))[0].graph)
@@ -237,7 +239,7 @@ class _Inference:
 
     def _add_weights(self) -> None:
         for weight in self._model.weights:
-            if weight.place != "attribute":
+            if weight.origin != "attribute":
                 for scope in self._graphs.scopes(weight):
                     self.types[scope][weight.name] = TensorType(weight.dtype, weight.shape)
 

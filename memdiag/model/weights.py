@@ -20,7 +20,7 @@ from memdiag.model.tensor_data import (
     stored_bytes,
 )
 from memdiag.model.tensor_types import STRING, ElementType
-from memdiag.records.weights import Place, Storage, Weight
+from memdiag.records.weights import Origin, Storage, Weight
 
 MAX_AXES = 32
 """Axes of an array in every release of numpy; no real weight was seen with more than 8."""
@@ -97,15 +97,17 @@ class _Inventory:
         self.origin = origin
         self.locate = locate
 
-    def in_graph(self, graph: Graph, path: str, place: Place | None) -> Iterator[WeightWithSource]:
-        """Yield the weights of a graph. `place` is ``function`` inside of functions, else None."""
+    def in_graph(
+        self, graph: Graph, path: str, origin: Origin | None
+    ) -> Iterator[WeightWithSource]:
+        """Yield the weights of a graph. `origin` is ``function`` inside of functions, else None."""
         for tensor in graph.proto.initializer:
-            yield self._dense(tensor, tensor.name, path, place or "initializer", "initializer")
+            yield self._dense(tensor, tensor.name, path, origin or "initializer", "initializer")
         for sparse in graph.sparse_initializers:
-            yield self._sparse(sparse, sparse.values.name, path, place, "sparse initializer")
+            yield self._sparse(sparse, sparse.values.name, path, origin, "sparse initializer")
         for node in graph.nodes:
             if node.has_attributes:
-                yield from self._in_node(node, path, place)
+                yield from self._in_node(node, path, origin)
 
     def in_function(self, function: Graph) -> Iterator[WeightWithSource]:
         """Yield the weights of a function."""
@@ -117,20 +119,22 @@ class _Inventory:
             if node.has_attributes:
                 yield from self._in_node(node, path, "function")
 
-    def _in_node(self, node: Node, path: str, place: Place | None) -> Iterator[WeightWithSource]:
+    def _in_node(self, node: Node, path: str, origin: Origin | None) -> Iterator[WeightWithSource]:
         constant = node.op_type == "Constant" and node.domain in ("", "ai.onnx")
         for attribute in node.attribute:
             if attribute.type in _NO_TENSOR and not constant:
                 continue
             if constant and node.output:
-                yield from self._constant(attribute, node.output[0], path, place)
+                yield from self._constant(attribute, node.output[0], path, origin)
             else:
-                yield from self._in_attribute(attribute, node.label, path, place)
+                yield from self._in_attribute(attribute, node.label, path, origin)
         for inner in node.subgraphs:
-            yield from self.in_graph(inner.graph, joined(path, f"{node.label}/{inner.name}"), place)
+            yield from self.in_graph(
+                inner.graph, joined(path, f"{node.label}/{inner.name}"), origin
+            )
 
     def _constant(
-        self, attribute: AttributeProto, output: str, path: str, place: Place | None
+        self, attribute: AttributeProto, output: str, path: str, origin: Origin | None
     ) -> Iterator[WeightWithSource]:
         if attribute.name in CONSTANT_FIELDS and not attribute.ref_attr_name:
             element, values = constant_array(attribute)
@@ -139,49 +143,51 @@ class _Inventory:
                 nbytes = sum(map(len, values.reshape(-1)))
             nowhere = Location("typed", None, None, None)
             weight = self._weight(
-                output, path, place or "constant", element, values.shape, nbytes, nowhere
+                output, path, origin or "constant", element, values.shape, nbytes, nowhere
             )
             yield WeightWithSource(weight, attribute)
         if attribute.HasField("t"):
-            yield self._dense(attribute.t, output, path, place or "constant", "constant")
+            yield self._dense(attribute.t, output, path, origin or "constant", "constant")
         if attribute.HasField("sparse_tensor"):
-            yield self._sparse(attribute.sparse_tensor, output, path, place, "constant")
+            yield self._sparse(attribute.sparse_tensor, output, path, origin, "constant")
 
     def _in_attribute(
-        self, attribute: AttributeProto, label: str, path: str, place: Place | None
+        self, attribute: AttributeProto, label: str, path: str, origin: Origin | None
     ) -> Iterator[WeightWithSource]:
         name, noun = f"{label}.{attribute.name}", "attribute"
         if attribute.HasField("t"):
-            yield self._dense(attribute.t, name, path, place or "attribute", noun)
+            yield self._dense(attribute.t, name, path, origin or "attribute", noun)
         for index, tensor in enumerate(attribute.tensors):
-            yield self._dense(tensor, f"{name}[{index}]", path, place or "attribute", noun)
+            yield self._dense(tensor, f"{name}[{index}]", path, origin or "attribute", noun)
         if attribute.HasField("sparse_tensor"):
-            yield self._sparse(attribute.sparse_tensor, name, path, place, noun)
+            yield self._sparse(attribute.sparse_tensor, name, path, origin, noun)
         for index, sparse in enumerate(attribute.sparse_tensors):
-            yield self._sparse(sparse, f"{name}[{index}]", path, place, noun)
+            yield self._sparse(sparse, f"{name}[{index}]", path, origin, noun)
 
     def _dense(
-        self, tensor: TensorProto, name: str, path: str, place: Place, noun: str
+        self, tensor: TensorProto, name: str, path: str, origin: Origin, noun: str
     ) -> WeightWithSource:
         where = self._where(noun, name, path)
         element, location = self._checked(tensor, where)
         shape = tuple(tensor.dims)
         nbytes = stored_bytes(tensor, element) if element is STRING else element.nbytes(shape)
-        weight = self._weight(name, path, place, element, shape, nbytes, location)
+        weight = self._weight(name, path, origin, element, shape, nbytes, location)
         return WeightWithSource(weight, tensor)
 
     def _sparse(
-        self, sparse: SparseTensorProto, name: str, path: str, place: Place | None, noun: str
+        self, sparse: SparseTensorProto, name: str, path: str, origin: Origin | None, noun: str
     ) -> WeightWithSource:
         where = self._where(noun, name, path)
         element, values = self._checked(sparse.values, where)
         self._checked(sparse.indices, f"{where} (its indices)")
         shape = _shape(sparse.dims, where)
         if element.bits < 8:
-            raise ModelError(f"{where} is a sparse tensor of {element.name}, which ONNX has not.")
+            raise ModelError(
+                f"{where} is a sparse tensor of {element.name}, which ONNX does not support."
+            )
         location = Location(values.storage, None, None, None)
         nbytes = element.nbytes(shape)
-        weight = self._weight(name, path, place or "sparse", element, shape, nbytes, location)
+        weight = self._weight(name, path, origin or "sparse", element, shape, nbytes, location)
         return WeightWithSource(weight, sparse)
 
     def _checked(self, tensor: TensorProto, where: str) -> tuple[ElementType, Location]:
@@ -210,7 +216,7 @@ class _Inventory:
         self,
         name: str,
         path: str,
-        place: Place,
+        origin: Origin,
         element: ElementType,
         shape: tuple[int, ...],
         nbytes: int,
@@ -219,7 +225,7 @@ class _Inventory:
         return Weight(
             name=name,
             graph=path,
-            place=place,
+            origin=origin,
             dtype=element.name,
             shape=shape,
             nbytes=nbytes,

@@ -40,7 +40,7 @@ NOT_ONNX = "it is not an ONNX model; give the .onnx file that an exporter wrote"
 
 Buffer = bytes | mmap.mmap
 
-Stored = Literal["raw", "typed", "int32_data", "int64_data", "uint64_data", "attribute"]
+ReferenceKind = Literal["raw", "typed", "int32_data", "int64_data", "uint64_data", "attribute"]
 """How referenced data is stored: as dense bytes, in raw_data or a typed field, as varints in the
 field named, or as a whole attribute."""
 
@@ -83,7 +83,7 @@ _TYPED_DATA = (_FLOAT_DATA, _INT32_DATA, _STRING_DATA, _INT64_DATA, _DOUBLE_DATA
 _STRING_TYPE = 8
 # Packed typed fields with the bytes of raw_data, for these element types.
 _SAME_AS_RAW = {_FLOAT_DATA: (1, 14), _DOUBLE_DATA: (11, 15)}
-_VARINTS: dict[int, Stored] = {
+_VARINTS: dict[int, ReferenceKind] = {
     _INT32_DATA: "int32_data",
     _INT64_DATA: "int64_data",
     _UINT64_DATA: "uint64_data",
@@ -119,7 +119,7 @@ class Skeleton(NamedTuple):
     """
 
     proto: bytes
-    references: Mapping[int, Stored]
+    references: Mapping[int, ReferenceKind]
 
 
 def skeleton(
@@ -248,7 +248,7 @@ class _SkeletonBuilder:
         self.data = data
         self.size = len(data)
         self.compact = compact
-        self.references: dict[int, Stored] = {}
+        self.references: dict[int, ReferenceKind] = {}
         self._location = _entry(b"location", location.encode())
         self._messages = 0
         self._released = 0
@@ -441,7 +441,7 @@ class _SkeletonBuilder:
 
 def _replaceable(
     fields: list[_WireField], element_type: int, compact: bool
-) -> tuple[_WireField, Stored] | None:
+) -> tuple[_WireField, ReferenceKind] | None:
     """Return the data field of a tensor that a reference can replace with its storage; else
     None."""
     data = [part for part in fields if part.number in (_RAW_DATA, *_TYPED_DATA)]

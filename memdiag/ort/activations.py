@@ -208,7 +208,7 @@ class _Simulation:
             for node in scope.nodes
         )
 
-    def _bodies(self, scope: Scope, node: Node) -> Sequence[Scope]:
+    def _inner_scopes(self, scope: Scope, node: Node) -> Sequence[Scope]:
         """Return the graphs inside `node`: its subgraphs, or the function that it calls."""
         if not node.subgraphs and not self._functions:
             return ()
@@ -216,23 +216,25 @@ class _Simulation:
         function = self._functions.get(node.key)
         return (*inner, function) if function is not None else inner
 
-    def _reads(self, scope: Scope, node: Node) -> tuple[str, ...]:
+    def _names_read(self, scope: Scope, node: Node) -> tuple[str, ...]:
         """Return the names that `node` reads, also in its subgraphs, each once."""
         names = dict.fromkeys(node.input)
         if not node.subgraphs and "" not in names:
             return node.input if len(names) == len(node.input) else tuple(names)
         names.pop("", None)
-        for body in scope.subgraphs.get(node, ()):
-            names |= dict.fromkeys(self._captures(body))
+        for subgraph in scope.subgraphs.get(node, ()):
+            names |= dict.fromkeys(self._captures(subgraph))
         return tuple(names)
 
-    def _captures(self, body: Scope) -> tuple[str, ...]:
-        """Return the names from outside that `body` reads or outputs, in order."""
-        if body not in self._captured:
-            names = chain.from_iterable(self._reads(body, node) for node in body.nodes)
-            outer = (name for name in chain(names, body.outputs) if not body.graph.defines(name))
-            self._captured[body] = tuple(dict.fromkeys(outer))
-        return self._captured[body]
+    def _captures(self, subgraph: Scope) -> tuple[str, ...]:
+        """Return the names from outside that `subgraph` reads or outputs, in order."""
+        if subgraph not in self._captured:
+            names = chain.from_iterable(self._names_read(subgraph, node) for node in subgraph.nodes)
+            outer = (
+                name for name in chain(names, subgraph.outputs) if not subgraph.graph.defines(name)
+            )
+            self._captured[subgraph] = tuple(dict.fromkeys(outer))
+        return self._captured[subgraph]
 
     def _is_plannable(self, actual: TensorType, declared: TensorType | None) -> bool:
         """Return whether the runtime can compare the shape of a value with others when it plans.
@@ -253,7 +255,7 @@ class _Simulation:
 
     def _simulate(self, scope: Scope, depth: int) -> ActivationPeak:
         """Execute the nodes of `scope` one by one, and return the peak."""
-        reads = partial(self._reads, scope)
+        reads = partial(self._names_read, scope)
         is_computed = self._is_computed(scope)
         fusions = ActivationFusions(scope, is_computed, partial(self._nbytes, scope))
 
@@ -289,8 +291,8 @@ class _Simulation:
         at_peak: tuple[int, ActivationPeak] | None = None
         for step, node in enumerate(nodes):
             inner = _NOTHING
-            for body in self._bodies(scope, node):
-                found = self.peak_of(body, depth + 1)
+            for inner_scope in self._inner_scopes(scope, node):
+                found = self.peak_of(inner_scope, depth + 1)
                 unknown += found.unknown
                 largest = max(filter(None, (largest, found.largest)), key=_nbytes, default=None)
                 inner = max(inner, found, key=lambda peak: peak.peak_bytes)

@@ -1,7 +1,7 @@
 """Analysis context: everything that several rules need of one model, computed on first use."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 
 from memdiag.model.content import MAX_DECODED_BYTES, can_be_compared, identical_weights
@@ -11,7 +11,6 @@ from memdiag.model.readers import Reader, readers
 from memdiag.model.shapes import Shapes, infer_shapes
 from memdiag.ort.activations import ActivationPeak, activation_peak, total_bytes
 from memdiag.ort.constant_folding import Folds, fold_constants
-from memdiag.ort.releases import PACKED_SHARED_SINCE
 from memdiag.ort.runtime import Runtime
 from memdiag.ort.session_memory import PredictedSession
 from memdiag.ort.used_values import UsedValues
@@ -105,17 +104,6 @@ class AnalysisContext:
         """Return the weights with the bytes of `weight`, itself among them; none if there is no
         other."""
         return self._group_of.get(weight, ())
-
-    def packed_with(self, weight: Weight) -> Iterator[Weight]:
-        """Yield the other weights that kernels pack into the same buffers as `weight`.
-
-        They have its bytes, type and shape. Older releases share no packed buffers.
-        """
-        if self.runtime < PACKED_SHARED_SINCE:
-            return
-        for other in self.equal_to(weight):
-            if other != weight and (other.dtype, other.shape) == (weight.dtype, weight.shape):
-                yield other
 
     @cached_property
     def _group_of(self) -> dict[Weight, list[Weight]]:

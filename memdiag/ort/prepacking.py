@@ -34,7 +34,7 @@ class PackedBuffer(NamedTuple):
     nbytes: int
 
 
-class _Operand(NamedTuple):
+class _ConstantInput(NamedTuple):
     """A constant input of a node.
 
     Attributes:
@@ -71,7 +71,7 @@ def packed_buffer(
         return None
     if dtype == "float16" and runtime >= FLOAT16_CAST_ONCE_SINCE and node.domain in _STANDARD:
         dtype = "float"
-    buffer = buffer_of(_Operand(graphs, scope, node, input_index, dtype, shape))
+    buffer = buffer_of(_ConstantInput(graphs, scope, node, input_index, dtype, shape))
     if buffer is not None and _bits(node) == 2 and runtime < TWO_BITS_PACKED_SINCE:
         return None
     return buffer
@@ -110,14 +110,14 @@ def _bits(node: Node) -> int:
     return integer(node, "bits", 4) if node.op_type == "MatMulNBits" else 0
 
 
-def _matrix(operand: _Operand) -> PackedBuffer | None:
+def _matrix(operand: _ConstantInput) -> PackedBuffer | None:
     if operand.dtype != "float" or len(operand.shape) != 2:
         return None
     rows, columns = operand.shape[:: -1 if integer(operand.node, "transB", 0) else 1]
     return PackedBuffer("packed", fp32_panels(rows, columns))
 
 
-def _integer_matrix(operand: _Operand) -> PackedBuffer | None:
+def _integer_matrix(operand: _ConstantInput) -> PackedBuffer | None:
     if operand.dtype not in ("int8", "uint8") or len(operand.shape) != 2:
         return None
     if _signed_input(operand):
@@ -126,7 +126,7 @@ def _integer_matrix(operand: _Operand) -> PackedBuffer | None:
     return PackedBuffer("packed", int8_panels(rows, columns))
 
 
-def _signed_input(operand: _Operand) -> bool:
+def _signed_input(operand: _ConstantInput) -> bool:
     """Return whether the other operand is int8, by its zero point: then nothing is packed."""
     input_index = {"MatMulInteger": 2, "MatMulIntegerToFloat": 4}.get(operand.node.op_type, 2)
     if operand.node.op_type == "DynamicQuantizeMatMul":
@@ -135,7 +135,7 @@ def _signed_input(operand: _Operand) -> bool:
     return zero is not None and zero.dtype == "int8"
 
 
-def _recurrent(operand: _Operand) -> PackedBuffer | None:
+def _recurrent(operand: _ConstantInput) -> PackedBuffer | None:
     if operand.dtype != "float" or len(operand.shape) != 3:
         return None
     directions, outputs, inputs = operand.shape
@@ -146,14 +146,14 @@ def _recurrent(operand: _Operand) -> PackedBuffer | None:
     return PackedBuffer("packed", directions * size)
 
 
-def _integer_recurrent(operand: _Operand) -> PackedBuffer | None:
+def _integer_recurrent(operand: _ConstantInput) -> PackedBuffer | None:
     if operand.dtype not in ("int8", "uint8") or len(operand.shape) != 3:
         return None
     directions, rows, columns = operand.shape
     return PackedBuffer("packed", directions * int8_panels(rows, columns))
 
 
-def _attention(operand: _Operand) -> PackedBuffer | None:
+def _attention(operand: _ConstantInput) -> PackedBuffer | None:
     """Each head of queries, keys and values is packed on its own."""
     heads = integer(operand.node, "num_heads", 0)
     if len(operand.shape) != 2 or heads < 1:
@@ -170,7 +170,7 @@ def _attention(operand: _Operand) -> PackedBuffer | None:
     return PackedBuffer("packed", nbytes) if is_packed else None
 
 
-def _blocks(operand: _Operand) -> PackedBuffer | None:
+def _blocks(operand: _ConstantInput) -> PackedBuffer | None:
     node = operand.node
     reordered_rows = len(node.input) > 4 and bool(node.input[4])
     depth, columns = integer(node, "K", 0), integer(node, "N", 0)
@@ -186,7 +186,7 @@ def _blocks(operand: _Operand) -> PackedBuffer | None:
     return None if size is None else PackedBuffer("packed", size)
 
 
-def _transposed_filter(operand: _Operand) -> PackedBuffer | None:
+def _transposed_filter(operand: _ConstantInput) -> PackedBuffer | None:
     """Each group's ``[C, M * H * W]`` is transposed, unless it is a row or a column."""
     groups = integer(operand.node, "group", 1)
     channels, *kernel = operand.shape
@@ -197,7 +197,7 @@ def _transposed_filter(operand: _Operand) -> PackedBuffer | None:
     return PackedBuffer("transposed", prod(operand.shape) * 4)
 
 
-def _filter(operand: _Operand) -> PackedBuffer | None:
+def _filter(operand: _ConstantInput) -> PackedBuffer | None:
     """A filter ``[O, I, H, W]`` in blocks of channels, where the graph is rewritten for that."""
     if operand.dtype != "float" or len(operand.shape) != 4:
         return None
@@ -221,7 +221,7 @@ def _filter(operand: _Operand) -> PackedBuffer | None:
     return PackedBuffer("reordered", round_up(outputs, _NCHWC) * inputs * prod(kernel) * 4)
 
 
-def _integer_filter(operand: _Operand) -> PackedBuffer | None:
+def _integer_filter(operand: _ConstantInput) -> PackedBuffer | None:
     """A group's filter is packed as ``[H * W * I, O / groups]``; some are only reordered."""
     groups = integer(operand.node, "group", 1)
     if operand.dtype not in ("int8", "uint8") or len(operand.shape) < 3 or groups < 1:
@@ -234,7 +234,7 @@ def _integer_filter(operand: _Operand) -> PackedBuffer | None:
     return PackedBuffer("packed", groups * int8_panels(prod(rest), outputs // groups))
 
 
-_BUFFERS: dict[tuple[str, str], Callable[[_Operand], PackedBuffer | None]] = {
+_BUFFERS: dict[tuple[str, str], Callable[[_ConstantInput], PackedBuffer | None]] = {
     ("", "MatMul"): _matrix,
     ("", "Gemm"): _matrix,
     (_CONTRIB, "FusedMatMul"): _matrix,

@@ -282,7 +282,7 @@ class PredictedSession:
         if self.runtime < ARENA_FREED_SINCE and not mapped:
             return False
         loaded = self.weight(weight)
-        is_own = bool(weight.graph) and weight.place == "initializer"
+        is_own = bool(weight.graph) and weight.origin == "initializer"
         if is_own and loaded.consumers and self.runtime >= SUBGRAPH_WEIGHTS_KEPT_SINCE:
             return False
         return not loaded.is_read

@@ -62,8 +62,8 @@ class UsedValues:
                 elif operand:
                     pending += _defined(scope, operand)
             if producer.subgraphs:
-                for body in scope.subgraphs.get(producer, ()):
-                    pending += _outputs(body)
+                for subgraph in scope.subgraphs.get(producer, ()):
+                    pending += _outputs(subgraph)
         return needed
 
 

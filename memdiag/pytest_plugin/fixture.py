@@ -68,7 +68,7 @@ class Memdiag:
         else:
             judgement = judge([require_completed(measured)], budget)
             record(self._item, judgement, measured)
-        if not judgement.holds:
+        if not judgement.is_met:
             pytest.fail("\n".join(lines(judgement)), pytrace=False)
 
     def session_probe(self) -> SessionProbe:

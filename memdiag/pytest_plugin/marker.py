@@ -137,7 +137,7 @@ def judge_marked(item: pytest.Item) -> None:
     texts = [
         "\n".join(lines(judgement))
         for judgement in judgements
-        if judgement is not None and not judgement.holds
+        if judgement is not None and not judgement.is_met
     ]
     if texts:
         pytest.fail("\n".join(texts), pytrace=False)

@@ -15,7 +15,7 @@ from memdiag.api.measurement_lock import measurement_lock
 from memdiag.errors import MeasurementError
 from memdiag.pytest_plugin.settings import SETTINGS
 from memdiag.records.profile import Profile
-from memdiag.reports.profile.headline import headline
+from memdiag.reports.profile.headline import profile_headline
 
 _PROFILES = pytest.StashKey[dict[object, list[Profile]]]()
 
@@ -95,7 +95,7 @@ def path_from_here(config: pytest.Config, model: Path) -> Path:
 
 def outcome_sentence(profile: Profile) -> str:
     """Return a sentence on how an incomplete profile ended."""
-    return f"{profile.model.path}: {headline(profile).first}"
+    return f"{profile.model.path}: {profile_headline(profile).first}"
 
 
 def require_completed(profile: Profile) -> Profile:

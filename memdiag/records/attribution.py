@@ -77,7 +77,7 @@ class Copy(Record, frozen=True, kw_only=True):
         parameters: details of the layout, such as block sizes.
         bytes: the size of the copy at `address`; `resident_bytes` of them are resident.
         verified_bytes: the bytes that were compared with the model.
-        live: True in a block in use, False in a freed block that malloc or the arena keeps, None
+        in_use: True in a block in use, False in a freed block that malloc or the arena keeps, None
             if unknown.
         made_by: the origin, with the node, as far as it is known: ``parse``, a graph transformer,
             ``prepack`` (a kernel, before the first run) or ``kernel`` (a kernel that ran).
@@ -94,7 +94,7 @@ class Copy(Record, frozen=True, kw_only=True):
     address: int
     backing: Backing
     verified_bytes: int
-    live: bool | None
+    in_use: bool | None
     made_by: str | None
     models: tuple[int, ...] = ()
 
@@ -212,7 +212,7 @@ class Attribution(SavableRecord, frozen=True, kw_only=True):
             if not all(0 <= model < len(self.models) for model in copy.models):
                 raise ValueError(f"the copy at {copy.address:#x} is of a model that is not listed")
             if not 0 <= copy.resident_bytes <= copy.bytes >= copy.verified_bytes >= 0:
-                raise ValueError(f"the copy at {copy.address:#x} has more parts than bytes")
+                raise ValueError(f"the copy at {copy.address:#x} has parts larger than itself")
         if self.ranges:
             self._check_ranges()
 

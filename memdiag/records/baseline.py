@@ -8,8 +8,8 @@ from memdiag.records.base import Record
 BASELINE_SCHEMA: Final = "memdiag.baseline/1"
 
 
-class LiveCopy(Record, frozen=True, kw_only=True):
-    """All live copies of one weight and one kind.
+class CopyTotal(Record, frozen=True, kw_only=True):
+    """All copies in use of one weight and one kind.
 
     Attributes:
         weight: the name of the weight.
@@ -35,7 +35,7 @@ class BaselineEntry(Record, frozen=True, kw_only=True):
         setup: inputs, options and environment that are not the defaults.
         figures: the figures by name, in their units.
         late_bytes: possible error of the figures of phases in bytes; large on a busy machine.
-        copies: the largest live copies of weights.
+        copies: the largest copies in use of weights.
     """
 
     onnxruntime: str | None
@@ -43,7 +43,7 @@ class BaselineEntry(Record, frozen=True, kw_only=True):
     setup: dict[str, str]
     figures: dict[str, int]
     late_bytes: int
-    copies: tuple[LiveCopy, ...]
+    copies: tuple[CopyTotal, ...]
 
 
 class Baseline(Record, frozen=True, kw_only=True):

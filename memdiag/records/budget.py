@@ -6,7 +6,7 @@ import msgspec
 
 from memdiag.records.attribution import Owner
 from memdiag.records.base import Record
-from memdiag.records.baseline import LiveCopy
+from memdiag.records.baseline import CopyTotal
 from memdiag.records.dimension import Dimension
 from memdiag.records.phases import PhaseName
 
@@ -95,7 +95,7 @@ class Judgement(Record, frozen=True, kw_only=True):
     baseline: dict[str, int] = msgspec.field(default_factory=dict)
     baseline_onnxruntime: str | None = None
     breaches: tuple[Breach, ...] = ()
-    copies: tuple[LiveCopy, ...] = ()
+    copies: tuple[CopyTotal, ...] = ()
     copies_are_new: bool = False
     suspect: Suspect | None = None
     notes: tuple[str, ...] = ()
@@ -103,6 +103,6 @@ class Judgement(Record, frozen=True, kw_only=True):
     owners: tuple[Owner, ...] = ()
 
     @property
-    def holds(self) -> bool:
+    def is_met(self) -> bool:
         """Whether the model meets its budget and baseline: no figure is above its limit."""
         return not self.breaches

@@ -141,7 +141,7 @@ class OptimizerRun(Record, frozen=True, kw_only=True):
     peak_rss_bytes: int
 
 
-class Column(Record, frozen=True, kw_only=True):
+class ComparisonColumn(Record, frozen=True, kw_only=True):
     """One column of a comparison.
 
     Attributes:
@@ -243,7 +243,7 @@ class Comparison(PlottableRecord, frozen=True, kw_only=True):
 
     schema: Literal["memdiag.comparison/1"]
     kind: ComparisonKind
-    columns: tuple[Column, ...]
+    columns: tuple[ComparisonColumn, ...]
     changes: tuple[FigureChange, ...]
     copies: tuple[CopyChange, ...]
     bisection: Bisection | None

@@ -81,19 +81,19 @@ def save_files(contents: Iterable[tuple[Path, bytes]]) -> None:
         for path, content in contents:
             target = resolve_output(path)
             # Named as `memdiag.runner.temporary` has it, which removes what a killed one left.
-            beside = target.with_name(f".memdiag-{os.getpid()}-{secrets.token_hex(8)}")
-            staged.append((path, beside, target))
-            with beside.open("xb") as file:
+            temporary = target.with_name(f".memdiag-{os.getpid()}-{secrets.token_hex(8)}")
+            staged.append((path, temporary, target))
+            with temporary.open("xb") as file:
                 file.write(content)
-        for staged_path, beside, target in staged:
+        for staged_path, temporary, target in staged:
             path = staged_path  # for the error
-            os.replace(beside, target)
+            os.replace(temporary, target)
     except (OSError, ValueError) as error:
         raise _unwritable(path, error) from error
     finally:
-        for _, beside, _ in staged:
+        for _, temporary, _ in staged:
             with contextlib.suppress(OSError):
-                beside.unlink(missing_ok=True)
+                temporary.unlink(missing_ok=True)
 
 
 def resolve_output(path: Path) -> Path:

@@ -4,7 +4,7 @@ from typing import Final, Literal
 
 from memdiag.records.base import Record, SavableRecord
 from memdiag.records.dimension import Dimension
-from memdiag.records.weights import Place, Storage
+from memdiag.records.weights import Origin, Storage
 
 INVENTORY_SCHEMA: Final = "memdiag.inventory/1"
 
@@ -63,7 +63,7 @@ class LargeWeight(Record, frozen=True, kw_only=True):
 
     Attributes:
         name: the name, qualified by the path of its graph.
-        place: where the model defines it.
+        origin: where the model defines it.
         storage: how its bytes are stored.
         readers: the operators that read it.
     """
@@ -72,7 +72,7 @@ class LargeWeight(Record, frozen=True, kw_only=True):
     dtype: str
     shape: tuple[int, ...]
     bytes: int
-    place: Place
+    origin: Origin
     storage: Storage
     readers: tuple[str, ...]
 
@@ -94,7 +94,7 @@ class Inventory(SavableRecord, frozen=True, kw_only=True):
     """The contents of a model, including weights of subgraphs and functions.
 
     Attributes:
-        by_dtype, by_place, by_storage: totals of weights, the largest first.
+        by_dtype, by_origin, by_storage: totals of weights, the largest first.
         operators: the operators, the most frequent first.
         largest: at most twenty weights, the largest first.
         dimensions: the free dimensions of the inputs, with the sizes that other commands choose.
@@ -113,7 +113,7 @@ class Inventory(SavableRecord, frozen=True, kw_only=True):
     weight_count: int
     weight_bytes: int
     by_dtype: tuple[WeightTotal, ...]
-    by_place: tuple[WeightTotal, ...]
+    by_origin: tuple[WeightTotal, ...]
     by_storage: tuple[WeightTotal, ...]
     subgraphs: tuple[SubgraphSummary, ...]
     external_files: tuple[ExternalFile, ...]

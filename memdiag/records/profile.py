@@ -171,6 +171,11 @@ class Samples(Record, frozen=True, kw_only=True):
     file_bytes: tuple[int | None, ...]
     shared_bytes: tuple[int | None, ...] = ()
 
+    def __post_init__(self) -> None:
+        columns = [self.t_s, self.rss_bytes, self.anonymous_bytes, self.file_bytes]
+        if len({len(column) for column in (*columns, self.shared_bytes or self.t_s)}) > 1:
+            raise ValueError("the columns of the samples differ in length")
+
     def __repr__(self) -> str:
         """Return the number of rows: all of them would fill pages."""
         return f"<Samples {len(self.t_s):,} rows>"

@@ -261,6 +261,11 @@ class TreeSamples(Record, frozen=True, kw_only=True):
     pss_bytes: tuple[int, ...]
     swap_bytes: tuple[int, ...]
 
+    def __post_init__(self) -> None:
+        proportional = {len(self.proportional_t_s), len(self.pss_bytes), len(self.swap_bytes)}
+        if len(self.t_s) != len(self.rss_bytes) or len(proportional) > 1:
+            raise ValueError("the columns of the samples differ in length")
+
 
 class ProgramRun(PlottableRecord, frozen=True, kw_only=True):
     """The recording of a program: every process, and every session in them.

@@ -32,6 +32,10 @@ RECORDS: dict[str, type[Record]] = {
 }
 
 
+Reported = Profile | Comparison | Fix | Tuning | Attribution | ProgramRun
+"""The records that have reports."""
+
+
 def path_of(name: str) -> Path:
     """Return the file of the schema `name`."""
     return Path(__file__).with_name(f"{name}.schema.json")

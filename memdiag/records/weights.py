@@ -4,7 +4,7 @@ from typing import Literal
 
 from memdiag.records.base import Record
 
-Place = Literal["initializer", "constant", "attribute", "sparse", "function"]
+Origin = Literal["initializer", "constant", "attribute", "sparse", "function"]
 """``initializer``: of the main graph or a subgraph; ``constant``: a Constant node; ``attribute``: a
 tensor on another node; ``sparse``: stored as values and indices; ``function``: in a function."""
 
@@ -31,7 +31,7 @@ class Weight(Record, frozen=True, kw_only=True, gc=False, cache_hash=True):
 
     name: str
     graph: str
-    place: Place
+    origin: Origin
     dtype: str
     shape: tuple[int, ...]
     nbytes: int
@@ -42,5 +42,5 @@ class Weight(Record, frozen=True, kw_only=True, gc=False, cache_hash=True):
 
 
 def qualified_name(weight: Weight) -> str:
-    """Return the weight's name behind the path of its graph."""
+    """Return the path of the weight's graph and its name: ``If_0/then_branch/name``."""
     return f"{weight.graph}/{weight.name}" if weight.graph else weight.name

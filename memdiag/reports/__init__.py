@@ -1,6 +1,6 @@
 """Reports: records as pages, Markdown, pictures, and summaries on a terminal.
 
-Each kind of record has a module: what it says, its tables, its summary, its page and its picture.
+Each kind of record has a module with its answer, its tables, its summary, its page and its picture.
 """
 
 from importlib import import_module
@@ -11,43 +11,28 @@ from memdiag.records.comparison import Comparison
 from memdiag.records.fix import Fix
 from memdiag.records.profile import Profile
 from memdiag.records.run import ProgramRun
+from memdiag.records.schemas import Reported
 from memdiag.records.tuning import Tuning
 from memdiag.reports.report import Report
 
-Reported = Profile | Comparison | Fix | Tuning | Attribution | ProgramRun
-"""The records that are written to files."""
-
-MODULES: dict[str, str] = {
-    "profile": "memdiag.reports.profile",
-    "comparison": "memdiag.reports.comparison",
-    "fix": "memdiag.reports.fix",
-    "tuning": "memdiag.reports.tuning",
-    "X-ray": "memdiag.reports.xray",
-    "run": "memdiag.reports.run",
+MODULES: dict[type[Reported], str] = {
+    Profile: "memdiag.reports.profile",
+    Comparison: "memdiag.reports.comparison",
+    Fix: "memdiag.reports.fix",
+    Tuning: "memdiag.reports.tuning",
+    Attribution: "memdiag.reports.xray",
+    ProgramRun: "memdiag.reports.run",
 }
 """The module of each kind of record; it has a `REPORT`."""
 
 
-def kind_of(record: Reported) -> str:
-    """Return the kind of `record`."""
-    kinds = {
-        Profile: "profile",
-        Comparison: "comparison",
-        Fix: "fix",
-        Tuning: "tuning",
-        Attribution: "X-ray",
-        ProgramRun: "run",
-    }
-    return kinds[type(record)]
-
-
 def report_of(record: Reported) -> Report[Any]:
     """Return the report of `record`."""
-    return report(kind_of(record))
+    return report_for(type(record))
 
 
-def report(kind: str) -> Report[Any]:
-    """Return the report of a `kind` of record."""
+def report_for(kind: type[Reported]) -> Report[Any]:
+    """Return the report of records of the type `kind`."""
     # Imported on demand: a command that prints one record needs no other.
     report: Report[Any] = import_module(MODULES[kind]).REPORT
     return report

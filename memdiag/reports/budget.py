@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 
 from memdiag.budgets.figures import FIGURES
-from memdiag.records.baseline import LiveCopy
+from memdiag.records.baseline import CopyTotal
 from memdiag.records.budget import Breach, Judgement
 from memdiag.records.dimension import in_words
 from memdiag.reports import markdown as md
@@ -19,7 +19,7 @@ _MIN_MAIN_SHARE = 0.9
 
 def verdict(judgement: Judgement) -> str:
     """Return the main breach, or that no limit is exceeded; empty if there is no limit."""
-    if judgement.holds:
+    if judgement.is_met:
         limits = "its budget" if judgement.budget.limits else ""
         before = "its baseline" if judgement.baseline else ""
         against = " and ".join(part for part in (limits, before) if part)
@@ -34,7 +34,7 @@ def verdict(judgement: Judgement) -> str:
 
 def first_line(judgement: Judgement) -> str:
     """Return the result of a judgement in one line."""
-    against = "budget" if judgement.holds else judgement.breaches[0].against
+    against = "budget" if judgement.is_met else judgement.breaches[0].against
     parts = (verdict(judgement), measured_sizes(judgement))
     answer = ", ".join(part for part in parts if part)
     return f"memory {against}: {plain(judgement.model)}: {answer}"
@@ -47,7 +47,7 @@ def measured_sizes(judgement: Judgement) -> str:
 
 def lines(judgement: Judgement) -> tuple[str, ...]:
     """Return the result of a judgement, and below it the figures and the reasons."""
-    figures = figure_table(judgement, only_breaches=not judgement.holds)
+    figures = figure_table(judgement, only_breaches=not judgement.is_met)
     details = (*_aligned(figures), *explanation(judgement))
     return (first_line(judgement), *(f"  {text}" for text in details))
 
@@ -84,7 +84,7 @@ def explanation(judgement: Judgement) -> Iterator[str]:
     before, now = judgement.baseline_onnxruntime, judgement.onnxruntime
     if judgement.baseline and before != now:
         yield f"onnxruntime {plain(now or '?')}; the baseline is of {plain(before or '?')}"
-    if not judgement.holds and "copies" in judgement.figures:
+    if not judgement.is_met and "copies" in judgement.figures:
         yield from _copies(judgement)
     owners = [owner for owner in judgement.owners if owner.bytes >= MIB]
     if owners and not judgement.copies_are_new:
@@ -168,14 +168,14 @@ def _copies(judgement: Judgement) -> Iterator[str]:
         yield f"most copies: {name}, {count} of them, {format_size(size)}: {kinds}"
 
 
-def _copy(copy: LiveCopy) -> str:
+def _copy(copy: CopyTotal) -> str:
     name = shortened(plain(copy.weight), _MAX_NAME)
     return f"{_kind(copy)} copy of {name}, {format_size(copy.bytes)}{_maker(copy)}"
 
 
-def _kind(copy: LiveCopy) -> str:
+def _kind(copy: CopyTotal) -> str:
     return copy.kind if copy.count == 1 else f"{copy.count} times {copy.kind}"
 
 
-def _maker(copy: LiveCopy) -> str:
+def _maker(copy: CopyTotal) -> str:
     return f" ({shortened(plain(copy.made_by), _MAX_NAME)})" if copy.made_by else ""

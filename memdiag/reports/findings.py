@@ -16,8 +16,8 @@ from memdiag.records.finding import Check, Finding
 from memdiag.records.profile import Profile
 from memdiag.reports.console import line
 from memdiag.reports.table import Cell, Column, Row, Table, markdown_table
-from memdiag.reports.text import counted, plain
-from memdiag.units import format_duration, format_size
+from memdiag.reports.text import plain
+from memdiag.units import counted, format_duration, format_size
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -13,11 +13,11 @@ from memdiag.records.measured_change import Figures, LatencyAt
 from memdiag.reports import markdown as md
 from memdiag.reports.console import block, files, line, print_plain
 from memdiag.reports.measured_change import (
-    Glance,
+    ChangeSummary,
     answer_sentence,
     joined_names,
     latency_sentence,
-    make_glance,
+    make_summary,
     markdown_document,
     memory_changes,
     outcome_figures,
@@ -178,15 +178,15 @@ def fix_outcome(fix: Fix) -> str:
     return f"Fixed by {names}: {outcome_figures(fix)}. {_next_step(fix)}"
 
 
-def glance(fix: Fix) -> Glance:
-    """Return `fix` at a glance."""
+def fix_summary(fix: Fix) -> ChangeSummary:
+    """Return the summary of `fix`."""
     is_changed = fix.output is not None
     changes = memory_changes(fix)[:2] if is_changed else ()
     answer = _changed(fix)
     if is_changed:
         unverified = "Changed, but not verified: the model could not be run."
         answer = answer_sentence(changes) if changes else unverified
-    return make_glance(
+    return make_summary(
         fix,
         answer,
         changes,
@@ -204,17 +204,18 @@ def glance(fix: Fix) -> Glance:
 
 def markdown(fix: Fix) -> str:
     """Return the answer, the figures before and after, and the result of each remedy."""
-    return markdown_document("Fix", fix, glance(fix), remedies=remedy_section(fix))
+    return markdown_document("Fix", fix, fix_summary(fix), remedies=remedy_section(fix))
 
 
 def _page(fix: Fix, *, plotly: Plotly = "inline") -> bytes:
     return page(
         "fix.html.j2",
         ("fix.js",),
-        {"kind": "fix", **page_values(fix, glance(fix)), "remedies": remedy_table(fix)},
+        {"kind": "fix", **page_values(fix, fix_summary(fix)), "remedies": remedy_table(fix)},
         charts=page_charts(fix),
         record=codec.encode(fix),
         record_name="fix",
+        record_kind="fix",
         plotly=plotly,
     )
 
@@ -254,8 +255,8 @@ def _search_progress(fix: Fix) -> str:
     ended = "the search was interrupted"
     if fix.ended_by != "interrupt":
         ended = f"{time_limit(fix.command)} passed"
-    these = "this remedy was" if len(untried) == 1 else "these remedies were"
-    return f"{ended} before {these} tried to the end: {listed(untried, limit=_MAX_NAMES)}"
+    subject = "this remedy was" if len(untried) == 1 else "these remedies were"
+    return f"{ended} before {subject} tried to the end: {listed(untried, limit=_MAX_NAMES)}"
 
 
 def _time_limit_advice(fix: Fix) -> str:
@@ -304,12 +305,12 @@ def draw(fix: Fix) -> Figure:
     """Return bars of memory and files, the latencies below them; only words if nothing is known."""
     from memdiag.reports import picture
 
-    at_a_glance = glance(fix)
+    summary = fix_summary(fix)
     ratios = sorted(fix.latencies, key=lambda at: -at.ratio)[:_MAX_RATIOS]
     if fix.before is None or fix.after is None:
-        return picture.figure(1.2, at_a_glance.model, at_a_glance.answer)
+        return picture.figure(1.2, summary.model, summary.answer)
     heights = [2.6, 0.5 + 0.34 * len(ratios)] if ratios else [2.6]
-    figure = picture.figure(1.3 + sum(heights), at_a_glance.model, at_a_glance.answer)
+    figure = picture.figure(1.3 + sum(heights), summary.model, summary.answer)
     grid = figure.add_gridspec(len(heights), 1, height_ratios=heights)
     _draw_sizes(figure.add_subplot(grid[0]), fix.before, fix.after)
     if ratios:

@@ -10,7 +10,7 @@ from memdiag.records.budget import Judgement
 from memdiag.records.profile import Profile
 from memdiag.reports import budget, profile
 from memdiag.reports.findings import finding_text
-from memdiag.reports.profile.headline import headline
+from memdiag.reports.profile.headline import profile_headline
 from memdiag.reports.text import plain_lines
 
 MAX_ANNOTATIONS = 10
@@ -31,9 +31,9 @@ def summary(record: Profile, judgement: Judgement | None = None) -> str:
 def _annotations(record: Profile, judgement: Judgement | None) -> Iterator[str]:
     file = record.model.path
     if record.outcome.status != "completed":
-        yield _command("error", file, "memory profile", headline(record).first)
+        yield _command("error", file, "memory profile", profile_headline(record).first)
     if judgement is not None:
-        kind = "notice" if judgement.holds else "error"
+        kind = "notice" if judgement.is_met else "error"
         first, *rest = budget.lines(judgement)
         title, _, answer = first.partition(": ")
         yield _command(kind, file, title, "\n".join((answer, *rest)))

@@ -9,8 +9,8 @@ from memdiag.records.dimension import Dimension
 from memdiag.records.inventory import GraphValue, Inventory, WeightTotal
 from memdiag.reports.console import block, line, print_plain
 from memdiag.reports.table import Column, Row, Table, print_table
-from memdiag.reports.text import counted, plain, shortened
-from memdiag.units import format_size
+from memdiag.reports.text import plain, shortened
+from memdiag.units import counted, format_size
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -41,7 +41,7 @@ def _show(inventory: Inventory, console: Console, quiet: bool) -> None:
     console.print()
     for title, tallies in (
         ("by type", inventory.by_dtype),
-        ("by place", inventory.by_place),
+        ("by origin", inventory.by_origin),
         ("by storage", inventory.by_storage),
     ):
         line(console, f"{title:<10}  {_tallied(tallies)}" if tallies else "")
@@ -131,7 +131,7 @@ def _largest(console: Console, inventory: Inventory) -> None:
             plain(weight.dtype),
             "×".join(map(str, weight.shape)) or "scalar",
             format_size(weight.bytes),
-            shortened(", ".join(map(plain, weight.readers)) or "nobody", _MAX_READERS),
+            shortened(", ".join(map(plain, weight.readers)) or "no node", _MAX_READERS),
         )
         for weight in inventory.largest
     ]

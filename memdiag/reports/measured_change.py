@@ -24,7 +24,7 @@ _MAX_LABEL = 30
 
 
 @dataclass(frozen=True, kw_only=True)
-class FigureChange:
+class BeforeAndAfter:
     """One figure before and after, as text.
 
     Attributes:
@@ -44,7 +44,7 @@ class FigureChange:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Glance:
+class ChangeSummary:
     """A fix or a tuning at a glance.
 
     Attributes:
@@ -58,23 +58,23 @@ class Glance:
     model: str
     facts: str
     answer: str
-    changes: tuple[FigureChange, ...]
+    changes: tuple[BeforeAndAfter, ...]
     sentences: tuple[tuple[str, str], ...]
 
 
-def make_glance(
+def make_summary(
     record: MeasuredChange,
     answer: str,
-    changes: tuple[FigureChange, ...],
+    changes: tuple[BeforeAndAfter, ...],
     sentences: Sequence[tuple[str, str]],
-) -> Glance:
-    """Return the glance of `record`; sentences without text are left out."""
+) -> ChangeSummary:
+    """Return the summary of `record`; sentences without text are left out."""
     facts = (
         at_sizes(record.dimensions),
         f"onnxruntime {plain(record.onnxruntime)}",
         f"took {format_duration(record.duration_s)}",
     )
-    return Glance(
+    return ChangeSummary(
         model=model_file(record.model),
         facts=" · ".join(part for part in facts if part),
         answer=answer,
@@ -83,7 +83,7 @@ def make_glance(
     )
 
 
-def memory_changes(record: MeasuredChange) -> tuple[FigureChange, ...]:
+def memory_changes(record: MeasuredChange) -> tuple[BeforeAndAfter, ...]:
     """Return memory, loading time and files before and after: peak and steady first.
 
     Empty if either is unknown.
@@ -103,14 +103,14 @@ def memory_changes(record: MeasuredChange) -> tuple[FigureChange, ...]:
     )
 
 
-def latency_changes(record: MeasuredChange) -> tuple[FigureChange, ...]:
+def latency_changes(record: MeasuredChange) -> tuple[BeforeAndAfter, ...]:
     """Return the latencies before and after, by inputs; empty if either is unknown."""
     if record.before is None or record.after is None:
         return ()
     return tuple(map(_latency_change, record.latencies))
 
 
-def change_table(changes: Sequence[FigureChange], heading: str = "") -> Table:
+def change_table(changes: Sequence[BeforeAndAfter], heading: str = "") -> Table:
     """Return the table of `changes`; `heading` is that of their labels."""
     return Table(
         columns=(
@@ -160,7 +160,7 @@ def outputs_text(record: MeasuredChange) -> str:
     return f"largest difference {largest:.1e} of the largest value ({bound})"
 
 
-def saving_text(changes: Sequence[FigureChange]) -> str:
+def saving_text(changes: Sequence[BeforeAndAfter]) -> str:
     """Return ``peak 2.0 GiB → 1.0 GiB (0.50 ×)`` for each of `changes`, after commas."""
     return ", ".join(
         f"{change.label} {change.before} → {change.after}"
@@ -195,25 +195,25 @@ def joined_names(names: Sequence[str]) -> str:
 
 
 def markdown_document(
-    title: str, record: MeasuredChange, glance: Glance, *further_blocks: str, remedies: str
+    title: str, record: MeasuredChange, summary: ChangeSummary, *further_blocks: str, remedies: str
 ) -> str:
     """Return the answer, the figures before and after, and the notes, as Markdown.
 
     Args:
         title: the kind of report.
         record: the fix or tuning.
-        glance: the same at a glance.
+        summary: the summary of the record.
         further_blocks: blocks after the table of memory.
         remedies: the section of the remedies; empty for none.
     """
-    changes = memory_changes(record) if glance.changes else ()
+    changes = memory_changes(record) if summary.changes else ()
     latencies = latency_changes(record) if changes else ()
     stripped = [replace(change, label=change.label.strip()) for change in changes]
     return md.document(
         (
-            f"## {title} of {md.code(glance.model)}",
-            f"**{md.escape(glance.answer)}** {md.escape(glance.facts)}",
-            "\n".join(f"- {label}: {md.escape(text)}" for label, text in glance.sentences),
+            f"## {title} of {md.code(summary.model)}",
+            f"**{md.escape(summary.answer)}** {md.escape(summary.facts)}",
+            "\n".join(f"- {label}: {md.escape(text)}" for label, text in summary.sentences),
             markdown_table(change_table(stripped, "figure")),
             *further_blocks,
             markdown_table(change_table(latencies, "latency with")),
@@ -223,7 +223,7 @@ def markdown_document(
     )
 
 
-def page_values(record: MeasuredChange, glance: Glance) -> dict[str, Any]:
+def page_values(record: MeasuredChange, summary: ChangeSummary) -> dict[str, Any]:
     """Return the values that the pages of fixes and tunings share."""
     figures_by_label = {"before": record.before, "after": record.after}
     bars = [
@@ -232,8 +232,8 @@ def page_values(record: MeasuredChange, glance: Glance) -> dict[str, Any]:
         if f is not None
     ]
     return {
-        "glance": glance,
-        "bars": size_bar_table(bars) if glance.changes else None,
+        "summary": summary,
+        "bars": size_bar_table(bars) if summary.changes else None,
         "memory": change_table(memory_changes(record)),
         "latencies": change_table(latency_changes(record), "inputs"),
         "outputs": f"{outputs_text(record)}.",
@@ -259,16 +259,16 @@ def page_charts(record: MeasuredChange) -> dict[str, Any]:
     }
 
 
-def answer_sentence(changes: Sequence[FigureChange]) -> str:
+def answer_sentence(changes: Sequence[BeforeAndAfter]) -> str:
     """Return `saving_text` as a sentence."""
     return capitalized(f"{saving_text(changes)}.")
 
 
-def _size_change(label: str, before: int, after: int, spread: int = 0) -> FigureChange:
+def _size_change(label: str, before: int, after: int, spread: int = 0) -> BeforeAndAfter:
     ratio = f"{after / before:.2f} ×" if before > 0 and after >= 0 else ""
     uncertainty = f" (± {format_size(spread // 2)})" if spread and ratio else ""
     texts = format_sizes(before, after)
-    return FigureChange(
+    return BeforeAndAfter(
         label=label,
         before=texts[0],
         after=texts[1],
@@ -278,7 +278,7 @@ def _size_change(label: str, before: int, after: int, spread: int = 0) -> Figure
     )
 
 
-def _latency_change(at: LatencyAt) -> FigureChange:
+def _latency_change(at: LatencyAt) -> BeforeAndAfter:
     interval = f"{_ratio(at).removesuffix(')')}, {at.pairs} pairs)"
     return _duration_change(
         plain(at.inputs), at.before_s, at.after_s, f"{at.ratio:.2f} ×", interval
@@ -287,8 +287,8 @@ def _latency_change(at: LatencyAt) -> FigureChange:
 
 def _duration_change(
     label: str, before: float, after: float, ratio: str = "", note: str = ""
-) -> FigureChange:
-    return FigureChange(
+) -> BeforeAndAfter:
+    return BeforeAndAfter(
         label=label,
         before=format_duration(before),
         after=format_duration(after),

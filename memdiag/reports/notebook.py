@@ -16,7 +16,7 @@ import msgspec
 
 from memdiag.errors import UsageError
 from memdiag.records.attribution import Attribution
-from memdiag.records.comparison import Column, Comparison
+from memdiag.records.comparison import ComparisonColumn, Comparison
 from memdiag.records.finding import Check, Finding
 from memdiag.records.fix import Fix
 from memdiag.records.inventory import Inventory
@@ -238,7 +238,7 @@ def _of_session(session: ProgramSession) -> dict[str, Any]:
     }
 
 
-def _of_column(column: Column) -> dict[str, Any]:
+def _of_column(column: ComparisonColumn) -> dict[str, Any]:
     """Return the medians of a comparison's column, by the names of data frame columns."""
     row: dict[str, Any] = {
         "label": column.label,

@@ -25,7 +25,6 @@ PLOTLY_FILE = "plotly.min.js"
 MAX_PAGE_BYTES = 8_000_000
 """Maximum size of a page, whatever the size of its record."""
 
-_RECORD_KINDS = {"tune": "tuning", "xray": "X-ray"}  # of other records: the name itself
 _MAX_MARKUP_BYTES = 600_000  # of tables and findings
 _MAX_PLAIN_RECORD_BYTES = 600_000  # larger records are compressed
 
@@ -38,12 +37,13 @@ def page(
     charts: Mapping[str, Any],
     record: bytes,
     record_name: str,
+    record_kind: str,
     plotly: Plotly = "inline",
 ) -> bytes:
     """Return the page that `template` renders with `values`.
 
-    `scripts` are the files that draw `charts`. `record` is embedded, to be saved as
-    ``<record_name>.json``: compressed if it is long, and left out if it would still exceed
+    `scripts` are the files that draw `charts`. `record`, a `record_kind`, is embedded, to be saved
+    as ``<record_name>.json``: compressed if it is long, and left out if it would still exceed
     `MAX_PAGE_BYTES`.
     """
     own = "".join(map(_template, ("page.js", *scripts)))
@@ -66,7 +66,7 @@ def page(
         ),
         "charts": chart_json,
         "record_id": record_name,
-        "record_kind": _RECORD_KINDS.get(record_name, record_name),
+        "record_kind": record_kind,
         **_embedded(record, MAX_PAGE_BYTES - used),
     }
     text: str = templates().get_template(template).render({**shared, **values})

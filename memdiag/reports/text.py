@@ -1,4 +1,4 @@
-"""Untrusted names as plain text, and the words and figures that all reports share."""
+"""Text of reports: names from models without control characters, counts, sizes and lists."""
 
 import re
 import shlex
@@ -65,11 +65,6 @@ def capitalized(text: str) -> str:
 def lowered(text: str) -> str:
     """Return `text` with its first letter in lower case and the rest unchanged."""
     return text[:1].lower() + text[1:]
-
-
-def counted(count: int, singular: str, plural: str = "") -> str:
-    """Return `count` with its noun: ``1 weight``, ``1,200 weights``."""
-    return f"{count:,} {singular if count == 1 else plural or f'{singular}s'}"
 
 
 def listed(names: Sequence[str], *, limit: int, separator: str = ", ") -> str:

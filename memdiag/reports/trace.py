@@ -15,7 +15,6 @@ from memdiag.records.profile import Profile, Samples
 from memdiag.records.run import ProgramProcess, ProgramRun, ProgramSession
 from memdiag.reports.profile.timeline import thin, timeline
 from memdiag.reports.run.names import model_names, process_name, session_name, shapes_text
-from memdiag.reports.run.timeline import check_samples
 from memdiag.reports.text import model_file, plain
 from memdiag.units import MIB, format_size
 
@@ -81,9 +80,7 @@ def run_trace(run: ProgramRun, onnxruntime_profiles: Sequence[Path] = ()) -> byt
     Raises:
         RecordError: a file cannot be read, or is no profile of onnxruntime.
         UsageError: a profile is not of a session of the recording.
-        ReportError: the columns of the samples differ in length.
     """
-    check_samples(run)
     events: list[Event] = []
     for process in run.processes:
         events.append(_name("process_name", process.pid, 0, process_name(process, run)))

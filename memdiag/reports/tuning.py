@@ -15,11 +15,11 @@ from memdiag.reports import fix as fix_report
 from memdiag.reports import markdown as md
 from memdiag.reports.console import block, files, line, print_plain, terminal_text
 from memdiag.reports.measured_change import (
-    Glance,
+    ChangeSummary,
     answer_sentence,
     joined_names,
     latency_sentence,
-    make_glance,
+    make_summary,
     markdown_document,
     memory_changes,
     outcome_figures,
@@ -42,14 +42,13 @@ from memdiag.reports.table import Cell, Column, Row, Table, markdown_table, prin
 from memdiag.reports.text import (
     at_sizes,
     capitalized,
-    counted,
     dim_option,
     plain,
     plain_lines,
     shortened,
     time_limit,
 )
-from memdiag.units import format_duration, format_size, format_sizes
+from memdiag.units import counted, format_duration, format_size, format_sizes
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -246,8 +245,8 @@ def tuning_outcome(tuning: Tuning) -> str:
     )
 
 
-def glance(tuning: Tuning) -> Glance:
-    """Return `tuning` at a glance."""
+def tuning_summary(tuning: Tuning) -> ChangeSummary:
+    """Return the summary of `tuning`."""
     is_changed = bool(tuning.chosen)
     changes = memory_changes(tuning)[:2] if is_changed else ()
     answer = _changed(tuning)
@@ -257,7 +256,7 @@ def glance(tuning: Tuning) -> Glance:
             answer = f"Nothing fits the budget; the nearest is: {saving_text(changes)}."
     fix = tuning.fix if REWRITE in tuning.chosen or not tuning.points else None
     releases = f"{capitalized(fix_report.releases_text(fix))}." if fix and fix.output else ""
-    return make_glance(
+    return make_summary(
         tuning,
         answer,
         changes,
@@ -436,7 +435,7 @@ def markdown(tuning: Tuning) -> str:
     return markdown_document(
         "Tuning",
         tuning,
-        glance(tuning),
+        tuning_summary(tuning),
         f"Program for {md.escape(program_options(tuning))}:" if program else "",
         md.code_block(program, "python"),
         *(points if tuning.points else ()),
@@ -452,7 +451,7 @@ def _page(tuning: Tuning, *, plotly: Plotly = "inline") -> bytes:
         ("fix.js",),
         {
             "kind": "tuning",
-            **page_values(tuning, glance(tuning)),
+            **page_values(tuning, tuning_summary(tuning)),
             "remedies": fix_report.remedy_table(tuning.fix) if tuning.fix else None,
             "options": program_options(tuning),
             "program": plain_lines(tuning.program),
@@ -465,6 +464,7 @@ def _page(tuning: Tuning, *, plotly: Plotly = "inline") -> bytes:
         charts={**page_charts(tuning), "points": [asdict(point) for point in points]},
         record=codec.encode(tuning),
         record_name="tune",
+        record_kind="tuning",
         plotly=plotly,
     )
 
@@ -474,9 +474,9 @@ def draw(tuning: Tuning) -> Figure:
     from memdiag.reports import picture
 
     points = pareto_points(tuning)
-    at_a_glance = glance(tuning)
+    summary = tuning_summary(tuning)
     height = 5.9 + 0.22 * len(named_points(points))
-    figure = picture.figure(height, at_a_glance.model, at_a_glance.answer)
+    figure = picture.figure(height, summary.model, summary.answer)
     draw_points(figure, points)
     return figure
 

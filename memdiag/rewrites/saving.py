@@ -41,22 +41,16 @@ _MIN_EXTERNAL_BYTES = 1 << 16
 def save(editor: ModelEditor, path: Path, storage: Storage) -> tuple[Path, ...]:
     """Write the model to `path` and return the files written, the model first.
 
+    Files at `path` and of its external data are replaced; `ModelWriter` refuses targets that are
+    the original's own files.
+
     Raises:
-        UsageError: `path` is one of the original's own files, or the weights cannot be referenced
-            from its folder, or are too large to embed.
+        UsageError: the weights cannot be referenced from the folder of `path`, or are too large to
+            embed.
         ReportError: a file cannot be written.
         ModelError: the graph cannot be written.
     """
     data = path.with_name(f"{path.name}.data")
-    if path.resolve() in editor.file.files:
-        raise UsageError(f"{path}: this is the original's own file. Choose another output.")
-    if storage == "external" and data.resolve() in editor.file.files:
-        raise UsageError(
-            f"{data}: this file contains the original's weights. Choose another output."
-        )
-    for target in (path, data):
-        if target.is_dir():
-            raise UsageError(f"{target}: this is a folder. Choose another output.")
     proto = editor.proto()
     hidden = path.with_name(f".{own_prefix()}{secrets.token_hex(8)}")
     hidden_data = hidden.with_name(f"{hidden.name}.data")

@@ -23,7 +23,7 @@ def mergeable_groups(ctx: AnalysisContext) -> Iterator[Group]:
     for group in ctx.equal_weights:
         parts: dict[tuple[str, tuple[int, ...]], list[Weight]] = defaultdict(list)
         for weight in group:
-            if weight.place != "attribute" and ctx.graphs.scopes(weight):
+            if weight.origin != "attribute" and ctx.graphs.scopes(weight):
                 parts[weight.dtype, weight.shape].append(weight)
         yield from (part for part in parts.values() if len(part) > 1)
 

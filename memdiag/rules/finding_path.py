@@ -47,14 +47,14 @@ def with_paths(
 
 
 def _weights_by_name(findings: Sequence[Finding], model: ModelFile) -> dict[str, Weight]:
-    """Return the first weights of `findings` by their qualified names."""
+    """Return the first weight of each of `findings`, by its qualified name."""
     wanted = {finding.weights[0] for finding in findings if finding.weights}
     named = ((joined(weight.graph, weight.name), weight) for weight in model.weights)
     return {name: weight for name, weight in named if name in wanted}
 
 
 def _nodes_by_name(findings: Sequence[Finding], index: GraphIndex) -> dict[str, tuple[Scope, Node]]:
-    """Return the nodes of those of `findings` that name no weight, by their qualified names."""
+    """Return the nodes of the `findings` without weights, by qualified name, with their scopes."""
     wanted = {name for finding in findings if not finding.weights for name in finding.nodes}
     if not wanted:
         return {}

@@ -146,7 +146,7 @@ def _is_expected(copy: Copy, expected: ExpectedCopies) -> bool:
     """Return whether `copy` is of the expected kind and weight, and not a freed block."""
     return (
         copy.kind == expected.kind
-        and copy.live is not False
+        and copy.in_use is not False
         and not {*expected.weights}.isdisjoint(copy.weights)
     )
 

@@ -7,7 +7,7 @@ from memdiag.model.graph_index import Node, Scope
 from memdiag.ort.analysis import AnalysisContext
 from memdiag.ort.constant_folding import Fold
 from memdiag.records.weights import Weight, qualified_name
-from memdiag.units import format_size
+from memdiag.units import counted, format_size
 
 MAX_LISTED = 3
 """Names that a sentence lists."""
@@ -49,11 +49,6 @@ def some_weights(weights: Sequence[Weight]) -> str:
     if len(names) > MAX_LISTED or len(names) < 2:
         return some_of(names)
     return f"{', '.join(names[:-1])} and {names[-1]}"
-
-
-def counted(count: int, noun: str) -> str:
-    """Return ``1 weight`` or ``12 weights``."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def counted_weights(names: Sequence[str], nbytes: int, noun: str = "weight") -> str:

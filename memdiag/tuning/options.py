@@ -48,8 +48,8 @@ class TuningOption:
         shared_arena: whether to use an arena of the environment (see `Job`).
         load_from: what the session is created from; None leaves it as it is.
         model: another model file to load; None for the original.
-        saved: config entries with which the runtime writes its optimized model once, which is then
-            loaded.
+        save_options: config entries with which the runtime writes its optimized model once, which
+            is then loaded.
         shares_weights: whether all sessions of the process share weights that are mapped from a
             file once.
         excludes: names of options that cannot be combined with this one.
@@ -68,7 +68,7 @@ class TuningOption:
     shared_arena: bool = False
     load_from: Literal["path"] | None = None
     model: Path | None = None
-    saved: dict[str, str] = field(default_factory=dict)
+    save_options: dict[str, str] = field(default_factory=dict)
     shares_weights: bool = False
     excludes: tuple[str, ...] = ()
     changes_values: bool = False
@@ -76,7 +76,7 @@ class TuningOption:
     is_relevant: Callable[[Job], bool] = _for_every_job
 
     def added_to(self, job: Job) -> Job:
-        """Return `job` with this option; files for `saved` and `shares_weights` are separate."""
+        """Return `job` with this option, without files for `save_options` and `shares_weights`."""
         before = job.session
         disabled = dict.fromkeys((*before.disabled_optimizers, *self.disabled))
         session = replace(
@@ -128,7 +128,7 @@ def _table() -> list[TuningOption]:
             hurts="The files fit this release of the runtime and this machine's instruction set"
             " only. Mapped pages count only while they are resident: the measured memory falls when"
             " the system evicts pages, and rises when they are read again.",
-            saved={"session.save_external_prepacked_constant_initializers": "1"},
+            save_options={"session.save_external_prepacked_constant_initializers": "1"},
             excludes=("disable-prepacking", "share-weights"),
             is_available=lambda runtime: runtime >= PREPACKED_SAVED_SINCE,
         ),

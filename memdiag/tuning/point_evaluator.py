@@ -114,7 +114,7 @@ class PointEvaluator:
         return self._compared(point, chosen, _QUICK_PAIRS, is_quick=True)
 
     def confirm(self, point: Point, chosen: tuple[TuningOption, ...]) -> tuple[Point, bool]:
-        """Return `point` measured thoroughly, and whether it is still worth having.
+        """Return `point` measured thoroughly, and whether it still saves enough.
 
         Its memory and that of the defaults are measured alternately, in several processes each, and
         then its latency is compared precisely. If the time for that runs out, the latency ratio of
@@ -219,7 +219,9 @@ def _point(job: Job, chosen: Sequence[TuningOption]) -> Point:
         run_options=dict(job.session.run_options),
         disabled_optimizers=tuple(job.session.disabled_optimizers),
         shared_arena=job.session.shared_arena,
-        saved_options={name: text for option in chosen for name, text in option.saved.items()},
+        saved_options={
+            name: text for option in chosen for name, text in option.save_options.items()
+        },
         load_from=job.session.load_from,
         shares_weights=any(option.shares_weights for option in chosen),
         figures=None,

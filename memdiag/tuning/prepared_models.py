@@ -44,7 +44,7 @@ class PreparedModels:
             MeasurementError: the runtime could not save its optimized model.
             MemdiagError: the weights could not be written.
         """
-        entries = {name: text for option in chosen for name, text in option.saved.items()}
+        entries = {name: text for option in chosen for name, text in option.save_options.items()}
         if entries:
             session = replace(job.session, options={**job.session.options, **entries})
             return replace(job, model=self._optimized(replace(job, session=session, runs=None)))
@@ -63,7 +63,9 @@ class PreparedModels:
         options = {**job.session.options, **saving_options(str(path))}
         try_inputs(replace(job, session=replace(job.session, options=options)), ())
         if not path.exists():
-            raise MeasurementError(f"{job.model}: the runtime cannot save its optimized model.")
+            raise MeasurementError(
+                f"{job.model}: the runtime cannot save its optimized model. Leave this option out."
+            )
         with open_model(job.model) as file:
             if lists_initializers(file):
                 _remove_initializers_from_inputs(file, path)
@@ -119,7 +121,7 @@ def _shared(model: Path) -> tuple[SharedWeight, ...]:
                 shape=weight.shape,
             )
             for weight in file.weights
-            if weight.place == "initializer" and not weight.graph and weight.storage == "external"
+            if weight.origin == "initializer" and not weight.graph and weight.storage == "external"
             if weight.file is not None and weight.offset is not None and weight.nbytes
             if ELEMENT_TYPES_BY_NAME[weight.dtype].native
         )

@@ -125,8 +125,8 @@ def _notes(search: OptionSearch, fixed: Fix | None) -> Iterator[str]:
     if search.ended_by != "completion":
         is_limit = search.ended_by == "time_limit"
         ended = "the time limit ended the search" if is_limit else "the search was interrupted"
-        once = "" if search.is_confirmed else ", and its memory was measured once"
-        yield f"{ended}; the result is the best so far{once}"
+        remark = "" if search.is_confirmed else ", and its memory was measured once"
+        yield f"{ended}; the result is the best so far{remark}"
     if search.budget and not chosen.fits:
         yield "no point fits the budget; this is the nearest one"
         slower = search.cheaper_but_slower()

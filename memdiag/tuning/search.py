@@ -124,7 +124,7 @@ class OptionSearch:
     def undecided(self) -> Point | None:
         """Return the undecided point that would be chosen if it were known to be fast enough.
 
-        None where there is none, or it is chosen anyway.
+        None if no point is undecided, or if that point is the chosen one.
         """
         best = self._best_if_fast()
         return best if best.undecided and best.options != self.chosen.options else None
@@ -166,7 +166,7 @@ class OptionSearch:
             if self.always:
                 self._try((), self.point_evaluator.before)
             base = self._base()
-            self._try_alone(base)
+            self._try_single_options(base)
             for start, limit in self._starts(base):
                 best = self._shrink(self._grow(start, limit), limit)
                 if limit < inf:
@@ -174,7 +174,7 @@ class OptionSearch:
         except TimeLimitReached:
             self.ended_by = "time_limit"
 
-    def _try_alone(self, base: Figures) -> None:
+    def _try_single_options(self, base: Figures) -> None:
         """Try each option alone.
 
         Comparing takes longest: memory is measured first, and the largest saving is compared first.
@@ -188,7 +188,7 @@ class OptionSearch:
                 break
             self._measure((option,))
             measured.append(option)
-        measured.sort(key=lambda option: (self._seems_slow(option), self._cost_alone(option)))
+        measured.sort(key=lambda option: (self._seems_slow(option), self._single_cost(option)))
         for option in measured:
             self._try((option,), base)
             self._check_deadline()
@@ -209,16 +209,16 @@ class OptionSearch:
         They are the best single option, the best option that excludes it, and the best option
         however slow it is, to show what can be saved at the cost of time.
         """
-        best = self._best_alone(self.usable, base, self.limit)
+        best = self._best_single_option(self.usable, base, self.limit)
         yield best, self.limit
         rivals = [option for option in self.usable if _clashes(option, best)]
-        if rival := self._best_alone(rivals, base, self.limit):
+        if rival := self._best_single_option(rivals, base, self.limit):
             yield rival, self.limit
-        slow = self._best_alone(self.usable, base, inf)
+        slow = self._best_single_option(self.usable, base, inf)
         if slow not in (best, rival):
             yield slow, inf
 
-    def _best_alone(
+    def _best_single_option(
         self, among: Sequence[TuningOption], base: Figures, limit: float
     ) -> tuple[TuningOption, ...]:
         """Return the option with the least memory, in a tuple; an empty one where none helps."""
@@ -233,7 +233,7 @@ class OptionSearch:
     def _grow(self, best: tuple[TuningOption, ...], limit: float) -> tuple[TuningOption, ...]:
         """Add each option in turn, the most saving first, and keep those that save more."""
         least = self._figures(best) or self._base()
-        for option in sorted(self.usable, key=self._cost_alone):
+        for option in sorted(self.usable, key=self._single_cost):
             if option in best or _clashes(option, best):
                 continue
             self._try((*best, option), least)
@@ -273,13 +273,13 @@ class OptionSearch:
         base = self._base()
         found = []
         for option in self.usable:
-            alone = self._measure((option,))
-            combined = self._points.get(_names((*self.always, *best, option)), alone)
-            if option in best or _fails(alone, limit) or _fails(combined, limit):
+            single = self._measure((option,))
+            combined = self._points.get(_names((*self.always, *best, option)), single)
+            if option in best or _fails(single, limit) or _fails(combined, limit):
                 continue
-            if alone.figures is not None and is_step(alone.figures, base):
+            if single.figures is not None and is_step(single.figures, base):
                 found.append(option)
-        return sorted(found, key=self._cost_alone)
+        return sorted(found, key=self._single_cost)
 
     def _confirm(self) -> None:
         """Measure the best plausible point thoroughly; if it is not confirmed, the next one."""
@@ -314,9 +314,9 @@ class OptionSearch:
         if known is not None:
             return known
         self._check_deadline()
-        alone = [each for each in self.usable if _names((*self.always, each)) not in self._points]
-        left = f"{len(alone)} options left" if alone else f"{len(self._points)} points so far"
-        self.report_progress(f"trying {_joined(chosen)} ({left}, {self._pace.step(len(alone))})")
+        untried = [each for each in self.usable if _names((*self.always, each)) not in self._points]
+        left = f"{len(untried)} options left" if untried else f"{len(self._points)} points so far"
+        self.report_progress(f"trying {_joined(chosen)} ({left}, {self._pace.step(len(untried))})")
         return self._keep(self.point_evaluator.measure(chosen), chosen)
 
     def _compare(self, added: tuple[TuningOption, ...]) -> None:
@@ -347,7 +347,7 @@ class OptionSearch:
             return None
         return point.figures
 
-    def _cost_alone(self, option: TuningOption) -> float:
+    def _single_cost(self, option: TuningOption) -> float:
         point = self._points[_names((*self.always, option))]
         return cost(point.figures) if point.figures is not None and not point.problem else inf
 

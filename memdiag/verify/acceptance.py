@@ -1,4 +1,4 @@
-"""Deciding whether a change is worth having, from figures that scatter."""
+"""Decides whether a change saves enough memory to be kept, from figures that scatter."""
 
 from math import ceil
 

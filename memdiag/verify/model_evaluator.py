@@ -295,7 +295,7 @@ class ModelEvaluator:
 
 
 def _timed_inputs(input_sets: Sequence[InputSet]) -> Iterator[_TimedInputs]:
-    """Yield each timed set, and where sizes differ all sets one after the other."""
+    """Yield each timed input set and, if the sets differ in sizes, all sets in turn."""
     for index, each in enumerate(input_sets):
         if each.timed:
             yield _TimedInputs(each.name, index)

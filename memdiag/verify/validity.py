@@ -110,13 +110,13 @@ def newer(before: ModelProto, after: ModelProto) -> str | None:
     """
     if after.ir_version > before.ir_version:
         return f"version {after.ir_version} of the IR instead of {before.ir_version}"
-    had, has = _versions(before.opset_import), _versions(after.opset_import)
-    for domain, version in has.items():
+    old, new = _versions(before.opset_import), _versions(after.opset_import)
+    for domain, version in new.items():
         name = domain or "ai.onnx"
-        if domain not in had and domain not in _domains(after):
+        if domain not in old and domain not in _domains(after):
             return f"an import of {name}, which no node uses"
-        if had.get(domain, version) != version:
-            return f"opset {version} of {name} instead of {had[domain]}"
+        if old.get(domain, version) != version:
+            return f"opset {version} of {name} instead of {old[domain]}"
     return None
 
 
@@ -134,7 +134,7 @@ def _domains(model: ModelProto) -> set[str]:
     while pending:
         for node in pending.pop():
             found.add(_domain(node.domain))
-            pending += [body.node for _, body in subgraphs(node)]
+            pending += [subgraph.node for _, subgraph in subgraphs(node)]
     return found
 
 

@@ -3,7 +3,7 @@ from collections.abc import Callable
 import pytest
 
 from memdiag.api.comparing.version_search import bisect
-from memdiag.records.comparison import Column
+from memdiag.records.comparison import ComparisonColumn
 from memdiag.units import MIB
 from tests.comparison.columns import column, measured
 
@@ -16,12 +16,12 @@ def search(
     """Bisect versions whose steady memory in MiB is given; None: it cannot be measured."""
     asked: list[str] = []
 
-    def measure(version: str) -> Column:
+    def measure(version: str) -> ComparisonColumn:
         asked.append(version)
         size = steady(version)
         return column(version, measured=None if size is None else measured(1000, size))
 
-    def differs(one: Column, other: Column) -> bool:
+    def differs(one: ComparisonColumn, other: ComparisonColumn) -> bool:
         assert one.measured is not None
         assert other.measured is not None
         return abs(one.measured.steady.median - other.measured.steady.median) > 100 * MIB

@@ -68,7 +68,7 @@ def test_one_process_is_enough_where_all_holds() -> None:
     once = Asked(taking(0))
     result = check_budget(once, FITS, model="m.onnx")
     assert result.judgement is not None
-    assert result.judgement.holds
+    assert result.judgement.is_met
     assert once.xrays == [True]
 
 
@@ -83,14 +83,14 @@ def test_a_breach_is_the_median_of_three() -> None:
 def test_a_breach_by_chance_is_none() -> None:
     result = check_budget(Asked(taking(9), taking(0), taking(0)), FITS, model="m.onnx")
     assert result.judgement is not None
-    assert result.judgement.holds
+    assert result.judgement.is_met
 
 
 def test_a_single_process_can_be_asked_for_but_none_cannot() -> None:
     once = Asked(taking(9))
     result = check_budget(once, FITS, model="m.onnx", processes=1)
     assert result.judgement is not None
-    assert not result.judgement.holds
+    assert not result.judgement.is_met
     with pytest.raises(UsageError, match="--processes must be at least 1"):
         check_budget(once, FITS, model="m.onnx", processes=0)
 
@@ -133,7 +133,7 @@ def test_a_baseline_is_created_kept_breached_and_updated(tmp_path: Path) -> None
         found = check_budget(once, Budget(), model="m.onnx", baseline=path, update=update)
         assert found.judgement is not None
         written = found.update.write() if found.update else None
-        return written, found.judgement.holds
+        return written, found.judgement.is_met
 
     assert outcome(0, update=True) == ("created", True)
     first = path.read_bytes()

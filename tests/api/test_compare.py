@@ -13,12 +13,12 @@ import pytest
 from onnx import parser
 
 import memdiag
-from memdiag.api.comparing.subjects import short_paths
+from memdiag.api.comparing.column_plans import short_paths
 from memdiag.comparison import run_optimizer, runtimes
 from memdiag.comparison.optimizers import Optimizer
 from memdiag.errors import ModelError, ProvisionError, RecordError, UsageError
 from memdiag.records.codec import decode, encode
-from memdiag.records.comparison import Column, Comparison
+from memdiag.records.comparison import Comparison, ComparisonColumn
 from memdiag.records.profile import Profile
 from memdiag.units import MIB
 from tests.reports import profiles
@@ -28,7 +28,7 @@ SampleModel = Callable[..., Path]
 pytestmark = pytest.mark.usefixtures("equal_latency")
 
 
-def by_label(comparison: Comparison) -> dict[str, Column]:
+def by_label(comparison: Comparison) -> dict[str, ComparisonColumn]:
     return {column.label: column for column in comparison.columns}
 
 
@@ -197,7 +197,7 @@ def test_an_optimizer_that_cannot_be_had_is_a_column_that_says_so(
         raise ProvisionError(f"{name}: the package registry cannot be reached.")
 
     adapter("far", "pass")
-    monkeypatch.setattr("memdiag.api.comparing.subjects.interpreter_for", unavailable)
+    monkeypatch.setattr("memdiag.api.comparing.column_plans.interpreter_for", unavailable)
     model = save(tmp_path / "model.onnx", "y = Abs(x)")
     found = memdiag.compare(model, optimizers=["far"], processes=1, runs=1, xray=False)
     assert [each.status for each in found.columns] == ["completed", "unavailable"]

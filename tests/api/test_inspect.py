@@ -43,7 +43,7 @@ def test_weights_are_counted_by_type_place_and_storage(branches: Path) -> None:
         ("float", 2, 264),
         ("float16", 1, 16),
     ]
-    assert {one.name: one.bytes for one in found.by_place} == {
+    assert {one.name: one.bytes for one in found.by_origin} == {
         "initializer": 256,
         "subgraph initializer": 16,
         "constant": 8,

@@ -75,7 +75,7 @@ def test_a_model_that_does_not_run_at_the_realistic_size_gets_another(tmp_path: 
     assert profile.dimensions[1].reason == "the model does not run at batch 1 × sequence 128"
     said = " ".join(profile.notes)
     assert "64: the model does not run at batch 1 × sequence 128; this is the first size" in said
-    assert "at batch 1 × sequence 128 it says: " in said
+    assert "the model does not run at batch 1 × sequence 128: " in said
 
 
 def test_a_size_that_the_user_gave_is_not_overridden(tmp_path: Path) -> None:
@@ -340,7 +340,7 @@ def test_ctrl_c_after_the_measurement_keeps_it(
     def interrupted(*arguments: object, **options: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("memdiag.api.profile.examine", interrupted)
+    monkeypatch.setattr("memdiag.api.profile.find_waste", interrupted)
     with pytest.raises(Interrupted) as caught:
         memdiag.profile(saved(tmp_path, PLAIN), runs=1)
     assert caught.value.profile.outcome.status == "completed"

@@ -104,7 +104,7 @@ def copy(layout: str, name: str = "w", **changes: Any) -> Copy:
         "address": 0x7F0000000040,
         "backing": Backing(kind="anonymous"),
         "verified_bytes": 4096,
-        "live": True,
+        "in_use": True,
         "made_by": None,
         **changes,
     }

@@ -83,7 +83,7 @@ def both_in_use(model: Path) -> Iterator[Attribution]:
 
 
 def states(found: Attribution) -> list[bool]:
-    return sorted(copy.live is True for copy in found.copies if copy.weights == ("w",))
+    return sorted(copy.in_use is True for copy in found.copies if copy.weights == ("w",))
 
 
 def test_a_copy_in_use_in_the_arena_is_a_weight(both_in_use: Attribution) -> None:
@@ -108,7 +108,7 @@ def test_each_copy_has_a_range_at_its_address(both_in_use: Attribution) -> None:
 def test_a_copy_in_a_free_chunk_of_the_arena_is_slack(start: Start, model: Path) -> None:
     found = attributed(start, model, ["y"])
     assert states(found) == [False, True]
-    assert {copy.live for copy in found.copies} == {True, False}
+    assert {copy.in_use for copy in found.copies} == {True, False}
     assert owner(found, "weights", "original") == NBYTES
     assert owner(found, "arena", "slack") >= NBYTES
     assert owner(found, "arena", "in use or slack") == 0

@@ -1,20 +1,20 @@
 import msgspec
 
-from memdiag.budgets.figures import MAX_BASELINE_COPIES, largest_repeated, live_copies, new_since
-from memdiag.records.baseline import LiveCopy
+from memdiag.budgets.figures import MAX_BASELINE_COPIES, copy_totals, largest_repeated, new_since
+from memdiag.records.baseline import CopyTotal
 from tests.reports import tied_xray
 
 
-def row(weight: str, kind: str = "original", count: int = 1, size: int = 100) -> LiveCopy:
+def row(weight: str, kind: str = "original", count: int = 1, size: int = 100) -> CopyTotal:
     return msgspec.convert(
-        {"weight": weight, "kind": kind, "count": count, "bytes": size, "made_by": None}, LiveCopy
+        {"weight": weight, "kind": kind, "count": count, "bytes": size, "made_by": None}, CopyTotal
     )
 
 
 def test_live_copies_are_held_the_largest_first() -> None:
     attribution = tied_xray.with_attribution().attribution
     assert attribution is not None
-    rows = live_copies(attribution)
+    rows = copy_totals(attribution)
     assert {each.kind for each in rows} == {"original", "transposed", "packed"}
     assert [each.bytes for each in rows] == sorted((each.bytes for each in rows), reverse=True)
 
@@ -22,10 +22,10 @@ def test_live_copies_are_held_the_largest_first() -> None:
 def test_freed_small_and_absent_copies_are_not_held() -> None:
     attribution = tied_xray.with_attribution().attribution
     assert attribution is not None
-    for change in ({"live": False}, {"resident_bytes": 0}):
+    for change in ({"in_use": False}, {"resident_bytes": 0}):
         copies = tuple(msgspec.structs.replace(copy, **change) for copy in attribution.copies)
         gone = msgspec.structs.replace(attribution, copies=copies)
-        assert live_copies(gone) == ()
+        assert copy_totals(gone) == ()
 
 
 def test_the_weight_with_the_most_bytes_in_several_copies_is_named() -> None:

@@ -26,15 +26,15 @@ def taken(profile: Profile, **figures: int) -> BaselineEntry:
 
 def test_exactly_the_budget_passes_and_a_byte_less_does_not() -> None:
     profile = profiles.tied_if()
-    assert judge([profile], Budget(limits={"peak": PEAK})).holds
+    assert judge([profile], Budget(limits={"peak": PEAK})).is_met
     (breach,) = judge([profile], Budget(limits={"peak": PEAK - 1})).breaches
     assert (breach.over, breach.against, breach.phase) == (1, "budget", profile.peak_phase)
 
 
 def test_the_tolerance_widens_the_limit() -> None:
     limit = round(PEAK / 1.02) + 1
-    assert judge([profiles.tied_if()], Budget(limits={"peak": limit}, tolerance=0.02)).holds
-    assert not judge([profiles.tied_if()], Budget(limits={"peak": limit}, tolerance=0.019)).holds
+    assert judge([profiles.tied_if()], Budget(limits={"peak": limit}, tolerance=0.02)).is_met
+    assert not judge([profiles.tied_if()], Budget(limits={"peak": limit}, tolerance=0.019)).is_met
 
 
 def test_breaches_come_in_the_order_of_the_phases() -> None:
@@ -56,7 +56,7 @@ def test_growth_beyond_the_baselines_tolerance_is_a_breach() -> None:
     before = taken(profile, parse=figures["parse"] - 20 * MIB)
     (breach,) = judge([profile], Budget(), entry=before).breaches
     assert (breach.figure, breach.against, breach.over) == ("parse", "baseline", 20 * MIB)
-    assert judge([profile], Budget(tolerance=0.05), entry=before).holds
+    assert judge([profile], Budget(tolerance=0.05), entry=before).is_met
 
 
 def test_what_a_busy_machine_saw_late_is_no_breach_of_a_baseline() -> None:
@@ -66,14 +66,14 @@ def test_what_a_busy_machine_saw_late_is_no_breach_of_a_baseline() -> None:
     sampling = msgspec.structs.replace(profile.sampling, boundary_lag_s=0.02)
     busy = msgspec.structs.replace(profile, sampling=sampling)
     judgement = judge([busy], Budget(), entry=before)
-    assert judgement.holds
+    assert judgement.is_met
     assert judgement.notes[0].startswith("the machine was busy: up to 114 MiB may count")
-    assert not judge([busy, profile], Budget(), entry=before).holds
+    assert not judge([busy, profile], Budget(), entry=before).is_met
     kept_when_busy = msgspec.structs.replace(before, late_bytes=40 * MIB)
-    assert judge([profile], Budget(), entry=kept_when_busy).holds
+    assert judge([profile], Budget(), entry=kept_when_busy).is_met
     lower = taken(profile, peak=figures["peak"] - 40 * MIB)
-    assert not judge([busy], Budget(), entry=lower).holds
-    assert not judge([busy], Budget(limits={"parse": figures["parse"] - 1})).holds
+    assert not judge([busy], Budget(), entry=lower).is_met
+    assert not judge([busy], Budget(limits={"parse": figures["parse"] - 1})).is_met
 
 
 def test_the_baseline_knows_no_process_peak_and_one_more_copy_is_a_breach() -> None:
@@ -156,7 +156,7 @@ def test_another_runtime_is_compared() -> None:
     profile = profiles.tied_if()
     before = msgspec.structs.replace(baseline_entry([profile]), onnxruntime="1.24.4")
     judgement = judge([profile], Budget(), entry=before)
-    assert judgement.holds
+    assert judgement.is_met
     assert (judgement.baseline_onnxruntime, judgement.onnxruntime) == ("1.24.4", "1.31.1")
 
 
@@ -173,13 +173,13 @@ def test_a_phase_that_only_the_baseline_has_is_worth_a_word() -> None:
     before = baseline_entry([profile])
     phases = tuple(phase for phase in profile.phases if phase.name != "optimize")
     judgement = judge([msgspec.structs.replace(profile, phases=phases)], Budget(), entry=before)
-    assert judgement.holds
+    assert judgement.is_met
     assert judgement.notes == ("the baseline has optimize, which this run did not distinguish",)
 
 
 def test_a_probe_has_no_phases() -> None:
     probe = Probe(name="this process", figures={"peak": 5}, peak_kind="exact", notes=())
-    assert judge_probe(probe, Budget(limits={"peak": 5})).holds
+    assert judge_probe(probe, Budget(limits={"peak": 5})).is_met
     assert judge_probe(probe, Budget(limits={"peak": 4})).breaches[0].over == 1
     with pytest.raises(UsageError, match=r"only the process as a whole\. Available figures: peak"):
         judge_probe(probe, Budget(limits={"parse": 5}))

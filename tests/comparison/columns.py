@@ -4,8 +4,8 @@ import msgspec
 
 from memdiag.records.attribution import Attribution
 from memdiag.records.comparison import (
-    Column,
     ColumnFigures,
+    ComparisonColumn,
     GraphSize,
     Latency,
     MeasuredBytes,
@@ -71,11 +71,11 @@ def column(
     attribution: Attribution | None = None,
     ratio: tuple[float, float, float] | None = None,
     **more: object,
-) -> Column:
+) -> ComparisonColumn:
     """Return a column that was measured; `ratio` is that of its latency to the first one's."""
     middle, low, high = ratio or (None, None, None)
     latency_s = 0.01 * (middle or 1.0)
-    made = Column(
+    made = ComparisonColumn(
         label=label,
         status="completed",
         message="",

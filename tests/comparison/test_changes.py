@@ -4,7 +4,7 @@ import pytest
 from memdiag.comparison.changes import changes, interleaved_ratio, undecided_note
 from memdiag.comparison.comparable import Comparable
 from memdiag.records.attribution import Owner
-from memdiag.records.comparison import Column, FigureChange, GraphSize
+from memdiag.records.comparison import ComparisonColumn, FigureChange, GraphSize
 from memdiag.units import MIB
 from tests.comparison.columns import column, measured, mib, phase, seconds
 from tests.reports.attributions import attribution, copy
@@ -14,12 +14,12 @@ PACKED = copy("packed_fp32", 500 * MIB, "w", made_by="prepack · lm/MatMul")
 
 
 def between(
-    before: Column, after: Column, comparable: Comparable | None = None
+    before: ComparisonColumn, after: ComparisonColumn, comparable: Comparable | None = None
 ) -> list[FigureChange]:
     return list(changes(before, after, comparable or Comparable())[0])
 
 
-def metrics(before: Column, after: Column) -> list[str]:
+def metrics(before: ComparisonColumn, after: ComparisonColumn) -> list[str]:
     return [one.metric for one in between(before, after)]
 
 

@@ -68,7 +68,7 @@ def test_copies_of_another_size_are_a_change() -> None:
 
 
 def test_freed_copies_are_gone() -> None:
-    freed = copy("original", 64 * MIB, "w", live=False)
+    freed = copy("original", 64 * MIB, "w", in_use=False)
     assert found(attribution(W), attribution(W, freed)) == ()
     (one,) = found(attribution(W), attribution(freed))
     assert one.count == -1

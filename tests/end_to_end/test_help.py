@@ -4,7 +4,8 @@ from pkgutil import iter_modules
 from subprocess import CompletedProcess
 
 from memdiag.cli import commands
-from memdiag.reports import report
+from memdiag.records.profile import Profile
+from memdiag.reports import report_for
 
 RunMemdiag = Callable[..., "CompletedProcess[str]"]
 
@@ -18,7 +19,7 @@ def test_help_names_every_command(memdiag: RunMemdiag) -> None:
 
 def test_the_help_of_report_names_every_format(memdiag: RunMemdiag) -> None:
     text = memdiag("report", "--help").stdout
-    assert [name for name in report("profile").formats() if name not in text] == []
+    assert [name for name in report_for(Profile).formats() if name not in text] == []
 
 
 def test_version_is_the_packages(memdiag: RunMemdiag) -> None:

@@ -76,7 +76,7 @@ def of(attribution: Attribution, name: str, layout: str | None = None) -> list[C
     return [
         copy
         for copy in attribution.copies
-        if name in copy.weights and layout in (None, copy.layout) and copy.live is not False
+        if name in copy.weights and layout in (None, copy.layout) and copy.in_use is not False
     ]
 
 

@@ -52,7 +52,7 @@ def test_the_copies_are_as_many_as_the_memory_says(
     found = profile.attribution
     assert found is not None
     assert found.baseline_bytes is not None
-    live = [copy for copy in found.copies if copy.live is not False]
+    live = [copy for copy in found.copies if copy.in_use is not False]
     named = sum(copy.resident_bytes for copy in live) + found.bytes_of("arena")
     taken = found.resident_bytes - found.baseline_bytes
     # What is left is the runtime's own: its libraries' pages, graph and kernels.

@@ -189,8 +189,12 @@ def test_external_data_outside_the_folder_is_refused(tmp_path: Path, location: s
 
 def test_external_data_in_a_folder_below_is_read(tmp_path: Path) -> None:
     (tmp_path / "sub").mkdir()
-    (tmp_path / "sub" / "w.bin").write_bytes(bytes(160))
-    open_model(save(tmp_path / "m.onnx", [external("w", [40], location="sub/w.bin")])).close()
+    data = np.arange(40, dtype=np.float32)
+    (tmp_path / "sub" / "w.bin").write_bytes(data.tobytes())
+    path = save(tmp_path / "m.onnx", [external("w", [40], location="sub/w.bin")])
+    with open_model(path) as model:
+        (weight,) = model.weights
+        assert model.data(weight).tolist() == data.tolist()
 
 
 def test_a_link_out_of_the_folder_is_refused_unless_the_model_lies_there_too(

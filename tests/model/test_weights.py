@@ -25,7 +25,7 @@ def graph_of(*nodes: NodeProto, tensors: list[TensorProto] | None = None) -> Gra
 
 
 def found(model: ModelFile) -> list[tuple[str, str, str]]:
-    return [(weight.graph, weight.name, weight.place) for weight in model.weights]
+    return [(weight.graph, weight.name, weight.origin) for weight in model.weights]
 
 
 def only(model: ModelFile) -> Weight:
@@ -90,7 +90,7 @@ def test_constants_of_plain_numbers(
     node = helper.make_node("Constant", [], ["c"], **attributes)
     with opened(tmp_path / "m.onnx", graph_of(node)) as model:
         weight = only(model)
-        assert (weight.name, weight.place, weight.storage) == ("c", "constant", "typed")
+        assert (weight.name, weight.origin, weight.storage) == ("c", "constant", "typed")
         assert (weight.dtype, weight.shape, weight.nbytes) == (dtype, shape, nbytes)
         assert model.data(weight).tolist() == values
         assert len(model.raw_bytes(weight)) == nbytes
@@ -122,8 +122,8 @@ def test_sparse_weights_are_counted_and_given_dense(tmp_path: Path, indices: lis
     graph.sparse_initializer.append(sparse)
     with opened(tmp_path / "m.onnx", graph) as model:
         first, second = model.weights
-        assert (first.name, first.place, first.nbytes) == ("s", "sparse", 24)
-        assert (second.name, second.place, second.shape) == ("c", "sparse", (2, 3))
+        assert (first.name, first.origin, first.nbytes) == ("s", "sparse", 24)
+        assert (second.name, second.origin, second.shape) == ("c", "sparse", (2, 3))
         for weight in model.weights:
             assert model.data(weight).tolist() == [[0, 7, 0], [0, 0, 8]]
             assert len(model.raw_bytes(weight)) == 24

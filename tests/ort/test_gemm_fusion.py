@@ -106,5 +106,5 @@ def test_a_gemm_shares_no_packed_copy_with_a_product(
     path = tmp_path / "model.onnx"
     onnx.save(proto, path)
     copies = xray(path, version).copies
-    packed = [one for one in copies if one.kind == "packed" and one.live and "w" in one.weights]
+    packed = [one for one in copies if one.kind == "packed" and one.in_use and "w" in one.weights]
     assert len(packed) == 1 + expected

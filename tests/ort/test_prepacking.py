@@ -102,7 +102,7 @@ def test_a_session_holds_what_was_predicted(opened: Open, name: str) -> None:
     foreseen = predicted(of, case.slot)
     found = memdiag.profile(of.path, run=False, threads=1).attribution
     assert found is not None
-    copies = [copy for copy in found.copies if copy.weights == ("w",) and copy.live is not False]
+    copies = [copy for copy in found.copies if copy.weights == ("w",) and copy.in_use is not False]
     if foreseen is None:
         assert [copy.kind for copy in copies] == ["original"]
     else:

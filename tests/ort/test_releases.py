@@ -2,6 +2,7 @@ import pytest
 
 from memdiag.ort.releases import NEWEST_MEASURED, OLDEST, newer_release_note
 from memdiag.ort.runtime import Runtime
+from memdiag.ort.session_config_keys import TABLE_RELEASE
 
 
 @pytest.mark.parametrize(
@@ -26,3 +27,7 @@ def test_a_measured_release_has_no_note(runtime: Runtime) -> None:
 def test_the_note_of_a_newer_release_names_both(runtime: Runtime) -> None:
     note = newer_release_note(runtime) or ""
     assert f"onnxruntime {runtime} is newer than {NEWEST_MEASURED}" in note
+
+
+def test_the_table_of_config_entries_is_that_of_the_newest_measured_release() -> None:
+    assert str(NEWEST_MEASURED) == TABLE_RELEASE

@@ -234,6 +234,8 @@ def test_a_truncated_model_is_a_model_error(folder: Path, size: int) -> None:
     if size < graph_end:
         assert message.startswith(str(folder / "cut.onnx"))
         assert message.endswith(".")
+    else:
+        assert message == "" or message.startswith(str(folder / "cut.onnx"))
 
 
 @settings(deadline=5000)

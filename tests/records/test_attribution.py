@@ -26,7 +26,7 @@ COPY = Copy(
     address=0x7F0000000040,
     backing=Backing(kind="anonymous"),
     verified_bytes=600,
-    live=True,
+    in_use=True,
     made_by=None,
 )
 
@@ -130,8 +130,14 @@ def test_derived_figures() -> None:
             },
             "less than no bytes",
         ),
-        ({"copies": (msgspec.structs.replace(COPY, resident_bytes=601),)}, "more parts than bytes"),
-        ({"copies": (msgspec.structs.replace(COPY, verified_bytes=601),)}, "more parts than bytes"),
+        (
+            {"copies": (msgspec.structs.replace(COPY, resident_bytes=601),)},
+            "parts larger than itself",
+        ),
+        (
+            {"copies": (msgspec.structs.replace(COPY, verified_bytes=601),)},
+            "parts larger than itself",
+        ),
     ],
 )
 def test_figures_that_do_not_agree_are_refused(changes: dict[str, Any], message: str) -> None:

@@ -17,7 +17,7 @@ def copy(layout: str, size: int, name: str = "shared", **changes: object) -> Cop
         address=0x7F0000000040,
         backing=Backing(kind="anonymous"),
         verified_bytes=size,
-        live=True,
+        in_use=True,
         made_by="parse",
     )
     return msgspec.structs.replace(made, **changes)

@@ -6,7 +6,7 @@ from memdiag.records.comparison import (
     COMPARISON_SCHEMA,
     Bisection,
     FigureChange,
-    Column,
+    ComparisonColumn,
     Comparison,
     ComparisonKind,
     CopyChange,
@@ -34,7 +34,7 @@ def change(metric: str, to: str, **more: object) -> FigureChange:
 
 
 def comparison(
-    *columns: Column, kind: ComparisonKind = "onnxruntime", **more: object
+    *columns: ComparisonColumn, kind: ComparisonKind = "onnxruntime", **more: object
 ) -> Comparison:
     made = Comparison(
         schema=COMPARISON_SCHEMA,
@@ -53,7 +53,7 @@ def versions() -> Comparison:
     """Return three versions, the second of which is not to be had."""
     return comparison(
         column("1.24.4", measured(1555, 1055)),
-        Column(
+        ComparisonColumn(
             label="1.30.9",
             status="unavailable",
             message="onnxruntime==1.30.9: there is no such version.",
@@ -91,7 +91,7 @@ def optimizers() -> Comparison:
             column(name, optimizer=run, graph=graph, largest_difference=2.4e-6, ratio=(1, 0.9, 1.1))
             for name in names
         ),
-        Column(
+        ComparisonColumn(
             label="onnxsim",
             status="timeout",
             message="the optimizer did not end within 30 min",
@@ -103,7 +103,7 @@ def optimizers() -> Comparison:
 
 def nothing() -> Comparison:
     """Return a comparison of which nothing could be measured."""
-    dead = Column(label="a.onnx", status="failed", message="parse: no such file", model="a.onnx")
+    dead = ComparisonColumn(label="a.onnx", status="failed", message="parse: no such file", model="a.onnx")
     return comparison(dead, msgspec.structs.replace(dead, label="b.onnx"), kind="models")
 
 

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from benchmarks.browser import NoBrowserError, start
-from memdiag.reports import Reported, report_of
+from memdiag.records.schemas import Reported
+from memdiag.reports import report_of
 
 
 @pytest.fixture(scope="session")

@@ -7,7 +7,7 @@ from memdiag.records.dimension import Dimension
 from memdiag.records.finding import Finding
 from memdiag.records.profile import Profile
 from memdiag.reports.findings import profile_summary
-from memdiag.reports.profile.advice import Advice, advice
+from memdiag.reports.profile.advice import Advice, profile_advice
 from memdiag.units import MIB
 from tests.reports import attributions, fix_records, profiles, tied_xray
 from tests.reports.findings import TIED
@@ -23,7 +23,7 @@ def found(profile: Profile, **changes: object) -> Profile:
 
 
 def test_the_three_sentences_say_what_is_wrong_why_and_what_to_do() -> None:
-    shown = advice(found(tied_xray.with_attribution()))
+    shown = profile_advice(found(tied_xray.with_attribution()))
     assert shown.result == (
         "Most of the memory is waste: model.shared.weight +1 more (500 MiB) is in memory three"
         " times. Up to 1,000 MiB of 1.50 GiB could be saved."
@@ -46,7 +46,7 @@ def test_the_three_sentences_say_what_is_wrong_why_and_what_to_do() -> None:
 def test_only_what_would_be_done_is_advised(
     changes: dict[str, object], expected: list[str]
 ) -> None:
-    shown = advice(found(tied_xray.with_attribution(), **changes))
+    shown = profile_advice(found(tied_xray.with_attribution(), **changes))
     assert [command.split()[1] for command in commands(shown)] == expected
     text = " ".join(step.text for step in shown.steps)
     assert ("Conv needs it" in text) == ("refusal" in changes)
@@ -83,7 +83,7 @@ def peaking(peak: float, slack: float, retained: float = 0) -> Profile:
 def test_tune_is_advised_where_much_of_the_peak_is_unused(
     profile: Profile, size: str | None
 ) -> None:
-    shown = advice(profile)
+    shown = profile_advice(profile)
     assert commands(shown) == (["memdiag tune models/tied_if.onnx"] if size else [])
     assert ("No waste was found" in shown.result) == (size is None)
     assert size is None or size in shown.result
@@ -125,7 +125,7 @@ def test_the_result_is_the_largest_avoidable_memory(
     profile: Profile, finding: Finding, result: str, first: str
 ) -> None:
     """A finding that explains the slack of the arena is about the same memory."""
-    shown = advice(msgspec.structs.replace(profile, findings=(finding,)))
+    shown = profile_advice(msgspec.structs.replace(profile, findings=(finding,)))
     assert shown.result.startswith(result)
     assert finding.message in shown.reason
     assert commands(shown)[0].startswith(f"memdiag {first}")
@@ -133,19 +133,19 @@ def test_the_result_is_the_largest_avoidable_memory(
 
 def test_the_result_names_the_other_avoidable_memory_and_what_ends_the_largest() -> None:
     profile = msgspec.structs.replace(peaking(50, 9, 20), findings=(finding(15),))
-    shown = advice(profile)
+    shown = profile_advice(profile)
     assert shown.result.endswith(
         "Also avoidable: up to 15 MiB by the remedies of shared-weight-transposed, 9.0 MiB arena"
         " slack."
     )
     assert "MALLOC_MMAP_THRESHOLD_=131072" in shown.steps[0].text
-    slack = advice(peaking(50, 20))
+    slack = profile_advice(peaking(50, 20))
     assert "Also avoidable" not in slack.result
     assert "memory.enable_memory_arena_shrinkage=cpu:0" in slack.steps[0].text
 
 
 def test_each_reason_ends_with_a_full_stop() -> None:
-    shown = advice(found(tied_xray.with_attribution(), message="Twice", detail="Seen"))
+    shown = profile_advice(found(tied_xray.with_attribution(), message="Twice", detail="Seen"))
     assert shown.reason == "Twice. Seen."
 
 
@@ -156,23 +156,23 @@ def test_little_memory_is_not_tuned_whatever_its_share() -> None:
     )
     profile = profiles.build(steps, weights=0, runs=3)
     profile = msgspec.structs.replace(profile, allocator_retained_bytes=0)
-    assert commands(advice(profile)) == []
+    assert commands(profile_advice(profile)) == []
 
 
 def test_what_was_not_measured_is_said_to_be_predicted() -> None:
-    shown = advice(found(profiles.tied_if(), evidence="predicted", measured_bytes=None))
+    shown = profile_advice(found(profiles.tied_if(), evidence="predicted", measured_bytes=None))
     assert "By the rules, up to 1,000 MiB" in shown.result
     assert shown.reason.endswith("(Predicted from the model file.)")
 
 
 def test_what_a_measurement_refuted_is_no_waste() -> None:
-    shown = advice(found(tied_xray.with_attribution(), evidence="refuted"))
+    shown = profile_advice(found(tied_xray.with_attribution(), evidence="refuted"))
     assert shown.result == "No waste was found: the model keeps 1.50 GiB, 3.1 × its weights."
     assert not commands(shown)
 
 
 def test_a_finding_without_a_remedy_is_explained() -> None:
-    shown = advice(found(profiles.tied_if(), remedies=()))
+    shown = profile_advice(found(profiles.tied_if(), remedies=()))
     assert commands(shown) == ["memdiag explain shared-weight-transposed"]
 
 
@@ -182,7 +182,7 @@ def test_the_result_counts_what_a_remedy_saves_and_states_the_rest() -> None:
     growing = msgspec.structs.replace(growing, name="folding-grows", measured_bytes=None)
     tied = msgspec.structs.replace(finding(300), measured_bytes=300 * MIB)
     both = msgspec.structs.replace(profile, findings=(growing, tied))
-    assert advice(both).result == (
+    assert profile_advice(both).result == (
         "A part of the memory is waste. Up to 300 MiB of 1.50 GiB could be saved. No remedy saves"
         " the 600 MiB of folding-grows at steady state."
     )
@@ -190,22 +190,22 @@ def test_the_result_counts_what_a_remedy_saves_and_states_the_rest() -> None:
         "2 findings, up to 300 MiB avoidable at steady state, 600 MiB without a remedy"
     )
     at_load = msgspec.structs.replace(profile, findings=(growing, finding(0, 77)))
-    assert advice(at_load).result == (
+    assert profile_advice(at_load).result == (
         "Loading needs 77 MiB more than necessary. No remedy saves the 600 MiB of folding-grows at"
         " steady state."
     )
 
 
 def test_a_run_that_ended_early_says_so_first() -> None:
-    shown = advice(profiles.killed())
+    shown = profile_advice(profiles.killed())
     assert shown.result.startswith("The run did not complete. Killed in constant_fold at ")
     assert commands(shown) == ["memdiag tune models/tied_if.onnx"]
-    assert not commands(advice(profiles.failed()))
+    assert not commands(profile_advice(profiles.failed()))
 
 
 def test_every_profile_has_an_answer() -> None:
     for build in (profiles.nothing_seen, profiles.tiny, profiles.hostile, profiles.not_run):
-        shown = advice(build())
+        shown = profile_advice(build())
         assert shown.result
         assert shown.steps
         assert all(step.text for step in shown.steps)
@@ -213,13 +213,13 @@ def test_every_profile_has_an_answer() -> None:
 
 def test_a_fix_that_was_joined_is_what_to_do_and_what_is_wrong_stays() -> None:
     profile = found(tied_xray.with_attribution())
-    fixed = advice(msgspec.structs.replace(profile, fix=fix_records.verified()))
-    assert fixed.result == advice(profile).result
+    fixed = profile_advice(msgspec.structs.replace(profile, fix=fix_records.verified()))
+    assert fixed.result == profile_advice(profile).result
     (step,) = fixed.steps
     assert step.text.startswith("Fixed by good-one: peak 1.55 GiB → 559 MiB, ")
     assert step.command == ""
-    dry = advice(msgspec.structs.replace(profile, fix=fix_records.dry_run()))
-    assert dry == advice(profile)
+    dry = profile_advice(msgspec.structs.replace(profile, fix=fix_records.dry_run()))
+    assert dry == profile_advice(profile)
 
 
 def test_commands_repeat_the_sizes_that_were_given() -> None:
@@ -229,12 +229,12 @@ def test_commands_repeat_the_sizes_that_were_given() -> None:
         Dimension(name="ids:1", size=32, role="sequence", source="given", reason=""),
     )
     profile = msgspec.structs.replace(found(tied_xray.with_attribution()), dimensions=sizes)
-    assert commands(advice(profile)) == [
+    assert commands(profile_advice(profile)) == [
         "memdiag fix --dry-run models/tied_if.onnx --dim n=4,ids:1=32"
     ]
     spaced = (Dimension(name="a b", size=4, role="batch", source="given", reason=""),)
     profile = msgspec.structs.replace(profile, dimensions=spaced)
-    assert commands(advice(profile))[0].endswith("--dim 'a b=4'")
+    assert commands(profile_advice(profile))[0].endswith("--dim 'a b=4'")
 
 
 @pytest.mark.parametrize(
@@ -247,5 +247,5 @@ def test_commands_repeat_the_sizes_that_were_given() -> None:
 )
 def test_what_to_do_after_a_crash_is_not_to_give_it_more_memory(message: str, words: str) -> None:
     outcome = Outcome(status="killed", phase="steady", message=message)
-    shown = advice(msgspec.structs.replace(profiles.killed(), outcome=outcome))
+    shown = profile_advice(msgspec.structs.replace(profiles.killed(), outcome=outcome))
     assert words in shown.steps[0].text

@@ -13,7 +13,7 @@ from memdiag.records.comparison import Comparison, GraphSize
 from memdiag.records.dimension import Dimension
 from memdiag.reports.comparison import show
 from memdiag.reports.comparison.sentences import answer, change_sentence, title
-from memdiag.reports.comparison.tables import tables
+from memdiag.reports.comparison.tables import comparison_tables
 from memdiag.units import MIB
 from tests.comparison.columns import column, measured, mib, phase
 from tests.reports import comparisons, profiles
@@ -87,7 +87,7 @@ def small() -> Comparison:
 def test_every_figure_of_a_sentence_is_in_a_table(build: Callable[[], Comparison]) -> None:
     record = build()
     cells, captioned = set(), set()
-    for _, table in tables(record):
+    for _, table in comparison_tables(record):
         texts = {cell.text for row in table.rows for cell in row.cells}
         cells |= texts
         # Tables by phase are in MiB, as their captions say.
@@ -125,7 +125,7 @@ def test_every_phase_that_kept_memory_is_in_the_table_and_rows_add_up() -> None:
     after = column("b.onnx", grown)
     found, _ = changes(before, after, Comparable())
     record = comparisons.comparison(before, after, kind="models", changes=found)
-    table = dict(tables(record))["Kept by phase"]
+    table = dict(comparison_tables(record))["Kept by phase"]
     headings = [column.heading for column in table.columns]
     assert headings[1:] == ["parse", "constant fold", "prepack", "total (steady)"]
     for row in table.rows:
@@ -134,7 +134,7 @@ def test_every_phase_that_kept_memory_is_in_the_table_and_rows_add_up() -> None:
     assert "medians" not in table.caption
     off = column("b.onnx", msgspec.structs.replace(grown, steady=mib(640, 1)))
     record = comparisons.comparison(before, off, kind="models", changes=found)
-    assert "sums are off by up to 20 MiB" in dict(tables(record))["Kept by phase"].caption
+    assert "sums are off by up to 20 MiB" in dict(comparison_tables(record))["Kept by phase"].caption
 
 
 @pytest.mark.parametrize(
@@ -174,7 +174,7 @@ def test_every_metric_is_told_of_one_statistic() -> None:
     # The medians of columns that ran in turn would be another figure for the same thing.
     assert not any(
         "13 ms" in cell.text
-        for _, table in tables(comparison)
+        for _, table in comparison_tables(comparison)
         for row in table.rows
         for cell in row.cells
     )

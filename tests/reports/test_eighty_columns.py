@@ -10,7 +10,8 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from memdiag.records.comparison import Comparison
-from memdiag.reports import Reported, report_of
+from memdiag.records.schemas import Reported
+from memdiag.reports import report_of
 from tests.reports import comparisons, fix_records, runs, tuning_records
 from tests.reports.fix_records import EVIL, hostile
 

@@ -7,7 +7,7 @@ import pytest
 from memdiag.records.attribution import Backing
 from memdiag.records.profile import Outcome, Profile, Run, Status
 from memdiag.reports.profile.facts import model_facts, session_facts
-from memdiag.reports.profile.headline import headline, weight_factor
+from memdiag.reports.profile.headline import profile_headline, weight_factor
 from memdiag.reports.profile.phases import (
     notable_spans,
     phase_rows,
@@ -22,7 +22,7 @@ from tests.reports.profiles import MIB, Step
 
 
 def test_the_headline_of_a_session_that_was_not_run_says_so() -> None:
-    answer = headline(profiles.not_run())
+    answer = profile_headline(profiles.not_run())
     assert answer.completed
     assert answer.second.startswith("Not run; created, the session stays 1.48 GiB above baseline")
 
@@ -39,7 +39,7 @@ def test_the_headline_of_a_session_that_was_not_run_says_so() -> None:
 def test_an_early_end_is_the_first_sentence(status: Status, words: str) -> None:
     outcome = Outcome(status=status, phase="parse", message="why")
     profile = msgspec.structs.replace(profiles.failed(), outcome=outcome)
-    assert headline(profile).first == words
+    assert profile_headline(profile).first == words
 
 
 def test_the_multiple_of_the_weights_is_left_out_where_it_says_nothing() -> None:
@@ -48,7 +48,7 @@ def test_the_multiple_of_the_weights_is_left_out_where_it_says_nothing() -> None
     assert weight_factor(profiles.tiny(), 1500 * MIB) is None  # 64 KiB of weights
     none = profiles.build(profiles.TIED_IF, weights=0, runs=1)
     assert weight_factor(none, 1500 * MIB) is None
-    assert "×" not in headline(none).first
+    assert "×" not in profile_headline(none).first
 
 
 @pytest.mark.parametrize(
@@ -76,15 +76,15 @@ def test_a_multiple_that_says_more_of_the_library_is_left_out(
     )
     profile = msgspec.structs.replace(profile, steady=steady, attribution=taken)
     assert weight_factor(profile, 50 * MIB) == shown
-    answer = headline(profile)
+    answer = profile_headline(profile)
     assert ("the weights" in answer.first) == (shown is not None)
     assert ("×" in answer.second) == (shown is not None)
 
 
 def test_the_steady_state_is_split_beyond_the_baseline() -> None:
-    assert ": anonymous +1.50 GiB. Baseline" in headline(profiles.tied_if()).second
+    assert ": anonymous +1.50 GiB. Baseline" in profile_headline(profiles.tied_if()).second
     whole = profiles.build(profiles.TIED_IF, runs=10, split=False)
-    assert "anonymous" not in headline(whole).second
+    assert "anonymous" not in profile_headline(whole).second
 
 
 def test_a_phase_that_came_all_but_as_high_before_is_named() -> None:
@@ -95,7 +95,7 @@ def test_a_phase_that_came_all_but_as_high_before_is_named() -> None:
             Step("between transformers", "optimize", 0.1, 100, 10),
             Step("runs", "steady", 0.1, 100, 10),
         )
-        return headline(profiles.build(steps, runs=2, weights=None, baseline=0)).first
+        return profile_headline(profiles.build(steps, runs=2, weights=None, baseline=0)).first
 
     assert peaking(97) == "Peak 100 MiB above baseline in optimize, 97 % already in constant_fold."
     assert peaking(96.9) == "Peak 100 MiB above baseline in optimize."
@@ -103,7 +103,7 @@ def test_a_phase_that_came_all_but_as_high_before_is_named() -> None:
 
 def test_a_peak_below_the_baseline_is_no_negative_figure() -> None:
     profile = msgspec.structs.replace(profiles.tied_if(), peak_rss_bytes=40 * MIB)
-    assert headline(profile).first == "Peak no higher than the baseline."
+    assert profile_headline(profile).first == "Peak no higher than the baseline."
 
 
 def figures(profile: Profile, label: str) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from memdiag.errors import ReportError
 from memdiag.records.profile import Profile
 from memdiag.reports.profile import REPORT, draw
-from memdiag.reports.profile.headline import headline
+from memdiag.reports.profile.headline import profile_headline
 from tests.reports import profiles
 
 
@@ -37,7 +37,7 @@ def test_it_is_a_picture_of_two_to_one_that_is_not_blank() -> None:
 def test_the_title_is_the_name_and_the_answer() -> None:
     shown = texts(drawn(profiles.tied_if()))
     assert "tied_if.onnx" in shown
-    assert headline(profiles.tied_if()).first in shown  # it fits without being cut
+    assert profile_headline(profiles.tied_if()).first in shown  # it fits without being cut
     assert "1.50 GiB · 3.1 × · first_run" in shown
     assert "the weights, 500 MiB" in shown
 
@@ -86,13 +86,6 @@ def test_shared_memory_is_in_the_legend_only_where_there_is_any() -> None:
         legend = drawn(profile).axes[0].get_legend()
         assert legend is not None
         assert {text.get_text() for text in legend.get_texts()} == names
-
-
-def test_columns_of_different_length_are_refused() -> None:
-    profile = profiles.tied_if()
-    samples = msgspec.structs.replace(profile.samples, t_s=profile.samples.t_s[:-1])
-    with pytest.raises(ReportError, match="columns of the samples differ in length"):
-        draw(msgspec.structs.replace(profile, samples=samples))
 
 
 def test_the_scalable_picture_holds_no_name_as_markup() -> None:

@@ -3,6 +3,7 @@ import stat
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 
 import msgspec
 import pytest
@@ -11,7 +12,9 @@ from memdiag.errors import ReportError, UsageError
 from memdiag.records import codec
 from memdiag.records.codec import decode
 from memdiag.records.profile import Profile
-from memdiag.reports import MODULES, report
+from memdiag.records.run import ProgramRun
+from memdiag.records.schemas import Reported
+from memdiag.reports import MODULES, report_for
 from memdiag.reports import profile as profile_report
 from memdiag.reports.profile import REPORT
 from tests.reports import profiles
@@ -45,8 +48,8 @@ def test_the_formats_are_those_of_the_modules() -> None:
 )
 def test_a_format_imports_only_its_own_library(call: str, libraries: set[str]) -> None:
     script = (
-        "import sys; from memdiag.reports import report; from tests.reports import profiles;"
-        f"report('profile').{call};"
+        "import sys; from memdiag.records.profile import Profile; from memdiag.reports import report_for; from tests.reports import profiles;"
+        f"report_for(Profile).{call};"
         "print(*{'matplotlib', 'jinja2', 'rich', 'onnx'} & set(sys.modules))"
     )
     done = subprocess.run(
@@ -82,12 +85,13 @@ def test_an_unknown_format_names_the_known_ones() -> None:
         PROFILE.render(profiles.failed(), "pdf")
 
 
-def test_every_kind_of_record_has_a_report_of_its_name() -> None:
+def test_every_kind_of_record_has_a_report() -> None:
+    assert set(MODULES) == set(get_args(Reported))
     for kind in MODULES:
-        assert report(kind).name == kind
-        defaults = set(report(kind).default_formats())
-        assert {"html", "png", "markdown", "json"} <= defaults <= set(report(kind).formats())
-        assert ("trace" in defaults) == (kind in ("profile", "run"))
+        report = report_for(kind)
+        defaults = set(report.default_formats())
+        assert {"html", "png", "markdown", "json"} <= defaults <= set(report.formats())
+        assert ("trace" in defaults) == (kind in (Profile, ProgramRun))
 
 
 def test_an_unwritable_target_leaves_nothing_half_written(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from memdiag.errors import ReportError
 from memdiag.records import codec
 from memdiag.records.run import ProgramRun, RunPeak
 from memdiag.reports.run import REPORT
-from memdiag.reports.run.headline import headline, moment, remarks
+from memdiag.reports.run.headline import run_headline, moment, remarks
 from memdiag.reports.run.names import command_text, model_names, numbers, shapes_text
 from memdiag.reports.run.owners import process_owners, tiles
 from memdiag.reports.run.sessions import largest_session, session_table, shape_table
@@ -48,7 +48,7 @@ def test_the_answer_is_the_first_line() -> None:
         " (280 MiB PSS) in prepack of session 4 (a.onnx)."
     )
     assert "RSS counts pages that processes share for each of them" in text
-    one = headline(runs.run(runs.session(1)))
+    one = run_headline(runs.run(runs.session(1)))
     assert one.first == "1 process, 1 session of 1 model in 10 s. Peak 310 MiB at 4.0 s."
     assert one.second == ""
 
@@ -64,7 +64,7 @@ def test_the_answer_is_the_first_line() -> None:
     ],
 )
 def test_a_bad_end_is_part_of_the_answer(code: int | None, sentence: str) -> None:
-    answer = headline(runs.run(runs.session(1), exit_code=code))
+    answer = run_headline(runs.run(runs.session(1), exit_code=code))
     assert answer.second == sentence
     assert answer.is_success == (sentence == "")
 
@@ -296,9 +296,3 @@ def test_processes_with_sessions_get_lanes_first() -> None:
     ]
 
 
-@pytest.mark.parametrize("format", ["html", "png", "trace"])
-def test_uneven_samples_are_an_error_in_one_sentence(format: str) -> None:
-    run = runs.run(runs.session(1))
-    samples = msgspec.structs.replace(run.samples, rss_bytes=run.samples.rss_bytes[:-1])
-    with pytest.raises(ReportError, match="differ in length"):
-        REPORT.render(msgspec.structs.replace(run, samples=samples), format)

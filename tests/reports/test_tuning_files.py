@@ -9,7 +9,7 @@ import pytest
 
 from memdiag.records import codec
 from memdiag.records.tuning import Tuning
-from memdiag.reports import kind_of
+from memdiag.reports import report_of
 from memdiag.reports.tuning import REPORT, markdown
 from tests.reports import fix_records, tuning_records
 from tests.reports.test_profile_page import Page, embedded
@@ -62,8 +62,8 @@ def test_every_tuning_becomes_every_file(build: Callable[[], Tuning], tmp_path: 
 
 
 def test_fixes_and_tunings_are_two_kinds() -> None:
-    assert kind_of(chosen()) == "tuning"
-    assert kind_of(fix_records.verified()) == "fix"
+    assert report_of(chosen()).name == "tuning"
+    assert report_of(fix_records.verified()).name == "fix"
 
 
 def words(build: Callable[[], Tuning]) -> str:

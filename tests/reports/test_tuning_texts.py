@@ -2,7 +2,7 @@
 
 import msgspec
 
-from memdiag.reports.tuning import glance, tuning_outcome
+from memdiag.reports.tuning import tuning_summary, tuning_outcome
 from tests.reports import tuning_records
 
 
@@ -27,7 +27,7 @@ def test_all_that_a_point_sets_is_named() -> None:
         shares_weights=True,
     )
     tuning = tuning_records.tuning(point, (tuning_records.DEFAULTS, point))
-    (said,) = (text for label, text in glance(tuning).sentences if "depends" in label)
+    (said,) = (text for label, text in tuning_summary(tuning).sentences if "depends" in label)
     assert said == (
         "session.disable_prepacking=1, $MALLOC_MMAP_THRESHOLD_=131072 in the environment,"
         " memory.enable_memory_arena_shrinkage=cpu:0 for each run, without the graph"
@@ -38,15 +38,15 @@ def test_all_that_a_point_sets_is_named() -> None:
 
 def test_a_point_that_is_not_among_the_points_is_no_crash() -> None:
     broken = msgspec.structs.replace(tuning_records.tuning(), chosen=("another",))
-    assert glance(broken).answer.startswith("Peak 200 MiB")
+    assert tuning_summary(broken).answer.startswith("Peak 200 MiB")
 
 
 def test_a_tuning_without_comparisons_does_not_judge_the_options() -> None:
     kept = tuning_records.tuning(tuning_records.DEFAULTS, (tuning_records.DEFAULTS,))
     cut = msgspec.structs.replace(kept, untried=("arena-off",))
-    assert glance(cut).answer == "Nothing: no option was compared in the time limit."
-    assert dict(glance(cut).sentences)["What to do"].startswith("Run it again with")
-    assert dict(glance(kept).sentences)["What to do"] == "Keep the defaults."
+    assert tuning_summary(cut).answer == "Nothing: no option was compared in the time limit."
+    assert dict(tuning_summary(cut).sentences)["What to do"].startswith("Run it again with")
+    assert dict(tuning_summary(kept).sentences)["What to do"] == "Keep the defaults."
 
 
 def test_a_profile_tells_that_options_were_tried_in_vain() -> None:

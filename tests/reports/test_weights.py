@@ -52,7 +52,7 @@ def test_owners_of_a_kind_are_added_up_and_sum_to_the_whole() -> None:
 
 
 def test_what_is_special_about_a_copy_is_said() -> None:
-    freed = copy("original", 4 * MIB, live=False, verified_bytes=1 * MIB)
+    freed = copy("original", 4 * MIB, in_use=False, verified_bytes=1 * MIB)
     mapped = copy(
         "original",
         8 * MIB,
@@ -113,7 +113,7 @@ def test_what_is_not_listed_is_summed_up() -> None:
 
 
 def test_copies_that_come_and_go_are_told_by_phase() -> None:
-    taken = attribution(*SHARED, copy("original", 4 * MIB, "gone", live=False))
+    taken = attribution(*SHARED, copy("original", 4 * MIB, "gone", in_use=False))
     profile = msgspec.structs.replace(
         profiles.tied_if(),
         phase_attributions=(PhaseAttribution(phase="prepack", attribution=taken),),

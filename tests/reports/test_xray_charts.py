@@ -27,7 +27,7 @@ def test_the_tiles_hold_every_byte() -> None:
 def test_each_row_of_the_owner_table_is_a_tile_of_its_size(trimmed: int) -> None:
     """What malloc_trim returned counts as retained by malloc; overlapping copies count once."""
     shared = attributions.copy("packed_fp32", 64 * MIB, "other")
-    freed = attributions.copy("original", 4 * MIB, "gone", live=False)
+    freed = attributions.copy("original", 4 * MIB, "gone", in_use=False)
     record = attributions.attribution(*attributions.SHARED)
     record = msgspec.structs.replace(record, copies=(*record.copies, shared, freed))
     tiles = make_tiles(record, trimmed_bytes=trimmed)
@@ -56,7 +56,7 @@ def test_weights_beyond_the_largest_are_one_tile() -> None:
 def test_the_strip_tells_what_lies_where_and_what_nothing_uses() -> None:
     record = tied_xray.attribution()
     slack = next(i for i, owner in enumerate(record.owners) if owner.name == "slack")
-    freed = next(i for i, copy in enumerate(record.copies) if copy.live is False)
+    freed = next(i for i, copy in enumerate(record.copies) if copy.in_use is False)
     ranges = (
         AddressRange(start=0x1000, bytes=3 * MIB, resident_bytes=2 * MIB, owner=0, copy=freed),
         AddressRange(start=0x900000, bytes=MIB, resident_bytes=MIB, owner=slack, copy=None),

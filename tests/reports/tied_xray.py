@@ -61,7 +61,7 @@ def attribution(weights: int = 12) -> Attribution:
         for index, (kind, layout, maker) in enumerate(kinds)
     ]
     freed = _copy(("bias",), "original", "original", 2 * MIB, 0x555500000010, None)
-    copies.append(msgspec.structs.replace(freed, live=False))
+    copies.append(msgspec.structs.replace(freed, in_use=False))
     for index in range(weights):
         small = _copy((f"layer.{index}",), "original", "original", MIB, 0x7E0000000000, None)
         backing = Backing(kind="file", file="tied.data", offset=index * MIB)
@@ -130,6 +130,6 @@ def _copy(
         address=address,
         backing=Backing(kind="anonymous"),
         verified_bytes=size,
-        live=True,
+        in_use=True,
         made_by=made_by,
     )

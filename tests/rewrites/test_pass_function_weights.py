@@ -137,7 +137,7 @@ def test_the_weight_is_found_by_its_old_name(tmp_path: Path) -> None:
     [
         (twice(), "gone", "the weights were removed"),
         (twice(3), "local::F/k", "before version 4 of the IR"),
-        (twice(k=random((4, 16))), "local::F/k", "or a small one"),
+        (twice(k=random((4, 16))), "local::F/k", "or is smaller than 1 KiB"),
         (
             filled(
                 text_model(

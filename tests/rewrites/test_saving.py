@@ -210,30 +210,6 @@ def test_a_model_behind_a_link(tmp_path: Path, storage: Storage) -> None:
 
 
 @pytest.mark.parametrize("storage", STORAGES)
-def test_the_originals_own_files_are_never_written(tmp_path: Path, storage: Storage) -> None:
-    path = moved(everywhere(), tmp_path, "model.onnx.data")
-    other = tmp_path / "link.onnx"
-    other.symlink_to(path)
-    before = {each: each.read_bytes() for each in tmp_path.iterdir()}
-    with open_model(path) as file:
-        editor = ModelEditor(file)
-        for target in (path, other, tmp_path / "model.onnx.data"):
-            with pytest.raises(UsageError, match="the original's own file"):
-                save(editor, target, storage)
-    assert {each: each.read_bytes() for each in tmp_path.iterdir()} == before
-
-
-def test_the_originals_weights_are_never_written(tmp_path: Path) -> None:
-    path = moved(everywhere(), tmp_path, "saved.onnx.data")
-    with (
-        open_model(path) as file,
-        pytest.raises(UsageError, match="contains the original's weights"),
-    ):
-        save(ModelEditor(file), tmp_path / "saved.onnx", "external")
-    assert sorted(each.name for each in tmp_path.iterdir()) == ["model.onnx", "saved.onnx.data"]
-
-
-@pytest.mark.parametrize("storage", STORAGES)
 def test_what_was_there_is_replaced_as_a_whole(tmp_path: Path, storage: Storage) -> None:
     path = written(everywhere(), tmp_path)
     with open_model(path) as file:
@@ -241,15 +217,6 @@ def test_what_was_there_is_replaced_as_a_whole(tmp_path: Path, storage: Storage)
             files = save(ModelEditor(file), tmp_path / "saved.onnx", storage)
     assert {path, *files} == set(tmp_path.iterdir())
     assert contents(files[0]) == contents(path)
-
-
-@pytest.mark.parametrize("blocked", ["saved.onnx", "saved.onnx.data"])
-def test_a_folder_is_not_replaced(tmp_path: Path, blocked: str) -> None:
-    path = written(everywhere(), tmp_path)
-    (tmp_path / blocked).mkdir()
-    with open_model(path) as file, pytest.raises(UsageError, match="this is a folder"):
-        save(ModelEditor(file), tmp_path / "saved.onnx", "external")
-    assert sorted(each.name for each in tmp_path.iterdir()) == ["model.onnx", blocked]
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")

@@ -1,6 +1,5 @@
-"""Damaged models: every rule ends with findings or an error of its own, and never with a defect."""
+"""Damaged models that open: no rule raises an error."""
 
-import contextlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,7 +8,6 @@ import onnx
 import pytest
 from onnx import ModelProto, TensorProto
 
-from memdiag.errors import ModelError
 from memdiag.model.model_file import open_model
 from memdiag.ort.analysis import AnalysisContext
 from memdiag.ort.runtime import Runtime
@@ -76,8 +74,7 @@ def test_no_rule_fails(
     with open_model(path) as model:
         ctx = AnalysisContext(model, Runtime.parse(version))
         for detector in detectors():
-            with contextlib.suppress(ModelError):
-                list(detector.detect(ctx))
+            list(detector.detect(ctx))
 
 
 def test_what_is_made_of_shapes_alone_is_found(tmp_path: Path) -> None:

@@ -136,11 +136,11 @@ def test_the_copies_are_those_predicted(
             for copy in found.copies
             if copy.kind == expected.kind
             and set(copy.weights) & set(expected.weights)
-            and copy.live is not False
+            and copy.in_use is not False
         ]
         assert len(seen) == expected.count
         agrees(one, sum(copy.bytes for copy in seen), version, predicted=expected.bytes)
-    originals = [copy.weights for copy in found.copies if copy.kind == "original" and copy.live]
+    originals = [copy.weights for copy in found.copies if copy.kind == "original" and copy.in_use]
     assert originals == [("w0",)]
 
 

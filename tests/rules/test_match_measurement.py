@@ -21,7 +21,7 @@ TRANSPOSED = ExpectedCopies(weights=("w",), kind="transposed", count=1, bytes=64
 ORIGINALS = ExpectedCopies(weights=("a", "b"), kind="original", count=2, bytes=2 * MIB)
 
 
-def copy(weights: str, kind: CopyKind, nbytes: int, live: bool | None = True) -> Copy:
+def copy(weights: str, kind: CopyKind, nbytes: int, in_use: bool | None = True) -> Copy:
     return Copy(
         weights=tuple(weights.split()),
         layout="original",
@@ -32,7 +32,7 @@ def copy(weights: str, kind: CopyKind, nbytes: int, live: bool | None = True) ->
         address=4096,
         backing=Backing(kind="anonymous"),
         verified_bytes=nbytes,
-        live=live,
+        in_use=in_use,
         made_by=None,
     )
 
@@ -73,7 +73,7 @@ def test_a_copy_that_was_seen_is_measured() -> None:
     "other",
     [
         copy("w", "packed", 64 * MIB),
-        copy("w", "transposed", 64 * MIB, live=False),
+        copy("w", "transposed", 64 * MIB, in_use=False),
         copy("v", "transposed", 64 * MIB),
     ],
     ids=["another kind", "freed", "another weight"],
@@ -129,7 +129,7 @@ def test_copies_and_what_was_freed_count_together() -> None:
         expecting(ORIGINALS, nbytes=3 * MIB), retained_bytes=2 * MIB
     )
     slack = (arena("slack", 2 * MIB),)
-    freed = copy("a b", "original", MIB, live=False)
+    freed = copy("a b", "original", MIB, in_use=False)
     both = [copy("a b", "original", MIB)] * 2
     assert (
         match_attribution(predicted, attribution(*both, freed, arena=slack)).measured_bytes

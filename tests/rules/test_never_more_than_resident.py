@@ -14,7 +14,7 @@ import pytest
 from onnx import ModelProto
 
 import memdiag
-from memdiag.api.check import Selection, examine
+from memdiag.api.check import Selection, find_waste
 from memdiag.model.model_file import open_model
 from memdiag.ort.runtime import Runtime
 from memdiag.records.attribution import Attribution
@@ -73,7 +73,7 @@ def predicted(path: Path, profile: Profile) -> Sequence[Finding]:
     """Return what the rules themselves say of the model at `path`, for the runtime of `profile`."""
     assert profile.environment.onnxruntime is not None
     with open_model(path) as model:
-        return examine(model, Runtime.parse(profile.environment.onnxruntime), Selection())[0]
+        return find_waste(model, Runtime.parse(profile.environment.onnxruntime), Selection())[0]
 
 
 def check_claims(findings: Sequence[Finding], profile: Profile) -> None:
@@ -102,7 +102,7 @@ def check_claims(findings: Sequence[Finding], profile: Profile) -> None:
 
 def check_copies(findings: Sequence[Finding], attribution: Attribution) -> None:
     """Assert that no copy is claimed twice, and that one of each content is never claimed."""
-    live = [copy for copy in attribution.copies if copy.live is not False]
+    live = [copy for copy in attribution.copies if copy.in_use is not False]
     contents: defaultdict[tuple[str, ...], list[int]] = defaultdict(list)
     for copy in live:
         contents[tuple(sorted(copy.weights))].append(copy.bytes)

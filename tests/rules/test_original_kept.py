@@ -212,7 +212,7 @@ def test_the_copies_are_those_predicted(
     path = tmp_path / "tied.onnx"
     onnx.save(model(body), path, save_as_external_data=external, size_threshold=0)
     (one,) = findings(RULE, path, tmp_path, runtime=version)
-    copies = [copy for copy in xray(path, version, run=False).copies if copy.live is not False]
+    copies = [copy for copy in xray(path, version, run=False).copies if copy.in_use is not False]
     packed = [copy.bytes for copy in copies if copy.kind == "packed"]
     assert (len(packed), sum(packed)) == (one.expected[0].count, one.expected[0].bytes)
     originals = [copy for copy in copies if copy.kind == "original"]

@@ -103,4 +103,4 @@ def test_the_xray_sees_the_weight_beside_its_copy(
     agrees(found, after.measured_bytes, version)
     onnx.save(through(turn(), "Gather", values((4096, 1024))), tmp_path / "constant.onnx")
     without = xray(tmp_path / "constant.onnx", version)
-    assert [copy.kind for copy in without.copies if copy.live is not False] == ["transposed"]
+    assert [copy.kind for copy in without.copies if copy.in_use is not False] == ["transposed"]

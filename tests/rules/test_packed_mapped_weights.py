@@ -92,6 +92,6 @@ def test_the_private_copies_are_those_predicted(
     path = layers(tmp_path)
     (one,) = findings(RULE, path, tmp_path, runtime=version)
     copies = xray(path, version).copies
-    private = [copy for copy in copies if copy.backing.kind == "anonymous" and copy.live]
+    private = [copy for copy in copies if copy.backing.kind == "anonymous" and copy.in_use]
     assert {copy.kind for copy in private} == {"packed"}
     agrees(one, sum(copy.resident_bytes for copy in private), version)

@@ -47,7 +47,7 @@ def test_the_runtime_takes_it(
     assert option.is_relevant(plain)
     plain = replace(plain, session=replace(plain.session, telemetry=False))
     job = option.added_to(plain)
-    assert job != plain or option.saved or option.shares_weights
+    assert job != plain or option.save_options or option.shares_weights
     with SessionServer(job, []) as server:
         assert server.signature["inputs"]
 

@@ -1,1 +1,2 @@
-"""Measurement for `memdiag.api.compare`: subjects, columns side by side, search for a version."""
+"""Measurement for `memdiag.api.compare`: column plans, columns side by side, search for a
+version."""

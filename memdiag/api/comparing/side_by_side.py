@@ -1,4 +1,4 @@
-"""Measurement of subjects side by side: with the same inputs, in turn, in fresh processes."""
+"""Measurement of columns side by side: with the same inputs, in turn, in fresh processes."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -9,7 +9,8 @@ from statistics import median
 import msgspec
 import numpy as np
 
-from memdiag.api.comparing.subjects import OnProgress, Subject
+from memdiag.api.arguments import OnProgress
+from memdiag.api.comparing.column_plans import ColumnPlan
 from memdiag.api.comparison_inputs import ComparisonInputs, find_comparison_inputs
 from memdiag.api.profile import profile_job
 from memdiag.comparison.columns import graph_of, with_profiles
@@ -17,7 +18,7 @@ from memdiag.comparison.reference import OutputComparison, ReferenceSession
 from memdiag.errors import MeasurementError, MemdiagError, UsageError
 from memdiag.model.dimensions import Axis, axes_of
 from memdiag.model.model_file import ModelFile, open_model
-from memdiag.records.comparison import Column
+from memdiag.records.comparison import ComparisonColumn
 from memdiag.records.dimension import Dimension
 from memdiag.records.profile import Input, Profile
 from memdiag.runner.job import Feed, InputConfig, Job
@@ -30,14 +31,14 @@ MAX_NAMED_INPUTS = 2
 
 @dataclass(kw_only=True)
 class SideBySide:
-    """Measures the subjects of a comparison with the inputs of the first model that runs.
+    """Measures the columns of a comparison with the inputs of the first model that runs.
 
     Attributes:
         scratch: a folder for temporary files.
         exits: closes the open models.
         inputs: sizes and arrays of the inputs, and the number of runs.
-        processes: number of processes for each subject.
-        xray: identify the owners of resident bytes in the first process of each subject.
+        processes: number of processes for each column.
+        xray: identify the owners of resident bytes in the first process of each column.
         own_inputs: generate other inputs for models that do not run with those of the first.
         on_progress: called with the current step.
         notes: notes on all columns.
@@ -56,39 +57,39 @@ class SideBySide:
     _files: dict[Path, ModelFile | MemdiagError] = field(default_factory=dict)
     _trials: ComparisonInputs = field(default_factory=ComparisonInputs)
     _own: dict[str, ComparisonInputs] = field(default_factory=dict)
-    _opened: Sequence[Subject] = ()
-    _first: Subject | None = None
+    _opened: Sequence[ColumnPlan] = ()
+    _first: ColumnPlan | None = None
     _reference: Job | None = None
     _timed: int = 0
     _folders: int = 0
 
-    def measure(self, subjects: Sequence[Subject]) -> list[Column]:
-        """Return a column for each of `subjects`, whether it could be measured or not.
+    def measure(self, plans: Sequence[ColumnPlan]) -> list[ComparisonColumn]:
+        """Return a column for each of `plans`, whether it could be measured or not.
 
         Raises:
             UsageError: the given inputs or dimensions do not fit the models.
         """
-        opened = [each for each in subjects if each.status == "completed" and self._opens(each)]
-        profiles: dict[str, list[Profile]] = {subject.label: [] for subject in opened}
+        opened = [each for each in plans if each.status == "completed" and self._opens(each)]
+        profiles: dict[str, list[Profile]] = {plan.label: [] for plan in opened}
         failures: dict[str, str] = {}
         comparisons: dict[str, OutputComparison] = {}
         try:
             self._find_inputs(opened)
             for round_index in range(self.processes):
-                # Every other round is in reverse order, so that no subject is always the last.
-                for subject in opened if round_index % 2 == 0 else opened[::-1]:
-                    before = profiles[subject.label]
-                    if subject.label in failures or not all(map(_is_complete, before)):
+                # Every other round is in reverse order, so that no column is always the last.
+                for plan in opened if round_index % 2 == 0 else opened[::-1]:
+                    before = profiles[plan.label]
+                    if plan.label in failures or not all(map(_is_complete, before)):
                         continue
-                    self.on_progress(f"{subject.label}, {round_index + 1} of {self.processes}")
+                    self.on_progress(f"{plan.label}, {round_index + 1} of {self.processes}")
                     try:
-                        before.append(self._profile(subject, is_first=round_index == 0))
+                        before.append(self._profile(plan, is_first=round_index == 0))
                     except MeasurementError as error:
-                        failures[subject.label] = str(error)
+                        failures[plan.label] = str(error)
             completed = [
-                subject
-                for subject in opened
-                if subject.label not in failures and all(map(_is_complete, profiles[subject.label]))
+                plan
+                for plan in opened
+                if plan.label not in failures and all(map(_is_complete, profiles[plan.label]))
             ]
             if self._reference is None and completed:
                 self._choose_timed(profiles[completed[0].label])
@@ -97,30 +98,29 @@ class SideBySide:
             self.interrupted = True
         return [
             self._column(
-                subject,
-                profiles.get(subject.label, ()),
-                failures.get(subject.label, ""),
-                comparisons.get(subject.label),
+                plan,
+                profiles.get(plan.label, ()),
+                failures.get(plan.label, ""),
+                comparisons.get(plan.label),
             )
-            for subject in subjects
+            for plan in plans
         ]
 
     def _column(
         self,
-        subject: Subject,
+        plan: ColumnPlan,
         profiles: Sequence[Profile],
         failure: str,
         comparison: OutputComparison | None,
-    ) -> Column:
-        """Return the column of `subject`; `failure` is why its process could not be measured."""
-        file = self._files.get(subject.job.model)
-        column = Column(
-            label=subject.label,
-            status=subject.status,
-            message=subject.message,
-            model=subject.model
-            or str(subject.job.model).encode(errors="backslashreplace").decode(),
-            optimizer=subject.optimizer,
+    ) -> ComparisonColumn:
+        """Return the column of `plan`; `failure` is why its process could not be measured."""
+        file = self._files.get(plan.job.model)
+        column = ComparisonColumn(
+            label=plan.label,
+            status=plan.status,
+            message=plan.message,
+            model=plan.model or str(plan.job.model).encode(errors="backslashreplace").decode(),
+            optimizer=plan.optimizer,
             graph=graph_of(file) if isinstance(file, ModelFile) else None,
         )
         if isinstance(file, MemdiagError):
@@ -129,10 +129,10 @@ class SideBySide:
             return msgspec.structs.replace(column, status="failed", message=failure)
         if not profiles:
             return column
-        return with_profiles(column, profiles, comparison, self._timed_runs(subject))
+        return with_profiles(column, profiles, comparison, self._timed_runs(plan))
 
-    def _opens(self, subject: Subject) -> bool:
-        path = subject.job.model
+    def _opens(self, plan: ColumnPlan) -> bool:
+        path = plan.job.model
         if path not in self._files:
             try:
                 self._files[path] = self.exits.enter_context(open_model(path))
@@ -140,66 +140,66 @@ class SideBySide:
                 self._files[path] = error
         return isinstance(self._files[path], ModelFile)
 
-    def _file(self, subject: Subject) -> ModelFile:
-        file = self._files[subject.job.model]
+    def _file(self, plan: ColumnPlan) -> ModelFile:
+        file = self._files[plan.job.model]
         assert isinstance(file, ModelFile)
         return file
 
-    def _find_inputs(self, opened: Sequence[Subject]) -> None:
-        """Generate the inputs of all columns, with the first subject that runs with any."""
+    def _find_inputs(self, opened: Sequence[ColumnPlan]) -> None:
+        """Generate the inputs of all columns, with the first column that runs with any."""
         self._opened = opened
         self._check_dims(opened)
         self.on_progress("finding inputs that the model runs with")
-        for subject in opened:
+        for plan in opened:
             if not self._trials.sets:
-                self._trials = self._find_trials(subject)
-                self._first = subject
+                self._trials = self._find_trials(plan)
+                self._first = plan
         self.notes += self._trials.notes
         if opened and not self._sets:
             self.notes.append("no generated inputs run: sessions are created, but not run")
-        for subject in opened if self.own_inputs and self._sets else ():
+        for plan in opened if self.own_inputs and self._sets else ():
             feeds = self._sets[0].feeds
-            runs = try_inputs(replace(subject.job, runs=None), [feeds]) is not None
-            if not runs or not self._has_given_sizes(subject, feeds):
-                self._own[subject.label] = self._find_trials(subject)
+            runs = try_inputs(replace(plan.job, runs=None), [feeds]) is not None
+            if not runs or not self._has_given_sizes(plan, feeds):
+                self._own[plan.label] = self._find_trials(plan)
 
-    def _check_dims(self, subjects: Sequence[Subject]) -> None:
+    def _check_dims(self, plans: Sequence[ColumnPlan]) -> None:
         """Check that at least one model has each dimension of --dim.
 
         Raises:
             UsageError: none of the models has a dimension of that name.
         """
-        names = {each.label: [axis.key for axis in self._free(each)] for each in subjects}
+        names = {each.label: [axis.key for axis in self._free(each)] for each in plans}
         unknown = [
             name for name in self.inputs.dims if not any(name in keys for keys in names.values())
         ]
-        if unknown and len({each.job.model for each in subjects}) > 1:
+        if unknown and len({each.job.model for each in plans}) > 1:
             known = (
                 f"{label} has {', '.join(dict.fromkeys(keys)) or 'none'}"
                 for label, keys in names.items()
             )
             raise UsageError(f"unknown dimension {unknown[0]!r}: {'; '.join(known)}.")
 
-    def _free(self, subject: Subject) -> list[Axis]:
+    def _free(self, plan: ColumnPlan) -> list[Axis]:
         """Return the free axes of a model's inputs."""
-        inputs = self._file(subject).graph.required_inputs
+        inputs = self._file(plan).graph.required_inputs
         return [axis for value in inputs for axis in axes_of(value) or () if axis.size is None]
 
-    def _has_given_sizes(self, subject: Subject, feeds: Sequence[Feed]) -> bool:
+    def _has_given_sizes(self, plan: ColumnPlan, feeds: Sequence[Feed]) -> bool:
         """Return whether `feeds`, generated for another model, have the sizes of --dim."""
         shapes = _shapes(feeds)
         return all(
             self.inputs.dims.get(axis.key, size) == size
-            for axis in self._free(subject)
+            for axis in self._free(plan)
             if (size := _size(axis, shapes)) is not None
         )
 
-    def _dimensions_of(self, subject: Subject) -> tuple[Dimension, ...]:
-        """Return the sizes of the free dimensions of `subject`, by the names of its model."""
-        own = self._own.get(subject.label)
+    def _dimensions_of(self, plan: ColumnPlan) -> tuple[Dimension, ...]:
+        """Return the sizes of the free dimensions of `plan`, by the names of its model."""
+        own = self._own.get(plan.label)
         if own is not None:
             return own.dimensions
-        if self._first is None or subject.job.model == self._first.job.model:
+        if self._first is None or plan.job.model == self._first.job.model:
             return self._trials.dimensions
         sizes = {dimension.name: dimension for dimension in self._trials.dimensions}
         first = {
@@ -210,7 +210,7 @@ class SideBySide:
         shapes = _shapes(self._sets[0].feeds)
         reason = "the size that the first model has"
         found = {}
-        for axis in self._free(subject):
+        for axis in self._free(plan):
             same = first.get((axis.input, axis.position))
             size = _size(axis, shapes)
             if same is not None:
@@ -231,11 +231,11 @@ class SideBySide:
     def _sets(self) -> tuple[InputSet, ...]:
         return self._trials.sets
 
-    def _find_trials(self, subject: Subject) -> ComparisonInputs:
-        job = replace(subject.job, runs=None)
+    def _find_trials(self, plan: ColumnPlan) -> ComparisonInputs:
+        job = replace(plan.job, runs=None)
         folder = self._folder("inputs")
-        file = self._file(subject)
-        names = {axis.key for axis in self._free(subject)}
+        file = self._file(plan)
+        names = {axis.key for axis in self._free(plan)}
         all_names = names.union(*((axis.key for axis in self._free(each)) for each in self._opened))
         # A size that only another model has is skipped; one that none has is an error.
         dims = {
@@ -247,19 +247,19 @@ class SideBySide:
             file, job, folder, dims=dims, given=self.inputs.arrays, sizes=()
         )
 
-    def _profile(self, subject: Subject, *, is_first: bool) -> Profile:
+    def _profile(self, plan: ColumnPlan, *, is_first: bool) -> Profile:
         # A model that runs with no inputs gets those of the first: the profile has the error.
-        own = self._own.get(subject.label, self._trials)
+        own = self._own.get(plan.label, self._trials)
         sets = own.sets or self._sets
-        job = replace(subject.job, runs=self.inputs.runs if sets else None)
+        job = replace(plan.job, runs=self.inputs.runs if sets else None)
         if sets:
             feeds = tuple(trial.feeds for trial in sets)
             job = replace(job, feeds=feeds[0], later_feeds=feeds)
         return profile_job(
-            self._file(subject),
+            self._file(plan),
             job,
             inputs=self._descriptions(sets[0]) if sets else (),
-            dimensions=self._dimensions_of(subject),
+            dimensions=self._dimensions_of(plan),
             xray=self.xray and is_first,
         )
 
@@ -289,44 +289,44 @@ class SideBySide:
         medians = [median(latencies) for latencies in runs if latencies]
         self._timed = medians.index(max(medians)) if medians else 0
 
-    def _timed_runs(self, subject: Subject) -> slice:
-        if subject.label in self._own:
+    def _timed_runs(self, plan: ColumnPlan) -> slice:
+        if plan.label in self._own:
             return slice(None)
         return slice(self._timed, None, max(1, len(self._sets)))
 
-    def _compare_outputs(self, completed: Sequence[Subject]) -> dict[str, OutputComparison]:
-        """Compare outputs and latencies with those of the first subject that completed."""
+    def _compare_outputs(self, completed: Sequence[ColumnPlan]) -> dict[str, OutputComparison]:
+        """Compare outputs and latencies with those of the first column that completed."""
         found = {
-            subject.label: OutputComparison(failure=self._difference_in_inputs(subject))
-            for subject in completed
-            if subject.label in self._own
+            plan.label: OutputComparison(failure=self._difference_in_inputs(plan))
+            for plan in completed
+            if plan.label in self._own
         }
-        others = [subject for subject in completed if subject.label not in found]
+        others = [plan for plan in completed if plan.label not in found]
         if self._reference is None and others:
             self._reference = others.pop(0).job
         if self._reference is None or not others or not self._sets:
             return found
         with ReferenceSession(self._reference, self._sets, self._folder("outputs")) as reference:
-            if reference.random:
-                names = ", ".join(sorted(reference.random))
+            if reference.unstable:
+                names = ", ".join(sorted(reference.unstable))
                 self.notes.append(f"outputs that are random are not compared: {names}")
-            for subject in others:
-                self.on_progress(f"{subject.label} beside the first")
+            for plan in others:
+                self.on_progress(f"{plan.label} beside the first")
                 try:
-                    found[subject.label] = reference.compare(subject.job, self._timed)
+                    found[plan.label] = reference.compare(plan.job, self._timed)
                 except MeasurementError as error:
-                    found[subject.label] = OutputComparison(failure=str(error))
+                    found[plan.label] = OutputComparison(failure=str(error))
         return found
 
-    def _difference_in_inputs(self, subject: Subject) -> str:
-        """Return why `subject`, which has inputs of its own, is not compared with the first."""
-        first, own = self._first, self._own[subject.label]
+    def _difference_in_inputs(self, plan: ColumnPlan) -> str:
+        """Return why `plan`, which has inputs of its own, is not compared with the first."""
+        first, own = self._first, self._own[plan.label]
         assert first is not None
         if not own.sets:
-            return f"{subject.label} runs with no inputs that memdiag can generate"
+            return f"{plan.label} runs with no inputs that memdiag can generate"
         inputs = (_in_words(self._sets[0].feeds), _in_words(own.sets[0].feeds))
         return (
-            f"the inputs differ ({first.label} runs with {inputs[0]}, {subject.label} with"
+            f"the inputs differ ({first.label} runs with {inputs[0]}, {plan.label} with"
             f" {inputs[1]})"
         )
 

@@ -3,13 +3,14 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from memdiag.api.arguments import OnProgress
+from memdiag.api.comparing.column_plans import versions
 from memdiag.api.comparing.side_by_side import SideBySide
-from memdiag.api.comparing.subjects import OnProgress, versions
 from memdiag.comparison import runtimes
 from memdiag.comparison.changes import changes
 from memdiag.comparison.comparable import Comparable
 from memdiag.errors import ProvisionError
-from memdiag.records.comparison import Bisection, Column, Metric
+from memdiag.records.comparison import Bisection, ComparisonColumn, Metric
 from memdiag.runner.job import Job
 
 
@@ -29,9 +30,9 @@ class VersionSearch:
     metric: Metric
     side_by_side: SideBySide
     on_progress: OnProgress
-    columns: dict[str, Column] = field(default_factory=dict)
+    columns: dict[str, ComparisonColumn] = field(default_factory=dict)
 
-    def run(self, ends: Sequence[str]) -> tuple[list[Column], Bisection | None]:
+    def run(self, ends: Sequence[str]) -> tuple[list[ComparisonColumn], Bisection | None]:
         """Return the measured columns, the oldest first, and the result; None if interrupted.
 
         `ends` are versions: none before the oldest or after the newest of them is measured.
@@ -70,7 +71,7 @@ class VersionSearch:
             version for version in known if min(keys) <= runtimes.sort_key(version) <= max(keys)
         ]
 
-    def _measure(self, version: str) -> Column:
+    def _measure(self, version: str) -> ComparisonColumn:
         if version not in self.columns:
             found = [*versions(self.job, [version], self.on_progress)]
             (self.columns[version],) = self.side_by_side.measure(found)
@@ -78,16 +79,16 @@ class VersionSearch:
                 raise KeyboardInterrupt
         return self.columns[version]
 
-    def _differs(self, before: Column, after: Column) -> bool:
+    def _differs(self, before: ComparisonColumn, after: ComparisonColumn) -> bool:
         found, _ = changes(before, after, Comparable())
         return any(each.metric == self.metric for each in found)
 
 
 def bisect(
     candidates: Sequence[str],
-    measure: Callable[[str], Column],
-    differs: Callable[[Column, Column], bool],
-) -> tuple[Column, Column] | None:
+    measure: Callable[[str], ComparisonColumn],
+    differs: Callable[[ComparisonColumn, ComparisonColumn], bool],
+) -> tuple[ComparisonColumn, ComparisonColumn] | None:
     """Return the columns of two successive versions between which a figure `differs`.
 
     Versions that cannot be measured are skipped. If the figure changes several times, one of the
@@ -116,7 +117,9 @@ def bisect(
     return low, high
 
 
-def _first(candidates: Sequence[str], measure: Callable[[str], Column]) -> Column | None:
+def _first(
+    candidates: Sequence[str], measure: Callable[[str], ComparisonColumn]
+) -> ComparisonColumn | None:
     for version in candidates:
         column = measure(version)
         if column.measured is not None:

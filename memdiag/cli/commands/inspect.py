@@ -19,9 +19,9 @@ def configure(parser: ArgumentParser) -> None:
 def run(options: Namespace) -> int:
     """Print the contents of a model, without loading its weights.
 
-    Lists free dimensions with the sizes that other commands choose for them, weights by type, place
-    and storage, inputs and outputs, the twenty largest weights and the operators that read them,
-    subgraphs, external files and operators.
+    Lists free dimensions with the sizes that other commands choose for them, weights by type,
+    origin and storage, inputs and outputs, the twenty largest weights and the operators that read
+    them, subgraphs, external files and operators.
     """
     from memdiag.api.inspect import inspect
     from memdiag.cli.output import show_inventory

@@ -207,12 +207,14 @@ def run(options: Namespace) -> int:
         (saved,) = destination.write(profile, ("json",))
         raise KeyboardInterrupt(f"The profile, without findings, is at {saved}.")
 
-    def print_answer(written: Sequence[Path]) -> int:
+    def update_baseline_and_print(written: Sequence[Path]) -> int:
+        status = None
         if result.update is not None:
             refuse_other_configuration(result.update.path, str(model), profile)
-        return _print_result(result, written, format=options.format, quiet=options.quiet)
+            status = result.update.write()
+        return _print_result(result, status, written, format=options.format, quiet=options.quiet)
 
-    return destination.write_and_print(profile, print_answer)
+    return destination.write_and_print(profile, update_baseline_and_print)
 
 
 def _has_completed_profile(folder: Path) -> bool:
@@ -282,21 +284,25 @@ def _session(options: Namespace, *, pinned: bool) -> SessionConfig:
 
 
 def _print_result(
-    result: BudgetResult, written: Sequence[Path], *, format: str, quiet: bool
+    result: BudgetResult,
+    baseline_status: str | None,
+    written: Sequence[Path],
+    *,
+    format: str,
+    quiet: bool,
 ) -> int:
-    """Print a profile in `format`, write its baseline, and return the exit code.
+    """Print a profile in `format`, and return the exit code.
 
     How a run ended that did not complete is printed on standard error as well, in one sentence.
 
     Raises:
-        ReportError: the job summary, or the baseline, cannot be written.
+        ReportError: the job summary cannot be written.
     """
     from memdiag.cli.output import show
     from memdiag.records.codec import encode
     from memdiag.reports.text import plain
 
     profile, judgement = result.profile, result.profile.judgement
-    status = result.update.write() if result.update else None
     completed = profile.outcome.status == "completed"
     if format == "json":
         sys.stdout.buffer.write(encode(profile))
@@ -311,13 +317,13 @@ def _print_result(
     if judgement is None:
         return CLEAN
     if format in ("console", "json"):
-        _print_judgement(profile, status, to_stderr=format == "json", quiet=quiet)
+        _print_judgement(profile, baseline_status, to_stderr=format == "json", quiet=quiet)
     if result.incomparable and not judgement.budget.limits:
         # There was no other limit to compare with: that is not a pass.
         message = f"memdiag: {profile.model.path}: {result.incomparable}."
         print(plain(message), file=sys.stderr)
         return ERROR
-    return CLEAN if judgement.holds else FINDINGS
+    return CLEAN if judgement.is_met else FINDINGS
 
 
 def _print_report(profile: Profile, format: str) -> None:
@@ -346,10 +352,10 @@ def _append_job_summary(text: str) -> None:
 
 def _print_outcome(profile: Profile, written: Sequence[Path]) -> None:
     from memdiag.reports.profile import REPORT
-    from memdiag.reports.profile.headline import headline
+    from memdiag.reports.profile.headline import profile_headline
     from memdiag.reports.text import plain
 
-    sentence = headline(profile).first
+    sentence = profile_headline(profile).first
     path = plain(profile.model.path)
     print(f"memdiag: {path}: {sentence[0].lower()}{sentence[1:]}", file=sys.stderr)
     for file in written:

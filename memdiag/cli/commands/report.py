@@ -11,7 +11,7 @@ from memdiag.cli.options import add_list, add_reports_folder
 from memdiag.errors import UsageError
 
 if TYPE_CHECKING:
-    from memdiag.reports import Reported
+    from memdiag.records.schemas import Reported
 
 ARGUMENTS = "FILE"
 _CONSOLE = "console"
@@ -104,10 +104,10 @@ def _load(file: Path, fix: Path | None) -> "Reported":
         RecordError: a file cannot be read, or is not a record that has reports.
         UsageError: the records are of different models.
     """
-    from memdiag.api.load import join_fix, load_fix_or_tuning, load_record
+    from memdiag.api.load import join_fix, load_fix_or_tuning, load_reported
     from memdiag.records.profile import Profile
 
-    record = load_record(file)
+    record = load_reported(file)
     if fix is None:
         return record
     if not isinstance(record, Profile):

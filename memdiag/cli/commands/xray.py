@@ -72,7 +72,7 @@ def run(options: Namespace) -> int:
     attribution = xray(
         int(options.process),
         models or None,
-        sampled=options.verify == "sampled",
+        verify=options.verify,
         pause=options.pause,
     )
     if options.output is not None:

@@ -37,7 +37,8 @@ from collections.abc import Iterator, Sequence
 from memdiag.programs.session_facts import created_sessions, model_name
 from memdiag.records.run import ProgramFinding, ProgramProcess, ProgramRun, ProgramSession
 from memdiag.rules.rule import Rule
-from memdiag.rules.wording import counted, some_of
+from memdiag.rules.wording import some_of
+from memdiag.units import counted
 
 RULE = Rule(
     code="MD708",

@@ -52,7 +52,8 @@ from memdiag.programs.session_facts import (
 )
 from memdiag.records.run import ProgramFinding, ProgramRun, ProgramSession
 from memdiag.rules.rule import Rule
-from memdiag.rules.wording import counted, some_of
+from memdiag.rules.wording import some_of
+from memdiag.units import counted
 
 RULE = Rule(
     code="MD707",

@@ -45,8 +45,7 @@ from memdiag.programs.session_facts import (
 )
 from memdiag.records.run import ProgramFinding, ProgramRun, ProgramSession
 from memdiag.rules.rule import Rule
-from memdiag.rules.wording import counted
-from memdiag.units import format_duration
+from memdiag.units import counted, format_duration
 
 RULE = Rule(
     code="MD703",

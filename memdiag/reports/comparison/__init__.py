@@ -18,7 +18,7 @@ from memdiag.reports.comparison.sentences import (
     problems,
     title,
 )
-from memdiag.reports.comparison.tables import tables
+from memdiag.reports.comparison.tables import comparison_tables
 from memdiag.reports.console import block, files, line, print_plain
 from memdiag.reports.page import Plotly, page
 from memdiag.reports.report import Report, file_names
@@ -43,7 +43,7 @@ def _show(comparison: Comparison, console: Console, written: Sequence[Path], qui
     line(console, bisection_result(comparison), "bold")
     if quiet:
         return
-    for _, table in tables(comparison):
+    for _, table in comparison_tables(comparison):
         console.print()
         print_table(console, table)
     block(console, problems(comparison))
@@ -70,7 +70,7 @@ def markdown(comparison: Comparison) -> str:
             md.section("What differs", md.bullets(_changes(comparison))),
             *(
                 md.section(heading, f"{markdown_table(table)}\n\n{_caption(table)}".strip())
-                for heading, table in tables(comparison)
+                for heading, table in comparison_tables(comparison)
             ),
             md.section(
                 "Copies of weights that differ",
@@ -93,7 +93,7 @@ def _caption(table: Table) -> str:
 def _page(comparison: Comparison, *, plotly: Plotly = "inline") -> bytes:
     lines = _page_lines(comparison)
     # The first table, which has bars, is above the chart.
-    memory, *others = tables(comparison) or (None,)
+    memory, *others = comparison_tables(comparison) or (None,)
     return page(
         "comparison.html.j2",
         ("comparison.js",),
@@ -112,6 +112,7 @@ def _page(comparison: Comparison, *, plotly: Plotly = "inline") -> bytes:
         charts={"lines": lines},
         record=codec.encode(comparison),
         record_name="comparison",
+        record_kind="comparison",
         plotly=plotly,
     )
 

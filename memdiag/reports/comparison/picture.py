@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from memdiag.records.comparison import Column, Comparison, Latency
+from memdiag.records.comparison import ComparisonColumn, Comparison, Latency
 from memdiag.records.profile import PHASES
 from memdiag.reports import picture
 from memdiag.reports.comparison.sentences import answer, bisection_result, title
@@ -43,12 +43,8 @@ class ColumnTimeline:
     first_run_s: float
 
 
-def timeline_of(column: Column, *, max_points: int = 1200) -> ColumnTimeline | None:
-    """Return the timeline of `column`; None if nothing was sampled.
-
-    Raises:
-        ReportError: the columns of the samples differ in length.
-    """
+def timeline_of(column: ComparisonColumn, *, max_points: int = 1200) -> ColumnTimeline | None:
+    """Return the timeline of `column`; None if nothing was sampled."""
     if column.profile is None:
         return None
     line = timeline(column.profile, max_points=max_points)
@@ -113,7 +109,7 @@ def color_of(index: int) -> str:
     return SERIES[index % len(SERIES)]
 
 
-def _draw_peaks(axes: Axes, columns: Sequence[Column]) -> None:
+def _draw_peaks(axes: Axes, columns: Sequence[ComparisonColumn]) -> None:
     """Draw the peak above the baseline as a bar for each phase and column."""
     reached = {p.phase for c in columns if c.measured for p in c.measured.phases}
     names = [name for name in PHASES if name in reached]
@@ -129,7 +125,7 @@ def _draw_peaks(axes: Axes, columns: Sequence[Column]) -> None:
     picture.style(axes, f"peak by phase, median {unit_name} above the baseline", grid="y")
 
 
-def _draw_timelines(axes: Axes, columns: Sequence[Column]) -> None:
+def _draw_timelines(axes: Axes, columns: Sequence[ComparisonColumn]) -> None:
     """Draw the memory of all columns over time, from the session's creation on."""
     unit, unit_name = _unit(columns)
     lines = []
@@ -149,7 +145,7 @@ def _draw_timelines(axes: Axes, columns: Sequence[Column]) -> None:
     picture.style(axes, f"memory over time, {unit_name} above the baseline", grid="both")
 
 
-def _draw_steady(axes: Axes, columns: Sequence[Column]) -> None:
+def _draw_steady(axes: Axes, columns: Sequence[ComparisonColumn]) -> None:
     """Draw steady memory: anonymous memory in the column's colour, mapped files paler."""
     unit, unit_name = _unit(columns)
     for index, column in enumerate(columns):
@@ -165,7 +161,7 @@ def _draw_steady(axes: Axes, columns: Sequence[Column]) -> None:
 
 def _draw_bars(
     axes: Axes,
-    columns: Sequence[Column],
+    columns: Sequence[ComparisonColumn],
     heading: str,
     figures: Sequence[tuple[float, float, float] | None],
 ) -> None:
@@ -180,7 +176,7 @@ def _draw_bars(
     picture.style(axes, heading, grid="x")
 
 
-def _load(column: Column) -> tuple[float, float, float] | None:
+def _load(column: ComparisonColumn) -> tuple[float, float, float] | None:
     load: Any = column.measured.load if column.measured else None
     return None if load is None else (load.median * 1e3, load.low * 1e3, load.high * 1e3)
 
@@ -200,15 +196,15 @@ def _ratio(latency: Latency | None) -> tuple[float, float, float] | None:
     return latency.ratio, latency.ratio_low, latency.ratio_high
 
 
-def _draw_labels(axes: Axes, columns: Sequence[Column]) -> None:
+def _draw_labels(axes: Axes, columns: Sequence[ComparisonColumn]) -> None:
     axes.set_yticks(range(len(columns)), [_label(column) for column in columns])
     axes.set_ylim(len(columns) - 0.4, -0.6)
 
 
-def _label(column: Column) -> str:
+def _label(column: ComparisonColumn) -> str:
     return shortened(plain(column.label), _MAX_LABEL)
 
 
-def _unit(columns: Sequence[Column]) -> tuple[int, str]:
+def _unit(columns: Sequence[ComparisonColumn]) -> tuple[int, str]:
     peaks = (column.measured.peak.median for column in columns if column.measured)
     return picture.size_unit(max(peaks, default=0))

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from memdiag.comparison.copies import in_words
 from memdiag.records.comparison import (
     FigureChange,
-    Column,
+    ComparisonColumn,
     ColumnStatus,
     Comparison,
     ComparisonKind,
@@ -145,7 +145,7 @@ def copies_sentence(change: CopyChange) -> str:
     return f"{plain(change.from_)} → {plain(change.to)}: {size}, {_limited(in_words(change))}"
 
 
-def decimals(columns: Sequence[Column]) -> int:
+def decimals(columns: Sequence[ComparisonColumn]) -> int:
     """Return the decimals of sizes in MiB, the same in all tables and sentences of `columns`."""
     peaks = (column.measured.peak.median for column in columns if column.measured)
     return decimals_for(max(peaks, default=0))
@@ -174,7 +174,7 @@ def _difference(comparison: Comparison, change: FigureChange) -> str:
     return f"{name} from {' to '.join(figures)}"
 
 
-def _figure(comparison: Comparison, column: Column, change: FigureChange) -> str:
+def _figure(comparison: Comparison, column: ComparisonColumn, change: FigureChange) -> str:
     """Return the figure of `column` that `change` is about."""
     if change.metric == "disk":
         return format_size(column.graph.saved_bytes) if column.graph else "?"
@@ -191,7 +191,7 @@ def _figure(comparison: Comparison, column: Column, change: FigureChange) -> str
     return format_size((measured.peak if change.metric == "peak" else measured.steady).median)
 
 
-def _range(metric: Metric, comparison: Comparison, columns: Sequence[Column]) -> str:
+def _range(metric: Metric, comparison: Comparison, columns: Sequence[ComparisonColumn]) -> str:
     if not any(change.metric == metric for change in comparison.changes):
         return ""
     sizes = {
@@ -210,7 +210,7 @@ def _range(metric: Metric, comparison: Comparison, columns: Sequence[Column]) ->
     return f"{metric} {' '.join(parts)}"
 
 
-def _ending(column: Column) -> str:
+def _ending(column: ComparisonColumn) -> str:
     return f"{plain(column.label)} {_ENDINGS[column.status]}".rstrip()
 
 

@@ -30,7 +30,7 @@ class TitledTable(NamedTuple):
     table: Table
 
 
-def tables(comparison: Comparison) -> tuple[TitledTable, ...]:
+def comparison_tables(comparison: Comparison) -> tuple[TitledTable, ...]:
     """Return the tables of `comparison` that have rows."""
     measured = [column for column in comparison.columns if column.measured is not None]
     optimizers = comparison.kind == "optimizers"
@@ -58,11 +58,11 @@ def _figures(*headings: str) -> list[Column]:
     return [Column(heading, "right", wraps=True) for heading in headings]
 
 
-def _label(column: records.Column) -> Cell:
+def _label(column: records.ComparisonColumn) -> Cell:
     return Cell(plain(column.label), is_code=True)
 
 
-def _memory(columns: Sequence[records.Column]) -> Table:
+def _memory(columns: Sequence[records.ComparisonColumn]) -> Table:
     bars = size_bar_cells(
         [
             SizeBar(
@@ -107,7 +107,7 @@ def _css_color(index: int) -> str:
     return "var(--ink)" if color == LIGHT.ink else color
 
 
-def _speed(columns: Sequence[records.Column]) -> Table:
+def _speed(columns: Sequence[records.ComparisonColumn]) -> Table:
     rows = []
     for column in columns:
         assert column.measured is not None
@@ -148,14 +148,14 @@ def _models(comparison: Comparison) -> Table:
     return _table("model", _figures(*headings, "took", "its peak"), rows, caption)
 
 
-def _peaks(columns: Sequence[records.Column]) -> Table:
+def _peaks(columns: Sequence[records.ComparisonColumn]) -> Table:
     reached = {p.phase for c in columns if c.measured for p in c.measured.phases}
     names = [name for name in PHASES if name in reached]
     rows = [_phase_cells(column, names, "peak", decimals(columns)) for column in columns]
     return _table("peak by phase", _phase_columns(names), rows, "MiB above the baseline")
 
 
-def _kept(comparison: Comparison, columns: Sequence[records.Column]) -> Table:
+def _kept(comparison: Comparison, columns: Sequence[records.ComparisonColumn]) -> Table:
     """Return the memory that every phase keeps, and the sum; no rows if no figure differs."""
     if not any(change.metric in ("kept", "steady") for change in comparison.changes):
         return Table(columns=(), rows=())
@@ -191,7 +191,7 @@ def _phase_columns(names: Sequence[PhaseName]) -> list[Column]:
 
 
 def _phase_cells(
-    column: records.Column,
+    column: records.ComparisonColumn,
     names: Sequence[PhaseName],
     figure: Literal["peak", "kept"],
     digits: int,
@@ -219,7 +219,7 @@ def _latency(latency: Latency) -> tuple[str, str]:
     return format_duration(latency.median_s), interval
 
 
-def _outputs(column: records.Column) -> str:
+def _outputs(column: records.ComparisonColumn) -> str:
     if column.largest_difference:
         return f"{column.largest_difference:.1e}"
     if column.difference:

@@ -11,7 +11,7 @@ from memdiag.reports import markdown as md
 from memdiag.reports.console import block, files, labelled, line, print_plain
 from memdiag.reports.findings import findings_markdown, profile_summary, show_findings
 from memdiag.reports.page import Plotly
-from memdiag.reports.profile.advice import advice
+from memdiag.reports.profile.advice import profile_advice
 from memdiag.reports.profile.facts import (
     environment_facts,
     facts_table,
@@ -21,7 +21,7 @@ from memdiag.reports.profile.facts import (
     sampling_facts,
     session_facts,
 )
-from memdiag.reports.profile.headline import headline
+from memdiag.reports.profile.headline import profile_headline
 from memdiag.reports.profile.phases import (
     copies_by_phase,
     notable_spans,
@@ -30,9 +30,9 @@ from memdiag.reports.profile.phases import (
 )
 from memdiag.reports.report import Report
 from memdiag.reports.table import markdown_table, print_table
-from memdiag.reports.text import capitalized, counted, lowered, plain
+from memdiag.reports.text import capitalized, lowered, plain
 from memdiag.reports.xray import xray_text, xray_markdown, show_xray
-from memdiag.units import format_duration
+from memdiag.units import counted, format_duration
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -51,7 +51,7 @@ def show(
 
 
 def _show(profile: Profile, console: Console, written: Sequence[Path], quiet: bool) -> None:
-    answer = headline(profile)
+    answer = profile_headline(profile)
     style = "bold" if answer.completed else "bold red"
     line(console, f"{answer.model}: {lowered(answer.first)}", style)
     line(console, answer.second)
@@ -59,7 +59,7 @@ def _show(profile: Profile, console: Console, written: Sequence[Path], quiet: bo
         return
     line(console, answer.facts, "dim")
     console.print()
-    found = advice(profile)
+    found = profile_advice(profile)
     labelled(console, "Result", found.result)
     labelled(console, "Why", found.reason)
     for number, step in enumerate(found.steps):
@@ -95,7 +95,7 @@ def _input_lines(profile: Profile) -> list[str]:
 
 def markdown(profile: Profile) -> str:
     """Return the report for a pull request or a bug report."""
-    answer = headline(profile)
+    answer = profile_headline(profile)
     phases = phase_table(profile)
     runs = runs_summary(profile).sentence
     spans = "\n".join(
@@ -126,7 +126,7 @@ def markdown(profile: Profile) -> str:
 
 
 def _advice_markdown(profile: Profile) -> str:
-    found = advice(profile)
+    found = profile_advice(profile)
     steps = (
         md.escape(step.text) + (f" {md.code(step.command)}" if step.command else "")
         for step in found.steps
@@ -154,7 +154,7 @@ def _findings_markdown(profile: Profile) -> tuple[str, ...]:
     return ("### Findings", summary, *findings_markdown(profile.findings))
 
 
-def page(profile: Profile, *, plotly: Plotly = "inline") -> bytes:
+def _page(profile: Profile, *, plotly: Plotly = "inline") -> bytes:
     """Return the page for `profile`."""
     from memdiag.reports.profile.page import render
 
@@ -186,7 +186,7 @@ REPORT = Report[Profile](
         "trace": "trace.json",
     },
     show=show,
-    page=page,
+    page=_page,
     markdown=markdown,
     draw=draw,
     trace=trace,

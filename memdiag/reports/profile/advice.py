@@ -9,7 +9,7 @@ from memdiag.records.attribution import OwnerKind
 from memdiag.records.finding import Finding
 from memdiag.records.profile import Profile
 from memdiag.reports.fix import fix_outcome
-from memdiag.reports.profile.headline import headline, runtime_bytes, weight_factor
+from memdiag.reports.profile.headline import profile_headline, runtime_bytes, weight_factor
 from memdiag.reports.profile.phases import responsible_span
 from memdiag.reports.text import dim_option, listed, plain, shortened
 from memdiag.reports.tuning import tuning_outcome
@@ -86,12 +86,12 @@ class Advice:
     steps: tuple[AdviceStep, ...]
 
 
-def advice(profile: Profile) -> Advice:
+def profile_advice(profile: Profile) -> Advice:
     """Return the answer of `profile`: result, reason and recommended actions."""
     worst = _worst(profile.findings)
     largest = _largest_unused(profile)
     if profile.outcome.status != "completed":
-        result = f"The run did not complete. {headline(profile).first}"
+        result = f"The run did not complete. {profile_headline(profile).first}"
     elif largest is not None:
         result = f"{_unused_sentence(profile, largest)}{_also(profile, largest)}"
     elif worst is not None:
@@ -207,7 +207,7 @@ def _largest_unused(profile: Profile) -> MemoryPart | None:
 
 def _avoidable_bytes(profile: Profile) -> int:
     """Return the bytes that the remedies of findings could save."""
-    costly = _distinct(profile)
+    costly = _findings_beyond_slack(profile)
     worst = _worst(costly)
     if worst is None:
         return 0
@@ -218,8 +218,8 @@ def _avoidable_bytes(profile: Profile) -> int:
     return min(size, steady) if steady > 0 else size
 
 
-def _distinct(profile: Profile) -> list[Finding]:
-    """Return the findings whose memory is not in an unused part that the X-ray measured."""
+def _findings_beyond_slack(profile: Profile) -> list[Finding]:
+    """Return the costly findings, without those about the arena if its slack is stated anyway."""
     has_slack = any(part.label == ARENA_SLACK for part in named_parts(profile))
     return [
         finding
@@ -238,7 +238,7 @@ def _unused_sentence(profile: Profile, part: MemoryPart) -> str:
 
 def _also(profile: Profile, largest: MemoryPart | None) -> str:
     """Return the other avoidable memory in a sentence; empty for none."""
-    worst = _worst(_distinct(profile))
+    worst = _worst(_findings_beyond_slack(profile))
     parts = [part for part in named_parts(profile) if part != largest]
     if largest is None and worst is not None and not worst.bytes:
         # The result states already what only the peak needs.
@@ -247,8 +247,8 @@ def _also(profile: Profile, largest: MemoryPart | None) -> str:
     avoidable = _avoidable_bytes(profile) if largest else 0
     if avoidable and worst is not None:
         others.insert(0, f"up to {format_size(avoidable)} by the remedies of {plain(worst.name)}")
-    also = f" Also avoidable: {', '.join(others)}." if others else ""
-    return also if profile.attribution or not largest else f"{also} {_NO_XRAY}"
+    sentence = f" Also avoidable: {', '.join(others)}." if others else ""
+    return sentence if profile.attribution or not largest else f"{sentence} {_NO_XRAY}"
 
 
 def _costly(findings: Sequence[Finding]) -> list[Finding]:

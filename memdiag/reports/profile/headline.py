@@ -44,7 +44,7 @@ class Headline:
     facts: str
 
 
-def headline(profile: Profile) -> Headline:
+def profile_headline(profile: Profile) -> Headline:
     """Return the headline of `profile`, whether the run completed or not."""
     completed = profile.outcome.status == "completed"
     peak = _peak(profile)

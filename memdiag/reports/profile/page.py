@@ -12,7 +12,7 @@ from memdiag.records.profile import Profile
 from memdiag.reports.budget import verdict
 from memdiag.reports.findings import finding_text, profile_summary, rule_documentation
 from memdiag.reports.page import Plotly, page
-from memdiag.reports.profile.advice import advice
+from memdiag.reports.profile.advice import profile_advice
 from memdiag.reports.profile.facts import (
     environment_facts,
     input_table,
@@ -20,7 +20,7 @@ from memdiag.reports.profile.facts import (
     sampling_facts,
     session_facts,
 )
-from memdiag.reports.profile.headline import headline
+from memdiag.reports.profile.headline import profile_headline
 from memdiag.reports.profile.phases import (
     phase_table,
     run_sentence,
@@ -41,18 +41,14 @@ _MAX_EARLIER_COPY_BYTES = 200_000  # of all moments before the steady state toge
 
 
 def render(profile: Profile, *, plotly: Plotly = "inline") -> bytes:
-    """Return the page for `profile`, below 8 MB whatever the size of the record.
-
-    Raises:
-        ReportError: the columns of the samples differ in length.
-    """
-    answer = headline(profile)
+    """Return the page for `profile`, below 8 MB whatever the size of the record."""
+    answer = profile_headline(profile)
     spans = span_rows(profile)
     xrays = _xrays(profile)
     findings = profile.findings[:_MAX_FINDINGS]
     values = {
         "answer": answer,
-        "advice": advice(profile),
+        "advice": profile_advice(profile),
         "verdict": verdict(profile.judgement) if profile.judgement else "",
         "has_timeline": bool(profile.samples.t_s or profile.spans),
         "outcome": profile.outcome,
@@ -84,6 +80,7 @@ def render(profile: Profile, *, plotly: Plotly = "inline") -> bytes:
         charts=_charts(profile, xrays),
         record=codec.encode(profile),
         record_name="profile",
+        record_kind="profile",
         plotly=plotly,
     )
 
@@ -95,14 +92,14 @@ def _xrays(profile: Profile) -> tuple[PageXray, ...]:
     xrays = [page_xray("steady", steady, trimmed_bytes=trimmed)] if steady else []
     xrays += [
         page_xray(
-            f"end of {taken.phase}",
-            taken.attribution,
+            f"end of {xray.phase}",
+            xray.attribution,
             max_rows=20,
             max_copy_bytes=_MAX_EARLIER_COPY_BYTES // len(earlier),
             max_ranges=600,
             max_tiles=40,
         )
-        for taken in earlier
+        for xray in earlier
     ]
     return tuple(xrays)
 

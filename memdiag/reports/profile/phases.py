@@ -430,12 +430,12 @@ def copies_by_phase(profile: Profile) -> tuple[str, ...]:
     ``copies after parse: 12, original 61 MiB, packed 61 MiB``
     """
     sentences = []
-    for taken in profile.phase_attributions:
-        copies = [copy for copy in taken.attribution.copies if copy.live is not False]
+    for xray in profile.phase_attributions:
+        copies = [copy for copy in xray.attribution.copies if copy.in_use is not False]
         sizes: dict[str, int] = {}
         for copy in copies:
             sizes[copy.kind] = sizes.get(copy.kind, 0) + copy.resident_bytes
         ordered = sorted(sizes.items(), key=lambda item: -item[1])
         kinds = ", ".join(f"{kind} {format_size(size)}" for kind, size in ordered)
-        sentences.append(f"copies after {taken.phase}: {len(copies):,}, {kinds or 'none'}")
+        sentences.append(f"copies after {xray.phase}: {len(copies):,}, {kinds or 'none'}")
     return tuple(sentences)

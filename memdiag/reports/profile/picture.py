@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from memdiag.records.profile import Profile
 from memdiag.reports.palette import LIGHT as COLOR
 from memdiag.reports.picture import fitting, size_unit, spread
-from memdiag.reports.profile.headline import headline, weight_factor
+from memdiag.reports.profile.headline import profile_headline, weight_factor
 from memdiag.reports.profile.timeline import Band, TimelineChart, timeline
 from memdiag.reports.text import sampled_mark, shortened
 from memdiag.units import KIB, format_duration, format_size
@@ -41,11 +41,7 @@ _LAYERS = {
 
 
 def draw(profile: Profile) -> Figure:
-    """Return the timeline of `profile`, 1600 × 832 pixels.
-
-    Raises:
-        ReportError: the columns of the samples differ in length.
-    """
+    """Return the timeline of `profile`, 1600 × 832 pixels."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -161,7 +157,7 @@ def _top(profile: Profile, line: TimelineChart) -> int:
 
 
 def _draw_title(figure: Figure, profile: Profile) -> None:
-    answer = headline(profile)
+    answer = profile_headline(profile)
     color = COLOR.ink if answer.completed else COLOR.peak_ink
     title, title_size = fitting(answer.model, _TITLE, _ACROSS)
     lines = textwrap.wrap(answer.first, _MAX_LINE)

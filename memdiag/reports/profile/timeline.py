@@ -113,20 +113,8 @@ class TimelineChart:
 
 
 def timeline(profile: Profile, *, max_points: int = 4000) -> TimelineChart:
-    """Return the timeline of `profile` in at most about `max_points` samples.
-
-    Raises:
-        ReportError: the columns of the samples differ in length.
-    """
+    """Return the timeline of `profile` in at most about `max_points` samples."""
     samples = profile.samples
-    lengths = {len(samples.t_s), len(samples.rss_bytes)}
-    lengths |= {len(samples.anonymous_bytes), len(samples.file_bytes)}
-    lengths |= {len(samples.shared_bytes)} if samples.shared_bytes else set()
-    if len(lengths) > 1:
-        raise ReportError(
-            f"{profile.model.path}: the columns of the samples differ in length."
-            " Measure the model again."
-        )
     seen = len(samples.rss_bytes)
     while seen and samples.rss_bytes[seen - 1] == 0:
         seen -= 1  # a process that has ended reads as zero

@@ -11,7 +11,7 @@ from memdiag.reports import markdown as md
 from memdiag.reports.console import block, files, line, print_plain
 from memdiag.reports.page import Plotly
 from memdiag.reports.report import Report
-from memdiag.reports.run.headline import finding_texts, headline, remarks
+from memdiag.reports.run.headline import finding_texts, run_headline, remarks
 from memdiag.reports.run.names import model_names, session_name
 from memdiag.reports.run.owners import process_owners
 from memdiag.reports.run.sessions import (
@@ -23,7 +23,8 @@ from memdiag.reports.run.sessions import (
     summary_table,
 )
 from memdiag.reports.table import Table, markdown_table, print_table
-from memdiag.reports.text import counted, plain
+from memdiag.reports.text import plain
+from memdiag.units import counted
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -42,7 +43,7 @@ def show(
 
 
 def _show(run: ProgramRun, console: Console, written: Sequence[Path], quiet: bool) -> None:
-    answer = headline(run)
+    answer = run_headline(run)
     line(console, answer.first, "bold" if answer.is_success else "bold red")
     line(console, answer.second)
     if quiet:
@@ -80,7 +81,7 @@ def _show_findings(run: ProgramRun, console: Console) -> None:
 
 def markdown(run: ProgramRun) -> str:
     """Return the report for a pull request or a bug report."""
-    answer = headline(run)
+    answer = run_headline(run)
     session = largest_session(run)
     phases = ""
     if session is not None and session.phases:
@@ -127,7 +128,7 @@ def _long(table: Table, run: ProgramRun) -> str:
     return f"{markdown_table(table)}\n\n{md.escape(left_out + table.caption)}"
 
 
-def page(run: ProgramRun, *, plotly: Plotly = "inline") -> bytes:
+def _page(run: ProgramRun, *, plotly: Plotly = "inline") -> bytes:
     """Return the page for `run`."""
     from memdiag.reports.run.page import render
 
@@ -159,7 +160,7 @@ REPORT = Report[ProgramRun](
         "trace": "trace.json",
     },
     show=show,
-    page=page,
+    page=_page,
     markdown=markdown,
     draw=draw,
     trace=trace,

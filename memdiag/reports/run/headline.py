@@ -14,8 +14,8 @@ from memdiag.reports.run.names import (
     session_name,
     shapes_text,
 )
-from memdiag.reports.text import counted, plain, shortened
-from memdiag.units import format_duration, format_size
+from memdiag.reports.text import plain, shortened
+from memdiag.units import counted, format_duration, format_size
 
 _MAX_REMARKS = 5  # of a kind
 _MAX_MESSAGE = 300
@@ -40,7 +40,7 @@ class Headline:
     is_success: bool
 
 
-def headline(run: ProgramRun) -> Headline:
+def run_headline(run: ProgramRun) -> Headline:
     """Return the headline of `run`."""
     models = {model_key(session) for session in run.sessions}
     sessions = counted(len(run.sessions), "session")

@@ -9,7 +9,7 @@ from typing import Any
 from memdiag.records import codec
 from memdiag.records.run import ProgramRun
 from memdiag.reports.page import Plotly, page
-from memdiag.reports.run.headline import finding_texts, headline, remarks
+from memdiag.reports.run.headline import finding_texts, run_headline, remarks
 from memdiag.reports.run.names import model_names, session_name
 from memdiag.reports.run.owners import process_owners, tiles
 from memdiag.reports.run.sessions import (
@@ -33,12 +33,8 @@ _MAX_OWNERS = 8
 
 
 def render(run: ProgramRun, *, plotly: Plotly = "inline") -> bytes:
-    """Return the page for `run`.
-
-    Raises:
-        ReportError: the columns of the samples differ in length.
-    """
-    answer = headline(run)
+    """Return the page for `run`."""
+    answer = run_headline(run)
     line = run_timeline(run)
     models = model_names(run)
     largest = largest_session(run)
@@ -81,5 +77,6 @@ def render(run: ProgramRun, *, plotly: Plotly = "inline") -> bytes:
         charts={"run": asdict(line), "xrays": [{"tiles": tile_columns(owned)}]},
         record=codec.encode(run),
         record_name="run",
+        record_kind="run",
         plotly=plotly,
     )

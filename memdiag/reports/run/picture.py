@@ -10,7 +10,7 @@ from memdiag.records.run import ProgramRun
 from memdiag.reports.palette import LIGHT as COLOR
 from memdiag.reports.palette import SERIES
 from memdiag.reports.picture import fitting, size_unit
-from memdiag.reports.run.headline import headline
+from memdiag.reports.run.headline import run_headline
 from memdiag.reports.run.timeline import Lane, RunTimeline, run_timeline
 from memdiag.reports.text import shortened
 from memdiag.units import KIB, format_size
@@ -33,11 +33,7 @@ _MAX_LEGEND = 28  # letters
 
 
 def draw(run: ProgramRun) -> Figure:
-    """Return the memory of the processes on top of each other, and a bar for each session.
-
-    Raises:
-        ReportError: the columns of the samples differ in length.
-    """
+    """Return the memory of the processes on top of each other, and a bar for each session."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -72,7 +68,7 @@ def draw(run: ProgramRun) -> Figure:
 
 
 def _draw_title(figure: Figure, run: ProgramRun, height: float) -> None:
-    answer = headline(run)
+    answer = run_headline(run)
     title, size = fitting(answer.program, _TITLE, _WIDTH * _POINTS * 0.97)
     text = "\n".join(textwrap.wrap(answer.first, _MAX_LINE, max_lines=2, placeholder=" …"))
     color = COLOR.ink if answer.is_success else COLOR.peak_ink

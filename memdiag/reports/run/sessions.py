@@ -15,8 +15,8 @@ from memdiag.reports.run.names import (
     shapes_text,
 )
 from memdiag.reports.table import Cell, Column, Row, Table
-from memdiag.reports.text import counted, decimals_for, mebibytes, plain, shortened
-from memdiag.units import MIB, format_duration, format_size
+from memdiag.reports.text import decimals_for, mebibytes, plain, shortened
+from memdiag.units import counted, MIB, format_duration, format_size
 
 MAX_SINGLE_SESSIONS = 10
 """From more sessions on, equal sessions of a process are one line of the summary."""

@@ -121,11 +121,7 @@ def run_timeline(
         max_lanes: processes with a lane: those with sessions, and of these the largest, go first.
         max_rows: rows of bars below a lane.
         max_bars: bars below a lane; those of the longest lives go first.
-
-    Raises:
-        ReportError: the columns of the samples differ in length.
     """
-    check_samples(run)
     with_sessions = {session.pid for session in run.sessions}
     order = sorted(
         run.processes, key=lambda each: (each.pid not in with_sessions, -each.peak_rss_bytes)
@@ -148,31 +144,6 @@ def run_timeline(
             if any(process is each for each in drawn)
         ),
         left_out=len(order) - len(drawn),
-    )
-
-
-def check_samples(run: ProgramRun) -> None:
-    """Check that the columns of all samples have equal lengths.
-
-    Raises:
-        ReportError: they differ.
-    """
-    tables = [_lengths(process.samples) for process in run.processes]
-    if any(len(lengths) > 1 for lengths in (*tables, *_tree_lengths(run.samples))):
-        raise ReportError(
-            "The columns of the samples of this run differ in length. Record the program again."
-        )
-
-
-def _lengths(samples: Samples) -> set[int]:
-    columns = (samples.t_s, samples.rss_bytes, samples.anonymous_bytes, samples.file_bytes)
-    return set(map(len, columns))
-
-
-def _tree_lengths(samples: TreeSamples) -> tuple[set[int], set[int]]:
-    return (
-        {len(samples.t_s), len(samples.rss_bytes)},
-        {len(samples.proportional_t_s), len(samples.pss_bytes)},
     )
 
 

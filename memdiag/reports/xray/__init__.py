@@ -19,7 +19,7 @@ from memdiag.reports.palette import COPIES, OWNERS
 from memdiag.reports.palette import LIGHT as COLOR
 from memdiag.reports.report import Report, file_names
 from memdiag.reports.table import Cell, Column, Row, Table, markdown_table, print_table
-from memdiag.reports.text import capitalized, counted, plain
+from memdiag.reports.text import capitalized, plain
 from memdiag.reports.xray.charts import AddressMap, CopyList, address_map, chart_data, copy_list
 from memdiag.reports.xray.charts import tiles as make_tiles
 from memdiag.reports.xray.owners import OwnerRow, identified_share, owner_rows, owner_table
@@ -35,7 +35,7 @@ from memdiag.reports.xray.weights import (
     verification_summary,
     weight_rows,
 )
-from memdiag.units import MIB, format_duration, format_size
+from memdiag.units import counted, MIB, format_duration, format_size
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -397,6 +397,7 @@ def _page(attribution: Attribution, *, plotly: Plotly = "inline") -> bytes:
         charts={"xrays": [xray.charts]},
         record=codec.encode(attribution),
         record_name="xray",
+        record_kind="X-ray",
         plotly=plotly,
     )
 

@@ -205,7 +205,7 @@ def _range_kind(attribution: Attribution, each: AddressRange) -> tuple[str, str,
     owner = attribution.owners[each.owner]
     if each.copy is not None:
         copy = attribution.copies[each.copy]
-        is_freed = copy.live is False
+        is_freed = copy.in_use is False
         return copy.kind, f"{copy.kind}{', freed' if is_freed else ''}", is_freed
     if owner.kind == "weights":
         return owner.name, plain(owner.name), False

@@ -163,7 +163,7 @@ def _with_file_apart(parts: list[Owner], attribution: Attribution) -> list[Owner
     size = sum(
         copy.resident_bytes
         for copy in attribution.copies
-        if copy.weights == (MODEL_FILE,) and copy.live is not False
+        if copy.weights == (MODEL_FILE,) and copy.in_use is not False
     )
     divided = []
     for part in parts:

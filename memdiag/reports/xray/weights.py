@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, get_args
 from memdiag.records.attribution import MODEL_FILE, Attribution, Copy, CopyKind, Unidentifiable
 from memdiag.reports.console import line
 from memdiag.reports.table import Cell, Column, Format, Row, Table
-from memdiag.reports.text import counted, decimals_for, plain, shortened
+from memdiag.reports.text import decimals_for, plain, shortened
 from memdiag.reports.xray.owners import percent, rounded_mebibytes
-from memdiag.units import format_size
+from memdiag.units import counted, format_size
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -277,7 +277,7 @@ def single_copies_summary(weights: Sequence[WeightRow]) -> str:
 
 def freed_summary(copies: Iterable[Copy]) -> str:
     """Return the size of the copies that nothing uses any more; empty for none."""
-    freed = [copy for copy in copies if copy.live is False]
+    freed = [copy for copy in copies if copy.in_use is False]
     if not freed:
         return ""
     size = format_size(sum(copy.bytes for copy in freed))
@@ -340,7 +340,7 @@ def _weight(model: str, names: tuple[str, ...], copies: Sequence[Copy]) -> Weigh
     for copy in copies:
         layout = (copy.kind, copy.layout, *sorted(copy.parameters.items()))
         backing = (copy.backing.kind, copy.backing.file)
-        groups.setdefault((layout, backing, copy.live, copy.made_by), []).append(copy)
+        groups.setdefault((layout, backing, copy.in_use, copy.made_by), []).append(copy)
     rows = [_copy_row(group) for group in groups.values()]
     return WeightRow(
         model=model,
@@ -348,7 +348,7 @@ def _weight(model: str, names: tuple[str, ...], copies: Sequence[Copy]) -> Weigh
         count=len(copies),
         size_bytes=sum(copy.bytes for copy in copies),
         resident_bytes=sum(copy.resident_bytes for copy in copies),
-        freed_count=sum(copy.live is False for copy in copies),
+        freed_count=sum(copy.in_use is False for copy in copies),
         copies=tuple(
             sorted(rows, key=lambda row: (_KINDS.index(row.kind), row.is_freed, row.label))
         ),
@@ -368,7 +368,7 @@ def _copy_row(copies: Sequence[Copy]) -> CopyRow:
         resident_bytes=sum(copy.resident_bytes for copy in copies),
         verified_bytes=sum(copy.verified_bytes for copy in copies),
         backing=_backing(first),
-        state={True: "in use", False: FREED, None: ""}[first.live],
+        state={True: "in use", False: FREED, None: ""}[first.in_use],
         made_by=shortened(plain(first.made_by or ""), _MAX_NAME),
         addresses=tuple(sorted(copy.address for copy in copies)),
     )

@@ -216,7 +216,7 @@ def _replace(editor: ModelEditor, plan: DequantizedProducts, accuracy_level: int
     }
     attributes = [ir.AttrInt64(name, number) for name, number in numbers.items()]
     for node in plan.products:
-        _become(editor, node, operands, attributes)
+        _replace_with_matmulnbits(editor, node, operands, attributes)
     graph = plan.dequantize.graph
     assert graph is not None
     graph.remove(plan.dequantize, safe=True)
@@ -225,10 +225,13 @@ def _replace(editor: ModelEditor, plan: DequantizedProducts, accuracy_level: int
             remove_weight(editor, value)
 
 
-def _become(
+def _replace_with_matmulnbits(
     editor: ModelEditor, node: ir.Node, operands: list[ir.Value], attributes: list[ir.Attr]
 ) -> None:
-    """Make `node` a MatMulNBits, or the Add of one and a Gemm's bias, with the same output."""
+    """Replace the product `node` by a MatMulNBits, followed by an Add if it is a Gemm with a bias.
+
+    The output keeps its name.
+    """
     left, _, bias = [*node.inputs, None][:3]
     editor.require_domain(_DOMAIN, 1, node)
     node.attributes.clear()

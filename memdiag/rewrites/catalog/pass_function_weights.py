@@ -20,6 +20,7 @@ from memdiag.rewrites.weights import (
     is_constant,
     new_initializer,
 )
+from memdiag.units import format_size
 
 REWRITE = Rewrite(
     name="pass-function-weights",
@@ -57,7 +58,7 @@ def _problem(editor: ModelEditor, calls: _Calls, value: ir.Value) -> str:
     if function is None or not is_constant(node):
         return "it is no Constant of a function"
     if tensor is None or tensor.nbytes < _MIN_BYTES:
-        return "it is no dense tensor of numbers, or a small one"
+        return f"it is not a dense tensor of numbers, or is smaller than {format_size(_MIN_BYTES)}"
     if value.is_graph_output():
         return "it is an output of its graph"
     if initializers_are_inputs(editor):

@@ -95,8 +95,8 @@ def _growth(ctx: AnalysisContext, sizes: Sizes, found: ActivationPeak) -> str:
         if size and more.unknown <= found.unknown and more.peak_bytes > found.peak_bytes:
             grown.append((format_size(more.peak_bytes), name))
     if len(grown) > 1 and len({size for size, _ in grown}) == 1:
-        return f"; {grown[0][0]} at twice any of {', '.join(name for _, name in grown)}"
-    listed = ", ".join(f"{size} at twice the {name}" for size, name in grown)
+        return f"; {grown[0][0]} if one of {', '.join(name for _, name in grown)} is doubled"
+    listed = ", ".join(f"{size} if {name} is doubled" for size, name in grown)
     return f"; {listed}" if grown else ""
 
 

@@ -36,8 +36,8 @@ from memdiag.ort.releases import ARENA_FREED_SINCE
 from memdiag.records.finding import ExpectedCopies, Finding
 from memdiag.records.weights import Weight, qualified_name
 from memdiag.rules.rule import Rule
-from memdiag.rules.wording import counted, some_of
-from memdiag.units import MIB, format_size
+from memdiag.rules.wording import some_of
+from memdiag.units import MIB, counted, format_size
 
 RULE = Rule(
     code="MD403",
@@ -58,9 +58,9 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
     for weight in ctx.model.weights:
         if weight.storage == "external" or not weight.nbytes:
             continue
-        if weight.place == "constant":
+        if weight.origin == "constant":
             graphs.setdefault(weight.graph, []).append(weight)
-        elif weight.place == "function":
+        elif weight.origin == "function":
             functions.setdefault(weight.graph, []).append(weight)
     if graphs:
         yield from _while_parsed(ctx, graphs)

@@ -123,7 +123,7 @@ def _can_be_read(ctx: AnalysisContext, weight: Weight) -> bool:
         weight.dtype in MANTISSA_BITS
         and len(weight.shape) >= 2
         and weight.nbytes > 0
-        and weight.place != "sparse"
+        and weight.origin != "sparse"
         # Data in the proto itself is no larger than the file; a sparse tensor of a function is.
         and (weight.file is not None or weight.nbytes <= ctx.model.file_bytes)
     )

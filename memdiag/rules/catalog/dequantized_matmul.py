@@ -116,7 +116,7 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
 def _may_be_dequantized(weight: Weight) -> bool:
     return (
         weight.dtype in _BITS
-        and weight.place in ("initializer", "constant")
+        and weight.origin in ("initializer", "constant")
         and weight.nbytes >= _MIN_WEIGHT_BYTES
     )
 

@@ -38,8 +38,8 @@ from memdiag.ort.releases import ARENA_FREED_SINCE
 from memdiag.records.finding import ExpectedCopies, Finding
 from memdiag.records.weights import Weight, qualified_name
 from memdiag.rules.rule import Rule
-from memdiag.rules.wording import counted, some_of
-from memdiag.units import KIB, MIB, format_size
+from memdiag.rules.wording import some_of
+from memdiag.units import KIB, MIB, counted, format_size
 
 RULE = Rule(
     code="MD401",
@@ -71,7 +71,7 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
     candidates = [
         weight
         for weight in ctx.model.weights
-        if weight.place in ("initializer", "constant")
+        if weight.origin in ("initializer", "constant")
         and not weight.graph
         and weight.storage != "external"
         and weight.dtype != "string"

@@ -67,7 +67,7 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
 
 
 def _is_read(ctx: AnalysisContext, weight: Weight) -> bool:
-    if weight.place not in ("initializer", "constant"):
+    if weight.origin not in ("initializer", "constant"):
         return True
     return any(ctx.used_values.is_read((scope, weight.name)) for scope in ctx.graphs.scopes(weight))
 

@@ -254,10 +254,10 @@ def _message(
     return f"{subject} evaluated at load: {format_size(source_bytes)} become {size}."
 
 
-def _detail(ctx: AnalysisContext, steady_bytes: int, replaced_bytes: int, beside: list[str]) -> str:
+def _detail(ctx: AnalysisContext, steady_bytes: int, replaced_bytes: int, kept: list[str]) -> str:
     where = "in addition to the weights in the file"
-    if beside:
-        where = f"beside {some_of(beside)}"
+    if kept:
+        where = f"beside {some_of(kept)}"
     elif replaced_bytes:
         where = f"in place of {format_size(replaced_bytes)}"
     return f"onnxruntime {ctx.runtime} keeps {format_size(steady_bytes)} for it, {where}."

@@ -110,7 +110,7 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
 def _may_be_cast(weight: Weight) -> bool:
     return (
         weight.dtype == "float16"
-        and weight.place in ("initializer", "constant")
+        and weight.origin in ("initializer", "constant")
         and weight.nbytes >= _MIN_WEIGHT_BYTES
     )
 

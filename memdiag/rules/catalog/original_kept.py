@@ -169,21 +169,22 @@ def _original_and_packed(ctx: AnalysisContext, group: list[_PackedWeight]) -> Fi
     reading = [consumer for consumer in consumers if consumer.buffer is None]
     packing = [consumer for consumer in consumers if consumer.buffer is not None]
     several = len(group) > 1
-    it, its, stays = ("them", "their", "stay") if several else ("it", "its", "stays")
+    pronoun, possessive, verb = ("them", "their", "stay") if several else ("it", "its", "stays")
     as_is = "as they are" if several else "as it is"
     readers = "they are outputs" if several else "it is an output"
     if reading:
-        verb = "read" if len(reading) > 1 else "reads"
-        readers = f"{some_of(node_names(ctx, reading))} {verb} {it} {as_is}"
+        read = "read" if len(reading) > 1 else "reads"
+        readers = f"{some_of(node_names(ctx, reading))} {read} {pronoun} {as_is}"
     pack = "packs" if len(packing) == 1 else "pack"
     size = format_size(group[0].weight.nbytes)
     each = " each, with the same content" if several else ""
     return _finding(
         ctx,
         group,
-        f"{some_weights([packed.weight for packed in group])} ({size}{each}) {stays} beside {its} "
-        f"packed copy: {some_of(node_names(ctx, packing))} {pack} {it}, and {readers}",
-        f"{format_size(_original_bytes(group))} as the model has {it} and "
+        f"{some_weights([packed.weight for packed in group])} ({size}{each}) {verb} beside "
+        f"{possessive} packed copy: {some_of(node_names(ctx, packing))} {pack} {pronoun}, "
+        f"and {readers}",
+        f"{format_size(_original_bytes(group))} as the model has {pronoun} and "
         f"{format_size(packed_bytes)} packed are resident; without packing only the first are.",
         [*reading, *packing],
         buffers,

@@ -96,7 +96,7 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
 def _may_stay_mapped(weight: Weight) -> bool:
     return (
         weight.storage == "external"
-        and weight.place == "initializer"
+        and weight.origin == "initializer"
         and not weight.graph
         and weight.nbytes >= _MIN_WEIGHT_BYTES
     )

@@ -328,7 +328,7 @@ def _remedies(weights: list[Weight], copies: Sequence[_TransposedCopy]) -> tuple
     unfit: set[str] = set()
     operators = {consumer.node.op_type for copy in copies for consumer in copy.result.consumers}
     ranks = {len(copy.result.fold.shape) for copy in copies}
-    if any(weight.graph or weight.place != "initializer" for weight in weights):
+    if any(weight.graph or weight.origin != "initializer" for weight in weights):
         unfit |= {"overridable-weight", "product-by-rows", "separate-packed-weight"}
     if not operators <= {"MatMul", "FusedMatMul"} or ranks != {2}:
         unfit |= _OF_PRODUCTS

@@ -33,8 +33,8 @@ from memdiag.ort.releases import SPARSE_KEPT_SINCE
 from memdiag.records.finding import Finding
 from memdiag.records.weights import Weight, qualified_name
 from memdiag.rules.rule import Rule
-from memdiag.rules.wording import counted, is_or_are, some_of
-from memdiag.units import MIB, format_size
+from memdiag.rules.wording import is_or_are, some_of
+from memdiag.units import MIB, counted, format_size
 
 RULE = Rule(
     code="MD405",
@@ -48,7 +48,7 @@ _MIN_BYTES = MIB
 
 def detect(ctx: AnalysisContext) -> Iterator[Finding]:
     """Yield at most one finding, for all sparse weights."""
-    weights = [weight for weight in ctx.model.weights if weight.place == "sparse"]
+    weights = [weight for weight in ctx.model.weights if weight.origin == "sparse"]
     if not weights:
         return
     stored = dict(_stored_sizes(ctx.model.graph))

@@ -67,7 +67,7 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
         weight
         for weight in ctx.model.weights
         if weight.nbytes >= MIN_BYTES
-        and weight.place != "attribute"
+        and weight.origin != "attribute"
         and ctx.graphs.scopes(weight)
         and weight not in repeated
     ]

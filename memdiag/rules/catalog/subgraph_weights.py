@@ -70,7 +70,7 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
     }
     by_node: dict[tuple[Scope, Node], list[LoadedWeight]] = defaultdict(list)
     for weight in ctx.model.weights:
-        if weight in in_branches or weight.place == "attribute":
+        if weight in in_branches or weight.origin == "attribute":
             continue
         if subgraph_depth(ctx.graphs, weight):
             by_node[_outermost(ctx, weight)].append(ctx.session.weight(weight))

@@ -74,7 +74,7 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
     """Yield a finding for each node whose attributes take much memory."""
     tensors: dict[tuple[str, str], list[Weight]] = {}
     for weight in ctx.model.weights:
-        if weight.place == "attribute" and weight.nbytes >= _MIN_TENSOR:
+        if weight.origin == "attribute" and weight.nbytes >= _MIN_TENSOR:
             node_name = weight.name.rpartition(".")[0]
             tensors.setdefault((weight.graph, node_name), []).append(weight)
     for path, scope in ctx.graphs:

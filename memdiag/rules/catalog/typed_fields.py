@@ -32,8 +32,8 @@ from memdiag.ort.analysis import AnalysisContext
 from memdiag.records.finding import Finding
 from memdiag.records.weights import Weight, qualified_name
 from memdiag.rules.rule import Rule
-from memdiag.rules.wording import counted, some_of
-from memdiag.units import MIB, format_size
+from memdiag.rules.wording import some_of
+from memdiag.units import MIB, counted, format_size
 
 RULE = Rule(
     code="MD402",
@@ -88,11 +88,11 @@ def _field_bytes(weight: Weight) -> int:
 
 
 def _in_subgraph(weight: Weight) -> bool:
-    return bool(weight.graph) and weight.place != "function"
+    return bool(weight.graph) and weight.origin != "function"
 
 
 def _times(weight: Weight) -> int:
     """Return how often the parsed tensor of `weight` is in memory at the end of parsing."""
     if _in_subgraph(weight):
         return _IN_SUBGRAPHS
-    return 1 if weight.place == "initializer" else _IN_CONSTANTS
+    return 1 if weight.origin == "initializer" else _IN_CONSTANTS

@@ -34,8 +34,8 @@ from memdiag.records.attribution import CopyKind
 from memdiag.records.finding import ExpectedCopies, Finding
 from memdiag.records.weights import Weight, qualified_name
 from memdiag.rules.rule import Rule
-from memdiag.rules.wording import counted, is_or_are, node_names, some_of
-from memdiag.units import MIB, format_size
+from memdiag.rules.wording import is_or_are, node_names, some_of
+from memdiag.units import MIB, counted, format_size
 
 RULE = Rule(
     code="MD404",
@@ -72,7 +72,7 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
     of_dead_nodes: list[_UnneededCopies] = []
     dead_readers: list[Reader] = []
     for weight in ctx.model.weights:
-        if weight.place not in ("initializer", "constant") or not weight.nbytes:
+        if weight.origin not in ("initializer", "constant") or not weight.nbytes:
             continue
         values = [(scope, weight.name) for scope in ctx.graphs.scopes(weight)]
         if not values or any(map(used.is_needed, values)):

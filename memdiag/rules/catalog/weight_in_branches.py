@@ -91,7 +91,7 @@ def _finding(
     if nbytes:
         needed = "one is needed" if any(loaded.is_read for loaded in weights) else "none is needed"
         stale = sum(loaded.stale_copies for loaded in weights)
-        parts = f", {stale} of them stale ones in nodes that contain a subgraph" if stale else ""
+        parts = f", {stale} of them unused, in nodes that contain a subgraph" if stale else ""
         detail = (
             f"onnxruntime {ctx.runtime} keeps {originals} originals{parts}; "
             f"{needed} once a single weight is in the main graph."

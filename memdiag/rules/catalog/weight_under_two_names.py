@@ -37,8 +37,8 @@ from memdiag.ort.releases import ARENA_FREED_SINCE, FOLDING_WITHOUT_PROTOBUF_SIN
 from memdiag.records.finding import ExpectedCopies, Finding
 from memdiag.records.weights import Weight, qualified_name
 from memdiag.rules.rule import Rule
-from memdiag.rules.wording import counted, node_names, some_of
-from memdiag.units import KIB, format_size
+from memdiag.rules.wording import node_names, some_of
+from memdiag.units import KIB, counted, format_size
 
 RULE = Rule(
     code="MD106",
@@ -67,7 +67,7 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
     for weight in ctx.model.weights:
         if (
             weight.nbytes >= _MIN_BYTES
-            and weight.place in ("initializer", "constant")
+            and weight.origin in ("initializer", "constant")
             and not ctx.is_overridable(weight)
             and not any(scope.is_function for scope in ctx.graphs.scopes(weight))
         ):
@@ -99,22 +99,22 @@ def _is_blocked(scope: Scope, output: str, names: set[str]) -> bool:
     It cannot if one subgraph of a node reads `output`, and one of the node's subgraphs reads one of
     `names` directly (not in a subgraph further inside).
     """
-    for bodies in scope.subgraphs.values():
-        if any(_captures(body, {output}) for body in bodies):
-            for body in bodies:
-                if _captures(body, names, directly=True) or _is_blocked(body, output, names):
+    for subgraphs in scope.subgraphs.values():
+        if any(_captures(inner, {output}) for inner in subgraphs):
+            for inner in subgraphs:
+                if _captures(inner, names, directly=True) or _is_blocked(inner, output, names):
                     return True
     return False
 
 
-def _captures(body: Scope, names: set[str], *, directly: bool = False) -> bool:
-    """Return whether `body` reads a value of an outer graph by one of `names`.
+def _captures(subgraph: Scope, names: set[str], *, directly: bool = False) -> bool:
+    """Return whether `subgraph` reads one of the values `names` of the graphs around it.
 
-    With `directly`, reads in subgraphs of `body` are ignored.
+    With `directly`, only its own nodes count, not those of subgraphs inside it.
     """
     return any(
-        not body.graph.defines(name)
-        and any(not directly or use.scope is body for use in body.uses(name))
+        not subgraph.graph.defines(name)
+        and any(not directly or use.scope is subgraph for use in subgraph.uses(name))
         for name in names
     )
 

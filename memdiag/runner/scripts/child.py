@@ -5,6 +5,11 @@ write one line of JSON, an event, to standard error, where the runtime's log lin
 inside session creation, and then wait for a line on standard input. Each event starts with the
 secret of the job, which no name in a model can contain.
 
+The events in order, with waiting unless said otherwise: `versions` (without waiting), `ready`
+(runtime imported, inputs read), `created` (the session), and unless the job has no runs
+`first_run`, a `run` for each later run, and `steady`; then `trimmed` and `end`. An exception is an
+`error` event instead, the last one.
+
 The file must stay small and import little: all of its memory counts to the measured process.
 It runs under other environments' interpreters too, hence the old-fashioned syntax.
 """

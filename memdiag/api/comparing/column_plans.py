@@ -1,10 +1,11 @@
-"""Subjects of a comparison: the session to measure for each column, and how it was obtained."""
+"""The session to measure for each column of a comparison, and how it was obtained."""
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from memdiag.api.arguments import OnProgress
 from memdiag.comparison import runtimes
 from memdiag.comparison.optimizers import ORIGINAL
 from memdiag.comparison.run_optimizer import interpreter_for, run_optimizer
@@ -13,12 +14,9 @@ from memdiag.model.model_file import open_model
 from memdiag.records.comparison import ColumnStatus, OptimizerRun
 from memdiag.runner.job import Job
 
-OnProgress = Callable[[str], None]
-"""Called with the current step, in a few words."""
-
 
 @dataclass(frozen=True, kw_only=True)
-class Subject:
+class ColumnPlan:
     """The session to measure for one column.
 
     Attributes:
@@ -38,8 +36,8 @@ class Subject:
     optimizer: OptimizerRun | None = None
 
 
-def versions(job: Job, wanted: Sequence[str], on_progress: OnProgress) -> Iterator[Subject]:
-    """Yield a subject for each version of onnxruntime, installed if it is missing.
+def versions(job: Job, wanted: Sequence[str], on_progress: OnProgress) -> Iterator[ColumnPlan]:
+    """Yield a plan for each version of onnxruntime, installed if it is missing.
 
     Raises:
         UsageError: a text is not a version.
@@ -52,13 +50,13 @@ def versions(job: Job, wanted: Sequence[str], on_progress: OnProgress) -> Iterat
                 label, message = runtimes.latest()
             python = runtimes.runtime(label)
         except ProvisionError as error:
-            yield Subject(label=label, job=job, status="unavailable", message=str(error))
+            yield ColumnPlan(label=label, job=job, status="unavailable", message=str(error))
         else:
-            yield Subject(label=label, job=with_interpreter(job, python), message=message)
+            yield ColumnPlan(label=label, job=with_interpreter(job, python), message=message)
 
 
-def environments(job: Job, paths: Sequence[Path]) -> Iterator[Subject]:
-    """Yield a subject for each interpreter or environment, labelled with its onnxruntime.
+def environments(job: Job, paths: Sequence[Path]) -> Iterator[ColumnPlan]:
+    """Yield a plan for each interpreter or environment, labelled with its onnxruntime.
 
     Raises:
         UsageError: a path is neither.
@@ -69,19 +67,19 @@ def environments(job: Job, paths: Sequence[Path]) -> Iterator[Subject]:
         job_here = with_interpreter(job, python)
         if version is None:
             message = f"{path}: it has no onnxruntime. Install it there."
-            yield Subject(label=path.name, job=job_here, status="unavailable", message=message)
+            yield ColumnPlan(label=path.name, job=job_here, status="unavailable", message=message)
         else:
-            yield Subject(label=version, job=job_here)
+            yield ColumnPlan(label=version, job=job_here)
 
 
 def optimized(
     job: Job, names: Sequence[str], scratch: Path, on_progress: OnProgress
-) -> Iterator[Subject]:
+) -> Iterator[ColumnPlan]:
     """Yield the original, and the result of each optimizer, written below `scratch`.
 
     The time and memory limits of the job apply to the optimizers as well.
     """
-    yield Subject(label=ORIGINAL, job=job)
+    yield ColumnPlan(label=ORIGINAL, job=job)
     with open_model(job.model) as file:
         model_bytes = sum(path.stat().st_size for path in file.files)
     for name in names:
@@ -99,11 +97,11 @@ def optimized(
                 memory_limit_bytes=job.limits.memory_limit_bytes,
             )
         except ProvisionError as error:
-            yield Subject(label=name, job=job, status="unavailable", message=str(error))
+            yield ColumnPlan(label=name, job=job, status="unavailable", message=str(error))
         except MemdiagError as error:
-            yield Subject(label=name, job=job, status="failed", message=str(error))
+            yield ColumnPlan(label=name, job=job, status="failed", message=str(error))
         else:
-            yield Subject(
+            yield ColumnPlan(
                 label=name,
                 job=replace(job, model=result.path) if result.path else job,
                 # Its folder is temporary.
@@ -114,10 +112,10 @@ def optimized(
             )
 
 
-def models(job: Job, paths: Sequence[Path]) -> Iterator[Subject]:
-    """Yield a subject for each model, labelled with the shortest path that is unique."""
+def models(job: Job, paths: Sequence[Path]) -> Iterator[ColumnPlan]:
+    """Yield a plan for each model, labelled with the shortest path that is unique."""
     for label, path in zip(short_paths(paths), paths, strict=True):
-        yield Subject(label=label, job=replace(job, model=path))
+        yield ColumnPlan(label=label, job=replace(job, model=path))
 
 
 def short_paths(paths: Sequence[Path]) -> list[str]:
