@@ -4,10 +4,10 @@ The session object of Python refers to onnxruntime's InferenceSession, and sever
 the arena: SessionState, its map of allocators, the allocator. The number of steps and the offset of
 each pointer in its object are the same for all sessions of a process, while stale pointers in
 freed or unused bytes lead anywhere. So the sequence of offsets that leads the most sessions to an
-arena each is the right one. No layout of onnxruntime is assumed.
+arena of their own is taken; where several such sequences disagree about a session, its arena is
+not known. No layout of onnxruntime is assumed.
 """
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -50,19 +50,37 @@ def session_arenas(
         return {}
     pointers = _Pointers(space, memory, heap)
     session_blocks = [pointers.block_at(address) for address in sessions]
-    found: dict[_Path, dict[int, set[int]]] = defaultdict(lambda: defaultdict(set))
-    for arena, address in enumerate(arenas):
-        steps = pointers.steps_to(pointers.block_at(address))
-        for session, block in enumerate(session_blocks):
-            for path in pointers.paths(block, steps):
-                found[path][session].add(arena)
-    best: dict[int, int] = {}
-    for _, ends in sorted(found.items(), key=lambda item: (len(item[0]), item[0])):
-        sole = {session: min(indices) for session, indices in ends.items() if len(indices) == 1}
+    arena_blocks = [pointers.block_at(address) for address in arenas]
+    paths: set[_Path] = set()
+    for block in arena_blocks:
+        steps = pointers.steps_to(block)
+        for session_block in session_blocks:
+            paths.update(pointers.paths(session_block, steps))
+    # A session that has not run has an arena without a region, which is not among `arenas`: its
+    # object is recognised by the size of its block.
+    sizes = {pointers.size_of(block) for block in arena_blocks}
+    most = 0
+    candidates: list[dict[int, int]] = []
+    for path in paths:
+        ends = [pointers.follow(block, path) for block in session_blocks]
+        reached = [end for end in ends if end >= 0 and pointers.size_of(end) in sizes]
         # No two sessions have the same arena, unless the program has registered one for all.
-        if len(set(sole.values())) == len(sole) > len(best):
-            best = sole
-    return best
+        if len(set(reached)) < len(reached) or len(reached) < most:
+            continue
+        if len(reached) > most:
+            most, candidates = len(reached), []
+        index = {block: arena for arena, block in enumerate(arena_blocks)}
+        candidates.append({session: index.get(end, -1) for session, end in enumerate(ends)})
+    # Several paths lead to the same arenas: the map of allocators has several ways to an entry.
+    agreed = {
+        session: {candidate[session] for candidate in candidates}
+        for session in range(len(sessions))
+    }
+    return {
+        session: min(indices)
+        for session, indices in agreed.items()
+        if len(indices) == 1 and min(indices) >= 0
+    }
 
 
 class _Pointers:
@@ -112,6 +130,21 @@ class _Pointers:
         """Return the index of the block that contains `address`; -1 if there is none."""
         index = int(np.searchsorted(self._starts, address, side="right")) - 1
         return index if index >= 0 and address < self._blocks[index, 1] else -1
+
+    def size_of(self, block: int) -> int:
+        """Return the bytes of a block."""
+        start, end = self._blocks[block].tolist()
+        return int(end - start)
+
+    def follow(self, block: int, path: _Path) -> int:
+        """Return the block to which the pointers at the offsets of `path` lead; -1 if they end."""
+        for offset in path:
+            if block < 0:
+                return -1
+            first, last = self._first[block : block + 2]
+            at = first + int(np.searchsorted(self._offsets[first:last], offset))
+            block = int(self._targets[at]) if at < last and self._offsets[at] == offset else -1
+        return block
 
     def steps_to(self, block: int) -> dict[int, int]:
         """Return the fewest pointers to `block` by block, up to `MAX_STEPS`."""

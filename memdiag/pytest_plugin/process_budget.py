@@ -16,9 +16,9 @@ from memdiag.errors import MemdiagError, UsageError
 from memdiag.programs.part import PartSession, RecordingPart
 from memdiag.pytest_plugin import MARK
 from memdiag.pytest_plugin.sessions import recording_of_run
-from memdiag.reports.text import counted, plain
+from memdiag.reports.text import plain
 from memdiag.runner.child import RECORDING_ADDRESS
-from memdiag.units import format_size
+from memdiag.units import counted, format_size
 
 LIMITS = ("sessions", "tree_peak")
 _MAX_LISTED = 20

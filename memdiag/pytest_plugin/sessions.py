@@ -18,9 +18,9 @@ from memdiag.records.run import ProgramRun, ProgramSession
 from memdiag.reports.run.headline import finding_texts
 from memdiag.reports.run.names import model_key, model_names
 from memdiag.reports.run.sessions import rise_bytes
-from memdiag.reports.text import counted, plain
+from memdiag.reports.text import plain
 from memdiag.runner.child import RECORDING_ADDRESS
-from memdiag.units import format_size
+from memdiag.units import counted, format_size
 
 OUTSIDE = "outside tests"
 _MAX_SESSIONS = 40
