@@ -19,6 +19,7 @@ from memdiag.errors import MeasurementError, UsageError
 from memdiag.programs.hook import sitecustomize
 from memdiag.programs.part import RecordingPart
 from memdiag.programs.recorder import HOOK_FOLDER
+from memdiag.programs.watcher import END
 from memdiag.records.codec import load
 from memdiag.records.run import ProgramRun
 from memdiag.runner.child import RECORDING_ADDRESS
@@ -100,7 +101,7 @@ class Recording:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
-        self._watcher.communicate()
+        self._watcher.communicate(END)
         self.run = load(self._result, ProgramRun)
         self._result.unlink()
         self._result.parent.rmdir()
@@ -127,6 +128,12 @@ class Recording:
         if not answer:
             raise MeasurementError("the recording has failed: its process has ended.")
         return msgspec.json.decode(answer, type=RecordingPart)
+
+    def __getattr__(self, name: str) -> Any:
+        """Return an attribute of the record, such as ``sessions``, once the recording has ended."""
+        if name.startswith("_") or self.run is None:
+            raise AttributeError(f"{type(self).__name__} has no attribute {name!r} while it runs")
+        return getattr(self.run, name)
 
     def _arguments(self) -> list[str]:
         options = [] if self._xray else ["--no-xray"]

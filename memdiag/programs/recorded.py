@@ -175,14 +175,12 @@ class Inheritance:
         """The number of its runs in the forked process."""
         return sum(self.runs.values())
 
-    def handle(self, name: str, fields: dict[str, Any]) -> bool:
-        """Handle an event of the forked process; return whether it waits for an answer."""
+    def handle(self, name: str, fields: dict[str, Any]) -> None:
+        """Handle an event of the forked process."""
         if name == "runs":
             self.runs |= {repr(shapes): count for shapes, count, *_ in fields["runs"]}
-        waits = name in ("first_run", "first_run_done")
-        if waits:
+        elif name in ("first_run", "first_run_done"):
             self.is_running = name == "first_run"
-        return waits
 
 
 class RecordedSession:

@@ -3,6 +3,7 @@
 import json
 import os
 import secrets
+import select
 import selectors
 import socket
 import sys
@@ -157,8 +158,7 @@ class Recorder:
 
     def close(self) -> None:
         """Release all files."""
-        for pipe in list(self._pipes.values()):
-            self._close_pipe(pipe)
+        self._leave_pipes()
         for task in self._tasks:
             task.cancel()
         for process in self._live.values():
@@ -166,6 +166,20 @@ class Recorder:
         self._selector.close()
         self._listener.close()
         self._folder.cleanup()
+
+    def _leave_pipes(self) -> None:
+        """Leave pipes that processes still have as standard error to a process of their own.
+
+        A process that was started during a creation has the pipe until it ends.
+        """
+        pipes = list(self._pipes.values())
+        if pipes and not os.fork():
+            try:
+                _pass_on([(pipe.reading, pipe.target) for pipe in pipes])
+            finally:
+                os._exit(0)
+        for pipe in pipes:
+            self._close_pipe(pipe)
 
     def environment(self) -> dict[str, str]:
         """Return the variables with which the program must be started."""
@@ -393,8 +407,8 @@ class Recorder:
         """Handle one event; return False if the sender cannot be the hook."""
         try:
             fields = json.loads(line)
-            name = fields.pop("event")
-        except (ValueError, KeyError, AttributeError, RecursionError):
+            name, asks = fields.pop("event"), fields.pop("asks", False)
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return False
         if connection.process is None:
             if fields.pop("secret", None) != self._secret:
@@ -402,25 +416,32 @@ class Recorder:
             if name == "xray":
                 self._xray_on_request(connection)
                 return True
-            process = self._watch(int(fields.pop("pid", 0)))
+            pid = fields.pop("pid", 0)
+            process = self._watch(pid) if isinstance(pid, int) else None
             if process is None:
                 return False
             connection.process = process
         process = connection.process
         self._drain(process)
-        answers = self._handle(name, process, fields, connection)
-        if answers:
+        answers_later = False
+        try:
+            answers_later = self._handle(name, process, fields, connection)
+        except Exception as error:  # one event must not end the recording
+            reason = f"{type(error).__name__}: {error}"[:MAX_COMMAND]
+            self.notes.append(f"process {process.pid}: the event {name!r} was lost: {reason}")
+        if asks and not answers_later:
             _answer(connection, process)
         return True
 
     def _handle(
         self, name: str, process: RecordedProcess, fields: dict[str, Any], connection: _Connection
     ) -> bool:
-        """Handle one event of `process`; return whether it waits for an answer."""
+        """Handle one event of `process`; return whether it is answered later."""
         now_s = self.now_s()
         inherited = process.inherited.get(fields.get("session", 0))
         if inherited is not None:
-            return inherited.handle(name, fields)
+            inherited.handle(name, fields)
+            return False
         with suppress(ProcessGone):
             match name:
                 case "hello":
@@ -433,13 +454,9 @@ class Recorder:
                     )
                 case "stderr_filtered":
                     self._open_pipe(process, connection)
-                    return True
-                case "stderr_restored":
-                    return True
                 case "create":
                     session = RecordedSession(len(self.sessions) + 1, process, now_s, fields)
                     self.sessions.append(session)
-                    return True
                 case "released":
                     process.session(fields).release(now_s)
                 case "runs":
@@ -457,20 +474,16 @@ class Recorder:
                     process.peak_rss_bytes = max(process.peak_rss_bytes, fields["peak_rss_bytes"])
                 case "created":
                     process.session(fields).finish_creation(now_s, fields)
-                    return True
                 case "first_run":
                     process.session(fields).start_first_run(now_s)
-                    return True
                 case "first_run_done":
                     process.session(fields).finish_first_run(now_s)
-                    return True
                 case "exit":
                     process.sample(now_s)
-                    wanted = self._xray and process.live_sessions
-                    if not wanted or not self._start_xray(
-                        process, "end", lambda: _answer(connection, process)
-                    ):
-                        return True
+                    if self._xray and process.live_sessions:
+                        return self._start_xray(
+                            process, "end", lambda: _answer(connection, process)
+                        )
         return False
 
     def _xray_on_request(self, connection: _Connection) -> None:
@@ -633,6 +646,25 @@ def _models_of(pid: int) -> Iterator[str]:
     """Yield the names of the models that process `pid` maps, has open, or was started with."""
     with suppress(XrayError):  # it has ended
         yield from (path.name for path in guess_models(pid))
+
+
+def _pass_on(pipes: Sequence[tuple[int, int | None]]) -> None:
+    """Write what arrives in each pipe to its target until all have ended."""
+    kept = {number for pipe in pipes for number in pipe if number is not None}
+    for name in os.listdir("/proc/self/fd") if os.path.isdir("/proc/self/fd") else ():
+        if int(name) not in kept:
+            with suppress(OSError):
+                os.close(int(name))
+    targets = dict(pipes)
+    while targets:
+        ready, _, _ = select.select(list(targets), [], [])
+        for reading in ready:
+            data, target = os.read(reading, _CHUNK), targets[reading]
+            if not data:
+                del targets[reading]
+            with suppress(OSError):  # nobody reads it
+                while data and target is not None:
+                    data = data[os.write(target, data) :]
 
 
 def _answer(connection: _Connection, process: RecordedProcess) -> None:

@@ -41,6 +41,10 @@ def main() -> None:
         save_bytes(encode(record), Path(file))
 
 
+END = b"e"
+"""What ends the recording; so does the end of standard input, unless a fork has it as well."""
+
+
 class _Parts:
     """The parts of a recording between requests.
 
@@ -58,7 +62,7 @@ class _Parts:
         """Answer a request on standard input, and return whether standard input has ended."""
         if not select.select([sys.stdin], [], [], 0)[0]:
             return False
-        received = os.read(sys.stdin.fileno(), 1)
+        received = os.read(sys.stdin.fileno(), 1).strip(END)
         if received:
             os.write(sys.stdout.fileno(), msgspec.json.encode(self._next()) + b"\n")
         return not received

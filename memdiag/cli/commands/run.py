@@ -2,7 +2,6 @@
 
 import argparse
 import os
-import signal
 import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
@@ -94,4 +93,4 @@ def _exit_code(code: int | None) -> int:
     """Return the exit code of the program; for a signal the one that a shell reports."""
     if code is None:
         return CLEAN
-    return 128 + signal.Signals(-code) if code < 0 else code
+    return 128 - code if code < 0 else code

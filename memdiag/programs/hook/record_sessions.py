@@ -54,6 +54,7 @@ class _Channel:
         self._address, _, self._secret = address.partition("#")
         self._lock = threading.Lock()
         self._socket: socket.socket | None = None
+        self._identity: Any = None
 
     def connect(self, **hello: Any) -> None:
         """Connect, and introduce this process."""
@@ -62,6 +63,7 @@ class _Channel:
             self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             self._socket.settimeout(ANSWER_S)
             self._socket.connect(self._address.replace("@", "\0", 1))
+            self._identity = _identity(self._socket.fileno())
         except OSError:
             self._socket = None
         self.send("hello", secret=self._secret, pid=os.getpid(), **hello)
@@ -74,7 +76,10 @@ class _Channel:
     def disconnect(self) -> None:
         """Close the connection."""
         if self._socket is not None:
-            self._socket.close()
+            if _identity(self._socket.fileno()) == self._identity:
+                self._socket.close()
+            else:  # the program has closed our descriptor, and may have reused its number
+                self._socket.detach()
             self._socket = None
 
     def send(self, event: str, *, descriptors: list[int] | None = None, **fields: Any) -> None:
@@ -84,6 +89,7 @@ class _Channel:
 
     def ask(self, event: str, *, descriptors: list[int] | None = None, **fields: Any) -> Any:
         """Send one event and return the answer to it; None if there is nobody to answer."""
+        fields["asks"] = True
         with self._lock:
             self._send(event, descriptors or [], fields)
             if self._socket is None:
@@ -103,6 +109,9 @@ class _Channel:
     def _send(self, event: str, descriptors: list[int], fields: dict[str, Any]) -> None:
         if self._socket is None:
             return
+        if _identity(self._socket.fileno()) != self._identity:
+            self.disconnect()
+            return
         fields["event"] = event
         fields["time"] = time.time()
         line = json.dumps(fields, default=str).encode() + b"\n"
@@ -117,50 +126,84 @@ class _Channel:
             self.disconnect()
 
 
+def _identity(descriptor: int) -> Any:
+    """Return what tells a file from others that get the same number later; None if closed."""
+    try:
+        status = os.fstat(descriptor)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
+
+
 class _Stderr:
-    """Standard error, which ``memdiag run`` filters while at least one session is created."""
+    """Standard error, which ``memdiag run`` filters while at least one session is created.
+
+    As a context manager it returns whether it is filtered: not without a connection, or if the
+    process has no descriptors left.
+    """
 
     def __init__(self, channel: _Channel) -> None:
         self._channel = channel
         self._lock = threading.RLock()
         self._creations = 0
         self._original: int | None = None
+        self._pipe: Any = None
 
-    def __enter__(self) -> None:
+    def __enter__(self) -> bool:
         with self._lock:
+            if not self._creations:
+                try:
+                    self._redirect()
+                except OSError:  # too many open files
+                    self._pipe = None
             self._creations += 1
-            if self._creations > 1:
-                return
-            self._original = None
-            try:
-                self._original = os.dup(2)
-                os.set_inheritable(self._original, False)
-            except OSError:  # the program has closed it, and the pipe must not get its number
-                nothing = os.open(os.devnull, os.O_WRONLY)
-                if nothing != 2:
-                    os.dup2(nothing, 2)
-                    os.close(nothing)
-            reading, writing = os.pipe()
-            try:
-                _flush_stderr()
-                known = [] if self._original is None else [self._original]
-                self._channel.ask("stderr_filtered", descriptors=[reading, *known])
-                os.dup2(writing, 2)
-            finally:
-                os.close(reading)
-                os.close(writing)
+            return self._pipe is not None
+
+    def _redirect(self) -> None:
+        self._pipe = self._original = None
+        if not self._channel.connected:
+            return
+        is_closed = _identity(2) is None
+        if is_closed:  # by the program; the pipe must not get its number
+            nothing = os.open(os.devnull, os.O_WRONLY)
+            if nothing != 2:
+                os.dup2(nothing, 2)
+                os.close(nothing)
+        opened: list[int] = []
+        try:
+            opened.extend(os.pipe())
+            known = []
+            if not is_closed:
+                known = [os.dup(2)]
+                opened.extend(known)
+            _flush_stderr()
+            if self._channel.ask("stderr_filtered", descriptors=[opened[0], *known]):
+                os.dup2(opened[1], 2)
+                self._pipe = _identity(2)
+                if known:
+                    self._original = known[0]
+                    opened.remove(known[0])
+        finally:
+            for descriptor in opened:
+                os.close(descriptor)
+            if is_closed and self._pipe is None:
+                os.close(2)
 
     def __exit__(self, *error: object) -> None:
         with self._lock:
             self._creations -= 1
-            if self._creations:
+            if self._creations or self._pipe is None:
                 return
             _flush_stderr()
-            if self._original is None:
-                os.close(2)
-            else:
-                os.dup2(self._original, 2)
+            # The program may have replaced standard error meanwhile.
+            if _identity(2) == self._pipe:
+                if self._original is None:
+                    os.close(2)
+                else:
+                    os.dup2(self._original, 2)
+            if self._original is not None:
                 os.close(self._original)
+            self._pipe = self._original = None
             # What is still in the pipe must come before whatever the program writes next.
             self._channel.ask("stderr_restored")
 
@@ -185,6 +228,8 @@ class _Sessions:
         self.package = os.path.dirname(os.path.abspath(onnxruntime.__file__))
         self.max_rss = _max_rss()
         self.recorded: weakref.WeakSet[_Recorded] = weakref.WeakSet()
+        self.default_severity = SEVERITY_WARNING
+        self._pid = os.getpid()
         self._count = 0
         self._lock = threading.Lock()
         self._options_locks: dict[int, tuple[threading.Lock, int]] = {}
@@ -228,11 +273,12 @@ class _Sessions:
 
     def after_fork(self) -> None:
         """Connect anew in a forked child, whose parent keeps the old connection."""
-        parent = os.getppid()
+        parent, self._pid = self._pid, os.getpid()
         if not self.channel.connected:  # the recording has ended
             return
         self.channel.disconnect()
         self._lock = threading.Lock()
+        self._options_locks = {}
         self.stderr = _Stderr(self.channel)
         for recorded in list(self.recorded):
             recorded.forget_runs()
@@ -477,6 +523,19 @@ def install(onnxruntime: Any, address: str) -> Callable[[], None]:
     return uninstall
 
 
+def _remembered_severity(
+    original: Callable[[int], None], sessions: _Sessions
+) -> Callable[[int], None]:
+    """Return `original`, which sets the severity of sessions that have none of their own."""
+
+    @functools.wraps(original)
+    def set_default_logger_severity(severity: int) -> None:
+        original(severity)
+        sessions.default_severity = severity
+
+    return set_default_logger_severity
+
+
 def _filtered(original: Callable[..., Any], sessions: _Sessions) -> Callable[..., Any]:
     """Return `original`, during which the session's log is taken out of standard error."""
 
@@ -531,7 +590,7 @@ class _Creation:
         self._arguments, self._named = arguments, named
         self._severity = self._options.log_severity_level
         if self._severity < 0:
-            self._severity = SEVERITY_WARNING
+            self._severity = sessions.default_severity
         self._logid = self._options.logid
         self._description = {
             "model": _model(given.get("path_or_bytes", b"")),
@@ -555,11 +614,12 @@ class _Creation:
             int, {other.number: other.runs for other in sessions.recorded}
         )
         error: BaseException | None = None
-        with sessions.sole_user(options), sessions.stderr:
+        with sessions.sole_user(options), sessions.stderr as is_filtered:
             started = options.log_severity_level, options.logid
-            # Not verbose: during runs, sessions write verbose lines whatever their RunOptions say.
-            options.log_severity_level = min(self._severity, SEVERITY_INFO)
-            options.logid = f"memdiag-{self._number}"
+            if is_filtered:
+                # Not verbose: in runs, sessions write verbose lines whatever their RunOptions say.
+                options.log_severity_level = min(self._severity, SEVERITY_INFO)
+                options.logid = f"memdiag-{self._number}"
             sessions.channel.ask("create", session=self._number, **self._description)
             began = time.perf_counter()
             try:

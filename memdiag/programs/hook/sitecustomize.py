@@ -32,14 +32,14 @@ class OnnxruntimeFinder:
         """Return the spec of onnxruntime; None for other modules."""
         if name != "onnxruntime":
             return None
-        sys.meta_path.remove(cls)
-        for finder in sys.meta_path:
+        for finder in list(sys.meta_path):
+            if finder is cls:
+                continue
             find = getattr(finder, "find_spec", None)
             spec = find(name, path, target) if find is not None else None
             if spec is not None:
                 _wrap_after_import(spec.loader)
                 return spec
-        sys.meta_path.insert(0, cls)  # not installed: a later try may succeed
         return None
 
 
@@ -52,6 +52,8 @@ def _wrap_after_import(loader: Any) -> None:
     def exec_module(module: Any) -> None:
         loader.__dict__.pop("exec_module", None)
         execute(module)
+        if OnnxruntimeFinder in sys.meta_path:
+            sys.meta_path.remove(OnnxruntimeFinder)
         try:
             # The folder is not on sys.path: the program must not find modules of memdiag there.
             from importlib.util import module_from_spec, spec_from_file_location
