@@ -78,7 +78,9 @@ def watch(
         recorder.wait_for_xrays(lambda: signals.count > count, each_step)
         if not recorder.peak_rss_bytes:
             raise XrayError(f"process {pid} has ended, or is a thread of the kernel.")
-        return assemble_run(recorder, command, None, memdiag_version=memdiag.__version__)
+        return assemble_run(
+            recorder, command, None, memdiag_version=memdiag.__version__, is_watched=True
+        )
 
 
 def _check_times(duration_s: float | None, period_s: float) -> None:

@@ -15,6 +15,7 @@ from memdiag.programs.recorded import RecordedProcess, RecordedSession
 from memdiag.programs.recorder import Recorder
 from memdiag.programs.rules import program_findings
 from memdiag.records.codec import escaped
+from memdiag.records.profile import Samples
 from memdiag.records.run import (
     RUN_SCHEMA,
     Caller,
@@ -26,12 +27,21 @@ from memdiag.records.run import (
     TreeSamples,
 )
 from memdiag.runner.machine import describe_machine
+from memdiag.units import MIB
+
+NEAR_PEAK = 0.005
+"""Share of the peak by which samples of a plateau differ."""
 
 _PACKAGES = ("site-packages", "dist-packages")
 
 
 def assemble_run(
-    recorder: Recorder, command: Sequence[str], exit_code: int | None, *, memdiag_version: str
+    recorder: Recorder,
+    command: Sequence[str],
+    exit_code: int | None,
+    *,
+    memdiag_version: str,
+    is_watched: bool = False,
 ) -> ProgramRun:
     """Return the record of the program that `recorder` has recorded.
 
@@ -40,6 +50,7 @@ def assemble_run(
         command: the command line of the program.
         exit_code: its exit code, negative for a signal; None if it goes on.
         memdiag_version: the version of memdiag.
+        is_watched: whether the program was started without memdiag, so that it has no hook.
     """
     samples = recorder.tree.samples()
     times, pss, swap = (
@@ -55,7 +66,7 @@ def assemble_run(
         exit_code=exit_code,
         environment=describe_machine(memdiag_version, min(runtimes, default=None), python),
         peak_rss_bytes=recorder.peak_rss_bytes,
-        peak_s=round(recorder.peak_s, 6),
+        peak_s=_peak_s(samples, recorder.peak_rss_bytes),
         peak_pss_bytes=max(pss, default=None),
         processes=tuple(_process(each, root, exit_code) for each in recorder.processes),
         sessions=tuple(map(_session, recorder.sessions)),
@@ -69,10 +80,18 @@ def assemble_run(
         ),
         xrays=tuple(recorder.xrays),
         findings=(),
+        is_watched=is_watched,
         notes=tuple(dict.fromkeys(recorder.notes)),
     )
     findings, notes = program_findings(run)
     return escaped(msgspec.structs.replace(run, findings=findings, notes=(*run.notes, *notes)))
+
+
+def _peak_s(samples: Samples, peak_rss_bytes: int) -> float:
+    """Return the first moment near the peak: on a plateau, samples differ by a few pages."""
+    enough = peak_rss_bytes - max(MIB, NEAR_PEAK * peak_rss_bytes)
+    rows = zip(samples.t_s, samples.rss_bytes, strict=True)
+    return next((t_s for t_s, rss_bytes in rows if rss_bytes >= enough), 0.0)
 
 
 def _process(process: RecordedProcess, root: int, exit_code: int | None) -> ProgramProcess:

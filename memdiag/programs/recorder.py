@@ -152,7 +152,6 @@ class Recorder:
         self._xrayed_rss_bytes = 0
         self.tree = SampleTimeline()
         self.peak_rss_bytes = 0
-        self.peak_s = 0.0
         self.proportional: list[tuple[float, int, int]] = []
         self.notes: list[str] = []
 
@@ -220,6 +219,7 @@ class Recorder:
         # What the last processes have sent.
         while self._handle_input(0):
             pass
+        self._note_missing_xrays()
         if self._live and root not in self._live:
             pids = ", ".join(map(str, self._live))
             self.notes.append(
@@ -232,6 +232,20 @@ class Recorder:
             for process in self._unrecorded()
             if not is_measurement(process.info.command)
         )
+
+    def _note_missing_xrays(self) -> None:
+        """Note the processes that ended before an X-ray of their sessions could be taken."""
+        examined = {xray.pid for xray in self.xrays if xray.reason == "end"}
+        missing = [
+            str(process.pid)
+            for process in self.processes
+            if self._xray and process.live_sessions and process.pid not in examined
+        ]
+        if missing:
+            self.notes.append(
+                f"no X-ray at the end of process {', '.join(missing)}: a signal or os._exit ended"
+                " it, as at the end of a multiprocessing pool that is not closed and joined"
+            )
 
     def _unrecorded(self) -> list[RecordedProcess]:
         """Return the processes that use onnxruntime without the hook."""
@@ -333,7 +347,7 @@ class Recorder:
             return
         self.tree.add(now_s, Reading(total, None, None))
         if total > self.peak_rss_bytes:
-            self.peak_rss_bytes, self.peak_s = total, now_s
+            self.peak_rss_bytes = total
 
     def _end(self, process: RecordedProcess, now_s: float) -> None:
         process.end(now_s)

@@ -171,6 +171,8 @@ def session_memories(
     mapped = dict.fromkeys(weights, 0.0)
     sharing = {session.number: len(users[model_key(session)]) for session in sessions}
     for copy in attribution.copies:
+        if copy.in_use is False:  # in a freed block, which malloc keeps
+            continue
         # No model is named if there is only one.
         models = [keys[model] for model in copy.models] or keys
         numbers = [number for key in models for number in users[key]]

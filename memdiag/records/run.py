@@ -274,7 +274,8 @@ class ProgramRun(PlottableRecord, frozen=True, kw_only=True):
         command: the command line of the program; for a process that was watched, its own.
         duration_s: the length of the recording.
         exit_code: the exit code of the program; negative for a signal, None if it goes on.
-        peak_rss_bytes: the largest sum of the resident sets, at `peak_s`.
+        is_watched: whether the program was started without memdiag: then its sessions are unknown.
+        peak_rss_bytes: the largest sum of the resident sets, which was nearly reached at `peak_s`.
         peak_pss_bytes: the largest sum of the proportional sets that was read.
     """
 
@@ -293,3 +294,4 @@ class ProgramRun(PlottableRecord, frozen=True, kw_only=True):
     xrays: tuple[ProcessXray, ...]
     findings: tuple[ProgramFinding, ...]
     notes: tuple[str, ...]
+    is_watched: bool = False

@@ -47,10 +47,9 @@ def run_headline(run: ProgramRun) -> Headline:
     if run.sessions:
         sessions += f" of {counted(len(models), 'model')}"
     several = len(run.processes) > 1
-    first = (
-        f"{counted(len(run.processes), 'process', 'processes')}, {sessions}"
-        f" in {format_duration(run.duration_s)}."
-    )
+    processes = counted(len(run.processes), "process", "processes")
+    subject = processes if run.is_watched else f"{processes}, {sessions}"
+    first = f"{subject} in {format_duration(run.duration_s)}."
     if run.peak_rss_bytes:
         where = moment(run, run.peak_s)
         size = format_size(run.peak_rss_bytes)
@@ -119,6 +118,11 @@ def moment(run: ProgramRun, t_s: float) -> str:
 def remarks(run: ProgramRun) -> tuple[str, ...]:
     """Return sentences on sessions that failed, never ran, or were created beside others."""
     models = model_names(run)
+    if run.is_watched:
+        return (
+            "Sessions are not listed: the program was started without memdiag. Start it with"
+            " memdiag run to record them.",
+        )
     if not run.sessions:
         return (
             "No session was recorded: no Python process created one, or Python was started with -S,"
