@@ -147,7 +147,7 @@ def test_the_keys_change_the_view_and_q_ends_the_recording(
     watching.press(b"q")
     watching.end()
     assert watching.is_restored
-    assert b"1 process, 0 sessions" in watching.output[watching.output.find(LEFT) :]
+    assert b"1 process in" in watching.output[watching.output.find(LEFT) :]
     assert load(tmp_path / "run.json", ProgramRun).samples.rss_bytes
 
 

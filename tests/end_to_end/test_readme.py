@@ -46,6 +46,8 @@ def test_its_budget_is_a_test(tmp_path: Path, sample_model: Callable[..., Path])
 def test_its_options_exist(memdiag: Callable[..., "subprocess.CompletedProcess[str]"]) -> None:
     names = [module.name for module in iter_modules(commands.__path__)]
     helps = [memdiag(command, "--help", COLUMNS="200").stdout for command in names]
+    asked = [sys.executable, "-m", "pytest", "--help"]
+    helps.append(subprocess.run(asked, capture_output=True, text=True, check=True).stdout)
     known = set(re.findall(r"--[a-z-]+", "".join(helps)))
     named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", README))
     assert named <= known

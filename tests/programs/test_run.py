@@ -394,3 +394,22 @@ def test_a_stop_of_memdiag_does_not_stop_the_program(tmp_path: Path, linear_mode
         stderr=subprocess.PIPE,  # ends when the program ends
     )
     assert (tmp_path / "done").exists()
+
+
+def test_the_mark_of_a_program_is_not_that_of_who_started_it(
+    tmp_path: Path, linear_model: Path
+) -> None:
+    ballast = b"x" * (200 << 20)  # ru_maxrss of the program starts at the size of this process
+    recording = record(
+        tmp_path,
+        f"""
+        import numpy as np, onnxruntime
+        session = {CREATE.format(str(linear_model))}
+        for rows in (1, 20_000):
+            session.run(None, {{"x": np.ones((rows, 512), np.float32)}})
+        """,
+    )
+    del ballast
+    (peak,) = recording.peaks
+    assert peak.shapes is not None
+    assert tuple(peak.shapes["x"]) == (20_000, 512)
