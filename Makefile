@@ -62,6 +62,7 @@ gallery: models ## make the pictures and reports in reports/gallery again
 
 benchmarks: models ## measure the numbers in benchmarks/README.md again
 	$(BIN)/python -m benchmarks.overhead
+	$(BIN)/python -m benchmarks.programs
 	$(BIN)/python -m benchmarks.xray
 	$(BIN)/python -m benchmarks.check
 	$(BIN)/python -m benchmarks.predictions
