@@ -81,7 +81,7 @@ class SessionMemory(Record, frozen=True, kw_only=True):
 
 
 class PhaseTime(Record, frozen=True, kw_only=True):
-    """One stretch of time in a phase.
+    """An interval of time in a phase.
 
     Phases may take turns: constant folding runs once a step, with other transformers between.
 

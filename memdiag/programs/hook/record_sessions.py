@@ -272,7 +272,7 @@ class _Sessions:
             recorded.send_runs()
 
     def after_fork(self) -> None:
-        """Connect anew in a forked child, whose parent keeps the old connection."""
+        """Connect a forked child, whose parent keeps its own connection."""
         parent, self._pid = self._pid, os.getpid()
         if not self.channel.connected:  # the recording has ended
             return
@@ -306,7 +306,7 @@ class _Recorded:
         self.forget_runs()
 
     def forget_runs(self) -> None:
-        """Start counting anew."""
+        """Reset the counts of runs."""
         self._lock = threading.Lock()
         self._counts: dict[Any, list[float]] = {}
         self._threads: set[int] = set()

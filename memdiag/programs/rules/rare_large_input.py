@@ -19,7 +19,7 @@ last X-ray of the process, an upper bound: the usual inputs need some of it for 
   at its end. In the large run itself the region with its outputs is not free yet: of 164
   MiB after a run with 40,000 rows 85 MiB stayed with the option in that run, and none with
   the option in the next one (1.32.0). In every run it works too, and each run then
-  allocates anew.
+  allocates again.
 - `enable_cpu_mem_arena = False` does without the arena; set `MALLOC_MMAP_THRESHOLD_=131072`
   in the environment with it, or glibc may keep what was freed.
 

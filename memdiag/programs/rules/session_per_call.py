@@ -6,7 +6,7 @@ Creating a session parses the model, optimizes the graph, copies and packs the w
 long as 300 runs of a product with a weight of 1 MiB (1.32.0), and with the peak of loading
 each time. If the sessions are kept (in a list, a cache without a limit, or by a cycle of
 references), their memory adds up. If they are released, malloc retains part of it, and the
-arena and the threads are made anew for each.
+arena and the threads are created again for each.
 
 The finding states the time that the creations and the runs took. Its bytes are those of the
 sessions that were alive at the same time, except for one; if never two of them were, the

@@ -23,7 +23,7 @@ _MAX_MARKS = 300
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segment:
-    """A stretch of time of a session in one phase.
+    """An interval of time of a session in one phase.
 
     Attributes:
         is_peak: whether the process reached its largest resident set of the session's creation and
@@ -203,7 +203,7 @@ def _known(column: Sequence[int | None], rows: Sequence[int]) -> tuple[int, ...]
 
 
 def pack(times: Sequence[tuple[float, float]]) -> list[int]:
-    """Return a row for each stretch of time, so that those of a row do not overlap."""
+    """Return a row for each interval of time, so that no intervals of a row overlap."""
     ends: list[float] = []
     rows = [0] * len(times)
     for index in sorted(range(len(times)), key=lambda i: times[i]):
