@@ -58,6 +58,7 @@ class RunOptions: pass
 class InferenceSession:
     def __init__(self, *args, **options): pass
     def get_providers(self): return []
+    def get_outputs(self): return []
     def run(self, *args):
         area = mmap.mmap(-1, 6_000_000, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         view = ctypes.c_char.from_buffer(area)
