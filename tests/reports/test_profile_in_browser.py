@@ -231,8 +231,8 @@ def test_the_copies_fit_and_are_sorted_filtered_and_printed(opened: Callable[...
     field.send_keys("lm_head.weight")
     assert page.execute_script(NAMES) == ["model.shared.weight +1 more"] * 3
     with emulate_print(page):
-        width = "return document.querySelector('#copies-0 thead button').offsetWidth"
-        assert page.execute_script(width) > 0
+        printed_width = "return document.querySelector('#copies-0 thead button').offsetWidth"
+        assert page.execute_script(printed_width) > 0
         assert page.find_element("css selector", ".filters [role=status]").is_displayed()
         assert not field.is_displayed()
     assert_quiet(page)
