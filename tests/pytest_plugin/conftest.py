@@ -8,8 +8,16 @@ from pathlib import Path
 import pytest
 
 # What the plugin imports when it measures. pytester forgets the modules that a run of pytest
-# imports, but numpy and others cannot be imported twice in one process.
-for each in ("memdiag.pytest_plugin.marker", "memdiag.pytest_plugin.fixture", "onnxruntime"):
+# imports, which takes time in each run, and numpy and others cannot be imported twice.
+for each in (
+    "memdiag.api.profile",
+    "memdiag.fixing.applicable",
+    "memdiag.programs.assemble",
+    "memdiag.pytest_plugin.fixture",
+    "memdiag.pytest_plugin.marker",
+    "memdiag.pytest_plugin.sessions",
+    "onnxruntime",
+):
     importlib.import_module(each)
 
 RunPytest = Callable[..., pytest.RunResult]

@@ -7,6 +7,8 @@ import pytest
 
 from tests.pytest_plugin.conftest import RunPytest
 
+pytestmark = pytest.mark.usefixtures("measured_once")
+
 BUDGETS = """
 [tool.memdiag.budgets."*"]
 peak = "100 MB"
