@@ -44,7 +44,8 @@ def run_pytest(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Ru
     monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
 
     def run(*words: object, process: bool = False) -> pytest.RunResult:
-        given = ("-p", "no:cacheprovider", *map(str, words))
+        # Hypothesis takes longer to import than all else that a process of pytest imports.
+        given = ("-p", "no:cacheprovider", "-p", "no:hypothesispytest", *map(str, words))
         if process:
             return pytester.runpytest_subprocess(*given, timeout=110)
         return pytester.runpytest_inprocess(*given)

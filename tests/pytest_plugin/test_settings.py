@@ -117,6 +117,6 @@ def test_where_nothing_is_asked_for_nothing_is_said_nor_imported(
             assert "memdiag.pytest_plugin" in sys.modules
         """
     )
-    result = run_pytest("-p", "no:hypothesispytest", process=True)
+    result = run_pytest(process=True)
     result.assert_outcomes(passed=1)
     result.stdout.no_fnmatch_line("*(memdiag)*")
