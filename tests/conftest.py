@@ -121,6 +121,14 @@ def equal_latency(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+def one_process_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let memory be measured in one process, where several would make the figures more precise."""
+    monkeypatch.setattr("memdiag.verify.model_evaluator._ORIGINAL_PROCESSES", 1)
+    monkeypatch.setattr("memdiag.tuning.point_evaluator._FINAL_PROCESSES", 1)
+    monkeypatch.setattr("memdiag.fixing.search._PROCESSES", 1)
+
+
+@pytest.fixture
 def heeding_ctrl_c() -> Iterator[None]:
     """Have children heed SIGINT, which a job in the background is started to ignore."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)

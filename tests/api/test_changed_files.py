@@ -95,6 +95,7 @@ def test_a_fix_of_a_changed_model_is_not_written(
     assert not list(tied.parent.glob("*.fixed.onnx*"))
 
 
+@pytest.mark.usefixtures("one_process_each")
 def test_a_tuning_of_a_changed_model_is_an_error(tied: Path) -> None:
     with pytest.raises(ModelError, match=SENTENCE):
         memdiag.tune(tied, only=["arena-off"], sizes=[], on_progress=once(Path.unlink, tied))

@@ -38,7 +38,7 @@ def files_in(home: Path) -> list[str]:
     return [str(path.relative_to(home)) for path in home.rglob("*") if path.is_file()]
 
 
-@pytest.mark.usefixtures("equal_latency")
+@pytest.mark.usefixtures("equal_latency", "one_process_each")
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_command_leaves_no_telemetry(
     command: str,
