@@ -15,7 +15,7 @@ RELEASES = [
     NEWEST,
     *(pytest.param(release, marks=pytest.mark.slow) for release in ("1.20.1", "1.22.1", "1.24.4")),
 ]
-ROWS = (1, 24_000, 0, 100, 12_000)
+ROWS = (1, 40_000, 0, 100, 20_000)
 """Rows of each session's runs; 0 for a session that never runs, whose arena has no region. The
 intermediate of a run has as many rows of 512 floats."""
 
