@@ -327,7 +327,7 @@ def _with_findings(
     )
     found = tuple(match_profile(finding, profile) for finding in found)
     if found and completed:
-        # Late: rewriting needs onnx_ir, which loads sympy.
+        # Late: rewriting needs onnx_ir, which takes long to import.
         from memdiag.fixing.applicable import with_rewrites
 
         found = with_rewrites(found, file)
