@@ -1,6 +1,7 @@
 """Assembly of the record of a program from what its recorder has seen."""
 
 import os
+import re
 import sysconfig
 from collections.abc import Sequence
 from contextlib import suppress
@@ -33,6 +34,8 @@ NEAR_PEAK = 0.005
 """Share of the peak by which samples of a plateau differ."""
 
 _PACKAGES = ("site-packages", "dist-packages")
+_STANDARD = re.compile(r"/lib/python3\.\d+/")
+"""The folder of Python's own modules, in the environment of any release."""
 
 
 def assemble_run(
@@ -104,6 +107,7 @@ def _process(process: RecordedProcess, root: int, exit_code: int | None) -> Prog
         exit_code=exit_code if process.pid == root else None,
         peak_rss_bytes=process.peak_rss_bytes,
         peak_pss_bytes=process.peak_pss_bytes,
+        peak_pss_s=None if process.peak_pss_s is None else round(process.peak_pss_s, 6),
         onnxruntime=process.runtime_version,
         build=process.build or (process.runtime and process.runtime.build),
         python=process.python,
@@ -132,6 +136,7 @@ def _session(session: RecordedSession) -> ProgramSession:
         model=_model(session),
         library=_library(callers[0].file) if callers else None,
         created_at=created_at(session),
+        called_from=_called_from(callers),
         callers=callers,
         options={**described["options"], **described["config"]},
         providers=session.providers,
@@ -141,6 +146,7 @@ def _session(session: RecordedSession) -> ProgramSession:
         creation_s=session.creation_s,
         error=session.error,
         phases=session.finished_phases(),
+        peak_phase=session.peak_phase(),
         shared_with=tuple(sorted(session.shared_with)),
         run_count=sum(each.runs for each in shapes),
         run_threads=session.run_threads,
@@ -179,6 +185,24 @@ def created_at(session: RecordedSession) -> str:
     if not session.description["callers"]:
         return "?"
     file, line, _ = session.description["callers"][0]
+    return _place(file, line)
+
+
+def _called_from(callers: Sequence[Caller]) -> str | None:
+    """Return file and line of the nearest caller in the program's own code.
+
+    None if the session was created there, or if all callers are in libraries.
+    """
+    own = next((each for each in callers if _is_own(each.file)), None)
+    return None if own is None or own is callers[0] else _place(own.file, own.line)
+
+
+def _is_own(file: str) -> bool:
+    """Return whether `file` is the program's own code, and not code of a library or a string."""
+    return not file.startswith("<") and _library(file) is None
+
+
+def _place(file: str, line: int) -> str:
     path = PurePath(file)
     for index, part in enumerate(path.parts):
         if part in _PACKAGES:
@@ -191,10 +215,14 @@ def created_at(session: RecordedSession) -> str:
 
 
 def _library(file: str) -> str | None:
-    """Return the package below site-packages that contains `file`; None for other files."""
+    """Return the package below site-packages that contains `file`; None for other files.
+
+    Modules of Python itself, of whichever release, are in the package ``python``.
+    """
     parts = PurePath(file).parts
     for index, part in enumerate(parts[:-1]):
         if part in _PACKAGES:
             return PurePath(parts[index + 1]).stem
     standard = sysconfig.get_paths()["stdlib"]
-    return "python" if file.startswith(standard + os.sep) else None
+    is_standard = file.startswith(standard + os.sep) or _STANDARD.search(file) is not None
+    return "python" if is_standard else None

@@ -49,6 +49,12 @@ def session_name(session: ProgramSession, models: Mapping[str, str]) -> str:
     return f"session {session.number} ({shortened(models[model_key(session)], _MAX_WORD)})"
 
 
+def created_text(session: ProgramSession) -> str:
+    """Return ``ocr/main.py:70, called from app.py:5``; of the program's own code one place."""
+    called = f", called from {session.called_from}" if session.called_from else ""
+    return plain(f"{session.created_at}{called}")
+
+
 def numbers(found: Iterable[int]) -> str:
     """Return ``1, 3–5 and 9``."""
     ranges: list[list[int]] = []
