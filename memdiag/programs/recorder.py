@@ -15,7 +15,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
+
 from memdiag.errors import MemdiagError, XrayError
+from memdiag.programs.control import XrayAnswer, XrayedProcess, XrayedSession
 from memdiag.programs.log_filter import LogFilter
 from memdiag.programs.process_files import guess_models, loaded_runtime
 from memdiag.programs.process_tree import descendants, process_info, proportional_memory
@@ -211,20 +214,22 @@ class Recorder:
         self,
         root: int,
         has_ended: Callable[[], bool],
-        each_step: Callable[["Recorder"], None] = lambda recorder: None,
+        on_progress: Callable[["Recorder"], None] | None = None,
     ) -> None:
         """Record process `root` and its descendants until `has_ended` returns True.
 
-        `each_step` is called after each step; the program may wait for it to return.
+        `on_progress` is called after each step; the program may wait for it to return.
         """
         self._watch(root)
         while not has_ended():
             self.step(root)
-            each_step(self)
+            if on_progress is not None:
+                on_progress(self)
         deadline_s = self.now_s() + LAST_PROCESSES_S
         while self._tasks or (self._live and root not in self._live and self.now_s() < deadline_s):
             self.step(root)
-            each_step(self)
+            if on_progress is not None:
+                on_progress(self)
         # What the last processes have sent.
         while self._handle_input(0):
             pass
@@ -264,7 +269,7 @@ class Recorder:
         self,
         root: int,
         has_ended: Callable[[], bool],
-        each_step: Callable[["Recorder"], None] = lambda recorder: None,
+        on_progress: Callable[["Recorder"], None] | None = None,
     ) -> None:
         """Record process `root`, which was started without the hook, and its descendants.
 
@@ -277,7 +282,8 @@ class Recorder:
         self._sample(self.now_s())
         while root in self._live and not has_ended():
             self.step(root)
-            each_step(self)
+            if on_progress is not None:
+                on_progress(self)
         self._sample(self.now_s())
         self._read_proportional(self.now_s())
         if root not in self._live:
@@ -290,12 +296,13 @@ class Recorder:
     def wait_for_xrays(
         self,
         stops: Callable[[], bool],
-        each_step: Callable[["Recorder"], None] = lambda recorder: None,
+        on_progress: Callable[["Recorder"], None] | None = None,
     ) -> None:
         """Wait until all X-rays are there, or `stops` returns True."""
         while self._tasks and not stops():
             self._handle_input(TREE_S)
-            each_step(self)
+            if on_progress is not None:
+                on_progress(self)
         if self._tasks:
             self.notes.append("the recording was stopped before its X-rays were complete")
 
@@ -318,10 +325,7 @@ class Recorder:
         if now_s >= self._proportional_s:
             self._read_proportional(now_s)
         elif self._has_grown(now_s):
-            due_s = self._proportional_s
-            self._read_proportional(now_s)
-            self._growth_proportional_s += self._proportional_end_s - now_s
-            self._proportional_s = max(due_s, now_s + GROWTH_PROPORTIONAL_S)
+            self._read_grown(now_s)
 
     def _has_grown(self, now_s: float) -> bool:
         """Return whether the memory has grown so much that proportional sets must be read."""
@@ -378,6 +382,25 @@ class Recorder:
 
     def _read_proportional(self, now_s: float) -> None:
         """Read the proportional sets, as often as its duration permits."""
+        self._add_proportional(now_s)
+        for process in self._live.values():
+            self._look_for_onnxruntime(process)
+            if self._watches:
+                with suppress(ProcessGone):
+                    process.read_peak()
+        self._proportional_end_s = self.now_s()
+        duration_s = self._proportional_end_s - now_s
+        self._proportional_s = now_s + max(
+            PROPORTIONAL_S, self._period_s, duration_s / MAX_PROPORTIONAL_SHARE
+        )
+
+    def _read_grown(self, now_s: float) -> None:
+        """Read the proportional sets because the memory has grown."""
+        self._add_proportional(now_s)
+        self._proportional_end_s = self.now_s()
+        self._growth_proportional_s += self._proportional_end_s - now_s
+
+    def _add_proportional(self, now_s: float) -> None:
         pss = swap = 0
         for process in self._live.values():
             found = proportional_memory(process.pid)
@@ -385,18 +408,9 @@ class Recorder:
                 process.add_pss(now_s, found.pss_bytes)
                 pss += found.pss_bytes
                 swap += found.swap_bytes
-            self._look_for_onnxruntime(process)
-            if self._watches:
-                with suppress(ProcessGone):
-                    process.read_peak()
         if pss:
             self.proportional.append((now_s, pss, swap))
         self._proportional_rss_bytes = self.tree.last.rss_bytes if self.tree.last else 0
-        self._proportional_end_s = self.now_s()
-        duration_s = self._proportional_end_s - now_s
-        self._proportional_s = now_s + max(
-            PROPORTIONAL_S, self._period_s, duration_s / MAX_PROPORTIONAL_SHARE
-        )
 
     def _look_for_onnxruntime(self, process: RecordedProcess) -> None:
         """Store which onnxruntime `process` has loaded, if the hook has not reported it."""
@@ -528,13 +542,38 @@ class Recorder:
 
     def _xray_on_request(self, connection: _Connection) -> None:
         """Take an X-ray of each process with sessions, and answer when all are there."""
+        first, first_note = len(self.xrays), len(self.notes)
 
         def when_done(count: int) -> None:
-            answer = json.dumps({"processes": count}).encode() + b"\n"
+            taken = [xray for xray in self.xrays[first:] if xray.reason == "request"]
+            failures = [note for note in self.notes[first_note:] if "X-ray" in note]
+            answer = XrayAnswer(
+                asked=count,
+                processes=tuple(map(self._xrayed, taken)),
+                failures=tuple(failures),
+            )
             with suppress(OSError):  # the asker has ended
-                connection.socket.sendall(answer)
+                connection.socket.sendall(msgspec.json.encode(answer) + b"\n")
 
         self.examine("request", when_done)
+
+    def _xrayed(self, xray: ProcessXray) -> XrayedProcess:
+        process = next(each for each in reversed(self.processes) if each.pid == xray.pid)
+        return XrayedProcess(
+            pid=xray.pid,
+            command=process.info.command,
+            owners=xray.attribution.owners,
+            sessions=tuple(
+                XrayedSession(
+                    number=session.number,
+                    model=path and os.path.basename(path),
+                    memory=session.memory,
+                )
+                for session in process.live_sessions
+                for path in [session.description["model"]["path"]]
+                if session.memory is not None
+            ),
+        )
 
     def examine(
         self, reason: XrayReason, when_done: Callable[[int], None] = lambda count: None

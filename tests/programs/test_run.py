@@ -266,11 +266,15 @@ def test_an_xray_is_taken_on_request(tmp_path: Path, linear_model: Path) -> None
         session = {CREATE.format(str(linear_model))}
         from pathlib import Path
         from memdiag.programs.control import request_xray
-        assert request_xray(Path({str(tmp_path)!r})) == 1
+        answer = request_xray(Path({str(tmp_path)!r}))
+        (process,) = answer.processes
+        assert answer.asked == 1
+        assert sum(owner.bytes for owner in process.owners) > {WEIGHT_BYTES}
+        assert [session.model for session in process.sessions] == ["linear.onnx"]
         """
     path = tmp_path / "program.py"
     path.write_text(textwrap.dedent(program))
-    recording = run([sys.executable, str(path)], folder=tmp_path)
+    recording = run([sys.executable, str(path)], request_folder=tmp_path)
     assert recording.exit_code == 0
     assert [xray.reason for xray in recording.xrays] == ["request", "end"]
     with pytest.raises(UsageError, match="no recording is under way"):
