@@ -44,11 +44,12 @@ MAX_PROPORTIONAL_SHARE = 0.01
 """Share of the time that may be spent on reading proportional sets."""
 
 MIN_PROPORTIONAL_GROWTH = 1.1
+MIN_PROPORTIONAL_GROWTH_BYTES = 32 << 20
 GROWTH_PROPORTIONAL_S = 0.02
-MAX_GROWTH_PROPORTIONAL_S = 0.05
-"""Proportional sets are also read when the memory is 10 % above that at the reading before: the
-peak of a short program is otherwise missed. These readings are 20 ms apart or more, and take 50 ms
-in all."""
+MAX_GROWTH_PROPORTIONAL_S = 0.1
+"""Proportional sets are also read when the memory is 10 % and 32 MiB above that at the reading
+before: the peak of a short program is otherwise missed. These readings are 20 ms apart or more, and
+take 100 ms of CPU time in all."""
 
 NEAR_PEAK = 0.97
 PEAK_LASTS_S = 3.0
@@ -330,8 +331,10 @@ class Recorder:
     def _has_grown(self, now_s: float) -> bool:
         """Return whether the memory has grown so much that proportional sets must be read."""
         rss_bytes = self.tree.last.rss_bytes if self.tree.last else 0
+        before = self._proportional_rss_bytes
         return (
-            rss_bytes >= MIN_PROPORTIONAL_GROWTH * self._proportional_rss_bytes
+            rss_bytes >= MIN_PROPORTIONAL_GROWTH * before
+            and rss_bytes >= before + MIN_PROPORTIONAL_GROWTH_BYTES
             and now_s >= self._proportional_end_s + GROWTH_PROPORTIONAL_S
             and self._growth_proportional_s < MAX_GROWTH_PROPORTIONAL_S
         )
@@ -396,9 +399,10 @@ class Recorder:
 
     def _read_grown(self, now_s: float) -> None:
         """Read the proportional sets because the memory has grown."""
+        began_s = time.thread_time()
         self._add_proportional(now_s)
+        self._growth_proportional_s += time.thread_time() - began_s
         self._proportional_end_s = self.now_s()
-        self._growth_proportional_s += self._proportional_end_s - now_s
 
     def _add_proportional(self, now_s: float) -> None:
         pss = swap = 0

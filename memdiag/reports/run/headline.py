@@ -23,7 +23,7 @@ _MAX_REMARKS = 5  # of a kind
 _MAX_MESSAGE = 300
 
 MIN_PSS_SHARE = 0.9
-"""A proportional set is that of the peak if the resident sets then were this share of the peak."""
+"""A proportional set was read near the peak if the resident sets then were this share of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,13 +99,16 @@ def pss_near_peak(run: ProgramRun) -> PssReading | None:
     It is read seldom, so that the largest reading may belong to a moment with far less memory.
     """
     samples = run.samples
-    readings = map(PssReading, samples.proportional_t_s, samples.pss_bytes)
-    largest = max(readings, key=lambda each: each.pss_bytes, default=None)
-    if largest is None:
-        return None
-    index = max(0, bisect_right(samples.t_s, largest.t_s) - 1)
-    rss_bytes = samples.rss_bytes[index] if samples.rss_bytes else 0
-    return largest if rss_bytes >= MIN_PSS_SHARE * run.peak_rss_bytes else None
+    readings = list(map(PssReading, samples.proportional_t_s, samples.pss_bytes))
+    if any(_rss_bytes(run, each.t_s) >= MIN_PSS_SHARE * run.peak_rss_bytes for each in readings):
+        return max(readings, key=lambda each: each.pss_bytes)
+    return None
+
+
+def _rss_bytes(run: ProgramRun, t_s: float) -> int:
+    """Return the sum of the resident sets at `t_s`."""
+    index = bisect_right(run.samples.t_s, t_s) - 1
+    return run.samples.rss_bytes[index] if index >= 0 else 0
 
 
 def _ending(run: ProgramRun) -> str:
