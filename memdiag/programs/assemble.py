@@ -62,16 +62,19 @@ def assemble_run(
     runtimes = {version for each in recorder.processes if (version := each.runtime_version)}
     python = next((each.python for each in recorder.processes if each.python), None)
     root = recorder.processes[0].pid if recorder.processes else 0
+    processes = tuple(_process(each, root, exit_code) for each in recorder.processes)
+    # That of a watched process may be older than the recording.
+    marks = [0] if is_watched else [0, *(each.peak_rss_bytes for each in processes)]
     run = ProgramRun(
         schema=RUN_SCHEMA,
         command=tuple(command),
         duration_s=round(recorder.now_s(), 6),
         exit_code=exit_code,
         environment=describe_machine(memdiag_version, min(runtimes, default=None), python),
-        peak_rss_bytes=recorder.peak_rss_bytes,
-        peak_s=_peak_s(samples, recorder.peak_rss_bytes),
+        peak_rss_bytes=max(recorder.peak_rss_bytes, *marks),
+        peak_s=round(_peak_s(samples, recorder), 6),
         peak_pss_bytes=max(pss, default=None),
-        processes=tuple(_process(each, root, exit_code) for each in recorder.processes),
+        processes=processes,
         sessions=tuple(map(_session, recorder.sessions)),
         peaks=tuple(recorder.peaks),
         samples=TreeSamples(
@@ -90,11 +93,20 @@ def assemble_run(
     return escaped(msgspec.structs.replace(run, findings=findings, notes=(*run.notes, *notes)))
 
 
-def _peak_s(samples: Samples, peak_rss_bytes: int) -> float:
-    """Return the first moment near the peak: on a plateau, samples differ by a few pages."""
-    enough = peak_rss_bytes - max(MIB, NEAR_PEAK * peak_rss_bytes)
+def _peak_s(samples: Samples, recorder: Recorder) -> float:
+    """Return the first moment near the peak: on a plateau, samples differ by a few pages.
+
+    If the high-water mark of a process is above all samples, it is the middle of the run that
+    raised it, if that is known.
+    """
+    sampled = recorder.peak_rss_bytes
+    tolerance = max(MIB, NEAR_PEAK * sampled)
+    marks = [run for run in recorder.peaks if run.peak_rss_bytes > sampled + tolerance]
+    if marks:
+        highest = max(marks, key=lambda run: run.peak_rss_bytes)
+        return max(0.0, highest.t_s - (highest.latency_s or 0.0) / 2)
     rows = zip(samples.t_s, samples.rss_bytes, strict=True)
-    return next((t_s for t_s, rss_bytes in rows if rss_bytes >= enough), 0.0)
+    return next((t_s for t_s, rss_bytes in rows if rss_bytes >= sampled - tolerance), 0.0)
 
 
 def _process(process: RecordedProcess, root: int, exit_code: int | None) -> ProgramProcess:

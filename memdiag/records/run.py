@@ -286,7 +286,8 @@ class ProgramRun(PlottableRecord, frozen=True, kw_only=True):
         duration_s: the length of the recording.
         exit_code: the exit code of the program; negative for a signal, None if it goes on.
         is_watched: whether the program was started without memdiag: then its sessions are unknown.
-        peak_rss_bytes: the largest sum of the resident sets, which was nearly reached at `peak_s`.
+        peak_rss_bytes: the largest sum of the resident sets that was sampled, or the high-water
+            mark of a process if that is higher; it was nearly reached at `peak_s`.
         peak_pss_bytes: the largest sum of the proportional sets that was read.
     """
 

@@ -153,10 +153,13 @@ def test_the_phases_of_a_session_are_those_of_a_profile() -> None:
 
 
 def test_the_caller_of_a_library_is_named() -> None:
-    session = runs.session(1, created_at="ocr/engine.py:41", called_from="app.py:12")
+    session = runs.session(
+        1, created_at="ocr/onnx/engine.py:41", library="ocr", called_from="app.py:12"
+    )
     run = runs.run(session)
-    assert "ocr/engine.py:41, called from app.py:12" in words(shown(run, width=140))
-    assert "| `ocr/engine.py:41` | `app.py:12` |" in REPORT.render(run, "markdown").decode()
+    assert "ocr: engine.py:41, called from app.py:12" in words(shown(run, width=140))
+    assert "app.py:12 (ocr)" in words(shown(run, width=80))
+    assert "| `ocr/onnx/engine.py:41` | `app.py:12` |" in REPORT.render(run, "markdown").decode()
     assert "called from app.py:12" in REPORT.render(run, "html").decode()
 
 

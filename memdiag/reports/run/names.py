@@ -50,9 +50,18 @@ def session_name(session: ProgramSession, models: Mapping[str, str]) -> str:
 
 
 def created_text(session: ProgramSession) -> str:
-    """Return ``ocr/main.py:70, called from app.py:5``; of the program's own code one place."""
-    called = f", called from {session.called_from}" if session.called_from else ""
-    return plain(f"{session.created_at}{called}")
+    """Return ``ocr: main.py:70, called from app.py:5``; of the program's own code its place."""
+    if session.called_from is None:
+        return plain(session.created_at)
+    name = PurePath(session.created_at).name
+    return plain(f"{session.library}: {name}, called from {session.called_from}")
+
+
+def short_created_text(session: ProgramSession) -> str:
+    """Return ``app.py:5 (ocr)``; of the program's own code its place."""
+    if session.called_from is None:
+        return plain(session.created_at)
+    return plain(f"{session.called_from} ({session.library})")
 
 
 def numbers(found: Iterable[int]) -> str:

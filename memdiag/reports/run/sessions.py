@@ -1,6 +1,6 @@
 """The tables of a recorded program: processes with their sessions, phases, and input shapes."""
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from memdiag.records.phases import PhaseName
@@ -15,6 +15,7 @@ from memdiag.reports.run.names import (
     process_name,
     session_name,
     shapes_text,
+    short_created_text,
 )
 from memdiag.reports.run.peaks import peak_sentence, run_rise_sentence
 from memdiag.reports.table import Cell, Column, Row, Table
@@ -36,7 +37,8 @@ _OPTIONAL_COLUMNS = ("created in", "threads", "last run")
 
 def summary_table(run: ProgramRun, *, width: int = 80) -> Table:
     """Return a line for each process and, below it, for each of its sessions, `width` wide."""
-    lines = list(_lines(run))
+    is_wide = width > 100
+    lines = list(_lines(run, created_text if is_wide else short_created_text))
     left_out = len(lines) - MAX_LINES
     caption = (
         "MiB. Peak: resident set of the process; of a session, how much its creation and first"
@@ -47,7 +49,7 @@ def summary_table(run: ProgramRun, *, width: int = 80) -> Table:
     table = Table(
         columns=(
             Column("process / session", max_width=_NAME_WIDTH, wraps=True),
-            Column("created at", max_width=40 if width > 100 else 22, wraps=True),
+            Column("created at", max_width=48 if is_wide else 22, wraps=True),
             Column("threads", "right"),
             Column("created in", "right"),
             Column("peak", "right"),
@@ -63,7 +65,7 @@ def summary_table(run: ProgramRun, *, width: int = 80) -> Table:
     return table.fitted(width, _OPTIONAL_COLUMNS)
 
 
-def _lines(run: ProgramRun) -> Iterator[Row]:
+def _lines(run: ProgramRun, created: Callable[[ProgramSession], str]) -> Iterator[Row]:
     models = model_names(run)
     is_grouped = len(run.sessions) > MAX_SINGLE_SESSIONS
     alike: dict[Hashable, list[tuple[ProgramProcess, list[_Equal]]]] = {}
@@ -90,7 +92,7 @@ def _lines(run: ProgramRun) -> Iterator[Row]:
         )
         for alike_groups in zip(*(groups for _, groups in found), strict=True):
             together = tuple(one for group in alike_groups for one in group.sessions)
-            yield _line(_Equal(together), models)
+            yield _line(_Equal(together), models, created)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +126,9 @@ def equal_sessions(process: ProgramProcess, run: ProgramRun) -> list[_Equal]:
     return [_Equal(tuple(sessions)) for sessions in found.values()]
 
 
-def _line(group: _Equal, models: Mapping[str, str]) -> Row:
+def _line(
+    group: _Equal, models: Mapping[str, str], created_of: Callable[[ProgramSession], str]
+) -> Row:
     sessions = group.sessions
     first = sessions[0]
     label = numbers(session.number for session in sessions)
@@ -136,7 +140,7 @@ def _line(group: _Equal, models: Mapping[str, str]) -> Row:
     runs = runs_text(sessions) if any(map(has_run, sessions)) else "never"
     return Row(
         f"{label}{times} {models[model_key(first)]}",
-        created_text(first),
+        created_of(first),
         str(first.intra_op_threads or "auto"),
         format_duration(max(created)) if created else "",
         _rise(max(map(rise_bytes, sessions))),

@@ -7,7 +7,13 @@ from memdiag.records.phases import PhaseName
 from memdiag.records.run import ProgramProcess, ProgramRun, ProgramSession
 from memdiag.reports.profile.timeline import thin
 from memdiag.reports.run.headline import has_run, runs_text
-from memdiag.reports.run.names import model_key, model_names, process_name, shapes_text
+from memdiag.reports.run.names import (
+    created_text,
+    model_key,
+    model_names,
+    process_name,
+    shapes_text,
+)
 from memdiag.reports.run.sessions import peak_bytes, peak_phase, rise_bytes
 from memdiag.reports.text import plain, shortened
 from memdiag.units import MIB, format_duration, format_size
@@ -255,9 +261,7 @@ def _bar(
 
 
 def _sentences(session: ProgramSession) -> list[str]:
-    found = [f"created at {shortened(plain(session.created_at), _MAX_NAME)}"]
-    if session.called_from is not None:
-        found[0] += f", called from {shortened(plain(session.called_from), _MAX_NAME)}"
+    found = [f"created at {shortened(created_text(session), _MAX_NAME)}"]
     if session.error is not None:
         return [*found, f"failed: {shortened(plain(session.error), _MAX_HOVER)}"]
     if session.creation_s is not None:
