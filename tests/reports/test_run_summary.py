@@ -316,6 +316,8 @@ def test_models_with_one_file_name_are_distinguished_by_their_folders() -> None:
             "multiprocessing worker",
         ),
         (("python", "-c", "from multiprocessing_x import y"), None),
+        (("/v/bin/python3", "/v/bin/gunicorn", "app:app"), "gunicorn app:app"),
+        (("/v/bin/python3", "/v/bin/app.py"), "python3 app.py"),
         ((), ""),
     ],
 )

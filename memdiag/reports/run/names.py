@@ -97,12 +97,21 @@ def command_text(command: Sequence[str]) -> str:
         for module, name in _MULTIPROCESSING.items():
             if word.startswith(f"from multiprocessing.{module} import "):
                 return name
-    words = []
-    for number, word in enumerate(command):
+    words: list[str] = []
+    for number, word in enumerate(_without_interpreter(command)):
         is_path = number == 0 or word.startswith(("/", "./", "../"))
         text = PurePath(word).name if is_path else word
         words.append(shortened(plain(text), _MAX_WORD))
     return " ".join(words)
+
+
+def _without_interpreter(command: Sequence[str]) -> Sequence[str]:
+    """Return the command line without a Python that runs an installed program, such as gunicorn."""
+    if len(command) > 1 and PurePath(command[0]).name.startswith("python"):
+        program = PurePath(command[1])
+        if program.parent.name == "bin" and not program.suffix:
+            return command[1:]
+    return command
 
 
 def shapes_text(shapes: Mapping[str, tuple[int, ...]] | None) -> str:
