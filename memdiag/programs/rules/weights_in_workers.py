@@ -117,8 +117,8 @@ def _in_xrays(run: ProgramRun) -> Iterator[ProgramFinding]:
                 bytes=proven,
                 message=(
                     f"{len(holders)} processes have equal weights of {key.name} at the same time"
-                    f" ({processes}): in private memory {format_size(proven)} more than one process"
-                    " has."
+                    f" ({processes}): in private memory at least {format_size(proven)} more than"
+                    " one process has."
                 ),
                 remedy=_BY_PATH,
             )
