@@ -82,8 +82,10 @@ def _divided(row: OwnerRow, run: ProgramRun, xray: ProcessXray) -> OwnerRow:
     more = f" and {len(parts) - _MAX_PARTS} more" if len(parts) > _MAX_PARTS else ""
     # Arenas reserve memory, not all of which is resident.
     total = sum(size for size, _ in parts)
-    reserved = "reserved: " if row.kind == "arena" and total > row.size_bytes else ""
-    return replace(row, sentence=f"{reserved}{text}{more}", parts="")
+    kind = "reserved: " if row.kind == "arena" and total > row.size_bytes else ""
+    if row.kind == "weights":
+        kind = "resident copies: "
+    return replace(row, sentence=f"{kind}{text}{more}", parts="")
 
 
 def _weights(session: ProgramSession) -> int:
