@@ -177,7 +177,8 @@ def _console_of(record: Any) -> Callable[[Console, bool], None]:
 
 def _rows(record: Any) -> Iterator[dict[str, Any]]:
     if isinstance(record, Profile):
-        from memdiag.reports.profile.phases import OTHER_STEPS, phase_rows
+        from memdiag.reports.phase_table import OTHER_STEPS
+        from memdiag.reports.profile.phases import phase_rows
 
         for row in phase_rows(record):
             yield {

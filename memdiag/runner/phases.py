@@ -19,6 +19,9 @@ _MAX_PLAUSIBLE_LAG_S = 5.0
 _Segment = tuple[int, float]  # the index of a span, and the seconds of it in a window
 _NOTHING = Memory(rss_bytes=0, anonymous_bytes=None, file_bytes=None, shared_bytes=None)
 
+MAX_PEAK_DIFFERENCE = 0.005
+"""Share of the largest peak by which peaks of phases that retain the same memory differ."""
+
 MAX_NEIGHBOUR_S = 0.001
 """A high-water mark belongs to one span if the other spans in its window last less than this
 together."""
@@ -317,3 +320,22 @@ def _phase(
         peak_rss_bytes=peak_rss_bytes,
         peak_kind=peak_kind,
     )
+
+
+def peak_phase(phases: Sequence[Phase], spans: Sequence[Span], start_bytes: int) -> Phase:
+    """Return the phase that reached the largest peak.
+
+    Peaks of phases that retain the same memory differ by a few pages. The phase is the first one,
+    in time, that came within `MAX_PEAK_DIFFERENCE` of the largest peak above `start_bytes`.
+
+    Args:
+        phases: the phases, at least one.
+        spans: their spans in order.
+        start_bytes: the resident set before them.
+    """
+    by_name = {phase.name: phase for phase in phases}
+    peak = max(phase.peak_rss_bytes for phase in phases)
+    enough = peak - max(0.0, MAX_PEAK_DIFFERENCE * (peak - start_bytes))
+    candidates = [name for name, phase in by_name.items() if phase.peak_rss_bytes >= enough]
+    reached = [span.phase for span in spans if span.peak_rss_bytes >= enough]
+    return by_name[next((name for name in reached if name in candidates), candidates[0])]

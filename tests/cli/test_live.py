@@ -183,7 +183,7 @@ def fail(self, recorder, console):
     raise {}
 LiveView.render = fail
 with LiveView("a program", lambda view: None) as view:
-    recording = watch(int(sys.argv[1]), duration_s=1.0, each_step=view.update)
+    recording = watch(int(sys.argv[1]), duration_s=1.0, on_progress=view.update)
 print(len(drawn), "picture,", recording.duration_s >= 1.0)
 """
 
@@ -263,7 +263,7 @@ def test_sessions_and_the_result_of_an_xray_are_shown(
     terminals.append(Terminal(*words, *program))
     terminal = terminals[0]
     terminal.wait_for("2 sessions.*#1 linear.onnx · [0-9]+ runs, the last.*#2 .*never ran")
-    terminal.wait_for("never ran · weights.*X-ray at.*X-rays: 1 process", terminal.press(b"x"))
+    terminal.wait_for("never ran · copies.*X-ray at.*X-rays: 1 process", terminal.press(b"x"))
     terminal.press(b"\x03")
     terminal.end()
     assert terminal.is_restored

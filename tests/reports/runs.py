@@ -288,6 +288,7 @@ def hostile(evil: str) -> ProgramRun:
             each,
             model=replace(each.model, path=f"/models/{evil}"),
             created_at=evil,
+            called_from=evil,
             library=evil,
             options={evil: evil},
             error=each.error and evil,

@@ -11,11 +11,11 @@ from memdiag.reports import markdown as md
 from memdiag.reports.console import block, files, line, print_plain
 from memdiag.reports.page import Plotly
 from memdiag.reports.report import Report
-from memdiag.reports.run.headline import finding_texts, run_headline, remarks
-from memdiag.reports.run.names import model_names, session_name
+from memdiag.reports.run.headline import finding_texts, remarks, run_headline
 from memdiag.reports.run.owners import process_owners
 from memdiag.reports.run.sessions import (
     largest_session,
+    peak_sentences,
     phase_table,
     process_table,
     session_table,
@@ -54,9 +54,8 @@ def _show(run: ProgramRun, console: Console, written: Sequence[Path], quiet: boo
     block(console, remarks(run))
     _show_findings(run, console)
     session = largest_session(run)
+    block(console, list(peak_sentences(run)))
     if session is not None and session.phases:
-        title = session_name(session, model_names(run))
-        block(console, [f"Creation and first run raised the memory most for {title}:"])
         print_table(console, phase_table(session, run))
     for owners in process_owners(run)[:_MAX_CONSOLE_OWNERS]:
         console.print()
@@ -83,11 +82,10 @@ def markdown(run: ProgramRun) -> str:
     """Return the report for a pull request or a bug report."""
     answer = run_headline(run)
     session = largest_session(run)
-    phases = ""
+    peaks = md.bullets(peak_sentences(run))
     if session is not None and session.phases:
         table = phase_table(session, run)
-        title = md.code(session_name(session, model_names(run)))
-        phases = "\n\n".join((title, markdown_table(table), md.escape(table.caption)))
+        peaks = "\n\n".join((peaks, markdown_table(table), md.escape(table.caption)))
     owners = [
         "\n\n".join(
             (
@@ -110,7 +108,7 @@ def markdown(run: ProgramRun) -> str:
             md.section("Findings", findings),
             md.section("Sessions", _long(session_table(run, limit=_MAX_MARKDOWN_ROWS), run)),
             md.bullets(remarks(run)),
-            md.section("The session that raised the memory most", phases),
+            md.section("Peak and largest rises", peaks),
             md.section("Who owns it", "\n\n".join(owners)),
             md.folded("Input shapes", markdown_table(shape_table(run, limit=_MAX_MARKDOWN_ROWS))),
             md.folded("Processes", markdown_table(process_table(run, limit=_MAX_MARKDOWN_ROWS))),
