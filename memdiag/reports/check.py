@@ -34,7 +34,7 @@ def _show(check: Check, console: Console, quiet: bool) -> None:
 
 
 def markdown(check: Check) -> str:
-    """Return a check in Markdown: the result, the findings, and models that could not be examined."""
+    """Return Markdown: the result, the findings, and the models that could not be examined."""
     blocks = ["## Memory check", f"**{md.escape(check_summary(check))}**"]
     for model in check.models:
         found = [finding for finding in check.findings if finding.model == model.path]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from memdiag.budgets.figures import FIGURES, Figure
 from memdiag.errors import UsageError
-from memdiag.records.history import HistoryEntry, History
+from memdiag.records.history import History, HistoryEntry
 from memdiag.reports import picture
 from memdiag.reports.console import line, print_plain
 from memdiag.reports.palette import LIGHT

@@ -134,7 +134,9 @@ def test_every_phase_that_kept_memory_is_in_the_table_and_rows_add_up() -> None:
     assert "medians" not in table.caption
     off = column("b.onnx", msgspec.structs.replace(grown, steady=mib(640, 1)))
     record = comparisons.comparison(before, off, kind="models", changes=found)
-    assert "sums are off by up to 20 MiB" in dict(comparison_tables(record))["Kept by phase"].caption
+    assert (
+        "sums are off by up to 20 MiB" in dict(comparison_tables(record))["Kept by phase"].caption
+    )
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,10 @@ import io
 import itertools
 import zlib
 
-import msgspec
 import numpy
 import pytest
 from matplotlib.figure import Figure
 
-from memdiag.errors import ReportError
 from memdiag.records.profile import Profile
 from memdiag.reports.profile import REPORT, draw
 from memdiag.reports.profile.headline import profile_headline

@@ -9,11 +9,10 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from memdiag.errors import ReportError
 from memdiag.records import codec
 from memdiag.records.run import ProgramRun, RunPeak
 from memdiag.reports.run import REPORT
-from memdiag.reports.run.headline import run_headline, moment, remarks
+from memdiag.reports.run.headline import moment, remarks, run_headline
 from memdiag.reports.run.names import command_text, model_names, numbers, shapes_text
 from memdiag.reports.run.owners import process_owners, tiles
 from memdiag.reports.run.sessions import largest_session, session_table, shape_table
@@ -294,5 +293,3 @@ def test_processes_with_sessions_get_lanes_first() -> None:
     assert [mark.sentences for mark in line.lanes[0].peaks] == [
         ("run of session 1 (a.onnx)", "x 1×3×640×640")
     ]
-
-

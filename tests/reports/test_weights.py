@@ -11,7 +11,7 @@ from memdiag.records.profile import PhaseAttribution
 from memdiag.reports.profile import REPORT
 from memdiag.reports.profile import show as show_profile
 from memdiag.reports.profile.phases import copies_by_phase
-from memdiag.reports.xray import xray_text, show
+from memdiag.reports.xray import show, xray_text
 from memdiag.reports.xray.weights import not_located, rest_summary, verification_summary
 from memdiag.units import MIB
 from tests.reports import profiles

@@ -34,7 +34,7 @@ _MAX_CONSOLE_CHANGES = 16
 def show(
     comparison: Comparison, console: Console, *, written: Sequence[Path] = (), quiet: bool = False
 ) -> None:
-    """Print `comparison` on `console`; `written` are the files to name; `quiet` prints only the answer."""
+    """Print `comparison`; `written` are the files to name; `quiet` prints only the answer."""
     print_plain(console, lambda: _show(comparison, console, written, quiet))
 
 
@@ -60,7 +60,7 @@ def _changes(comparison: Comparison) -> list[str]:
 
 
 def markdown(comparison: Comparison) -> str:
-    """Return a comparison in Markdown: the answer, the tables, the differences, what was not measured."""
+    """Return Markdown: the answer, the tables, the differences, and what was not measured."""
     result = bisection_result(comparison)
     return md.document(
         (

@@ -31,7 +31,7 @@ from memdiag.reports.profile.phases import (
 from memdiag.reports.report import Report
 from memdiag.reports.table import markdown_table, print_table
 from memdiag.reports.text import capitalized, lowered, plain
-from memdiag.reports.xray import xray_text, xray_markdown, show_xray
+from memdiag.reports.xray import show_xray, xray_markdown, xray_text
 from memdiag.units import counted, format_duration
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ _OWNER_HEADING = "owner (steady)"
 def show(
     profile: Profile, console: Console, *, written: Sequence[Path] = (), quiet: bool = False
 ) -> None:
-    """Print `profile` on `console`; `written` are the files to name; `quiet` prints only the answer."""
+    """Print `profile`; `written` are the files to name; `quiet` prints only the answer."""
     print_plain(console, lambda: _show(profile, console, written, quiet))
 
 

@@ -373,7 +373,9 @@ class RunSummary:
 
 def runs_summary(profile: Profile) -> RunSummary:
     """Return the sentences on the runs of `profile`."""
-    return RunSummary(latency=_latency(profile), growth=_growth(profile), retained=_retained(profile))
+    return RunSummary(
+        latency=_latency(profile), growth=_growth(profile), retained=_retained(profile)
+    )
 
 
 def run_sentence(number: int, run: Run) -> str:

@@ -4,7 +4,6 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from memdiag.errors import ReportError
 from memdiag.records.profile import PeakKind, PhaseName, Profile, Samples, Span
 from memdiag.reports.profile.headline import baseline_memory
 from memdiag.units import format_size

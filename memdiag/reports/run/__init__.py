@@ -11,7 +11,7 @@ from memdiag.reports import markdown as md
 from memdiag.reports.console import block, files, line, print_plain
 from memdiag.reports.page import Plotly
 from memdiag.reports.report import Report
-from memdiag.reports.run.headline import finding_texts, run_headline, remarks
+from memdiag.reports.run.headline import finding_texts, remarks, run_headline
 from memdiag.reports.run.names import model_names, session_name
 from memdiag.reports.run.owners import process_owners
 from memdiag.reports.run.sessions import (

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import asdict
-from typing import Any
 
 from memdiag.records import codec
 from memdiag.records.run import ProgramRun
 from memdiag.reports.page import Plotly, page
-from memdiag.reports.run.headline import finding_texts, run_headline, remarks
+from memdiag.reports.run.headline import finding_texts, remarks, run_headline
 from memdiag.reports.run.names import model_names, session_name
 from memdiag.reports.run.owners import process_owners, tiles
 from memdiag.reports.run.sessions import (

@@ -16,7 +16,7 @@ from memdiag.reports.run.names import (
 )
 from memdiag.reports.table import Cell, Column, Row, Table
 from memdiag.reports.text import decimals_for, mebibytes, plain, shortened
-from memdiag.units import counted, MIB, format_duration, format_size
+from memdiag.units import MIB, counted, format_duration, format_size
 
 MAX_SINGLE_SESSIONS = 10
 """From more sessions on, equal sessions of a process are one line of the summary."""

@@ -3,10 +3,8 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from memdiag.errors import ReportError
 from memdiag.records.phases import PhaseName
-from memdiag.records.profile import Samples
-from memdiag.records.run import ProgramProcess, ProgramRun, ProgramSession, TreeSamples
+from memdiag.records.run import ProgramProcess, ProgramRun, ProgramSession
 from memdiag.reports.profile.timeline import thin
 from memdiag.reports.run.headline import has_run, runs_text
 from memdiag.reports.run.names import model_key, model_names, process_name, shapes_text

@@ -35,7 +35,7 @@ from memdiag.reports.xray.weights import (
     verification_summary,
     weight_rows,
 )
-from memdiag.units import counted, MIB, format_duration, format_size
+from memdiag.units import MIB, counted, format_duration, format_size
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -320,7 +320,9 @@ def markdown(attribution: Attribution) -> str:
     )
 
 
-def xray_markdown(owned: XrayText, *further_remarks: str, heading: str = "owner") -> tuple[str, ...]:
+def xray_markdown(
+    owned: XrayText, *further_remarks: str, heading: str = "owner"
+) -> tuple[str, ...]:
     """Return the owners, the weights with several copies, and remarks, as blocks of Markdown."""
     return (
         "### Owners of the memory",

@@ -150,7 +150,7 @@ def rounded_mebibytes(size: int, decimals: int) -> str:
 
 
 def _color(kind: OwnerKind) -> str:
-    """Return the CSS colour of an owner; empty for weights, which have a colour for each kind of copy."""
+    """Return the CSS colour of an owner; none for weights: each kind of copy has its own."""
     return "transparent" if kind == "weights" else f"var(--{kind.replace('_', '-')})"
 
 
