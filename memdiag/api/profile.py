@@ -282,15 +282,13 @@ def _run_child(
     xray: ChildXray | None = None
     if config.when != "none":
         xray = ChildXray(file, job, scratch, sampled=config.verify == "sampled")
-    stops_at_phase_ends = config.when == "phases"
-    with MeasuredRun(job, phase_ends=stops_at_phase_ends, on_progress=on_progress) as run:
-        try:
-            for moment in run.moments():
-                if xray is not None:
-                    xray.examine(moment)
-        except KeyboardInterrupt:
-            run.interrupt()
-        return _ChildRun(run.measurement(), xray)
+    run = MeasuredRun(
+        job,
+        xray.examine if xray else None,
+        phase_ends=config.when == "phases",
+        on_progress=on_progress,
+    )
+    return _ChildRun(run.run(), xray)
 
 
 def _needs_other_inputs(run: _ChildRun, inputs: ChosenInputs) -> bool:
