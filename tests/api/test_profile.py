@@ -20,7 +20,7 @@ from memdiag.api.profile import Interrupted
 from memdiag.errors import ModelError, UsageError
 from memdiag.records.codec import encode
 from memdiag.records.profile import Profile
-from memdiag.reports.profile import show
+from memdiag.reports.profile import REPORT
 
 # Runs with a length of 64 and no other.
 NEEDS_64 = """
@@ -255,7 +255,7 @@ def test_names_that_imitate_the_log_change_no_more_than_names_of_spans(
     assert {"parse", "optimize", "prepack", "steady"} <= {phase.name for phase in result.phases}
     # The test would show nothing if the runtime did not log the names as they are.
     assert any("Forged" in span.name for span in result.spans)
-    show(result, Console(width=80))
+    REPORT.print_summary(result, Console(width=80))
     out = capsys.readouterr().out
     assert "\x1b" not in out
     assert "\x07" not in out

@@ -7,8 +7,9 @@ import pytest
 from matplotlib.figure import Figure
 
 from memdiag.records.profile import Profile
-from memdiag.reports.profile import REPORT, draw
+from memdiag.reports.profile import REPORT
 from memdiag.reports.profile.headline import profile_headline
+from memdiag.reports.profile.picture import draw
 from tests.reports import profiles
 
 

@@ -14,7 +14,8 @@ import pytest
 from memdiag.errors import RecordError, UsageError
 from memdiag.records.profile import Profile
 from memdiag.records.run import ProgramRun
-from memdiag.reports.trace import profile_trace, run_trace
+from memdiag.reports.profile.trace import profile_trace
+from memdiag.reports.run.trace import run_trace
 from tests.reports import profiles, runs, tied_xray
 from tests.reports.runs import MIB
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from memdiag.records import codec
 from memdiag.records.attribution import Attribution
 from memdiag.reports import markdown as md
-from memdiag.reports.console import block, files, labelled, line, print_plain
+from memdiag.reports.console import block, files, labelled, line
 from memdiag.reports.page import Plotly, page
 from memdiag.reports.palette import COPIES, OWNERS
 from memdiag.reports.palette import LIGHT as COLOR
@@ -257,17 +257,9 @@ def _timing(attribution: Attribution) -> str:
 
 
 def show(
-    attribution: Attribution,
-    console: Console,
-    *,
-    written: Sequence[Path] = (),
-    quiet: bool = False,
+    attribution: Attribution, console: Console, *, written: Sequence[Path] = (), quiet: bool = False
 ) -> None:
-    """Print `attribution` on `console`; `quiet` prints only the answer."""
-    print_plain(console, lambda: _show(attribution, console, quiet, written))
-
-
-def _show(attribution: Attribution, console: Console, quiet: bool, written: Sequence[Path]) -> None:
+    """Print `attribution`; `written` are the files to name; `quiet` prints only the answer."""
     result = insight(attribution)
     line(console, f"process {attribution.pid}: {result.headline}.", "bold")
     if quiet:
