@@ -179,34 +179,9 @@ def profile_model(
     Raises:
         ModelError, UsageError, MeasurementError, Interrupted: as in `profile`.
     """
-    job = Job(model=model, session=config.session, limits=config.limits, runs=config.inputs.runs)
     with open_model(model) as file, temporary_folder() as scratch:
         original = FileStates(model, file.files)
-        inputs = ChosenInputs((), ())
-        if config.inputs.runs is not None:
-            inputs = choose_inputs(file, dims=config.inputs.dims, given=config.inputs.arrays)
-            feeds = save(inputs.plans, config.inputs.arrays, scratch / "inputs")
-            job = replace(job, feeds=tuple(feeds))
-        run = _run_child(file, job, scratch, config.xray, on_progress)
-        if _needs_other_inputs(run, inputs):
-            try:
-                found = find_inputs(
-                    file,
-                    job,
-                    scratch,
-                    dims=config.inputs.dims,
-                    given=config.inputs.arrays,
-                    first=inputs,
-                )
-            except KeyboardInterrupt:
-                # The profile of the failed run is kept, as of every interrupted run.
-                run = run._replace(measurement=replace(run.measurement, interrupted=True))
-                found = None
-            if found is not None:
-                inputs = _with_reason(found, inputs, run.measurement.outcome.message)
-                feeds = save(inputs.plans, config.inputs.arrays, scratch / "found")
-                job = replace(job, feeds=tuple(feeds))
-                run = _run_child(file, job, scratch, config.xray, on_progress)
+        job, inputs, run = _measure_at_sizes_that_run(file, config, scratch, on_progress)
         result = assemble_profile(
             file,
             job,
@@ -271,6 +246,59 @@ class _ChildRun(NamedTuple):
     xray: ChildXray | None
 
 
+class _JobRun(NamedTuple):
+    """A job, the inputs that were chosen for it, and its run in a child."""
+
+    job: Job
+    inputs: ChosenInputs
+    child: _ChildRun
+
+
+def _measure_at_sizes_that_run(
+    file: ModelFile,
+    config: ProfileConfig,
+    scratch: Path,
+    on_progress: Callable[[Progress], None] | None,
+) -> _JobRun:
+    """Measure the model at realistic sizes, or at other sizes if it does not run at these."""
+    dims, given = config.inputs.dims, config.inputs.arrays
+    inputs = ChosenInputs((), ())
+    if config.inputs.runs is not None:
+        inputs = choose_inputs(file, dims=dims, given=given)
+    first = _measure(file, config, inputs, scratch, on_progress)
+    measurement = first.child.measurement
+    if not _needs_other_inputs(measurement, inputs):
+        return first
+    try:
+        found = find_inputs(file, first.job, scratch, dims=dims, given=given, first=inputs)
+    except KeyboardInterrupt:
+        # The profile of the failed run is kept, as of every interrupted run.
+        interrupted = replace(measurement, interrupted=True)
+        return first._replace(child=first.child._replace(measurement=interrupted))
+    if found is None:
+        return first
+    found = _with_reason(found, inputs, measurement.outcome.message)
+    return _measure(file, config, found, scratch, on_progress)
+
+
+def _measure(
+    file: ModelFile,
+    config: ProfileConfig,
+    inputs: ChosenInputs,
+    scratch: Path,
+    on_progress: Callable[[Progress], None] | None,
+) -> _JobRun:
+    """Save `inputs`, and measure a child that runs the model with them."""
+    job = Job(
+        model=file.path,
+        session=config.session,
+        limits=config.limits,
+        feeds=tuple(save(inputs.plans, config.inputs.arrays, scratch / "inputs")),
+        runs=config.inputs.runs,
+    )
+    return _JobRun(job, inputs, _run_child(file, job, scratch, config.xray, on_progress))
+
+
 def _run_child(
     file: ModelFile,
     job: Job,
@@ -291,9 +319,9 @@ def _run_child(
     return _ChildRun(run.run(), xray)
 
 
-def _needs_other_inputs(run: _ChildRun, inputs: ChosenInputs) -> bool:
+def _needs_other_inputs(measurement: Measurement, inputs: ChosenInputs) -> bool:
     """Return whether the model fails at the chosen sizes, and others can be tried."""
-    outcome = run.measurement.outcome
+    outcome = measurement.outcome
     failed_to_run = outcome.status == "failed" and outcome.phase == "first_run"
     return failed_to_run and bool(inputs.dimensions)
 
