@@ -2,13 +2,13 @@
 
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 import msgspec
 
-from memdiag.api.arguments import input_config, limits, model_path, session_config
+from memdiag.api.arguments import model_path
 from memdiag.api.check import DEFAULT_MIN_BYTES, Selection, find_waste
 from memdiag.api.inputs import (
     ArrayOrFile,
@@ -18,8 +18,10 @@ from memdiag.api.inputs import (
     find_inputs,
     save,
 )
+from memdiag.api.profile_config import ProfileConfig, profile_config
 from memdiag.api.profile_record import assemble_profile
 from memdiag.api.xray import ChildXray
+from memdiag.defaults import DEFAULT_PROVIDERS, DEFAULT_RUNS, DEFAULT_TIMEOUT_S
 from memdiag.errors import ModelError
 from memdiag.model.dimensions import axes_of
 from memdiag.model.file_state import FileStates
@@ -28,15 +30,7 @@ from memdiag.ort.runtime import Runtime
 from memdiag.records.dimension import Dimension, in_words
 from memdiag.records.profile import Input, Profile
 from memdiag.rules.match_measurement import match_profile
-from memdiag.runner.job import (
-    DEFAULT_RUNS,
-    DEFAULT_TIMEOUT_S,
-    InputConfig,
-    Job,
-    Limits,
-    SessionConfig,
-    XrayConfig,
-)
+from memdiag.runner.job import Job, XrayConfig
 from memdiag.runner.run import MeasuredRun, Measurement, Progress
 from memdiag.runner.temporary import temporary_folder
 
@@ -60,31 +54,6 @@ class Interrupted(KeyboardInterrupt):
         self.profile = profile
 
 
-@dataclass(frozen=True, kw_only=True)
-class ProfileConfig:
-    """The configuration of a profile.
-
-    Attributes:
-        session: how the session is created and run.
-        inputs: the inputs, and the number of runs.
-        limits: when the child is ended.
-        xray: when the owners of resident bytes are identified.
-        rules: the rules to run on the model.
-        command: the command line that asked for the profile, for the record.
-    """
-
-    session: SessionConfig = field(default_factory=SessionConfig)
-    inputs: InputConfig = field(default_factory=InputConfig)
-    limits: Limits = field(default_factory=Limits)
-    xray: XrayConfig = field(default_factory=XrayConfig)
-    rules: Selection = field(default_factory=Selection)
-    command: tuple[str, ...] = ()
-
-    def without_xray(self) -> "ProfileConfig":
-        """Return this configuration without X-rays."""
-        return replace(self, xray=XrayConfig(when="none"))
-
-
 def profile(
     model: str | Path,
     *,
@@ -96,7 +65,7 @@ def profile(
     optimization_level: str | None = None,
     disabled_optimizers: Sequence[str] = (),
     threads: int | None = None,
-    providers: Sequence[str] = ("CPUExecutionProvider",),
+    providers: Sequence[str] = DEFAULT_PROVIDERS,
     environment: Mapping[str, str] | None = None,
     load_from: Literal["path", "bytes"] = "path",
     python: str | Path | None = None,
@@ -148,21 +117,24 @@ def profile(
         Interrupted: Ctrl-C; it carries the profile up to then.
     """
     path = model_path(model)
-    config = ProfileConfig(
-        session=session_config(
-            session_options=session_options,
-            optimization_level=optimization_level,
-            disabled_optimizers=disabled_optimizers,
-            threads=threads,
-            providers=providers,
-            environment=environment,
-            load_from=load_from,
-            telemetry=telemetry,
-            python=python,
-        ),
-        inputs=input_config(dims=dims, inputs=inputs, runs=runs, run=run),
-        limits=limits(timeout_s=timeout_s, memory_limit_bytes=memory_limit_bytes),
-        xray=XrayConfig(when=xray, verify=verify),
+    config = profile_config(
+        dims=dims,
+        inputs=inputs,
+        runs=runs,
+        run=run,
+        session_options=session_options,
+        optimization_level=optimization_level,
+        disabled_optimizers=disabled_optimizers,
+        threads=threads,
+        providers=providers,
+        environment=environment,
+        load_from=load_from,
+        telemetry=telemetry,
+        python=python,
+        timeout_s=timeout_s,
+        memory_limit_bytes=memory_limit_bytes,
+        xray=xray,
+        verify=verify,
         rules=Selection(select=select, ignore=ignore, min_bytes=min_bytes),
     )
     return profile_model(path, config, on_progress=on_progress)
