@@ -4,7 +4,6 @@ import os
 import signal
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Literal
@@ -27,8 +26,8 @@ from memdiag.records.attribution import Attribution
 from memdiag.records.profile import PhaseName
 from memdiag.runner.job import Job
 from memdiag.runner.log import AddressRanges, LogEvidence
+from memdiag.runner.optimized_model import save_optimized_model
 from memdiag.runner.run import AtBaseline, AtPhaseEnd, AtSteady, XrayMoment
-from memdiag.runner.try_inputs import try_inputs
 
 MAX_MISSING_SHARE = 0.02
 """Share of the weights that may be missing before computed tensors are searched for."""
@@ -128,8 +127,10 @@ class ChildXray:
         if missing <= MAX_MISSING_SHARE * sum(weight.nbytes for weight in self._model.weights):
             return
         # Weights are missing: also search for the tensors that onnxruntime computed from them.
-        saved = _save_optimized(self._job, self._scratch)
-        if saved is None:
+        folder = self._scratch / "optimized"
+        folder.mkdir(exist_ok=True)
+        saved = folder / "model.onnx"
+        if not save_optimized_model(self._job, saved):
             return
         with open_model(saved) as optimized:
             targets = [self._target, fused_search_target(optimized, self._target)]
@@ -150,21 +151,6 @@ class ChildXray:
             logged_arena=normal(arena) if arena else None,
             sampled=self._sampled,
         )
-
-
-def _save_optimized(job: Job, scratch: Path) -> Path | None:
-    """Return the model as onnxruntime optimized it, saved by another child; None if that fails."""
-    folder = scratch / "optimized"
-    folder.mkdir(exist_ok=True)
-    path = folder / "model.onnx"
-    options = {
-        **job.session.options,
-        "optimized_model_filepath": str(path),
-        "session.optimized_model_external_initializers_file_name": "model.onnx.data",
-    }
-    session = replace(job.session, options=options)
-    try_inputs(replace(job, session=session, runs=None), ())
-    return path if path.exists() else None
 
 
 @contextmanager
