@@ -190,8 +190,7 @@ def _largest_first(*parts: MemoryPart) -> tuple[MemoryPart, ...]:
 
 
 def _slack_bytes(profile: Profile) -> int:
-    owners = profile.attribution.owners if profile.attribution else ()
-    return sum(o.bytes for o in owners if o.kind == "arena" and o.name == "slack")
+    return profile.attribution.arena_slack_bytes if profile.attribution else 0
 
 
 def _retained_bytes(profile: Profile) -> int:

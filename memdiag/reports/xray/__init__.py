@@ -89,12 +89,11 @@ def insight(attribution: Attribution) -> Insight:
     """Return the most important result of `attribution`."""
     resident = attribution.resident_bytes
     min_bytes = max(MIN_WASTE_BYTES, MIN_WASTE_SHARE * resident)
-    slack = sum(owner.bytes for owner in attribution.owners if owner.name == "slack")
     retained = attribution.bytes_of("allocator_retained")
     same_layout, other_layouts = _extra_copies(attribution)
     wastes = [
         (retained, "are retained by malloc after they were freed", _MALLOC),
-        (slack, "are free space in onnxruntime's arenas", _ARENA),
+        (attribution.arena_slack_bytes, "are free space in onnxruntime's arenas", _ARENA),
         (same_layout, "are further copies of weights, in the same layout as the first", _SESSIONS),
         (other_layouts, "are copies of weights in another layout, beside the original", _COPIES),
     ]
