@@ -14,7 +14,7 @@ from memdiag.errors import ReportError, UsageError
 from memdiag.records import codec
 from memdiag.records.base import Record
 from memdiag.records.files import save_files
-from memdiag.reports.console import print_plain
+from memdiag.reports.console import plain_output
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -134,11 +134,8 @@ class Report(Generic[R]):
         `written` are the files to name; `quiet` prints only the answer; `options` are those of
         this kind of record.
         """
-        shown = codec.escaped(record)
-        print_plain(
-            console,
-            lambda: self.show(shown, console, written=written, quiet=quiet, **options),
-        )
+        with plain_output(console):
+            self.show(codec.escaped(record), console, written=written, quiet=quiet, **options)
 
 
 def file_names(stem: str) -> dict[str, str]:
