@@ -21,7 +21,7 @@ from memdiag.verify.ratio import Ratio
 from sample_models import load_recipes
 
 if TYPE_CHECKING:
-    from memdiag.api.profile import ProfileConfig
+    from memdiag.api.profile_config import ProfileConfig
     from memdiag.records.profile import Profile
 
 # Before any test imports onnxruntime; children of tests inherit it.

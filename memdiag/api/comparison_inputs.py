@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from memdiag.api.inputs import ChosenInputs, choose_inputs, find_inputs, save_arrays
+from memdiag.defaults import DEFAULT_SIZES
 from memdiag.errors import UsageError
 from memdiag.model.dimensions import axes_of
 from memdiag.model.inputs import InputPlan, make, plan_inputs
@@ -16,9 +17,6 @@ from memdiag.records.dimension import Dimension, in_words
 from memdiag.runner.job import Job
 from memdiag.runner.try_inputs import inputs_that_run
 from memdiag.verify.model_evaluator import InputSet
-
-SIZES = (1, 4)
-"""Sizes of free dimensions at which models are compared, besides the realistic ones."""
 
 
 class ComparisonInputs(NamedTuple):
@@ -43,7 +41,7 @@ def find_comparison_inputs(
     *,
     dims: Mapping[str, int],
     given: Mapping[str, np.ndarray],
-    sizes: Sequence[int] = SIZES,
+    sizes: Sequence[int] = DEFAULT_SIZES,
 ) -> ComparisonInputs:
     """Return sets of inputs that the model of `job` runs with, saved below `folder`.
 

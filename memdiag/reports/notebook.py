@@ -16,7 +16,7 @@ import msgspec
 
 from memdiag.errors import UsageError
 from memdiag.records.attribution import Attribution
-from memdiag.records.comparison import ComparisonColumn, Comparison
+from memdiag.records.comparison import Comparison, ComparisonColumn
 from memdiag.records.finding import Check, Finding
 from memdiag.records.fix import Fix
 from memdiag.records.inventory import Inventory

@@ -195,10 +195,10 @@ def _cells(row: PhaseRow, scale_bytes: int, decimals: int) -> Row:
         for size in (row.start_bytes, row.end_bytes)
     )
     kept = mebibytes(row.net_bytes, decimals, signed=True)
-    if row.level == 0:
+    if row.level == 0 and row.start_bytes is not None and row.end_bytes is not None:
         # The difference of the printed figures, which may differ from the rounded difference.
-        difference = float(end.replace(",", "")) - float(start.replace(",", ""))
-        kept = mebibytes(round(difference * MIB), decimals, signed=True)
+        printed = round(row.end_bytes / MIB, decimals) - round(row.start_bytes / MIB, decimals)
+        kept = mebibytes(round(printed * MIB), decimals, signed=True)
     mark = SAMPLED_MARK if row.peak_kind == "sampled" else ""
     bar = (
         Bar(css="top", percent=100 * row.peak_bytes / (scale_bytes or 1)),

@@ -40,10 +40,7 @@ sys.modules["onnx"] = sys.modules["onnxruntime"] = None
 from memdiag.cli.app import parse_command_line
 for path in sys.argv[1:]:
     sys.argv = ["memdiag", "report", path, "--out", path.removesuffix(".json")]
-    try:
-        parse_command_line()[0]()
-    except SystemExit as ended:
-        assert ended.code == 0
+    assert parse_command_line().run() == 0
     print("\\f", end="", flush=True)
 """
 

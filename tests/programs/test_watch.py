@@ -351,9 +351,11 @@ def test_a_refused_command_ends_with_2_and_writes_nothing(
     monkeypatch.chdir(tmp_path)
     arguments = [word.format(pid=server) for word in words]
     monkeypatch.setattr(sys, "argv", ["memdiag", "watch", *arguments])
-    with pytest.raises(SystemExit) as ended:
-        parse_command_line()[0]()
-    assert ended.value.code == 2
+    try:
+        code: object = parse_command_line().run()
+    except SystemExit as ended:
+        code = ended.code
+    assert code == 2
     output = capsys.readouterr()
     assert output.out == ""
     assert len(output.err.splitlines()) == 1

@@ -229,7 +229,7 @@ def test_checks_stay_well_formed(name: str) -> None:
 @pytest.mark.parametrize("name", HOSTILE.values(), ids=HOSTILE)
 def test_other_summaries_stay_text(name: str) -> None:
     attribution = renamed(tied_xray.attribution(), name)
-    check_text(console_text(lambda console: xray_report.show(attribution, console)))
+    check_text(console_text(lambda console: xray_report.REPORT.print_summary(attribution, console)))
     entry = HistoryEntry(
         added_s=1e9,
         label="commit",

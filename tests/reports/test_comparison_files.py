@@ -3,7 +3,6 @@
 import io
 import re
 import zlib
-from collections.abc import Callable
 from pathlib import Path
 
 import msgspec

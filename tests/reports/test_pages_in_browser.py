@@ -9,8 +9,8 @@ import pytest
 from memdiag.records import codec
 from memdiag.records.comparison import Comparison
 from memdiag.records.fix import Fix
-from memdiag.records.tuning import Tuning
 from memdiag.records.schemas import Reported
+from memdiag.records.tuning import Tuning
 from memdiag.reports import report_of
 from memdiag.reports.page import PLOTLY_FILE, Plotly
 from tests.reports import comparisons, fix_records, tied_xray, tuning_records

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from memdiag.records.comparison import ComparisonColumn, Comparison, Latency
+from memdiag.records.comparison import Comparison, ComparisonColumn, Latency
 from memdiag.records.profile import PHASES
 from memdiag.reports import picture
 from memdiag.reports.comparison.sentences import answer, bisection_result, title

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Literal, NamedTuple
 
 from memdiag.records import comparison as records
-from memdiag.records.comparison import MeasuredBytes, Comparison, Latency
+from memdiag.records.comparison import Comparison, Latency, MeasuredBytes
 from memdiag.records.profile import PHASES, PhaseName
 from memdiag.reports.comparison.picture import color_of
 from memdiag.reports.comparison.sentences import decimals, latency_ratio

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from memdiag.records.run import ProgramRun
 from memdiag.reports import markdown as md
-from memdiag.reports.console import block, files, line, print_plain
-from memdiag.reports.page import Plotly
+from memdiag.reports.console import block, files, line
 from memdiag.reports.report import Report
+from memdiag.reports.run import page, picture
 from memdiag.reports.run.headline import finding_texts, remarks, run_headline
 from memdiag.reports.run.owners import process_owners
 from memdiag.reports.run.sessions import (
@@ -22,12 +22,12 @@ from memdiag.reports.run.sessions import (
     shape_table,
     summary_table,
 )
+from memdiag.reports.run.trace import run_trace
 from memdiag.reports.table import Table, markdown_table, print_table
 from memdiag.reports.text import plain
 from memdiag.units import counted
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
     from rich.console import Console
 
 _MAX_CONSOLE_FINDINGS = 10
@@ -38,11 +38,7 @@ _MAX_MARKDOWN_ROWS = 50
 def show(
     run: ProgramRun, console: Console, *, written: Sequence[Path] = (), quiet: bool = False
 ) -> None:
-    """Print the summary of `run`; `written` are the files to name, `quiet` the answer only."""
-    print_plain(console, lambda: _show(run, console, written, quiet))
-
-
-def _show(run: ProgramRun, console: Console, written: Sequence[Path], quiet: bool) -> None:
+    """Print `run`; `written` are the files to name; `quiet` prints only the answer."""
     answer = run_headline(run)
     line(console, answer.first, "bold" if answer.is_success else "bold red")
     line(console, answer.second)
@@ -126,27 +122,6 @@ def _long(table: Table, run: ProgramRun) -> str:
     return f"{markdown_table(table)}\n\n{md.escape(left_out + table.caption)}"
 
 
-def _page(run: ProgramRun, *, plotly: Plotly = "inline") -> bytes:
-    """Return the page for `run`."""
-    from memdiag.reports.run.page import render
-
-    return render(run, plotly=plotly)
-
-
-def draw(run: ProgramRun) -> Figure:
-    """Return the timeline as a picture."""
-    from memdiag.reports.run import picture
-
-    return picture.draw(run)
-
-
-def trace(run: ProgramRun) -> bytes:
-    """Return the trace for ui.perfetto.dev."""
-    from memdiag.reports.trace import run_trace
-
-    return run_trace(run)
-
-
 REPORT = Report[ProgramRun](
     name="run",
     files={
@@ -158,9 +133,9 @@ REPORT = Report[ProgramRun](
         "trace": "trace.json",
     },
     show=show,
-    page=_page,
+    page=page.render,
     markdown=markdown,
-    draw=draw,
-    trace=trace,
+    draw=picture.draw,
+    trace=run_trace,
     outlines_letters=True,
 )

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 from memdiag.records.phases import PhaseName
 from memdiag.records.run import ProgramProcess, ProgramRun, ProgramSession
-from memdiag.reports.profile.timeline import thin
 from memdiag.reports.run.headline import has_run, runs_text
 from memdiag.reports.run.names import (
     created_text,
@@ -16,6 +15,7 @@ from memdiag.reports.run.names import (
 )
 from memdiag.reports.run.sessions import peak_bytes, peak_phase, rise_bytes
 from memdiag.reports.text import plain, shortened
+from memdiag.reports.thinning import thin
 from memdiag.units import MIB, format_duration, format_size
 
 MIN_RISE_BYTES = MIB
