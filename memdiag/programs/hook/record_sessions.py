@@ -55,10 +55,14 @@ class _Channel:
         self._lock = threading.Lock()
         self._socket: socket.socket | None = None
         self._identity: Any = None
+        self._awaited = 0  # answers
+        self._received = b""
 
     def connect(self, **hello: Any) -> None:
         """Connect, and introduce this process."""
         self._lock = threading.Lock()
+        self._awaited = 0
+        self._received = b""
         try:
             self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             self._socket.settimeout(ANSWER_S)
@@ -94,13 +98,17 @@ class _Channel:
             self._send(event, descriptors or [], fields)
             if self._socket is None:
                 return None
-            answer = b""
+            # Ctrl-C may have interrupted the wait for earlier answers.
+            self._awaited += 1
             try:
-                while not answer.endswith(b"\n"):
-                    received = self._socket.recv(4096)
-                    if not received:
-                        raise OSError
-                    answer += received
+                while self._awaited:
+                    while b"\n" not in self._received:
+                        received = self._socket.recv(4096)
+                        if not received:
+                            raise OSError
+                        self._received += received
+                    answer, _, self._received = self._received.partition(b"\n")
+                    self._awaited -= 1
             except OSError:
                 self.disconnect()
                 return None
@@ -286,10 +294,15 @@ class _Sessions:
             recorded.started = False
         self.hello(forked_from=parent)
 
-    def at_exit(self) -> None:
+    def finish(self) -> None:
         """Send what is left, and wait until the memory of this process was read."""
         self.flush()
         self.channel.ask("exit")
+
+    def at_exit(self) -> None:
+        """Finish at the end of the program, which Ctrl-C ends as it would without memdiag."""
+        with contextlib.suppress(KeyboardInterrupt):
+            self.finish()
 
 
 class _Recorded:
@@ -525,7 +538,7 @@ def install(onnxruntime: Any, address: str) -> Callable[[], None]:
         for owner, name, method in wrapped:
             if vars(owner).get(name) is method:
                 setattr(owner, name, method.__wrapped__)
-        sessions.at_exit()
+        sessions.finish()
         atexit.unregister(sessions.at_exit)
         sessions.channel.disconnect()
         sessions.recorded.clear()
