@@ -15,7 +15,6 @@ from types import FrameType
 from typing import NoReturn
 
 from memdiag.cli import ERROR
-from memdiag.runner.temporary import end_with
 
 _PASSED_ON = ("SIGINT", "SIGTERM", "SIGHUP")
 _REASONS = {
@@ -44,6 +43,9 @@ def run_in_worker(command: Callable[[], NoReturn]) -> NoReturn:
     # A group of its own: signals of the terminal reach the worker once, through this process.
     os.setpgid(worker, worker or 0)
     if worker == 0:
+        # Not for help, which starts no worker.
+        from memdiag.runner.temporary import end_with
+
         end_with(parent)
         run_here(command)
 

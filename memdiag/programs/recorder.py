@@ -447,7 +447,7 @@ class Recorder:
         """Handle one event; return False if the sender cannot be the hook."""
         try:
             fields = json.loads(line)
-            name, asks = fields.pop("event"), fields.pop("asks", False)
+            name, asks = fields.pop("event"), fields.pop("asks", None)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return False
         if connection.process is None:
@@ -466,19 +466,24 @@ class Recorder:
         self._drain(process)
         answers_later = is_lost = False
         try:
-            answers_later = self._handle(name, process, fields, connection)
+            answers_later = self._handle(name, process, fields, connection, asks)
         except Exception as error:  # one event must not end the recording
             is_lost = True
             reason = f"{type(error).__name__}: {error}"[:MAX_COMMAND]
             self.notes.append(f"process {process.pid}: the event {name!r} was lost: {reason}")
         if asks and not answers_later:
-            _answer(connection, None if is_lost else process)
+            _answer(connection, asks, None if is_lost else process)
         return True
 
     def _handle(
-        self, name: str, process: RecordedProcess, fields: dict[str, Any], connection: _Connection
+        self,
+        name: str,
+        process: RecordedProcess,
+        fields: dict[str, Any],
+        connection: _Connection,
+        asks: int | None,
     ) -> bool:
-        """Handle one event of `process`; return whether it is answered later."""
+        """Handle one event of `process`; return whether its number `asks` is answered later."""
         now_s = self.now_s()
         inherited = process.inherited.get(fields.get("session", 0))
         if inherited is not None:
@@ -526,7 +531,7 @@ class Recorder:
                     process.sample(now_s)
                     if self._xray and process.live_sessions:
                         return self._start_xray(
-                            process, "end", lambda: _answer(connection, process)
+                            process, "end", lambda: _answer(connection, asks, process)
                         )
         return False
 
@@ -726,9 +731,11 @@ def _peer(connection: socket.socket) -> int | None:
     return pid or None
 
 
-def _answer(connection: _Connection, process: RecordedProcess | None) -> None:
-    """Answer an event of `process`; None if the event was lost."""
-    content = None if process is None else {"peak_rss_bytes": process.peak_rss_bytes}
+def _answer(connection: _Connection, asks: int | None, process: RecordedProcess | None) -> None:
+    """Answer the event of `process` with the number `asks`; None if the event was lost."""
+    content = {"answers": asks}
+    if process is not None:
+        content["peak_rss_bytes"] = process.peak_rss_bytes
     answer = json.dumps(content).encode() + b"\n"
     with suppress(OSError):  # the process has ended
         connection.socket.sendall(answer)

@@ -28,7 +28,7 @@ def test_an_answer_that_ctrl_c_interrupted_is_not_taken_for_the_next_one(
     with pytest.raises(KeyboardInterrupt):
         channel.ask("first")
     channel._socket = ours
-    theirs.sendall(b'{"peak": 1}\n{"pe')
+    theirs.sendall(b'"rest": 0}\n{"answers": 1, "peak": 1}\n{"answers": 2, "pe')
     theirs.sendall(b'ak": 2}\n')
     assert channel.ask("second") == {"peak": 2}
     sent = theirs.recv(4096).splitlines()

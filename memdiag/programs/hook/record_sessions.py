@@ -55,13 +55,12 @@ class _Channel:
         self._lock = threading.Lock()
         self._socket: socket.socket | None = None
         self._identity: Any = None
-        self._awaited = 0  # answers
+        self._asked = 0
         self._received = b""
 
     def connect(self, **hello: Any) -> None:
         """Connect, and introduce this process."""
         self._lock = threading.Lock()
-        self._awaited = 0
         self._received = b""
         try:
             self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -93,26 +92,30 @@ class _Channel:
 
     def ask(self, event: str, *, descriptors: list[int] | None = None, **fields: Any) -> Any:
         """Send one event and return the answer to it; None if there is nobody to answer."""
-        fields["asks"] = True
         with self._lock:
+            self._asked += 1
+            fields["asks"] = number = self._asked
             self._send(event, descriptors or [], fields)
-            if self._socket is None:
-                return None
-            # Ctrl-C may have interrupted the wait for earlier answers.
-            self._awaited += 1
             try:
-                while self._awaited:
-                    while b"\n" not in self._received:
-                        received = self._socket.recv(4096)
-                        if not received:
-                            raise OSError
-                        self._received += received
-                    answer, _, self._received = self._received.partition(b"\n")
-                    self._awaited -= 1
+                while self._socket is not None:
+                    answer = self._receive()
+                    if answer.pop("answers", None) == number:
+                        return answer or None
             except OSError:
                 self.disconnect()
-                return None
-            return json.loads(answer)
+            return None
+
+    def _receive(self) -> dict[str, Any]:
+        """Return the next answer; empty if Ctrl-C has interrupted the wait for its start."""
+        while b"\n" not in self._received:
+            received = self._socket.recv(4096)  # type: ignore[union-attr]
+            if not received:
+                raise OSError
+            self._received += received
+        line, _, self._received = self._received.partition(b"\n")
+        with contextlib.suppress(ValueError):
+            return dict(json.loads(line))
+        return {}
 
     def _send(self, event: str, descriptors: list[int], fields: dict[str, Any]) -> None:
         if self._socket is None:
