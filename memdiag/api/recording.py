@@ -5,7 +5,6 @@ import gc
 import os
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -21,7 +20,7 @@ from memdiag.programs.hook import sitecustomize
 from memdiag.programs.part import RecordingPart
 from memdiag.programs.recorder import HOOK_FOLDER
 from memdiag.programs.watcher import END
-from memdiag.records.codec import load
+from memdiag.records.codec import decode
 from memdiag.records.run import ProgramRun
 from memdiag.runner.child import RECORDING_ADDRESS
 from memdiag.units import counted
@@ -29,6 +28,8 @@ from memdiag.units import counted
 _PR_SET_PTRACER = 0x59616D61
 _WATCHER = "from memdiag.programs.watcher import main; main()"
 _VARIABLES = ("PYTHONPATH", RECORDING_ADDRESS)
+_RUN_FILE = "run.json"
+"""As the reports name it."""
 
 
 class Recording:
@@ -38,7 +39,8 @@ class Recording:
     as ``memdiag run`` records a program. A note of the record counts those that are older.
 
     Args:
-        folder: where the reports are written at the end; None for no reports.
+        folder: where the reports are written at the end, or the record alone if this process is
+            killed; None for no reports.
         xray: identify the owners of the memory at the end.
 
     Attributes:
@@ -60,11 +62,11 @@ class Recording:
                 "this process is being recorded already. Leave memdiag run or the outer recording"
                 " out."
             )
-        self._result = Path(tempfile.mkdtemp(prefix="memdiag-recording-"), "run.json")
         self._watcher = subprocess.Popen(
             [sys.executable, "-c", _WATCHER, *self._arguments()],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            process_group=0,  # Ctrl-C is meant for this process, which ends the recording
         )
         assert self._watcher.stdout is not None
         address, _, origin_s = self._watcher.stdout.readline().decode().strip().partition(" ")
@@ -94,7 +96,7 @@ class Recording:
         """End the recording and return it, without writing reports.
 
         Raises:
-            MemdiagError: the process that records has failed.
+            MeasurementError: the process that records has ended.
         """
         assert self._watcher is not None
         assert self._uninstall is not None
@@ -104,10 +106,10 @@ class Recording:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
-        self._watcher.communicate(END)
-        self.run = self._with_note(load(self._result, ProgramRun))
-        self._result.unlink()
-        self._result.parent.rmdir()
+        record, _ = self._watcher.communicate(END)
+        if not record:
+            raise MeasurementError("the recording has failed: its process has ended.")
+        self.run = self._with_note(decode(record, ProgramRun))
         return self.run
 
     def _with_note(self, run: ProgramRun) -> ProgramRun:
@@ -153,7 +155,8 @@ class Recording:
 
     def _arguments(self) -> list[str]:
         options = [] if self._xray else ["--no-xray"]
-        return [memdiag.__version__, str(os.getpid()), str(self._result), *options]
+        file = "" if self.folder is None else str(self.folder.absolute() / _RUN_FILE)
+        return [memdiag.__version__, str(os.getpid()), file, *options]
 
     def __repr__(self) -> str:
         """Return one line: the answer, once the recording has ended."""

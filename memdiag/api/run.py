@@ -12,6 +12,7 @@ import memdiag
 from memdiag.errors import UsageError
 from memdiag.programs.assemble import assemble_run
 from memdiag.programs.control import control_file
+from memdiag.programs.open_files import most_open_files
 from memdiag.programs.recorder import Recorder
 from memdiag.records.run import ProgramRun
 
@@ -63,7 +64,7 @@ def run(
             process = subprocess.Popen(words, env=recorder.environment(), **streams)
         except OSError as error:
             raise UsageError(f"{words[0]}: cannot be started ({error.strerror}).") from error
-        with _passing_signals_on(process):
+        with _passing_signals_on(process), most_open_files():
             recorder.run(process.pid, lambda: process.poll() is not None, on_progress)
         return assemble_run(
             recorder, words, process.returncode, memdiag_version=memdiag.__version__

@@ -108,7 +108,11 @@ class Destination:
             return report.write(record, self._folder, ("json",))
         except ReportError as error:
             other_folder = Path(tempfile.mkdtemp(prefix="memdiag-"))
-            (saved,) = report.write(record, other_folder, ("json",))
+            try:
+                (saved,) = report.write(record, other_folder, ("json",))
+            except ReportError:
+                other_folder.rmdir()
+                raise error from None
             raise ReportError(f"{error} The {report.name} itself is at {saved}.") from error
         except KeyboardInterrupt:  # it takes less time than the measurement took
             (saved,) = report.write(record, self._folder, ("json",))

@@ -17,7 +17,6 @@ from typing import NoReturn
 from memdiag.cli import ERROR
 
 _PASSED_ON = ("SIGINT", "SIGTERM", "SIGHUP")
-_PR_SET_PDEATHSIG = 1
 _REASONS = {
     "SIGKILL": "it was killed (SIGKILL). Possible reasons: memory is short, or a limit of CPU time"
     " was reached. Allow it more, or examine a smaller model",
@@ -43,7 +42,10 @@ def run_in_worker(command: Callable[[], int]) -> NoReturn:
     # A group of its own: signals of the terminal reach the worker once, through this process.
     os.setpgid(worker, worker or 0)
     if worker == 0:
-        _end_with(parent)
+        # Not for help, which starts no worker.
+        from memdiag.runner.temporary import end_with
+
+        end_with(parent)
         run_here(command)
 
     def pass_on(number: int, frame: FrameType | None) -> None:
@@ -116,14 +118,3 @@ def end_now(number: int, frame: FrameType | None) -> NoReturn:
     with suppress(OSError):  # standard error is full or closed
         os.write(2, b"memdiag: interrupted.\n")
     os._exit(ERROR)
-
-
-def _end_with(parent: int) -> None:
-    """Ask the kernel to kill this process when its parent ends (Linux; elsewhere a no-op)."""
-    if sys.platform != "linux":
-        return
-    import ctypes
-
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:
-        os._exit(ERROR)

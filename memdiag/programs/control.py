@@ -4,7 +4,7 @@ import json
 import os
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -19,31 +19,68 @@ CONTROL_FILE: Final = "recording.json"
 """File with the address of a recording that is under way. Only its owner may read it."""
 
 ANSWER_S = 300.0
+_NO_RECORDING = (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError)
+"""Errors of a file or an answer that is not of a recording."""
 
 
 @contextmanager
 def control_file(folder: Path, address: str) -> Iterator[None]:
     """Write the address of a recording to `folder`, which is created if missing.
 
-    The file is removed in the end.
+    The file is removed in the end, and a folder that was created and is empty then.
 
     Raises:
-        UsageError: the file cannot be written.
+        UsageError: the file cannot be written, or another recording is under way there.
     """
     path = folder / CONTROL_FILE
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        path.unlink(missing_ok=True)
-        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-            json.dump({"address": address}, file)
-    except OSError as error:
+    if _is_under_way(folder):
         raise UsageError(
-            f"{path}: cannot be written ({error.strerror}). Choose another folder with --out."
-        ) from error
+            f"{folder}: another recording is under way there. Choose another folder with --out."
+        )
+    is_new = not folder.exists()
     try:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            path.unlink(missing_ok=True)
+            with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+                json.dump({"address": address}, file)
+        except OSError as error:
+            raise UsageError(
+                f"{path}: cannot be written ({error.strerror}). Choose another folder with --out."
+            ) from error
         yield
     finally:
-        path.unlink(missing_ok=True)
+        with suppress(OSError):  # the folder is not empty
+            path.unlink(missing_ok=True)
+            if is_new:
+                folder.rmdir()
+
+
+def _is_under_way(folder: Path) -> bool:
+    """Return whether a recording is under way in `folder`."""
+    try:
+        _connect(folder)[0].close()
+    except _NO_RECORDING:
+        return False
+    return True
+
+
+def _connect(folder: Path) -> tuple[socket.socket, str]:
+    """Return a connection to the recording in `folder`, and its secret.
+
+    Raises:
+        OSError, ValueError, KeyError, TypeError or RecursionError: there is none.
+    """
+    content = json.loads((folder / CONTROL_FILE).read_bytes())
+    address, _, secret = str(content["address"]).partition("#")
+    connection = socket.socket(socket.AF_UNIX)
+    try:
+        connection.settimeout(ANSWER_S)
+        connection.connect(address.replace("@", "\0", 1))
+    except BaseException:
+        connection.close()
+        raise
+    return connection, secret
 
 
 class XrayedSession(Record, frozen=True, kw_only=True):
@@ -95,19 +132,13 @@ def request_xray(folder: Path) -> XrayAnswer:
         UsageError: no recording is under way there.
     """
     try:
-        address, _, secret = _address_in(folder).partition("#")
-        with socket.socket(socket.AF_UNIX) as connection:
-            connection.settimeout(ANSWER_S)
-            connection.connect(address.replace("@", "\0", 1))
+        connection, secret = _connect(folder)
+        with connection:
             connection.sendall(json.dumps({"event": "xray", "secret": secret}).encode() + b"\n")
             with connection.makefile("rb") as answers:
                 return msgspec.json.decode(answers.readline(), type=XrayAnswer)
-    except (OSError, ValueError, KeyError, TypeError, msgspec.MsgspecError) as error:
+    except (*_NO_RECORDING, msgspec.MsgspecError) as error:
         raise UsageError(
             f"{folder}: no recording is under way. Name the folder of a memdiag run or watch that"
             " has not ended."
         ) from error
-
-
-def _address_in(folder: Path) -> str:
-    return str(json.loads((folder / CONTROL_FILE).read_bytes())["address"])

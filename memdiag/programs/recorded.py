@@ -37,6 +37,7 @@ class RecordedProcess:
         cpus_allowed: the CPUs that it may use; None if that is not known.
         runtime: the onnxruntime that was found in it from outside; None if it was not looked for.
         models: names of models that were found from outside.
+        connections: the number of connections of its hook.
 
     Raises:
         ProcessGone: it has ended.
@@ -61,6 +62,7 @@ class RecordedProcess:
         self.cpus_allowed = cpus_allowed(info.pid)
         self.runtime: LoadedRuntime | None = None
         self.models: set[str] = set()
+        self.connections = 0
         self.local_sessions: dict[int, RecordedSession] = {}
         self.logs: dict[int, SessionLog] = {}
         self.active: list[RecordedSession] = []
@@ -103,6 +105,12 @@ class RecordedProcess:
             self.inherited = {
                 local: Inheritance(known[local]) for local in fields["sessions"] if local in known
             }
+
+    def forget_sessions(self, now_s: float) -> None:
+        """Store that its sessions until now are gone: another program has replaced it (exec)."""
+        for session in self.live_sessions:
+            session.release(now_s)
+        self.local_sessions, self.logs, self.active = {}, {}, []
 
     def session(self, fields: dict[str, Any]) -> "RecordedSession":
         """Return the session that an event is about."""

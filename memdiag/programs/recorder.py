@@ -6,6 +6,7 @@ import secrets
 import select
 import selectors
 import socket
+import struct
 import sys
 import tempfile
 import time
@@ -27,8 +28,9 @@ from memdiag.programs.xray import ProcessXrayTask, session_memories
 from memdiag.records.run import ProcessXray, RunPeak, XrayReason
 from memdiag.runner.child import RECORDING_ADDRESS, is_measurement
 from memdiag.runner.observer import ProcessGone, Reading
+from memdiag.runner.temporary import own_prefix, remove_stale
 from memdiag.runner.timeline import SampleTimeline
-from memdiag.units import format_duration
+from memdiag.units import counted, format_duration
 
 HOOK_FOLDER: Final = Path(__file__).parent / "hook"
 
@@ -68,6 +70,8 @@ MAX_COMMAND = 200
 """Characters of a command line in a note."""
 
 _CHUNK = 1 << 16
+_CREDENTIALS = struct.Struct("3i")
+"""Process, user and group (struct ucred)."""
 
 
 @dataclass(eq=False)
@@ -137,12 +141,12 @@ class Recorder:
         self._models = models
         self._watches = False
         self._secret = secrets.token_hex(16)
-        self._folder = tempfile.TemporaryDirectory(prefix="memdiag-run-")
+        remove_stale(Path(tempfile.gettempdir()))
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        name = f"memdiag-{os.getpid()}-{secrets.token_hex(4)}"
+        name = f"{own_prefix()}{secrets.token_hex(4)}"
         # Linux has addresses that are no files, and that processes of other users reach as well.
         linux = sys.platform == "linux"
-        self._address = f"@{name}" if linux else str(Path(self._folder.name, name))
+        self._address = f"@{name}" if linux else str(Path(tempfile.gettempdir(), name))
         self._listener.bind(self._address.replace("@", "\0", 1))
         self._listener.listen(128)
         self._listener.setblocking(False)
@@ -151,6 +155,7 @@ class Recorder:
         self._origin = time.perf_counter()
         self.origin_epoch_s = time.time()
         self._live: dict[int, RecordedProcess] = {}
+        self._unread: dict[int, str] = {}
         self._sampled_s = self._tree_s = self._proportional_s = 0.0
         self._proportional_end_s = self._growth_proportional_s = 0.0
         self._proportional_rss_bytes = 0
@@ -175,9 +180,12 @@ class Recorder:
             task.cancel()
         for process in self._live.values():
             process.close()
+        for key in list(self._selector.get_map().values()):
+            if isinstance(key.fileobj, socket.socket):  # the listener, and connections
+                key.fileobj.close()
         self._selector.close()
-        self._listener.close()
-        self._folder.cleanup()
+        if not self._address.startswith("@"):
+            Path(self._address).unlink(missing_ok=True)
 
     def _leave_pipes(self) -> None:
         """Leave pipes that processes still have as standard error to a process of their own.
@@ -234,6 +242,7 @@ class Recorder:
         # What the last processes have sent.
         while self._handle_input(0):
             pass
+        self._note_unread()
         self._note_missing_xrays()
         if self._live and root not in self._live:
             pids = ", ".join(map(str, self._live))
@@ -242,11 +251,20 @@ class Recorder:
                 " such a process"
             )
         self.notes += (
-            f"{_runtime_note(process)}, but its sessions are not recorded: it is not Python, or"
-            " Python was started with -I, -E or -S"
+            f"{_runtime_note(process)}, but its sessions are not recorded: it is not Python,"
+            " Python was started with -I, -E or -S, or another memdiag run records them"
             for process in self._unrecorded()
             if not is_measurement(process.info.command)
         )
+
+    def _note_unread(self) -> None:
+        """Note the processes that could not be read."""
+        if self._unread:
+            pid, reason = next(iter(self._unread.items()))
+            self.notes.append(
+                f"{counted(len(self._unread), 'process', 'processes')} could not be read all the"
+                f" time, such as process {pid} ({reason})"
+            )
 
     def _note_missing_xrays(self) -> None:
         """Note the processes that ended before an X-ray of their sessions could be taken."""
@@ -258,8 +276,8 @@ class Recorder:
         ]
         if missing:
             self.notes.append(
-                f"no X-ray at the end of process {', '.join(missing)}: a signal or os._exit ended"
-                " it, as at the end of a multiprocessing pool that is not closed and joined"
+                f"no X-ray at the end of process {', '.join(missing)}: a signal, exec or os._exit"
+                " ended it, as at the end of a multiprocessing pool that is not closed and joined"
             )
 
     def _unrecorded(self) -> list[RecordedProcess]:
@@ -292,6 +310,7 @@ class Recorder:
         for process in self._live.values():
             if process.unrecorded:
                 process.models.update(_models_of(process.pid))
+        self._note_unread()
         self.notes += map(_runtime_note, self._unrecorded())
 
     def wait_for_xrays(
@@ -352,14 +371,17 @@ class Recorder:
         """Return process `pid`, from now on among those that are recorded; None if it ended."""
         if pid in self._live:
             return self._live[pid]
-        info = process_info(pid)
-        if info is None:
-            return None
         try:
+            info = process_info(pid)
+            if info is None:
+                return None
             process = RecordedProcess(
                 info, self.now_s(), self.origin_epoch_s, resets_peak=not self._watches
             )
         except ProcessGone:
+            return None
+        except OSError as error:  # too many open files
+            self._unread[pid] = error.strerror or str(error)
             return None
         self._live[pid] = process
         self.processes.append(process)
@@ -373,6 +395,8 @@ class Recorder:
                 total += process.sample(now_s)
             except ProcessGone:
                 self._end(process, now_s)
+            except OSError as error:
+                self._unread[process.pid] = error.strerror or str(error)
         if not self._live:
             return
         self.tree.add(now_s, Reading(total, None, None))
@@ -455,6 +479,8 @@ class Recorder:
     def _disconnect(self, connection: _Connection) -> None:
         with suppress(KeyError):
             self._selector.unregister(connection.socket)
+            if connection.process is not None:
+                connection.process.connections -= 1
         connection.socket.close()
         for number in connection.descriptors:
             os.close(number)
@@ -464,7 +490,7 @@ class Recorder:
         """Handle one event; return False if the sender cannot be the hook."""
         try:
             fields = json.loads(line)
-            name, asks = fields.pop("event"), fields.pop("asks", False)
+            name, asks = fields.pop("event"), fields.pop("asks", None)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return False
         if connection.process is None:
@@ -473,27 +499,34 @@ class Recorder:
             if name == "xray":
                 self._xray_on_request(connection)
                 return True
-            pid = fields.pop("pid", 0)
+            pid = _peer(connection.socket) or fields.pop("pid", 0)
             process = self._watch(pid) if isinstance(pid, int) else None
             if process is None:
                 return False
             connection.process = process
+            process.connections += 1
         process = connection.process
         self._drain(process)
-        answers_later = False
+        answers_later = is_lost = False
         try:
-            answers_later = self._handle(name, process, fields, connection)
+            answers_later = self._handle(name, process, fields, connection, asks)
         except Exception as error:  # one event must not end the recording
+            is_lost = True
             reason = f"{type(error).__name__}: {error}"[:MAX_COMMAND]
             self.notes.append(f"process {process.pid}: the event {name!r} was lost: {reason}")
         if asks and not answers_later:
-            _answer(connection, process)
+            _answer(connection, asks, None if is_lost else process)
         return True
 
     def _handle(
-        self, name: str, process: RecordedProcess, fields: dict[str, Any], connection: _Connection
+        self,
+        name: str,
+        process: RecordedProcess,
+        fields: dict[str, Any],
+        connection: _Connection,
+        asks: int | None,
     ) -> bool:
-        """Handle one event of `process`; return whether it is answered later."""
+        """Handle one event of `process`; return whether its number `asks` is answered later."""
         now_s = self.now_s()
         inherited = process.inherited.get(fields.get("session", 0))
         if inherited is not None:
@@ -504,6 +537,8 @@ class Recorder:
                 case "hello":
                     forked_from = fields["forked_from"]
                     parents = (each for each in self.processes if each.pid == forked_from)
+                    if process.connections == 1:
+                        process.forget_sessions(now_s)
                     process.introduce(fields, next(parents, None))
                 case "hook_failed":
                     self.notes.append(
@@ -540,7 +575,7 @@ class Recorder:
                     process.sample(now_s)
                     if self._xray and process.live_sessions:
                         return self._start_xray(
-                            process, "end", lambda: _answer(connection, process)
+                            process, "end", lambda: _answer(connection, asks, process)
                         )
         return False
 
@@ -739,19 +774,38 @@ def _pass_on(pipes: Sequence[tuple[int, int | None]]) -> None:
             with suppress(OSError):
                 os.close(int(name))
     targets = dict(pipes)
+    poll = select.poll()  # select.select has a limit of 1024
+    for reading in targets:
+        poll.register(reading, select.POLLIN)
     while targets:
-        ready, _, _ = select.select(list(targets), [], [])
-        for reading in ready:
+        for reading, _ in poll.poll():
             data, target = os.read(reading, _CHUNK), targets[reading]
             if not data:
+                poll.unregister(reading)
                 del targets[reading]
             with suppress(OSError):  # nobody reads it
                 while data and target is not None:
                     data = data[os.write(target, data) :]
 
 
-def _answer(connection: _Connection, process: RecordedProcess) -> None:
-    answer = json.dumps({"peak_rss_bytes": process.peak_rss_bytes}).encode() + b"\n"
+def _peer(connection: socket.socket) -> int | None:
+    """Return the id of the process that has connected; None where the system does not tell it.
+
+    In a namespace of its own, as in a sandbox, the process has another id for itself.
+    """
+    if sys.platform != "linux":
+        return None
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    pid: int = _CREDENTIALS.unpack(credentials)[0]
+    return pid or None
+
+
+def _answer(connection: _Connection, asks: int | None, process: RecordedProcess | None) -> None:
+    """Answer the event of `process` with the number `asks`; None if the event was lost."""
+    content = {"answers": asks}
+    if process is not None:
+        content["peak_rss_bytes"] = process.peak_rss_bytes
+    answer = json.dumps(content).encode() + b"\n"
     with suppress(OSError):  # the process has ended
         connection.socket.sendall(answer)
 

@@ -2,7 +2,6 @@
 
 import os
 import select
-import signal
 import sys
 import time
 from contextlib import closing, suppress
@@ -10,7 +9,9 @@ from pathlib import Path
 
 import msgspec
 
+from memdiag.errors import MemdiagError
 from memdiag.programs.assemble import assemble_run, created_at
+from memdiag.programs.open_files import most_open_files
 from memdiag.programs.part import PartSession, RecordingPart
 from memdiag.programs.process_tree import process_info
 from memdiag.programs.recorder import Recorder
@@ -20,25 +21,34 @@ from memdiag.runner.observer import ProcessGone, Reading
 
 
 def main() -> None:
-    """Record process PID until standard input ends, and write the record to FILE.
+    """Record process PID until it sends `END`, and write the record to standard output.
 
     The arguments are the version of memdiag, PID, FILE and, if wanted, ``--no-xray``. The address
     of the recording is printed on standard output, and the reading of `time.perf_counter` at its
     start. Each line of standard input is answered with the part of the recording since the last
-    answer.
+    answer. If standard input ends without `END`, the process was killed: the record is then written
+    to FILE, unless that is empty.
     """
     version, pid, file, *options = sys.argv[1:]
-    # Ctrl-C is meant for the program, which ends the recording.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     with closing(Recorder(xray="--no-xray" not in options)) as recorder:
         info = process_info(int(pid))
         origin_s = time.perf_counter() - recorder.now_s()
         parts = _Parts(recorder)
-        os.write(sys.stdout.fileno(), f"{recorder.address} {origin_s!r}\n".encode())
-        recorder.run(int(pid), parts.input_ended, parts.add_step)
+        try:
+            os.write(sys.stdout.fileno(), f"{recorder.address} {origin_s!r}\n".encode())
+        except BrokenPipeError:  # the process was killed
+            return
+        with most_open_files():
+            recorder.run(int(pid), parts.input_ended, parts.add_step)
         command = info.command if info else ()
-        record = assemble_run(recorder, command, None, memdiag_version=version)
-        save_bytes(encode(record), Path(file))
+        record = encode(assemble_run(recorder, command, None, memdiag_version=version))
+    if parts.has_end:
+        with suppress(BrokenPipeError), open(sys.stdout.fileno(), "wb") as output:
+            output.write(record)
+            return
+    if file:
+        with suppress(MemdiagError):  # nobody is there to read of it
+            save_bytes(record, Path(file))
 
 
 END = b"e"
@@ -50,9 +60,13 @@ class _Parts:
 
     Args:
         recorder: the recorder.
+
+    Attributes:
+        has_end: whether `END` has arrived.
     """
 
     def __init__(self, recorder: Recorder) -> None:
+        self.has_end = False
         self._recorder = recorder
         self._first_session = 0
         self._peak_rss_bytes = 0
@@ -62,10 +76,12 @@ class _Parts:
         """Answer a request on standard input, and return whether standard input has ended."""
         if not select.select([sys.stdin], [], [], 0)[0]:
             return False
-        received = os.read(sys.stdin.fileno(), 1).strip(END)
-        if received:
-            os.write(sys.stdout.fileno(), msgspec.json.encode(self._next()) + b"\n")
-        return not received
+        received = os.read(sys.stdin.fileno(), 1)
+        self.has_end = received == END
+        if received and not self.has_end:
+            with suppress(BrokenPipeError):
+                os.write(sys.stdout.fileno(), msgspec.json.encode(self._next()) + b"\n")
+        return self.has_end or not received
 
     def add_step(self, recorder: Recorder) -> None:
         """Add the last sample of `recorder` to the part, unless it is older."""

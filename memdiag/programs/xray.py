@@ -20,6 +20,7 @@ from memdiag.programs.recorded import RecordedSession
 from memdiag.records.attribution import Attribution
 from memdiag.records.codec import decode, encode
 from memdiag.records.run import SessionMemory
+from memdiag.runner.temporary import end_with, remove_stale, temporary_folder
 
 MAX_BYTES_MODEL = 8 << 30
 """Bytes of a model that is read from the memory of the process."""
@@ -49,8 +50,10 @@ class ProcessXrayTask:
         self.sessions = tuple(sessions)
         self.reading, writing = os.pipe()
         self._result = bytearray()
+        parent = os.getpid()
         self._child = os.fork()
         if not self._child:
+            end_with(parent)
             os.close(self.reading)
             _write_result(writing, lambda: examine(pid, self.sessions, models))
         os.close(writing)
@@ -66,6 +69,7 @@ class ProcessXrayTask:
         os.kill(self._child, signal.SIGKILL)
         os.waitpid(self._child, 0)
         os.close(self.reading)
+        remove_stale(Path(tempfile.gettempdir()))
 
     def result(self) -> tuple[list[str], Attribution]:
         """Return the keys of the models, in order, and the X-ray; call it at the result's end.
@@ -107,7 +111,7 @@ def examine(
         XrayError: the process cannot be read.
     """
     with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="memdiag-run-")))
+        folder = stack.enter_context(temporary_folder())
         if sessions:
             files = model_files(pid, sessions, folder)
         else:

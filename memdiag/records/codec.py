@@ -27,6 +27,7 @@ _NEVER_NEGATIVE = re.compile(
     r"|kept_bytes|(peak|steady)_spread_bytes|pairs|sessions"
 )
 """Names of fields with sizes, durations and counts; differences of sizes can be negative."""
+_CAPITAL = re.compile("[A-Z]")
 
 MAX_RECORD_BYTES = 256 << 20
 """Bytes of a saved record: the largest of real models have a few megabytes."""
@@ -80,9 +81,8 @@ def decode(data: bytes, kind: type[R], *, origin: str = "record") -> R:
         _check_values(msgspec.json.decode(data))
         return msgspec.json.decode(data, type=kind, strict=True)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise RecordError(
-            f"{origin}: not a valid {kind.__name__.lower()}: {error}. {AGAIN}"
-        ) from error
+        name = _CAPITAL.sub(r" \g<0>", kind.__name__).strip().lower()
+        raise RecordError(f"{origin}: not a valid {name}: {error}. {AGAIN}") from error
 
 
 def _check_values(value: Any) -> None:

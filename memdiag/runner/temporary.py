@@ -9,6 +9,7 @@ import errno
 import os
 import re
 import shutil
+import signal
 import stat
 import sys
 import tempfile
@@ -19,6 +20,8 @@ from pathlib import Path
 from memdiag.errors import MeasurementError
 
 _OWNED = re.compile(r"\.?memdiag-(\d+)-.+")
+_PR_SET_PDEATHSIG = 1
+_PARENT_ENDED = 3
 DIE_WITH_PARENT = (
     "import ctypes, os, sys\n"
     "if sys.platform == 'linux':\n"
@@ -83,6 +86,17 @@ def remove_stale(folder: Path) -> None:
             else:
                 with contextlib.suppress(OSError):
                     os.unlink(entry.path)
+
+
+def end_with(parent: int) -> None:
+    """Ask the kernel to kill this process when `parent`, which forked it, ends (Linux)."""
+    if sys.platform != "linux":
+        return
+    import ctypes
+
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(_PARENT_ENDED)
 
 
 def ending_with_parent(words: Sequence[str]) -> list[str]:

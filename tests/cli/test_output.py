@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -102,6 +103,17 @@ def test_the_answer_is_printed_also_where_its_reports_cannot_be_written(tmp_path
     with pytest.raises(ReportError, match=r"fix\.html: cannot be written"):
         destination.write_and_print(fix_records.verified(), print_answer)
     assert answers == [4, 0]
+
+
+def test_nothing_is_left_where_no_file_can_be_written(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    file_size_limit: Callable[[int], AbstractContextManager[None]],
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with file_size_limit(10), pytest.raises(ReportError, match=r"out/fix\.json: cannot be written"):
+        Destination(tmp_path / "out").write(fix_records.verified())
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
 def test_another_error_while_reports_are_rendered_has_the_place_of_the_record(

@@ -4,9 +4,13 @@ import os
 import subprocess
 import sys
 import textwrap
+import time
 from pathlib import Path
 
 import pytest
+
+from memdiag.records.codec import load
+from memdiag.records.run import ProgramRun
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the tree is read from /proc")
 
@@ -63,3 +67,35 @@ def test_a_block_of_a_program_is_recorded(tmp_path: Path, linear_model: Path) ->
     )
     assert done.stdout == "done\n", done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["program.py"]
+
+
+def test_the_record_of_a_killed_program_is_saved(tmp_path: Path) -> None:
+    program = (
+        "import os, signal, sys, memdiag\n"
+        "with memdiag.recording(sys.argv[1]):\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    (tmp_path / "temporary").mkdir()
+    subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path / "out")],
+        env={**os.environ, "TMPDIR": str(tmp_path / "temporary")},
+        check=False,
+    )
+    record = tmp_path / "out" / "run.json"
+    end = time.monotonic() + 60
+    while not record.exists() and time.monotonic() < end:
+        time.sleep(0.05)
+    assert load(record, ProgramRun).command[-1] == str(tmp_path / "out")
+    assert list((tmp_path / "temporary").iterdir()) == []
+
+
+def test_a_recorder_that_was_killed_is_one_sentence() -> None:
+    program = (
+        "import os, signal, memdiag\n"
+        "try:\n"
+        "    with memdiag.recording() as recording:\n"
+        "        os.kill(recording._watcher.pid, signal.SIGKILL)\n"
+        "except memdiag.MemdiagError as error: print(error)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout == "the recording has failed: its process has ended.\n"

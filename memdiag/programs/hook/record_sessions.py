@@ -55,10 +55,13 @@ class _Channel:
         self._lock = threading.Lock()
         self._socket: socket.socket | None = None
         self._identity: Any = None
+        self._asked = 0
+        self._received = b""
 
     def connect(self, **hello: Any) -> None:
         """Connect, and introduce this process."""
         self._lock = threading.Lock()
+        self._received = b""
         try:
             self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             self._socket.settimeout(ANSWER_S)
@@ -89,22 +92,30 @@ class _Channel:
 
     def ask(self, event: str, *, descriptors: list[int] | None = None, **fields: Any) -> Any:
         """Send one event and return the answer to it; None if there is nobody to answer."""
-        fields["asks"] = True
         with self._lock:
+            self._asked += 1
+            fields["asks"] = number = self._asked
             self._send(event, descriptors or [], fields)
-            if self._socket is None:
-                return None
-            answer = b""
             try:
-                while not answer.endswith(b"\n"):
-                    received = self._socket.recv(4096)
-                    if not received:
-                        raise OSError
-                    answer += received
+                while self._socket is not None:
+                    answer = self._receive()
+                    if answer.pop("answers", None) == number:
+                        return answer or None
             except OSError:
                 self.disconnect()
-                return None
-            return json.loads(answer)
+            return None
+
+    def _receive(self) -> dict[str, Any]:
+        """Return the next answer; empty if Ctrl-C has interrupted the wait for its start."""
+        while b"\n" not in self._received:
+            received = self._socket.recv(4096)  # type: ignore[union-attr]
+            if not received:
+                raise OSError
+            self._received += received
+        line, _, self._received = self._received.partition(b"\n")
+        with contextlib.suppress(ValueError):
+            return dict(json.loads(line))
+        return {}
 
     def _send(self, event: str, descriptors: list[int], fields: dict[str, Any]) -> None:
         if self._socket is None:
@@ -286,10 +297,15 @@ class _Sessions:
             recorded.started = False
         self.hello(forked_from=parent)
 
-    def at_exit(self) -> None:
+    def finish(self) -> None:
         """Send what is left, and wait until the memory of this process was read."""
         self.flush()
         self.channel.ask("exit")
+
+    def at_exit(self) -> None:
+        """Finish at the end of the program, which Ctrl-C ends as it would without memdiag."""
+        with contextlib.suppress(KeyboardInterrupt):
+            self.finish()
 
 
 class _Recorded:
@@ -525,7 +541,7 @@ def install(onnxruntime: Any, address: str) -> Callable[[], None]:
         for owner, name, method in wrapped:
             if vars(owner).get(name) is method:
                 setattr(owner, name, method.__wrapped__)
-        sessions.at_exit()
+        sessions.finish()
         atexit.unregister(sessions.at_exit)
         sessions.channel.disconnect()
         sessions.recorded.clear()

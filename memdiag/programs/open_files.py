@@ -1,0 +1,25 @@
+"""Limit of open files: a recording needs a few for each process of the program."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+
+@contextmanager
+def most_open_files() -> Iterator[None]:
+    """Allow this process as many open files as the system permits, in the block.
+
+    Processes that it starts meanwhile inherit the limit.
+    """
+    if sys.platform == "win32":
+        yield
+        return
+    import resource
+
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(ValueError, OSError):  # macOS permits fewer than it states
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limits[1], limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)

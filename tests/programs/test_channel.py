@@ -1,0 +1,37 @@
+"""The connection of the hook to the recording."""
+
+import json
+import socket
+from typing import Any
+
+import pytest
+
+from memdiag.api.recording import _hook
+
+
+def test_an_answer_that_ctrl_c_interrupted_is_not_taken_for_the_next_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ours, theirs = socket.socketpair()
+    hook = _hook()
+    monkeypatch.setattr(hook, "_identity", lambda descriptor: None)
+    channel = hook._Channel("")
+
+    class Interrupted:
+        def recv(self, size: int) -> bytes:
+            raise KeyboardInterrupt
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(ours, name)
+
+    channel._socket = Interrupted()
+    with pytest.raises(KeyboardInterrupt):
+        channel.ask("first")
+    channel._socket = ours
+    theirs.sendall(b'"rest": 0}\n{"answers": 1, "peak": 1}\n{"answers": 2, "pe')
+    theirs.sendall(b'ak": 2}\n')
+    assert channel.ask("second") == {"peak": 2}
+    sent = theirs.recv(4096).splitlines()
+    assert [json.loads(line)["event"] for line in sent] == ["first", "second"]
+    ours.close()
+    theirs.close()

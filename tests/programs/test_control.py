@@ -1,0 +1,49 @@
+"""The file with the address of a recording."""
+
+import json
+import socket
+import sys
+from pathlib import Path
+
+import pytest
+
+from memdiag.errors import UsageError
+from memdiag.programs.control import CONTROL_FILE, control_file, request_xray
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="recordings need Unix sockets")
+
+
+def test_a_second_recording_in_the_folder_is_refused(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "address"))
+        listener.listen()
+        with control_file(tmp_path, str(tmp_path / "address")):
+            with (
+                pytest.raises(UsageError, match="another recording is under way there"),
+                control_file(tmp_path, "other"),
+            ):
+                pass
+            assert (tmp_path / CONTROL_FILE).exists()
+
+
+def test_the_file_of_a_killed_recording_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / CONTROL_FILE).write_text('{"address": "/none"}')
+    with control_file(tmp_path, "mine"):
+        assert json.loads((tmp_path / CONTROL_FILE).read_text()) == {"address": "mine"}
+
+
+def test_a_folder_is_removed_if_it_was_created_and_stays_empty(tmp_path: Path) -> None:
+    for folder in (tmp_path, tmp_path / "new"):
+        with control_file(folder, "mine"):
+            pass
+    assert list(tmp_path.iterdir()) == []
+    with control_file(tmp_path / "new", "mine"):
+        (tmp_path / "new" / "stdout.txt").touch()
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["stdout.txt"]
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"address": 5}', "[" * 100_000])
+def test_a_file_that_memdiag_did_not_write_is_no_recording(tmp_path: Path, content: str) -> None:
+    (tmp_path / CONTROL_FILE).write_text(content)
+    with pytest.raises(UsageError, match="no recording is under way"):
+        request_xray(tmp_path)

@@ -1,0 +1,108 @@
+"""The recorder, with this process in the place of the hook."""
+
+import json
+import os
+import socket
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from memdiag.programs import recorder as module
+from memdiag.programs.recorder import Recorder
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the tree is read from /proc")
+
+
+class Hook:
+    """A connection to `recorder`, whose steps it takes."""
+
+    def __init__(self, recorder: Recorder, **hello: Any) -> None:
+        self._recorder = recorder
+        address, _, secret = recorder.address.partition("#")
+        self._socket = socket.socket(socket.AF_UNIX)
+        self._socket.connect(address.replace("@", "\0", 1))
+        known: dict[str, Any] = {
+            "forked_from": None,
+            "sessions": [],
+            "onnxruntime": "1",
+            "build": "",
+            "python": "",
+        }
+        self.ask("hello", **{"secret": secret, "pid": os.getpid(), **known, **hello})
+
+    def ask(self, event: str, **fields: Any) -> Any:
+        self._socket.sendall(json.dumps({"event": event, "asks": 7, **fields}).encode() + b"\n")
+        self._socket.setblocking(False)
+        while True:
+            self._recorder.step(os.getpid())
+            try:
+                answer = json.loads(self._socket.recv(4096))
+            except BlockingIOError:
+                continue
+            assert answer.pop("answers") == 7
+            return answer
+
+    def create(self, number: int) -> None:
+        model: dict[str, Any] = {"path": "m.onnx", "bytes": None}
+        described = {"model": model, "severity": 2, "logid": "", "providers": [], "session": number}
+        assert self.ask("create", **described)
+        assert self.ask("created", session=number, latency_s=0.0, providers=["CPU"])
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+@pytest.fixture
+def recorder() -> Iterator[Recorder]:
+    made = Recorder(xray=False)
+    yield made
+    made.close()
+
+
+def test_a_process_is_known_by_its_connection(recorder: Recorder) -> None:
+    Hook(recorder, pid=1).close()  # its own id in a sandbox
+    assert [process.pid for process in recorder.processes] == [os.getpid()]
+
+
+def test_a_lost_event_is_answered_as_lost(recorder: Recorder) -> None:
+    hook = Hook(recorder)
+    assert hook.ask("stderr_filtered") == {}  # its descriptors did not arrive
+    assert hook.ask("stderr_restored")
+    hook.close()
+
+
+def test_sessions_end_when_another_program_replaces_theirs(recorder: Recorder) -> None:
+    hook = Hook(recorder)
+    hook.create(1)
+    hook.create(2)
+    hook.close()  # exec
+    hook = Hook(recorder)
+    hook.create(1)
+    hook.close()
+    assert [session.released_s is None for session in recorder.sessions] == [False, False, True]
+    assert recorder.processes[0].live_sessions == recorder.sessions[2:]
+
+
+def test_sessions_stay_when_onnxruntime_is_imported_again(recorder: Recorder) -> None:
+    first, second = Hook(recorder), Hook(recorder)
+    first.create(1)
+    Hook(recorder).close()
+    assert recorder.sessions[0].released_s is None
+    first.close()
+    second.close()
+
+
+def test_processes_that_cannot_be_read_are_noted(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def process_info(pid: int) -> None:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(module, "process_info", process_info)
+    recorder.run(os.getpid(), lambda: True)
+    assert recorder.notes == [
+        "1 process could not be read all the time, such as process"
+        f" {os.getpid()} (Too many open files)"
+    ]
