@@ -25,7 +25,7 @@ _COLUMNS_PER_CHUNK = 1 << 12
 Array = NDArray[Any]
 
 
-class QuantizedMatrix(NamedTuple):
+class QuantizedOperand(NamedTuple):
     """The right operand of a product.
 
     Attributes:
@@ -75,7 +75,7 @@ class QuantizedMatrix(NamedTuple):
         return np.uint8(0x88 if self.bits == 4 else 0x80)
 
 
-def packing_problem(weights: QuantizedMatrix) -> str:
+def packing_problem(weights: QuantizedOperand) -> str:
     """Return why the sizes and types of `weights` cannot be packed; empty if they can."""
     depth, columns, blocks = weights.sizes
     if not depth or not columns:
@@ -100,7 +100,7 @@ def packing_problem(weights: QuantizedMatrix) -> str:
     return ""
 
 
-def packed_weight(weights: QuantizedMatrix) -> Iterator[Array]:
+def packed_weight(weights: QuantizedOperand) -> Iterator[Array]:
     """Yield the weight, ``[N][blocks][bytes of a block]``, in chunks."""
     depth, columns, blocks = weights.sizes
     padded = blocks * weights.block
@@ -117,7 +117,7 @@ def packed_weight(weights: QuantizedMatrix) -> Iterator[Array]:
         yield whole ^ weights._flip
 
 
-def packed_scales(weights: QuantizedMatrix) -> Iterator[Array]:
+def packed_scales(weights: QuantizedOperand) -> Iterator[Array]:
     """Yield the scales, ``[N][blocks]``, in chunks."""
     _, columns, blocks = weights.sizes
     if not weights.blocked:
@@ -128,7 +128,7 @@ def packed_scales(weights: QuantizedMatrix) -> Iterator[Array]:
         yield from transposed(weights.scales, blocks, columns, 4)
 
 
-def packed_zeros(weights: QuantizedMatrix) -> Iterator[Array]:
+def packed_zeros(weights: QuantizedOperand) -> Iterator[Array]:
     """Yield the zero points, ``[N][bytes of a column]``: zeros where the model has none."""
     _, columns, blocks = weights.sizes
     if weights.zeros is None:

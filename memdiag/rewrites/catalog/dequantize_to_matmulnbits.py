@@ -28,7 +28,7 @@ from memdiag.rewrites.computed_tensor import computed_tensor
 from memdiag.rewrites.matmulnbits_packing import (
     BITS,
     Array,
-    QuantizedMatrix,
+    QuantizedOperand,
     packed_scales,
     packed_weight,
     packed_zeros,
@@ -63,7 +63,7 @@ class DequantizedProducts(NamedTuple):
 
     dequantize: ir.Node
     products: tuple[ir.Node, ...]
-    weights: QuantizedMatrix
+    weights: QuantizedOperand
 
 
 def check(editor: ModelEditor, finding: Finding) -> str | None:
@@ -128,7 +128,7 @@ def _plan(editor: ModelEditor, node: ir.Node, finding: Finding) -> DequantizedPr
 
 def _quantized(
     node: ir.Node, weight: Tensor, scales: Tensor, by_columns: bool, fused: bool
-) -> QuantizedMatrix | str:
+) -> QuantizedOperand | str:
     """Return the weight and scales of `node`, or why they are not supported."""
     if weight.dtype not in BITS:
         return f"MatMulNBits does not support {weight.dtype.name.lower()}"
@@ -141,13 +141,13 @@ def _quantized(
         summed = 1 if by_columns else 0
         if axis != summed or block not in _BLOCKS:
             return "the blocks are not of 16 to 256 values along the axis that is summed"
-        return QuantizedMatrix(weight, scales, None, block, True, by_columns)
+        return QuantizedOperand(weight, scales, None, block, True, by_columns)
     if scales.size > 1 and axis == (1 if by_columns else 0):
         return "the values that a product sums have different scales"
     depth = int(weight.shape.numpy()[1 if by_columns else 0])
     block = next((size for size in _BLOCKS if size >= depth), _BLOCKS[-1])
     block = min(block, _FUSED_BLOCK) if fused else block
-    return QuantizedMatrix(weight, scales, None, block, False, by_columns)
+    return QuantizedOperand(weight, scales, None, block, False, by_columns)
 
 
 def _constants_problem(weight: ir.Value, scales: ir.Value, zeros: ir.Value | None) -> str:
@@ -255,9 +255,9 @@ def _replace_with_matmulnbits(
 
 def _add(
     editor: ModelEditor,
-    weights: QuantizedMatrix,
+    weights: QuantizedOperand,
     source: ir.Value,
-    pack: Callable[[QuantizedMatrix], Iterator[Array]],
+    pack: Callable[[QuantizedOperand], Iterator[Array]],
     dtype: ir.DataType,
     sizes: tuple[int, ...],
 ) -> ir.Value:
