@@ -1,4 +1,4 @@
-"""Interface of memory layouts, and the properties of a weight's uses on which layouts depend."""
+"""Interface of memory layouts, and the properties of a weight's readers that they depend on."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ class Quantization:
 
 
 @dataclass(frozen=True, kw_only=True)
-class NBits:
+class BlockQuantization:
     """Block quantization of the operand of a MatMulNBits, or of a DequantizeLinear before a MatMul.
 
     MatMulNBits stores the weight as ``[N, blocks, bytes of a block]``.
@@ -65,22 +65,22 @@ class NBits:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Uses:
-    """Properties of the nodes that use one weight; with no properties, layouts try the defaults.
+class LayoutHints:
+    """Properties of the nodes that read one weight; without any, layouts try the defaults.
 
     Attributes:
         permutations: permutations of the Transpose nodes that read the weight.
         groups: ``group`` attributes of the convolutions.
         heads: numbers of heads of the Attention and QAttention nodes.
         quantizations: dequantizations of the weight.
-        nbits: block quantizations of the weight.
+        block_quantizations: quantizations of the weight in the blocks of a MatMulNBits.
     """
 
     permutations: tuple[tuple[int, ...], ...] = ()
     groups: tuple[int, ...] = ()
     heads: tuple[int, ...] = ()
     quantizations: tuple[Quantization, ...] = ()
-    nbits: tuple[NBits, ...] = ()
+    block_quantizations: tuple[BlockQuantization, ...] = ()
 
 
 class Layout(Protocol):
@@ -95,7 +95,7 @@ class Layout(Protocol):
         """The kind of copies in this layout: one of those in
         `memdiag.records.attribution.CopyKind`."""
 
-    def candidates(self, weight: NDArray[Any], uses: Uses) -> Iterable[VirtualCopy]:
+    def candidates(self, weight: NDArray[Any], hints: LayoutHints) -> Iterable[VirtualCopy]:
         """Yield the possible copies of `weight` in this layout; none if its dtype or rank excludes
         them.
 

@@ -81,7 +81,7 @@ def search(
     content_of_copy: list[WeightContent] = []
     for content in contents:
         for layout in layouts():
-            for copy in layout.candidates(content.values, content.uses):
+            for copy in layout.candidates(content.values, content.hints):
                 copies.append(copy)
                 content_of_copy.append(content)
     anchors = choose_anchors(copies, release)

@@ -7,7 +7,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from memdiag.attribution.element_values import cast
-from memdiag.attribution.layout import Uses
+from memdiag.attribution.layout import LayoutHints
 from memdiag.attribution.tiling import row_major
 from memdiag.attribution.virtual_copy import VirtualCopy
 
@@ -19,7 +19,7 @@ class Cast:
     name: str = "cast"
     kind: str = "cast"
 
-    def candidates(self, weight: NDArray[Any], uses: Uses) -> Iterator[VirtualCopy]:
+    def candidates(self, weight: NDArray[Any], hints: LayoutHints) -> Iterator[VirtualCopy]:
         """Yield the fp32 copy of a half-precision weight."""
         if not weight.size:
             return

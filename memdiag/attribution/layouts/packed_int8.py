@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from memdiag.attribution.element_values import Values, unchanged
-from memdiag.attribution.layout import Uses
+from memdiag.attribution.layout import LayoutHints
 from memdiag.attribution.tiling import PANEL_COLUMNS, head_columns, panels, round_up
 from memdiag.attribution.virtual_copy import Combine, Deferred, Segment, VirtualCopy
 
@@ -55,7 +55,7 @@ class PackedInt8:
     name: str = "packed_int8"
     kind: str = "packed"
 
-    def candidates(self, weight: Array, uses: Uses) -> Iterator[VirtualCopy]:
+    def candidates(self, weight: Array, hints: LayoutHints) -> Iterator[VirtualCopy]:
         """Yield the packed forms of a matrix and its transpose, or of a filter ``[O, I, …]``.
 
         Attention packs each head's columns separately. Weights ``[directions, K, N]`` of recurrent
@@ -69,14 +69,14 @@ class PackedInt8:
             if weight.ndim == 2:
                 yield self._packed([[weight]], form, {"transB": "0", **parameters})
                 yield self._packed([[weight.T]], form, {"transB": "1", **parameters})
-                for heads, parts in head_columns(weight.shape[1], uses.heads):
+                for heads, parts in head_columns(weight.shape[1], hints.heads):
                     matrices = [[weight[:, part]] for part in parts]
                     yield self._packed(matrices, form, {"heads": str(heads), **parameters})
                 continue
             if weight.ndim == 3:
                 matrices = [[direction] for direction in weight]
                 yield self._packed(matrices, form, {"stacked": "1", **parameters})
-            for groups in dict.fromkeys((*uses.groups, 1)):
+            for groups in dict.fromkeys((*hints.groups, 1)):
                 if groups < 1 or weight.shape[0] % groups or not _is_filter(weight):
                     continue
                 filters = [_filter_rows(part) for part in np.split(weight, groups)]
