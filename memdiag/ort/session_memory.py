@@ -25,7 +25,7 @@ from functools import cached_property
 from heapq import nlargest
 from typing import Literal, NamedTuple, Self
 
-from memdiag.model.graph_index import GraphIndex, Node, Scope, integers
+from memdiag.model.graph_index import GraphIndex, Node, Scope, Use, integers
 from memdiag.model.model_file import ModelFile
 from memdiag.model.readers import SAME_ORDER, Reader
 from memdiag.model.shapes import Shapes
@@ -50,20 +50,33 @@ LoadingStep = Literal["parsed", "converted", "folded", "packed", "steady"]
 _COPY_KINDS: dict[str, CopyKind] = {"Transpose": "transposed", "Cast": "cast"}
 
 
-class Consumer(NamedTuple):
-    """A node of the optimized graph that reads a constant.
+class PackedUse(NamedTuple):
+    """An input of the optimized graph that reads a constant, packed or as it is.
 
     Attributes:
-        scope, node, input_index: the node and its input.
+        use: the input of a node.
         buffer: the buffer into which its kernel packs the constant; None if it reads it unpacked.
         kernel: the kernel, where it packs.
     """
 
-    scope: Scope
-    node: Node
-    input_index: int
+    use: Use
     buffer: PackedBuffer | None
     kernel: Kernel | None
+
+    @property
+    def scope(self) -> Scope:
+        """The scope of the node."""
+        return self.use.scope
+
+    @property
+    def node(self) -> Node:
+        """The node."""
+        return self.use.node
+
+    @property
+    def input_index(self) -> int:
+        """The index of the input."""
+        return self.use.input_index
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,13 +84,13 @@ class SessionConstant:
     """A constant of the optimized graph: a weight of the file, or a result of constant folding.
 
     Attributes:
-        consumers: the nodes that read it.
+        uses: the inputs that read it.
         is_exposed: whether it is also an output of its graph, or a caller may override it.
         content: equal for constants with equal content.
-        is_kept: whether the runtime keeps it although every consumer packs it.
+        is_kept: whether the runtime keeps it although every use packs it.
     """
 
-    consumers: tuple[Consumer, ...]
+    uses: tuple[PackedUse, ...]
     is_exposed: bool = False
     content: Hashable = None
     is_kept: bool = False
@@ -85,12 +98,12 @@ class SessionConstant:
     @property
     def is_read(self) -> bool:
         """Whether something reads it unpacked, so that it stays."""
-        return self.is_exposed or any(consumer.buffer is None for consumer in self.consumers)
+        return self.is_exposed or any(use.buffer is None for use in self.uses)
 
     @property
     def is_packed_only(self) -> bool:
-        """Whether it has consumers and all pack it."""
-        return bool(self.consumers) and not self.is_read
+        """Whether it has uses, each of which packs it."""
+        return bool(self.uses) and not self.is_read
 
     @property
     def is_prepacked(self) -> bool:
@@ -102,9 +115,9 @@ class SessionConstant:
 
         Kernels with equal keys share one buffer, in releases that share them.
         """
-        for consumer in self.consumers:
-            if consumer.buffer is not None:
-                yield (self.content, consumer.kernel, consumer.buffer), consumer.buffer
+        for use in self.uses:
+            if use.buffer is not None:
+                yield (self.content, use.kernel, use.buffer), use.buffer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,9 +141,12 @@ class FoldedResult(SessionConstant):
         return self.fold.scope.parent is not None and not self.fold.scope.is_function
 
     def merged(self, other: "FoldedResult") -> "FoldedResult":
-        """Return this result with the consumers of `other` as well, which has equal content."""
-        consumers = (*self.consumers, *other.consumers)
-        return replace(self, consumers=consumers, is_exposed=self.is_exposed or other.is_exposed)
+        """Return this result with the uses of `other` as well, which has equal content."""
+        return replace(
+            self,
+            uses=(*self.uses, *other.uses),
+            is_exposed=self.is_exposed or other.is_exposed,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,7 +170,7 @@ class LoadedWeight(SessionConstant):
     @classmethod
     def unpacked(cls, weight: Weight) -> Self:
         """Return `weight` as if nodes of the main graph read it, unpacked."""
-        return cls(weight=weight, consumers=(), is_exposed=True)
+        return cls(weight=weight, uses=(), is_exposed=True)
 
     @property
     def private_bytes(self) -> int:
@@ -242,7 +258,7 @@ class PredictedSession:
         self._results: dict[tuple[Scope, str], FoldedResult] = {}
 
     def weight(self, weight: Weight) -> LoadedWeight:
-        """Return `weight` as the session loads it, with its consumers and folded results."""
+        """Return `weight` as the session loads it, with its uses and folded results."""
         if weight not in self._weights:
             self._weights[weight] = self._load(weight)
         return self._weights[weight]
@@ -256,16 +272,14 @@ class PredictedSession:
         ]
 
     def result(self, fold: Fold) -> FoldedResult:
-        """Return the result of `fold`, which stays after folding, with its consumers."""
+        """Return the result of `fold`, which stays after folding, with its uses."""
         key = fold.scope, fold.output
         if key not in self._results:
             # The runtime merges duplicates of one graph: only the first result remains.
             duplicates = [fold, *self._folds.duplicates(fold)]
             self._results[key] = FoldedResult(
                 fold=fold,
-                consumers=tuple(
-                    consumer for each in duplicates for consumer in self._consumers(each)
-                ),
+                uses=tuple(use for each in duplicates for use in self._uses(each)),
                 is_exposed=any(each.output in each.scope.outputs for each in duplicates),
                 is_kept=self.is_kept(fold.scope, fold.output),
             )
@@ -274,7 +288,7 @@ class PredictedSession:
     def is_freed(self, weight: Weight, *, mapped: bool | None = None) -> bool:
         """Return whether `weight` itself is gone when the session is ready.
 
-        That is so if every consumer packs it, and if there is none. `mapped` overrides whether its
+        That is so if every use packs it, and if there is none. `mapped` overrides whether its
         data is external.
         """
         if mapped is None:
@@ -283,12 +297,12 @@ class PredictedSession:
             return False
         loaded = self.weight(weight)
         is_own = bool(weight.graph) and weight.origin == "initializer"
-        if is_own and loaded.consumers and self.runtime >= SUBGRAPH_WEIGHTS_KEPT_SINCE:
+        if is_own and loaded.uses and self.runtime >= SUBGRAPH_WEIGHTS_KEPT_SINCE:
             return False
         return not loaded.is_read
 
     def is_kept(self, scope: Scope, name: str) -> bool:
-        """Return whether the constant `name` of `scope` stays although every consumer packs it.
+        """Return whether the constant `name` of `scope` stays although every use packs it.
 
         A constant of a subgraph does since 1.29. Older releases count by name alone, over all
         graphs, the nodes that still have to pack a constant. Sibling branches may use one name: the
@@ -324,10 +338,7 @@ class PredictedSession:
             fold = self._folds.of_node(steps[-1].node)
             if fold is None or fold.node in seen or len(fold.weights) != 1:
                 continue
-            consumer = self._consumer(
-                reader.scope, reader.node, reader.input_index, fold.dtype, fold.shape
-            )
-            is_packed = consumer.buffer is not None
+            is_packed = self._packed_use(reader.use, fold.dtype, fold.shape).buffer is not None
             is_retained = is_packed and self.runtime < ARENA_FREED_SINCE
             if is_packed and not is_retained and not self.is_kept(scope, fold.output):
                 continue
@@ -415,18 +426,15 @@ class PredictedSession:
         remaining = self.remaining_readers(weight)
         scopes = self._graphs.scopes(weight)
         is_overridable = self._graphs.is_overridable(weight)
-        consumers: tuple[Consumer, ...] = ()
+        uses: tuple[PackedUse, ...] = ()
         if not is_overridable:
-            consumers = tuple(
-                self._consumer(
-                    reader.scope, reader.node, reader.input_index, weight.dtype, weight.shape
-                )
-                for reader in remaining
+            uses = tuple(
+                self._packed_use(reader.use, weight.dtype, weight.shape) for reader in remaining
             )
         loaded = LoadedWeight(
             weight=weight,
             content=weight,
-            consumers=consumers,
+            uses=uses,
             is_exposed=is_overridable or any(weight.name in scope.outputs for scope in scopes),
             depth=subgraph_depth(self._graphs, weight),
             is_read_in_subgraph=any(
@@ -449,8 +457,8 @@ class PredictedSession:
             and any(self.is_kept(scope, weight.name) for scope in scopes),
         )
 
-    def _consumers(self, fold: Fold) -> Iterator[Consumer]:
-        """Yield the consumers of a folded value, also behind Identity and in functions."""
+    def _uses(self, fold: Fold) -> Iterator[PackedUse]:
+        """Yield the uses of a folded value, also behind Identity and in functions."""
         first = (fold.scope, fold.output)
         pending, seen = [first], {first}
         while pending:
@@ -466,17 +474,14 @@ class PredictedSession:
                         seen.add(following)
                         pending.append(following)
                 elif not self._folds.is_folded(use.scope, use.node):
-                    yield self._consumer(
-                        use.scope, use.node, use.input_index, fold.dtype, fold.shape
-                    )
+                    yield self._packed_use(use, fold.dtype, fold.shape)
 
-    def _consumer(
-        self, scope: Scope, node: Node, input_index: int, dtype: str, shape: tuple[int, ...]
-    ) -> Consumer:
+    def _packed_use(self, use: Use, dtype: str, shape: tuple[int, ...]) -> PackedUse:
         graphs = self._graphs
-        buffer = packed_buffer(graphs, self.runtime, scope, node, input_index, dtype, shape)
-        kernel = kernel_of(graphs, self._shapes, scope, node) if buffer is not None else None
-        return Consumer(scope, node, input_index, buffer, kernel)
+        buffer = packed_buffer(graphs, self.runtime, use, dtype, shape)
+        is_packed = buffer is not None
+        kernel = kernel_of(graphs, self._shapes, use.scope, use.node) if is_packed else None
+        return PackedUse(use, buffer, kernel)
 
     @cached_property
     def _scope_order(self) -> dict[Scope, int]:
@@ -619,7 +624,7 @@ class SessionMemory:
         elif loaded.is_read_in_subgraph and runtime >= SUBGRAPH_WEIGHTS_KEPT_SINCE:
             freed = "at the end"
         # Without any reader it is dropped before kernels are created.
-        is_used = bool(loaded.consumers) or loaded.is_exposed
+        is_used = bool(loaded.uses) or loaded.is_exposed
         private_bytes = loaded.private_bytes if is_used else 0
         return _PackedConstant(loaded, private_bytes, loaded.mapped_bytes, freed)
 
@@ -636,9 +641,9 @@ class _PackedConstant(NamedTuple):
     """A constant during packing.
 
     Attributes:
-        constant: the constant with its consumers.
+        constant: the constant with its uses.
         private_bytes, mapped_bytes: its size; mapped pages are resident while they are packed.
-        freed: whether it is freed once its consumers have packed it, when all kernels have packed
+        freed: whether it is freed once its kernels have packed it, when all kernels have packed
             their constants, or never.
     """
 
@@ -662,7 +667,7 @@ def merge_equal(weights: Sequence[LoadedWeight]) -> LoadedWeight:
         results[work] = results[work].merged(result) if work in results else result
     return replace(
         first,
-        consumers=tuple(consumer for loaded in weights for consumer in loaded.consumers),
+        uses=tuple(use for loaded in weights for use in loaded.uses),
         is_exposed=any(loaded.is_exposed for loaded in weights),
         results=tuple(results.values()),
         depth=0,

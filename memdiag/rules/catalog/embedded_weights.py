@@ -110,18 +110,14 @@ def _private_weight(ctx: AnalysisContext, weight: Weight) -> _PrivateWeight | No
     None."""
     if ctx.is_overridable(weight):
         return _PrivateWeight(weight, 0)
-    consumers = ctx.session.weight(weight).consumers
-    operators = {consumer.node.op_type for consumer in consumers}
+    uses = ctx.session.weight(weight).uses
+    operators = {use.node.op_type for use in uses}
     if "DequantizeLinear" in operators or (weight.dtype in _HALF and not operators & GATHERING):
         return None
     if not ctx.session.is_freed(weight, mapped=True):
         return _PrivateWeight(weight, 0)
     # A reordered filter is gone before there is an arena.
-    packed = [
-        consumer.buffer.nbytes
-        for consumer in consumers
-        if consumer.buffer and consumer.buffer.kind == "packed"
-    ]
+    packed = [use.buffer.nbytes for use in uses if use.buffer and use.buffer.kind == "packed"]
     is_retained = ctx.runtime < ARENA_FREED_SINCE and packed
     return _PrivateWeight(weight, max(packed)) if is_retained else None
 

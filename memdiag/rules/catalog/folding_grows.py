@@ -50,9 +50,9 @@ from memdiag.ort.constant_folding import Fold
 from memdiag.ort.fusions import batch_normalization_after
 from memdiag.ort.releases import FOLDING_LIMITED_SINCE
 from memdiag.ort.session_memory import (
-    Consumer,
     FoldedResult,
     LoadedWeight,
+    PackedUse,
     SessionConstant,
 )
 from memdiag.records.finding import ExpectedCopies, Finding
@@ -122,7 +122,7 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
 def _is_used(ctx: AnalysisContext, weight: Weight) -> bool:
     """Return whether a node that is not folded uses the weight."""
     loaded = ctx.session.weight(weight)
-    return bool(loaded.consumers) or loaded.is_exposed
+    return bool(loaded.uses) or loaded.is_exposed
 
 
 def _findings(
@@ -189,21 +189,21 @@ def _steady_bytes(ctx: AnalysisContext, results: Sequence[FoldedResult]) -> int:
     packed: list[SessionConstant] = []
     in_arena: list[FoldedResult] = []
     for result in results:
-        consumers = [(consumer, _is_fused(ctx, consumer)) for consumer in result.consumers]
+        uses = [(use, _is_fused(ctx, use)) for use in result.uses]
         # A filter with a BatchNormalization fused into it differs from the result: each such Conv
         # has a copy of its own.
-        fused = [consumer for consumer, is_fused in consumers if is_fused]
-        shared = tuple(consumer for consumer, is_fused in consumers if not is_fused)
-        unpacked_bytes += result.fold.nbytes * sum(consumer.buffer is None for consumer in fused)
-        is_used = bool(result.consumers) or result.is_exposed
-        remaining = replace(result, consumers=shared)
+        fused = [use for use, is_fused in uses if is_fused]
+        shared = tuple(use for use, is_fused in uses if not is_fused)
+        unpacked_bytes += result.fold.nbytes * sum(use.buffer is None for use in fused)
+        is_used = bool(result.uses) or result.is_exposed
+        remaining = replace(result, uses=shared)
         if result.is_kept or not is_used or remaining.is_read:
             unpacked_bytes += result.fold.nbytes
         content = result.fold.scope, result.fold.output
-        packed.append(replace(result, consumers=shared, content=content))
+        packed.append(replace(result, uses=shared, content=content))
         packed += [
-            replace(result, consumers=(consumer,), content=(content, index))
-            for index, consumer in enumerate(fused)
+            replace(result, uses=(use,), content=(content, index))
+            for index, use in enumerate(fused)
         ]
         if result.is_kept or not is_used or shared or result.is_exposed:
             in_arena.append(result)
@@ -211,10 +211,10 @@ def _steady_bytes(ctx: AnalysisContext, results: Sequence[FoldedResult]) -> int:
     return unpacked_bytes + packed_bytes + ctx.session.retained_results(in_arena)
 
 
-def _is_fused(ctx: AnalysisContext, consumer: Consumer) -> bool:
-    """Return whether a BatchNormalization is fused into the filter that `consumer` reads."""
-    scope, conv = consumer.scope, consumer.node
-    node = batch_normalization_after(scope, conv) if consumer.input_index == 1 else None
+def _is_fused(ctx: AnalysisContext, use: PackedUse) -> bool:
+    """Return whether a BatchNormalization is fused into the filter that `use` reads."""
+    scope, conv = use.scope, use.node
+    node = batch_normalization_after(scope, conv) if use.input_index == 1 else None
     if node is None:
         return False
     for name in filter(None, (*conv.input[1:], *node.input[1:])):

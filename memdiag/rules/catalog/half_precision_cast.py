@@ -127,16 +127,7 @@ def _cast_weight(ctx: AnalysisContext, weight: Weight) -> _CastWeight | None:
     if runtime < FLOAT16_CAST_ONCE_SINCE:
         return _CastWeight(weight, nodes, [wide], is_kept=True)
     buffers = [
-        packed_buffer(
-            ctx.graphs,
-            runtime,
-            reader.scope,
-            reader.node,
-            reader.input_index,
-            "float",
-            weight.shape,
-        )
-        for reader in casting
+        packed_buffer(ctx.graphs, runtime, reader.use, "float", weight.shape) for reader in casting
     ]
     copies = list(dict.fromkeys(buffer for buffer in buffers if buffer is not None))
     is_prepacked = any(copy.kind != "reordered" for copy in copies)

@@ -108,23 +108,23 @@ def _packed_weight(
     """Return `weight` with its packed copies that are not in `shared`, which gets them."""
     if not ctx.session.is_freed(weight):
         return None
-    consumers = ctx.session.weight(weight).consumers
+    uses = ctx.session.weight(weight).uses
     is_shared = ctx.runtime >= PACKED_SHARED_SINCE
     content = next(iter(ctx.equal_to(weight)), weight)
     buffers: dict[Hashable, PackedBuffer] = {}
-    for consumer in consumers:
-        buffer = consumer.buffer
+    for use in uses:
+        buffer = use.buffer
         # A reordered filter and a cast of fp16 are private with and without this rule's remedies.
         if buffer is None or buffer.kind == "reordered" or weight.dtype in _HALF:
             return None
-        key = (content, buffer, consumer.kernel) if is_shared else consumer.node
+        key = (content, buffer, use.kernel) if is_shared else use.node
         buffers[key] = buffer
     if not buffers:
         return None
     new = [buffer for key, buffer in buffers.items() if key not in shared]
     if is_shared:
         shared.update(buffers)
-    nodes = node_names(ctx, consumers)
+    nodes = node_names(ctx, uses)
     kind = next(iter(buffers.values())).kind
     nbytes = sum(buffer.nbytes for buffer in new)
     return _PackedMappedWeight(qualified_name(weight), weight.nbytes, nodes, kind, len(new), nbytes)

@@ -131,7 +131,7 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
 
 def _is_used(loaded: LoadedWeight) -> bool:
     """Return whether a node that is not folded uses the weight."""
-    return bool(loaded.consumers) or loaded.is_exposed
+    return bool(loaded.uses) or loaded.is_exposed
 
 
 def _groups(ctx: AnalysisContext, weights: list[Weight]) -> Iterator[list[Weight]]:
@@ -163,8 +163,8 @@ def _findings(
         return
     copies = [copy for several in by_weight.values() for copy in several]
     transposes = [copy.transpose for copy in copies]
-    nodes = node_names(ctx, [consumer for loaded in costs.weights for consumer in loaded.consumers])
-    readers = node_names(ctx, [consumer for copy in copies for consumer in copy.result.consumers])
+    nodes = node_names(ctx, [use for loaded in costs.weights for use in loaded.uses])
+    readers = node_names(ctx, [use for copy in copies for use in copy.result.uses])
     is_output = any(loaded.is_exposed for loaded in costs.weights)
     yield RULE.finding(
         ctx,
@@ -326,7 +326,7 @@ def _producer(scope: Scope, name: str) -> tuple[Scope, Node] | None:
 def _remedies(weights: list[Weight], copies: Sequence[_TransposedCopy]) -> tuple[str, ...]:
     """Return the remedies that apply to these weights and the operators that read the copies."""
     unfit: set[str] = set()
-    operators = {consumer.node.op_type for copy in copies for consumer in copy.result.consumers}
+    operators = {use.node.op_type for copy in copies for use in copy.result.uses}
     ranks = {len(copy.result.fold.shape) for copy in copies}
     if any(weight.graph or weight.origin != "initializer" for weight in weights):
         unfit |= {"overridable-weight", "product-by-rows", "separate-packed-weight"}

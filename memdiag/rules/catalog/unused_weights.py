@@ -104,7 +104,7 @@ def _copies_for_dead_nodes(
         count += not ctx.session.is_freed(weight)
     if count:
         yield _UnneededCopies(weight, "original", count, weight.nbytes * count)
-    buffers = (consumer.buffer for consumer in ctx.session.weight(weight).consumers)
+    buffers = (use.buffer for use in ctx.session.weight(weight).uses)
     buffer = next(filter(None, buffers), None)
     if buffer is not None:
         yield _UnneededCopies(weight, buffer.kind, 1, buffer.nbytes)

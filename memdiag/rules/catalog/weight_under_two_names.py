@@ -159,15 +159,7 @@ def _is_kept(ctx: AnalysisContext, weight: Weight, copy: _NamedCopy) -> bool:
     """Return whether a node reads `copy`, and its kernel does not pack it."""
     return any(
         reader.name in copy.names
-        and not packed_buffer(
-            ctx.graphs,
-            ctx.runtime,
-            reader.scope,
-            reader.node,
-            reader.input_index,
-            weight.dtype,
-            weight.shape,
-        )
+        and not packed_buffer(ctx.graphs, ctx.runtime, reader.use, weight.dtype, weight.shape)
         for reader in ctx.session.remaining_readers(weight)
     )
 
